@@ -1,0 +1,76 @@
+# `make demo` and `make test` need python3 (3.11 or newer), make and git; the rest they install.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+# pytest workers: every core compiles.
+JOBS ?= logical
+
+.PHONY: help demo test test-cpu test-sim gpu bench goldens lint clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo     run the pipelined RMSNorm (in the simulator where there is no GPU)"
+	@echo "make test     run the tests that need no GPU"
+	@echo "make gpu      run the tests that need a GPU"
+	@echo "make bench    measure against torch on this GPU (installs torch)"
+	@echo "make goldens  write the reviewed PTX files anew"
+	@echo "make lint     ruff and mypy"
+	@echo "make clean    remove what was installed and cached"
+
+demo: $(VENV)/installed
+	@$(RUN) -m numba_tma demo
+
+test: test-cpu test-sim
+
+# tests/gpu is collected, so that it keeps importing, and left out.
+test-cpu: $(VENV)/installed
+	$(RUN) -m pytest -q -n $(JOBS) -m "not gpu" tests/cpu tests/gpu
+
+# The simulator is chosen when numba.cuda is imported, so its tests have a process of their own.
+test-sim: $(VENV)/installed
+	NUMBA_ENABLE_CUDASIM=1 $(RUN) -m pytest -q -n $(JOBS) tests/sim
+
+gpu: $(VENV)/installed
+	@$(RUN) -m numba_tma doctor
+	$(RUN) -m pytest -q -m gpu tests/gpu
+
+# Without the constraints and in an environment of its own: torch pins another CUDA 13 release.
+bench: $(VENV)-bench/installed
+	$(VENV)-bench/bin/python -m numba_tma bench
+
+goldens: $(VENV)/installed
+	$(RUN) -m tests.update_goldens
+
+lint: $(VENV)/installed-dev
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+
+clean:
+	rm -rf $(VENV) $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment is made anew when what it is made from has changed.
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(call create,$(VENV))
+	$(VENV)/bin/python -m pip install -qq -c constraints.txt -e '.[cu13,test]'
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(VENV)/bin/python -m pip install -qq -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)-bench/installed: pyproject.toml
+	$(call create,$(VENV)-bench)
+	$(VENV)-bench/bin/python -m pip install -qq -e '.[cu13,bench]'
+	@touch $@
+
+define create
+@command -v $(PYTHON) >/dev/null || { \
+	echo "$(PYTHON) was not found; numba-tma needs Python 3.11 or newer" >&2; exit 1; }
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	echo "numba-tma needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1);" \
+	"name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+@echo "installing into $(1), which takes a few minutes the first time"
+@$(PYTHON) -m venv $(1)
+endef

@@ -1,0 +1,101 @@
+"""The Tensor Memory Accelerator of NVIDIA's Hopper GPUs, for plain numba-cuda kernels.
+
+Describe a tile once (`Tile`, `tensor_map`), pass the map to a ``@cuda.jit`` kernel, and write the
+producer/consumer pipeline in Python (`TilePipeline`). ``import numba_tma`` touches no GPU; names
+that need Numba import it when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from numba_tma._environment import simulated
+from numba_tma.dtypes import DType
+from numba_tma.layout import Swizzle, Tile, reference_store, reference_tile, swizzle_index
+from numba_tma.tensor_map import TensorMap, tensor_map
+
+__version__ = "0.1.0"
+
+#: Where the names are that need Numba, which is imported only when one of them is used.
+_HOME = {
+    "Barrier": "barrier",
+    "CachePolicy": "ptx",
+    "Pipeline": "pipeline",
+    "PipelineState": "pipeline",
+    "SharedTile": "shared",
+    "TensorMapType": "types",
+    "TilePipeline": "pipeline",
+    "TileQueue": "pipeline",
+    "elect_sync": "ptx",
+    "fence_mbarrier_init": "ptx",
+    "fence_proxy_async": "ptx",
+    "shared_barrier": "shared",
+    "shared_tile": "shared",
+}
+
+__all__ = [  # noqa: PLE0604
+    "DType",
+    "Swizzle",
+    "TensorMap",
+    "Tile",
+    "__version__",
+    "ptx",
+    "reference_store",
+    "reference_tile",
+    "swizzle_index",
+    "tensor_map",
+    *_HOME,
+]
+
+if TYPE_CHECKING:
+    from numba_tma import ptx as ptx
+    from numba_tma.barrier import Barrier as Barrier
+    from numba_tma.pipeline import Pipeline as Pipeline
+    from numba_tma.pipeline import PipelineState as PipelineState
+    from numba_tma.pipeline import TilePipeline as TilePipeline
+    from numba_tma.pipeline import TileQueue as TileQueue
+    from numba_tma.ptx import CachePolicy as CachePolicy
+    from numba_tma.ptx import elect_sync as elect_sync
+    from numba_tma.ptx import fence_mbarrier_init as fence_mbarrier_init
+    from numba_tma.ptx import fence_proxy_async as fence_proxy_async
+    from numba_tma.shared import SharedTile as SharedTile
+    from numba_tma.shared import shared_barrier as shared_barrier
+    from numba_tma.shared import shared_tile as shared_tile
+    from numba_tma.types import TensorMapType as TensorMapType
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("kernels", "ptx", "testing"):
+        return importlib.import_module(f"numba_tma.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'numba_tma' has no attribute {name!r}")
+    _register()
+    value = getattr(importlib.import_module(f"numba_tma.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _register() -> None:
+    """Make kernels know the library: import everything that registers with numba-cuda."""
+    importlib.import_module("numba_tma.pipeline")
+
+
+def _numba_type(tensor_map: TensorMap) -> Any:
+    return importlib.import_module("numba_tma.types").type_of(tensor_map)
+
+
+if simulated():
+    from numba_tma import simulator
+
+    simulator.install()
+else:
+    # Numba asks an argument for its type, which may come before any name above is used.
+    TensorMap._numba_type_ = property(_numba_type)  # type: ignore[attr-defined]
+    if "numba.cuda" in sys.modules:
+        _register()

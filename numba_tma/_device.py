@@ -1,0 +1,28 @@
+"""What makes Python classes and functions usable in kernels; nothing at all in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from numba_tma._environment import simulated
+
+C = TypeVar("C", bound=type)
+
+if simulated() or TYPE_CHECKING:
+    u32: TypeAlias = int  #: 32 bits: of a device class's field, or as a cast in a body
+    i64: TypeAlias = int  #: 64 bits
+
+    def device_class(*, static: tuple[str, ...] = (), mutable: bool = False) -> Callable[[C], C]:
+        """Return the class as it is: the simulator runs plain Python."""
+        return lambda cls: cls
+
+    def constant_class(cls: C) -> C:
+        """Return the class as it is: the simulator runs plain Python."""
+        return cls
+
+else:
+    from numba.core.types import int64 as i64  # noqa: F401
+    from numba.core.types import uint32 as u32  # noqa: F401
+
+    from numba_tma._compiler import constant_class, device_class  # noqa: F401

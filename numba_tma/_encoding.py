@@ -1,0 +1,206 @@
+"""What equal tensor maps share: their checked fields and the encoded bytes, cached."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ._driver import INTERLEAVE, L2_PROMOTION, OOB_FILL, SWIZZLE, encode_tiled
+from ._tensor_map_rules import element_stride_violations, legal_strides, tensor_violations
+from .dtypes import DType, as_dtype
+from .layout import Swizzle, Tile, as_shape, box_violations
+
+if TYPE_CHECKING:
+    from cuda.core._tensor_map import TensorMapDescriptor
+
+L2Promotion = Literal[64, 128, 256] | None
+OobFill = Literal["zeros", "nan"]
+Interleave = Literal[16, 32] | None
+
+SIMULATED = -2  # stands for the device's ordinal; nothing is encoded
+
+
+@dataclass(slots=True, eq=False)
+class Encoding:
+    """The fields of a `TensorMap` but its array, to whose memory this holds no reference."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    box: tuple[int, ...]
+    tile: Tile
+    l2_promotion: L2Promotion
+    oob_fill: OobFill
+    element_strides: tuple[int, ...]
+    interleave: Interleave
+    value: "TensorMapDescriptor | None"
+    numba_type: Any = None
+
+
+# The device is part of the key since an address may belong to another device later, and nobody
+# promises that devices agree on the encoding.
+@functools.lru_cache(maxsize=4096)
+def encode(
+    device: int,
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    stored: Any,
+    strides_in_elements: bool,
+    tile_or_box: Tile | tuple[int, ...],
+    swizzle: Swizzle | None,
+    l2_promotion: L2Promotion,
+    oob_fill: OobFill,
+    element_strides: tuple[int, ...] | None,
+    interleave: Interleave,
+    dtype: DType | None,
+) -> Encoding:
+    """Check every rule and encode; the parameters are `tensor_map`'s and a reading of its array.
+
+    `stored` is the array's own element type, as its library calls it.
+    """
+    tile = tile_or_box if isinstance(tile_or_box, Tile) else None
+    dtype, itemsize, violations = _resolve_dtype(stored, dtype, tile)
+
+    shape = tuple(int(extent) for extent in shape)
+    rank = len(shape)
+    if strides is None:
+        strides = _contiguous_strides(shape, itemsize)
+    else:
+        scale = itemsize if strides_in_elements else 1
+        strides = tuple(int(stride) * scale for stride in strides)
+    strides = legal_strides(shape, strides, itemsize, interleave)
+
+    steps = (1,) * rank if element_strides is None else as_box(element_strides)
+    wrong_steps = element_stride_violations(steps, rank, interleave)
+    box = as_box(tile_or_box.shape if isinstance(tile_or_box, Tile) else tile_or_box)
+    if tile and not wrong_steps and len(box) == rank:
+        box = tuple(extent * step for extent, step in zip(box, steps, strict=True))
+
+    swizzle, wrong_options = _check_options(
+        swizzle, tile, l2_promotion, oob_fill, interleave, dtype
+    )
+    violations += tensor_violations(address, shape, strides, itemsize, box, interleave)
+    violations += box_violations(box, dtype, swizzle, interleave)
+    violations += wrong_steps + wrong_options
+    if violations:
+        raise ValueError(
+            _explain(violations)
+            + f"\nGiven: array of shape {shape}, strides {strides} B, {dtype}, at {address:#x}; "
+            f"box {box}, swizzle {swizzle.name}, element_strides {steps}, "
+            f"l2_promotion {l2_promotion}, oob_fill {oob_fill!r}, interleave {interleave}"
+        )
+
+    lands = tuple(-(-extent // step) for extent, step in zip(box, steps, strict=True))
+    if tile is None:
+        tile = Tile(lands, dtype, swizzle)
+    value = None
+    if device != SIMULATED:
+        value = encode_tiled(
+            dtype, address, shape, strides, box, steps, interleave, swizzle, l2_promotion, oob_fill
+        )
+    elif interleave is not None:
+        raise NotImplementedError(
+            f"tensor_map: interleave={interleave} is not simulated; use a GPU, or interleave=None"
+        )
+    return Encoding(
+        address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave, value
+    )
+
+
+def as_box(box: Any) -> tuple[int, ...]:
+    """Normalise a box, or name the argument."""
+    try:
+        return as_shape(box)
+    except TypeError:
+        raise TypeError(
+            f"tensor_map: {box!r} is no box; give a Tile, or one int per axis of the array"
+        ) from None
+
+
+def _resolve_dtype(
+    stored: Any, asked: DType | None, tile: Tile | None
+) -> tuple[DType, int, list[str]]:
+    """Find the map's element type, the array's bytes per element, and what disagrees."""
+    try:
+        own = as_dtype(stored)
+    except TypeError as error:
+        if asked is None:
+            raise TypeError(f"tensor_map: array {error}") from None
+        own = None
+    if asked is None:
+        assert own is not None
+        return _dtype_of_tile(own, tile)
+    itemsize = own.itemsize if own else getattr(stored, "itemsize", asked.itemsize)
+    violations = []
+    if asked.itemsize != itemsize:
+        violations.append(
+            f"dtype {asked} has {asked.itemsize} B per element, the array's {stored} {itemsize} B; "
+            "dtype renames bits of the same size: view or convert the array first"
+        )
+    if tile and tile.dtype is not asked:
+        violations.append(
+            f"dtype is {asked} but the tile {tile!r}: make it Tile({tile.shape}, {asked}) or leave "
+            "dtype out"
+        )
+    return asked, itemsize, violations
+
+
+def _dtype_of_tile(own: DType, tile: Tile | None) -> tuple[DType, int, list[str]]:
+    if tile is None or tile.dtype is own:
+        return own, own.itemsize, []
+    if tile.dtype.numpy == own.numpy:  # tf32 and the like: float32 in memory, converted by a load
+        return tile.dtype, own.itemsize, []
+    repair = f"make the tile Tile({tile.shape}, {own})"
+    if tile.itemsize == own.itemsize:
+        repair += f', or pass dtype="{tile.dtype}" if that is what the bits are'
+    return own, own.itemsize, [f"tile {tile!r} holds {tile.dtype}, the array {own}: {repair}"]
+
+
+def _check_options(
+    swizzle: Swizzle | None,
+    tile: Tile | None,
+    l2_promotion: L2Promotion,
+    oob_fill: OobFill,
+    interleave: Interleave,
+    dtype: DType,
+) -> tuple[Swizzle, list[str]]:
+    """Find the swizzle, and what is wrong with the options."""
+    chosen, violations = tile.swizzle if tile else Swizzle.NONE, []
+    if swizzle is not None and swizzle not in SWIZZLE:
+        violations.append(f"swizzle is {swizzle!r}; TMA has Swizzle.NONE, B32, B64 and B128")
+    elif swizzle is not None and tile and swizzle != chosen:
+        violations.append(
+            f"swizzle is {Swizzle(swizzle).name} but the tile {tile!r}: leave swizzle out"
+        )
+    elif swizzle is not None:
+        chosen = Swizzle(swizzle)
+    if l2_promotion not in L2_PROMOTION:
+        violations.append(f"l2_promotion is {l2_promotion!r}; TMA has None, 64, 128 and 256 bytes")
+    if oob_fill not in OOB_FILL:
+        violations.append(f'oob_fill is {oob_fill!r}; TMA has "zeros" and "nan"')
+    elif oob_fill == "nan" and not dtype.is_float:
+        violations.append(
+            f'oob_fill is "nan", but {dtype} is copied as {dtype.tensor_map}, which has no NaN: '
+            'use "zeros"'
+        )
+    if interleave not in INTERLEAVE:
+        violations.append(f"interleave is {interleave!r}; TMA has None, 16 and 32 bytes")
+    elif interleave == 32 and chosen is not Swizzle.B32:
+        violations.append(f"interleave=32 needs swizzle B32, not {chosen.name}: use Swizzle.B32")
+    return chosen, violations
+
+
+def _contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    strides = []
+    for extent in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= extent
+    return tuple(reversed(strides))
+
+
+def _explain(violations: list[str]) -> str:
+    count = "1 rule is" if len(violations) == 1 else f"{len(violations)} rules are"
+    numbered = "".join(f"\n  {n}. {text}" for n, text in enumerate(violations, 1))
+    return f"tensor_map: {count} broken:{numbered}"

@@ -1,0 +1,154 @@
+"""How kernels hold pipelines: the compiled half of `pipeline`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from numba_tma import _compiler as compiler
+from numba_tma import pipeline as p
+from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature
+from numba_tma._shared_lowering import WRITES, shared_tile_type
+
+
+def _static_pipeline(typ: ObjectType) -> p.TilePipeline:
+    return typ.static_value("pipeline")  # type: ignore[no-any-return]
+
+
+# -------------------------------------------------------------------------- allocation
+
+
+def _type_allocate(pipeline: types.Type) -> Any:
+    value = compiler.static_of(pipeline, "the TilePipeline")
+    parts = {
+        f"{name}: {value.num_stages} stages x {p.tile_stride(tile):,} B": value.num_stages
+        * p.tile_stride(tile)
+        for name, tile in value.tiles
+    }
+    parts["barriers"] = value.nbytes - sum(parts.values())
+    compiler.check_shared_size(repr(value), parts)
+    return signature(types.uint32, pipeline)
+
+
+def _lower_allocate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    value = compiler.static_of(sig.args[0], "the TilePipeline")
+    return compiler.allocate_shared(builder, value.nbytes, value.alignment)
+
+
+compiler.instruction_function(p.allocate_pipeline, _type_allocate, _lower_allocate)
+for function in (p.initialise, p._leave_flight, p._drain):
+    compiler.device_function(function)
+
+
+def _pipeline_types(value: p.TilePipeline) -> tuple[ObjectType, ObjectType, ObjectType]:
+    """Return the Numba types of a started pipeline, its producer and its consumer."""
+    u32 = types.uint32
+    state = ObjectType(p.PipelineState, (value.num_stages,), (u32, u32, u32), True)
+    producer = ObjectType(p.Producer, (value,), (u32, state, WRITES))
+    consumer = ObjectType(
+        p.Consumer, (value,), (u32, state, WRITES, u32, u32, types.boolean), True
+    )
+    return ObjectType(p.Pipeline, (), (producer, consumer)), producer, consumer
+
+
+def _type_start(self: ObjectType) -> Any:
+    _type_allocate(self)
+    return signature(_pipeline_types(self.static[0])[0], self)
+
+
+def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    # The mutable halves live in the frame of the function that calls start(), so this one
+    # constructor is spelt out here; the body it mirrors is pipeline.start.
+    value = sig.args[0].static[0]
+    pipeline_type, producer_type, consumer_type = _pipeline_types(value)
+    state_type = producer_type.field_types[1]
+    zero, one, no = ir.Constant(I32, 0), ir.Constant(I32, 1), ir.Constant(ir.IntType(1), 0)
+
+    def make(typ: ObjectType, *values: Any) -> Any:
+        return compiler.make_object(context, builder, typ, list(values))
+
+    base = compiler.allocate_shared(builder, value.nbytes, value.alignment)
+    producer = make(producer_type, base, make(state_type, zero, one, zero), make(WRITES, no))
+    consumer_state = make(state_type, zero, zero, zero)
+    consumer = make(consumer_type, base, consumer_state, make(WRITES, no), zero, zero, no)
+    compiler.BODIES[p.initialise].call(
+        context, builder, signature(types.void, sig.args[0], types.uint32), [args[0], base]
+    )
+    return make(pipeline_type, producer, consumer)
+
+
+compiler.native_method(p.TilePipeline, "start", _type_start, _lower_start)
+
+
+# -------------------------------------------------------------------------- attributes
+
+
+def _resolve_tile(typ: ObjectType, name: str) -> types.Type | None:
+    tiles = dict(_static_pipeline(typ).tiles)
+    return shared_tile_type(tiles[name]) if name in tiles else None
+
+
+def _lower_tile(context: Any, builder: Any, typ: ObjectType, value: Any, name: str) -> Any:
+    pipeline = _static_pipeline(typ)
+    tile = dict(pipeline.tiles)[name]
+    base = get_field(builder, typ, value, "base")
+    index = get_field(builder, typ, value, "index")
+    stride = builder.mul(index, ir.Constant(I32, p.tile_stride(tile)))
+    address = builder.add(
+        builder.add(base, ir.Constant(I32, pipeline.tile_offset(name))), stride
+    )
+    writes = get_field(builder, typ, value, "writes")
+    return compiler.make_object(context, builder, shared_tile_type(tile), [address, writes])
+
+
+for stage in (p.ProducerStage, p.ConsumerStage):
+    compiler.describe(stage).resolve = _resolve_tile
+    compiler.describe(stage).lower = _lower_tile
+
+
+# --------------------------------------------------------------------------- iteration
+
+
+def _stage_type(stage: type, owner: ObjectType) -> ObjectType:
+    writes = owner.field_types[list(owner.description.fields).index("writes")]
+    return ObjectType(stage, owner.static, (types.uint32, types.uint32, writes))
+
+
+def _yields(stage: type) -> Any:
+    def yields(iteration: ObjectType) -> types.Type:
+        return types.Tuple((types.int64, _stage_type(stage, iteration.field_types[0])))
+
+    return yields
+
+
+for iteration in (p.Produce, p.ProduceFrom):
+    compiler.describe(iteration).yields = _yields(p.ProducerStage)
+for iteration in (p.Consume, p.ConsumeFrom):
+    compiler.describe(iteration).yields = _yields(p.ConsumerStage)
+
+
+# ------------------------------------------------------------------------------ checks
+
+
+def _check_state(typ: ObjectType) -> None:
+    if not isinstance(typ.static[0], int) or typ.static[0] < 1:
+        raise TypingError(
+            f"PipelineState(num_stages={typ.static[0]!r}): a pipeline has at least 1 stage"
+        )
+
+
+def _check_in_flight(typ: ObjectType) -> None:
+    in_flight = typ.static_value("in_flight")
+    stages = _static_pipeline(typ.field_types[0]).num_stages
+    if not 0 <= in_flight < stages:
+        raise TypingError(
+            f"consume(in_flight={in_flight}): with {stages} stages at most {stages - 1} can be "
+            "held back while the next is filled; lower in_flight or add stages"
+        )
+
+
+compiler.describe(p.PipelineState).check = _check_state
+compiler.describe(p.Consume).check = _check_in_flight
+compiler.describe(p.ConsumeFrom).check = _check_in_flight

@@ -1,0 +1,361 @@
+"""How kernels allocate, index and copy shared tiles: the compiled half of `shared`."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from numba_tma import _compiler as compiler
+from numba_tma._compiler import I32, I64, ObjectType, TypingError, get_field, signature
+from numba_tma._vector_lowering import VectorType, pack, unpack
+from numba_tma.barrier import Barrier
+from numba_tma.dtypes import DType
+from numba_tma.layout import Swizzle, Tile
+from numba_tma.ptx import TABLE
+from numba_tma.ptx._lowering import emit, type_call
+from numba_tma.shared import SharedTile, Writes, check_view, shared_barrier, shared_tile
+from numba_tma.types import METHODS, check_copy
+
+I16, HALF, FLOAT = ir.IntType(16), ir.HalfType(), ir.FloatType()
+WRITES = ObjectType(Writes, (), (types.boolean,), True)
+BARRIER = ObjectType(Barrier, (), (types.uint32,))
+
+
+def shared_tile_type(tile: Tile) -> ObjectType:
+    """Return the Numba type of a `SharedTile` of `tile`."""
+    return ObjectType(SharedTile, (tile,), (types.uint32, WRITES))
+
+
+# ------------------------------------------------------------------------- allocation
+
+
+def _type_shared_tile(tile: types.Type) -> Any:
+    value = compiler.static_of(tile, "shared_tile(tile=...)")
+    if not isinstance(value, Tile):
+        raise TypingError(f"shared_tile(tile=...) takes a Tile, not {value!r}")
+    compiler.check_shared_size(f"shared_tile({value})", {str(value): value.nbytes})
+    return signature(shared_tile_type(value), tile)
+
+
+def _lower_shared_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    tile = sig.return_type.static[0]
+    address = compiler.allocate_shared(builder, tile.nbytes, tile.alignment)
+    writes = compiler.make_object(context, builder, WRITES, [ir.Constant(ir.IntType(1), 0)])
+    return compiler.make_object(context, builder, sig.return_type, [address, writes])
+
+
+def _lower_shared_barrier(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    address = compiler.allocate_shared(builder, 8, 8)
+    return compiler.make_object(context, builder, BARRIER, [address])
+
+
+compiler.instruction_function(shared_tile, _type_shared_tile, _lower_shared_tile)
+compiler.instruction_function(shared_barrier, lambda: signature(BARRIER), _lower_shared_barrier)
+
+
+# --------------------------------------------------------------------------- elements
+
+
+def _asm(builder: Any, result: Any, text: str, constraints: str, *values: Any) -> Any:
+    function = ir.FunctionType(result, [v.type for v in values])
+    return builder.call(ir.InlineAsm(function, text, constraints), values)
+
+
+def _is_narrow_float(dtype: DType) -> bool:
+    return dtype.compute == "float32" and dtype.itemsize < 4
+
+
+def _pair_to_floats(builder: Any, dtype: DType, word: Any) -> list[Any]:
+    """Widen two 16-bit floats in an i32, or two 8-bit floats in an i16, to float32."""
+    if dtype.name == "bf16":
+        low = builder.shl(word, ir.Constant(I32, 16))
+        high = builder.and_(word, ir.Constant(I32, 0xFFFF0000))
+        return [builder.bitcast(w, FLOAT) for w in (low, high)]
+    if dtype.itemsize == 1:
+        word = _asm(builder, I32, f"cvt.rn.f16x2.{dtype.name}x2 $0, $1;", "=r,h", word)
+    halves = [builder.trunc(w, I16) for w in (word, builder.lshr(word, ir.Constant(I32, 16)))]
+    return [builder.fpext(builder.bitcast(h, HALF), FLOAT) for h in halves]
+
+
+def _floats_to_pair(builder: Any, dtype: DType, low: Any, high: Any) -> Any:
+    """Round two float32 to 16-bit floats in an i32, or to 8-bit floats in an i16."""
+    if dtype.itemsize == 1:
+        text = f"cvt.rn.satfinite.{dtype.name}x2.f32 $0, $2, $1;"
+        return _asm(builder, I16, text, "=h,f,f", low, high)
+    return _asm(builder, I32, f"cvt.rn.{dtype.name}x2.f32 $0, $2, $1;", "=r,f,f", low, high)
+
+
+def _storage(context: Any, dtype: DType) -> Any:
+    if _is_narrow_float(dtype):
+        return ir.IntType(8 * dtype.itemsize)
+    return context.get_value_type(getattr(types, dtype.compute))
+
+
+def _decode(context: Any, builder: Any, dtype: DType, value: Any) -> Any:
+    if not _is_narrow_float(dtype):
+        return value
+    pair = builder.zext(value, I32 if dtype.itemsize == 2 else I16)
+    return _pair_to_floats(builder, dtype, pair)[0]
+
+
+def _encode(context: Any, builder: Any, dtype: DType, value: Any) -> Any:
+    if not _is_narrow_float(dtype):
+        return value
+    pair = _floats_to_pair(builder, dtype, value, ir.Constant(FLOAT, 0.0))
+    return builder.trunc(pair, ir.IntType(8 * dtype.itemsize))
+
+
+def _offset(context: Any, builder: Any, tile: Tile, index: Any, index_type: types.Type) -> Any:
+    """Return the byte offset (i32) of an element from the tile's base, swizzled."""
+    if isinstance(index_type, types.BaseTuple):
+        parts = [builder.extract_value(index, i) for i in range(len(index_type))]
+        kinds = list(index_type)
+    else:
+        parts, kinds = [index], [index_type]
+    total = ir.Constant(I32, 0)
+    for part, kind, extent in zip(parts, kinds, tile.shape):
+        part = context.cast(builder, part, kind, types.uint32)
+        total = builder.add(builder.mul(total, ir.Constant(I32, extent)), part)
+    offset = builder.mul(total, ir.Constant(I32, tile.itemsize))
+    if tile.swizzle is Swizzle.NONE:
+        return offset
+    # The 16-byte chunk's index is XORed with the low bits of the 128-byte row's.
+    chunks = tile.swizzle.span // 16 - 1
+    row = builder.and_(builder.lshr(offset, ir.Constant(I32, 3)), ir.Constant(I32, chunks << 4))
+    return builder.xor(offset, row)
+
+
+def _pointer(context: Any, builder: Any, sig: Any, args: Any, element: Any) -> Any:
+    tile_type, index_type = sig.args[:2]
+    base = get_field(builder, tile_type, args[0], "address")
+    offset = _offset(context, builder, tile_type.static[0], args[1], index_type)
+    return builder.inttoptr(builder.add(base, offset), ir.PointerType(element, 3))
+
+
+def _mark_written(builder: Any, tile_type: ObjectType, tile: Any) -> None:
+    writes = get_field(builder, tile_type, tile, "writes")
+    compiler.set_field(builder, WRITES, writes, "unfenced", ir.Constant(ir.IntType(1), 1))
+
+
+def _check_index(tile: Tile, index: types.Type) -> None:
+    kinds = list(index) if isinstance(index, types.BaseTuple) else [index]
+    if not all(isinstance(types.unliteral(k), types.Integer) for k in kinds):
+        raise TypingError(f"{tile} is indexed with integers, not {index}")
+    if len(kinds) != tile.ndim:
+        raise TypingError(f"{tile} has {tile.ndim} axes but is indexed with {len(kinds)} integers")
+
+
+def _element_type(tile: Tile) -> types.Type:
+    return getattr(types, tile.dtype.compute)
+
+
+def _is_tile(typ: types.Type) -> bool:
+    return isinstance(typ, ObjectType) and typ.cls is SharedTile
+
+
+@compiler.typing_registry.register_global(operator.getitem)
+class _GetItem(compiler.AbstractTemplate):  # type: ignore[misc]
+    key = operator.getitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        if not _is_tile(args[0]):
+            return None
+        _check_index(args[0].static[0], args[1])
+        return signature(_element_type(args[0].static[0]), *args)
+
+
+@compiler.typing_registry.register_global(operator.setitem)
+class _SetItem(compiler.AbstractTemplate):  # type: ignore[misc]
+    key = operator.setitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        if not _is_tile(args[0]):
+            return None
+        _check_index(args[0].static[0], args[1])
+        return signature(types.void, args[0], args[1], _element_type(args[0].static[0]))
+
+
+@compiler.lowering_registry.lower(operator.getitem, ObjectType, types.Any)
+def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    tile = sig.args[0].static[0]
+    pointer = _pointer(context, builder, sig, args, _storage(context, tile.dtype))
+    value = builder.load(pointer, align=tile.itemsize)
+    return _decode(context, builder, tile.dtype, value)
+
+
+@compiler.lowering_registry.lower(operator.setitem, ObjectType, types.Any, types.Any)
+def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> None:
+    tile = sig.args[0].static[0]
+    pointer = _pointer(context, builder, sig, args, _storage(context, tile.dtype))
+    value = _encode(context, builder, tile.dtype, args[2])
+    builder.store(value, pointer, align=tile.itemsize)
+    _mark_written(builder, sig.args[0], args[0])
+
+
+# ---------------------------------------------------------------------------- vectors
+
+
+def _vector_type(tile: Tile) -> VectorType:
+    return VectorType(_element_type(tile), 16 // tile.itemsize)
+
+
+def _type_read_vector(self: ObjectType, index: types.Type) -> Any:
+    _check_index(self.static[0], index)
+    return signature(_vector_type(self.static[0]), self, index)
+
+
+def _lower_read_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    dtype = sig.args[0].static[0].dtype
+    word = I64 if dtype.itemsize == 8 else I32
+    vector = ir.VectorType(word, 128 // word.width)
+    loaded = builder.load(_pointer(context, builder, sig, args, vector), align=16)
+    elements: list[Any] = []
+    for i in range(vector.count):
+        value = builder.extract_element(loaded, ir.Constant(I32, i))
+        elements += _split_word(context, builder, dtype, value)
+    return pack(builder, elements)
+
+
+def _split_word(context: Any, builder: Any, dtype: DType, word: Any) -> list[Any]:
+    if dtype.itemsize >= 4:
+        return [builder.bitcast(word, _storage(context, dtype))]
+    if dtype.itemsize == 2 and _is_narrow_float(dtype):
+        return _pair_to_floats(builder, dtype, word)
+    if _is_narrow_float(dtype):
+        shifted = builder.lshr(word, ir.Constant(I32, 16))
+        pairs = [builder.trunc(w, I16) for w in (word, shifted)]
+        return [f for pair in pairs for f in _pair_to_floats(builder, dtype, pair)]
+    bits = 8 * dtype.itemsize
+    parts = [builder.lshr(word, ir.Constant(I32, s)) for s in range(0, 32, bits)]
+    return [builder.trunc(p, ir.IntType(bits)) for p in parts]
+
+
+def _type_write_vector(self: ObjectType, index: types.Type, values: types.Type) -> Any:
+    tile = self.static[0]
+    _check_index(tile, index)
+    expected = _vector_type(tile)
+    if values != expected:
+        raise TypingError(
+            f"write_vector(values=...) into {tile} takes a {expected} (16 bytes of "
+            f"{tile.dtype.name}), not {values}"
+        )
+    return signature(types.void, self, index, expected)
+
+
+def _lower_write_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    dtype = sig.args[0].static[0].dtype
+    word = I64 if dtype.itemsize == 8 else I32
+    vector = ir.VectorType(word, 128 // word.width)
+    elements = unpack(builder, args[2])
+    per_word = len(elements) // vector.count
+    packed = ir.Constant(vector, ir.Undefined)
+    for i in range(vector.count):
+        value = _join_word(builder, dtype, elements[i * per_word : (i + 1) * per_word], word)
+        packed = builder.insert_element(packed, value, ir.Constant(I32, i))
+    builder.store(packed, _pointer(context, builder, sig, args, vector), align=16)
+    _mark_written(builder, sig.args[0], args[0])
+    return context.get_dummy_value()
+
+
+def _join_word(builder: Any, dtype: DType, elements: list[Any], word: Any) -> Any:
+    if dtype.itemsize >= 4:
+        return builder.bitcast(elements[0], word)
+    if dtype.itemsize == 2 and _is_narrow_float(dtype):
+        return _floats_to_pair(builder, dtype, *elements)
+    if _is_narrow_float(dtype):
+        low = builder.zext(_floats_to_pair(builder, dtype, *elements[:2]), I32)
+        high = builder.zext(_floats_to_pair(builder, dtype, *elements[2:]), I32)
+        return builder.or_(low, builder.shl(high, ir.Constant(I32, 16)))
+    result = ir.Constant(I32, 0)
+    for i, element in enumerate(elements):
+        shifted = builder.shl(builder.zext(element, I32), ir.Constant(I32, 8 * dtype.itemsize * i))
+        result = builder.or_(result, shifted)
+    return result
+
+
+compiler.native_method(SharedTile, "read_vector", _type_read_vector, _lower_read_vector)
+compiler.native_method(SharedTile, "write_vector", _type_write_vector, _lower_write_vector)
+
+
+# ------------------------------------------------------------------------------ views
+
+
+def _type_view(self: ObjectType, tile: types.Type) -> Any:
+    other = compiler.static_of(tile, "SharedTile.view(tile=...)")
+    try:
+        check_view(self.static[0], other)
+    except ValueError as error:
+        raise TypingError(str(error)) from None
+    return signature(shared_tile_type(other), self, tile)
+
+
+compiler.native_method(
+    SharedTile, "view", _type_view, lambda context, builder, sig, args: args[0]
+)
+
+
+# --------------------------------------------------------------- the methods of a map
+
+_LOAD, _STORE = TABLE["cp_async_bulk_tensor_load"], TABLE["cp_async_bulk_tensor_store"]
+_PREFETCH = TABLE["prefetch_tensormap"]
+
+
+def _tile_of(typ: types.Type) -> Tile | None:
+    return typ.static[0] if _is_tile(typ) else None
+
+
+def _type_load(
+    self: Any, tile: Any, coords: Any, barrier: Any, cache_hint: Any = types.none
+) -> Any:
+    given = {
+        "destination": tile,
+        "tensor_map": self,
+        "coordinates": coords,
+        "barrier": barrier,
+        "cache_hint": cache_hint,
+    }
+    sig = type_call(_LOAD, given)
+    check_copy("TensorMap.load", self, _tile_of(tile), coords)
+    typed = dict(zip(given, sig.args))
+    order = [typed["destination"], typed["coordinates"], typed["barrier"]]
+    hint = [] if cache_hint is types.none else [typed["cache_hint"]]
+    return signature(types.void, self, *order, *hint)
+
+
+def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    names = ["tensor_map", "destination", "coordinates", "barrier", "cache_hint"]
+    given = dict(zip(names, zip(sig.args, args)))
+    return emit(_LOAD, context, builder, given)
+
+
+def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+    given = {"tensor_map": self, "coordinates": coords, "source": tile, "cache_hint": cache_hint}
+    sig = type_call(_STORE, given)
+    check_copy("TensorMap.store", self, _tile_of(tile), coords)
+    typed = dict(zip(given, sig.args))
+    hint = [] if cache_hint is types.none else [typed["cache_hint"]]
+    return signature(types.void, self, typed["source"], typed["coordinates"], *hint)
+
+
+def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    names = ["tensor_map", "source", "coordinates", "cache_hint"]
+    given = dict(zip(names, zip(sig.args, args)))
+    return emit(_STORE, context, builder, given)
+
+
+def _type_prefetch(self: Any) -> Any:
+    return type_call(_PREFETCH, {"tensor_map": self})
+
+
+def _lower_prefetch(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return emit(_PREFETCH, context, builder, {"tensor_map": (sig.args[0], args[0])})
+
+
+METHODS["load"] = compiler.NativeMethod("TensorMap", "load", _type_load, _lower_load)
+METHODS["store"] = compiler.NativeMethod("TensorMap", "store", _type_store, _lower_store)
+METHODS["prefetch"] = compiler.NativeMethod(
+    "TensorMap", "prefetch", _type_prefetch, _lower_prefetch
+)

@@ -1,0 +1,196 @@
+"""Every rule of cuTensorMapEncodeTiled for the tensor itself, each with the repair.
+
+The rules for the box stand in `layout.box_violations`.
+"""
+
+from .layout import MAX_RANK
+
+MAX_EXTENT = 1 << 32
+STRIDE_LIMIT = 1 << 40
+MAX_ELEMENT_STRIDE = 8
+
+
+def stride_unit(interleave: int | None) -> int:
+    """Bytes of which the base address and every outer stride must be a multiple."""
+    return 32 if interleave == 32 else 16
+
+
+def legal_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, interleave: int | None
+) -> tuple[int, ...]:
+    """Give axes of extent 1 a stride the driver takes: libraries leave any number there."""
+    unit = stride_unit(interleave)
+    legal, packed = list(strides), itemsize
+    for axis in reversed(range(len(shape))):
+        if shape[axis] == 1:
+            if axis == len(shape) - 1:
+                legal[axis] = itemsize
+            elif not 0 <= strides[axis] < STRIDE_LIMIT or strides[axis] % unit:
+                legal[axis] = min(-(-packed // unit) * unit, STRIDE_LIMIT - unit)
+        packed = legal[axis] * shape[axis]
+    return tuple(legal)
+
+
+def tensor_violations(
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    itemsize: int,
+    box: tuple[int, ...],
+    interleave: int | None,
+) -> list[str]:
+    """List what is wrong with a tensor whose strides are those of `legal_strides`."""
+    rank = len(shape)
+    if not 1 <= rank <= MAX_RANK:
+        repair = "array.reshape(1)" if rank == 0 else "merge axes with array.reshape or index some"
+        return [f"array has {rank} axes; TMA takes 1 to {MAX_RANK}: {repair}"]
+    violations = []
+    if interleave is not None and rank < 3:
+        violations.append(
+            f"array has {rank} axes; interleave={interleave} needs at least 3: add axes in front, "
+            f"array[{'None, ' * (3 - rank)}...]"
+        )
+    if len(box) != rank:
+        repair = (
+            f"e.g. {(1,) * (rank - len(box)) + box}"
+            if len(box) < rank
+            else f"e.g. {box[len(box) - rank :]}, or array[None]"
+        )
+        violations.append(
+            f"box {box} has {len(box)} axes, the array {rank}; give one extent per axis of the "
+            f"array: {repair}"
+        )
+    violations += _address_violations(address, shape, itemsize, interleave)
+    for axis, extent in enumerate(shape):
+        if extent < 1:
+            violations.append(
+                f"axis {axis} has {extent} elements; TMA needs 1 to 2**32: skip empty arrays"
+            )
+        elif extent > MAX_EXTENT:
+            violations.append(
+                f"axis {axis} has {extent} elements; TMA takes 1 to 2**32: make "
+                f"{-(-extent // MAX_EXTENT)} maps of parts of the array"
+            )
+    return violations + _stride_violations(shape, strides, itemsize, box, interleave)
+
+
+def element_stride_violations(
+    element_strides: tuple[int, ...], rank: int, interleave: int | None
+) -> list[str]:
+    """List what is wrong with the element strides, one per axis."""
+    if len(element_strides) != rank:
+        return [
+            f"element_strides {element_strides} has {len(element_strides)} entries, the array "
+            f"{rank} axes; give one per axis, 1 where nothing is skipped"
+        ]
+    violations = []
+    for axis, step in enumerate(element_strides):
+        if not 1 <= step <= MAX_ELEMENT_STRIDE:
+            violations.append(
+                f"axis {axis} element stride is {step}; TMA takes 1 to {MAX_ELEMENT_STRIDE}: "
+                + ("use 1" if step < 1 else f"view the array with every {step}th element, step 1")
+            )
+        elif axis == rank - 1 and step != 1 and interleave is None:
+            violations.append(
+                f"axis {axis} element stride is {step}; TMA ignores it along the innermost axis: "
+                f"use 1, and skip elements when the kernel reads the tile"
+            )
+    return violations
+
+
+def _address_violations(
+    address: int, shape: tuple[int, ...], itemsize: int, interleave: int | None
+) -> list[str]:
+    if address == 0 and 0 in shape:
+        return []  # libraries give empty arrays no memory; that it is empty is said elsewhere
+    if address == 0:
+        return [
+            "array address is 0; its memory was freed or never allocated: make the map while the "
+            "array is alive"
+        ]
+    unit = stride_unit(interleave)
+    past = address % unit
+    if not past:
+        return []
+    repair = "copy the array to memory of its own"
+    if past % itemsize == 0:
+        repair = (
+            f"start the view {past // itemsize} elements earlier or "
+            f"{(unit - past) // itemsize} later, or {repair}"
+        )
+    return [
+        f"array address is {address:#x}, {past} B past a multiple of {unit} B; TMA needs the "
+        f"multiple: {repair}"
+    ]
+
+
+def _stride_violations(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    itemsize: int,
+    box: tuple[int, ...],
+    interleave: int | None,
+) -> list[str]:
+    inner, unit = len(shape) - 1, stride_unit(interleave)
+    violations = []
+    outer = list(range(inner))
+    if strides[inner] != itemsize and strides[inner] >= 0:
+        contiguous = [axis for axis in outer if strides[axis] == itemsize and shape[axis] > 1]
+        if contiguous:
+            # After the repair this axis is the innermost and today's innermost an outer one.
+            outer = [axis for axis in range(inner + 1) if axis != contiguous[-1]]
+        violations.append(
+            f"axis {inner} stride is {strides[inner]} B, its elements have {itemsize} B; TMA needs "
+            f"a contiguous innermost axis: {_transpose_repair(contiguous, strides, box)}"
+        )
+    for axis in range(inner + 1):
+        stride = strides[axis]
+        if stride < 0:
+            flip = ", ".join(":" if i != axis else "::-1" for i in range(inner + 1))
+            violations.append(
+                f"axis {axis} stride is {stride} B; TMA only walks forward: pass array[{flip}] and "
+                "count the coordinate from the other end"
+            )
+        elif axis not in outer:
+            continue
+        elif stride >= STRIDE_LIMIT:
+            violations.append(
+                f"axis {axis} stride is {stride} B; TMA needs less than 2**40: make one map per "
+                f"index of axis {axis}"
+            )
+        elif stride % unit:
+            violations.append(
+                f"axis {axis} stride is {stride} B; TMA needs a multiple of {unit} B: "
+                + _padding_repair(axis, strides, itemsize, unit, outer)
+            )
+    return violations
+
+
+def _transpose_repair(contiguous: list[int], strides: tuple[int, ...], box: tuple[int, ...]) -> str:
+    rank = len(strides)
+    if not contiguous:
+        return "copy the array, e.g. with ascontiguousarray"
+    axis = contiguous[-1]
+    order = [i for i in range(rank) if i != axis] + [axis]
+    view = f"array.transpose({', '.join(map(str, order))})"
+    if list(strides) == sorted(strides):
+        order, view = list(reversed(range(rank))), "array.T"
+    repair = f"axis {axis} is the contiguous one, so pass {view}"
+    if len(box) == rank:
+        repair += f" with the box {tuple(box[i] for i in order)} and coordinates in that order"
+    return repair
+
+
+def _padding_repair(
+    axis: int, strides: tuple[int, ...], itemsize: int, unit: int, outer: list[int]
+) -> str:
+    inner = len(strides) - 1
+    padded = -(-strides[axis] // unit) * unit
+    last = outer[-1]
+    if inner in outer:
+        return f"after the transposition, pad it to {padded} B"
+    if axis == last and padded % itemsize == 0:
+        return f"pad axis {inner} to {padded // itemsize} columns"
+    if strides[last] % unit:
+        return f"padding axis {inner} as for axis {last} repairs this too"
+    return f"lay the array out with {padded} B there"

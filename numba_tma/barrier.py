@@ -1,0 +1,64 @@
+"""`Barrier`: an mbarrier as an object, with the wait loop that PTX leaves to its users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma._device import device_class, u32
+from numba_tma.ptx import (
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_expect_tx,
+    mbarrier_init,
+    mbarrier_inval,
+    mbarrier_test_wait_parity,
+    mbarrier_try_wait_parity,
+)
+
+
+@device_class()
+@dataclass(frozen=True)
+class Barrier:
+    """An mbarrier, known by its shared-memory address.
+
+    A phase completes when all arrivals have been made and all expected bytes have been copied; the
+    barrier then starts the next phase. Waits name the phase by its parity: 0 for the first, 1 for
+    the second, 0 for the third. On a fresh barrier a wait for parity 1 passes at once.
+    """
+
+    address: u32
+    shared_kind = "barrier"
+
+    def init(self, count: Any) -> None:
+        """Set the arrivals that a phase needs. By one thread, then `fence_mbarrier_init`."""
+        mbarrier_init(self, count)
+
+    def inval(self) -> None:
+        """End the barrier's life, so that its memory can be used for something else."""
+        mbarrier_inval(self)
+
+    def arrive(self) -> int:
+        """Arrive once, with release semantics at block scope; return the phase's state."""
+        return mbarrier_arrive(self)
+
+    def arrive_expect_tx(self, tx_bytes: Any) -> int:
+        """Expect `tx_bytes` more bytes in this phase and arrive once."""
+        return mbarrier_arrive_expect_tx(self, tx_bytes)
+
+    def expect_tx(self, tx_bytes: Any) -> None:
+        """Expect `tx_bytes` more bytes in this phase. This does not arrive."""
+        mbarrier_expect_tx(self, tx_bytes)
+
+    def try_wait(self, parity: Any) -> bool:
+        """Return whether the phase of `parity` completed, after waiting a limited time."""
+        return mbarrier_try_wait_parity(self, parity)
+
+    def test_wait(self, parity: Any) -> bool:
+        """Return whether the phase of `parity` completed, without waiting."""
+        return mbarrier_test_wait_parity(self, parity)
+
+    def wait(self, parity: Any) -> None:
+        """Wait until the phase of `parity` has completed, with acquire semantics."""
+        while not mbarrier_try_wait_parity(self, parity):
+            pass

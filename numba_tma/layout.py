@@ -1,0 +1,360 @@
+"""Tiles in shared memory: shape, swizzle, and the bytes that a TMA copy puts there.
+
+Pure NumPy. Everything here is in NumPy axis order, innermost axis last.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dtypes import DType, as_dtype
+
+MAX_RANK = 5
+MAX_BOX = 256  # elements along one axis of one copy
+Index = int | NDArray[np.integer[Any]]
+
+
+class Swizzle(IntEnum):
+    """How a tile's 16-byte chunks are permuted in shared memory, to avoid bank conflicts."""
+
+    NONE = 0
+    B32 = 1
+    B64 = 2
+    B128 = 3
+
+    @property
+    def span(self) -> int:
+        """Bytes within which chunks are permuted; the inner axis may not be wider."""
+        return 16 << self.value
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which a tile must be aligned: its pattern repeats there."""
+        return 128 << self.value
+
+    __hash__ = int.__hash__  # Enum's own is a Python function, too slow for tensor_map's cache
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Tile:
+    """A box of elements in shared memory.
+
+    Parameters
+    ----------
+    shape
+        Elements per axis, 1 to 5 axes, innermost last.
+    dtype
+        Anything that `as_dtype` takes.
+    swizzle
+        The permutation of 16-byte chunks. A swizzled inner axis is at most ``swizzle.span`` bytes.
+
+    Examples
+    --------
+    >>> Tile((64, 32), np.float32, Swizzle.B128)
+    Tile((64, 32), f32, B128)
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    swizzle: Swizzle
+
+    def __init__(
+        self, shape: int | Sequence[int], dtype: object, swizzle: Swizzle = Swizzle.NONE
+    ) -> None:
+        shape, dtype, swizzle = as_shape(shape), as_dtype(dtype), Swizzle(swizzle)
+        if not 1 <= len(shape) <= MAX_RANK:
+            raise ValueError(f"tile shape {shape} has {len(shape)} axes; a tile has 1 to 5")
+        for axis, extent in enumerate(shape):
+            if extent < 1:
+                raise ValueError(f"tile axis {axis} is {extent}; a tile needs at least 1 element")
+        if wide := _swizzle_violation(shape, dtype, swizzle, "tile"):
+            raise ValueError(wide)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "swizzle", swizzle)
+        object.__setattr__(self, "_hash", hash((shape, dtype, swizzle)))
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tile: what a copy of it moves and what its barrier has to expect."""
+        return self.size * self.itemsize
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which the tile's base in shared memory must be aligned."""
+        return self.swizzle.alignment
+
+    def offset(self, *index: Index) -> Index:
+        """Byte offset of an element from the aligned base of the tile, through the swizzle.
+
+        Parameters
+        ----------
+        *index
+            One index per axis: ints, or integer arrays that broadcast against each other.
+        """
+        if len(index) != self.ndim:
+            raise IndexError(f"{self!r} takes {self.ndim} indices, got {len(index)}")
+        linear: Any = 0
+        for axis, (i, extent) in enumerate(zip(index, self.shape, strict=True)):
+            # int64, since the arithmetic below would wrap round in a narrow index type.
+            i = int(i) if isinstance(i, int | np.integer) else np.asarray(i, np.int64)
+            inside = 0 <= i < extent if isinstance(i, int) else np.all((i >= 0) & (i < extent))
+            if not inside:
+                raise IndexError(f"index {i} is outside axis {axis} of {self!r}")
+            linear = linear * extent + i
+        result: Index = swizzle_index(self.swizzle, linear * self.itemsize)
+        return result
+
+    def __hash__(self) -> int:
+        cached: int = self._hash  # type: ignore[attr-defined]
+        return cached
+
+    def __reduce__(self) -> tuple[Callable[..., "Tile"], tuple[object, ...]]:
+        return Tile, (self.shape, self.dtype, self.swizzle)  # the hash holds in this process only
+
+    def __repr__(self) -> str:
+        return f"Tile({self.shape}, {self.dtype}, {self.swizzle.name})"
+
+
+@overload
+def swizzle_index(swizzle: Swizzle, byte_offset: int) -> int: ...
+@overload
+def swizzle_index(
+    swizzle: Swizzle, byte_offset: NDArray[np.integer[Any]]
+) -> NDArray[np.integer[Any]]: ...
+def swizzle_index(swizzle: Swizzle, byte_offset: Index) -> Index:
+    """Where the byte at `byte_offset` of a row-major tile lies in the swizzled tile.
+
+    The number of its 128-byte line is XORed into the number of its 16-byte chunk: one bit of it
+    for B32, two for B64, three for B128. The hardware takes these bits from the shared-memory
+    address, so the offset counts from a base aligned to ``swizzle.alignment``. The map is its
+    own inverse.
+    """
+    return byte_offset ^ (((byte_offset >> 7) & ((1 << swizzle) - 1)) << 4)
+
+
+def box_violations(
+    tile: Tile | Sequence[int],
+    dtype: object = None,
+    swizzle: Swizzle = Swizzle.NONE,
+    interleave: int | None = None,
+) -> list[str]:
+    """List every rule for the box of one tensor copy that a tile breaks, each with a repair.
+
+    Parameters
+    ----------
+    tile
+        A `Tile`, or the shape of a box with its `dtype` and `swizzle`.
+    dtype, swizzle
+        Element type and swizzle where `tile` is only a shape.
+    interleave
+        None, 16 or 32 bytes.
+    """
+    if isinstance(tile, Tile):
+        shape, dtype, swizzle = tile.shape, tile.dtype, tile.swizzle
+    else:
+        shape, dtype = tuple(tile), as_dtype(dtype)
+    violations = []
+    for axis, extent in enumerate(shape):
+        if not 1 <= extent <= MAX_BOX:
+            split = f"split it into {_ceil_div(extent, MAX_BOX)} boxes of {MAX_BOX} or fewer"
+            violations.append(
+                f"box axis {axis} is {extent}; TMA copies 1 to {MAX_BOX} elements along an axis: "
+                + (split if extent > 0 else "use at least 1")
+            )
+    if interleave is not None or not shape:
+        return violations
+    inner, itemsize = shape[-1], dtype.itemsize
+    if inner > 0 and inner * itemsize % 16:
+        unit = 16 // itemsize
+        below, above = inner // unit * unit, _ceil_div(inner, unit) * unit
+        violations.append(
+            f"box axis {len(shape) - 1} is {inner} {dtype} = {inner * itemsize} B; TMA needs a "
+            "multiple of 16 B along the innermost axis: use "
+            + " or ".join(str(n) for n in (below, above) if 1 <= n <= MAX_BOX)
+        )
+    if wide := _swizzle_violation(shape, dtype, swizzle, "box"):
+        violations.append(wide)
+    return violations
+
+
+def reference_tile(
+    array: NDArray[Any],
+    tile: Tile,
+    coords: Sequence[int],
+    *,
+    oob_fill: str = "zeros",
+    element_strides: Sequence[int] | None = None,
+) -> NDArray[np.uint8]:
+    """Compute the bytes that a TMA load puts into shared memory.
+
+    Parameters
+    ----------
+    array
+        The tensor in global memory, any strides, with elements of ``tile.itemsize`` bytes.
+    tile
+        What lands in shared memory.
+    coords
+        Where in `array` the tile starts; negative, or past the end, is filled.
+    oob_fill
+        ``"zeros"`` or ``"nan"``: what stands for elements outside of `array`.
+    element_strides
+        Take every n-th element along an axis (default 1); the innermost must be 1.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``tile.nbytes`` bytes, swizzled.
+    """
+    bits, positions, inside = _footprint(array, tile, coords, element_strides)
+    values = np.full(tile.shape, _fill_bits(tile.dtype, oob_fill), bits.dtype)
+    values[inside] = _convert(bits[positions], tile.dtype)
+    image = np.empty(tile.nbytes, np.uint8)
+    image.view(bits.dtype)[_slots(tile)] = values
+    return image
+
+
+def reference_store(
+    array: NDArray[Any],
+    image: NDArray[np.uint8],
+    tile: Tile,
+    coords: Sequence[int],
+    element_strides: Sequence[int] | None = None,
+) -> None:
+    """Write into `array` what a TMA store of the swizzled bytes `image` writes: what is in bounds.
+
+    Parameters are those of `reference_tile`. Where strides make elements of `array` overlap, the
+    copy engine's order, and so the value, is undefined.
+    """
+    bits, positions, inside = _footprint(array, tile, coords, element_strides)
+    values = np.ascontiguousarray(image, np.uint8).view(bits.dtype)[_slots(tile)]
+    bits[positions] = values[inside]
+
+
+def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """Normalise a shape to a tuple of Python ints; one int is one axis."""
+    if isinstance(shape, int | np.integer):
+        return (int(shape),)
+    return tuple(operator.index(extent) for extent in shape)
+
+
+def _ceil_div(n: int, divisor: int) -> int:
+    return -(-n // divisor)
+
+
+def _swizzle_violation(
+    shape: tuple[int, ...], dtype: DType, swizzle: Swizzle, what: str
+) -> str | None:
+    inner, nbytes = shape[-1], shape[-1] * dtype.itemsize
+    if swizzle is Swizzle.NONE or nbytes <= swizzle.span:
+        return None
+    fits = swizzle.span // dtype.itemsize
+    return (
+        f"{what} axis {len(shape) - 1} is {inner} {dtype} = {nbytes} B; swizzle {swizzle.name} "
+        f"spans {swizzle.span} B: use {fits} or fewer elements (and {_ceil_div(inner, fits)} "
+        "copies), or Swizzle.NONE"
+    )
+
+
+_Axes = tuple[NDArray[np.intp], ...]
+
+
+def _footprint(
+    array: NDArray[Any],
+    tile: Tile,
+    coords: Sequence[int],
+    element_strides: Sequence[int] | None,
+) -> tuple[NDArray[Any], _Axes, _Axes]:
+    """Find the tensor's bits, and where in it and in the tile the in-bounds elements lie."""
+    steps = (1,) * tile.ndim if element_strides is None else tuple(element_strides)
+    if not array.ndim == len(coords) == len(steps) == tile.ndim:
+        raise ValueError(
+            f"{tile!r} has {tile.ndim} axes, the array {array.ndim}, the coordinates "
+            f"{len(coords)}, the element strides {len(steps)}; they must agree"
+        )
+    if array.dtype.itemsize != tile.itemsize:
+        raise TypeError(
+            f"the array's {array.dtype} has {array.dtype.itemsize} B, {tile!r} {tile.itemsize} B"
+        )
+    if steps[-1] != 1:
+        raise ValueError(f"innermost element stride is {steps[-1]}; TMA has only 1 there")
+    positions, inside = [], []
+    for start, step, count, extent in zip(coords, steps, tile.shape, array.shape, strict=True):
+        position = int(start) + step * np.arange(count)
+        kept = np.flatnonzero((position >= 0) & (position < extent))
+        positions.append(position[kept])
+        inside.append(kept)
+    return array.view(f"u{tile.itemsize}"), np.ix_(*positions), np.ix_(*inside)
+
+
+def _slots(tile: Tile) -> NDArray[np.intp]:
+    """Where each element of the tile lies in its image, counted in elements."""
+    row_major = np.arange(tile.size).reshape(tile.shape) * tile.itemsize
+    offsets = swizzle_index(tile.swizzle, row_major)
+    # Rows narrower than the swizzle's span are modelled as packed, the pattern as one of address
+    # bits; then the last, incomplete line may be moved past the end. To be settled by measurement.
+    if offsets.max() >= tile.nbytes:
+        raise ValueError(
+            f"{tile!r} has rows of {tile.shape[-1] * tile.itemsize} B, narrower than the "
+            f"{tile.swizzle.span} B of its swizzle, and a last line that the swizzle moves past "
+            f"its {tile.nbytes} B: use a narrower swizzle"
+        )
+    return (offsets // tile.itemsize).astype(np.intp, copy=False)
+
+
+# The bits of the copy engine's NaN, to be settled by measurement on an H200; all ones until then.
+_NAN_BITS = {
+    "f16": 0xFFFF,
+    "bf16": 0xFFFF,
+    "f32": 0xFFFF_FFFF,
+    "f64": 0xFFFF_FFFF_FFFF_FFFF,
+    "tf32": 0xFFFF_FFFF,
+    "f32_ftz": 0xFFFF_FFFF,
+    "tf32_ftz": 0xFFFF_FFFF,
+}
+
+
+def _fill_bits(dtype: DType, oob_fill: str) -> int:
+    if oob_fill == "zeros":
+        return 0
+    if oob_fill == "nan" and dtype.is_float:
+        return _NAN_BITS[dtype.name]
+    allowed = '"zeros" or "nan"' if dtype.is_float else '"zeros", as an integer copy'
+    raise ValueError(f"oob_fill is {oob_fill!r}; {dtype} takes {allowed}")
+
+
+def _convert(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
+    """Change bits the way a load of `dtype` does, as modelled: to be settled by measurement.
+
+    ``*_ftz`` flushes denormals to a zero of their sign; ``tf32*`` rounds to 10 mantissa bits, to
+    nearest, ties away from zero. Infinities and NaNs stay as they are.
+    """
+    if dtype.name not in ("tf32", "f32_ftz", "tf32_ftz"):
+        return values
+    exponent = values & 0x7F80_0000
+    if dtype.name.endswith("_ftz"):
+        values = np.where(exponent == 0, values & 0x8000_0000, values)
+    if dtype.name.startswith("tf32"):
+        values = np.where(exponent == 0x7F80_0000, values, (values + 0x1000) & 0xFFFF_E000)
+    return values

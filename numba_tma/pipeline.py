@@ -1,0 +1,622 @@
+"""`TilePipeline`: tiles that a producer warp loads and consumer warps work on, stages apart.
+
+Each stage has two mbarriers. *full* completes when the stage's bytes have arrived: one arrival,
+by the producer, that also says how many bytes to expect. *empty* completes when every consumer warp
+has released the stage. Both sides walk the stages with an index and a phase bit that flips at each
+turn of the ring; the producer's starts at 1, so that its first waits for *empty* pass at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma import simulator
+from numba_tma._device import constant_class, device_class, i64, u32
+from numba_tma._environment import simulated
+from numba_tma.barrier import Barrier
+from numba_tma.layout import Tile
+from numba_tma.ptx import (
+    atom_inc,
+    bar_warp_sync,
+    barrier_sync,
+    cp_async_bulk_commit_group,
+    cp_async_bulk_wait_group_read,
+    elect_sync,
+    fence_mbarrier_init,
+    fence_proxy_async,
+    ld_shared_u32,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+    nctaid_x,
+    ntid_x,
+    st_shared_u32,
+    tid_x,
+)
+from numba_tma.shared import SharedTile, Writes
+
+WARP = 32
+CONSUMER_BARRIER = 1  # named barrier of the consumer warps; 0 is cuda.syncthreads
+NO_TILE = 0xFFFFFFFF  # what a TileQueue's producer passes on when the queue is empty
+
+
+@constant_class
+@dataclass(frozen=True, init=False, repr=False)
+class TilePipeline:
+    """A ring of `num_stages` stages in shared memory, each holding the named `tiles`.
+
+    Made on the host, used from a kernel's globals. Shared bytes, barriers, and the bytes that each
+    stage expects follow from the tiles.
+
+    Parameters
+    ----------
+    num_stages
+        Stages of the ring, at least 1.
+    **tiles
+        The tiles of one stage, by the name they have in the kernel: ``stage.x``.
+
+    Examples
+    --------
+    >>> PIPE = TilePipeline(4, x=Tile((64, 128), "f32"))
+    >>> PIPE.tx_bytes
+    32768
+    """
+
+    num_stages: int
+    tiles: tuple[tuple[str, Tile], ...]
+
+    def __init__(self, num_stages: int, **tiles: Tile) -> None:
+        if not isinstance(num_stages, int) or num_stages < 1:
+            raise ValueError(
+                f"TilePipeline(num_stages={num_stages!r}): a pipeline has at least 1 stage; "
+                "2 to 8 are usual"
+            )
+        if not tiles:
+            raise ValueError("TilePipeline(): name at least one tile, as in TilePipeline(4, x=TILE)")
+        for name, tile in tiles.items():
+            if not isinstance(tile, Tile):
+                raise TypeError(f"TilePipeline({name}=...) takes a Tile, not {tile!r}")
+            if name in RESERVED:
+                raise ValueError(f"TilePipeline({name}=...): the name means something else on a stage")
+        object.__setattr__(self, "num_stages", num_stages)
+        object.__setattr__(self, "tiles", tuple(tiles.items()))
+
+    def __repr__(self) -> str:
+        tiles = ", ".join(f"{n}={t}" for n, t in self.tiles)
+        return f"TilePipeline({self.num_stages}, {tiles})"
+
+    @property
+    def tx_bytes(self) -> int:
+        """Bytes that the copies of one stage bring."""
+        return sum(tile.nbytes for _, tile in self.tiles)
+
+    @property
+    def alignment(self) -> int:
+        """Alignment of the ring in shared memory, in bytes: that of its strictest tile."""
+        return max(tile.alignment for _, tile in self.tiles)
+
+    def tile_offset(self, name: str) -> int:
+        """Return the offset of the first stage's tile `name` from the ring's base, in bytes."""
+        offset = 0
+        for other, tile in self.tiles:
+            offset = _round_up(offset, tile.alignment)
+            if other == name:
+                return offset
+            offset += self.num_stages * tile_stride(tile)
+        raise AttributeError(f"{self} has no tile {name!r}")
+
+    @property
+    def full_offset(self) -> int:
+        """Offset of the full barriers from the ring's base, in bytes."""
+        name, tile = self.tiles[-1]
+        return self.tile_offset(name) + self.num_stages * tile_stride(tile)
+
+    @property
+    def empty_offset(self) -> int:
+        """Offset of the empty barriers from the ring's base, in bytes."""
+        return self.full_offset + 8 * self.num_stages
+
+    @property
+    def ticket_offset(self) -> int:
+        """Offset of the tile numbers that a `TileQueue`'s producer passes on, in bytes."""
+        return self.empty_offset + 8 * self.num_stages
+
+    @property
+    def nbytes(self) -> int:
+        """Shared memory of the ring, its barriers included, in bytes."""
+        return self.ticket_offset + 4 * self.num_stages
+
+    def start(self) -> Pipeline:
+        """Allocate the ring, initialise its barriers and return the block's `Pipeline`.
+
+        Executed by every thread of the block; it synchronises the block. Each call in the source
+        is a ring of its own.
+        """
+        return start(self)
+
+
+def tile_stride(tile: Tile) -> int:
+    """Return the bytes from one stage's tile to the next stage's."""
+    return _round_up(tile.nbytes, tile.alignment)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+@device_class(static=("num_stages",), mutable=True)
+@dataclass
+class PipelineState:
+    """Where a walk round the stages is: `index`, `phase` bit and `count` of steps.
+
+    A consumer starts with phase 0, a producer with phase 1.
+    """
+
+    num_stages: int
+    index: u32 = 0
+    phase: u32 = 0
+    count: u32 = 0
+
+    def step(self) -> None:
+        """Go to the next stage; the phase flips after the last one."""
+        index = u32(self.index + 1)
+        if index == self.num_stages:
+            self.phase ^= 1
+            index = u32(0)
+        self.index = index
+        self.count += 1
+
+
+# --------------------------------------------------------------------------- producer
+
+
+@device_class(static=("pipeline",))
+@dataclass
+class ProducerStage:
+    """A stage to be filled: its tiles by name, and the `barrier` that their copies complete on."""
+
+    pipeline: TilePipeline
+    base: u32
+    index: u32
+    writes: Writes
+
+    @property
+    def barrier(self) -> Barrier:
+        return Barrier(self.base + self.pipeline.full_offset + 8 * self.index)
+
+    def __getattr__(self, name: str) -> SharedTile:
+        return _stage_tile(self, name)
+
+
+@device_class(static=("pipeline",))
+@dataclass
+class Producer:
+    """The side that loads. One thread: `produce` elects it; the explicit form leaves it to you."""
+
+    pipeline: TilePipeline
+    base: u32
+    state: PipelineState
+    writes: Writes
+
+    def full_barrier(self) -> Barrier:
+        """Return the barrier that completes when the current stage's bytes have arrived."""
+        return Barrier(self.base + self.pipeline.full_offset + 8 * self.state.index)
+
+    def empty_barrier(self) -> Barrier:
+        """Return the barrier that completes when the consumers have released the stage."""
+        return Barrier(self.base + self.pipeline.empty_offset + 8 * self.state.index)
+
+    def acquire(self) -> ProducerStage:
+        """Wait until the next stage is empty and expect its bytes; return it to be loaded.
+
+        Executed by one thread. Every tile of the stage must then be loaded exactly once, on
+        ``stage.barrier``.
+        """
+        self.empty_barrier().wait(self.state.phase)
+        mbarrier_arrive_expect_tx(self.full_barrier(), self.pipeline.tx_bytes)
+        return ProducerStage(self.pipeline, self.base, self.state.index, self.writes)
+
+    def commit(self) -> None:
+        """Go on to the next stage. The arriving bytes signal that this one is full."""
+        self.state.step()
+
+    def tail(self) -> None:
+        """Wait until the consumers have released every stage that was filled.
+
+        Executed by the thread that acquired. Not needed before a block's end: a block's shared
+        memory outlives its last thread. Needed before the ring is used for something else.
+        """
+        for _ in range(self.pipeline.num_stages):
+            self.empty_barrier().wait(self.state.phase)
+            self.state.step()
+
+    def close_queue(self) -> None:
+        """Tell the consumers that the queue has no more tiles."""
+        self.empty_barrier().wait(self.state.phase)
+        st_shared_u32(self.base + self.pipeline.ticket_offset + 4 * self.state.index, NO_TILE)
+        mbarrier_arrive(self.full_barrier())
+        self.state.step()
+
+
+class _Iteration:
+    """Python's iterator protocol over `has_next` and `take`, for the simulator."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self.has_next():  # type: ignore[attr-defined]
+            raise StopIteration
+        return self.take()  # type: ignore[attr-defined]
+
+
+@device_class()
+@dataclass
+class Produce(_Iteration):
+    """The tiles first, first + step, ... below stop, each with the stage to load it into."""
+
+    producer: Producer
+    tile: i64
+    stop: i64
+    step: i64
+
+    def has_next(self) -> bool:
+        """Return whether a tile is left."""
+        return self.tile < self.stop
+
+    def take(self) -> tuple[int, ProducerStage]:
+        """Return the next tile and its acquired stage."""
+        tile = self.tile
+        self.tile = tile + self.step
+        stage = self.producer.acquire()
+        self.producer.commit()
+        return tile, stage
+
+
+@device_class()
+@dataclass
+class ProduceFrom(_Iteration):
+    """The tiles that a `TileQueue` hands out, each with the stage to load it into."""
+
+    producer: Producer
+    queue: TileQueue
+    tile: u32
+    elected: bool
+
+    def has_next(self) -> bool:
+        """Return whether the queue had a tile left; if not, tell the consumers."""
+        if not self.elected:
+            return False
+        if self.tile < self.queue.num_tiles:
+            return True
+        self.producer.close_queue()
+        return False
+
+    def take(self) -> tuple[int, ProducerStage]:
+        """Return the tile drawn last and its acquired stage, and draw the next."""
+        producer, tile = self.producer, self.tile
+        producer.empty_barrier().wait(producer.state.phase)
+        ticket = producer.base + producer.pipeline.ticket_offset + 4 * producer.state.index
+        st_shared_u32(ticket, tile)
+        # The arrival releases the ticket to the consumers together with the stage's bytes.
+        mbarrier_arrive_expect_tx(producer.full_barrier(), producer.pipeline.tx_bytes)
+        stage = ProducerStage(
+            producer.pipeline, producer.base, producer.state.index, producer.writes
+        )
+        producer.state.step()
+        self.tile = self.queue.draw()  # in flight while the caller issues this tile's copies
+        return i64(tile), stage
+
+
+# --------------------------------------------------------------------------- consumer
+
+
+@device_class(static=("pipeline",))
+@dataclass
+class ConsumerStage:
+    """A full stage: its tiles by name."""
+
+    pipeline: TilePipeline
+    base: u32
+    index: u32
+    writes: Writes
+
+    def __getattr__(self, name: str) -> SharedTile:
+        return _stage_tile(self, name)
+
+
+@device_class(static=("pipeline",), mutable=True)
+@dataclass
+class Consumer:
+    """The side that works on full stages: every warp of the block but the producer's.
+
+    Stages are released in the order in which they were waited for. A release is one arrival per
+    warp.
+    """
+
+    pipeline: TilePipeline
+    base: u32
+    state: PipelineState
+    writes: Writes
+    held: u32 = 0
+    oldest: u32 = 0
+    storing: bool = False
+
+    def wait(self) -> ConsumerStage:
+        """Wait until the next stage is full and return it. Executed by whole warps."""
+        full = Barrier(self.base + self.pipeline.full_offset + 8 * self.state.index)
+        full.wait(self.state.phase)
+        stage = ConsumerStage(self.pipeline, self.base, self.state.index, self.writes)
+        self.state.step()
+        self.held += 1
+        return stage
+
+    def release(self) -> None:
+        """Hand the oldest stage that is held back to the producer. Executed by whole warps.
+
+        What the warp wrote to its tiles is fenced before; a store that reads from the stage has
+        read it.
+        """
+        if self.storing:
+            self.commit_stores()
+            self.await_stores(0)
+        self.hand_back()
+
+    def hand_back(self) -> None:
+        """Arrive on the oldest stage's empty barrier, once per warp."""
+        if self.writes.unfenced:
+            fence_proxy_async()
+            self.writes.unfenced = False
+        bar_warp_sync()
+        if elect_sync():
+            mbarrier_arrive(Barrier(self.base + self.pipeline.empty_offset + 8 * self.oldest))
+        oldest = u32(self.oldest + 1)
+        self.oldest = u32(0) if oldest == self.pipeline.num_stages else oldest
+        self.held -= 1
+
+    def commit_stores(self) -> None:
+        """Close the bulk group of the stores since the last step. By the storing thread."""
+        if tid_x() == 0:
+            cp_async_bulk_commit_group()
+
+    def await_stores(self, pending: Any) -> None:
+        """Wait until all but the `pending` newest groups have read shared memory."""
+        if tid_x() == 0:
+            cp_async_bulk_wait_group_read(pending)
+
+    def store(
+        self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True
+    ) -> None:
+        """Do what `Pipeline.store` says."""
+        if written:
+            fence_proxy_async()
+            self.writes.unfenced = False
+            barrier_sync(CONSUMER_BARRIER, ntid_x() - WARP)
+        if tid_x() == 0:
+            tensor_map.store(tile, coords)
+        self.storing = True
+
+
+@device_class(static=("in_flight",))
+@dataclass
+class Consume(_Iteration):
+    """The tiles first, first + step, ... below stop, each with its full stage."""
+
+    in_flight: int
+    consumer: Consumer
+    tile: i64
+    stop: i64
+    step: i64
+
+    def has_next(self) -> bool:
+        """Hand back the stage that leaves flight; return whether a tile is left."""
+        _leave_flight(self.consumer, self.in_flight)
+        return self.tile < self.stop
+
+    def take(self) -> tuple[int, ConsumerStage]:
+        """Return the next tile and its stage, once that is full."""
+        tile = self.tile
+        self.tile = tile + self.step
+        return tile, self.consumer.wait()
+
+
+@device_class(static=("in_flight",))
+@dataclass
+class ConsumeFrom(_Iteration):
+    """The tiles that a `TileQueue`'s producer passes on, each with its full stage."""
+
+    in_flight: int
+    consumer: Consumer
+    tile: i64 = 0
+    index: u32 = 0
+
+    def has_next(self) -> bool:
+        """Hand back the stage that leaves flight and wait for the next; return if it has a tile."""
+        consumer = self.consumer
+        _leave_flight(consumer, self.in_flight)
+        stage = consumer.wait()
+        ticket = ld_shared_u32(
+            consumer.base + consumer.pipeline.ticket_offset + 4 * stage.index
+        )
+        self.tile, self.index = i64(ticket), stage.index
+        if ticket == NO_TILE:
+            _leave_flight(consumer, self.in_flight)
+        return ticket != NO_TILE
+
+    def take(self) -> tuple[int, ConsumerStage]:
+        """Return the tile and the stage that `has_next` waited for."""
+        consumer = self.consumer
+        stage = ConsumerStage(consumer.pipeline, consumer.base, self.index, consumer.writes)
+        return self.tile, stage
+
+
+def _leave_flight(consumer: Consumer, in_flight: int) -> None:
+    """Hand back the oldest stage if more than `in_flight` are held."""
+    if consumer.held > in_flight:
+        if consumer.storing:
+            consumer.commit_stores()
+            consumer.await_stores(in_flight)
+        consumer.hand_back()
+
+
+# --------------------------------------------------------------------------- the whole
+
+
+@device_class()
+@dataclass
+class TileQueue:
+    """Tiles 0 to num_tiles - 1, handed out to the grid's blocks in the order they ask.
+
+    Blocks that take turns this way touch memory in a narrow moving window, which DRAM rewards.
+    `counter` is a 32-bit counter in global memory that is 0 before the launch and after it: it
+    wraps round once every block has been told that no tile is left.
+    """
+
+    counter: Any
+    num_tiles: u32
+
+    def draw(self) -> int:
+        """Return the next tile, or `num_tiles` or more if none is left."""
+        return atom_inc(self.counter, self.num_tiles + nctaid_x() - 1)
+
+
+@device_class()
+@dataclass
+class Pipeline:
+    """A started `TilePipeline`: the last warp of the block produces, all others consume.
+
+    The block is one-dimensional, of at least two whole warps.
+    """
+
+    producer: Producer
+    consumer: Consumer
+
+    def is_producer(self) -> bool:
+        """Return True in every thread of the producer warp."""
+        return tid_x() >= u32(ntid_x() - WARP)
+
+    def is_consumer(self) -> bool:
+        """Return True in every thread of the consumer warps, which are 0 to blockDim.x - 33."""
+        return tid_x() < u32(ntid_x() - WARP)
+
+    def num_consumers(self) -> int:
+        """Return the number of consumer threads; their threadIdx.x counts from 0."""
+        return u32(ntid_x() - WARP)
+
+    def produce(self, first: Any, stop: Any, step: Any = 1) -> Produce:
+        """Iterate over range(first, stop, step), each tile with an acquired stage to load it into.
+
+        Entered by the whole producer warp; the loop's body is executed by one elected thread.
+        `step` is positive. Leaving the loop early leaves the last stage expecting its bytes.
+        """
+        if not elect_sync():
+            stop = first
+        return Produce(self.producer, first, stop, step)
+
+    def produce_from(self, queue: TileQueue) -> ProduceFrom:
+        """Iterate over the tiles that `queue` hands to this block, as `produce` does.
+
+        The consumers of the block use `consume_from`.
+        """
+        elected = elect_sync()
+        tile = u32(NO_TILE)
+        if elected:
+            tile = queue.draw()
+        return ProduceFrom(self.producer, queue, tile, elected)
+
+    def consume(self, first: Any, stop: Any, step: Any = 1, in_flight: int = 0) -> Consume:
+        """Iterate over range(first, stop, step), each tile with its full stage.
+
+        Entered by every consumer warp. A stage is handed back when the loop goes on to the next
+        tile, or `in_flight` tiles later, for work that reads it asynchronously; what is in flight
+        at the end is handed back by `release_pending`. After a ``break`` the next loop,
+        `release_pending` or `close` hands back what is held. `in_flight` is a literal below the
+        number of stages.
+        """
+        _drain(self.consumer, in_flight)
+        return Consume(in_flight, self.consumer, first, stop, step)
+
+    def consume_from(self, in_flight: int = 0) -> ConsumeFrom:
+        """Iterate over the tiles that this block's `produce_from` drew, as `consume` does."""
+        _drain(self.consumer, in_flight)
+        return ConsumeFrom(in_flight, self.consumer)
+
+    def store(
+        self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True
+    ) -> None:
+        """Store a tile of a stage through `tensor_map`. Executed by every consumer thread.
+
+        Fences the threads' writes, synchronises the consumers and has one thread start the store.
+        The stage is handed back only when the store has read it. With ``written=False`` the tile
+        goes out as it came in: nobody wrote to it, so nothing is fenced or synchronised.
+        """
+        self.consumer.store(tensor_map, tile, coords, written)
+
+    def sync_consumers(self) -> None:
+        """Synchronise the consumer warps (named barrier 1), as cuda.syncthreads does a block."""
+        barrier_sync(CONSUMER_BARRIER, ntid_x() - WARP)
+
+    def release_pending(self) -> None:
+        """Hand back every stage that is still held. Executed by every consumer warp."""
+        _drain(self.consumer, 0)
+
+    def close(self) -> None:
+        """End the pipeline's use: hand back what is held. Executed by every consumer warp."""
+        _drain(self.consumer, 0)
+
+
+def _drain(consumer: Consumer, in_flight: int) -> None:
+    """Hand back the oldest stages until at most `in_flight` are held."""
+    while consumer.held > in_flight:
+        _leave_flight(consumer, in_flight)
+
+
+RESERVED = frozenset({"barrier", "index", "base", "writes", "pipeline"})
+
+
+def start(pipeline: TilePipeline) -> Pipeline:
+    """Do what `TilePipeline.start` says."""
+    base = allocate_pipeline(pipeline)
+    producer = Producer(pipeline, base, PipelineState(pipeline.num_stages, 0, 1), Writes())
+    consumer = Consumer(pipeline, base, PipelineState(pipeline.num_stages), Writes())
+    initialise(pipeline, base)
+    return Pipeline(producer, consumer)
+
+
+def initialise(pipeline: TilePipeline, base: int) -> None:
+    """Initialise the barriers of a ring and make them visible to the block and its copies."""
+    if tid_x() == 0:
+        for stage in range(pipeline.num_stages):
+            mbarrier_init(base + pipeline.full_offset + 8 * stage, 1)
+            mbarrier_init(
+                base + pipeline.empty_offset + 8 * stage, (ntid_x() - WARP) // WARP
+            )
+        fence_mbarrier_init()
+    barrier_sync(0, ntid_x())
+
+
+def allocate_pipeline(pipeline: TilePipeline) -> int:
+    """Return the address of a new ring in shared memory; its parts get names in the simulator."""
+    simulator.check_block("TilePipeline", minimum=2 * WARP)
+    base = simulator.allocate_shared(pipeline, pipeline.nbytes, pipeline.alignment)
+    for stage in range(pipeline.num_stages):
+        simulator.label(base + pipeline.full_offset + 8 * stage, f"full[{stage}] of {pipeline}")
+        simulator.label(base + pipeline.empty_offset + 8 * stage, f"empty[{stage}] of {pipeline}")
+        for name, tile in pipeline.tiles:
+            address = base + pipeline.tile_offset(name) + stage * tile_stride(tile)
+            simulator.label(address, f"{name}[{stage}] of {pipeline}")
+    return base
+
+
+def _stage_tile(stage: Any, name: str) -> SharedTile:
+    for other, tile in stage.pipeline.tiles:
+        if other == name:
+            offset = stage.pipeline.tile_offset(name) + stage.index * tile_stride(tile)
+            return SharedTile(tile, stage.base + offset, stage.writes)
+    raise AttributeError(f"{stage.pipeline} has no tile {name!r}")
+
+
+if not simulated():
+    from numba_tma import _pipeline_lowering  # noqa: F401

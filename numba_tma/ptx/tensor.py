@@ -1,0 +1,71 @@
+"""cp.async.bulk.tensor: tiles of 1- to 5-dimensional tensors, described by a tensor map."""
+
+from __future__ import annotations
+
+from numba_tma import simulator
+from numba_tma.ptx._instruction import (
+    BarrierAddress,
+    CacheHint,
+    Coordinates,
+    TensorMapOperand,
+    TileAddress,
+    address,
+    instruction,
+)
+
+RANKS = (1, 2, 3, 4, 5)
+
+
+@instruction(
+    "cp.async.bulk.tensor.RANKd.shared::cluster.global.mbarrier::complete_tx::bytes"
+    "<cache_hint:.L2::cache_hint>"
+    " [{destination}], [{tensor_map}, {coordinates}], [{barrier}]<cache_hint:, {cache_hint}>;",
+    isa=(8, 0),
+    sm=90,
+    ranks=RANKS,
+)
+def cp_async_bulk_tensor_load(
+    destination: TileAddress,
+    tensor_map: TensorMapOperand,
+    coordinates: Coordinates,
+    barrier: BarrierAddress,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start to copy the box at `coordinates` from global to shared memory.
+
+    Coordinates are elements in the array's axis order (innermost last) and may lie outside the
+    tensor, where the box is filled; the innermost one times the item size is a multiple of 16 B.
+    The destination is aligned to 128 B, or as the swizzle asks. The copy completes the bytes of
+    the whole box on `barrier`. Executed by one thread. Orders nothing.
+    """
+    simulator.cp_async_bulk_tensor_load(
+        address(destination), tensor_map, coordinates, address(barrier)
+    )
+
+
+@instruction(
+    "cp.async.bulk.tensor.RANKd.global.shared::cta.bulk_group<cache_hint:.L2::cache_hint>"
+    " [{tensor_map}, {coordinates}], [{source}]<cache_hint:, {cache_hint}>;",
+    isa=(8, 0),
+    sm=90,
+    ranks=RANKS,
+)
+def cp_async_bulk_tensor_store(
+    tensor_map: TensorMapOperand,
+    coordinates: Coordinates,
+    source: TileAddress,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start to copy a box from shared memory to `coordinates` in global memory.
+
+    What lies outside the tensor is not written. Coordinates and alignment as for the load. The
+    copy belongs to the executing thread's next bulk group. Executed by one thread, after every
+    writer of the source has executed `fence_proxy_async` and synchronised with it.
+    """
+    simulator.cp_async_bulk_tensor_store(tensor_map, coordinates, address(source))
+
+
+@instruction("prefetch.tensormap [{tensor_map}];", isa=(8, 0), sm=90)
+def prefetch_tensormap(tensor_map: TensorMapOperand) -> None:
+    """Bring a tensor map into the descriptor cache before its first use. Executed by one thread."""
+    simulator.prefetch_tensormap(tensor_map)

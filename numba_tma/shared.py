@@ -1,0 +1,172 @@
+"""What a block holds in shared memory: tiles that are read and written through their swizzle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from numba_tma import simulator
+from numba_tma._device import constant_class, device_class, u32
+from numba_tma._environment import simulated
+from numba_tma.barrier import Barrier
+from numba_tma.layout import Tile
+from numba_tma.ptx import (
+    cp_async_bulk_tensor_load,
+    cp_async_bulk_tensor_store,
+    prefetch_tensormap,
+)
+from numba_tma.tensor_map import TensorMap
+
+constant_class(Tile)
+
+Index = Any  #: an integer, or a tuple of one integer per axis
+
+
+@device_class(mutable=True)
+@dataclass
+class Writes:
+    """Whether the thread has written to tiles since its last `fence_proxy_async`."""
+
+    unfenced: bool = False
+
+
+@device_class(static=("tile",))
+@dataclass(frozen=True)
+class SharedTile:
+    """A tile in shared memory.
+
+    ``tile[i, j]`` reads and writes an element through the swizzle. Floats of 16 bits or less are
+    read as float32, which is exact, and rounded to nearest even when written (8-bit floats
+    saturate). No bounds are checked on the GPU. Any thread may use it, once the tile's copy has
+    been waited for; what it wrote must be fenced (`fence_proxy_async`) before the copy engine
+    touches the tile, which a `TilePipeline` does by itself.
+    """
+
+    tile: Tile
+    address: u32
+    writes: Writes
+    shared_kind = "tile"
+
+    def __getitem__(self, index: Index) -> Any:
+        dtype = self.tile.dtype
+        return _widen(simulator.shared_read(self._address_of(index), dtype.numpy), dtype.compute)
+
+    def __setitem__(self, index: Index, value: Any) -> None:
+        dtype = self.tile.dtype
+        simulator.shared_write(self._address_of(index), _narrow(value, dtype.numpy))
+        self.writes.unfenced = True
+
+    def read_vector(self, index: Index) -> Any:
+        """Return the 16 bytes that start at the element `index` as a vector.
+
+        16 elements of 1 byte, 8 of 2, 4 of 4 or 2 of 8, in one shared-memory load; the offset of
+        `index` in its row is a multiple of 16 B. Vectors have elementwise + - * / with each other
+        and with numbers, ``v[i]`` with a literal, and ``sum()``, ``max()``, ``min()``.
+        """
+        dtype = self.tile.dtype
+        values = simulator.shared_read(
+            self._vector_address(index), dtype.numpy, 16 // dtype.itemsize
+        )
+        return _widen(values, dtype.compute)
+
+    def write_vector(self, index: Index, values: Any) -> None:
+        """Write a vector to the 16 bytes that start at `index`; the reverse of `read_vector`."""
+        simulator.shared_write(
+            self._vector_address(index), _narrow(values, self.tile.dtype.numpy)
+        )
+        self.writes.unfenced = True
+
+    def view(self, tile: Tile) -> SharedTile:
+        """Return the same bytes as another tile: same size, same swizzle.
+
+        For a flat index over a tile of several axes (which has no swizzle), or for the bits of its
+        elements.
+        """
+        check_view(self.tile, tile)
+        return SharedTile(tile, self.address, self.writes)
+
+    def _address_of(self, index: Index) -> int:
+        index = index if isinstance(index, tuple) else (index,)
+        shape = self.tile.shape
+        if len(index) != len(shape) or any(not 0 <= i < n for i, n in zip(index, shape)):
+            raise IndexError(f"index {index} is outside {self.tile}, whose shape is {shape}")
+        return self.address + int(self.tile.offset(*index))
+
+    def _vector_address(self, index: Index) -> int:
+        address = self._address_of(index)
+        if address % 16:
+            raise IndexError(
+                f"a vector at index {index} of {self.tile} starts {address % 16} B after a multiple "
+                f"of 16 B: use a multiple of {16 // self.tile.itemsize} along the last axis"
+            )
+        return address
+
+
+def check_view(tile: Tile, other: Any) -> None:
+    """Raise a ValueError unless the bytes of `tile` can be seen as the tile `other`."""
+    if not isinstance(other, Tile):
+        raise ValueError(f"SharedTile.view(tile=...) takes a Tile, not {other!r}")
+    if other.nbytes != tile.nbytes:
+        raise ValueError(
+            f"{tile} has {tile.nbytes:,} B and cannot be seen as {other}, which has "
+            f"{other.nbytes:,} B"
+        )
+    if (tile.swizzle or other.swizzle) and (tile.swizzle, tile.dtype.itemsize * tile.shape[-1]) != (
+        other.swizzle,
+        other.dtype.itemsize * other.shape[-1],
+    ):
+        raise ValueError(
+            f"{tile} cannot be seen as {other}: a swizzled tile keeps its swizzle and the bytes of "
+            "its innermost axis"
+        )
+
+
+def _widen(value: Any, compute: str) -> Any:
+    return value.astype(compute)
+
+
+def _narrow(value: Any, dtype: np.dtype[Any]) -> Any:
+    if dtype.itemsize == 1 and dtype.kind == "V":  # 8-bit floats saturate, as cvt.satfinite does
+        limit = float(ml_dtypes.finfo(dtype).max)
+        value = np.clip(np.float32(value), -limit, limit)
+    return np.asarray(value).astype(dtype)
+
+
+def shared_tile(tile: Tile) -> SharedTile:
+    """Return a new tile in the block's shared memory, aligned as TMA and its swizzle need.
+
+    Each call in the source is one allocation, the same for every thread of the block. `tile` is a
+    `Tile` from the kernel's globals.
+    """
+    return SharedTile(
+        tile, simulator.allocate_shared(tile, tile.nbytes, tile.alignment), Writes()
+    )
+
+
+def shared_barrier() -> Barrier:
+    """Return a new, uninitialised mbarrier in the block's shared memory.
+
+    Each call in the source is one barrier, the same for every thread of the block.
+    """
+    return Barrier(simulator.allocate_shared("shared_barrier", 8, 8))
+
+
+if simulated():
+
+    def _load(
+        self: TensorMap, tile: Any, coords: Any, barrier: Any, cache_hint: Any = None
+    ) -> None:
+        simulator.check_copy(self, tile, coords, barrier)
+        cp_async_bulk_tensor_load(tile, self, coords, barrier, cache_hint)
+
+    def _store(self: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
+        simulator.check_copy(self, tile, coords)
+        cp_async_bulk_tensor_store(self, coords, tile, cache_hint)
+
+    TensorMap.load, TensorMap.store = _load, _store  # type: ignore[method-assign]
+    TensorMap.prefetch = prefetch_tensormap  # type: ignore[method-assign, assignment]
+else:
+    from numba_tma import _shared_lowering  # noqa: F401

@@ -1,0 +1,148 @@
+"""An mbarrier in a block's shared memory: the protocol, its waiters and what it tells them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .clocks import Clocks, join
+from .errors import BarrierMisuse, WrongByteCount
+from .mbarrier import Mbarrier
+
+if TYPE_CHECKING:
+    from .copies import Load
+    from .thread import SimulatedThread
+
+#: Bits of a token that hold the barrier's address; the phase stands above them.
+ADDRESS_BITS = 18
+
+
+class Barrier:
+    """One live mbarrier. `column` is its component in the vector clocks."""
+
+    def __init__(self, address: int, count: int, thread: SimulatedThread, clocks: Clocks) -> None:
+        self.address = address
+        self._memory = thread.cta.memory
+        self.model = Mbarrier(count)
+        self.clocks = clocks
+        self.column = clocks.new_column()
+        self.initialised_by = thread
+        self.initialised_at = clocks.epoch(thread.row)
+        self.fenced_at: int | None = None
+        #: Bytes armed and bytes of loads issued in the current phase.
+        self.armed = 0
+        self.issued = 0
+        self.under_way: list[Load] = []
+        #: Loads whose completion no thread knows of yet.
+        self.unobserved: list[Load] = []
+        #: What the arrivals and loads of this phase know; what those of all completed ones knew.
+        self._arriving = clocks.nothing()
+        self._released = clocks.nothing()
+
+    @property
+    def name(self) -> str:
+        """Return the barrier's label, or where it is."""
+        return self._memory.label(self.address) or f"mbarrier at {self.address}"
+
+    def check_visible(self, thread: SimulatedThread) -> None:
+        """Raise unless the initialisation is ordered before what `thread` does now."""
+        known = self.clocks.epochs(thread.row)[self.initialised_by.row]
+        if known < self.initialised_at:
+            raise BarrierMisuse(
+                f"{self.name} is used by a thread that has not synchronised with its "
+                f"mbarrier_init by {self.initialised_by.description}: put a syncthreads between"
+            )
+
+    def publish(self, thread: SimulatedThread) -> None:
+        """Put what `thread` knows into what the current phase will tell its waiters."""
+        self._arriving = join(self._arriving, self.clocks.publish(thread.row))
+
+    def issue(self, load: Load) -> None:
+        """Count a load that completes on the current phase."""
+        self.issued += load.nbytes
+        self.under_way.append(load)
+        self.unobserved.append(load)
+
+    def land(self, load: Load) -> bool:
+        """Complete the bytes of `load`; return whether that completed the phase."""
+        self.under_way.remove(load)
+        self._arriving = join(self._arriving, load.clock)
+        before = self.model.phase
+        self.model.complete_tx(load.nbytes)
+        return self.settle(before)
+
+    def settle(self, before: int) -> bool:
+        """Return whether the phase has moved on from `before`, after making that known."""
+        model = self.model
+        if model.phase == before:
+            if model.pending == 0 and model.tx < 0:
+                raise WrongByteCount(
+                    f"{self.name}, phase {before}: the loads bring {-model.tx} bytes more than "
+                    f"the phase was armed for ({self.armed} armed, {self.issued} issued): arm it "
+                    "with the bytes of every tile that completes on it"
+                )
+            return False
+        if self.under_way:
+            missing = sum(load.nbytes for load in self.under_way)
+            raise WrongByteCount(
+                f"{self.name}: phase {before} completed while {missing} of the {self.issued} "
+                f"bytes issued in it are still under way ({self.armed} bytes were armed): arm it "
+                "with the bytes of every tile that completes on it, before or with the last "
+                "arrival"
+            )
+        self._released = join(self._released, self._arriving)
+        self._released[self.column] = self.model.phase
+        self._arriving = self.clocks.nothing()
+        self.armed = self.issued = 0
+        return True
+
+    def token(self, phase: int) -> int:
+        """Return the opaque state that an arrive in `phase` gives."""
+        return phase << ADDRESS_BITS | self.address
+
+    def phase_of(self, token: int) -> int:
+        """Return the phase of a token of this barrier."""
+        if token & ((1 << ADDRESS_BITS) - 1) != self.address:
+            raise BarrierMisuse(f"{self.name}: the token {token} was not returned by this barrier")
+        return token >> ADDRESS_BITS
+
+    def observe(self, thread: SimulatedThread) -> bool:
+        """Let `thread` know what the completed phases tell; return whether that is new to it."""
+        phase = self.model.phase
+        new = int(self.clocks.table[thread.row, self.column]) < phase
+        if new:
+            self.clocks.learn(thread.row, self._released)
+            self.unobserved = [load for load in self.unobserved if load.phase >= phase]
+        return new
+
+    def status(self) -> str:
+        """Return where the barrier stands, for people."""
+        model = self.model
+        text = (
+            f"{self.name} is in phase {model.phase} (parity {model.phase & 1}): "
+            f"{model.pending} of {model.count} arrivals pending, "
+        )
+        if model.tx >= 0:
+            text += f"{model.tx} bytes missing"
+        else:
+            text += f"{-model.tx} bytes too many"
+        if self.armed or self.issued:
+            text += f" ({self.armed} armed, {self.issued} issued)"
+        return text
+
+
+class MbarrierWait:
+    """A thread waits for a phase of an mbarrier; the hardware lets go after a while."""
+
+    def __init__(self, barrier: Barrier, wanted: str, since: int) -> None:
+        self.barrier = barrier
+        self.wanted = wanted
+        #: The phase in which the thread first asked in vain.
+        self.since = since
+
+    def headline(self) -> str:
+        """Return what a deadlock report says about it."""
+        text = f"{self.barrier.status()}; {self.wanted} wanted"
+        passed = self.barrier.model.phase - self.since
+        if passed > 1:
+            text += f" since phase {self.since}, but {passed} phases went by before it looked again"
+        return text

@@ -1,0 +1,237 @@
+"""A thread block: its shared memory, its mbarriers, its threads and where they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from itertools import product
+
+from . import trace
+from .barriers import Barrier, MbarrierWait
+from .clocks import Clocks
+from .errors import BadOperand, BarrierMisuse, UnfinishedCopy
+from .hazards import Hazards
+from .memory import SharedMemory
+from .rendezvous import Rendezvous
+from .scheduler import Scheduler
+from .thread import WARP_SIZE, SimulatedThread
+
+Dim3 = tuple[int, int, int]
+
+FULL_MASK = 0xFFFFFFFF
+
+
+class Cta:
+    """One block. Several can share a scheduler, as the blocks of a cluster would."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        kernel: Callable[[], None],
+        index: Dim3,
+        grid_dim: Dim3,
+        block_dim: Dim3,
+        debug: bool,
+    ) -> None:
+        self.scheduler = scheduler
+        self.index = index
+        self.grid_dim = grid_dim
+        self.block_dim = self._block_dim = block_dim  # numba's BlockThread reads the latter
+        self.memory = SharedMemory()
+        self.barriers: dict[int, Barrier] = {}
+        self.retired_barriers: list[Barrier] = []
+        self.clocks: Clocks | None = None
+        self._hazards: Hazards | None = None
+        self._meetings: dict[Hashable, Rendezvous] = {}
+        self._trace = trace.active()
+        self._run = 0 if self._trace is None else self._trace.begin_run()
+        self.threads = [
+            SimulatedThread(kernel, self, index, (x, y, z), debug)
+            for z, y, x in product(*map(range, reversed(block_dim)))
+        ]
+        for row, thread in enumerate(self.threads):
+            thread.row = row
+        self.live_lanes: dict[int, int] = {}
+        for thread in self.threads:
+            self.live_lanes[thread.warp] = self.live_lanes.get(thread.warp, 0) | 1 << thread.lane
+
+    # Memory and hazards.
+
+    @property
+    def hazards(self) -> Hazards:
+        """Return the access records. Kernels that use no asynchronous copies never need them."""
+        if self._hazards is None:
+            clocks = self.tracked_clocks()
+            self._hazards = Hazards(self.memory, clocks, self.scheduler.threads.__getitem__)
+        return self._hazards
+
+    def tracked_clocks(self) -> Clocks:
+        """Return the vector clocks; what happened before the first call needs no ordering."""
+        if self.clocks is None:
+            self.clocks = Clocks(len(self.scheduler.threads))
+        return self.clocks
+
+    def emit(self, thread: SimulatedThread, kind: str, label: str, nbytes: int = 0) -> None:
+        """Put an event into the trace, if one is recorded."""
+        if self._trace is not None:
+            self._trace.events.append(
+                trace.Event(
+                    self._run,
+                    self.scheduler.step,
+                    thread.block,
+                    thread.index,
+                    thread.warp,
+                    kind,
+                    label,
+                    nbytes,
+                )
+            )
+
+    # Mbarriers.
+
+    def barrier_at(self, thread: SimulatedThread, address: int) -> Barrier:
+        """Return the live mbarrier at `address`, which `thread` is about to use."""
+        barrier = self.barriers.get(address)
+        if barrier is None:
+            name = self.memory.label(address) or f"shared address {address}"
+            if address % 8:
+                raise BarrierMisuse(f"{name}: an mbarrier address is a multiple of 8")
+            if any(old.address == address for old in self.retired_barriers):
+                raise BarrierMisuse(f"{name}: used after its mbarrier_inval")
+            raise BarrierMisuse(
+                f"{name}: there is no mbarrier here yet; mbarrier_init it, and put a syncthreads "
+                "between that and the first use by another thread"
+            )
+        barrier.check_visible(thread)
+        return barrier
+
+    def barrier_changed(self, thread: SimulatedThread, barrier: Barrier, completed: bool) -> None:
+        """Note what an operation did to a barrier; wake its waiters if a phase completed."""
+        self.scheduler.event()
+        if not completed:
+            return
+        self.emit(thread, trace.role(barrier.name) or "complete", barrier.name)
+        for waiter in self.threads:
+            if isinstance(waiter.wait, MbarrierWait) and waiter.wait.barrier is barrier:
+                self.scheduler.wake(waiter)
+
+    # Meetings.
+
+    def syncthreads(self, thread: SimulatedThread, value: object) -> list[object]:
+        """Wait for all live threads; return the values they brought."""
+        return list(self._meet_at_barrier(thread, 0, None, value).values.values())
+
+    def named_barrier(
+        self, thread: SimulatedThread, number: int, threads: int, *, wait: bool
+    ) -> None:
+        """Arrive on named barrier `number`, and wait for `threads` threads to have done so."""
+        if not 0 <= number <= 15:
+            raise BadOperand(f"named barrier {number} does not exist; there are 0 to 15")
+        if threads % WARP_SIZE or not 0 < threads <= len(self.threads):
+            raise BadOperand(
+                f"named barrier {number} for {threads} threads: the count must be a multiple of "
+                f"{WARP_SIZE} and at most the {len(self.threads)} threads of the block"
+            )
+        self._meet_at_barrier(thread, number, threads, None, wait=wait)
+
+    def _meet_at_barrier(
+        self,
+        thread: SimulatedThread,
+        number: int,
+        threads: int | None,
+        value: object,
+        *,
+        wait: bool = True,
+    ) -> Rendezvous:
+        if threads is None or (number == 0 and threads == len(self.threads)):
+            return self._meet(
+                thread, ("barrier", number), "syncthreads", self._live, value, True, wait
+            )
+        count = threads
+        name = f"named barrier {number} for {count} threads"
+        return self._meet(thread, ("barrier", number), name, lambda: count, value, True, wait)
+
+    def warp_meeting(
+        self, thread: SimulatedThread, name: str, mask: int, value: object, *, orders_memory: bool
+    ) -> dict[int, object]:
+        """Wait for the live lanes of `mask`; return their values by lane."""
+        mask = int(mask) & FULL_MASK
+        if not mask >> thread.lane & 1:
+            raise BadOperand(
+                f"{name} with mask {mask:#010x} is executed by lane {thread.lane}, which is not "
+                "in the mask"
+            )
+        warp = thread.warp
+
+        def needed() -> int:
+            return (self.live_lanes[warp] & mask).bit_count()
+
+        title = f"{name} of warp {warp} with mask {mask:#010x}"
+        meeting = self._meet(
+            thread, ("warp", warp, mask), title, needed, value, orders_memory, True
+        )
+        return {other.lane: other_value for other, other_value in meeting.values.items()}
+
+    def _meet(
+        self,
+        thread: SimulatedThread,
+        key: Hashable,
+        name: str,
+        needed: Callable[[], int],
+        value: object,
+        orders_memory: bool,
+        wait: bool,
+    ) -> Rendezvous:
+        scheduler = self.scheduler
+        scheduler.check_not_stopping()
+        meeting = self._meetings.get(key)
+        if meeting is None:
+            meeting = Rendezvous(name, needed, orders_memory=orders_memory)
+            self._meetings[key] = meeting
+        if meeting.name != name:
+            raise BarrierMisuse(
+                f"{name} meets {meeting.name}, where other threads already wait: all that meet "
+                "must execute the same operation"
+            )
+        if thread in meeting.values:
+            raise BarrierMisuse(f"{name}: the thread arrives twice before the others have come")
+        meeting.arrive(thread, value)
+        scheduler.event()
+        if meeting.complete:
+            self._release(key)
+            scheduler.point()
+        elif wait:
+            meeting.waiting.append(thread)
+            scheduler.park(meeting)
+        else:
+            scheduler.point()
+        if wait:
+            meeting.learn(thread)
+        return meeting
+
+    def _release(self, key: Hashable) -> None:
+        meeting = self._meetings.pop(key)
+        for thread in meeting.waiting:
+            self.scheduler.wake(thread)
+
+    def _live(self) -> int:
+        return sum(lanes.bit_count() for lanes in self.live_lanes.values())
+
+    def thread_exited(self, thread: SimulatedThread) -> None:
+        """Let those go on that waited for `thread` alone."""
+        self.live_lanes[thread.warp] &= ~(1 << thread.lane)
+        self.emit(thread, "exit", "")
+        for key in [key for key, meeting in self._meetings.items() if meeting.complete]:
+            self._release(key)
+
+    def check_end(self) -> None:
+        """Raise if the block ended without anybody knowing that its loads had landed."""
+        for barrier in [*self.barriers.values(), *self.retired_barriers]:
+            if barrier.unobserved:
+                load = barrier.unobserved[0]
+                raise UnfinishedCopy(
+                    f"block {self.index} ended, and nobody has waited for {len(barrier.unobserved)}"
+                    f" load(s) that complete phase {load.phase} of {barrier.name} (issued at "
+                    f"{load.site} into {self.memory.describe(load.address, load.nbytes)}): the "
+                    "copy engine may write into the shared memory of the next block. Wait for "
+                    "every load before the end, or do not issue it"
+                )

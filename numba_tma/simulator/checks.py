@@ -1,0 +1,45 @@
+"""What the compiler refuses on a GPU, and a simulated kernel is told when it gets there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .errors import BadOperand
+from .thread import WARP_SIZE, current
+
+if TYPE_CHECKING:
+    from ..tensor_map import TensorMap
+
+
+def check_block(what: str, minimum: int) -> None:
+    """Raise unless the block has whole warps and at least `minimum` threads."""
+    threads = len(current().cta.threads)
+    if threads % WARP_SIZE or threads < minimum:
+        raise BadOperand(
+            f"{what}: the block has {threads} threads; it needs a multiple of {WARP_SIZE}, and at "
+            f"least {minimum}"
+        )
+
+
+def check_copy(
+    tensor_map: TensorMap, tile: Any, coords: Sequence[int], barrier: Any = None
+) -> None:
+    """Raise unless a shared tile, a barrier and coordinates go together with a map."""
+    for role, operand in (("tile", tile), ("barrier", barrier)):
+        kind = getattr(operand, "shared_kind", role)
+        if kind != role:
+            raise BadOperand(
+                f"a copy with {tensor_map}: a {kind} is given where the {role} belongs"
+            )
+    if len(coords) != tensor_map.rank:
+        raise BadOperand(
+            f"{len(coords)} coordinates for {tensor_map}, which has rank {tensor_map.rank}; give "
+            "one per axis, in the array's axis order"
+        )
+    box = getattr(tile, "tile", tensor_map.tile)
+    if box != tensor_map.tile:
+        raise BadOperand(
+            f"the map copies {tensor_map.tile} but the tile in shared memory is {box}; make the "
+            f"map with tensor_map(array, {box}) or the tile from the map's box"
+        )

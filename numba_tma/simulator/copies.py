@@ -1,0 +1,188 @@
+"""Asynchronous copies under way, and the bulk groups in which a thread waits for its stores."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .clocks import Clock
+from .errors import UnfinishedCopy
+
+if TYPE_CHECKING:
+    from .barriers import Barrier
+    from .thread import SimulatedThread
+
+Bytes = NDArray[np.uint8]
+
+_LIBRARY = str(Path(__file__).resolve().parent.parent)
+
+
+def call_site() -> str:
+    """Return the line outside this library from which a copy is issued."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_LIBRARY) and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+class Copy(Protocol):
+    """A copy that the scheduler moves on, one step at a time."""
+
+    thread: SimulatedThread
+
+    def advance(self) -> bool:
+        """Do the next step; return whether it was the last."""
+
+
+class Load:
+    """A copy from global to shared memory that completes on an mbarrier."""
+
+    def __init__(
+        self,
+        thread: SimulatedThread,
+        address: int,
+        nbytes: int,
+        read: Callable[[], Bytes],
+        barrier: Barrier,
+        clock: Clock,
+    ) -> None:
+        self.thread = thread
+        self.address = address
+        self.nbytes = nbytes
+        self.barrier = barrier
+        self.phase = barrier.model.phase
+        #: What the issuing thread knew; the completion tells it to the barrier's waiters.
+        self.clock = clock
+        self.site = call_site()
+        self._read = read
+
+    def advance(self) -> bool:
+        """Write the bytes that global memory holds now, then complete them on the barrier."""
+        image = self._read()
+        assert image.nbytes == self.nbytes
+        cta = self.thread.cta
+        memory = cta.memory
+        memory.data[self.address : self.address + self.nbytes] = image
+        memory.written[self.address : self.address + self.nbytes] = True
+        cta.emit(self.thread, "landed", self.barrier.name, self.nbytes)
+        cta.barrier_changed(self.thread, self.barrier, self.barrier.land(self))
+        return True
+
+
+class Store:
+    """A copy from shared to global memory: it reads its source first and writes some time later."""
+
+    def __init__(
+        self,
+        thread: SimulatedThread,
+        number: int,
+        address: int,
+        nbytes: int,
+        write: Callable[[Bytes], None],
+    ) -> None:
+        self.thread = thread
+        self.number = number
+        self.address = address
+        self.nbytes = nbytes
+        self.site = call_site()
+        self.written = False
+        self._image: Bytes | None = None
+        self._write = write
+
+    @property
+    def has_read(self) -> bool:
+        """Return whether the source may be written again."""
+        return self._image is not None
+
+    def advance(self) -> bool:
+        """Read the source; the next time, write it to global memory."""
+        cta = self.thread.cta
+        where = cta.memory.describe(self.address, self.nbytes)
+        if self._image is None:
+            self._image = cta.memory.data[self.address : self.address + self.nbytes].copy()
+            cta.emit(self.thread, "store_read", where, self.nbytes)
+        else:
+            self._write(self._image)
+            self.written = True
+            cta.emit(self.thread, "store_done", where, self.nbytes)
+        self.thread.groups.wake(self.thread)
+        return self.written
+
+
+class GroupWait:
+    """A thread waits until all but its newest `allowed` groups are done, or done reading."""
+
+    def __init__(self, groups: BulkGroups, allowed: int, read: bool) -> None:
+        self.groups = groups
+        self.allowed = allowed
+        self.read = read
+
+    def headline(self) -> str:
+        """Return what a deadlock report says about it."""
+        suffix = "_read" if self.read else ""
+        return f"cp_async_bulk_wait_group{suffix}({self.allowed}): waiting"
+
+    def satisfied(self) -> bool:
+        """Return whether the wait is over."""
+        committed = self.groups.committed
+        awaited = committed[: max(0, len(committed) - self.allowed)]
+        return all(s.has_read if self.read else s.written for group in awaited for s in group)
+
+
+class BulkGroups:
+    """The stores of one thread: those not yet committed, then groups in order of their commit."""
+
+    def __init__(self) -> None:
+        self.stores = 0
+        self.open: list[Store] = []
+        self.committed: list[list[Store]] = []
+        #: Number of the newest store that the thread knows to have read its source.
+        self.known_read = 0
+
+    def add(self, store: Store) -> None:
+        """Put a store into the group that the next commit closes."""
+        self.open.append(store)
+
+    def commit(self) -> None:
+        """Close the open group, which may be empty."""
+        self.committed.append(self.open)
+        self.open = []
+
+    def finish_wait(self, wait: GroupWait) -> int:
+        """Forget the groups that nothing can wait for any more; return the newest store read."""
+        awaited = self.committed[: max(0, len(self.committed) - wait.allowed)]
+        numbers = [store.number for group in awaited for store in group]
+        self.known_read = max([self.known_read, *numbers])
+        done = 0
+        while done < len(awaited) and all(store.written for store in awaited[done]):
+            done += 1
+        del self.committed[:done]
+        return self.known_read
+
+    def wake(self, thread: SimulatedThread) -> None:
+        """Wake `thread` if it waits for these groups and the wait is over."""
+        if isinstance(thread.wait, GroupWait) and thread.wait.satisfied():
+            thread.cta.scheduler.wake(thread)
+
+    def check_done(self) -> None:
+        """Raise if the thread ends while a store could still read shared memory."""
+        if self.open:
+            sites = ", ".join(sorted({store.site for store in self.open}))
+            raise UnfinishedCopy(
+                f"the thread ends with {len(self.open)} store(s) that were never committed "
+                f"(issued at {sites}): call cp_async_bulk_commit_group() after the store and "
+                "cp_async_bulk_wait_group_read(0) before the end"
+            )
+        late = [s for group in self.committed for s in group if s.number > self.known_read]
+        if late:
+            sites = ", ".join(sorted({store.site for store in late}))
+            raise UnfinishedCopy(
+                f"the thread ends with {len(late)} committed store(s) that it has not waited for "
+                f"(issued at {sites}): shared memory may be gone before they have read it. Call "
+                "cp_async_bulk_wait_group_read(0) before the end"
+            )

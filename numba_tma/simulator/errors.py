@@ -1,0 +1,51 @@
+"""What the simulator reports: one exception type per kind of mistake."""
+
+from __future__ import annotations
+
+
+class SimulatorError(RuntimeError):
+    """A mistake in a kernel that the simulator has seen."""
+
+
+class Deadlock(SimulatorError):
+    """Every live thread waits and nothing is under way that could wake one of them."""
+
+
+class EarlyRead(SimulatorError):
+    """Bytes of an asynchronous load were read before its completion was known to the reader."""
+
+
+class EarlyOverwrite(SimulatorError):
+    """Bytes were written while somebody may still read or write them."""
+
+
+class MissingFence(SimulatorError):
+    """The copy engine touches what a thread wrote, with no proxy fence and sync in between."""
+
+
+class UninitializedRead(EarlyRead):
+    """Shared bytes were read that nobody has written so far, nor started to load."""
+
+
+class WrongByteCount(SimulatorError):
+    """The loads that complete on a barrier phase bring other bytes than it was armed for."""
+
+
+class UnfinishedCopy(SimulatorError):
+    """A thread or block ended with copies that nobody had waited for."""
+
+
+class BarrierMisuse(SimulatorError):
+    """An mbarrier or named barrier was used in a way that its rules forbid."""
+
+
+class BadCoordinate(SimulatorError):
+    """Coordinates that the hardware refuses with an illegal-instruction fault."""
+
+
+class BadOperand(SimulatorError):
+    """An address, size, count or mask outside what the instruction accepts."""
+
+
+class OutOfSharedMemory(SimulatorError):
+    """The block asks for more shared memory than there is."""

@@ -1,0 +1,199 @@
+"""Who may touch which shared bytes: each access is checked against what its thread knows.
+
+The verdict does not depend on when a copy happens to run: an access is ordered before another only
+if the vector clocks say so. Records are kept per 16-byte granule, the unit of every copy. Generic
+reads and writes of different threads are not checked against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .clocks import Clock, Clocks
+from .errors import (
+    EarlyOverwrite,
+    EarlyRead,
+    MissingFence,
+    SimulatorError,
+    UninitializedRead,
+)
+from .memory import END, SharedMemory
+
+if TYPE_CHECKING:
+    from .barriers import Barrier
+    from .thread import SimulatedThread
+
+GRANULE = 16
+
+Records = NDArray[np.int32]
+
+
+class Hazards:
+    """The access records of one block's shared window."""
+
+    def __init__(
+        self, memory: SharedMemory, clocks: Clocks, thread_of: Callable[[int], SimulatedThread]
+    ) -> None:
+        granules = END // GRANULE
+        self._memory = memory
+        self._clocks = clocks
+        self._thread_of = thread_of
+        self._barriers: dict[int, Barrier] = {}
+        # By granule and thread: epoch of the last generic read and write, number of the last store.
+        self._reads = np.zeros((granules, clocks.threads), np.int32)
+        self._writes = np.zeros((granules, clocks.threads), np.int32)
+        self._stores = np.zeros((granules, clocks.threads), np.int32)
+        # By granule: the mbarrier that the last load completes on, and in which of its phases.
+        self._fill_column = np.zeros(granules, np.int32)
+        self._fill_phase = np.zeros(granules, np.int32)
+
+    def read(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
+        """Check and record a generic read."""
+        row, table = thread.row, self._clocks.table
+        first = address // GRANULE
+        last = (address + nbytes - 1) // GRANULE
+        if first == last:
+            early = self._fill_phase[first] > table[row, self._fill_column[first]]
+            self._reads[first, row] = table[row, row]
+        else:
+            early = self._unfilled(row, first, last + 1).any()
+            self._reads[first : last + 1, row] = table[row, row]
+        if early:
+            raise self._early(EarlyRead, "read", row, address, nbytes)
+        if not self._memory.written[address : address + nbytes].all():
+            raise UninitializedRead(
+                f"{self._memory.describe(address, nbytes)}: read before anybody has written all "
+                "of it. If a load is to fill it, wait for the load's barrier first"
+            )
+
+    def write(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
+        """Check and record a generic write."""
+        row, clocks = thread.row, self._clocks
+        first, last = self._granules(address, nbytes)
+        if self._unfilled(row, first, last).any():
+            raise self._early(EarlyOverwrite, "overwritten", row, address, nbytes)
+        self._check_stores(row, first, last, "a write to")
+        self._writes[first:last, row] = clocks.epoch(row)
+        self._memory.written[address : address + nbytes] = True
+
+    def load(self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier) -> None:
+        """Check a load that `thread` issues, and record that it fills these bytes."""
+        row, clocks = thread.row, self._clocks
+        first, last = self._granules(address, nbytes)
+        if self._unfilled(row, first, last).any():
+            raise self._early(EarlyOverwrite, "overwritten by another load", row, address, nbytes)
+        late = self._unordered(self._reads, clocks.epochs(row), first, last)
+        if late is not None:
+            reader, where = late
+            raise EarlyOverwrite(
+                f"{where}: a load is issued over them after {reader.description} has read them, "
+                "and nothing orders that read before this load. Let every reader arrive on the "
+                "'empty' barrier (or sync) after its last read, and wait for that before loading"
+            )
+        self._check_stores(row, first, last, "a load into")
+        late = self._unordered(self._writes, clocks.epochs(row), first, last)
+        if late is not None:
+            writer, where = late
+            raise EarlyOverwrite(
+                f"{where}: a load is issued over them after {writer.description} has written "
+                "them, and nothing orders that write before this load. Let the writer arrive on "
+                "the 'empty' barrier (or sync) after its last write, and wait for that"
+            )
+        self._check_fences(row, first, last, "a load overwrites")
+        self._barriers[barrier.column] = barrier
+        self._fill_column[first:last] = barrier.column
+        self._fill_phase[first:last] = barrier.model.phase + 1
+
+    def store(
+        self, thread: SimulatedThread, address: int, nbytes: int, number: int, *, every_byte: bool
+    ) -> None:
+        """Check a store that `thread` issues, and record that it is its `number`-th to read these.
+
+        A tensor store may clip what it reads, so not every byte of its source must be there.
+        """
+        row, clocks = thread.row, self._clocks
+        first, last = self._granules(address, nbytes)
+        if self._unfilled(row, first, last).any():
+            raise self._early(EarlyRead, "stored", row, address, nbytes)
+        late = self._unordered(self._writes, clocks.epochs(row), first, last)
+        if late is not None:
+            writer, where = late
+            raise MissingFence(
+                f"{where}: a store reads what {writer.description} has written, and nothing "
+                "orders that write before this store. The writer must execute fence_proxy_async() "
+                "after its last write and then synchronise with the thread that stores "
+                "(syncthreads, syncwarp or a barrier)"
+            )
+        self._check_fences(row, first, last, "a store reads")
+        written = self._memory.written[address : address + nbytes]
+        if not (written.all() if every_byte else written.any()):
+            raise UninitializedRead(
+                f"{self._memory.describe(address, nbytes)}: stored to global memory, but nobody "
+                "has written it"
+            )
+        self._stores[first:last, row] = number
+
+    def fence(self, thread: SimulatedThread) -> None:
+        """Let the copy engine see what `thread` has written so far."""
+        self._clocks.fence(thread.row)
+
+    @staticmethod
+    def _granules(address: int, nbytes: int) -> tuple[int, int]:
+        return address // GRANULE, -(-(address + nbytes) // GRANULE)
+
+    def _unfilled(self, row: int, first: int, last: int) -> NDArray[np.bool_]:
+        known = self._clocks.table[row, self._fill_column[first:last]]
+        late: NDArray[np.bool_] = self._fill_phase[first:last] > known
+        return late
+
+    def _unordered(
+        self, records: Records, known: Clock, first: int, last: int
+    ) -> tuple[SimulatedThread, str] | None:
+        """Return a thread whose recorded accesses are beyond `known`, and where they are."""
+        beyond = records[first:last] > known
+        if not beyond.any():
+            return None
+        row = int(np.argmax(beyond.any(axis=0)))
+        granules = np.flatnonzero(beyond[:, row])
+        start = (first + int(granules[0])) * GRANULE
+        end = (first + int(granules[-1]) + 1) * GRANULE
+        return self._thread_of(row), self._memory.describe(start, end - start)
+
+    def _check_stores(self, row: int, first: int, last: int, what: str) -> None:
+        late = self._unordered(self._stores, self._clocks.stores(row), first, last)
+        if late is not None:
+            storer, where = late
+            raise EarlyOverwrite(
+                f"{where}: {what} bytes that a store of {storer.description} may still be "
+                "reading. That thread must commit the store and pass "
+                "cp_async_bulk_wait_group_read(), and synchronise with whoever writes next"
+            )
+
+    def _check_fences(self, row: int, first: int, last: int, what: str) -> None:
+        late = self._unordered(self._writes, self._clocks.fences(row), first, last)
+        if late is not None:
+            writer, where = late
+            raise MissingFence(
+                f"{where}: {what} bytes that {writer.description} has written without a "
+                "fence_proxy_async() between its write and the synchronisation: the copy engine "
+                "may see or leave old bytes. The writer must execute the fence after its last "
+                "write, before it syncs or arrives"
+            )
+
+    def _early(
+        self, kind: type[SimulatorError], done: str, row: int, address: int, nbytes: int
+    ) -> SimulatorError:
+        first, last = self._granules(address, nbytes)
+        granule = first + int(np.argmax(self._unfilled(row, first, last)))
+        barrier = self._barriers[int(self._fill_column[granule])]
+        phase = int(self._fill_phase[granule]) - 1
+        return kind(
+            f"{self._memory.describe(address, nbytes)}: {done} before the load that fills them is "
+            f"known to be complete. It completes phase {phase} (parity {phase & 1}) of "
+            f"{barrier.name}: wait for that phase first, in this thread or in one that "
+            "synchronises with this thread afterwards"
+        )

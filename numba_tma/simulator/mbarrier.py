@@ -1,0 +1,82 @@
+"""The mbarrier protocol as a plain value: no threads, no memory, no time.
+
+The simulator wraps it; anything that explores interleavings can copy and compare it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .errors import BarrierMisuse
+
+#: Largest arrival count, and largest transaction count in either direction.
+LIMIT = 2**20 - 1
+
+
+@dataclass(slots=True)
+class Mbarrier:
+    """An mbarrier: it completes a phase when no arrival is pending and the tx-count is zero."""
+
+    count: int
+    pending: int = field(init=False)
+    tx: int = field(default=0, init=False)
+    phase: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= LIMIT:
+            raise BarrierMisuse(f"arrival count is {self.count}; it must be 1 to {LIMIT}")
+        self.pending = self.count
+
+    def arrive(self, count: int = 1) -> int:
+        """Take `count` off the pending arrivals; return the token of the phase they belong to."""
+        token = self.phase
+        if count < 1:
+            raise BarrierMisuse(f"arrive with count {count}; it must be at least 1")
+        if count > self.pending:
+            raise BarrierMisuse(
+                f"arrive with count {count} in phase {self.phase}, where {self.pending} of "
+                f"{self.count} arrivals are pending: more threads arrive than the barrier was "
+                "initialised for, or one arrived twice in a phase"
+            )
+        self.pending -= count
+        self._complete_if_done()
+        return token
+
+    def expect_tx(self, nbytes: int) -> None:
+        """Add `nbytes` to the bytes that this phase waits for; this does not arrive."""
+        if nbytes < 0:
+            raise BarrierMisuse(f"expect_tx of {nbytes} bytes; it must not be negative")
+        self._add_tx(nbytes)
+
+    def complete_tx(self, nbytes: int) -> None:
+        """Take `nbytes` that have come off the bytes that this phase waits for."""
+        self._add_tx(-nbytes)
+
+    def has_completed(self, token: int) -> bool:
+        """Return whether the phase in which `token` was taken is over."""
+        if token not in (self.phase, self.phase - 1):
+            raise BarrierMisuse(
+                f"the token is of phase {token}, the barrier is in phase {self.phase}: only the "
+                "current phase and the one before it can be waited for"
+            )
+        return token < self.phase
+
+    def has_completed_parity(self, parity: int) -> bool:
+        """Return whether the latest phase of this parity is over; parity 1 is at the start."""
+        if parity not in (0, 1):
+            raise BarrierMisuse(f"parity is {parity}; it must be 0 or 1")
+        return self.phase & 1 != parity
+
+    def _add_tx(self, nbytes: int) -> None:
+        if abs(self.tx + nbytes) > LIMIT:
+            raise BarrierMisuse(
+                f"the tx-count would become {self.tx + nbytes} bytes; it holds at most {LIMIT} "
+                "either way: use more phases or smaller tiles"
+            )
+        self.tx += nbytes
+        self._complete_if_done()
+
+    def _complete_if_done(self) -> None:
+        if self.pending == 0 and self.tx == 0:
+            self.pending = self.count
+            self.phase += 1

@@ -1,0 +1,128 @@
+"""The shared window of one block: its bytes, who has which of them, and what they are called."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import BadOperand, OutOfSharedMemory
+
+#: The first address given out. The hardware keeps the first KiB for itself; 0 is never valid.
+BASE = 1024
+#: What one block may use.
+CAPACITY = 227 * 1024
+END = BASE + CAPACITY
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A range of the window; `tracked` ones report reads of bytes that nobody has written."""
+
+    start: int
+    nbytes: int
+    alignment: int
+    owner: str
+    tracked: bool
+
+
+class SharedMemory:
+    """The bytes, allocations and labels of a block."""
+
+    def __init__(self) -> None:
+        # 0xff is NaN in every float type: values that were never written stand out.
+        self.data: NDArray[np.uint8] = np.full(END, 0xFF, np.uint8)
+        self.written: NDArray[np.bool_] = np.zeros(END, np.bool_)
+        #: Bytes outside tracked allocations count as written.
+        self.written[:] = True
+        self._allocations: dict[Hashable, Allocation] = {}
+        self._starts: list[int] = []
+        self._by_start: dict[int, Allocation] = {}
+        self._labels: dict[int, str] = {}
+        self._labelled: list[int] = []
+        self._top = BASE
+
+    def allocate(
+        self, key: Hashable, owner: str, nbytes: int, alignment: int, *, tracked: bool
+    ) -> Allocation:
+        """Return the allocation made under `key`, making it at the first call."""
+        allocation = self._allocations.get(key)
+        if allocation is not None:
+            if (allocation.nbytes, allocation.alignment) != (nbytes, alignment):
+                raise BadOperand(
+                    f"{owner}: one thread asked for {allocation.nbytes} shared bytes aligned to "
+                    f"{allocation.alignment}, another in the same call for {nbytes} bytes "
+                    f"aligned to {alignment}; all threads of a block must ask for the same"
+                )
+            return allocation
+        if nbytes < 0:
+            raise BadOperand(f"{owner}: nbytes is {nbytes}; it must not be negative")
+        if alignment < 1 or alignment & (alignment - 1):
+            raise BadOperand(f"{owner}: alignment is {alignment}; it must be a power of two")
+        start = -(-self._top // alignment) * alignment
+        if start + nbytes > END:
+            rows = "".join(
+                f"\n  {a.nbytes:7d} bytes at {a.start}: {a.owner}" for a in self._by_start.values()
+            )
+            raise OutOfSharedMemory(
+                f"{owner}: {nbytes} shared bytes aligned to {alignment} do not fit: "
+                f"{start + nbytes - BASE} of {CAPACITY} would be in use. Use fewer stages or "
+                f"smaller tiles; so far:{rows or ' nothing'}"
+            )
+        allocation = Allocation(start, nbytes, alignment, owner, tracked)
+        self._allocations[key] = allocation
+        self._by_start[start] = allocation
+        self._starts.append(start)
+        self._top = start + max(nbytes, 1)
+        if tracked:
+            self.written[start : start + nbytes] = False
+        return allocation
+
+    def allocation_at(self, address: int) -> Allocation | None:
+        """Return the allocation that `address` lies in."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0:
+            return None
+        allocation = self._by_start[self._starts[index]]
+        return allocation if address < allocation.start + allocation.nbytes else None
+
+    def check_range(self, what: str, address: int, nbytes: int) -> None:
+        """Raise unless `nbytes` from `address` on lie inside one allocation."""
+        allocation = self.allocation_at(address)
+        if allocation is not None and address + nbytes <= allocation.start + allocation.nbytes:
+            return
+        where = (
+            "not in any allocation of this block"
+            if allocation is None
+            else f"past the end of {allocation.owner}, which has {allocation.nbytes} bytes "
+            f"at {allocation.start}"
+        )
+        raise BadOperand(
+            f"{what}: shared bytes {address} to {address + nbytes - 1} are out of range: {where}"
+        )
+
+    def set_label(self, address: int, text: str) -> None:
+        """Call what starts at `address` by `text`."""
+        if address not in self._labels:
+            self._labelled.insert(bisect_right(self._labelled, address), address)
+        self._labels[address] = text
+
+    def label(self, address: int) -> str | None:
+        """Return the label that was given to exactly `address`."""
+        return self._labels.get(address)
+
+    def describe(self, address: int, nbytes: int) -> str:
+        """Return a range for people: the label or owner, and the byte range inside it."""
+        allocation = self.allocation_at(address)
+        index = bisect_right(self._labelled, address) - 1
+        if allocation is None:
+            return f"shared bytes {address} to {address + nbytes - 1}"
+        start, name = allocation.start, allocation.owner
+        if index >= 0 and self._labelled[index] >= start:
+            start = self._labelled[index]
+            name = self._labels[start]
+        first = address - start
+        return f"{name}, bytes {first} to {first + nbytes - 1}"

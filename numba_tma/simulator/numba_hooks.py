@@ -1,0 +1,140 @@
+"""Puts this simulator under numba's: blocks run here, and kernels find what numba's lacks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numba.cuda import types
+from numba.cuda.np import numpy_support
+from numba.cuda.simulator import kernel, kernelapi
+
+from . import thread_instructions as instructions
+from .block import Cta, Dim3
+from .report import deadlock_report
+from .scheduler import Scheduler
+from .thread import current
+
+_seed = int(os.environ.get("NUMBA_TMA_SIM_SEED", "0"))
+
+_EXTRAS = (
+    "syncwarp",
+    "ballot_sync",
+    "all_sync",
+    "any_sync",
+    "eq_sync",
+    "match_any_sync",
+    "match_all_sync",
+    "activemask",
+    "lanemask_lt",
+)
+_SHUFFLES = {
+    "shfl_sync": "idx",
+    "shfl_up_sync": "up",
+    "shfl_down_sync": "down",
+    "shfl_xor_sync": "bfly",
+}
+
+
+def seed(n: int) -> None:
+    """Choose the order of thread switches and copy completions for the launches to come."""
+    global _seed
+    _seed = int(n)
+
+
+class BlockManager:
+    """Runs one block; numba's kernel launch makes one per block."""
+
+    def __init__(
+        self, f: Callable[..., None], grid_dim: Dim3, block_dim: Dim3, debug: bool
+    ) -> None:
+        self._kernel = f
+        self._grid_dim = grid_dim
+        self._block_dim = block_dim
+        self._debug = debug
+
+    def run(self, grid_point: Dim3, *args: Any) -> None:
+        """Run all threads of the block at `grid_point` to their end."""
+        scheduler = Scheduler(f"{_seed} {grid_point}", deadlock_report)
+        cta = Cta(
+            scheduler,
+            lambda: self._kernel(*args),
+            grid_point,
+            self._grid_dim,
+            self._block_dim,
+            self._debug,
+        )
+        scheduler.run(cta.threads)
+        cta.check_end()
+
+
+class Shared:
+    """``cuda.shared`` in kernels: arrays in the block's shared window, with an address."""
+
+    def __init__(self, dynamic_bytes: int) -> None:
+        self._dynamic_bytes = dynamic_bytes
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray[Any, Any]:
+        """Return the block's array for this call in the source, the same for all its threads."""
+        element = np.dtype(numpy_support.as_dtype(dtype) if _is_numba_type(dtype) else dtype)
+        extents = shape if isinstance(shape, tuple) else (shape,)
+        frame = sys._getframe(1)
+        code = frame.f_code
+        key: tuple[object, ...] = (code, frame.f_lasti)
+        where = f"cuda.shared.array at line {frame.f_lineno} of {code.co_name}"
+        count = int(np.prod(extents))
+        if extents == (0,):
+            # Every array of size 0 is the launch's dynamic shared memory.
+            count = self._dynamic_bytes // element.itemsize
+            extents, key, where = (count,), ("dynamic",), "dynamic shared memory"
+            nbytes, alignment = self._dynamic_bytes, None
+        else:
+            nbytes = count * element.itemsize
+        memory = current().cta.memory
+        start = memory.allocate(
+            ("array", *key), where, nbytes, alignment or 16, tracked=False
+        ).start
+        window = memory.data[start : start + count * element.itemsize]
+        array: np.ndarray[Any, Any] = window.view(element).reshape(extents)
+        return array
+
+
+def _is_numba_type(dtype: Any) -> bool:
+    return isinstance(dtype, types.Type)
+
+
+def _with_turn(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def atomic(*args: Any) -> Any:
+        instructions.yield_turn()
+        return operation(*args)
+
+    return atomic
+
+
+def _atomics() -> object:
+    """Return ``cuda.atomic``; others may run before each operation, so that spinning ends."""
+    plain = kernelapi.FakeCUDAAtomic()
+    names = [name for name in dir(plain) if not name.startswith("_")]
+    return SimpleNamespace(**{name: _with_turn(getattr(plain, name)) for name in names})
+
+
+def install() -> None:
+    """Run the kernels of numba's simulator here from now on."""
+    module = kernelapi.FakeCUDAModule
+    kernel.BlockManager = BlockManager
+    atomic = _atomics()
+    module.atomic = property(lambda self: atomic)
+    module.shared = property(lambda self: Shared(self._shared._dynshared_size))
+    for name in _EXTRAS:
+        setattr(module, name, staticmethod(getattr(instructions, name)))
+    for name, mode in _SHUFFLES.items():
+        setattr(module, name, staticmethod(_shuffle(mode)))
+    module.nanosleep = staticmethod(lambda nanoseconds: instructions.yield_turn())
+
+
+def _shuffle(mode: str) -> Callable[[int, Any, int], Any]:
+    return lambda mask, value, lane_or_delta: instructions.shfl(mode, value, lane_or_delta, mask)

@@ -1,0 +1,46 @@
+"""Meetings of threads: syncthreads, named barriers, warp-wide operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .clocks import Clock, join
+
+if TYPE_CHECKING:
+    from .thread import SimulatedThread
+
+
+class Rendezvous:
+    """Threads arrive, each with a value; when `needed()` of them have, all that wait go on."""
+
+    def __init__(self, name: str, needed: Callable[[], int], *, orders_memory: bool) -> None:
+        self.name = name
+        self.needed = needed
+        self.orders_memory = orders_memory
+        self.values: dict[SimulatedThread, object] = {}
+        self.waiting: list[SimulatedThread] = []
+        self._clock: Clock | None = None
+
+    def arrive(self, thread: SimulatedThread, value: object) -> None:
+        """Count `thread` in and take what it knows."""
+        self.values[thread] = value
+        clocks = thread.cta.clocks
+        if self.orders_memory and clocks is not None:
+            known = clocks.publish(thread.row)
+            self._clock = known if self._clock is None else join(self._clock, known)
+
+    @property
+    def complete(self) -> bool:
+        """Return whether everybody is here."""
+        return len(self.values) >= self.needed()
+
+    def learn(self, thread: SimulatedThread) -> None:
+        """Let `thread` know what all that arrived knew."""
+        clocks = thread.cta.clocks
+        if self._clock is not None and clocks is not None:
+            clocks.learn(thread.row, self._clock)
+
+    def headline(self) -> str:
+        """Return what a deadlock report says about it."""
+        return f"{self.name}: {len(self.values)} of {self.needed()} threads have arrived; waiting"

@@ -1,0 +1,214 @@
+"""Who runs next: simulated threads pass one baton, and copies land in between.
+
+Exactly one thread runs at a time and hands over at scheduling points only, so a run depends on its
+seed alone. The thread that stops running picks its successor itself: one switch of operating-system
+threads per step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+from collections.abc import Callable, Sequence
+
+from .barriers import MbarrierWait
+from .copies import Copy
+from .errors import Deadlock, SimulatorError
+from .thread import SimulatedThread, Stopped, Wait
+
+#: How often every try_wait and test_wait may give False, with nothing happening in between,
+#: before that counts as a deadlock.
+IDLE_ROUNDS = 8
+#: The same where threads still write memory, which could be what another thread polls.
+LIVELOCK_ROUNDS = 1000
+
+
+class Scheduler:
+    """Runs the threads of a set of blocks that are alive together."""
+
+    def __init__(self, seed: str, report: Callable[[Sequence[SimulatedThread]], str]) -> None:
+        self._random = random.Random(seed)
+        # Seeds differ in temper too: copies that land at once or as late as can be, threads that
+        # run on or take turns. Bugs hide at either end.
+        self._landing_rate = self._random.choice((0.5, 0.1, 0.02, 0.0))
+        self._switch_rate = self._random.choice((1.0, 0.5, 0.1))
+        self._report = report
+        self.threads: list[SimulatedThread] = []
+        self.step = 0
+        self.error: BaseException | None = None
+        self._runnable: list[SimulatedThread] = []
+        self._copies: list[Copy] = []
+        self._running: SimulatedThread | None = None
+        self._stopping = False
+        self._host = threading.Lock()
+        self._host.acquire()
+        # Anything that could end a wait; writes alone are counted apart.
+        self._events = self._writes = 0
+        self._idle = (0, 0)
+        self._idle_rounds = self._quiet_rounds = 0
+
+    def run(self, threads: Sequence[SimulatedThread]) -> None:
+        """Run all threads to their end; raise the first error that one of them met."""
+        self.threads = list(threads)
+        self._runnable = list(threads)
+        try:
+            self._hand_over(self._next())
+            self._host.acquire()
+        finally:
+            self._stop()
+        if self.error is not None:
+            raise self.error
+
+    # What the running thread calls.
+
+    def point(self) -> None:
+        """Let another thread run, perhaps, or a copy land."""
+        thread = self._current()
+        self._runnable.append(thread)
+        self._switch(thread, stay=self._random.random() >= self._switch_rate)
+
+    def park(self, wait: Wait) -> None:
+        """Stop the running thread until it is woken."""
+        thread = self._current()
+        thread.wait = wait
+        self._switch(thread)
+
+    def wake(self, thread: SimulatedThread) -> None:
+        """Let a parked thread go on."""
+        thread.wait = None
+        self._runnable.append(thread)
+
+    def start_copy(self, copy: Copy) -> None:
+        """Take a copy that runs by itself from now on."""
+        self._copies.append(copy)
+
+    def event(self) -> None:
+        """Note that something happened that could end a wait."""
+        self._events += 1
+
+    def wrote(self) -> None:
+        """Note that memory was written."""
+        self._writes += 1
+
+    def check_not_stopping(self) -> None:
+        """Unwind the calling thread if the run is over."""
+        if self._stopping or self.error is not None:
+            raise Stopped
+
+    # What a thread calls when it ends.
+
+    def fail(self, error: BaseException, thread: SimulatedThread) -> None:
+        """Keep the first error, saying which thread it is from."""
+        if self.error is None:
+            self.error = error
+            if not isinstance(error, Deadlock):
+                _prefix(error, f"tid={list(thread.index)} ctaid={list(thread.block)}")
+
+    def exit(self, thread: SimulatedThread) -> None:
+        """Go on without `thread`."""
+        thread.exited = True
+        if self._stopping:
+            return
+        self.event()
+        thread.cta.thread_exited(thread)
+        self._hand_over(self._next())
+
+    # Inside.
+
+    def _current(self) -> SimulatedThread:
+        self.check_not_stopping()
+        assert self._running is not None
+        return self._running
+
+    def _switch(self, thread: SimulatedThread, *, stay: bool = False) -> None:
+        following = self._next(thread if stay else None)
+        if following is not thread:
+            self._hand_over(following)
+            thread.baton.acquire()
+            self.check_not_stopping()
+        if thread.throw is not None:
+            error, thread.throw = thread.throw, None
+            raise error
+
+    def _hand_over(self, thread: SimulatedThread | None) -> None:
+        self._running = thread
+        if thread is None:
+            self._host.release()
+        elif thread.ident is None:
+            thread.start()
+        else:
+            thread.baton.release()
+
+    def _next(self, preferred: SimulatedThread | None = None) -> SimulatedThread | None:
+        """Choose who runs next; None when all have ended or one has failed."""
+        self.step += 1
+        runnable = self._runnable
+        while self.error is None:
+            if self._copies and (not runnable or self._random.random() < self._landing_rate):
+                self._advance_copy()
+            elif runnable:
+                if preferred is not None:
+                    runnable.remove(preferred)
+                    return preferred
+                index = int(self._random.random() * len(runnable))
+                runnable[index], runnable[-1] = runnable[-1], runnable[index]
+                return runnable.pop()
+            elif all(thread.exited for thread in self.threads):
+                return None
+            else:
+                self._end_idleness()
+        return None
+
+    def _advance_copy(self) -> None:
+        index = int(self._random.random() * len(self._copies))
+        copy = self._copies[index]
+        self.event()
+        try:
+            done = copy.advance()
+        except Exception as error:  # the thread whose turn it is has nothing to do with it
+            self.fail(error, copy.thread)
+            return
+        if done:
+            self._copies[index] = self._copies[-1]
+            self._copies.pop()
+
+    def _end_idleness(self) -> None:
+        """Let the hardware's time limit on waits expire; end the run if that has not helped."""
+        now = self._events, self._writes
+        self._idle_rounds = self._idle_rounds + 1 if now == self._idle else 0
+        self._quiet_rounds = self._quiet_rounds + 1 if now[0] == self._idle[0] else 0
+        self._idle = now
+        timed = [t for t in self.threads if isinstance(t.wait, MbarrierWait)]
+        if timed and self._idle_rounds < IDLE_ROUNDS and self._quiet_rounds < LIVELOCK_ROUNDS:
+            for thread in timed:
+                self.wake(thread)
+            return
+        parked = [thread for thread in self.threads if thread.wait is not None]
+        # Raised where one of them waits, so that the traceback leads to the kernel's line.
+        victim = (timed or parked)[0]
+        victim.throw = Deadlock(self._report(self.threads))
+        self.wake(victim)
+
+    def _stop(self) -> None:
+        """End and join every thread that still lives."""
+        self._stopping = True
+        for thread in self.threads:
+            if thread.ident is None:
+                continue
+            if thread is self._running:
+                # Only when the host was interrupted: it may never reach a scheduling point.
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(thread.ident), ctypes.py_object(Stopped)
+                )
+            if thread.baton.locked():
+                thread.baton.release()
+            thread.join()
+
+
+def _prefix(error: BaseException, text: str) -> None:
+    """Put `text` in front of an error's message, whatever its type."""
+    if len(error.args) > 1 and not isinstance(error, SimulatorError):
+        error.add_note(text)
+    else:
+        error.args = (f"{text}: {error}" if str(error) else text,)

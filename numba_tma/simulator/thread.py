@@ -1,0 +1,104 @@
+"""One simulated CUDA thread: an operating-system thread that runs only while it has the baton."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Protocol
+
+from numba.cuda.simulator.kernel import BlockThread
+
+from .copies import BulkGroups
+
+if TYPE_CHECKING:
+    from .block import Cta
+
+WARP_SIZE = 32
+
+
+class Wait(Protocol):
+    """What a parked thread waits for."""
+
+    def headline(self) -> str:
+        """Return what a deadlock report says about it, up to the names of the threads."""
+
+
+class Stopped(BaseException):
+    """Unwinds a simulated thread whose launch is over; kernels cannot catch it by accident."""
+
+
+class SimulatedThread(BlockThread):  # type: ignore[misc]
+    """A thread of a block, with the attributes that numba's simulated `cuda` module looks up."""
+
+    def __init__(
+        self,
+        kernel: Callable[[], None],
+        cta: Cta,
+        block: tuple[int, int, int],
+        index: tuple[int, int, int],
+        debug: bool,
+    ) -> None:
+        super().__init__(kernel, cta, block, index, debug)
+        self.cta = cta
+        self.block = block
+        self.index = index
+        self.warp, self.lane = divmod(int(self.thread_id), WARP_SIZE)
+        #: The thread's row in the vector clocks: its position among all threads of the launch.
+        self.row = -1
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self.wait: Wait | None = None
+        #: What the thread is to raise instead of going on when it is woken.
+        self.throw: BaseException | None = None
+        self.exited = False
+        self.groups = BulkGroups()
+        self.allocation_calls: Counter[Hashable] = Counter()
+        #: By mbarrier address: the phase in which the thread first asked in vain.
+        self.failed_polls: dict[int, int] = {}
+        self.accesses = 0
+
+    @property
+    def description(self) -> str:
+        """Return the thread's name in messages."""
+        return f"thread {self.index} of block {self.block} (warp {self.warp} lane {self.lane})"
+
+    def run(self) -> None:
+        """Run the kernel; the scheduler decides what runs when it ends."""
+        scheduler = self.cta.scheduler
+        try:
+            threading.Thread.run(self)
+            scheduler.check_not_stopping()
+            self.groups.check_done()
+        except Stopped:
+            pass
+        except BaseException as error:  # every error goes to the host, which raises it
+            scheduler.fail(error, self)
+        scheduler.exit(self)
+
+    def syncthreads(self) -> None:
+        """Wait for all live threads of the block."""
+        self.cta.syncthreads(self, True)
+
+    def syncthreads_count(self, value: object) -> int:
+        """Wait for all live threads; return how many of them brought a true value."""
+        return sum(map(bool, self.cta.syncthreads(self, value)))
+
+    def syncthreads_and(self, value: object) -> int:
+        """Wait for all live threads; return 1 if all of them brought a true value."""
+        return int(all(self.cta.syncthreads(self, value)))
+
+    def syncthreads_or(self, value: object) -> int:
+        """Wait for all live threads; return 1 if one of them brought a true value."""
+        return int(any(self.cta.syncthreads(self, value)))
+
+
+def current() -> SimulatedThread:
+    """Return the calling simulated thread."""
+    thread = threading.current_thread()
+    if not isinstance(thread, SimulatedThread):
+        raise RuntimeError(
+            "this function acts for a simulated CUDA thread: call it from a kernel that was "
+            "launched with NUMBA_ENABLE_CUDASIM=1"
+        )
+    return thread

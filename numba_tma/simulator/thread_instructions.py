@@ -1,0 +1,212 @@
+"""Special registers, syncs, warp-wide operations and shared memory, for the calling thread."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from .block import FULL_MASK
+from .errors import BadOperand
+from .memory import END
+from .thread import WARP_SIZE, SimulatedThread, current
+
+_DIM3 = tuple[int, int, int]
+
+#: A thread that only reads memory lets others run now and then, so that what it polls can change.
+_ACCESSES_PER_TURN = 4096
+
+
+def thread_index() -> _DIM3:
+    """Return the thread's index in its block."""
+    return current().index
+
+
+def block_dim() -> _DIM3:
+    """Return the number of threads of the block."""
+    return current().cta.block_dim
+
+
+def block_index() -> _DIM3:
+    """Return the block's index in the grid."""
+    return current().block
+
+
+def grid_dim() -> _DIM3:
+    """Return the number of blocks of the grid."""
+    return current().cta.grid_dim
+
+
+def lane_id() -> int:
+    """Return the thread's lane in its warp."""
+    return current().lane
+
+
+def warp_id() -> int:
+    """Return the thread's warp in its block."""
+    return current().warp
+
+
+def barrier_sync(id: int, threads: int) -> None:
+    """Wait on named barrier `id` until `threads` threads have arrived. Orders memory."""
+    thread = current()
+    thread.cta.named_barrier(thread, int(id), int(threads), wait=True)
+
+
+def barrier_arrive(id: int, threads: int) -> None:
+    """Arrive on named barrier `id` without waiting."""
+    thread = current()
+    thread.cta.named_barrier(thread, int(id), int(threads), wait=False)
+
+
+def syncwarp(mask: int = FULL_MASK) -> None:
+    """Wait for the lanes of `mask`. Orders memory."""
+    thread = current()
+    thread.cta.warp_meeting(thread, "syncwarp", mask, None, orders_memory=True)
+
+
+def elect_sync(mask: int = FULL_MASK) -> bool:
+    """Return True in one lane of `mask`, the lowest live one. Orders no memory."""
+    return current().lane == min(_exchange("elect_sync", mask, None))
+
+
+def shfl(mode: str, value: Any, lane_or_delta: int, mask: int = FULL_MASK) -> Any:
+    """Return `value` of another lane; one's own where that lane takes no part. Orders no memory."""
+    lane, other = current().lane, int(lane_or_delta)
+    sources = {"idx": other % WARP_SIZE, "up": lane - other, "down": lane + other}
+    source = lane ^ other if mode == "bfly" else sources.get(mode)
+    if source is None:
+        raise BadOperand(f'shfl: mode is {mode!r}; it must be "idx", "up", "down" or "bfly"')
+    return _exchange(f"shfl {mode}", mask, value).get(source, value)
+
+
+def ballot_sync(mask: int, predicate: object) -> int:
+    """Return the mask of lanes whose predicate is true."""
+    values = _exchange("ballot_sync", mask, predicate)
+    return sum(1 << lane for lane, value in values.items() if value)
+
+
+def all_sync(mask: int, predicate: object) -> bool:
+    """Return whether the predicate is true in all lanes of `mask`."""
+    return all(_exchange("all_sync", mask, predicate).values())
+
+
+def any_sync(mask: int, predicate: object) -> bool:
+    """Return whether the predicate is true in one lane of `mask`."""
+    return any(_exchange("any_sync", mask, predicate).values())
+
+
+def eq_sync(mask: int, predicate: object) -> bool:
+    """Return whether the predicate is the same in all lanes of `mask`."""
+    return len({bool(v) for v in _exchange("eq_sync", mask, predicate).values()}) == 1
+
+
+def match_any_sync(mask: int, value: object) -> int:
+    """Return the mask of lanes that brought the same value as this one."""
+    values = _exchange("match_any_sync", mask, value)
+    return sum(1 << lane for lane, other in values.items() if other == value)
+
+
+def match_all_sync(mask: int, value: object) -> tuple[int, bool]:
+    """Return the mask of lanes and True if all brought the same value, else 0 and False."""
+    values = _exchange("match_all_sync", mask, value)
+    same = all(other == value for other in values.values())
+    return (sum(1 << lane for lane in values) if same else 0), same
+
+
+def activemask() -> int:
+    """Return the mask of live lanes. A GPU may leave out those on another branch."""
+    thread = current()
+    return thread.cta.live_lanes[thread.warp]
+
+
+def lanemask_lt() -> int:
+    """Return the mask of the lanes below this one."""
+    return (1 << current().lane) - 1
+
+
+def yield_turn() -> None:
+    """Let another thread run, perhaps."""
+    current().cta.scheduler.point()
+
+
+def atomic_inc(counter: np.ndarray[Any, Any], limit: int) -> int:
+    """Add 1 to the 32-bit counter that starts at `counter`, back to 0 after `limit`."""
+    yield_turn()
+    word = counter.view(np.uint32)
+    old = int(word[0])
+    word[0] = 0 if old >= int(limit) else old + 1
+    current().cta.scheduler.wrote()
+    return old
+
+
+def allocate_shared(owner: Hashable, nbytes: int, alignment: int) -> int:
+    """Return the address of shared memory for `owner`.
+
+    The n-th call for an owner gives the same address to all threads of the block. Owners are told
+    apart by equality.
+    """
+    thread = current()
+    call = thread.allocation_calls[owner]
+    thread.allocation_calls[owner] += 1
+    return thread.cta.memory.allocate(
+        ("owner", owner, call), str(owner), int(nbytes), int(alignment), tracked=True
+    ).start
+
+
+def shared_address(array: np.ndarray[Any, Any]) -> int:
+    """Return the shared address of an array that ``cuda.shared.array`` made, or of a view of it."""
+    window = current().cta.memory.data.__array_interface__["data"][0]
+    address = int(array.__array_interface__["data"][0]) - int(window)
+    if not 0 < address < END:
+        raise BadOperand("the array is not in the shared memory of this block")
+    return address
+
+
+def label(address: int, text: str) -> None:
+    """Call the barrier or region that starts at `address` by `text` in errors and the timeline."""
+    current().cta.memory.set_label(int(address), text)
+
+
+def shared_read(addr: int, dtype: np.dtype[Any], count: int | None = None) -> Any:
+    """Read one value, or an array of `count`, with the checks of a generic read."""
+    dtype = np.dtype(dtype)
+    nbytes = dtype.itemsize * (1 if count is None else int(count))
+    thread, address = _access("shared_read", addr, dtype, nbytes)
+    thread.cta.hazards.read(thread, address, nbytes)
+    values = thread.cta.memory.data[address : address + nbytes].view(dtype)
+    return values[0] if count is None else values.copy()
+
+
+def shared_write(addr: int, np_values: Any) -> None:
+    """Write a NumPy scalar or array, with the checks of a generic write."""
+    if not isinstance(np_values, np.generic | np.ndarray):
+        raise TypeError(
+            f"shared_write: {np_values!r} has no dtype; pass a NumPy scalar or array, for example "
+            "np.float32(x)"
+        )
+    values = np.ascontiguousarray(np_values).reshape(-1)
+    thread, address = _access("shared_write", addr, values.dtype, values.nbytes)
+    thread.cta.hazards.write(thread, address, values.nbytes)
+    thread.cta.memory.data[address : address + values.nbytes] = values.view(np.uint8)
+    thread.cta.scheduler.wrote()
+
+
+def _access(what: str, addr: int, dtype: np.dtype[Any], nbytes: int) -> tuple[SimulatedThread, int]:
+    thread, address = current(), int(addr)
+    thread.accesses += 1
+    if thread.accesses % _ACCESSES_PER_TURN == 0:
+        thread.cta.scheduler.point()
+    if address % dtype.itemsize:
+        raise BadOperand(
+            f"{what}: shared address {address} is not a multiple of the {dtype.itemsize} bytes "
+            f"of {dtype}"
+        )
+    thread.cta.memory.check_range(what, address, nbytes)
+    return thread, address
+
+
+def _exchange(name: str, mask: int, value: object) -> dict[int, Any]:
+    thread = current()
+    return thread.cta.warp_meeting(thread, name, mask, value, orders_memory=False)

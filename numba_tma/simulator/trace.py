@@ -1,0 +1,137 @@
+"""A record of what the simulated copies and barriers did, and a timeline of it for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+_STAGE = re.compile(r"(full|empty)\[(\d+)\] of (.+)")
+
+#: Columns of a timeline row after its name, and rows of panels before the rest is left out.
+_WIDTH = 84
+_PANELS = 6
+
+#: What a stage's column shows after an event, by (event kind, barrier role).
+_STATES = {
+    ("issue", "full"): ">",
+    ("full", "full"): "=",
+    ("wait", "full"): "#",
+    ("empty", "empty"): ".",
+}
+_LEGEND = ". free   > loading   = full   # being read, until all readers have released it"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened; `time` is the scheduler's step within one block's run.
+
+    The kinds: issue, landed (of a load); full, empty, complete (a phase of a barrier with that
+    role, or without one); wait (the first of a thread that finds it so); release, arrive (on an
+    empty barrier, or on another); store, store_read, store_done; exit.
+    """
+
+    run: int
+    time: int
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    warp: int
+    kind: str
+    label: str
+    nbytes: int
+
+
+def role(label: str) -> str | None:
+    """Return "full" or "empty" for a pipeline's barrier, None for any other."""
+    match = _STAGE.fullmatch(label)
+    return match[1] if match else None
+
+
+@dataclass
+class Trace:
+    """The events of all blocks that ran while this was recorded."""
+
+    events: list[Event] = field(default_factory=list)
+    _runs: int = 0
+
+    def begin_run(self) -> int:
+        """Return the number of a block's run that begins now."""
+        self._runs += 1
+        return self._runs - 1
+
+    def timeline(self, blocks: int = 1) -> str:
+        """Return when each stage of each pipeline was in which state, in the first `blocks` runs.
+
+        Time goes from left to right, one column for each change of a stage or store.
+        """
+        runs: dict[int, list[Event]] = {}
+        for event in self.events:
+            runs.setdefault(event.run, []).append(event)
+        texts = []
+        for events in runs.values():
+            texts += _pipelines(events)
+        shown = texts[:blocks]
+        if not shown:
+            return "no pipeline stage was used"
+        if len(texts) > len(shown):
+            shown.append(f"({len(texts) - len(shown)} more not shown)")
+        return "\n\n".join(shown + [_LEGEND])
+
+
+def _pipelines(events: list[Event]) -> list[str]:
+    """Return one timeline per pipeline that the events of one run name."""
+    names = {match[3]: None for e in events if (match := _STAGE.fullmatch(e.label))}
+    return [_timeline(events, name) for name in names]
+
+
+def _timeline(events: list[Event], pipeline: str) -> str:
+    state: dict[str, str] = {}
+    columns: list[tuple[int, dict[str, str]]] = []
+    stores = fills = nbytes = 0
+    for event in events:
+        match = _STAGE.fullmatch(event.label)
+        if match and match[3] == pipeline:
+            row = f"stage {match[2]}"
+            new = _STATES.get((event.kind, match[1]), state.get(row, "."))
+            fills += event.kind == "full"
+            nbytes += event.nbytes if event.kind == "issue" else 0
+        elif event.kind in ("store", "store_done"):
+            row = "stores"
+            stores += 1 if event.kind == "store" else -1
+            new = "." if stores == 0 else str(stores) if stores < 10 else "+"
+        else:
+            continue
+        if state.get(row, ".") != new or row not in state:
+            state[row] = new
+            columns.append((event.time, dict(state)))
+    rows = sorted(state, key=lambda row: (row == "stores", int(row.partition(" ")[2] or 0)))
+    title = f"{pipeline} in block {events[0].block}: {fills} fills, {nbytes} bytes loaded"
+    lines = [title[:100]]
+    for start in range(0, min(len(columns), _WIDTH * _PANELS), _WIDTH):
+        panel = columns[start : start + _WIDTH]
+        lines.append(f"  steps {panel[0][0]} to {panel[-1][0]}")
+        for row in rows:
+            lines.append(f"  {row:<9} |{''.join(shown.get(row, '.') for _, shown in panel)}|")
+    if len(columns) > _WIDTH * _PANELS:
+        lines.append(f"  ... and {len(columns) - _WIDTH * _PANELS} later changes")
+    return "\n".join(lines)
+
+
+_active: Trace | None = None
+
+
+def active() -> Trace | None:
+    """Return the trace that is being recorded."""
+    return _active
+
+
+@contextmanager
+def record() -> Iterator[Trace]:
+    """Record what the kernels that are launched inside the ``with`` block do."""
+    global _active
+    outer, _active = _active, Trace()
+    try:
+        yield _active
+    finally:
+        _active = outer

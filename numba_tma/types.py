@@ -1,0 +1,154 @@
+"""The Numba types of what a kernel can take: tensor maps, tiles, and their compile-time facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.typeconv import Conversion
+
+from numba_tma import _compiler as compiler
+from numba_tma._compiler import TypingError
+from numba_tma.layout import Tile
+from numba_tma.tensor_map import TensorMap
+
+
+class DescriptorType(types.CPointer):  # type: ignore[misc]
+    """A tensor map of which only the 128 bytes are known: cuda.core's `TensorMapDescriptor`.
+
+    numba-cuda hands the value of a pointer argument to the driver untouched, which passes a
+    descriptor by value.
+    """
+
+    rank: int | None = None
+    tile: Tile | None = None
+
+    def __init__(self) -> None:
+        super().__init__(types.uint8)
+        self.name = "TensorMapDescriptor"
+
+    @property
+    def key(self) -> str:
+        return str(self.name)
+
+
+descriptor = DescriptorType()
+
+
+class TensorMapType(types.EnumMember):  # type: ignore[misc]
+    """The Numba type of a `TensorMap`: its rank, and the tile, fill and layout it copies.
+
+    `TensorMapType(rank)` without a tile is the generic form: a device function with that in its
+    signature takes any map of the rank. It derives from EnumMember because numba-cuda's launcher
+    passes the ``.value`` of such an argument on, here the descriptor.
+    """
+
+    def __init__(
+        self, rank: int, tile: Tile | None = None, interleave: int | None = None
+    ) -> None:
+        self.rank, self.tile, self.interleave = rank, tile, interleave
+        self.dtype = descriptor
+        self.instance_class = None
+        if tile is None:
+            name = f"TensorMap({rank}d)"
+        else:
+            name = f"TensorMap({tile}" + (f", interleave={interleave})" if interleave else ")")
+        types.Type.__init__(self, name=name)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.rank, self.tile, self.interleave
+
+    @property
+    def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
+        return "TensorMap", (self.name,)
+
+    def can_convert_to(self, context: Any, other: types.Type) -> Conversion | None:
+        if isinstance(other, TensorMapType) and other.tile is None and other.rank == self.rank:
+            return Conversion.safe
+        if isinstance(other, DescriptorType):
+            return Conversion.safe
+        return None
+
+
+@compiler.register_model(TensorMapType)
+@compiler.register_model(DescriptorType)
+class _TensorMapModel(compiler.core_models.PrimitiveModel):  # type: ignore[misc]
+    """A pointer to the 128 bytes, which live in ``__grid_constant__`` parameter space."""
+
+    def __init__(self, manager: Any, numba_type: types.Type) -> None:
+        super().__init__(manager, numba_type, ir.ArrayType(compiler.I64, 16).as_pointer())
+
+    def from_argument(self, builder: Any, value: Any) -> Any:
+        compiler.require_tma("a TensorMap argument")
+        return compiler.grid_constant(value)
+
+
+def type_of(tensor_map: TensorMap) -> TensorMapType:
+    """Return the Numba type of a map."""
+    if tensor_map.numba_type is None:
+        tensor_map.numba_type = TensorMapType(
+            tensor_map.rank, tensor_map.tile, tensor_map.interleave
+        )
+    return tensor_map.numba_type  # type: ignore[no-any-return]
+
+
+compiler.typeof_impl.register(TensorMap)(lambda value, context: type_of(value))
+
+
+def register_descriptor_argument() -> None:
+    """Accept cuda.core's own `TensorMapDescriptor` as a kernel argument."""
+    from cuda.core._tensor_map import TensorMapDescriptor
+
+    compiler.typeof_impl.register(TensorMapDescriptor)(lambda value, context: descriptor)
+
+
+@compiler.lowering_registry.lower_cast(TensorMapType, TensorMapType)
+@compiler.lowering_registry.lower_cast(TensorMapType, DescriptorType)
+def _cast_map(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
+    return value
+
+
+#: The methods that kernels can call on a map, by name.
+METHODS: dict[str, compiler.NativeMethod] = {}
+
+
+@compiler.typing_registry.register_attr
+class _TensorMapAttributes(compiler.AttributeTemplate):  # type: ignore[misc]
+    key = TensorMapType
+
+    def generic_resolve(self, typ: TensorMapType, attr: str) -> types.Type | None:
+        return METHODS[attr].bind(self.context, typ) if attr in METHODS else None
+
+
+@compiler.typing_registry.register_attr
+class _DescriptorAttributes(_TensorMapAttributes):
+    key = DescriptorType
+
+
+def check_copy(
+    what: str, tensor_map: types.Type, tile: Tile | None, coordinates: types.Type
+) -> None:
+    """Raise a TypingError when a tile, a map and literal coordinates cannot go together."""
+    rank, box = tensor_map.rank, tensor_map.tile
+    if rank is not None and rank != len(coordinates):
+        raise TypingError(
+            f"{what}: {len(coordinates)} coordinates for {tensor_map}, which has rank {rank}; give "
+            "one coordinate per axis, in the array's axis order"
+        )
+    if box is not None and tile is not None and box != tile:
+        raise TypingError(
+            f"{what}: the map copies {box} but the tile in shared memory is {tile}; make the map "
+            f"with tensor_map(array, {tile}) or the tile from the map's box"
+        )
+    if box is None:
+        return
+    inner = types.literal(0) if not len(coordinates) else coordinates[len(coordinates) - 1]
+    if isinstance(inner, types.IntegerLiteral) and inner.literal_value * box.itemsize % 16:
+        step = 16 // box.itemsize
+        raise TypingError(
+            f"{what}: the innermost coordinate is {inner.literal_value}, which is "
+            f"{inner.literal_value * box.itemsize} B into the row; TMA needs a multiple of 16 B "
+            f"(on the GPU this is an illegal instruction): use a multiple of {step} elements"
+        )

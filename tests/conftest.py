@@ -1,0 +1,34 @@
+"""Which tests run where: tests/cpu anywhere, tests/gpu on a GPU, tests/sim in the simulator."""
+
+from pathlib import Path
+
+import pytest
+
+from numba_tma._environment import simulated
+from numba_tma.testing import gpu_available
+
+TESTS = Path(__file__).parent
+
+
+def pytest_report_header() -> list[str]:
+    gpu = "present" if gpu_available() else "none with TMA (tests/gpu is skipped)"
+    sim = "on (tests/sim only)" if simulated() else "off (tests/sim needs NUMBA_ENABLE_CUDASIM=1)"
+    return [f"GPU: {gpu}", f"simulator: {sim}"]
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Numba decides between compiler and simulator once in a process, and so do the tests."""
+    part = collection_path.relative_to(TESTS).parts[:1] if collection_path != TESTS else ()
+    if part == ("sim",):
+        return None if simulated() else True
+    if part in (("cpu",), ("gpu",)):
+        return True if simulated() else None
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if TESTS / "gpu" in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+        if item.get_closest_marker("gpu") and not gpu_available():
+            item.add_marker(pytest.mark.skip(reason="no GPU with TMA here"))
