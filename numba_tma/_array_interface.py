@@ -30,11 +30,11 @@ def read_array(array: Any) -> Reading:
         return _read_host(array)
     cls = type(array)
     reader: Callable[[Any], Reading]
-    if getattr(cls, "__cuda_ndarray__", False):
+    if getattr(array, "__cuda_ndarray__", False):
         reader = _read_numba
-    elif all(hasattr(cls, name) for name in ("data_ptr", "stride", "is_cuda")):
+    elif all(hasattr(array, name) for name in ("data_ptr", "stride", "is_cuda")):
         reader = _read_torch
-    elif cls.__module__.partition(".")[0] == "cupy" and hasattr(cls, "strides"):
+    elif cls.__module__.partition(".")[0] == "cupy" and hasattr(array, "strides"):
         reader = _read_cupy
     else:
         reader = _read_protocol

@@ -60,7 +60,9 @@ def encode_tiled(
         "tensorRank": len(shape),
         "globalAddress": address,
         "globalDim": [u64(n) for n in shape[::-1]],
-        "globalStrides": [u64(n) for n in strides[-2::-1]],  # the innermost one is implied
+        # The innermost stride is implied. Of rank 1 none is read, but an empty list would become
+        # a null pointer, of which the driver's manual does not say that it is allowed.
+        "globalStrides": [u64(n) for n in strides[-2::-1] or (16,)],
         "boxDim": [u32(n) for n in box[::-1]],
         "elementStrides": [u32(n) for n in element_strides[::-1]],
         "interleave": _option("CUtensorMapInterleave", "INTERLEAVE", INTERLEAVE[interleave]),

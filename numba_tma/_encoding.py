@@ -123,16 +123,12 @@ def _resolve_dtype(
     stored: Any, asked: DType | None, tile: Tile | None
 ) -> tuple[DType, int, list[str]]:
     """Find the map's element type, the array's bytes per element, and what disagrees."""
-    try:
-        own = as_dtype(stored)
-    except TypeError as error:
-        if asked is None:
-            raise TypeError(f"tensor_map: array {error}") from None
-        own = None
     if asked is None:
-        assert own is not None
-        return _dtype_of_tile(own, tile)
-    itemsize = own.itemsize if own else getattr(stored, "itemsize", asked.itemsize)
+        try:
+            return _dtype_of_tile(as_dtype(stored), tile)
+        except TypeError as error:
+            raise TypeError(f"tensor_map: array {error}") from None
+    itemsize = getattr(stored, "itemsize", asked.itemsize)
     violations = []
     if asked.itemsize != itemsize:
         violations.append(

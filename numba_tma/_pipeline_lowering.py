@@ -34,7 +34,7 @@ def _type_allocate(pipeline: types.Type) -> Any:
 
 def _lower_allocate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = compiler.static_of(sig.args[0], "the TilePipeline")
-    return compiler.allocate_shared(builder, value.nbytes, value.alignment)
+    return compiler.allocate_shared(builder, value.nbytes, value.alignment, repr(value))
 
 
 compiler.instruction_function(p.allocate_pipeline, _type_allocate, _lower_allocate)
@@ -69,7 +69,7 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     def make(typ: ObjectType, *values: Any) -> Any:
         return compiler.make_object(context, builder, typ, list(values))
 
-    base = compiler.allocate_shared(builder, value.nbytes, value.alignment)
+    base = compiler.allocate_shared(builder, value.nbytes, value.alignment, repr(value))
     producer = make(producer_type, base, make(state_type, zero, one, zero), make(WRITES, no))
     consumer_state = make(state_type, zero, zero, zero)
     consumer = make(consumer_type, base, consumer_state, make(WRITES, no), zero, zero, no)

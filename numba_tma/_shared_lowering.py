@@ -42,13 +42,15 @@ def _type_shared_tile(tile: types.Type) -> Any:
 
 def _lower_shared_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     tile = sig.return_type.static[0]
-    address = compiler.allocate_shared(builder, tile.nbytes, tile.alignment)
+    address = compiler.allocate_shared(
+        builder, tile.nbytes, tile.alignment, f"shared_tile({tile})"
+    )
     writes = compiler.make_object(context, builder, WRITES, [ir.Constant(ir.IntType(1), 0)])
     return compiler.make_object(context, builder, sig.return_type, [address, writes])
 
 
 def _lower_shared_barrier(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    address = compiler.allocate_shared(builder, 8, 8)
+    address = compiler.allocate_shared(builder, 8, 8, "shared_barrier()")
     return compiler.make_object(context, builder, BARRIER, [address])
 
 

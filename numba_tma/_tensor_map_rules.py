@@ -43,11 +43,11 @@ def tensor_violations(
     rank = len(shape)
     if not 1 <= rank <= MAX_RANK:
         repair = "array.reshape(1)" if rank == 0 else "merge axes with array.reshape or index some"
-        return [f"array has {rank} axes; TMA takes 1 to {MAX_RANK}: {repair}"]
+        return [f"array has rank {rank}; TMA takes 1 to {MAX_RANK}: {repair}"]
     violations = []
     if interleave is not None and rank < 3:
         violations.append(
-            f"array has {rank} axes; interleave={interleave} needs at least 3: add axes in front, "
+            f"array has rank {rank}; interleave={interleave} needs at least 3: add axes in front, "
             f"array[{'None, ' * (3 - rank)}...]"
         )
     if len(box) != rank:
@@ -57,10 +57,9 @@ def tensor_violations(
             else f"e.g. {box[len(box) - rank :]}, or array[None]"
         )
         violations.append(
-            f"box {box} has {len(box)} axes, the array {rank}; give one extent per axis of the "
+            f"box {box} has rank {len(box)}, the array {rank}; give one extent per axis of the "
             f"array: {repair}"
         )
-    violations += _address_violations(address, shape, itemsize, interleave)
     for axis, extent in enumerate(shape):
         if extent < 1:
             violations.append(
@@ -71,7 +70,10 @@ def tensor_violations(
                 f"axis {axis} has {extent} elements; TMA takes 1 to 2**32: make "
                 f"{-(-extent // MAX_EXTENT)} maps of parts of the array"
             )
-    return violations + _stride_violations(shape, strides, itemsize, box, interleave)
+    if 0 not in shape:  # libraries give empty arrays no memory, and any strides
+        violations += _address_violations(address, itemsize, interleave)
+        violations += _stride_violations(shape, strides, itemsize, box, interleave)
+    return violations
 
 
 def element_stride_violations(
@@ -80,8 +82,8 @@ def element_stride_violations(
     """List what is wrong with the element strides, one per axis."""
     if len(element_strides) != rank:
         return [
-            f"element_strides {element_strides} has {len(element_strides)} entries, the array "
-            f"{rank} axes; give one per axis, 1 where nothing is skipped"
+            f"element_strides {element_strides} has length {len(element_strides)}, the array "
+            f"rank {rank}; give one per axis, 1 where nothing is skipped"
         ]
     violations = []
     for axis, step in enumerate(element_strides):
@@ -98,11 +100,7 @@ def element_stride_violations(
     return violations
 
 
-def _address_violations(
-    address: int, shape: tuple[int, ...], itemsize: int, interleave: int | None
-) -> list[str]:
-    if address == 0 and 0 in shape:
-        return []  # libraries give empty arrays no memory; that it is empty is said elsewhere
+def _address_violations(address: int, itemsize: int, interleave: int | None) -> list[str]:
     if address == 0:
         return [
             "array address is 0; its memory was freed or never allocated: make the map while the "
@@ -115,8 +113,8 @@ def _address_violations(
     repair = "copy the array to memory of its own"
     if past % itemsize == 0:
         repair = (
-            f"start the view {past // itemsize} elements earlier or "
-            f"{(unit - past) // itemsize} later, or {repair}"
+            f"start the view earlier by {past // itemsize} or later by "
+            f"{(unit - past) // itemsize} elements, or {repair}"
         )
     return [
         f"array address is {address:#x}, {past} B past a multiple of {unit} B; TMA needs the "
@@ -135,7 +133,7 @@ def _stride_violations(
     violations = []
     outer = list(range(inner))
     if strides[inner] != itemsize and strides[inner] >= 0:
-        contiguous = [axis for axis in outer if strides[axis] == itemsize and shape[axis] > 1]
+        contiguous = [axis for axis in outer if strides[axis] == itemsize]
         if contiguous:
             # After the repair this axis is the innermost and today's innermost an outer one.
             outer = [axis for axis in range(inner + 1) if axis != contiguous[-1]]
@@ -161,7 +159,7 @@ def _stride_violations(
         elif stride % unit:
             violations.append(
                 f"axis {axis} stride is {stride} B; TMA needs a multiple of {unit} B: "
-                + _padding_repair(axis, strides, itemsize, unit, outer)
+                + _padding_repair(axis, shape, strides, itemsize, unit, outer)
             )
     return violations
 
@@ -172,25 +170,32 @@ def _transpose_repair(contiguous: list[int], strides: tuple[int, ...], box: tupl
         return "copy the array, e.g. with ascontiguousarray"
     axis = contiguous[-1]
     order = [i for i in range(rank) if i != axis] + [axis]
-    view = f"array.transpose({', '.join(map(str, order))})"
     if list(strides) == sorted(strides):
-        order, view = list(reversed(range(rank))), "array.T"
-    repair = f"axis {axis} is the contiguous one, so pass {view}"
+        order = list(reversed(range(rank)))
+    view = f"array.transpose({', '.join(map(str, order))}), in torch array.permute,"
+    repair = f"axis {axis} is the contiguous one, so pass {'array.T' if rank == 2 else view}"
     if len(box) == rank:
         repair += f" with the box {tuple(box[i] for i in order)} and coordinates in that order"
     return repair
 
 
 def _padding_repair(
-    axis: int, strides: tuple[int, ...], itemsize: int, unit: int, outer: list[int]
+    axis: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    itemsize: int,
+    unit: int,
+    outer: list[int],
 ) -> str:
     inner = len(strides) - 1
     padded = -(-strides[axis] // unit) * unit
-    last = outer[-1]
     if inner in outer:
         return f"after the transposition, pad it to {padded} B"
-    if axis == last and padded % itemsize == 0:
+    row = min((i for i in outer if strides[i] > 0), key=lambda i: strides[i])
+    if strides[row] < shape[inner] * itemsize:
+        return "its rows overlap, so copy them apart, e.g. with ascontiguousarray"
+    if axis == row and padded % itemsize == 0:
         return f"pad axis {inner} to {padded // itemsize} columns"
-    if strides[last] % unit:
-        return f"padding axis {inner} as for axis {last} repairs this too"
+    if strides[row] % unit:
+        return f"padding axis {inner} as for axis {row} repairs this too"
     return f"lay the array out with {padded} B there"

@@ -248,6 +248,8 @@ def reference_store(
     copy engine's order, and so the value, is undefined.
     """
     bits, positions, inside = _footprint(array, tile, coords, element_strides)
+    if image.shape != (tile.nbytes,):
+        raise ValueError(f"image has shape {image.shape}; {tile!r} has {tile.nbytes} bytes")
     values = np.ascontiguousarray(image, np.uint8).view(bits.dtype)[_slots(tile)]
     bits[positions] = values[inside]
 

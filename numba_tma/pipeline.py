@@ -454,9 +454,11 @@ class ConsumeFrom(_Iteration):
 
 def _leave_flight(consumer: Consumer, in_flight: int) -> None:
     """Hand back the oldest stage if more than `in_flight` are held."""
+    if consumer.storing:
+        # One group a step, so that the oldest stage's store is not among the `in_flight` newest.
+        consumer.commit_stores()
     if consumer.held > in_flight:
         if consumer.storing:
-            consumer.commit_stores()
             consumer.await_stores(in_flight)
         consumer.hand_back()
 

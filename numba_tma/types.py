@@ -97,11 +97,14 @@ def type_of(tensor_map: TensorMap) -> TensorMapType:
 compiler.typeof_impl.register(TensorMap)(lambda value, context: type_of(value))
 
 
-def register_descriptor_argument() -> None:
+def _register_descriptor_argument() -> None:
     """Accept cuda.core's own `TensorMapDescriptor` as a kernel argument."""
     from cuda.core._tensor_map import TensorMapDescriptor
 
     compiler.typeof_impl.register(TensorMapDescriptor)(lambda value, context: descriptor)
+
+
+_register_descriptor_argument()
 
 
 @compiler.lowering_registry.lower_cast(TensorMapType, TensorMapType)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import importlib
 import math
 from typing import Any
 
@@ -11,7 +13,7 @@ from numba import cuda
 
 from numba_tma._array_interface import read_array, readers
 from numba_tma._environment import simulated
-from numba_tma.dtypes import DType
+from numba_tma.dtypes import DType, as_dtype
 from numba_tma.layout import MAX_BOX
 
 
@@ -69,39 +71,130 @@ def split_row(columns: int, dtype: DType) -> tuple[int, int]:
     )
 
 
-def leading_rows(array: Any) -> tuple[int, int]:
-    """Return (rows, columns) of an array seen as a matrix of its last axis."""
-    columns = int(array.shape[-1])
-    return int(np.prod(array.shape[:-1], dtype=np.int64)), columns
+class View:
+    """Another shape and strides (in bytes) over an array's memory; a source of tensor maps."""
 
+    def __init__(
+        self, array: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any
+    ) -> None:
+        self.array, self.address, self.shape, self.strides = array, address, shape, strides
+        self.dtype = dtype
 
-class _Bytes:
-    """Contiguous device memory, as bytes, for numba-cuda."""
-
-    def __init__(self, address: int, nbytes: int, owner: Any) -> None:
-        self.owner = owner
-        self.__cuda_array_interface__ = {
-            "shape": (nbytes,),
-            "strides": None,
-            "typestr": "|u1",
-            "data": (address, False),
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """What numba-cuda asks for: the same memory, as bytes or of the array's type."""
+        return {
+            "shape": self.shape,
+            "strides": None if self.dtype == np.uint8 else self.strides,
+            "typestr": np.dtype(self.dtype).str,
+            "data": (self.address, False),
             "version": 3,
         }
 
 
-def as_bytes(array: Any) -> Any:
-    """Return a contiguous array, aligned to 16 B, as a numba array of bytes; None if it is not."""
+readers[View] = lambda v: (v.address, v.shape, v.strides, v.dtype, False, v, v.array)
+
+
+class Matrix:
+    """An array of any library seen as rows of contiguous elements: where it lies, and its type."""
+
+    def __init__(self, name: str, array: Any, dtype: object = None) -> None:
+        read = readers.get(type(array), read_array)
+        address, shape, strides, stored, in_elements, self.array, _ = read(array)
+        self.dtype: DType = as_dtype(stored if dtype is None else dtype)
+        if self.dtype.itemsize != as_dtype(stored).itemsize:
+            raise ValueError(f"{name} holds {as_dtype(stored)}, whose bits cannot be {self.dtype}")
+        self.shape, self.address = tuple(int(n) for n in shape), address
+        self.stored = stored
+        size = self.dtype.itemsize
+        steps = _contiguous(self.shape, size) if strides is None else tuple(strides)
+        steps = tuple(s * size for s in steps) if strides is not None and in_elements else steps
+        if not self.shape or (self.shape[-1] > 1 and steps[-1] != size):
+            raise ValueError(
+                f"{name} has shape {self.shape} and strides {steps} B: its last axis must be "
+                "contiguous; pass a copy whose last axis is"
+            )
+        self.columns, self.rows = self.shape[-1], math.prod(self.shape[:-1])
+        self.row_stride = _common_stride(name, self.shape[:-1], steps[:-1], self.columns * size)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.rows * self.columns * self.dtype.itemsize
+
+    def is_contiguous(self) -> bool:
+        """Return whether the rows follow each other without a gap."""
+        return self.rows <= 1 or self.row_stride == self.columns * self.dtype.itemsize
+
+    def view(self, *inner: int) -> Any:
+        """Return (rows, *inner) over the same memory, where prod(inner) == columns."""
+        inner_strides = _contiguous(inner, self.dtype.itemsize)
+        shape, strides = (self.rows, *inner), (self.row_stride, *inner_strides)
+        if simulated():
+            host = getattr(self.array, "_ary", self.array)
+            return np.lib.stride_tricks.as_strided(host, shape, strides)
+        return View(self.array, self.address, shape, strides, self.stored)
+
+    def cut(self, rows: int, columns: int) -> Any:
+        """Return (rows, columns) over the same memory: its own, or any if it is contiguous."""
+        if (rows, columns) == (self.rows, self.columns):
+            return self.view(columns)
+        other = copy.copy(self)
+        other.rows, other.columns = rows, columns
+        other.row_stride = columns * self.dtype.itemsize
+        return other.view(columns)
+
+    def as_bytes(self) -> Any:
+        """Return the memory of a contiguous array as a numba array of bytes."""
+        if simulated():
+            host = getattr(self.array, "_ary", self.array)
+            return host.reshape(-1).view(np.uint8)
+        return cuda.as_cuda_array(View(self.array, self.address, (self.nbytes,), (1,), np.uint8))
+
+
+def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    strides = [itemsize]
+    for extent in reversed(shape[1:]):
+        strides.append(strides[-1] * extent)
+    return tuple(reversed(strides[: len(shape)]))
+
+
+def _common_stride(
+    name: str, shape: tuple[int, ...], strides: tuple[int, ...], row_bytes: int
+) -> int:
+    """Return the one stride that leads through all rows, in bytes."""
+    axes = [(n, s) for n, s in zip(shape, strides) if n > 1]
+    if not axes:
+        return row_bytes
+    for (_, outer), (extent, inner) in zip(axes, axes[1:]):
+        if outer != extent * inner:
+            raise ValueError(
+                f"{name} has leading shape {shape} and strides {strides} B, which is no single "
+                "sequence of rows: pass a contiguous copy"
+            )
+    return axes[-1][1]
+
+
+def empty_like(array: Any) -> Any:
+    """Return a new array of the same library, shape and type."""
+    library = type(array).__module__.partition(".")[0]
     if simulated():
-        host = getattr(array, "_ary", array)
-        return host.reshape(-1).view(np.uint8) if host.flags.c_contiguous else None
-    read = readers.get(type(array), read_array)
-    address, shape, strides, stored, in_elements, array, owner = read(array)
-    itemsize = stored.itemsize
-    expected = itemsize
-    for extent, stride in zip(reversed(shape), reversed(strides or ())):
-        if extent != 1 and stride * (itemsize if in_elements else 1) != expected:
-            return None
-        expected *= extent
-    if address % 16:
-        return None
-    return cuda.as_cuda_array(_Bytes(address, math.prod(shape) * itemsize, array))
+        return np.empty_like(getattr(array, "_ary", array))
+    if library in ("torch", "cupy"):
+        return importlib.import_module(library).empty_like(array)
+    if library == "numba":
+        return cuda.device_array_like(array)
+    raise TypeError(
+        f"cannot make an array like a {type(array).__module__}.{type(array).__qualname__}: give out="
+    )
+
+
+def check_same(function: str, **matrices: Matrix) -> None:
+    """Raise unless the arrays all have the shape and type of the first."""
+    (first_name, first), *others = matrices.items()
+    for name, other in others:
+        if other.shape != first.shape or other.dtype is not first.dtype:
+            raise ValueError(
+                f"{function}(): {name} has shape {other.shape} of {other.dtype}, but {first_name} "
+                f"has shape {first.shape} of {first.dtype}; they must agree"
+            )

@@ -13,16 +13,16 @@ from typing import Any
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._host import (
-    as_bytes,
+    Matrix,
     as_stream,
+    check_same,
     current_device,
     multiprocessors,
     queue_counter,
     stream_key,
 )
-from numba_tma.layout import Tile
+from numba_tma.layout import MAX_BOX, Tile
 from numba_tma.pipeline import TilePipeline, TileQueue
 from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.tensor_map import tensor_map
@@ -79,13 +79,14 @@ def copy_tiles_kernel(tile: Tile, stages: int) -> Any:
 
 
 def copy(source: Any, out: Any, *, stream: Any = None) -> Any:
-    """Copy `source` to `out` on the GPU; both have the same shape and item size.
+    """Copy `source` to `out` on the GPU.
 
     Parameters
     ----------
     source, out
-        torch, CuPy or numba device arrays. Contiguous ones are copied as bytes; matrices with
-        padded rows by tiles, where TMA can address them.
+        Device arrays of the same shape and type: torch, CuPy, numba, or anything with
+        ``__cuda_array_interface__`` or ``__dlpack__``. Contiguous ones are copied as bytes;
+        those with a gap between rows tile by tile.
     stream
         A numba, torch or CuPy stream; the default stream if None.
 
@@ -97,30 +98,35 @@ def copy(source: Any, out: Any, *, stream: Any = None) -> Any:
     Raises
     ------
     ValueError
-        If the shapes differ, or TMA cannot address an array (its text says why).
+        If shapes or types differ, or TMA cannot address an array.
     """
-    if tuple(source.shape) != tuple(out.shape):
-        raise ValueError(
-            f"copy(): source has shape {tuple(source.shape)} and out {tuple(out.shape)}; "
-            "they must be the same"
-        )
-    flat_source, flat_out = as_bytes(source), as_bytes(out)
-    if flat_source is not None and flat_out is not None:
-        blocks = -(-flat_source.shape[0] // CHUNK.nbytes)
-        copy_chunks[blocks, 32, as_stream(stream)](flat_source, flat_out)
+    x, y = Matrix("source", source), Matrix("out", out)
+    check_same("copy", source=x, out=y)
+    if x.nbytes == 0:
         return out
-    return copy_matrix(source, out, stream=stream)
+    if x.is_contiguous() and y.is_contiguous():
+        for name, matrix in (("source", x), ("out", y)):
+            if matrix.address % 16:
+                raise ValueError(
+                    f"copy(): {name} starts at {matrix.address:#x}, which is {matrix.address % 16} "
+                    "B after a multiple of 16 B; TMA needs a multiple of 16 B: copy from a "
+                    "16-byte boundary"
+                )
+        blocks = -(-x.nbytes // CHUNK.nbytes)
+        copy_chunks[blocks, 32, as_stream(stream)](x.as_bytes(), y.as_bytes())
+    else:
+        _copy_matrix(x, y, stream)
+    return out
 
 
-def copy_matrix(source: Any, out: Any, *, stream: Any = None, stages: int = 2) -> Any:
-    """Copy a matrix by tensor tiles through a pipeline, tile by tile from a queue."""
-    itemsize = as_dtype(source.dtype).itemsize
-    tile = Tile((8192 // (256 * itemsize) or 1, 256), source.dtype)
-    source_map, out_map = tensor_map(source, tile), tensor_map(out, tile)
-    row_tiles, column_tiles = (-(-n // t) for n, t in zip(source.shape, tile.shape))
+def _copy_matrix(x: Matrix, y: Matrix, stream: Any, stages: int = 2) -> None:
+    width = min(MAX_BOX, x.columns)
+    tile = Tile((8192 // (MAX_BOX * x.dtype.itemsize) or 1, width), x.dtype)
+    source = tensor_map(x.view(x.columns), tile, dtype=x.dtype)
+    destination = tensor_map(y.view(y.columns), tile, dtype=y.dtype)
+    row_tiles, column_tiles = (-(-n // t) for n, t in zip((x.rows, x.columns), tile.shape))
     blocks = min(4 * multiprocessors(), row_tiles * column_tiles)
     counter = queue_counter(current_device(), stream_key(stream))
     copy_tiles_kernel(tile, stages)[blocks, 64, as_stream(stream)](
-        source_map, out_map, counter, row_tiles, column_tiles
+        source, destination, counter, row_tiles, column_tiles
     )
-    return out

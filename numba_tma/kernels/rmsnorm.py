@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma.dtypes import DType, as_dtype
+from numba_tma.dtypes import DType
 from numba_tma.kernels._host import (
+    Matrix,
     as_stream,
+    check_same,
     current_device,
-    leading_rows,
+    empty_like,
     multiprocessors,
     queue_counter,
     split_row,
@@ -36,7 +39,7 @@ def block_per_row(columns: int, dtype: DType, stages: int, threads: int) -> Any:
     """Return the kernel in which all consumer warps of a block share a row."""
     chunks, width = split_row(columns, dtype)
     PIPE = TilePipeline(stages, x=Tile((1, chunks, width), dtype))
-    WEIGHT, ROW = Tile((chunks, width), dtype), Tile(columns, dtype)
+    WEIGHT, ROW = Tile((1, chunks, width), dtype), Tile(columns, dtype)
     lanes = 16 // dtype.itemsize  # elements of a 16-byte vector
     vectors, warps = columns // lanes, threads // 32
     per_thread = -(-vectors // threads)
@@ -57,7 +60,7 @@ def block_per_row(columns: int, dtype: DType, stages: int, threads: int) -> Any:
                 weight_full.init(1)
                 ptx.fence_mbarrier_init()
                 weight_full.arrive_expect_tx(WEIGHT.nbytes)
-                weight.load(weight_tile, (0, 0), weight_full)
+                weight.load(weight_tile, (0, 0, 0), weight_full)
             pipe.sync_consumers()
             weight_full.wait(0)
             w = weight_tile.view(ROW)
@@ -96,7 +99,7 @@ def warp_per_row(columns: int, dtype: DType, stages: int, rows_per_stage: int) -
     """Return the kernel in which each consumer warp takes whole rows, several to a stage."""
     chunks, width = split_row(columns, dtype)
     PIPE = TilePipeline(stages, x=Tile((rows_per_stage, chunks, width), dtype))
-    WEIGHT, ROW = Tile((chunks, width), dtype), Tile(columns, dtype)
+    WEIGHT, ROW = Tile((1, chunks, width), dtype), Tile(columns, dtype)
     ROWS = Tile((rows_per_stage, columns), dtype)
     lanes = 16 // dtype.itemsize
     vectors = columns // lanes
@@ -119,7 +122,7 @@ def warp_per_row(columns: int, dtype: DType, stages: int, rows_per_stage: int) -
                 weight_full.init(1)
                 ptx.fence_mbarrier_init()
                 weight_full.arrive_expect_tx(WEIGHT.nbytes)
-                weight.load(weight_tile, (0, 0), weight_full)
+                weight.load(weight_tile, (0, 0, 0), weight_full)
             pipe.sync_consumers()
             weight_full.wait(0)
             w = weight_tile.view(ROW)
@@ -145,3 +148,105 @@ def warp_per_row(columns: int, dtype: DType, stages: int, rows_per_stage: int) -
             pipe.release_pending()
 
     return rmsnorm_rows
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a row length is worked on: which kernel, its stages, consumer threads, blocks per SM."""
+
+    rows_per_stage: int  # 0: a block shares each row
+    stages: int
+    threads: int
+    blocks_per_multiprocessor: int
+
+
+DEMO_PLAN = Plan(rows_per_stage=0, stages=4, threads=256, blocks_per_multiprocessor=2)
+
+
+def plan_for(columns: int, dtype: DType) -> Plan:
+    """Return how rows of this length are cut up; measured on an H200.
+
+    Stages of about 16 KB, and 64 to 96 KB of them per multiprocessor.
+    """
+    row = columns * dtype.itemsize
+    if row <= 4096:
+        return Plan(min(max(1, 16384 // row), 256), 3, 256, 2)
+    if row <= 16384:
+        return Plan(0, 6, 512, 1)
+    return Plan(0, max(2, min(4, 196608 // row - 1)), 512, 1)
+
+
+def rmsnorm(
+    x: Any,
+    weight: Any,
+    *,
+    eps: float = 1e-6,
+    out: Any = None,
+    stream: Any = None,
+    dtype: object = None,
+    plan: Plan | None = None,
+) -> Any:
+    """Normalise the rows of `x` by their root mean square and scale them by `weight`.
+
+    Parameters
+    ----------
+    x
+        Device array (..., columns) of f32, f16 or bf16: torch, CuPy, numba, or anything with
+        ``__cuda_array_interface__`` or ``__dlpack__``. Rows are a multiple of 16 B long.
+    weight
+        Device array (columns,) of the same type.
+    eps
+        Added to the mean square.
+    out
+        Where to write; a new array like `x` if None. May be `x`.
+    stream
+        A numba, torch or CuPy stream; the default stream if None.
+    dtype
+        What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16.
+    plan
+        How to cut the work up; what `plan_for` says if None.
+
+    Returns
+    -------
+    Any
+        `out`. Statistics are computed in float32 and the result is rounded once.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types disagree, or a row cannot be addressed by TMA.
+    """
+    out = empty_like(x) if out is None else out
+    source, scale, target = (
+        Matrix(name, array, dtype) for name, array in (("x", x), ("weight", weight), ("out", out))
+    )
+    check_same("rmsnorm", x=source, out=target)
+    columns, element = source.columns, source.dtype
+    if element.name not in ("f32", "f16", "bf16"):
+        raise ValueError(f"rmsnorm(): x is {element}; it normalises f32, f16 and bf16")
+    if scale.shape != (columns,) or scale.dtype is not element:
+        raise ValueError(
+            f"rmsnorm(): weight has shape {scale.shape} of {scale.dtype}, but x has {columns} "
+            f"columns of {element}; pass a weight of shape ({columns},) of {element}"
+        )
+    if source.rows == 0:
+        return out
+    chunks, width = split_row(columns, element)
+    p = plan_for(columns, element) if plan is None else plan
+    tile = Tile((max(1, p.rows_per_stage), chunks, width), element)
+    kernel = (
+        warp_per_row(columns, element, p.stages, p.rows_per_stage)
+        if p.rows_per_stage
+        else block_per_row(columns, element, p.stages, p.threads)
+    )
+    tiles = -(-source.rows // tile.shape[0])
+    blocks = min(p.blocks_per_multiprocessor * multiprocessors(), tiles)
+    kernel[blocks, p.threads + 32, as_stream(stream)](
+        tensor_map(source.view(chunks, width), tile, dtype=element),
+        tensor_map(scale.view(chunks, width), Tile((1, chunks, width), element), dtype=element),
+        tensor_map(target.view(chunks, width), tile, dtype=element),
+        queue_counter(current_device(), stream_key(stream)),
+        source.rows,
+        np.float32(eps),
+    )
+    return out

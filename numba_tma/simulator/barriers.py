@@ -84,10 +84,9 @@ class Barrier:
         if self.under_way:
             missing = sum(load.nbytes for load in self.under_way)
             raise WrongByteCount(
-                f"{self.name}: phase {before} completed while {missing} of the {self.issued} "
-                f"bytes issued in it are still under way ({self.armed} bytes were armed): arm it "
-                "with the bytes of every tile that completes on it, before or with the last "
-                "arrival"
+                f"{self.name}: phase {before} completed while {missing} bytes of its loads are "
+                f"still under way ({self.armed} armed, {self.issued} issued): arm it with the "
+                "bytes of every tile that completes on it, before or with the last arrival"
             )
         self._released = join(self._released, self._arriving)
         self._released[self.column] = self.model.phase

@@ -29,9 +29,10 @@ class Scheduler:
 
     def __init__(self, seed: str, report: Callable[[Sequence[SimulatedThread]], str]) -> None:
         self._random = random.Random(seed)
-        # Seeds differ in temper too: copies that land at once or as late as can be, threads that
-        # run on or take turns. Bugs hide at either end.
-        self._landing_rate = self._random.choice((0.5, 0.1, 0.02, 0.0))
+        # Seeds differ in temper too: copies that land at once or hardly before they must, threads
+        # that run on or take turns. Bugs hide at either end. Never 0: a thread that spins while
+        # another waits for a copy would keep it from landing.
+        self._landing_rate = self._random.choice((0.5, 0.1, 0.02, 0.002))
         self._switch_rate = self._random.choice((1.0, 0.5, 0.1))
         self._report = report
         self.threads: list[SimulatedThread] = []

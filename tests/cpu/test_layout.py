@@ -507,7 +507,7 @@ def test_copies_that_make_no_sense(change, error, text):
 
 def test_a_store_needs_all_of_the_image():
     array = np.zeros((4, 4), np.float32)
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match=r"image has shape \(60,\); .* has 64 bytes"):
         reference_store(array, np.zeros(60, np.uint8), Tile((4, 4), "f32"), (0, 0))
 
 

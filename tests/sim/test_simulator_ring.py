@@ -51,9 +51,7 @@ def produce(x, tiles, stage_0, full, empty, mutation):
             wait(empty + 8 * s, parity ^ 1)
         if mutation != "never armed":
             sim.mbarrier_arrive_expect_tx(full + 8 * s, armed)
-        sim.cp_async_bulk_load(
-            stage_0 + s * BYTES, x[i * VALUES : (i + 1) * VALUES], full + 8 * s
-        )
+        sim.cp_async_bulk_load(stage_0 + s * BYTES, x[i * VALUES : (i + 1) * VALUES], full + 8 * s)
 
 
 def consume(y, tiles, stage_0, full, empty, mutation, worker):
@@ -126,9 +124,9 @@ MUTANTS = {
         (),
     ),
     "two releases": (
-        sim.BarrierMisuse,
-        ["empty[", "more threads arrive than the barrier was initialised for"],
-        (sim.EarlyOverwrite,),
+        sim.EarlyOverwrite,
+        ["of Ring, bytes"],
+        (sim.BarrierMisuse, sim.EarlyRead),
     ),
     "no fence after init": (sim.MissingFence, ["full[0] of Ring", "fence_mbarrier_init()"], ()),
     "no sync after init": (sim.BarrierMisuse, ["syncthreads"], ()),

@@ -1,141 +1,25 @@
-"""Every touch point with numba-cuda's compiler: the one file a second backend has to replace.
-
-It offers four things, and the rest of the library is written in them:
-
-- `instruction_function`: a plain `def` becomes a typed, inlined lowering in a kernel;
-- `device_function` / `device_method`: a plain `def` is compiled as it stands and always inlined;
-- `device_class`: a dataclass becomes an object that a kernel can hold, by value or by reference;
-- `grid_constant`: marks a kernel parameter for ``__grid_constant__`` space.
-
-In the simulator nothing of this runs: the same functions and classes are ordinary Python there.
-"""
+"""Objects in kernels: dataclasses whose fields live in registers and whose methods are inlined."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
-from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from llvmlite import ir
-from numba import cuda
 from numba.core import types
-from numba.cuda import cgutils
-from numba.cuda.core import ir_utils, targetconfig
+from numba.cuda import cgutils, utils
+from numba.cuda.core import ir_utils
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.imputils import RefType, iternext_impl
 from numba.cuda.cudadecl import registry as typing_registry
-from numba.cuda.cudadrv import nvvm
 from numba.cuda.cudaimpl import registry as lowering_registry
-from numba.cuda.dispatcher import CUDACache, CUDADispatcher
 from numba.cuda.extending import core_models, register_model, typeof_impl
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
-from numba.cuda import utils
 
-I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-
-#: Static shared memory ptxas of CUDA 13 accepts, in bytes, by compute capability.
-SHARED_LIMITS = {(9, 0): 232448, (10, 0): 232448, (10, 3): 232448}
-SHARED_LIMIT_DEFAULT = 49152
-
-
-def compute_capability() -> tuple[int, int]:
-    """Return the (major, minor) that the function under compilation is for."""
-    flags = targetconfig.ConfigStack.top_or_none()
-    return tuple(flags.compute_capability[:2]) if flags is not None else (9, 0)
-
-
-def require_tma(what: str) -> None:
-    """Raise unless the target of this compilation has a Tensor Memory Accelerator."""
-    major, minor = compute_capability()
-    if major < 9:
-        raise TypingError(
-            f"{what} needs compute capability 9.0 (Hopper) or newer; this kernel is compiled for "
-            f"{major}.{minor}, which has no Tensor Memory Accelerator"
-        )
-
-
-# ---------------------------------------------------------------- functions in kernels
-
-
-def instruction_function(
-    function: Callable[..., Any],
-    typer: Callable[..., Signature | None],
-    lower: Callable[..., Any],
-) -> None:
-    """Give `function` a meaning in kernels: `typer(*types)` types a call, `lower` emits it.
-
-    `typer` has the parameters of `function` and returns a signature over the arguments that were
-    given, or raises a TypingError. `lower(context, builder, sig, args)` returns the value.
-    """
-    parameters = utils.pysignature(function)
-
-    class Template(AbstractTemplate):
-        key = function
-        prefer_literal = True
-
-        def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
-            try:
-                bound = parameters.bind(*args, **kws)
-            except TypeError as error:
-                raise TypingError(f"{function.__name__}: {error}") from None
-            result = typer(*bound.args, **bound.kwargs)
-            if result is None:
-                return None
-            names = list(parameters.parameters)[: len(result.args)]
-            folded = parameters.replace(parameters=[parameters.parameters[n] for n in names])
-            return result.replace(pysig=folded)
-
-    Template.__name__ = f"{function.__name__}_template"
-    typing_registry.register(Template)
-    typing_registry.register_global(function, types.Function(Template))
-    lowering_registry.lower(function, types.VarArg(types.Any))(lower)
-
-
-class _Body:
-    """A plain Python function, compiled per argument types and always inlined by LLVM."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.parameters = utils.pysignature(function)
-        # The Numba type of a dispatcher refers to it weakly, so it is kept here.
-        self.dispatcher = cuda.jit(device=True, forceinline=True)(function)
-        self.type = types.Dispatcher(self.dispatcher)
-
-    def signature(self, context: Any, args: Any, kws: Any) -> Signature | None:
-        sig = self.type.get_call_type(context, args, kws)
-        return sig.replace(pysig=self.parameters) if sig is not None else None
-
-    def call(self, context: Any, builder: Any, sig: Signature, args: Any) -> Any:
-        resolved = self.type.get_call_type(context.typing_context, sig.args, {})
-        function = context.get_function(self.type, resolved)
-        context.add_linking_libs(getattr(function, "libs", ()))
-        cast = [context.cast(builder, a, f, t) for a, f, t in zip(args, sig.args, resolved.args)]
-        return function(builder, cast)
-
-
-#: What `device_function` compiled, for lowerings that call it.
-BODIES: dict[Callable[..., Any], _Body] = {}
-
-
-def device_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let kernels call the plain Python `function`; its body is compiled and always inlined."""
-    body = BODIES[function] = _Body(function)
-
-    class Template(AbstractTemplate):
-        key = function
-
-        def generic(self, args: Any, kws: Any) -> Any:
-            return body.signature(self.context, args, kws)
-
-    typing_registry.register(Template)
-    typing_registry.register_global(function, types.Function(Template))
-    lowering_registry.lower(function, types.VarArg(types.Any))(body.call)
-    return function
-
-
-# ------------------------------------------------------------------ objects in kernels
+from numba_tma._compiler.functions import Body
 
 
 class ObjectType(types.Type):
@@ -281,7 +165,7 @@ def device_class(
             if isinstance(member, FunctionType) and not name.startswith("__"):
                 description.methods[name] = _PythonMethod(cls, name, member)
             elif isinstance(member, property):
-                description.properties[name] = _Body(member.fget)
+                description.properties[name] = Body(member.fget)
         if dataclasses.fields(cls):
             _register_constructor(cls, description)
         return cls
@@ -294,6 +178,11 @@ def constant_class(cls: type) -> type:
     _DESCRIPTIONS[cls] = _Description(("value",), {}, {}, False, ObjectType)
     typeof_impl.register(cls)(lambda value, context: ObjectType(cls, (value,)))
     return cls
+
+
+def is_constant(value: Any) -> bool:
+    """Return whether `value` is a host object that kernels use as a compile-time value."""
+    return type(value) in _DESCRIPTIONS and _DESCRIPTIONS[type(value)].static == ("value",)
 
 
 @lowering_registry.lower_constant(ObjectType)
@@ -433,7 +322,7 @@ class NativeMethod:
 class _PythonMethod:
     def __init__(self, cls: type, name: str, function: Any) -> None:
         self.key = (cls, name)
-        self.body = _Body(function)
+        self.body = Body(function)
         self.lower = self.body.call
         lowering_registry.lower(self.key, types.VarArg(types.Any))(self.lower)
 
@@ -553,86 +442,3 @@ def _keep_set_item(
 
 for _statement in ir_utils.ir.setitem_types:
     ir_utils.remove_dead_extensions[_statement] = _keep_set_item
-
-
-# ------------------------------------------------------------------- kernel parameters
-
-
-class _GridConstant(ir.values.ArgumentAttributes):  # type: ignore[misc]
-    """Parameter attributes of a tensor map; they hold only once the function is a kernel."""
-
-    is_kernel = False
-    typed = False
-
-    def _to_list(self, typ: Any) -> list[str]:
-        if not self.is_kernel:
-            return []
-        # libNVVM speaks LLVM 7 below compute capability 10.0, where byval has no type.
-        return [f"byval({typ.pointee})" if self.typed else "byval", "align 64"]
-
-
-def grid_constant(argument: Any) -> Any:
-    """Pass `argument` (a pointer) by value in ``__grid_constant__`` space if this is a kernel."""
-    if isinstance(argument, ir.Argument):
-        attributes = _GridConstant()
-        attributes.typed = compute_capability() >= (10, 0)
-        argument.attributes = attributes
-    return argument
-
-
-def _finish_kernel(function: Any) -> None:
-    """Annotate a kernel's tensor maps, and hold it to the shared memory the device has."""
-    positions = []
-    for position, argument in enumerate(function.args, 1):
-        if isinstance(argument.attributes, _GridConstant):
-            argument.attributes.is_kernel = True
-            positions.append(ir.Constant(I32, position))
-    if positions:
-        module = function.module
-        annotation = module.add_metadata(
-            (function, ir.MetaDataString(module, "grid_constant"), module.add_metadata(positions))
-        )
-        cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(annotation)
-
-
-_set_cuda_kernel = nvvm.set_cuda_kernel
-
-
-def _set_cuda_kernel_and_finish(function: Any) -> None:
-    _set_cuda_kernel(function)
-    _finish_kernel(function)
-
-
-nvvm.set_cuda_kernel = _set_cuda_kernel_and_finish
-
-
-# ------------------------------------------------------------------------ shared memory
-
-
-def shared_limit() -> int:
-    """Return the bytes of static shared memory a block may have on the target."""
-    return SHARED_LIMITS.get(compute_capability(), SHARED_LIMIT_DEFAULT)
-
-
-def check_shared_size(what: str, parts: dict[str, int]) -> None:
-    """Raise a TypingError with the sum if `parts` (bytes by name) exceed the shared memory."""
-    total, limit = sum(parts.values()), shared_limit()
-    if total > limit:
-        terms = " + ".join(f"{n:,} B ({name})" for name, n in parts.items())
-        raise TypingError(
-            f"{what} needs {terms} = {total:,} B of shared memory, but a block has {limit:,} B on "
-            f"compute capability {'.'.join(map(str, compute_capability()))}: use fewer stages or "
-            "smaller tiles"
-        )
-
-
-def allocate_shared(builder: Any, nbytes: int, alignment: int) -> Any:
-    """Return the shared-memory address (i32) of a new static allocation of this function."""
-    # NVVM links a kernel's functions into one module: the name must be theirs alone, without dots.
-    owner = hashlib.sha256(builder.function.name.encode()).hexdigest()[:8]
-    mine = sum(g.name.startswith("numba_tma_shared") for g in builder.module.global_values)
-    name = f"numba_tma_shared_{owner}_{mine}"
-    variable = ir.GlobalVariable(builder.module, ir.ArrayType(I8, nbytes), name, 3)
-    variable.align = alignment
-    variable.initializer = ir.Constant(variable.type.pointee, ir.Undefined)
-    return builder.ptrtoint(variable, I32)

@@ -1,0 +1,80 @@
+"""Every touch point with numba-cuda's compiler: the one layer a second backend has to replace.
+
+It offers these things, and the rest of the library is written in them:
+
+- `functions`: a plain ``def`` becomes an instruction of a kernel, or is compiled and inlined;
+- `objects`: a dataclass becomes an object that a kernel can hold, by value or by reference;
+- `kernels`: tensor-map parameters in ``__grid_constant__`` space, shared memory, launches;
+- `cache`: what the key of a kernel cached on disk has to take in.
+
+In the simulator nothing of this runs: the same functions and classes are ordinary Python there.
+"""
+
+from numba.cuda.core.errors import TypingError
+from numba.cuda.cudadecl import registry as typing_registry
+from numba.cuda.cudaimpl import registry as lowering_registry
+from numba.cuda.extending import core_models, register_model, typeof_impl
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+
+from numba_tma._compiler import cache as cache
+from numba_tma._compiler.functions import (
+    BODIES,
+    compute_capability,
+    device_function,
+    instruction_function,
+    require_tma,
+)
+from numba_tma._compiler.kernels import (
+    I8,
+    I32,
+    I64,
+    allocate_shared,
+    check_shared_size,
+    grid_constant,
+)
+from numba_tma._compiler.objects import (
+    NativeMethod,
+    ObjectType,
+    constant_class,
+    describe,
+    device_class,
+    get_field,
+    make_object,
+    native_method,
+    set_field,
+    static_of,
+)
+
+__all__ = [
+    "BODIES",
+    "I32",
+    "I64",
+    "I8",
+    "AbstractTemplate",
+    "AttributeTemplate",
+    "NativeMethod",
+    "ObjectType",
+    "TypingError",
+    "allocate_shared",
+    "cache",
+    "check_shared_size",
+    "compute_capability",
+    "constant_class",
+    "core_models",
+    "describe",
+    "device_class",
+    "device_function",
+    "get_field",
+    "grid_constant",
+    "instruction_function",
+    "lowering_registry",
+    "make_object",
+    "native_method",
+    "register_model",
+    "require_tma",
+    "set_field",
+    "signature",
+    "static_of",
+    "typeof_impl",
+    "typing_registry",
+]

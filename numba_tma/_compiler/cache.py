@@ -1,0 +1,74 @@
+"""Kernels cached on disk: numba-cuda's key knows the kernel's bytecode, but not what it captures.
+
+Two kernels that differ only in the `TilePipeline` they take from their globals have the same
+bytecode. For kernels that use this library the key therefore also takes in every captured object,
+the library's version, and the compiler options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from numba.cuda.dispatcher import CUDACache, CUDADispatcher
+
+from numba_tma._compiler.objects import is_constant
+
+_OPTIONS = ("debug", "opt", "lineinfo", "fastmath", "max_registers", "launch_bounds", "forceinline")
+
+
+def captured(function: FunctionType, seen: set[Any] | None = None) -> Iterator[str]:
+    """Yield a text for each compile-time object that `function` or its helpers can reach."""
+    seen = set() if seen is None else seen
+    if function in seen:
+        return
+    seen.add(function)
+    names = set(_names(function.__code__))
+    values = {n: function.__globals__[n] for n in names if n in function.__globals__}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        values[name] = cell.cell_contents
+    for name, value in sorted(values.items()):
+        if isinstance(value, ModuleType):
+            members = {f"{name}.{n}": vars(value)[n] for n in names if n in vars(value)}
+        else:
+            members = {name: value}
+        for path, member in sorted(members.items()):
+            if is_constant(member):
+                yield f"{path}={member!r}"
+            elif isinstance(member, CUDADispatcher):
+                yield from captured(member.py_func, seen)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _uses_library(signature: Any) -> bool:
+    return any(type(a).__module__.startswith("numba_tma.") for a in signature)
+
+
+_index_key = CUDACache._index_key
+_enable_caching = CUDADispatcher.enable_caching
+
+
+def _index_key_with_captures(self: Any, sig: Any, codegen: Any) -> tuple[Any, ...]:
+    key = _index_key(self, sig, codegen)
+    objects = tuple(captured(self._py_func))
+    if not objects and not _uses_library(sig):
+        return key
+    from numba_tma import __version__
+
+    return (*key, ("numba_tma", __version__, getattr(self, "options", None), objects))
+
+
+def _enable_caching_with_options(self: Any) -> None:
+    _enable_caching(self)
+    self._cache.options = tuple((o, repr(self.targetoptions.get(o))) for o in _OPTIONS)
+
+
+CUDACache._index_key = _index_key_with_captures
+CUDADispatcher.enable_caching = _enable_caching_with_options

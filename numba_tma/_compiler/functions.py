@@ -1,0 +1,106 @@
+"""Functions in kernels: instructions that lower themselves, and Python bodies that are inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import cuda
+from numba.core import types
+from numba.cuda import utils
+from numba.cuda.core import targetconfig
+from numba.cuda.core.errors import TypingError
+from numba.cuda.cudadecl import registry as typing_registry
+from numba.cuda.cudaimpl import registry as lowering_registry
+from numba.cuda.typing.templates import AbstractTemplate, Signature
+
+
+def compute_capability() -> tuple[int, int]:
+    """Return the (major, minor) that the function under compilation is for."""
+    flags = targetconfig.ConfigStack.top_or_none()
+    return tuple(flags.compute_capability[:2]) if flags is not None else (9, 0)
+
+
+def require_tma(what: str) -> None:
+    """Raise unless the target of this compilation has a Tensor Memory Accelerator."""
+    major, minor = compute_capability()
+    if major < 9:
+        raise TypingError(
+            f"{what} needs compute capability 9.0 (Hopper) or newer; this kernel is compiled for "
+            f"{major}.{minor}, which has no Tensor Memory Accelerator"
+        )
+
+
+def instruction_function(
+    function: Callable[..., Any],
+    typer: Callable[..., Signature | None],
+    lower: Callable[..., Any],
+) -> None:
+    """Give `function` a meaning in kernels: `typer(*types)` types a call, `lower` emits it.
+
+    `typer` has the parameters of `function` and returns a signature over the arguments that were
+    given, or raises a TypingError. `lower(context, builder, sig, args)` returns the value.
+    """
+    parameters = utils.pysignature(function)
+
+    class Template(AbstractTemplate):
+        key = function
+        prefer_literal = True
+
+        def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
+            try:
+                bound = parameters.bind(*args, **kws)
+            except TypeError as error:
+                raise TypingError(f"{function.__name__}: {error}") from None
+            result = typer(*bound.args, **bound.kwargs)
+            if result is None:
+                return None
+            names = list(parameters.parameters)[: len(result.args)]
+            folded = parameters.replace(parameters=[parameters.parameters[n] for n in names])
+            return result.replace(pysig=folded)
+
+    Template.__name__ = f"{function.__name__}_template"
+    typing_registry.register(Template)
+    typing_registry.register_global(function, types.Function(Template))
+    lowering_registry.lower(function, types.VarArg(types.Any))(lower)
+
+
+class Body:
+    """A plain Python function, compiled per argument types and always inlined by LLVM."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.parameters = utils.pysignature(function)
+        # The Numba type of a dispatcher refers to it weakly, so it is kept here.
+        self.dispatcher = cuda.jit(device=True, forceinline=True)(function)
+        self.type = types.Dispatcher(self.dispatcher)
+
+    def signature(self, context: Any, args: Any, kws: Any) -> Signature | None:
+        sig = self.type.get_call_type(context, args, kws)
+        return sig.replace(pysig=self.parameters) if sig is not None else None
+
+    def call(self, context: Any, builder: Any, sig: Signature, args: Any) -> Any:
+        resolved = self.type.get_call_type(context.typing_context, sig.args, {})
+        function = context.get_function(self.type, resolved)
+        context.add_linking_libs(getattr(function, "libs", ()))
+        cast = [context.cast(builder, a, f, t) for a, f, t in zip(args, sig.args, resolved.args)]
+        return function(builder, cast)
+
+
+#: What `device_function` compiled, for lowerings that call it.
+BODIES: dict[Callable[..., Any], Body] = {}
+
+
+def device_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let kernels call the plain Python `function`; its body is compiled and always inlined."""
+    body = BODIES[function] = Body(function)
+
+    class Template(AbstractTemplate):
+        key = function
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            return body.signature(self.context, args, kws)
+
+    typing_registry.register(Template)
+    typing_registry.register_global(function, types.Function(Template))
+    lowering_registry.lower(function, types.VarArg(types.Any))(body.call)
+    return function

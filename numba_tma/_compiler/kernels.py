@@ -1,0 +1,188 @@
+"""Kernels as a whole: tensor-map parameters, static shared memory, what a launch must satisfy."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding
+from llvmlite import ir
+from numba.cuda import cgutils
+from numba.cuda.core.errors import TypingError
+from numba.cuda.cudadrv import nvvm
+from numba.cuda.dispatcher import _Kernel
+
+from numba_tma._compiler.functions import compute_capability
+
+I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+#: Static shared memory ptxas of CUDA 13 accepts, in bytes, by compute capability.
+SHARED_LIMITS = {(9, 0): 232448, (10, 0): 232448, (10, 3): 232448}
+SHARED_LIMIT_DEFAULT = 49152
+
+
+class _GridConstant(ir.values.ArgumentAttributes):  # type: ignore[misc]
+    """Parameter attributes of a tensor map; they hold only once the function is a kernel."""
+
+    is_kernel = False
+    typed = False
+
+    def _to_list(self, typ: Any) -> list[str]:
+        if not self.is_kernel:
+            return []
+        # libNVVM speaks LLVM 7 below compute capability 10.0, where byval has no type.
+        return [f"byval({typ.pointee})" if self.typed else "byval", "align 64"]
+
+
+def grid_constant(argument: Any) -> Any:
+    """Pass `argument` (a pointer) by value in ``__grid_constant__`` space if this is a kernel."""
+    if isinstance(argument, ir.Argument):
+        attributes = _GridConstant()
+        attributes.typed = compute_capability() >= (10, 0)
+        argument.attributes = attributes
+    return argument
+
+
+def _annotate_tensor_maps(function: Any) -> None:
+    positions = []
+    for position, argument in enumerate(function.args, 1):
+        if isinstance(argument.attributes, _GridConstant):
+            argument.attributes.is_kernel = True
+            positions.append(ir.Constant(I32, position))
+    if positions:
+        module = function.module
+        annotation = module.add_metadata(
+            (function, ir.MetaDataString(module, "grid_constant"), module.add_metadata(positions))
+        )
+        cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(annotation)
+
+
+def _check_shared_sum(function: Any) -> None:
+    """Hold all shared memory of a kernel, the library's and the user's, to what a block has."""
+    variables = [g for g in function.module.global_values if _in_shared_memory(g)]
+    ours = [g for g in variables if hasattr(g, "limit")]
+    if ours:
+        parts = {}
+        for i, variable in enumerate(variables, 1):
+            what = getattr(variable, "what", "cuda.shared.array")
+            parts[f"{i}. {what}"] = _nbytes(variable)
+        _check_sum("the kernel", parts, ours[0].limit, ours[0].target)
+
+
+def _in_shared_memory(variable: Any) -> bool:
+    return isinstance(variable, ir.GlobalVariable) and variable.addrspace == nvvm.ADDRSPACE_SHARED
+
+
+def _nbytes(variable: Any) -> int:
+    layout = llvmlite.binding.create_target_data(nvvm.NVVM().data_layout)
+    return int(variable.type.pointee.get_abi_size(layout))
+
+
+_set_cuda_kernel = nvvm.set_cuda_kernel
+
+
+def _set_cuda_kernel_and_finish(function: Any) -> None:
+    _set_cuda_kernel(function)
+    _annotate_tensor_maps(function)
+    _check_shared_sum(function)
+
+
+nvvm.set_cuda_kernel = _set_cuda_kernel_and_finish
+
+
+def shared_limit() -> int:
+    """Return the bytes of static shared memory a block may have on the target."""
+    if toolkit_major() < 13:
+        return SHARED_LIMIT_DEFAULT
+    return SHARED_LIMITS.get(compute_capability(), SHARED_LIMIT_DEFAULT)
+
+
+def check_shared_size(what: str, parts: dict[str, int]) -> None:
+    """Raise a TypingError with the sum if `parts` (bytes by name) exceed the shared memory."""
+    _check_sum(what, parts, shared_limit(), compute_capability())
+
+
+def _check_sum(what: str, parts: dict[str, int], limit: int, target: tuple[int, int]) -> None:
+    total = sum(parts.values())
+    if total <= limit:
+        return
+    terms = " + ".join(f"{n:,} B ({name})" for name, n in parts.items())
+    raise TypingError(
+        f"{what} needs {terms} = {total:,} B of shared memory, but a block has {limit:,} B on "
+        f"compute capability {target[0]}.{target[1]}{_old_toolkit(target)}: use fewer stages or "
+        "smaller tiles"
+    )
+
+
+def _old_toolkit(target: tuple[int, int]) -> str:
+    if toolkit_major() >= 13 or target not in SHARED_LIMITS:
+        return ""
+    return (
+        f" with CUDA {toolkit_major()}, whose ptxas refuses more than 48 KiB of static shared "
+        f"memory (CUDA 13 allows {SHARED_LIMITS[target]:,} B: install numba-cuda[cu13])"
+    )
+
+
+@functools.cache
+def toolkit_major() -> int:
+    """Return the major version of the CUDA toolkit that links kernels, whose ptxas decides."""
+    from cuda.bindings import nvjitlink
+
+    return int(nvjitlink.version()[0])
+
+
+def allocate_shared(builder: Any, nbytes: int, alignment: int, what: str) -> Any:
+    """Return the shared-memory address (i32) of a new static allocation of this function."""
+    # NVVM links a kernel's functions into one module: the name must be theirs alone, without dots.
+    owner = hashlib.sha256(builder.function.name.encode()).hexdigest()[:8]
+    mine = sum(g.name.startswith("numba_tma_") for g in builder.module.global_values)
+    name = f"numba_tma_{'ring' if what.startswith('TilePipeline') else 'shared'}_{owner}_{mine}"
+    variable = ir.GlobalVariable(
+        builder.module, ir.ArrayType(I8, nbytes), name, nvvm.ADDRSPACE_SHARED
+    )
+    variable.align = alignment
+    variable.initializer = ir.Constant(variable.type.pointee, ir.Undefined)
+    variable.what, variable.limit = what, shared_limit()
+    variable.target = compute_capability()
+    return builder.ptrtoint(variable, I32)
+
+
+# ---------------------------------------------------------------------------- launches
+
+
+def _check_block(launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any) -> Any:
+    """Launch a kernel that holds a pipeline, if its block has a producer and consumers."""
+    x, y, z = blockdim
+    if y != 1 or z != 1 or x < 64 or x % 32:
+        raise ValueError(
+            f"block {tuple(blockdim)}: a kernel with a TilePipeline has one-dimensional blocks of "
+            "whole warps, the last of which produces and the others consume: use 64, 96, 128, ... "
+            "threads"
+        )
+    return launch(args, griddim, blockdim, *rest)
+
+
+def _check_launches(kernel: Any) -> None:
+    if "numba_tma_ring_" in kernel._codelibrary.get_asm_str():
+        kernel.launch = functools.partial(_check_block, kernel.launch)
+
+
+_init, _rebuild = _Kernel.__init__, _Kernel._rebuild.__func__
+
+
+@functools.wraps(_init)
+def _init_and_check(self: Any, *args: Any, **kwargs: Any) -> None:
+    _init(self, *args, **kwargs)
+    _check_launches(self)
+
+
+def _rebuild_and_check(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    kernel = _rebuild(cls, *args, **kwargs)
+    _check_launches(kernel)
+    return kernel
+
+
+_Kernel.__init__ = _init_and_check
+_Kernel._rebuild = classmethod(_rebuild_and_check)
