@@ -116,7 +116,7 @@ MUTANTS = {
          "block (0, 0, 0): warps 1-2 lanes 0-31", "exited: block (0, 0, 0): warp 0 lanes 1-31"],
         (),
     ),
-    "never armed": (sim.Deadlock, ["full[0] of Ring", "1 of 1 arrivals pending, 512 bytes too"], ()),
+    "never armed": (sim.Deadlock, ["full[0] of Ring", "1 of 1 arrivals pending, 512 bytes"], ()),
     "one thread never releases": (
         sim.Deadlock,
         ["empty[0] of Ring is in phase 0 (parity 0): 1 of 64 arrivals pending, 0 bytes missing",

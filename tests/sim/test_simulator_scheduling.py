@@ -1,6 +1,5 @@
 """Threads taking turns: determinism, deadlocks, errors on their way to the host."""
 
-import _thread
 import random
 import signal
 import threading
@@ -176,9 +175,8 @@ def test_an_interrupt_ends_a_kernel_that_never_reaches_a_scheduling_point():
                 pass
         cuda.syncthreads()
 
-    timer = threading.Timer(0.3, _thread.interrupt_main, (signal.SIGINT,))
-    timer = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT))
     main = threading.main_thread().ident
+    timer = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         kernel[1, 8]()

@@ -1,0 +1,432 @@
+"""Pipelines, queues and shared tiles in the simulator: each form of loop, against NumPy."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numba import cuda
+
+import numba_tma as tma
+from numba_tma import dtypes, simulator
+from numba_tma.layout import Swizzle, Tile, reference_tile
+
+ROWS, COLUMNS = 4, 16
+TILE = Tile((ROWS, COLUMNS), "f32")
+
+
+def matrix(rows, columns=COLUMNS):
+    return np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
+
+
+def scale_kernel(stages, in_flight=0):
+    PIPE = tma.TilePipeline(stages, x=TILE)
+
+    @cuda.jit
+    def scale(x, y, factor, n_tiles):
+        pipe = PIPE.start()
+        first, step = cuda.blockIdx.x, cuda.gridDim.x
+        if pipe.is_producer():
+            for tile, stage in pipe.produce(first, n_tiles, step):
+                x.load(stage.x, (tile * ROWS, 0), stage.barrier)
+        elif pipe.is_consumer():
+            for tile, stage in pipe.consume(first, n_tiles, step, in_flight):
+                for i in range(cuda.threadIdx.x, TILE.size, pipe.num_consumers()):
+                    stage.x[i // COLUMNS, i % COLUMNS] *= factor
+                pipe.store(y, stage.x, (tile * ROWS, 0))
+            pipe.release_pending()
+
+    return scale
+
+
+def check_scale(kernel, rows=29, grid=1, threads=64, seed=0):
+    simulator.seed(seed)
+    x = matrix(rows)
+    y = np.full_like(x, np.nan)
+    tiles = -(-rows // ROWS)
+    kernel[grid, threads](tma.tensor_map(x, TILE), tma.tensor_map(y, TILE), 2.0, tiles)
+    np.testing.assert_array_equal(y, 2 * x)
+
+
+# ------------------------------------------------------------------------------- loops
+
+
+@pytest.mark.parametrize("stages", range(1, 9))
+def test_scale_with_any_number_of_stages(stages):
+    for seed in range(2):
+        check_scale(scale_kernel(stages), seed=seed)
+
+
+@pytest.mark.parametrize("grid", [1, 3, 11])
+@pytest.mark.parametrize("rows", [1, 4, 5, 37])
+def test_scale_with_more_and_fewer_tiles_than_stages_and_blocks(rows, grid):
+    check_scale(scale_kernel(3), rows, grid)
+
+
+@pytest.mark.parametrize("threads", [64, 96, 160])
+def test_scale_with_any_number_of_consumer_warps(threads):
+    for seed in range(2):
+        check_scale(scale_kernel(2), threads=threads, seed=seed)
+
+
+def test_scale_under_many_seeds():
+    kernel = scale_kernel(2)
+    for seed in range(20):
+        check_scale(kernel, seed=seed)
+
+
+@pytest.mark.parametrize(("stages", "in_flight"), [(2, 1), (3, 1), (3, 2), (8, 7)])
+def test_scale_with_stages_in_flight(stages, in_flight):
+    kernel = scale_kernel(stages, in_flight)
+    for seed in range(5):
+        check_scale(kernel, rows=41, seed=seed)
+
+
+@pytest.mark.parametrize("in_flight", [0, 1, 2])
+def test_a_stage_is_handed_back_that_many_tiles_later(in_flight):
+    with simulator.record() as trace:
+        check_scale(scale_kernel(4, in_flight), rows=41)
+    waited = released = 0
+    for event in trace.events:
+        if event.thread == (0, 0, 0) and event.kind == "wait" and event.label.startswith("full"):
+            assert released == max(0, waited - in_flight)
+            waited += 1
+        elif event.thread == (0, 0, 0) and event.kind == "release":
+            assert event.label.startswith(f"empty[{released % 4}]")
+            released += 1
+    assert (waited, released) == (11, 11)
+
+
+def test_the_state_walks_round_and_flips_its_phase():
+    state = tma.PipelineState(3)
+    seen = []
+    for _ in range(7):
+        seen.append((state.index, state.phase, state.count))
+        state.step()
+    assert seen == [(0, 0, 0), (1, 0, 1), (2, 0, 2), (0, 1, 3), (1, 1, 4), (2, 1, 5), (0, 0, 6)]
+    single = tma.PipelineState(1, 0, 1)
+    single.step()
+    assert (single.index, single.phase) == (0, 0)
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_nested_persistent_loops_carry_the_state_on(stages):
+    PIPE = tma.TilePipeline(stages, x=TILE)
+
+    @cuda.jit
+    def sum_groups(x, out, groups, length):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for group in range(groups):
+                for k, stage in pipe.produce(group * length, (group + 1) * length):
+                    x.load(stage.x, (k * ROWS, 0), stage.barrier)
+        else:
+            thread = cuda.threadIdx.x
+            for group in range(groups):
+                total = 0.0
+                for _, stage in pipe.consume(0, length):
+                    for j in range(2):
+                        total += stage.x[(thread + 32 * j) // COLUMNS, thread % COLUMNS]
+                out[group, thread] = total
+
+    groups, length = 5, 4
+    x = np.arange(groups * length * TILE.size, dtype=np.float32).reshape(-1, COLUMNS)
+    out = np.zeros((groups, 32), np.float32)
+    sum_groups[1, 64](tma.tensor_map(x, TILE), out, groups, length)
+    want = x.reshape(groups, length, 2, 32).sum(axis=(1, 2))
+    np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_the_next_loop_hands_back_what_a_break_left(stages, in_flight):
+    PIPE = tma.TilePipeline(stages, x=TILE)
+
+    @cuda.jit
+    def first_tiles(x, y, groups, length, taken):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for group in range(groups):
+                for k, stage in pipe.produce(group * length, group * length + taken):
+                    x.load(stage.x, (k * ROWS, 0), stage.barrier)
+        else:
+            for group in range(groups):
+                for k, stage in pipe.consume(0, length, in_flight=in_flight):
+                    at = ((group * length + k) * ROWS, 0)
+                    pipe.store(y, stage.x, at, written=False)
+                    if k == taken - 1:
+                        break
+            pipe.close()
+
+    groups, length, taken = 4, 5, 3
+    x = matrix(groups * length * ROWS)
+    want = np.zeros_like(x)
+    for group in range(groups):
+        rows = slice(group * length * ROWS, (group * length + taken) * ROWS)
+        want[rows] = x[rows]
+    for seed in range(4):
+        simulator.seed(seed)
+        y = np.zeros_like(x)
+        maps = tma.tensor_map(x, TILE), tma.tensor_map(y, TILE)
+        first_tiles[1, 64](*maps, groups, length, taken)
+        np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_the_explicit_form(stages):
+    PIPE = tma.TilePipeline(stages, x=TILE)
+
+    @cuda.jit
+    def scale(x, y, factor, n_tiles):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            if tma.elect_sync():
+                for tile in range(n_tiles):
+                    stage = pipe.producer.acquire()
+                    x.load(stage.x, (tile * ROWS, 0), stage.barrier)
+                    pipe.producer.commit()
+                pipe.producer.tail()
+        else:
+            for tile in range(n_tiles):
+                stage = pipe.consumer.wait()
+                for i in range(cuda.threadIdx.x, TILE.size, pipe.num_consumers()):
+                    stage.x[i // COLUMNS, i % COLUMNS] *= factor
+                pipe.store(y, stage.x, (tile * ROWS, 0))
+                pipe.consumer.release()
+
+    with simulator.record() as trace:
+        check_scale(scale, threads=96)
+    # tail: the producing thread outlives the last release of every stage it filled.
+    order = [(event.kind, event.thread) for event in trace.events]
+    last_empty = max(i for i, (kind, _) in enumerate(order) if kind == "empty")
+    assert order.index(("exit", (64, 0, 0))) > last_empty
+    assert sum(kind == "empty" for kind, _ in order) == 8
+
+
+@pytest.mark.parametrize(("tiles", "grid", "stages"), [(7, 1, 2), (7, 3, 2), (2, 5, 4), (0, 2, 1)])
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_a_queue_hands_out_every_tile_once(tiles, grid, stages, in_flight):
+    in_flight = min(in_flight, stages - 1)
+    PIPE = tma.TilePipeline(stages, x=TILE)
+
+    @cuda.jit
+    def copy(x, y, counter, n_tiles, drawn):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for tile, stage in pipe.produce_from(tma.TileQueue(counter, n_tiles)):
+                drawn[tile] += 1
+                x.load(stage.x, (tile * ROWS, 0), stage.barrier)
+        else:
+            for tile, stage in pipe.consume_from(in_flight):
+                pipe.store(y, stage.x, (tile * ROWS, 0), written=False)
+            pipe.release_pending()
+
+    x = matrix(max(1, tiles * ROWS - 1))
+    counter = np.zeros(1, np.uint32)
+    for seed in range(2):  # the second launch needs the counter back at 0
+        simulator.seed(seed)
+        y = np.zeros_like(x)
+        drawn = np.zeros(tiles, np.int64)
+        maps = tma.tensor_map(x, TILE), tma.tensor_map(y, TILE)
+        copy[grid, 64](*maps, counter, tiles, drawn)
+        assert (drawn == 1).all() and counter[0] == 0
+        if tiles:
+            np.testing.assert_array_equal(y, x)
+
+
+def test_two_pipelines_in_one_kernel():
+    PIPE = tma.TilePipeline(2, x=TILE)
+
+    @cuda.jit
+    def add(x, y, out, n_tiles):
+        left, right = PIPE.start(), PIPE.start()
+        if left.is_producer():
+            for (tile, a), (_, b) in zip(left.produce(0, n_tiles), right.produce(0, n_tiles)):
+                x.load(a.x, (tile * ROWS, 0), a.barrier)
+                y.load(b.x, (tile * ROWS, 0), b.barrier)
+        else:
+            for tile, a in left.consume(0, n_tiles):
+                b = right.consumer.wait()
+                for i in range(cuda.threadIdx.x, TILE.size, left.num_consumers()):
+                    at = (i // COLUMNS, i % COLUMNS)
+                    a.x[at] += b.x[at]
+                right.consumer.release()
+                left.store(out, a.x, (tile * ROWS, 0))
+
+    x, y = matrix(19), matrix(19)[::-1].copy()
+    for seed in range(3):
+        simulator.seed(seed)
+        out = np.zeros_like(x)
+        add[1, 64](*(tma.tensor_map(array, TILE) for array in (x, y, out)), 5)
+        np.testing.assert_array_equal(out, x + y)
+
+
+def test_tiles_of_several_types_share_a_stage_and_its_barrier():
+    BITS, WIDE = Tile((3, 16), "u8"), Tile((8, 32), "bf16", Swizzle.B64)
+    PIPE = tma.TilePipeline(3, bits=BITS, x=TILE, wide=WIDE)
+
+    @cuda.jit
+    def gather(bits, x, wide, out, n_tiles):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for t, stage in pipe.produce(0, n_tiles):
+                bits.load(stage.bits, (3 * t, 0), stage.barrier)
+                x.load(stage.x, (ROWS * t, 0), stage.barrier)
+                wide.load(stage.wide, (8 * t, 0), stage.barrier)
+        else:
+            i, j = cuda.threadIdx.x // 16, cuda.threadIdx.x % 16
+            for t, stage in pipe.consume(0, n_tiles):
+                total = float(stage.bits[i, j]) + stage.x[i, j]
+                out[t, i, j] = total + stage.wide[4 * i, 2 * j]
+
+    n = 5
+    bits = np.arange(3 * n * 16, dtype=np.uint8).reshape(-1, 16)
+    x, wide = matrix(ROWS * n), matrix(8 * n, 32).astype(ml_dtypes.bfloat16)
+    out = np.zeros((n, 2, 16))
+    gather[1, 64](
+        tma.tensor_map(bits, BITS), tma.tensor_map(x, TILE), tma.tensor_map(wide, WIDE), out, n
+    )
+    want = bits.reshape(n, 3, 16)[:, :2].astype(np.float64) + x.reshape(n, ROWS, 16)[:, :2]
+    want += wide.reshape(n, 8, 32)[:, :5:4, ::2].astype(np.float64)
+    np.testing.assert_allclose(out, want, rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------- tiles
+
+
+CASES = [
+    pytest.param(name, swizzle, id=f"{name}-{swizzle.name}")
+    for name in dtypes.names
+    for swizzle in Swizzle
+]
+
+
+def tile_of(name, swizzle):
+    """Return a tile of 10 rows, whose swizzle pattern wraps round for every item size."""
+    dtype = dtypes.as_dtype(name)
+    return Tile((10, max(swizzle.span, 32) // dtype.itemsize), dtype, swizzle)
+
+
+def any_bits(tile, seed=0):
+    bits = np.random.default_rng(seed).integers(0, 256, tile.nbytes, np.uint8)
+    array = bits.view(tile.dtype.numpy).reshape(tile.shape)
+    with np.errstate(invalid="ignore"):
+        array[~np.isfinite(array.astype(tile.dtype.compute))] = 1
+    return array
+
+
+def as_loaded(array, tile):
+    """Return what a load puts at `Tile.offset` of each element, in the type kernels read."""
+    image = reference_tile(array, tile, (0,) * tile.ndim)
+    offsets = tile.offset(*np.indices(tile.shape))
+    at = offsets[..., None] + np.arange(tile.itemsize)
+    stored = image.view(np.uint8).reshape(-1)[at].copy().view(tile.dtype.numpy)[..., 0]
+    return stored.astype(tile.dtype.compute)
+
+
+def one_tile_kernel(tile, body):
+    """Return a kernel that loads `tile`, calls body(source, target, out), and stores target."""
+
+    @cuda.jit
+    def kernel(x, y, out):
+        source, target = tma.shared_tile(tile), tma.shared_tile(tile)
+        full = tma.shared_barrier()
+        if cuda.threadIdx.x == 0:
+            full.init(1)
+            tma.fence_mbarrier_init()
+            full.arrive_expect_tx(tile.nbytes)
+            x.load(source, (0,) * tile.ndim, full)
+        cuda.syncthreads()
+        full.wait(0)
+        body(source, target, out)
+        tma.fence_proxy_async()
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            y.store(target, (0,) * tile.ndim)
+            tma.ptx.cp_async_bulk_commit_group()
+            tma.ptx.cp_async_bulk_wait_group_read(0)
+
+    return kernel
+
+
+def run_one_tile(tile, array, body, out):
+    y = np.zeros_like(array)
+    maps = (tma.tensor_map(a, tile, dtype=tile.dtype.name) for a in (array, y))
+    one_tile_kernel(tile, body)[1, 32](*maps, out)
+    return y
+
+
+@pytest.mark.parametrize(("name", "swizzle"), CASES)
+def test_elements_go_through_the_swizzle(name, swizzle):
+    tile = tile_of(name, swizzle)
+    columns = tile.shape[1]
+    written = (np.arange(tile.size) % 16).reshape(tile.shape).astype(tile.dtype.compute)
+
+    def body(source, target, out):
+        for i in range(cuda.threadIdx.x, tile.size, 32):
+            at = (i // columns, i % columns)
+            out[at] = source[at]
+            target[at] = written[at]
+
+    array = any_bits(tile)
+    out = np.zeros(tile.shape, tile.dtype.compute)
+    y = run_one_tile(tile, array, body, out)
+    np.testing.assert_array_equal(out, as_loaded(array, tile))
+    np.testing.assert_array_equal(y.astype(tile.dtype.compute), written)
+
+
+@pytest.mark.parametrize(("name", "swizzle"), CASES)
+def test_vectors_go_through_the_swizzle(name, swizzle):
+    tile = tile_of(name, swizzle)
+    lanes = 16 // tile.itemsize
+    per_row = tile.shape[1] // lanes
+
+    def body(source, target, out):
+        for i in range(cuda.threadIdx.x, tile.size // lanes, 32):
+            row, column = i // per_row, i % per_row * lanes
+            v = source.read_vector((row, column))
+            for k in range(lanes):
+                out[row, column + k] = v[k]
+            target.write_vector((row, column), v - v + 3)
+
+    array = any_bits(tile, seed=1)
+    out = np.zeros(tile.shape, tile.dtype.compute)
+    y = run_one_tile(tile, array, body, out)
+    np.testing.assert_array_equal(out, as_loaded(array, tile))
+    np.testing.assert_array_equal(y.astype(np.float64), np.full(tile.shape, 3.0))
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16", "e4m3", "e5m2"])
+def test_narrow_floats_are_rounded_to_nearest_even_when_written(name):
+    tile = Tile((32, 16), name)
+    rng = np.random.default_rng(2)
+    written = rng.standard_normal(tile.shape) * 2.0 ** rng.integers(-20, 17, tile.shape)
+    written = written.astype(np.float32)
+
+    def body(source, target, out):
+        for j in range(16):
+            target[cuda.threadIdx.x, j] = written[cuda.threadIdx.x, j]
+
+    y = run_one_tile(tile, any_bits(tile), body, None)
+    limit = float(ml_dtypes.finfo(tile.dtype.numpy).max)
+    kept = np.clip(written, -limit, limit) if tile.itemsize == 1 else written
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(y, kept.astype(tile.dtype.numpy))
+    if tile.itemsize == 1:
+        assert (np.abs(written) > limit).any() and np.isfinite(y.astype(np.float32)).all()
+
+
+def test_a_view_shows_the_same_bytes():
+    tile = Tile((4, 8, 16), "bf16")
+    flat, bits = Tile(512, "bf16"), Tile((4, 8, 16), "u16")
+
+    def body(source, target, out):
+        for i in range(cuda.threadIdx.x, 512, 32):
+            at = (i // 128, i // 16 % 8, i % 16)
+            assert source.view(flat)[i] == source[at]
+            out[at] = source.view(bits)[at]
+            target.view(bits)[at] = out[at] ^ 0x8000
+
+    array = any_bits(tile)
+    out = np.zeros(tile.shape, np.uint16)
+    y = run_one_tile(tile, array, body, out)
+    np.testing.assert_array_equal(out, array.view(np.uint16))
+    np.testing.assert_array_equal(y.view(np.uint16), array.view(np.uint16) ^ 0x8000)
