@@ -12,11 +12,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from numba_tma._environment import simulated
+from numba_tma._version import __version__
 from numba_tma.dtypes import DType
 from numba_tma.layout import Swizzle, Tile, reference_store, reference_tile, swizzle_index
 from numba_tma.tensor_map import TensorMap, tensor_map
 
-__version__ = "0.1.0"
 
 #: Where the names are that need Numba, which is imported only when one of them is used.
 _HOME = {

@@ -14,7 +14,7 @@ from numba_tma._shared_lowering import WRITES, shared_tile_type
 
 
 def _static_pipeline(typ: ObjectType) -> p.TilePipeline:
-    return typ.static_value("pipeline")  # type: ignore[no-any-return]
+    return typ.static_value("pipeline")
 
 
 # -------------------------------------------------------------------------- allocation
@@ -47,9 +47,7 @@ def _pipeline_types(value: p.TilePipeline) -> tuple[ObjectType, ObjectType, Obje
     u32 = types.uint32
     state = ObjectType(p.PipelineState, (value.num_stages,), (u32, u32, u32), True)
     producer = ObjectType(p.Producer, (value,), (u32, state, WRITES))
-    consumer = ObjectType(
-        p.Consumer, (value,), (u32, state, WRITES, u32, u32, types.boolean), True
-    )
+    consumer = ObjectType(p.Consumer, (value,), (u32, state, WRITES, u32, u32, types.boolean), True)
     return ObjectType(p.Pipeline, (), (producer, consumer)), producer, consumer
 
 
@@ -96,9 +94,7 @@ def _lower_tile(context: Any, builder: Any, typ: ObjectType, value: Any, name: s
     base = get_field(builder, typ, value, "base")
     index = get_field(builder, typ, value, "index")
     stride = builder.mul(index, ir.Constant(I32, p.tile_stride(tile)))
-    address = builder.add(
-        builder.add(base, ir.Constant(I32, pipeline.tile_offset(name))), stride
-    )
+    address = builder.add(builder.add(base, ir.Constant(I32, pipeline.tile_offset(name))), stride)
     writes = get_field(builder, typ, value, "writes")
     return compiler.make_object(context, builder, shared_tile_type(tile), [address, writes])
 
@@ -123,10 +119,10 @@ def _yields(stage: type) -> Any:
     return yields
 
 
-for iteration in (p.Produce, p.ProduceFrom):
-    compiler.describe(iteration).yields = _yields(p.ProducerStage)
-for iteration in (p.Consume, p.ConsumeFrom):
-    compiler.describe(iteration).yields = _yields(p.ConsumerStage)
+for producing in (p.Produce, p.ProduceFrom):
+    compiler.describe(producing).yields = _yields(p.ProducerStage)
+for consuming in (p.Consume, p.ConsumeFrom):
+    compiler.describe(consuming).yields = _yields(p.ConsumerStage)
 
 
 # ------------------------------------------------------------------------------ checks

@@ -42,9 +42,7 @@ def _type_shared_tile(tile: types.Type) -> Any:
 
 def _lower_shared_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     tile = sig.return_type.static[0]
-    address = compiler.allocate_shared(
-        builder, tile.nbytes, tile.alignment, f"shared_tile({tile})"
-    )
+    address = compiler.allocate_shared(builder, tile.nbytes, tile.alignment, f"shared_tile({tile})")
     writes = compiler.make_object(context, builder, WRITES, [ir.Constant(ir.IntType(1), 0)])
     return compiler.make_object(context, builder, sig.return_type, [address, writes])
 
@@ -159,7 +157,7 @@ def _is_tile(typ: types.Type) -> bool:
 
 
 @compiler.typing_registry.register_global(operator.getitem)
-class _GetItem(compiler.AbstractTemplate):  # type: ignore[misc]
+class _GetItem(compiler.AbstractTemplate):
     key = operator.getitem
 
     def generic(self, args: Any, kws: Any) -> Any:
@@ -170,7 +168,7 @@ class _GetItem(compiler.AbstractTemplate):  # type: ignore[misc]
 
 
 @compiler.typing_registry.register_global(operator.setitem)
-class _SetItem(compiler.AbstractTemplate):  # type: ignore[misc]
+class _SetItem(compiler.AbstractTemplate):
     key = operator.setitem
 
     def generic(self, args: Any, kws: Any) -> Any:
@@ -294,9 +292,7 @@ def _type_view(self: ObjectType, tile: types.Type) -> Any:
     return signature(shared_tile_type(other), self, tile)
 
 
-compiler.native_method(
-    SharedTile, "view", _type_view, lambda context, builder, sig, args: args[0]
-)
+compiler.native_method(SharedTile, "view", _type_view, lambda context, builder, sig, args: args[0])
 
 
 # --------------------------------------------------------------- the methods of a map

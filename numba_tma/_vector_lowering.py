@@ -13,7 +13,7 @@ from numba_tma import _compiler as compiler
 from numba_tma._compiler import NativeMethod, TypingError, signature
 
 
-class VectorType(types.Type):  # type: ignore[misc]
+class VectorType(types.Type):
     """The Numba type of a vector: `count` elements of `dtype`. In the simulator, a NumPy array."""
 
     def __init__(self, dtype: types.Type, count: int) -> None:
@@ -22,7 +22,7 @@ class VectorType(types.Type):  # type: ignore[misc]
 
 
 @compiler.register_model(VectorType)
-class _VectorModel(compiler.core_models.PrimitiveModel):  # type: ignore[misc]
+class _VectorModel(compiler.core_models.PrimitiveModel):
     def __init__(self, manager: Any, typ: VectorType) -> None:
         element = manager.lookup(typ.dtype).get_value_type()
         super().__init__(manager, typ, ir.ArrayType(element, typ.count))
@@ -42,7 +42,7 @@ def unpack(builder: Any, vector: Any) -> list[Any]:
 
 
 def _register_operator(function: Callable[..., Any]) -> None:
-    class Template(compiler.AbstractTemplate):  # type: ignore[misc]
+    class Template(compiler.AbstractTemplate):
         key = function
 
         def generic(self, args: Any, kws: Any) -> Any:
@@ -72,9 +72,7 @@ def _register_operator(function: Callable[..., Any]) -> None:
         ]
         results = []
         for elements in zip(*columns):
-            cast = [
-                context.cast(builder, e, scalar, t) for e, t in zip(elements, resolved.args)
-            ]
+            cast = [context.cast(builder, e, scalar, t) for e, t in zip(elements, resolved.args)]
             value = operation(builder, cast)
             results.append(context.cast(builder, value, resolved.return_type, scalar))
         return pack(builder, results)
@@ -97,7 +95,7 @@ for _function in (
 
 
 @compiler.typing_registry.register_global(operator.getitem)
-class _GetItem(compiler.AbstractTemplate):  # type: ignore[misc]
+class _GetItem(compiler.AbstractTemplate):
     key = operator.getitem
 
     def generic(self, args: Any, kws: Any) -> Any:
@@ -158,7 +156,7 @@ _METHODS = {
 
 
 @compiler.typing_registry.register_attr
-class _VectorAttributes(compiler.AttributeTemplate):  # type: ignore[misc]
+class _VectorAttributes(compiler.AttributeTemplate):
     key = VectorType
 
     def generic_resolve(self, typ: VectorType, attr: str) -> types.Type | None:

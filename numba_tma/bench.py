@@ -1,4 +1,4 @@
-"""``python -m numba_tma bench``: the kernels beside their peers, in one run, into a results file."""
+"""``python -m numba_tma bench``: the kernels beside their peers, in one run, into a file."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _row(kernel: str, case: str, nbytes: int, times: dict[str, float]) -> dict[s
 
 
 def bench_copy(torch: Any) -> list[dict[str, Any]]:
-    """Copy 2 GiB, contiguous."""
+    """Time a copy of 2 GiB, contiguous."""
     from numba_tma.kernels.copy import copy
 
     x = torch.empty(2 << 30, dtype=torch.uint8, device="cuda").random_()
@@ -97,15 +97,15 @@ def bench_copy(torch: Any) -> list[dict[str, Any]]:
 
 
 def bench_rmsnorm(torch: Any) -> list[dict[str, Any]]:
-    """RMSNorm of bf16 rows, beside torch.compile and a copy of the same tensor."""
+    """Time RMSNorm of bf16 rows, beside torch.compile and a copy of the same tensor."""
     from numba_tma.kernels.rmsnorm import rmsnorm
 
+    rms = torch.nn.functional.rms_norm
     rows = []
     for shape in ((32768, 1024), (32768, 4096), (32768, 8192), (16384, 16384)):
         x = torch.randn(shape, device="cuda").bfloat16()
         weight = torch.randn(shape[1], device="cuda").bfloat16()
         y, z = torch.empty_like(x), torch.empty_like(x)
-        rms = torch.nn.functional.rms_norm
         compiled = torch.compile(lambda x, w: rms(x, (x.shape[-1],), w, 1e-6), dynamic=False)
         rmsnorm(x, weight, eps=1e-6, out=y)
         exact = rms(x[:512].double(), (shape[1],), weight.double(), 1e-6)
@@ -122,7 +122,7 @@ def bench_rmsnorm(torch: Any) -> list[dict[str, Any]]:
 
 
 def bench_scale_add(torch: Any) -> list[dict[str, Any]]:
-    """alpha * x + beta * y."""
+    """Time alpha * x + beta * y, beside torch.compile."""
     from numba_tma.kernels.pointwise import scale_add
 
     rows = []
@@ -148,7 +148,7 @@ def bench_scale_add(torch: Any) -> list[dict[str, Any]]:
 
 
 def bench_host(torch: Any) -> list[dict[str, Any]]:
-    """What maps cost the host: making them, and passing them to a launch."""
+    """Time what maps cost the host: to make, and to pass to a launch."""
     from numba import cuda
 
     from numba_tma.layout import Tile
@@ -218,7 +218,11 @@ def table(results: dict[str, Any]) -> str:
         for name, value in row["peers"].items():
             ratio = row["numba_tma"] / value if faster else value / row["numba_tma"]
             peers.append(f"{name} {value:,g} ({ratio:.2f} x)" if faster else f"{name} {value:,g}")
-        copied = "" if row["copy"] is None else f"{row['copy']:,g} ({row['numba_tma'] / row['copy']:.2f} x)"
+        copied = (
+            ""
+            if row["copy"] is None
+            else f"{row['copy']:,g} ({row['numba_tma'] / row['copy']:.2f} x)"
+        )
         lines.append(
             f"| {row['kernel']} | {row['case']} | {row['numba_tma']:,g} {row['unit']} | "
             f"{', '.join(peers)} | {copied} |"

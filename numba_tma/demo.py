@@ -57,12 +57,16 @@ def _on_gpu() -> int:
     times = time_alternating({"rmsnorm": run, "copy": lambda: copy_gpu.copy_to_device(x_gpu)})
     rates = {name: 2 * x.nbytes / seconds / 1e9 for name, seconds in times.items()}
     device = cuda.get_current_device().name
-    print(f"RMSNorm of bf16 {x.shape} on {device if isinstance(device, str) else device.decode()}, "
-          f"a {DEMO_PLAN.stages}-stage TilePipeline")
+    print(
+        f"RMSNorm of bf16 {x.shape} on {device if isinstance(device, str) else device.decode()}, "
+        f"a {DEMO_PLAN.stages}-stage TilePipeline"
+    )
     print(f"  largest error against float64  {error:.2e} of the value (bf16 rounds to 3.9e-03)")
     print(f"  rate                           {rates['rmsnorm']:,.0f} GB/s")
-    print(f"  share of a plain device copy   {rates['rmsnorm'] / rates['copy']:.1%} "
-          f"({rates['copy']:,.0f} GB/s in the same run)")
+    print(
+        f"  share of a plain device copy   {rates['rmsnorm'] / rates['copy']:.1%} "
+        f"({rates['copy']:,.0f} GB/s in the same run)"
+    )
     return _verdict(error, BF16_TOLERANCE)
 
 
@@ -77,8 +81,10 @@ def _in_simulator() -> int:
     with simulator.record() as trace:
         y = rmsnorm(x, weight, eps=EPS, plan=plan)
     error = _relative_error(x, weight, y)
-    print(f"RMSNorm of f32 {x.shape}, a {plan.stages}-stage TilePipeline, SIMULATED on the CPU: "
-          "same kernel source,\nno GPU, so no rate. What the simulator saw of the stages:\n")
+    print(
+        f"RMSNorm of f32 {x.shape}, a {plan.stages}-stage TilePipeline, SIMULATED on the CPU: "
+        "same kernel source,\nno GPU, so no rate. What the simulator saw of the stages:\n"
+    )
     print(trace.timeline())
     print(f"\n  largest error against float64  {error:.2e} of the value")
     return _verdict(error, F32_TOLERANCE)
@@ -104,6 +110,8 @@ def _chunks(stop: int, step: int) -> Iterator[slice]:
 
 def _verdict(error: float, tolerance: float) -> int:
     good = error <= tolerance
-    print(f"  check                          {'passed' if good else 'FAILED'} "
-          f"(allowed: {tolerance:.2e})")
+    print(
+        f"  check                          {'passed' if good else 'FAILED'} "
+        f"(allowed: {tolerance:.2e})"
+    )
     return 0 if good else 1

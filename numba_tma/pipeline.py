@@ -74,12 +74,16 @@ class TilePipeline:
                 "2 to 8 are usual"
             )
         if not tiles:
-            raise ValueError("TilePipeline(): name at least one tile, as in TilePipeline(4, x=TILE)")
+            raise ValueError(
+                "TilePipeline(): name at least one tile, as in TilePipeline(4, x=TILE)"
+            )
         for name, tile in tiles.items():
             if not isinstance(tile, Tile):
                 raise TypeError(f"TilePipeline({name}=...) takes a Tile, not {tile!r}")
             if name in RESERVED:
-                raise ValueError(f"TilePipeline({name}=...): the name means something else on a stage")
+                raise ValueError(
+                    f"TilePipeline({name}=...): the name means something else on a stage"
+                )
         object.__setattr__(self, "num_stages", num_stages)
         object.__setattr__(self, "tiles", tuple(tiles.items()))
 
@@ -184,6 +188,7 @@ class ProducerStage:
 
     @property
     def barrier(self) -> Barrier:
+        """The barrier that completes when the stage's bytes have arrived."""
         return Barrier(self.base + self.pipeline.full_offset + 8 * self.index)
 
     def __getattr__(self, name: str) -> SharedTile:
@@ -386,9 +391,7 @@ class Consumer:
         if tid_x() == 0:
             cp_async_bulk_wait_group_read(pending)
 
-    def store(
-        self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True
-    ) -> None:
+    def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
         """Do what `Pipeline.store` says."""
         if written:
             fence_proxy_async()
@@ -437,9 +440,7 @@ class ConsumeFrom(_Iteration):
         consumer = self.consumer
         _leave_flight(consumer, self.in_flight)
         stage = consumer.wait()
-        ticket = ld_shared_u32(
-            consumer.base + consumer.pipeline.ticket_offset + 4 * stage.index
-        )
+        ticket = ld_shared_u32(consumer.base + consumer.pipeline.ticket_offset + 4 * stage.index)
         self.tile, self.index = i64(ticket), stage.index
         if ticket == NO_TILE:
             _leave_flight(consumer, self.in_flight)
@@ -545,9 +546,7 @@ class Pipeline:
         _drain(self.consumer, in_flight)
         return ConsumeFrom(in_flight, self.consumer)
 
-    def store(
-        self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True
-    ) -> None:
+    def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
         """Store a tile of a stage through `tensor_map`. Executed by every consumer thread.
 
         Fences the threads' writes, synchronises the consumers and has one thread start the store.
@@ -592,9 +591,7 @@ def initialise(pipeline: TilePipeline, base: int) -> None:
     if tid_x() == 0:
         for stage in range(pipeline.num_stages):
             mbarrier_init(base + pipeline.full_offset + 8 * stage, 1)
-            mbarrier_init(
-                base + pipeline.empty_offset + 8 * stage, (ntid_x() - WARP) // WARP
-            )
+            mbarrier_init(base + pipeline.empty_offset + 8 * stage, (ntid_x() - WARP) // WARP)
         fence_mbarrier_init()
     barrier_sync(0, ntid_x())
 

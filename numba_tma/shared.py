@@ -12,6 +12,7 @@ from numba_tma import simulator
 from numba_tma._device import constant_class, device_class, u32
 from numba_tma._environment import simulated
 from numba_tma.barrier import Barrier
+from numba_tma.dtypes import DType
 from numba_tma.layout import Tile
 from numba_tma.ptx import (
     cp_async_bulk_tensor_load,
@@ -56,7 +57,7 @@ class SharedTile:
 
     def __setitem__(self, index: Index, value: Any) -> None:
         dtype = self.tile.dtype
-        simulator.shared_write(self._address_of(index), _narrow(value, dtype.numpy))
+        simulator.shared_write(self._address_of(index), _narrow(value, dtype))
         self.writes.unfenced = True
 
     def read_vector(self, index: Index) -> Any:
@@ -74,9 +75,7 @@ class SharedTile:
 
     def write_vector(self, index: Index, values: Any) -> None:
         """Write a vector to the 16 bytes that start at `index`; the reverse of `read_vector`."""
-        simulator.shared_write(
-            self._vector_address(index), _narrow(values, self.tile.dtype.numpy)
-        )
+        simulator.shared_write(self._vector_address(index), _narrow(values, self.tile.dtype))
         self.writes.unfenced = True
 
     def view(self, tile: Tile) -> SharedTile:
@@ -99,8 +98,9 @@ class SharedTile:
         address = self._address_of(index)
         if address % 16:
             raise IndexError(
-                f"a vector at index {index} of {self.tile} starts {address % 16} B after a multiple "
-                f"of 16 B: use a multiple of {16 // self.tile.itemsize} along the last axis"
+                f"a vector at index {index} of {self.tile} starts {address % 16} B after a "
+                f"multiple of 16 B: use a multiple of {16 // self.tile.itemsize} along the last "
+                "axis"
             )
         return address
 
@@ -128,11 +128,12 @@ def _widen(value: Any, compute: str) -> Any:
     return value.astype(compute)
 
 
-def _narrow(value: Any, dtype: np.dtype[Any]) -> Any:
-    if dtype.itemsize == 1 and dtype.kind == "V":  # 8-bit floats saturate, as cvt.satfinite does
-        limit = float(ml_dtypes.finfo(dtype).max)
+def _narrow(value: Any, dtype: DType) -> Any:
+    if dtype.compute == "float32" and dtype.itemsize == 1:  # 8 bits saturate: cvt.satfinite
+        limit = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
         value = np.clip(np.float32(value), -limit, limit)
-    return np.asarray(value).astype(dtype)
+    with np.errstate(over="ignore"):  # 16 bits overflow to infinity without a word, as on a GPU
+        return np.asarray(value).astype(dtype.numpy)
 
 
 def shared_tile(tile: Tile) -> SharedTile:
@@ -141,9 +142,7 @@ def shared_tile(tile: Tile) -> SharedTile:
     Each call in the source is one allocation, the same for every thread of the block. `tile` is a
     `Tile` from the kernel's globals.
     """
-    return SharedTile(
-        tile, simulator.allocate_shared(tile, tile.nbytes, tile.alignment), Writes()
-    )
+    return SharedTile(tile, simulator.allocate_shared(tile, tile.nbytes, tile.alignment), Writes())
 
 
 def shared_barrier() -> Barrier:

@@ -14,67 +14,43 @@ from numba_tma.layout import Tile
 from numba_tma.tensor_map import TensorMap
 
 
-class DescriptorType(types.CPointer):  # type: ignore[misc]
-    """A tensor map of which only the 128 bytes are known: cuda.core's `TensorMapDescriptor`.
-
-    numba-cuda hands the value of a pointer argument to the driver untouched, which passes a
-    descriptor by value.
-    """
-
-    rank: int | None = None
-    tile: Tile | None = None
-
-    def __init__(self) -> None:
-        super().__init__(types.uint8)
-        self.name = "TensorMapDescriptor"
-
-    @property
-    def key(self) -> str:
-        return str(self.name)
-
-
-descriptor = DescriptorType()
-
-
-class TensorMapType(types.EnumMember):  # type: ignore[misc]
-    """The Numba type of a `TensorMap`: its rank, and the tile, fill and layout it copies.
+class TensorMapType(types.CPointer):
+    """The Numba type of a `TensorMap`: its rank, the tile that one copy moves, its interleave.
 
     `TensorMapType(rank)` without a tile is the generic form: a device function with that in its
-    signature takes any map of the rank. It derives from EnumMember because numba-cuda's launcher
-    passes the ``.value`` of such an argument on, here the descriptor.
+    signature takes any map of the rank. cuda.core's own `TensorMapDescriptor`, of which only the
+    128 bytes are known, is `TensorMapType()`.
     """
 
     def __init__(
-        self, rank: int, tile: Tile | None = None, interleave: int | None = None
+        self, rank: int | None = None, tile: Tile | None = None, interleave: int | None = None
     ) -> None:
+        super().__init__(types.uint8)
         self.rank, self.tile, self.interleave = rank, tile, interleave
-        self.dtype = descriptor
-        self.instance_class = None
-        if tile is None:
-            name = f"TensorMap({rank}d)"
-        else:
-            name = f"TensorMap({tile}" + (f", interleave={interleave})" if interleave else ")")
-        types.Type.__init__(self, name=name)
+        known = [f"{rank}d"] if tile is None and rank else [str(tile)] if tile else []
+        known += [f"interleave={interleave}"] if interleave else []
+        self.name = f"TensorMap({', '.join(known)})"
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[int | None, Tile | None, int | None]:
+        """What tells two of these types apart."""
         return self.rank, self.tile, self.interleave
 
     @property
     def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
+        """What numba-cuda builds the names of compiled functions from."""
         return "TensorMap", (self.name,)
 
     def can_convert_to(self, context: Any, other: types.Type) -> Conversion | None:
-        if isinstance(other, TensorMapType) and other.tile is None and other.rank == self.rank:
-            return Conversion.safe
-        if isinstance(other, DescriptorType):
-            return Conversion.safe
+        """Convert to a type that knows less of the same map."""
+        if isinstance(other, TensorMapType) and other.tile is None:
+            if other.rank in (None, self.rank):
+                return Conversion.safe
         return None
 
 
 @compiler.register_model(TensorMapType)
-@compiler.register_model(DescriptorType)
-class _TensorMapModel(compiler.core_models.PrimitiveModel):  # type: ignore[misc]
+class _TensorMapModel(compiler.core_models.PrimitiveModel):
     """A pointer to the 128 bytes, which live in ``__grid_constant__`` parameter space."""
 
     def __init__(self, manager: Any, numba_type: types.Type) -> None:
@@ -91,24 +67,27 @@ def type_of(tensor_map: TensorMap) -> TensorMapType:
         tensor_map.numba_type = TensorMapType(
             tensor_map.rank, tensor_map.tile, tensor_map.interleave
         )
-    return tensor_map.numba_type  # type: ignore[no-any-return]
+    return tensor_map.numba_type
 
 
 compiler.typeof_impl.register(TensorMap)(lambda value, context: type_of(value))
 
 
-def _register_descriptor_argument() -> None:
+def _accept_descriptors() -> None:
     """Accept cuda.core's own `TensorMapDescriptor` as a kernel argument."""
     from cuda.core._tensor_map import TensorMapDescriptor
 
-    compiler.typeof_impl.register(TensorMapDescriptor)(lambda value, context: descriptor)
+    compiler.typeof_impl.register(TensorMapDescriptor)(lambda value, context: TensorMapType())
 
 
-_register_descriptor_argument()
+_accept_descriptors()
+
+# numba-cuda hands the driver whatever a launch passes for a pointer; a TensorMapDescriptor there
+# is passed by value, all 128 bytes.
+compiler.ARGUMENTS[TensorMapType] = lambda argument: getattr(argument, "value", argument)
 
 
 @compiler.lowering_registry.lower_cast(TensorMapType, TensorMapType)
-@compiler.lowering_registry.lower_cast(TensorMapType, DescriptorType)
 def _cast_map(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
     return value
 
@@ -118,16 +97,11 @@ METHODS: dict[str, compiler.NativeMethod] = {}
 
 
 @compiler.typing_registry.register_attr
-class _TensorMapAttributes(compiler.AttributeTemplate):  # type: ignore[misc]
+class _TensorMapAttributes(compiler.AttributeTemplate):
     key = TensorMapType
 
     def generic_resolve(self, typ: TensorMapType, attr: str) -> types.Type | None:
         return METHODS[attr].bind(self.context, typ) if attr in METHODS else None
-
-
-@compiler.typing_registry.register_attr
-class _DescriptorAttributes(_TensorMapAttributes):
-    key = DescriptorType
 
 
 def check_copy(

@@ -25,6 +25,7 @@ from numba_tma._compiler.functions import (
     require_tma,
 )
 from numba_tma._compiler.kernels import (
+    ARGUMENTS,
     I8,
     I32,
     I64,
@@ -46,6 +47,7 @@ from numba_tma._compiler.objects import (
 )
 
 __all__ = [
+    "ARGUMENTS",
     "BODIES",
     "I32",
     "I64",

@@ -14,6 +14,7 @@ from typing import Any
 from numba.cuda.dispatcher import CUDACache, CUDADispatcher
 
 from numba_tma._compiler.objects import is_constant
+from numba_tma._version import __version__
 
 _OPTIONS = ("debug", "opt", "lineinfo", "fastmath", "max_registers", "launch_bounds", "forceinline")
 
@@ -56,12 +57,10 @@ _enable_caching = CUDADispatcher.enable_caching
 
 
 def _index_key_with_captures(self: Any, sig: Any, codegen: Any) -> tuple[Any, ...]:
-    key = _index_key(self, sig, codegen)
+    key: tuple[Any, ...] = _index_key(self, sig, codegen)
     objects = tuple(captured(self._py_func))
     if not objects and not _uses_library(sig):
         return key
-    from numba_tma import __version__
-
     return (*key, ("numba_tma", __version__, getattr(self, "options", None), objects))
 
 

@@ -23,7 +23,7 @@ SHARED_LIMITS = {(9, 0): 232448, (10, 0): 232448, (10, 3): 232448}
 SHARED_LIMIT_DEFAULT = 49152
 
 
-class _GridConstant(ir.values.ArgumentAttributes):  # type: ignore[misc]
+class _GridConstant(ir.values.ArgumentAttributes):
     """Parameter attributes of a tensor map; they hold only once the function is a kernel."""
 
     is_kernel = False
@@ -151,8 +151,24 @@ def allocate_shared(builder: Any, nbytes: int, alignment: int, what: str) -> Any
 
 # ---------------------------------------------------------------------------- launches
 
+#: How the launcher gets what it passes to the driver from an argument, by Numba type class.
+ARGUMENTS: dict[type, Callable[[Any], Any]] = {}
 
-def _check_block(launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any) -> Any:
+
+def _prepare_argument(
+    prepare: Callable[..., None], typ: Any, value: Any, stream: Any, retr: Any, kernelargs: Any
+) -> None:
+    """Pass an argument of the library's types on, and any other as numba-cuda does."""
+    unwrap = ARGUMENTS.get(type(typ))
+    if unwrap is not None:
+        kernelargs.append(unwrap(value))
+    else:
+        prepare(typ, value, stream, retr, kernelargs)
+
+
+def _check_block(
+    launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any
+) -> Any:
     """Launch a kernel that holds a pipeline, if its block has a producer and consumers."""
     x, y, z = blockdim
     if y != 1 or z != 1 or x < 64 or x % 32:
@@ -164,7 +180,14 @@ def _check_block(launch: Callable[..., Any], args: Any, griddim: Any, blockdim: 
     return launch(args, griddim, blockdim, *rest)
 
 
-def _check_launches(kernel: Any) -> None:
+def _takes_ours(types_: Any) -> bool:
+    return any(type(t) in ARGUMENTS or _takes_ours(getattr(t, "types", ())) for t in types_)
+
+
+def _adapt_launches(kernel: Any) -> None:
+    """Let this kernel's launches know the library; other kernels are left as they are."""
+    if _takes_ours(kernel.argument_types):
+        kernel._prepare_args = functools.partial(_prepare_argument, kernel._prepare_args)
     if "numba_tma_ring_" in kernel._codelibrary.get_asm_str():
         kernel.launch = functools.partial(_check_block, kernel.launch)
 
@@ -173,16 +196,16 @@ _init, _rebuild = _Kernel.__init__, _Kernel._rebuild.__func__
 
 
 @functools.wraps(_init)
-def _init_and_check(self: Any, *args: Any, **kwargs: Any) -> None:
+def _init_and_adapt(self: Any, *args: Any, **kwargs: Any) -> None:
     _init(self, *args, **kwargs)
-    _check_launches(self)
+    _adapt_launches(self)
 
 
-def _rebuild_and_check(cls: Any, *args: Any, **kwargs: Any) -> Any:
+def _rebuild_and_adapt(cls: Any, *args: Any, **kwargs: Any) -> Any:
     kernel = _rebuild(cls, *args, **kwargs)
-    _check_launches(kernel)
+    _adapt_launches(kernel)
     return kernel
 
 
-_Kernel.__init__ = _init_and_check
-_Kernel._rebuild = classmethod(_rebuild_and_check)
+_Kernel.__init__ = _init_and_adapt
+_Kernel._rebuild = classmethod(_rebuild_and_adapt)

@@ -100,7 +100,7 @@ _FIELD_TYPES = {"u32": types.uint32, "i64": types.int64, "bool": types.boolean}
 @register_model(ObjectType)
 @register_model(IterableObjectType)
 @register_model(IteratorObjectType)
-class _ObjectModel(core_models.DataModel):  # type: ignore[misc]
+class _ObjectModel(core_models.DataModel):
     """A struct of the fields, or a pointer to it when the object is mutable."""
 
     def __init__(self, manager: Any, numba_type: ObjectType) -> None:
@@ -136,9 +136,7 @@ class _ObjectModel(core_models.DataModel):  # type: ignore[misc]
         return False
 
 
-def device_class(
-    *, static: tuple[str, ...] = (), mutable: bool = False
-) -> Callable[[type], type]:
+def device_class(*, static: tuple[str, ...] = (), mutable: bool = False) -> Callable[[type], type]:
     """Let kernels build and hold instances of a dataclass, and call its methods.
 
     The fields named in `static` are compile-time values and belong to the Numba type. A field
@@ -165,7 +163,7 @@ def device_class(
             if isinstance(member, FunctionType) and not name.startswith("__"):
                 description.methods[name] = _PythonMethod(cls, name, member)
             elif isinstance(member, property):
-                description.properties[name] = Body(member.fget)
+                description.properties[name] = Body(vars(cls)[name].fget)
         if dataclasses.fields(cls):
             _register_constructor(cls, description)
         return cls
@@ -340,7 +338,7 @@ class _PythonMethod:
 
 
 @typing_registry.register_attr
-class _ObjectAttributes(AttributeTemplate):  # type: ignore[misc]
+class _ObjectAttributes(AttributeTemplate):
     key = ObjectType
 
     def generic_resolve(self, typ: ObjectType, attr: str) -> types.Type | None:

@@ -65,9 +65,9 @@ def split_row(columns: int, dtype: DType) -> tuple[int, int]:
                 return columns // width, width
             break
     raise ValueError(
-        f"a row of {columns} {dtype.name} ({columns * dtype.itemsize} B) cannot be cut into at most "
-        f"{MAX_BOX} pieces of at most {MAX_BOX} elements and a multiple of 16 B each: pad the rows "
-        f"to a multiple of {MAX_BOX} columns"
+        f"a row of {columns} {dtype.name} ({columns * dtype.itemsize} B) cannot be cut into at "
+        f"most {MAX_BOX} pieces of at most {MAX_BOX} elements and a multiple of 16 B each: pad the "
+        f"rows to a multiple of {MAX_BOX} columns"
     )
 
 
@@ -131,7 +131,7 @@ class Matrix:
         inner_strides = _contiguous(inner, self.dtype.itemsize)
         shape, strides = (self.rows, *inner), (self.row_stride, *inner_strides)
         if simulated():
-            host = getattr(self.array, "_ary", self.array)
+            host: Any = getattr(self.array, "_ary", self.array)
             return np.lib.stride_tricks.as_strided(host, shape, strides)
         return View(self.array, self.address, shape, strides, self.stored)
 
@@ -147,7 +147,7 @@ class Matrix:
     def as_bytes(self) -> Any:
         """Return the memory of a contiguous array as a numba array of bytes."""
         if simulated():
-            host = getattr(self.array, "_ary", self.array)
+            host: Any = getattr(self.array, "_ary", self.array)
             return host.reshape(-1).view(np.uint8)
         return cuda.as_cuda_array(View(self.array, self.address, (self.nbytes,), (1,), np.uint8))
 
@@ -185,7 +185,8 @@ def empty_like(array: Any) -> Any:
     if library == "numba":
         return cuda.device_array_like(array)
     raise TypeError(
-        f"cannot make an array like a {type(array).__module__}.{type(array).__qualname__}: give out="
+        f"cannot make an array like a {type(array).__module__}.{type(array).__qualname__}: "
+        "give out="
     )
 
 

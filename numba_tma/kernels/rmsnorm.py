@@ -160,20 +160,30 @@ class Plan:
     blocks_per_multiprocessor: int
 
 
-DEMO_PLAN = Plan(rows_per_stage=0, stages=4, threads=256, blocks_per_multiprocessor=2)
+DEMO_PLAN = Plan(rows_per_stage=0, stages=4, threads=512, blocks_per_multiprocessor=2)
+SHARED_BYTES = 226 << 10  # of a block, less what barriers and partial sums take
 
 
 def plan_for(columns: int, dtype: DType) -> Plan:
     """Return how rows of this length are cut up; measured on an H200.
 
-    Stages of about 16 KB, and 64 to 96 KB of them per multiprocessor.
+    What counts is 48 to 64 KB of loads in flight per multiprocessor; a ring holds two stages more
+    than that, one being worked on and one being stored.
     """
     row = columns * dtype.itemsize
-    if row <= 4096:
-        return Plan(min(max(1, 16384 // row), 256), 3, 256, 2)
+    if row <= 2048:
+        return Plan(max(1, 16384 // row), 3, 256, 2)
+    if row <= 8192:
+        return Plan(0, 4, 256, 2)
     if row <= 16384:
-        return Plan(0, 6, 512, 1)
-    return Plan(0, max(2, min(4, 196608 // row - 1)), 512, 1)
+        return Plan(0, 5, 512, 1)
+    stages = min(4, SHARED_BYTES // row - 1)  # one row's worth is the weights'
+    if stages < 2:
+        raise ValueError(
+            f"rmsnorm(): a row of {columns} {dtype.name} is {row:,} B; rows of up to "
+            f"{SHARED_BYTES // 3:,} B fit into shared memory twice, with the weights"
+        )
+    return Plan(0, stages, 512, 1)
 
 
 def rmsnorm(

@@ -12,7 +12,7 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import TypingError
 from numba_tma.ptx._instruction import Instruction
-from numba_tma.types import DescriptorType, TensorMapType
+from numba_tma.types import TensorMapType
 
 _LLVM = {"r": ir.IntType(32), "l": ir.IntType(64), "f": ir.FloatType(), "h": ir.IntType(16)}
 
@@ -37,8 +37,7 @@ def _scalar(numba_type: types.Type, constraint: str) -> Operand:
 
 def _is_object(given: types.Type, kind: str) -> bool:
     return (
-        isinstance(given, compiler.ObjectType)
-        and getattr(given.cls, "shared_kind", None) == kind
+        isinstance(given, compiler.ObjectType) and getattr(given.cls, "shared_kind", None) == kind
     )
 
 
@@ -79,7 +78,7 @@ def _lower_global(context: Any, builder: Any, typ: types.Type, value: Any) -> li
 
 
 def _accept_map(given: types.Type, where: str) -> types.Type:
-    if isinstance(given, (TensorMapType, DescriptorType)):
+    if isinstance(given, TensorMapType):
         return given
     raise TypingError(f"{where} takes a TensorMap, not {given}")
 

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "numba_tma"
 
 # Modules of one group are parts of one layer and may import each other.
 LAYERS = (
-    ("_environment",),
+    ("_environment", "_version"),
     ("dtypes",),
     ("layout",),
     ("tensor_map", "_array_interface", "_driver", "_encoding", "_tensor_map_rules"),
@@ -21,7 +21,7 @@ LAYERS = (
     ("types", "_compiler", "_device"),
     ("ptx",),
     ("barrier",),
-    ("shared", "_shared_lowering"),
+    ("shared", "_shared_lowering", "_vector_lowering"),
     ("matrix_descriptor",),
     ("pipeline", "_pipeline_lowering", "mma"),
     ("kernels",),

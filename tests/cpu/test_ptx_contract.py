@@ -1,0 +1,190 @@
+"""ptx/*.ptx, the instruction table and what kernels emit say the same."""
+
+import re
+
+import pytest
+from numba import cuda, types
+
+import numba_tma as tma
+from numba_tma import ptx
+from numba_tma.testing import PtxasError, compile_ptx, ptxas
+from numba_tma.types import TensorMapType
+from tests import ptx_contract as contract
+
+ARCHITECTURES = {"sm_90", "sm_90a", "sm_100a", "sm_120"}
+TILE = tma.Tile((16, 16), "f32")
+
+ROWS = {form: row for row in ptx.TABLE.values() for form in row.forms()}
+WRITTEN = {form.name: form for file in contract.FILES for form in contract.forms(file)}
+
+
+# ------------------------------------------------------------------------------ files
+
+
+def test_one_file_for_each_family():
+    assert [f.stem for f in contract.FILES] == sorted({row.family for row in ROWS.values()})
+
+
+@pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
+@pytest.mark.parametrize("arch", sorted(ARCHITECTURES))
+def test_assembles(file, arch):
+    assert arch in contract.architectures(file)
+    text = re.sub(r"^\.target \w+$", f".target {arch}", file.read_text(), flags=re.M)
+    report = ptxas(text)
+    assert (report.arch, report.warnings) == (arch, ())
+    assert report.spill_stores == report.spill_loads == 0
+
+
+@pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
+def test_claims_no_other_architecture(file):
+    assert set(contract.architectures(file)) == ARCHITECTURES
+    assert re.findall(r"^\.visible \.entry (\w+)", file.read_text(), re.M) == [file.stem]
+
+
+@pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
+def test_markers_are_the_rows_of_the_family(file):
+    rows = {form: (r.isa, r.sm) for form, r in ROWS.items() if r.family == file.stem}
+    found = contract.forms(file)
+    assert {form.name: (form.isa, form.sm) for form in found} == rows
+    assert len(found) == len(rows), "a form stands under two markers"
+
+
+@pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
+def test_no_marker_is_misspelt(file):
+    mentions = re.findall(r"^.*numba_tma\.ptx\..*$", file.read_text(), re.M)
+    assert [line for line in mentions if not contract.MARKER.match(line)] == []
+
+
+@pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
+def test_every_other_instruction_is_plain_or_a_form(file):
+    known = {contract.without_names(form.text) for form in WRITTEN.values()}
+    others = [i for i in contract.instructions(file) if not contract.PLAIN.match(i)]
+    assert [i for i in others if contract.without_names(i) not in known] == []
+
+
+# ------------------------------------------------------- the first version and architecture
+
+
+#: The first PTX ISA of an architecture: an older instruction exists there from the beginning.
+ISA_OF = {80: (7, 0), 90: (7, 8)}
+BEFORE = {(8, 0): (7, 8)} | {(m, n): (m, n - 1) for m in (7, 8, 9) for n in range(1, 9)}
+
+
+@pytest.mark.parametrize("form", WRITTEN.values(), ids=lambda form: form.name)
+def test_version_and_architecture_are_the_first(form):
+    isa = max(form.isa, ISA_OF[form.sm])
+    ptxas(form.module(isa, form.sm))
+    if isa == form.isa > ISA_OF[form.sm]:
+        with pytest.raises(PtxasError, match=r"requires PTX ISA"):
+            ptxas(form.module(BEFORE[isa], form.sm))
+    if form.sm == 90:
+        with pytest.raises(PtxasError, match=r"requires \.target sm_90"):
+            ptxas(form.module(isa, 89))
+
+
+# --------------------------------------------------------------------------- emission
+
+#: The Numba types of the parameters that hold an operand; barriers and tiles are allocated.
+PARAMETERS = {
+    "u32": types.uint32,
+    "i32": types.int32,
+    "u64": types.uint64,
+    "f32": types.float32,
+    "GlobalAddress": types.uint64,
+    "CacheHint": types.uint64,
+}
+TARGETS = {"sm_90a": (9, 0, "a"), "sm_100a": (10, 0, "a"), "sm_120": (12, 0)}
+
+
+def compile_call(form, cc, given):
+    """Compile a kernel of one line, the call of a form; return its PTX and its inline asm.
+
+    Operands that have a default are passed if `given` names them.
+    """
+    row = ROWS[form]
+    rank = int(re.search(r"\[(\d)d", form)[1]) if row.ranks else 2
+    parameters, lines, arguments, names = {}, [], {}, {}
+    for operand, kind in row.operands.items():
+        arguments[operand] = operand
+        if operand in row.defaults and operand not in given:
+            del arguments[operand]
+        elif kind == "BarrierAddress":
+            lines.append(f"{operand} = tma.shared_barrier()")
+        elif kind == "TileAddress":
+            lines.append(f"{operand} = tma.shared_tile(TILE)")
+        elif kind == "TensorMapOperand":
+            parameters[operand] = TensorMapType(rank, tma.Tile((1,) * (rank - 1) + (16,), "f32"))
+        elif kind == "Coordinates":
+            parameters |= {f"c{axis}": types.int32 for axis in range(rank)}
+            arguments[operand] = "(" + "".join(f"c{axis}, " for axis in range(rank)) + ")"
+        elif kind == "Immediate":
+            arguments[operand] = "3"
+        else:
+            parameters[operand] = PARAMETERS[kind]
+    names = {f"param_{i}": name for i, name in enumerate(parameters)}
+    call = f"ptx.{row.name}({', '.join(f'{n}={a}' for n, a in arguments.items())})"
+    if row.returns != "None":
+        parameters["out"] = types.uint64[::1]
+        call = f"out[0] = {call}"
+    source = "\n    ".join([f"def kernel({', '.join(parameters)}):", *lines, call])
+    scope = {"tma": tma, "ptx": ptx, "TILE": TILE}
+    exec(source, scope)
+    text = compile_ptx(cuda.jit(scope["kernel"]), tuple(parameters.values()), cc=cc)
+    kinds = {8: "BarrierAddress", TILE.nbytes: "TileAddress"}
+    for symbol, size in re.findall(r"\.shared .*?(\w+)\[(\d+)\];", text):
+        names |= {symbol: n for n, kind in row.operands.items() if kind == kinds[int(size)]}
+    return text, contract.inline_asm(text, names)
+
+
+@pytest.mark.parametrize("form", ROWS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_call_emits_the_instruction_and_nothing_else(form, target):
+    row = ROWS[form]
+    always = {name for name, default in row.defaults.items() if default is not None}
+    optional = {name for name in row.defaults if f"{name}]" in form}
+    text, emitted = compile_call(form, TARGETS[target], always | optional)
+    assert emitted == [WRITTEN[form].text]
+    report = ptxas(text)
+    assert (report.arch, report.warnings) == (target, ())
+
+
+@pytest.mark.parametrize(
+    "form", [f for f, row in ROWS.items() if any(d is not None for d in row.defaults.values())]
+)
+def test_a_default_is_an_immediate(form):
+    expected = WRITTEN[form].text
+    for name, default in ROWS[form].defaults.items():
+        expected = expected.replace(f"%{name}", str(default))
+    _, emitted = compile_call(form, TARGETS["sm_90a"], set())
+    assert emitted == [contract.normal(expected)]
+
+
+# -------------------------------------------------------------- the comparison itself
+
+
+@pytest.mark.parametrize(
+    ("block", "read"),
+    [
+        ("bar.warp.sync %r1;", "bar.warp.sync %mask"),
+        ("bar.warp.sync %r2;", "bar.warp.sync %barrier"),
+        ("bar.warp.sync 4;", "bar.warp.sync #"),
+        ("{ .reg .pred p; a.b p, [%r2]; selp.u32 %r9, 1, 0, p; }", "a.b %predicate, [%barrier]"),
+        (
+            "{ .reg .pred p; a.b p, [%r2]; selp.u32 %r9, 0, 1, p; }",
+            "{ .reg .pred p; a.b p, [%barrier]; selp.u32 %result, 0, 1, p; }",
+        ),
+        ("a.b %rd7, %r1; c.d;", "a.b %result, %mask; c.d"),
+    ],
+)
+def test_inline_asm_reads(block, read):
+    text = (
+        "\tld.param.u32 \t%r1, [_ZN1kE_param_0];\n\tmov.u64 \t%rd3, shared_0;\n"
+        f"\tcvt.u32.u64 \t%r2, %rd3;\n\t// begin inline asm\n\t{block}\n\t// end inline asm\n"
+    )
+    assert contract.inline_asm(text, {"param_0": "mask", "shared_0": "barrier"}) == [read]
+
+
+def test_a_form_is_read_from_under_its_marker():
+    load = WRITTEN["cp_async_bulk_tensor_load[2d, cache_hint]"]
+    assert (load.isa, load.sm) == (ROWS[load.name].isa, 90)
+    assert load.text.endswith(" [%destination], [%tensor_map, {%c1, %c0}], [%barrier], %cache_hint")

@@ -1,0 +1,124 @@
+"""One tensor copy on the GPU, from and to plain bytes: what the tile tests and measurements share.
+
+The kernels take a bare descriptor and coordinates and move raw words of shared memory, so that one
+compilation per rank serves every tile.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+import numba_tma as tma
+from numba_tma import ptx
+
+SHARED_BYTES = 48 * 1024
+WORDS = SHARED_BYTES // 4
+CANARY = 0xA5C3E187
+GUARD_BYTES = 1024  # shared memory past the tile that a load must leave alone
+THREADS = 128
+TRIES = 100_000  # milliseconds; a copy takes microseconds
+
+
+@cuda.jit
+def load_raw(tensor_map, coords, nbytes, image, completed):
+    """Load one box over canaries and copy out the words of shared memory."""
+    space = cuda.shared.array(WORDS, np.uint32, 1024)
+    barrier = tma.shared_barrier()
+    thread = cuda.threadIdx.x
+    for i in range(thread, image.size, THREADS):
+        space[i] = CANARY
+    tma.fence_proxy_async()
+    if thread == 0:
+        barrier.init(1)
+        tma.fence_mbarrier_init()
+    cuda.syncthreads()
+    if thread == 0:
+        barrier.arrive_expect_tx(nbytes)
+        ptx.cp_async_bulk_tensor_load(space, tensor_map, coords, barrier)
+        done = False
+        for _ in range(TRIES):
+            if barrier.test_wait(0):
+                done = True
+                break
+        completed[0] = 1 if done else 0
+    cuda.syncthreads()
+    for i in range(thread, image.size, THREADS):
+        image[i] = space[i]
+
+
+@cuda.jit
+def store_raw(tensor_map, coords, image):
+    """Fill shared memory with the words of `image` and store one box from it."""
+    space = cuda.shared.array(WORDS, np.uint32, 1024)
+    thread = cuda.threadIdx.x
+    for i in range(thread, image.size, THREADS):
+        space[i] = image[i]
+    tma.fence_proxy_async()
+    cuda.syncthreads()
+    if thread == 0:
+        ptx.cp_async_bulk_tensor_store(tensor_map, coords, space)
+        ptx.cp_async_bulk_commit_group()
+        ptx.cp_async_bulk_wait_group(0)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A strided tensor inside a block of memory: `start` bytes in, `strides` in bytes."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+    start: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the memory block, the padding after the tensor included."""
+        extents = zip(self.shape, self.strides)
+        end = self.start + sum((n - 1) * s for n, s in extents) + self.itemsize
+        return -(-end // 64) * 64 + 64
+
+    def of(self, memory: Any) -> Any:
+        """Return the tensor in a NumPy block of bytes, as unsigned integers."""
+        return np.ndarray(self.shape, f"u{self.itemsize}", memory.data, self.start, self.strides)
+
+    def on_device(self, memory: Any) -> "DeviceTensor":
+        """Return the tensor in a block of device memory."""
+        return DeviceTensor(self, memory)
+
+
+class DeviceTensor:
+    """What `tensor_map` takes: memory that only knows the CUDA array interface."""
+
+    def __init__(self, tensor: Tensor, memory: Any) -> None:
+        self.memory = memory
+        self.__cuda_array_interface__ = {
+            "shape": tensor.shape,
+            "strides": tensor.strides,
+            "typestr": f"<u{tensor.itemsize}" if tensor.itemsize > 1 else "|u1",
+            "data": (memory.device_ctypes_pointer.value + tensor.start, False),
+            "version": 3,
+        }
+
+
+def load(tensor_map: Any, coords: tuple[int, ...], nbytes: int, window: int) -> tuple[Any, bool]:
+    """Return `window` bytes of shared memory after a load that expects `nbytes`, and if they came.
+
+    The copied bytes lie at its start; canaries are left where nothing was copied.
+    """
+    image, completed = cuda.device_array(window // 4, np.uint32), cuda.device_array(1, np.uint32)
+    load_raw[1, THREADS](tensor_map.value, coords, nbytes, image, completed)
+    return image.copy_to_host().view(np.uint8), bool(completed.copy_to_host()[0])
+
+
+def store(tensor_map: Any, coords: tuple[int, ...], image: Any) -> None:
+    """Store the bytes `image` through the map."""
+    words = cuda.to_device(np.ascontiguousarray(image).view(np.uint32))
+    store_raw[1, THREADS](tensor_map.value, coords, words)
+    cuda.synchronize()
+
+
+def canaries(nbytes: int) -> Any:
+    """Return what shared memory holds where nothing was copied."""
+    return np.full(nbytes // 4, CANARY, np.uint32).view(np.uint8)

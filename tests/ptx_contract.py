@@ -1,0 +1,123 @@
+"""What the files of ptx/ say, and what a kernel emits, in a form in which the two can be compared.
+
+In the files a register has the name of the Python parameter that it holds, `%result` or `%predicate`
+if it is written, and `%c0`, `%c1`, ... for a coordinate along axis 0, 1, ... of the array.
+`inline_asm` brings compiled PTX to the same form.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "ptx"
+FILES = sorted(FOLDER.glob("*.ptx"))
+
+MARKER = re.compile(
+    r"^ *// numba_tma\.ptx\.(?P<name>\w+(\[[\w, ]+\])?)  ptx>=(?P<isa>\d\.\d) sm>=(?P<sm>\d+)$"
+)
+#: What may stand beside the forms and their uses: PTX that has nothing to do with TMA.
+PLAIN = re.compile(
+    r"(@!?%\w+ )?(ld\.param|st\.global|mov|cvta|add|shl|mul\.wide|setp|bra|ret|bar\.sync #)(\W|$)"
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One instruction under its marker line."""
+
+    name: str
+    isa: tuple[int, int]
+    sm: int
+    text: str
+    registers: dict[str, str]  #: name, or name<count>, to type
+
+    def module(self, isa: tuple[int, int], sm: int) -> str:
+        """Return a module of this instruction alone."""
+        declared = " ".join(f".reg {kind} {name};" for name, kind in self.registers.items())
+        text = self.text.replace("#", "0")
+        return (
+            f".version {isa[0]}.{isa[1]}\n.target sm_{sm}\n.address_size 64\n"
+            f".visible .entry form()\n{{\n{declared}\n{text};\nret;\n}}\n"
+        )
+
+
+def architectures(file: Path) -> list[str]:
+    """Return the architectures that a file says it assembles for."""
+    return re.search(r"^// Assembles for: (.*)$", file.read_text(), re.M)[1].split()
+
+
+def forms(file: Path) -> list[Form]:
+    """Return what stands under the markers of a file: the first instruction after each."""
+    found = []
+    registers: dict[str, str] = {}
+    lines = file.read_text().splitlines()
+    for number, line in enumerate(lines, start=1):
+        if declaration := re.match(r" *\.reg (\.\w+) (.*);$", line):
+            registers |= dict.fromkeys(declaration[2].split(", "), declaration[1])
+        elif marker := MARKER.match(line):
+            major, minor = marker["isa"].split(".")
+            text = statements("\n".join(lines[number:]))[0]
+            isa = int(major), int(minor)
+            found.append(Form(marker["name"], isa, int(marker["sm"]), text, dict(registers)))
+    return found
+
+
+def statements(ptx: str) -> list[str]:
+    """Return the instructions of hand-written PTX, without declarations, labels and comments."""
+    code = re.sub(r"//[^\n]*", "", ptx)
+    code = re.sub(r"^ *(\w+:|[{}]) *$", "", code, flags=re.M)  # labels and scopes
+    found = [normal(part) for part in code.split(";")[:-1]]
+    return [statement for statement in found if not statement.startswith(".")]
+
+
+def instructions(file: Path) -> list[str]:
+    """Return all instructions of a file's kernel."""
+    return statements(file.read_text().split("\n{\n", 1)[1])
+
+
+def normal(instruction: str) -> str:
+    """Return an instruction with single blanks, and with `#` for an immediate operand."""
+    text = " ".join(instruction.strip().removesuffix(";").split())
+    return re.sub(r"(?<= )\d+$", "#", text)
+
+
+def without_names(instruction: str) -> str:
+    """Return an instruction with all registers alike."""
+    return re.sub(r"%[a-z]\w*(?!\w*\.)", "%", instruction)
+
+
+def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
+    """Return the inline-asm blocks of compiled PTX, with the names of what their registers hold.
+
+    A register is followed back through moves, loads of parameters and conversions of addresses, and
+    what it comes from is looked up in `names`: ``param_0``, or a shared variable. A register that
+    comes from nowhere is the block's result.
+
+    A block is one instruction. The only wrapping is that of a predicate, which no operand of inline
+    asm can be: ``{ .reg .pred p; <instruction>; selp.u32 <result>, 1, 0, p; }`` is read as the
+    instruction, with `%predicate` for p.
+    """
+    block = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.S)
+    moves = re.compile(r"^\s*(?:ld\.param|mov|cvta?)\.\S+\s+(%\w+), \[?([^];]+)\]?;", re.M)
+    sources = dict(moves.findall(block.sub("", ptx)))
+
+    def name(match: re.Match[str]) -> str:
+        source = match[0]
+        while source in sources:
+            source = sources[source]
+        if source == match[0]:
+            return "%result"
+        parameter = re.search(r"param_\d+$", source)
+        return "%" + names[parameter[0] if parameter else source]
+
+    found = []
+    for text in block.findall(ptx):
+        wrapped = re.fullmatch(
+            r"\s*\{ \.reg \.pred p; (.*;) selp\.u32 %r\d+, 1, 0, p; \}\s*", text, re.S
+        )
+        if wrapped:
+            text = re.sub(r"(?<=[ |])p(?=,)", "%predicate", wrapped[1])
+        found.append(normal(re.sub(r"%[a-z]+\d+\b", name, text)))
+    return found
