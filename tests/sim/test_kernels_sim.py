@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 from numba_tma import simulator
+from numba_tma.dtypes import as_dtype
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.pointwise import scale_add
 from numba_tma.kernels.rmsnorm import Plan, plan_for, rmsnorm
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
 #: Half a unit in the last place, and as much again for what is computed in float32.
-ROUNDING = {np.float32: 2.0**-22, np.float16: 2.0**-10, ml_dtypes.bfloat16: 2.0**-7}
+ROUNDING = {np.float32: 2.0**-21, np.float16: 2.0**-10, ml_dtypes.bfloat16: 2.0**-7}
 #: Few threads, so that the simulator is quick: a block per row, and a warp per row.
 BLOCK, WARP = Plan(0, 2, 64, 1), Plan(3, 2, 64, 1)
 
@@ -20,10 +21,10 @@ def values(shape, dtype=np.float32, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def close(got, want, dtype):
-    np.testing.assert_allclose(
-        got.astype(np.float64), want, rtol=ROUNDING[dtype], atol=ROUNDING[dtype] * 2.0**-6
-    )
+def close(got, want, dtype, size=None):
+    """Hold got to want, to a rounding of `size`: the result, or the terms it is the sum of."""
+    error = np.abs(got.astype(np.float64) - want)
+    assert (error <= ROUNDING[dtype] * (np.abs(want) if size is None else size) + 1e-7).all()
 
 
 # -------------------------------------------------------------------------------- copy
@@ -82,13 +83,11 @@ def test_rmsnorm(rows, columns, dtype, plan):
         close(rmsnorm(x, weight, plan=plan), normalised(x, weight), dtype)
 
 
-@pytest.mark.parametrize("columns", [64, 2056])
-def test_rmsnorm_as_it_is_planned(columns):
-    x, weight = values((9, columns)), values(columns, seed=1)
+@pytest.mark.parametrize(("columns", "shared"), [(64, False), (768, True)])
+def test_rmsnorm_as_it_is_planned(columns, shared):
+    assert (plan_for(columns, as_dtype("f32")).rows_per_stage == 0) is shared
+    x, weight = values((5, columns)), values(columns, seed=1)
     close(rmsnorm(x, weight), normalised(x, weight), np.float32)
-    assert (plan_for(64, np.dtype(np.float32)).rows_per_stage > 0) and (
-        plan_for(2056, np.dtype(np.float32)).rows_per_stage == 0
-    )
 
 
 @pytest.mark.parametrize("plan", [BLOCK, WARP], ids=["block per row", "warp per row"])
@@ -134,8 +133,8 @@ def test_rmsnorm_of_what_it_cannot_do(x, weight, text):
 @pytest.mark.parametrize("shape", [(8,), (3, 40), (5, 264), (2, 3, 512)])
 def test_scale_add(shape, dtype):
     x, y = values(shape, dtype), values(shape, dtype, seed=1)
-    got = scale_add(x, y, 2.0, -0.5)
-    close(got, 2.0 * x.astype(np.float64) - 0.5 * y.astype(np.float64), dtype)
+    scaled, added = 2.0 * x.astype(np.float64), -0.5 * y.astype(np.float64)
+    close(scale_add(x, y, 2.0, -0.5), scaled + added, dtype, np.abs(scaled) + np.abs(added))
 
 
 def test_scale_add_into_an_input_with_gaps_between_rows():
@@ -143,9 +142,9 @@ def test_scale_add_into_an_input_with_gaps_between_rows():
         simulator.seed(seed)
         memory, y = values((20, 300)), values((20, 280), seed=1)
         x = memory[:, :280]
-        want, gap = 3.0 * x.astype(np.float64) + y, memory[:, 280:].copy()
+        scaled, gap = 3.0 * x.astype(np.float64), memory[:, 280:].copy()
         assert scale_add(x, y, 3.0, 1.0, out=x) is x
-        close(x, want, np.float32)
+        close(x, scaled + y, np.float32, np.abs(scaled) + np.abs(y))
         np.testing.assert_array_equal(memory[:, 280:], gap)
 
 
