@@ -60,6 +60,63 @@ def encode(
 
     `stored` is the array's own element type, as its library calls it.
     """
+    if not isinstance(tile_or_box, Tile):
+        tile_or_box = as_box(tile_or_box)  # (8.0, 16) equals (8, 16) as a key, but is no box
+    given: tuple[Any, ...] = (
+        *(shape, strides, stored, strides_in_elements, tile_or_box, swizzle),
+        *(l2_promotion, oob_fill, element_strides, interleave, dtype),
+    )
+    checked = _check_once(*given) if address and address % _COMMON_ALIGNMENT == 0 else None
+    if checked is None:
+        checked = _check(address, *given)
+    shape, strides, dtype, box, tile, steps, swizzle = checked
+    value = None
+    if device != SIMULATED:
+        value = encode_tiled(
+            dtype, address, shape, strides, box, steps, interleave, swizzle, l2_promotion, oob_fill
+        )
+    elif interleave is not None:
+        raise NotImplementedError(
+            f"tensor_map: interleave={interleave} is not simulated; use a GPU, or interleave=None"
+        )
+    return Encoding(
+        address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave, value
+    )
+
+
+# An address on this boundary breaks no rule unless it is 0, so that the next tensor like this one
+# needs no check.
+_COMMON_ALIGNMENT = 256
+
+Checked = tuple[
+    tuple[int, ...], tuple[int, ...], DType, tuple[int, ...], Tile, tuple[int, ...], Swizzle
+]
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_once(*given: Any) -> Checked | None:
+    """Check what does not depend on the address; None if something is wrong."""
+    try:
+        return _check(_COMMON_ALIGNMENT, *given)
+    except (TypeError, ValueError):
+        return None  # to be said by _check, with the address
+
+
+def _check(
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    stored: Any,
+    strides_in_elements: bool,
+    tile_or_box: Tile | tuple[int, ...],
+    swizzle: Swizzle | None,
+    l2_promotion: L2Promotion,
+    oob_fill: OobFill,
+    element_strides: tuple[int, ...] | None,
+    interleave: Interleave,
+    dtype: DType | None,
+) -> Checked:
+    """Return shape, strides, dtype, box, tile, element strides and swizzle, or say what is wrong."""
     tile = tile_or_box if isinstance(tile_or_box, Tile) else None
     dtype, itemsize, violations = _resolve_dtype(stored, dtype, tile)
 
@@ -95,18 +152,7 @@ def encode(
     lands = tuple(-(-extent // step) for extent, step in zip(box, steps, strict=True))
     if tile is None:
         tile = Tile(lands, dtype, swizzle)
-    value = None
-    if device != SIMULATED:
-        value = encode_tiled(
-            dtype, address, shape, strides, box, steps, interleave, swizzle, l2_promotion, oob_fill
-        )
-    elif interleave is not None:
-        raise NotImplementedError(
-            f"tensor_map: interleave={interleave} is not simulated; use a GPU, or interleave=None"
-        )
-    return Encoding(
-        address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave, value
-    )
+    return shape, strides, dtype, box, tile, steps, swizzle
 
 
 def as_box(box: Any) -> tuple[int, ...]:

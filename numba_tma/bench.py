@@ -20,6 +20,7 @@ Run = Callable[[], Any]
 RESULTS = Path("tests/benchmarks/results")
 PACKAGES = ("numba-tma", "numba-cuda", "numba", "numpy", "cuda-core", "cuda-bindings", "torch")
 FLUSH_BYTES = 256 << 20  # several times the L2 cache
+FLUSHES = 3  # keep the GPU busy for longer than the host takes to launch the next run
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
@@ -35,7 +36,8 @@ def time_alternating(runs: dict[str, Run], repeats: int = 30) -> dict[str, float
         run()
     for _ in range(repeats):
         for name, run in runs.items():
-            flush.copy_to_device(zeros)
+            for _ in range(FLUSHES):
+                flush.copy_to_device(zeros)
             start, end = cuda.event(), cuda.event()
             start.record()
             run()

@@ -1,8 +1,8 @@
 """What the files of ptx/ say, and what a kernel emits, in a form in which the two can be compared.
 
-In the files a register has the name of the Python parameter that it holds, `%result` or `%predicate`
-if it is written, and `%c0`, `%c1`, ... for a coordinate along axis 0, 1, ... of the array.
-`inline_asm` brings compiled PTX to the same form.
+In the files a register has the name of the Python parameter that it holds; one that is written is
+`%result` or `%predicate`, and `%c0`, `%c1`, ... are the coordinates along axis 0, 1, ... of the
+array. `inline_asm` brings compiled PTX to the same form.
 """
 
 from __future__ import annotations

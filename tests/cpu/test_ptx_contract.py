@@ -5,14 +5,14 @@ import re
 import pytest
 from numba import cuda, types
 
-import numba_tma as tma
-from numba_tma import ptx
+from numba_tma import Tile, ptx
+from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.testing import PtxasError, compile_ptx, ptxas
 from numba_tma.types import TensorMapType
 from tests import ptx_contract as contract
 
 ARCHITECTURES = {"sm_90", "sm_90a", "sm_100a", "sm_120"}
-TILE = tma.Tile((16, 16), "f32")
+TILE = Tile((16, 16), "f32")
 
 ROWS = {form: row for row in ptx.TABLE.values() for form in row.forms()}
 WRITTEN = {form.name: form for file in contract.FILES for form in contract.forms(file)}
@@ -103,17 +103,17 @@ def compile_call(form, cc, given):
     """
     row = ROWS[form]
     rank = int(re.search(r"\[(\d)d", form)[1]) if row.ranks else 2
-    parameters, lines, arguments, names = {}, [], {}, {}
+    parameters, lines, arguments = {}, [], {}
     for operand, kind in row.operands.items():
         arguments[operand] = operand
         if operand in row.defaults and operand not in given:
             del arguments[operand]
         elif kind == "BarrierAddress":
-            lines.append(f"{operand} = tma.shared_barrier()")
+            lines.append(f"{operand} = shared_barrier()")
         elif kind == "TileAddress":
-            lines.append(f"{operand} = tma.shared_tile(TILE)")
+            lines.append(f"{operand} = shared_tile(TILE)")
         elif kind == "TensorMapOperand":
-            parameters[operand] = TensorMapType(rank, tma.Tile((1,) * (rank - 1) + (16,), "f32"))
+            parameters[operand] = TensorMapType(rank, Tile((1,) * (rank - 1) + (16,), "f32"))
         elif kind == "Coordinates":
             parameters |= {f"c{axis}": types.int32 for axis in range(rank)}
             arguments[operand] = "(" + "".join(f"c{axis}, " for axis in range(rank)) + ")"
@@ -127,12 +127,12 @@ def compile_call(form, cc, given):
         parameters["out"] = types.uint64[::1]
         call = f"out[0] = {call}"
     source = "\n    ".join([f"def kernel({', '.join(parameters)}):", *lines, call])
-    scope = {"tma": tma, "ptx": ptx, "TILE": TILE}
+    scope = {"ptx": ptx, "shared_barrier": shared_barrier, "shared_tile": shared_tile, "TILE": TILE}
     exec(source, scope)
     text = compile_ptx(cuda.jit(scope["kernel"]), tuple(parameters.values()), cc=cc)
     kinds = {8: "BarrierAddress", TILE.nbytes: "TileAddress"}
     for symbol, size in re.findall(r"\.shared .*?(\w+)\[(\d+)\];", text):
-        names |= {symbol: n for n, kind in row.operands.items() if kind == kinds[int(size)]}
+        [names[symbol]] = [n for n, kind in row.operands.items() if kind == kinds[int(size)]]
     return text, contract.inline_asm(text, names)
 
 

@@ -44,8 +44,8 @@ class Worker:
         kind, value = self._answer(limit)
         if kind == "returned":
             return value
-        what = f"{'.'.join(case)}{(*args, *(f'{n}={v!r}' for n, v in kwargs.items()))}"
-        text = f"in the worker process, {what}:\n{value}"
+        given = [*map(repr, args), *(f"{name}={kwargs[name]!r}" for name in kwargs)]
+        text = f"in the worker process, {'.'.join(case)}({', '.join(given)}):\n{value}"
         if kind == "failed":
             raise AssertionError(text)
         self.stop()
