@@ -36,13 +36,15 @@ def _type_shared_tile(tile: types.Type) -> Any:
     value = compiler.static_of(tile, "shared_tile(tile=...)")
     if not isinstance(value, Tile):
         raise TypingError(f"shared_tile(tile=...) takes a Tile, not {value!r}")
-    compiler.check_shared_size(f"shared_tile({value})", {str(value): value.nbytes})
+    compiler.check_shared_size(f"shared_tile({value})", {str(value): value.shared_nbytes})
     return signature(shared_tile_type(value), tile)
 
 
 def _lower_shared_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     tile = sig.return_type.static[0]
-    address = compiler.allocate_shared(builder, tile.nbytes, tile.alignment, f"shared_tile({tile})")
+    address = compiler.allocate_shared(
+        builder, tile.shared_nbytes, tile.alignment, f"shared_tile({tile})"
+    )
     writes = compiler.make_object(context, builder, WRITES, [ir.Constant(ir.IntType(1), 0)])
     return compiler.make_object(context, builder, sig.return_type, [address, writes])
 
@@ -115,11 +117,12 @@ def _offset(context: Any, builder: Any, tile: Tile, index: Any, index_type: type
         kinds = list(index_type)
     else:
         parts, kinds = [index], [index_type]
-    total = ir.Constant(I32, 0)
-    for part, kind, extent in zip(parts, kinds, tile.shape):
-        part = context.cast(builder, part, kind, types.uint32)
-        total = builder.add(builder.mul(total, ir.Constant(I32, extent)), part)
-    offset = builder.mul(total, ir.Constant(I32, tile.itemsize))
+    parts = [context.cast(builder, i, kind, types.uint32) for i, kind in zip(parts, kinds)]
+    row = ir.Constant(I32, 0)
+    for part, extent in zip(parts[:-1], tile.shape):
+        row = builder.add(builder.mul(row, ir.Constant(I32, extent)), part)
+    column = builder.mul(parts[-1], ir.Constant(I32, tile.itemsize))
+    offset = builder.add(builder.mul(row, ir.Constant(I32, tile.pitch)), column)
     if tile.swizzle is Swizzle.NONE:
         return offset
     # The 16-byte chunk's index is XORed with the low bits of the 128-byte row's.

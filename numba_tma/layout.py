@@ -101,6 +101,17 @@ class Tile:
         return self.size * self.itemsize
 
     @property
+    def pitch(self) -> int:
+        """Bytes from one row to the next in shared memory: a swizzled row takes a whole span."""
+        inner = self.shape[-1] * self.itemsize
+        return inner if self.swizzle is Swizzle.NONE else self.swizzle.span
+
+    @property
+    def shared_nbytes(self) -> int:
+        """Bytes that the tile takes up in shared memory; more than `nbytes` if rows are padded."""
+        return self.size // self.shape[-1] * self.pitch
+
+    @property
     def alignment(self) -> int:
         """Bytes to which the tile's base in shared memory must be aligned."""
         return self.swizzle.alignment
@@ -115,15 +126,16 @@ class Tile:
         """
         if len(index) != self.ndim:
             raise IndexError(f"{self!r} takes {self.ndim} indices, got {len(index)}")
-        linear: Any = 0
+        row: Any = 0
         for axis, (i, extent) in enumerate(zip(index, self.shape, strict=True)):
             # int64, since the arithmetic below would wrap round in a narrow index type.
             i = int(i) if isinstance(i, int | np.integer) else np.asarray(i, np.int64)
             inside = 0 <= i < extent if isinstance(i, int) else np.all((i >= 0) & (i < extent))
             if not inside:
                 raise IndexError(f"index {i} is outside axis {axis} of {self!r}")
-            linear = linear * extent + i
-        result: Index = swizzle_index(self.swizzle, linear * self.itemsize)
+            if axis < self.ndim - 1:
+                row = row * extent + i
+        result: Index = swizzle_index(self.swizzle, row * self.pitch + i * self.itemsize)
         return result
 
     def __hash__(self) -> int:
@@ -225,12 +237,13 @@ def reference_tile(
     Returns
     -------
     numpy.ndarray
-        ``tile.nbytes`` bytes, swizzled.
+        ``tile.shared_nbytes`` bytes, swizzled. Where rows are padded to the swizzle's span the
+        padding is 0 here; the copy engine leaves it as it was.
     """
     bits, positions, inside = _footprint(array, tile, coords, element_strides)
     values = np.full(tile.shape, _fill_bits(tile.dtype, oob_fill), bits.dtype)
     values[inside] = _convert(bits[positions], tile.dtype)
-    image = np.empty(tile.nbytes, np.uint8)
+    image = np.zeros(tile.shared_nbytes, np.uint8)
     image.view(bits.dtype)[_slots(tile)] = values
     return image
 
@@ -248,8 +261,10 @@ def reference_store(
     copy engine's order, and so the value, is undefined.
     """
     bits, positions, inside = _footprint(array, tile, coords, element_strides)
-    if image.shape != (tile.nbytes,):
-        raise ValueError(f"image has shape {image.shape}; {tile!r} has {tile.nbytes} bytes")
+    if image.shape != (tile.shared_nbytes,):
+        raise ValueError(
+            f"image has shape {image.shape}; {tile!r} takes {tile.shared_nbytes} bytes"
+        )
     values = np.ascontiguousarray(image, np.uint8).view(bits.dtype)[_slots(tile)]
     bits[positions] = values[inside]
 
@@ -312,51 +327,36 @@ def _footprint(
 
 def _slots(tile: Tile) -> NDArray[np.intp]:
     """Where each element of the tile lies in its image, counted in elements."""
-    row_major = np.arange(tile.size).reshape(tile.shape) * tile.itemsize
+    rows = np.arange(tile.size // tile.shape[-1]) * tile.pitch
+    row_major = (rows[:, None] + np.arange(tile.shape[-1]) * tile.itemsize).reshape(tile.shape)
     offsets = swizzle_index(tile.swizzle, row_major)
-    # Rows narrower than the swizzle's span are modelled as packed, the pattern as one of address
-    # bits; then the last, incomplete line may be moved past the end. To be settled by measurement.
-    if offsets.max() >= tile.nbytes:
-        raise ValueError(
-            f"{tile!r} has rows of {tile.shape[-1] * tile.itemsize} B, narrower than the "
-            f"{tile.swizzle.span} B of its swizzle, and a last line that the swizzle moves past "
-            f"its {tile.nbytes} B: use a narrower swizzle"
-        )
     return (offsets // tile.itemsize).astype(np.intp, copy=False)
 
 
-# The bits of the copy engine's NaN, to be settled by measurement on an H200; all ones until then.
-_NAN_BITS = {
-    "f16": 0xFFFF,
-    "bf16": 0xFFFF,
-    "f32": 0xFFFF_FFFF,
-    "f64": 0xFFFF_FFFF_FFFF_FFFF,
-    "tf32": 0xFFFF_FFFF,
-    "f32_ftz": 0xFFFF_FFFF,
-    "tf32_ftz": 0xFFFF_FFFF,
-}
+# The copy engine's NaN, as an H200 fills it in: the same 16 bits over and over.
+_NAN_BITS = {2: 0x7FF7, 4: 0x7FF7_7FF7, 8: 0x7FF7_7FF7_7FF7_7FF7}
 
 
 def _fill_bits(dtype: DType, oob_fill: str) -> int:
     if oob_fill == "zeros":
         return 0
     if oob_fill == "nan" and dtype.is_float:
-        return _NAN_BITS[dtype.name]
+        return _NAN_BITS[dtype.itemsize]
     allowed = '"zeros" or "nan"' if dtype.is_float else '"zeros", as an integer copy'
     raise ValueError(f"oob_fill is {oob_fill!r}; {dtype} takes {allowed}")
 
 
 def _convert(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
-    """Change bits the way a load of `dtype` does, as modelled: to be settled by measurement.
+    """Change bits the way a load of `dtype` does on an H200; stores change none.
 
-    ``*_ftz`` flushes denormals to a zero of their sign; ``tf32*`` rounds to 10 mantissa bits, to
-    nearest, ties away from zero. Infinities and NaNs stay as they are.
+    ``tf32`` and ``tf32_ftz`` round to 10 mantissa bits, to nearest, ties to even, denormals too;
+    every NaN becomes 0x7fffe000. Despite their names, neither ``f32_ftz`` nor ``tf32_ftz`` flushes
+    denormals.
     """
-    if dtype.name not in ("tf32", "f32_ftz", "tf32_ftz"):
+    if not dtype.name.startswith("tf32"):
         return values
-    exponent = values & 0x7F80_0000
-    if dtype.name.endswith("_ftz"):
-        values = np.where(exponent == 0, values & 0x8000_0000, values)
-    if dtype.name.startswith("tf32"):
-        values = np.where(exponent == 0x7F80_0000, values, (values + 0x1000) & 0xFFFF_E000)
-    return values
+    half = np.uint32(0x0FFF) + ((values >> np.uint32(13)) & np.uint32(1))
+    rounded = (values + half) & np.uint32(0xFFFF_E000)
+    infinite = (values & np.uint32(0x7FFF_FFFF)) == 0x7F80_0000
+    nan = (values & np.uint32(0x7FFF_FFFF)) > 0x7F80_0000
+    return np.where(nan, np.uint32(0x7FFF_E000), np.where(infinite, values, rounded))

@@ -40,6 +40,7 @@ from numba_tma.shared import SharedTile, Writes
 WARP = 32
 CONSUMER_BARRIER = 1  # named barrier of the consumer warps; 0 is cuda.syncthreads
 NO_TILE = 0xFFFFFFFF  # what a TileQueue's producer passes on when the queue is empty
+RESERVED = frozenset({"barrier", "index", "base", "writes", "pipeline"})  # on a stage
 
 
 @constant_class
@@ -143,7 +144,7 @@ class TilePipeline:
 
 def tile_stride(tile: Tile) -> int:
     """Return the bytes from one stage's tile to the next stage's."""
-    return _round_up(tile.nbytes, tile.alignment)
+    return _round_up(tile.shared_nbytes, tile.alignment)
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -219,7 +220,15 @@ class Producer:
         Executed by one thread. Every tile of the stage must then be loaded exactly once, on
         ``stage.barrier``.
         """
+        self.await_empty()
+        return self.expect()
+
+    def await_empty(self) -> None:
+        """Wait until the consumers have released the next stage."""
         self.empty_barrier().wait(self.state.phase)
+
+    def expect(self) -> ProducerStage:
+        """Expect the bytes of the next stage, which is empty; return it to be loaded."""
         mbarrier_arrive_expect_tx(self.full_barrier(), self.pipeline.tx_bytes)
         return ProducerStage(self.pipeline, self.base, self.state.index, self.writes)
 
@@ -234,13 +243,17 @@ class Producer:
         memory outlives its last thread. Needed before the ring is used for something else.
         """
         for _ in range(self.pipeline.num_stages):
-            self.empty_barrier().wait(self.state.phase)
+            self.await_empty()
             self.state.step()
 
+    def pass_ticket(self, tile: Any) -> None:
+        """Leave the number of the stage's tile to the consumers; the next arrival releases it."""
+        st_shared_u32(self.base + self.pipeline.ticket_offset + 4 * self.state.index, tile)
+
     def close_queue(self) -> None:
-        """Tell the consumers that the queue has no more tiles."""
-        self.empty_barrier().wait(self.state.phase)
-        st_shared_u32(self.base + self.pipeline.ticket_offset + 4 * self.state.index, NO_TILE)
+        """Tell the consumers that the queue has no more tiles, with a stage that holds none."""
+        self.await_empty()
+        self.pass_ticket(NO_TILE)
         mbarrier_arrive(self.full_barrier())
         self.state.step()
 
@@ -302,15 +315,10 @@ class ProduceFrom(_Iteration):
     def take(self) -> tuple[int, ProducerStage]:
         """Return the tile drawn last and its acquired stage, and draw the next."""
         producer, tile = self.producer, self.tile
-        producer.empty_barrier().wait(producer.state.phase)
-        ticket = producer.base + producer.pipeline.ticket_offset + 4 * producer.state.index
-        st_shared_u32(ticket, tile)
-        # The arrival releases the ticket to the consumers together with the stage's bytes.
-        mbarrier_arrive_expect_tx(producer.full_barrier(), producer.pipeline.tx_bytes)
-        stage = ProducerStage(
-            producer.pipeline, producer.base, producer.state.index, producer.writes
-        )
-        producer.state.step()
+        producer.await_empty()
+        producer.pass_ticket(tile)
+        stage = producer.expect()
+        producer.commit()
         self.tile = self.queue.draw()  # in flight while the caller issues this tile's copies
         return i64(tile), stage
 
@@ -442,8 +450,8 @@ class ConsumeFrom(_Iteration):
         stage = consumer.wait()
         ticket = ld_shared_u32(consumer.base + consumer.pipeline.ticket_offset + 4 * stage.index)
         self.tile, self.index = i64(ticket), stage.index
-        if ticket == NO_TILE:
-            _leave_flight(consumer, self.in_flight)
+        if ticket == NO_TILE and self.in_flight == 0:
+            consumer.hand_back()  # what is in flight stays so; else the stage holds no tile
         return ticket != NO_TILE
 
     def take(self) -> tuple[int, ConsumerStage]:
@@ -538,13 +546,15 @@ class Pipeline:
         `release_pending` or `close` hands back what is held. `in_flight` is a literal below the
         number of stages.
         """
+        tiles = Consume(in_flight, self.consumer, first, stop, step)
         _drain(self.consumer, in_flight)
-        return Consume(in_flight, self.consumer, first, stop, step)
+        return tiles
 
     def consume_from(self, in_flight: int = 0) -> ConsumeFrom:
         """Iterate over the tiles that this block's `produce_from` drew, as `consume` does."""
+        tiles = ConsumeFrom(in_flight, self.consumer)
         _drain(self.consumer, in_flight)
-        return ConsumeFrom(in_flight, self.consumer)
+        return tiles
 
     def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
         """Store a tile of a stage through `tensor_map`. Executed by every consumer thread.
@@ -572,9 +582,6 @@ def _drain(consumer: Consumer, in_flight: int) -> None:
     """Hand back the oldest stages until at most `in_flight` are held."""
     while consumer.held > in_flight:
         _leave_flight(consumer, in_flight)
-
-
-RESERVED = frozenset({"barrier", "index", "base", "writes", "pipeline"})
 
 
 def start(pipeline: TilePipeline) -> Pipeline:

@@ -16,13 +16,11 @@ from numba_tma.simulator.trace import _STAGE, _STATES, Event, Trace
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CHUNK, LINE = 16, 128  # bytes that a swizzle moves as one; that all 32 banks hold side by side
-    16,
-    128,
-)  # bytes that a swizzle moves as one; bytes that all 32 banks hold side by side
+CHUNK = 16  # bytes that a swizzle moves as one
+LINE = 128  # bytes that all 32 banks hold side by side
 GROUPS = LINE // CHUNK
 MAX_LINES = 16  # every swizzle repeats after 8 lines
-INK = "#303030"
+TEXT = {"fontsize": 9, "color": "#303030"}
 #: What the signs of `Trace.timeline` stand for, and their colours; "." is free and not drawn.
 STATES = {">": ("loading", "#9ecae1"), "=": ("full", "#fdd0a2"), "#": ("being read", "#74c476")}
 STORING = ("being stored", "#bcbddc")
@@ -71,7 +69,7 @@ def swizzle(tile: Tile, ax: Axes | None = None) -> Axes:
     if ax is None:
         ax = _new_axes(5.0, 0.8 + 0.34 * shown)
     colours = np.ma.masked_where(row < 0, chunk)
-    ax.pcolormesh(colours, cmap="rainbow", alpha=0.6, edgecolors="white", linewidth=1.5)
+    ax.pcolormesh(colours, cmap="Spectral", alpha=0.6, edgecolors="white", linewidth=1.5)
     for line, group in np.argwhere(row >= 0):
         name = f"{row[line, group]}:" * (row_bytes < LINE) + str(chunk[line, group])
         _write(ax, group + 0.5, line + 0.5, name)
@@ -80,9 +78,10 @@ def swizzle(tile: Tile, ax: Axes | None = None) -> Axes:
         np.arange(GROUPS) + 0.5, [f"{bank}-{bank + 3}" for bank in range(0, 4 * GROUPS, 4)]
     )
     ax.set_yticks(np.arange(shown) + 0.5, [_row_range(line[line >= 0]) for line in row])
-    ax.set_xlabel("banks")
-    ax.set_ylabel("row of the tile")
-    ax.set_title(str(tile) + (f", first {shown} of {lines} lines" if shown < lines else ""))
+    ax.set_xlabel("shared-memory banks", **TEXT)
+    ax.set_ylabel("row of the tile", **TEXT)
+    more = f", first {shown} of {lines} lines" if shown < lines else ""
+    ax.set_title(f"{tile}{more}", **TEXT)
     return _plain(ax)
 
 
@@ -126,41 +125,49 @@ def timeline(trace: Trace, ax: Axes | None = None) -> Axes:
     for row, bars in stages.items():
         for sign, start, end, fill in bars:
             ax.barh(row, end - start, left=start, height=0.8, color=STATES[sign][1])
-            if sign == "#":
+            if sign == "#" and fill is not None:
                 _write(ax, (start + end) / 2, row, str(fill))
     stores = _store_bars(events)
     for start, end in stores:
         ax.barh(len(stages), end - start, left=start, height=0.4, color=STORING[1])
-    for name, colour in [*STATES.values(), STORING][: None if stores else -1]:
+    for name, colour in [*STATES.values(), *[STORING] * bool(stores)]:
         ax.barh(0, 0, color=colour, label=name)
     names = [f"stage {row}" for row in stages] + ["stores"] * bool(stores)
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
-    ax.set_xlabel("simulator step")
-    ax.set_title(f"{first[1]}, block {events[0].block}", loc="left")
+    ax.set_xlabel("simulator step", **TEXT)
+    ax.set_title(f"{first[1]}, block {events[0].block}", loc="left", **TEXT)
     ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, fontsize=8)
     return _plain(ax)
 
 
-def _stage_bars(events: list[Event], pipeline: str) -> dict[int, list[tuple[str, int, int, int]]]:
-    """Return (sign, start, end, number of the fill) for each state but free, by stage."""
-    changes: dict[int, list[tuple[str, int, int]]] = {}
-    fills = -1
+Bar = tuple[str, int, int, int | None]  # sign, first step, step after the last, number of the fill
+
+
+def _stage_bars(events: list[Event], pipeline: str) -> dict[int, list[Bar]]:
+    """Return the bars of each stage, for every state but free."""
+    changes: dict[int, list[tuple[str, int, int | None]]] = {}
+    fills = 0
     for event in events:
         match = _STAGE.fullmatch(event.label)
         if not match or match[3] != pipeline or (event.kind, match[1]) not in _STATES:
             continue
         sign, stage = _STATES[event.kind, match[1]], changes.setdefault(int(match[2]), [])
-        if stage and stage[-1][0] == sign:  # another copy of the same fill, another reader
+        if stage and stage[-1][0] == sign:  # another copy of the same fill, or another reader
             continue
+        # A stage may be full without a load: a queue's end is told that way.
+        fill = fills if sign == ">" else stage[-1][2] if stage and sign != "." else None
         fills += sign == ">"
-        stage.append((sign, event.time, fills if sign == ">" else stage[-1][2] if stage else 0))
-    end = events[-1].time
-    bars = {}
-    for row, stage in sorted(changes.items()):
-        spans = pairwise([*stage, (".", end, 0)])
-        bars[row] = [(sign, at, until, n) for (sign, at, n), (_, until, _) in spans if sign != "."]
-    return bars
+        stage.append((sign, event.time, fill))
+    end = (".", events[-1].time, None)
+    return {
+        row: [
+            (sign, at, until, fill)
+            for (sign, at, fill), (_, until, _) in pairwise([*stage, end])
+            if sign != "."
+        ]
+        for row, stage in sorted(changes.items())
+    }
 
 
 def _store_bars(events: list[Event]) -> list[tuple[int, int]]:
@@ -192,13 +199,11 @@ def _new_axes(width: float, height: float) -> Axes:
 
 
 def _write(ax: Axes, x: float, y: float, text: str) -> None:
-    ax.text(x, y, text, ha="center", va="center", color=INK, fontsize=8)
+    ax.text(x, y, text, ha="center", va="center", **TEXT | {"fontsize": 8})
 
 
 def _plain(ax: Axes) -> Axes:
-    """Take away what is not data: frame and tick marks; small dark text."""
+    """Take away what is not data: the frame and the tick marks."""
     ax.spines[:].set_visible(False)
-    ax.tick_params(length=0, labelsize=8, labelcolor=INK)
-    for text in (ax.xaxis.label, ax.yaxis.label, ax.title, ax._left_title):
-        text.set(size=9, color=INK)
+    ax.tick_params(length=0, labelsize=8, labelcolor=TEXT["color"])
     return ax

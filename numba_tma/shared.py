@@ -109,10 +109,10 @@ def check_view(tile: Tile, other: Any) -> None:
     """Raise a ValueError unless the bytes of `tile` can be seen as the tile `other`."""
     if not isinstance(other, Tile):
         raise ValueError(f"SharedTile.view(tile=...) takes a Tile, not {other!r}")
-    if other.nbytes != tile.nbytes:
+    if other.shared_nbytes != tile.shared_nbytes:
         raise ValueError(
-            f"{tile} has {tile.nbytes:,} B and cannot be seen as {other}, which has "
-            f"{other.nbytes:,} B"
+            f"{tile} has {tile.shared_nbytes:,} B and cannot be seen as {other}, which has "
+            f"{other.shared_nbytes:,} B"
         )
     if (tile.swizzle or other.swizzle) and (tile.swizzle, tile.dtype.itemsize * tile.shape[-1]) != (
         other.swizzle,
@@ -142,7 +142,9 @@ def shared_tile(tile: Tile) -> SharedTile:
     Each call in the source is one allocation, the same for every thread of the block. `tile` is a
     `Tile` from the kernel's globals.
     """
-    return SharedTile(tile, simulator.allocate_shared(tile, tile.nbytes, tile.alignment), Writes())
+    return SharedTile(
+        tile, simulator.allocate_shared(tile, tile.shared_nbytes, tile.alignment), Writes()
+    )
 
 
 def shared_barrier() -> Barrier:

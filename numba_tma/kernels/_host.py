@@ -107,8 +107,10 @@ class Matrix:
         self.shape, self.address = tuple(int(n) for n in shape), address
         self.stored = stored
         size = self.dtype.itemsize
-        steps = _contiguous(self.shape, size) if strides is None else tuple(strides)
-        steps = tuple(s * size for s in steps) if strides is not None and in_elements else steps
+        if strides is None or 0 in self.shape:
+            steps = _contiguous(self.shape, size)
+        else:
+            steps = tuple(s * size if in_elements else s for s in strides)
         if not self.shape or (self.shape[-1] > 1 and steps[-1] != size):
             raise ValueError(
                 f"{name} has shape {self.shape} and strides {steps} B: its last axis must be "

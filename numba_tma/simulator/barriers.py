@@ -58,7 +58,7 @@ class Barrier:
 
     def issue(self, load: Load) -> None:
         """Count a load that completes on the current phase."""
-        self.issued += load.nbytes
+        self.issued += load.tx_bytes
         self.under_way.append(load)
         self.unobserved.append(load)
 
@@ -67,7 +67,7 @@ class Barrier:
         self.under_way.remove(load)
         self._arriving = join(self._arriving, load.clock)
         before = self.model.phase
-        self.model.complete_tx(load.nbytes)
+        self.model.complete_tx(load.tx_bytes)
         return self.settle(before)
 
     def settle(self, before: int) -> bool:
@@ -82,7 +82,7 @@ class Barrier:
                 )
             return False
         if self.under_way:
-            missing = sum(load.nbytes for load in self.under_way)
+            missing = sum(load.tx_bytes for load in self.under_way)
             raise WrongByteCount(
                 f"{self.name}: phase {before} completed while {missing} bytes of its loads are "
                 f"still under way ({self.armed} armed, {self.issued} issued): arm it with the "

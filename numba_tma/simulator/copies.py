@@ -47,6 +47,7 @@ class Load:
         thread: SimulatedThread,
         address: int,
         nbytes: int,
+        tx_bytes: int,
         read: Callable[[], Bytes],
         barrier: Barrier,
         clock: Clock,
@@ -54,6 +55,8 @@ class Load:
         self.thread = thread
         self.address = address
         self.nbytes = nbytes
+        #: What the barrier counts: less than `nbytes` where a swizzle pads rows.
+        self.tx_bytes = tx_bytes
         self.barrier = barrier
         self.phase = barrier.model.phase
         #: What the issuing thread knew; the completion tells it to the barrier's waiters.

@@ -26,7 +26,7 @@ def cp_async_bulk_load(dst: int, src: Bytes, mbar: int) -> None:
     thread, address = current(), int(dst)
     source = _global_bytes(what, "src", src)
     _check_bulk(what, address, "dst", source.nbytes)
-    _load(what, thread, address, source.nbytes, source.copy, int(mbar))
+    _load(what, thread, address, source.nbytes, source.nbytes, source.copy, int(mbar))
 
 
 def cp_async_bulk_store(dst: Bytes, src: int) -> None:
@@ -61,7 +61,8 @@ def cp_async_bulk_tensor_load(
             element_strides=tensor_map.element_strides,
         )
 
-    _load(what, thread, address, tensor_map.tile.nbytes, read, int(mbar))
+    tile = tensor_map.tile
+    _load(what, thread, address, tile.shared_nbytes, tile.nbytes, read, int(mbar))
 
 
 def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src: int) -> None:
@@ -81,7 +82,7 @@ def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src
             element_strides=tensor_map.element_strides,
         )
 
-    _store(what, thread, address, tensor_map.tile.nbytes, write, every_byte=False)
+    _store(what, thread, address, tensor_map.tile.shared_nbytes, write, every_byte=False)
 
 
 def cp_async_bulk_commit_group() -> None:
@@ -135,6 +136,7 @@ def _load(
     thread: SimulatedThread,
     address: int,
     nbytes: int,
+    tx_bytes: int,
     read: Callable[[], Bytes],
     mbar: int,
 ) -> None:
@@ -149,9 +151,10 @@ def _load(
                 f"{other.address}"
             )
     cta.hazards.load(thread, address, nbytes, barrier)
-    load = Load(thread, address, nbytes, read, barrier, cta.tracked_clocks().publish(thread.row))
+    known = cta.tracked_clocks().publish(thread.row)
+    load = Load(thread, address, nbytes, tx_bytes, read, barrier, known)
     barrier.issue(load)
-    cta.emit(thread, "issue", barrier.name, nbytes)
+    cta.emit(thread, "issue", barrier.name, tx_bytes)
     cta.scheduler.event()
     cta.scheduler.start_copy(load)
     cta.scheduler.point()

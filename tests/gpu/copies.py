@@ -14,7 +14,7 @@ import numba_tma as tma
 from numba_tma import ptx
 
 SHARED_BYTES = 48 * 1024
-WORDS = SHARED_BYTES // 4
+SPACE = tma.Tile((SHARED_BYTES // 128, 128), "u8", tma.Swizzle.B128)  # aligned for any swizzle
 CANARY = 0xA5C3E187
 GUARD_BYTES = 1024  # shared memory past the tile that a load must leave alone
 THREADS = 128
@@ -24,11 +24,10 @@ TRIES = 100_000  # milliseconds; a copy takes microseconds
 @cuda.jit
 def load_raw(tensor_map, coords, nbytes, image, completed):
     """Load one box over canaries and copy out the words of shared memory."""
-    space = cuda.shared.array(WORDS, np.uint32, 1024)
-    barrier = tma.shared_barrier()
+    space, barrier = tma.shared_tile(SPACE), tma.shared_barrier()
     thread = cuda.threadIdx.x
     for i in range(thread, image.size, THREADS):
-        space[i] = CANARY
+        ptx.st_shared_u32(space.address + 4 * i, CANARY)
     tma.fence_proxy_async()
     if thread == 0:
         barrier.init(1)
@@ -45,16 +44,16 @@ def load_raw(tensor_map, coords, nbytes, image, completed):
         completed[0] = 1 if done else 0
     cuda.syncthreads()
     for i in range(thread, image.size, THREADS):
-        image[i] = space[i]
+        image[i] = ptx.ld_shared_u32(space.address + 4 * i)
 
 
 @cuda.jit
 def store_raw(tensor_map, coords, image):
     """Fill shared memory with the words of `image` and store one box from it."""
-    space = cuda.shared.array(WORDS, np.uint32, 1024)
+    space = tma.shared_tile(SPACE)
     thread = cuda.threadIdx.x
     for i in range(thread, image.size, THREADS):
-        space[i] = image[i]
+        ptx.st_shared_u32(space.address + 4 * i, image[i])
     tma.fence_proxy_async()
     cuda.syncthreads()
     if thread == 0:

@@ -11,7 +11,7 @@ import numba_tma as tma
 from numba_tma.dtypes import as_dtype, names
 from tests.gpu.worker import on_gpu
 
-ROWS, TILES, CONSUMERS = 8, 64, 64
+ROWS, CONSUMERS = 8, 64
 
 # So that every item size meets every swizzle, or nearly.
 SWIZZLES = {
@@ -48,14 +48,14 @@ def element_kernel(tile):
     write_lanes = spread(lanes)
 
     @cuda.jit
-    def read_and_write(x, y, z, values, factor, bits, elements, vectors):
+    def read_and_write(x, y, z, tiles, values, factor, bits, elements, vectors):
         pipe = PIPE.start()
         if pipe.is_producer():
-            for t, stage in pipe.produce(0, 2 * TILES):
-                x.load(stage.x, (t % TILES * ROWS, 0), stage.barrier)
+            for t, stage in pipe.produce(0, 2 * tiles):
+                x.load(stage.x, (t % tiles * ROWS, 0), stage.barrier)
         else:
             thread = cuda.threadIdx.x
-            for t, stage in pipe.consume(0, TILES):
+            for t, stage in pipe.consume(0, tiles):
                 view = stage.x.view(BYTES)
                 for i in range(thread, nbytes, CONSUMERS):
                     bits[t * nbytes + i] = view[i // width, i % width]
@@ -65,16 +65,20 @@ def element_kernel(tile):
                 for i in range(thread, size, CONSUMERS):
                     stage.x[i // columns, i % columns] = values[t * size + i]
                 pipe.store(y, stage.x, (t * ROWS, 0))
-            for t, stage in pipe.consume(TILES, 2 * TILES):
+            for t, stage in pipe.consume(tiles, 2 * tiles):
                 for i in range(thread * lanes, size, CONSUMERS * lanes):
                     at = (i // columns, i % columns)
                     v = stage.x.read_vector(at)
-                    write_lanes(vectors, (t - TILES) * size + i, v)
+                    write_lanes(vectors, (t - tiles) * size + i, v)
                     stage.x.write_vector(at, v * factor)
-                pipe.store(z, stage.x, ((t - TILES) * ROWS, 0))
+                pipe.store(z, stage.x, ((t - tiles) * ROWS, 0))
             pipe.close()
 
     return read_and_write
+
+
+def is_narrow_float(dtype):
+    return dtype.itemsize <= 2 and dtype.compute == "float32"
 
 
 def narrow_floats(dtype):
@@ -85,24 +89,31 @@ def narrow_floats(dtype):
 
 def stored(dtype, count, rng):
     """Return what to read: every bit pattern of a narrow float, random bits of the others."""
-    if dtype.itemsize <= 2 and dtype.compute == "float32":
+    if is_narrow_float(dtype):
         return np.resize(rng.permutation(narrow_floats(dtype)), count)
     bits = rng.integers(0, 256, count * dtype.itemsize, np.uint8).view(f"u{dtype.itemsize}")
-    if dtype.numpy == np.float32 and dtype.name != "f32":
-        # Normal numbers of 10 mantissa bits, which no load of these types changes.
+    if is_converted(dtype):
+        # Normal numbers of 10 mantissa bits, which no copy of these types changes.
         bits = bits & 0xBFFF_E000 | 0x2000_0000
     return bits.view(dtype.numpy)
+
+
+def is_converted(dtype):
+    """Return whether the copy engine may change bits: tf32 and the types that flush."""
+    return dtype.numpy == np.float32 and dtype.name != "f32"
 
 
 def to_write(dtype, count, rng):
     """Return values to write: random ones, and those that are hard to round."""
     compute = np.dtype(dtype.compute)
+    if is_converted(dtype):
+        return stored(dtype, count, rng)
     if compute.kind in "ui":
         bounds = np.iinfo(compute)
         return rng.integers(bounds.min, bounds.max, count, compute, endpoint=True)
     values = (rng.standard_normal(count) * 2.0 ** rng.integers(-30, 20, count)).astype(compute)
     hard = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 3e38, -3e38], compute)
-    if dtype.itemsize <= 2:
+    if is_narrow_float(dtype):
         wide = narrow_floats(dtype).astype(np.float64)
         wide = np.sort(wide[np.isfinite(wide)])
         ties = ((wide[1:] + wide[:-1]) / 2).astype(np.float32)
@@ -142,11 +153,12 @@ def assert_same(actual, expected, what):
 def test_elements_vectors_and_views(name):
     dtype, tile = as_dtype(name), tile_of(name)
     compute = np.dtype(dtype.compute)
-    count = TILES * tile.size
-    bits_type, shape = f"u{dtype.itemsize}", (TILES * ROWS, tile.shape[1])
+    tiles = 65536 // tile.size if dtype.itemsize == 2 else 64
+    count = tiles * tile.size
+    bits_type, shape = f"u{dtype.itemsize}", (tiles * ROWS, tile.shape[1])
     rng = np.random.default_rng(names.index(name))
     data, values = stored(dtype, count, rng), to_write(dtype, count, rng)
-    factor = compute.type(3 if compute.kind in "ui" else 1 / 3)
+    factor = compute.type(3 if compute.kind in "ui" else 1 / 2 if is_converted(dtype) else 1 / 3)
 
     arrays = [data.view(bits_type), np.zeros(count, bits_type), np.zeros(count, bits_type)]
     x, y, z = (cuda.to_device(a.reshape(shape)) for a in arrays)
@@ -155,7 +167,7 @@ def test_elements_vectors_and_views(name):
     elements = cuda.to_device(np.zeros(count, compute))
     vectors = cuda.to_device(np.zeros(count, compute))
     element_kernel(tile)[1, CONSUMERS + 32](
-        *maps, cuda.to_device(values), factor, bits, elements, vectors
+        *maps, tiles, cuda.to_device(values), factor, bits, elements, vectors
     )
 
     np.testing.assert_array_equal(bits.copy_to_host(), data.view(np.uint8))

@@ -369,7 +369,8 @@ def in_flight_kernel(stages, in_flight):
                     for back in range(min(depth, t - start) + 1):
                         old = t - back
                         at = offset + old % stages * stride + thread * 4
-                        if ptx.ld_shared_u32(pipe.consumer.base + at) != old * TILE.size + thread + 1:
+                        word = ptx.ld_shared_u32(pipe.consumer.base + at)
+                        if word != old * TILE.size + thread + 1:
                             cuda.atomic.add(overwritten, 0, 1)
                 pipe.release_pending()
             folds[thread] = fold
@@ -377,9 +378,7 @@ def in_flight_kernel(stages, in_flight):
     return look_back
 
 
-@pytest.mark.parametrize(
-    ("stages", "in_flight"), [(1, 0), (2, 0), (2, 1), (3, 1), (3, 2), (8, 2)]
-)
+@pytest.mark.parametrize(("stages", "in_flight"), [(1, 0), (2, 0), (2, 1), (3, 1), (3, 2), (8, 2)])
 @on_gpu
 def test_stages_in_flight_are_kept_and_no_more(stages, in_flight):
     num_tiles, consumers = 25, 64

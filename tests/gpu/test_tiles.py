@@ -171,7 +171,5 @@ def check_store(case):
     image = np.random.default_rng(case.seed + 1).integers(0, 256, case.tile.nbytes, np.uint8)
     device = cuda.to_device(memory)
     copies.store(case.map(device), case.coords, image)
-    tma.reference_store(
-        case.tensor.of(memory), image, case.tile, case.coords, case.element_strides
-    )
+    tma.reference_store(case.tensor.of(memory), image, case.tile, case.coords, case.element_strides)
     np.testing.assert_array_equal(device.copy_to_host(), memory)

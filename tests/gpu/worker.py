@@ -99,7 +99,6 @@ def on_gpu(function: Any = None, *, limit: float = CASE_SECONDS) -> Any:
 
 def _serve(pipe: Connection) -> None:
     """Run cases until the other end of `pipe` closes (the child process)."""
-    import numba_tma  # noqa: F401
     from numba import cuda
 
     warnings.filterwarnings("ignore", "Grid size .* will likely result in GPU under-utilization")

@@ -163,13 +163,30 @@ def test_one_who_arrives_without_waiting_learns_nothing():
         if b.t == 32:
             b.load(b.tile, b.barriers[0])
             wait(b.barriers[0])
+            b.say_done()  # and arrives below, before any other thread runs
         if b.t < 32:
+            b.after(1)
             sim.barrier_arrive(2, 64)
             b.read(b.tile)
         else:
             sim.barrier_sync(2, 64)
 
     fails(sim.EarlyRead, body, "tile A")
+
+
+def test_a_load_tells_what_its_issuer_knew():
+    def body(b):
+        if b.t == 1:
+            sim.mbarrier_arrive_expect_tx(b.barriers[1], NBYTES)
+        if b.t == 0:
+            b.load(b.tile, b.barriers[0])
+            wait(b.barriers[0])
+            sim.cp_async_bulk_load(b.other, b.x, b.barriers[1])
+        if b.t == 40:
+            wait(b.barriers[1])
+            b.read(b.tile)
+
+    passes(body)
 
 
 def test_a_failed_wait_tells_nothing():

@@ -1,0 +1,127 @@
+"""A pipelined copy costs what the same loop written by hand costs, counted in instructions."""
+
+import re
+
+import pytest
+from numba import cuda, int64, types, uint32
+
+from numba_tma import Tile, TilePipeline, ptx
+from numba_tma.shared import shared_tile
+from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from numba_tma.types import TensorMapType
+
+STAGES, ROWS = 4, 16
+TILE = Tile((ROWS, 256), "u8")
+NBYTES = TILE.nbytes
+PIPE = TilePipeline(STAGES, x=TILE)
+MEMORY = Tile(STAGES * (NBYTES + 16), "u8")  # the stages, then the full and the empty barriers
+
+MAP = TensorMapType(2, TILE)
+SIGNATURE = (MAP, MAP, types.int64)
+
+
+@cuda.jit
+def with_pipeline(source, destination, n_tiles):
+    pipe = PIPE.start()
+    first, step = cuda.blockIdx.x, cuda.gridDim.x
+    if pipe.is_producer():
+        for tile, stage in pipe.produce(first, n_tiles, step):
+            source.load(stage.x, (tile * ROWS, 0), stage.barrier)
+    else:
+        for tile, stage in pipe.consume(first, n_tiles, step, in_flight=1):
+            pipe.store(destination, stage.x, (tile * ROWS, 0), written=False)
+        pipe.release_pending()
+
+
+@cuda.jit
+def by_hand(source, destination, n_tiles):
+    stages = shared_tile(MEMORY).address
+    full = uint32(stages + STAGES * NBYTES)
+    empty = uint32(full + STAGES * 8)
+    thread = ptx.tid_x()
+    consumers = uint32(ptx.ntid_x() - 32)
+    if thread == 0:
+        for stage in range(STAGES):
+            ptx.mbarrier_init(full + stage * 8, 1)
+            ptx.mbarrier_init(empty + stage * 8, consumers >> 5)
+        ptx.fence_mbarrier_init()
+    ptx.barrier_sync(0, ptx.ntid_x())
+
+    tile, step = int64(ptx.ctaid_x()), int64(ptx.nctaid_x())
+    index, phase = uint32(0), uint32(0)
+    if thread >= consumers:
+        if ptx.elect_sync():
+            phase = uint32(1)  # a wait for the phase before the first passes
+            while tile < n_tiles:
+                while not ptx.mbarrier_try_wait_parity(empty + index * 8, phase):
+                    pass
+                barrier = full + index * 8
+                ptx.mbarrier_arrive_expect_tx(barrier, NBYTES)
+                ptx.cp_async_bulk_tensor_load(
+                    stages + index * NBYTES, source, (tile * ROWS, 0), barrier
+                )
+                tile += step
+                index = uint32(index + 1)
+                if index == STAGES:
+                    index = uint32(0)
+                    phase = uint32(phase ^ 1)
+    else:
+        previous = uint32(STAGES)  # none yet
+        while tile < n_tiles:
+            while not ptx.mbarrier_try_wait_parity(full + index * 8, phase):
+                pass
+            if thread == 0:
+                ptx.cp_async_bulk_tensor_store(
+                    destination, (tile * ROWS, 0), stages + index * NBYTES
+                )
+                ptx.cp_async_bulk_commit_group()
+                ptx.cp_async_bulk_wait_group_read(1)
+            if previous < STAGES:
+                ptx.bar_warp_sync()
+                if ptx.elect_sync():
+                    ptx.mbarrier_arrive(empty + previous * 8)
+            previous = index
+            tile += step
+            index = uint32(index + 1)
+            if index == STAGES:
+                index = uint32(0)
+                phase = uint32(phase ^ 1)
+        if previous < STAGES:
+            if thread == 0:
+                ptx.cp_async_bulk_wait_group_read(0)
+            ptx.bar_warp_sync()
+            if ptx.elect_sync():
+                ptx.mbarrier_arrive(empty + previous * 8)
+
+
+def ptx_count(kernel):
+    listed = instructions(compile_ptx(kernel, SIGNATURE))
+    return sum(not line.endswith(":") for line in listed)
+
+
+def machine_count(kernel):
+    """Count machine instructions, less the padding at the end."""
+    text = sass(compile_ptx(kernel, SIGNATURE))
+    code = re.findall(r"^\s*/\*[0-9a-f]+\*/\s+(\S.*?) ?;", text, re.M)
+    return sum(not instruction.startswith("NOP") for instruction in code)
+
+
+def test_ptx_is_within_2_percent_of_the_loop_by_hand():
+    ours, hand = ptx_count(with_pipeline), ptx_count(by_hand)
+    assert ours <= 1.02 * hand, f"{ours} PTX instructions with TilePipeline, {hand} by hand"
+
+
+@pytest.mark.skipif(find_tool("nvdisasm") is None, reason="nvdisasm is not installed")
+def test_machine_code_is_within_2_percent_of_the_loop_by_hand():
+    ours, hand = machine_count(with_pipeline), machine_count(by_hand)
+    assert ours <= 1.02 * hand, f"{ours} machine instructions with TilePipeline, {hand} by hand"
+
+
+@pytest.mark.parametrize("kernel", [with_pipeline, by_hand], ids=lambda k: k.py_func.__name__)
+@pytest.mark.parametrize("cc", [(9, 0, "a"), (10, 0, "a")], ids=["sm_90a", "sm_100a"])
+def test_nothing_is_spilled(kernel, cc):
+    text = compile_ptx(kernel, SIGNATURE, cc=cc)
+    report = ptxas(text)
+    assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
+    assert report.warnings == ()
+    assert [line for line in instructions(text) if ".local" in line] == []

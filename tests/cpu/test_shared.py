@@ -1,0 +1,382 @@
+"""Shared tiles in compiled kernels: where they lie, what an access costs, what is fenced."""
+
+import operator
+import re
+
+import numpy as np
+import pytest
+from numba import cuda, types
+
+import numba_tma as tma
+from numba_tma import Tile, TilePipeline, dtypes
+from numba_tma.layout import Swizzle
+from numba_tma.testing import compile_ptx, instructions, ptxas
+
+I64, U32, FLOATS = types.int64, types.uint32, types.float32[::1]
+TILE = Tile((8, 32), "f32")
+PIPE = TilePipeline(2, x=TILE)
+MAP = tma.TensorMapType(2, TILE)
+
+
+def tile_of(name, swizzle, rows=(10,)):
+    """Return a tile whose swizzle pattern wraps round for every item size."""
+    dtype = dtypes.as_dtype(name)
+    return Tile((*rows, max(swizzle.span, 32) // dtype.itemsize), dtype, swizzle)
+
+
+EVERY_TILE = [tile_of(name, swizzle) for name in dtypes.names for swizzle in Swizzle]
+
+
+def lines(kernel, *arguments):
+    return instructions(compile_ptx(kernel, arguments))
+
+
+def count(body, start):
+    return sum(line.startswith(start) for line in body)
+
+
+# --------------------------------------------------------------------------- addresses
+
+OPERATIONS = {
+    "add": operator.add,
+    "and": operator.and_,
+    "cvt": lambda a: a,
+    "mad": lambda a, b, c: a * b + c,
+    "mov": lambda a: a,
+    "mul": operator.mul,
+    "or": operator.or_,
+    "shl": operator.lshift,
+    "shr": operator.rshift,
+    "sub": operator.sub,
+    "xor": operator.xor,
+}
+
+
+def shared_addresses(body, indices):
+    """Execute what a kernel computes from its last parameters: where does it access its tile?
+
+    The parameters are arrays, so that this is done for all elements at once. Instructions with
+    other inputs (floats, global memory) are left out.
+    """
+    known = {}
+    last = max(int(n) for n in re.findall(r"param_(\d+)", " ".join(body)))
+    for back, index in enumerate(reversed(indices)):
+        known[f"param_{last - back}"] = index
+    found = []
+    for line in body:
+        name, _, rest = line.partition(" ")
+        if ".shared." in name:
+            register, _, plus = re.search(r"\[(.*)\]", rest)[1].partition("+")
+            found.append(known[register] + int(plus or 0))
+            continue
+        target, *sources = re.sub(r"[\[\]]", "", rest).split(", ")
+        values = [known.get(s, 0 if "shared" in s else s) for s in sources]
+        values = [int(v) if re.fullmatch(r"-?\d+", str(v)) else v for v in values]
+        if sources and not any(isinstance(v, str) for v in values):
+            operation = "mov" if name.startswith("ld.param") else name.partition(".")[0]
+            known[target] = OPERATIONS[operation](*values) & 0xFFFFFFFF
+    return found
+
+
+def check_addresses(body, tile, step=1):
+    indices = np.indices(tile.shape)[..., ::step]
+    (found,) = shared_addresses(body, indices)
+    np.testing.assert_array_equal(found, tile.offset(*indices))
+
+
+@pytest.mark.parametrize("tile", EVERY_TILE, ids=str)
+def test_an_element_is_at_the_offset_of_the_tile(tile):
+    def kernel(out, index):
+        out[0] = tma.shared_tile(tile)[index]
+
+    out = getattr(types, tile.dtype.compute)[::1]
+    check_addresses(lines(kernel, out, types.UniTuple(I64, 2)), tile)
+
+
+@pytest.mark.parametrize("tile", EVERY_TILE, ids=str)
+def test_a_vector_is_at_the_offset_of_the_tile(tile):
+    def kernel(out, index):
+        out[0] = tma.shared_tile(tile).read_vector(index)[0]
+
+    out = getattr(types, tile.dtype.compute)[::1]
+    body = lines(kernel, out, types.UniTuple(types.int32, 2))
+    check_addresses(body, tile, step=16 // tile.itemsize)
+    assert count(body, "ld.shared.v") == 1
+
+
+@pytest.mark.parametrize("swizzle", Swizzle, ids=lambda s: s.name)
+@pytest.mark.parametrize("rows", [(), (7,), (3, 5), (2, 3, 4), (2, 1, 3, 2)], ids=str)
+def test_every_rank_and_type_of_index(rows, swizzle):
+    tile = tile_of("f16", swizzle, rows)
+    kinds = [types.uint32, types.int32, I64, types.uint64, types.int16][: tile.ndim]
+
+    def kernel(out, index):
+        tma.shared_tile(tile)[index] = out[0]
+
+    check_addresses(lines(kernel, FLOATS, types.Tuple(kinds)), tile)
+
+
+def test_a_literal_index_is_a_constant_address():
+    tile = Tile((64, 64), "bf16", Swizzle.B128)
+
+    def kernel(out):
+        t = tma.shared_tile(tile)
+        out[0] = t[5, 7] + t[63, 63] + t[9, 33]
+
+    body = lines(kernel, FLOATS)
+    where = [(5, 7), (63, 63), (9, 33)]
+    assert sorted(shared_addresses(body, ())) == sorted(tile.offset(*at) for at in where)
+    assert not [line for line in body if line.startswith(("xor", "shl.b32", "mul")) and "16" not in line]
+
+
+# ------------------------------------------------------------------- what an access costs
+
+
+@pytest.mark.parametrize("tile", EVERY_TILE, ids=str)
+def test_reads_and_writes_of_every_type_assemble_without_local_memory(tile):
+    lanes = 16 // tile.itemsize
+
+    def kernel(values, i, j):
+        a, b = tma.shared_tile(tile), tma.shared_tile(tile)
+        a[i, j] = values[0]
+        a[i, j + 1] += values[1]
+        v = a.read_vector((i, j))
+        w = v * values[2] + b.read_vector((i, j)) - 1
+        w += v
+        b.write_vector((i, j), w)
+        values[3] = b[i, j]
+        values[4] = w.sum() + w.max() - w.min()
+        values[5] = v[0] + w[lanes - 1]
+
+    ptx = compile_ptx(kernel, (getattr(types, tile.dtype.compute)[::1], I64, I64))
+    report = ptxas(ptx)
+    assert ".local" not in ptx and report.stack_frame == report.spill_stores == 0
+    assert not report.warnings
+    body = instructions(ptx)
+    assert count(body, "ld.shared.v") == 2 and count(body, "st.shared.v") == 1
+    assert not count(body, "call")
+
+
+@pytest.mark.parametrize("swizzle", Swizzle, ids=lambda s: s.name)
+def test_a_swizzle_costs_one_xor(swizzle):
+    tile = Tile((64, swizzle.span // 4), "f32", swizzle)
+
+    def kernel(out, i, j):
+        out[0] = tma.shared_tile(tile)[i, j]
+
+    body = lines(kernel, FLOATS, I64, I64)
+    assert count(body, "xor") == (swizzle is not Swizzle.NONE)
+    assert len(body) <= 15 + 3 * (swizzle is not Swizzle.NONE)
+
+
+def test_an_augmented_assignment_is_one_load_and_one_store():
+    def kernel(values, i):
+        tma.shared_tile(TILE)[i, i] += values[0]
+
+    body = lines(kernel, FLOATS, I64)
+    assert (count(body, "ld.shared.f32"), count(body, "st.shared.f32")) == (1, 1)
+
+
+def test_a_view_costs_nothing():
+    flat, other = Tile(256, "f32"), Tile((16, 16), "f32")
+
+    def viewed(out, i):
+        out[0] = tma.shared_tile(other).view(flat)[i]
+
+    def plain(out, i):
+        out[0] = tma.shared_tile(flat)[i]
+
+    assert normal(lines(viewed, FLOATS, I64)) == normal(lines(plain, FLOATS, I64))
+
+
+def normal(body):
+    """Drop the names of allocations, which hold the name of their kernel."""
+    return [re.sub(r"numba_tma_\w+", "tile", line) for line in body]
+
+
+def test_a_read_after_a_wait_is_done_again():
+    def kernel(out):
+        tile, full = tma.shared_tile(TILE), tma.shared_barrier()
+        out[0] = tile[0, 0]
+        full.wait(0)
+        out[1] = tile[0, 0]
+
+    assert count(lines(kernel, FLOATS), "ld.shared.f32") == 2
+
+
+def test_a_write_stays_before_the_fence_and_the_arrival():
+    def kernel(values):
+        tile, full = tma.shared_tile(TILE), tma.shared_barrier()
+        tile[0, 0] = values[0]
+        tma.fence_proxy_async()
+        full.arrive()
+        tile[0, 0] = values[1]
+
+    order = [
+        name
+        for line in lines(kernel, FLOATS)
+        for name in ("st.shared", "fence.proxy.async", "mbarrier.arrive")
+        if line.startswith(name)
+    ]
+    assert order == ["st.shared", "fence.proxy.async", "mbarrier.arrive", "st.shared"]
+
+
+# ------------------------------------------------------------------------- allocation
+
+
+def shared_variables(ptx):
+    """List (alignment, bytes) of a module's shared memory."""
+    found = re.findall(r"\.shared \.align (\d+) \.b8 \w+\[(\d+)\]", ptx)
+    return sorted((int(alignment), int(nbytes)) for alignment, nbytes in found)
+
+
+@cuda.jit(device=True)
+def scratch(values):
+    tile = tma.shared_tile(TILE)
+    tile[0, 0] = values[0]
+
+
+@cuda.jit(device=True)
+def more_scratch(values):
+    tile = tma.shared_tile(TILE)
+    tile[0, 0] = values[1]
+
+
+def test_each_call_is_an_allocation_aligned_to_its_swizzle():
+    tiles = [Tile((8, 16), "f16"), *(Tile((8, 8), "f32", swizzle) for swizzle in list(Swizzle)[1:])]
+    a, b, c, d = tiles
+
+    def kernel(values):
+        tma.shared_tile(a)[0, 0] = values[0]
+        tma.shared_tile(b)[0, 0] = values[0]
+        tma.shared_tile(c)[0, 0] = values[0]
+        tma.shared_tile(d)[0, 0] = values[0]
+        tma.shared_tile(d)[0, 0] = values[0]
+        tma.shared_barrier().init(1)
+
+    ptx = compile_ptx(kernel, (FLOATS,))
+    assert shared_variables(ptx) == [(8, 8), (128, 256), (256, 256), (512, 256), *[(1024, 256)] * 2]
+    assert ptxas(ptx).shared >= 5 * 256 + 8
+
+
+def test_device_functions_have_allocations_of_their_own():
+    def kernel(values):
+        scratch(values)
+        more_scratch(values)
+        tma.shared_tile(TILE)[0, 0] = values[2]
+
+    ptx = compile_ptx(kernel, (FLOATS,))
+    assert shared_variables(ptx) == [(128, TILE.nbytes)] * 3
+    assert ptxas(ptx).shared == 3 * TILE.nbytes
+
+
+# --------------------------------------------------------------------------- the fence
+
+
+@cuda.jit(device=True)
+def increment(tile, i):
+    tile[0, i] += 1
+
+
+@cuda.jit(device=True, inline="always")
+def add_one(value):
+    return value + np.float32(1)
+
+
+@cuda.jit(device=True)
+def total(tile, i):
+    return tile[0, i] + tile.read_vector((0, i))[1]
+
+
+def consumer(work, *arguments):
+    """Return the instructions of a kernel whose consumer does `work` on each stage."""
+
+    def kernel(x, out, n):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for t, stage in pipe.produce(0, n):
+                x.load(stage.x, (t, 0), stage.barrier)
+        else:
+            for t, stage in pipe.consume(0, n):
+                work(pipe, x, stage.x, out, t)
+
+    return lines(kernel, MAP, FLOATS, I64)
+
+
+@cuda.jit(device=True, forceinline=True)
+def read_only(pipe, x, tile, out, t):
+    out[t] = tile[0, cuda.threadIdx.x] + total(tile, 4)
+
+
+@cuda.jit(device=True, forceinline=True)
+def read_and_store(pipe, x, tile, out, t):
+    out[t] = tile[0, cuda.threadIdx.x]
+    pipe.store(x, tile, (t, 0), written=False)
+
+
+@cuda.jit(device=True, forceinline=True)
+def write_an_element(pipe, x, tile, out, t):
+    tile[0, cuda.threadIdx.x] = out[t]
+
+
+@cuda.jit(device=True, forceinline=True)
+def write_a_vector(pipe, x, tile, out, t):
+    tile.write_vector((0, 4), tile.read_vector((0, 0)))
+
+
+@cuda.jit(device=True, forceinline=True)
+def write_in_a_function(pipe, x, tile, out, t):
+    increment(tile, t)
+
+
+@cuda.jit(device=True, forceinline=True)
+def write_in_a_view(pipe, x, tile, out, t):
+    tile.view(Tile(256, "f32"))[t] = out[t]
+
+
+@cuda.jit(device=True, forceinline=True)
+def write_now_and_then(pipe, x, tile, out, t):
+    if out[t] > 0:
+        tile[0, t] = 0
+
+
+@cuda.jit(device=True, forceinline=True)
+def write_and_store(pipe, x, tile, out, t):
+    tile[0, cuda.threadIdx.x] = out[t]
+    pipe.store(x, tile, (t, 0))
+
+
+@pytest.mark.parametrize("work", [read_only, read_and_store], ids=lambda f: f.__name__)
+def test_a_consumer_that_only_reads_executes_no_fence(work):
+    body = consumer(work)
+    assert count(body, "mbarrier.arrive.shared") == 1 and count(body, "ld.shared")
+    assert not count(body, "fence.proxy.async")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [write_an_element, write_a_vector, write_in_a_function, write_in_a_view, write_now_and_then],
+    ids=lambda f: f.__name__,
+)
+def test_a_consumer_that_writes_fences_before_it_hands_the_stage_back(work):
+    body = consumer(work)
+    assert count(body, "st.shared") and count(body, "fence.proxy.async")
+
+
+def test_a_store_fences_once():
+    assert count(consumer(write_and_store), "fence.proxy.async") == 1
+
+
+def test_writes_survive_beside_a_helper_that_numba_inlines():
+    # Numba's own dead-code elimination runs after such inlining, and a tile is nobody's array.
+    def kernel(values, n):
+        pipe = PIPE.start()
+        for t, stage in pipe.consume(0, n):
+            tile = stage.x
+            tile[0, t] = add_one(values[t])
+            stage.x[1, t] = values[t]
+            stage.x.view(Tile(256, "f32"))[t] = add_one(values[0])
+
+    body = lines(kernel, FLOATS, I64)
+    assert count(body, "st.shared.f32") == 3
+    assert count(body, "fence.proxy.async")

@@ -1,0 +1,225 @@
+"""What manuals leave open: measured, printed (pytest -s), and held equal to the NumPy model."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numba_tma as tma
+from numba_tma.dtypes import as_dtype, names
+from tests.gpu import copies
+from tests.gpu.copies import Tensor
+from tests.gpu.worker import on_gpu
+
+FLOATS = [name for name in names if as_dtype(name).is_float]
+CONVERTED = ["f32", "tf32", "f32_ftz", "tf32_ftz"]
+
+# Zero, denormals, the ends of the normal range, ties and their neighbours at 10 mantissa bits
+# (below an even and an odd last bit), infinity, and NaNs, quiet and signalling.
+PATTERNS = [
+    0x00000000, 0x00000001, 0x00001000, 0x00400000, 0x007FFFFF, 0x00800000, 0x00801000,
+    0x3F800000, 0x3F800001, 0x3F800FFF, 0x3F801000, 0x3F801001, 0x3F801FFF, 0x3F802000,
+    0x3F802FFF, 0x3F803000, 0x3F803001, 0x3FFFFFFF, 0x7F7FEFFF, 0x7F7FF000, 0x7F7FFFFF,
+    0x7F800000, 0x7F800001, 0x7F801000, 0x7FBFFFFF, 0x7FC00000, 0x7FC00001, 0x7FFFFFFF,
+]  # fmt: skip
+BITS = np.array(PATTERNS + [p | 0x80000000 for p in PATTERNS], np.uint32)
+
+
+def table(title, rows):
+    """Print rows of columns."""
+    widths = [max(len(str(row[i])) for row in rows) for i in range(len(rows[0]))]
+    print(f"\n{title}")
+    for row in rows:
+        print("  " + "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths)))
+
+
+# ---------------------------------------------------------------------------- NaN fill
+
+
+@on_gpu
+def fill_bits(name):
+    """Return the different elements of a tile that lies outside of its tensor."""
+    dtype = as_dtype(name)
+    tile = tma.Tile((4, 64 // dtype.itemsize), dtype)
+    tensor = Tensor((4, tile.shape[1]), (64, dtype.itemsize), dtype.itemsize)
+    device = tensor.on_device(cuda.to_device(np.zeros(tensor.nbytes, np.uint8)))
+    tensor_map = tma.tensor_map(device, tile, dtype=dtype, oob_fill="nan")
+    image, completed = copies.load(tensor_map, (100, 0), tile.nbytes, tile.nbytes)
+    assert completed
+    return [int(bits) for bits in np.unique(image.view(f"u{dtype.itemsize}"))]
+
+
+def test_nan_fill():
+    rows, wrong = [("type", "measured", "model")], []
+    for name in FLOATS:
+        tile = tma.Tile((1, 64), name)
+        array = np.zeros((1, 64), tile.dtype.numpy)
+        model = tma.reference_tile(array, tile, (9, 0), oob_fill="nan")
+        expected = int(model.view(f"u{tile.itemsize}")[0])
+        measured = fill_bits(name)
+        rows.append((name, " ".join(map(hex, measured)), hex(expected)))
+        if measured != [expected]:
+            wrong.append(name)
+    table("NaN fill", rows)
+    assert not wrong
+
+
+# ------------------------------------------------------------------------- conversions
+
+
+@on_gpu
+def converted(name, bits, direction):
+    """Return what a load, or a store, of float32 bits makes of them."""
+    tile, width = tma.Tile((1, bits.size), name), 4 * bits.size
+    tensor = Tensor((1, bits.size), (width, 4), 4)
+    memory = np.zeros(tensor.nbytes, np.uint8)
+    tensor.of(memory)[:] = bits if direction == "load" else 0
+    device = cuda.to_device(memory)
+    tensor_map = tma.tensor_map(tensor.on_device(device), tile, dtype=name)
+    if direction == "load":
+        image, completed = copies.load(tensor_map, (0, 0), tile.nbytes, tile.nbytes)
+        assert completed
+        return image.view(np.uint32)
+    copies.store(tensor_map, (0, 0), bits)
+    return tensor.of(device.copy_to_host())[0]
+
+
+def modelled(name, bits, direction):
+    tile, array = tma.Tile((1, bits.size), name), bits.reshape(1, -1).copy()
+    if direction == "load":
+        return tma.reference_tile(array, tile, (0, 0)).view(np.uint32)
+    tma.reference_store(array, bits.view(np.uint8), tile, (0, 0))
+    return array[0]
+
+
+@pytest.mark.parametrize("direction", ["load", "store"])
+def test_what_a_copy_does_to_float32_bits(direction):
+    assert BITS.size * 4 % 16 == 0
+    rows = [("bits", *CONVERTED, "(* other than the model, which says ...)")]
+    measured = {name: converted(name, BITS, direction) for name in CONVERTED}
+    expected = {name: modelled(name, BITS, direction) for name in CONVERTED}
+    for i, bits in enumerate(BITS):
+        cells, says = [], []
+        for name in CONVERTED:
+            same = measured[name][i] == expected[name][i]
+            cells.append(f"{measured[name][i]:08x}" + ("" if same else "*"))
+            says += [] if same else [f"{name} {expected[name][i]:08x}"]
+        rows.append((f"{bits:08x}", *cells, ", ".join(says)))
+    table(f"float32 bits after a {direction}", rows)
+    assert [n for n in CONVERTED if not np.array_equal(measured[n], expected[n])] == []
+
+
+@pytest.mark.parametrize("direction", ["load", "store"])
+@pytest.mark.parametrize("name", CONVERTED)
+def test_random_float32_bits(name, direction):
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        bits = rng.integers(0, 2**32, 256, np.uint32)
+        np.testing.assert_array_equal(
+            converted(name, bits, direction), modelled(name, bits, direction)
+        )
+
+
+# --------------------------------------------------------- rows narrower than the swizzle
+
+ROWS = 20
+
+
+def numbered(tensor):
+    """Return memory in which each 16-byte chunk holds its own number, 8 times."""
+    return np.repeat(np.arange(tensor.nbytes // 16, dtype=np.uint16), 8).view(np.uint8)
+
+
+@on_gpu
+def narrow_image(swizzle, chunks):
+    """Return a load of rows of so many chunks, and whether packed or padded bytes were counted."""
+    tile = tma.Tile((ROWS, 8 * chunks), "u16", swizzle)
+    tensor = Tensor((ROWS, 8 * chunks), (16 * chunks, 2), 2)
+    memory = numbered(tensor)
+    tensor_map = tma.tensor_map(tensor.on_device(cuda.to_device(memory)), tile)
+    window = ROWS * tile.swizzle.span + 1024
+    counted = {}
+    for what, nbytes in (("packed", tile.nbytes), ("padded", ROWS * tile.swizzle.span)):
+        image, counted[what] = copies.load(tensor_map, (0, 0), nbytes, window)
+    return image, counted
+
+
+def landed(image):
+    """Return chunk number -> the chunk of shared memory in which it lies whole."""
+    chunks = image.view(np.uint16).reshape(-1, 8)
+    canary = copies.canaries(4).view(np.uint16)
+    whole = (chunks == chunks[:, :1]).all(-1) & (chunks[:, 0] != canary[0])
+    return {int(chunks[at, 0]): int(at) for at in np.flatnonzero(whole)}
+
+
+def model_of(tile, pitch):
+    """Return chunk number -> chunk of shared memory, rows `pitch` bytes apart, then swizzled."""
+    chunks = tile.shape[1] // 8
+    number = np.arange(ROWS * chunks)
+    offsets = number // chunks * pitch + number % chunks * 16
+    return dict(zip(number.tolist(), (tma.swizzle_index(tile.swizzle, offsets) // 16).tolist()))
+
+
+def test_rows_narrower_than_the_swizzle():
+    rows, wrong = [("swizzle", "row", "bytes counted", "layout", "first chunks lie at")], []
+    for swizzle in (tma.Swizzle.B32, tma.Swizzle.B64, tma.Swizzle.B128):
+        for chunks in range(1, swizzle.span // 16 + 1):
+            tile = tma.Tile((ROWS, 8 * chunks), "u16", swizzle)
+            image, counted = narrow_image(swizzle, chunks)
+            places = landed(image)
+            layouts = {"packed": 16 * chunks, "padded": swizzle.span}
+            found = [n for n, pitch in layouts.items() if places == model_of(tile, pitch)]
+            counts = [n for n, complete in counted.items() if complete]
+            first = " ".join(str(places.get(i, "-")) for i in range(20))
+            name = f"{swizzle.name} {16 * chunks} B"
+            rows.append((swizzle.name, f"{16 * chunks} B", counts, found or "neither", first))
+            array = np.repeat(np.arange(ROWS * chunks, dtype=np.uint16), 8).reshape(tile.shape)
+            try:
+                model = tma.reference_tile(array, tile, (0, 0))
+            except ValueError as error:
+                rows.append(("", "", "", "", f"the model refuses: {str(error)[:80]}"))
+                continue
+            if not counted["packed"] or not np.array_equal(image[: tile.nbytes], model):
+                wrong.append(name)
+    table(f"{ROWS} rows narrower than the swizzle, in chunks of 16 B", rows)
+    assert not wrong
+
+
+# -------------------------------------------------------------------------- interleave
+
+
+@on_gpu
+def interleaved_image(interleave, swizzle, shape, strides, box, coords):
+    """Return a load from an interleaved tensor of u16, and if it counted the box's bytes."""
+    tensor = Tensor(shape, strides, 2)
+    device = tensor.on_device(cuda.to_device(numbered(tensor)))
+    tensor_map = tma.tensor_map(device, box, swizzle=swizzle, interleave=interleave)
+    nbytes = 2 * int(np.prod(box))
+    return copies.load(tensor_map, coords, nbytes, nbytes + 512)
+
+
+@pytest.mark.parametrize(
+    ("interleave", "swizzle", "shape", "strides", "box", "coords"),
+    [
+        # (slices, width, channels of a slice): as if there were no interleave
+        (16, tma.Swizzle.NONE, (4, 6, 8), (96, 16, 2), (2, 3, 8), (1, 2, 0)),
+        (32, tma.Swizzle.B32, (4, 6, 16), (192, 32, 2), (2, 3, 16), (1, 2, 0)),
+        # at the edge of the tensor
+        (16, tma.Swizzle.NONE, (4, 6, 8), (96, 16, 2), (2, 3, 8), (3, -1, 0)),
+        (32, tma.Swizzle.B32, (4, 6, 16), (192, 32, 2), (2, 3, 16), (3, -1, 0)),
+    ],
+)
+def test_interleave(interleave, swizzle, shape, strides, box, coords):
+    image, completed = interleaved_image(interleave, swizzle, shape, strides, box, coords)
+    tile, tensor = tma.Tile(box, "u16", swizzle), Tensor(shape, strides, 2)
+    model = tma.reference_tile(tensor.of(numbered(tensor)), tile, coords)
+    chunks = image.view(np.uint16)[::8]
+    expected = model.view(np.uint16)[::8]
+    canary = copies.canaries(4).view(np.uint16)[0]
+    shown = ["-" if c == canary else c for c in chunks]
+    title = f"interleave {interleave}, shape {shape}, box {box} at {coords}"
+    table(
+        f"{title}: chunk of memory in each chunk of shared memory (- not written)",
+        [("measured", *shown[: expected.size + 8]), ("plain", *expected, *["-"] * 8)],
+    )
+    assert completed
+    np.testing.assert_array_equal(image[: model.size], model)

@@ -1,0 +1,113 @@
+"""Write ptx/kernels anew: ``python -m tests.update_goldens``, or ``make goldens``.
+
+A golden holds for one compiler, the one that constraints.txt pins.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from numba_tma.testing import find_tool, instructions, ptxas
+from tests.shipped_kernels import SHIPPED, compiled
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "ptx" / "kernels"
+ARCH, CC = "sm_90a", (9, 0, "a")
+
+#: What a kernel's PTX and machine code depend on: name in the golden, name in constraints.txt.
+COMPILER = {
+    "numba": "numba",
+    "llvmlite": "llvmlite",
+    "numba-cuda": "numba-cuda",
+    "NVVM": "nvidia-nvvm",
+    "ptxas": "nvidia-cuda-nvcc",
+}
+
+
+def path(name: str) -> Path:
+    """Return where the golden of a shipped kernel is."""
+    return FOLDER / f"{name}.{ARCH}.txt"
+
+
+def pinned() -> dict[str, str]:
+    """Return the versions that constraints.txt pins."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    versions = dict(line.split("==") for line in lines if "==" in line)
+    return {name: versions[package] for name, package in COMPILER.items()}
+
+
+@functools.cache
+def installed() -> dict[str, str]:
+    """Return the versions that are at work here; the tools are asked themselves."""
+    found = {name: version(name) for name in ("numba", "llvmlite", "numba-cuda")}
+    banner = compiled("copy_chunks", CC)
+    tool = subprocess.run([find_tool("ptxas"), "--version"], capture_output=True, text=True)
+    for name, text in (("NVVM", banner), ("ptxas", tool.stdout)):
+        found[name] = re.search(r"release [\d.]+, V([\d.]+)", text)[1]
+    return found
+
+
+def difference() -> str:
+    """Say how the compiler at work here differs from the pinned one; empty if it does not."""
+    here, there = installed(), pinned()
+    return ", ".join(f"{n} is {here[n]}, not {there[n]}" for n in here if here[n] != there[n])
+
+
+def skeleton(ptx: str) -> str:
+    """Return a kernel's instructions, one to a line, labels at the margin.
+
+    The numbers that Numba and the library give their shared variables depend on what else was
+    compiled; here they count from 0.
+    """
+    shared: dict[str, str] = {}
+    text = re.sub(
+        r"\b(?:numba_tma_[a-z]+_[0-9a-f]{8}_\d+|_cudapy_smem(?:_\d+)?)\b",
+        lambda match: shared.setdefault(match[0], f"shared_{len(shared)}"),
+        "\n".join(instructions(ptx)),
+    )
+    lines = text.splitlines()
+    return "".join(f"{line}\n" if line.endswith(":") else f"    {line}\n" for line in lines)
+
+
+def golden(name: str) -> str:
+    """Return what the golden of a shipped kernel should say now."""
+    ptx = compiled(name, CC)
+    report = ptxas(ptx)
+    compiler = ", ".join(f"{n} {v}" for n, v in installed().items())
+    return (
+        f"{name} for {ARCH}, written by `make goldens`\n"
+        f"{compiler}\n\n"
+        f"registers            {report.registers}\n"
+        f"bytes spilled        {report.spill_stores + report.spill_loads}\n"
+        f"bytes of stack       {report.stack_frame}\n"
+        f"bytes shared         {report.shared}\n\n"
+        f"{skeleton(ptx)}"
+    )
+
+
+def main() -> None:
+    """Write every golden, and remove those of kernels that are shipped no more."""
+    if problem := difference():
+        sys.exit(
+            f"goldens hold for the compiler of constraints.txt, but here {problem}: install with "
+            "`make test`, or change constraints.txt first"
+        )
+    FOLDER.mkdir(exist_ok=True)
+    for file in FOLDER.glob("*.txt"):
+        if file not in {path(name) for name in SHIPPED}:
+            file.unlink()
+            print(f"removed {file.relative_to(ROOT)}")
+    for name in SHIPPED:
+        text, file = golden(name), path(name)
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
+            print(f"wrote {file.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
