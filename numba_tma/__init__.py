@@ -17,7 +17,6 @@ from numba_tma.dtypes import DType
 from numba_tma.layout import Swizzle, Tile, reference_store, reference_tile, swizzle_index
 from numba_tma.tensor_map import TensorMap, tensor_map
 
-
 #: Where the names are that need Numba, which is imported only when one of them is used.
 _HOME = {
     "Barrier": "barrier",
@@ -87,6 +86,7 @@ def _register() -> None:
 
 
 def _numba_type(tensor_map: TensorMap) -> Any:
+    _register()
     return importlib.import_module("numba_tma.types").type_of(tensor_map)
 
 

@@ -13,7 +13,9 @@ if simulated() or TYPE_CHECKING:
     u32: TypeAlias = int  #: 32 bits: of a device class's field, or as a cast in a body
     i64: TypeAlias = int  #: 64 bits
 
-    def device_class(*, static: tuple[str, ...] = (), mutable: bool = False) -> Callable[[C], C]:
+    def device_class(
+        *, static: tuple[str, ...] = (), mutable: bool = False, local: bool = False
+    ) -> Callable[[C], C]:
         """Return the class as it is: the simulator runs plain Python."""
         return lambda cls: cls
 

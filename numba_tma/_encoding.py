@@ -116,7 +116,7 @@ def _check(
     interleave: Interleave,
     dtype: DType | None,
 ) -> Checked:
-    """Return shape, strides, dtype, box, tile, element strides and swizzle, or say what is wrong."""
+    """Return shape, strides, dtype, box, tile, element strides, swizzle; or say what is wrong."""
     tile = tile_or_box if isinstance(tile_or_box, Tile) else None
     dtype, itemsize, violations = _resolve_dtype(stored, dtype, tile)
 

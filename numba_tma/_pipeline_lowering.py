@@ -11,6 +11,8 @@ from numba_tma import _compiler as compiler
 from numba_tma import pipeline as p
 from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature
 from numba_tma._shared_lowering import WRITES, shared_tile_type
+from numba_tma.ptx import TABLE
+from numba_tma.ptx._lowering import emit
 
 
 def _static_pipeline(typ: ObjectType) -> p.TilePipeline:
@@ -38,8 +40,7 @@ def _lower_allocate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 compiler.instruction_function(p.allocate_pipeline, _type_allocate, _lower_allocate)
-for function in (p.initialise, p._leave_flight, p._drain):
-    compiler.device_function(function)
+compiler.device_function(p.initialise)
 
 
 def _pipeline_types(value: p.TilePipeline) -> tuple[ObjectType, ObjectType, ObjectType]:
@@ -47,7 +48,12 @@ def _pipeline_types(value: p.TilePipeline) -> tuple[ObjectType, ObjectType, Obje
     u32 = types.uint32
     state = ObjectType(p.PipelineState, (value.num_stages,), (u32, u32, u32), True)
     producer = ObjectType(p.Producer, (value,), (u32, state, WRITES))
-    consumer = ObjectType(p.Consumer, (value,), (u32, state, WRITES, u32, u32, types.boolean), True)
+    consumer = ObjectType(
+        p.Consumer,
+        (value,),
+        (u32, u32, u32, state, WRITES, u32, u32, u32, types.boolean, types.boolean),
+        True,
+    )
     return ObjectType(p.Pipeline, (), (producer, consumer)), producer, consumer
 
 
@@ -69,11 +75,16 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
     base = compiler.allocate_shared(builder, value.nbytes, value.alignment, repr(value))
     producer = make(producer_type, base, make(state_type, zero, one, zero), make(WRITES, no))
-    consumer_state = make(state_type, zero, zero, zero)
-    consumer = make(consumer_type, base, consumer_state, make(WRITES, no), zero, zero, no)
-    compiler.BODIES[p.initialise].call(
-        context, builder, signature(types.void, sig.args[0], types.uint32), [args[0], base]
-    )
+    thread = emit(TABLE["tid_x"], context, builder, {})
+    threads = emit(TABLE["ntid_x"], context, builder, {})
+    consumers = builder.sub(threads, ir.Constant(I32, p.WARP))
+    state = make(state_type, zero, zero, zero)
+    held = (zero, zero, zero, no, no)
+    consumer = make(consumer_type, base, thread, consumers, state, make(WRITES, no), *held)
+    u32 = types.uint32
+    initialise = signature(types.void, sig.args[0], u32, u32, u32)
+    arguments = [args[0], base, thread, consumers]
+    compiler.BODIES[p.initialise].call(context, builder, initialise, arguments)
     return make(pipeline_type, producer, consumer)
 
 

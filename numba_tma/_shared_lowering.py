@@ -17,7 +17,8 @@ from numba_tma.layout import Swizzle, Tile
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit, type_call
 from numba_tma.shared import SharedTile, Writes, check_view, shared_barrier, shared_tile
-from numba_tma.types import METHODS, check_copy
+from numba_tma.tensor_map import TensorMap
+from numba_tma.types import METHODS, check_copy, type_of
 
 I16, HALF, FLOAT = ir.IntType(16), ir.HalfType(), ir.FloatType()
 WRITES = ObjectType(Writes, (), (types.boolean,), True)
@@ -360,3 +361,6 @@ METHODS["store"] = compiler.NativeMethod("TensorMap", "store", _type_store, _low
 METHODS["prefetch"] = compiler.NativeMethod(
     "TensorMap", "prefetch", _type_prefetch, _lower_prefetch
 )
+
+# numba-cuda's launcher looks for this first, at each launch.
+TensorMap._numba_type_ = property(type_of)  # type: ignore[attr-defined]

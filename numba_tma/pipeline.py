@@ -292,6 +292,11 @@ class Produce(_Iteration):
         self.producer.commit()
         return tile, stage
 
+    def idle(self) -> tuple[int, ProducerStage]:
+        """Return what stands for a tile and its stage when there is none (compiled loops only)."""
+        producer = self.producer
+        return i64(0), ProducerStage(producer.pipeline, producer.base, u32(0), producer.writes)
+
 
 @device_class()
 @dataclass
@@ -322,6 +327,11 @@ class ProduceFrom(_Iteration):
         self.tile = self.queue.draw()  # in flight while the caller issues this tile's copies
         return i64(tile), stage
 
+    def idle(self) -> tuple[int, ProducerStage]:
+        """Return what stands for a tile and its stage when there is none (compiled loops only)."""
+        producer = self.producer
+        return i64(0), ProducerStage(producer.pipeline, producer.base, u32(0), producer.writes)
+
 
 # --------------------------------------------------------------------------- consumer
 
@@ -351,11 +361,15 @@ class Consumer:
 
     pipeline: TilePipeline
     base: u32
+    thread: u32  # threadIdx.x
+    num_threads: u32  # of all consumers
     state: PipelineState
     writes: Writes
     held: u32 = 0
     oldest: u32 = 0
-    storing: bool = False
+    in_flight: u32 = 0
+    storing: bool = False  # tiles of this pipeline have been stored
+    owes_group: bool = False  # ... but none of the newest stage
 
     def wait(self) -> ConsumerStage:
         """Wait until the next stage is full and return it. Executed by whole warps."""
@@ -364,6 +378,7 @@ class Consumer:
         stage = ConsumerStage(self.pipeline, self.base, self.state.index, self.writes)
         self.state.step()
         self.held += 1
+        self.owes_group = self.storing
         return stage
 
     def release(self) -> None:
@@ -372,9 +387,7 @@ class Consumer:
         What the warp wrote to its tiles is fenced before; a store that reads from the stage has
         read it.
         """
-        if self.storing:
-            self.commit_stores()
-            self.await_stores(0)
+        self.close_stage()
         self.hand_back()
 
     def hand_back(self) -> None:
@@ -389,25 +402,65 @@ class Consumer:
         self.oldest = u32(0) if oldest == self.pipeline.num_stages else oldest
         self.held -= 1
 
-    def commit_stores(self) -> None:
-        """Close the bulk group of the stores since the last step. By the storing thread."""
-        if tid_x() == 0:
-            cp_async_bulk_commit_group()
+    def leave_flight(self) -> None:
+        """Hand back the oldest stage if more than `in_flight` are held."""
+        self.close_stage()
+        if self.held > self.in_flight:
+            self.hand_back()
 
-    def await_stores(self, pending: Any) -> None:
-        """Wait until all but the `pending` newest groups have read shared memory."""
-        if tid_x() == 0:
-            cp_async_bulk_wait_group_read(pending)
+    def drain(self, in_flight: Any) -> None:
+        """Hand back the oldest stages until at most `in_flight` are held, and keep to that."""
+        self.close_stage()
+        self.in_flight = in_flight
+        if self.held > in_flight:
+            if self.thread == 0:
+                self.await_stores()  # returns at once if nothing was stored
+            kept = self.state.index
+            if in_flight > 0:
+                kept = u32(kept + self.pipeline.num_stages - in_flight)
+                if kept >= self.pipeline.num_stages:
+                    kept = u32(kept - self.pipeline.num_stages)
+            while True:
+                self.hand_back()
+                if self.oldest == kept:
+                    break
+
+    def close_stage(self) -> None:
+        """End the work on the newest stage as a store does, if others stored and it did not.
+
+        With one bulk group for each stage, waiting for all but the `in_flight` newest makes sure
+        that the stage which is handed back next has been read.
+        """
+        if self.owes_group:
+            if self.thread == 0:
+                cp_async_bulk_commit_group()
+                self.await_stores()
+            self.owes_group = False
+
+    def await_stores(self) -> None:
+        """Wait until all bulk groups but the `in_flight` newest have read shared memory."""
+        # The instruction wants a literal; `in_flight` is known once this has been inlined.
+        if self.in_flight == 0:
+            cp_async_bulk_wait_group_read(0)
+        elif self.in_flight == 1:
+            cp_async_bulk_wait_group_read(1)
+        elif self.in_flight == 2:
+            cp_async_bulk_wait_group_read(2)
+        else:
+            cp_async_bulk_wait_group_read(3)  # waits for more than it must beyond 3
 
     def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
         """Do what `Pipeline.store` says."""
         if written:
             fence_proxy_async()
             self.writes.unfenced = False
-            barrier_sync(CONSUMER_BARRIER, ntid_x() - WARP)
-        if tid_x() == 0:
+            barrier_sync(CONSUMER_BARRIER, self.num_threads)
+        if self.thread == 0:
             tensor_map.store(tile, coords)
+            cp_async_bulk_commit_group()
+            self.await_stores()
         self.storing = True
+        self.owes_group = False
 
 
 @device_class(static=("in_flight",))
@@ -423,7 +476,7 @@ class Consume(_Iteration):
 
     def has_next(self) -> bool:
         """Hand back the stage that leaves flight; return whether a tile is left."""
-        _leave_flight(self.consumer, self.in_flight)
+        self.consumer.leave_flight()
         return self.tile < self.stop
 
     def take(self) -> tuple[int, ConsumerStage]:
@@ -431,6 +484,11 @@ class Consume(_Iteration):
         tile = self.tile
         self.tile = tile + self.step
         return tile, self.consumer.wait()
+
+    def idle(self) -> tuple[int, ConsumerStage]:
+        """Return what stands for a tile and its stage when there is none (compiled loops only)."""
+        consumer = self.consumer
+        return i64(0), ConsumerStage(consumer.pipeline, consumer.base, u32(0), consumer.writes)
 
 
 @device_class(static=("in_flight",))
@@ -446,12 +504,12 @@ class ConsumeFrom(_Iteration):
     def has_next(self) -> bool:
         """Hand back the stage that leaves flight and wait for the next; return if it has a tile."""
         consumer = self.consumer
-        _leave_flight(consumer, self.in_flight)
+        consumer.leave_flight()
         stage = consumer.wait()
         ticket = ld_shared_u32(consumer.base + consumer.pipeline.ticket_offset + 4 * stage.index)
         self.tile, self.index = i64(ticket), stage.index
         if ticket == NO_TILE and self.in_flight == 0:
-            consumer.hand_back()  # what is in flight stays so; else the stage holds no tile
+            consumer.release()  # what is in flight stays so; else the stage holds no tile
         return ticket != NO_TILE
 
     def take(self) -> tuple[int, ConsumerStage]:
@@ -460,16 +518,10 @@ class ConsumeFrom(_Iteration):
         stage = ConsumerStage(consumer.pipeline, consumer.base, self.index, consumer.writes)
         return self.tile, stage
 
-
-def _leave_flight(consumer: Consumer, in_flight: int) -> None:
-    """Hand back the oldest stage if more than `in_flight` are held."""
-    if consumer.storing:
-        # One group a step, so that the oldest stage's store is not among the `in_flight` newest.
-        consumer.commit_stores()
-    if consumer.held > in_flight:
-        if consumer.storing:
-            consumer.await_stores(in_flight)
-        consumer.hand_back()
+    def idle(self) -> tuple[int, ConsumerStage]:
+        """Return what stands for a tile and its stage when there is none (compiled loops only)."""
+        consumer = self.consumer
+        return i64(0), ConsumerStage(consumer.pipeline, consumer.base, u32(0), consumer.writes)
 
 
 # --------------------------------------------------------------------------- the whole
@@ -493,7 +545,7 @@ class TileQueue:
         return atom_inc(self.counter, self.num_tiles + nctaid_x() - 1)
 
 
-@device_class()
+@device_class(local=True)
 @dataclass
 class Pipeline:
     """A started `TilePipeline`: the last warp of the block produces, all others consume.
@@ -506,15 +558,15 @@ class Pipeline:
 
     def is_producer(self) -> bool:
         """Return True in every thread of the producer warp."""
-        return tid_x() >= u32(ntid_x() - WARP)
+        return self.consumer.thread >= self.consumer.num_threads
 
     def is_consumer(self) -> bool:
         """Return True in every thread of the consumer warps, which are 0 to blockDim.x - 33."""
-        return tid_x() < u32(ntid_x() - WARP)
+        return self.consumer.thread < self.consumer.num_threads
 
     def num_consumers(self) -> int:
         """Return the number of consumer threads; their threadIdx.x counts from 0."""
-        return u32(ntid_x() - WARP)
+        return self.consumer.num_threads
 
     def produce(self, first: Any, stop: Any, step: Any = 1) -> Produce:
         """Iterate over range(first, stop, step), each tile with an acquired stage to load it into.
@@ -547,13 +599,13 @@ class Pipeline:
         number of stages.
         """
         tiles = Consume(in_flight, self.consumer, first, stop, step)
-        _drain(self.consumer, in_flight)
+        self.consumer.drain(in_flight)
         return tiles
 
     def consume_from(self, in_flight: int = 0) -> ConsumeFrom:
         """Iterate over the tiles that this block's `produce_from` drew, as `consume` does."""
         tiles = ConsumeFrom(in_flight, self.consumer)
-        _drain(self.consumer, in_flight)
+        self.consumer.drain(in_flight)
         return tiles
 
     def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
@@ -567,40 +619,37 @@ class Pipeline:
 
     def sync_consumers(self) -> None:
         """Synchronise the consumer warps (named barrier 1), as cuda.syncthreads does a block."""
-        barrier_sync(CONSUMER_BARRIER, ntid_x() - WARP)
+        barrier_sync(CONSUMER_BARRIER, self.consumer.num_threads)
 
     def release_pending(self) -> None:
         """Hand back every stage that is still held. Executed by every consumer warp."""
-        _drain(self.consumer, 0)
+        self.consumer.drain(0)
 
     def close(self) -> None:
         """End the pipeline's use: hand back what is held. Executed by every consumer warp."""
-        _drain(self.consumer, 0)
-
-
-def _drain(consumer: Consumer, in_flight: int) -> None:
-    """Hand back the oldest stages until at most `in_flight` are held."""
-    while consumer.held > in_flight:
-        _leave_flight(consumer, in_flight)
+        self.consumer.drain(0)
 
 
 def start(pipeline: TilePipeline) -> Pipeline:
     """Do what `TilePipeline.start` says."""
     base = allocate_pipeline(pipeline)
-    producer = Producer(pipeline, base, PipelineState(pipeline.num_stages, 0, 1), Writes())
-    consumer = Consumer(pipeline, base, PipelineState(pipeline.num_stages), Writes())
-    initialise(pipeline, base)
+    thread, num_consumers = tid_x(), ntid_x() - WARP
+    stages = pipeline.num_stages
+    producer = Producer(pipeline, base, PipelineState(stages, 0, 1), Writes())
+    consumer = Consumer(pipeline, base, thread, num_consumers, PipelineState(stages), Writes())
+    initialise(pipeline, base, thread, num_consumers)
     return Pipeline(producer, consumer)
 
 
-def initialise(pipeline: TilePipeline, base: int) -> None:
+def initialise(pipeline: TilePipeline, base: int, thread: int, num_consumers: int) -> None:
     """Initialise the barriers of a ring and make them visible to the block and its copies."""
-    if tid_x() == 0:
+    if thread == 0:
+        consumer_warps = u32(num_consumers) // u32(WARP)
         for stage in range(pipeline.num_stages):
             mbarrier_init(base + pipeline.full_offset + 8 * stage, 1)
-            mbarrier_init(base + pipeline.empty_offset + 8 * stage, (ntid_x() - WARP) // WARP)
+            mbarrier_init(base + pipeline.empty_offset + 8 * stage, consumer_warps)
         fence_mbarrier_init()
-    barrier_sync(0, ntid_x())
+    barrier_sync(0, num_consumers + WARP)
 
 
 def allocate_pipeline(pipeline: TilePipeline) -> int:

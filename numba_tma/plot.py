@@ -38,7 +38,7 @@ def swizzle(tile: Tile, ax: Axes | None = None) -> Axes:
     ----------
     tile
         A tile with rows of a multiple of 16 bytes; its first 16 lines are drawn. Where a line
-        holds several rows, the row stands before the chunk.
+        holds several rows, the row stands before the chunk; what is blank is padding.
     ax
         Where to draw; a new figure if None.
 
@@ -61,7 +61,7 @@ def swizzle(tile: Tile, ax: Axes | None = None) -> Axes:
         )
     starts = np.ix_(*map(np.arange, leading), np.arange(0, inner, CHUNK // tile.itemsize))
     place = np.ravel(tile.offset(*starts)) // CHUNK
-    chunks, lines = row_bytes // CHUNK, -(-tile.nbytes // LINE)
+    chunks, lines = row_bytes // CHUNK, -(-tile.shared_nbytes // LINE)
     source = np.full(lines * GROUPS, -1)
     source[place] = np.arange(place.size)
     shown = min(lines, MAX_LINES)
@@ -71,7 +71,7 @@ def swizzle(tile: Tile, ax: Axes | None = None) -> Axes:
     colours = np.ma.masked_where(row < 0, chunk)
     ax.pcolormesh(colours, cmap="Spectral", alpha=0.6, edgecolors="white", linewidth=1.5)
     for line, group in np.argwhere(row >= 0):
-        name = f"{row[line, group]}:" * (row_bytes < LINE) + str(chunk[line, group])
+        name = f"{row[line, group]}:" * (tile.pitch % LINE > 0) + str(chunk[line, group])
         _write(ax, group + 0.5, line + 0.5, name)
     ax.invert_yaxis()
     ax.set_xticks(
@@ -122,10 +122,11 @@ def timeline(trace: Trace, ax: Axes | None = None) -> Axes:
     stages = _stage_bars(events, first[1])
     if ax is None:
         ax = _new_axes(9.0, 1.2 + 0.42 * len(stages))
+    shortest = (events[-1].time - events[0].time) / 80  # bar that has room for a number
     for row, bars in stages.items():
         for sign, start, end, fill in bars:
             ax.barh(row, end - start, left=start, height=0.8, color=STATES[sign][1])
-            if sign == "#" and fill is not None:
+            if sign == "#" and fill is not None and end - start > shortest:
                 _write(ax, (start + end) / 2, row, str(fill))
     stores = _store_bars(events)
     for start, end in stores:

@@ -71,8 +71,6 @@ def type_of(tensor_map: TensorMap) -> TensorMapType:
 
 
 compiler.typeof_impl.register(TensorMap)(lambda value, context: type_of(value))
-# numba-cuda's launcher looks for this first.
-TensorMap._numba_type_ = property(type_of)  # type: ignore[attr-defined]
 
 
 def _accept_descriptors() -> None:

@@ -93,7 +93,7 @@ def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
 
     A register is followed back through moves, loads of parameters and conversions of addresses, and
     what it comes from is looked up in `names`: ``param_0``, or a shared variable. A register that
-    comes from nowhere is the block's result.
+    comes from nowhere is the block's result, `%predicate` for a predicate register.
 
     A block is one instruction. The only wrapping is that of a predicate, which no operand of inline
     asm can be: ``{ .reg .pred p; <instruction>; selp.u32 <result>, 1, 0, p; }`` is read as the
@@ -108,7 +108,7 @@ def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
         while source in sources:
             source = sources[source]
         if source == match[0]:
-            return "%result"
+            return "%predicate" if re.fullmatch(r"%p\d+", source) else "%result"
         parameter = re.search(r"param_\d+$", source)
         return "%" + names[parameter[0] if parameter else source]
 

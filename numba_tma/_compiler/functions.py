@@ -31,6 +31,36 @@ def require_tma(what: str) -> None:
         )
 
 
+class LiteralTemplate(AbstractTemplate):
+    """Types a call with its literals first, and holds to what is wrong with them.
+
+    Numba tries a call again without its literals when it was refused with them; the refusal
+    would be lost, and a wrong literal compiled like a value that is not known yet.
+    """
+
+    prefer_literal = True
+    refused: tuple[Any, TypingError] | None = None
+
+    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
+        """Type the call, or raise what its literals were refused with."""
+        call = (args, tuple(kws.items()))
+        refused, type(self).refused = type(self).refused, None
+        if refused is not None and refused[0] == call:
+            raise refused[1]
+        try:
+            return self.type_call(args, kws)
+        except TypingError as error:
+            plain = tuple(map(types.unliteral, args))
+            plain_call = (plain, tuple((n, types.unliteral(t)) for n, t in kws.items()))
+            if plain_call != call:
+                type(self).refused = plain_call, error
+            raise
+
+    def type_call(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
+        """Return the signature of the call, or None, or raise a TypingError."""
+        raise NotImplementedError
+
+
 def instruction_function(
     function: Callable[..., Any],
     typer: Callable[..., Signature | None],
@@ -43,11 +73,10 @@ def instruction_function(
     """
     parameters = utils.pysignature(function)
 
-    class Template(AbstractTemplate):
+    class Template(LiteralTemplate):
         key = function
-        prefer_literal = True
 
-        def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
+        def type_call(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
             try:
                 bound = parameters.bind(*args, **kws)
             except TypeError as error:

@@ -19,7 +19,7 @@ from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import core_models, register_model, typeof_impl
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 
-from numba_tma._compiler.functions import Body
+from numba_tma._compiler.functions import Body, LiteralTemplate
 
 
 class ObjectType(types.Type):
@@ -82,6 +82,7 @@ class _Description:
     fields: dict[str, types.Type | None]
     defaults: dict[str, Any]
     mutable: bool
+    local: bool
     type_class: type[ObjectType]
     methods: dict[str, Any] = dataclasses.field(default_factory=dict)
     properties: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -114,7 +115,7 @@ class _ObjectModel(core_models.DataModel):
     get_data_type = get_argument_type = get_value_type
 
     def get_return_type(self) -> ir.Type:
-        if self.fe_type.mutable:
+        if self.fe_type.description.local:
             raise TypingError(
                 f"{self.fe_type} lives in the function that made it and cannot be returned from "
                 "it; pass it down to device functions as an argument instead"
@@ -136,12 +137,16 @@ class _ObjectModel(core_models.DataModel):
         return False
 
 
-def device_class(*, static: tuple[str, ...] = (), mutable: bool = False) -> Callable[[type], type]:
+def device_class(
+    *, static: tuple[str, ...] = (), mutable: bool = False, local: bool = False
+) -> Callable[[type], type]:
     """Let kernels build and hold instances of a dataclass, and call its methods.
 
     The fields named in `static` are compile-time values and belong to the Numba type. A field
     annotated ``u32``, ``i64`` or ``bool`` has that type; any other takes the type of the value it
-    is built with. A class with methods ``has_next`` and ``take`` can be iterated over.
+    is built with. A mutable object, and one that is `local` because it owns such objects, cannot be
+    returned by the function that made it. A class with methods ``has_next`` and ``take`` can be
+    iterated over.
     """
 
     def decorate(cls: type) -> type:
@@ -156,6 +161,7 @@ def device_class(*, static: tuple[str, ...] = (), mutable: bool = False) -> Call
                 if f.default is not dataclasses.MISSING
             },
             mutable,
+            local or mutable,
             IterableObjectType if iterable else ObjectType,
         )
         _DESCRIPTIONS[cls] = description
@@ -173,7 +179,7 @@ def device_class(*, static: tuple[str, ...] = (), mutable: bool = False) -> Call
 
 def constant_class(cls: type) -> type:
     """Let kernels use hashable host objects of `cls` from their globals, as compile-time values."""
-    _DESCRIPTIONS[cls] = _Description(("value",), {}, {}, False, ObjectType)
+    _DESCRIPTIONS[cls] = _Description(("value",), {}, {}, False, False, ObjectType)
     typeof_impl.register(cls)(lambda value, context: ObjectType(cls, (value,)))
     return cls
 
@@ -202,11 +208,10 @@ def static_of(typ: types.Type, what: str) -> Any:
 def _register_constructor(cls: type, description: _Description) -> None:
     names = [f.name for f in dataclasses.fields(cls)]
 
-    class Template(AbstractTemplate):
+    class Template(LiteralTemplate):
         key = cls
-        prefer_literal = True
 
-        def generic(self, args: Any, kws: Any) -> Any:
+        def type_call(self, args: Any, kws: Any) -> Any:
             bound = dict(zip(names, args)) | kws
             static = tuple(
                 static_of(bound[n], f"{cls.__name__}({n}=...)")
@@ -298,11 +303,10 @@ class NativeMethod:
     def bind(self, context: Any, typ: ObjectType) -> types.BoundFunction:
         method = self
 
-        class Template(AbstractTemplate):
+        class Template(LiteralTemplate):
             key = method.key
-            prefer_literal = True
 
-            def generic(self, args: Any, kws: Any) -> Any:
+            def type_call(self, args: Any, kws: Any) -> Any:
                 parameters = utils.pysignature(method.typer)
                 try:
                     bound = parameters.bind(typ, *args, **kws)
@@ -355,6 +359,8 @@ class _ObjectAttributes(AttributeTemplate):
         value = _static_attribute(typ, attr)
         if isinstance(value, int):
             return types.literal(int(value))
+        if isinstance(value, tuple) and all(isinstance(v, int) for v in value):
+            return types.UniTuple(types.intp, len(value))
         if value is not None:
             return ObjectType(type(value), (value,))
         return None
@@ -384,6 +390,9 @@ def _get_attribute(context: Any, builder: Any, typ: ObjectType, value: Any, attr
     static = _static_attribute(typ, attr)
     if isinstance(static, int):
         return context.get_constant(types.intp, int(static))
+    if isinstance(static, tuple):
+        integers = [context.get_constant(types.intp, v) for v in static]
+        return context.make_tuple(builder, types.UniTuple(types.intp, len(static)), integers)
     return ir.Constant(ir.LiteralStructType([]), [])
 
 
@@ -407,11 +416,14 @@ def _getiter(context: Any, builder: Any, sig: Signature, args: Any) -> Any:
 def _iternext(context: Any, builder: Any, sig: Signature, args: Any, result: Any) -> None:
     typ = sig.args[0]
     methods = typ.description.methods
+    yield_sig = signature(typ.yield_type, typ)
     has_next = methods["has_next"].lower(context, builder, signature(types.boolean, typ), args)
-    # Validity is passed on as a phi of constants, which LLVM threads into one branch a step.
+    # Both paths yield the same pointers, and validity is passed on as a phi of constants: LLVM then
+    # keeps what the pointers lead to in registers and threads the loop into one branch a step.
+    result.yield_(methods["idle"].lower(context, builder, yield_sig, args))
     before = builder.block
     with builder.if_then(has_next):
-        result.yield_(methods["take"].lower(context, builder, signature(typ.yield_type, typ), args))
+        result.yield_(methods["take"].lower(context, builder, yield_sig, args))
         taken = builder.block
     valid = builder.phi(ir.IntType(1))
     valid.add_incoming(ir.Constant(ir.IntType(1), 0), before)

@@ -28,7 +28,7 @@ from numba_tma.kernels._host import (
     split_row,
     stream_key,
 )
-from numba_tma.layout import Tile
+from numba_tma.layout import MAX_BOX, Tile
 from numba_tma.pipeline import TilePipeline, TileQueue
 from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.tensor_map import tensor_map
@@ -172,7 +172,7 @@ def plan_for(columns: int, dtype: DType) -> Plan:
     """
     row = columns * dtype.itemsize
     if row <= 2048:
-        return Plan(max(1, 16384 // row), 3, 256, 2)
+        return Plan(min(MAX_BOX, 16384 // row), 3, 256, 2)
     if row <= 8192:
         return Plan(0, 4, 256, 2)
     if row <= 16384:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from numba_tma import simulator
 from numba_tma._environment import simulated
 
 # Operand kinds, as they stand in the annotations of the rows.
@@ -116,9 +117,11 @@ def device_only(name: str) -> RuntimeError:
 
 def address(operand: Any) -> int:
     """Return the shared-memory address of a barrier, a tile or a plain address (simulator)."""
-    if isinstance(operand, int):
-        return operand
-    return int(operand.address)
+    if hasattr(operand, "address"):
+        return int(operand.address)
+    if hasattr(operand, "dtype") and getattr(operand, "ndim", 0):
+        return simulator.shared_address(operand)
+    return int(operand)
 
 
 def global_bytes(operand: Any, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -6,7 +6,7 @@ from numba_tma import simulator
 from numba_tma.ptx._instruction import BarrierAddress, address, instruction, u32, u64
 
 
-@instruction("mbarrier.init.shared::cta.b64 [{barrier}], {count};", isa=(7, 0), sm=80)
+@instruction("mbarrier.init.shared::cta.b64 [{barrier}], {count};", isa=(7, 8), sm=80)
 def mbarrier_init(barrier: BarrierAddress, count: u32) -> None:
     """Initialise a barrier: each phase expects `count` arrivals (1 to 2**20 - 1).
 
@@ -16,7 +16,7 @@ def mbarrier_init(barrier: BarrierAddress, count: u32) -> None:
     simulator.mbarrier_init(address(barrier), count)
 
 
-@instruction("mbarrier.inval.shared::cta.b64 [{barrier}];", isa=(7, 0), sm=80)
+@instruction("mbarrier.inval.shared::cta.b64 [{barrier}];", isa=(7, 8), sm=80)
 def mbarrier_inval(barrier: BarrierAddress) -> None:
     """End the life of a barrier, so that its 8 bytes can be used for something else.
 
@@ -25,7 +25,7 @@ def mbarrier_inval(barrier: BarrierAddress) -> None:
     simulator.mbarrier_inval(address(barrier))
 
 
-@instruction("mbarrier.arrive.shared::cta.b64 {result}, [{barrier}];", isa=(7, 0), sm=80)
+@instruction("mbarrier.arrive.shared::cta.b64 {result}, [{barrier}];", isa=(7, 8), sm=80)
 def mbarrier_arrive(barrier: BarrierAddress) -> u64:
     """Arrive once; return the state (token) of the phase that was arrived at.
 
@@ -84,7 +84,7 @@ def mbarrier_try_wait_parity(barrier: BarrierAddress, parity: u32) -> bool:
 
 
 @instruction(
-    "mbarrier.test_wait.shared::cta.b64 {predicate}, [{barrier}], {state};", isa=(7, 0), sm=80
+    "mbarrier.test_wait.shared::cta.b64 {predicate}, [{barrier}], {state};", isa=(7, 8), sm=80
 )
 def mbarrier_test_wait(barrier: BarrierAddress, state: u64) -> bool:
     """Return whether the phase of `state` has completed, without waiting.
@@ -96,7 +96,7 @@ def mbarrier_test_wait(barrier: BarrierAddress, state: u64) -> bool:
 
 @instruction(
     "mbarrier.test_wait.parity.shared::cta.b64 {predicate}, [{barrier}], {parity};",
-    isa=(7, 1),
+    isa=(7, 8),
     sm=80,
 )
 def mbarrier_test_wait_parity(barrier: BarrierAddress, parity: u32) -> bool:

@@ -16,6 +16,8 @@ from numba_tma.testing import compile_ptx
 
 TILE, SHORT, HALF = Tile((64, 64), "f32"), Tile((32, 64), "f32"), Tile((64, 64), "f16")
 FLAT, LARGE = Tile(4096, "f32"), Tile((300, 1024), "u8")
+SMALL = Tile(100, "u8")
+ALIGNED = TilePipeline(1, x=Tile((226, 8, 32), "f32", Swizzle.B128))
 SWIZZLED = Tile((128, 32), "f32", Swizzle.B128)
 MAP, HALF_MAP = TensorMapType(2, TILE), TensorMapType(2, HALF)
 PIPE, LONG = TilePipeline(3, x=TILE), TilePipeline(32, x=TILE, y=SHORT)
@@ -312,6 +314,11 @@ def five_rings():
     PIPE.start()
 
 
+def a_ring_pushed_up_by_its_alignment(out):
+    tma.shared_tile(SMALL)[0] = 1
+    ALIGNED.start()
+
+
 def a_ring_beside_an_array(out):
     mine = cuda.shared.array(50_000, types.float32)
     PIPE.start()
@@ -332,12 +339,28 @@ def test_a_tile_that_is_too_large_shows_its_size():
     holds(message(a_large_tile), "307,200 B", "a block has 232,448 B on compute capability 9.0")
 
 
+def checked_sum(text):
+    """Return the sum that a message shows, if it is the sum of the terms that it shows."""
+    terms, total = re.search(r"needs (.*) = ([\d,]+) B of shared memory", text).groups()
+    numbers = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) B \(", terms)]
+    assert sum(numbers) == int(total.replace(",", "")) > 232_448
+    return sum(numbers)
+
+
 def test_all_that_a_kernel_allocates_is_summed():
     text = message(five_rings)
     assert text.count("49,212 B") == 5
-    holds(text, "= 246,060 B of shared memory", "a block has 232,448 B")
+    assert 5 * 49_212 <= checked_sum(text) < 5 * (49_212 + PIPE.alignment)
     text = message(a_ring_beside_an_array, FLOATS)
-    holds(text, "200,000 B", "cuda.shared.array", "49,212 B", str(PIPE), "= 249,212 B")
+    holds(text, "200,000 B", "cuda.shared.array", "49,212 B", str(PIPE))
+    assert 249_212 <= checked_sum(text) < 249_212 + PIPE.alignment
+
+
+def test_the_gaps_before_aligned_rings_count():
+    assert SMALL.nbytes + ALIGNED.nbytes < 232_448 < 1024 + ALIGNED.nbytes
+    text = message(a_ring_pushed_up_by_its_alignment, FLOATS)
+    holds(text, f"{ALIGNED.nbytes:,} B", "a block has 232,448 B")
+    assert checked_sum(text) == 1024 + ALIGNED.nbytes
 
 
 def test_the_limit_is_that_of_the_target():
@@ -351,8 +374,8 @@ def takes_a_map(x):
     pass
 
 
-def waits(n):
-    tma.shared_barrier().wait(0)
+def fences(n):
+    ptx.fence_proxy_async()
 
 
 @pytest.mark.parametrize("cc", [(8, 0), (8, 6)])
@@ -363,8 +386,8 @@ def test_a_map_needs_hopper(cc):
 
 
 def test_an_instruction_of_hopper_needs_hopper():
-    text = message(waits, I64, cc=(8, 6))
-    assert "mbarrier_try_wait_parity() needs compute capability 9.0 (Hopper) or newer" in text
+    text = message(fences, I64, cc=(8, 6))
+    assert "fence_proxy_async() needs compute capability 9.0 (Hopper) or newer" in text
 
 
 # ------------------------------------------------------------------ elements and vectors

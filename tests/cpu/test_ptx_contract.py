@@ -173,6 +173,7 @@ def test_a_default_is_an_immediate(form):
             "{ .reg .pred p; a.b p, [%r2]; selp.u32 %r9, 0, 1, p; }",
             "{ .reg .pred p; a.b p, [%barrier]; selp.u32 %result, 0, 1, p; }",
         ),
+        ("a.b _|%p4, %r1;", "a.b _|%predicate, %mask"),
         ("a.b %rd7, %r1; c.d;", "a.b %result, %mask; c.d"),
     ],
 )

@@ -118,6 +118,14 @@ def store(tensor_map: Any, coords: tuple[int, ...], image: Any) -> None:
     cuda.synchronize()
 
 
+def copied_bytes(tile: tma.Tile) -> Any:
+    """Return for each byte of a tile's image whether a load writes it; padding stays as it was."""
+    bits = f"u{tile.itemsize}"
+    ones = np.full(tile.shape, -1).astype(bits)
+    plain = tma.Tile(tile.shape, f"u{8 * tile.itemsize}", tile.swizzle)
+    return tma.reference_tile(ones, plain, (0,) * tile.ndim) != 0
+
+
 def canaries(nbytes: int) -> Any:
     """Return what shared memory holds where nothing was copied."""
     return np.full(nbytes // 4, CANARY, np.uint32).view(np.uint8)

@@ -94,16 +94,15 @@ def modelled(name, bits, direction):
 @pytest.mark.parametrize("direction", ["load", "store"])
 def test_what_a_copy_does_to_float32_bits(direction):
     assert BITS.size * 4 % 16 == 0
-    rows = [("bits", *CONVERTED, "(* other than the model, which says ...)")]
+    rows = [("bits", *CONVERTED, "(only what is changed; * is other than the model, which says)")]
     measured = {name: converted(name, BITS, direction) for name in CONVERTED}
     expected = {name: modelled(name, BITS, direction) for name in CONVERTED}
     for i, bits in enumerate(BITS):
-        cells, says = [], []
-        for name in CONVERTED:
-            same = measured[name][i] == expected[name][i]
-            cells.append(f"{measured[name][i]:08x}" + ("" if same else "*"))
-            says += [] if same else [f"{name} {expected[name][i]:08x}"]
-        rows.append((f"{bits:08x}", *cells, ", ".join(says)))
+        wrong = [name for name in CONVERTED if measured[name][i] != expected[name][i]]
+        if wrong or any(measured[name][i] != bits for name in CONVERTED):
+            cells = [f"{measured[n][i]:08x}{'*' if n in wrong else ''}" for n in CONVERTED]
+            says = ", ".join(f"{name} {expected[name][i]:08x}" for name in wrong)
+            rows.append((f"{bits:08x}", *cells, says))
     table(f"float32 bits after a {direction}", rows)
     assert [n for n in CONVERTED if not np.array_equal(measured[n], expected[n])] == []
 
@@ -151,12 +150,18 @@ def landed(image):
     return {int(chunks[at, 0]): int(at) for at in np.flatnonzero(whole)}
 
 
-def model_of(tile, pitch):
+def places_of(tile, pitch):
     """Return chunk number -> chunk of shared memory, rows `pitch` bytes apart, then swizzled."""
     chunks = tile.shape[1] // 8
     number = np.arange(ROWS * chunks)
     offsets = number // chunks * pitch + number % chunks * 16
     return dict(zip(number.tolist(), (tma.swizzle_index(tile.swizzle, offsets) // 16).tolist()))
+
+
+def modelled_places(tile):
+    """Return chunk number -> chunk of shared memory, by the tile itself."""
+    chunks = tile.shape[1] // 8
+    return {n: tile.offset(n // chunks, n % chunks * 8) // 16 for n in range(ROWS * chunks)}
 
 
 def test_rows_narrower_than_the_swizzle():
@@ -166,20 +171,13 @@ def test_rows_narrower_than_the_swizzle():
             tile = tma.Tile((ROWS, 8 * chunks), "u16", swizzle)
             image, counted = narrow_image(swizzle, chunks)
             places = landed(image)
-            layouts = {"packed": 16 * chunks, "padded": swizzle.span}
-            found = [n for n, pitch in layouts.items() if places == model_of(tile, pitch)]
+            pitches = {"packed": 16 * chunks, "padded": swizzle.span}
+            found = [n for n, pitch in pitches.items() if places == places_of(tile, pitch)]
             counts = [n for n, complete in counted.items() if complete]
             first = " ".join(str(places.get(i, "-")) for i in range(20))
-            name = f"{swizzle.name} {16 * chunks} B"
             rows.append((swizzle.name, f"{16 * chunks} B", counts, found or "neither", first))
-            array = np.repeat(np.arange(ROWS * chunks, dtype=np.uint16), 8).reshape(tile.shape)
-            try:
-                model = tma.reference_tile(array, tile, (0, 0))
-            except ValueError as error:
-                rows.append(("", "", "", "", f"the model refuses: {str(error)[:80]}"))
-                continue
-            if not counted["packed"] or not np.array_equal(image[: tile.nbytes], model):
-                wrong.append(name)
+            if places != modelled_places(tile) or not counted["packed"]:
+                wrong.append(f"{swizzle.name} {16 * chunks} B")
     table(f"{ROWS} rows narrower than the swizzle, in chunks of 16 B", rows)
     assert not wrong
 

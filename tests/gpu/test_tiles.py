@@ -80,14 +80,17 @@ def cases(draw, dtype, rank):
 
 @st.composite
 def tiles(draw, dtype, rank):
-    """A tile and its element strides; a swizzled tile is as wide as the swizzle's span."""
+    """A tile and its element strides."""
     swizzle = draw(st.sampled_from(tma.Swizzle))
+    chunk = 16 // dtype.itemsize
     if swizzle is tma.Swizzle.NONE:
-        inner = 16 // dtype.itemsize * draw(st.integers(1, 256 * dtype.itemsize // 16))
+        inner = chunk * draw(st.integers(1, 256 // chunk))
+        rows = TILE_BYTES // (inner * dtype.itemsize)
     else:
-        inner = swizzle.span // dtype.itemsize
+        most = swizzle.span // 16
+        inner = chunk * draw(st.one_of(st.just(most), st.integers(1, most)))
+        rows = TILE_BYTES // swizzle.span
     shape, steps = [inner], [1]
-    rows = TILE_BYTES // (inner * dtype.itemsize)
     for _ in range(rank - 1):
         step = draw(st.one_of(st.just(1), st.just(1), st.integers(1, 8)))
         extent = draw(st.integers(1, min(256 // step, rows, 256 if rank < 4 else 12)))
@@ -150,26 +153,23 @@ def test_stores(dtype, rank, data):
 @on_gpu
 def check_load(case):
     memory = case.memory()
-    nbytes, window = case.tile.nbytes, case.tile.nbytes + GUARD_BYTES
-    expected = copies.canaries(window)
-    expected[:nbytes] = tma.reference_tile(
-        case.tensor.of(memory),
-        case.tile,
-        case.coords,
-        oob_fill=case.oob_fill,
-        element_strides=case.element_strides,
-    )
+    tensor, tile, steps = case.tensor.of(memory), case.tile, case.element_strides
+    expected = copies.canaries(tile.shared_nbytes + GUARD_BYTES)
+    copied = copies.copied_bytes(tile)
+    expected[: copied.size][copied] = tma.reference_tile(
+        tensor, tile, case.coords, oob_fill=case.oob_fill, element_strides=steps
+    )[copied]
     tensor_map = case.map(cuda.to_device(memory))
-    image, completed = copies.load(tensor_map, case.coords, nbytes, window)
-    assert completed, f"the barrier expected {nbytes} B, and that is not what came"
+    image, completed = copies.load(tensor_map, case.coords, tile.nbytes, expected.size)
+    assert completed, f"the barrier expected {tile.nbytes} B, and that is not what came"
     np.testing.assert_array_equal(image, expected)
 
 
 @on_gpu
 def check_store(case):
-    memory = case.memory()
-    image = np.random.default_rng(case.seed + 1).integers(0, 256, case.tile.nbytes, np.uint8)
+    memory, tile = case.memory(), case.tile
+    image = np.random.default_rng(case.seed + 1).integers(0, 256, tile.shared_nbytes, np.uint8)
     device = cuda.to_device(memory)
     copies.store(case.map(device), case.coords, image)
-    tma.reference_store(case.tensor.of(memory), image, case.tile, case.coords, case.element_strides)
+    tma.reference_store(case.tensor.of(memory), image, tile, case.coords, case.element_strides)
     np.testing.assert_array_equal(device.copy_to_host(), memory)

@@ -8,6 +8,7 @@ import faulthandler
 import functools
 import importlib
 import multiprocessing
+import sys
 import traceback
 import warnings
 from collections.abc import Callable
@@ -38,7 +39,8 @@ class Worker:
 
     def run(self, case: tuple[str, str], args: Any, kwargs: Any, limit: float) -> Any:
         """Return what a case returns; raise its AssertionError, or WorkerLost, with its text."""
-        if self.process is None:
+        if self.process is None or not self.process.is_alive():
+            self.stop()
             self._start()
         self.pipe.send((case, args, kwargs, limit))
         kind, value = self._answer(limit)
@@ -121,4 +123,5 @@ def _serve(pipe: Connection) -> None:
         except BaseException:  # pytest's own outcomes too
             answer = ("lost", traceback.format_exc())
         faulthandler.cancel_dump_traceback_later()
+        sys.stdout.flush()  # what a case printed belongs to its test
         pipe.send(answer)

@@ -1,0 +1,173 @@
+"""The results file, the table made of it, and the README that shows it."""
+
+import datetime
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from numba_tma import bench
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+H200 = ROOT / bench.RESULTS / "h200.json"
+
+RESULTS = {
+    "gpu": "NVIDIA H200",
+    "date": "2026-01-31",
+    "versions": {"numba-cuda": "0.30.4", "numpy": "2.4.6", "torch": "2.11.0"},
+    "rows": [
+        {
+            "kernel": "copy",
+            "case": "u8 2 GiB",
+            "unit": "GB/s",
+            "numba_tma": 4200.5,
+            "copy": 4000.0,
+            "peers": {"torch": 4000.0},
+        },
+        {
+            "kernel": "launch",
+            "case": "one TensorMap",
+            "unit": "us on the host",
+            "numba_tma": 15.25,
+            "copy": None,
+            "peers": {"one integer": 14.5, "nothing": 12.0},
+        },
+    ],
+}
+TABLE = """\
+Measured on an NVIDIA H200 on 2026-01-31, torch 2.11.0, numba-cuda 0.30.4; median of alternating \
+runs with a cold L2 cache, the worse of two.
+
+| kernel | case | numba_tma | peers | plain copy |
+|---|---|---|---|---|
+| copy | u8 2 GiB | 4,200.5 GB/s | torch 4,000 (1.05 x) | 4,000 (1.05 x) |
+| launch | one TensorMap | 15.25 us on the host | one integer 14.5, nothing 12 |  |"""
+
+
+def check_schema(results):
+    """Raise unless `results` has the form that every results file has."""
+    assert set(results) == {"gpu", "date", "versions", "rows"}
+    assert isinstance(results["gpu"], str) and results["gpu"]
+    datetime.date.fromisoformat(results["date"])
+    assert {"numba-cuda", "numpy"} <= set(results["versions"])
+    assert all(re.match(r"\d+\.", version) for version in results["versions"].values())
+    assert results["rows"]
+    for row in results["rows"]:
+        assert set(row) == {"kernel", "case", "unit", "numba_tma", "peers", "copy"}
+        assert all(isinstance(row[key], str) and row[key] for key in ("kernel", "case", "unit"))
+        values = [row["numba_tma"], *row["peers"].values()]
+        values += [] if row["copy"] is None else [row["copy"]]
+        assert all(isinstance(value, int | float) and value > 0 for value in values)
+    cases = [(row["kernel"], row["case"]) for row in results["rows"]]
+    assert len(set(cases)) == len(cases)
+
+
+def between_markers(text):
+    found = re.findall(f"{re.escape(bench.BEGIN)}\n(.*?){re.escape(bench.END)}", text, re.DOTALL)
+    assert len(found) == 1, "the README has one pair of markers"
+    return found[0]
+
+
+def test_the_table_has_a_line_for_each_row():
+    assert bench.table(RESULTS) == TABLE
+
+
+def test_the_table_says_when_there_was_no_torch():
+    versions = {"numba-cuda": "0.30.4"}
+    assert "torch absent, numba-cuda 0.30.4" in bench.table(RESULTS | {"versions": versions})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"gpu": ""},
+        {"date": "31.1.2026"},
+        {"versions": {"numba-cuda": "0.30.4"}},
+        {"rows": []},
+        {"rows": [RESULTS["rows"][0]] * 2},
+        {"rows": [RESULTS["rows"][0] | {"numba_tma": None}]},
+        {"rows": [RESULTS["rows"][0] | {"peers": {"torch": 0.0}}]},
+        {"rows": [RESULTS["rows"][0] | {"note": "a quiet machine"}]},
+        {"host": "a name"},
+    ],
+    ids=str,
+)
+def test_the_schema_is_checked(broken):
+    check_schema(RESULTS)
+    with pytest.raises((AssertionError, ValueError)):
+        check_schema(RESULTS | broken)
+
+
+def test_rows_are_made_in_the_form_of_the_schema():
+    row = bench._row("copy", "1 GB", 10**9, {"numba_tma": 0.25e-3, "copy": 0.5e-3, "torch": 1e-3})
+    assert row == {
+        "kernel": "copy",
+        "case": "1 GB",
+        "unit": "GB/s",
+        "numba_tma": 4000.0,
+        "copy": 2000.0,
+        "peers": {"torch": 1000.0},
+    }
+    host = bench._host_row("launch", "one TensorMap", 15.2345, {"one integer": 14.0})
+    assert host["numba_tma"] == 15.23 and host["copy"] is None
+    check_schema(RESULTS | {"rows": [row, host]})
+
+
+def test_of_two_measurements_the_worse_for_us_counts(monkeypatch):
+    better = {"numba_tma": 1.0, "torch": 1.2, "copy": 2.0}
+    worse = {"numba_tma": 0.9, "torch": 0.8, "copy": 2.0}
+    for order in ([better, worse], [worse, better]):
+        measured = iter(order)
+        monkeypatch.setattr(bench, "time_alternating", lambda runs: next(measured))  # noqa: B023
+        assert bench.worse_of_two({}) is worse
+
+
+def test_a_measurement_is_written_and_printed(monkeypatch, tmp_path, capsys):
+    asked = []
+    monkeypatch.setattr(bench, "measure", lambda cases: asked.append(list(cases)) or RESULTS)
+    monkeypatch.chdir(tmp_path)
+    assert bench.main([]) == 0
+    assert bench.main(["--only", "copy", "--output", "here/mine.json"]) == 0
+    assert asked == [list(bench.CASES), ["copy"]]
+    for path in (bench.RESULTS / "h200.json", Path("here/mine.json")):
+        assert json.loads(path.read_text()) == RESULTS
+    assert capsys.readouterr().out == f"{TABLE}\n" * 2
+
+
+def test_the_readme_gets_the_table_and_keeps_the_rest(tmp_path):
+    readme, file = tmp_path / "README.md", tmp_path / "results.json"
+    readme.write_text(README.read_text())
+    file.write_text(json.dumps(RESULTS))
+    other = RESULTS | {"gpu": "NVIDIA H100", "rows": RESULTS["rows"][:1]}
+    bench.write_readme_table(readme, other)
+    assert between_markers(readme.read_text()) == bench.table(other) + "\n"
+    for _ in range(2):
+        assert bench.main(["--from-results", str(file), "--readme", str(readme)]) == 0
+        assert between_markers(readme.read_text()) == TABLE + "\n"
+    was, now = README.read_text(), readme.read_text()
+    assert now.replace(between_markers(now), "") == was.replace(between_markers(was) or "\0", "")
+
+
+def test_the_readme_shows_the_results_file_as_it_is():
+    shown = between_markers(README.read_text())
+    assert H200.exists() == bool(shown.strip()), (
+        f"{H200.name} and the README's table come together: "
+        f"python -m numba_tma bench --from-results {H200.relative_to(ROOT)} --readme README.md"
+    )
+    if H200.exists():
+        assert shown == bench.table(json.loads(H200.read_text())) + "\n"
+
+
+def test_every_results_file_has_the_schema():
+    for path in (ROOT / bench.RESULTS).glob("*.json"):
+        results = json.loads(path.read_text())
+        check_schema(results)
+        assert path.stem == results["gpu"].split()[-1].lower()
+
+
+def test_the_readmes_numbers_stand_in_its_table():
+    text = README.read_text()
+    prose = text.replace(between_markers(text) or "\0", "")
+    assert not re.findall(r"[\d.,]+ *(?:[GT]B/s|TFLOP|%|us\b|x faster)", prose)
