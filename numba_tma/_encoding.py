@@ -34,6 +34,7 @@ class Encoding:
     oob_fill: OobFill
     element_strides: tuple[int, ...]
     interleave: Interleave
+    partial_rows: str
     value: "TensorMapDescriptor | None"
     numba_type: Any = None
 
@@ -55,6 +56,7 @@ def encode(
     element_strides: tuple[int, ...] | None,
     interleave: Interleave,
     dtype: DType | None,
+    overwrite_padding: bool,
 ) -> Encoding:
     """Check every rule and encode; the parameters are `tensor_map`'s and a reading of its array.
 
@@ -79,8 +81,25 @@ def encode(
         raise NotImplementedError(
             f"tensor_map: interleave={interleave} is not simulated; use a GPU, or interleave=None"
         )
+    partial = "" if overwrite_padding else _partial_rows(shape, dtype)
     return Encoding(
-        address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave, value
+        *(address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave),
+        *(partial, value),
+    )
+
+
+def _partial_rows(shape: tuple[int, ...], dtype: DType) -> str:
+    """Say what a store through a map would overwrite beside the tensor; "" if nothing."""
+    nbytes = shape[-1] * dtype.itemsize
+    past = -nbytes % 16
+    if not past:
+        return ""
+    whole = (nbytes + past) // dtype.itemsize
+    return (
+        f"a row of the tensor is {shape[-1]} {dtype} = {nbytes:,} B, and TMA stores whole chunks "
+        f"of 16 B: the {past} B past each row would be overwritten; pad the rows to {whole} "
+        "columns and store all of them, or, if those bytes are free to overwrite, make the map with "
+        "tensor_map(..., overwrite_padding=True)"
     )
 
 

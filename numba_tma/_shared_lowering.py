@@ -18,7 +18,7 @@ from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit, type_call
 from numba_tma.shared import SharedTile, Writes, check_view, shared_barrier, shared_tile
 from numba_tma.tensor_map import TensorMap
-from numba_tma.types import METHODS, check_copy, type_of
+from numba_tma.types import METHODS, check_copy, check_store, type_of
 
 I16, HALF, FLOAT = ir.IntType(16), ir.HalfType(), ir.FloatType()
 WRITES = ObjectType(Writes, (), (types.boolean,), True)
@@ -337,6 +337,7 @@ def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none)
     given = {"tensor_map": self, "coordinates": coords, "source": tile, "cache_hint": cache_hint}
     sig = type_call(_STORE, given)
     check_copy("TensorMap.store", self, _tile_of(tile), coords)
+    check_store("TensorMap.store", self, coords)
     typed = dict(zip(given, sig.args))
     hint = [] if cache_hint is types.none else [typed["cache_hint"]]
     return signature(types.void, self, typed["source"], typed["coordinates"], *hint)

@@ -388,6 +388,8 @@ class Consumer:
         read it.
         """
         self.close_stage()
+        if self.in_flight > 0 and self.thread == 0:
+            cp_async_bulk_wait_group_read(0)  # the stage may be one that a loop left in flight
         self.hand_back()
 
     def hand_back(self) -> None:

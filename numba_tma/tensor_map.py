@@ -26,6 +26,7 @@ def tensor_map(
     element_strides: Sequence[int] | None = None,
     interleave: Interleave = None,
     dtype: object = None,
+    overwrite_padding: bool = False,
 ) -> "TensorMap":
     """Describe to the copy engine how to cut tiles out of `array`.
 
@@ -52,10 +53,15 @@ def tensor_map(
         Per axis, take every n-th element, 1 to 8; the innermost must be 1. A box of extent b then
         gives ``ceil(b / n)`` elements.
     interleave
-        None, or 16 or 32 for tensors in NC/8HWC8 or NC/16HWC16 order.
+        None, or 16 or 32 for tensors in NC/8HWC8 or NC/16HWC16 order. Encoded as given, by the
+        driver's rules; what such copies look like in shared memory is not modelled.
     dtype
         What the bits of `array` mean where its own type cannot say it, in the same size: bf16
         held as uint16, fp8 as uint8, tf32 as float32.
+    overwrite_padding
+        Allow stores through the map although its rows are no multiple of 16 B long. The copy
+        engine stores whole 16-byte chunks and so overwrites up to 15 bytes past each row (loads
+        are exact). Without this, a kernel that stores through such a map does not compile.
 
     Raises
     ------
@@ -86,6 +92,7 @@ def tensor_map(
         element_strides,
         interleave,
         dtype,
+        overwrite_padding,
     )
     return TensorMap(array, owner, encoding)
 
@@ -161,6 +168,11 @@ class TensorMap:
         return self._encoding.interleave
 
     @property
+    def partial_rows(self) -> str:
+        """Why a kernel may not store through the map: what that would overwrite; "" if it may."""
+        return self._encoding.partial_rows
+
+    @property
     def value(self) -> "TensorMapDescriptor | None":
         """The encoded map, which a launch passes by value; None in the simulator."""
         return self._encoding.value
@@ -216,7 +228,8 @@ class TensorMap:
         tile
             Where in shared memory, of the map's own tile type.
         coords
-            First element of the tile in the tensor, as for `load`.
+            First element of the tile in the tensor, as for `load`, but never negative: on a GPU
+            that is an illegal instruction, which loses the context.
         cache_hint
             How long the data should stay in the L2 cache, if it matters.
 

@@ -23,18 +23,24 @@ class TensorMapType(types.CPointer):
     """
 
     def __init__(
-        self, rank: int | None = None, tile: Tile | None = None, interleave: int | None = None
+        self,
+        rank: int | None = None,
+        tile: Tile | None = None,
+        interleave: int | None = None,
+        partial_rows: str = "",
     ) -> None:
         super().__init__(types.uint8)
         self.rank, self.tile, self.interleave = rank, tile, interleave
+        self.partial_rows = partial_rows
         known = [f"{rank}d"] if tile is None and rank else [str(tile)] if tile else []
         known += [f"interleave={interleave}"] if interleave else []
+        known += ["rows of partial chunks"] if partial_rows else []
         self.name = f"TensorMap({', '.join(known)})"
 
     @property
-    def key(self) -> tuple[int | None, Tile | None, int | None]:
+    def key(self) -> tuple[int | None, Tile | None, int | None, bool]:
         """What tells two of these types apart."""
-        return self.rank, self.tile, self.interleave
+        return self.rank, self.tile, self.interleave, bool(self.partial_rows)
 
     @property
     def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
@@ -65,7 +71,7 @@ def type_of(tensor_map: TensorMap) -> TensorMapType:
     """Return the Numba type of a map."""
     if tensor_map.numba_type is None:
         tensor_map.numba_type = TensorMapType(
-            tensor_map.rank, tensor_map.tile, tensor_map.interleave
+            tensor_map.rank, tensor_map.tile, tensor_map.interleave, tensor_map.partial_rows
         )
     return tensor_map.numba_type
 
@@ -129,3 +135,16 @@ def check_copy(
             f"{inner.literal_value * box.itemsize} B into the row; TMA needs a multiple of 16 B "
             f"(on the GPU this is an illegal instruction): use a multiple of {step} elements"
         )
+
+
+def check_store(what: str, tensor_map: types.Type, coordinates: types.Type) -> None:
+    """Raise a TypingError when a store through a map would trap, or spoil what lies beside."""
+    if tensor_map.partial_rows:
+        raise TypingError(f"{what}: {tensor_map.partial_rows}")
+    for axis, coordinate in enumerate(coordinates):
+        if isinstance(coordinate, types.IntegerLiteral) and coordinate.literal_value < 0:
+            raise TypingError(
+                f"{what}: the coordinate of axis {axis} is {coordinate.literal_value}; a store "
+                "starts inside or past the tensor, never before it (on the GPU this is an illegal "
+                "instruction): move the tile to 0 and store less of it"
+            )

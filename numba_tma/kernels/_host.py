@@ -128,6 +128,16 @@ class Matrix:
         """Return whether the rows follow each other without a gap."""
         return self.rows <= 1 or self.row_stride == self.columns * self.dtype.itemsize
 
+    def require_whole_chunks(self, what: str) -> None:
+        """Raise unless rows end at a multiple of 16 B, as far as TMA stores."""
+        nbytes = self.columns * self.dtype.itemsize
+        if nbytes % 16:
+            raise ValueError(
+                f"{what} has rows of {self.columns} {self.dtype} = {nbytes} B; TMA stores whole "
+                "chunks of 16 B and would overwrite what lies behind them: pad the rows to a "
+                "multiple of 16 B"
+            )
+
     def view(self, *inner: int) -> Any:
         """Return (rows, *inner) over the same memory, where prod(inner) == columns."""
         inner_strides = _contiguous(inner, self.dtype.itemsize)

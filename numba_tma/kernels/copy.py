@@ -120,6 +120,7 @@ def copy(source: Any, out: Any, *, stream: Any = None) -> Any:
 
 
 def _copy_matrix(x: Matrix, y: Matrix, stream: Any, stages: int = 2) -> None:
+    y.require_whole_chunks("copy(): out")
     width = min(MAX_BOX, x.columns)
     tile = Tile((8192 // (MAX_BOX * x.dtype.itemsize) or 1, width), x.dtype)
     source = tensor_map(x.view(x.columns), tile, dtype=x.dtype)

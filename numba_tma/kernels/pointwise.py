@@ -97,6 +97,8 @@ def scale_add(
     if first.nbytes == 0:
         return out
     row, columns = _cut(list(matrices.values()))
+    if columns == first.columns:
+        matrices["out"].require_whole_chunks("scale_add(): out")
     tile = _tile(row, columns, first.dtype)
     maps = [tensor_map(m.cut(row, columns), tile, dtype=m.dtype) for m in matrices.values()]
     row_tiles, column_tiles = (-(-n // t) for n, t in zip((row, columns), tile.shape))

@@ -119,7 +119,7 @@ def address(operand: Any) -> int:
     """Return the shared-memory address of a barrier, a tile or a plain address (simulator)."""
     if hasattr(operand, "address"):
         return int(operand.address)
-    if hasattr(operand, "dtype") and getattr(operand, "ndim", 0):
+    if hasattr(operand, "dtype") and hasattr(operand, "ndim"):
         return simulator.shared_address(operand)
     return int(operand)
 

@@ -13,7 +13,7 @@ class CachePolicy(IntEnum):
     Tests on a GPU hold them equal to what the `createpolicy` rows return.
     """
 
-    EVICT_NORMAL = 0x1000000000000000
+    EVICT_NORMAL = 0x16F0000000000000
     EVICT_FIRST = 0x12F0000000000000
     EVICT_LAST = 0x14F0000000000000
 

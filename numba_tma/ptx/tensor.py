@@ -58,9 +58,11 @@ def cp_async_bulk_tensor_store(
 ) -> None:
     """Start to copy a box from shared memory to `coordinates` in global memory.
 
-    What lies outside the tensor is not written. Coordinates and alignment as for the load. The
-    copy belongs to the executing thread's next bulk group. Executed by one thread, after every
-    writer of the source has executed `fence_proxy_async` and synchronised with it.
+    What lies outside the tensor is not written, but for the rest of a 16-byte chunk at a row's
+    end. Coordinates are those of the load, but never negative: on a GPU that is an illegal
+    instruction. Alignment as for the load. The copy belongs to the executing thread's next bulk
+    group. Executed by one thread, after every writer of the source has executed
+    `fence_proxy_async` and synchronised with it.
     """
     simulator.cp_async_bulk_tensor_store(tensor_map, coordinates, address(source))
 

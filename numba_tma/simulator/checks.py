@@ -37,6 +37,8 @@ def check_copy(
             f"{len(coords)} coordinates for {tensor_map}, which has rank {tensor_map.rank}; give "
             "one per axis, in the array's axis order"
         )
+    if barrier is None and tensor_map.partial_rows:
+        raise BadOperand(f"a store through {tensor_map}: {tensor_map.partial_rows}")
     box = getattr(tile, "tile", tensor_map.tile)
     if box != tensor_map.tile:
         raise BadOperand(

@@ -72,6 +72,11 @@ def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src
     what = "cp_async_bulk_tensor_store"
     thread, address = current(), int(src)
     origin = _check_tensor(what, tensor_map, coords, address, "src")
+    if min(origin) < 0:
+        raise BadCoordinate(
+            f"{what}: the coordinates are {origin}; a store starts inside or past the tensor, "
+            "never before it. On a GPU this is an illegal instruction that loses the context"
+        )
 
     def write(image: Bytes) -> None:
         reference_store(

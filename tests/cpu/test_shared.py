@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from numba import cuda, types
+from numba.cuda import extending
 
 import numba_tma as tma
 from numba_tma import Tile, TilePipeline, dtypes
@@ -282,6 +283,10 @@ def add_one(value):
     return value + np.float32(1)
 
 
+def identity(value):
+    return value
+
+
 @cuda.jit(device=True)
 def total(tile, i):
     return tile[0, i] + tile.read_vector((0, i))[1]
@@ -366,16 +371,50 @@ def test_a_store_fences_once():
     assert count(consumer(write_and_store), "fence.proxy.async") == 1
 
 
-def test_writes_survive_beside_a_helper_that_numba_inlines():
-    # Numba's own dead-code elimination runs after such inlining, and a tile is nobody's array.
-    def kernel(values, n):
-        pipe = PIPE.start()
-        for t, stage in pipe.consume(0, n):
-            tile = stage.x
-            tile[0, t] = add_one(values[t])
-            stage.x[1, t] = values[t]
-            stage.x.view(FLAT)[t + 64] = add_one(values[0])
+@extending.overload(identity, inline="always")
+def _overload_identity(value):
+    return lambda value: value
 
+
+def beside_an_inlined_helper(values, n):
+    pipe = PIPE.start()
+    for t, stage in pipe.consume(0, n):
+        tile = stage.x
+        tile[0, t] = add_one(values[t])
+        stage.x[1, t] = values[t]
+        stage.x.view(FLAT)[t + 64] = add_one(values[0])
+        stage.x.write_vector((4, 0), stage.x.read_vector((4, 0)) * values[t])
+
+
+def beside_an_inlined_overload(values, n):
+    pipe = PIPE.start()
+    for t, stage in pipe.consume(0, n):
+        tile = stage.x
+        tile[0, t] = identity(values[t])
+        stage.x[1, t] = values[t]
+        stage.x.view(FLAT)[t + 64] = identity(values[0])
+        stage.x.write_vector((4, 0), stage.x.read_vector((4, 0)) * values[t])
+
+
+def beside_a_closure(values, n):
+    def twice(value):
+        return value + value
+
+    pipe = PIPE.start()
+    for t, stage in pipe.consume(0, n):
+        tile = stage.x
+        tile[0, t] = twice(values[t])
+        stage.x[1, t] = values[t]
+        stage.x.view(FLAT)[t + 64] = twice(values[0])
+        stage.x.write_vector((4, 0), stage.x.read_vector((4, 0)) * values[t])
+
+
+@pytest.mark.parametrize(
+    "kernel", [beside_an_inlined_helper, beside_an_inlined_overload, beside_a_closure]
+)
+def test_writes_survive_what_numba_inlines(kernel):
+    # Numba's own dead-code elimination runs after some of it, and takes a tile for an array that
+    # nobody reads any more.
     body = lines(kernel, FLOATS, I64)
-    assert count(body, "st.shared.f32") == 3
+    assert (count(body, "st.shared.f32"), count(body, "st.shared.v")) == (3, 1)
     assert count(body, "fence.proxy.async")

@@ -96,10 +96,10 @@ def test_copy_of_matrices_with_padded_rows(dtype):
     rng = np.random.default_rng(0)
     for rows, columns, source_width, out_width in (
         (1, 16, 32, 48),
-        (37, 300, 304, 320),
+        (37, 288, 304, 320),
         (37, 304, 304, 320),
         (64, 256, 512, 256),
-        (1000, 1021, 1024, 1040),
+        (1000, 1008, 1024, 1040),
     ):
         source = rng.integers(0, 100, (rows, source_width)).astype(dtype)
         out = cuda.to_device(np.full((rows, out_width), 77, dtype))
@@ -107,6 +107,13 @@ def test_copy_of_matrices_with_padded_rows(dtype):
         expected = np.full((rows, out_width), 77, dtype)
         expected[:, :columns] = source[:, :columns]
         np.testing.assert_array_equal(out.copy_to_host(), expected)
+
+
+@on_gpu
+def test_copy_leaves_the_gap_behind_a_row_alone_by_refusing():
+    source, out = (cuda.to_device(np.zeros((8, 64), np.float32)) for _ in range(2))
+    with pytest.raises(ValueError, match="rows of 61 f32 = 244 B; TMA stores whole chunks"):
+        copy(source[:, :61], out[:, :61])
 
 
 # ----------------------------------------------------------------------------- rmsnorm

@@ -8,7 +8,7 @@ import numba_tma as tma
 from numba_tma.dtypes import as_dtype, names
 from tests.gpu import copies
 from tests.gpu.copies import Tensor
-from tests.gpu.worker import on_gpu
+from tests.gpu.worker import WorkerLost, on_gpu
 
 FLOATS = [name for name in names if as_dtype(name).is_float]
 CONVERTED = ["f32", "tf32", "f32_ftz", "tf32_ftz"]
@@ -186,38 +186,36 @@ def test_rows_narrower_than_the_swizzle():
 
 
 @on_gpu
-def interleaved_image(interleave, swizzle, shape, strides, box, coords):
-    """Return a load from an interleaved tensor of u16, and if it counted the box's bytes."""
-    tensor = Tensor(shape, strides, 2)
-    device = tensor.on_device(cuda.to_device(numbered(tensor)))
-    tensor_map = tma.tensor_map(device, box, swizzle=swizzle, interleave=interleave)
-    nbytes = 2 * int(np.prod(box))
-    return copies.load(tensor_map, coords, nbytes, nbytes + 512)
+def test_an_interleaved_map_is_encoded():
+    """The driver takes it; what its copies look like in shared memory is not modelled."""
+    tensor = Tensor((4, 6, 8), (96, 16, 2), 2)
+    device = tensor.on_device(cuda.to_device(np.zeros(tensor.nbytes, np.uint8)))
+    tensor_map = tma.tensor_map(device, (2, 3, 8), interleave=16)
+    assert tensor_map.value is not None and "interleave 16" in repr(tensor_map)
 
 
-@pytest.mark.parametrize(
-    ("interleave", "swizzle", "shape", "strides", "box", "coords"),
-    [
-        # (slices, width, channels of a slice): as if there were no interleave
-        (16, tma.Swizzle.NONE, (4, 6, 8), (96, 16, 2), (2, 3, 8), (1, 2, 0)),
-        (32, tma.Swizzle.B32, (4, 6, 16), (192, 32, 2), (2, 3, 16), (1, 2, 0)),
-        # at the edge of the tensor
-        (16, tma.Swizzle.NONE, (4, 6, 8), (96, 16, 2), (2, 3, 8), (3, -1, 0)),
-        (32, tma.Swizzle.B32, (4, 6, 16), (192, 32, 2), (2, 3, 16), (3, -1, 0)),
-    ],
-)
-def test_interleave(interleave, swizzle, shape, strides, box, coords):
-    image, completed = interleaved_image(interleave, swizzle, shape, strides, box, coords)
-    tile, tensor = tma.Tile(box, "u16", swizzle), Tensor(shape, strides, 2)
-    model = tma.reference_tile(tensor.of(numbered(tensor)), tile, coords)
-    chunks = image.view(np.uint16)[::8]
-    expected = model.view(np.uint16)[::8]
-    canary = copies.canaries(4).view(np.uint16)[0]
-    shown = ["-" if c == canary else c for c in chunks]
-    title = f"interleave {interleave}, shape {shape}, box {box} at {coords}"
-    table(
-        f"{title}: chunk of memory in each chunk of shared memory (- not written)",
-        [("measured", *shown[: expected.size + 8]), ("plain", *expected, *["-"] * 8)],
-    )
-    assert completed
-    np.testing.assert_array_equal(image[: model.size], model)
+# ------------------------------------------------------------------- the edges of a store
+
+
+@on_gpu
+def store_at(coords, columns):
+    """Return 8 rows of 64 bytes, 0xff before a store of 1s at `coords` in a tensor of `columns`."""
+    memory = cuda.to_device(np.full(8 * 64, 0xFF, np.uint8))
+    tensor = Tensor((8, columns), (64, 1), 1).on_device(memory)
+    tensor_map = tma.tensor_map(tensor, tma.Tile((8, 64), "u8"))
+    copies.store(tensor_map, coords, np.ones(512, np.uint8))
+    return memory.copy_to_host().reshape(8, 64)
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 31, 43, 48, 63, 64])
+def test_a_store_ends_a_row_with_a_whole_chunk(columns):
+    stored = store_at((0, 0), columns) == 1
+    written = -(-columns // 16) * 16
+    print(f"a store to rows of {columns} B writes {int(stored[0].sum())} B of each")
+    assert stored[:, :written].all() and not stored[:, written:].any()
+
+
+@pytest.mark.parametrize("coords", [(-1, 0), (0, -16), (-8, 0)])
+def test_a_store_before_the_tensor_is_an_illegal_instruction(coords):
+    with pytest.raises(WorkerLost, match=r"(?is)illegal.?instruction"):
+        store_at(coords, 64)

@@ -71,6 +71,21 @@ def double(tile, other=None):
 UNRELEASED = ("break without a release", "still in flight at the end", "break after a store")
 
 
+STORED_BY_HAND = ("stored without a fence", "stored without a sync", "a store is not waited for")
+
+
+def store_by_hand(pipe, y, tile, at, mutation):
+    if mutation != "stored without a fence":
+        tma.fence_proxy_async()
+    if mutation != "stored without a sync":
+        pipe.sync_consumers()
+    if cuda.threadIdx.x == 0:
+        y.store(tile, at)
+        tma.ptx.cp_async_bulk_commit_group()
+        if mutation != "a store is not waited for":
+            tma.ptx.cp_async_bulk_wait_group_read(0)
+
+
 def consume(pipe, y, mutation):
     warp = cuda.threadIdx.x // 32
     in_flight = 1 if mutation == "still in flight at the end" else 0
@@ -92,18 +107,8 @@ def consume(pipe, y, mutation):
             break
         if mutation == "stored as not written":
             pipe.store(y, stage.x, at, written=False)
-        elif mutation == "stored by hand":
-            if cuda.threadIdx.x == 0:
-                y.store(stage.x, at)
-            pipe.consumer.storing = True
-        elif mutation == "stored by hand behind a sync":
-            pipe.sync_consumers()
-            if cuda.threadIdx.x == 0:
-                y.store(stage.x, at)
-            pipe.consumer.storing = True
-        elif mutation == "a store is not waited for":
-            pipe.store(y, stage.x, at)
-            pipe.consumer.storing = False
+        elif mutation in STORED_BY_HAND:
+            store_by_hand(pipe, y, stage.x, at, mutation)
         else:
             pipe.store(y, stage.x, at)
         if mutation == "one warp keeps a stage" and t == 2 and warp == 1:
@@ -168,8 +173,8 @@ MUTANTS = {
         sim.BadCoordinate, ["innermost coordinate (axis 1) is 9", "36 bytes", "multiple of 4"],
     ),
     "stored as not written": (sim.MissingFence, [f"of {NAME}", "fence_proxy_async()"]),
-    "stored by hand": (sim.MissingFence, [f"of {NAME}", "fence_proxy_async()"]),
-    "stored by hand behind a sync": (sim.MissingFence, [f"of {NAME}", "fence_proxy_async()"]),
+    "stored without a fence": (sim.MissingFence, [f"of {NAME}", "fence_proxy_async()"]),
+    "stored without a sync": (sim.MissingFence, [f"of {NAME}", "synchronise with the thread"]),
     "a store is not waited for": (sim.EarlyOverwrite, [f"of {NAME}", "may still be reading"]),
     "one warp keeps a stage": (
         sim.Deadlock, [f"empty[0] of {NAME}", "1 of 2 arrivals pending", "warp 2 lane 0"],
@@ -183,7 +188,7 @@ MUTANTS = {
          "exited: block (0, 0, 0): warps 0-1 lanes 0-31"],
     ),
     "break after a store": (
-        sim.UnfinishedCopy, ["1 store(s) that were never committed", "wait_group_read(0)"],
+        sim.Deadlock, [f"empty[0] of {NAME}", "2 of 2 arrivals pending", "warp 2 lane 0"],
     ),
     "still in flight at the end": (
         sim.UnfinishedCopy, ["1 committed store(s) that it has not waited for"],

@@ -170,6 +170,31 @@ def test_the_next_loop_hands_back_what_a_break_left(stages, in_flight):
         np.testing.assert_array_equal(y, want)
 
 
+def test_a_release_waits_for_the_store_that_a_loop_left_in_flight():
+    PIPE = tma.TilePipeline(2, x=TILE)
+
+    @cuda.jit
+    def copy(x, y, groups, length):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for group in range(groups):
+                for tile, stage in pipe.produce(group * length, (group + 1) * length):
+                    x.load(stage.x, (tile * ROWS, 0), stage.barrier)
+        else:
+            for group in range(groups):
+                for k, stage in pipe.consume(0, length, in_flight=1):
+                    at = ((group * length + k) * ROWS, 0)
+                    pipe.store(y, stage.x, at, written=False)
+                pipe.consumer.release()
+
+    x = matrix(9 * ROWS)
+    for seed in range(4):
+        simulator.seed(seed)
+        y = np.zeros_like(x)
+        copy[1, 64](tma.tensor_map(x, TILE), tma.tensor_map(y, TILE), 3, 3)
+        np.testing.assert_array_equal(y, x)
+
+
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_the_explicit_form(stages):
     PIPE = tma.TilePipeline(stages, x=TILE)
@@ -232,6 +257,34 @@ def test_a_queue_hands_out_every_tile_once(tiles, grid, stages, in_flight):
             np.testing.assert_array_equal(y, x)
 
 
+def test_queues_follow_each_other():
+    PIPE = tma.TilePipeline(2, x=TILE)
+
+    @cuda.jit
+    def copy(x, y, counters, n_tiles):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for half in range(2):
+                for tile, stage in pipe.produce_from(tma.TileQueue(counters[half], n_tiles)):
+                    at = ((half * n_tiles + tile) * ROWS, 0)
+                    x.load(stage.x, at, stage.barrier)
+        else:
+            for half in range(2):
+                for tile, stage in pipe.consume_from(in_flight=1):
+                    at = ((half * n_tiles + tile) * ROWS, 0)
+                    pipe.store(y, stage.x, at, written=False)
+            pipe.release_pending()
+
+    x = matrix(2 * 3 * ROWS)
+    counters = np.zeros((2, 1), np.uint32)
+    for seed in range(4):
+        simulator.seed(seed)
+        y = np.zeros_like(x)
+        copy[2, 96](tma.tensor_map(x, TILE), tma.tensor_map(y, TILE), counters, 3)
+        np.testing.assert_array_equal(y, x)
+        assert not counters.any()
+
+
 def test_two_pipelines_in_one_kernel():
     PIPE = tma.TilePipeline(2, x=TILE)
 
@@ -292,17 +345,13 @@ def test_tiles_of_several_types_share_a_stage_and_its_barrier():
 # ------------------------------------------------------------------------------- tiles
 
 
-CASES = [
-    pytest.param(name, swizzle, id=f"{name}-{swizzle.name}")
-    for name in dtypes.names
+#: Ten rows each, so that every swizzle pattern wraps round; then rows narrower than the pattern.
+TILES = [
+    Tile((10, max(swizzle.span, 32) // dtype.itemsize), dtype, swizzle)
+    for dtype in map(dtypes.as_dtype, dtypes.names)
     for swizzle in Swizzle
 ]
-
-
-def tile_of(name, swizzle):
-    """Return a tile of 10 rows, whose swizzle pattern wraps round for every item size."""
-    dtype = dtypes.as_dtype(name)
-    return Tile((10, max(swizzle.span, 32) // dtype.itemsize), dtype, swizzle)
+TILES += [Tile((10, swizzle.span // 8), "f32", swizzle) for swizzle in list(Swizzle)[1:]]
 
 
 def any_bits(tile, seed=0):
@@ -354,9 +403,8 @@ def run_one_tile(tile, array, body, out):
     return y
 
 
-@pytest.mark.parametrize(("name", "swizzle"), CASES)
-def test_elements_go_through_the_swizzle(name, swizzle):
-    tile = tile_of(name, swizzle)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_elements_go_through_the_swizzle(tile):
     columns = tile.shape[1]
     written = np.random.default_rng(3).integers(0, 8, tile.shape).astype(tile.dtype.compute)
 
@@ -373,9 +421,8 @@ def test_elements_go_through_the_swizzle(name, swizzle):
     np.testing.assert_array_equal(y.astype(tile.dtype.compute), written)
 
 
-@pytest.mark.parametrize(("name", "swizzle"), CASES)
-def test_vectors_go_through_the_swizzle(name, swizzle):
-    tile = tile_of(name, swizzle)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_vectors_go_through_the_swizzle(tile):
     lanes = 16 // tile.itemsize
     per_row = tile.shape[1] // lanes
 
