@@ -98,8 +98,8 @@ def _partial_rows(shape: tuple[int, ...], dtype: DType) -> str:
     return (
         f"a row of the tensor is {shape[-1]} {dtype} = {nbytes:,} B, and TMA stores whole chunks "
         f"of 16 B: the {past} B past each row would be overwritten; pad the rows to {whole} "
-        "columns and store all of them, or, if those bytes are free to overwrite, make the map with "
-        "tensor_map(..., overwrite_padding=True)"
+        "columns and store all of them, or, if those bytes are free to overwrite, make the map "
+        "with tensor_map(..., overwrite_padding=True)"
     )
 
 

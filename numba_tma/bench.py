@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from numba_tma._version import __version__
+
 Run = Callable[[], Any]
 
 RESULTS = Path("tests/benchmarks/results")
-PACKAGES = ("numba-tma", "numba-cuda", "numba", "numpy", "cuda-core", "cuda-bindings", "torch")
+PACKAGES = ("numba-cuda", "numba", "numpy", "cuda-core", "cuda-bindings", "torch")
 FLUSH_BYTES = 256 << 20  # several times the L2 cache
 FLUSHES = 3  # keep the GPU busy for longer than the host takes to launch the next run
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -274,7 +276,7 @@ def measure(cases: Sequence[str]) -> dict[str, Any]:
     return {
         "gpu": name if isinstance(name, str) else name.decode(),
         "date": datetime.date.today().isoformat(),
-        "versions": {p: v for p in PACKAGES if (v := _version(p))},
+        "versions": {"numba-tma": __version__} | {p: v for p in PACKAGES if (v := _version(p))},
         "rows": rows,
     }
 

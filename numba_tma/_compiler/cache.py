@@ -30,15 +30,29 @@ def captured(function: FunctionType, seen: set[Any] | None = None) -> Iterator[s
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         values[name] = cell.cell_contents
     for name, value in sorted(values.items()):
-        if isinstance(value, ModuleType):
-            members = {f"{name}.{n}": vars(value)[n] for n in names if n in vars(value)}
-        else:
-            members = {name: value}
-        for path, member in sorted(members.items()):
-            if is_constant(member):
-                yield f"{path}={member!r}"
-            elif isinstance(member, CUDADispatcher):
-                yield from captured(member.py_func, seen)
+        yield from _captured_in(name, value, names, seen)
+
+
+def _captured_in(path: str, value: Any, names: set[str], seen: set[Any]) -> Iterator[str]:
+    if is_constant(value):
+        yield f"{path}={value!r}"
+    elif isinstance(value, CUDADispatcher):
+        yield from captured(value.py_func, seen)
+    elif isinstance(value, tuple):
+        for i, item in enumerate(value):
+            yield from _captured_in(f"{path}[{i}]", item, names, seen)
+    elif _is_ours(value):
+        yield path
+    elif isinstance(value, ModuleType) and value not in seen:
+        seen.add(value)
+        for name in sorted(names & vars(value).keys()):
+            yield from _captured_in(f"{path}.{name}", vars(value)[name], names, seen)
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether `value` is the library, or one of its modules, functions or classes."""
+    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return isinstance(home, str) and home.partition(".")[0] == "numba_tma"
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -49,7 +63,10 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _uses_library(signature: Any) -> bool:
-    return any(type(a).__module__.startswith("numba_tma.") for a in signature)
+    return any(
+        type(a).__module__.startswith("numba_tma.") or _uses_library(getattr(a, "types", ()))
+        for a in signature
+    )
 
 
 _index_key = CUDACache._index_key

@@ -10,6 +10,7 @@ from typing import Any
 import llvmlite.binding
 from llvmlite import ir
 from numba.cuda import cgutils
+from numba.cuda.core import targetconfig
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.dispatcher import _Kernel
@@ -40,7 +41,9 @@ def grid_constant(argument: Any) -> Any:
     """Pass `argument` (a pointer) by value in ``__grid_constant__`` space if this is a kernel."""
     if isinstance(argument, ir.Argument):
         attributes = _GridConstant()
-        attributes.typed = compute_capability() >= (10, 0)
+        flags = targetconfig.ConfigStack.top_or_none()
+        debug = flags.debuginfo and not flags.dbg_directives_only
+        attributes.typed = debug or compute_capability() >= (10, 0)
         argument.attributes = attributes
     return argument
 
@@ -64,8 +67,11 @@ def _check_shared_sum(function: Any) -> None:
     variables = [g for g in function.module.global_values if _in_shared_memory(g)]
     ours = [g for g in variables if hasattr(g, "limit")]
     if ours:
-        parts = {}
-        for i, variable in enumerate(variables, 1):
+        parts: dict[str, int] = {}
+        for i, variable in enumerate(variables, 1):  # ptxas lays them out in this order
+            gap = -sum(parts.values()) % (variable.align or 1)
+            if gap:
+                parts[f"alignment of {i}."] = gap
             what = getattr(variable, "what", "cuda.shared.array")
             parts[f"{i}. {what}"] = _nbytes(variable)
         _check_sum("the kernel", parts, ours[0].limit, ours[0].target)

@@ -107,7 +107,8 @@ class _ObjectModel(core_models.DataModel):
     def __init__(self, manager: Any, numba_type: ObjectType) -> None:
         super().__init__(manager, numba_type)
         models = [manager.lookup(t) for t in numba_type.field_types]
-        self.struct = ir.LiteralStructType([m.get_value_type() for m in models])
+        # Never empty: PTX has no empty parameters, and a debug build does not inline them away.
+        self.struct = ir.LiteralStructType([m.get_value_type() for m in models] or [ir.IntType(8)])
 
     def get_value_type(self) -> ir.Type:
         return self.struct.as_pointer() if self.fe_type.mutable else self.struct
@@ -191,7 +192,7 @@ def is_constant(value: Any) -> bool:
 
 @lowering_registry.lower_constant(ObjectType)
 def _lower_constant_object(context: Any, builder: Any, typ: ObjectType, value: Any) -> Any:
-    return ir.Constant(ir.LiteralStructType([]), [])
+    return ir.Constant(ir.LiteralStructType([ir.IntType(8)]), ir.Undefined)
 
 
 def static_of(typ: types.Type, what: str) -> Any:
@@ -393,7 +394,7 @@ def _get_attribute(context: Any, builder: Any, typ: ObjectType, value: Any, attr
     if isinstance(static, tuple):
         integers = [context.get_constant(types.intp, v) for v in static]
         return context.make_tuple(builder, types.UniTuple(types.intp, len(static)), integers)
-    return ir.Constant(ir.LiteralStructType([]), [])
+    return ir.Constant(ir.LiteralStructType([ir.IntType(8)]), ir.Undefined)
 
 
 @lowering_registry.lower_setattr_generic(ObjectType)
