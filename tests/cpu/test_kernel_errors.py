@@ -2,6 +2,7 @@
 
 import re
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import numba_tma as tma
 from numba_tma import TensorMapType, Tile, TilePipeline, ptx
 from numba_tma.layout import Swizzle
 from numba_tma.testing import compile_ptx
+from numba_tma.types import type_of
 
 TILE, SHORT, HALF = Tile((64, 64), "f32"), Tile((32, 64), "f32"), Tile((64, 64), "f16")
 FLAT, LARGE = Tile(4096, "f32"), Tile((300, 1024), "u8")
@@ -551,3 +553,42 @@ def test_an_instruction_cannot_be_called_on_the_host(name):
 def test_what_a_kernel_does_cannot_be_done_on_the_host(call):
     with pytest.raises(RuntimeError, match="a (@cuda.jit )?kernel"):
         call()
+
+
+# ----------------------------------------------------------------- what a store may not do
+
+
+def store_before_the_tensor(x, i):
+    x.store(tma.shared_tile(TILE), (-1, 0))
+
+
+def store_anywhere(x, i):
+    x.store(tma.shared_tile(TILE), (i, 0))
+
+
+def test_a_store_does_not_start_before_the_tensor():
+    holds(
+        message(store_before_the_tensor, MAP, I64),
+        "the coordinate of axis 0 is -1",
+        "a store starts inside or past the tensor",
+    )
+
+
+def partial_map(**options):
+    class OnDevice:
+        __cuda_array_interface__ = {
+            "shape": (16, TILE.shape[1] - 1),
+            "strides": (TILE.shape[1] * TILE.itemsize, TILE.itemsize),
+            "typestr": "<f4",
+            "data": (1 << 40, False),
+            "version": 3,
+        }
+
+    with mock.patch("numba_tma._encoding.encode_tiled", lambda *arguments: object()):
+        return type_of(tma.tensor_map(OnDevice(), TILE, **options))
+
+
+def test_a_store_does_not_overwrite_what_follows_a_row_without_a_word():
+    text = message(store_anywhere, partial_map(), I64)
+    holds(text, "TMA stores whole chunks of 16 B", "overwrite_padding=True")
+    compile_ptx(store_anywhere, (partial_map(overwrite_padding=True), I64))

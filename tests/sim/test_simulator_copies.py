@@ -161,14 +161,22 @@ def test_tensor_copies(tile, shape):
             wait(barrier, i & 1)
             image = sim.shared_read(shared, np.dtype(np.uint8), tile.nbytes)
             np.testing.assert_array_equal(image, reference_tile(x, tile, origin))
-            store_and_wait(lambda o=origin: sim.cp_async_bulk_tensor_store(y_map, o, shared))
+            if min(origin) >= 0:
+                store_and_wait(lambda o=origin: sim.cp_async_bulk_tensor_store(y_map, o, shared))
 
     y, expected = np.zeros_like(x), np.zeros_like(x)
     one_thread(body, tensor_map(x, tile), tensor_map(y, tile))
-    for origin in origins:
+    for origin in (o for o in origins if min(o) >= 0):
         reference_store(expected, reference_tile(x, tile, origin), tile, origin)
     np.testing.assert_array_equal(y, expected)
     assert y.any()
+
+
+@pytest.mark.parametrize("origin", [(-1, 0), (0, -16)])
+def test_a_store_before_the_tensor_is_an_error(origin):
+    y_map = tensor_map(np.zeros((8, 32), np.uint8), Tile((8, 32), np.uint8))
+    with pytest.raises(sim.BadCoordinate, match="never before it. On a GPU this is an illegal"):
+        one_thread(lambda s, b: sim.cp_async_bulk_tensor_store(y_map, origin, s))
 
 
 def test_nan_fill_and_element_strides():
