@@ -82,7 +82,9 @@ def __dir__() -> list[str]:
 
 def _register() -> None:
     """Make kernels know the library: import everything that registers with numba-cuda."""
-    importlib.import_module("numba_tma.pipeline")
+    if "numba_tma.pipeline" not in sys.modules and not simulated():
+        importlib.import_module("numba_tma.pipeline")
+        importlib.import_module("numba_tma._compiler").refresh_registries()
 
 
 def _numba_type(tensor_map: TensorMap) -> Any:

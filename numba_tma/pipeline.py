@@ -279,9 +279,13 @@ class Produce(_Iteration):
     tile: i64
     stop: i64
     step: i64
+    elected: bool
 
     def has_next(self) -> bool:
         """Return whether a tile is left."""
+        # A test of its own, from which ptxas sees that one thread is left to copy.
+        if not self.elected:
+            return False
         return self.tile < self.stop
 
     def take(self) -> tuple[int, ProducerStage]:
@@ -576,9 +580,7 @@ class Pipeline:
         Entered by the whole producer warp; the loop's body is executed by one elected thread.
         `step` is positive. Leaving the loop early leaves the last stage expecting its bytes.
         """
-        if not elect_sync():
-            stop = first
-        return Produce(self.producer, first, stop, step)
+        return Produce(self.producer, first, stop, step, elect_sync())
 
     def produce_from(self, queue: TileQueue) -> ProduceFrom:
         """Iterate over the tiles that `queue` hands to this block, as `produce` does.

@@ -32,6 +32,7 @@ from numba_tma._compiler.kernels import (
     allocate_shared,
     check_shared_size,
     grid_constant,
+    refresh_registries,
 )
 from numba_tma._compiler.objects import (
     NativeMethod,
@@ -72,6 +73,7 @@ __all__ = [
     "lowering_registry",
     "make_object",
     "native_method",
+    "refresh_registries",
     "register_model",
     "require_tma",
     "set_field",

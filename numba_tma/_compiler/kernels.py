@@ -13,6 +13,7 @@ from numba.cuda import cgutils
 from numba.cuda.core import targetconfig
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import nvvm
+from numba.cuda.descriptor import cuda_target
 from numba.cuda.dispatcher import _Kernel
 
 from numba_tma._compiler.functions import compute_capability
@@ -129,6 +130,12 @@ def _old_toolkit(target: tuple[int, int]) -> str:
         f" with CUDA {toolkit_major()}, whose ptxas refuses more than 48 KiB of static shared "
         f"memory (CUDA 13 allows {SHARED_LIMITS[target]:,} B: install numba-cuda[cu13])"
     )
+
+
+def refresh_registries() -> None:
+    """Let a compilation that is under way see what has been registered since it began."""
+    cuda_target.typing_context.refresh()
+    cuda_target.target_context.refresh()
 
 
 @functools.cache

@@ -14,7 +14,13 @@ from numba_tma._compiler import TypingError
 from numba_tma.ptx._instruction import Instruction
 from numba_tma.types import TensorMapType
 
-_LLVM = {"r": ir.IntType(32), "l": ir.IntType(64), "f": ir.FloatType(), "h": ir.IntType(16)}
+_LLVM = {
+    "b": ir.IntType(1),
+    "h": ir.IntType(16),
+    "r": ir.IntType(32),
+    "l": ir.IntType(64),
+    "f": ir.FloatType(),
+}
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,7 @@ OPERANDS: dict[str, Operand] = {
 
 _RETURNS = {
     "None": (types.void, ""),
-    "bool": (types.boolean, "r"),
+    "bool": (types.boolean, "b"),
     "u32": (types.uint32, "r"),
     "i32": (types.int32, "r"),
     "u64": (types.uint64, "l"),
@@ -173,10 +179,7 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
             names[name] = texts[0]
         values += registers
         constraints += [operand.constraint] * len(registers)
-    text = row.text(names | {"result": "$0", "predicate": "%p0"}, set(names), rank)
-    if row.returns == "bool":
-        text = text.replace("%p0", "p")
-        text = f"{{ .reg .pred p; {text} selp.u32 $0, 1, 0, p; }}"
+    text = row.text(names | {"result": "$0", "predicate": "$0"}, set(names), rank)
     if not row.pure:
         constraints.append("~{memory}")
     result_type = _LLVM[result_constraint] if result_constraint else ir.VoidType()
@@ -186,11 +189,11 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
         ",".join(constraints),
         side_effect=not row.pure,
     )
-    result = builder.call(asm, values)
+    # readnone: two reads of one special register are one instruction.
+    attributes = ("readnone", "nounwind") if row.pure else ()
+    result = builder.call(asm, values, attrs=attributes)
     if row.returns == "None":
         return context.get_dummy_value()
-    if row.returns == "bool":
-        return builder.icmp_unsigned("!=", result, ir.Constant(compiler.I32, 0))
     return result
 
 

@@ -363,3 +363,25 @@ def test_nothing_changes_for_other_kernels_and_for_njit():
         declared = re.compile(r"\.(?:shared|local|param) [^_]+")
         assert declared.findall(with_library) == declared.findall(without)
     assert outputs[0][2] == outputs[1][2]
+
+
+FIRST_USED_IN_A_KERNEL = """
+import sys
+import numba_tma as tma
+from numba import cuda, types
+from numba_tma.testing import compile_ptx
+assert "numba_tma.shared" not in sys.modules
+TILE = tma.Tile((8, 32), "f32")
+
+def kernel(out):
+    tile = tma.shared_tile(TILE)
+    tile[0, 0] = 1.0
+    out[0] = tile[0, 0]
+
+compile_ptx(kernel, types.void(types.float32[::1]))
+print("compiled")
+"""
+
+
+def test_a_name_can_be_used_first_inside_a_kernel_that_is_being_compiled():
+    assert run(FIRST_USED_IN_A_KERNEL).strip() == "compiled"
