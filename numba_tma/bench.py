@@ -267,7 +267,12 @@ def measure(cases: Sequence[str]) -> dict[str, Any]:
     """Run the named cases on the current GPU."""
     from numba import cuda
 
-    torch = importlib.import_module("torch")
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise SystemExit(
+            f"bench measures beside torch, which is not here ({error}): pip install '.[bench]'"
+        ) from None
     name = cuda.get_current_device().name
     rows: list[dict[str, Any]] = []
     for case in cases:

@@ -8,6 +8,7 @@ turn of the ring; the producer's starts at 1, so that its first waits for *empty
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,11 @@ class TilePipeline:
     tiles: tuple[tuple[str, Tile], ...]
 
     def __init__(self, num_stages: int, **tiles: Tile) -> None:
-        if not isinstance(num_stages, int) or num_stages < 1:
+        try:
+            stages = operator.index(num_stages)
+        except TypeError:
+            stages = 0
+        if stages < 1:
             raise ValueError(
                 f"TilePipeline(num_stages={num_stages!r}): a pipeline has at least 1 stage; "
                 "2 to 8 are usual"
@@ -85,7 +90,7 @@ class TilePipeline:
                 raise ValueError(
                     f"TilePipeline({name}=...): the name means something else on a stage"
                 )
-        object.__setattr__(self, "num_stages", num_stages)
+        object.__setattr__(self, "num_stages", stages)
         object.__setattr__(self, "tiles", tuple(tiles.items()))
 
     def __repr__(self) -> str:

@@ -34,6 +34,18 @@ from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.tensor_map import tensor_map
 
 
+@cuda.jit(device=True, forceinline=True)
+def load_weight(pipe, weight, tile, full):  # type: ignore[no-untyped-def]
+    """Load the weights once for all rows of the block. Executed by every consumer thread."""
+    if cuda.threadIdx.x == 0:
+        full.init(1)
+        ptx.fence_mbarrier_init()
+        full.arrive_expect_tx(tile.tile.nbytes)
+        weight.load(tile, (0, 0, 0), full)
+    pipe.sync_consumers()
+    full.wait(0)
+
+
 @functools.cache
 def block_per_row(columns: int, dtype: DType, stages: int, threads: int) -> Any:
     """Return the kernel in which all consumer warps of a block share a row."""
@@ -56,13 +68,7 @@ def block_per_row(columns: int, dtype: DType, stages: int, threads: int) -> Any:
             for row, stage in pipe.produce_from(TileQueue(counter, rows)):
                 x.load(stage.x, (row, 0, 0), stage.barrier)
         else:
-            if thread == 0:
-                weight_full.init(1)
-                ptx.fence_mbarrier_init()
-                weight_full.arrive_expect_tx(WEIGHT.nbytes)
-                weight.load(weight_tile, (0, 0, 0), weight_full)
-            pipe.sync_consumers()
-            weight_full.wait(0)
+            load_weight(pipe, weight, weight_tile, weight_full)
             w = weight_tile.view(ROW)
             turn = 0
             for row, stage in pipe.consume_from(in_flight=1):
@@ -118,13 +124,7 @@ def warp_per_row(columns: int, dtype: DType, stages: int, rows_per_stage: int) -
             for t, stage in pipe.produce_from(TileQueue(counter, tiles)):
                 x.load(stage.x, (t * rows_per_stage, 0, 0), stage.barrier)
         else:
-            if thread == 0:
-                weight_full.init(1)
-                ptx.fence_mbarrier_init()
-                weight_full.arrive_expect_tx(WEIGHT.nbytes)
-                weight.load(weight_tile, (0, 0, 0), weight_full)
-            pipe.sync_consumers()
-            weight_full.wait(0)
+            load_weight(pipe, weight, weight_tile, weight_full)
             w = weight_tile.view(ROW)
             for t, stage in pipe.consume_from(in_flight=1):
                 tile = stage.x.view(ROWS)

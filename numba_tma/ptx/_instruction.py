@@ -107,11 +107,6 @@ def instruction(
     return decorate
 
 
-def device_only(name: str) -> RuntimeError:
-    """Return the error for an instruction that was called on the host."""
-    return RuntimeError(f"{name}() is a GPU instruction: call it inside a @cuda.jit kernel")
-
-
 # ------------------------------------------------- what the simulator bodies need
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numba import cuda
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 from numba.cuda.simulator import kernel, kernelapi
@@ -31,6 +33,10 @@ _EXTRAS = (
     "match_all_sync",
     "activemask",
     "lanemask_lt",
+)
+#: Options of `cuda.jit` that are the compiler's alone, which numba's simulator does not know.
+_COMPILER_OPTIONS = frozenset(
+    {"extensions", "forceinline", "launch_bounds", "lineinfo", "lto", "max_registers"}
 )
 _SHUFFLES = {
     "shfl_sync": "idx",
@@ -126,6 +132,7 @@ def install() -> None:
     """Run the kernels of numba's simulator here from now on."""
     module = kernelapi.FakeCUDAModule
     kernel.BlockManager = BlockManager
+    cuda.jit = _jit_with_any_option(cuda.jit)
     atomic = _atomics()
     module.atomic = property(lambda self: atomic)
     module.shared = property(lambda self: Shared(self._shared._dynshared_size))
@@ -134,6 +141,14 @@ def install() -> None:
     for name, mode in _SHUFFLES.items():
         setattr(module, name, staticmethod(_shuffle(mode)))
     module.nanosleep = staticmethod(lambda nanoseconds: instructions.yield_turn())
+
+
+def _jit_with_any_option(jit: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(jit)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        return jit(*args, **{n: v for n, v in options.items() if n not in _COMPILER_OPTIONS})
+
+    return wrapped
 
 
 def _shuffle(mode: str) -> Callable[[int, Any, int], Any]:

@@ -98,7 +98,7 @@ def current() -> SimulatedThread:
     thread = threading.current_thread()
     if not isinstance(thread, SimulatedThread):
         raise RuntimeError(
-            "this function acts for a simulated CUDA thread: call it from a kernel that was "
-            "launched with NUMBA_ENABLE_CUDASIM=1"
+            "this is for kernels: call it in a @cuda.jit kernel (which runs on the CPU if "
+            "NUMBA_ENABLE_CUDASIM=1 is set before Python starts), not on the host"
         )
     return thread

@@ -411,7 +411,7 @@ def test_shared_arrays_have_an_address_and_an_alignment():
 
 
 def test_a_function_called_outside_of_a_kernel():
-    with pytest.raises(RuntimeError, match="call it from a kernel"):
+    with pytest.raises(RuntimeError, match="this is for kernels: call it in a @cuda.jit kernel"):
         current()
 
 
@@ -453,3 +453,17 @@ def test_speed():
     kernel[1, 160](x, y, 20)
     assert time.perf_counter() - start < 10
     np.testing.assert_array_equal(x, y)
+
+
+def test_options_for_the_compiler_are_no_obstacle():
+    @cuda.jit(device=True, forceinline=True, lineinfo=True)
+    def twice(i):
+        return 2 * i
+
+    @cuda.jit(launch_bounds=(32, 1), max_registers=64)
+    def kernel(out):
+        out[cuda.threadIdx.x] = twice(cuda.threadIdx.x)
+
+    out = np.zeros(32, np.int64)
+    kernel[1, 32](out)
+    assert (out == 2 * np.arange(32)).all()
