@@ -1,4 +1,4 @@
-"""The Tensor Memory Accelerator of NVIDIA's Hopper GPUs, for plain numba-cuda kernels.
+"""The Tensor Memory Accelerator of NVIDIA's Hopper and newer GPUs, for numba-cuda kernels.
 
 Describe a tile once (`Tile`, `tensor_map`), pass the map to a ``@cuda.jit`` kernel, and write the
 producer/consumer pipeline in Python (`TilePipeline`). ``import numba_tma`` touches no GPU; names
@@ -65,10 +65,14 @@ if TYPE_CHECKING:
     from numba_tma.types import TensorMapType as TensorMapType
 
 
+if simulated():
+    __all__.remove("TensorMapType")  # a type of the compiler, which the simulator replaces
+
+
 def __getattr__(name: str) -> Any:
     if name in ("kernels", "ptx", "testing"):
         return importlib.import_module(f"numba_tma.{name}")
-    if name not in _HOME:
+    if name not in _HOME or name not in __all__:
         raise AttributeError(f"module 'numba_tma' has no attribute {name!r}")
     _register()
     value = getattr(importlib.import_module(f"numba_tma.{_HOME[name]}"), name)
@@ -77,7 +81,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, "kernels", "testing"})
 
 
 def _register() -> None:

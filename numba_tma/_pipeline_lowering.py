@@ -10,7 +10,7 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma import pipeline as p
 from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature
-from numba_tma._shared_lowering import WRITES, shared_tile_type
+from numba_tma._shared_lowering import WRITES, require_map, shared_tile_type
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
 
@@ -137,6 +137,13 @@ for consuming in (p.Consume, p.ConsumeFrom):
 
 
 # ------------------------------------------------------------------------------ checks
+
+
+def _check_store(tensor_map: types.Type, *args: types.Type, **kws: types.Type) -> None:
+    require_map("Pipeline.store", tensor_map)
+
+
+compiler.describe(p.Pipeline).methods["store"].check = _check_store
 
 
 def _check_state(typ: ObjectType) -> None:

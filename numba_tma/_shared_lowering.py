@@ -18,7 +18,7 @@ from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit, type_call
 from numba_tma.shared import SharedTile, Writes, check_view, shared_barrier, shared_tile
 from numba_tma.tensor_map import TensorMap
-from numba_tma.types import METHODS, check_copy, check_store, type_of
+from numba_tma.types import METHODS, TensorMapType, check_copy, check_store, type_of
 
 I16, HALF, FLOAT = ir.IntType(16), ir.HalfType(), ir.FloatType()
 WRITES = ObjectType(Writes, (), (types.boolean,), True)
@@ -307,6 +307,15 @@ _PREFETCH = TABLE["prefetch_tensormap"]
 
 def _tile_of(typ: types.Type) -> Tile | None:
     return typ.static[0] if _is_tile(typ) else None
+
+
+def require_map(what: str, given: types.Type) -> None:
+    """Raise unless `given` is a TensorMap; an array in its place is the likeliest slip."""
+    if not isinstance(given, TensorMapType):
+        raise TypingError(
+            f"{what}: tensor_map is {given}; pass tensor_map(array, tile) to the kernel, not the "
+            "array"
+        )
 
 
 def _type_load(

@@ -211,9 +211,10 @@ def table(results: dict[str, Any]) -> str:
         f"Measured on an {results['gpu']} on {results['date']}, torch "
         f"{results['versions'].get('torch', 'absent')}, numba-cuda "
         f"{results['versions']['numba-cuda']}; median of alternating runs with a cold L2 cache, "
-        "the worse of two.",
+        "the worse of two. In brackets: numba_tma's rate over that one's. `launch` is the host's "
+        "time for a launch with one TensorMap argument, beside one with an integer.",
         "",
-        "| kernel | case | numba_tma | peers | plain copy |",
+        "| kernel | case | numba_tma | beside it | plain copy |",
         "|---|---|---|---|---|",
     ]
     for row in results["rows"]:

@@ -106,8 +106,8 @@ def as_dtype(x: object) -> DType:
     if found is None:
         raise TypeError(
             f"dtype {x!r} is no TMA element type: use one of {', '.join(names)}, or their "
-            "NumPy, ml_dtypes, torch or Numba types; for bits of another type of the same size "
-            'give the dtype that should move them, e.g. dtype="u8"'
+            "NumPy, ml_dtypes, torch or Numba types; for bits of another type give the dtype of "
+            'their size that should move them: dtype="u8", "u16", "u32" or "u64"'
         )
     return found
 

@@ -57,7 +57,10 @@ class TilePipeline:
     num_stages
         Stages of the ring, at least 1.
     **tiles
-        The tiles of one stage, by the name they have in the kernel: ``stage.x``.
+        The tiles that one stage receives, by the name they have in the kernel: ``stage.x``. The
+        producer loads every one of them into every stage, which is full only when `tx_bytes` bytes
+        have come. A tile that is only written, an output of another shape, say, is a
+        `shared_tile`.
 
     Examples
     --------
@@ -582,8 +585,10 @@ class Pipeline:
     def produce(self, first: Any, stop: Any, step: Any = 1) -> Produce:
         """Iterate over range(first, stop, step), each tile with an acquired stage to load it into.
 
-        Entered by the whole producer warp; the loop's body is executed by one elected thread.
-        `step` is positive. Leaving the loop early leaves the last stage expecting its bytes.
+        Yields (tile, stage): ``stage.x`` is the stage's tile x, ``stage.barrier`` the barrier to
+        pass to its load. Entered by the whole producer warp; the loop's body is executed by one
+        elected thread, and loads every tile of the stage once. `step` is positive. Leaving the
+        loop early leaves the last stage expecting its bytes.
         """
         return Produce(self.producer, first, stop, step, elect_sync())
 
@@ -601,7 +606,8 @@ class Pipeline:
     def consume(self, first: Any, stop: Any, step: Any = 1, in_flight: int = 0) -> Consume:
         """Iterate over range(first, stop, step), each tile with its full stage.
 
-        Entered by every consumer warp. A stage is handed back when the loop goes on to the next
+        Yields (tile, stage), with ``stage.x`` to read and to write. Entered by every consumer warp.
+        A stage is handed back when the loop goes on to the next
         tile, or `in_flight` tiles later, for work that reads it asynchronously; what is in flight
         at the end is handed back by `release_pending`. After a ``break`` the next loop,
         `release_pending` or `close` hands back what is held. `in_flight` is a literal below the
@@ -622,7 +628,9 @@ class Pipeline:
 
         Fences the threads' writes, synchronises the consumers and has one thread start the store.
         The stage is handed back only when the store has read it. With ``written=False`` the tile
-        goes out as it came in: nobody wrote to it, so nothing is fenced or synchronised.
+        goes out as it came in: nobody wrote to it, so nothing is fenced or synchronised. A
+        `shared_tile` can be stored as well; it belongs to no stage, so that with ``in_flight=0``
+        it may be written again after another `sync_consumers`.
         """
         self.consumer.store(tensor_map, tile, coords, written)
 

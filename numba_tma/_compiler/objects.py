@@ -328,6 +328,8 @@ class _PythonMethod:
         self.body = Body(function)
         self.lower = self.body.call
         lowering_registry.lower(self.key, types.VarArg(types.Any))(self.lower)
+        #: Raises a TypingError for arguments that the body would only fail on deep inside.
+        self.check: Callable[..., None] = lambda *args, **kws: None
 
     def bind(self, context: Any, typ: ObjectType) -> types.BoundFunction:
         method = self
@@ -336,6 +338,7 @@ class _PythonMethod:
             key = method.key
 
             def generic(self, args: Any, kws: Any) -> Any:
+                method.check(*args, **kws)
                 sig = method.body.signature(self.context, (typ, *args), kws)
                 return sig.as_method() if sig is not None else None
 

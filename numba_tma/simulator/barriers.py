@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .clocks import Clocks, join
 from .errors import BarrierMisuse, WrongByteCount
 from .mbarrier import Mbarrier
+from .trace import role
 
 if TYPE_CHECKING:
     from .copies import Load
@@ -77,15 +78,15 @@ class Barrier:
             if model.pending == 0 and model.tx < 0:
                 raise WrongByteCount(
                     f"{self.name}, phase {before}: the loads bring {-model.tx} bytes more than "
-                    f"the phase was armed for ({self.armed} armed, {self.issued} issued): arm it "
-                    "with the bytes of every tile that completes on it"
+                    f"the phase expects ({self.armed} expected, {self.issued} issued): expect "
+                    "the bytes of every tile that completes on it"
                 )
             return False
         if self.under_way:
             missing = sum(load.tx_bytes for load in self.under_way)
             raise WrongByteCount(
                 f"{self.name}: phase {before} completed while {missing} bytes of its loads are "
-                f"still under way ({self.armed} armed, {self.issued} issued): arm it with the "
+                f"still under way ({self.armed} expected, {self.issued} issued): expect the "
                 "bytes of every tile that completes on it, before or with the last arrival"
             )
         self._released = join(self._released, self._arriving)
@@ -125,7 +126,9 @@ class Barrier:
         else:
             text += f"{-model.tx} bytes too many"
         if self.armed or self.issued:
-            text += f" ({self.armed} armed, {self.issued} issued)"
+            text += f" ({self.armed} expected, {self.issued} issued)"
+            if role(self.name) == "full" and 0 < self.issued < self.armed:
+                text += ": the producer loads every tile of the pipeline into every stage"
         return text
 
 

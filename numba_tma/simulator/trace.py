@@ -75,7 +75,7 @@ class Trace:
         if not shown:
             return "no pipeline stage was used"
         if len(texts) > len(shown):
-            shown.append(f"({len(texts) - len(shown)} more not shown)")
+            shown.append(f"({len(texts) - len(shown)} more pipelines or blocks not shown)")
         return "\n\n".join(shown + [_LEGEND])
 
 

@@ -592,3 +592,16 @@ def test_a_store_does_not_overwrite_what_follows_a_row_without_a_word():
     text = message(store_anywhere, partial_map(), I64)
     holds(text, "TMA stores whole chunks of 16 B", "overwrite_padding=True")
     compile_ptx(store_anywhere, (partial_map(overwrite_padding=True), I64))
+
+
+def store_to_an_array(y, n):
+    pipe = PIPE.start()
+    for t, stage in pipe.consume(0, n):
+        pipe.store(y, stage.x, (t, 0))
+
+
+def test_an_array_is_no_map():
+    text = message(store_to_an_array, types.float32[:, ::1], I64)
+    holds(
+        text, "Pipeline.store: tensor_map is array(float32, 2d, C)", "pass tensor_map(array, tile)"
+    )

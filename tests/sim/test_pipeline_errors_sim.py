@@ -147,16 +147,17 @@ MUTANTS = {
     "a tile of the stage is not loaded": (
         sim.Deadlock,
         [f"full[0] of {NAME} is in phase 0 (parity 0): 0 of 1 arrivals pending, 32 bytes missing "
-         "(288 armed, 256 issued)", "parity 0 wanted", "block (0, 0, 0): warps 0-1 lanes 0-31",
+         "(288 expected, 256 issued)", "parity 0 wanted", "block (0, 0, 0): warps 0-1 lanes 0-31",
          f"empty[0] of {NAME}", "warp 2 lane 0"],
     ),
     "more bytes expected": (
         sim.Deadlock,
-        [f"full[0] of {NAME}", "16 bytes missing (304 armed, 288 issued)", "warps 0-1 lanes 0-31"],
+        [f"full[0] of {NAME}", "16 bytes missing (304 expected, 288 issued)",
+         "the producer loads every tile of the pipeline", "warps 0-1 lanes 0-31"],
     ),
     "fewer bytes expected": (
         sim.WrongByteCount,
-        [f"] of {NAME}, phase 0: the loads bring 16 bytes more", "272 armed, 288 issued"],
+        [f"] of {NAME}, phase 0: the loads bring 16 bytes more", "272 expected, 288 issued"],
     ),
     "loaded twice": (sim.EarlyOverwrite, [f"x[0] of {NAME}", "overwritten by another load"]),
     "no wait for empty": (sim.EarlyOverwrite, [f"[0] of {NAME}"], sim.BarrierMisuse),

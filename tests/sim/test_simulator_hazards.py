@@ -564,7 +564,7 @@ def test_wrong_byte_counts():
 
     passes(body(NBYTES, 1))
     passes(body(2 * NBYTES, 2))
-    fails(sim.Deadlock, body(2 * NBYTES, 1), "256 bytes missing (512 armed, 256 issued)")
+    fails(sim.Deadlock, body(2 * NBYTES, 1), "256 bytes missing (512 expected, 256 issued)")
     with pytest.raises(sim.WrongByteCount, match="bytes"):
         passes(body(NBYTES - 64, 1))
     with pytest.raises(sim.SimulatorError):
@@ -582,4 +582,4 @@ def test_a_phase_that_completes_with_a_load_under_way():
             sim.mbarrier_arrive(b.barriers[0])
         wait(b.barriers[0])
 
-    fails(sim.WrongByteCount, body, "256 armed, 512 issued", threads=1)
+    fails(sim.WrongByteCount, body, "256 expected, 512 issued", threads=1)

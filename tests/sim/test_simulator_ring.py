@@ -112,7 +112,7 @@ MUTANTS = {
     "armed for less": (sim.WrongByteCount, ["full[", "16 bytes more"], ()),
     "armed for more": (
         sim.Deadlock,
-        ["full[0] of Ring", "16 bytes missing (528 armed, 512 issued)", "parity 0 wanted",
+        ["full[0] of Ring", "16 bytes missing (528 expected, 512 issued)", "parity 0 wanted",
          "block (0, 0, 0): warps 1-2 lanes 0-31", "exited: block (0, 0, 0): warp 0 lanes 1-31"],
         (),
     ),

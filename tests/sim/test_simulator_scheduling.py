@@ -228,7 +228,8 @@ def test_deadlock_report():
     for line in [
         "every live thread waits and no copy is under way",
         "full[0] of Pipe is in phase 0 (parity 0): 2 of 3 arrivals pending, 4096 bytes missing "
-        "(4096 armed, 0 issued); a phase of parity 0 wanted: block (0, 0, 0): warp 0 lanes 0-3, 9",
+        "(4096 expected, 0 issued); a phase of parity 0 wanted: block (0, 0, 0): warp 0 lanes 0-3, "
+        "9",
         "mbarrier at 1032 is in phase 0 (parity 0): 1 of 1 arrivals pending, 0 bytes missing; "
         "phase 0 wanted: block (0, 0, 0): warp 1 lanes 0-31",
         "named barrier 5 for 64 threads: 32 of 64 threads have arrived; waiting: "

@@ -109,7 +109,7 @@ def test_a_long_timeline_is_wrapped_and_cut():
 
 def test_blocks_and_pipelines():
     trace = recorded(2, blocks=3)
-    assert "(2 more not shown)" in trace.timeline()
+    assert "(2 more pipelines or blocks not shown)" in trace.timeline()
     both = trace.timeline(blocks=2)
     assert "block (0, 0, 0)" in both and "block (1, 0, 0)" in both and "(1 more" in both
     assert "more" not in trace.timeline(blocks=3)

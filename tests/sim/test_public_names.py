@@ -1,0 +1,12 @@
+"""Every public name is there in the simulator too."""
+
+import numba_tma
+
+
+def test_every_public_name_is_there():
+    for name in numba_tma.__all__:
+        assert getattr(numba_tma, name) is not None
+    assert "TensorMapType" not in numba_tma.__all__  # the compiler's, which does not run here
+    namespace = {}
+    exec("from numba_tma import *", namespace)
+    assert set(numba_tma.__all__) <= namespace.keys()
