@@ -22,8 +22,7 @@ def _static_pipeline(typ: ObjectType) -> p.TilePipeline:
 # -------------------------------------------------------------------------- allocation
 
 
-def _type_allocate(pipeline: types.Type) -> Any:
-    value = compiler.static_of(pipeline, "the TilePipeline")
+def _check_size(value: p.TilePipeline) -> None:
     parts = {
         f"{name}: {value.num_stages} stages x {p.tile_stride(tile):,} B": value.num_stages
         * p.tile_stride(tile)
@@ -31,15 +30,8 @@ def _type_allocate(pipeline: types.Type) -> Any:
     }
     parts["barriers"] = value.nbytes - sum(parts.values())
     compiler.check_shared_size(repr(value), parts)
-    return signature(types.uint32, pipeline)
 
 
-def _lower_allocate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    value = compiler.static_of(sig.args[0], "the TilePipeline")
-    return compiler.allocate_shared(builder, value.nbytes, value.alignment, repr(value))
-
-
-compiler.instruction_function(p.allocate_pipeline, _type_allocate, _lower_allocate)
 compiler.device_function(p.initialise)
 
 
@@ -58,7 +50,7 @@ def _pipeline_types(value: p.TilePipeline) -> tuple[ObjectType, ObjectType, Obje
 
 
 def _type_start(self: ObjectType) -> Any:
-    _type_allocate(self)
+    _check_size(self.static[0])
     return signature(_pipeline_types(self.static[0])[0], self)
 
 

@@ -138,7 +138,12 @@ def _add(builder: Any, typ: types.Type, a: Any, b: Any) -> Any:
 def _extremum(ordered: str) -> Callable[..., Any]:
     def combine(builder: Any, typ: types.Type, a: Any, b: Any) -> Any:
         if isinstance(typ, types.Float):
-            taken = builder.fcmp_unordered(ordered, a, b)
+            # NaN wins, wherever it stands, as in NumPy.
+            larger, number = (
+                builder.fcmp_unordered(ordered, a, b),
+                builder.fcmp_ordered("ord", b, b),
+            )
+            taken = builder.and_(larger, number)
         elif typ.signed:
             taken = builder.icmp_signed(ordered, a, b)
         else:

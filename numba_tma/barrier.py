@@ -35,30 +35,45 @@ class Barrier:
         mbarrier_init(self, count)
 
     def inval(self) -> None:
-        """End the barrier's life, so that its memory can be used for something else."""
+        """End the barrier's life, so that its memory can be used otherwise. By one thread."""
         mbarrier_inval(self)
 
     def arrive(self) -> int:
-        """Arrive once, with release semantics at block scope; return the phase's state."""
+        """Arrive once, with release semantics at block scope; return the phase's state.
+
+        Executed by each arriving thread (PTX mbarrier.arrive).
+        """
         return mbarrier_arrive(self)
 
     def arrive_expect_tx(self, tx_bytes: Any) -> int:
-        """Expect `tx_bytes` more bytes in this phase and arrive once."""
+        """Expect `tx_bytes` more bytes in this phase and arrive once; return the phase's state.
+
+        Executed by one thread, with release semantics at block scope (mbarrier.arrive.expect_tx).
+        """
         return mbarrier_arrive_expect_tx(self, tx_bytes)
 
     def expect_tx(self, tx_bytes: Any) -> None:
-        """Expect `tx_bytes` more bytes in this phase. This does not arrive."""
+        """Expect `tx_bytes` more bytes in this phase. This does not arrive, and orders nothing."""
         mbarrier_expect_tx(self, tx_bytes)
 
     def try_wait(self, parity: Any) -> bool:
-        """Return whether the phase of `parity` completed, after waiting a limited time."""
+        """Return whether the phase of `parity` completed, after waiting a limited time.
+
+        Executed by any thread; acquire semantics at block scope when True (mbarrier.try_wait).
+        """
         return mbarrier_try_wait_parity(self, parity)
 
     def test_wait(self, parity: Any) -> bool:
-        """Return whether the phase of `parity` completed, without waiting."""
+        """Return whether the phase of `parity` completed, without waiting.
+
+        Executed by any thread; acquire semantics at block scope when True (mbarrier.test_wait).
+        """
         return mbarrier_test_wait_parity(self, parity)
 
     def wait(self, parity: Any) -> None:
-        """Wait until the phase of `parity` has completed, with acquire semantics."""
+        """Wait until the phase of `parity` has completed, with acquire semantics at block scope.
+
+        Executed by any thread: a loop over mbarrier.try_wait.
+        """
         while not mbarrier_try_wait_parity(self, parity):
             pass

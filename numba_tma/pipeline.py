@@ -32,6 +32,8 @@ from numba_tma.ptx import (
     mbarrier_arrive_expect_tx,
     mbarrier_init,
     nctaid_x,
+    nctaid_y,
+    nctaid_z,
     ntid_x,
     st_shared_u32,
     tid_x,
@@ -144,8 +146,8 @@ class TilePipeline:
     def start(self) -> Pipeline:
         """Allocate the ring, initialise its barriers and return the block's `Pipeline`.
 
-        Executed by every thread of the block; it synchronises the block. Each call in the source
-        is a ring of its own.
+        Executed once by every thread of the block, so not inside a loop; it synchronises the
+        block. Each call in the source is a ring of its own.
         """
         return start(self)
 
@@ -253,6 +255,8 @@ class Producer:
         for _ in range(self.pipeline.num_stages):
             self.await_empty()
             self.state.step()
+        self.state.phase ^= 1  # a turn in which nothing was filled
+        self.state.count -= self.pipeline.num_stages
 
     def pass_ticket(self, tile: Any) -> None:
         """Leave the number of the stage's tile to the consumers; the next arrival releases it."""
@@ -547,8 +551,12 @@ class TileQueue:
     """Tiles 0 to num_tiles - 1, handed out to the grid's blocks in the order they ask.
 
     Blocks that take turns this way touch memory in a narrow moving window, which DRAM rewards.
-    `counter` is a 32-bit counter in global memory that is 0 before the launch and after it: it
-    wraps round once every block has been told that no tile is left.
+    (CUTLASS calls this a dynamic persistent tile scheduler.)
+
+    `counter` is an array of one uint32 in global memory. It is 0 before the launch and after it: it
+    wraps round once every block of the grid has been told that no tile is left. So each block walks
+    the queue once and to its end, launches that share a counter follow each other, and `num_tiles`
+    plus the blocks of the grid stay below 2**32.
     """
 
     counter: Any
@@ -556,7 +564,8 @@ class TileQueue:
 
     def draw(self) -> int:
         """Return the next tile, or `num_tiles` or more if none is left."""
-        return atom_inc(self.counter, self.num_tiles + nctaid_x() - 1)
+        blocks = nctaid_x() * nctaid_y() * nctaid_z()
+        return atom_inc(self.counter, self.num_tiles + blocks - 1)
 
 
 @device_class(local=True)
@@ -587,8 +596,9 @@ class Pipeline:
 
         Yields (tile, stage): ``stage.x`` is the stage's tile x, ``stage.barrier`` the barrier to
         pass to its load. Entered by the whole producer warp; the loop's body is executed by one
-        elected thread, and loads every tile of the stage once. `step` is positive. Leaving the
-        loop early leaves the last stage expecting its bytes.
+        elected thread, and loads every tile of the stage once. `step` is positive. The consumers
+        wait for a stage whose loads are not issued: leave the loop early only after them. Loops of
+        two pipelines are not nested; load both from the body of one.
         """
         return Produce(self.producer, first, stop, step, elect_sync())
 
@@ -610,8 +620,10 @@ class Pipeline:
         A stage is handed back when the loop goes on to the next
         tile, or `in_flight` tiles later, for work that reads it asynchronously; what is in flight
         at the end is handed back by `release_pending`. After a ``break`` the next loop,
-        `release_pending` or `close` hands back what is held. `in_flight` is a literal below the
-        number of stages.
+        `release_pending` or `close` hands back what is held; a producer that goes on without that
+        waits for ever. A kernel that stores with `in_flight` above 0 ends with `release_pending`,
+        which waits for the stores to read shared memory. `in_flight` is a literal below the number
+        of stages.
         """
         tiles = Consume(in_flight, self.consumer, first, stop, step)
         self.consumer.drain(in_flight)
@@ -626,11 +638,12 @@ class Pipeline:
     def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
         """Store a tile of a stage through `tensor_map`. Executed by every consumer thread.
 
-        Fences the threads' writes, synchronises the consumers and has one thread start the store.
-        The stage is handed back only when the store has read it. With ``written=False`` the tile
-        goes out as it came in: nobody wrote to it, so nothing is fenced or synchronised. A
-        `shared_tile` can be stored as well; it belongs to no stage, so that with ``in_flight=0``
-        it may be written again after another `sync_consumers`.
+        `tile` belongs to the stage that was waited for last. Fences the threads' writes,
+        synchronises the consumers and has one thread start the store. The stage is handed back
+        only when the store has read it. With ``written=False`` the tile goes out as it came in:
+        nobody wrote to it, so nothing is fenced or synchronised. A `shared_tile` can be stored as
+        well; it belongs to no stage, so that with ``in_flight=0`` it may be written again after
+        another `sync_consumers`.
         """
         self.consumer.store(tensor_map, tile, coords, written)
 
@@ -644,7 +657,7 @@ class Pipeline:
 
     def close(self) -> None:
         """End the pipeline's use: hand back what is held. Executed by every consumer warp."""
-        self.consumer.drain(0)
+        self.release_pending()
 
 
 def start(pipeline: TilePipeline) -> Pipeline:

@@ -41,7 +41,8 @@ class SharedTile:
 
     ``tile[i, j]`` reads and writes an element through the swizzle. Floats of 16 bits or less are
     read as float32, which is exact, and rounded to nearest even when written (8-bit floats
-    saturate). No bounds are checked on the GPU. Any thread may use it, once the tile's copy has
+    saturate). No bounds are checked on the GPU, and negative indices do not count from the end. Any
+    thread may use it, once the tile's copy has
     been waited for; what it wrote must be fenced (`fence_proxy_async`) before the copy engine
     touches the tile, which a `TilePipeline` does by itself.
     """
@@ -140,7 +141,7 @@ def shared_tile(tile: Tile) -> SharedTile:
     """Return a new tile in the block's shared memory, aligned as TMA and its swizzle need.
 
     Each call in the source is one allocation, the same for every thread of the block. `tile` is a
-    `Tile` from the kernel's globals.
+    `Tile` from the kernel's globals. Called in the kernel, and passed down to device functions.
     """
     return SharedTile(
         tile, simulator.allocate_shared(tile, tile.shared_nbytes, tile.alignment), Writes()

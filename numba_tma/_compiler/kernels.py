@@ -184,11 +184,11 @@ def _check_block(
 ) -> Any:
     """Launch a kernel that holds a pipeline, if its block has a producer and consumers."""
     x, y, z = blockdim
-    if y != 1 or z != 1 or x < 64 or x % 32:
+    if y != 1 or z != 1 or not 64 <= x <= 1024 or x % 32:
         raise ValueError(
             f"block {tuple(blockdim)}: a kernel with a TilePipeline has one-dimensional blocks of "
             "whole warps, the last of which produces and the others consume: use 64, 96, 128, ... "
-            "threads"
+            "1024 threads"
         )
     return launch(args, griddim, blockdim, *rest)
 

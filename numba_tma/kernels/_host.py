@@ -14,7 +14,7 @@ from numba import cuda
 from numba_tma._array_interface import read_array, readers
 from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.layout import MAX_BOX
+from numba_tma.layout import MAX_BOX, Tile
 
 
 def as_stream(stream: Any) -> Any:
@@ -29,19 +29,22 @@ def as_stream(stream: Any) -> Any:
 
 def stream_key(stream: Any) -> int:
     """Return a number that tells streams apart."""
+    if simulated():
+        return 0
     handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
-    if handle is None or isinstance(handle, int):
-        return handle or 0
-    return int(stream.handle)
+    return handle or 0 if handle is None or isinstance(handle, int) else int(stream.handle)
 
 
 @functools.cache
 def queue_counter(device: int, stream: int) -> Any:
     """Return the zeroed 32-bit counter that `TileQueue` kernels on this stream share.
 
-    A kernel leaves it at 0, and kernels on one stream follow each other, so one is enough.
+    A kernel leaves it at 0, and kernels on one stream follow each other, so one is enough. It is
+    made at the first call on a stream, which therefore comes before a graph is captured there.
     """
-    return cuda.to_device(np.zeros(1, np.uint32))
+    counter = cuda.to_device(np.zeros(1, np.uint32))
+    cuda.synchronize()  # the zero is there before a kernel on any stream
+    return counter
 
 
 def current_device() -> int:
@@ -185,6 +188,12 @@ def _common_stride(
                 "sequence of rows: pass a contiguous copy"
             )
     return axes[-1][1]
+
+
+def tile_for(columns: int, dtype: DType, nbytes: int) -> Tile:
+    """Return a tile of about `nbytes`, as wide as a box or the rows, for a matrix of `dtype`."""
+    width = min(MAX_BOX, columns)
+    return Tile((max(1, min(MAX_BOX, nbytes // (width * dtype.itemsize))), width), dtype)
 
 
 def empty_like(array: Any) -> Any:

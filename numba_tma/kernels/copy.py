@@ -21,8 +21,9 @@ from numba_tma.kernels._host import (
     multiprocessors,
     queue_counter,
     stream_key,
+    tile_for,
 )
-from numba_tma.layout import MAX_BOX, Tile
+from numba_tma.layout import Tile
 from numba_tma.pipeline import TilePipeline, TileQueue
 from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.tensor_map import tensor_map
@@ -121,8 +122,7 @@ def copy(source: Any, out: Any, *, stream: Any = None) -> Any:
 
 def _copy_matrix(x: Matrix, y: Matrix, stream: Any, stages: int = 2) -> None:
     y.require_whole_chunks("copy(): out")
-    width = min(MAX_BOX, x.columns)
-    tile = Tile((8192 // (MAX_BOX * x.dtype.itemsize) or 1, width), x.dtype)
+    tile = tile_for(x.columns, x.dtype, 8192)
     source = tensor_map(x.view(x.columns), tile, dtype=x.dtype)
     destination = tensor_map(y.view(y.columns), tile, dtype=y.dtype)
     row_tiles, column_tiles = (-(-n // t) for n, t in zip((x.rows, x.columns), tile.shape))

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from numba_tma.dtypes import DType
 from numba_tma.kernels._host import (
     Matrix,
     as_stream,
@@ -22,6 +21,7 @@ from numba_tma.kernels._host import (
     multiprocessors,
     queue_counter,
     stream_key,
+    tile_for,
 )
 from numba_tma.layout import MAX_BOX, Tile
 from numba_tma.pipeline import TilePipeline, TileQueue
@@ -99,7 +99,7 @@ def scale_add(
     row, columns = _cut(list(matrices.values()))
     if columns == first.columns:
         matrices["out"].require_whole_chunks("scale_add(): out")
-    tile = _tile(row, columns, first.dtype)
+    tile = tile_for(columns, first.dtype, TILE_BYTES)
     maps = [tensor_map(m.cut(row, columns), tile, dtype=m.dtype) for m in matrices.values()]
     row_tiles, column_tiles = (-(-n // t) for n, t in zip((row, columns), tile.shape))
     blocks = min(BLOCKS_PER_MULTIPROCESSOR * multiprocessors(), row_tiles * column_tiles)
@@ -126,8 +126,3 @@ def _cut(matrices: list[Matrix]) -> tuple[int, int]:
             if size % width == 0:
                 return size // width, width
     return first.rows, first.columns
-
-
-def _tile(rows: int, columns: int, dtype: DType) -> Tile:
-    width = min(MAX_BOX, columns)
-    return Tile((min(rows, max(1, TILE_BYTES // (width * dtype.itemsize)), MAX_BOX), width), dtype)

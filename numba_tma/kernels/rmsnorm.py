@@ -62,7 +62,7 @@ def block_per_row(columns: int, dtype: DType, stages: int, threads: int) -> Any:
         pipe = PIPE.start()
         weight_tile = shared_tile(WEIGHT)
         weight_full = shared_barrier()
-        sums = cuda.shared.array((2, warps), np.float32)
+        sums = cuda.shared.array(warps, np.float32)
         thread = cuda.threadIdx.x
         if pipe.is_producer():
             for row, stage in pipe.produce_from(TileQueue(counter, rows)):
@@ -70,7 +70,6 @@ def block_per_row(columns: int, dtype: DType, stages: int, threads: int) -> Any:
         else:
             load_weight(pipe, weight, weight_tile, weight_full)
             w = weight_tile.view(ROW)
-            turn = 0
             for row, stage in pipe.consume_from(in_flight=1):
                 tile = stage.x.view(ROW)
                 square_sum = np.float32(0)
@@ -82,19 +81,18 @@ def block_per_row(columns: int, dtype: DType, stages: int, threads: int) -> Any:
                 for offset in (16, 8, 4, 2, 1):
                     square_sum += cuda.shfl_xor_sync(0xFFFFFFFF, square_sum, offset)
                 if thread % 32 == 0:
-                    sums[turn, thread // 32] = square_sum
+                    sums[thread // 32] = square_sum
                 pipe.sync_consumers()
                 total = np.float32(0)
                 for warp in range(warps):
-                    total += sums[turn, warp]
+                    total += sums[warp]
                 scale = np.float32(1) / math.sqrt(total / np.float32(columns) + eps)
                 for k in range(per_thread):
                     vector = thread + k * threads
                     if whole or vector < vectors:
                         at = vector * lanes
                         tile.write_vector(at, tile.read_vector(at) * w.read_vector(at) * scale)
-                pipe.store(y, stage.x, (row, 0, 0))
-                turn = 1 - turn
+                pipe.store(y, stage.x, (row, 0, 0))  # which also keeps `sums` until all have read
             pipe.release_pending()
 
     return rmsnorm_rows
@@ -239,7 +237,7 @@ def rmsnorm(
             f"rmsnorm(): weight has shape {scale.shape} of {scale.dtype}, but x has {columns} "
             f"columns of {element}; pass a weight of shape ({columns},) of {element}"
         )
-    if source.rows == 0:
+    if source.nbytes == 0:
         return out
     chunks, width = split_row(columns, element)
     p = plan_for(columns, element) if plan is None else plan

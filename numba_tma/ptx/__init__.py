@@ -32,7 +32,7 @@ from numba_tma.ptx.mbarrier import (
     mbarrier_try_wait_parity,
 )
 from numba_tma.ptx.memory import ld_shared_u32, st_shared_u32
-from numba_tma.ptx.register import ctaid_x, laneid, nctaid_x, ntid_x, tid_x
+from numba_tma.ptx.register import ctaid_x, laneid, nctaid_x, nctaid_y, nctaid_z, ntid_x, tid_x
 from numba_tma.ptx.sync import bar_warp_sync, barrier_arrive, barrier_sync, elect_sync
 from numba_tma.ptx.tensor import (
     cp_async_bulk_tensor_load,
@@ -74,6 +74,8 @@ __all__ = [
     "mbarrier_try_wait",
     "mbarrier_try_wait_parity",
     "nctaid_x",
+    "nctaid_y",
+    "nctaid_z",
     "ntid_x",
     "prefetch_tensormap",
     "st_shared_u32",

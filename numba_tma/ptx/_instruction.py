@@ -51,6 +51,7 @@ class Instruction:
     family: str
     ranks: tuple[int, ...]  #: the tensor ranks it exists for; empty when it takes no coordinates
     pure: bool = False  #: no side effect: may be moved and merged
+    convergent: bool = False  #: threads meet in it: may not be moved into a divergent branch
     body: Callable[..., Any] | None = field(default=None, compare=False)
 
     def forms(self) -> list[str]:
@@ -79,6 +80,7 @@ def instruction(
     sm: int,
     ranks: tuple[int, ...] = (),
     pure: bool = False,
+    convergent: bool = False,
 ) -> Callable[[F], F]:
     """Make the decorated ``def`` a row of the table, and a function that kernels can call."""
 
@@ -95,6 +97,7 @@ def instruction(
             body.__module__.rpartition(".")[2],
             ranks,
             pure,
+            convergent,
             body,
         )
         TABLE[row.name] = row

@@ -189,8 +189,9 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
         ",".join(constraints),
         side_effect=not row.pure,
     )
-    # readnone: two reads of one special register are one instruction.
-    attributes = ("readnone", "nounwind") if row.pure else ()
+    # readnone: two reads of one special register are one instruction. convergent: LLVM does not
+    # duplicate a meeting of threads into branches that they take apart.
+    attributes = ("readnone", "nounwind") if row.pure else ("convergent",) if row.convergent else ()
     result = builder.call(asm, values, attrs=attributes)
     if row.returns == "None":
         return context.get_dummy_value()

@@ -60,7 +60,7 @@ def cp_async_bulk_store(
 
 @instruction("cp.async.bulk.commit_group;", isa=(8, 0), sm=90)
 def cp_async_bulk_commit_group() -> None:
-    """Close the executing thread's current bulk group; it may be empty."""
+    """Close the executing thread's current bulk group; it may be empty. Orders nothing."""
     simulator.cp_async_bulk_commit_group()
 
 
@@ -68,7 +68,7 @@ def cp_async_bulk_commit_group() -> None:
 def cp_async_bulk_wait_group(pending: Immediate) -> None:
     """Wait until at most `pending` of the thread's newest bulk groups are incomplete.
 
-    The writes of the others have been made visible to the executing thread.
+    The writes of the others have been made visible to the executing thread, the one that stored.
     """
     simulator.cp_async_bulk_wait_group(pending)
 
@@ -77,6 +77,7 @@ def cp_async_bulk_wait_group(pending: Immediate) -> None:
 def cp_async_bulk_wait_group_read(pending: Immediate) -> None:
     """Wait until all but the `pending` newest bulk groups have read their sources.
 
-    Enough to use the shared memory again; says nothing of the writes to global memory.
+    Enough to use the shared memory again; says nothing of the writes to global memory. Executed by
+    the thread that stored.
     """
     simulator.cp_async_bulk_wait_group_read(pending)

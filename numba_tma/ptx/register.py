@@ -34,3 +34,15 @@ def nctaid_x() -> u32:
 def laneid() -> u32:
     """Return the thread's index in its warp."""
     return simulator.lane_id()
+
+
+@instruction("mov.u32 {result}, %nctaid.y;", isa=(2, 0), sm=80, pure=True)
+def nctaid_y() -> u32:
+    """Return the number of blocks of the grid along y."""
+    return simulator.grid_dim()[1]
+
+
+@instruction("mov.u32 {result}, %nctaid.z;", isa=(2, 0), sm=80, pure=True)
+def nctaid_z() -> u32:
+    """Return the number of blocks of the grid along z."""
+    return simulator.grid_dim()[2]

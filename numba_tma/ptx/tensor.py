@@ -69,5 +69,8 @@ def cp_async_bulk_tensor_store(
 
 @instruction("prefetch.tensormap [{tensor_map}];", isa=(8, 0), sm=90)
 def prefetch_tensormap(tensor_map: TensorMapOperand) -> None:
-    """Bring a tensor map into the descriptor cache before its first use. Executed by one thread."""
+    """Bring a tensor map into the descriptor cache before its first use.
+
+    Executed by one thread. Orders nothing.
+    """
     simulator.prefetch_tensormap(tensor_map)

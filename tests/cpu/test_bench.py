@@ -38,9 +38,10 @@ RESULTS = {
 }
 TABLE = """\
 Measured on an NVIDIA H200 on 2026-01-31, torch 2.11.0, numba-cuda 0.30.4; median of alternating \
-runs with a cold L2 cache, the worse of two.
+runs with a cold L2 cache, the worse of two. In brackets: numba_tma's rate over that one's. \
+`launch` is the host's time for a launch with one TensorMap argument, beside one with an integer.
 
-| kernel | case | numba_tma | peers | plain copy |
+| kernel | case | numba_tma | beside it | plain copy |
 |---|---|---|---|---|
 | copy | u8 2 GiB | 4,200.5 GB/s | torch 4,000 (1.05 x) | 4,000 (1.05 x) |
 | launch | one TensorMap | 15.25 us on the host | one integer 14.5, nothing 12 |  |"""

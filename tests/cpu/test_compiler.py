@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from numba import types
+from numba import cuda, types
 from numba.cuda import codegen, dispatcher
 
 import numba_tma as tma
-from numba_tma import Tile
+from numba_tma import Tile, ptx
 from numba_tma._compiler import cache
-from numba_tma.testing import instructions, run_isolated
+from numba_tma.testing import compile_ptx, instructions, run_isolated
 
 MAP = tma.TensorMapType(2, Tile((16, 64), "f32"))
 SIGNATURE = (MAP, types.int64)
@@ -307,3 +307,25 @@ def test_other_kernels_are_launched_with_any_block(application):
     assert "launch" not in vars(compiled.kernel)
     compiled = application.compile(*BARE["an instruction"])
     assert "launch" not in vars(compiled.kernel)
+
+
+def meets_in_a_loop(n):
+    thread = ptx.tid_x()
+    for _ in range(n):
+        if thread == 0:
+            ptx.cp_async_bulk_commit_group()
+        ptx.barrier_sync(1, 64)
+
+
+def meets_by_numba_in_a_loop(n):
+    thread = ptx.tid_x()
+    for _ in range(n):
+        if thread == 0:
+            ptx.cp_async_bulk_commit_group()
+        cuda.syncthreads()
+
+
+@pytest.mark.parametrize("cc", [(9, 0, "a"), (10, 0, "a")], ids=["sm_90a", "sm_100a"])
+def test_a_meeting_of_threads_is_not_moved_into_a_divergent_branch(cc):
+    ours = compile_ptx(meets_in_a_loop, (types.int64,), cc=cc).count("bar.sync")
+    assert ours == compile_ptx(meets_by_numba_in_a_loop, (types.int64,), cc=cc).count("bar.sync")

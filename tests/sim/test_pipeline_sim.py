@@ -477,3 +477,51 @@ def test_a_view_shows_the_same_bytes():
     y = run_one_tile(tile, array, body, out)
     np.testing.assert_array_equal(out, array.view(np.uint16))
     np.testing.assert_array_equal(y.view(np.uint16), array.view(np.uint16) ^ 0x8000)
+
+
+def test_a_producer_can_go_on_after_its_tail():
+    tile, rounds = Tile((2, 16), "f32"), 2
+    pipeline = tma.TilePipeline(2, x=tile)
+
+    @cuda.jit
+    def kernel(x, out):
+        pipe = pipeline.start()
+        if pipe.is_producer():
+            if tma.elect_sync():
+                for i in range(3 * rounds):
+                    stage = pipe.producer.acquire()
+                    x.load(stage.x, (2 * i, 0), stage.barrier)
+                    pipe.producer.commit()
+                    if i % 3 == 2:
+                        pipe.producer.tail()
+        else:
+            for i in range(3 * rounds):
+                stage = pipe.consumer.wait()
+                if cuda.threadIdx.x == 0:
+                    out[i] = stage.x[0, 0]
+                pipe.consumer.release()
+
+    x = np.arange(6 * rounds * 16, dtype=np.float32).reshape(-1, 16)
+    out = np.zeros(3 * rounds, np.float32)
+    kernel[1, 64](tma.tensor_map(x, tile), out)
+    np.testing.assert_array_equal(out, x[::2, 0])
+
+
+def test_a_queue_hands_each_tile_out_once_in_a_grid_of_two_axes():
+    tile = Tile((1, 16), "f32")
+    pipeline = tma.TilePipeline(2, x=tile)
+
+    @cuda.jit
+    def kernel(x, counter, taken):
+        pipe = pipeline.start()
+        if pipe.is_producer():
+            for t, stage in pipe.produce_from(tma.TileQueue(counter, 5)):
+                x.load(stage.x, (t, 0), stage.barrier)
+        else:
+            for t, _ in pipe.consume_from():
+                if cuda.threadIdx.x == 0:
+                    taken[t] += 1
+
+    taken, counter = np.zeros(5, np.int64), np.zeros(1, np.uint32)
+    kernel[(2, 2), 64](tma.tensor_map(np.zeros((5, 16), np.float32), tile), counter, taken)
+    assert taken.tolist() == [1] * 5 and counter[0] == 0
