@@ -230,14 +230,14 @@ class Producer:
         Executed by one thread. Every tile of the stage must then be loaded exactly once, on
         ``stage.barrier``.
         """
-        self.await_empty()
-        return self.expect()
+        self._await_empty()
+        return self._expect()
 
-    def await_empty(self) -> None:
+    def _await_empty(self) -> None:
         """Wait until the consumers have released the next stage."""
         self.empty_barrier().wait(self.state.phase)
 
-    def expect(self) -> ProducerStage:
+    def _expect(self) -> ProducerStage:
         """Expect the bytes of the next stage, which is empty; return it to be loaded."""
         mbarrier_arrive_expect_tx(self.full_barrier(), self.pipeline.tx_bytes)
         return ProducerStage(self.pipeline, self.base, self.state.index, self.writes)
@@ -253,19 +253,19 @@ class Producer:
         memory outlives its last thread. Needed before the ring is used for something else.
         """
         for _ in range(self.pipeline.num_stages):
-            self.await_empty()
+            self._await_empty()
             self.state.step()
         self.state.phase ^= 1  # a turn in which nothing was filled
         self.state.count -= self.pipeline.num_stages
 
-    def pass_ticket(self, tile: Any) -> None:
+    def _publish_tile(self, tile: Any) -> None:
         """Leave the number of the stage's tile to the consumers; the next arrival releases it."""
         st_shared_u32(self.base + self.pipeline.ticket_offset + 4 * self.state.index, tile)
 
-    def close_queue(self) -> None:
+    def _publish_end(self) -> None:
         """Tell the consumers that the queue has no more tiles, with a stage that holds none."""
-        self.await_empty()
-        self.pass_ticket(NO_TILE)
+        self._await_empty()
+        self._publish_tile(NO_TILE)
         mbarrier_arrive(self.full_barrier())
         self.state.step()
 
@@ -330,15 +330,15 @@ class ProduceFrom(_Iteration):
             return False
         if self.tile < self.queue.num_tiles:
             return True
-        self.producer.close_queue()
+        self.producer._publish_end()
         return False
 
     def take(self) -> tuple[int, ProducerStage]:
         """Return the tile drawn last and its acquired stage, and draw the next."""
         producer, tile = self.producer, self.tile
-        producer.await_empty()
-        producer.pass_ticket(tile)
-        stage = producer.expect()
+        producer._await_empty()
+        producer._publish_tile(tile)
+        stage = producer._expect()
         producer.commit()
         self.tile = self.queue.draw()  # in flight while the caller issues this tile's copies
         return i64(tile), stage
@@ -403,12 +403,12 @@ class Consumer:
         What the warp wrote to its tiles is fenced before; a store that reads from the stage has
         read it.
         """
-        self.close_stage()
+        self._close_stage()
         if self.in_flight > 0 and self.thread == 0:
             cp_async_bulk_wait_group_read(0)  # the stage may be one that a loop left in flight
-        self.hand_back()
+        self._release_oldest()
 
-    def hand_back(self) -> None:
+    def _release_oldest(self) -> None:
         """Arrive on the oldest stage's empty barrier, once per warp."""
         if self.writes.unfenced:
             fence_proxy_async()
@@ -420,30 +420,30 @@ class Consumer:
         self.oldest = u32(0) if oldest == self.pipeline.num_stages else oldest
         self.held -= 1
 
-    def leave_flight(self) -> None:
+    def _release_beyond_flight(self) -> None:
         """Hand back the oldest stage if more than `in_flight` are held."""
-        self.close_stage()
+        self._close_stage()
         if self.held > self.in_flight:
-            self.hand_back()
+            self._release_oldest()
 
-    def drain(self, in_flight: Any) -> None:
+    def _release_until(self, in_flight: Any) -> None:
         """Hand back the oldest stages until at most `in_flight` are held, and keep to that."""
-        self.close_stage()
+        self._close_stage()
         self.in_flight = in_flight
         if self.held > in_flight:
             if self.thread == 0:
-                self.await_stores()  # returns at once if nothing was stored
+                self._await_stores()  # returns at once if nothing was stored
             kept = self.state.index
             if in_flight > 0:
                 kept = u32(kept + self.pipeline.num_stages - in_flight)
                 if kept >= self.pipeline.num_stages:
                     kept = u32(kept - self.pipeline.num_stages)
             while True:
-                self.hand_back()
+                self._release_oldest()
                 if self.oldest == kept:
                     break
 
-    def close_stage(self) -> None:
+    def _close_stage(self) -> None:
         """End the work on the newest stage as a store does, if others stored and it did not.
 
         With one bulk group for each stage, waiting for all but the `in_flight` newest makes sure
@@ -452,10 +452,10 @@ class Consumer:
         if self.owes_group:
             if self.thread == 0:
                 cp_async_bulk_commit_group()
-                self.await_stores()
+                self._await_stores()
             self.owes_group = False
 
-    def await_stores(self) -> None:
+    def _await_stores(self) -> None:
         """Wait until all bulk groups but the `in_flight` newest have read shared memory."""
         # The instruction wants a literal; `in_flight` is known once this has been inlined.
         if self.in_flight == 0:
@@ -476,7 +476,7 @@ class Consumer:
         if self.thread == 0:
             tensor_map.store(tile, coords)
             cp_async_bulk_commit_group()
-            self.await_stores()
+            self._await_stores()
         self.storing = True
         self.owes_group = False
 
@@ -494,7 +494,7 @@ class Consume(_Iteration):
 
     def has_next(self) -> bool:
         """Hand back the stage that leaves flight; return whether a tile is left."""
-        self.consumer.leave_flight()
+        self.consumer._release_beyond_flight()
         return self.tile < self.stop
 
     def take(self) -> tuple[int, ConsumerStage]:
@@ -522,7 +522,7 @@ class ConsumeFrom(_Iteration):
     def has_next(self) -> bool:
         """Hand back the stage that leaves flight and wait for the next; return if it has a tile."""
         consumer = self.consumer
-        consumer.leave_flight()
+        consumer._release_beyond_flight()
         stage = consumer.wait()
         ticket = ld_shared_u32(consumer.base + consumer.pipeline.ticket_offset + 4 * stage.index)
         self.tile, self.index = i64(ticket), stage.index
@@ -626,13 +626,13 @@ class Pipeline:
         of stages.
         """
         tiles = Consume(in_flight, self.consumer, first, stop, step)
-        self.consumer.drain(in_flight)
+        self.consumer._release_until(in_flight)
         return tiles
 
     def consume_from(self, in_flight: int = 0) -> ConsumeFrom:
         """Iterate over the tiles that this block's `produce_from` drew, as `consume` does."""
         tiles = ConsumeFrom(in_flight, self.consumer)
-        self.consumer.drain(in_flight)
+        self.consumer._release_until(in_flight)
         return tiles
 
     def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
@@ -653,7 +653,7 @@ class Pipeline:
 
     def release_pending(self) -> None:
         """Hand back every stage that is still held. Executed by every consumer warp."""
-        self.consumer.drain(0)
+        self.consumer._release_until(0)
 
     def close(self) -> None:
         """End the pipeline's use: hand back what is held. Executed by every consumer warp."""
