@@ -52,7 +52,7 @@ def test_no_path_and_no_registry(name):
 @pytest.mark.parametrize(
     "line",
     [
-        "see /work/main/numba_tma/layout.py",
+        "see /work/src/layout.py",
         '"File \\"/home/me/tma/a.py\\", line 3"',
         '  "text": ["/root/x"]',
         "wrote /tmp/cubin",
