@@ -24,6 +24,15 @@ _REPAIR = (
 )
 
 
+def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of a C-contiguous array, in bytes."""
+    strides = []
+    for extent in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= extent
+    return tuple(reversed(strides))
+
+
 def read_array(array: Any) -> Reading:
     """Read where `array` lies, and remember how to read others of its class."""
     if simulated():

@@ -1,10 +1,10 @@
 """What equal tensor maps share: their checked fields and the encoded bytes, cached."""
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ._array_interface import contiguous_strides
 from ._driver import INTERLEAVE, L2_PROMOTION, OOB_FILL, SWIZZLE, encode_tiled
 from ._tensor_map_rules import element_stride_violations, legal_strides, tensor_violations
 from .dtypes import DType, as_dtype
@@ -142,7 +142,7 @@ def _check(
     shape = tuple(int(extent) for extent in shape)
     rank = len(shape)
     if strides is None:
-        strides = _contiguous_strides(shape, itemsize)
+        strides = contiguous_strides(shape, itemsize)
     else:
         scale = itemsize if strides_in_elements else 1
         strides = tuple(int(stride) * scale for stride in strides)
@@ -251,14 +251,6 @@ def _check_options(
     elif interleave == 32 and chosen is not Swizzle.B32:
         violations.append(f"interleave=32 needs swizzle B32, not {chosen.name}: use Swizzle.B32")
     return chosen, violations
-
-
-def _contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    strides = []
-    for extent in reversed(shape):
-        strides.append(itemsize)
-        itemsize *= extent
-    return tuple(reversed(strides))
 
 
 def _explain(violations: list[str]) -> str:

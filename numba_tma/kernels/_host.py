@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from numba_tma._array_interface import read_array, readers
+from numba_tma._array_interface import contiguous_strides, read_array, readers
 from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.layout import MAX_BOX, Tile
@@ -106,12 +106,15 @@ class Matrix:
         address, shape, strides, stored, in_elements, self.array, _ = read(array)
         self.dtype: DType = as_dtype(stored if dtype is None else dtype)
         if self.dtype.itemsize != as_dtype(stored).itemsize:
-            raise ValueError(f"{name} holds {as_dtype(stored)}, whose bits cannot be {self.dtype}")
+            raise ValueError(
+                f"{name} holds {as_dtype(stored)}, whose bits cannot be {self.dtype}: give a dtype "
+                f"of {as_dtype(stored).itemsize} B, or an array of {self.dtype.itemsize} B elements"
+            )
         self.shape, self.address = tuple(int(n) for n in shape), address
         self.stored = stored
         size = self.dtype.itemsize
         if strides is None or 0 in self.shape:
-            steps = _contiguous(self.shape, size)
+            steps = contiguous_strides(self.shape, size)
         else:
             steps = tuple(s * size if in_elements else s for s in strides)
         if not self.shape or (self.shape[-1] > 1 and steps[-1] != size):
@@ -143,7 +146,7 @@ class Matrix:
 
     def view(self, *inner: int) -> Any:
         """Return (rows, *inner) over the same memory, where prod(inner) == columns."""
-        inner_strides = _contiguous(inner, self.dtype.itemsize)
+        inner_strides = contiguous_strides(inner, self.dtype.itemsize)
         shape, strides = (self.rows, *inner), (self.row_stride, *inner_strides)
         if simulated():
             host: Any = getattr(self.array, "_ary", self.array)
@@ -165,13 +168,6 @@ class Matrix:
             host: Any = getattr(self.array, "_ary", self.array)
             return host.reshape(-1).view(np.uint8)
         return cuda.as_cuda_array(View(self.array, self.address, (self.nbytes,), (1,), np.uint8))
-
-
-def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    strides = [itemsize]
-    for extent in reversed(shape[1:]):
-        strides.append(strides[-1] * extent)
-    return tuple(reversed(strides[: len(shape)]))
 
 
 def _common_stride(
