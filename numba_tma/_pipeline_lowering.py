@@ -43,7 +43,7 @@ def _pipeline_types(value: p.TilePipeline) -> tuple[ObjectType, ObjectType, Obje
     consumer = ObjectType(
         p.Consumer,
         (value,),
-        (u32, u32, u32, state, WRITES, u32, u32, u32, types.boolean, types.boolean),
+        (u32, u32, u32, state, WRITES, u32, u32, u32, u32, types.boolean, types.boolean),
         True,
     )
     return ObjectType(p.Pipeline, (), (producer, consumer)), producer, consumer
@@ -61,17 +61,18 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     pipeline_type, producer_type, consumer_type = _pipeline_types(value)
     state_type = producer_type.field_types[1]
     zero, one, no = ir.Constant(I32, 0), ir.Constant(I32, 1), ir.Constant(ir.IntType(1), 0)
+    stages = ir.Constant(I32, value.num_stages)
 
     def make(typ: ObjectType, *values: Any) -> Any:
         return compiler.make_object(context, builder, typ, list(values))
 
     base = compiler.allocate_shared(builder, value.nbytes, value.alignment, repr(value))
-    producer = make(producer_type, base, make(state_type, zero, one, zero), make(WRITES, no))
+    producer = make(producer_type, base, make(state_type, stages, zero, zero), make(WRITES, no))
     thread = emit(TABLE["tid_x"], context, builder, {})
     threads = emit(TABLE["ntid_x"], context, builder, {})
     consumers = builder.sub(threads, ir.Constant(I32, p.WARP))
-    state = make(state_type, zero, zero, zero)
-    held = (zero, zero, zero, no, no)
+    state = make(state_type, stages, one, zero)
+    held = (stages, stages, zero, zero, no, no)
     consumer = make(consumer_type, base, thread, consumers, state, make(WRITES, no), *held)
     u32 = types.uint32
     initialise = signature(types.void, sig.args[0], u32, u32, u32)
@@ -110,22 +111,30 @@ for stage in (p.ProducerStage, p.ConsumerStage):
 # --------------------------------------------------------------------------- iteration
 
 
-def _stage_type(stage: type, owner: ObjectType) -> ObjectType:
-    writes = owner.field_types[list(owner.description.fields).index("writes")]
-    return ObjectType(stage, owner.static, (types.uint32, types.uint32, writes))
+def _iterate(iteration: type, stage: type) -> None:
+    """Let `iteration` yield (tile, stage) pairs, the stage with its owner's base and writes."""
+
+    def yields(typ: ObjectType) -> types.Type:
+        static, u32 = typ.field_types[0].static, types.uint32
+        return types.Tuple((types.int64, ObjectType(stage, static, (u32, u32, WRITES))))
+
+    def idle(context: Any, builder: Any, typ: ObjectType, value: Any) -> Any:
+        owner_type, pair = typ.field_types[0], typ.yield_type
+        owner = get_field(builder, typ, value, next(iter(typ.description.fields)))
+        base = get_field(builder, owner_type, owner, "base")
+        writes = get_field(builder, owner_type, owner, "writes")
+        fields = [base, ir.Constant(I32, 0), writes]
+        none = compiler.make_object(context, builder, pair[1], fields)
+        return context.make_tuple(builder, pair, [ir.Constant(ir.IntType(64), 0), none])
+
+    compiler.describe(iteration).yields = yields
+    compiler.describe(iteration).idle = idle
 
 
-def _yields(stage: type) -> Any:
-    def yields(iteration: ObjectType) -> types.Type:
-        return types.Tuple((types.int64, _stage_type(stage, iteration.field_types[0])))
-
-    return yields
-
-
-for producing in (p.Produce, p.ProduceFrom):
-    compiler.describe(producing).yields = _yields(p.ProducerStage)
-for consuming in (p.Consume, p.ConsumeFrom):
-    compiler.describe(consuming).yields = _yields(p.ConsumerStage)
+_iterate(p.Produce, p.ProducerStage)
+_iterate(p.ProduceFrom, p.ProducerStage)
+_iterate(p.Consume, p.ConsumerStage)
+_iterate(p.ConsumeFrom, p.ConsumerStage)
 
 
 # ------------------------------------------------------------------------------ checks

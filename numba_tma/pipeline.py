@@ -3,7 +3,8 @@
 Each stage has two mbarriers. *full* completes when the stage's bytes have arrived: one arrival,
 by the producer, that also says how many bytes to expect. *empty* completes when every consumer warp
 has released the stage. Both sides walk the stages with an index and a phase bit that flips at each
-turn of the ring; the producer's starts at 1, so that its first waits for *empty* pass at once.
+turn of the ring; in its first turn the producer's is 1, so that its waits for *empty* pass at once.
+They step before they wait: in a loop, what was worked on and what comes next are then one register.
 """
 
 from __future__ import annotations
@@ -166,7 +167,8 @@ def _round_up(value: int, multiple: int) -> int:
 class PipelineState:
     """Where a walk round the stages is: `index`, `phase` bit and `count` of steps.
 
-    A consumer starts with phase 0, a producer with phase 1.
+    At the first stage a consumer's phase is 0 and a producer's 1. A walk that steps before its
+    first stage starts with `index` at `num_stages` and the other phase.
     """
 
     num_stages: int
@@ -177,7 +179,7 @@ class PipelineState:
     def step(self) -> None:
         """Go to the next stage; the phase flips after the last one."""
         index = u32(self.index + 1)
-        if index == self.num_stages:
+        if index >= self.num_stages:
             self.phase ^= 1
             index = u32(0)
         self.index = index
@@ -216,11 +218,11 @@ class Producer:
     state: PipelineState
     writes: Writes
 
-    def full_barrier(self) -> Barrier:
-        """Return the barrier that completes when the current stage's bytes have arrived."""
+    def _full_barrier(self) -> Barrier:
+        """Return the barrier that completes when the stage's bytes have arrived."""
         return Barrier(self.base + self.pipeline.full_offset + 8 * self.state.index)
 
-    def empty_barrier(self) -> Barrier:
+    def _empty_barrier(self) -> Barrier:
         """Return the barrier that completes when the consumers have released the stage."""
         return Barrier(self.base + self.pipeline.empty_offset + 8 * self.state.index)
 
@@ -230,21 +232,21 @@ class Producer:
         Executed by one thread. Every tile of the stage must then be loaded exactly once, on
         ``stage.barrier``.
         """
-        self._await_empty()
+        self._await_next()
         return self._expect()
 
-    def _await_empty(self) -> None:
-        """Wait until the consumers have released the next stage."""
-        self.empty_barrier().wait(self.state.phase)
+    def _await_next(self) -> None:
+        """Go on to the next stage and wait until the consumers have released it."""
+        self.state.step()
+        self._empty_barrier().wait(self.state.phase)
 
     def _expect(self) -> ProducerStage:
-        """Expect the bytes of the next stage, which is empty; return it to be loaded."""
-        mbarrier_arrive_expect_tx(self.full_barrier(), self.pipeline.tx_bytes)
+        """Expect the bytes of the stage, which is empty; return it to be loaded."""
+        mbarrier_arrive_expect_tx(self._full_barrier(), self.pipeline.tx_bytes)
         return ProducerStage(self.pipeline, self.base, self.state.index, self.writes)
 
     def commit(self) -> None:
-        """Go on to the next stage. The arriving bytes signal that this one is full."""
-        self.state.step()
+        """Do nothing, at the place where other pipelines signal: here the arriving bytes do."""
 
     def tail(self) -> None:
         """Wait until the consumers have released every stage that was filled.
@@ -253,8 +255,7 @@ class Producer:
         memory outlives its last thread. Needed before the ring is used for something else.
         """
         for _ in range(self.pipeline.num_stages):
-            self._await_empty()
-            self.state.step()
+            self._await_next()
         self.state.phase ^= 1  # a turn in which nothing was filled
         self.state.count -= self.pipeline.num_stages
 
@@ -264,10 +265,9 @@ class Producer:
 
     def _publish_end(self) -> None:
         """Tell the consumers that the queue has no more tiles, with a stage that holds none."""
-        self._await_empty()
+        self._await_next()
         self._publish_tile(NO_TILE)
-        mbarrier_arrive(self.full_barrier())
-        self.state.step()
+        mbarrier_arrive(self._full_barrier())
 
 
 class _Iteration:
@@ -295,6 +295,7 @@ class Produce(_Iteration):
 
     def has_next(self) -> bool:
         """Return whether a tile is left."""
+        self.tile += self.step
         # A test of its own, from which ptxas sees that one thread is left to copy.
         if not self.elected:
             return False
@@ -302,16 +303,7 @@ class Produce(_Iteration):
 
     def take(self) -> tuple[int, ProducerStage]:
         """Return the next tile and its acquired stage."""
-        tile = self.tile
-        self.tile = tile + self.step
-        stage = self.producer.acquire()
-        self.producer.commit()
-        return tile, stage
-
-    def idle(self) -> tuple[int, ProducerStage]:
-        """Return what stands for a tile and its stage when there is none (compiled loops only)."""
-        producer = self.producer
-        return i64(0), ProducerStage(producer.pipeline, producer.base, u32(0), producer.writes)
+        return self.tile, self.producer.acquire()
 
 
 @device_class()
@@ -336,17 +328,11 @@ class ProduceFrom(_Iteration):
     def take(self) -> tuple[int, ProducerStage]:
         """Return the tile drawn last and its acquired stage, and draw the next."""
         producer, tile = self.producer, self.tile
-        producer._await_empty()
+        producer._await_next()
         producer._publish_tile(tile)
         stage = producer._expect()
-        producer.commit()
         self.tile = self.queue.draw()  # in flight while the caller issues this tile's copies
         return i64(tile), stage
-
-    def idle(self) -> tuple[int, ProducerStage]:
-        """Return what stands for a tile and its stage when there is none (compiled loops only)."""
-        producer = self.producer
-        return i64(0), ProducerStage(producer.pipeline, producer.base, u32(0), producer.writes)
 
 
 # --------------------------------------------------------------------------- consumer
@@ -381,19 +367,23 @@ class Consumer:
     num_threads: u32  # of all consumers
     state: PipelineState
     writes: Writes
-    held: u32 = 0
-    oldest: u32 = 0
+    current: u32  # the newest stage that is held, num_stages if there is none
+    previous: u32  # the one before it, if that is held too
+    older: u32 = 0  # how many are held that come before these two
     in_flight: u32 = 0
     storing: bool = False  # tiles of this pipeline have been stored
     owes_group: bool = False  # ... but none of the newest stage
 
     def wait(self) -> ConsumerStage:
         """Wait until the next stage is full and return it. Executed by whole warps."""
+        self.state.step()
         full = Barrier(self.base + self.pipeline.full_offset + 8 * self.state.index)
         full.wait(self.state.phase)
         stage = ConsumerStage(self.pipeline, self.base, self.state.index, self.writes)
-        self.state.step()
-        self.held += 1
+        if self.previous < self.pipeline.num_stages:
+            self.older += 1
+        self.previous = self.current
+        self.current = self.state.index
         self.owes_group = self.storing
         return stage
 
@@ -406,42 +396,67 @@ class Consumer:
         self._close_stage()
         if self.in_flight > 0 and self.thread == 0:
             cp_async_bulk_wait_group_read(0)  # the stage may be one that a loop left in flight
-        self._release_oldest()
+        self._release(self._pop_oldest())
 
-    def _release_oldest(self) -> None:
-        """Arrive on the oldest stage's empty barrier, once per warp."""
+    def _release(self, stage: Any) -> None:
+        """Arrive on the empty barrier of `stage`, once per warp."""
         if self.writes.unfenced:
             fence_proxy_async()
             self.writes.unfenced = False
         bar_warp_sync()
         if elect_sync():
-            mbarrier_arrive(Barrier(self.base + self.pipeline.empty_offset + 8 * self.oldest))
-        oldest = u32(self.oldest + 1)
-        self.oldest = u32(0) if oldest == self.pipeline.num_stages else oldest
-        self.held -= 1
+            mbarrier_arrive(Barrier(self.base + self.pipeline.empty_offset + 8 * stage))
+
+    def _pop_oldest(self) -> int:
+        """Return the oldest stage that is held and hold it no longer."""
+        stage, none = self.current, u32(self.pipeline.num_stages)
+        if self.older > 0:
+            stage = u32(self.previous + none - self.older)
+            if stage >= none:
+                stage = u32(stage - none)
+            self.older -= 1
+        elif self.previous < none:
+            stage = self.previous
+            self.previous = none
+        else:
+            self.current = none
+        return stage
+
+    def _holds_more_than(self, number: Any) -> bool:
+        """Return whether more than `number` stages, a literal, are held."""
+        if number == 0:
+            return self.current < self.pipeline.num_stages
+        if number == 1:
+            return self.previous < self.pipeline.num_stages
+        return self.older > 0 and self.older + 2 > number
+
+    def _release_beyond(self, number: Any) -> None:
+        """Hand back the oldest stages until at most `number`, a literal, are held."""
+        none = u32(self.pipeline.num_stages)
+        while self.older > 0 and self.older + 2 > number:
+            self._release(self._pop_oldest())
+        # Set where it is none already, too: the compiler then knows, and drops later tests.
+        if number <= 1:
+            if self.previous < none:
+                self._release(self.previous)
+            self.previous = none
+        if number == 0:
+            if self.current < none:
+                self._release(self.current)
+            self.current = none
 
     def _release_beyond_flight(self) -> None:
         """Hand back the oldest stage if more than `in_flight` are held."""
         self._close_stage()
-        if self.held > self.in_flight:
-            self._release_oldest()
+        self._release_beyond(self.in_flight)
 
     def _release_until(self, in_flight: Any) -> None:
         """Hand back the oldest stages until at most `in_flight` are held, and keep to that."""
         self._close_stage()
         self.in_flight = in_flight
-        if self.held > in_flight:
-            if self.thread == 0:
-                self._await_stores()  # returns at once if nothing was stored
-            kept = self.state.index
-            if in_flight > 0:
-                kept = u32(kept + self.pipeline.num_stages - in_flight)
-                if kept >= self.pipeline.num_stages:
-                    kept = u32(kept - self.pipeline.num_stages)
-            while True:
-                self._release_oldest()
-                if self.oldest == kept:
-                    break
+        if self._holds_more_than(in_flight) and self.thread == 0:
+            self._await_stores()  # returns at once if nothing was stored
+        self._release_beyond(in_flight)
 
     def _close_stage(self) -> None:
         """End the work on the newest stage as a store does, if others stored and it did not.
@@ -495,18 +510,12 @@ class Consume(_Iteration):
     def has_next(self) -> bool:
         """Hand back the stage that leaves flight; return whether a tile is left."""
         self.consumer._release_beyond_flight()
+        self.tile += self.step
         return self.tile < self.stop
 
     def take(self) -> tuple[int, ConsumerStage]:
         """Return the next tile and its stage, once that is full."""
-        tile = self.tile
-        self.tile = tile + self.step
-        return tile, self.consumer.wait()
-
-    def idle(self) -> tuple[int, ConsumerStage]:
-        """Return what stands for a tile and its stage when there is none (compiled loops only)."""
-        consumer = self.consumer
-        return i64(0), ConsumerStage(consumer.pipeline, consumer.base, u32(0), consumer.writes)
+        return self.tile, self.consumer.wait()
 
 
 @device_class(static=("in_flight",))
@@ -535,11 +544,6 @@ class ConsumeFrom(_Iteration):
         consumer = self.consumer
         stage = ConsumerStage(consumer.pipeline, consumer.base, self.index, consumer.writes)
         return self.tile, stage
-
-    def idle(self) -> tuple[int, ConsumerStage]:
-        """Return what stands for a tile and its stage when there is none (compiled loops only)."""
-        consumer = self.consumer
-        return i64(0), ConsumerStage(consumer.pipeline, consumer.base, u32(0), consumer.writes)
 
 
 # --------------------------------------------------------------------------- the whole
@@ -600,7 +604,7 @@ class Pipeline:
         wait for a stage whose loads are not issued: leave the loop early only after them. Loops of
         two pipelines are not nested; load both from the body of one.
         """
-        return Produce(self.producer, first, stop, step, elect_sync())
+        return Produce(self.producer, i64(first) - i64(step), stop, step, elect_sync())
 
     def produce_from(self, queue: TileQueue) -> ProduceFrom:
         """Iterate over the tiles that `queue` hands to this block, as `produce` does.
@@ -625,7 +629,7 @@ class Pipeline:
         which waits for the stores to read shared memory. `in_flight` is a literal below the number
         of stages.
         """
-        tiles = Consume(in_flight, self.consumer, first, stop, step)
+        tiles = Consume(in_flight, self.consumer, i64(first) - i64(step), stop, step)
         self.consumer._release_until(in_flight)
         return tiles
 
@@ -665,8 +669,9 @@ def start(pipeline: TilePipeline) -> Pipeline:
     base = allocate_pipeline(pipeline)
     thread, num_consumers = tid_x(), ntid_x() - WARP
     stages = pipeline.num_stages
-    producer = Producer(pipeline, base, PipelineState(stages, 0, 1), Writes())
-    consumer = Consumer(pipeline, base, thread, num_consumers, PipelineState(stages), Writes())
+    producer = Producer(pipeline, base, PipelineState(stages, stages, 0), Writes())
+    state = PipelineState(stages, stages, 1)
+    consumer = Consumer(pipeline, base, thread, num_consumers, state, Writes(), stages, stages)
     initialise(pipeline, base, thread, num_consumers)
     return Pipeline(producer, consumer)
 

@@ -91,7 +91,9 @@ class _Description:
     lower: Callable[..., Any] | None = None
     #: Raises a TypingError for a type that cannot be; called when an instance is made.
     check: Callable[[ObjectType], None] = lambda typ: None
+    #: Of an iterator: the type of what it yields, and a value that stands for it when it ends.
     yields: Callable[[ObjectType], types.Type] | None = None
+    idle: Callable[..., Any] | None = None
 
 
 _DESCRIPTIONS: dict[type, _Description] = {}
@@ -424,7 +426,7 @@ def _iternext(context: Any, builder: Any, sig: Signature, args: Any, result: Any
     has_next = methods["has_next"].lower(context, builder, signature(types.boolean, typ), args)
     # Both paths yield the same pointers, and validity is passed on as a phi of constants: LLVM then
     # keeps what the pointers lead to in registers and threads the loop into one branch a step.
-    result.yield_(methods["idle"].lower(context, builder, yield_sig, args))
+    result.yield_(typ.description.idle(context, builder, typ, args[0]))
     before = builder.block
     with builder.if_then(has_next):
         result.yield_(methods["take"].lower(context, builder, yield_sig, args))

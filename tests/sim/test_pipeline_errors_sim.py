@@ -53,9 +53,12 @@ def acquire(pipe, mutation):
     elif mutation != "no wait for empty":
         return producer.acquire()
     if mutation != "no wait for empty":
-        producer.empty_barrier().wait(producer.state.phase)
-    producer.full_barrier().arrive_expect_tx(armed)
-    return tma.pipeline.ProducerStage(PIPE, producer.base, producer.state.index, producer.writes)
+        producer._await_next()
+    else:
+        producer.state.step()
+    stage = tma.pipeline.ProducerStage(PIPE, producer.base, producer.state.index, producer.writes)
+    stage.barrier.arrive_expect_tx(armed)
+    return stage
 
 
 def stage_at(pipe, index):
@@ -112,7 +115,7 @@ def consume(pipe, y, mutation):
         else:
             pipe.store(y, stage.x, at)
         if mutation == "one warp keeps a stage" and t == 2 and warp == 1:
-            pipe.consumer.held -= 1
+            pipe.consumer.current = PIPE.num_stages
         if mutation == "released twice" and t == 2 and cuda.threadIdx.x == 32:
             tma.Barrier(pipe.consumer.base + PIPE.empty_offset + 8 * stage.index).arrive()
 
