@@ -22,7 +22,7 @@ Run = Callable[[], Any]
 RESULTS = Path("tests/benchmarks/results")
 PACKAGES = ("numba-cuda", "numba", "numpy", "cuda-core", "cuda-bindings", "torch")
 FLUSH_BYTES = 256 << 20  # several times the L2 cache
-FLUSHES = 3  # keep the GPU busy for longer than the host takes to launch the next run
+SLEEPS = 10  # of 100 us: the GPU waits until even a slow host has launched the run to be timed
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
@@ -30,6 +30,11 @@ def time_alternating(runs: dict[str, Run], repeats: int = 30) -> dict[str, float
     """Return each run's median GPU time in seconds, measured in turn with a cold L2 cache."""
     from numba import cuda
 
+    def sleep_on_gpu() -> None:
+        for _ in range(SLEEPS):
+            cuda.nanosleep(100_000)
+
+    sleep = cuda.jit(sleep_on_gpu)[512, 32]  # fewer blocks draw a performance warning
     flush = cuda.device_array(FLUSH_BYTES, np.uint8)
     zeros = cuda.device_array_like(flush)
     spans: dict[str, list[tuple[Any, Any]]] = {name: [] for name in runs}
@@ -38,8 +43,8 @@ def time_alternating(runs: dict[str, Run], repeats: int = 30) -> dict[str, float
         run()
     for _ in range(repeats):
         for name, run in runs.items():
-            for _ in range(FLUSHES):
-                flush.copy_to_device(zeros)
+            sleep()
+            flush.copy_to_device(zeros)
             start, end = cuda.event(), cuda.event()
             start.record()
             run()
