@@ -63,7 +63,7 @@ class _TensorMapModel(compiler.core_models.PrimitiveModel):
         super().__init__(manager, numba_type, ir.ArrayType(compiler.I64, 16).as_pointer())
 
     def from_argument(self, builder: Any, value: Any) -> Any:
-        compiler.require_tma("a TensorMap argument")
+        compiler.require_architecture("a TensorMap argument", 90)
         return compiler.grid_constant(value)
 
 

@@ -7,15 +7,18 @@ array. `inline_asm` brings compiled PTX to the same form.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from numba_tma.ptx import _instruction as instruction_table
 
 FOLDER = Path(__file__).parents[1] / "ptx"
 FILES = sorted(FOLDER.glob("*.ptx"))
 
 MARKER = re.compile(
-    r"^ *// numba_tma\.ptx\.(?P<name>\w+(\[[\w, ]+\])?)  ptx>=(?P<isa>\d\.\d) sm>=(?P<sm>\d+)$"
+    r"^ *// numba_tma\.ptx\.(?P<name>\w+(\[[\w., ]+\])?)  ptx>=(?P<isa>\d\.\d) sm>=(?P<sm>\d+a?)$"
 )
 #: What may stand beside the forms and their uses: PTX that has nothing to do with TMA.
 PLAIN = re.compile(
@@ -29,14 +32,18 @@ class Form:
 
     name: str
     isa: tuple[int, int]
-    sm: int
+    sm: int | str
     text: str
     registers: dict[str, str]  #: name, or name<count>, to type
 
-    def module(self, isa: tuple[int, int], sm: int) -> str:
+    def module(self, isa: tuple[int, int], sm: int | str) -> str:
         """Return a module of this instruction alone."""
+        return self.module_of([self.text], isa, sm)
+
+    def module_of(self, instructions: list[str], isa: tuple[int, int], sm: int | str) -> str:
+        """Return a module of other instructions with the same registers."""
         declared = " ".join(f".reg {kind} {name};" for name, kind in self.registers.items())
-        text = self.text.replace("#", "0")
+        text = ";\n".join(instructions).replace("#", "0")
         return (
             f".version {isa[0]}.{isa[1]}\n.target sm_{sm}\n.address_size 64\n"
             f".visible .entry form()\n{{\n{declared}\n{text};\nret;\n}}\n"
@@ -60,8 +67,27 @@ def forms(file: Path) -> list[Form]:
             major, minor = marker["isa"].split(".")
             text = statements("\n".join(lines[number:]))[0]
             isa = int(major), int(minor)
-            found.append(Form(marker["name"], isa, int(marker["sm"]), text, dict(registers)))
+            sm = int(marker["sm"]) if marker["sm"].isdigit() else marker["sm"]
+            found.append(Form(marker["name"], isa, sm, text, dict(registers)))
     return found
+
+
+def form_text(form: instruction_table.Form) -> str:
+    """Return a form of the table with every register named after the parameter that it holds."""
+    row = form.row
+    operands = {name: f"%{name}" for name in row.operands} | {"result": "%result"}
+    for name, kind in {**row.operands, "result": row.returns}.items():
+        if kind == "Coordinates":
+            reversed_axes = reversed(range(form.rank))
+            operands[name] = "{" + ", ".join(f"%c{axis}" for axis in reversed_axes) + "}"
+        elif kind == "Immediate":
+            operands[name] = "0"
+        elif match := re.fullmatch(r"[uf]\d+x(\d)", kind):
+            operands[name] = "{" + ", ".join(f"%{name}{i}" for i in range(int(match[1]))) + "}"
+    operands |= {name: str(value) for name, value in form.choices.items()}
+    operands["predicate"] = "%predicate"
+    given = set(form.given) | set(form.choices)
+    return normal(row.text(operands, given, form.rank))
 
 
 def statements(ptx: str) -> list[str]:
@@ -97,7 +123,8 @@ def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
 
     A block is one instruction. The only wrapping is that of a predicate, which no operand of inline
     asm can be: ``{ .reg .pred p; <instruction>; selp.u32 <result>, 1, 0, p; }`` is read as the
-    instruction, with `%predicate` for p.
+    instruction, with `%predicate` for p, and ``{ .reg .pred p; setp.ne.u32 p, <operand>, 0;
+    <instruction>; }`` as the instruction with the operand's name for p.
     """
     block = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.S)
     moves = re.compile(r"^\s*(?:ld\.param|mov|cvta?)\.\S+\s+(%\w+), \[?([^];]+)\]?;", re.M)
@@ -112,6 +139,13 @@ def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
         parameter = re.search(r"param_\d+$", source)
         return "%" + names[parameter[0] if parameter else source]
 
+    def results(text: str) -> str:
+        """Number the results of an instruction that has several."""
+        if text.count("%result") < 2:
+            return text
+        count = itertools.count()
+        return re.sub(r"%result", lambda _: f"%result{next(count)}", text)
+
     found = []
     for text in block.findall(ptx):
         wrapped = re.fullmatch(
@@ -119,5 +153,10 @@ def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
         )
         if wrapped:
             text = re.sub(r"(?<=[ |])p(?=,)", "%predicate", wrapped[1])
-        found.append(normal(re.sub(r"%[a-z]+\d+\b", name, text)))
+        taken = re.fullmatch(
+            r"\s*\{ \.reg \.pred p; setp\.ne\.u32 p, (%r\d+), 0; (.*;) \}\s*", text, re.S
+        )
+        if taken:
+            text = re.sub(r"\bp\b", taken[1], taken[2])
+        found.append(normal(results(re.sub(r"%[a-z]+\d+\b", name, text))))
     return found

@@ -22,7 +22,7 @@ from numba_tma._compiler.functions import (
     compute_capability,
     device_function,
     instruction_function,
-    require_tma,
+    require_architecture,
 )
 from numba_tma._compiler.kernels import (
     ARGUMENTS,
@@ -75,7 +75,7 @@ __all__ = [
     "native_method",
     "refresh_registries",
     "register_model",
-    "require_tma",
+    "require_architecture",
     "set_field",
     "signature",
     "static_of",

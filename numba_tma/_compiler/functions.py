@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.typing.templates import AbstractTemplate, Signature
 
+_EMPTY = inspect.Parameter.empty
+
 
 def compute_capability() -> tuple[int, int]:
     """Return the (major, minor) that the function under compilation is for."""
@@ -21,10 +24,16 @@ def compute_capability() -> tuple[int, int]:
     return tuple(flags.compute_capability[:2]) if flags is not None else (9, 0)
 
 
-def require_tma(what: str) -> None:
-    """Raise unless the target of this compilation has a Tensor Memory Accelerator."""
+def require_architecture(what: str, sm: int | str) -> None:
+    """Raise unless the target of this compilation has what came with architecture `sm`."""
     major, minor = compute_capability()
-    if major < 9:
+    target = 10 * major + minor
+    if isinstance(sm, str) and target != int(sm[:-1]) and not (sm == "90a" and major >= 10):
+        raise TypingError(
+            f"{what} exists on sm_{sm} alone; this kernel is compiled for compute capability "
+            f"{major}.{minor}"
+        )
+    if isinstance(sm, int) and sm >= 90 and major < 9:
         raise TypingError(
             f"{what} needs compute capability 9.0 (Hopper) or newer; this kernel is compiled for "
             f"{major}.{minor}, which has no Tensor Memory Accelerator"
@@ -68,8 +77,9 @@ def instruction_function(
 ) -> None:
     """Give `function` a meaning in kernels: `typer(*types)` types a call, `lower` emits it.
 
-    `typer` has the parameters of `function` and returns a signature over the arguments that were
-    given, or raises a TypingError. `lower(context, builder, sig, args)` returns the value.
+    `typer` takes the types of the arguments that were given, by name, and returns a signature over
+    them in the order of the parameters, or raises a TypingError. `lower(context, builder, sig,
+    args)` returns the value; ``sig.pysig`` has the names.
     """
     parameters = utils.pysignature(function)
 
@@ -81,12 +91,11 @@ def instruction_function(
                 bound = parameters.bind(*args, **kws)
             except TypeError as error:
                 raise TypingError(f"{function.__name__}: {error}") from None
-            result = typer(*bound.args, **bound.kwargs)
+            result = typer(**bound.arguments)
             if result is None:
                 return None
-            names = list(parameters.parameters)[: len(result.args)]
-            folded = parameters.replace(parameters=[parameters.parameters[n] for n in names])
-            return result.replace(pysig=folded)
+            given = [parameters.parameters[n].replace(default=_EMPTY) for n in bound.arguments]
+            return result.replace(pysig=parameters.replace(parameters=given))
 
     Template.__name__ = f"{function.__name__}_template"
     typing_registry.register(Template)

@@ -3,16 +3,18 @@
 A row is an ordinary annotated ``def`` under `instruction`. Its annotations name the operand kinds
 below, its template is the PTX text, and its body is what the simulator executes. In a template
 ``{name}`` stands for an operand and ``<name:text>`` for text that is there only when the optional
-operand ``name`` was given.
+operand ``name`` was given. An operand annotated with an alias of ``Literal[...]`` is a choice: in a
+kernel its value is a literal, and part of the instruction's text.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import numpy as np
 
@@ -20,12 +22,19 @@ from numba_tma import simulator
 from numba_tma._environment import simulated
 
 # Operand kinds, as they stand in the annotations of the rows.
+u16: TypeAlias = int
 u32: TypeAlias = int
 i32: TypeAlias = int
 u64: TypeAlias = int
 f32: TypeAlias = float
+f64: TypeAlias = float
+u32x2: TypeAlias = tuple[int, int]  #: a vector of registers, as a tuple
+u32x4: TypeAlias = tuple[int, int, int, int]
+f32x4: TypeAlias = tuple[float, float, float, float]
+Predicate: TypeAlias = bool
 Immediate: TypeAlias = int  #: a literal, printed into the instruction
 BarrierAddress: TypeAlias = Any  #: a `Barrier`, or the shared-memory address of one
+ClusterAddress: TypeAlias = int  #: a shared-memory address in the cluster, as `mapa` returns it
 TileAddress: TypeAlias = Any  #: a `SharedTile`, a shared Numba array, or a shared-memory address
 GlobalAddress: TypeAlias = Any  #: a Numba array in global memory, or an address
 TensorMapOperand: TypeAlias = Any  #: a TensorMap
@@ -37,6 +46,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONAL = re.compile(r"<(\w+):([^<>]*)>")
 
 
+Since: TypeAlias = "tuple[tuple[int, int], int | str]"  #: first PTX ISA, first architecture
+
+
 @dataclass(frozen=True)
 class Instruction:
     """One row of the table: what is emitted, and where it is available."""
@@ -44,9 +56,11 @@ class Instruction:
     name: str
     template: str
     isa: tuple[int, int]  #: first PTX ISA version
-    sm: int  #: first architecture
+    sm: int | str  #: first architecture; "90a" where only sm_90a and its like have it
     operands: dict[str, str]  #: operand name -> kind
     defaults: dict[str, Any]  #: of the operands that have one; None: the text is left out
+    choices: dict[str, tuple[Any, ...]]  #: operand name -> the values it can have
+    since: Mapping[str, Since]  #: by tag of a form: where it is newer than the row
     returns: str
     family: str
     ranks: tuple[int, ...]  #: the tensor ranks it exists for; empty when it takes no coordinates
@@ -54,12 +68,31 @@ class Instruction:
     convergent: bool = False  #: threads meet in it: may not be moved into a divergent branch
     body: Callable[..., Any] | None = field(default=None, compare=False)
 
-    def forms(self) -> list[str]:
-        """Name every PTX form of this row: per rank, without and with the optional operands."""
-        ranks = [f"{r}d" for r in self.ranks] or [""]
-        options = ["", *(n for n, default in self.defaults.items() if default is None)]
-        tags = [", ".join(t for t in (rank, option) if t) for option in options for rank in ranks]
-        return [f"{self.name}[{tag}]" if tag else self.name for tag in tags]
+    def forms(self) -> list[Form]:
+        """Return the PTX forms to be shown: each rank, each choice, each optional operand once."""
+        ranks = self.ranks or (None,)
+        required = {n: v for n, v in self.choices.items() if n not in self.defaults}
+        first = {n: values[0] for n, values in required.items()}
+        shown = [Form(self, rank, first) for rank in ranks]
+        for name, values in required.items():
+            shown += [Form(self, ranks[0], first | {name: v}) for v in values[1:]]
+        for name, default in self.defaults.items():
+            if default is None and name in self.choices:
+                shown += [Form(self, ranks[0], first | {name: v}) for v in self.choices[name]]
+            elif default is None:
+                shown += [Form(self, rank, first, frozenset({name})) for rank in ranks]
+        return shown
+
+    def combinations(self) -> Iterator[Form]:
+        """Yield every PTX form: all ranks, choices and optional operands with each other."""
+        optional = [n for n, d in self.defaults.items() if d is None and n not in self.choices]
+        values = [(None, *v) if n in self.defaults else tuple(v) for n, v in self.choices.items()]
+        for rank, *rest in itertools.product(
+            self.ranks or (None,), *values, *[(False, True)] * len(optional)
+        ):
+            chosen = {n: v for n, v in zip(self.choices, rest) if v is not None}
+            given = frozenset(n for n, g in zip(optional, rest[len(values) :]) if g)
+            yield Form(self, rank, chosen, given)
 
     def text(self, operands: dict[str, str], given: set[str], rank: int | None = None) -> str:
         """Return the PTX instruction with `operands` in place."""
@@ -67,6 +100,38 @@ class Instruction:
         texts = {n: str(default) for n, default in self.defaults.items()} | operands
         names = re.sub(r"\{(\w+)\}", lambda m: texts[m[1]], kept)
         return names.replace("RANK", str(rank))
+
+
+@dataclass(frozen=True)
+class Form:
+    """One PTX form of a row: its rank, the choices made, and the optional operands given."""
+
+    row: Instruction
+    rank: int | None
+    choices: dict[str, Any]
+    given: frozenset[str] = frozenset()
+
+    @property
+    def tags(self) -> list[str]:
+        """What tells this form from the row's others."""
+        rank = [f"{self.rank}d"] if self.rank is not None else []
+        return [*rank, *map(str, self.choices.values()), *sorted(self.given)]
+
+    @property
+    def name(self) -> str:
+        """The function's name, with the tags in brackets."""
+        return f"{self.row.name}[{', '.join(self.tags)}]" if self.tags else self.row.name
+
+    @property
+    def since(self) -> Since:
+        """The first PTX ISA version and the first architecture that have this form."""
+        newer = [self.row.since[tag] for tag in self.tags if tag in self.row.since]
+        versions = [(self.row.isa, self.row.sm), *newer]
+        return max(isa for isa, _ in versions), max((sm for _, sm in versions), key=_generation)
+
+
+def _generation(sm: int | str) -> tuple[int, str]:
+    return int(str(sm).rstrip("af")), str(sm)
 
 
 #: Every row, by name.
@@ -77,8 +142,9 @@ def instruction(
     template: str,
     *,
     isa: tuple[int, int],
-    sm: int,
+    sm: int | str,
     ranks: tuple[int, ...] = (),
+    since: Mapping[str, Since] | None = None,
     pure: bool = False,
     convergent: bool = False,
 ) -> Callable[[F], F]:
@@ -91,8 +157,10 @@ def instruction(
             template,
             isa,
             sm,
-            {n: str(p.annotation) for n, p in parameters.items()},
+            {n: str(p.annotation).removesuffix(" | None") for n, p in parameters.items()},
             {n: p.default for n, p in parameters.items() if p.default is not p.empty},
+            {n: values for n, p in parameters.items() if (values := _choices(p, body))},
+            since or {},
             str(inspect.signature(body).return_annotation),
             body.__module__.rpartition(".")[2],
             ranks,
@@ -108,6 +176,13 @@ def instruction(
         return body
 
     return decorate
+
+
+def _choices(parameter: inspect.Parameter, body: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return the values of a parameter annotated with an alias of ``Literal``, else nothing."""
+    name = str(parameter.annotation).removesuffix(" | None")
+    alias = getattr(inspect.getmodule(body), name, None)
+    return get_args(alias) if get_origin(alias) is Literal else ()
 
 
 # ------------------------------------------------- what the simulator bodies need

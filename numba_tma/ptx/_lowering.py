@@ -20,6 +20,7 @@ _LLVM = {
     "r": ir.IntType(32),
     "l": ir.IntType(64),
     "f": ir.FloatType(),
+    "d": ir.DoubleType(),
 }
 
 
@@ -115,11 +116,42 @@ def _accept_immediate(given: types.Type, where: str) -> types.Type:
     raise TypingError(f"{where} is part of the instruction and must be a literal, not {given}")
 
 
+def _vector(element: types.Type, constraint: str, count: int) -> Operand:
+    expected = types.UniTuple(element, count)
+
+    def accept(given: types.Type, where: str) -> types.Type:
+        if isinstance(given, types.BaseTuple) and len(given) == count:
+            if all(isinstance(types.unliteral(t), types.Number) for t in given):
+                return expected
+        raise TypingError(f"{where} takes a tuple of {count} numbers ({element}), not {given}")
+
+    def lower(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+        return [builder.extract_value(value, i) for i in range(count)]
+
+    return Operand(constraint, accept, lower)
+
+
+#: Kinds that are one register: Numba type and inline-asm constraint. Also what rows return.
+_SCALARS: dict[str, tuple[types.Type, str]] = {
+    "u16": (types.uint16, "h"),
+    "u32": (types.uint32, "r"),
+    "i32": (types.int32, "r"),
+    "u64": (types.uint64, "l"),
+    "f32": (types.float32, "f"),
+    "f64": (types.float64, "d"),
+}
+#: Kinds that are a vector of registers: what one of them is, and how many.
+_VECTORS = {"u32x2": ("u32", 2), "u32x4": ("u32", 4), "f32x4": ("f32", 4)}
+
 OPERANDS: dict[str, Operand] = {
-    "u32": _scalar(types.uint32, "r"),
-    "i32": _scalar(types.int32, "r"),
-    "u64": _scalar(types.uint64, "l"),
-    "f32": _scalar(types.float32, "f"),
+    **{kind: _scalar(*scalar) for kind, scalar in _SCALARS.items()},
+    **{kind: _vector(*_SCALARS[element], n) for kind, (element, n) in _VECTORS.items()},
+    "Predicate": Operand(
+        "r",
+        _scalar(types.boolean, "").accept,
+        lambda context, builder, typ, value: [builder.zext(value, compiler.I32)],
+    ),
+    "ClusterAddress": _scalar(types.uint32, "r"),
     "BarrierAddress": _shared("barrier", "a Barrier (or its shared-memory address)"),
     "TileAddress": _shared("tile", "a tile in shared memory"),
     "GlobalAddress": Operand("l", _accept_global, _lower_global),
@@ -131,14 +163,27 @@ OPERANDS: dict[str, Operand] = {
     "Immediate": Operand("", _accept_immediate, lambda context, builder, typ, value: []),
 }
 
-_RETURNS = {
-    "None": (types.void, ""),
-    "bool": (types.boolean, "b"),
-    "u32": (types.uint32, "r"),
-    "i32": (types.int32, "r"),
-    "u64": (types.uint64, "l"),
-    "f32": (types.float32, "f"),
-}
+
+def _returned(kind: str) -> tuple[types.Type, str, int]:
+    """Return the Numba type of a result, the constraint of its registers and their number."""
+    if kind == "None":
+        return types.void, "", 0
+    if kind == "bool":
+        return types.boolean, "b", 1
+    element, count = _VECTORS.get(kind, (kind, 1))
+    numba_type, constraint = _SCALARS[element]
+    return (types.UniTuple(numba_type, count) if count > 1 else numba_type), constraint, count
+
+
+def _choose(row: Instruction, name: str, given: types.Type) -> types.Type:
+    """Hold an argument to the values that PTX has for it."""
+    if isinstance(given, types.Literal) and given.literal_value in row.choices[name]:
+        return given
+    shown = repr(given.literal_value) if isinstance(given, types.Literal) else str(given)
+    raise TypingError(
+        f"{row.name}({name}=...) is part of the instruction: one of "
+        f"{', '.join(map(repr, row.choices[name]))}, not {shown}"
+    )
 
 
 def _absent(typ: types.Type) -> bool:
@@ -147,44 +192,55 @@ def _absent(typ: types.Type) -> bool:
 
 def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
     """Type a call of `row`: the arguments as the instruction takes them, or a TypingError."""
-    compiler.require_tma(f"{row.name}()") if row.sm >= 90 else None
-    args = [
-        t if _absent(t) else OPERANDS[row.operands[n]].accept(t, f"{row.name}({n}=...)")
-        for n, t in given.items()
-    ]
-    return compiler.signature(_RETURNS[row.returns][0], *args)
+    compiler.require_architecture(f"{row.name}()", row.sm)
+    args = []
+    for name, typ in given.items():
+        if _absent(typ):
+            args.append(typ)
+        elif name in row.choices:
+            args.append(_choose(row, name, typ))
+        else:
+            accept = OPERANDS[row.operands[name]].accept
+            args.append(accept(typ, f"{row.name}({name}=...)"))
+    return compiler.signature(_returned(row.returns)[0], *args)
 
 
 def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[Any, Any]]) -> Any:
     """Emit `row` with its operands, given as (Numba type, LLVM value) by name."""
-    result_constraint = _RETURNS[row.returns][1]
+    result_type, result_constraint, results = _returned(row.returns)
     values: list[Any] = []
-    constraints = [f"={result_constraint}"] if result_constraint else []
+    constraints = [f"={result_constraint}"] * results
     names: dict[str, str] = {}
-    rank = None
+    rank = predicate = None
     for name, (typ, value) in given.items():
         if _absent(typ):
             continue
         kind = row.operands[name]
+        if name in row.choices or kind == "Immediate":
+            names[name] = str(typ.literal_value)
+            continue
         operand = OPERANDS[kind]
         registers = operand.lower(context, builder, typ, value)
         first = len(constraints)
         texts = [f"${first + i}" for i in range(len(registers))]
-        if kind == "Immediate":
-            names[name] = str(typ.literal_value)
-        elif kind == "Coordinates":
-            names[name] = "{" + ", ".join(texts) + "}"
+        if kind == "Coordinates":
             rank = len(registers)
+        if kind == "Coordinates" or kind in _VECTORS:
+            names[name] = "{" + ", ".join(texts) + "}"
+        elif kind == "Predicate":
+            names[name], predicate = "p", texts[0]
         else:
             names[name] = texts[0]
         values += registers
         constraints += [operand.constraint] * len(registers)
-    text = row.text(names | {"result": "$0", "predicate": "$0"}, set(names), rank)
+    result = "{" + ", ".join(f"${i}" for i in range(results)) + "}" if results > 1 else "$0"
+    text = row.text(names | {"result": result, "predicate": "$0"}, set(names), rank)
+    if predicate is not None:  # which no operand of inline asm can be
+        text = f"{{ .reg .pred p; setp.ne.u32 p, {predicate}, 0; {text} }}"
     if not row.pure:
         constraints.append("~{memory}")
-    result_type = _LLVM[result_constraint] if result_constraint else ir.VoidType()
     asm = ir.InlineAsm(
-        ir.FunctionType(result_type, [v.type for v in values]),
+        ir.FunctionType(_llvm_result(result_constraint, results), [v.type for v in values]),
         text,
         ",".join(constraints),
         side_effect=not row.pure,
@@ -192,20 +248,28 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
     # readnone: two reads of one special register are one instruction. convergent: LLVM does not
     # duplicate a meeting of threads into branches that they take apart.
     attributes = ("readnone", "nounwind") if row.pure else ("convergent",) if row.convergent else ()
-    result = builder.call(asm, values, attrs=attributes)
-    if row.returns == "None":
+    value = builder.call(asm, values, attrs=attributes)
+    if not results:
         return context.get_dummy_value()
-    return result
+    if results > 1:
+        parts = [builder.extract_value(value, i) for i in range(results)]
+        return context.make_tuple(builder, result_type, parts)
+    return value
+
+
+def _llvm_result(constraint: str, count: int) -> Any:
+    if count == 0:
+        return ir.VoidType()
+    return _LLVM[constraint] if count == 1 else ir.LiteralStructType([_LLVM[constraint]] * count)
 
 
 def register(row: Instruction, function: Callable[..., Any]) -> None:
     """Let kernels call `function` for the instruction `row`."""
-    names = list(row.operands)
 
-    def typer(*given: types.Type) -> types.Type:
-        return type_call(row, dict(zip(names, given)))
+    def typer(**given: types.Type) -> types.Type:
+        return type_call(row, given)
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return emit(row, context, builder, dict(zip(names, zip(sig.args, args))))
+        return emit(row, context, builder, dict(zip(sig.pysig.parameters, zip(sig.args, args))))
 
     compiler.instruction_function(function, typer, lower)

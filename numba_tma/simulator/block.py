@@ -34,6 +34,9 @@ class Cta:
     ) -> None:
         self.scheduler = scheduler
         self.index = index
+        #: The blocks of the cluster, by rank; without one, the block alone.
+        self.cluster: list[Cta] = [self]
+        self.rank = 0
         self.grid_dim = grid_dim
         self.block_dim = self._block_dim = block_dim  # numba's BlockThread reads the latter
         self.memory = SharedMemory()

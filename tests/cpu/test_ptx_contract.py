@@ -14,7 +14,7 @@ from tests import ptx_contract as contract
 ARCHITECTURES = {"sm_90", "sm_90a", "sm_100a", "sm_120"}
 TILE = Tile((16, 16), "f32")
 
-ROWS = {form: row for row in ptx.TABLE.values() for form in row.forms()}
+FORMS = {form.name: form for row in ptx.TABLE.values() for form in row.forms()}
 WRITTEN = {form.name: form for file in contract.FILES for form in contract.forms(file)}
 
 
@@ -22,28 +22,31 @@ WRITTEN = {form.name: form for file in contract.FILES for form in contract.forms
 
 
 def test_one_file_for_each_family():
-    assert [f.stem for f in contract.FILES] == sorted({row.family for row in ROWS.values()})
+    assert [f.stem for f in contract.FILES] == sorted({row.family for row in ptx.TABLE.values()})
 
 
 @pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
 @pytest.mark.parametrize("arch", sorted(ARCHITECTURES))
 def test_assembles(file, arch):
-    assert arch in contract.architectures(file)
     text = re.sub(r"^\.target \w+$", f".target {arch}", file.read_text(), flags=re.M)
+    if arch not in contract.architectures(file):
+        with pytest.raises(PtxasError):
+            ptxas(text)
+        return
     report = ptxas(text)
     assert (report.arch, report.warnings) == (arch, ())
     assert report.spill_stores == report.spill_loads == 0
 
 
 @pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
-def test_claims_no_other_architecture(file):
-    assert set(contract.architectures(file)) == ARCHITECTURES
+def test_claims_architectures_and_has_one_kernel(file):
+    assert set(contract.architectures(file)) <= ARCHITECTURES
     assert re.findall(r"^\.visible \.entry (\w+)", file.read_text(), re.M) == [file.stem]
 
 
 @pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
 def test_markers_are_the_rows_of_the_family(file):
-    rows = {form: (r.isa, r.sm) for form, r in ROWS.items() if r.family == file.stem}
+    rows = {name: form.since for name, form in FORMS.items() if form.row.family == file.stem}
     found = contract.forms(file)
     assert {form.name: (form.isa, form.sm) for form in found} == rows
     assert len(found) == len(rows), "a form stands under two markers"
@@ -66,33 +69,56 @@ def test_every_other_instruction_is_plain_or_a_form(file):
 
 
 #: The first PTX ISA of an architecture: an older instruction exists there from the beginning.
-ISA_OF = {80: (7, 0), 90: (7, 8)}
-BEFORE = {(8, 0): (7, 8)} | {(m, n): (m, n - 1) for m in (7, 8, 9) for n in range(1, 9)}
+ISA_OF = {80: (7, 0), 90: (7, 8), "90a": (8, 0), "100a": (8, 6)}
+#: An architecture that has not what came with another.
+OLDER = {90: 89, "90a": 90, "100a": 90}
+ISAS = [*((7, n) for n in range(9)), *((8, n) for n in range(9)), (9, 0)]
 
 
 @pytest.mark.parametrize("form", WRITTEN.values(), ids=lambda form: form.name)
 def test_version_and_architecture_are_the_first(form):
-    isa = max(form.isa, ISA_OF[form.sm])
+    first = ISA_OF[form.sm]
+    isa = max(form.isa, first)
     ptxas(form.module(isa, form.sm))
-    if isa == form.isa > ISA_OF[form.sm]:
-        with pytest.raises(PtxasError, match=r"requires PTX ISA"):
-            ptxas(form.module(BEFORE[isa], form.sm))
-    if form.sm == 90:
-        with pytest.raises(PtxasError, match=r"requires \.target sm_90"):
-            ptxas(form.module(isa, 89))
+    if isa == form.isa > first:
+        with pytest.raises(PtxasError, match=r"(?i)requires PTX ISA|not supported|illegal|unknown"):
+            ptxas(form.module(ISAS[ISAS.index(isa) - 1], form.sm))
+    if form.sm in OLDER:
+        with pytest.raises(PtxasError, match=r"(?i)requires|not supported|illegal|unexpected"):
+            ptxas(form.module(max(isa, ISA_OF[form.sm]), OLDER[form.sm]))
+
+
+@pytest.mark.parametrize("row", ptx.TABLE.values(), ids=lambda row: row.name)
+def test_every_combination_assembles(row):
+    """Ranks, choices and optional operands that are legal each are legal together."""
+    forms = list(row.combinations())
+    written = next(form for form in WRITTEN.values() if form.name.partition("[")[0] == row.name)
+    ptxas(written.module_of([contract.form_text(form) for form in forms], *highest(forms)))
+
+
+def highest(forms):
+    """Return a PTX ISA version and an architecture that have all of these forms."""
+    isas, architectures = zip(*(form.since for form in forms))
+    newest = max(architectures, key=lambda sm: (int(str(sm).rstrip("a")), str(sm)))
+    return max(*isas, ISA_OF[newest], (7, 8)), newest
 
 
 # --------------------------------------------------------------------------- emission
 
 #: The Numba types of the parameters that hold an operand; barriers and tiles are allocated.
 PARAMETERS = {
+    "u16": types.uint16,
     "u32": types.uint32,
     "i32": types.int32,
     "u64": types.uint64,
     "f32": types.float32,
+    "f64": types.float64,
+    "Predicate": types.boolean,
+    "ClusterAddress": types.uint32,
     "GlobalAddress": types.uint64,
     "CacheHint": types.uint64,
 }
+VECTORS = {"u32x2": ("u32", 2), "u32x4": ("u32", 4), "f32x4": ("f32", 4)}
 TARGETS = {"sm_90a": (9, 0, "a"), "sm_100a": (10, 0, "a"), "sm_120": (12, 0)}
 
 
@@ -101,12 +127,14 @@ def compile_call(form, cc, given):
 
     Operands that have a default are passed if `given` names them.
     """
-    row = ROWS[form]
-    rank = int(re.search(r"\[(\d)d", form)[1]) if row.ranks else 2
+    row = form.row
+    rank = form.rank or 2
     parameters, lines, arguments = {}, [], {}
     for operand, kind in row.operands.items():
         arguments[operand] = operand
-        if operand in row.defaults and operand not in given:
+        if operand in form.choices:
+            arguments[operand] = repr(form.choices[operand])
+        elif operand in row.defaults and operand not in given:
             del arguments[operand]
         elif kind == "BarrierAddress":
             lines.append(f"{operand} = shared_barrier()")
@@ -119,12 +147,20 @@ def compile_call(form, cc, given):
             arguments[operand] = "(" + "".join(f"c{axis}, " for axis in range(rank)) + ")"
         elif kind == "Immediate":
             arguments[operand] = "3"
+        elif kind in VECTORS:
+            element, count = VECTORS[kind]
+            parameters |= {f"{operand}{i}": PARAMETERS[element] for i in range(count)}
+            arguments[operand] = "(" + "".join(f"{operand}{i}, " for i in range(count)) + ")"
         else:
             parameters[operand] = PARAMETERS[kind]
     names = {f"param_{i}": name for i, name in enumerate(parameters)}
     call = f"ptx.{row.name}({', '.join(f'{n}={a}' for n, a in arguments.items())})"
+    element, count = VECTORS.get(row.returns, (row.returns, 1))
     if row.returns != "None":
-        parameters["out"] = types.uint64[::1]
+        parameters["out"] = PARAMETERS[element][::1] if count > 1 else types.uint64[::1]
+    if count > 1:
+        call = f"{', '.join(f'out[{i}]' for i in range(count))} = {call}"
+    elif row.returns != "None":
         call = f"out[0] = {call}"
     source = "\n    ".join([f"def kernel({', '.join(parameters)}):", *lines, call])
     scope = {"ptx": ptx, "shared_barrier": shared_barrier, "shared_tile": shared_tile, "TILE": TILE}
@@ -132,30 +168,35 @@ def compile_call(form, cc, given):
     text = compile_ptx(cuda.jit(scope["kernel"]), tuple(parameters.values()), cc=cc)
     kinds = {8: "BarrierAddress", TILE.nbytes: "TileAddress"}
     for symbol, size in re.findall(r"\.shared .*?(\w+)\[(\d+)\];", text):
-        [names[symbol]] = [n for n, kind in row.operands.items() if kind == kinds[int(size)]]
+        kind = kinds[int(size)]
+        found = [n for n, k in row.operands.items() if k == kind and n in arguments]
+        names[symbol] = found[sum(n in names.values() for n in found)]
     return text, contract.inline_asm(text, names)
 
 
-@pytest.mark.parametrize("form", ROWS)
+@pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_call_emits_the_instruction_and_nothing_else(form, target):
-    row = ROWS[form]
-    always = {name for name, default in row.defaults.items() if default is not None}
-    optional = {name for name in row.defaults if f"{name}]" in form}
-    text, emitted = compile_call(form, TARGETS[target], always | optional)
-    assert emitted == [WRITTEN[form].text]
+def test_a_call_emits_the_instruction_and_nothing_else(name, target):
+    form = FORMS[name]
+    if target not in contract.architectures(contract.FOLDER / f"{form.row.family}.ptx"):
+        pytest.skip(f"{form.row.family}.ptx does not claim {target}")
+    always = {n for n, default in form.row.defaults.items() if default is not None}
+    text, emitted = compile_call(form, TARGETS[target], always | form.given)
+    assert emitted == [WRITTEN[name].text]
     report = ptxas(text)
     assert (report.arch, report.warnings) == (target, ())
 
 
 @pytest.mark.parametrize(
-    "form", [f for f, row in ROWS.items() if any(d is not None for d in row.defaults.values())]
+    "name",
+    [f for f, form in FORMS.items() if any(d is not None for d in form.row.defaults.values())],
 )
-def test_a_default_is_an_immediate(form):
-    expected = WRITTEN[form].text
-    for name, default in ROWS[form].defaults.items():
-        expected = expected.replace(f"%{name}", str(default))
-    _, emitted = compile_call(form, TARGETS["sm_90a"], set())
+def test_a_default_is_an_immediate(name):
+    form, expected = FORMS[name], WRITTEN[name].text
+    for operand, default in form.row.defaults.items():
+        expected = expected.replace(f"%{operand}", str(default))
+    target = "sm_100a" if str(form.since[1]).startswith("100") else "sm_90a"
+    _, emitted = compile_call(form, TARGETS[target], form.given)
     assert emitted == [contract.normal(expected)]
 
 
@@ -187,5 +228,5 @@ def test_inline_asm_reads(block, read):
 
 def test_a_form_is_read_from_under_its_marker():
     load = WRITTEN["cp_async_bulk_tensor_load[2d, cache_hint]"]
-    assert (load.isa, load.sm) == (ROWS[load.name].isa, 90)
+    assert (load.isa, load.sm) == (FORMS[load.name].row.isa, 90)
     assert load.text.endswith(" [%destination], [%tensor_map, {%c1, %c0}], [%barrier], %cache_hint")
