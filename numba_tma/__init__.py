@@ -27,6 +27,8 @@ _HOME = {
     "TensorMapType": "types",
     "TilePipeline": "pipeline",
     "TileQueue": "pipeline",
+    "cluster": "clusters",
+    "cluster_sync": "clusters",
     "elect_sync": "ptx",
     "fence_mbarrier_init": "ptx",
     "fence_proxy_async": "ptx",
@@ -51,6 +53,8 @@ __all__ = [  # noqa: PLE0604
 if TYPE_CHECKING:
     from numba_tma import ptx as ptx
     from numba_tma.barrier import Barrier as Barrier
+    from numba_tma.clusters import cluster as cluster
+    from numba_tma.clusters import cluster_sync as cluster_sync
     from numba_tma.pipeline import Pipeline as Pipeline
     from numba_tma.pipeline import PipelineState as PipelineState
     from numba_tma.pipeline import TilePipeline as TilePipeline

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from numba_tma._environment import simulated
 
 C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
 
 if simulated() or TYPE_CHECKING:
     u32: TypeAlias = int  #: 32 bits: of a device class's field, or as a cast in a body
@@ -23,8 +24,12 @@ if simulated() or TYPE_CHECKING:
         """Return the class as it is: the simulator runs plain Python."""
         return cls
 
+    def device_function(function: F) -> F:
+        """Return the function as it is: the simulator runs plain Python."""
+        return function
+
 else:
     from numba.core.types import int64 as i64  # noqa: F401
     from numba.core.types import uint32 as u32  # noqa: F401
 
-    from numba_tma._compiler import constant_class, device_class  # noqa: F401
+    from numba_tma._compiler import constant_class, device_class, device_function  # noqa: F401

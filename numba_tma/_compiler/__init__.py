@@ -4,7 +4,8 @@ It offers these things, and the rest of the library is written in them:
 
 - `functions`: a plain ``def`` becomes an instruction of a kernel, or is compiled and inlined;
 - `objects`: a dataclass becomes an object that a kernel can hold, by value or by reference;
-- `kernels`: tensor-map parameters in ``__grid_constant__`` space, shared memory, launches;
+- `kernels`: tensor-map parameters in ``__grid_constant__`` space, shared memory, clusters and
+  launches;
 - `cache`: what the key of a kernel cached on disk has to take in.
 
 In the simulator nothing of this runs: the same functions and classes are ordinary Python there.

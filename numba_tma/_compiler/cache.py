@@ -2,7 +2,7 @@
 
 Two kernels that differ only in the `TilePipeline` they take from their globals have the same
 bytecode. For kernels that use this library the key therefore also takes in every captured object,
-the library's version, and the compiler options.
+the size of the clusters, the library's version, and the compiler options.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from numba.cuda.dispatcher import CUDACache, CUDADispatcher
 
+from numba_tma._cluster_rules import cluster_of
 from numba_tma._compiler.objects import is_constant
 from numba_tma._version import __version__
 
@@ -25,6 +26,8 @@ def captured(function: FunctionType, seen: set[Any] | None = None) -> Iterator[s
     if function in seen:
         return
     seen.add(function)
+    if size := cluster_of(function):
+        yield f"cluster={size}"
     names = set(_names(function.__code__))
     values = {n: function.__globals__[n] for n in names if n in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):

@@ -1,21 +1,23 @@
-"""Kernels as a whole: tensor-map parameters, static shared memory, what a launch must satisfy."""
+"""Kernels as a whole: tensor-map parameters, shared memory, clusters, what a launch must have."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding
 from llvmlite import ir
-from numba.cuda import cgutils
+from numba.cuda import cgutils, compiler, dispatcher
 from numba.cuda.core import targetconfig
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.dispatcher import _Kernel
 
+from numba_tma._cluster_rules import check_grid, cluster_of
 from numba_tma._compiler.functions import compute_capability
 
 I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -87,12 +89,42 @@ def _nbytes(variable: Any) -> int:
     return int(variable.type.pointee.get_abi_size(layout))
 
 
+def _annotate_cluster(function: Any) -> None:
+    module = function.module
+    annotations = cgutils.get_or_insert_named_metadata(module, "nvvm.annotations")
+    for axis, blocks in zip("xyz", getattr(function, "cluster", ())):
+        name = ir.MetaDataString(module, f"cluster_dim_{axis}")
+        annotations.add(module.add_metadata((function, name, ir.Constant(I32, blocks))))
+
+
+_compile_cuda = compiler.compile_cuda
+
+
+@functools.wraps(_compile_cuda)
+def _compile_cuda_with_cluster(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keep the cluster of the Python function with the LLVM one, until that becomes a kernel."""
+    size = cluster_of(pyfunc)
+    if size and kwargs["cc"] < (9, 0):
+        raise TypingError(
+            f"{pyfunc.__qualname__}: clusters need compute capability 9.0 (Hopper) or newer, and "
+            "it is compiled for {}.{}".format(*kwargs["cc"])
+        )
+    result = _compile_cuda(pyfunc, *args, **kwargs)
+    if size:
+        result.library.get_function(result.fndesc.llvm_func_name).cluster = size
+    return result
+
+
+compiler.compile_cuda = dispatcher.compile_cuda = _compile_cuda_with_cluster
+
+
 _set_cuda_kernel = nvvm.set_cuda_kernel
 
 
 def _set_cuda_kernel_and_finish(function: Any) -> None:
     _set_cuda_kernel(function)
     _annotate_tensor_maps(function)
+    _annotate_cluster(function)
     _check_shared_sum(function)
 
 
@@ -193,6 +225,14 @@ def _check_block(
     return launch(args, griddim, blockdim, *rest)
 
 
+def _check_clusters(
+    launch: Callable[..., Any], size: Any, args: Any, griddim: Any, *rest: Any
+) -> Any:
+    """Launch a kernel that runs in clusters of `size`, if they divide the grid."""
+    check_grid(griddim, size)
+    return launch(args, griddim, *rest)
+
+
 def _takes_ours(types_: Any) -> bool:
     return any(type(t) in ARGUMENTS or _takes_ours(getattr(t, "types", ())) for t in types_)
 
@@ -201,8 +241,13 @@ def _adapt_launches(kernel: Any) -> None:
     """Let this kernel's launches know the library; other kernels are left as they are."""
     if _takes_ours(kernel.argument_types):
         kernel._prepare_args = functools.partial(_prepare_argument, kernel._prepare_args)
-    if "numba_tma_ring_" in kernel._codelibrary.get_asm_str():
+    ptx = kernel._codelibrary.get_asm_str()
+    if "numba_tma_ring_" in ptx:
         kernel.launch = functools.partial(_check_block, kernel.launch)
+    # A kernel that comes from a cache has no Python function any more.
+    if required := re.search(r"\.reqnctapercluster (\d+), (\d+), (\d+)", ptx):
+        size = tuple(map(int, required.groups()))
+        kernel.launch = functools.partial(_check_clusters, kernel.launch, size)
 
 
 _init, _rebuild = _Kernel.__init__, _Kernel._rebuild.__func__

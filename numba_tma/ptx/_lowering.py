@@ -48,9 +48,11 @@ def _is_object(given: types.Type, kind: str) -> bool:
     )
 
 
-def _shared(kind: str, expected: str) -> Operand:
+def _shared(kinds: tuple[str, ...], expected: str) -> Operand:
     def accept(given: types.Type, where: str) -> types.Type:
-        if _is_object(given, kind) or (kind == "tile" and isinstance(given, types.Array)):
+        if any(_is_object(given, kind) for kind in kinds):
+            return given
+        if "tile" in kinds and isinstance(given, types.Array):
             return given
         if isinstance(types.unliteral(given), types.Integer):
             return types.uint32
@@ -141,7 +143,7 @@ _SCALARS: dict[str, tuple[types.Type, str]] = {
     "f64": (types.float64, "d"),
 }
 #: Kinds that are a vector of registers: what one of them is, and how many.
-_VECTORS = {"u32x2": ("u32", 2), "u32x4": ("u32", 4), "f32x4": ("f32", 4)}
+_VECTORS = {"u32x2": ("u32", 2), "u32x4": ("u32", 4), "u64x2": ("u64", 2), "f32x4": ("f32", 4)}
 
 OPERANDS: dict[str, Operand] = {
     **{kind: _scalar(*scalar) for kind, scalar in _SCALARS.items()},
@@ -152,8 +154,9 @@ OPERANDS: dict[str, Operand] = {
         lambda context, builder, typ, value: [builder.zext(value, compiler.I32)],
     ),
     "ClusterAddress": _scalar(types.uint32, "r"),
-    "BarrierAddress": _shared("barrier", "a Barrier (or its shared-memory address)"),
-    "TileAddress": _shared("tile", "a tile in shared memory"),
+    "BarrierAddress": _shared(("barrier",), "a Barrier (or its shared-memory address)"),
+    "TileAddress": _shared(("tile",), "a tile in shared memory"),
+    "SharedAddress": _shared(("barrier", "tile"), "a Barrier, or a tile in shared memory"),
     "GlobalAddress": Operand("l", _accept_global, _lower_global),
     "TensorMapOperand": Operand(
         "l", _accept_map, lambda c, builder, t, value: [builder.ptrtoint(value, compiler.I64)]

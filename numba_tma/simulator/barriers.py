@@ -22,7 +22,7 @@ class Barrier:
 
     def __init__(self, address: int, count: int, thread: SimulatedThread, clocks: Clocks) -> None:
         self.address = address
-        self._memory = thread.cta.memory
+        self.cta = thread.cta
         self.model = Mbarrier(count)
         self.clocks = clocks
         self.column = clocks.new_column()
@@ -42,7 +42,7 @@ class Barrier:
     @property
     def name(self) -> str:
         """Return the barrier's label, or where it is."""
-        return self._memory.label(self.address) or f"mbarrier at {self.address}"
+        return self.cta.memory.label(self.address) or f"mbarrier at {self.address}"
 
     def check_visible(self, thread: SimulatedThread) -> None:
         """Raise unless the initialisation is ordered before what `thread` does now."""
@@ -50,7 +50,8 @@ class Barrier:
         if known < self.initialised_at:
             raise BarrierMisuse(
                 f"{self.name} is used by a thread that has not synchronised with its "
-                f"mbarrier_init by {self.initialised_by.description}: put a syncthreads between"
+                f"mbarrier_init by {self.initialised_by.description}: put a "
+                f"{'syncthreads' if thread.cta is self.cta else 'cluster_sync()'} between"
             )
 
     def publish(self, thread: SimulatedThread) -> None:
@@ -117,8 +118,9 @@ class Barrier:
     def status(self) -> str:
         """Return where the barrier stands, for people."""
         model = self.model
+        where = f" of block {self.cta.index}" if len(self.cta.cluster) > 1 else ""
         text = (
-            f"{self.name} is in phase {model.phase} (parity {model.phase & 1}): "
+            f"{self.name}{where} is in phase {model.phase} (parity {model.phase & 1}): "
             f"{model.pending} of {model.count} arrivals pending, "
         )
         if model.tx >= 0:

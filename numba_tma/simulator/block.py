@@ -7,8 +7,9 @@ from itertools import product
 
 from . import trace
 from .barriers import Barrier, MbarrierWait
-from .clocks import Clocks
-from .errors import BadOperand, BarrierMisuse, UnfinishedCopy
+from .clocks import Clock, Clocks, join
+from .copies import call_site
+from .errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCopy
 from .hazards import Hazards
 from .memory import SharedMemory
 from .rendezvous import Rendezvous
@@ -21,7 +22,7 @@ FULL_MASK = 0xFFFFFFFF
 
 
 class Cta:
-    """One block. Several can share a scheduler, as the blocks of a cluster would."""
+    """One block. Those of a cluster share a scheduler and their clocks."""
 
     def __init__(
         self,
@@ -37,6 +38,10 @@ class Cta:
         #: The blocks of the cluster, by rank; without one, the block alone.
         self.cluster: list[Cta] = [self]
         self.rank = 0
+        self.cluster_dim: Dim3 = (1, 1, 1)
+        self.explicit_cluster = False
+        #: By thread of another block: when it last used this block's shared memory, and where.
+        self._visits: dict[SimulatedThread, tuple[int, str]] = {}
         self.grid_dim = grid_dim
         self.block_dim = self._block_dim = block_dim  # numba's BlockThread reads the latter
         self.memory = SharedMemory()
@@ -73,6 +78,20 @@ class Cta:
             self.clocks = Clocks(len(self.scheduler.threads))
         return self.clocks
 
+    def visit(self, thread: SimulatedThread) -> None:
+        """Note that `thread`, of another block of the cluster, uses this block's shared memory."""
+        clocks = self.tracked_clocks()
+        if not clocks.epochs(thread.row)[self._rows()].any():
+            raise MissingClusterSync(
+                f"block {self.index}: its shared memory is used from another block of the cluster, "
+                "where nobody knows yet that it has started. Let all threads of the cluster "
+                "execute cluster_sync() before the first such access"
+            )
+        self._visits[thread] = clocks.epoch(thread.row), call_site()
+
+    def _rows(self) -> slice:
+        return slice(self.threads[0].row, self.threads[-1].row + 1)
+
     def emit(self, thread: SimulatedThread, kind: str, label: str, nbytes: int = 0) -> None:
         """Put an event into the trace, if one is recorded."""
         if self._trace is not None:
@@ -101,8 +120,9 @@ class Cta:
             if any(old.address == address for old in self.retired_barriers):
                 raise BarrierMisuse(f"{name}: used after its mbarrier_inval")
             raise BarrierMisuse(
-                f"{name}: there is no mbarrier here yet; mbarrier_init it, and put a syncthreads "
-                "between that and the first use by another thread"
+                f"{name}: there is no mbarrier here yet; mbarrier_init it, and put a "
+                f"{'syncthreads' if thread.cta is self else 'cluster_sync()'} between that and the "
+                "first use by another thread"
             )
         barrier.check_visible(thread)
         return barrier
@@ -113,7 +133,7 @@ class Cta:
         if not completed:
             return
         self.emit(thread, trace.role(barrier.name) or "complete", barrier.name)
-        for waiter in self.threads:
+        for waiter in self.scheduler.threads:
             if isinstance(waiter.wait, MbarrierWait) and waiter.wait.barrier is barrier:
                 self.scheduler.wake(waiter)
 
@@ -147,11 +167,64 @@ class Cta:
     ) -> Rendezvous:
         if threads is None or (number == 0 and threads == len(self.threads)):
             return self._meet(
-                thread, ("barrier", number), "syncthreads", self._live, value, True, wait
+                thread,
+                ("barrier", number),
+                "syncthreads",
+                self._live,
+                value,
+                self._publish(thread),
+                wait=wait,
             )
         count = threads
         name = f"named barrier {number} for {count} threads"
-        return self._meet(thread, ("barrier", number), name, lambda: count, value, True, wait)
+        return self._meet(
+            thread,
+            ("barrier", number),
+            name,
+            lambda: count,
+            value,
+            self._publish(thread),
+            wait=wait,
+        )
+
+    def cluster_arrive(self, thread: SimulatedThread, *, release: bool) -> None:
+        """Arrive at the cluster's barrier."""
+        if thread.cluster_arrival is not None:
+            raise BarrierMisuse(
+                "barrier_cluster_arrive: the thread arrives twice; it must execute "
+                "barrier_cluster_wait between"
+            )
+        known = self._publish(thread)
+        if not release and self.clocks is not None:
+            known = self.clocks.started(thread.row)
+            if thread.released is not None:
+                known = join(known, thread.released)
+        first, last = self.cluster[0], self.cluster[-1]
+        name = f"barrier.cluster of blocks {first.index} to {last.index}"
+        thread.cluster_arrival = first._meet(
+            thread,
+            "cluster",
+            name,
+            lambda: sum(block._live() for block in self.cluster),
+            None,
+            known,
+            wait=False,
+        )
+
+    def cluster_wait(self, thread: SimulatedThread) -> None:
+        """Wait for those that have not arrived at the cluster's barrier since this thread has."""
+        meeting, thread.cluster_arrival = thread.cluster_arrival, None
+        if meeting is None:
+            raise BarrierMisuse(
+                "barrier_cluster_wait: the thread has not arrived; it must execute "
+                "barrier_cluster_arrive before"
+            )
+        if self.cluster[0]._meetings.get("cluster") is meeting:
+            meeting.waiting.append(thread)
+            self.scheduler.park(meeting)
+        else:
+            self.scheduler.point()
+        meeting.learn(thread)
 
     def warp_meeting(
         self, thread: SimulatedThread, name: str, mask: int, value: object, *, orders_memory: bool
@@ -169,9 +242,8 @@ class Cta:
             return (self.live_lanes[warp] & mask).bit_count()
 
         title = f"{name} of warp {warp} with mask {mask:#010x}"
-        meeting = self._meet(
-            thread, ("warp", warp, mask), title, needed, value, orders_memory, True
-        )
+        known = self._publish(thread) if orders_memory else None
+        meeting = self._meet(thread, ("warp", warp, mask), title, needed, value, known, wait=True)
         return {other.lane: other_value for other, other_value in meeting.values.items()}
 
     def _meet(
@@ -181,14 +253,15 @@ class Cta:
         name: str,
         needed: Callable[[], int],
         value: object,
-        orders_memory: bool,
+        known: Clock | None,
+        *,
         wait: bool,
     ) -> Rendezvous:
         scheduler = self.scheduler
         scheduler.check_not_stopping()
         meeting = self._meetings.get(key)
         if meeting is None:
-            meeting = Rendezvous(name, needed, orders_memory=orders_memory)
+            meeting = Rendezvous(name, needed)
             self._meetings[key] = meeting
         if meeting.name != name:
             raise BarrierMisuse(
@@ -197,7 +270,7 @@ class Cta:
             )
         if thread in meeting.values:
             raise BarrierMisuse(f"{name}: the thread arrives twice before the others have come")
-        meeting.arrive(thread, value)
+        meeting.arrive(thread, value, known)
         scheduler.event()
         if meeting.complete:
             self._release(key)
@@ -216,6 +289,9 @@ class Cta:
         for thread in meeting.waiting:
             self.scheduler.wake(thread)
 
+    def _publish(self, thread: SimulatedThread) -> Clock | None:
+        return self.clocks.publish(thread.row) if self.clocks is not None else None
+
     def _live(self) -> int:
         return sum(lanes.bit_count() for lanes in self.live_lanes.values())
 
@@ -223,11 +299,23 @@ class Cta:
         """Let those go on that waited for `thread` alone."""
         self.live_lanes[thread.warp] &= ~(1 << thread.lane)
         self.emit(thread, "exit", "")
-        for key in [key for key, meeting in self._meetings.items() if meeting.complete]:
-            self._release(key)
+        leader = self.cluster[0]
+        if arrival := leader._meetings.get("cluster"):
+            arrival.values.pop(thread, None)  # only those that live are counted
+        for block in (self, leader):
+            for key in [key for key, meeting in block._meetings.items() if meeting.complete]:
+                block._release(key)
 
     def check_end(self) -> None:
-        """Raise if the block ended without anybody knowing that its loads had landed."""
+        """Raise if the block ended without knowing that its loads and visitors were done."""
+        for visitor, (epoch, site) in self._visits.items():
+            if self.tracked_clocks().table[self._rows(), visitor.row].max() < epoch:
+                raise MissingClusterSync(
+                    f"block {self.index} ended without waiting for {visitor.description}, which "
+                    f"uses its shared memory (at {site}): the memory may be gone by then. Let all "
+                    "threads of the cluster execute cluster_sync() after the last such access, or "
+                    "wait for what the access completes"
+                )
         for barrier in [*self.barriers.values(), *self.retired_barriers]:
             if barrier.unobserved:
                 load = barrier.unobserved[0]

@@ -65,6 +65,12 @@ class Clocks:
         self.table[row, row] += 1
         return snapshot
 
+    def started(self, row: int) -> Clock:
+        """Return that thread `row` has started, and nothing of what it has done."""
+        clock = self.nothing()
+        clock[row] = 1
+        return clock
+
     def learn(self, row: int, clock: Clock) -> None:
         """Let thread `row` know what `clock` knows."""
         known = self.table[row, : len(clock)]

@@ -126,6 +126,8 @@ def fence_mbarrier_init() -> None:
     """Let the copy engine see the mbarriers that this thread has initialised."""
     thread = current()
     _fence_barriers(thread)
+    # More than the inits, so that a write is never called too early that another fence orders.
+    thread.released = thread.cta.tracked_clocks().publish(thread.row)
     thread.cta.scheduler.point()
 
 

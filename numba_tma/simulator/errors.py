@@ -31,6 +31,10 @@ class WrongByteCount(SimulatorError):
     """The loads that complete on a barrier phase bring other bytes than it was armed for."""
 
 
+class MissingClusterSync(SimulatorError):
+    """Another block's shared memory was used when that block might not have started, or be gone."""
+
+
 class UnfinishedCopy(SimulatorError):
     """A thread or block ended with copies that nobody had waited for."""
 

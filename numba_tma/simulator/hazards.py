@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .thread import SimulatedThread
 
 GRANULE = 16
+#: The unit of st.async and red.async, whose neighbours in a granule are others' business.
+WORD = 4
 
 Records = NDArray[np.int32]
 
@@ -43,6 +45,8 @@ class Hazards:
         self._clocks = clocks
         self._thread_of = thread_of
         self._barriers: dict[int, Barrier] = {}
+        # By word: the barrier that the last st.async or red.async completes on, and the phase.
+        self._async_fills: dict[int, tuple[Barrier, int]] = {}
         # By granule and thread: epoch of the last generic read and write, number of the last store.
         self._reads = np.zeros((granules, clocks.threads), np.int32)
         self._writes = np.zeros((granules, clocks.threads), np.int32)
@@ -64,6 +68,7 @@ class Hazards:
             self._reads[first : last + 1, row] = table[row, row]
         if early:
             raise self._early(EarlyRead, "read", row, address, nbytes)
+        self._check_async_fills(EarlyRead, "read", row, address, nbytes)
         if not self._memory.written[address : address + nbytes].all():
             raise UninitializedRead(
                 f"{self._memory.describe(address, nbytes)}: read before anybody has written all "
@@ -76,6 +81,7 @@ class Hazards:
         first, last = self._granules(address, nbytes)
         if self._unfilled(row, first, last).any():
             raise self._early(EarlyOverwrite, "overwritten", row, address, nbytes)
+        self._check_async_fills(EarlyOverwrite, "overwritten", row, address, nbytes)
         self._check_stores(row, first, last, "a write to")
         self._writes[first:last, row] = clocks.epoch(row)
         self._memory.written[address : address + nbytes] = True
@@ -86,6 +92,7 @@ class Hazards:
         first, last = self._granules(address, nbytes)
         if self._unfilled(row, first, last).any():
             raise self._early(EarlyOverwrite, "overwritten by another load", row, address, nbytes)
+        self._check_async_fills(EarlyOverwrite, "overwritten by a load", row, address, nbytes)
         late = self._unordered(self._reads, clocks.epochs(row), first, last)
         if late is not None:
             reader, where = late
@@ -119,6 +126,7 @@ class Hazards:
         first, last = self._granules(address, nbytes)
         if self._unfilled(row, first, last).any():
             raise self._early(EarlyRead, "stored", row, address, nbytes)
+        self._check_async_fills(EarlyRead, "stored", row, address, nbytes)
         late = self._unordered(self._writes, clocks.epochs(row), first, last)
         if late is not None:
             writer, where = late
@@ -137,6 +145,24 @@ class Hazards:
             )
         self._stores[first:last, row] = number
 
+    def async_write(
+        self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier
+    ) -> None:
+        """Check a st.async or red.async, and record that it fills these words.
+
+        Several that complete on the same phase may go to one word. Reads and writes are recorded
+        per granule, which is too coarse for words: they are not checked.
+        """
+        row = thread.row
+        first, last = self._granules(address, nbytes)
+        done = "overwritten by st_async or red_async"
+        if self._unfilled(row, first, last).any():
+            raise self._early(EarlyOverwrite, done, row, address, nbytes)
+        self._check_stores(row, first, last, "st_async or red_async to")
+        fill = barrier, barrier.model.phase + 1
+        self._check_async_fills(EarlyOverwrite, done, row, address, nbytes, but=fill)
+        self._async_fills |= dict.fromkeys(self._words(address, nbytes), fill)
+
     def fence(self, thread: SimulatedThread) -> None:
         """Let the copy engine see what `thread` has written so far."""
         self._clocks.fence(thread.row)
@@ -144,6 +170,29 @@ class Hazards:
     @staticmethod
     def _granules(address: int, nbytes: int) -> tuple[int, int]:
         return address // GRANULE, -(-(address + nbytes) // GRANULE)
+
+    @staticmethod
+    def _words(address: int, nbytes: int) -> range:
+        return range(address // WORD, -(-(address + nbytes) // WORD))
+
+    def _check_async_fills(
+        self,
+        kind: type[SimulatorError],
+        done: str,
+        row: int,
+        address: int,
+        nbytes: int,
+        but: tuple[Barrier, int] | None = None,
+    ) -> None:
+        if not self._async_fills:
+            return
+        for word in self._words(address, nbytes):
+            fill = self._async_fills.get(word)
+            if fill is None or fill == but:
+                continue
+            barrier, phase = fill
+            if phase > self._clocks.table[row, barrier.column]:
+                raise self._too_early(kind, done, "write", address, nbytes, barrier, phase - 1)
 
     def _unfilled(self, row: int, first: int, last: int) -> NDArray[np.bool_]:
         known = self._clocks.table[row, self._fill_column[first:last]]
@@ -191,8 +240,21 @@ class Hazards:
         granule = first + int(np.argmax(self._unfilled(row, first, last)))
         barrier = self._barriers[int(self._fill_column[granule])]
         phase = int(self._fill_phase[granule]) - 1
+        return self._too_early(kind, done, "load", address, nbytes, barrier, phase)
+
+    def _too_early(
+        self,
+        kind: type[SimulatorError],
+        done: str,
+        filled_by: str,
+        address: int,
+        nbytes: int,
+        barrier: Barrier,
+        phase: int,
+    ) -> SimulatorError:
         return kind(
-            f"{self._memory.describe(address, nbytes)}: {done} before the load that fills them is "
+            f"{self._memory.describe(address, nbytes)}: {done} before the {filled_by} that fills "
+            "them is "
             f"known to be complete. It completes phase {phase} (parity {phase & 1}) of "
             f"{barrier.name}: wait for that phase first, in this thread or in one that "
             "synchronises with this thread afterwards"

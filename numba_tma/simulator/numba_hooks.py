@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,10 @@ from numba.cuda import types
 from numba.cuda.np import numpy_support
 from numba.cuda.simulator import kernel, kernelapi
 
+from .._cluster_rules import check_grid, cluster_of
 from . import thread_instructions as instructions
 from .block import Cta, Dim3
+from .cluster import form_cluster
 from .report import deadlock_report
 from .scheduler import Scheduler
 from .thread import current
@@ -53,7 +56,7 @@ def seed(n: int) -> None:
 
 
 class BlockManager:
-    """Runs one block; numba's kernel launch makes one per block."""
+    """Runs one block, or a cluster; numba's kernel launch makes one manager per block."""
 
     def __init__(
         self, f: Callable[..., None], grid_dim: Dim3, block_dim: Dim3, debug: bool
@@ -62,20 +65,32 @@ class BlockManager:
         self._grid_dim = grid_dim
         self._block_dim = block_dim
         self._debug = debug
+        self._cluster = cluster_of(f)
+        if self._cluster:
+            check_grid(grid_dim, self._cluster)
 
     def run(self, grid_point: Dim3, *args: Any) -> None:
-        """Run all threads of the block at `grid_point` to their end."""
+        """Run all threads of the block at `grid_point`, or of the cluster that it begins."""
+        extents = self._cluster or (1, 1, 1)
+        if any(i % n for i, n in zip(grid_point, extents)):
+            return  # it has run with the first block of its cluster
         scheduler = Scheduler(f"{_seed} {grid_point}", deadlock_report)
-        cta = Cta(
-            scheduler,
-            lambda: self._kernel(*args),
-            grid_point,
-            self._grid_dim,
-            self._block_dim,
-            self._debug,
-        )
-        scheduler.run(cta.threads)
-        cta.check_end()
+        x0, y0, z0 = grid_point
+        blocks = [
+            Cta(
+                scheduler,
+                lambda: self._kernel(*args),
+                (x0 + x, y0 + y, z0 + z),
+                self._grid_dim,
+                self._block_dim,
+                self._debug,
+            )
+            for z, y, x in product(*map(range, reversed(extents)))
+        ]
+        threads = form_cluster(blocks, self._cluster) if self._cluster else blocks[0].threads
+        scheduler.run(threads)
+        for block in blocks:
+            block.check_end()
 
 
 class Shared:

@@ -14,20 +14,17 @@ if TYPE_CHECKING:
 class Rendezvous:
     """Threads arrive, each with a value; when `needed()` of them have, all that wait go on."""
 
-    def __init__(self, name: str, needed: Callable[[], int], *, orders_memory: bool) -> None:
+    def __init__(self, name: str, needed: Callable[[], int]) -> None:
         self.name = name
         self.needed = needed
-        self.orders_memory = orders_memory
         self.values: dict[SimulatedThread, object] = {}
         self.waiting: list[SimulatedThread] = []
         self._clock: Clock | None = None
 
-    def arrive(self, thread: SimulatedThread, value: object) -> None:
-        """Count `thread` in and take what it knows."""
+    def arrive(self, thread: SimulatedThread, value: object, known: Clock | None) -> None:
+        """Count `thread` in and take what it makes known, if the meeting orders memory."""
         self.values[thread] = value
-        clocks = thread.cta.clocks
-        if self.orders_memory and clocks is not None:
-            known = clocks.publish(thread.row)
+        if known is not None:
             self._clock = known if self._clock is None else join(self._clock, known)
 
     @property

@@ -13,6 +13,8 @@ from .copies import BulkGroups
 
 if TYPE_CHECKING:
     from .block import Cta
+    from .clocks import Clock
+    from .rendezvous import Rendezvous
 
 WARP_SIZE = 32
 
@@ -52,6 +54,10 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         #: What the thread is to raise instead of going on when it is woken.
         self.throw: BaseException | None = None
         self.exited = False
+        #: What the thread arrived at last with barrier.cluster.arrive and has not waited for.
+        self.cluster_arrival: Rendezvous | None = None
+        #: What it knew at its last release fence, which an arrival that is relaxed passes on.
+        self.released: Clock | None = None
         self.groups = BulkGroups()
         self.allocation_calls: Counter[Hashable] = Counter()
         #: By mbarrier address: the phase in which the thread first asked in vain.

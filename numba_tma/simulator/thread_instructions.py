@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .block import FULL_MASK
+from .block import FULL_MASK, Cta
 from .errors import BadOperand
 from .memory import END
 from .thread import WARP_SIZE, SimulatedThread, current
@@ -171,29 +171,41 @@ def label(address: int, text: str) -> None:
 
 def shared_read(addr: int, dtype: np.dtype[Any], count: int | None = None) -> Any:
     """Read one value, or an array of `count`, with the checks of a generic read."""
+    return read_from(current().cta, "shared_read", addr, dtype, count)
+
+
+def read_from(cta: Cta, what: str, addr: int, dtype: np.dtype[Any], count: int | None) -> Any:
+    """Read from the shared memory of the calling thread's block, or of another."""
     dtype = np.dtype(dtype)
     nbytes = dtype.itemsize * (1 if count is None else int(count))
-    thread, address = _access("shared_read", addr, dtype, nbytes)
-    thread.cta.hazards.read(thread, address, nbytes)
-    values = thread.cta.memory.data[address : address + nbytes].view(dtype)
+    thread, address = _access(cta, what, addr, dtype, nbytes)
+    cta.hazards.read(thread, address, nbytes)
+    values = cta.memory.data[address : address + nbytes].view(dtype)
     return values[0] if count is None else values.copy()
 
 
 def shared_write(addr: int, np_values: Any) -> None:
     """Write a NumPy scalar or array, with the checks of a generic write."""
+    write_to(current().cta, "shared_write", addr, np_values)
+
+
+def write_to(cta: Cta, what: str, addr: int, np_values: Any) -> None:
+    """Write to the shared memory of the calling thread's block, or of another."""
     if not isinstance(np_values, np.generic | np.ndarray):
         raise TypeError(
-            f"shared_write: {np_values!r} has no dtype; pass a NumPy scalar or array, for example "
+            f"{what}: {np_values!r} has no dtype; pass a NumPy scalar or array, for example "
             "np.float32(x)"
         )
     values = np.ascontiguousarray(np_values).reshape(-1)
-    thread, address = _access("shared_write", addr, values.dtype, values.nbytes)
-    thread.cta.hazards.write(thread, address, values.nbytes)
-    thread.cta.memory.data[address : address + values.nbytes] = values.view(np.uint8)
+    thread, address = _access(cta, what, addr, values.dtype, values.nbytes)
+    cta.hazards.write(thread, address, values.nbytes)
+    cta.memory.data[address : address + values.nbytes] = values.view(np.uint8)
     thread.cta.scheduler.wrote()
 
 
-def _access(what: str, addr: int, dtype: np.dtype[Any], nbytes: int) -> tuple[SimulatedThread, int]:
+def _access(
+    cta: Cta, what: str, addr: int, dtype: np.dtype[Any], nbytes: int
+) -> tuple[SimulatedThread, int]:
     thread, address = current(), int(addr)
     thread.accesses += 1
     if thread.accesses % _ACCESSES_PER_TURN == 0:
@@ -203,7 +215,7 @@ def _access(what: str, addr: int, dtype: np.dtype[Any], nbytes: int) -> tuple[Si
             f"{what}: shared address {address} is not a multiple of the {dtype.itemsize} bytes "
             f"of {dtype}"
         )
-    thread.cta.memory.check_range(what, address, nbytes)
+    cta.memory.check_range(what, address, nbytes)
     return thread, address
 
 

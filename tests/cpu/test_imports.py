@@ -13,14 +13,14 @@ PACKAGE = ROOT / "numba_tma"
 
 # Modules of one group are parts of one layer and may import each other.
 LAYERS = (
-    ("_environment", "_version"),
+    ("_environment", "_version", "_cluster_rules"),
     ("dtypes",),
     ("layout",),
     ("tensor_map", "_array_interface", "_driver", "_encoding", "_tensor_map_rules"),
     ("simulator",),
     ("types", "_compiler", "_device"),
     ("ptx",),
-    ("barrier",),
+    ("barrier", "clusters"),
     ("shared", "_shared_lowering", "_vector_lowering"),
     ("matrix_descriptor",),
     ("pipeline", "_pipeline_lowering", "mma"),

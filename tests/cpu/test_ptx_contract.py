@@ -115,10 +115,11 @@ PARAMETERS = {
     "f64": types.float64,
     "Predicate": types.boolean,
     "ClusterAddress": types.uint32,
+    "SharedAddress": types.uint32,
     "GlobalAddress": types.uint64,
     "CacheHint": types.uint64,
 }
-VECTORS = {"u32x2": ("u32", 2), "u32x4": ("u32", 4), "f32x4": ("f32", 4)}
+VECTORS = {"u32x2": ("u32", 2), "u32x4": ("u32", 4), "u64x2": ("u64", 2), "f32x4": ("f32", 4)}
 TARGETS = {"sm_90a": (9, 0, "a"), "sm_100a": (10, 0, "a"), "sm_120": (12, 0)}
 
 

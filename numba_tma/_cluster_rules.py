@@ -1,0 +1,72 @@
+"""What size a kernel's clusters may have, and which grids they divide."""
+
+from __future__ import annotations
+
+import operator
+from types import FunctionType
+from typing import Any, TypeVar
+
+Dim3 = tuple[int, int, int]
+F = TypeVar("F")
+
+#: The blocks of a cluster that every GPU with clusters can run.
+MAX_BLOCKS = 8
+
+_ATTRIBUTE = "__numba_tma_cluster__"
+
+
+def cluster_size(size: Any) -> Dim3:
+    """Return `size` along x, y and z, or raise a ValueError."""
+    if callable(size):
+        raise ValueError("@tma.cluster stands without a size: write @tma.cluster(2)")
+    extents = size if isinstance(size, tuple | list) else (size,)
+    try:
+        x, y, z = _integers(extents)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"cluster({size!r}): the size is an integer or a tuple of 1 to 3 integers, for example "
+            "cluster(2) or cluster((2, 1, 1))"
+        ) from None
+    if min(x, y, z) < 1:
+        raise ValueError(f"cluster({size!r}): there is at least 1 block along each axis")
+    if x * y * z > MAX_BLOCKS:
+        raise ValueError(
+            f"cluster({size!r}): {x * y * z} blocks are more than the {MAX_BLOCKS} that every GPU "
+            "with clusters can run. Up to 16 are a non-portable size, which a kernel must be "
+            f"allowed before its launch, and a plain launch does not: use {MAX_BLOCKS} or fewer"
+        )
+    return x, y, z
+
+
+def _integers(extents: Any) -> list[int]:
+    """Return one to three integers, filled up with ones."""
+    if not 1 <= len(extents) <= 3 or any(isinstance(n, bool) for n in extents):
+        raise TypeError
+    return [*map(operator.index, extents), *[1] * (3 - len(extents))]
+
+
+def set_cluster(function: F, size: Dim3) -> F:
+    """Let the kernel that is made from `function` run in clusters of `size`."""
+    if not isinstance(function, FunctionType):
+        raise TypeError(
+            f"@tma.cluster is given {function!r}: it belongs on the plain function, so write it "
+            "below @cuda.jit"
+        )
+    setattr(function, _ATTRIBUTE, size)
+    return function
+
+
+def cluster_of(function: Any) -> Dim3 | None:
+    """Return the size of the clusters that `function` was decorated with, if it was."""
+    return getattr(function, _ATTRIBUTE, None)
+
+
+def check_grid(grid: Dim3, size: Dim3) -> None:
+    """Raise a ValueError unless clusters of `size` divide `grid`."""
+    for axis, blocks, extent in zip("xyz", grid, size):
+        if blocks % extent:
+            raise ValueError(
+                f"grid {tuple(grid)}: the kernel's blocks run in clusters of {size}, and {blocks} "
+                f"blocks along {axis} are not a multiple of {extent}: launch "
+                f"{-(-blocks // extent) * extent} blocks along {axis}"
+            )
