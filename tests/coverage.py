@@ -1,0 +1,131 @@
+"""What is covered, and how: ``python -m tests.coverage``.
+
+Every row of the instruction table is assembled, by itself and in its file of ptx/. Beyond that it
+is executed on a GPU or in the simulator when a test of tests/gpu or tests/sim calls it, or calls a
+function of the library that does. Calls are read from the source, so this says what is tested, not
+what passed. After the rows come the names of the seed documents, with their answers.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from numba_tma import ptx
+from tests import migration
+from tests import ptx_contract as contract
+
+TESTS = Path(__file__).parent
+LIBRARY = TESTS.parent / "numba_tma"
+#: Where the library's own code calls rows on behalf of its users.
+CALLERS = [
+    *(
+        path
+        for path in LIBRARY.glob("*.py")
+        if path.stem not in ("bench", "demo", "doctor", "plot")
+    ),
+    *(LIBRARY / "kernels").glob("*.py"),
+]
+#: Rows behind a method whose compiled body is not Python.
+METHODS = {
+    "load": {"cp_async_bulk_tensor_load"},
+    "store": {"cp_async_bulk_tensor_store"},
+    "prefetch": {"prefetch_tensormap"},
+}
+TIERS = {"GPU": "gpu", "simulator": "sim"}
+
+
+def mentioned(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that code calls, ``ptx.NAME`` without a call, and names in made-up code."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+            if isinstance(function, ast.Call):  # a factory: make(...)[grid, block](...)
+                function = function.func
+            if isinstance(function, ast.Attribute):
+                yield function.attr
+            elif isinstance(function, ast.Name):
+                yield function.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "ptx":
+                yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"\bptx\.(\w+)\(", node.value)
+            if node.value in ptx.TABLE:  # of a parametrised test
+                yield node.value
+
+
+def functions(path: Path) -> Iterator[tuple[str, set[str]]]:
+    """Yield the functions and methods of a file, each with the names that it calls."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, set(mentioned(node))
+
+
+def library() -> dict[str, set[str]]:
+    """Return what each function of the library calls, by its name; methods share theirs."""
+    calls = {name: set(rows) for name, rows in METHODS.items()}
+    for path in CALLERS:
+        for name, called in functions(path):
+            calls.setdefault(name, set()).update(called)
+    return calls
+
+
+def exercised(folder: str) -> set[str]:
+    """Return the rows that the tests in a folder call, directly or through the library."""
+    calls = library()
+    waiting = [
+        name
+        for path in (TESTS / folder).glob("*.py")
+        for name in mentioned(ast.parse(path.read_text()))
+    ]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += calls.get(name, ())
+    return seen & ptx.TABLE.keys()
+
+
+def coverage() -> dict[str, list[str]]:
+    """Return how each row is exercised, best evidence first."""
+    tiers = {tier: exercised(folder) for tier, folder in TIERS.items()}
+    tiers["assembled"] = {
+        form.name.partition("[")[0] for file in contract.FILES for form in contract.forms(file)
+    }
+    return {row: [tier for tier, rows in tiers.items() if row in rows] for row in ptx.TABLE}
+
+
+def runs_on_hopper(row: str) -> bool:
+    """Tell whether compute capability 9.0 has the instruction."""
+    return not str(ptx.TABLE[row].sm).startswith("10")
+
+
+def main() -> None:
+    """Print the rows per family, how each is exercised, and the answers to the seeds' names."""
+    found = coverage()
+    columns = [*TIERS, "assembled"]
+    by_family = sorted(found, key=lambda name: ptx.TABLE[name].family)
+    families = {f: list(g) for f, g in groupby(by_family, lambda name: ptx.TABLE[name].family)}
+    print(f"{'family':20}{'rows':>6}" + "".join(f"{column:>12}" for column in columns))
+    for family, rows in [*families.items(), ("all", by_family)]:
+        counts = [sum(column in found[row] for row in rows) for column in columns]
+        print(f"{family:20}{len(rows):6}" + "".join(f"{count:12}" for count in counts))
+    for family, rows in families.items():
+        print(f"\n{family}")
+        for row in rows:
+            only = "" if runs_on_hopper(row) else f" only: needs sm_{ptx.TABLE[row].sm}"
+            print(f"  {row:44}{', '.join(found[row])}{only}")
+    for seed, answers in migration.answers().items():
+        print(f"\n{seed}")
+        for name, answer in answers.items():
+            said = answer.numba_tma if answer.numba_tma != migration.NONE else answer.remark
+            print(f"  {name:44}{said}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Every row is assembled, and every row that Hopper has is executed by a test."""
+
+import ast
+
+from numba_tma import ptx
+from tests import coverage
+
+FOUND = coverage.coverage()
+
+
+def test_every_row_is_assembled():
+    assert [row for row in FOUND if "assembled" not in FOUND[row]] == []
+
+
+def test_every_row_that_hopper_has_is_executed():
+    missing = [
+        row
+        for row, tiers in FOUND.items()
+        if coverage.runs_on_hopper(row) and not {"GPU", "simulator"} & set(tiers)
+    ]
+    assert not missing, f"no test in tests/gpu or tests/sim calls {', '.join(missing)}"
+
+
+def test_rows_count_as_called(tmp_path, monkeypatch):
+    (tmp_path / "case").mkdir()
+    (tmp_path / "case" / "test_x.py").write_text(
+        "from numba_tma import ptx\n"
+        "def kernel(barrier, x):\n"
+        "    barrier.arrive_expect_tx(4)\n"
+        "    ptx.laneid()\n"
+        "    x.prefetch()\n"
+        "KERNELS = [make(ptx.tid_x), 'ctaid_x', 'out = ptx.nctaid_y()', 'laneid_y', 'ntid_x x']\n"
+        "make(1)[1, 2](3)\n"
+    )
+    monkeypatch.setattr(coverage, "TESTS", tmp_path)
+    assert coverage.exercised("case") == {
+        "mbarrier_arrive_expect_tx",
+        "laneid",
+        "prefetch_tensormap",
+        "tid_x",
+        "ctaid_x",
+        "nctaid_y",
+    }
+
+
+def test_a_pipeline_reaches_what_it_is_made_of(tmp_path, monkeypatch):
+    (tmp_path / "case").mkdir()
+    (tmp_path / "case" / "test_x.py").write_text("def kernel():\n    PIPE.start().produce(0, 1)\n")
+    monkeypatch.setattr(coverage, "TESTS", tmp_path)
+    assert {"mbarrier_init", "fence_mbarrier_init", "elect_sync"} <= coverage.exercised("case")
+
+
+def test_methods_that_reach_rows_exist():
+    calls = {name for path in coverage.CALLERS for name, _ in coverage.functions(path)}
+    assert coverage.METHODS.keys() <= calls
+    assert set().union(*coverage.METHODS.values()) <= ptx.TABLE.keys()
+
+
+def test_a_launch_of_a_factory_counts():
+    code = "make(1)[2, 3](4); plain[1, 2](3); module.kernel[1, 2](3)"
+    assert set(coverage.mentioned(ast.parse(code))) == {"make", "plain", "kernel"}
+
+
+def test_the_report(capsys):
+    coverage.main()
+    text = capsys.readouterr().out
+    assert all(row in text for row in ptx.TABLE)
+    assert "mbarrier_init" in text and "TMATensorTile" in text
