@@ -9,6 +9,7 @@ what passed. After the rows come the names of the seed documents, with their ans
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -29,12 +30,8 @@ CALLERS = [
     ),
     *(LIBRARY / "kernels").glob("*.py"),
 ]
-#: Rows behind a method whose compiled body is not Python.
-METHODS = {
-    "load": {"cp_async_bulk_tensor_load"},
-    "store": {"cp_async_bulk_tensor_store"},
-    "prefetch": {"prefetch_tensormap"},
-}
+#: Methods that the language calls: those of loops, and all with two underscores.
+OF_LOOPS = {"has_next", "take"}
 TIERS = {"GPU": "gpu", "simulator": "sim"}
 
 
@@ -58,18 +55,42 @@ def mentioned(tree: ast.AST) -> Iterator[str]:
                 yield node.value
 
 
-def functions(path: Path) -> Iterator[tuple[str, set[str]]]:
-    """Yield the functions and methods of a file, each with the names that it calls."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def edges(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
+    """Yield functions and methods with the names that they call, and classes with what loops call.
+
+    A method whose compiled body is not Python is assigned a function where it is simulated, as in
+    ``TensorMap.load = _load``, and calls that.
+    """
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             yield node.name, set(mentioned(node))
+        elif isinstance(node, ast.ClassDef):
+            methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+            yield node.name, {m for m in methods if m in OF_LOOPS or m.startswith("__")}
+        elif isinstance(node, ast.Assign):
+            (target,), value = node.targets[:1], node.value
+            targets = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = value.elts if isinstance(value, ast.Tuple) else [value]
+            for method, function in zip(targets, values):
+                if of_a_class(method) and isinstance(function, ast.Name):
+                    yield method.attr, {function.id}
 
 
+def of_a_class(target: ast.expr) -> bool:
+    """Tell whether something assigned to is an attribute of a class, which is spelt in capitals."""
+    return (
+        isinstance(target, ast.Attribute)
+        and isinstance(target.value, ast.Name)
+        and target.value.id[0].isupper()
+    )
+
+
+@functools.cache
 def library() -> dict[str, set[str]]:
     """Return what each function of the library calls, by its name; methods share theirs."""
-    calls = {name: set(rows) for name, rows in METHODS.items()}
+    calls: dict[str, set[str]] = {}
     for path in CALLERS:
-        for name, called in functions(path):
+        for name, called in edges(ast.parse(path.read_text())):
             calls.setdefault(name, set()).update(called)
     return calls
 

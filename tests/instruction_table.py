@@ -73,8 +73,9 @@ HEAD = """\
 `make goldens`; a test fails when it is stale. The same instructions stand in [`ptx/`](../ptx) as
 commented PTX that `ptxas` takes, and `help(tma.ptx.NAME)` says who executes one and what it orders.
 
-- In the PTX, a word without `%` is the operand of that name, `{...}` is there only when the operand
-  that it names is given, and `N` is the number of dimensions.
+- In the PTX, a word without `%` is the operand of that name, and `N` is the number of dimensions.
+  What stands in `{.`...`}` or `{, `...`}` is there only when its operand is given; other braces
+  hold several registers.
 - *PTX ISA* and *architecture* are the first that have the instruction; sm_80 stands for "sm_80 or
   older", and sm_90a and sm_100a for these architectures alone. Where a form is newer, it follows
   with the value or operand that makes the difference.
@@ -90,7 +91,7 @@ def section(row: Instruction) -> tuple[str, str]:
     text = re.sub(r"<\w+:[^<>]*>", "", row.template)
     if text.startswith("mov.") and (register := re.search(r"%(\w+)", text)):
         return f"%{register[1]}", f"special-registers-{register[1].replace('_', '-')}"
-    words = re.match(r"[\w.]+", text)[0].split(".")
+    words = re.match(r"(?:@\{\w+\} )?([\w.]+)", text)[1].split(".")
     for length in range(len(words), 0, -1):
         if found := SECTIONS.get(".".join(words[:length])):
             return found

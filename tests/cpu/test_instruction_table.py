@@ -51,6 +51,7 @@ def row(template, operands=None, returns="None", **more):
         ("mbarrier.arrive_drop.b64 {result}, [{b}];", "mbarrier.arrive_drop"),
         ("mbarrier.try_wait.parity.b64 {p}, [{b}];", "mbarrier.test_wait, mbarrier.try_wait"),
         ("cp.async.ca.shared.global [{d}], [{s}], 4;", "cp.async"),
+        ("@{condition} cp.async.ca.shared.global [{d}], [{s}], 4;", "cp.async"),
         ("cp.async.wait_all;", "cp.async.wait_group, cp.async.wait_all"),
         (
             "cp.async.bulk.prefetch.tensor.RANKd.L2.global [{t}, {c}];",
