@@ -74,8 +74,8 @@ HEAD = """\
 commented PTX that `ptxas` takes, and `help(tma.ptx.NAME)` says who executes one and what it orders.
 
 - In the PTX, a word without `%` is the operand of that name, and `N` is the number of dimensions.
-  What stands in `{.`...`}` or `{, `...`}` is there only when its operand is given; other braces
-  hold several registers.
+  `<...>` is one of the values that are listed for the operand. What stands in `{.`...`}` or
+  `{, `...`}` is there only when its operand is given; other braces hold several registers.
 - *PTX ISA* and *architecture* are the first that have the instruction; sm_80 stands for "sm_80 or
   older", and sm_90a and sm_100a for these architectures alone. Where a form is newer, it follows
   with the value or operand that makes the difference.
@@ -102,9 +102,13 @@ def section(row: Instruction) -> tuple[str, str]:
 
 
 def readable(row: Instruction) -> str:
-    """Return a row's PTX with operands by name and optional text in braces."""
-    text = re.sub(r"\{(\w+)\}", r"\1", row.template)
-    text = re.sub(r"<\w+:([^<>]*)>", r"{\1}", text)
+    """Return a row's PTX with operands by name, choices as ``<name>``, optional text in braces."""
+
+    def named(text: str) -> str:
+        return re.sub(r"\{(\w+)\}", lambda m: f"<{m[1]}>" if m[1] in row.choices else m[1], text)
+
+    parts = re.split(r"<\w+:([^<>]*)>", row.template)  # every second one is optional
+    text = "".join(f"{{{named(p)}}}" if n % 2 else named(p) for n, p in enumerate(parts))
     return text.replace("RANKd", "Nd").rstrip(";").strip()
 
 
@@ -170,13 +174,19 @@ def instruction(row: Instruction) -> str:
 
 def since(row: Instruction) -> tuple[str, str]:
     """Return a row's first PTX ISA version and its first architecture, with newer forms."""
-    isas, architectures = [_version(row.isa)], [f"sm_{row.sm}"]
-    for tag, (isa, sm) in row.since.items():
-        if isa > row.isa:
-            isas.append(f"`{tag}`: {_version(isa)}")
-        if sm != row.sm:
-            architectures.append(f"`{tag}`: sm_{sm}")
-    return "<br>".join(isas), "<br>".join(architectures)
+    tags = {tag for form in row.forms() for tag in form.tags}  # rows may share one mapping
+    newer = {tag: first for tag, first in row.since.items() if tag in tags}
+    isas = {tag: _version(isa) for tag, (isa, _) in newer.items() if isa > row.isa}
+    architectures = {tag: f"sm_{sm}" for tag, (_, sm) in newer.items() if sm != row.sm}
+    return _with_newer(_version(row.isa), isas), _with_newer(f"sm_{row.sm}", architectures)
+
+
+def _with_newer(first: str, newer: dict[str, str]) -> str:
+    lines = [first]
+    for value in sorted(set(newer.values())):
+        tags = ", ".join(f"`{tag}`" for tag in newer if newer[tag] == value)
+        lines.append(f"{tags}: {value}")
+    return "<br>".join(lines)
 
 
 def _version(isa: tuple[int, int]) -> str:

@@ -99,12 +99,13 @@ def test_a_row_with_everything():
     line = table.line(
         row(
             "red.async<semantics:.{semantics}>.{op}.x{count}.RANKd.u32<hint:.L2>"
-            " {result}|{predicate}, [{tensor_map}, {coords}], {values}<hint:, {hint}>;",
+            " {result}|{predicate}, [{tensor_map}, {{row}, {coords}}], {values}<hint:, {hint}>;",
             {
                 "tensor_map": "TensorMapOperand",
                 "coords": "Coordinates",
                 "values": "u32x4",
                 "enabled": "Predicate",
+                "row": "i32",
                 "op": "Op",
                 "count": "Count",
                 "semantics": "Semantics",
@@ -114,22 +115,28 @@ def test_a_row_with_everything():
             returns="f32x4",
             defaults={"semantics": None, "hint": None, "limit": 0xFFFFFFFF},
             choices={"op": ("add", "min"), "count": (1, 2), "semantics": ("relaxed.cta",)},
-            since={"relaxed.cta": ((8, 6), 90), "min": ((7, 8), "100a"), "hint": ((8, 0), 90)},
+            since={
+                "relaxed.cta": ((8, 6), 90),
+                "min": ((7, 8), "100a"),
+                "2": ((8, 6), "100a"),
+                "hint": ((8, 0), 90),
+                "other": ((9, 0), 103),
+            },
             ranks=(3, 4),
         )
     )
     call, instruction, section, isa, sm, about = re.split(r" (?<!\\)\| ", line[2:-2])
     assert call == (
-        "`made_up(tensor_map, coords, values, enabled, op, count, semantics=None, hint=None,"
-        " limit=0xffffffff)` → 4 f32<br>coords: ints<br>values: 4 u32<br>enabled: bool"
+        "`made_up(tensor_map, coords, values, enabled, row, op, count, semantics=None, hint=None,"
+        " limit=0xffffffff)` → 4 f32<br>coords: ints<br>values: 4 u32<br>enabled: bool<br>row: i32"
         '<br>op: `"add"`, `"min"`<br>count: `1`, `2`<br>semantics: `"relaxed.cta"`'
         "<br>hint: cache policy<br>limit: u32"
     )
     assert instruction == (
-        r"`red.async{.semantics}.op.xcount.Nd.u32{.L2} result\|predicate, [tensor_map, coords],"
-        " values{, hint}`<br>N: 3, 4"
+        r"`red.async{.<semantics>}.<op>.x<count>.Nd.u32{.L2} result\|predicate,"
+        " [tensor_map, {row, coords}], values{, hint}`<br>N: 3, 4"
     )
     assert section == "[red.async]"
-    assert isa == "8.0<br>`relaxed.cta`: 8.6"
-    assert sm == "sm_90<br>`min`: sm_100a"
+    assert isa == "8.0<br>`relaxed.cta`, `2`: 8.6"
+    assert sm == "sm_90<br>`min`, `2`: sm_100a"
     assert about == r"Do 2\*\*20 \| things."
