@@ -22,6 +22,12 @@ def test_a_row_has_one_line_of_six_cells(name):
     assert len(re.split(r"(?<!\\)\|", lines[0])) == 6 + 2  # and what is before and after
 
 
+def test_links_lead_to_files():
+    links = set(re.findall(r"\]\((\.\./[^)]+)\)", table.page()))
+    assert len(links) > 5
+    assert [link for link in links if not (table.FILE.parent / link).exists()] == []
+
+
 def test_every_section_is_linked():
     page = table.page()
     for row in ptx.TABLE.values():
