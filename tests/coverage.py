@@ -36,23 +36,30 @@ TIERS = {"GPU": "gpu", "simulator": "sim"}
 
 
 def mentioned(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that code calls, ``ptx.NAME`` without a call, and names in made-up code."""
+    """Yield the names that code calls, ``ptx.NAME`` without a call, and names that it makes up.
+
+    ``getattr(ptx, f"red_async_{kind}")`` stands for all rows whose names are so.
+    """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            function = node.func.value if isinstance(node.func, ast.Subscript) else node.func
-            if isinstance(function, ast.Call):  # a factory: make(...)[grid, block](...)
-                function = function.func
-            if isinstance(function, ast.Attribute):
-                yield function.attr
-            elif isinstance(function, ast.Name):
-                yield function.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id == "ptx":
-                yield node.attr
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from re.findall(r"\bptx\.(\w+)\(", node.value)
-            if node.value in ptx.TABLE:  # of a parametrised test
-                yield node.value
+        match node:
+            case ast.Call(ast.Name("getattr"), [ast.Name("ptx"), ast.JoinedStr(parts)]):
+                name = "".join(p.value if isinstance(p, ast.Constant) else r"\w+" for p in parts)
+                yield from (row for row in ptx.TABLE if re.fullmatch(name, row))
+            case ast.Call(function):
+                if isinstance(function, ast.Subscript):  # a launch: kernel[grid, block](...)
+                    function = function.value
+                if isinstance(function, ast.Call):  # of a factory: make(...)[grid, block](...)
+                    function = function.func
+                if isinstance(function, ast.Attribute):
+                    yield function.attr
+                elif isinstance(function, ast.Name):
+                    yield function.id
+            case ast.Attribute(ast.Name("ptx"), name):
+                yield name
+            case ast.Constant(str(text)):
+                yield from re.findall(r"\bptx\.(\w+)\(", text)
+                if text in ptx.TABLE:  # of a parametrised test
+                    yield text
 
 
 def edges(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:

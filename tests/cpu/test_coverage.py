@@ -36,6 +36,7 @@ def test_rows_count_as_called(tmp_path, monkeypatch):
         "    x.prefetch()\n"
         "KERNELS = [make(ptx.tid_x), 'ctaid_x', 'out = ptx.nctaid_y()', 'laneid_y', 'ntid_x x']\n"
         "make(1)[1, 2](3)\n"
+        "getattr(ptx, f'createpolicy_{kind}')()\n"
     )
     monkeypatch.setattr(coverage, "TESTS", tmp_path)
     assert coverage.exercised("case") == {
@@ -45,6 +46,9 @@ def test_rows_count_as_called(tmp_path, monkeypatch):
         "tid_x",
         "ctaid_x",
         "nctaid_y",
+        "createpolicy_evict_first",
+        "createpolicy_evict_normal",
+        "createpolicy_evict_last",
     }
 
 
