@@ -14,7 +14,7 @@ help:
 	@echo "make test     run the tests that need no GPU"
 	@echo "make gpu      run the tests that need a GPU"
 	@echo "make bench    measure against torch on this GPU (installs torch)"
-	@echo "make goldens  write the reviewed PTX files anew"
+	@echo "make goldens  write the kernels' reviewed PTX and docs/instructions.md anew"
 	@echo "make lint     ruff and mypy"
 	@echo "make clean    remove what was installed and cached"
 

@@ -1,6 +1,6 @@
-"""Write ptx/kernels anew: ``python -m tests.update_goldens``, or ``make goldens``.
+"""Write docs/instructions.md and ptx/kernels anew, for ``make goldens``.
 
-A golden holds for one compiler, the one that constraints.txt pins.
+The golden of a kernel holds for one compiler, the one that constraints.txt pins.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from numba_tma.testing import find_tool, instructions, ptxas
+from tests import instruction_table
 from tests.shipped_kernels import SHIPPED, compiled
 
 ROOT = Path(__file__).parents[1]
@@ -91,7 +92,9 @@ def golden(name: str) -> str:
 
 
 def main() -> None:
-    """Write every golden, and remove those of kernels that are shipped no more."""
+    """Write the page and every golden, and remove those of kernels that are shipped no more."""
+    if instruction_table.write():
+        print(f"wrote {instruction_table.FILE.relative_to(ROOT)}")
     if problem := difference():
         sys.exit(
             f"goldens hold for the compiler of constraints.txt, but here {problem}: install with "

@@ -1,0 +1,159 @@
+"""What is covered, and how: ``python -m tests.coverage``.
+
+Every row of the instruction table is assembled, by itself and in its file of ptx/. Beyond that it
+is executed on a GPU or in the simulator when a test of tests/gpu or tests/sim calls it, or calls a
+function of the library that does. Calls are read from the source, so this says what is tested, not
+what passed. After the rows come the names of the seed documents, with their answers.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from numba_tma import ptx
+from tests import migration
+from tests import ptx_contract as contract
+
+TESTS = Path(__file__).parent
+LIBRARY = TESTS.parent / "numba_tma"
+#: Where the library's own code calls rows on behalf of its users.
+CALLERS = [
+    *(
+        path
+        for path in LIBRARY.glob("*.py")
+        if path.stem not in ("bench", "demo", "doctor", "plot")
+    ),
+    *(LIBRARY / "kernels").glob("*.py"),
+]
+#: Methods that the language calls: those of loops, and all with two underscores.
+OF_LOOPS = {"has_next", "take"}
+TIERS = {"GPU": "gpu", "simulator": "sim"}
+
+
+def mentioned(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that code calls, ``ptx.NAME`` without a call, and names that it makes up.
+
+    ``getattr(ptx, f"red_async_{kind}")`` stands for all rows whose names are so.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(ast.Name("getattr"), [ast.Name("ptx"), ast.JoinedStr(parts)]):
+                name = "".join(p.value if isinstance(p, ast.Constant) else r"\w+" for p in parts)
+                yield from (row for row in ptx.TABLE if re.fullmatch(name, row))
+            case ast.Call(function):
+                if isinstance(function, ast.Subscript):  # a launch: kernel[grid, block](...)
+                    function = function.value
+                if isinstance(function, ast.Call):  # of a factory: make(...)[grid, block](...)
+                    function = function.func
+                if isinstance(function, ast.Attribute):
+                    yield function.attr
+                elif isinstance(function, ast.Name):
+                    yield function.id
+            case ast.Attribute(ast.Name("ptx"), name):
+                yield name
+            case ast.Constant(str(text)):
+                yield from re.findall(r"\bptx\.(\w+)\(", text)
+                if text in ptx.TABLE:  # of a parametrised test
+                    yield text
+
+
+def edges(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
+    """Yield functions and methods with the names that they call, and classes with what loops call.
+
+    A method whose compiled body is not Python is assigned a function where it is simulated, as in
+    ``TensorMap.load = _load``, and calls that.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, set(mentioned(node))
+        elif isinstance(node, ast.ClassDef):
+            methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+            yield node.name, {m for m in methods if m in OF_LOOPS or m.startswith("__")}
+        elif isinstance(node, ast.Assign):
+            (target,), value = node.targets[:1], node.value
+            targets = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = value.elts if isinstance(value, ast.Tuple) else [value]
+            for method, function in zip(targets, values):
+                if of_a_class(method) and isinstance(function, ast.Name):
+                    yield method.attr, {function.id}
+
+
+def of_a_class(target: ast.expr) -> bool:
+    """Tell whether something assigned to is an attribute of a class, which is spelt in capitals."""
+    return (
+        isinstance(target, ast.Attribute)
+        and isinstance(target.value, ast.Name)
+        and target.value.id[0].isupper()
+    )
+
+
+@functools.cache
+def library() -> dict[str, set[str]]:
+    """Return what each function of the library calls, by its name; methods share theirs."""
+    calls: dict[str, set[str]] = {}
+    for path in CALLERS:
+        for name, called in edges(ast.parse(path.read_text())):
+            calls.setdefault(name, set()).update(called)
+    return calls
+
+
+def exercised(folder: str) -> set[str]:
+    """Return the rows that the tests in a folder call, directly or through the library."""
+    calls = library()
+    waiting = [
+        name
+        for path in (TESTS / folder).glob("*.py")
+        for name in mentioned(ast.parse(path.read_text()))
+    ]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += calls.get(name, ())
+    return seen & ptx.TABLE.keys()
+
+
+def coverage() -> dict[str, list[str]]:
+    """Return how each row is exercised, best evidence first."""
+    tiers = {tier: exercised(folder) for tier, folder in TIERS.items()}
+    tiers["assembled"] = {
+        form.name.partition("[")[0] for file in contract.FILES for form in contract.forms(file)
+    }
+    return {row: [tier for tier, rows in tiers.items() if row in rows] for row in ptx.TABLE}
+
+
+def runs_on_hopper(row: str) -> bool:
+    """Tell whether compute capability 9.0 has the instruction."""
+    return not str(ptx.TABLE[row].sm).startswith("10")
+
+
+def main() -> None:
+    """Print the rows per family, how each is exercised, and the answers to the seeds' names."""
+    found = coverage()
+    columns = [*TIERS, "assembled"]
+    by_family = sorted(found, key=lambda name: ptx.TABLE[name].family)
+    families = {f: list(g) for f, g in groupby(by_family, lambda name: ptx.TABLE[name].family)}
+    print(f"{'family':20}{'rows':>6}" + "".join(f"{column:>12}" for column in columns))
+    for family, rows in [*families.items(), ("all", by_family)]:
+        counts = [sum(column in found[row] for row in rows) for column in columns]
+        print(f"{family:20}{len(rows):6}" + "".join(f"{count:12}" for count in counts))
+    for family, rows in families.items():
+        print(f"\n{family}")
+        for row in rows:
+            only = "" if runs_on_hopper(row) else f" only: needs sm_{ptx.TABLE[row].sm}"
+            print(f"  {row:44}{', '.join(found[row])}{only}")
+    for seed, answers in migration.answers().items():
+        print(f"\n{seed}")
+        for name, answer in answers.items():
+            said = answer.numba_tma if answer.numba_tma != migration.NONE else answer.remark
+            print(f"  {name:44}{said}")
+
+
+if __name__ == "__main__":
+    main()
