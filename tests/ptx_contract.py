@@ -104,9 +104,12 @@ def instructions(file: Path) -> list[str]:
 
 
 def normal(instruction: str) -> str:
-    """Return an instruction with single blanks, and with `#` for an immediate operand."""
+    """Return an instruction with single blanks, and with `#` for an immediate that stands alone.
+
+    A number behind other operands is a choice, such as the size of a copy.
+    """
     text = " ".join(instruction.strip().removesuffix(";").split())
-    return re.sub(r"(?<= )\d+$", "#", text)
+    return re.sub(r"(?<=\w )\d+$", "#", text)
 
 
 def without_names(instruction: str) -> str:
