@@ -10,17 +10,20 @@ from tests.gpu.worker import on_gpu
 
 POISON = 0xA5
 THREADS = 64
-CHUNK = tma.Tile(4 * THREADS, "u32")
+SLOTS, WORDS = 16 * THREADS, 4 * THREADS  #: what all threads copy, in bytes and in words
+CHUNK = tma.Tile(WORDS, "u32")
+#: Long enough for a copy to end and its arrival to be made.
+PAUSES = 1000
 
 
 def source_bytes(seed):
-    return np.random.default_rng(seed).integers(0, 256, 16 * THREADS).astype(np.uint8)
+    return np.random.default_rng(seed).integers(0, 256, SLOTS).astype(np.uint8)
 
 
 def run(kernel, *args, seed=0):
     """Return what `kernel(source, out, *args)` makes of random bytes, 16 per thread, and them."""
     source = source_bytes(seed)
-    out = cuda.to_device(np.full(16 * THREADS, POISON, np.uint8))
+    out = cuda.to_device(np.full(SLOTS, POISON, np.uint8))
     kernel[1, THREADS](cuda.to_device(source), out, *args)
     return source.reshape(THREADS, 16), out.copy_to_host().reshape(THREADS, 16)
 
@@ -52,7 +55,7 @@ def sizes(source, nbytes):
 @cuda.jit
 def copy_ca(source, out):
     """A thread's index decides which of the forms of .ca it executes."""
-    space, thread = cuda.shared.array(16 * THREADS, np.uint8, 16), cuda.threadIdx.x
+    space, thread = cuda.shared.array(SLOTS, np.uint8, 16), cuda.threadIdx.x
     poison(space)
     to, of = space[16 * thread :], source[16 * thread :]
     policy = ptx.createpolicy_evict_first()
@@ -88,7 +91,7 @@ def test_ca_copies_4_8_and_16_bytes():
 
 @cuda.jit
 def copy_cg(source, out):
-    space, thread = cuda.shared.array(16 * THREADS, np.uint8, 16), cuda.threadIdx.x
+    space, thread = cuda.shared.array(SLOTS, np.uint8, 16), cuda.threadIdx.x
     poison(space)
     to, of = space[16 * thread :], source[16 * thread :]
     policy = ptx.createpolicy_evict_last()
@@ -121,7 +124,7 @@ def test_cg_copies_16_bytes():
 @cuda.jit
 def fill_zeros(source, out, nbytes, cg):
     """Thread t copies t % (nbytes + 1) bytes and zeros behind them."""
-    space, thread = cuda.shared.array(16 * THREADS, np.uint8, 16), cuda.threadIdx.x
+    space, thread = cuda.shared.array(SLOTS, np.uint8, 16), cuda.threadIdx.x
     poison(space)
     to, of = space[16 * thread :], source[16 * thread :]
     count = thread % (nbytes + 1)
@@ -149,8 +152,8 @@ def test_src_size_fills_the_rest_with_zeros():
 
 @cuda.jit
 def ignore_sources(source, out):
-    """Every third thread writes zeros, with an address far outside the array."""
-    space, thread = cuda.shared.array(16 * THREADS, np.uint8, 16), cuda.threadIdx.x
+    """Every third thread writes zeros."""
+    space, thread = cuda.shared.array(SLOTS, np.uint8, 16), cuda.threadIdx.x
     poison(space)
     to, of = space[16 * thread :], source[16 * thread :]
     ignore = thread % 3 == 0
@@ -185,7 +188,7 @@ def test_ignore_src_writes_zeros():
 @cuda.jit
 def copy_if(source, out):
     """Every third thread does not copy, and keeps what it has."""
-    space, thread = cuda.shared.array(16 * THREADS, np.uint8, 16), cuda.threadIdx.x
+    space, thread = cuda.shared.array(SLOTS, np.uint8, 16), cuda.threadIdx.x
     poison(space)
     to, of = space[16 * thread :], source[16 * thread :]
     condition = thread % 3 != 0
@@ -225,7 +228,7 @@ def test_a_false_condition_copies_nothing_and_fills_nothing():
 @cuda.jit
 def through_a_ring(source, out, rounds):
     """Each thread keeps 3 groups under way in a ring of 4 slots; its neighbour reads them."""
-    ring = cuda.shared.array((4, 4 * THREADS), np.uint32, 16)
+    ring = cuda.shared.array((4, WORDS), np.uint32, 16)
     thread = cuda.threadIdx.x
     for k in range(rounds + 3):
         if k < rounds:
@@ -244,7 +247,7 @@ def through_a_ring(source, out, rounds):
 @on_gpu
 def test_groups_end_in_the_order_of_their_commits():
     rounds = 201
-    source = np.random.default_rng(1).integers(0, 2**32, (rounds, 4 * THREADS), np.uint32)
+    source = np.random.default_rng(1).integers(0, 2**32, (rounds, WORDS), np.uint32)
     out = cuda.to_device(np.full_like(source, 77))
     through_a_ring[1, THREADS](cuda.to_device(source), out, rounds)
     np.testing.assert_array_equal(out.copy_to_host(), source)
@@ -253,7 +256,7 @@ def test_groups_end_in_the_order_of_their_commits():
 @cuda.jit
 def through_a_barrier(source, out, passed, rounds, noinc):
     """A warp copies, the other reads what it waited for on an mbarrier."""
-    space = cuda.shared.array(4 * 32, np.uint32, 16)
+    space = cuda.shared.array(128, np.uint32, 16)
     full, empty = tma.shared_barrier(), tma.shared_barrier()
     thread, every = cuda.threadIdx.x, 1
     if thread == 0:
@@ -299,19 +302,16 @@ def count_async_arrivals(source, seen):
     ptx.cp_async_cg(space, source)
     ptx.cp_async_mbarrier_arrive(barrier)
     ptx.cp_async_wait_all()
-    for _ in range(TRIES):  # until its arrival has been made
+    for _ in range(PAUSES):  # until its arrival has been made
         cuda.nanosleep(20)
     seen[0] = ptx.mbarrier_pending_count(barrier.arrive())
     ptx.cp_async_mbarrier_arrive_noinc(barrier)
-    for _ in range(TRIES):
+    for _ in range(PAUSES):
         cuda.nanosleep(20)
     seen[1] = ptx.mbarrier_pending_count(barrier.arrive())
     seen[2] = barrier.test_wait(0)
     barrier.arrive()
     seen[3] = barrier.test_wait(0)
-
-
-TRIES = 1000
 
 
 @on_gpu
@@ -340,7 +340,7 @@ def copy_and_store(source, out):
 
 @on_gpu
 def test_a_bulk_store_takes_what_was_copied():
-    source = np.random.default_rng(3).integers(0, 2**32, 4 * THREADS, np.uint32)
+    source = np.random.default_rng(3).integers(0, 2**32, WORDS, np.uint32)
     out = cuda.to_device(np.zeros_like(source))
     copy_and_store[1, THREADS](cuda.to_device(source), out)
     np.testing.assert_array_equal(out.copy_to_host(), source)
