@@ -8,10 +8,13 @@ from typing import Any
 from numba_tma._device import device_class, u32
 from numba_tma.ptx import (
     mbarrier_arrive,
+    mbarrier_arrive_drop,
     mbarrier_arrive_expect_tx,
+    mbarrier_complete_tx,
     mbarrier_expect_tx,
     mbarrier_init,
     mbarrier_inval,
+    mbarrier_pending_count,
     mbarrier_test_wait_parity,
     mbarrier_try_wait_parity,
 )
@@ -38,12 +41,21 @@ class Barrier:
         """End the barrier's life, so that its memory can be used otherwise. By one thread."""
         mbarrier_inval(self)
 
-    def arrive(self) -> int:
-        """Arrive once, with release semantics at block scope; return the phase's state.
+    def arrive(self, count: Any = None) -> int:
+        """Arrive once, or `count` times; return the phase's state.
 
-        Executed by each arriving thread (PTX mbarrier.arrive).
+        Executed by each arriving thread, with release semantics at block scope (PTX
+        mbarrier.arrive).
         """
-        return mbarrier_arrive(self)
+        return mbarrier_arrive(self, count)
+
+    def arrive_drop(self, count: Any = None) -> int:
+        """Arrive once, or `count` times, and take no part in later phases; return the state.
+
+        Executed by a thread that leaves, with release semantics at block scope
+        (mbarrier.arrive_drop).
+        """
+        return mbarrier_arrive_drop(self, count)
 
     def arrive_expect_tx(self, tx_bytes: Any) -> int:
         """Expect `tx_bytes` more bytes in this phase and arrive once; return the phase's state.
@@ -55,6 +67,17 @@ class Barrier:
     def expect_tx(self, tx_bytes: Any) -> None:
         """Expect `tx_bytes` more bytes in this phase. This does not arrive, and orders nothing."""
         mbarrier_expect_tx(self, tx_bytes)
+
+    def complete_tx(self, tx_bytes: Any) -> None:
+        """Count `tx_bytes` of this phase as copied: those of a load that is skipped.
+
+        Does not arrive, and orders nothing (mbarrier.complete_tx).
+        """
+        mbarrier_complete_tx(self, tx_bytes)
+
+    def pending_count(self, state: Any) -> int:
+        """Return how many arrivals the phase lacked before the one that returned `state`."""
+        return mbarrier_pending_count(state)
 
     def try_wait(self, parity: Any) -> bool:
         """Return whether the phase of `parity` completed, after waiting a limited time.

@@ -104,9 +104,12 @@ def instructions(file: Path) -> list[str]:
 
 
 def normal(instruction: str) -> str:
-    """Return an instruction with single blanks, and with `#` for an immediate operand."""
+    """Return an instruction with single blanks, and with `#` for an immediate that stands alone.
+
+    A number behind other operands is a choice, such as the size of a copy.
+    """
     text = " ".join(instruction.strip().removesuffix(";").split())
-    return re.sub(r"(?<= )\d+$", "#", text)
+    return re.sub(r"(?<=\w )\d+$", "#", text)
 
 
 def without_names(instruction: str) -> str:
@@ -117,9 +120,9 @@ def without_names(instruction: str) -> str:
 def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
     """Return the inline-asm blocks of compiled PTX, with the names of what their registers hold.
 
-    A register is followed back through moves, loads of parameters and conversions of addresses, and
-    what it comes from is looked up in `names`: ``param_0``, or a shared variable. A register that
-    comes from nowhere is the block's result, `%predicate` for a predicate register.
+    A register is followed back through moves, loads of parameters, conversions of addresses and of
+    truth values, and what it comes from is looked up in `names`: ``param_0``, or a shared variable.
+    A register that comes from nowhere is the block's result, `%predicate` for a predicate register.
 
     A block is one instruction. The only wrapping is that of a predicate, which no operand of inline
     asm can be: ``{ .reg .pred p; <instruction>; selp.u32 <result>, 1, 0, p; }`` is read as the
@@ -127,7 +130,10 @@ def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
     <instruction>; }`` as the instruction with the operand's name for p.
     """
     block = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.S)
-    moves = re.compile(r"^\s*(?:ld\.param|mov|cvta?)\.\S+\s+(%\w+), \[?([^];]+)\]?;", re.M)
+    moves = re.compile(
+        r"^\s*(?:ld\.param|mov|cvta?|setp\.ne|selp)\.\S+\s+(%\w+), (?:1, 0, )?\[?([^;,\]]+)",
+        re.M,
+    )
     sources = dict(moves.findall(block.sub("", ptx)))
 
     def name(match: re.Match[str]) -> str:

@@ -5,6 +5,19 @@ top of the repository shows each one as assemblable PTX.
 """
 
 from numba_tma.ptx._instruction import TABLE, Instruction
+from numba_tma.ptx.async_copy import (
+    cp_async_ca,
+    cp_async_ca_conditional,
+    cp_async_ca_ignore_src,
+    cp_async_cg,
+    cp_async_cg_conditional,
+    cp_async_cg_ignore_src,
+    cp_async_commit_group,
+    cp_async_mbarrier_arrive,
+    cp_async_mbarrier_arrive_noinc,
+    cp_async_wait_all,
+    cp_async_wait_group,
+)
 from numba_tma.ptx.atomic import atom_inc
 from numba_tma.ptx.bulk import (
     cp_async_bulk_commit_group,
@@ -61,14 +74,28 @@ from numba_tma.ptx.cluster import (
 from numba_tma.ptx.fence import fence_mbarrier_init, fence_proxy_async
 from numba_tma.ptx.mbarrier import (
     mbarrier_arrive,
+    mbarrier_arrive_drop,
+    mbarrier_arrive_drop_expect_tx,
+    mbarrier_arrive_drop_no_complete,
     mbarrier_arrive_expect_tx,
+    mbarrier_arrive_no_complete,
+    mbarrier_complete_tx,
     mbarrier_expect_tx,
     mbarrier_init,
     mbarrier_inval,
+    mbarrier_pending_count,
     mbarrier_test_wait,
     mbarrier_test_wait_parity,
     mbarrier_try_wait,
     mbarrier_try_wait_parity,
+)
+from numba_tma.ptx.mbarrier_remote import (
+    mbarrier_arrive_drop_expect_tx_remote,
+    mbarrier_arrive_drop_remote,
+    mbarrier_arrive_expect_tx_remote,
+    mbarrier_arrive_remote,
+    mbarrier_complete_tx_remote,
+    mbarrier_expect_tx_remote,
 )
 from numba_tma.ptx.memory import ld_shared_u32, st_shared_u32
 from numba_tma.ptx.register import ctaid_x, laneid, nctaid_x, nctaid_y, nctaid_z, ntid_x, tid_x
@@ -107,6 +134,17 @@ __all__ = [
     "cp_async_bulk_tensor_store",
     "cp_async_bulk_wait_group",
     "cp_async_bulk_wait_group_read",
+    "cp_async_ca",
+    "cp_async_ca_conditional",
+    "cp_async_ca_ignore_src",
+    "cp_async_cg",
+    "cp_async_cg_conditional",
+    "cp_async_cg_ignore_src",
+    "cp_async_commit_group",
+    "cp_async_mbarrier_arrive",
+    "cp_async_mbarrier_arrive_noinc",
+    "cp_async_wait_all",
+    "cp_async_wait_group",
     "createpolicy_evict_first",
     "createpolicy_evict_last",
     "createpolicy_evict_normal",
@@ -124,10 +162,22 @@ __all__ = [
     "ld_shared_u32",
     "mapa",
     "mbarrier_arrive",
+    "mbarrier_arrive_drop",
+    "mbarrier_arrive_drop_expect_tx",
+    "mbarrier_arrive_drop_expect_tx_remote",
+    "mbarrier_arrive_drop_no_complete",
+    "mbarrier_arrive_drop_remote",
     "mbarrier_arrive_expect_tx",
+    "mbarrier_arrive_expect_tx_remote",
+    "mbarrier_arrive_no_complete",
+    "mbarrier_arrive_remote",
+    "mbarrier_complete_tx",
+    "mbarrier_complete_tx_remote",
     "mbarrier_expect_tx",
+    "mbarrier_expect_tx_remote",
     "mbarrier_init",
     "mbarrier_inval",
+    "mbarrier_pending_count",
     "mbarrier_test_wait",
     "mbarrier_test_wait_parity",
     "mbarrier_try_wait",

@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from numba_tma import simulator
 from numba_tma.ptx._instruction import BarrierAddress, address, instruction, u32, u64
+
+#: What an arrival orders, and for whom. None is release.cta.
+Release: TypeAlias = Literal["release.cta", "release.cluster", "relaxed.cta", "relaxed.cluster"]
+#: What a wait that has passed orders, and for whom. None is acquire.cta.
+Acquire: TypeAlias = Literal["acquire.cta", "acquire.cluster", "relaxed.cta", "relaxed.cluster"]
+#: The scope of what orders nothing.
+Relaxed: TypeAlias = Literal["relaxed.cta", "relaxed.cluster"]
+
+#: Where the semantics are newer than an arrival or a wait of sm_80, and than one of sm_90.
+_SINCE_80 = {
+    "release.cta": ((8, 0), 80),
+    "release.cluster": ((8, 0), 90),
+    "acquire.cta": ((8, 0), 80),
+    "acquire.cluster": ((8, 0), 90),
+    "relaxed.cta": ((8, 6), 90),
+    "relaxed.cluster": ((8, 6), 90),
+    "count": ((7, 8), 90),
+}
+_SINCE_90 = {name: (isa, 90) for name, (isa, _) in _SINCE_80.items()}
 
 
 @instruction("mbarrier.init.shared::cta.b64 [{barrier}], {count};", isa=(7, 8), sm=80)
@@ -25,83 +46,223 @@ def mbarrier_inval(barrier: BarrierAddress) -> None:
     simulator.mbarrier_inval(address(barrier))
 
 
-@instruction("mbarrier.arrive.shared::cta.b64 {result}, [{barrier}];", isa=(7, 8), sm=80)
-def mbarrier_arrive(barrier: BarrierAddress) -> u64:
-    """Arrive once; return the state (token) of the phase that was arrived at.
-
-    Executed by each arriving thread. Release semantics at block scope: what the thread wrote
-    before is visible to threads that have waited for this phase.
-    """
-    return simulator.mbarrier_arrive(address(barrier))
+# ---------------------------------------------------------------------------- arrivals
 
 
 @instruction(
-    "mbarrier.arrive.expect_tx.shared::cta.b64 {result}, [{barrier}], {tx_bytes};",
+    "mbarrier.arrive<semantics:.{semantics}>.shared::cta.b64 {result}, [{barrier}]"
+    "<count:, {count}>;",
+    isa=(7, 8),
+    sm=80,
+    since=_SINCE_80,
+)
+def mbarrier_arrive(
+    barrier: BarrierAddress, count: u32 | None = None, semantics: Release | None = None
+) -> u64:
+    """Arrive once, or `count` times; return the state (token) of the phase that was arrived at.
+
+    Executed by each arriving thread. Release semantics at block scope: what the thread wrote
+    before is visible to threads that have waited for this phase. `semantics` says otherwise;
+    relaxed orders nothing.
+    """
+    return simulator.mbarrier_arrive(address(barrier), count, semantics)
+
+
+@instruction(
+    "mbarrier.arrive.noComplete.shared::cta.b64 {result}, [{barrier}], {count};",
+    isa=(7, 8),
+    sm=80,
+)
+def mbarrier_arrive_no_complete(barrier: BarrierAddress, count: u32) -> u64:
+    """Arrive `count` times in a phase that more arrivals will complete; return the state.
+
+    Executed by each arriving thread. Release semantics at block scope. If it is the arrival that
+    completes the phase, the behaviour is undefined.
+    """
+    return simulator.mbarrier_arrive_no_complete(address(barrier), count)
+
+
+@instruction(
+    "mbarrier.arrive.expect_tx<semantics:.{semantics}>.shared::cta.b64"
+    " {result}, [{barrier}], {tx_bytes};",
     isa=(8, 0),
     sm=90,
+    since=_SINCE_90,
 )
-def mbarrier_arrive_expect_tx(barrier: BarrierAddress, tx_bytes: u32) -> u64:
+def mbarrier_arrive_expect_tx(
+    barrier: BarrierAddress, tx_bytes: u32, semantics: Release | None = None
+) -> u64:
     """Expect `tx_bytes` more bytes in this phase, then arrive once; return the state.
 
     Executed by one thread, before the copies it speaks of or after. Release semantics at block
-    scope.
+    scope, or as `semantics` says.
     """
-    return simulator.mbarrier_arrive_expect_tx(address(barrier), tx_bytes)
+    return simulator.mbarrier_arrive_expect_tx(address(barrier), tx_bytes, semantics)
 
 
 @instruction(
-    "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [{barrier}], {tx_bytes};", isa=(8, 0), sm=90
+    "mbarrier.arrive_drop<semantics:.{semantics}>.shared::cta.b64 {result}, [{barrier}]"
+    "<count:, {count}>;",
+    isa=(7, 8),
+    sm=80,
+    since=_SINCE_80,
 )
-def mbarrier_expect_tx(barrier: BarrierAddress, tx_bytes: u32) -> None:
+def mbarrier_arrive_drop(
+    barrier: BarrierAddress, count: u32 | None = None, semantics: Release | None = None
+) -> u64:
+    """Arrive once, or `count` times, and take no part in later phases; return the state.
+
+    Each later phase expects so many arrivals fewer. Executed by a thread that leaves before the
+    others. Release semantics at block scope, or as `semantics` says.
+    """
+    return simulator.mbarrier_arrive_drop(address(barrier), count, semantics)
+
+
+@instruction(
+    "mbarrier.arrive_drop.noComplete.shared::cta.b64 {result}, [{barrier}], {count};",
+    isa=(7, 8),
+    sm=80,
+)
+def mbarrier_arrive_drop_no_complete(barrier: BarrierAddress, count: u32) -> u64:
+    """Arrive `count` times and leave, in a phase that more arrivals will complete.
+
+    Returns the state. Release semantics at block scope. If it is the arrival that completes the
+    phase, the behaviour is undefined.
+    """
+    return simulator.mbarrier_arrive_drop_no_complete(address(barrier), count)
+
+
+@instruction(
+    "mbarrier.arrive_drop.expect_tx<semantics:.{semantics}>.shared::cta.b64"
+    " {result}, [{barrier}], {tx_bytes};",
+    isa=(8, 0),
+    sm=90,
+    since=_SINCE_90,
+)
+def mbarrier_arrive_drop_expect_tx(
+    barrier: BarrierAddress, tx_bytes: u32, semantics: Release | None = None
+) -> u64:
+    """Expect `tx_bytes` more bytes in this phase, arrive once and leave; return the state.
+
+    Each later phase expects one arrival fewer. Executed by the thread that issues its last copies.
+    Release semantics at block scope, or as `semantics` says.
+    """
+    return simulator.mbarrier_arrive_drop_expect_tx(address(barrier), tx_bytes, semantics)
+
+
+# ------------------------------------------------------------------------------- bytes
+
+
+@instruction(
+    "mbarrier.expect_tx.{semantics}.shared::cta.b64 [{barrier}], {tx_bytes};", isa=(8, 0), sm=90
+)
+def mbarrier_expect_tx(
+    barrier: BarrierAddress, tx_bytes: u32, semantics: Relaxed = "relaxed.cta"
+) -> None:
     """Expect `tx_bytes` more bytes in this phase. This does not arrive. Orders nothing."""
     simulator.mbarrier_expect_tx(address(barrier), tx_bytes)
 
 
 @instruction(
-    "mbarrier.try_wait.shared::cta.b64 {predicate}, [{barrier}], {state};", isa=(7, 8), sm=90
+    "mbarrier.complete_tx.{semantics}.shared::cta.b64 [{barrier}], {tx_bytes};", isa=(8, 0), sm=90
 )
-def mbarrier_try_wait(barrier: BarrierAddress, state: u64) -> bool:
+def mbarrier_complete_tx(
+    barrier: BarrierAddress, tx_bytes: u32, semantics: Relaxed = "relaxed.cta"
+) -> None:
+    """Count `tx_bytes` as copied, although no copy brings them. This does not arrive.
+
+    Credits the bytes of a load that was expected and then skipped. Executed by the thread that
+    skips it. Orders nothing.
+    """
+    simulator.mbarrier_complete_tx(address(barrier), tx_bytes)
+
+
+# ------------------------------------------------------------------------------- waits
+
+
+@instruction(
+    "mbarrier.try_wait<semantics:.{semantics}>.shared::cta.b64 {predicate}, [{barrier}], {state}"
+    "<suspend_hint:, {suspend_hint}>;",
+    isa=(7, 8),
+    sm=90,
+    since=_SINCE_90,
+)
+def mbarrier_try_wait(
+    barrier: BarrierAddress,
+    state: u64,
+    suspend_hint: u32 | None = None,
+    semantics: Acquire | None = None,
+) -> bool:
     """Return whether the phase of `state` has completed, after waiting for it a limited time.
 
     Executed by any thread. Acquire semantics at block scope when it returns True: what was
-    copied into shared memory and what arriving threads wrote before is visible.
+    copied into shared memory and what arriving threads wrote before is visible. `semantics` says
+    otherwise; relaxed shows nothing. `suspend_hint` is a limit in nanoseconds, and a hint.
     """
-    return simulator.mbarrier_try_wait(address(barrier), state)
+    return simulator.mbarrier_try_wait(address(barrier), state, semantics)
 
 
 @instruction(
-    "mbarrier.try_wait.parity.shared::cta.b64 {predicate}, [{barrier}], {parity};",
+    "mbarrier.try_wait.parity<semantics:.{semantics}>.shared::cta.b64"
+    " {predicate}, [{barrier}], {parity}<suspend_hint:, {suspend_hint}>;",
     isa=(7, 8),
     sm=90,
+    since=_SINCE_90,
 )
-def mbarrier_try_wait_parity(barrier: BarrierAddress, parity: u32) -> bool:
+def mbarrier_try_wait_parity(
+    barrier: BarrierAddress,
+    parity: u32,
+    suspend_hint: u32 | None = None,
+    semantics: Acquire | None = None,
+) -> bool:
     """Return whether the phase of `parity` has completed, after waiting a limited time.
 
     On a fresh barrier parity 1 counts as completed and parity 0 does not. Executed by any thread;
-    acquire semantics at block scope when it returns True.
+    acquire semantics at block scope when it returns True, or as `semantics` says. `suspend_hint`
+    is a limit in nanoseconds, and a hint.
     """
-    return simulator.mbarrier_try_wait_parity(address(barrier), parity)
+    return simulator.mbarrier_try_wait_parity(address(barrier), parity, semantics)
 
 
 @instruction(
-    "mbarrier.test_wait.shared::cta.b64 {predicate}, [{barrier}], {state};", isa=(7, 8), sm=80
-)
-def mbarrier_test_wait(barrier: BarrierAddress, state: u64) -> bool:
-    """Return whether the phase of `state` has completed, without waiting.
-
-    Executed by any thread; acquire semantics at block scope when it returns True.
-    """
-    return simulator.mbarrier_test_wait(address(barrier), state)
-
-
-@instruction(
-    "mbarrier.test_wait.parity.shared::cta.b64 {predicate}, [{barrier}], {parity};",
+    "mbarrier.test_wait<semantics:.{semantics}>.shared::cta.b64 {predicate}, [{barrier}], {state};",
     isa=(7, 8),
     sm=80,
+    since=_SINCE_80,
 )
-def mbarrier_test_wait_parity(barrier: BarrierAddress, parity: u32) -> bool:
+def mbarrier_test_wait(
+    barrier: BarrierAddress, state: u64, semantics: Acquire | None = None
+) -> bool:
+    """Return whether the phase of `state` has completed, without waiting.
+
+    Executed by any thread; acquire semantics at block scope when it returns True, or as
+    `semantics` says.
+    """
+    return simulator.mbarrier_test_wait(address(barrier), state, semantics)
+
+
+@instruction(
+    "mbarrier.test_wait.parity<semantics:.{semantics}>.shared::cta.b64"
+    " {predicate}, [{barrier}], {parity};",
+    isa=(7, 8),
+    sm=80,
+    since=_SINCE_80,
+)
+def mbarrier_test_wait_parity(
+    barrier: BarrierAddress, parity: u32, semantics: Acquire | None = None
+) -> bool:
     """Return whether the phase of `parity` has completed, without waiting.
 
-    Executed by any thread; acquire semantics at block scope when it returns True.
+    Executed by any thread; acquire semantics at block scope when it returns True, or as
+    `semantics` says.
     """
-    return simulator.mbarrier_test_wait_parity(address(barrier), parity)
+    return simulator.mbarrier_test_wait_parity(address(barrier), parity, semantics)
+
+
+@instruction("mbarrier.pending_count.b64 {result}, {state};", isa=(7, 0), sm=80, pure=True)
+def mbarrier_pending_count(state: u64) -> u32:
+    """Return how many arrivals the phase still lacked before the arrival that returned `state`.
+
+    Executed by any thread. Says nothing of the bytes. Orders nothing.
+    """
+    return simulator.mbarrier_pending_count(state)

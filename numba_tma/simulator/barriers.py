@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .clocks import Clocks, join
+from .clocks import Clock, Clocks, join
 from .errors import BarrierMisuse, WrongByteCount
 from .mbarrier import Mbarrier
 from .trace import role
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from .copies import Load
     from .thread import SimulatedThread
 
-#: Bits of a token that hold the barrier's address; the phase stands above them.
+#: Bits of a token that hold the barrier's address, and the pending arrivals above them; the phase
+#: stands above both.
 ADDRESS_BITS = 18
+PENDING_BITS = 20
 
 
 class Barrier:
@@ -54,9 +56,9 @@ class Barrier:
                 f"{'syncthreads' if thread.cta is self.cta else 'cluster_sync()'} between"
             )
 
-    def publish(self, thread: SimulatedThread) -> None:
-        """Put what `thread` knows into what the current phase will tell its waiters."""
-        self._arriving = join(self._arriving, self.clocks.publish(thread.row))
+    def publish(self, clock: Clock) -> None:
+        """Put what `clock` knows into what the current phase will tell its waiters."""
+        self._arriving = join(self._arriving, clock)
 
     def issue(self, load: Load) -> None:
         """Count a load that completes on the current phase."""
@@ -67,7 +69,7 @@ class Barrier:
     def land(self, load: Load) -> bool:
         """Complete the bytes of `load`; return whether that completed the phase."""
         self.under_way.remove(load)
-        self._arriving = join(self._arriving, load.clock)
+        self.publish(load.clock)
         before = self.model.phase
         self.model.complete_tx(load.tx_bytes)
         return self.settle(before)
@@ -96,23 +98,32 @@ class Barrier:
         self.armed = self.issued = 0
         return True
 
-    def token(self, phase: int) -> int:
-        """Return the opaque state that an arrive in `phase` gives."""
-        return phase << ADDRESS_BITS | self.address
+    def token(self) -> int:
+        """Return the opaque state that an arrive gives now."""
+        model = self.model
+        return (model.phase << PENDING_BITS | model.pending) << ADDRESS_BITS | self.address
 
     def phase_of(self, token: int) -> int:
         """Return the phase of a token of this barrier."""
         if token & ((1 << ADDRESS_BITS) - 1) != self.address:
             raise BarrierMisuse(f"{self.name}: the token {token} was not returned by this barrier")
-        return token >> ADDRESS_BITS
+        return token >> ADDRESS_BITS + PENDING_BITS
 
-    def observe(self, thread: SimulatedThread) -> bool:
-        """Let `thread` know what the completed phases tell; return whether that is new to it."""
+    def observe(self, thread: SimulatedThread, *, relaxed: bool) -> bool:
+        """Let `thread` know what the completed phases tell; return whether that is new to it.
+
+        After a relaxed wait it takes a fence to know it.
+        """
         phase = self.model.phase
         new = int(self.clocks.table[thread.row, self.column]) < phase
         if new:
-            self.clocks.learn(thread.row, self._released)
             self.unobserved = [load for load in self.unobserved if load.phase >= phase]
+            if relaxed:
+                thread.seen = (
+                    self._released if thread.seen is None else join(thread.seen, self._released)
+                )
+            else:
+                self.clocks.learn(thread.row, self._released)
         return new
 
     def status(self) -> str:

@@ -316,6 +316,8 @@ class Cta:
                     "threads of the cluster execute cluster_sync() after the last such access, or "
                     "wait for what the access completes"
                 )
+        for thread in self.threads:
+            self._check_copies(thread)
         for barrier in [*self.barriers.values(), *self.retired_barriers]:
             if barrier.unobserved:
                 load = barrier.unobserved[0]
@@ -326,3 +328,16 @@ class Cta:
                     "copy engine may write into the shared memory of the next block. Wait for "
                     "every load before the end, or do not issue it"
                 )
+
+    def _check_copies(self, thread: SimulatedThread) -> None:
+        copies = thread.async_copies
+        if not copies.issued:
+            return
+        clocks = self.tracked_clocks()
+        known = int(clocks.table[:, clocks.copies + thread.row].max())
+        if known < copies.issued:
+            raise UnfinishedCopy(
+                f"block {self.index} ended, and nobody has waited for {copies.issued - known} "
+                f"cp.async of {thread.description} (the last one issued at {copies.site}): call "
+                "cp_async_wait_all() before the end, or wait for the mbarrier that they arrive on"
+            )

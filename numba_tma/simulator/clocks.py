@@ -5,7 +5,11 @@ A clock has one component per thread and kind, and one per mbarrier:
 - epoch of thread t: t's own time; it moves on whenever t publishes something;
 - fence of thread t: the newest epoch of t whose generic writes the copy engine can see;
 - store of thread t: how many of t's stores are known to have read their source;
-- mbarrier b: how many phases of b are known to have completed.
+- mbarrier b: how many phases of b are known to have completed;
+- copy of thread t: how many of t's cp.async copies are known to be complete;
+- fenced copy of thread t: how many of these the copy engine can see.
+
+The last two kinds exist once a kernel has used cp.async.
 
 An event is ordered before what thread u does now exactly if u's clock has reached it. Knowledge
 moves only where the hardware orders memory: barriers, syncs, arrive -> wait.
@@ -35,13 +39,31 @@ class Clocks:
         self.table = np.zeros((threads, 3 * threads + 16), np.int32)
         np.fill_diagonal(self.table, 1)
         self._columns = 3 * threads
+        self._copies: int | None = None
 
     def new_column(self) -> int:
         """Return the column of a new mbarrier."""
-        if self._columns == self.table.shape[1]:
-            self.table = np.pad(self.table, ((0, 0), (0, self._columns)))
-        self._columns += 1
-        return self._columns - 1
+        return self._new_columns(1)
+
+    def _new_columns(self, count: int) -> int:
+        first = self._columns
+        self._columns += count
+        missing = self._columns - self.table.shape[1]
+        if missing > 0:
+            self.table = np.pad(self.table, ((0, 0), (0, max(missing, first))))
+        return first
+
+    @property
+    def copies(self) -> int:
+        """Return the column of the first thread's cp.async copies; the others' follow."""
+        if self._copies is None:
+            self._copies = self._new_columns(2 * self.threads)
+        return self._copies
+
+    @property
+    def fenced_copies(self) -> int:
+        """Return the column of the first thread's fenced copies; the others' follow."""
+        return self.copies + self.threads
 
     def epoch(self, row: int) -> int:
         """Return the own time of thread `row`."""
@@ -81,6 +103,10 @@ class Clocks:
         return np.zeros(self.table.shape[1], np.int32)
 
     def fence(self, row: int) -> None:
-        """Let the copy engine see what thread `row` has written so far."""
-        self.table[row, self.threads + row] = self.table[row, row]
-        self.table[row, row] += 1
+        """Let the copy engine see what thread `row` has written, and copies that it knows of."""
+        known = self.table[row]
+        known[self.threads + row] = known[row]
+        known[row] += 1
+        if self._copies is not None:
+            seen, fenced = (known[c : c + self.threads] for c in (self.copies, self.fenced_copies))
+            np.maximum(fenced, seen, out=fenced)

@@ -215,7 +215,11 @@ def _check_fenced(thread: SimulatedThread, barrier: Barrier) -> None:
 
 
 def _global_bytes(what: str, name: str, array: Any) -> Bytes:
-    """Return `array` as plain bytes; it must be a contiguous view that starts at 16 bytes."""
+    return global_view(what, name, array, _BULK_ALIGNMENT)
+
+
+def global_view(what: str, name: str, array: Any, alignment: int) -> Bytes:
+    """Return `array` as plain bytes; it must be a contiguous view that starts at `alignment`."""
     if hasattr(array, "_item"):  # numba's simulated device array, as kernels see it
         array = array._item
     if hasattr(array, "_ary"):
@@ -227,10 +231,10 @@ def _global_bytes(what: str, name: str, array: Any) -> Bytes:
     while isinstance(root.base, np.ndarray):
         root = root.base
     offset = _pointer(flat) - _pointer(root)
-    if offset % _BULK_ALIGNMENT:
+    if offset % alignment:
         raise BadOperand(
             f"{what}: {name} starts {offset} bytes into its allocation; global addresses must be "
-            f"multiples of {_BULK_ALIGNMENT}"
+            f"multiples of {alignment}"
         )
     return flat
 

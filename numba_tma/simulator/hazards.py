@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from .async_copies import AsyncRecords
 from .clocks import Clock, Clocks
 from .errors import (
     EarlyOverwrite,
@@ -54,6 +55,8 @@ class Hazards:
         # By granule: the mbarrier that the last load completes on, and in which of its phases.
         self._fill_column = np.zeros(granules, np.int32)
         self._fill_phase = np.zeros(granules, np.int32)
+        #: The words that cp.async fills, once a thread uses it.
+        self._copied: AsyncRecords | None = None
 
     def read(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
         """Check and record a generic read."""
@@ -69,6 +72,8 @@ class Hazards:
         if early:
             raise self._early(EarlyRead, "read", row, address, nbytes)
         self._check_async_fills(EarlyRead, "read", row, address, nbytes)
+        if self._copied is not None:
+            self._copied.check_read(row, address, nbytes)
         if not self._memory.written[address : address + nbytes].all():
             raise UninitializedRead(
                 f"{self._memory.describe(address, nbytes)}: read before anybody has written all "
@@ -82,6 +87,8 @@ class Hazards:
         if self._unfilled(row, first, last).any():
             raise self._early(EarlyOverwrite, "overwritten", row, address, nbytes)
         self._check_async_fills(EarlyOverwrite, "overwritten", row, address, nbytes)
+        if self._copied is not None:
+            self._copied.check_write(row, address, nbytes)
         self._check_stores(row, first, last, "a write to")
         self._writes[first:last, row] = clocks.epoch(row)
         self._memory.written[address : address + nbytes] = True
@@ -93,6 +100,9 @@ class Hazards:
         if self._unfilled(row, first, last).any():
             raise self._early(EarlyOverwrite, "overwritten by another load", row, address, nbytes)
         self._check_async_fills(EarlyOverwrite, "overwritten by a load", row, address, nbytes)
+        if self._copied is not None:
+            self._copied.check_write(row, address, nbytes, "overwritten by a load")
+            self._copied.check_fence(row, address, nbytes, "a load overwrites")
         late = self._unordered(self._reads, clocks.epochs(row), first, last)
         if late is not None:
             reader, where = late
@@ -127,6 +137,9 @@ class Hazards:
         if self._unfilled(row, first, last).any():
             raise self._early(EarlyRead, "stored", row, address, nbytes)
         self._check_async_fills(EarlyRead, "stored", row, address, nbytes)
+        if self._copied is not None:
+            self._copied.check_read(row, address, nbytes, "stored")
+            self._copied.check_fence(row, address, nbytes, "a store reads")
         late = self._unordered(self._writes, clocks.epochs(row), first, last)
         if late is not None:
             writer, where = late
@@ -162,6 +175,31 @@ class Hazards:
         fill = barrier, barrier.model.phase + 1
         self._check_async_fills(EarlyOverwrite, done, row, address, nbytes, but=fill)
         self._async_fills |= dict.fromkeys(self._words(address, nbytes), fill)
+
+    def copy(self, thread: SimulatedThread, address: int, nbytes: int, number: int) -> None:
+        """Check a cp.async that `thread` issues, and record that it fills these bytes.
+
+        Reads and writes of other threads are looked at where the copy covers a whole granule: of
+        a smaller part it is not known whether they touched it.
+        """
+        row, clocks = thread.row, self._clocks
+        if self._copied is None:
+            self._copied = AsyncRecords(self._memory, clocks, self._thread_of)
+        first, last = self._granules(address, nbytes)
+        if self._unfilled(row, first, last).any():
+            raise self._early(EarlyOverwrite, "overwritten by a cp.async", row, address, nbytes)
+        self._copied.check_write(row, address, nbytes, "overwritten by another cp.async")
+        self._check_stores(row, first, last, "a cp.async into")
+        for records, done in ((self._reads, "read"), (self._writes, "written")):
+            late = self._unordered(records, clocks.epochs(row), first, last)
+            if late is not None and nbytes == GRANULE:
+                other, where = late
+                raise EarlyOverwrite(
+                    f"{where}: a cp.async is issued over them after {other.description} has "
+                    f"{done} them, and nothing orders that before this copy. Let the threads "
+                    "synchronise in between"
+                )
+        self._copied.record(row, number, address, nbytes)
 
     def fence(self, thread: SimulatedThread) -> None:
         """Let the copy engine see what `thread` has written so far."""

@@ -30,8 +30,8 @@ class Mbarrier:
     def arrive(self, count: int = 1) -> int:
         """Take `count` off the pending arrivals; return the token of the phase they belong to."""
         token = self.phase
-        if count < 1:
-            raise BarrierMisuse(f"arrive with count {count}; it must be at least 1")
+        if not 1 <= count <= LIMIT:
+            raise BarrierMisuse(f"arrive with count {count}; it must be 1 to {LIMIT}")
         if count > self.pending:
             raise BarrierMisuse(
                 f"arrive with count {count} in phase {self.phase}, where {self.pending} of "
@@ -42,6 +42,30 @@ class Mbarrier:
         self._complete_if_done()
         return token
 
+    def arrive_no_complete(self, count: int) -> None:
+        """Arrive where more arrivals are to come."""
+        if count == self.pending and self.tx == 0:
+            raise BarrierMisuse(
+                f"arrive with noComplete and count {count} in phase {self.phase}, which that "
+                "completes: on a GPU the behaviour is undefined. Use the form without noComplete"
+            )
+        self.arrive(count)
+
+    def drop(self, count: int) -> None:
+        """Let the phases to come expect `count` arrivals fewer; the caller then arrives."""
+        if not 1 <= count <= self.count:
+            raise BarrierMisuse(
+                f"arrive_drop with count {count}; it must be 1 to {self.count}, the arrivals that "
+                "the barrier still expects per phase"
+            )
+        self.count -= count
+
+    def hold(self) -> None:
+        """Expect one arrival more in this phase."""
+        if self.pending == LIMIT:
+            raise BarrierMisuse(f"more than {LIMIT} arrivals would be pending")
+        self.pending += 1
+
     def expect_tx(self, nbytes: int) -> None:
         """Add `nbytes` to the bytes that this phase waits for; this does not arrive."""
         if nbytes < 0:
@@ -50,6 +74,8 @@ class Mbarrier:
 
     def complete_tx(self, nbytes: int) -> None:
         """Take `nbytes` that have come off the bytes that this phase waits for."""
+        if nbytes < 0:
+            raise BarrierMisuse(f"complete_tx of {nbytes} bytes; it must not be negative")
         self._add_tx(-nbytes)
 
     def has_completed(self, token: int) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import trace
-from .barriers import Barrier, MbarrierWait
+from .barriers import ADDRESS_BITS, PENDING_BITS, Barrier, MbarrierWait
 from .block import Cta
+from .cluster import resolve
 from .errors import BarrierMisuse
 from .thread import SimulatedThread, current
 
@@ -50,52 +51,126 @@ def mbarrier_inval(addr: int) -> None:
     cta.scheduler.point()
 
 
-def mbarrier_arrive(addr: int, count: int = 1) -> int:
+def mbarrier_arrive(addr: int, count: int | None = None, semantics: str | None = None) -> int:
     """Arrive; return the token of the phase. Orders what this thread did before its waiters."""
-    return _arrive(addr, count, None)
+    return _arrive(current().cta, addr, count, semantics)
 
 
-def mbarrier_arrive_expect_tx(addr: int, nbytes: int) -> int:
+def mbarrier_arrive_no_complete(addr: int, count: int) -> int:
+    """Arrive in a phase that this does not complete; return its token."""
+    return _arrive(current().cta, addr, count, no_complete=True)
+
+
+def mbarrier_arrive_expect_tx(addr: int, nbytes: int, semantics: str | None = None) -> int:
     """Arm the current phase with `nbytes` more, then arrive once; return the token."""
-    return _arrive(addr, 1, int(nbytes))
+    return _arrive(current().cta, addr, 1, semantics, nbytes=int(nbytes))
+
+
+def mbarrier_arrive_drop(addr: int, count: int | None = None, semantics: str | None = None) -> int:
+    """Arrive and take no part in later phases; return the token."""
+    return _arrive(current().cta, addr, count, semantics, drop=True)
+
+
+def mbarrier_arrive_drop_no_complete(addr: int, count: int) -> int:
+    """Arrive, take no part in later phases, and do not complete this one; return the token."""
+    return _arrive(current().cta, addr, count, drop=True, no_complete=True)
+
+
+def mbarrier_arrive_drop_expect_tx(addr: int, nbytes: int, semantics: str | None = None) -> int:
+    """Arm the current phase with `nbytes` more, arrive once and leave; return the token."""
+    return _arrive(current().cta, addr, 1, semantics, nbytes=int(nbytes), drop=True)
+
+
+def mbarrier_arrive_remote(
+    addr: int, count: int | None = None, semantics: str | None = None
+) -> None:
+    """Arrive at a barrier of a block of the cluster."""
+    _arrive(*resolve(addr), count, semantics)
+
+
+def mbarrier_arrive_expect_tx_remote(addr: int, nbytes: int, semantics: str | None = None) -> None:
+    """Arm the current phase of a barrier of the cluster with `nbytes` more, and arrive once."""
+    _arrive(*resolve(addr), 1, semantics, nbytes=int(nbytes))
+
+
+def mbarrier_arrive_drop_remote(
+    addr: int, count: int | None = None, semantics: str | None = None
+) -> None:
+    """Arrive at a barrier of the cluster, and take no part in its later phases."""
+    _arrive(*resolve(addr), count, semantics, drop=True)
+
+
+def mbarrier_arrive_drop_expect_tx_remote(
+    addr: int, nbytes: int, semantics: str | None = None
+) -> None:
+    """Arm a barrier of the cluster with `nbytes` more, arrive once and leave."""
+    _arrive(*resolve(addr), 1, semantics, nbytes=int(nbytes), drop=True)
 
 
 def mbarrier_expect_tx(addr: int, nbytes: int) -> None:
     """Arm the current phase with `nbytes` more, without arriving."""
+    _count_bytes(current().cta, addr, nbytes, _expect)
+
+
+def mbarrier_expect_tx_remote(addr: int, nbytes: int) -> None:
+    """Arm the current phase of a barrier of the cluster with `nbytes` more."""
+    _count_bytes(*resolve(addr), nbytes, _expect)
+
+
+def mbarrier_complete_tx(addr: int, nbytes: int) -> None:
+    """Complete `nbytes` of the current phase without a copy."""
+    _count_bytes(current().cta, addr, nbytes, _complete)
+
+
+def mbarrier_complete_tx_remote(addr: int, nbytes: int) -> None:
+    """Complete `nbytes` of the current phase of a barrier of the cluster without a copy."""
+    _count_bytes(*resolve(addr), nbytes, _complete)
+
+
+def mbarrier_try_wait(addr: int, token: int, semantics: str | None = None) -> bool:
+    """Wait for the phase of `token` for a while; return whether it has completed."""
+    return _wait_token(addr, token, semantics, poll=False)
+
+
+def mbarrier_test_wait(addr: int, token: int, semantics: str | None = None) -> bool:
+    """Return whether the phase of `token` has completed."""
+    return _wait_token(addr, token, semantics, poll=True)
+
+
+def mbarrier_try_wait_parity(addr: int, parity: int, semantics: str | None = None) -> bool:
+    """Wait for the phase of this parity for a while; return whether it has completed."""
+    return _wait_parity(addr, parity, semantics, poll=False)
+
+
+def mbarrier_test_wait_parity(addr: int, parity: int, semantics: str | None = None) -> bool:
+    """Return whether the phase of this parity has completed."""
+    return _wait_parity(addr, parity, semantics, poll=True)
+
+
+def mbarrier_pending_count(token: int) -> int:
+    """Return the pending arrivals that a token holds."""
+    return int(token) >> ADDRESS_BITS & (1 << PENDING_BITS) - 1
+
+
+def fence_acq_rel() -> None:
+    """Order what relaxed waits before have seen, and what relaxed arrivals after will tell."""
     thread = current()
-    barrier = thread.cta.barrier_at(thread, int(addr))
-    _change(thread, barrier, lambda: _expect(barrier, int(nbytes)))
+    clocks = thread.cta.tracked_clocks()
+    if thread.seen is not None:
+        clocks.learn(thread.row, thread.seen)
+        thread.seen = None
+    thread.fenced = clocks.publish(thread.row)
     thread.cta.scheduler.point()
 
 
-def mbarrier_try_wait(addr: int, token: int) -> bool:
-    """Wait for the phase of `token` for a while; return whether it has completed."""
-    return _wait_token(addr, token, poll=False)
-
-
-def mbarrier_test_wait(addr: int, token: int) -> bool:
-    """Return whether the phase of `token` has completed."""
-    return _wait_token(addr, token, poll=True)
-
-
-def mbarrier_try_wait_parity(addr: int, parity: int) -> bool:
-    """Wait for the phase of this parity for a while; return whether it has completed."""
-    return _wait_parity(addr, parity, poll=False)
-
-
-def mbarrier_test_wait_parity(addr: int, parity: int) -> bool:
-    """Return whether the phase of this parity has completed."""
-    return _wait_parity(addr, parity, poll=True)
-
-
-def _change(thread: SimulatedThread, barrier: Barrier, change: Callable[[], None]) -> None:
-    """Apply `change` to the barrier's model; name the barrier in its errors."""
+def change(thread: SimulatedThread, cta: Cta, barrier: Barrier, step: Callable[[], object]) -> None:
+    """Apply `step` to the model of a barrier in `cta`; name the barrier in its errors."""
     before = barrier.model.phase
     try:
-        change()
+        step()
     except BarrierMisuse as error:
         raise BarrierMisuse(f"{barrier.name}: {error}") from None
-    thread.cta.barrier_changed(thread, barrier, barrier.settle(before))
+    cta.barrier_changed(thread, barrier, barrier.settle(before))
 
 
 def _expect(barrier: Barrier, nbytes: int) -> None:
@@ -103,35 +178,73 @@ def _expect(barrier: Barrier, nbytes: int) -> None:
     barrier.model.expect_tx(nbytes)
 
 
-def _arrive(addr: int, count: int, nbytes: int | None) -> int:
-    thread = current()
-    cta = thread.cta
-    barrier = cta.barrier_at(thread, int(addr))
-    token = barrier.token(barrier.model.phase)
-    barrier.publish(thread)
+def _complete(barrier: Barrier, nbytes: int) -> None:
+    barrier.issued += nbytes
+    barrier.model.complete_tx(nbytes)
 
-    def change() -> None:
+
+def _count_bytes(cta: Cta, addr: int, nbytes: int, count: Callable[[Barrier, int], None]) -> None:
+    thread = current()
+    barrier = cta.barrier_at(thread, int(addr))
+    change(thread, cta, barrier, lambda: count(barrier, int(nbytes)))
+    thread.cta.scheduler.point()
+
+
+def _arrive(
+    cta: Cta,
+    addr: int,
+    count: int | None,
+    semantics: str | None = None,
+    *,
+    nbytes: int | None = None,
+    drop: bool = False,
+    no_complete: bool = False,
+) -> int:
+    thread = current()
+    barrier = cta.barrier_at(thread, int(addr))
+    arrivals = 1 if count is None else int(count)
+    token = barrier.token()
+    if not _is_relaxed(semantics):
+        barrier.publish(barrier.clocks.publish(thread.row))
+    elif thread.fenced is not None:
+        barrier.publish(thread.fenced)
+
+    def step() -> None:
         if nbytes is not None:
             _expect(barrier, nbytes)
-        barrier.model.arrive(int(count))
+        if drop:
+            barrier.model.drop(arrivals)
+        if no_complete:
+            barrier.model.arrive_no_complete(arrivals)
+        else:
+            barrier.model.arrive(arrivals)
 
     kind = "release" if trace.role(barrier.name) == "empty" else "arrive"
-    cta.emit(thread, kind, barrier.name, nbytes or 0)
-    _change(thread, barrier, change)
-    cta.scheduler.point()
+    thread.cta.emit(thread, kind, barrier.name, nbytes or 0)
+    change(thread, cta, barrier, step)
+    thread.cta.scheduler.point()
     return token
 
 
-def _wait_token(addr: int, token: int, *, poll: bool) -> bool:
+def _is_relaxed(semantics: str | None) -> bool:
+    return semantics is not None and semantics.startswith("relaxed")
+
+
+def _wait_token(addr: int, token: int, semantics: str | None, *, poll: bool) -> bool:
     thread = current()
     barrier = thread.cta.barrier_at(thread, int(addr))
     phase = barrier.phase_of(int(token))
     return _wait(
-        thread, barrier, lambda: barrier.model.has_completed(phase), f"phase {phase}", poll
+        thread,
+        barrier,
+        lambda: barrier.model.has_completed(phase),
+        f"phase {phase}",
+        poll,
+        _is_relaxed(semantics),
     )
 
 
-def _wait_parity(addr: int, parity: int, *, poll: bool) -> bool:
+def _wait_parity(addr: int, parity: int, semantics: str | None, *, poll: bool) -> bool:
     thread = current()
     barrier = thread.cta.barrier_at(thread, int(addr))
     wanted = int(parity)
@@ -141,11 +254,17 @@ def _wait_parity(addr: int, parity: int, *, poll: bool) -> bool:
         lambda: barrier.model.has_completed_parity(wanted),
         f"a phase of parity {wanted}",
         poll,
+        _is_relaxed(semantics),
     )
 
 
 def _wait(
-    thread: SimulatedThread, barrier: Barrier, done: Callable[[], bool], wanted: str, poll: bool
+    thread: SimulatedThread,
+    barrier: Barrier,
+    done: Callable[[], bool],
+    wanted: str,
+    poll: bool,
+    relaxed: bool,
 ) -> bool:
     cta: Cta = thread.cta
     scheduler = cta.scheduler
@@ -162,7 +281,7 @@ def _wait(
         failed[barrier.address] = since
         return False
     failed.pop(barrier.address, None)
-    if barrier.observe(thread):
+    if barrier.observe(thread, relaxed=relaxed):
         scheduler.event()
         cta.emit(thread, "wait", barrier.name)
     return True

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from numba.cuda.simulator.kernel import BlockThread
 
+from .async_copies import AsyncCopies
+from .clocks import Clock
 from .copies import BulkGroups
 
 if TYPE_CHECKING:
@@ -59,6 +61,10 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         #: What it knew at its last release fence, which an arrival that is relaxed passes on.
         self.released: Clock | None = None
         self.groups = BulkGroups()
+        self.async_copies = AsyncCopies()
+        #: What relaxed waits have seen and no fence has acquired; what the last fence released.
+        self.seen: Clock | None = None
+        self.fenced: Clock | None = None
         self.allocation_calls: Counter[Hashable] = Counter()
         #: By mbarrier address: the phase in which the thread first asked in vain.
         self.failed_polls: dict[int, int] = {}

@@ -7,6 +7,7 @@ import pytest
 from numba import cuda
 
 from numba_tma import simulator as sim
+from numba_tma.simulator.cluster import mapa
 from numba_tma.simulator.mbarrier import LIMIT, Mbarrier
 
 
@@ -65,7 +66,7 @@ def test_limits_of_the_counts():
     barrier = Mbarrier(LIMIT)
     barrier.arrive(LIMIT)
     assert barrier.phase == 1
-    with pytest.raises(sim.BarrierMisuse, match="at least 1"):
+    with pytest.raises(sim.BarrierMisuse, match="count 0; it must be 1 to"):
         barrier.arrive(0)
     barrier.expect_tx(LIMIT)
     with pytest.raises(sim.BarrierMisuse, match="tx-count would become 1048576"):
@@ -100,6 +101,41 @@ def test_a_parity_is_0_or_1():
         Mbarrier(1).has_completed_parity(2)
 
 
+def test_who_drops_is_not_expected_again():
+    barrier = Mbarrier(3)
+    barrier.drop(2)
+    assert (barrier.count, barrier.pending) == (1, 3)
+    barrier.arrive(2)
+    barrier.arrive()
+    assert (barrier.phase, barrier.pending) == (1, 1)
+    with pytest.raises(sim.BarrierMisuse, match="arrive_drop with count 2; it must be 1 to 1"):
+        barrier.drop(2)
+
+
+def test_no_complete_may_not_complete():
+    barrier = Mbarrier(2)
+    barrier.arrive_no_complete(1)
+    with pytest.raises(sim.BarrierMisuse, match="count 1 in phase 0, which that completes"):
+        barrier.arrive_no_complete(1)
+    barrier.expect_tx(8)  # which keeps the phase open
+    barrier.arrive_no_complete(1)
+    assert barrier.phase == 0
+    barrier.complete_tx(8)
+    assert barrier.phase == 1
+
+
+def test_a_held_phase_waits_for_one_arrival_more():
+    barrier = Mbarrier(LIMIT)
+    with pytest.raises(sim.BarrierMisuse, match="more than 1048575 arrivals"):
+        barrier.hold()
+    barrier.arrive(LIMIT - 1)
+    barrier.hold()
+    barrier.arrive()
+    assert barrier.phase == 0
+    barrier.arrive()
+    assert (barrier.phase, barrier.pending) == (1, LIMIT)
+
+
 # The instructions, in kernels of one thread each unless it takes two.
 
 
@@ -122,6 +158,130 @@ def test_init_arrive_wait_inval_and_again():
         assert sim.mbarrier_try_wait_parity(barrier, 0)
 
     one_thread(body)
+
+
+def test_a_state_tells_the_pending_arrivals():
+    def body(barrier):
+        sim.mbarrier_init(barrier, LIMIT)
+        states = [sim.mbarrier_arrive(barrier), sim.mbarrier_arrive(barrier, 5)]
+        states.append(sim.mbarrier_arrive_no_complete(barrier, 3))
+        states.append(sim.mbarrier_arrive_drop(barrier, LIMIT - 11))
+        states.append(sim.mbarrier_arrive_drop_no_complete(barrier, 1))
+        states.append(sim.mbarrier_arrive_drop_expect_tx(barrier, 16))
+        assert not sim.mbarrier_test_wait(barrier, states[-1])
+        sim.mbarrier_complete_tx(barrier, 16)
+        assert all(sim.mbarrier_test_wait(barrier, state) for state in states)
+        states.append(sim.mbarrier_arrive(barrier))
+        pending = [sim.mbarrier_pending_count(state) for state in states]
+        assert pending == [LIMIT, LIMIT - 1, LIMIT - 6, LIMIT - 9, 2, 1, 9]
+
+    one_thread(body)
+
+
+def test_remote_forms_reach_the_own_block():
+    def body(barrier):
+        sim.mbarrier_init(barrier, 8)
+        for remote in (barrier, mapa(barrier, 0)):
+            sim.mbarrier_arrive_remote(remote)
+            sim.mbarrier_arrive_drop_remote(remote)
+            sim.mbarrier_arrive_expect_tx_remote(remote, 100)
+            sim.mbarrier_arrive_drop_expect_tx_remote(remote, 10)
+            sim.mbarrier_expect_tx_remote(remote, 1)
+        assert not sim.mbarrier_test_wait_parity(barrier, 0)
+        sim.mbarrier_complete_tx_remote(barrier, 222)
+        assert sim.mbarrier_test_wait_parity(barrier, 0)
+        assert sim.mbarrier_pending_count(sim.mbarrier_arrive(barrier)) == 4
+
+    one_thread(body)
+
+
+@pytest.mark.parametrize("arrival", ["release.cluster", "relaxed.cluster"])
+@pytest.mark.parametrize("wait", ["acquire.cluster", "relaxed.cluster"])
+@pytest.mark.parametrize("fences", [(), (0,), (1,), (0, 1)])
+def test_memory_is_ordered_by_semantics_or_fences(arrival, wait, fences):
+    """Thread 0 reads what was loaded and tells thread 1, which loads over it."""
+
+    @cuda.jit
+    def kernel(source):
+        tile = sim.allocate_shared("tile", 16, 16)
+        full, read = (sim.allocate_shared(name, 8, 8) for name in ("full", "read"))
+        thread = sim.lane_id()
+        if thread == 0:
+            sim.mbarrier_init(full, 1)
+            sim.mbarrier_init(read, 1)
+            sim.fence_mbarrier_init()
+        cuda.syncthreads()
+        if thread == 1:
+            sim.mbarrier_arrive_expect_tx(full, 16)
+            sim.cp_async_bulk_load(tile, source, full)
+        while not sim.mbarrier_try_wait_parity(full, 0):
+            pass
+        if thread == 0:
+            sim.shared_read(tile, np.dtype(np.int32))
+            if 0 in fences:
+                sim.fence_acq_rel()
+            sim.mbarrier_arrive(read, None, arrival)
+        else:
+            while not sim.mbarrier_try_wait_parity(read, 0, wait):
+                pass
+            if 1 in fences:
+                sim.fence_acq_rel()
+            sim.mbarrier_arrive_expect_tx(full, 16)
+            sim.cp_async_bulk_load(tile, source, full)
+            while not sim.mbarrier_try_wait_parity(full, 1):
+                pass
+
+    ordered = (arrival.startswith("release") or 0 in fences) and (
+        wait.startswith("acquire") or 1 in fences
+    )
+    for seed in range(5):
+        sim.seed(seed)
+        if ordered:
+            kernel[1, 2](np.zeros(4, np.int32))
+        else:
+            with pytest.raises(sim.EarlyOverwrite, match="nothing orders that read"):
+                kernel[1, 2](np.zeros(4, np.int32))
+
+
+def test_what_a_relaxed_wait_has_seen_counts_as_waited_for():
+    """But its bytes are not to be read yet."""
+
+    def body(barrier, read):
+        tile = sim.allocate_shared("tile", 16, 16)
+        sim.mbarrier_init(barrier, 1)
+        sim.fence_mbarrier_init()
+        sim.mbarrier_arrive_expect_tx(barrier, 16)
+        sim.cp_async_bulk_load(tile, np.zeros(16, np.uint8), barrier)
+        while not sim.mbarrier_try_wait_parity(barrier, 0, "relaxed.cta"):
+            pass
+        if read:
+            sim.shared_read(tile, np.dtype(np.int32))
+
+    one_thread(lambda barrier: body(barrier, False))
+    with pytest.raises(sim.EarlyRead, match="wait for that phase first"):
+        one_thread(lambda barrier: body(barrier, True))
+
+
+def credited_twice(barrier):
+    sim.mbarrier_init(barrier, 1)
+    sim.mbarrier_expect_tx(barrier, 16)
+    sim.mbarrier_complete_tx(barrier, 32)
+    sim.mbarrier_arrive(barrier)
+
+
+def test_more_bytes_credited_than_expected():
+    with pytest.raises(sim.WrongByteCount, match="16 bytes more than the phase expects"):
+        one_thread(credited_twice)
+
+
+def negative_credit(barrier):
+    sim.mbarrier_init(barrier, 1)
+    sim.mbarrier_complete_tx(barrier, -16)
+
+
+def last_without_complete(barrier):
+    sim.mbarrier_init(barrier, 1)
+    sim.mbarrier_arrive_no_complete(barrier, 1)
 
 
 def init_twice(barrier):
@@ -165,6 +325,8 @@ def inval_while_loading(barrier):
 
 
 MISUSES = {
+    "negative credit": (negative_credit, "complete_tx of -16 bytes"),
+    "last without complete": (last_without_complete, "mbarrier at 1024: arrive with noComplete"),
     "before init": (lambda b: sim.mbarrier_arrive(b), "there is no mbarrier here yet"),
     "labelled": (labelled, "full[3] of Pipe: there is no mbarrier here yet"),
     "misaligned use": (lambda b: sim.mbarrier_arrive(b + 4), "multiple of 8"),

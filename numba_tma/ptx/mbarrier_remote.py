@@ -1,0 +1,115 @@
+"""mbarrier in another block of the cluster: by the address that `mapa` returned for it.
+
+Nothing is returned, since only the block that a barrier lies in may wait on it. The address of a
+barrier of the own block is a valid one, too.
+"""
+
+from __future__ import annotations
+
+from numba_tma import simulator
+from numba_tma.ptx._instruction import ClusterAddress, instruction, u32
+from numba_tma.ptx.mbarrier import Relaxed, Release
+
+_SINCE = {"relaxed.cta": ((8, 6), 90), "relaxed.cluster": ((8, 6), 90)}
+
+
+@instruction(
+    "mbarrier.arrive<semantics:.{semantics}>.shared::cluster.b64 _, [{barrier}]<count:, {count}>;",
+    isa=(8, 0),
+    sm=90,
+    since=_SINCE,
+)
+def mbarrier_arrive_remote(
+    barrier: ClusterAddress, count: u32 | None = None, semantics: Release | None = None
+) -> None:
+    """Arrive once, or `count` times, at a barrier of any block of the cluster.
+
+    Executed by each arriving thread, while that block is sure to be alive. Release at block
+    scope; for waiters in another block to see what was written, ``"release.cluster"`` here and
+    ``"acquire.cluster"`` in their wait.
+    """
+    simulator.mbarrier_arrive_remote(barrier, count, semantics)
+
+
+@instruction(
+    "mbarrier.arrive.expect_tx<semantics:.{semantics}>.shared::cluster.b64"
+    " _, [{barrier}], {tx_bytes};",
+    isa=(8, 0),
+    sm=90,
+    since=_SINCE,
+)
+def mbarrier_arrive_expect_tx_remote(
+    barrier: ClusterAddress, tx_bytes: u32, semantics: Release | None = None
+) -> None:
+    """Let a barrier of any block of the cluster expect `tx_bytes` more, then arrive once at it.
+
+    Executed by the thread that issues copies on behalf of that block. Release at block scope, or
+    as `semantics` says.
+    """
+    simulator.mbarrier_arrive_expect_tx_remote(barrier, tx_bytes, semantics)
+
+
+@instruction(
+    "mbarrier.arrive_drop<semantics:.{semantics}>.shared::cluster.b64 _, [{barrier}]"
+    "<count:, {count}>;",
+    isa=(8, 0),
+    sm=90,
+    since=_SINCE,
+)
+def mbarrier_arrive_drop_remote(
+    barrier: ClusterAddress, count: u32 | None = None, semantics: Release | None = None
+) -> None:
+    """Arrive at a barrier of any block of the cluster, and take no part in later phases.
+
+    Executed by a thread of a block that ends before the others. Release at block scope, or as
+    `semantics` says.
+    """
+    simulator.mbarrier_arrive_drop_remote(barrier, count, semantics)
+
+
+@instruction(
+    "mbarrier.arrive_drop.expect_tx<semantics:.{semantics}>.shared::cluster.b64"
+    " _, [{barrier}], {tx_bytes};",
+    isa=(8, 0),
+    sm=90,
+    since=_SINCE,
+)
+def mbarrier_arrive_drop_expect_tx_remote(
+    barrier: ClusterAddress, tx_bytes: u32, semantics: Release | None = None
+) -> None:
+    """Let a barrier of any block expect `tx_bytes` more, arrive once at it and leave.
+
+    Executed by the thread that issues its last copies on behalf of that block. Release at block
+    scope, or as `semantics` says.
+    """
+    simulator.mbarrier_arrive_drop_expect_tx_remote(barrier, tx_bytes, semantics)
+
+
+@instruction(
+    "mbarrier.expect_tx.{semantics}.shared::cluster.b64 [{barrier}], {tx_bytes};",
+    isa=(8, 0),
+    sm=90,
+)
+def mbarrier_expect_tx_remote(
+    barrier: ClusterAddress, tx_bytes: u32, semantics: Relaxed = "relaxed.cluster"
+) -> None:
+    """Let a barrier of any block of the cluster expect `tx_bytes` more. This does not arrive.
+
+    Executed by any thread. Orders nothing.
+    """
+    simulator.mbarrier_expect_tx_remote(barrier, tx_bytes)
+
+
+@instruction(
+    "mbarrier.complete_tx.{semantics}.shared::cluster.b64 [{barrier}], {tx_bytes};",
+    isa=(8, 0),
+    sm=90,
+)
+def mbarrier_complete_tx_remote(
+    barrier: ClusterAddress, tx_bytes: u32, semantics: Relaxed = "relaxed.cluster"
+) -> None:
+    """Count `tx_bytes` as copied at a barrier of any block, although no copy brings them.
+
+    Executed by the thread that skips a load which that block expects. Orders nothing.
+    """
+    simulator.mbarrier_complete_tx_remote(barrier, tx_bytes)
