@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "ptx"
 FILES = sorted(FOLDER.glob("*.ptx"))
 
 MARKER = re.compile(
-    r"^ *// numba_tma\.ptx\.(?P<name>\w+(\[[\w., ]+\])?)  ptx>=(?P<isa>\d\.\d) sm>=(?P<sm>\d+a?)$"
+    r"^ *// numba_tma\.ptx\.(?P<name>\w+(\[[\w.:, ]+\])?)  ptx>=(?P<isa>\d\.\d) sm>=(?P<sm>\d+a?)$"
 )
 #: What may stand beside the forms and their uses: PTX that has nothing to do with TMA.
 PLAIN = re.compile(
@@ -106,7 +106,8 @@ def instructions(file: Path) -> list[str]:
 def normal(instruction: str) -> str:
     """Return an instruction with single blanks, and with `#` for an immediate operand."""
     text = " ".join(instruction.strip().removesuffix(";").split())
-    return re.sub(r"(?<= )\d+$", "#", text)
+    # 128 is the size of a tensor map, the only one that its instructions take.
+    return re.sub(r"(?<= )(?!128$)\d+$", "#", text)
 
 
 def without_names(instruction: str) -> str:

@@ -39,6 +39,22 @@ from numba_tma.ptx.tensor import (
     cp_async_bulk_tensor_store,
     prefetch_tensormap,
 )
+from numba_tma.ptx.tensormap import (
+    fence_proxy_tensormap_acquire,
+    fence_proxy_tensormap_release,
+    tensormap_cp_fenceproxy,
+    tensormap_replace_box_dim,
+    tensormap_replace_element_stride,
+    tensormap_replace_elemtype,
+    tensormap_replace_fill_mode,
+    tensormap_replace_global_address,
+    tensormap_replace_global_dim,
+    tensormap_replace_global_stride,
+    tensormap_replace_interleave_layout,
+    tensormap_replace_rank,
+    tensormap_replace_swizzle_mode,
+)
+from numba_tma.ptx.tensormap_sm100 import tensormap_replace_swizzle_atomicity
 
 __all__ = [
     "TABLE",
@@ -62,6 +78,8 @@ __all__ = [
     "elect_sync",
     "fence_mbarrier_init",
     "fence_proxy_async",
+    "fence_proxy_tensormap_acquire",
+    "fence_proxy_tensormap_release",
     "laneid",
     "ld_shared_u32",
     "mbarrier_arrive",
@@ -79,5 +97,17 @@ __all__ = [
     "ntid_x",
     "prefetch_tensormap",
     "st_shared_u32",
+    "tensormap_cp_fenceproxy",
+    "tensormap_replace_box_dim",
+    "tensormap_replace_element_stride",
+    "tensormap_replace_elemtype",
+    "tensormap_replace_fill_mode",
+    "tensormap_replace_global_address",
+    "tensormap_replace_global_dim",
+    "tensormap_replace_global_stride",
+    "tensormap_replace_interleave_layout",
+    "tensormap_replace_rank",
+    "tensormap_replace_swizzle_atomicity",
+    "tensormap_replace_swizzle_mode",
     "tid_x",
 ]

@@ -38,6 +38,7 @@ ClusterAddress: TypeAlias = int  #: a shared-memory address in the cluster, as `
 TileAddress: TypeAlias = Any  #: a `SharedTile`, a shared Numba array, or a shared-memory address
 GlobalAddress: TypeAlias = Any  #: a Numba array in global memory, or an address
 TensorMapOperand: TypeAlias = Any  #: a TensorMap
+DescriptorAddress: TypeAlias = Any  #: a TensorMap in global memory, or 128 shared bytes of one
 Coordinates: TypeAlias = Any  #: a tuple of integers in the array's axis order
 CacheHint: TypeAlias = "int | None"  #: a `CachePolicy`, or what createpolicy returned
 

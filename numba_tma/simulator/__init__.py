@@ -45,6 +45,13 @@ from .mbarrier_instructions import (
     mbarrier_try_wait_parity,
 )
 from .numba_hooks import install, seed
+from .tensormap import (
+    copy_template,
+    fence_proxy_tensormap_acquire,
+    fence_proxy_tensormap_release,
+    tensormap_cp_fenceproxy,
+    tensormap_replace,
+)
 from .thread_instructions import (
     activemask,
     all_sync,
@@ -101,6 +108,7 @@ __all__ = [
     "block_index",
     "check_block",
     "check_copy",
+    "copy_template",
     "cp_async_bulk_commit_group",
     "cp_async_bulk_load",
     "cp_async_bulk_store",
@@ -112,6 +120,8 @@ __all__ = [
     "eq_sync",
     "fence_mbarrier_init",
     "fence_proxy_async",
+    "fence_proxy_tensormap_acquire",
+    "fence_proxy_tensormap_release",
     "grid_dim",
     "install",
     "label",
@@ -136,6 +146,8 @@ __all__ = [
     "shared_write",
     "shfl",
     "syncwarp",
+    "tensormap_cp_fenceproxy",
+    "tensormap_replace",
     "thread_index",
     "warp_id",
 ]
