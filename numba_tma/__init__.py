@@ -15,6 +15,7 @@ from numba_tma._environment import simulated
 from numba_tma._version import __version__
 from numba_tma.dtypes import DType
 from numba_tma.layout import Swizzle, Tile, reference_store, reference_tile, swizzle_index
+from numba_tma.ragged import RaggedTensorMap, ragged_tensor_map
 from numba_tma.tensor_map import TensorMap, tensor_map
 
 #: Where the names are that need Numba, which is imported only when one of them is used.
@@ -36,11 +37,13 @@ _HOME = {
 
 __all__ = [  # noqa: PLE0604
     "DType",
+    "RaggedTensorMap",
     "Swizzle",
     "TensorMap",
     "Tile",
     "__version__",
     "ptx",
+    "ragged_tensor_map",
     "reference_store",
     "reference_tile",
     "swizzle_index",

@@ -305,13 +305,14 @@ _LOAD, _STORE = TABLE["cp_async_bulk_tensor_load"], TABLE["cp_async_bulk_tensor_
 _PREFETCH = TABLE["prefetch_tensormap"]
 
 
-def _tile_of(typ: types.Type) -> Tile | None:
+def tile_of(typ: types.Type) -> Tile | None:
     return typ.static[0] if _is_tile(typ) else None
 
 
 def require_map(what: str, given: types.Type) -> None:
     """Raise unless `given` is a TensorMap; an array in its place is the likeliest slip."""
-    if not isinstance(given, TensorMapType):
+    sequence = getattr(getattr(given, "cls", None), "shared_kind", None) == "map"
+    if not isinstance(given, TensorMapType) and not sequence:
         raise TypingError(
             f"{what}: tensor_map is {given}; pass tensor_map(array, tile) to the kernel, not the "
             "array"
@@ -329,7 +330,7 @@ def _type_load(
         "cache_hint": cache_hint,
     }
     sig = type_call(_LOAD, given)
-    check_copy("TensorMap.load", self, _tile_of(tile), coords)
+    check_copy("TensorMap.load", self, tile_of(tile), coords)
     typed = dict(zip(given, sig.args))
     order = [typed["destination"], typed["coordinates"], typed["barrier"]]
     hint = [] if cache_hint is types.none else [typed["cache_hint"]]
@@ -345,7 +346,7 @@ def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
     given = {"tensor_map": self, "coordinates": coords, "source": tile, "cache_hint": cache_hint}
     sig = type_call(_STORE, given)
-    check_copy("TensorMap.store", self, _tile_of(tile), coords)
+    check_copy("TensorMap.store", self, tile_of(tile), coords)
     check_store("TensorMap.store", self, coords)
     typed = dict(zip(given, sig.args))
     hint = [] if cache_hint is types.none else [typed["cache_hint"]]

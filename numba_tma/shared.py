@@ -172,3 +172,6 @@ if simulated():
     TensorMap.prefetch = prefetch_tensormap  # type: ignore[method-assign, assignment]
 else:
     from numba_tma import _shared_lowering  # noqa: F401
+
+# What tiles can be copied through beside plain maps; kernels know it once it is imported.
+from numba_tma import sequence  # noqa: E402, F401

@@ -123,7 +123,7 @@ def _array_at(
     """Return the array that begins at an address of the host, which must be alive."""
     nbytes = sum((n - 1) * s for n, s in zip(shape, strides)) + dtype.itemsize
     memory = (ctypes.c_uint8 * nbytes).from_address(address)
-    return np.ndarray(shape, dtype.numpy, memory, 0, strides)
+    return np.ndarray(shape, dtype.numpy, memoryview(memory), 0, strides)
 
 
 def copy_template(destination: int, template: TensorMap) -> None:
