@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from llvmlite import ir
@@ -13,6 +14,7 @@ from numba_tma._compiler import TypingError
 from numba_tma.layout import Tile
 from numba_tma.ragged import NO_SEQUENCE, RaggedTensorMap
 from numba_tma.tensor_map import TensorMap
+from numba_tma.tensor_map_array import TensorMapArray
 
 
 class TensorMapType(types.CPointer):
@@ -97,8 +99,14 @@ class _TensorMapModel(compiler.core_models.PrimitiveModel):
         return compiler.grid_constant(value)
 
 
-def type_of(tensor_map: TensorMap) -> TensorMapType:
-    """Return the Numba type of a map."""
+def type_of(argument: TensorMap | TensorMapArray) -> Any:
+    """Return the Numba type of a map, or of an array of maps."""
+    if isinstance(argument, TensorMapArray):
+        return TensorMapArrayType(_type_of_map(argument.maps[0]))
+    return _type_of_map(argument)
+
+
+def _type_of_map(tensor_map: TensorMap) -> TensorMapType:
     if tensor_map.numba_type is None and isinstance(tensor_map, RaggedTensorMap):
         tensor_map.numba_type = RaggedTensorMapType(
             *(tensor_map.rank, tensor_map.tile, tensor_map.axis, tensor_map.encoding),
@@ -133,6 +141,56 @@ compiler.ARGUMENTS[RaggedTensorMapType] = compiler.ARGUMENTS[TensorMapType]
 @compiler.lowering_registry.lower_cast(TensorMapType, TensorMapType)
 def _cast_map(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
     return value
+
+
+# ------------------------------------------------------------------- arrays of maps
+
+
+class TensorMapArrayType(types.Type):
+    """The Numba type of a `TensorMapArray`: that of its maps."""
+
+    def __init__(self, element: TensorMapType) -> None:
+        self.element = element
+        super().__init__(f"TensorMapArray({element.name})")
+
+    @property
+    def key(self) -> Any:
+        """What tells two of these types apart."""
+        return self.element.key
+
+
+@compiler.register_model(TensorMapArrayType)
+class _TensorMapArrayModel(compiler.core_models.PrimitiveModel):
+    """A pointer to the first map, in global memory."""
+
+    def __init__(self, manager: Any, numba_type: types.Type) -> None:
+        super().__init__(manager, numba_type, ir.ArrayType(compiler.I64, 16).as_pointer())
+
+
+compiler.typeof_impl.register(TensorMapArray)(lambda value, context: type_of(value))
+compiler.ARGUMENTS[TensorMapArrayType] = lambda argument: argument.address
+
+
+@compiler.typing_registry.register_global(operator.getitem)
+class _GetMap(compiler.AbstractTemplate):
+    key = operator.getitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        if not isinstance(args[0], TensorMapArrayType):
+            return None
+        if not isinstance(types.unliteral(args[1]), types.Integer):
+            raise TypingError(f"a TensorMapArray is indexed with an integer, not {args[1]}")
+        if isinstance(args[1], types.IntegerLiteral) and args[1].literal_value < 0:
+            raise TypingError(
+                f"a TensorMapArray is indexed with {args[1].literal_value}; indices do not count "
+                "from the end in kernels"
+            )
+        return compiler.signature(args[0].element, args[0], types.int64)
+
+
+@compiler.lowering_registry.lower(operator.getitem, TensorMapArrayType, types.Integer)
+def _lower_get_map(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.gep(args[0], [args[1]])
 
 
 #: The methods that kernels can call on a map, by name.

@@ -148,7 +148,7 @@ def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value:
     _set(record, field, int(ordinal), int(value))
     if space == "global":
         from_bytes(image, target)
-        target._edits += 1
+        target.edits += 1
         current().cta.scheduler.wrote()
     else:
         thread_instructions.shared_write(shared, image)
@@ -173,14 +173,14 @@ def tensormap_cp_fenceproxy(destination: Any, source: int) -> None:
     if thread.lane == min(meeting):
         image = thread_instructions.shared_read(source, np.dtype(np.uint8), NBYTES)
         from_bytes(image, target)
-        target._edits += 1
+        target.edits += 1
     thread.cta.warp_meeting(thread, what, lanes, None, orders_memory=True)
 
 
 def fence_proxy_tensormap_acquire(tensor_map: Any) -> None:
     """Let this thread's copies use the newest contents of a map."""
     thread = current()
-    thread.acquired[id(tensor_map)] = getattr(tensor_map, "_edits", 0)
+    thread.acquired[id(tensor_map)] = getattr(tensor_map, "edits", 0)
     thread.cta.scheduler.point()
 
 
@@ -191,7 +191,7 @@ def fence_proxy_tensormap_release() -> None:
 
 def check_acquired(what: str, tensor_map: Any) -> None:
     """Raise if the map was edited since this thread has acquired it."""
-    edits = getattr(tensor_map, "_edits", 0)
+    edits = getattr(tensor_map, "edits", 0)
     if edits and current().acquired.get(id(tensor_map)) != edits:
         raise MissingFence(
             f"{what}: a kernel has edited this map, and the thread has not acquired it since: the "
@@ -201,7 +201,7 @@ def check_acquired(what: str, tensor_map: Any) -> None:
 
 
 def _slot(what: str, operand: Any) -> Any:
-    if not hasattr(operand, "_edits"):
+    if not hasattr(operand, "edits"):
         raise BadOperand(
             f"{what}: {operand!r} is not in global memory, where a kernel could edit it; give an "
             "element of a TensorMapArray"
@@ -211,7 +211,7 @@ def _slot(what: str, operand: Any) -> Any:
 
 def _shared_address(what: str, operand: Any) -> int:
     shared = int(getattr(operand, "address", operand))
-    if hasattr(operand, "_edits") or hasattr(operand, "box"):
+    if hasattr(operand, "edits") or hasattr(operand, "box"):
         raise BadOperand(
             f"{what}: {operand!r} is not in shared memory; the space of a map in global memory is "
             '"global"'
