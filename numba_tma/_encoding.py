@@ -114,8 +114,8 @@ def with_address(
     if (shape, strides, itemsize) != mine:
         raise ValueError(
             f"replace_address: the array has shape {shape}, strides {strides} B and {itemsize} B "
-            f"per element, the map's array shape {mine[0]}, strides {mine[1]} B and {mine[2]} B; only "
-            "the address can be replaced: make a new map with tensor_map"
+            f"per element, the map's array shape {mine[0]}, strides {mine[1]} B and {mine[2]} B; "
+            "only the address can be replaced: make a new map with tensor_map"
         )
     if violations := address_violations(address, itemsize, encoding.interleave):
         raise ValueError(f"replace_address: {violations[0]}")

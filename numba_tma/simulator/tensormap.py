@@ -94,6 +94,13 @@ def from_bytes(image: np.ndarray[Any, np.dtype[np.uint8]], target: TensorMap) ->
         for field in ("global_dim", "box_dim", "element_stride")
     )
     strides = (*(int(n) for n in record["global_stride"][: rank - 1][::-1]), dtype.itemsize)
+    for name, number in (("address", int(record["global_address"])), *enumerate(strides[:-1])):
+        if number % 16 or number >= 1 << 40 and name != "address":
+            text = name if name == "address" else f"stride of axis {name}"
+            raise BadOperand(
+                f"the edited map's {text} is {number}; it must be a multiple of 16 B, and a stride "
+                "less than 2**40"
+            )
     lands = tuple(-(-extent // step) for extent, step in zip(box, steps))
     address = int(record["global_address"])
     encoding = dataclasses.replace(
