@@ -18,8 +18,9 @@ __all__ = ["TensorMapArray"]
 class TensorMapArray:
     """Tensor maps of one type in device memory: one kernel argument, indexed in the kernel.
 
-    A kernel takes ``maps[i]``, with any integer, for the map of its work, and uses it as it would
-    use a map of its own: ``maps[i].load(...)``. Nothing has to be fenced, since the host wrote the
+    A kernel takes ``maps[i]`` for the map of its work, and uses it as it would use a map of its
+    own: ``maps[i].load(...)``. The index is any integer from 0 on; on a GPU nothing checks it, and
+    negative ones do not count from the end. Nothing has to be fenced, since the host wrote the
     maps before the launch. The maps of the array, and so their tensors, are kept alive; the array
     itself has to live as long as a kernel uses it.
 

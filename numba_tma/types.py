@@ -180,11 +180,6 @@ class _GetMap(compiler.AbstractTemplate):
             return None
         if not isinstance(types.unliteral(args[1]), types.Integer):
             raise TypingError(f"a TensorMapArray is indexed with an integer, not {args[1]}")
-        if isinstance(args[1], types.IntegerLiteral) and args[1].literal_value < 0:
-            raise TypingError(
-                f"a TensorMapArray is indexed with {args[1].literal_value}; indices do not count "
-                "from the end in kernels"
-            )
         return compiler.signature(args[0].element, args[0], types.int64)
 
 
