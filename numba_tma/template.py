@@ -68,6 +68,7 @@ def edit_map(
         build_map(scratch, template, destination, address, shape, strides)
     bar_warp_sync()
     tensormap_cp_fenceproxy(destination, scratch, "gpu")
+    bar_warp_sync()  # each thread of the warp copies a part
 
 
 def build_map(
