@@ -24,6 +24,6 @@ def tensormap_replace_swizzle_atomicity(
     nothing. Assembled only: no GPU before compute capability 10.0 has it.
     """
     raise NotImplementedError(
-        "tensormap_replace_swizzle_atomicity: only compute capability 10.0 has this field, and the "
-        "simulator models the swizzles of 9.0"
+        "tensormap_replace_swizzle_atomicity: only compute capability 10.0 has this field; the "
+        "simulator models the swizzles of 9.0, so call it on such a GPU, in a @cuda.jit kernel"
     )

@@ -170,11 +170,10 @@ def _set(record: Any, field: str, ordinal: int, value: int) -> None:
 
 def tensormap_cp_fenceproxy(destination: Any, source: int) -> None:
     """Copy the map at shared `source` over one in global memory; by a warp."""
-    what = "tensormap_cp_fenceproxy"
+    what, thread = "tensormap_cp_fenceproxy", current()
     target = _slot(what, destination)
     if int(source) % NBYTES:
         raise BadOperand(f"{what}: source is shared address {source}, not a multiple of {NBYTES}")
-    thread = current()
     lanes = thread.cta.live_lanes[thread.warp]
     meeting = thread.cta.warp_meeting(thread, what, lanes, None, orders_memory=True)
     if thread.lane == min(meeting):
