@@ -15,12 +15,15 @@ from numba_tma._environment import simulated
 from numba_tma._version import __version__
 from numba_tma.dtypes import DType
 from numba_tma.layout import Swizzle, Tile, reference_store, reference_tile, swizzle_index
+from numba_tma.ragged import RaggedTensorMap, ragged_tensor_map
 from numba_tma.tensor_map import TensorMap, tensor_map
+from numba_tma.tensor_map_array import TensorMapArray
 
 #: Where the names are that need Numba, which is imported only when one of them is used.
 _HOME = {
     "Barrier": "barrier",
     "CachePolicy": "ptx",
+    "DESCRIPTOR": "template",
     "Pipeline": "pipeline",
     "PipelineState": "pipeline",
     "SharedTile": "shared",
@@ -29,6 +32,7 @@ _HOME = {
     "TileQueue": "pipeline",
     "cluster": "clusters",
     "cluster_sync": "clusters",
+    "edit_map": "template",
     "elect_sync": "ptx",
     "fence_mbarrier_init": "ptx",
     "fence_proxy_async": "ptx",
@@ -38,11 +42,14 @@ _HOME = {
 
 __all__ = [  # noqa: PLE0604
     "DType",
+    "RaggedTensorMap",
     "Swizzle",
     "TensorMap",
+    "TensorMapArray",
     "Tile",
     "__version__",
     "ptx",
+    "ragged_tensor_map",
     "reference_store",
     "reference_tile",
     "swizzle_index",
@@ -66,6 +73,8 @@ if TYPE_CHECKING:
     from numba_tma.shared import SharedTile as SharedTile
     from numba_tma.shared import shared_barrier as shared_barrier
     from numba_tma.shared import shared_tile as shared_tile
+    from numba_tma.template import DESCRIPTOR as DESCRIPTOR
+    from numba_tma.template import edit_map as edit_map
     from numba_tma.types import TensorMapType as TensorMapType
 
 
@@ -78,8 +87,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"numba_tma.{name}")
     if name not in _HOME or name not in __all__:
         raise AttributeError(f"module 'numba_tma' has no attribute {name!r}")
-    _register()
-    value = getattr(importlib.import_module(f"numba_tma.{_HOME[name]}"), name)
+    home = f"numba_tma.{_HOME[name]}"
+    _register(home)
+    value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 
@@ -88,16 +98,18 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "kernels", "testing"})
 
 
-def _register() -> None:
+def _register(home: str = "numba_tma.pipeline") -> None:
     """Make kernels know the library: import everything that registers with numba-cuda."""
-    if "numba_tma.pipeline" not in sys.modules and not simulated():
-        importlib.import_module("numba_tma.pipeline")
+    missing = {"numba_tma.pipeline", home} - sys.modules.keys()
+    if missing and not simulated():
+        for module in missing:
+            importlib.import_module(module)
         importlib.import_module("numba_tma._compiler").refresh_registries()
 
 
-def _numba_type(tensor_map: TensorMap) -> Any:
+def _numba_type(argument: TensorMap | TensorMapArray) -> Any:
     _register()
-    return importlib.import_module("numba_tma.types").type_of(tensor_map)
+    return importlib.import_module("numba_tma.types").type_of(argument)
 
 
 if simulated():
@@ -107,5 +119,6 @@ if simulated():
 else:
     # Numba asks an argument for its type, which may come before any name above is used.
     TensorMap._numba_type_ = property(_numba_type)  # type: ignore[attr-defined]
+    TensorMapArray._numba_type_ = property(_numba_type)  # type: ignore[attr-defined]
     if "numba.cuda" in sys.modules:
         _register()

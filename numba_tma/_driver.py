@@ -81,6 +81,19 @@ def encode_tiled(
     return _descriptor(int(encoded.getPtr()))
 
 
+def replace_address(descriptor: "TensorMapDescriptor", address: int) -> "TensorMapDescriptor":
+    """Return a copy of an encoded map with another base address."""
+    driver = _driver()
+    copied = driver.CUtensorMap()
+    ctypes.memmove(int(copied.getPtr()), address_of(descriptor), NBYTES)
+    (error,) = driver.cuTensorMapReplaceAddress(copied, address)
+    if error:
+        raise RuntimeError(
+            f"cuTensorMapReplaceAddress failed: {error.name}, for the address {address:#x}"
+        )
+    return _descriptor(int(copied.getPtr()))
+
+
 @functools.cache
 def _option(enumeration: str, prefix: str, name: str) -> Any:
     return getattr(getattr(_driver(), enumeration), f"CU_TENSOR_MAP_{prefix}_{name}")
@@ -102,8 +115,15 @@ def _descriptor(source: int) -> Any:
     The launcher takes no other class by value, and the class has no constructor from bytes. Where
     its bytes lie is told by the launcher's own preparation of a kernel argument.
     """
-    TensorMapDescriptor, ParamHolder = _launcher_classes()
+    TensorMapDescriptor, _ = _launcher_classes()
     descriptor = TensorMapDescriptor.__new__(TensorMapDescriptor)
+    ctypes.memmove(address_of(descriptor), source, NBYTES)
+    return descriptor
+
+
+def address_of(descriptor: Any) -> int:
+    """Return the address of the 128 bytes in a descriptor."""
+    TensorMapDescriptor, ParamHolder = _launcher_classes()
     holder = ParamHolder((descriptor,))
     target = ctypes.c_void_p.from_address(holder.ptr).value or 0
     if not 0 <= target - id(descriptor) <= TensorMapDescriptor.__basicsize__ - NBYTES:
@@ -111,8 +131,7 @@ def _descriptor(source: int) -> Any:
             "this version of cuda.core keeps a descriptor's bytes outside of the object; "
             "numba_tma needs a version that keeps them inside, e.g. 1.2"
         )
-    ctypes.memmove(target, source, NBYTES)
-    return descriptor
+    return target
 
 
 @functools.cache

@@ -5,8 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._array_interface import contiguous_strides
-from ._driver import INTERLEAVE, L2_PROMOTION, OOB_FILL, SWIZZLE, encode_tiled
-from ._tensor_map_rules import element_stride_violations, legal_strides, tensor_violations
+from ._driver import INTERLEAVE, L2_PROMOTION, OOB_FILL, SWIZZLE, encode_tiled, replace_address
+from ._tensor_map_rules import (
+    address_violations,
+    element_stride_violations,
+    legal_strides,
+    tensor_violations,
+)
 from .dtypes import DType, as_dtype
 from .layout import Swizzle, Tile, as_shape, box_violations
 
@@ -85,6 +90,40 @@ def encode(
     return Encoding(
         *(address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave),
         *(partial, value),
+    )
+
+
+def with_address(
+    encoding: Encoding,
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    stored: Any,
+    strides_in_elements: bool,
+) -> Encoding:
+    """Return `encoding` for an array that differs in its address alone, or say what else does."""
+    shape = tuple(shape)
+    itemsize = getattr(stored, "itemsize", encoding.dtype.itemsize)
+    if strides is None:
+        strides = contiguous_strides(shape, itemsize)
+    else:
+        scale = itemsize if strides_in_elements else 1
+        strides = tuple(stride * scale for stride in strides)
+    strides = legal_strides(shape, strides, itemsize, encoding.interleave)
+    mine = encoding.shape, encoding.strides, encoding.dtype.itemsize
+    if (shape, strides, itemsize) != mine:
+        raise ValueError(
+            f"replace_address: the array has shape {shape}, strides {strides} B and {itemsize} B "
+            f"per element, the map's array shape {mine[0]}, strides {mine[1]} B and {mine[2]} B; "
+            "only the address can be replaced: make a new map with tensor_map"
+        )
+    if violations := address_violations(address, itemsize, encoding.interleave):
+        raise ValueError(f"replace_address: {violations[0]}")
+    value = None if encoding.value is None else replace_address(encoding.value, address)
+    return Encoding(
+        *(address, encoding.shape, encoding.strides, encoding.dtype, encoding.box, encoding.tile),
+        *(encoding.l2_promotion, encoding.oob_fill, encoding.element_strides, encoding.interleave),
+        *(encoding.partial_rows, value, encoding.numba_type),
     )
 
 

@@ -18,6 +18,7 @@ from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit, type_call
 from numba_tma.shared import SharedTile, Writes, check_view, shared_barrier, shared_tile
 from numba_tma.tensor_map import TensorMap
+from numba_tma.tensor_map_array import TensorMapArray
 from numba_tma.types import METHODS, TensorMapType, check_copy, check_store, type_of
 
 I16, HALF, FLOAT = ir.IntType(16), ir.HalfType(), ir.FloatType()
@@ -303,15 +304,17 @@ compiler.native_method(SharedTile, "view", _type_view, lambda context, builder, 
 
 _LOAD, _STORE = TABLE["cp_async_bulk_tensor_load"], TABLE["cp_async_bulk_tensor_store"]
 _PREFETCH = TABLE["prefetch_tensormap"]
+_ACQUIRE, _GPU = TABLE["fence_proxy_tensormap_acquire"], types.literal("gpu")
 
 
-def _tile_of(typ: types.Type) -> Tile | None:
+def tile_of(typ: types.Type) -> Tile | None:
     return typ.static[0] if _is_tile(typ) else None
 
 
 def require_map(what: str, given: types.Type) -> None:
     """Raise unless `given` is a TensorMap; an array in its place is the likeliest slip."""
-    if not isinstance(given, TensorMapType):
+    sequence = getattr(getattr(given, "cls", None), "shared_kind", None) == "map"
+    if not isinstance(given, TensorMapType) and not sequence:
         raise TypingError(
             f"{what}: tensor_map is {given}; pass tensor_map(array, tile) to the kernel, not the "
             "array"
@@ -329,7 +332,7 @@ def _type_load(
         "cache_hint": cache_hint,
     }
     sig = type_call(_LOAD, given)
-    check_copy("TensorMap.load", self, _tile_of(tile), coords)
+    check_copy("TensorMap.load", self, tile_of(tile), coords)
     typed = dict(zip(given, sig.args))
     order = [typed["destination"], typed["coordinates"], typed["barrier"]]
     hint = [] if cache_hint is types.none else [typed["cache_hint"]]
@@ -345,7 +348,7 @@ def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
     given = {"tensor_map": self, "coordinates": coords, "source": tile, "cache_hint": cache_hint}
     sig = type_call(_STORE, given)
-    check_copy("TensorMap.store", self, _tile_of(tile), coords)
+    check_copy("TensorMap.store", self, tile_of(tile), coords)
     check_store("TensorMap.store", self, coords)
     typed = dict(zip(given, sig.args))
     hint = [] if cache_hint is types.none else [typed["cache_hint"]]
@@ -366,11 +369,25 @@ def _lower_prefetch(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return emit(_PREFETCH, context, builder, {"tensor_map": (sig.args[0], args[0])})
 
 
+def _type_fence_acquire(self: Any) -> Any:
+    type_call(_ACQUIRE, {"tensor_map": self, "scope": _GPU})
+    return signature(types.void, self)
+
+
+def _lower_fence_acquire(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    given = {"tensor_map": (sig.args[0], args[0]), "scope": (_GPU, None)}
+    return emit(_ACQUIRE, context, builder, given)
+
+
 METHODS["load"] = compiler.NativeMethod("TensorMap", "load", _type_load, _lower_load)
 METHODS["store"] = compiler.NativeMethod("TensorMap", "store", _type_store, _lower_store)
+METHODS["fence_acquire"] = compiler.NativeMethod(
+    "TensorMap", "fence_acquire", _type_fence_acquire, _lower_fence_acquire
+)
 METHODS["prefetch"] = compiler.NativeMethod(
     "TensorMap", "prefetch", _type_prefetch, _lower_prefetch
 )
 
 # numba-cuda's launcher looks for this first, at each launch.
 TensorMap._numba_type_ = property(type_of)  # type: ignore[attr-defined]
+TensorMapArray._numba_type_ = property(type_of)  # type: ignore[attr-defined]

@@ -71,7 +71,7 @@ def tensor_violations(
                 f"{-(-extent // MAX_EXTENT)} maps of parts of the array"
             )
     if 0 not in shape:  # libraries give empty arrays no memory, and any strides
-        violations += _address_violations(address, itemsize, interleave)
+        violations += address_violations(address, itemsize, interleave)
         violations += _stride_violations(shape, strides, itemsize, box, interleave)
     return violations
 
@@ -100,7 +100,8 @@ def element_stride_violations(
     return violations
 
 
-def _address_violations(address: int, itemsize: int, interleave: int | None) -> list[str]:
+def address_violations(address: int, itemsize: int, interleave: int | None) -> list[str]:
+    """List what is wrong with the base address."""
     if address == 0:
         return [
             "array address is 0; its memory was freed or never allocated: make the map while the "

@@ -17,6 +17,7 @@ from numba_tma.layout import Tile
 from numba_tma.ptx import (
     cp_async_bulk_tensor_load,
     cp_async_bulk_tensor_store,
+    fence_proxy_tensormap_acquire,
     prefetch_tensormap,
 )
 from numba_tma.tensor_map import TensorMap
@@ -168,7 +169,14 @@ if simulated():
         simulator.check_copy(self, tile, coords)
         cp_async_bulk_tensor_store(self, coords, tile, cache_hint)
 
+    def _fence_acquire(self: TensorMap) -> None:
+        fence_proxy_tensormap_acquire(self, "gpu")
+
     TensorMap.load, TensorMap.store = _load, _store  # type: ignore[method-assign]
+    TensorMap.fence_acquire = _fence_acquire  # type: ignore[method-assign]
     TensorMap.prefetch = prefetch_tensormap  # type: ignore[method-assign, assignment]
 else:
     from numba_tma import _shared_lowering  # noqa: F401
+
+# What tiles can be copied through beside plain maps; kernels know it once it is imported.
+from numba_tma import sequence  # noqa: E402, F401

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ._array_interface import read_array, readers
 from ._driver import current_device
-from ._encoding import SIMULATED, Encoding, Interleave, L2Promotion, OobFill, as_box, encode
+from ._encoding import (
+    SIMULATED,
+    Encoding,
+    Interleave,
+    L2Promotion,
+    OobFill,
+    as_box,
+    encode,
+    with_address,
+)
 from ._environment import simulated
 from .dtypes import DType, as_dtype
 from .layout import Swizzle, Tile
@@ -186,6 +195,26 @@ class TensorMap:
     def numba_type(self, numba_type: Any) -> None:
         self._encoding.numba_type = numba_type
 
+    def replace_address(self, array: Any) -> "TensorMap":
+        """Return a map of `array`, which is like this map's array but lies elsewhere.
+
+        Cheaper than a new `tensor_map`: nothing but the address is checked and encoded.
+
+        Parameters
+        ----------
+        array
+            In GPU memory, of the same shape, strides and element size.
+
+        Raises
+        ------
+        ValueError
+            When `array` differs in more than its address, or its address breaks a rule.
+        """
+        read = readers.get(type(array), read_array)
+        address, shape, strides, stored, in_elements, array, owner = read(array)
+        encoding = with_address(self._encoding, address, shape, strides, stored, in_elements)
+        return TensorMap(array, owner, encoding)
+
     def load(
         self, tile: Any, coords: tuple[int, ...], barrier: Any, cache_hint: Any = None
     ) -> None:
@@ -238,6 +267,19 @@ class TensorMap:
         PTX ``cp.async.bulk.tensor.Nd.global.shared::cta.tile.bulk_group``.
         """
         _only_in_kernels("store")
+
+    def fence_acquire(self) -> None:
+        """Let this thread's later copies use what a kernel has made of this map (`edit_map`).
+
+        For kernels, and for maps in a `TensorMapArray`. To be executed by each thread that issues
+        copies through a map which a kernel has edited, after it has synchronised with the editor.
+        A map that only the host wrote needs none.
+
+        Notes
+        -----
+        PTX ``fence.proxy.tensormap::generic.acquire.gpu``.
+        """
+        _only_in_kernels("fence_acquire")
 
     def prefetch(self) -> None:
         """Fetch the map itself (not the tensor) into the cache, ahead of the first copy.

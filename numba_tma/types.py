@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from llvmlite import ir
@@ -11,7 +12,9 @@ from numba.core.typeconv import Conversion
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import TypingError
 from numba_tma.layout import Tile
+from numba_tma.ragged import NO_SEQUENCE, RaggedTensorMap
 from numba_tma.tensor_map import TensorMap
+from numba_tma.tensor_map_array import TensorMapArray
 
 
 class TensorMapType(types.CPointer):
@@ -55,6 +58,35 @@ class TensorMapType(types.CPointer):
         return None
 
 
+class RaggedTensorMapType(TensorMapType):
+    """The Numba type of a `RaggedTensorMap`: also how the hardware sees its sequences end."""
+
+    def __init__(
+        self, rank: int, tile: Tile, axis: int, encoding: str, extent: int, partial_rows: str = ""
+    ) -> None:
+        super().__init__(rank, tile, None, partial_rows)
+        self.axis, self.encoding, self.extent = axis, encoding, extent
+        known = f"{tile}, axis {axis}, {encoding}"
+        known += f" {extent}" if encoding == "shift" else ""
+        known += ", rows of partial chunks" if partial_rows else ""
+        self.name = f"RaggedTensorMap({known})"
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells two of these types apart."""
+        return *super().key, self.axis, self.encoding, self.extent
+
+    @property
+    def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
+        """What numba-cuda builds the names of compiled functions from."""
+        return "RaggedTensorMap", (self.name,)
+
+    def can_convert_to(self, context: Any, other: types.Type) -> Conversion | None:
+        """Convert to nothing: without its sequences the map is another tensor."""
+        return None
+
+
+@compiler.register_model(RaggedTensorMapType)
 @compiler.register_model(TensorMapType)
 class _TensorMapModel(compiler.core_models.PrimitiveModel):
     """A pointer to the 128 bytes, which live in ``__grid_constant__`` parameter space."""
@@ -67,9 +99,20 @@ class _TensorMapModel(compiler.core_models.PrimitiveModel):
         return compiler.grid_constant(value)
 
 
-def type_of(tensor_map: TensorMap) -> TensorMapType:
-    """Return the Numba type of a map."""
-    if tensor_map.numba_type is None:
+def type_of(argument: TensorMap | TensorMapArray) -> Any:
+    """Return the Numba type of a map, or of an array of maps."""
+    if isinstance(argument, TensorMapArray):
+        return TensorMapArrayType(_type_of_map(argument.maps[0]))
+    return _type_of_map(argument)
+
+
+def _type_of_map(tensor_map: TensorMap) -> TensorMapType:
+    if tensor_map.numba_type is None and isinstance(tensor_map, RaggedTensorMap):
+        tensor_map.numba_type = RaggedTensorMapType(
+            *(tensor_map.rank, tensor_map.tile, tensor_map.axis, tensor_map.encoding),
+            *(tensor_map.extent, tensor_map.partial_rows),
+        )
+    elif tensor_map.numba_type is None:
         tensor_map.numba_type = TensorMapType(
             tensor_map.rank, tensor_map.tile, tensor_map.interleave, tensor_map.partial_rows
         )
@@ -77,6 +120,7 @@ def type_of(tensor_map: TensorMap) -> TensorMapType:
 
 
 compiler.typeof_impl.register(TensorMap)(lambda value, context: type_of(value))
+compiler.typeof_impl.register(RaggedTensorMap)(lambda value, context: type_of(value))
 
 
 def _accept_descriptors() -> None:
@@ -91,6 +135,7 @@ _accept_descriptors()
 # numba-cuda hands the driver whatever a launch passes for a pointer; a TensorMapDescriptor there
 # is passed by value, all 128 bytes.
 compiler.ARGUMENTS[TensorMapType] = lambda argument: getattr(argument, "value", argument)
+compiler.ARGUMENTS[RaggedTensorMapType] = compiler.ARGUMENTS[TensorMapType]
 
 
 @compiler.lowering_registry.lower_cast(TensorMapType, TensorMapType)
@@ -98,8 +143,55 @@ def _cast_map(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) ->
     return value
 
 
+# ------------------------------------------------------------------- arrays of maps
+
+
+class TensorMapArrayType(types.Type):
+    """The Numba type of a `TensorMapArray`: that of its maps."""
+
+    def __init__(self, element: TensorMapType) -> None:
+        self.element = element
+        super().__init__(f"TensorMapArray({element.name})")
+
+    @property
+    def key(self) -> Any:
+        """What tells two of these types apart."""
+        return self.element.key
+
+
+@compiler.register_model(TensorMapArrayType)
+class _TensorMapArrayModel(compiler.core_models.PrimitiveModel):
+    """A pointer to the first map, in global memory."""
+
+    def __init__(self, manager: Any, numba_type: types.Type) -> None:
+        super().__init__(manager, numba_type, ir.ArrayType(compiler.I64, 16).as_pointer())
+
+
+compiler.typeof_impl.register(TensorMapArray)(lambda value, context: type_of(value))
+compiler.ARGUMENTS[TensorMapArrayType] = lambda argument: argument.address
+
+
+@compiler.typing_registry.register_global(operator.getitem)
+class _GetMap(compiler.AbstractTemplate):
+    key = operator.getitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        if not isinstance(args[0], TensorMapArrayType):
+            return None
+        if not isinstance(types.unliteral(args[1]), types.Integer):
+            raise TypingError(f"a TensorMapArray is indexed with an integer, not {args[1]}")
+        return compiler.signature(args[0].element, args[0], types.int64)
+
+
+@compiler.lowering_registry.lower(operator.getitem, TensorMapArrayType, types.Integer)
+def _lower_get_map(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.gep(args[0], [args[1]])
+
+
 #: The methods that kernels can call on a map, by name.
 METHODS: dict[str, compiler.NativeMethod] = {}
+#: And on a ragged one, beside `prefetch`.
+RAGGED_METHODS: dict[str, compiler.NativeMethod] = {}
 
 
 @compiler.typing_registry.register_attr
@@ -107,6 +199,11 @@ class _TensorMapAttributes(compiler.AttributeTemplate):
     key = TensorMapType
 
     def generic_resolve(self, typ: TensorMapType, attr: str) -> types.Type | None:
+        if isinstance(typ, RaggedTensorMapType):
+            if attr in RAGGED_METHODS:
+                return RAGGED_METHODS[attr].bind(self.context, typ)
+            if attr in ("load", "store"):
+                raise TypingError(f"RaggedTensorMap.{attr}: {NO_SEQUENCE}")
         return METHODS[attr].bind(self.context, typ) if attr in METHODS else None
 
 

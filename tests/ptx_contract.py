@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "ptx"
 FILES = sorted(FOLDER.glob("*.ptx"))
 
 MARKER = re.compile(
-    r"^ *// numba_tma\.ptx\.(?P<name>\w+(\[[\w., ]+\])?)  ptx>=(?P<isa>\d\.\d) sm>=(?P<sm>\d+a?)$"
+    r"^ *// numba_tma\.ptx\.(?P<name>\w+(\[[\w.:, ]+\])?)  ptx>=(?P<isa>\d\.\d) sm>=(?P<sm>\d+a?)$"
 )
 #: What may stand beside the forms and their uses: PTX that has nothing to do with TMA.
 PLAIN = re.compile(

@@ -105,6 +105,22 @@ from numba_tma.ptx.tensor import (
     cp_async_bulk_tensor_store,
     prefetch_tensormap,
 )
+from numba_tma.ptx.tensormap import (
+    fence_proxy_tensormap_acquire,
+    fence_proxy_tensormap_release,
+    tensormap_cp_fenceproxy,
+    tensormap_replace_box_dim,
+    tensormap_replace_element_stride,
+    tensormap_replace_elemtype,
+    tensormap_replace_fill_mode,
+    tensormap_replace_global_address,
+    tensormap_replace_global_dim,
+    tensormap_replace_global_stride,
+    tensormap_replace_interleave_layout,
+    tensormap_replace_rank,
+    tensormap_replace_swizzle_mode,
+)
+from numba_tma.ptx.tensormap_sm100 import tensormap_replace_swizzle_atomicity
 
 __all__ = [
     "TABLE",
@@ -152,6 +168,8 @@ __all__ = [
     "elect_sync",
     "fence_mbarrier_init",
     "fence_proxy_async",
+    "fence_proxy_tensormap_acquire",
+    "fence_proxy_tensormap_release",
     "getctarank",
     "is_explicit_cluster",
     "laneid",
@@ -205,5 +223,17 @@ __all__ = [
     "st_shared_cluster_u64",
     "st_shared_cluster_v4_u32",
     "st_shared_u32",
+    "tensormap_cp_fenceproxy",
+    "tensormap_replace_box_dim",
+    "tensormap_replace_element_stride",
+    "tensormap_replace_elemtype",
+    "tensormap_replace_fill_mode",
+    "tensormap_replace_global_address",
+    "tensormap_replace_global_dim",
+    "tensormap_replace_global_stride",
+    "tensormap_replace_interleave_layout",
+    "tensormap_replace_rank",
+    "tensormap_replace_swizzle_atomicity",
+    "tensormap_replace_swizzle_mode",
     "tid_x",
 ]

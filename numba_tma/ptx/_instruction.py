@@ -40,6 +40,7 @@ TileAddress: TypeAlias = Any  #: a `SharedTile`, a shared Numba array, or a shar
 SharedAddress: TypeAlias = Any  #: a barrier, a tile, a shared Numba array, or an address
 GlobalAddress: TypeAlias = Any  #: a Numba array in global memory, or an address
 TensorMapOperand: TypeAlias = Any  #: a TensorMap
+DescriptorAddress: TypeAlias = Any  #: a TensorMap in global memory, or 128 shared bytes of one
 Coordinates: TypeAlias = Any  #: a tuple of integers in the array's axis order
 CacheHint: TypeAlias = "int | None"  #: a `CachePolicy`, or what createpolicy returned
 

@@ -92,6 +92,24 @@ def _accept_map(given: types.Type, where: str) -> types.Type:
     raise TypingError(f"{where} takes a TensorMap, not {given}")
 
 
+def _accept_descriptor(given: types.Type, where: str) -> types.Type:
+    if isinstance(given, TensorMapType) or _is_object(given, "tile"):
+        return given
+    if isinstance(types.unliteral(given), types.Integer):
+        return types.uint64
+    raise TypingError(
+        f"{where} takes a TensorMap in global memory, or a shared tile of 128 bytes, not {given}"
+    )
+
+
+def _lower_descriptor(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+    if isinstance(typ, TensorMapType):
+        return [builder.ptrtoint(value, compiler.I64)]
+    if isinstance(typ, compiler.ObjectType):
+        return [builder.zext(compiler.get_field(builder, typ, value, "address"), compiler.I64)]
+    return [value]
+
+
 def _accept_coordinates(given: types.Type, where: str) -> types.Type:
     if isinstance(given, types.BaseTuple) and 1 <= len(given) <= 5:
         if all(isinstance(types.unliteral(t), types.Integer) for t in given):
@@ -161,6 +179,7 @@ OPERANDS: dict[str, Operand] = {
     "TensorMapOperand": Operand(
         "l", _accept_map, lambda c, builder, t, value: [builder.ptrtoint(value, compiler.I64)]
     ),
+    "DescriptorAddress": Operand("l", _accept_descriptor, _lower_descriptor),
     "Coordinates": Operand("r", _accept_coordinates, _lower_coordinates),
     "CacheHint": Operand("l", _accept_hint, lambda context, builder, typ, value: [value]),
     "Immediate": Operand("", _accept_immediate, lambda context, builder, typ, value: []),

@@ -83,6 +83,13 @@ from .mbarrier_instructions import (
     mbarrier_try_wait_parity,
 )
 from .numba_hooks import install, seed
+from .tensormap import (
+    copy_template,
+    fence_proxy_tensormap_acquire,
+    fence_proxy_tensormap_release,
+    tensormap_cp_fenceproxy,
+    tensormap_replace,
+)
 from .thread_instructions import (
     activemask,
     all_sync,
@@ -148,6 +155,7 @@ __all__ = [
     "cluster_index",
     "cluster_rank",
     "cluster_size",
+    "copy_template",
     "cp_async",
     "cp_async_bulk_commit_group",
     "cp_async_bulk_load",
@@ -166,6 +174,8 @@ __all__ = [
     "fence_acq_rel",
     "fence_mbarrier_init",
     "fence_proxy_async",
+    "fence_proxy_tensormap_acquire",
+    "fence_proxy_tensormap_release",
     "getctarank",
     "grid_dim",
     "install",
@@ -209,6 +219,8 @@ __all__ = [
     "shfl",
     "st_async",
     "syncwarp",
+    "tensormap_cp_fenceproxy",
+    "tensormap_replace",
     "thread_index",
     "warp_id",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 from .barriers import Barrier
 from .copies import Bytes, GroupWait, Load, Store
 from .errors import BadCoordinate, BadOperand, MissingFence
+from .tensormap import check_acquired
 from .thread import SimulatedThread, current
 
 if TYPE_CHECKING:
@@ -260,6 +261,7 @@ def _check_tensor(
     what: str, tensor_map: TensorMap, coords: Sequence[int], address: int, name: str
 ) -> tuple[int, ...]:
     """Raise unless the copy would run on a GPU; return the coordinates as plain integers."""
+    check_acquired(what, tensor_map)
     tile = tensor_map.tile
     if address % _TENSOR_ALIGNMENT:
         raise BadOperand(

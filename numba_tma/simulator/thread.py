@@ -68,6 +68,8 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         self.allocation_calls: Counter[Hashable] = Counter()
         #: By mbarrier address: the phase in which the thread first asked in vain.
         self.failed_polls: dict[int, int] = {}
+        #: By tensor map in global memory: the edit of it that this thread has acquired.
+        self.acquired: dict[int, int] = {}
         self.accesses = 0
 
     @property

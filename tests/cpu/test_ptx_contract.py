@@ -117,6 +117,7 @@ PARAMETERS = {
     "ClusterAddress": types.uint32,
     "SharedAddress": types.uint32,
     "GlobalAddress": types.uint64,
+    "DescriptorAddress": types.uint64,
     "CacheHint": types.uint64,
 }
 VECTORS = {"u32x2": ("u32", 2), "u32x4": ("u32", 4), "u64x2": ("u64", 2), "f32x4": ("f32", 4)}

@@ -1,0 +1,225 @@
+"""Tensor maps that a kernel edits: their 128 bytes, and who has acquired which edit.
+
+In the simulator the bytes of a map are a record of our own; what a kernel may know of them, that
+they are opaque and that instructions replace fields, is the same. An address is the host's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..dtypes import DType, as_dtype
+from ..layout import Swizzle, Tile
+from . import thread_instructions
+from .errors import BadOperand, MissingFence
+from .thread import current
+
+if TYPE_CHECKING:
+    from ..tensor_map import TensorMap
+
+NBYTES = 128
+
+#: A map's bytes. Axes are counted from the innermost; `origin` says which map it was copied from.
+DESCRIPTOR = np.dtype(
+    {
+        "names": ["origin", "global_address", "global_stride", "global_dim", "element_stride"]
+        + ["box_dim", "rank", "elemtype", "interleave_layout", "swizzle_mode", "fill_mode"],
+        "formats": [
+            "u4",
+            "u8",
+            "(4,)u8",
+            "(5,)u4",
+            "(5,)u1",
+            "(5,)u2",
+            "u1",
+            "u1",
+            "u1",
+            "u1",
+            "u1",
+        ],
+        "offsets": [0, 8, 16, 48, 68, 74, 84, 85, 86, 87, 88],
+        "itemsize": NBYTES,
+    }
+)
+
+_ELEMENT_TYPES = (
+    *("u8", "u16", "u32", "i32", "u64", "i64", "f16", "f32", "f32_ftz", "f64", "bf16", "tf32"),
+    "tf32_ftz",
+)
+_CODES = {as_dtype(name).tensor_map: code for code, name in enumerate(_ELEMENT_TYPES)}
+
+#: The maps that descriptors were made from: what is not in the bytes is looked up there.
+_origins: list[TensorMap] = []
+
+
+def to_bytes(tensor_map: TensorMap) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the 128 bytes of a map."""
+    record = np.zeros((), DESCRIPTOR)
+    rank = tensor_map.rank
+    record["origin"] = len(_origins)
+    _origins.append(tensor_map)
+    record["global_address"] = tensor_map.address
+    record["global_stride"][: rank - 1] = tensor_map.strides[-2::-1] if rank > 1 else ()
+    for field, values in (
+        ("global_dim", tensor_map.shape),
+        ("element_stride", tensor_map.element_strides),
+        ("box_dim", tensor_map.box),
+    ):
+        record[field][:rank] = values[::-1]
+    record["rank"] = rank - 1
+    record["elemtype"] = _CODES[tensor_map.dtype.tensor_map]
+    record["swizzle_mode"] = int(tensor_map.swizzle)
+    record["fill_mode"] = int(tensor_map.oob_fill == "nan")
+    return record.reshape(1).view(np.uint8)
+
+
+def from_bytes(image: np.ndarray[Any, np.dtype[np.uint8]], target: TensorMap) -> None:
+    """Make `target` the map that the 128 bytes describe."""
+    record = image.view(DESCRIPTOR)[0]
+    if int(record["origin"]) >= len(_origins):
+        raise BadOperand(
+            "tensormap_cp_fenceproxy: the source is no tensor map; copy a template there first"
+        )
+    origin = _origins[int(record["origin"])]
+    if record["interleave_layout"]:
+        raise NotImplementedError("an interleaved map is not simulated; use a GPU")
+    rank = int(record["rank"]) + 1
+    dtype = _dtype(int(record["elemtype"]), origin.dtype)
+    shape, box, steps = (
+        tuple(int(n) for n in record[field][:rank][::-1])
+        for field in ("global_dim", "box_dim", "element_stride")
+    )
+    strides = (*(int(n) for n in record["global_stride"][: rank - 1][::-1]), dtype.itemsize)
+    for name, number in (("address", int(record["global_address"])), *enumerate(strides[:-1])):
+        if number % 16 or number >= 1 << 40 and name != "address":
+            text = name if name == "address" else f"stride of axis {name}"
+            raise BadOperand(
+                f"the edited map's {text} is {number}; it must be a multiple of 16 B, and a stride "
+                "less than 2**40"
+            )
+    lands = tuple(-(-extent // step) for extent, step in zip(box, steps))
+    address = int(record["global_address"])
+    encoding = dataclasses.replace(
+        origin._encoding,
+        address=address,
+        shape=shape,
+        strides=strides,
+        dtype=dtype,
+        box=box,
+        tile=Tile(lands, dtype, Swizzle(int(record["swizzle_mode"]))),
+        oob_fill="nan" if record["fill_mode"] else "zeros",
+        element_strides=steps,
+    )
+    target._encoding = encoding
+    target.array = _array_at(address, shape, strides, dtype)
+
+
+def _dtype(code: int, original: DType) -> DType:
+    if code == _CODES[original.tensor_map]:
+        return original  # which may be one of several that are copied alike
+    return as_dtype(_ELEMENT_TYPES[code])
+
+
+def _array_at(
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType
+) -> np.ndarray[Any, Any]:
+    """Return the array that begins at an address of the host, which must be alive."""
+    nbytes = sum((n - 1) * s for n, s in zip(shape, strides)) + dtype.itemsize
+    memory = (ctypes.c_uint8 * nbytes).from_address(address)
+    return np.ndarray(shape, dtype.numpy, memoryview(memory), 0, strides)
+
+
+def copy_template(destination: int, template: TensorMap) -> None:
+    """Write the 128 bytes of `template` to shared memory, as one thread's generic writes."""
+    check_acquired("copy_template", template)
+    thread_instructions.shared_write(destination, to_bytes(template))
+
+
+def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value: int) -> None:
+    """Replace one field of a map in shared or global memory."""
+    what = f"tensormap_replace_{field}"
+    limit = np.iinfo(DESCRIPTOR[field].base).max
+    if not 0 <= int(value) <= limit:
+        raise BadOperand(f"{what}: {value} is not in 0 to {limit}")
+    if space == "global":
+        target = _slot(what, operand)
+        image = to_bytes(target)
+    else:
+        shared = _shared_address(what, operand)
+        image = thread_instructions.shared_read(shared, np.dtype(np.uint8), NBYTES)
+    record = image.view(DESCRIPTOR)[0]
+    _set(record, field, int(ordinal), int(value))
+    if space == "global":
+        from_bytes(image, target)
+        target.edits += 1
+        current().cta.scheduler.wrote()
+    else:
+        thread_instructions.shared_write(shared, image)
+
+
+def _set(record: Any, field: str, ordinal: int, value: int) -> None:
+    if DESCRIPTOR[field].shape:
+        record[field][ordinal] = value
+    else:
+        record[field] = value
+
+
+def tensormap_cp_fenceproxy(destination: Any, source: int) -> None:
+    """Copy the map at shared `source` over one in global memory; by a warp."""
+    what, thread = "tensormap_cp_fenceproxy", current()
+    target = _slot(what, destination)
+    if int(source) % NBYTES:
+        raise BadOperand(f"{what}: source is shared address {source}, not a multiple of {NBYTES}")
+    lanes = thread.cta.live_lanes[thread.warp]
+    meeting = thread.cta.warp_meeting(thread, what, lanes, None, orders_memory=True)
+    if thread.lane == min(meeting):
+        image = thread_instructions.shared_read(source, np.dtype(np.uint8), NBYTES)
+        from_bytes(image, target)
+        target.edits += 1
+    thread.cta.warp_meeting(thread, what, lanes, None, orders_memory=True)
+
+
+def fence_proxy_tensormap_acquire(tensor_map: Any) -> None:
+    """Let this thread's copies use the newest contents of a map."""
+    thread = current()
+    thread.acquired[id(tensor_map)] = getattr(tensor_map, "edits", 0)
+    thread.cta.scheduler.point()
+
+
+def fence_proxy_tensormap_release() -> None:
+    """Publish this thread's edits in place."""
+    current().cta.scheduler.point()
+
+
+def check_acquired(what: str, tensor_map: Any) -> None:
+    """Raise if the map was edited since this thread has acquired it."""
+    edits = getattr(tensor_map, "edits", 0)
+    if edits and current().acquired.get(id(tensor_map)) != edits:
+        raise MissingFence(
+            f"{what}: a kernel has edited this map, and the thread has not acquired it since: the "
+            "copy may use the old one. Synchronise with the editor, then call fence_acquire() on "
+            "the map in each thread that issues copies through it"
+        )
+
+
+def _slot(what: str, operand: Any) -> Any:
+    if not hasattr(operand, "edits"):
+        raise BadOperand(
+            f"{what}: {operand!r} is not in global memory, where a kernel could edit it; give an "
+            "element of a TensorMapArray"
+        )
+    return operand
+
+
+def _shared_address(what: str, operand: Any) -> int:
+    shared = int(getattr(operand, "address", operand))
+    if hasattr(operand, "edits") or hasattr(operand, "box"):
+        raise BadOperand(
+            f"{what}: {operand!r} is not in shared memory; the space of a map in global memory is "
+            '"global"'
+        )
+    return shared
