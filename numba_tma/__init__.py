@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 from numba_tma._environment import simulated
 from numba_tma._version import __version__
 from numba_tma.dtypes import DType
-from numba_tma.layout import Swizzle, Tile, reference_store, reference_tile, swizzle_index
+from numba_tma.layout import (
+    Swizzle,
+    Tile,
+    reference_reduce,
+    reference_store,
+    reference_tile,
+    swizzle_index,
+)
 from numba_tma.tensor_map import TensorMap, tensor_map
 
 #: Where the names are that need Numba, which is imported only when one of them is used.
@@ -41,6 +48,7 @@ __all__ = [  # noqa: PLE0604
     "Tile",
     "__version__",
     "ptx",
+    "reference_reduce",
     "reference_store",
     "reference_tile",
     "swizzle_index",

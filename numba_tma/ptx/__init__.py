@@ -6,9 +6,18 @@ top of the repository shows each one as assemblable PTX.
 
 from numba_tma.ptx._instruction import TABLE, Instruction
 from numba_tma.ptx.atomic import atom_inc
+from numba_tma.ptx.blackwell import (
+    cp_async_bulk_prefetch_tensor_gather4,
+    cp_async_bulk_store_masked,
+    cp_async_bulk_tensor_gather4,
+    cp_async_bulk_tensor_load_cta_group,
+    cp_async_bulk_tensor_scatter4,
+)
 from numba_tma.ptx.bulk import (
     cp_async_bulk_commit_group,
+    cp_async_bulk_copy_cluster,
     cp_async_bulk_load,
+    cp_async_bulk_prefetch,
     cp_async_bulk_store,
     cp_async_bulk_wait_group,
     cp_async_bulk_wait_group_read,
@@ -32,9 +41,15 @@ from numba_tma.ptx.mbarrier import (
     mbarrier_try_wait_parity,
 )
 from numba_tma.ptx.memory import ld_shared_u32, st_shared_u32
+from numba_tma.ptx.reduce import (
+    cp_reduce_async_bulk_cluster,
+    cp_reduce_async_bulk_store,
+    cp_reduce_async_bulk_tensor,
+)
 from numba_tma.ptx.register import ctaid_x, laneid, nctaid_x, nctaid_y, nctaid_z, ntid_x, tid_x
 from numba_tma.ptx.sync import bar_warp_sync, barrier_arrive, barrier_sync, elect_sync
 from numba_tma.ptx.tensor import (
+    cp_async_bulk_prefetch_tensor,
     cp_async_bulk_tensor_load,
     cp_async_bulk_tensor_store,
     prefetch_tensormap,
@@ -49,12 +64,23 @@ __all__ = [
     "barrier_arrive",
     "barrier_sync",
     "cp_async_bulk_commit_group",
+    "cp_async_bulk_copy_cluster",
     "cp_async_bulk_load",
+    "cp_async_bulk_prefetch",
+    "cp_async_bulk_prefetch_tensor",
+    "cp_async_bulk_prefetch_tensor_gather4",
     "cp_async_bulk_store",
+    "cp_async_bulk_store_masked",
+    "cp_async_bulk_tensor_gather4",
     "cp_async_bulk_tensor_load",
+    "cp_async_bulk_tensor_load_cta_group",
+    "cp_async_bulk_tensor_scatter4",
     "cp_async_bulk_tensor_store",
     "cp_async_bulk_wait_group",
     "cp_async_bulk_wait_group_read",
+    "cp_reduce_async_bulk_cluster",
+    "cp_reduce_async_bulk_store",
+    "cp_reduce_async_bulk_tensor",
     "createpolicy_evict_first",
     "createpolicy_evict_last",
     "createpolicy_evict_normal",

@@ -15,6 +15,7 @@ from .errors import UnfinishedCopy
 
 if TYPE_CHECKING:
     from .barriers import Barrier
+    from .block import Cta
     from .thread import SimulatedThread
 
 Bytes = NDArray[np.uint8]
@@ -40,11 +41,12 @@ class Copy(Protocol):
 
 
 class Load:
-    """A copy from global to shared memory that completes on an mbarrier."""
+    """A copy into the shared memory of a block, `cta`, that completes on an mbarrier there."""
 
     def __init__(
         self,
         thread: SimulatedThread,
+        cta: Cta,
         address: int,
         nbytes: int,
         tx_bytes: int,
@@ -53,6 +55,7 @@ class Load:
         clock: Clock,
     ) -> None:
         self.thread = thread
+        self.cta = cta
         self.address = address
         self.nbytes = nbytes
         #: What the barrier counts: less than `nbytes` where a swizzle pads rows.
@@ -65,10 +68,10 @@ class Load:
         self._read = read
 
     def advance(self) -> bool:
-        """Write the bytes that global memory holds now, then complete them on the barrier."""
+        """Write the bytes that the source holds now, then complete them on the barrier."""
         image = self._read()
         assert image.nbytes == self.nbytes
-        cta = self.thread.cta
+        cta = self.cta
         memory = cta.memory
         memory.data[self.address : self.address + self.nbytes] = image
         memory.written[self.address : self.address + self.nbytes] = True
