@@ -37,6 +37,7 @@ _HOME = {
     "elect_sync": "ptx",
     "fence_mbarrier_init": "ptx",
     "fence_proxy_async": "ptx",
+    "load_partitioned": "multicast",
     "shared_barrier": "shared",
     "shared_tile": "shared",
 }
@@ -59,6 +60,7 @@ __all__ = [  # noqa: PLE0604
 if TYPE_CHECKING:
     from numba_tma import ptx as ptx
     from numba_tma.barrier import Barrier as Barrier
+    from numba_tma.multicast import load_partitioned as load_partitioned
     from numba_tma.pipeline import Pipeline as Pipeline
     from numba_tma.pipeline import PipelineState as PipelineState
     from numba_tma.pipeline import TilePipeline as TilePipeline
@@ -95,6 +97,7 @@ def __dir__() -> list[str]:
 def _register() -> None:
     """Make kernels know the library: import everything that registers with numba-cuda."""
     if "numba_tma.pipeline" not in sys.modules and not simulated():
+        importlib.import_module("numba_tma.multicast")
         importlib.import_module("numba_tma.pipeline")
         importlib.import_module("numba_tma._compiler").refresh_registries()
 

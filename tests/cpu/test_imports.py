@@ -22,6 +22,7 @@ LAYERS = (
     ("ptx",),
     ("barrier",),
     ("shared", "_shared_lowering", "_vector_lowering"),
+    ("multicast", "_multicast_lowering"),
     ("matrix_descriptor",),
     ("pipeline", "_pipeline_lowering", "mma"),
     ("kernels",),
