@@ -8,11 +8,12 @@ from llvmlite import ir
 from numba.core import types
 
 from numba_tma import _compiler as compiler
-from numba_tma._compiler import I32, TypingError, get_field, signature
-from numba_tma._shared_lowering import require_map, shared_tile_type
+from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature
+from numba_tma._shared_lowering import require_map
 from numba_tma.multicast import count_slices, load_partitioned
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit, type_call
+from numba_tma.shared import SharedTile
 from numba_tma.types import check_copy
 
 _LOAD = TABLE["cp_async_bulk_tensor_load"]
@@ -33,11 +34,10 @@ def _type_load_partitioned(
             f"load_partitioned: nothing is known of the tile of {tensor_map}; pass "
             "tensor_map(array, slice) to the kernel"
         )
-    whole = getattr(tile, "static", (None,))[0]
-    if whole is None or tile != shared_tile_type(whole):
+    if not isinstance(tile, ObjectType) or tile.cls is not SharedTile:
         raise TypingError(f"load_partitioned(tile=...) takes a SharedTile, not {tile}")
     try:
-        slices = count_slices(whole, tensor_map.tile)
+        slices = count_slices(tile.static[0], tensor_map.tile)
     except ValueError as error:
         raise TypingError(f"load_partitioned: {error}") from None
     if not isinstance(types.unliteral(rank), types.Integer):
