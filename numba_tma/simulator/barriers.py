@@ -22,7 +22,7 @@ class Barrier:
 
     def __init__(self, address: int, count: int, thread: SimulatedThread, clocks: Clocks) -> None:
         self.address = address
-        self._memory = thread.cta.memory
+        self.cta = thread.cta
         self.model = Mbarrier(count)
         self.clocks = clocks
         self.column = clocks.new_column()
@@ -42,7 +42,7 @@ class Barrier:
     @property
     def name(self) -> str:
         """Return the barrier's label, or where it is."""
-        return self._memory.label(self.address) or f"mbarrier at {self.address}"
+        return self.cta.memory.label(self.address) or f"mbarrier at {self.address}"
 
     def check_visible(self, thread: SimulatedThread) -> None:
         """Raise unless the initialisation is ordered before what `thread` does now."""

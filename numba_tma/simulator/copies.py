@@ -15,7 +15,6 @@ from .errors import UnfinishedCopy
 
 if TYPE_CHECKING:
     from .barriers import Barrier
-    from .block import Cta
     from .thread import SimulatedThread
 
 Bytes = NDArray[np.uint8]
@@ -41,12 +40,11 @@ class Copy(Protocol):
 
 
 class Load:
-    """A copy into the shared memory of a block, `cta`, that completes on an mbarrier there."""
+    """A copy into the shared memory of a block that completes on an mbarrier there."""
 
     def __init__(
         self,
         thread: SimulatedThread,
-        cta: Cta,
         address: int,
         nbytes: int,
         tx_bytes: int,
@@ -55,7 +53,6 @@ class Load:
         clock: Clock,
     ) -> None:
         self.thread = thread
-        self.cta = cta
         self.address = address
         self.nbytes = nbytes
         #: What the barrier counts: less than `nbytes` where a swizzle pads rows.
@@ -71,7 +68,7 @@ class Load:
         """Write the bytes that the source holds now, then complete them on the barrier."""
         image = self._read()
         assert image.nbytes == self.nbytes
-        cta = self.cta
+        cta = self.barrier.cta
         memory = cta.memory
         memory.data[self.address : self.address + self.nbytes] = image
         memory.written[self.address : self.address + self.nbytes] = True

@@ -10,16 +10,13 @@ import numpy as np
 from ..dtypes import DType, as_dtype, reduction_violation
 from .barriers import Barrier
 from .block import Cta
-from .cluster import resolve
+from .cluster import mapa, resolve
 from .copies import Bytes, GroupWait, Load, Store
 from .errors import BadCoordinate, BadOperand, MissingFence
 from .thread import SimulatedThread, current
 
 if TYPE_CHECKING:
     from ..tensor_map import TensorMap
-
-#: A block that a copy arrives in, and the mbarrier there that it completes on.
-Arrival = tuple[Cta, Barrier]
 
 _BULK_ALIGNMENT = 16
 _TENSOR_ALIGNMENT = 128
@@ -237,8 +234,8 @@ def _arrivals(
     nbytes: int,
     mbar: int,
     multicast: int | None,
-) -> list[Arrival]:
-    """Return where a load arrives, after checking and recording it in each of these blocks."""
+) -> list[Barrier]:
+    """Return what a load completes on in each block that it arrives in, after checking it there."""
     cluster, receivers = thread.cta.cluster, [thread.cta]
     if multicast is not None:
         mask = int(multicast)
@@ -247,12 +244,11 @@ def _arrivals(
                 f"{what}: multicast is {mask:#b}; its bits are ranks of the cluster, which has "
                 f"the blocks 0 to {len(cluster) - 1}, and at least one is set"
             )
-        receivers = [cta for rank, cta in enumerate(cluster) if mask >> rank & 1]
-    arrivals = [
-        (cta, _check_arrival(what, thread, cta, address, nbytes, mbar)) for cta in receivers
-    ]
-    for cta, barrier in arrivals:
-        cta.hazards.load(thread, address, nbytes, barrier)
+        ranks = [rank for rank in range(len(cluster)) if mask >> rank & 1]
+        receivers = [resolve(mapa(address, rank))[0] for rank in ranks]
+    arrivals = [_check_arrival(what, thread, cta, address, nbytes, mbar) for cta in receivers]
+    for barrier in arrivals:
+        barrier.cta.hazards.load(thread, address, nbytes, barrier)
     return arrivals
 
 
@@ -273,7 +269,7 @@ def _check_arrival(
 
 def _load(
     thread: SimulatedThread,
-    arrivals: Sequence[Arrival],
+    arrivals: Sequence[Barrier],
     address: int,
     nbytes: int,
     tx_bytes: int,
@@ -281,10 +277,10 @@ def _load(
 ) -> None:
     scheduler = thread.cta.scheduler
     known = thread.cta.tracked_clocks().publish(thread.row)
-    for cta, barrier in arrivals:
-        load = Load(thread, cta, address, nbytes, tx_bytes, read, barrier, known)
+    for barrier in arrivals:
+        load = Load(thread, address, nbytes, tx_bytes, read, barrier, known)
         barrier.issue(load)
-        cta.emit(thread, "issue", barrier.name, tx_bytes)
+        barrier.cta.emit(thread, "issue", barrier.name, tx_bytes)
         scheduler.event()
         scheduler.start_copy(load)
     scheduler.point()
@@ -325,7 +321,7 @@ def _transfer(
             here[source : source + nbytes].copy(), there[address : address + nbytes].copy()
         )
 
-    _load(thread, [(owner, barrier)], address, nbytes, nbytes, read)
+    _load(thread, [barrier], address, nbytes, nbytes, read)
 
 
 def _store(

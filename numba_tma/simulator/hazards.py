@@ -158,7 +158,6 @@ class Hazards:
         self._check_source(thread, address, nbytes, "copy", every_byte=True)
         key = (*self._granules(address, nbytes), barrier)
         self._outgoing[key] = barrier.model.phase + 1
-        """Check a copy of these bytes to a block of the cluster that completes on `barrier`."""
 
     def _check_source(
         self, thread: SimulatedThread, address: int, nbytes: int, what: str, *, every_byte: bool
