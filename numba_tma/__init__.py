@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 from numba_tma._environment import simulated
 from numba_tma._version import __version__
 from numba_tma.dtypes import DType
-from numba_tma.layout import Swizzle, Tile, reference_store, reference_tile, swizzle_index
+from numba_tma.layout import (
+    Swizzle,
+    Tile,
+    reference_reduce,
+    reference_store,
+    reference_tile,
+    swizzle_index,
+)
 from numba_tma.ragged import RaggedTensorMap, ragged_tensor_map
 from numba_tma.tensor_map import TensorMap, tensor_map
 from numba_tma.tensor_map_array import TensorMapArray
@@ -36,6 +43,7 @@ _HOME = {
     "elect_sync": "ptx",
     "fence_mbarrier_init": "ptx",
     "fence_proxy_async": "ptx",
+    "load_partitioned": "multicast",
     "shared_barrier": "shared",
     "shared_tile": "shared",
 }
@@ -50,6 +58,7 @@ __all__ = [  # noqa: PLE0604
     "__version__",
     "ptx",
     "ragged_tensor_map",
+    "reference_reduce",
     "reference_store",
     "reference_tile",
     "swizzle_index",
@@ -62,6 +71,7 @@ if TYPE_CHECKING:
     from numba_tma.barrier import Barrier as Barrier
     from numba_tma.clusters import cluster as cluster
     from numba_tma.clusters import cluster_sync as cluster_sync
+    from numba_tma.multicast import load_partitioned as load_partitioned
     from numba_tma.pipeline import Pipeline as Pipeline
     from numba_tma.pipeline import PipelineState as PipelineState
     from numba_tma.pipeline import TilePipeline as TilePipeline

@@ -12,7 +12,7 @@ from numba_tma import _compiler as compiler
 from numba_tma._compiler import I32, I64, ObjectType, TypingError, get_field, signature
 from numba_tma._vector_lowering import VectorType, pack, unpack
 from numba_tma.barrier import Barrier
-from numba_tma.dtypes import DType
+from numba_tma.dtypes import DType, reduction_violation
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit, type_call
@@ -302,10 +302,6 @@ compiler.native_method(SharedTile, "view", _type_view, lambda context, builder, 
 
 # --------------------------------------------------------------- the methods of a map
 
-_LOAD, _STORE = TABLE["cp_async_bulk_tensor_load"], TABLE["cp_async_bulk_tensor_store"]
-_PREFETCH = TABLE["prefetch_tensormap"]
-_ACQUIRE, _GPU = TABLE["fence_proxy_tensormap_acquire"], types.literal("gpu")
-
 
 def tile_of(typ: types.Type) -> Tile | None:
     return typ.static[0] if _is_tile(typ) else None
@@ -321,52 +317,80 @@ def require_map(what: str, given: types.Type) -> None:
         )
 
 
+def _typed(row: str, given: dict[str, Any]) -> Any:
+    """Type the instruction of a method; `given` has its operands in the order of the parameters."""
+    return signature(types.void, *type_call(TABLE[row], given).args)
+
+
 def _type_load(
-    self: Any, tile: Any, coords: Any, barrier: Any, cache_hint: Any = types.none
+    self: Any,
+    tile: Any,
+    coords: Any,
+    barrier: Any,
+    cache_hint: Any = types.none,
+    multicast: Any = types.none,
 ) -> Any:
     given = {
-        "destination": tile,
         "tensor_map": self,
+        "destination": tile,
         "coordinates": coords,
         "barrier": barrier,
         "cache_hint": cache_hint,
+        "multicast": multicast,
     }
-    sig = type_call(_LOAD, given)
+    sig = _typed("cp_async_bulk_tensor_load", given)
     check_copy("TensorMap.load", self, tile_of(tile), coords)
-    typed = dict(zip(given, sig.args))
-    order = [typed["destination"], typed["coordinates"], typed["barrier"]]
-    hint = [] if cache_hint is types.none else [typed["cache_hint"]]
-    return signature(types.void, self, *order, *hint)
-
-
-def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    names = ["tensor_map", "destination", "coordinates", "barrier", "cache_hint"]
-    given = dict(zip(names, zip(sig.args, args)))
-    return emit(_LOAD, context, builder, given)
+    return sig
 
 
 def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
-    given = {"tensor_map": self, "coordinates": coords, "source": tile, "cache_hint": cache_hint}
-    sig = type_call(_STORE, given)
+    given = {"tensor_map": self, "source": tile, "coordinates": coords, "cache_hint": cache_hint}
+    sig = _typed("cp_async_bulk_tensor_store", given)
     check_copy("TensorMap.store", self, tile_of(tile), coords)
     check_store("TensorMap.store", self, coords)
-    typed = dict(zip(given, sig.args))
-    hint = [] if cache_hint is types.none else [typed["cache_hint"]]
-    return signature(types.void, self, typed["source"], typed["coordinates"], *hint)
+    return sig
 
 
-def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    names = ["tensor_map", "source", "coordinates", "cache_hint"]
-    given = dict(zip(names, zip(sig.args, args)))
-    return emit(_STORE, context, builder, given)
+def _type_reduce(self: Any, tile: Any, coords: Any, op: Any, cache_hint: Any = types.none) -> Any:
+    given = {
+        "tensor_map": self,
+        "source": tile,
+        "coordinates": coords,
+        "operation": op,
+        "cache_hint": cache_hint,
+    }
+    if self.tile is not None:
+        value = op.literal_value if isinstance(op, types.Literal) else op
+        if violation := reduction_violation(self.tile.dtype, value):
+            raise TypingError(f"TensorMap.reduce: {violation}")
+    sig = _typed("cp_reduce_async_bulk_tensor", given)
+    check_copy("TensorMap.reduce", self, tile_of(tile), coords)
+    check_store("TensorMap.reduce", self, coords)
+    return sig
+
+
+def _type_prefetch_tile(self: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+    given = {"tensor_map": self, "coordinates": coords, "cache_hint": cache_hint}
+    sig = _typed("cp_async_bulk_prefetch_tensor", given)
+    check_copy("TensorMap.prefetch_tile", self, None, coords)
+    return sig
 
 
 def _type_prefetch(self: Any) -> Any:
-    return type_call(_PREFETCH, {"tensor_map": self})
+    return _typed("prefetch_tensormap", {"tensor_map": self})
 
 
-def _lower_prefetch(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return emit(_PREFETCH, context, builder, {"tensor_map": (sig.args[0], args[0])})
+def _map_method(name: str, row: str, typer: Any, *operands: str) -> None:
+    """Register a method that is one instruction, by its operands in the method's order."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        given = dict(zip(("tensor_map", *operands), zip(sig.args, args)))
+        return emit(TABLE[row], context, builder, given)
+
+    METHODS[name] = compiler.NativeMethod("TensorMap", name, typer, lower)
+
+
+_ACQUIRE, _GPU = TABLE["fence_proxy_tensormap_acquire"], types.literal("gpu")
 
 
 def _type_fence_acquire(self: Any) -> Any:
@@ -379,14 +403,24 @@ def _lower_fence_acquire(context: Any, builder: Any, sig: Any, args: Any) -> Any
     return emit(_ACQUIRE, context, builder, given)
 
 
-METHODS["load"] = compiler.NativeMethod("TensorMap", "load", _type_load, _lower_load)
-METHODS["store"] = compiler.NativeMethod("TensorMap", "store", _type_store, _lower_store)
+_LOADED = ("destination", "coordinates", "barrier", "cache_hint", "multicast")
+_REDUCED = ("source", "coordinates", "operation", "cache_hint")
+_map_method("load", "cp_async_bulk_tensor_load", _type_load, *_LOADED)
+_map_method(
+    "store", "cp_async_bulk_tensor_store", _type_store, "source", "coordinates", "cache_hint"
+)
 METHODS["fence_acquire"] = compiler.NativeMethod(
     "TensorMap", "fence_acquire", _type_fence_acquire, _lower_fence_acquire
 )
-METHODS["prefetch"] = compiler.NativeMethod(
-    "TensorMap", "prefetch", _type_prefetch, _lower_prefetch
+_map_method("reduce", "cp_reduce_async_bulk_tensor", _type_reduce, *_REDUCED)
+_map_method(
+    "prefetch_tile",
+    "cp_async_bulk_prefetch_tensor",
+    _type_prefetch_tile,
+    "coordinates",
+    "cache_hint",
 )
+_map_method("prefetch", "prefetch_tensormap", _type_prefetch)
 
 # numba-cuda's launcher looks for this first, at each launch.
 TensorMap._numba_type_ = property(type_of)  # type: ignore[attr-defined]

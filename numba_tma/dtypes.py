@@ -41,6 +41,11 @@ class DType:
         """Whether the copy engine knows it as a float, so that it can fill with NaN."""
         return "INT" not in self.tensor_map
 
+    @property
+    def reductions(self) -> tuple[str, ...]:
+        """What the copy engine can combine tiles of it with a tensor by (`TensorMap.reduce`)."""
+        return _REDUCTIONS.get(self.name, ())
+
     def __repr__(self) -> str:
         return self.name
 
@@ -73,6 +78,18 @@ _TABLE = [
 ]
 
 names = tuple(dtype.name for dtype in _TABLE)
+
+_BITWISE = ("and", "or", "xor")
+_REDUCTIONS = {
+    "u32": ("add", "min", "max", "inc", "dec", *_BITWISE),
+    "i32": ("add", "min", "max", *_BITWISE),
+    "u64": ("add", "min", "max", *_BITWISE),
+    "i64": ("min", "max", *_BITWISE),
+    "f16": ("add", "min", "max"),
+    "bf16": ("add", "min", "max"),
+    "f32": ("add",),
+    "f64": ("add",),
+}
 
 # Reversed, so that of several types with one storage the plain one (f32) stands for it.
 _BY_NUMPY = {dtype.numpy: dtype for dtype in reversed(_TABLE)}
@@ -126,3 +143,23 @@ def _lookup(x: object) -> DType | None:
     if library == "numba":
         return _BY_NAME.get(getattr(x, "name", ""))
     return None
+
+
+def reduction_violation(dtype: DType, operation: object) -> str | None:
+    """Say why the copy engine cannot reduce elements of `dtype` by `operation`, if so."""
+    if operation in dtype.reductions:
+        return None
+    if not dtype.reductions:
+        return (
+            f"the copy engine has no reduction of {dtype}, not {operation!r} either: it reduces "
+            + ", ".join(_REDUCTIONS)
+        )
+    text = f"the copy engine has no reduction {operation!r} of {dtype}: it has " + ", ".join(
+        map(repr, dtype.reductions)
+    )
+    others = [name for name, operations in _REDUCTIONS.items() if operation in operations]
+    if others:
+        text += f"; {operation!r} it has of {', '.join(others)}"
+    if (dtype.name, operation) == ("i64", "add"):
+        text += '. Sums wrap round, so a map with dtype="u64" gives the same bits'
+    return text

@@ -13,7 +13,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .dtypes import DType, as_dtype
+from .dtypes import DType, as_dtype, reduction_violation
 
 MAX_RANK = 5
 MAX_BOX = 256  # elements along one axis of one copy
@@ -261,12 +261,66 @@ def reference_store(
     copy engine's order, and so the value, is undefined.
     """
     bits, positions, inside = _footprint(array, tile, coords, element_strides)
-    if image.shape != (tile.shared_nbytes,):
-        raise ValueError(
-            f"image has shape {image.shape}; {tile!r} takes {tile.shared_nbytes} bytes"
-        )
-    values = np.ascontiguousarray(image, np.uint8).view(bits.dtype)[_slots(tile)]
-    bits[positions] = values[inside]
+    bits[positions] = _tile_values(image, tile, bits.dtype)[inside]
+
+
+def reference_reduce(
+    array: NDArray[Any],
+    image: NDArray[np.uint8],
+    tile: Tile,
+    coords: Sequence[int],
+    operation: str,
+    element_strides: Sequence[int] | None = None,
+) -> None:
+    """Combine `array` with the swizzled bytes `image` as a TMA reduction does: what is in bounds.
+
+    Parameters
+    ----------
+    array, image, tile, coords, element_strides
+        Those of `reference_store`. No two elements of `array` may share memory.
+    operation
+        One of ``tile.dtype.reductions``; see `reduce_elements`.
+    """
+    if violation := reduction_violation(tile.dtype, operation):
+        raise ValueError(violation)
+    bits, positions, inside = _footprint(array, tile, coords, element_strides)
+    values = _tile_values(image, tile, bits.dtype)[inside]
+    numpy = tile.dtype.numpy
+    result = reduce_elements(operation, bits[positions].view(numpy), values.view(numpy))
+    bits[positions] = result.view(bits.dtype)
+
+
+def reduce_elements(operation: str, old: NDArray[Any], operand: NDArray[Any]) -> NDArray[Any]:
+    """Return what a reduction of the copy engine makes of `old`, element by element.
+
+    Integers wrap round. ``inc`` counts up and starts again at 0 after `operand`, ``dec`` counts
+    down and starts again at `operand` after 0. Sums of float32 flush subnormal numbers to zero.
+    """
+    with np.errstate(all="ignore"):
+        if operation == "inc":
+            result = np.where(old >= operand, 0, old + 1)
+        elif operation == "dec":
+            result = np.where((old == 0) | (old > operand), operand, old - 1)
+        elif operation == "add" and old.dtype == np.float32:
+            result = _flush(_flush(old) + _flush(operand))
+        else:
+            result = _UFUNCS[operation](old, operand)
+    return np.ascontiguousarray(result.astype(old.dtype, copy=False))
+
+
+_UFUNCS: dict[str, Callable[..., NDArray[Any]]] = {
+    "add": np.add,
+    "min": np.fmin,
+    "max": np.fmax,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def _flush(values: NDArray[Any]) -> NDArray[Any]:
+    tiny = np.abs(values) < np.finfo(np.float32).tiny
+    return np.where(tiny, np.copysign(np.float32(0), values), values)
 
 
 def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -323,6 +377,14 @@ def _footprint(
         positions.append(position[kept])
         inside.append(kept)
     return array.view(f"u{tile.itemsize}"), np.ix_(*positions), np.ix_(*inside)
+
+
+def _tile_values(image: NDArray[np.uint8], tile: Tile, bits: np.dtype[Any]) -> NDArray[Any]:
+    if image.shape != (tile.shared_nbytes,):
+        raise ValueError(
+            f"image has shape {image.shape}; {tile!r} takes {tile.shared_nbytes} bytes"
+        )
+    return np.ascontiguousarray(image, np.uint8).view(bits)[_slots(tile)]
 
 
 def _slots(tile: Tile) -> NDArray[np.intp]:

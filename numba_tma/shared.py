@@ -15,8 +15,10 @@ from numba_tma.barrier import Barrier
 from numba_tma.dtypes import DType
 from numba_tma.layout import Tile
 from numba_tma.ptx import (
+    cp_async_bulk_prefetch_tensor,
     cp_async_bulk_tensor_load,
     cp_async_bulk_tensor_store,
+    cp_reduce_async_bulk_tensor,
     fence_proxy_tensormap_acquire,
     prefetch_tensormap,
 )
@@ -160,10 +162,15 @@ def shared_barrier() -> Barrier:
 if simulated():
 
     def _load(
-        self: TensorMap, tile: Any, coords: Any, barrier: Any, cache_hint: Any = None
+        self: TensorMap,
+        tile: Any,
+        coords: Any,
+        barrier: Any,
+        cache_hint: Any = None,
+        multicast: Any = None,
     ) -> None:
         simulator.check_copy(self, tile, coords, barrier)
-        cp_async_bulk_tensor_load(tile, self, coords, barrier, cache_hint)
+        cp_async_bulk_tensor_load(tile, self, coords, barrier, cache_hint, multicast)
 
     def _store(self: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
         simulator.check_copy(self, tile, coords)
@@ -172,8 +179,14 @@ if simulated():
     def _fence_acquire(self: TensorMap) -> None:
         fence_proxy_tensormap_acquire(self, "gpu")
 
+    def _reduce(self: TensorMap, tile: Any, coords: Any, op: Any, cache_hint: Any = None) -> None:
+        simulator.check_copy(self, tile, coords)
+        cp_reduce_async_bulk_tensor(self, coords, tile, op, cache_hint)
+
     TensorMap.load, TensorMap.store = _load, _store  # type: ignore[method-assign]
     TensorMap.fence_acquire = _fence_acquire  # type: ignore[method-assign]
+    TensorMap.reduce = _reduce  # type: ignore[method-assign]
+    TensorMap.prefetch_tile = cp_async_bulk_prefetch_tensor  # type: ignore[method-assign, assignment]
     TensorMap.prefetch = prefetch_tensormap  # type: ignore[method-assign, assignment]
 else:
     from numba_tma import _shared_lowering  # noqa: F401

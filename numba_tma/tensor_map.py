@@ -216,7 +216,12 @@ class TensorMap:
         return TensorMap(array, owner, encoding)
 
     def load(
-        self, tile: Any, coords: tuple[int, ...], barrier: Any, cache_hint: Any = None
+        self,
+        tile: Any,
+        coords: tuple[int, ...],
+        barrier: Any,
+        cache_hint: Any = None,
+        multicast: Any = None,
     ) -> None:
         """Start the copy of one tile from the tensor into shared memory.
 
@@ -236,6 +241,12 @@ class TensorMap:
             The barrier that gets the bytes; it must expect them in its current phase.
         cache_hint
             How long the data should stay in the L2 cache, if it matters.
+        multicast
+            The blocks of the cluster that get the tile, from one read of global memory: bit r is
+            the block of rank r. The tile lands at the offset of `tile`, and is counted on the
+            barrier at the offset of `barrier`, in each of them, so the blocks allocate the same and
+            each expects the whole tile. They have initialised their barriers, and freed the tile,
+            before (a barrier of the cluster says so), and outlive the copy.
 
         Notes
         -----
@@ -280,6 +291,45 @@ class TensorMap:
         PTX ``fence.proxy.tensormap::generic.acquire.gpu``.
         """
         _only_in_kernels("fence_acquire")
+
+    def reduce(self, tile: Any, coords: tuple[int, ...], op: str, cache_hint: Any = None) -> None:
+        """Start to combine one tile in shared memory with what the tensor holds.
+
+        For kernels. As `store`, but each element of the tensor becomes ``op(element, tile's)``, in
+        one atomic step and in no order. Many blocks may reduce into the same tile of the tensor:
+        sums of integers are then exact, those of floats depend on the order in their last bits.
+
+        Parameters
+        ----------
+        tile, coords, cache_hint
+            Those of `store`.
+        op
+            A literal, one of those that the element type has (`DType.reductions`): ``"add"``,
+            ``"min"``, ``"max"``; ``"inc"`` and ``"dec"``, which count u32 up and down and wrap at
+            the tile's element; ``"and"``, ``"or"``, ``"xor"``. Integers wrap round; sums of f32
+            flush subnormal numbers to zero.
+
+        Notes
+        -----
+        PTX ``cp.reduce.async.bulk.tensor.Nd.global.shared::cta.op.tile.bulk_group``.
+        """
+        _only_in_kernels("reduce")
+
+    def prefetch_tile(self, coords: tuple[int, ...], cache_hint: Any = None) -> None:
+        """Start to bring one tile of the tensor into the L2 cache, ahead of its load.
+
+        For kernels. To be executed by one thread; a hint, which nothing waits for.
+
+        Parameters
+        ----------
+        coords, cache_hint
+            Those of `load`.
+
+        Notes
+        -----
+        PTX ``cp.async.bulk.prefetch.tensor.Nd.L2.global.tile``.
+        """
+        _only_in_kernels("prefetch_tile")
 
     def prefetch(self) -> None:
         """Fetch the map itself (not the tensor) into the cache, ahead of the first copy.

@@ -236,12 +236,13 @@ def check_copy(
 
 def check_store(what: str, tensor_map: types.Type, coordinates: types.Type) -> None:
     """Raise a TypingError when a store through a map would trap, or spoil what lies beside."""
+    kind = "reduction" if what.endswith("reduce") else "store"
     if tensor_map.partial_rows:
         raise TypingError(f"{what}: {tensor_map.partial_rows}")
     for axis, coordinate in enumerate(coordinates):
         if isinstance(coordinate, types.IntegerLiteral) and coordinate.literal_value < 0:
             raise TypingError(
-                f"{what}: the coordinate of axis {axis} is {coordinate.literal_value}; a store "
+                f"{what}: the coordinate of axis {axis} is {coordinate.literal_value}; a {kind} "
                 "starts inside or past the tensor, never before it (on the GPU this is an illegal "
                 "instruction): move the tile to 0 and store less of it"
             )

@@ -38,6 +38,11 @@ def require_architecture(what: str, sm: int | str) -> None:
             f"{what} needs compute capability 9.0 (Hopper) or newer; this kernel is compiled for "
             f"{major}.{minor}, which has no Tensor Memory Accelerator"
         )
+    if isinstance(sm, int) and target < sm:
+        raise TypingError(
+            f"{what} needs compute capability {sm // 10}.{sm % 10} or newer; this kernel is "
+            f"compiled for {major}.{minor}"
+        )
 
 
 class LiteralTemplate(AbstractTemplate):

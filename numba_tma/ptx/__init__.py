@@ -19,9 +19,18 @@ from numba_tma.ptx.async_copy import (
     cp_async_wait_group,
 )
 from numba_tma.ptx.atomic import atom_inc
+from numba_tma.ptx.blackwell import (
+    cp_async_bulk_prefetch_tensor_gather4,
+    cp_async_bulk_store_masked,
+    cp_async_bulk_tensor_gather4,
+    cp_async_bulk_tensor_load_cta_group,
+    cp_async_bulk_tensor_scatter4,
+)
 from numba_tma.ptx.bulk import (
     cp_async_bulk_commit_group,
+    cp_async_bulk_copy_cluster,
     cp_async_bulk_load,
+    cp_async_bulk_prefetch,
     cp_async_bulk_store,
     cp_async_bulk_wait_group,
     cp_async_bulk_wait_group_read,
@@ -98,9 +107,15 @@ from numba_tma.ptx.mbarrier_remote import (
     mbarrier_expect_tx_remote,
 )
 from numba_tma.ptx.memory import ld_shared_u32, st_shared_u32
+from numba_tma.ptx.reduce import (
+    cp_reduce_async_bulk_cluster,
+    cp_reduce_async_bulk_store,
+    cp_reduce_async_bulk_tensor,
+)
 from numba_tma.ptx.register import ctaid_x, laneid, nctaid_x, nctaid_y, nctaid_z, ntid_x, tid_x
 from numba_tma.ptx.sync import bar_warp_sync, barrier_arrive, barrier_sync, elect_sync
 from numba_tma.ptx.tensor import (
+    cp_async_bulk_prefetch_tensor,
     cp_async_bulk_tensor_load,
     cp_async_bulk_tensor_store,
     prefetch_tensormap,
@@ -144,9 +159,17 @@ __all__ = [
     "clusterid_y",
     "clusterid_z",
     "cp_async_bulk_commit_group",
+    "cp_async_bulk_copy_cluster",
     "cp_async_bulk_load",
+    "cp_async_bulk_prefetch",
+    "cp_async_bulk_prefetch_tensor",
+    "cp_async_bulk_prefetch_tensor_gather4",
     "cp_async_bulk_store",
+    "cp_async_bulk_store_masked",
+    "cp_async_bulk_tensor_gather4",
     "cp_async_bulk_tensor_load",
+    "cp_async_bulk_tensor_load_cta_group",
+    "cp_async_bulk_tensor_scatter4",
     "cp_async_bulk_tensor_store",
     "cp_async_bulk_wait_group",
     "cp_async_bulk_wait_group_read",
@@ -161,6 +184,9 @@ __all__ = [
     "cp_async_mbarrier_arrive_noinc",
     "cp_async_wait_all",
     "cp_async_wait_group",
+    "cp_reduce_async_bulk_cluster",
+    "cp_reduce_async_bulk_store",
+    "cp_reduce_async_bulk_tensor",
     "createpolicy_evict_first",
     "createpolicy_evict_last",
     "createpolicy_evict_normal",

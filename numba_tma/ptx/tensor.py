@@ -11,6 +11,7 @@ from numba_tma.ptx._instruction import (
     TileAddress,
     address,
     instruction,
+    u16,
 )
 
 RANKS = (1, 2, 3, 4, 5)
@@ -18,8 +19,9 @@ RANKS = (1, 2, 3, 4, 5)
 
 @instruction(
     "cp.async.bulk.tensor.RANKd.shared::cluster.global.mbarrier::complete_tx::bytes"
-    "<cache_hint:.L2::cache_hint>"
-    " [{destination}], [{tensor_map}, {coordinates}], [{barrier}]<cache_hint:, {cache_hint}>;",
+    "<multicast:.multicast::cluster><cache_hint:.L2::cache_hint>"
+    " [{destination}], [{tensor_map}, {coordinates}], [{barrier}]"
+    "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
     isa=(8, 0),
     sm=90,
     ranks=RANKS,
@@ -30,16 +32,20 @@ def cp_async_bulk_tensor_load(
     coordinates: Coordinates,
     barrier: BarrierAddress,
     cache_hint: CacheHint = None,
+    multicast: u16 | None = None,
 ) -> None:
     """Start to copy the box at `coordinates` from global to shared memory.
 
     Coordinates are elements in the array's axis order (innermost last) and may lie outside the
     tensor, where the box is filled; the innermost one times the item size is a multiple of 16 B.
     The destination is aligned to 128 B, or as the swizzle asks. The copy completes the bytes of
-    the whole box on `barrier`. Executed by one thread. Orders nothing.
+    the whole box on `barrier`. With `multicast`, bit r of which is the block of rank r in the
+    cluster, the box arrives in each of those blocks, at the offset that `destination` has in this
+    one, and is completed on the barrier that each has at the offset of `barrier`: every one of them
+    expects the whole box, and its memory is ready before. Executed by one thread. Orders nothing.
     """
     simulator.cp_async_bulk_tensor_load(
-        address(destination), tensor_map, coordinates, address(barrier)
+        address(destination), tensor_map, coordinates, address(barrier), multicast
     )
 
 
@@ -65,6 +71,24 @@ def cp_async_bulk_tensor_store(
     `fence_proxy_async` and synchronised with it.
     """
     simulator.cp_async_bulk_tensor_store(tensor_map, coordinates, address(source))
+
+
+@instruction(
+    "cp.async.bulk.prefetch.tensor.RANKd.L2.global<cache_hint:.L2::cache_hint>"
+    " [{tensor_map}, {coordinates}]<cache_hint:, {cache_hint}>;",
+    isa=(8, 0),
+    sm=90,
+    ranks=RANKS,
+)
+def cp_async_bulk_prefetch_tensor(
+    tensor_map: TensorMapOperand, coordinates: Coordinates, cache_hint: CacheHint = None
+) -> None:
+    """Start to bring the box at `coordinates` into the L2 cache.
+
+    Coordinates are those of the load. Executed by one thread. A hint: it completes nowhere, cannot
+    be waited for and orders nothing.
+    """
+    simulator.cp_async_bulk_prefetch_tensor(tensor_map, coordinates)
 
 
 @instruction("prefetch.tensormap [{tensor_map}];", isa=(8, 0), sm=90)

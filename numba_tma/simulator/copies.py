@@ -40,7 +40,7 @@ class Copy(Protocol):
 
 
 class Load:
-    """A copy from global to shared memory that completes on an mbarrier."""
+    """A copy into the shared memory of a block that completes on an mbarrier there."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class Load:
         self._read = read
 
     def advance(self) -> bool:
-        """Write the bytes that global memory holds now, then complete them on the barrier."""
+        """Write the bytes that the source holds now, then complete them on the barrier."""
         image = self._read()
         assert image.nbytes == self.nbytes
-        cta = self.thread.cta
+        cta = self.barrier.cta
         memory = cta.memory
         memory.data[self.address : self.address + self.nbytes] = image
         memory.written[self.address : self.address + self.nbytes] = True

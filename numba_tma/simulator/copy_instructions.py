@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..dtypes import DType, as_dtype, reduction_violation
 from .barriers import Barrier
+from .block import Cta
+from .cluster import mapa, resolve
 from .copies import Bytes, GroupWait, Load, Store
 from .errors import BadCoordinate, BadOperand, MissingFence
 from .tensormap import check_acquired
@@ -21,13 +24,17 @@ _TENSOR_ALIGNMENT = 128
 _COORDINATE_BYTES = 16
 
 
-def cp_async_bulk_load(dst: int, src: Bytes, mbar: int) -> None:
-    """Copy `src`, a 1-D view of global bytes, to shared `dst`; completes on `mbar`."""
+def cp_async_bulk_load(dst: int, src: Bytes, mbar: int, multicast: int | None = None) -> None:
+    """Copy `src`, a 1-D view of global bytes, to shared `dst`; completes on `mbar`.
+
+    With `multicast` to every block of the cluster that the mask names, at the same offsets.
+    """
     what = "cp_async_bulk_load"
     thread, address = current(), int(dst)
     source = _global_bytes(what, "src", src)
     _check_bulk(what, address, "dst", source.nbytes)
-    _load(what, thread, address, source.nbytes, source.nbytes, source.copy, int(mbar))
+    arrivals = _arrivals(what, thread, address, source.nbytes, int(mbar), multicast)
+    _load(thread, arrivals, address, source.nbytes, source.nbytes, source.copy)
 
 
 def cp_async_bulk_store(dst: Bytes, src: int) -> None:
@@ -44,9 +51,16 @@ def cp_async_bulk_store(dst: Bytes, src: int) -> None:
 
 
 def cp_async_bulk_tensor_load(
-    dst: int, tensor_map: TensorMap, coords: Sequence[int], mbar: int
+    dst: int,
+    tensor_map: TensorMap,
+    coords: Sequence[int],
+    mbar: int,
+    multicast: int | None = None,
 ) -> None:
-    """Copy the tile at `coords` (NumPy axis order) to shared `dst`; completes on `mbar`."""
+    """Copy the tile at `coords` (NumPy axis order) to shared `dst`; completes on `mbar`.
+
+    With `multicast` to every block of the cluster that the mask names, at the same offsets.
+    """
     from ..layout import reference_tile
 
     what = "cp_async_bulk_tensor_load"
@@ -63,7 +77,8 @@ def cp_async_bulk_tensor_load(
         )
 
     tile = tensor_map.tile
-    _load(what, thread, address, tile.shared_nbytes, tile.nbytes, read, int(mbar))
+    arrivals = _arrivals(what, thread, address, tile.shared_nbytes, int(mbar), multicast)
+    _load(thread, arrivals, address, tile.shared_nbytes, tile.nbytes, read)
 
 
 def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src: int) -> None:
@@ -73,11 +88,7 @@ def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src
     what = "cp_async_bulk_tensor_store"
     thread, address = current(), int(src)
     origin = _check_tensor(what, tensor_map, coords, address, "src")
-    if min(origin) < 0:
-        raise BadCoordinate(
-            f"{what}: the coordinates are {origin}; a store starts inside or past the tensor, "
-            "never before it. On a GPU this is an illegal instruction that loses the context"
-        )
+    _check_inside(what, origin)
 
     def write(image: Bytes) -> None:
         reference_store(
@@ -85,6 +96,86 @@ def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src
             image,
             tensor_map.tile,
             origin,
+            element_strides=tensor_map.element_strides,
+        )
+
+    _store(what, thread, address, tensor_map.tile.shared_nbytes, write, every_byte=False)
+
+
+def cp_async_bulk_copy_cluster(dst: int, src: int, nbytes: int, mbar: int) -> None:
+    """Copy shared bytes at `src` to the block of the cluster that `dst` and `mbar` lie in."""
+
+    def copy(source: Bytes, destination: Bytes) -> Bytes:
+        return source
+
+    _transfer("cp_async_bulk_copy_cluster", dst, src, nbytes, mbar, copy, reduces=False)
+
+
+def cp_async_bulk_prefetch(src: Bytes) -> None:
+    """Hold a prefetch of global bytes to its rules; there is no cache here."""
+    what = "cp_async_bulk_prefetch"
+    current()
+    _check_bulk(what, 0, "", _global_bytes(what, "src", src).nbytes)
+
+
+def cp_async_bulk_prefetch_tensor(tensor_map: TensorMap, coords: Sequence[int]) -> None:
+    """Hold a prefetch of a tile to its rules; there is no cache here."""
+    current()
+    _check_tensor("cp_async_bulk_prefetch_tensor", tensor_map, coords, 0, "")
+
+
+def cp_reduce_async_bulk_store(dst: Bytes, src: int, operation: str) -> None:
+    """Combine shared bytes at `src` with `dst`, a 1-D view of global bytes; joins the group."""
+    from ..layout import reduce_elements
+
+    what = "cp_reduce_async_bulk_store"
+    thread, address = current(), int(src)
+    target = _global_bytes(what, "dst", dst)
+    _check_bulk(what, address, "src", target.nbytes)
+    name, dtype = _reduction(operation)
+
+    def write(image: Bytes) -> None:
+        result = reduce_elements(name, target.view(dtype.numpy), image.view(dtype.numpy))
+        target[:] = result.view(np.uint8)
+
+    _store(what, thread, address, target.nbytes, write, every_byte=True)
+
+
+def cp_reduce_async_bulk_cluster(
+    dst: int, src: int, nbytes: int, mbar: int, operation: str
+) -> None:
+    """Combine shared bytes at `src` with those at `dst` in a block of the cluster."""
+    from ..layout import reduce_elements
+
+    name, dtype = _reduction(operation)
+
+    def reduce(source: Bytes, destination: Bytes) -> Bytes:
+        old, operand = destination.view(dtype.numpy), source.view(dtype.numpy)
+        return reduce_elements(name, old, operand).view(np.uint8)
+
+    _transfer("cp_reduce_async_bulk_cluster", dst, src, nbytes, mbar, reduce, reduces=True)
+
+
+def cp_reduce_async_bulk_tensor(
+    tensor_map: TensorMap, coords: Sequence[int], src: int, operation: str
+) -> None:
+    """Combine shared bytes at `src` with the tile at `coords` (NumPy axis order)."""
+    from ..layout import reference_reduce
+
+    what = "cp_reduce_async_bulk_tensor"
+    thread, address = current(), int(src)
+    if violation := reduction_violation(tensor_map.dtype, operation):
+        raise BadOperand(f"{what}: {violation}")
+    origin = _check_tensor(what, tensor_map, coords, address, "src")
+    _check_inside(what, origin)
+
+    def write(image: Bytes) -> None:
+        reference_reduce(
+            tensor_map.array,
+            image,
+            tensor_map.tile,
+            origin,
+            operation,
             element_strides=tensor_map.element_strides,
         )
 
@@ -139,16 +230,34 @@ def _fence_barriers(thread: SimulatedThread) -> None:
             barrier.fenced_at = epoch
 
 
-def _load(
+def _arrivals(
     what: str,
     thread: SimulatedThread,
     address: int,
     nbytes: int,
-    tx_bytes: int,
-    read: Callable[[], Bytes],
     mbar: int,
-) -> None:
-    cta = thread.cta
+    multicast: int | None,
+) -> list[Barrier]:
+    """Return what a load completes on in each block that it arrives in, after checking it there."""
+    cluster, receivers = thread.cta.cluster, [thread.cta]
+    if multicast is not None:
+        mask = int(multicast)
+        if not 0 < mask < 1 << len(cluster):
+            raise BadOperand(
+                f"{what}: multicast is {mask:#b}; its bits are ranks of the cluster, which has "
+                f"the blocks 0 to {len(cluster) - 1}, and at least one is set"
+            )
+        ranks = [rank for rank in range(len(cluster)) if mask >> rank & 1]
+        receivers = [resolve(mapa(address, rank))[0] for rank in ranks]
+    arrivals = [_check_arrival(what, thread, cta, address, nbytes, mbar) for cta in receivers]
+    for barrier in arrivals:
+        barrier.cta.hazards.load(thread, address, nbytes, barrier)
+    return arrivals
+
+
+def _check_arrival(
+    what: str, thread: SimulatedThread, cta: Cta, address: int, nbytes: int, mbar: int
+) -> Barrier:
     cta.memory.check_range(f"{what}, dst", address, nbytes)
     barrier = cta.barrier_at(thread, mbar)
     _check_fenced(thread, barrier)
@@ -158,14 +267,64 @@ def _load(
                 f"{what}: {nbytes} bytes to {address} would overwrite {other.name}, at "
                 f"{other.address}"
             )
-    cta.hazards.load(thread, address, nbytes, barrier)
-    known = cta.tracked_clocks().publish(thread.row)
-    load = Load(thread, address, nbytes, tx_bytes, read, barrier, known)
-    barrier.issue(load)
-    cta.emit(thread, "issue", barrier.name, tx_bytes)
-    cta.scheduler.event()
-    cta.scheduler.start_copy(load)
-    cta.scheduler.point()
+    return barrier
+
+
+def _load(
+    thread: SimulatedThread,
+    arrivals: Sequence[Barrier],
+    address: int,
+    nbytes: int,
+    tx_bytes: int,
+    read: Callable[[], Bytes],
+) -> None:
+    scheduler = thread.cta.scheduler
+    known = thread.cta.tracked_clocks().publish(thread.row)
+    for barrier in arrivals:
+        load = Load(thread, address, nbytes, tx_bytes, read, barrier, known)
+        barrier.issue(load)
+        barrier.cta.emit(thread, "issue", barrier.name, tx_bytes)
+        scheduler.event()
+        scheduler.start_copy(load)
+    scheduler.point()
+
+
+def _transfer(
+    what: str,
+    dst: int,
+    src: int,
+    nbytes: int,
+    mbar: int,
+    combine: Callable[[Bytes, Bytes], Bytes],
+    *,
+    reduces: bool,
+) -> None:
+    """Copy from the calling thread's block to one of its cluster."""
+    thread, source = current(), int(src)
+    (owner, address), (home, barrier_address) = resolve(dst), resolve(mbar)
+    if owner is not home:
+        raise BadOperand(
+            f"{what}: the destination lies in the block of rank {owner.rank}, the barrier in that "
+            f"of rank {home.rank}; both must lie in the block that gets the bytes: use "
+            "mapa(address, rank) with one rank for both"
+        )
+    _check_bulk(what, address, "dst", nbytes)
+    _check_bulk(what, source, "src", nbytes)
+    thread.cta.memory.check_range(f"{what}, src", source, nbytes)
+    barrier = _check_arrival(what, thread, owner, address, nbytes, barrier_address)
+    thread.cta.hazards.copy_out(thread, source, nbytes, barrier)
+    if reduces:
+        owner.hazards.reduce(thread, address, nbytes, barrier)
+    else:
+        owner.hazards.load(thread, address, nbytes, barrier)
+    here, there = thread.cta.memory.data, owner.memory.data
+
+    def read() -> Bytes:
+        return combine(
+            here[source : source + nbytes].copy(), there[address : address + nbytes].copy()
+        )
+
+    _load(thread, [barrier], address, nbytes, nbytes, read)
 
 
 def _store(
@@ -212,6 +371,25 @@ def _check_fenced(thread: SimulatedThread, barrier: Barrier) -> None:
             f"{barrier.name}: a load completes on it, but the copy engine may not see its "
             f"mbarrier_init by {barrier.initialised_by.description}: that thread must execute "
             "fence_mbarrier_init() (or fence_proxy_async()) after it, before the syncthreads"
+        )
+
+
+#: The types of PTX that are called otherwise here; bits are combined as unsigned numbers.
+_PTX_TYPES = {"s32": "i32", "s64": "i64", "b32": "u32", "b64": "u64"}
+
+
+def _reduction(operation: str) -> tuple[str, DType]:
+    """Split ``"add.noftz.f16"`` into the operation and the type."""
+    name, *_, element = operation.split(".")
+    return name, as_dtype(_PTX_TYPES.get(element, element))
+
+
+def _check_inside(what: str, origin: tuple[int, ...]) -> None:
+    if min(origin) < 0:
+        kind = "reduction" if "reduce" in what else "store"
+        raise BadCoordinate(
+            f"{what}: the coordinates are {origin}; a {kind} starts inside or past the tensor, "
+            "never before it. On a GPU this is an illegal instruction that loses the context"
         )
 
 

@@ -7,7 +7,7 @@ reads and writes of different threads are not checked against each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,9 @@ GRANULE = 16
 WORD = 4
 
 Records = NDArray[np.int32]
+#: What the copy engine does with granules [first, last) until an mbarrier, perhaps that of another
+#: block, completes a phase: the range and the barrier, and the phases that must be known.
+Transfers = dict[tuple[int, int, "Barrier"], int]
 
 
 class Hazards:
@@ -57,6 +60,9 @@ class Hazards:
         self._fill_phase = np.zeros(granules, np.int32)
         #: The words that cp.async fills, once a thread uses it.
         self._copied: AsyncRecords | None = None
+        # Sources of copies to blocks of the cluster, and destinations of reductions from them.
+        self._outgoing: Transfers = {}
+        self._reductions: Transfers = {}
 
     def read(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
         """Check and record a generic read."""
@@ -74,6 +80,8 @@ class Hazards:
         self._check_async_fills(EarlyRead, "read", row, address, nbytes)
         if self._copied is not None:
             self._copied.check_read(row, address, nbytes)
+        if self._reductions:
+            self._check_reductions(EarlyRead, "read", row, address, nbytes)
         if not self._memory.written[address : address + nbytes].all():
             raise UninitializedRead(
                 f"{self._memory.describe(address, nbytes)}: read before anybody has written all "
@@ -90,40 +98,64 @@ class Hazards:
         if self._copied is not None:
             self._copied.check_write(row, address, nbytes)
         self._check_stores(row, first, last, "a write to")
+        self._check_reductions(EarlyOverwrite, "overwritten", row, address, nbytes)
+        self._check_outgoing(row, address, nbytes, "a write to")
         self._writes[first:last, row] = clocks.epoch(row)
         self._memory.written[address : address + nbytes] = True
 
     def load(self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier) -> None:
         """Check a load that `thread` issues, and record that it fills these bytes."""
+        first, last = self._granules(address, nbytes)
+        self._check_reductions(EarlyOverwrite, "overwritten by a load", thread.row, address, nbytes)
+        self._check_arrival(thread, address, nbytes, "load")
+        self._barriers[barrier.column] = barrier
+        self._fill_column[first:last] = barrier.column
+        self._fill_phase[first:last] = barrier.model.phase + 1
+
+    def reduce(self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier) -> None:
+        """Check a reduction into these bytes that `thread` issues, in this block or another.
+
+        Reductions into the same bytes may be under way together.
+        """
+        self._check_arrival(thread, address, nbytes, "reduction")
+        if not self._memory.written[address : address + nbytes].all():
+            raise UninitializedRead(
+                f"{self._memory.describe(address, nbytes)}: a reduction combines them with what "
+                "it brings, but nobody has written all of them"
+            )
+        key = (*self._granules(address, nbytes), barrier)
+        self._reductions[key] = barrier.model.phase + 1
+
+    def _check_arrival(self, thread: SimulatedThread, address: int, nbytes: int, what: str) -> None:
+        """Raise unless the copy engine may write these bytes."""
         row, clocks = thread.row, self._clocks
         first, last = self._granules(address, nbytes)
         if self._unfilled(row, first, last).any():
-            raise self._early(EarlyOverwrite, "overwritten by another load", row, address, nbytes)
-        self._check_async_fills(EarlyOverwrite, "overwritten by a load", row, address, nbytes)
+            done = "overwritten by another load" if what == "load" else f"changed by a {what}"
+            raise self._early(EarlyOverwrite, done, row, address, nbytes)
+        self._check_async_fills(EarlyOverwrite, f"overwritten by a {what}", row, address, nbytes)
         if self._copied is not None:
-            self._copied.check_write(row, address, nbytes, "overwritten by a load")
-            self._copied.check_fence(row, address, nbytes, "a load overwrites")
+            self._copied.check_write(row, address, nbytes, f"overwritten by a {what}")
+            self._copied.check_fence(row, address, nbytes, f"a {what} overwrites")
         late = self._unordered(self._reads, clocks.epochs(row), first, last)
         if late is not None:
             reader, where = late
             raise EarlyOverwrite(
-                f"{where}: a load is issued over them after {reader.description} has read them, "
-                "and nothing orders that read before this load. Let every reader arrive on the "
+                f"{where}: a {what} is issued over them after {reader.description} has read them, "
+                f"and nothing orders that read before this {what}. Let every reader arrive on the "
                 "'empty' barrier (or sync) after its last read, and wait for that before loading"
             )
-        self._check_stores(row, first, last, "a load into")
+        self._check_stores(row, first, last, f"a {what} into")
+        self._check_outgoing(row, address, nbytes, f"a {what} into")
         late = self._unordered(self._writes, clocks.epochs(row), first, last)
         if late is not None:
             writer, where = late
             raise EarlyOverwrite(
-                f"{where}: a load is issued over them after {writer.description} has written "
-                "them, and nothing orders that write before this load. Let the writer arrive on "
+                f"{where}: a {what} is issued over them after {writer.description} has written "
+                f"them, and nothing orders that write before this {what}. Let the writer arrive on "
                 "the 'empty' barrier (or sync) after its last write, and wait for that"
             )
-        self._check_fences(row, first, last, "a load overwrites")
-        self._barriers[barrier.column] = barrier
-        self._fill_column[first:last] = barrier.column
-        self._fill_phase[first:last] = barrier.model.phase + 1
+        self._check_fences(row, first, last, f"a {what} overwrites")
 
     def store(
         self, thread: SimulatedThread, address: int, nbytes: int, number: int, *, every_byte: bool
@@ -132,31 +164,49 @@ class Hazards:
 
         A tensor store may clip what it reads, so not every byte of its source must be there.
         """
+        self._check_source(thread, address, nbytes, "store", every_byte=every_byte)
+        first, last = self._granules(address, nbytes)
+        self._stores[first:last, thread.row] = number
+
+    def copy_out(
+        self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier
+    ) -> None:
+        """Check a copy of these bytes to a block of the cluster that completes on `barrier`."""
+        self._check_source(thread, address, nbytes, "copy", every_byte=True)
+        key = (*self._granules(address, nbytes), barrier)
+        self._outgoing[key] = barrier.model.phase + 1
+
+    def _check_source(
+        self, thread: SimulatedThread, address: int, nbytes: int, what: str, *, every_byte: bool
+    ) -> None:
+        """Raise unless the copy engine may read these bytes."""
         row, clocks = thread.row, self._clocks
         first, last = self._granules(address, nbytes)
+        done = "stored" if what == "store" else "copied"
         if self._unfilled(row, first, last).any():
-            raise self._early(EarlyRead, "stored", row, address, nbytes)
-        self._check_async_fills(EarlyRead, "stored", row, address, nbytes)
+            raise self._early(EarlyRead, done, row, address, nbytes)
+        self._check_async_fills(EarlyRead, done, row, address, nbytes)
+        self._check_reductions(EarlyRead, done, row, address, nbytes)
         if self._copied is not None:
-            self._copied.check_read(row, address, nbytes, "stored")
-            self._copied.check_fence(row, address, nbytes, "a store reads")
+            self._copied.check_read(row, address, nbytes, done)
+            self._copied.check_fence(row, address, nbytes, f"a {what} reads")
         late = self._unordered(self._writes, clocks.epochs(row), first, last)
         if late is not None:
             writer, where = late
             raise MissingFence(
-                f"{where}: a store reads what {writer.description} has written, and nothing "
-                "orders that write before this store. The writer must execute fence_proxy_async() "
-                "after its last write and then synchronise with the thread that stores "
-                "(syncthreads, syncwarp or a barrier)"
+                f"{where}: a {what} reads what {writer.description} has written, and nothing "
+                f"orders that write before this {what}. The writer must execute "
+                "fence_proxy_async() after its last write and then synchronise with the thread "
+                f"that {'stores' if what == 'store' else 'copies'} (syncthreads, syncwarp or a "
+                "barrier)"
             )
-        self._check_fences(row, first, last, "a store reads")
+        self._check_fences(row, first, last, f"a {what} reads")
         written = self._memory.written[address : address + nbytes]
         if not (written.all() if every_byte else written.any()):
+            target = "stored to global memory" if what == "store" else "copied to another block"
             raise UninitializedRead(
-                f"{self._memory.describe(address, nbytes)}: stored to global memory, but nobody "
-                "has written it"
+                f"{self._memory.describe(address, nbytes)}: {target}, but nobody has written it"
             )
-        self._stores[first:last, row] = number
 
     def async_write(
         self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier
@@ -259,6 +309,38 @@ class Hazards:
                 "reading. That thread must commit the store and pass "
                 "cp_async_bulk_wait_group_read(), and synchronise with whoever writes next"
             )
+
+    def _check_outgoing(self, row: int, address: int, nbytes: int, what: str) -> None:
+        barrier = self._under_way(self._outgoing, row, address, nbytes)
+        if barrier is not None:
+            raise EarlyOverwrite(
+                f"{self._memory.describe(address, nbytes)}: {what} bytes that a copy to a block of "
+                f"the cluster may still be reading. It completes on {barrier.name} there: let a "
+                "thread that has waited for that tell this one (barrier_cluster, or a remote "
+                "arrival)"
+            )
+
+    def _check_reductions(
+        self, kind: type[SimulatorError], done: str, row: int, address: int, nbytes: int
+    ) -> None:
+        barrier = self._under_way(self._reductions, row, address, nbytes)
+        if barrier is not None:
+            raise kind(
+                f"{self._memory.describe(address, nbytes)}: {done} before a reduction into them is "
+                f"known to be complete. It completes on {barrier.name}: wait for that first, in "
+                "this thread or in one that synchronises with this thread afterwards"
+            )
+
+    def _under_way(
+        self, transfers: Mapping[tuple[int, int, Barrier], int], row: int, address: int, nbytes: int
+    ) -> Barrier | None:
+        """Return the barrier of a transfer of these bytes that `row` does not know to be over."""
+        first, last = self._granules(address, nbytes)
+        known = self._clocks.table[row]
+        for (start, end, barrier), phase in transfers.items():
+            if start < last and first < end and phase > known[barrier.column]:
+                return barrier
+        return None
 
     def _check_fences(self, row: int, first: int, last: int, what: str) -> None:
         late = self._unordered(self._writes, self._clocks.fences(row), first, last)

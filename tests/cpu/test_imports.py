@@ -24,6 +24,7 @@ LAYERS = (
     ("barrier", "clusters"),
     ("shared", "_shared_lowering", "_vector_lowering", "sequence", "_sequence_lowering"),
     ("template", "_template_lowering"),
+    ("multicast", "_multicast_lowering"),
     ("matrix_descriptor",),
     ("pipeline", "_pipeline_lowering", "mma"),
     ("kernels",),

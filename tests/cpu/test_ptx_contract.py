@@ -14,6 +14,9 @@ from tests import ptx_contract as contract
 ARCHITECTURES = {"sm_90", "sm_90a", "sm_100a", "sm_120"}
 TILE = Tile((16, 16), "f32")
 
+#: What ptxas says of multicast wherever the target is not one of the fast ones.
+ADVISORY = "Advisory: '.multicast::cluster' modifier on instruction 'cp.async.bulk{.tensor}' should"
+
 FORMS = {form.name: form for row in ptx.TABLE.values() for form in row.forms()}
 WRITTEN = {form.name: form for file in contract.FILES for form in contract.forms(file)}
 
@@ -34,8 +37,14 @@ def test_assembles(file, arch):
             ptxas(text)
         return
     report = ptxas(text)
-    assert (report.arch, report.warnings) == (arch, ())
+    assert (report.arch, warnings(report)) == (arch, [])
     assert report.spill_stores == report.spill_loads == 0
+
+
+def warnings(report):
+    """Return ptxas's warnings, but for its advice on multicast where that is slow."""
+    fast = report.arch.endswith("a")
+    return [w for w in report.warnings if fast or ADVISORY not in w]
 
 
 @pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
@@ -69,9 +78,9 @@ def test_every_other_instruction_is_plain_or_a_form(file):
 
 
 #: The first PTX ISA of an architecture: an older instruction exists there from the beginning.
-ISA_OF = {80: (7, 0), 90: (7, 8), "90a": (8, 0), "100a": (8, 6)}
+ISA_OF = {80: (7, 0), 90: (7, 8), "90a": (8, 0), 100: (8, 6), "100a": (8, 6)}
 #: An architecture that has not what came with another.
-OLDER = {90: 89, "90a": 90, "100a": 90}
+OLDER = {90: 89, "90a": 90, 100: 90, "100a": 90}
 ISAS = [*((7, n) for n in range(9)), *((8, n) for n in range(9)), (9, 0)]
 
 
@@ -186,7 +195,7 @@ def test_a_call_emits_the_instruction_and_nothing_else(name, target):
     text, emitted = compile_call(form, TARGETS[target], always | form.given)
     assert emitted == [WRITTEN[name].text]
     report = ptxas(text)
-    assert (report.arch, report.warnings) == (target, ())
+    assert (report.arch, warnings(report)) == (target, [])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,158 @@
+"""Forms of the bulk copies that came with sm_100: rows by index, CTA pairs, byte masks.
+
+They are assembled, and never run: a simulated kernel that calls one ends with an error.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NoReturn, TypeAlias
+
+from numba_tma.ptx._instruction import (
+    BarrierAddress,
+    CacheHint,
+    Coordinates,
+    GlobalAddress,
+    TensorMapOperand,
+    TileAddress,
+    i32,
+    instruction,
+    u16,
+    u32,
+)
+
+#: Whose barrier a load may complete on: this block's alone, or that of either block of a CTA pair.
+CtaGroup: TypeAlias = Literal[1, 2]
+
+
+def _assembled_only(name: str) -> NoReturn:
+    raise NotImplementedError(
+        f"{name} exists on Blackwell (sm_100) alone; this library assembles it and neither "
+        "simulates it nor has run it"
+    )
+
+
+@instruction(
+    "cp.async.bulk.tensor.RANKd.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    "<multicast:.multicast::cluster>.cta_group::{cta_group}<cache_hint:.L2::cache_hint>"
+    " [{destination}], [{tensor_map}, {coordinates}], [{barrier}]"
+    "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
+    isa=(8, 6),
+    sm="100a",
+    ranks=(1, 2, 3, 4, 5),
+)
+def cp_async_bulk_tensor_load_cta_group(
+    destination: TileAddress,
+    tensor_map: TensorMapOperand,
+    coordinates: Coordinates,
+    barrier: BarrierAddress,
+    cta_group: CtaGroup,
+    cache_hint: CacheHint = None,
+    multicast: u16 | None = None,
+) -> None:
+    """Start the copy of `cp_async_bulk_tensor_load` for a block, or for a pair of blocks.
+
+    With `cta_group` 1 the barrier is in the block of the destination; with 2 it may be in either
+    block of that one's CTA pair, whose ranks differ in the last bit. Executed by one thread. Orders
+    nothing. Assembled only.
+    """
+    _assembled_only("cp_async_bulk_tensor_load_cta_group")
+
+
+@instruction(
+    "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes"
+    "<multicast:.multicast::cluster><cta_group:.cta_group::{cta_group}>"
+    "<cache_hint:.L2::cache_hint>"
+    " [{destination}], [{tensor_map}, {{column}, {row0}, {row1}, {row2}, {row3}}], [{barrier}]"
+    "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
+    isa=(8, 6),
+    sm="100a",
+)
+def cp_async_bulk_tensor_gather4(
+    destination: TileAddress,
+    tensor_map: TensorMapOperand,
+    row0: i32,
+    row1: i32,
+    row2: i32,
+    row3: i32,
+    column: i32,
+    barrier: BarrierAddress,
+    cache_hint: CacheHint = None,
+    multicast: u16 | None = None,
+    cta_group: CtaGroup | None = None,
+) -> None:
+    """Start to copy four rows of a 2-dimensional tensor, each from `column` on, to shared memory.
+
+    The rows need not be neighbours; they land below each other, as one box of 4 rows. The map's own
+    box has one row. The copy completes the bytes of all four on `barrier`. Executed by one thread.
+    Orders nothing. Assembled only.
+    """
+    _assembled_only("cp_async_bulk_tensor_gather4")
+
+
+@instruction(
+    "cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4<cache_hint:.L2::cache_hint>"
+    " [{tensor_map}, {{column}, {row0}, {row1}, {row2}, {row3}}]<cache_hint:, {cache_hint}>;",
+    isa=(8, 6),
+    sm="100a",
+)
+def cp_async_bulk_prefetch_tensor_gather4(
+    tensor_map: TensorMapOperand,
+    row0: i32,
+    row1: i32,
+    row2: i32,
+    row3: i32,
+    column: i32,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start to bring the four rows of a `cp_async_bulk_tensor_gather4` into the L2 cache.
+
+    Executed by one thread. A hint: it completes nowhere and orders nothing. Assembled only.
+    """
+    _assembled_only("cp_async_bulk_prefetch_tensor_gather4")
+
+
+@instruction(
+    "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group"
+    "<cache_hint:.L2::cache_hint>"
+    " [{tensor_map}, {{column}, {row0}, {row1}, {row2}, {row3}}], [{source}]"
+    "<cache_hint:, {cache_hint}>;",
+    isa=(8, 6),
+    sm="100a",
+)
+def cp_async_bulk_tensor_scatter4(
+    tensor_map: TensorMapOperand,
+    row0: i32,
+    row1: i32,
+    row2: i32,
+    row3: i32,
+    column: i32,
+    source: TileAddress,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start to copy a box of 4 rows of shared memory to four rows of a 2-dimensional tensor.
+
+    The reverse of `cp_async_bulk_tensor_gather4`; bulk group and fences are those of
+    `cp_async_bulk_tensor_store`. Executed by one thread. Assembled only.
+    """
+    _assembled_only("cp_async_bulk_tensor_scatter4")
+
+
+@instruction(
+    "cp.async.bulk.global.shared::cta.bulk_group<cache_hint:.L2::cache_hint>.cp_mask"
+    " [{destination}], [{source}], {nbytes}<cache_hint:, {cache_hint}>, {byte_mask};",
+    isa=(8, 6),
+    sm=100,
+)
+def cp_async_bulk_store_masked(
+    destination: GlobalAddress,
+    source: TileAddress,
+    nbytes: u32,
+    byte_mask: u16,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start the copy of `cp_async_bulk_store`, of some bytes of every 16.
+
+    Byte i of each 16 is written where bit i of `byte_mask` is set. Executed by one thread; all else
+    is as for `cp_async_bulk_store`. Assembled only.
+    """
+    _assembled_only("cp_async_bulk_store_masked")

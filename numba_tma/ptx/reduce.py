@@ -1,0 +1,122 @@
+"""cp.reduce.async.bulk: the copy engine combines what it copies with what the memory holds."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from numba_tma import simulator
+from numba_tma.ptx._instruction import (
+    CacheHint,
+    ClusterAddress,
+    Coordinates,
+    GlobalAddress,
+    TensorMapOperand,
+    TileAddress,
+    address,
+    chosen,
+    global_bytes,
+    instruction,
+    u32,
+)
+
+#: What `cp_reduce_async_bulk_store` can do: an operation and the type of the elements.
+GlobalReduction: TypeAlias = Literal[
+    "add.u32", "add.s32", "add.u64", "add.f32", "add.f64", "add.noftz.f16", "add.noftz.bf16",
+    "min.u32", "min.s32", "min.u64", "min.s64", "min.f16", "min.bf16",
+    "max.u32", "max.s32", "max.u64", "max.s64", "max.f16", "max.bf16",
+    "inc.u32", "dec.u32",
+    "and.b32", "and.b64", "or.b32", "or.b64", "xor.b32", "xor.b64",
+]  # fmt: skip
+
+#: What `cp_reduce_async_bulk_cluster` can do.
+ClusterReduction: TypeAlias = Literal[
+    "add.u32", "add.s32", "add.u64",
+    "min.u32", "min.s32", "max.u32", "max.s32",
+    "inc.u32", "dec.u32",
+    "and.b32", "or.b32", "xor.b32",
+]  # fmt: skip
+
+#: What `cp_reduce_async_bulk_tensor` can do; the type of the elements is the tensor map's.
+TensorReduction: TypeAlias = Literal["add", "min", "max", "inc", "dec", "and", "or", "xor"]
+
+
+@instruction(
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group<cache_hint:.L2::cache_hint>.{operation}"
+    " [{destination}], [{source}], {nbytes}<cache_hint:, {cache_hint}>;",
+    isa=(8, 0),
+    sm=90,
+)
+def cp_reduce_async_bulk_store(
+    destination: GlobalAddress,
+    source: TileAddress,
+    nbytes: u32,
+    operation: GlobalReduction,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start to combine `nbytes` of shared memory, element by element, with global memory.
+
+    Each element is one atomic operation of relaxed semantics at GPU scope, in no order. `inc` and
+    `dec` wrap at the operand: ``0 if old >= x else old + 1`` and ``x if old == 0 or old > x else
+    old - 1``. Sums of floats round to nearest even; those of f32 flush subnormals to zero, those of
+    f16 and bf16 keep them. `nbytes` and both addresses are multiples of 16 B. The copy belongs to
+    the executing thread's next bulk group. Executed by one thread, after every writer of the source
+    has executed `fence_proxy_async` and synchronised with it.
+    """
+    operation = chosen("operation", operation, GlobalReduction)
+    simulator.cp_reduce_async_bulk_store(
+        global_bytes(destination, nbytes), address(source), operation
+    )
+
+
+@instruction(
+    "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{operation}"
+    " [{destination}], [{source}], {nbytes}, [{barrier}];",
+    isa=(8, 0),
+    sm=90,
+)
+def cp_reduce_async_bulk_cluster(
+    destination: ClusterAddress,
+    source: TileAddress,
+    nbytes: u32,
+    barrier: ClusterAddress,
+    operation: ClusterReduction,
+) -> None:
+    """Start to combine `nbytes` of shared memory with that of a block of the cluster.
+
+    `destination` and `barrier` lie in the same block, which expects the bytes; both are addresses
+    as `mapa` returns them. The operations are those of `cp_reduce_async_bulk_store`, on integers
+    alone. `nbytes` and both addresses of data are multiples of 16 B. Executed by one thread, after
+    every writer of the source, and of the destination, has executed `fence_proxy_async` and
+    synchronised with it. That the source has been read is known only where `barrier` was waited
+    for. The other block may not exit before that. Orders nothing.
+    """
+    operation = chosen("operation", operation, ClusterReduction)
+    simulator.cp_reduce_async_bulk_cluster(
+        int(destination), address(source), int(nbytes), int(barrier), operation
+    )
+
+
+@instruction(
+    "cp.reduce.async.bulk.tensor.RANKd.global.shared::cta.{operation}.bulk_group"
+    "<cache_hint:.L2::cache_hint>"
+    " [{tensor_map}, {coordinates}], [{source}]<cache_hint:, {cache_hint}>;",
+    isa=(8, 0),
+    sm=90,
+    ranks=(1, 2, 3, 4, 5),
+)
+def cp_reduce_async_bulk_tensor(
+    tensor_map: TensorMapOperand,
+    coordinates: Coordinates,
+    source: TileAddress,
+    operation: TensorReduction,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start to combine a box of shared memory with what lies at `coordinates` in global memory.
+
+    The type of the elements is the tensor map's; what it has no `operation` for is no operand
+    (`DType.reductions`). What lies outside the tensor is left alone. Operations, atomicity and
+    order are those of `cp_reduce_async_bulk_store`; coordinates, alignment, bulk group and fences
+    are those of `cp_async_bulk_tensor_store`. Executed by one thread.
+    """
+    operation = chosen("operation", operation, TensorReduction)
+    simulator.cp_reduce_async_bulk_tensor(tensor_map, coordinates, address(source), operation)
