@@ -6,7 +6,7 @@ thread, the bytes and the repair. All functions act for the simulated thread tha
 shared addresses are byte offsets into the block's window.
 """
 
-from .checks import check_block, check_copy
+from .checks import check_block, check_choice, check_copy
 from .copy_instructions import (
     cp_async_bulk_commit_group,
     cp_async_bulk_copy_cluster,
@@ -106,6 +106,7 @@ __all__ = [
     "block_dim",
     "block_index",
     "check_block",
+    "check_choice",
     "check_copy",
     "cp_async_bulk_commit_group",
     "cp_async_bulk_copy_cluster",
