@@ -204,16 +204,6 @@ def address(operand: Any) -> int:
     return int(operand)
 
 
-def chosen(name: str, value: Any, alias: Any) -> Any:
-    """Return the value of a choice, which a compiled kernel would be held to (simulator)."""
-    if value not in get_args(alias):
-        raise simulator.BadOperand(
-            f"{name} is part of the instruction: one of {', '.join(map(repr, get_args(alias)))}, "
-            f"not {value!r}"
-        )
-    return value
-
-
 def global_bytes(operand: Any, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return a writable view of the first `nbytes` bytes of an array (simulator)."""
     array = getattr(operand, "_ary", operand)

@@ -26,8 +26,8 @@ CtaGroup: TypeAlias = Literal[1, 2]
 
 def _assembled_only(name: str) -> NoReturn:
     raise NotImplementedError(
-        f"{name} exists on Blackwell (sm_100) alone; this library assembles it and neither "
-        "simulates it nor has run it"
+        f"{name} exists on Blackwell (sm_100) alone: call it in a kernel compiled for that; the "
+        "library neither simulates it nor has run it"
     )
 
 

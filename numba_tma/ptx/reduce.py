@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from numba_tma import simulator
 from numba_tma.ptx._instruction import (
@@ -13,7 +13,6 @@ from numba_tma.ptx._instruction import (
     TensorMapOperand,
     TileAddress,
     address,
-    chosen,
     global_bytes,
     instruction,
     u32,
@@ -62,7 +61,7 @@ def cp_reduce_async_bulk_store(
     the executing thread's next bulk group. Executed by one thread, after every writer of the source
     has executed `fence_proxy_async` and synchronised with it.
     """
-    operation = chosen("operation", operation, GlobalReduction)
+    simulator.check_choice("operation", operation, get_args(GlobalReduction))
     simulator.cp_reduce_async_bulk_store(
         global_bytes(destination, nbytes), address(source), operation
     )
@@ -90,7 +89,7 @@ def cp_reduce_async_bulk_cluster(
     synchronised with it. That the source has been read is known only where `barrier` was waited
     for. The other block may not exit before that. Orders nothing.
     """
-    operation = chosen("operation", operation, ClusterReduction)
+    simulator.check_choice("operation", operation, get_args(ClusterReduction))
     simulator.cp_reduce_async_bulk_cluster(
         int(destination), address(source), int(nbytes), int(barrier), operation
     )
@@ -118,5 +117,5 @@ def cp_reduce_async_bulk_tensor(
     order are those of `cp_reduce_async_bulk_store`; coordinates, alignment, bulk group and fences
     are those of `cp_async_bulk_tensor_store`. Executed by one thread.
     """
-    operation = chosen("operation", operation, TensorReduction)
+    simulator.check_choice("operation", operation, get_args(TensorReduction))
     simulator.cp_reduce_async_bulk_tensor(tensor_map, coordinates, address(source), operation)

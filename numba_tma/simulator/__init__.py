@@ -14,7 +14,7 @@ from .async_copy_instructions import (
     cp_async_wait_all,
     cp_async_wait_group,
 )
-from .checks import check_block, check_copy
+from .checks import check_block, check_choice, check_copy
 from .cluster import getctarank, mapa
 from .cluster_instructions import (
     barrier_cluster_arrive,
@@ -154,6 +154,7 @@ __all__ = [
     "block_dim",
     "block_index",
     "check_block",
+    "check_choice",
     "check_copy",
     "cluster_block_index",
     "cluster_dim",

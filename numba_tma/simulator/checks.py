@@ -22,6 +22,16 @@ def check_block(what: str, minimum: int) -> None:
         )
 
 
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Raise unless `value`, which is a part of an instruction, is one that it has."""
+    current()
+    if value not in choices:
+        raise BadOperand(
+            f"{name} is part of the instruction: one of {', '.join(map(repr, choices))}, not "
+            f"{value!r}"
+        )
+
+
 def check_copy(
     tensor_map: TensorMap, tile: Any, coords: Sequence[int], barrier: Any = None
 ) -> None:
