@@ -33,6 +33,7 @@ u32x4: TypeAlias = tuple[int, int, int, int]
 f32x4: TypeAlias = tuple[float, float, float, float]
 Predicate: TypeAlias = bool
 Immediate: TypeAlias = int  #: a literal, printed into the instruction
+RegisterCount: TypeAlias = int  #: an `Immediate`: a multiple of 8 from 24 to 256
 BarrierAddress: TypeAlias = Any  #: a `Barrier`, or the shared-memory address of one
 ClusterAddress: TypeAlias = int  #: a shared-memory address in the cluster, as `mapa` returns it
 TileAddress: TypeAlias = Any  #: a `SharedTile`, a shared Numba array, or a shared-memory address
@@ -71,11 +72,12 @@ class Instruction:
     def forms(self) -> list[Form]:
         """Return the PTX forms to be shown: each rank, each choice, each optional operand once."""
         ranks = self.ranks or (None,)
-        required = {n: v for n, v in self.choices.items() if n not in self.defaults}
-        first = {n: values[0] for n, values in required.items()}
+        required = {n: v for n, v in self.choices.items() if not self._optional(n)}
+        first = {n: self.defaults.get(n, values[0]) for n, values in required.items()}
         shown = [Form(self, rank, first) for rank in ranks]
         for name, values in required.items():
-            shown += [Form(self, ranks[0], first | {name: v}) for v in values[1:]]
+            others = [v for v in values if v != first[name]]
+            shown += [Form(self, ranks[0], first | {name: v}) for v in others]
         for name, default in self.defaults.items():
             if default is None and name in self.choices:
                 shown += [Form(self, ranks[0], first | {name: v}) for v in self.choices[name]]
@@ -86,13 +88,16 @@ class Instruction:
     def combinations(self) -> Iterator[Form]:
         """Yield every PTX form: all ranks, choices and optional operands with each other."""
         optional = [n for n, d in self.defaults.items() if d is None and n not in self.choices]
-        values = [(None, *v) if n in self.defaults else tuple(v) for n, v in self.choices.items()]
+        values = [(None, *v) if self._optional(n) else v for n, v in self.choices.items()]
         for rank, *rest in itertools.product(
             self.ranks or (None,), *values, *[(False, True)] * len(optional)
         ):
             chosen = {n: v for n, v in zip(self.choices, rest) if v is not None}
             given = frozenset(n for n, g in zip(optional, rest[len(values) :]) if g)
             yield Form(self, rank, chosen, given)
+
+    def _optional(self, name: str) -> bool:
+        return name in self.defaults and self.defaults[name] is None
 
     def text(self, operands: dict[str, str], given: set[str], rank: int | None = None) -> str:
         """Return the PTX instruction with `operands` in place."""
