@@ -174,6 +174,16 @@ class Cta:
         )
         return {other.lane: other_value for other, other_value in meeting.values.items()}
 
+    def warpgroup_meeting(self, thread: SimulatedThread, name: str) -> None:
+        """Wait for the live threads of the thread's warpgroup, four warps."""
+        group = thread.warp // 4
+
+        def needed() -> int:
+            return sum(n.bit_count() for w, n in self.live_lanes.items() if w // 4 == group)
+
+        title = f"{name} of warpgroup {group}"
+        self._meet(thread, ("warpgroup", group), title, needed, None, False, True)
+
     def _meet(
         self,
         thread: SimulatedThread,

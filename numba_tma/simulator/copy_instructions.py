@@ -114,11 +114,15 @@ def prefetch_tensormap(tensor_map: TensorMap) -> None:
         raise BadOperand(f"prefetch_tensormap: {tensor_map!r} is not a TensorMap")
 
 
-def fence_proxy_async() -> None:
-    """Let the copy engine see what this thread has written to shared memory."""
+def fence_proxy_async(space: str = "shared::cta") -> None:
+    """Let the copy engine see what this thread has written to `space`.
+
+    Accesses to global memory are not checked, so that a fence of those has nothing to do.
+    """
     thread = current()
-    thread.cta.hazards.fence(thread)
-    _fence_barriers(thread)
+    if space != "global":
+        thread.cta.hazards.fence(thread)
+        _fence_barriers(thread)
     thread.cta.scheduler.point()
 
 

@@ -57,6 +57,8 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         #: By mbarrier address: the phase in which the thread first asked in vain.
         self.failed_polls: dict[int, int] = {}
         self.accesses = 0
+        #: Per thread, since the last setmaxnreg; None before the first.
+        self.registers: int | None = None
 
     @property
     def description(self) -> str:
