@@ -15,6 +15,8 @@ from pathlib import Path
 from numba_tma.ptx import _instruction as instruction_table
 
 FOLDER = Path(__file__).parents[1] / "ptx"
+#: The number that stands for every literal: one that each instruction with a literal takes.
+IMMEDIATE = 24
 FILES = sorted(FOLDER.glob("*.ptx"))
 
 MARKER = re.compile(
@@ -43,7 +45,7 @@ class Form:
     def module_of(self, instructions: list[str], isa: tuple[int, int], sm: int | str) -> str:
         """Return a module of other instructions with the same registers."""
         declared = " ".join(f".reg {kind} {name};" for name, kind in self.registers.items())
-        text = ";\n".join(instructions).replace("#", "0")
+        text = ";\n".join(instructions).replace("#", str(IMMEDIATE))
         return (
             f".version {isa[0]}.{isa[1]}\n.target sm_{sm}\n.address_size 64\n"
             f".visible .entry form()\n{{\n{declared}\n{text};\nret;\n}}\n"
@@ -58,17 +60,21 @@ def architectures(file: Path) -> list[str]:
 def forms(file: Path) -> list[Form]:
     """Return what stands under the markers of a file: the first instruction after each."""
     found = []
-    registers: dict[str, str] = {}
+    scopes: list[dict[str, str]] = [{}]
     lines = file.read_text().splitlines()
     for number, line in enumerate(lines, start=1):
-        if declaration := re.match(r" *\.reg (\.\w+) (.*);$", line):
-            registers |= dict.fromkeys(declaration[2].split(", "), declaration[1])
+        if line.strip() == "{":
+            scopes.append(dict(scopes[-1]))
+        elif line.strip() == "}":
+            scopes.pop()
+        elif declaration := re.match(r" *\.reg (\.\w+) (.*);$", line):
+            scopes[-1] |= dict.fromkeys(declaration[2].split(", "), declaration[1])
         elif marker := MARKER.match(line):
             major, minor = marker["isa"].split(".")
             text = statements("\n".join(lines[number:]))[0]
             isa = int(major), int(minor)
             sm = int(marker["sm"]) if marker["sm"].isdigit() else marker["sm"]
-            found.append(Form(marker["name"], isa, sm, text, dict(registers)))
+            found.append(Form(marker["name"], isa, sm, text, dict(scopes[-1])))
     return found
 
 
@@ -80,8 +86,8 @@ def form_text(form: instruction_table.Form) -> str:
         if kind == "Coordinates":
             reversed_axes = reversed(range(form.rank))
             operands[name] = "{" + ", ".join(f"%c{axis}" for axis in reversed_axes) + "}"
-        elif kind == "Immediate":
-            operands[name] = "0"
+        elif kind in ("Immediate", "RegisterCount"):
+            operands[name] = str(IMMEDIATE)
         elif match := re.fullmatch(r"[uf]\d+x(\d)", kind):
             operands[name] = "{" + ", ".join(f"%{name}{i}" for i in range(int(match[1]))) + "}"
     operands |= {name: str(value) for name, value in form.choices.items()}
@@ -164,5 +170,5 @@ def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
         )
         if taken:
             text = re.sub(r"\bp\b", taken[1], taken[2])
-        found.append(normal(results(re.sub(r"%[a-z]+\d+\b", name, text))))
+        found.append(normal(results(re.sub(r"%[a-z]{1,2}\d+\b", name, text))))
     return found

@@ -34,6 +34,7 @@ u64x2: TypeAlias = tuple[int, int]
 f32x4: TypeAlias = tuple[float, float, float, float]
 Predicate: TypeAlias = bool
 Immediate: TypeAlias = int  #: a literal, printed into the instruction
+RegisterCount: TypeAlias = int  #: an `Immediate`: a multiple of 8 from 24 to 256
 BarrierAddress: TypeAlias = Any  #: a `Barrier`, or the shared-memory address of one
 ClusterAddress: TypeAlias = int  #: a shared-memory address in the cluster, as `mapa` returns it
 TileAddress: TypeAlias = Any  #: a `SharedTile`, a shared Numba array, or a shared-memory address

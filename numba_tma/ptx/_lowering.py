@@ -136,6 +136,15 @@ def _accept_immediate(given: types.Type, where: str) -> types.Type:
     raise TypingError(f"{where} is part of the instruction and must be a literal, not {given}")
 
 
+def _accept_registers(given: types.Type, where: str) -> types.Type:
+    count = _accept_immediate(given, where).literal_value
+    if count % 8 or not 24 <= count <= 256:
+        raise TypingError(
+            f"{where} is {count}; a thread can have 24 to 256 registers, in multiples of 8"
+        )
+    return given
+
+
 def _vector(element: types.Type, constraint: str, count: int) -> Operand:
     expected = types.UniTuple(element, count)
 
@@ -183,6 +192,7 @@ OPERANDS: dict[str, Operand] = {
     "Coordinates": Operand("r", _accept_coordinates, _lower_coordinates),
     "CacheHint": Operand("l", _accept_hint, lambda context, builder, typ, value: [value]),
     "Immediate": Operand("", _accept_immediate, lambda context, builder, typ, value: []),
+    "RegisterCount": Operand("", _accept_registers, lambda context, builder, typ, value: []),
 }
 
 
@@ -238,7 +248,7 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
         if _absent(typ):
             continue
         kind = row.operands[name]
-        if name in row.choices or kind == "Immediate":
+        if name in row.choices or not OPERANDS[kind].constraint:
             names[name] = str(typ.literal_value)
             continue
         operand = OPERANDS[kind]

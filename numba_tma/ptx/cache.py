@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Literal, TypeAlias
 
-from numba_tma.ptx._instruction import instruction, u64
+import numpy as np
+
+from numba_tma import simulator
+from numba_tma.ptx._instruction import GlobalAddress, f32, instruction, u32, u64
+
+Priority: TypeAlias = Literal["evict_last", "evict_normal", "evict_first", "evict_unchanged"]
+OtherPriority: TypeAlias = Literal["evict_first", "evict_unchanged"]
+#: How a priority stands in the bits of a policy; the secondary one is a single bit beside it.
+_PRIORITIES = {"evict_unchanged": 0x0, "evict_first": 0x2, "evict_last": 0x4, "evict_normal": 0x6}
 
 
 class CachePolicy(IntEnum):
@@ -40,3 +49,57 @@ def createpolicy_evict_normal() -> u64:
 def createpolicy_evict_last() -> u64:
     """Return the policy for data that many blocks use: evicted last."""
     return CachePolicy.EVICT_LAST
+
+
+@instruction(
+    "createpolicy.fractional.L2::{primary}<secondary:.L2::{secondary}>.b64 {result}, {fraction};",
+    isa=(7, 4),
+    sm=80,
+    pure=True,
+)
+def createpolicy_fractional(
+    fraction: f32, primary: Priority, secondary: OtherPriority | None = None
+) -> u64:
+    """Return a policy that gives `fraction` of the accesses one priority, the rest another.
+
+    `fraction` is above 0 and at most 1, and is cut to sixteenths; which accesses have the primary
+    priority is up to the hardware. Without `secondary` the rest is "evict_unchanged".
+    """
+    if not 0 < fraction <= 1:
+        raise simulator.BadOperand(
+            f"createpolicy_fractional(fraction=...) is {fraction}; it is above 0 and at most 1"
+        )
+    return _policy(primary, secondary) | int(np.float32(fraction) * np.float32(15.99)) << 52
+
+
+@instruction(
+    "createpolicy.range.global.L2::{primary}<secondary:.L2::{secondary}>.b64"
+    " {result}, [{window}], {primary_nbytes}, {total_nbytes};",
+    isa=(7, 4),
+    sm=80,
+    pure=True,
+)
+def createpolicy_range(
+    window: GlobalAddress,
+    primary_nbytes: u32,
+    total_nbytes: u32,
+    primary: Priority,
+    secondary: OtherPriority | None = None,
+) -> u64:
+    """Return a policy that goes by address: one priority for the window's first bytes.
+
+    The first `primary_nbytes` from `window` on have the primary priority, the rest up to
+    `total_nbytes` the secondary ("evict_unchanged" if not given); what lies outside has any. The
+    hardware rounds the limits to blocks. In the simulator every address has the primary one.
+    """
+    return _policy(primary, secondary) | 0xF << 52
+
+
+def _policy(primary: str, secondary: str | None) -> int:
+    return (0x10 | _PRIORITIES[primary] | (secondary == "evict_first")) << 56
+
+
+@instruction("createpolicy.cvt.L2.b64 {result}, {access_property};", isa=(7, 4), sm=80, pure=True)
+def createpolicy_cvt(access_property: u64) -> u64:
+    """Return the policy of an access property that CUDA C++ (``cuda::access_property``) made."""
+    return access_property

@@ -1,18 +1,63 @@
-"""Fences between ordinary memory accesses and the copy engine's."""
+"""Fences: between ordinary memory accesses and the copy engine's, and between threads."""
 
 from __future__ import annotations
+
+from typing import Literal, TypeAlias
 
 from numba_tma import simulator
 from numba_tma.ptx._instruction import instruction
 
+StateSpace: TypeAlias = Literal["shared::cta", "shared::cluster", "global"]
+Scope: TypeAlias = Literal["cta", "cluster", "gpu", "sys"]
 
-@instruction("fence.proxy.async.shared::cta;", isa=(8, 0), sm=90)
-def fence_proxy_async() -> None:
-    """Order the thread's generic accesses to shared memory before later copy-engine ones.
+
+@instruction("fence.proxy.async.{space};", isa=(8, 0), sm=90)
+def fence_proxy_async(space: StateSpace = "shared::cta") -> None:
+    """Order the thread's generic accesses to `space` before later copy-engine ones.
 
     Executed by each thread that wrote, before it synchronises with the thread that issues the copy.
+    Also the other way round, copy-engine accesses that the thread has waited for before its
+    generic ones. "global" is for bytes that threads write and a copy reads in the same kernel.
     """
-    simulator.fence_proxy_async()
+    simulator.fence_proxy_async(space)
+
+
+@instruction("fence.proxy.async;", isa=(8, 0), sm=90)
+def fence_proxy_async_all() -> None:
+    """Order the thread's generic accesses to all memory before later copy-engine ones.
+
+    `fence_proxy_async` of every state space at once. Executed by each thread that wrote.
+    """
+    simulator.fence_proxy_async("shared::cluster")
+    simulator.fence_proxy_async("global")
+
+
+@instruction(
+    "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;", isa=(8, 6), sm=90
+)
+def fence_proxy_async_generic_release() -> None:
+    """Release the thread's generic accesses to its block's shared memory to the copy engine.
+
+    The one-way form of `fence_proxy_async`: earlier generic accesses before later copy-engine
+    ones, at cluster scope, and not the other way round. Executed by each thread that wrote, before
+    it synchronises with the thread that issues the copy.
+    """
+    simulator.fence_proxy_async("shared::cta")
+
+
+@instruction(
+    "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;",
+    isa=(8, 6),
+    sm=90,
+)
+def fence_proxy_async_generic_acquire() -> None:
+    """Acquire for the copy engine what other blocks of the cluster have released to it.
+
+    The other half of `fence_proxy_async_generic_release`, for the cluster's shared memory: executed
+    by the thread that issues the copies, after it has synchronised with those that released. It
+    releases nothing: what the thread itself wrote needs the release form.
+    """
+    simulator.yield_turn()
 
 
 @instruction("fence.mbarrier_init.release.cluster;", isa=(8, 0), sm=90)
@@ -22,3 +67,33 @@ def fence_mbarrier_init() -> None:
     Executed by the thread that initialised, before the block (or cluster) synchronises.
     """
     simulator.fence_mbarrier_init()
+
+
+@instruction("fence.acq_rel.{scope};", isa=(6, 0), sm=80, since={"cluster": ((7, 8), 90)})
+def fence_acq_rel(scope: Scope) -> None:
+    """Order the thread's memory accesses before the fence and those after it, for `scope`.
+
+    Executed by any thread. Two threads synchronise where one writes a flag after its fence and the
+    other reads that flag before its own; a fence without such a flag orders nothing between
+    threads. Generic accesses only: the copy engine's need `fence_proxy_async`.
+    """
+    simulator.fence_acq_rel()
+
+
+@instruction("fence.sc.{scope};", isa=(6, 0), sm=80, since={"cluster": ((7, 8), 90)})
+def fence_sc(scope: Scope) -> None:
+    """Order as `fence_acq_rel` does, and all sequentially consistent fences among each other.
+
+    Executed by any thread. For the few algorithms in which two threads each write one flag and
+    read the other's; slower than `fence_acq_rel`.
+    """
+    simulator.fence_acq_rel()
+
+
+@instruction("fence.proxy.alias;", isa=(7, 5), sm=80)
+def fence_proxy_alias() -> None:
+    """Order the thread's accesses through two virtual addresses of the same memory.
+
+    Executed by each thread that uses both addresses, between the two uses.
+    """
+    simulator.yield_turn()

@@ -1,4 +1,4 @@
-"""Warp election and named barriers."""
+"""Warp election, named barriers, sleep, and the order of dependent grids."""
 
 from __future__ import annotations
 
@@ -42,3 +42,35 @@ def bar_warp_sync(mask: u32 = 0xFFFFFFFF) -> None:
     Executed by every thread in `mask`.
     """
     simulator.syncwarp(mask)
+
+
+@instruction("nanosleep.u32 {nanoseconds};", isa=(6, 3), sm=80)
+def nanosleep(nanoseconds: u32) -> None:
+    """Suspend the thread for about `nanoseconds`: at least 0, at most twice that or 1 ms.
+
+    Executed by any thread. For a loop that polls; a wait on an mbarrier sleeps by itself. Orders
+    nothing.
+    """
+    simulator.nanosleep(nanoseconds)
+
+
+@instruction("griddepcontrol.launch_dependents;", isa=(7, 8), sm=90)
+def griddepcontrol_launch_dependents() -> None:
+    """Allow the grid that depends on this one to start, once all blocks have said so or ended.
+
+    Executed by any thread; once per block is enough. Orders nothing: what the dependent grid may
+    read is said by its own `griddepcontrol_wait` alone. Without a programmatic dependent launch it
+    does nothing.
+    """
+    simulator.yield_turn()
+
+
+@instruction("griddepcontrol.wait;", isa=(7, 8), sm=90)
+def griddepcontrol_wait() -> None:
+    """Wait until the grids that this one depends on have completed and their writes are visible.
+
+    Executed by each thread that reads what they wrote, or that synchronises with one that waited.
+    What comes before it (barriers, tensor maps, anything the earlier grids do not write) overlaps
+    their end. Without a programmatic dependent launch it does nothing.
+    """
+    simulator.yield_turn()

@@ -197,8 +197,8 @@ class Cta:
         known = self._publish(thread)
         if not release and self.clocks is not None:
             known = self.clocks.started(thread.row)
-            if thread.released is not None:
-                known = join(known, thread.released)
+            if thread.fenced is not None:
+                known = join(known, thread.fenced)
         first, last = self.cluster[0], self.cluster[-1]
         name = f"barrier.cluster of blocks {first.index} to {last.index}"
         thread.cluster_arrival = first._meet(
@@ -245,6 +245,16 @@ class Cta:
         known = self._publish(thread) if orders_memory else None
         meeting = self._meet(thread, ("warp", warp, mask), title, needed, value, known, wait=True)
         return {other.lane: other_value for other, other_value in meeting.values.items()}
+
+    def warpgroup_meeting(self, thread: SimulatedThread, name: str) -> None:
+        """Wait for the live threads of the thread's warpgroup, four warps."""
+        group = thread.warp // 4
+
+        def needed() -> int:
+            return sum(n.bit_count() for w, n in self.live_lanes.items() if w // 4 == group)
+
+        title = f"{name} of warpgroup {group}"
+        self._meet(thread, ("warpgroup", group), title, needed, None, None, wait=True)
 
     def _meet(
         self,

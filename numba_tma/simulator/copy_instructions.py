@@ -206,11 +206,15 @@ def prefetch_tensormap(tensor_map: TensorMap) -> None:
         raise BadOperand(f"prefetch_tensormap: {tensor_map!r} is not a TensorMap")
 
 
-def fence_proxy_async() -> None:
-    """Let the copy engine see what this thread has written to shared memory."""
+def fence_proxy_async(space: str = "shared::cta") -> None:
+    """Let the copy engine see what this thread has written to `space`.
+
+    Accesses to global memory are not checked, so that a fence of those has nothing to do.
+    """
     thread = current()
-    thread.cta.hazards.fence(thread)
-    _fence_barriers(thread)
+    if space != "global":
+        thread.cta.hazards.fence(thread)
+        _fence_barriers(thread)
     thread.cta.scheduler.point()
 
 
@@ -219,7 +223,7 @@ def fence_mbarrier_init() -> None:
     thread = current()
     _fence_barriers(thread)
     # More than the inits, so that a write is never called too early that another fence orders.
-    thread.released = thread.cta.tracked_clocks().publish(thread.row)
+    thread.fenced = thread.cta.tracked_clocks().publish(thread.row)
     thread.cta.scheduler.point()
 
 

@@ -46,6 +46,7 @@ class Scheduler:
         self._host.acquire()
         # Anything that could end a wait; writes alone are counted apart.
         self._events = self._writes = 0
+        self._expired = 0
         self._idle = (0, 0)
         self._idle_rounds = self._quiet_rounds = 0
 
@@ -91,6 +92,11 @@ class Scheduler:
     def wrote(self) -> None:
         """Note that memory was written."""
         self._writes += 1
+
+    @property
+    def nanoseconds(self) -> int:
+        """The time since the blocks began; a wait that expires takes as long as on a GPU."""
+        return 1_000 * self.step + 1_000_000 * self._expired
 
     def check_not_stopping(self) -> None:
         """Unwind the calling thread if the run is over."""
@@ -181,6 +187,7 @@ class Scheduler:
         self._quiet_rounds = self._quiet_rounds + 1 if now[0] == self._idle[0] else 0
         self._idle = now
         timed = [t for t in self.threads if isinstance(t.wait, MbarrierWait)]
+        self._expired += 1
         if timed and self._idle_rounds < IDLE_ROUNDS and self._quiet_rounds < LIVELOCK_ROUNDS:
             for thread in timed:
                 self.wake(thread)

@@ -58,8 +58,6 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         self.exited = False
         #: What the thread arrived at last with barrier.cluster.arrive and has not waited for.
         self.cluster_arrival: Rendezvous | None = None
-        #: What it knew at its last release fence, which an arrival that is relaxed passes on.
-        self.released: Clock | None = None
         self.groups = BulkGroups()
         self.async_copies = AsyncCopies()
         #: What relaxed waits have seen and no fence has acquired; what the last fence released.
@@ -71,6 +69,8 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         #: By tensor map in global memory: the edit of it that this thread has acquired.
         self.acquired: dict[int, int] = {}
         self.accesses = 0
+        #: Per thread, since the last setmaxnreg; None before the first.
+        self.registers: int | None = None
 
     @property
     def description(self) -> str:

@@ -48,6 +48,12 @@ def warp_id() -> int:
     return current().warp
 
 
+def multiprocessor() -> _DIM3:
+    """Return the number of the multiprocessor, how many there are, and its warp slots."""
+    current()
+    return 0, 1, 64
+
+
 def barrier_sync(id: int, threads: int) -> None:
     """Wait on named barrier `id` until `threads` threads have arrived. Orders memory."""
     thread = current()
@@ -68,7 +74,7 @@ def syncwarp(mask: int = FULL_MASK) -> None:
 
 def elect_sync(mask: int = FULL_MASK) -> bool:
     """Return True in one lane of `mask`, the lowest live one. Orders no memory."""
-    return current().lane == min(_exchange("elect_sync", mask, None))
+    return current().lane == min(exchange("elect_sync", mask, None))
 
 
 def shfl(mode: str, value: Any, lane_or_delta: int, mask: int = FULL_MASK) -> Any:
@@ -78,39 +84,39 @@ def shfl(mode: str, value: Any, lane_or_delta: int, mask: int = FULL_MASK) -> An
     source = lane ^ other if mode == "bfly" else sources.get(mode)
     if source is None:
         raise BadOperand(f'shfl: mode is {mode!r}; it must be "idx", "up", "down" or "bfly"')
-    return _exchange(f"shfl {mode}", mask, value).get(source, value)
+    return exchange(f"shfl {mode}", mask, value).get(source, value)
 
 
 def ballot_sync(mask: int, predicate: object) -> int:
     """Return the mask of lanes whose predicate is true."""
-    values = _exchange("ballot_sync", mask, predicate)
+    values = exchange("ballot_sync", mask, predicate)
     return sum(1 << lane for lane, value in values.items() if value)
 
 
 def all_sync(mask: int, predicate: object) -> bool:
     """Return whether the predicate is true in all lanes of `mask`."""
-    return all(_exchange("all_sync", mask, predicate).values())
+    return all(exchange("all_sync", mask, predicate).values())
 
 
 def any_sync(mask: int, predicate: object) -> bool:
     """Return whether the predicate is true in one lane of `mask`."""
-    return any(_exchange("any_sync", mask, predicate).values())
+    return any(exchange("any_sync", mask, predicate).values())
 
 
 def eq_sync(mask: int, predicate: object) -> bool:
     """Return whether the predicate is the same in all lanes of `mask`."""
-    return len({bool(v) for v in _exchange("eq_sync", mask, predicate).values()}) == 1
+    return len({bool(v) for v in exchange("eq_sync", mask, predicate).values()}) == 1
 
 
 def match_any_sync(mask: int, value: object) -> int:
     """Return the mask of lanes that brought the same value as this one."""
-    values = _exchange("match_any_sync", mask, value)
+    values = exchange("match_any_sync", mask, value)
     return sum(1 << lane for lane, other in values.items() if other == value)
 
 
 def match_all_sync(mask: int, value: object) -> tuple[int, bool]:
     """Return the mask of lanes and True if all brought the same value, else 0 and False."""
-    values = _exchange("match_all_sync", mask, value)
+    values = exchange("match_all_sync", mask, value)
     same = all(other == value for other in values.values())
     return (sum(1 << lane for lane in values) if same else 0), same
 
@@ -129,6 +135,42 @@ def lanemask_lt() -> int:
 def yield_turn() -> None:
     """Let another thread run, perhaps."""
     current().cta.scheduler.point()
+
+
+def nanosleep(nanoseconds: int) -> None:
+    """Let another thread run, perhaps; the clocks do not count the sleep."""
+    yield_turn()
+
+
+def clock() -> int:
+    """Return how many steps this block's threads have taken; more at each call."""
+    scheduler = current().cta.scheduler
+    scheduler.point()
+    scheduler.event()  # a time limit ends a wait, so waiting for one is no deadlock
+    return scheduler.step
+
+
+def global_time() -> int:
+    """Return this block's time in nanoseconds; more at each call."""
+    clock()
+    return current().cta.scheduler.nanoseconds
+
+
+def setmaxnreg(change: str, registers: int) -> None:
+    """Set the registers per thread of the warpgroup; how many are free is not counted."""
+    thread, count = current(), int(registers)
+    name = f"setmaxnreg_{change}({count})"
+    if count % 8 or not 24 <= count <= 256:
+        raise BadOperand(f"{name}: a thread can have 24 to 256 registers, in multiples of 8")
+    before = thread.registers
+    if before is not None and (count > before if change == "dec" else count < before):
+        limit = "most" if change == "dec" else "least"
+        raise BadOperand(
+            f"{name}: the warpgroup has {before} registers per thread since its last setmaxnreg, "
+            f"and {change} takes at {limit} that many"
+        )
+    thread.cta.warpgroup_meeting(thread, name)
+    thread.registers = count
 
 
 def atomic_inc(counter: np.ndarray[Any, Any], limit: int) -> int:
@@ -184,6 +226,26 @@ def read_from(cta: Cta, what: str, addr: int, dtype: np.dtype[Any], count: int |
     return values[0] if count is None else values.copy()
 
 
+def shared_read_vector(addr: int, dtype: np.dtype[Any], count: int) -> Any:
+    """Read `count` values, aligned to all their bytes, as a tuple."""
+    _check_vector("shared_read_vector", int(addr), count * dtype.itemsize)
+    return tuple(shared_read(addr, dtype, count).tolist())
+
+
+def shared_write_vector(addr: int, values: np.ndarray[Any, Any]) -> None:
+    """Write an array, aligned to all its bytes."""
+    _check_vector("shared_write_vector", int(addr), values.nbytes)
+    shared_write(addr, values)
+
+
+def _check_vector(what: str, address: int, nbytes: int) -> None:
+    if address % nbytes:
+        raise BadOperand(
+            f"{what}: shared address {address} is not a multiple of the {nbytes} bytes of the "
+            "vector"
+        )
+
+
 def shared_write(addr: int, np_values: Any) -> None:
     """Write a NumPy scalar or array, with the checks of a generic write."""
     write_to(current().cta, "shared_write", addr, np_values)
@@ -219,6 +281,7 @@ def _access(
     return thread, address
 
 
-def _exchange(name: str, mask: int, value: object) -> dict[int, Any]:
+def exchange(name: str, mask: int, value: object) -> dict[int, Any]:
+    """Return the values that the live lanes of `mask` brought, by lane. Orders no memory."""
     thread = current()
     return thread.cta.warp_meeting(thread, name, mask, value, orders_memory=False)

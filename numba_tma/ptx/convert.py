@@ -1,0 +1,98 @@
+"""cvt: two floats at a time between float32, the 16-bit and the 8-bit formats.
+
+A pair is one register: `high` in its upper half, the element that comes first in memory in its
+lower. All round to the nearest, ties to even. A NaN becomes the one NaN of the format (0x7fff,
+0x7f), without sign and payload; "relu" makes what is negative +0 and leaves a NaN a NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from numba_tma.ptx import _convert
+from numba_tma.ptx._instruction import f32, instruction, u16, u32
+
+Relu: TypeAlias = Literal["relu"]
+TF32Rounding: TypeAlias = Literal["rna", "rn"]
+
+
+@instruction(
+    "cvt.rn<relu:.{relu}>.f16x2.f32 {result}, {high}, {low};", isa=(7, 0), sm=80, pure=True
+)
+def cvt_f16x2_f32(high: f32, low: f32, relu: Relu | None = None) -> u32:
+    """Return two float16; what is too large becomes infinity. Executed by any thread."""
+    return _convert.to_pair("f16", (low, high), relu)
+
+
+@instruction(
+    "cvt.rn<relu:.{relu}>.bf16x2.f32 {result}, {high}, {low};", isa=(7, 0), sm=80, pure=True
+)
+def cvt_bf16x2_f32(high: f32, low: f32, relu: Relu | None = None) -> u32:
+    """Return two bfloat16. Executed by any thread."""
+    return _convert.to_pair("bf16", (low, high), relu)
+
+
+@instruction(
+    "cvt.rn.satfinite<relu:.{relu}>.e4m3x2.f32 {result}, {high}, {low};",
+    isa=(8, 1),
+    sm=89,
+    pure=True,
+)
+def cvt_e4m3x2_f32(high: f32, low: f32, relu: Relu | None = None) -> u16:
+    """Return two e4m3; what is too large, infinity too, becomes 448. Executed by any thread."""
+    return _convert.to_pair("e4m3", (low, high), relu)
+
+
+@instruction(
+    "cvt.rn.satfinite<relu:.{relu}>.e5m2x2.f32 {result}, {high}, {low};",
+    isa=(8, 1),
+    sm=89,
+    pure=True,
+)
+def cvt_e5m2x2_f32(high: f32, low: f32, relu: Relu | None = None) -> u16:
+    """Return two e5m2; what is too large, infinity too, becomes 57344. Executed by any thread."""
+    return _convert.to_pair("e5m2", (low, high), relu)
+
+
+@instruction(
+    "cvt.rn.satfinite<relu:.{relu}>.e4m3x2.f16x2 {result}, {pair};", isa=(8, 1), sm=89, pure=True
+)
+def cvt_e4m3x2_f16x2(pair: u32, relu: Relu | None = None) -> u16:
+    """Return two float16 as e4m3; what is too large becomes 448. Executed by any thread."""
+    return _convert.to_pair("e4m3", _convert.from_pair("f16", pair), relu)
+
+
+@instruction(
+    "cvt.rn.satfinite<relu:.{relu}>.e5m2x2.f16x2 {result}, {pair};", isa=(8, 1), sm=89, pure=True
+)
+def cvt_e5m2x2_f16x2(pair: u32, relu: Relu | None = None) -> u16:
+    """Return two float16 as e5m2; what is too large becomes 57344. Executed by any thread."""
+    return _convert.to_pair("e5m2", _convert.from_pair("f16", pair), relu)
+
+
+@instruction("cvt.rn<relu:.{relu}>.f16x2.e4m3x2 {result}, {pair};", isa=(8, 1), sm=89, pure=True)
+def cvt_f16x2_e4m3x2(pair: u16, relu: Relu | None = None) -> u32:
+    """Return two e4m3 as float16, exactly. Executed by any thread."""
+    return _convert.to_pair("f16", _convert.from_pair("e4m3", pair), relu)
+
+
+@instruction("cvt.rn<relu:.{relu}>.f16x2.e5m2x2 {result}, {pair};", isa=(8, 1), sm=89, pure=True)
+def cvt_f16x2_e5m2x2(pair: u16, relu: Relu | None = None) -> u32:
+    """Return two e5m2 as float16, exactly. Executed by any thread."""
+    return _convert.to_pair("f16", _convert.from_pair("e5m2", pair), relu)
+
+
+@instruction(
+    "cvt.{rounding}.tf32.f32 {result}, {value};",
+    isa=(7, 0),
+    sm=80,
+    since={"rn": ((7, 8), 90)},
+    pure=True,
+)
+def cvt_tf32_f32(value: f32, rounding: TF32Rounding = "rna") -> u32:
+    """Return a float32 rounded to the 10 bits of mantissa that tensor cores read of it.
+
+    "rna" rounds ties away from zero, "rn" to even. The result is the float's 32 bits, of which the
+    lowest 13 mean nothing. Executed by any thread.
+    """
+    return _convert.to_tf32(value, rounding)

@@ -1,0 +1,102 @@
+"""ldmatrix and stmatrix: 8x8 matrices between shared memory and the fragments of a warp.
+
+A matrix is 8 rows of 8 elements of 16 bits, each row at an address of its own. In a fragment, lane
+l holds elements 2 (l mod 4) and the next of row l // 4, the first in the low half of its register;
+with "trans", of column l // 4. Lanes 8 m to 8 m + 7 give the addresses of matrix m's rows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from numba_tma import simulator
+from numba_tma.ptx._instruction import instruction, u32, u32x2, u32x4
+
+Transposed: TypeAlias = Literal["trans"]
+
+
+@instruction(
+    "ldmatrix.sync.aligned.m8n8.x1<trans:.{trans}>.shared.b16 {{result}}, [{row}];",
+    isa=(6, 5),
+    sm=80,
+    convergent=True,
+)
+def ldmatrix_x1(row: u32, trans: Transposed | None = None) -> u32:
+    """Return the lane's part of one matrix; lanes 0 to 7 give its rows.
+
+    Executed by all threads of the warp, converged; `row` is a multiple of 16 B. Orders nothing: the
+    warp has waited for what it reads. "trans" gives the columns in place of the rows.
+    """
+    return simulator.ldmatrix(row, 1, trans is not None)[0]
+
+
+@instruction(
+    "ldmatrix.sync.aligned.m8n8.x2<trans:.{trans}>.shared.b16 {result}, [{row}];",
+    isa=(6, 5),
+    sm=80,
+    convergent=True,
+)
+def ldmatrix_x2(row: u32, trans: Transposed | None = None) -> u32x2:
+    """Return the lane's parts of two matrices; lanes 0 to 15 give their rows.
+
+    Executed by all threads of the warp, converged; otherwise as `ldmatrix_x1`.
+    """
+    return simulator.ldmatrix(row, 2, trans is not None)
+
+
+@instruction(
+    "ldmatrix.sync.aligned.m8n8.x4<trans:.{trans}>.shared.b16 {result}, [{row}];",
+    isa=(6, 5),
+    sm=80,
+    convergent=True,
+)
+def ldmatrix_x4(row: u32, trans: Transposed | None = None) -> u32x4:
+    """Return the lane's parts of four matrices; lanes 0 to 31 give their rows.
+
+    Executed by all threads of the warp, converged; otherwise as `ldmatrix_x1`.
+    """
+    return simulator.ldmatrix(row, 4, trans is not None)
+
+
+@instruction(
+    "stmatrix.sync.aligned.m8n8.x1<trans:.{trans}>.shared.b16 [{row}], {{fragment}};",
+    isa=(7, 8),
+    sm=90,
+    convergent=True,
+)
+def stmatrix_x1(row: u32, fragment: u32, trans: Transposed | None = None) -> None:
+    """Write one matrix of which each lane holds its part; lanes 0 to 7 give its rows.
+
+    Executed by all threads of the warp, converged; `row` is a multiple of 16 B. The writes are
+    ordinary ones of all 32 threads: before a copy reads them, each executes `fence_proxy_async`.
+    "trans" writes the columns in place of the rows.
+    """
+    simulator.stmatrix(row, (fragment,), trans is not None)
+
+
+@instruction(
+    "stmatrix.sync.aligned.m8n8.x2<trans:.{trans}>.shared.b16 [{row}], {fragment};",
+    isa=(7, 8),
+    sm=90,
+    convergent=True,
+)
+def stmatrix_x2(row: u32, fragment: u32x2, trans: Transposed | None = None) -> None:
+    """Write two matrices of which each lane holds its parts; lanes 0 to 15 give their rows.
+
+    Executed by all threads of the warp, converged; otherwise as `stmatrix_x1`.
+    """
+    simulator.stmatrix(row, fragment, trans is not None)
+
+
+@instruction(
+    "stmatrix.sync.aligned.m8n8.x4<trans:.{trans}>.shared.b16 [{row}], {fragment};",
+    isa=(7, 8),
+    sm=90,
+    convergent=True,
+)
+def stmatrix_x4(row: u32, fragment: u32x4, trans: Transposed | None = None) -> None:
+    """Write four matrices of which each lane holds its parts; lanes 0 to 31 give their rows.
+
+    Executed by all threads of the warp, converged; otherwise as `stmatrix_x1`.
+    """
+    simulator.stmatrix(row, fragment, trans is not None)
