@@ -19,6 +19,7 @@ from numba_tma.ptx import (
     cp_async_bulk_tensor_store,
     prefetch_tensormap,
 )
+from numba_tma.ptx._instruction import address
 from numba_tma.tensor_map import TensorMap
 
 constant_class(Tile)
@@ -115,9 +116,9 @@ def check_view(tile: Tile, other: Any) -> None:
             f"{tile} has {tile.shared_nbytes:,} B and cannot be seen as {other}, which has "
             f"{other.shared_nbytes:,} B"
         )
-    if (tile.swizzle or other.swizzle) and (tile.swizzle, tile.dtype.itemsize * tile.shape[-1]) != (
+    if (tile.swizzle or other.swizzle) and (tile.swizzle, tile.itemsize * tile.shape[-1]) != (
         other.swizzle,
-        other.dtype.itemsize * other.shape[-1],
+        other.itemsize * other.shape[-1],
     ):
         raise ValueError(
             f"{tile} cannot be seen as {other}: a swizzled tile keeps its swizzle and the bytes of "
@@ -162,11 +163,13 @@ if simulated():
         self: TensorMap, tile: Any, coords: Any, barrier: Any, cache_hint: Any = None
     ) -> None:
         simulator.check_copy(self, tile, coords, barrier)
-        cp_async_bulk_tensor_load(tile, self, coords, barrier, cache_hint)
+        for offset, moved in self.copies.each(coords):
+            cp_async_bulk_tensor_load(address(tile) + offset, self, moved, barrier, cache_hint)
 
     def _store(self: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
         simulator.check_copy(self, tile, coords)
-        cp_async_bulk_tensor_store(self, coords, tile, cache_hint)
+        for offset, moved in self.copies.each(coords):
+            cp_async_bulk_tensor_store(self, moved, address(tile) + offset, cache_hint)
 
     TensorMap.load, TensorMap.store = _load, _store  # type: ignore[method-assign]
     TensorMap.prefetch = prefetch_tensormap  # type: ignore[method-assign, assignment]

@@ -45,7 +45,7 @@ def cp_async_bulk_store(dst: Bytes, src: int) -> None:
 def cp_async_bulk_tensor_load(
     dst: int, tensor_map: TensorMap, coords: Sequence[int], mbar: int
 ) -> None:
-    """Copy the tile at `coords` (NumPy axis order) to shared `dst`; completes on `mbar`."""
+    """Copy the box at `coords` (NumPy axis order) to shared `dst`; completes on `mbar`."""
     from ..layout import reference_tile
 
     what = "cp_async_bulk_tensor_load"
@@ -54,19 +54,19 @@ def cp_async_bulk_tensor_load(
 
     def read() -> Bytes:
         return reference_tile(
-            tensor_map.array,
-            tensor_map.tile,
+            tensor_map.copies.view(tensor_map.array),
+            box,
             origin,
             oob_fill=tensor_map.oob_fill,
-            element_strides=tensor_map.element_strides,
+            element_strides=tensor_map.copies.encoded_steps(tensor_map.element_strides),
         )
 
-    tile = tensor_map.tile
-    _load(what, thread, address, tile.shared_nbytes, tile.nbytes, read, int(mbar))
+    box = tensor_map.copies.box
+    _load(what, thread, address, box.shared_nbytes, box.nbytes, read, int(mbar))
 
 
 def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src: int) -> None:
-    """Copy shared bytes at `src` to the tile at `coords` (NumPy axis order)."""
+    """Copy shared bytes at `src` to the box at `coords` (NumPy axis order)."""
     from ..layout import reference_store
 
     what = "cp_async_bulk_tensor_store"
@@ -80,14 +80,15 @@ def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src
 
     def write(image: Bytes) -> None:
         reference_store(
-            tensor_map.array,
+            tensor_map.copies.view(tensor_map.array),
             image,
-            tensor_map.tile,
+            box,
             origin,
-            element_strides=tensor_map.element_strides,
+            element_strides=tensor_map.copies.encoded_steps(tensor_map.element_strides),
         )
 
-    _store(what, thread, address, tensor_map.tile.shared_nbytes, write, every_byte=False)
+    box = tensor_map.copies.box
+    _store(what, thread, address, box.shared_nbytes, write, every_byte=False)
 
 
 def cp_async_bulk_commit_group() -> None:
@@ -254,7 +255,7 @@ def _check_tensor(
     what: str, tensor_map: TensorMap, coords: Sequence[int], address: int, name: str
 ) -> tuple[int, ...]:
     """Raise unless the copy would run on a GPU; return the coordinates as plain integers."""
-    tile = tensor_map.tile
+    tile = tensor_map.copies.box
     if address % _TENSOR_ALIGNMENT:
         raise BadOperand(
             f"{what}: {name} is shared address {address}; a tensor copy needs a multiple of "

@@ -16,7 +16,10 @@ LAYERS = (
     ("_environment", "_version"),
     ("dtypes",),
     ("layout",),
-    ("tensor_map", "_array_interface", "_driver", "_encoding", "_tensor_map_rules"),
+    (
+        *("tensor_map", "_array_interface", "_boxes", "_driver", "_encoding", "_explain"),
+        "_tensor_map_rules",
+    ),
     ("simulator",),
     ("types", "_compiler", "_device"),
     ("ptx",),

@@ -635,7 +635,7 @@ RULES = {
         (Tensor((64, 64)), (257, 16)),
         {},
         "box axis 0 is 257; TMA copies 1 to 256 elements along an axis: split it into 2 boxes of "
-        "256 or fewer",
+        "256 or fewer; a Tile is split by itself",
     ),
     "inner box off 16 bytes": (
         (Tensor((64, 64), np.float16), (8, 33)),
@@ -646,8 +646,8 @@ RULES = {
     "inner box wider than the swizzle": (
         (Tensor((64, 64)), (8, 64)),
         {"swizzle": Swizzle.B128},
-        "box axis 1 is 64 f32 = 256 B; swizzle B128 spans 128 B: use 32 or fewer elements (and 2 "
-        "copies), or Swizzle.NONE",
+        "box axis 1 is 64 f32 = 256 B; swizzle B128 spans 128 B: use 32 or fewer elements, "
+        "Swizzle.NONE, or Tile((8, 64), f32, B128), which splits it into 2 boxes",
     ),
     "base off 16 bytes": (
         (Tensor((64, 64), address=ADDRESS + 4), (8, 16)),
@@ -793,10 +793,10 @@ RULES = {
         "is skipped",
     ),
     "tile that its element strides spread too far": (
-        (Tensor((1024, 64)), Tile((64, 16), "f32")),
+        (Tensor((1024, 64)), Tile((67, 16), "f32")),
         {"element_strides": (5, 1)},
-        "box axis 0 is 320; TMA copies 1 to 256 elements along an axis: split it into 2 boxes of "
-        "256 or fewer",
+        "tile axis 0 is 67; TMA copies 1 to 256 elements along an axis, and no box of 51 or fewer "
+        "divides Tile((67, 16), f32, NONE) into parts aligned to 128 B: use 68",
     ),
     "nan for integers": (
         (Tensor((64, 64), np.int32), (8, 16)),
