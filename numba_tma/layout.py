@@ -272,11 +272,15 @@ def box_violations(
         )
     if swizzle is not Swizzle.NONE and inner * itemsize > swizzle.span:
         fits = swizzle.span // itemsize
+        repair = f"use {fits} or fewer elements"
+        if interleave is None:
+            repair += (
+                f", Swizzle.NONE, or Tile({shape}, {dtype}, {swizzle.name}), which splits it into "
+                f"{_ceil_div(inner, fits)} boxes"
+            )
         violations.append(
             f"box axis {len(shape) - 1} is {inner} {dtype} = {inner * itemsize} B; swizzle "
-            f"{swizzle.name} spans {swizzle.span} B: use {fits} or fewer elements, Swizzle.NONE, "
-            f"or Tile({shape}, {dtype}, {swizzle.name}), which splits it into "
-            f"{_ceil_div(inner, fits)} boxes"
+            f"{swizzle.name} spans {swizzle.span} B: {repair}"
         )
     return violations
 
