@@ -1,5 +1,6 @@
 """How a tile is moved: by one copy per box, or by one through an extra axis (the folded form)."""
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -93,10 +94,11 @@ class Copies:
         return f"{len(self.starts)} copies, " if len(self.starts) > 1 else ""
 
 
-def copies_of(tile: Tile, element_strides: Sequence[int] | None = None) -> Copies:
+@functools.lru_cache(maxsize=1024)  # asked for once per map
+def copies_of(tile: Tile, element_strides: tuple[int, ...] | None = None) -> Copies:
     """Return the copies, box by box, that move a tile."""
     ones = (1,) * tile.ndim
-    copies = Copies(tile, tuple(element_strides or ones))
+    copies = Copies(tile, element_strides or ones)
     # Where one box is all, element strides are no business of the kernel.
     return copies if len(copies.starts) > 1 else Copies(tile, ones)
 

@@ -72,7 +72,8 @@ def tensor_map(
         but the innermost coordinate must be a multiple of the part, which is the swizzle's span
         (without a swizzle, a power of two of up to 256 elements), and so must the array's
         innermost extent; on a GPU any other coordinate is an illegal instruction. A tile that is
-        one box is not changed.
+        one box is not changed. The instructions in `numba_tma.ptx` take the coordinates of the
+        encoded map, with the extra axis; `explain` shows it.
 
     Raises
     ------

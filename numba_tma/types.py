@@ -38,14 +38,17 @@ class TensorMapType(types.CPointer):
         known = [f"{rank}d"] if tile is None and rank else [str(tile)] if tile else []
         known += [f"interleave={interleave}"] if interleave else []
         known += ["loads only"] if partial_rows else []
-        if copies and copies != copies_of(copies.tile):
-            known += ["folded" if copies.fold else f"element_strides={copies.element_strides}"]
+        if copies and copies.fold:
+            known.append("folded")
+        if copies and max(copies.element_strides) > 1:
+            known.append(f"element_strides={copies.element_strides}")
         self.name = f"TensorMap({', '.join(known)})"
 
     @property
-    def key(self) -> tuple[int | None, Tile | None, int | None, bool, Copies | None]:
+    def key(self) -> tuple[Any, ...]:
         """What tells two of these types apart."""
-        return self.rank, self.tile, self.interleave, bool(self.partial_rows), self.copies
+        copies = (self.copies.element_strides, self.copies.fold) if self.copies else None
+        return self.rank, self.tile, self.interleave, bool(self.partial_rows), copies
 
     @property
     def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
