@@ -594,7 +594,7 @@ def test_a_tile_of_another_type():
     (text,) = violations(Tensor((64, 64)), Tile((8, 16), "bf16"))
     assert text.endswith("holds bf16, the array f32: make the tile Tile((8, 16), f32)")
     tile = Tile((8, 16), "bf16", Swizzle.B32)
-    assert tensor_map(Tensor((64, 64), np.uint16), tile, dtype="bf16").tile is tile
+    assert tensor_map(Tensor((64, 64), np.uint16), tile, dtype="bf16").tile == tile
     (text,) = violations(Tensor((64, 64)), Tile((8, 16), "f32"), dtype="tf32")
     assert text == (
         "dtype is tf32 but the tile Tile((8, 16), f32, NONE): make it Tile((8, 16), tf32) or "
