@@ -338,7 +338,7 @@ def test_the_fields_of_a_map():
     made = tensor_map(tensor, tile, l2_promotion=256, oob_fill="nan")
     assert isinstance(made, TensorMap)
     assert made.array is tensor
-    assert made.tile is tile
+    assert made.tile == tile
     assert (made.dtype, made.rank, made.address) == (as_dtype("f16"), 2, ADDRESS)
     assert (made.shape, made.strides) == ((64, 96), (192, 2))
     assert (made.box, made.swizzle, made.element_strides) == ((8, 16), Swizzle.B32, (1, 1))
@@ -358,7 +358,7 @@ def test_element_strides_tell_the_box_from_the_tile(fake_driver):
     assert (made.box, made.tile) == ((7, 16), Tile((3, 16), "f32"))
     tile = Tile((3, 16), "f32")
     made = tensor_map(tensor, tile, element_strides=[3, 1])
-    assert made.tile is tile and made.box == (9, 16)
+    assert made.tile == tile and made.box == (9, 16)
     assert [call["box"] for call in fake_driver.calls] == [[16, 7], [16, 9]]
 
 
