@@ -1,10 +1,11 @@
 """What equal tensor maps share: their checked fields and the encoded bytes, cached."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._array_interface import contiguous_strides
+from ._boxes import Copies, copies_of, copies_violations, fold_violations, padding_store
 from ._driver import INTERLEAVE, L2_PROMOTION, OOB_FILL, SWIZZLE, encode_tiled, replace_address
 from ._tensor_map_rules import (
     address_violations,
@@ -13,7 +14,7 @@ from ._tensor_map_rules import (
     tensor_violations,
 )
 from .dtypes import DType, as_dtype
-from .layout import Swizzle, Tile, as_shape, box_violations
+from .layout import MAX_BOX, Swizzle, Tile, as_shape, box_violations
 
 if TYPE_CHECKING:
     from cuda.core._tensor_map import TensorMapDescriptor
@@ -39,6 +40,7 @@ class Encoding:
     oob_fill: OobFill
     element_strides: tuple[int, ...]
     interleave: Interleave
+    copies: Copies
     partial_rows: str
     value: "TensorMapDescriptor | None"
     numba_type: Any = None
@@ -62,6 +64,7 @@ def encode(
     interleave: Interleave,
     dtype: DType | None,
     overwrite_padding: bool,
+    fold: bool = False,
 ) -> Encoding:
     """Check every rule and encode; the parameters are `tensor_map`'s and a reading of its array.
 
@@ -71,25 +74,33 @@ def encode(
         tile_or_box = as_box(tile_or_box)  # (8.0, 16) equals (8, 16) as a key, but is no box
     given: tuple[Any, ...] = (
         *(shape, strides, stored, strides_in_elements, tile_or_box, swizzle),
-        *(l2_promotion, oob_fill, element_strides, interleave, dtype),
+        *(l2_promotion, oob_fill, element_strides, interleave, dtype, fold),
     )
     checked = _check_once(*given) if address and address % _COMMON_ALIGNMENT == 0 else None
     if checked is None:
         checked = _check(address, *given)
-    shape, strides, dtype, box, tile, steps, swizzle = checked
-    value = None
+    shape, strides, dtype, box, copies, steps, padding = checked
+    tile, value = copies.tile, None
     if device != SIMULATED:
+        layout = (shape, strides, box, steps)
+        if copies.fold:
+            layout = (
+                copies.fold_shape(shape),
+                copies.fold_strides(strides),
+                copies.fold_shape(box),
+                copies.encoded_steps(steps),
+            )
         value = encode_tiled(
-            dtype, address, shape, strides, box, steps, interleave, swizzle, l2_promotion, oob_fill
+            *(dtype, address, *layout, interleave, tile.swizzle, l2_promotion, oob_fill)
         )
     elif interleave is not None:
         raise NotImplementedError(
             f"tensor_map: interleave={interleave} is not simulated; use a GPU, or interleave=None"
         )
-    partial = "" if overwrite_padding else _partial_rows(shape, dtype)
+    partial = padding or ("" if overwrite_padding else _partial_rows(shape, dtype))
     return Encoding(
         *(address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave),
-        *(partial, value),
+        *(copies, partial, value),
     )
 
 
@@ -120,11 +131,7 @@ def with_address(
     if violations := address_violations(address, itemsize, encoding.interleave):
         raise ValueError(f"replace_address: {violations[0]}")
     value = None if encoding.value is None else replace_address(encoding.value, address)
-    return Encoding(
-        *(address, encoding.shape, encoding.strides, encoding.dtype, encoding.box, encoding.tile),
-        *(encoding.l2_promotion, encoding.oob_fill, encoding.element_strides, encoding.interleave),
-        *(encoding.partial_rows, value, encoding.numba_type),
-    )
+    return replace(encoding, address=address, value=value)
 
 
 def _partial_rows(shape: tuple[int, ...], dtype: DType) -> str:
@@ -147,7 +154,7 @@ def _partial_rows(shape: tuple[int, ...], dtype: DType) -> str:
 _COMMON_ALIGNMENT = 256
 
 Checked = tuple[
-    tuple[int, ...], tuple[int, ...], DType, tuple[int, ...], Tile, tuple[int, ...], Swizzle
+    tuple[int, ...], tuple[int, ...], DType, tuple[int, ...], Copies, tuple[int, ...], str
 ]
 
 
@@ -173,8 +180,12 @@ def _check(
     element_strides: tuple[int, ...] | None,
     interleave: Interleave,
     dtype: DType | None,
+    fold: bool,
 ) -> Checked:
-    """Return shape, strides, dtype, box, tile, element strides, swizzle; or say what is wrong."""
+    """Return shape, strides, dtype, box, copies, element strides, what a store would overwrite.
+
+    Or say what is wrong.
+    """
     tile = tile_or_box if isinstance(tile_or_box, Tile) else None
     dtype, itemsize, violations = _resolve_dtype(stored, dtype, tile)
 
@@ -189,16 +200,21 @@ def _check(
 
     steps = (1,) * rank if element_strides is None else as_box(element_strides)
     wrong_steps = element_stride_violations(steps, rank, interleave)
-    box = as_box(tile_or_box.shape if isinstance(tile_or_box, Tile) else tile_or_box)
-    if tile and not wrong_steps and len(box) == rank:
-        box = tuple(extent * step for extent, step in zip(box, steps, strict=True))
-
     swizzle, wrong_options = _check_options(
         swizzle, tile, l2_promotion, oob_fill, interleave, dtype
     )
-    violations += tensor_violations(address, shape, strides, itemsize, box, interleave)
-    violations += box_violations(box, dtype, swizzle, interleave)
-    violations += wrong_steps + wrong_options
+    if tile is None:
+        box = extents = as_box(tile_or_box)
+        copies = None
+        wrong_box = box_violations(box, dtype, swizzle, interleave)
+        if fold:
+            wrong_box.append(f"fold=True needs a Tile; the box {box} is one copy: leave fold out")
+    else:
+        known = steps if not wrong_steps and tile.ndim == rank else (1,) * tile.ndim
+        copies, box, wrong_box = _check_copies(tile, known, shape, interleave, fold)
+        extents = _times(tile.shape, known)
+    violations += tensor_violations(address, shape, strides, itemsize, extents, interleave)
+    violations += wrong_box + wrong_steps + wrong_options
     if violations:
         raise ValueError(
             _explain(violations)
@@ -207,10 +223,36 @@ def _check(
             f"l2_promotion {l2_promotion}, oob_fill {oob_fill!r}, interleave {interleave}"
         )
 
-    lands = tuple(-(-extent // step) for extent, step in zip(box, steps, strict=True))
-    if tile is None:
-        tile = Tile(lands, dtype, swizzle)
-    return shape, strides, dtype, box, tile, steps, swizzle
+    if copies is None:
+        lands = tuple(-(-extent // step) for extent, step in zip(box, steps, strict=True))
+        copies = copies_of(Tile(lands, dtype, swizzle))
+    return shape, strides, dtype, box, copies, steps, padding_store(copies.tile, shape)
+
+
+def _check_copies(
+    tile: Tile,
+    steps: tuple[int, ...],
+    shape: tuple[int, ...],
+    interleave: Interleave,
+    fold: bool,
+) -> tuple[Copies, tuple[int, ...], list[str]]:
+    """Find the copies that move a tile, what one of them covers in the array, and what is wrong."""
+    copies = Copies(tile, steps)
+    violations = copies_violations(copies, interleave)
+    one_box = len(copies.starts) == 1 and not violations
+    if fold and not one_box and len(shape) == tile.ndim:
+        whole = (*tile.shape[:-1], tile.num_slabs * tile.slab)
+        violations = fold_violations(copies, shape, interleave)
+        return Copies(tile, steps, fold=True), _times(whole, steps), violations
+    box = _times(copies.box.shape, steps)
+    if violations:
+        box = tuple(min(extent, MAX_BOX) for extent in box)
+    violations += box_violations(box, tile.dtype, tile.swizzle, interleave)
+    return copies_of(tile, steps), box, violations
+
+
+def _times(extents: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(extent * step for extent, step in zip(extents, steps, strict=True))
 
 
 def as_box(box: Any) -> tuple[int, ...]:

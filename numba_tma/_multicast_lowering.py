@@ -37,7 +37,7 @@ def _type_load_partitioned(
     if not isinstance(tile, ObjectType) or tile.cls is not SharedTile:
         raise TypingError(f"load_partitioned(tile=...) takes a SharedTile, not {tile}")
     try:
-        slices = count_slices(tile.static[0], tensor_map.tile)
+        slices = count_slices(tile.static[0], tensor_map.copies)
     except ValueError as error:
         raise TypingError(f"load_partitioned: {error}") from None
     if not isinstance(types.unliteral(rank), types.Integer):
@@ -73,7 +73,7 @@ def _lower_load_partitioned(context: Any, builder: Any, sig: Any, args: Any) -> 
     given["destination"] = types.uint32, address
     given["coordinates"] = coords_type, builder.insert_value(coords, row, 0)
     if given.get("multicast", (types.none,))[0] is types.none:
-        everyone = (1 << count_slices(tile_type.static[0], box)) - 1
+        everyone = (1 << count_slices(tile_type.static[0], given["tensor_map"][0].copies)) - 1
         given["multicast"] = types.uint16, ir.Constant(ir.IntType(16), everyone)
     return emit(_LOAD, context, builder, given)
 

@@ -9,13 +9,15 @@ from llvmlite import ir
 from numba.core import types
 
 from numba_tma import _compiler as compiler
+from numba_tma._boxes import Copies
 from numba_tma._compiler import I32, I64, ObjectType, TypingError, get_field, signature
 from numba_tma._vector_lowering import VectorType, pack, unpack
 from numba_tma.barrier import Barrier
 from numba_tma.dtypes import DType, reduction_violation
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.ptx import TABLE
-from numba_tma.ptx._lowering import emit, type_call
+from numba_tma.ptx._instruction import Instruction
+from numba_tma.ptx._lowering import OPERANDS, emit, type_call
 from numba_tma.shared import SharedTile, Writes, check_view, shared_barrier, shared_tile
 from numba_tma.tensor_map import TensorMap
 from numba_tma.tensor_map_array import TensorMapArray
@@ -123,8 +125,14 @@ def _offset(context: Any, builder: Any, tile: Tile, index: Any, index_type: type
     row = ir.Constant(I32, 0)
     for part, extent in zip(parts[:-1], tile.shape):
         row = builder.add(builder.mul(row, ir.Constant(I32, extent)), part)
-    column = builder.mul(parts[-1], ir.Constant(I32, tile.itemsize))
+    column = parts[-1]
+    if tile.num_slabs > 1:
+        slab = builder.udiv(column, ir.Constant(I32, tile.slab))
+        column = builder.urem(column, ir.Constant(I32, tile.slab))
+    column = builder.mul(column, ir.Constant(I32, tile.itemsize))
     offset = builder.add(builder.mul(row, ir.Constant(I32, tile.pitch)), column)
+    if tile.num_slabs > 1:
+        offset = builder.add(offset, builder.mul(slab, ir.Constant(I32, tile.slab_nbytes)))
     if tile.swizzle is Swizzle.NONE:
         return offset
     # The 16-byte chunk's index is XORed with the low bits of the 128-byte row's.
@@ -376,6 +384,42 @@ def _type_prefetch_tile(self: Any, coords: Any, cache_hint: Any = types.none) ->
     return sig
 
 
+def _emit_copies(row: Instruction, context: Any, builder: Any, given: Any) -> Any:
+    """Emit the copies that move the map's tile: one, unless it is larger than a box."""
+    copies = given["tensor_map"][0].copies
+    if copies is None or (len(copies.starts) == 1 and not copies.fold):
+        return emit(row, context, builder, given)
+    _, coords = given["coordinates"]
+    shared = next((name for name in ("destination", "source") if name in given), None)
+    if shared is not None:
+        (base,) = OPERANDS["TileAddress"].lower(context, builder, *given[shared])
+    for offset, start in copies.starts:
+        moved: Any = [
+            builder.add(builder.extract_value(coords, axis), ir.Constant(I32, i))
+            for axis, i in enumerate(start)
+        ]
+        if copies.fold:
+            moved = _fold(builder, copies, moved)
+        moved_type = types.UniTuple(types.int32, len(moved))
+        given |= {"coordinates": (moved_type, context.make_tuple(builder, moved_type, moved))}
+        if shared is not None:
+            address = builder.add(base, ir.Constant(I32, offset))
+            given |= {shared: (types.uint32, address)}
+        emit(row, context, builder, given)
+    return context.get_dummy_value()
+
+
+def _fold(builder: Any, copies: Copies, coords: list[Any]) -> tuple[Any, ...]:
+    """Return the coordinates in the axes of a folded map."""
+    *outer, column = coords
+    part = builder.ashr(column, ir.Constant(I32, copies.part.bit_length() - 1))
+    within = builder.and_(column, ir.Constant(I32, copies.part - 1))
+    # A column inside a part would read zeros past the part's end. One element is no multiple of
+    # 16 B, so that the copy is an illegal instruction and no wrong result.
+    some = builder.icmp_unsigned("!=", within, ir.Constant(I32, 0))
+    return copies.with_axis((*outer, builder.zext(some, I32)), part)
+
+
 def _type_prefetch(self: Any) -> Any:
     return _typed("prefetch_tensormap", {"tensor_map": self})
 
@@ -385,6 +429,8 @@ def _map_method(name: str, row: str, typer: Any, *operands: str) -> None:
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         given = dict(zip(("tensor_map", *operands), zip(sig.args, args)))
+        if "coordinates" in given:
+            return _emit_copies(TABLE[row], context, builder, given)
         return emit(TABLE[row], context, builder, given)
 
     METHODS[name] = compiler.NativeMethod("TensorMap", name, typer, lower)

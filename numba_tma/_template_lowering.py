@@ -45,8 +45,8 @@ def _type_build_map(
         raise TypingError(
             f"edit_map: nothing is known of {template}; pass a map of tensor_map(...)"
         )
-    if destination.tile != template.tile:
-        raise TypingError(wrong_template(destination.tile, template.tile))
+    if wrong := wrong_template(destination, template):
+        raise TypingError(wrong)
     if getattr(scratch, "static", None) != (DESCRIPTOR,):
         raise TypingError(f"edit_map(scratch=...) takes a shared_tile(DESCRIPTOR), not {scratch}")
     shape = _integers("shape", shape, types.uint32)

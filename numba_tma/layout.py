@@ -3,9 +3,10 @@
 Pure NumPy. Everything here is in NumPy axis order, innermost axis last.
 """
 
+import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, overload
@@ -30,7 +31,7 @@ class Swizzle(IntEnum):
 
     @property
     def span(self) -> int:
-        """Bytes within which chunks are permuted; the inner axis may not be wider."""
+        """Bytes within which chunks are permuted; the inner axis of a box may not be wider."""
         return 16 << self.value
 
     @property
@@ -43,7 +44,11 @@ class Swizzle(IntEnum):
 
 @dataclass(frozen=True, init=False, repr=False)
 class Tile:
-    """A box of elements in shared memory.
+    """A block of elements in shared memory, in row-major order.
+
+    It may be larger than the box that one copy moves: `boxes` lists what it is cut into. Rows that
+    are wider than the swizzle's span lie in slabs of that width, one after the other, the last
+    one padded to it.
 
     Parameters
     ----------
@@ -52,12 +57,14 @@ class Tile:
     dtype
         Anything that `as_dtype` takes.
     swizzle
-        The permutation of 16-byte chunks. A swizzled inner axis is at most ``swizzle.span`` bytes.
+        The permutation of 16-byte chunks.
 
     Examples
     --------
     >>> Tile((64, 32), np.float32, Swizzle.B128)
     Tile((64, 32), f32, B128)
+    >>> Tile((64, 80), np.float32, Swizzle.B128).boxes()
+    [(0, (0, 0)), (8192, (0, 32)), (16384, (0, 64))]
     """
 
     shape: tuple[int, ...]
@@ -73,8 +80,6 @@ class Tile:
         for axis, extent in enumerate(shape):
             if extent < 1:
                 raise ValueError(f"tile axis {axis} is {extent}; a tile needs at least 1 element")
-        if wide := _swizzle_violation(shape, dtype, swizzle, "tile"):
-            raise ValueError(wide)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "swizzle", swizzle)
@@ -96,20 +101,53 @@ class Tile:
         return self.dtype.itemsize
 
     @property
+    def slab(self) -> int:
+        """Elements of a row that lie together: all, or what fills the swizzle's span."""
+        if self.swizzle is Swizzle.NONE:
+            return self.shape[-1]
+        return min(self.shape[-1], self.swizzle.span // self.itemsize)
+
+    @property
+    def num_slabs(self) -> int:
+        """Slabs that the rows are split into, 1 unless they are wider than the swizzle's span."""
+        return _ceil_div(self.shape[-1], self.slab)
+
+    @property
+    def slab_nbytes(self) -> int:
+        """Bytes from one slab to the next in shared memory: all rows, rounded up to `alignment`."""
+        nbytes = self.size // self.shape[-1] * self.pitch
+        return nbytes if self.num_slabs == 1 else _ceil_div(nbytes, self.alignment) * self.alignment
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the tile: what a copy of it moves and what its barrier has to expect."""
-        return self.size * self.itemsize
+        """Bytes that a load of the tile brings and its barrier has to expect, whole slabs."""
+        return self.size // self.shape[-1] * self.num_slabs * self.slab * self.itemsize
 
     @property
     def pitch(self) -> int:
         """Bytes from one row to the next in shared memory: a swizzled row takes a whole span."""
-        inner = self.shape[-1] * self.itemsize
-        return inner if self.swizzle is Swizzle.NONE else self.swizzle.span
+        row = self.slab * self.itemsize
+        return row if self.swizzle is Swizzle.NONE else self.swizzle.span
 
     @property
     def shared_nbytes(self) -> int:
         """Bytes that the tile takes up in shared memory; more than `nbytes` if rows are padded."""
-        return self.size // self.shape[-1] * self.pitch
+        return self.num_slabs * self.slab_nbytes
+
+    @property
+    def box(self) -> tuple[int, ...]:
+        """What one copy moves: the tile, or the largest part that lies in one piece."""
+        return cut(self)
+
+    def boxes(
+        self, element_strides: Sequence[int] | None = None
+    ) -> list[tuple[int, tuple[int, ...]]]:
+        """List the boxes: the byte offset of each in shared memory, and its first index.
+
+        Boxes that skip elements of the tensor reach further there, so that more may be needed.
+        """
+        starts = map(range, (0,) * self.ndim, self.shape, cut(self, element_strides))
+        return [(int(self.offset(*start)), start) for start in itertools.product(*starts)]
 
     @property
     def alignment(self) -> int:
@@ -135,7 +173,9 @@ class Tile:
                 raise IndexError(f"index {i} is outside axis {axis} of {self!r}")
             if axis < self.ndim - 1:
                 row = row * extent + i
-        result: Index = swizzle_index(self.swizzle, row * self.pitch + i * self.itemsize)
+        slab, column = divmod(i, self.slab)
+        linear = slab * self.slab_nbytes + row * self.pitch + column * self.itemsize
+        result: Index = swizzle_index(self.swizzle, linear)
         return result
 
     def __hash__(self) -> int:
@@ -166,6 +206,28 @@ def swizzle_index(swizzle: Swizzle, byte_offset: Index) -> Index:
     return byte_offset ^ (((byte_offset >> 7) & ((1 << swizzle) - 1)) << 4)
 
 
+def cut(tile: Tile, element_strides: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Return the largest box that cuts a tile into equal copies, in elements of the tile.
+
+    Each box lies in one piece of shared memory, aligned as a copy needs. With element strides a
+    box covers more of the tensor, and so takes fewer elements. Where no box divides the tile it
+    is one that is too large.
+    """
+    steps = element_strides or (1,) * tile.ndim
+    shape = (*tile.shape[:-1], tile.slab)
+    for axis in reversed(range(tile.ndim)):
+        most = max(1, MAX_BOX // max(1, steps[axis]))
+        if shape[axis] <= most:
+            continue
+        inner = axis == tile.ndim - 1
+        step = tile.itemsize if inner else math.prod(shape[axis + 1 : -1]) * tile.pitch
+        for extent in range(most, 0, -1):
+            if shape[axis] % extent == 0 and extent * step % tile.alignment == 0:
+                return (1,) * axis + (extent,) + shape[axis + 1 :]
+        break
+    return shape
+
+
 def box_violations(
     tile: Tile | Sequence[int],
     dtype: object = None,
@@ -177,28 +239,30 @@ def box_violations(
     Parameters
     ----------
     tile
-        A `Tile`, or the shape of a box with its `dtype` and `swizzle`.
+        A `Tile`, which may have to be cut into boxes, or the shape of one box with its `dtype` and
+        `swizzle`.
     dtype, swizzle
         Element type and swizzle where `tile` is only a shape.
     interleave
         None, 16 or 32 bytes.
     """
     if isinstance(tile, Tile):
-        shape, dtype, swizzle = tile.shape, tile.dtype, tile.swizzle
+        shape, dtype, swizzle = tile.box, tile.dtype, tile.swizzle
     else:
         shape, dtype = tuple(tile), as_dtype(dtype)
     violations = []
     for axis, extent in enumerate(shape):
         if not 1 <= extent <= MAX_BOX:
-            split = f"split it into {_ceil_div(extent, MAX_BOX)} boxes of {MAX_BOX} or fewer"
+            count = _ceil_div(extent, MAX_BOX)
+            split = f"split it into {count} boxes of {MAX_BOX} or fewer; a Tile is split by itself"
             violations.append(
                 f"box axis {axis} is {extent}; TMA copies 1 to {MAX_BOX} elements along an axis: "
                 + (split if extent > 0 else "use at least 1")
             )
-    if interleave is not None or not shape:
+    if not shape:
         return violations
     inner, itemsize = shape[-1], dtype.itemsize
-    if inner > 0 and inner * itemsize % 16:
+    if interleave is None and inner > 0 and inner * itemsize % 16:
         unit = 16 // itemsize
         below, above = inner // unit * unit, _ceil_div(inner, unit) * unit
         violations.append(
@@ -206,8 +270,18 @@ def box_violations(
             "multiple of 16 B along the innermost axis: use "
             + " or ".join(str(n) for n in (below, above) if 1 <= n <= MAX_BOX)
         )
-    if wide := _swizzle_violation(shape, dtype, swizzle, "box"):
-        violations.append(wide)
+    if swizzle is not Swizzle.NONE and inner * itemsize > swizzle.span:
+        fits = swizzle.span // itemsize
+        repair = f"use {fits} or fewer elements"
+        if interleave is None:
+            repair += (
+                f", Swizzle.NONE, or Tile({shape}, {dtype}, {swizzle.name}), which splits it into "
+                f"{_ceil_div(inner, fits)} boxes"
+            )
+        violations.append(
+            f"box axis {len(shape) - 1} is {inner} {dtype} = {inner * itemsize} B; swizzle "
+            f"{swizzle.name} spans {swizzle.span} B: {repair}"
+        )
     return violations
 
 
@@ -237,14 +311,16 @@ def reference_tile(
     Returns
     -------
     numpy.ndarray
-        ``tile.shared_nbytes`` bytes, swizzled. Where rows are padded to the swizzle's span the
-        padding is 0 here; the copy engine leaves it as it was.
+        ``tile.shared_nbytes`` bytes, swizzled. Where rows of one slab are padded to the swizzle's
+        span the padding is 0 here; the copy engine leaves it as it was. The last of several slabs
+        is whole: past the tile it holds what follows in `array`.
     """
-    bits, positions, inside = _footprint(array, tile, coords, element_strides)
-    values = np.full(tile.shape, _fill_bits(tile.dtype, oob_fill), bits.dtype)
-    values[inside] = _convert(bits[positions], tile.dtype)
     image = np.zeros(tile.shared_nbytes, np.uint8)
-    image.view(bits.dtype)[_slots(tile)] = values
+    for part, slab, start in _slabs(image, tile, coords):
+        bits, positions, inside = _footprint(array, slab, start, element_strides)
+        values = np.full(slab.shape, _fill_bits(slab.dtype, oob_fill), bits.dtype)
+        values[inside] = _convert(bits[positions], slab.dtype)
+        part.view(bits.dtype)[_slots(slab)] = values
     return image
 
 
@@ -257,11 +333,14 @@ def reference_store(
 ) -> None:
     """Write into `array` what a TMA store of the swizzled bytes `image` writes: what is in bounds.
 
-    Parameters are those of `reference_tile`. Where strides make elements of `array` overlap, the
-    copy engine's order, and so the value, is undefined.
+    Parameters are those of `reference_tile`. The last of several slabs is stored whole. Where
+    strides make elements of `array` overlap, the copy engine's order, and so the value, is
+    undefined.
     """
-    bits, positions, inside = _footprint(array, tile, coords, element_strides)
-    bits[positions] = _tile_values(image, tile, bits.dtype)[inside]
+    image = _checked_image(image, tile)
+    for part, slab, start in _slabs(image, tile, coords):
+        bits, positions, inside = _footprint(array, slab, start, element_strides)
+        bits[positions] = part.view(bits.dtype)[_slots(slab)][inside]
 
 
 def reference_reduce(
@@ -283,26 +362,33 @@ def reference_reduce(
     """
     if violation := reduction_violation(tile.dtype, operation):
         raise ValueError(violation)
-    bits, positions, inside = _footprint(array, tile, coords, element_strides)
-    values = _tile_values(image, tile, bits.dtype)[inside]
-    numpy = tile.dtype.numpy
-    result = reduce_elements(operation, bits[positions].view(numpy), values.view(numpy))
-    bits[positions] = result.view(bits.dtype)
+    numpy, image = tile.dtype.numpy, _checked_image(image, tile)
+    for part, slab, start in _slabs(image, tile, coords):
+        bits, positions, inside = _footprint(array, slab, start, element_strides)
+        values = part.view(bits.dtype)[_slots(slab)][inside]
+        result = reduce_elements(operation, bits[positions].view(numpy), values.view(numpy))
+        bits[positions] = result.view(bits.dtype)
+
+
+def _checked_image(image: NDArray[np.uint8], tile: Tile) -> NDArray[np.uint8]:
+    if image.shape != (tile.shared_nbytes,):
+        raise ValueError(
+            f"image has shape {image.shape}; {tile!r} takes {tile.shared_nbytes} bytes"
+        )
+    return np.ascontiguousarray(image, np.uint8)
 
 
 def reduce_elements(operation: str, old: NDArray[Any], operand: NDArray[Any]) -> NDArray[Any]:
     """Return what a reduction of the copy engine makes of `old`, element by element.
 
     Integers wrap round. ``inc`` counts up and starts again at 0 after `operand`, ``dec`` counts
-    down and starts again at `operand` after 0. Sums of float32 flush subnormal numbers to zero.
+    down and starts again at `operand` after 0. Subnormal numbers are kept.
     """
     with np.errstate(all="ignore"):
         if operation == "inc":
             result = np.where(old >= operand, 0, old + 1)
         elif operation == "dec":
             result = np.where((old == 0) | (old > operand), operand, old - 1)
-        elif operation == "add" and old.dtype == np.float32:
-            result = _flush(_flush(old) + _flush(operand))
         else:
             result = _UFUNCS[operation](old, operand)
     return np.ascontiguousarray(result.astype(old.dtype, copy=False))
@@ -318,11 +404,6 @@ _UFUNCS: dict[str, Callable[..., NDArray[Any]]] = {
 }
 
 
-def _flush(values: NDArray[Any]) -> NDArray[Any]:
-    tiny = np.abs(values) < np.finfo(np.float32).tiny
-    return np.where(tiny, np.copysign(np.float32(0), values), values)
-
-
 def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     """Normalise a shape to a tuple of Python ints; one int is one axis."""
     if isinstance(shape, int | np.integer):
@@ -334,18 +415,16 @@ def _ceil_div(n: int, divisor: int) -> int:
     return -(-n // divisor)
 
 
-def _swizzle_violation(
-    shape: tuple[int, ...], dtype: DType, swizzle: Swizzle, what: str
-) -> str | None:
-    inner, nbytes = shape[-1], shape[-1] * dtype.itemsize
-    if swizzle is Swizzle.NONE or nbytes <= swizzle.span:
-        return None
-    fits = swizzle.span // dtype.itemsize
-    return (
-        f"{what} axis {len(shape) - 1} is {inner} {dtype} = {nbytes} B; swizzle {swizzle.name} "
-        f"spans {swizzle.span} B: use {fits} or fewer elements (and {_ceil_div(inner, fits)} "
-        "copies), or Swizzle.NONE"
-    )
+def _slabs(
+    image: NDArray[np.uint8], tile: Tile, coords: Sequence[int]
+) -> Iterator[tuple[NDArray[np.uint8], Tile, Sequence[int]]]:
+    """Yield each slab of a tile: its part of the image, its tile, and where that starts."""
+    if tile.num_slabs == 1:
+        yield image, tile, coords
+        return
+    slab = Tile((*tile.shape[:-1], tile.slab), tile.dtype, tile.swizzle)
+    for number, part in enumerate(np.split(image, tile.num_slabs)):
+        yield part[: slab.shared_nbytes], slab, (*coords[:-1], coords[-1] + number * tile.slab)
 
 
 _Axes = tuple[NDArray[np.intp], ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from numba_tma._boxes import Copies
 from numba_tma._environment import simulated
 from numba_tma.layout import Tile
 from numba_tma.ptx import CachePolicy, cp_async_bulk_tensor_load
@@ -47,7 +48,7 @@ def load_partitioned(
     """
     box = tensor_map.tile
     try:
-        slices = count_slices(tile.tile, box)
+        slices = count_slices(tile.tile, tensor_map.copies)
     except ValueError as error:
         raise BadOperand(f"load_partitioned: {error}") from None
     if not 0 <= rank < slices:
@@ -64,8 +65,14 @@ def load_partitioned(
     )
 
 
-def count_slices(tile: Tile, box: Tile) -> int:
+def count_slices(tile: Tile, copies: Copies) -> int:
     """Return into how many boxes a tile is cut along its first axis, or raise a ValueError."""
+    box = copies.tile
+    if len(copies.starts) > 1 or copies.fold:
+        raise ValueError(
+            f"a slice is one copy, unfolded, but the map moves {box} in "
+            f"{'a folded one' if copies.fold else len(copies.starts)}: use a narrower tile"
+        )
     slices, rest = divmod(tile.shape[0], box.shape[0])
     if (
         rest

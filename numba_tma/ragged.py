@@ -188,6 +188,11 @@ def artificial_tensor(
 def _check(
     plain: Encoding, axis: int, encoding: RaggedEncoding | None
 ) -> tuple[int, RaggedEncoding]:
+    if len(plain.copies.starts) > 1:
+        raise ValueError(
+            f"ragged_tensor_map: {plain.tile} takes {len(plain.copies.starts)} copies; a ragged map "
+            f"moves a tile in one: use a tile like {plain.copies.box}, and several of them"
+        )
     rank, asked = len(plain.shape), operator.index(axis)
     if not -rank <= asked < rank:
         raise ValueError(

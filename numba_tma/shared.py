@@ -22,6 +22,7 @@ from numba_tma.ptx import (
     fence_proxy_tensormap_acquire,
     prefetch_tensormap,
 )
+from numba_tma.ptx._instruction import address
 from numba_tma.tensor_map import TensorMap
 
 constant_class(Tile)
@@ -118,9 +119,9 @@ def check_view(tile: Tile, other: Any) -> None:
             f"{tile} has {tile.shared_nbytes:,} B and cannot be seen as {other}, which has "
             f"{other.shared_nbytes:,} B"
         )
-    if (tile.swizzle or other.swizzle) and (tile.swizzle, tile.dtype.itemsize * tile.shape[-1]) != (
+    if (tile.swizzle or other.swizzle) and (tile.swizzle, tile.itemsize * tile.shape[-1]) != (
         other.swizzle,
-        other.dtype.itemsize * other.shape[-1],
+        other.itemsize * other.shape[-1],
     ):
         raise ValueError(
             f"{tile} cannot be seen as {other}: a swizzled tile keeps its swizzle and the bytes of "
@@ -170,23 +171,31 @@ if simulated():
         multicast: Any = None,
     ) -> None:
         simulator.check_copy(self, tile, coords, barrier)
-        cp_async_bulk_tensor_load(tile, self, coords, barrier, cache_hint, multicast)
+        for offset, moved in self.copies.each(coords):
+            destination = address(tile) + offset
+            cp_async_bulk_tensor_load(destination, self, moved, barrier, cache_hint, multicast)
 
     def _store(self: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
         simulator.check_copy(self, tile, coords)
-        cp_async_bulk_tensor_store(self, coords, tile, cache_hint)
+        for offset, moved in self.copies.each(coords):
+            cp_async_bulk_tensor_store(self, moved, address(tile) + offset, cache_hint)
 
     def _fence_acquire(self: TensorMap) -> None:
         fence_proxy_tensormap_acquire(self, "gpu")
 
     def _reduce(self: TensorMap, tile: Any, coords: Any, op: Any, cache_hint: Any = None) -> None:
         simulator.check_copy(self, tile, coords)
-        cp_reduce_async_bulk_tensor(self, coords, tile, op, cache_hint)
+        for offset, moved in self.copies.each(coords):
+            cp_reduce_async_bulk_tensor(self, moved, address(tile) + offset, op, cache_hint)
+
+    def _prefetch_tile(self: TensorMap, coords: Any, cache_hint: Any = None) -> None:
+        for _, moved in self.copies.each(coords):
+            cp_async_bulk_prefetch_tensor(self, moved, cache_hint)
 
     TensorMap.load, TensorMap.store = _load, _store  # type: ignore[method-assign]
     TensorMap.fence_acquire = _fence_acquire  # type: ignore[method-assign]
     TensorMap.reduce = _reduce  # type: ignore[method-assign]
-    TensorMap.prefetch_tile = cp_async_bulk_prefetch_tensor  # type: ignore[method-assign, assignment]
+    TensorMap.prefetch_tile = _prefetch_tile  # type: ignore[method-assign]
     TensorMap.prefetch = prefetch_tensormap  # type: ignore[method-assign, assignment]
 else:
     from numba_tma import _shared_lowering  # noqa: F401

@@ -75,8 +75,8 @@ def build_map(
     scratch: Any, template: Any, destination: Any, address: Any, shape: Any, strides: Any
 ) -> None:
     """Copy the template to the scratch and replace fields there; by one thread."""
-    if destination.tile != template.tile:
-        raise simulator.BadOperand(wrong_template(destination.tile, template.tile))
+    if wrong := wrong_template(destination, template):
+        raise simulator.BadOperand(wrong)
     simulator.copy_template(scratch.address, template)
     if address is not None:
         host = getattr(address, "_ary", address)
@@ -92,10 +92,17 @@ def build_map(
 
 
 def wrong_template(destination: Any, template: Any) -> str:
-    """Say that a map cannot be made from a template."""
+    """Say why a map, or a type of maps, cannot be made from a template; "" if it can."""
+    if template.copies is not None and template.copies.fold:
+        return (
+            "edit_map: the template is folded, so that its axes are not the array's; make it "
+            "without fold=True"
+        )
+    if destination.tile == template.tile:
+        return ""
     return (
-        f"edit_map: the destination's maps copy {destination}, the template {template}; make the "
-        "TensorMapArray of maps like the template"
+        f"edit_map: the destination's maps copy {destination.tile}, the template {template.tile}; "
+        "make the TensorMapArray of maps like the template"
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ._array_interface import read_array, readers
+from ._boxes import Copies
 from ._driver import current_device
 from ._encoding import (
     SIMULATED,
@@ -16,6 +17,7 @@ from ._encoding import (
     with_address,
 )
 from ._environment import simulated
+from ._explain import explain
 from .dtypes import DType, as_dtype
 from .layout import Swizzle, Tile
 
@@ -36,6 +38,7 @@ def tensor_map(
     interleave: Interleave = None,
     dtype: object = None,
     overwrite_padding: bool = False,
+    fold: bool = False,
 ) -> "TensorMap":
     """Describe to the copy engine how to cut tiles out of `array`.
 
@@ -49,8 +52,9 @@ def tensor_map(
         ``__cuda_array_interface__`` or ``__dlpack__``. It is kept alive by the map, and not
         synchronised with: launch on the stream that fills it. In the simulator, a NumPy array.
     tile_or_box
-        A `Tile`, which is what lands in shared memory; or the shape of the box that one copy
-        covers in `array`. They differ where `element_strides` skips elements.
+        A `Tile`, which is what lands in shared memory, by several copies if it is larger than a
+        box; or the shape of the box that one copy covers in `array`. They differ where
+        `element_strides` skips elements.
     swizzle
         Swizzle for a box; a `Tile` has its own.
     l2_promotion
@@ -71,6 +75,14 @@ def tensor_map(
         Allow stores through the map although its rows are no multiple of 16 B long. The copy
         engine stores whole 16-byte chunks and so overwrites up to 15 bytes past each row (loads
         are exact). Without this, a kernel that stores through such a map does not compile.
+    fold
+        Move a tile whose rows are wider than a box with one copy and not one per box: the map gets
+        an extra axis that counts the parts of the innermost one. Kernels are written as before,
+        but the innermost coordinate must be a multiple of the part, which is the swizzle's span
+        (without a swizzle, a power of two of up to 256 elements), and so must the array's
+        innermost extent; on a GPU any other coordinate is an illegal instruction. A tile that is
+        one box is not changed. The instructions in `numba_tma.ptx` take the coordinates of the
+        encoded map, with the extra axis; `explain` shows it.
 
     Raises
     ------
@@ -102,12 +114,13 @@ def tensor_map(
         interleave,
         dtype,
         overwrite_padding,
+        fold,
     )
     return TensorMap(array, owner, encoding)
 
 
 class TensorMap:
-    """A tensor in global memory and the tile that one copy takes from it; see `tensor_map`."""
+    """A tensor in global memory and the tile that a load takes from it; see `tensor_map`."""
 
     __slots__ = ("__weakref__", "_encoding", "_owner", "array")
 
@@ -143,13 +156,18 @@ class TensorMap:
 
     @property
     def box(self) -> tuple[int, ...]:
-        """Extent in the tensor that one copy covers; the tile's shape times `element_strides`."""
+        """Extent in the tensor that one copy covers, elements that are skipped included."""
         return self._encoding.box
 
     @property
     def tile(self) -> Tile:
-        """What one copy puts into shared memory."""
+        """What a load puts into shared memory."""
         return self._encoding.tile
+
+    @property
+    def copies(self) -> Copies:
+        """The copies that one `load` or `store` is made of, one unless the tile is wide."""
+        return self._encoding.copies
 
     @property
     def swizzle(self) -> Swizzle:
@@ -215,6 +233,10 @@ class TensorMap:
         encoding = with_address(self._encoding, address, shape, strides, stored, in_elements)
         return TensorMap(array, owner, encoding)
 
+    def explain(self) -> str:
+        """Say what a copy through the map does and needs, and which rules it met, axis by axis."""
+        return explain(self._encoding)
+
     def load(
         self,
         tile: Any,
@@ -225,9 +247,10 @@ class TensorMap:
     ) -> None:
         """Start the copy of one tile from the tensor into shared memory.
 
-        For kernels. To be executed by one thread: each thread that executes it starts a copy of
-        its own. It returns at once. The bytes are there for a thread that has waited for the
-        phase of `barrier` in which they were expected; the copy counts ``tile.nbytes`` on it.
+        For kernels. A tile of several boxes is that many copies, one after the other. To be
+        executed by one thread: each thread that executes it starts copies of its own. It returns
+        at once. The bytes are there for a thread that has waited for the phase of `barrier` in
+        which they were expected; all together the copies count ``tile.nbytes`` on it.
 
         Parameters
         ----------
@@ -257,11 +280,12 @@ class TensorMap:
     def store(self, tile: Any, coords: tuple[int, ...], cache_hint: Any = None) -> None:
         """Start the copy of one tile from shared memory into the tensor.
 
-        For kernels. To be executed by one thread, after `fence_proxy_async` has made what the
-        block wrote into the tile visible to the copy engine and a barrier has gathered the
-        writers. It returns at once and joins the thread's current bulk group: commit the group,
-        and wait for it before the tile is written again or the result is relied on. Elements
-        outside of the tensor are not written.
+        For kernels. A tile of several boxes is that many copies. To be executed by one thread,
+        after `fence_proxy_async` has made what the block wrote into the tile visible to the copy
+        engine and a barrier has gathered the writers. It returns at once and joins the thread's
+        current bulk group: commit the group, and wait for it before the tile is written again or
+        the result is relied on. Elements outside of the tensor are not written. Whole slabs are
+        stored, so that a tile with a padded slab can only be stored to an array that ends there.
 
         Parameters
         ----------
@@ -346,8 +370,9 @@ class TensorMap:
         return (
             f"TensorMap({self.dtype}, shape {self.shape}, strides {self.strides} B, "
             f"address {self.address:#x}, box {self.box}, tile {self.tile}, "
-            f"element_strides {self.element_strides}, l2_promotion {self.l2_promotion}, "
-            f"oob_fill {self.oob_fill!r}, interleave {self.interleave})"
+            f"{self.copies.summary}element_strides {self.element_strides}, "
+            f"l2_promotion {self.l2_promotion}, oob_fill {self.oob_fill!r}, "
+            f"interleave {self.interleave})"
         )
 
 

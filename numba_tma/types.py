@@ -10,6 +10,7 @@ from numba.core import types
 from numba.core.typeconv import Conversion
 
 from numba_tma import _compiler as compiler
+from numba_tma._boxes import Copies, copies_of
 from numba_tma._compiler import TypingError
 from numba_tma.layout import Tile
 from numba_tma.ragged import NO_SEQUENCE, RaggedTensorMap
@@ -18,7 +19,7 @@ from numba_tma.tensor_map_array import TensorMapArray
 
 
 class TensorMapType(types.CPointer):
-    """The Numba type of a `TensorMap`: its rank, the tile that one copy moves, its interleave.
+    """The Numba type of a `TensorMap`: its rank, its tile and the copies of it, its interleave.
 
     `TensorMapType(rank)` without a tile is the generic form: a device function with that in its
     signature takes any map of the rank. cuda.core's own `TensorMapDescriptor`, of which only the
@@ -31,19 +32,26 @@ class TensorMapType(types.CPointer):
         tile: Tile | None = None,
         interleave: int | None = None,
         partial_rows: str = "",
+        copies: Copies | None = None,
     ) -> None:
         super().__init__(types.uint8)
         self.rank, self.tile, self.interleave = rank, tile, interleave
         self.partial_rows = partial_rows
+        self.copies = copies if copies or tile is None else copies_of(tile)
         known = [f"{rank}d"] if tile is None and rank else [str(tile)] if tile else []
         known += [f"interleave={interleave}"] if interleave else []
-        known += ["rows of partial chunks"] if partial_rows else []
+        known += ["loads only"] if partial_rows else []
+        if copies and copies.fold:
+            known.append("folded")
+        if copies and max(copies.element_strides) > 1:
+            known.append(f"element_strides={copies.element_strides}")
         self.name = f"TensorMap({', '.join(known)})"
 
     @property
-    def key(self) -> tuple[int | None, Tile | None, int | None, bool]:
+    def key(self) -> tuple[Any, ...]:
         """What tells two of these types apart."""
-        return self.rank, self.tile, self.interleave, bool(self.partial_rows)
+        copies = (self.copies.element_strides, self.copies.fold) if self.copies else None
+        return self.rank, self.tile, self.interleave, bool(self.partial_rows), copies
 
     @property
     def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
@@ -52,7 +60,8 @@ class TensorMapType(types.CPointer):
 
     def can_convert_to(self, context: Any, other: types.Type) -> Conversion | None:
         """Convert to a type that knows less of the same map."""
-        if isinstance(other, TensorMapType) and other.tile is None:
+        folded = self.copies is not None and self.copies.fold  # of another rank than it seems
+        if isinstance(other, TensorMapType) and other.tile is None and not folded:
             if other.rank in (None, self.rank):
                 return Conversion.safe
         return None
@@ -114,7 +123,8 @@ def _type_of_map(tensor_map: TensorMap) -> TensorMapType:
         )
     elif tensor_map.numba_type is None:
         tensor_map.numba_type = TensorMapType(
-            tensor_map.rank, tensor_map.tile, tensor_map.interleave, tensor_map.partial_rows
+            *(tensor_map.rank, tensor_map.tile, tensor_map.interleave, tensor_map.partial_rows),
+            copies=tensor_map.copies,
         )
     return tensor_map.numba_type
 
@@ -223,6 +233,12 @@ def check_copy(
             f"with tensor_map(array, {tile}) or the tile from the map's box"
         )
     if box is None:
+        if tile is not None and len(copies_of(tile).starts) > 1:
+            raise TypingError(
+                f"{what}: {tile} takes {len(copies_of(tile).starts)} copies, but of {tensor_map} "
+                "only the rank is known, and so one copy: leave the signature of the device "
+                "function out"
+            )
         return
     inner = types.literal(0) if not len(coordinates) else coordinates[len(coordinates) - 1]
     if isinstance(inner, types.IntegerLiteral) and inner.literal_value * box.itemsize % 16:
@@ -232,6 +248,14 @@ def check_copy(
             f"{inner.literal_value * box.itemsize} B into the row; TMA needs a multiple of 16 B "
             f"(on the GPU this is an illegal instruction): use a multiple of {step} elements"
         )
+    copies = tensor_map.copies
+    if copies.fold and isinstance(inner, types.IntegerLiteral):
+        if inner.literal_value % copies.part:
+            raise TypingError(
+                f"{what}: the innermost coordinate is {inner.literal_value}; a map with fold=True "
+                f"moves parts of {copies.part} elements: use a multiple of {copies.part}, or a map "
+                "without fold"
+            )
 
 
 def check_store(what: str, tensor_map: types.Type, coordinates: types.Type) -> None:

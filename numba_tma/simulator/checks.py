@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .errors import BadOperand
+from .errors import BadCoordinate, BadOperand
 from .thread import WARP_SIZE, current
 
 if TYPE_CHECKING:
@@ -49,6 +49,13 @@ def check_copy(
         )
     if barrier is None and tensor_map.partial_rows:
         raise BadOperand(f"a store through {tensor_map}: {tensor_map.partial_rows}")
+    if tensor_map.copies.fold and coords[-1] % tensor_map.copies.part:
+        part = tensor_map.copies.part
+        raise BadCoordinate(
+            f"the innermost coordinate is {coords[-1]}; a map with fold=True moves parts of {part} "
+            f"elements: use a multiple of {part}, or a map without fold. On a GPU this is an "
+            "illegal instruction that loses the context"
+        )
     box = getattr(tile, "tile", tensor_map.tile)
     if box != tensor_map.tile:
         raise BadOperand(

@@ -57,7 +57,7 @@ def cp_async_bulk_tensor_load(
     mbar: int,
     multicast: int | None = None,
 ) -> None:
-    """Copy the tile at `coords` (NumPy axis order) to shared `dst`; completes on `mbar`.
+    """Copy the box at `coords` (NumPy axis order) to shared `dst`; completes on `mbar`.
 
     With `multicast` to every block of the cluster that the mask names, at the same offsets.
     """
@@ -69,20 +69,20 @@ def cp_async_bulk_tensor_load(
 
     def read() -> Bytes:
         return reference_tile(
-            tensor_map.array,
-            tensor_map.tile,
+            tensor_map.copies.view(tensor_map.array),
+            box,
             origin,
             oob_fill=tensor_map.oob_fill,
-            element_strides=tensor_map.element_strides,
+            element_strides=tensor_map.copies.encoded_steps(tensor_map.element_strides),
         )
 
-    tile = tensor_map.tile
-    arrivals = _arrivals(what, thread, address, tile.shared_nbytes, int(mbar), multicast)
-    _load(thread, arrivals, address, tile.shared_nbytes, tile.nbytes, read)
+    box = tensor_map.copies.box
+    arrivals = _arrivals(what, thread, address, box.shared_nbytes, int(mbar), multicast)
+    _load(thread, arrivals, address, box.shared_nbytes, box.nbytes, read)
 
 
 def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src: int) -> None:
-    """Copy shared bytes at `src` to the tile at `coords` (NumPy axis order)."""
+    """Copy shared bytes at `src` to the box at `coords` (NumPy axis order)."""
     from ..layout import reference_store
 
     what = "cp_async_bulk_tensor_store"
@@ -92,14 +92,15 @@ def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src
 
     def write(image: Bytes) -> None:
         reference_store(
-            tensor_map.array,
+            tensor_map.copies.view(tensor_map.array),
             image,
-            tensor_map.tile,
+            box,
             origin,
-            element_strides=tensor_map.element_strides,
+            element_strides=tensor_map.copies.encoded_steps(tensor_map.element_strides),
         )
 
-    _store(what, thread, address, tensor_map.tile.shared_nbytes, write, every_byte=False)
+    box = tensor_map.copies.box
+    _store(what, thread, address, box.shared_nbytes, write, every_byte=False)
 
 
 def cp_async_bulk_copy_cluster(dst: int, src: int, nbytes: int, mbar: int) -> None:
@@ -171,15 +172,16 @@ def cp_reduce_async_bulk_tensor(
 
     def write(image: Bytes) -> None:
         reference_reduce(
-            tensor_map.array,
+            tensor_map.copies.view(tensor_map.array),
             image,
-            tensor_map.tile,
+            box,
             origin,
             operation,
-            element_strides=tensor_map.element_strides,
+            element_strides=tensor_map.copies.encoded_steps(tensor_map.element_strides),
         )
 
-    _store(what, thread, address, tensor_map.tile.shared_nbytes, write, every_byte=False)
+    box = tensor_map.copies.box
+    _store(what, thread, address, box.shared_nbytes, write, every_byte=False)
 
 
 def cp_async_bulk_commit_group() -> None:
@@ -444,7 +446,7 @@ def _check_tensor(
 ) -> tuple[int, ...]:
     """Raise unless the copy would run on a GPU; return the coordinates as plain integers."""
     check_acquired(what, tensor_map)
-    tile = tensor_map.tile
+    tile = tensor_map.copies.box
     if address % _TENSOR_ALIGNMENT:
         raise BadOperand(
             f"{what}: {name} is shared address {address}; a tensor copy needs a multiple of "

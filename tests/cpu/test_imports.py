@@ -16,7 +16,10 @@ LAYERS = (
     ("_environment", "_version", "_cluster_rules"),
     ("dtypes",),
     ("layout",),
-    ("tensor_map", "_array_interface", "_driver", "_encoding", "_tensor_map_rules"),
+    (
+        *("tensor_map", "_array_interface", "_boxes", "_driver", "_encoding", "_explain"),
+        "_tensor_map_rules",
+    ),
     ("ragged", "tensor_map_array"),
     ("simulator",),
     ("types", "_compiler", "_device"),

@@ -122,16 +122,6 @@ def test_tiles_are_values():
         (((1,) * 6, "f32"), "tile shape (1, 1, 1, 1, 1, 1) has 6 axes; a tile has 1 to 5"),
         (((64, 0), "f32"), "tile axis 1 is 0; a tile needs at least 1 element"),
         (((-1, 4), "f32"), "tile axis 0 is -1; a tile needs at least 1 element"),
-        (
-            ((8, 64), "f32", Swizzle.B128),
-            "tile axis 1 is 64 f32 = 256 B; swizzle B128 spans 128 B: use 32 or fewer elements "
-            "(and 2 copies), or Swizzle.NONE",
-        ),
-        (
-            ((40,), "u8", Swizzle.B32),
-            "tile axis 0 is 40 u8 = 40 B; swizzle B32 spans 32 B: use 32 or fewer elements "
-            "(and 2 copies), or Swizzle.NONE",
-        ),
         (((4,), "f32", 4), "4 is not a valid Swizzle"),
     ],
 )
@@ -216,7 +206,7 @@ def test_legal_boxes(tile):
             Swizzle.NONE,
             [
                 "box axis 0 is 257; TMA copies 1 to 256 elements along an axis: split it into 2 "
-                "boxes of 256 or fewer"
+                "boxes of 256 or fewer; a Tile is split by itself"
             ],
         ),
         (
@@ -239,8 +229,8 @@ def test_legal_boxes(tile):
             (8, 64),
             Swizzle.B64,
             [
-                "box axis 1 is 64 f32 = 256 B; swizzle B64 spans 64 B: use 16 or fewer elements "
-                "(and 4 copies), or Swizzle.NONE"
+                "box axis 1 is 64 f32 = 256 B; swizzle B64 spans 64 B: use 16 or fewer "
+                "elements, Swizzle.NONE, or Tile((8, 64), f32, B64), which splits it into 4 boxes"
             ],
         ),
         (

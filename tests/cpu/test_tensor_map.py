@@ -338,7 +338,7 @@ def test_the_fields_of_a_map():
     made = tensor_map(tensor, tile, l2_promotion=256, oob_fill="nan")
     assert isinstance(made, TensorMap)
     assert made.array is tensor
-    assert made.tile is tile
+    assert made.tile == tile
     assert (made.dtype, made.rank, made.address) == (as_dtype("f16"), 2, ADDRESS)
     assert (made.shape, made.strides) == ((64, 96), (192, 2))
     assert (made.box, made.swizzle, made.element_strides) == ((8, 16), Swizzle.B32, (1, 1))
@@ -358,7 +358,7 @@ def test_element_strides_tell_the_box_from_the_tile(fake_driver):
     assert (made.box, made.tile) == ((7, 16), Tile((3, 16), "f32"))
     tile = Tile((3, 16), "f32")
     made = tensor_map(tensor, tile, element_strides=[3, 1])
-    assert made.tile is tile and made.box == (9, 16)
+    assert made.tile == tile and made.box == (9, 16)
     assert [call["box"] for call in fake_driver.calls] == [[16, 7], [16, 9]]
 
 
@@ -594,7 +594,7 @@ def test_a_tile_of_another_type():
     (text,) = violations(Tensor((64, 64)), Tile((8, 16), "bf16"))
     assert text.endswith("holds bf16, the array f32: make the tile Tile((8, 16), f32)")
     tile = Tile((8, 16), "bf16", Swizzle.B32)
-    assert tensor_map(Tensor((64, 64), np.uint16), tile, dtype="bf16").tile is tile
+    assert tensor_map(Tensor((64, 64), np.uint16), tile, dtype="bf16").tile == tile
     (text,) = violations(Tensor((64, 64)), Tile((8, 16), "f32"), dtype="tf32")
     assert text == (
         "dtype is tf32 but the tile Tile((8, 16), f32, NONE): make it Tile((8, 16), tf32) or "
@@ -635,7 +635,7 @@ RULES = {
         (Tensor((64, 64)), (257, 16)),
         {},
         "box axis 0 is 257; TMA copies 1 to 256 elements along an axis: split it into 2 boxes of "
-        "256 or fewer",
+        "256 or fewer; a Tile is split by itself",
     ),
     "inner box off 16 bytes": (
         (Tensor((64, 64), np.float16), (8, 33)),
@@ -646,8 +646,8 @@ RULES = {
     "inner box wider than the swizzle": (
         (Tensor((64, 64)), (8, 64)),
         {"swizzle": Swizzle.B128},
-        "box axis 1 is 64 f32 = 256 B; swizzle B128 spans 128 B: use 32 or fewer elements (and 2 "
-        "copies), or Swizzle.NONE",
+        "box axis 1 is 64 f32 = 256 B; swizzle B128 spans 128 B: use 32 or fewer elements, "
+        "Swizzle.NONE, or Tile((8, 64), f32, B128), which splits it into 2 boxes",
     ),
     "base off 16 bytes": (
         (Tensor((64, 64), address=ADDRESS + 4), (8, 16)),
@@ -793,10 +793,10 @@ RULES = {
         "is skipped",
     ),
     "tile that its element strides spread too far": (
-        (Tensor((1024, 64)), Tile((64, 16), "f32")),
+        (Tensor((1024, 64)), Tile((67, 16), "f32")),
         {"element_strides": (5, 1)},
-        "box axis 0 is 320; TMA copies 1 to 256 elements along an axis: split it into 2 boxes of "
-        "256 or fewer",
+        "tile axis 0 is 67; TMA copies 1 to 256 elements along an axis, and no box of 51 or fewer "
+        "divides Tile((67, 16), f32, NONE) into parts aligned to 128 B: use 68",
     ),
     "nan for integers": (
         (Tensor((64, 64), np.int32), (8, 16)),
