@@ -20,6 +20,18 @@ from numba_tma.ptx.cache import (
     createpolicy_evict_normal,
 )
 from numba_tma.ptx.fence import fence_mbarrier_init, fence_proxy_async
+from numba_tma.ptx.im2col import (
+    cp_async_bulk_prefetch_tensor_im2col,
+    cp_async_bulk_tensor_im2col_load,
+    cp_async_bulk_tensor_im2col_store,
+    cp_reduce_async_bulk_tensor_im2col,
+)
+from numba_tma.ptx.im2col_wide import (
+    cp_async_bulk_prefetch_tensor_im2col_w,
+    cp_async_bulk_prefetch_tensor_im2col_w_128,
+    cp_async_bulk_tensor_im2col_w_128_load,
+    cp_async_bulk_tensor_im2col_w_load,
+)
 from numba_tma.ptx.mbarrier import (
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
@@ -50,11 +62,19 @@ __all__ = [
     "barrier_sync",
     "cp_async_bulk_commit_group",
     "cp_async_bulk_load",
+    "cp_async_bulk_prefetch_tensor_im2col",
+    "cp_async_bulk_prefetch_tensor_im2col_w",
+    "cp_async_bulk_prefetch_tensor_im2col_w_128",
     "cp_async_bulk_store",
+    "cp_async_bulk_tensor_im2col_load",
+    "cp_async_bulk_tensor_im2col_store",
+    "cp_async_bulk_tensor_im2col_w_128_load",
+    "cp_async_bulk_tensor_im2col_w_load",
     "cp_async_bulk_tensor_load",
     "cp_async_bulk_tensor_store",
     "cp_async_bulk_wait_group",
     "cp_async_bulk_wait_group_read",
+    "cp_reduce_async_bulk_tensor_im2col",
     "createpolicy_evict_first",
     "createpolicy_evict_last",
     "createpolicy_evict_normal",

@@ -39,6 +39,7 @@ TileAddress: TypeAlias = Any  #: a `SharedTile`, a shared Numba array, or a shar
 GlobalAddress: TypeAlias = Any  #: a Numba array in global memory, or an address
 TensorMapOperand: TypeAlias = Any  #: a TensorMap
 Coordinates: TypeAlias = Any  #: a tuple of integers in the array's axis order
+Offsets: TypeAlias = Any  #: the same along the spatial axes alone, none negative
 CacheHint: TypeAlias = "int | None"  #: a `CachePolicy`, or what createpolicy returned
 
 F = TypeVar("F", bound=Callable[..., Any])

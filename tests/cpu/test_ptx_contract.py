@@ -34,8 +34,13 @@ def test_assembles(file, arch):
             ptxas(text)
         return
     report = ptxas(text)
-    assert (report.arch, report.warnings) == (arch, ())
+    assert (report.arch, unexpected(report)) == (arch, [])
     assert report.spill_stores == report.spill_loads == 0
+
+
+def unexpected(report):
+    """Return the warnings, but for the advice to use multicast on sm_90a rather than sm_90."""
+    return [w for w in report.warnings if "Advisory: '.multicast::cluster'" not in w]
 
 
 @pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
@@ -145,6 +150,9 @@ def compile_call(form, cc, given):
         elif kind == "Coordinates":
             parameters |= {f"c{axis}": types.int32 for axis in range(rank)}
             arguments[operand] = "(" + "".join(f"c{axis}, " for axis in range(rank)) + ")"
+        elif kind == "Offsets":
+            parameters |= {f"o{axis}": types.uint16 for axis in range(rank - 2)}
+            arguments[operand] = "(" + "".join(f"o{axis}, " for axis in range(rank - 2)) + ")"
         elif kind == "Immediate":
             arguments[operand] = "3"
         elif kind in VECTORS:
@@ -184,7 +192,7 @@ def test_a_call_emits_the_instruction_and_nothing_else(name, target):
     text, emitted = compile_call(form, TARGETS[target], always | form.given)
     assert emitted == [WRITTEN[name].text]
     report = ptxas(text)
-    assert (report.arch, report.warnings) == (target, ())
+    assert (report.arch, unexpected(report)) == (target, [])
 
 
 @pytest.mark.parametrize(
