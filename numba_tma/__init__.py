@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from numba_tma._environment import simulated
 from numba_tma._version import __version__
 from numba_tma.dtypes import DType
+from numba_tma.im2col import Im2colMap, im2col_map, im2col_wide_map
 from numba_tma.layout import Swizzle, Tile, reference_store, reference_tile, swizzle_index
+from numba_tma.pixel_box import PixelBox, reference_im2col, reference_im2col_store
 from numba_tma.tensor_map import TensorMap, tensor_map
 
 #: Where the names are that need Numba, which is imported only when one of them is used.
@@ -36,11 +38,17 @@ _HOME = {
 
 __all__ = [  # noqa: PLE0604
     "DType",
+    "Im2colMap",
+    "PixelBox",
     "Swizzle",
     "TensorMap",
     "Tile",
     "__version__",
+    "im2col_map",
+    "im2col_wide_map",
     "ptx",
+    "reference_im2col",
+    "reference_im2col_store",
     "reference_store",
     "reference_tile",
     "swizzle_index",

@@ -9,6 +9,7 @@ from ._driver import INTERLEAVE, L2_PROMOTION, OOB_FILL, SWIZZLE, encode_tiled
 from ._tensor_map_rules import element_stride_violations, legal_strides, tensor_violations
 from .dtypes import DType, as_dtype
 from .layout import Swizzle, Tile, as_shape, box_violations
+from .pixel_box import PixelBox
 
 if TYPE_CHECKING:
     from cuda.core._tensor_map import TensorMapDescriptor
@@ -37,6 +38,8 @@ class Encoding:
     partial_rows: str
     value: "TensorMapDescriptor | None"
     numba_type: Any = None
+    mode: str = "tiled"  #: which of the copy instructions take the map
+    pixel_box: PixelBox | None = None  #: of the im2col modes
 
 
 # The device is part of the key since an address may belong to another device later, and nobody
@@ -81,14 +84,14 @@ def encode(
         raise NotImplementedError(
             f"tensor_map: interleave={interleave} is not simulated; use a GPU, or interleave=None"
         )
-    partial = "" if overwrite_padding else _partial_rows(shape, dtype)
+    partial = "" if overwrite_padding else partial_rows(shape, dtype, "tensor_map")
     return Encoding(
         *(address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave),
         *(partial, value),
     )
 
 
-def _partial_rows(shape: tuple[int, ...], dtype: DType) -> str:
+def partial_rows(shape: tuple[int, ...], dtype: DType, what: str) -> str:
     """Say what a store through a map would overwrite beside the tensor; "" if nothing."""
     nbytes = shape[-1] * dtype.itemsize
     past = -nbytes % 16
@@ -99,7 +102,7 @@ def _partial_rows(shape: tuple[int, ...], dtype: DType) -> str:
         f"a row of the tensor is {shape[-1]} {dtype} = {nbytes:,} B, and TMA stores whole chunks "
         f"of 16 B: the {past} B past each row would be overwritten; pad the rows to {whole} "
         "columns and store all of them, or, if those bytes are free to overwrite, make the map "
-        "with tensor_map(..., overwrite_padding=True)"
+        f"with {what}(..., overwrite_padding=True)"
     )
 
 
@@ -137,7 +140,7 @@ def _check(
 ) -> Checked:
     """Return shape, strides, dtype, box, tile, element strides, swizzle; or say what is wrong."""
     tile = tile_or_box if isinstance(tile_or_box, Tile) else None
-    dtype, itemsize, violations = _resolve_dtype(stored, dtype, tile)
+    dtype, itemsize, violations = resolve_dtype(stored, dtype, tile)
 
     shape = tuple(int(extent) for extent in shape)
     rank = len(shape)
@@ -154,15 +157,13 @@ def _check(
     if tile and not wrong_steps and len(box) == rank:
         box = tuple(extent * step for extent, step in zip(box, steps, strict=True))
 
-    swizzle, wrong_options = _check_options(
-        swizzle, tile, l2_promotion, oob_fill, interleave, dtype
-    )
+    swizzle, wrong_options = check_options(swizzle, tile, l2_promotion, oob_fill, interleave, dtype)
     violations += tensor_violations(address, shape, strides, itemsize, box, interleave)
     violations += box_violations(box, dtype, swizzle, interleave)
     violations += wrong_steps + wrong_options
     if violations:
         raise ValueError(
-            _explain(violations)
+            explain("tensor_map", violations)
             + f"\nGiven: array of shape {shape}, strides {strides} B, {dtype}, at {address:#x}; "
             f"box {box}, swizzle {swizzle.name}, element_strides {steps}, "
             f"l2_promotion {l2_promotion}, oob_fill {oob_fill!r}, interleave {interleave}"
@@ -184,7 +185,7 @@ def as_box(box: Any) -> tuple[int, ...]:
         ) from None
 
 
-def _resolve_dtype(
+def resolve_dtype(
     stored: Any, asked: DType | None, tile: Tile | None
 ) -> tuple[DType, int, list[str]]:
     """Find the map's element type, the array's bytes per element, and what disagrees."""
@@ -219,7 +220,7 @@ def _dtype_of_tile(own: DType, tile: Tile | None) -> tuple[DType, int, list[str]
     return own, own.itemsize, [f"tile {tile!r} holds {tile.dtype}, the array {own}: {repair}"]
 
 
-def _check_options(
+def check_options(
     swizzle: Swizzle | None,
     tile: Tile | None,
     l2_promotion: L2Promotion,
@@ -253,7 +254,8 @@ def _check_options(
     return chosen, violations
 
 
-def _explain(violations: list[str]) -> str:
+def explain(what: str, violations: list[str]) -> str:
+    """Say which rules a call of `what` breaks."""
     count = "1 rule is" if len(violations) == 1 else f"{len(violations)} rules are"
     numbered = "".join(f"\n  {n}. {text}" for n, text in enumerate(violations, 1))
-    return f"tensor_map: {count} broken:{numbered}"
+    return f"{what}: {count} broken:{numbered}"

@@ -305,7 +305,8 @@ _LOAD, _STORE = TABLE["cp_async_bulk_tensor_load"], TABLE["cp_async_bulk_tensor_
 _PREFETCH = TABLE["prefetch_tensormap"]
 
 
-def _tile_of(typ: types.Type) -> Tile | None:
+def tile_of(typ: types.Type) -> Tile | None:
+    """Return the tile of a shared tile's type; None for a plain address."""
     return typ.static[0] if _is_tile(typ) else None
 
 
@@ -329,7 +330,7 @@ def _type_load(
         "cache_hint": cache_hint,
     }
     sig = type_call(_LOAD, given)
-    check_copy("TensorMap.load", self, _tile_of(tile), coords)
+    check_copy("TensorMap.load", self, tile_of(tile), coords)
     typed = dict(zip(given, sig.args))
     order = [typed["destination"], typed["coordinates"], typed["barrier"]]
     hint = [] if cache_hint is types.none else [typed["cache_hint"]]
@@ -345,7 +346,7 @@ def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
     given = {"tensor_map": self, "coordinates": coords, "source": tile, "cache_hint": cache_hint}
     sig = type_call(_STORE, given)
-    check_copy("TensorMap.store", self, _tile_of(tile), coords)
+    check_copy("TensorMap.store", self, tile_of(tile), coords)
     check_store("TensorMap.store", self, coords)
     typed = dict(zip(given, sig.args))
     hint = [] if cache_hint is types.none else [typed["cache_hint"]]

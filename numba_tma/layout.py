@@ -241,10 +241,10 @@ def reference_tile(
         padding is 0 here; the copy engine leaves it as it was.
     """
     bits, positions, inside = _footprint(array, tile, coords, element_strides)
-    values = np.full(tile.shape, _fill_bits(tile.dtype, oob_fill), bits.dtype)
-    values[inside] = _convert(bits[positions], tile.dtype)
+    values = np.full(tile.shape, fill_bits(tile.dtype, oob_fill), bits.dtype)
+    values[inside] = convert_bits(bits[positions], tile.dtype)
     image = np.zeros(tile.shared_nbytes, np.uint8)
-    image.view(bits.dtype)[_slots(tile)] = values
+    image.view(bits.dtype)[slots(tile)] = values
     return image
 
 
@@ -265,7 +265,7 @@ def reference_store(
         raise ValueError(
             f"image has shape {image.shape}; {tile!r} takes {tile.shared_nbytes} bytes"
         )
-    values = np.ascontiguousarray(image, np.uint8).view(bits.dtype)[_slots(tile)]
+    values = np.ascontiguousarray(image, np.uint8).view(bits.dtype)[slots(tile)]
     bits[positions] = values[inside]
 
 
@@ -325,8 +325,8 @@ def _footprint(
     return array.view(f"u{tile.itemsize}"), np.ix_(*positions), np.ix_(*inside)
 
 
-def _slots(tile: Tile) -> NDArray[np.intp]:
-    """Where each element of the tile lies in its image, counted in elements."""
+def slots(tile: Tile) -> NDArray[np.intp]:
+    """Return where each element of the tile lies in its image, counted in elements."""
     rows = np.arange(tile.size // tile.shape[-1]) * tile.pitch
     row_major = (rows[:, None] + np.arange(tile.shape[-1]) * tile.itemsize).reshape(tile.shape)
     offsets = swizzle_index(tile.swizzle, row_major)
@@ -337,7 +337,8 @@ def _slots(tile: Tile) -> NDArray[np.intp]:
 _NAN_BITS = {2: 0x7FF7, 4: 0x7FF7_7FF7, 8: 0x7FF7_7FF7_7FF7_7FF7}
 
 
-def _fill_bits(dtype: DType, oob_fill: str) -> int:
+def fill_bits(dtype: DType, oob_fill: str) -> int:
+    """Return what a load puts where there is no tensor."""
     if oob_fill == "zeros":
         return 0
     if oob_fill == "nan" and dtype.is_float:
@@ -346,7 +347,7 @@ def _fill_bits(dtype: DType, oob_fill: str) -> int:
     raise ValueError(f"oob_fill is {oob_fill!r}; {dtype} takes {allowed}")
 
 
-def _convert(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
+def convert_bits(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
     """Change bits the way a load of `dtype` does on an H200; stores change none.
 
     ``tf32`` and ``tf32_ftz`` round to 10 mantissa bits, to nearest, ties to even, denormals too;

@@ -168,6 +168,11 @@ class TensorMap:
         return self._encoding.interleave
 
     @property
+    def mode(self) -> str:
+        """Which copy instructions take the map: ``"tiled"``, ``"im2col"``, ``"im2col_w..."``."""
+        return self._encoding.mode
+
+    @property
     def partial_rows(self) -> str:
         """Why a kernel may not store through the map: what that would overwrite; "" if it may."""
         return self._encoding.partial_rows
@@ -212,7 +217,7 @@ class TensorMap:
         -----
         PTX ``cp.async.bulk.tensor.Nd.shared::cluster.global.tile.mbarrier::complete_tx::bytes``.
         """
-        _only_in_kernels("load")
+        only_in_kernels("load")
 
     def store(self, tile: Any, coords: tuple[int, ...], cache_hint: Any = None) -> None:
         """Start the copy of one tile from shared memory into the tensor.
@@ -237,7 +242,7 @@ class TensorMap:
         -----
         PTX ``cp.async.bulk.tensor.Nd.global.shared::cta.tile.bulk_group``.
         """
-        _only_in_kernels("store")
+        only_in_kernels("store")
 
     def prefetch(self) -> None:
         """Fetch the map itself (not the tensor) into the cache, ahead of the first copy.
@@ -248,7 +253,7 @@ class TensorMap:
         -----
         PTX ``prefetch.tensormap``.
         """
-        _only_in_kernels("prefetch")
+        only_in_kernels("prefetch")
 
     def __repr__(self) -> str:
         return (
@@ -259,8 +264,25 @@ class TensorMap:
         )
 
 
-def _only_in_kernels(method: str) -> NoReturn:
+def only_in_kernels(method: str) -> NoReturn:
+    """Say that a method of a map is for kernels."""
     raise RuntimeError(
         f"TensorMap.{method} runs inside a @cuda.jit kernel, which takes the map as an argument; "
         "it cannot be called on the host"
     )
+
+
+_MODES = {
+    "tiled": "a tiled one: use its load and store, or make the map with im2col_map",
+    "im2col": (
+        "one of columns of pixels: use load_im2col(tile, coords, offsets, barrier) and "
+        "store_im2col(tile, coords)"
+    ),
+    "im2col_w": "a wide one: use ptx.cp_async_bulk_tensor_im2col_w_load",
+    "im2col_w128": "a wide one: use ptx.cp_async_bulk_tensor_im2col_w_128_load",
+}
+
+
+def wrong_mode(tensor_map: str, mode: str) -> str:
+    """Say that a copy takes maps of another mode than that of `tensor_map`."""
+    return f"the map is {tensor_map}, {_MODES[mode]}"

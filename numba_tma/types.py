@@ -11,11 +11,11 @@ from numba.core.typeconv import Conversion
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import TypingError
 from numba_tma.layout import Tile
-from numba_tma.tensor_map import TensorMap
+from numba_tma.tensor_map import TensorMap, wrong_mode
 
 
 class TensorMapType(types.CPointer):
-    """The Numba type of a `TensorMap`: its rank, the tile that one copy moves, its interleave.
+    """The Numba type of a `TensorMap`: rank, the tile that one copy moves, interleave, mode.
 
     `TensorMapType(rank)` without a tile is the generic form: a device function with that in its
     signature takes any map of the rank. cuda.core's own `TensorMapDescriptor`, of which only the
@@ -28,19 +28,22 @@ class TensorMapType(types.CPointer):
         tile: Tile | None = None,
         interleave: int | None = None,
         partial_rows: str = "",
+        mode: str = "tiled",
     ) -> None:
         super().__init__(types.uint8)
         self.rank, self.tile, self.interleave = rank, tile, interleave
-        self.partial_rows = partial_rows
+        self.partial_rows, self.mode = partial_rows, mode
         known = [f"{rank}d"] if tile is None and rank else [str(tile)] if tile else []
+        known = [f"{mode} {rank}d", *known] if mode != "tiled" else known
         known += [f"interleave={interleave}"] if interleave else []
-        known += ["rows of partial chunks"] if partial_rows else []
+        why = "rows of partial chunks" if mode == "tiled" else "loads only"
+        known += [why] if partial_rows else []
         self.name = f"TensorMap({', '.join(known)})"
 
     @property
-    def key(self) -> tuple[int | None, Tile | None, int | None, bool]:
+    def key(self) -> tuple[int | None, Tile | None, int | None, bool, str]:
         """What tells two of these types apart."""
-        return self.rank, self.tile, self.interleave, bool(self.partial_rows)
+        return self.rank, self.tile, self.interleave, bool(self.partial_rows), self.mode
 
     @property
     def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
@@ -71,7 +74,11 @@ def type_of(tensor_map: TensorMap) -> TensorMapType:
     """Return the Numba type of a map."""
     if tensor_map.numba_type is None:
         tensor_map.numba_type = TensorMapType(
-            tensor_map.rank, tensor_map.tile, tensor_map.interleave, tensor_map.partial_rows
+            tensor_map.rank,
+            tensor_map.tile,
+            tensor_map.interleave,
+            tensor_map.partial_rows,
+            tensor_map.mode,
         )
     return tensor_map.numba_type
 
@@ -111,10 +118,16 @@ class _TensorMapAttributes(compiler.AttributeTemplate):
 
 
 def check_copy(
-    what: str, tensor_map: types.Type, tile: Tile | None, coordinates: types.Type
+    what: str,
+    tensor_map: types.Type,
+    tile: Tile | None,
+    coordinates: types.Type,
+    mode: str = "tiled",
 ) -> None:
     """Raise a TypingError when a tile, a map and literal coordinates cannot go together."""
     rank, box = tensor_map.rank, tensor_map.tile
+    if box is not None and tensor_map.mode != mode:
+        raise TypingError(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
     if rank is not None and rank != len(coordinates):
         raise TypingError(
             f"{what}: {len(coordinates)} coordinates for {tensor_map}, which has rank {rank}; give "
@@ -123,7 +136,8 @@ def check_copy(
     if box is not None and tile is not None and box != tile:
         raise TypingError(
             f"{what}: the map copies {box} but the tile in shared memory is {tile}; make the map "
-            f"with tensor_map(array, {tile}) or the tile from the map's box"
+            f"with {'tensor' if mode == 'tiled' else mode}_map(array, {tile}) or the tile from the "
+            "map's box"
         )
     if box is None:
         return

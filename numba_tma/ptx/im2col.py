@@ -78,8 +78,9 @@ def cp_async_bulk_tensor_im2col_store(
     The walk and the alignment are those of the load, without offsets. What lies outside the tensor
     is not written, but for the rest of a 16-byte chunk at a pixel's end. Coordinates are never
     negative, and the map's pixel box lies inside the tensor: no lower corner is negative, no upper
-    corner positive. The copy belongs to the executing thread's next bulk group. Executed by one thread,
-    after every writer of the source has executed `fence_proxy_async` and synchronised with it.
+    corner positive. The copy belongs to the executing thread's next bulk group. Executed by one
+    thread, after every writer of the source has executed `fence_proxy_async` and synchronised with
+    it.
     """
     simulator.cp_async_bulk_tensor_im2col_store(tensor_map, coordinates, address(source))
 

@@ -33,6 +33,12 @@ from .errors import (
     UninitializedRead,
     WrongByteCount,
 )
+from .im2col_instructions import (
+    cp_async_bulk_prefetch_tensor_im2col,
+    cp_async_bulk_tensor_im2col_load,
+    cp_async_bulk_tensor_im2col_store,
+    cp_reduce_async_bulk_tensor_im2col,
+)
 from .mbarrier_instructions import (
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
@@ -103,11 +109,15 @@ __all__ = [
     "check_copy",
     "cp_async_bulk_commit_group",
     "cp_async_bulk_load",
+    "cp_async_bulk_prefetch_tensor_im2col",
     "cp_async_bulk_store",
+    "cp_async_bulk_tensor_im2col_load",
+    "cp_async_bulk_tensor_im2col_store",
     "cp_async_bulk_tensor_load",
     "cp_async_bulk_tensor_store",
     "cp_async_bulk_wait_group",
     "cp_async_bulk_wait_group_read",
+    "cp_reduce_async_bulk_tensor_im2col",
     "elect_sync",
     "eq_sync",
     "fence_mbarrier_init",

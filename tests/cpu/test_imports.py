@@ -15,13 +15,14 @@ PACKAGE = ROOT / "numba_tma"
 LAYERS = (
     ("_environment", "_version"),
     ("dtypes",),
-    ("layout",),
-    ("tensor_map", "_array_interface", "_driver", "_encoding", "_tensor_map_rules"),
+    ("layout", "pixel_box"),
+    ("tensor_map", "_array_interface", "_driver", "_encoding", "_tensor_map_rules")
+    + ("im2col", "_im2col_rules"),
     ("simulator",),
     ("types", "_compiler", "_device"),
     ("ptx",),
     ("barrier",),
-    ("shared", "_shared_lowering", "_vector_lowering"),
+    ("shared", "_im2col_lowering", "_shared_lowering", "_vector_lowering"),
     ("matrix_descriptor",),
     ("pipeline", "_pipeline_lowering", "mma"),
     ("kernels",),
