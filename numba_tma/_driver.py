@@ -20,6 +20,8 @@ SWIZZLE = {
     Swizzle.B32: "32B",
     Swizzle.B64: "64B",
     Swizzle.B128: "128B",
+    Swizzle.B128_ATOM_32B: "128B_ATOM_32B",
+    Swizzle.B128_ATOM_64B: "128B_ATOM_64B",
 }
 
 NBYTES = 128
@@ -117,6 +119,7 @@ def encode_im2col_wide(
     return _encode("cuTensorMapEncodeIm2colWide", arguments)
 
 
+@functools.cache
 def compute_capability(device: int) -> tuple[int, int]:
     """Return the compute capability of a GPU."""
     attribute = _driver().CUdevice_attribute

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._array_interface import contiguous_strides
-from ._driver import INTERLEAVE, L2_PROMOTION, OOB_FILL, SWIZZLE, encode_tiled
+from ._driver import (
+    INTERLEAVE,
+    L2_PROMOTION,
+    OOB_FILL,
+    SWIZZLE,
+    compute_capability,
+    encode_tiled,
+)
 from ._tensor_map_rules import element_stride_violations, legal_strides, tensor_violations
 from .dtypes import DType, as_dtype
 from .layout import Swizzle, Tile, as_shape, box_violations
@@ -76,6 +83,8 @@ def encode(
         checked = _check(address, *given)
     shape, strides, dtype, box, tile, steps, swizzle = checked
     value = None
+    if wrong := atom_violations(swizzle, device):
+        raise ValueError(explain("tensor_map", wrong))
     if device != SIMULATED:
         value = encode_tiled(
             dtype, address, shape, strides, box, steps, interleave, swizzle, l2_promotion, oob_fill
@@ -231,7 +240,10 @@ def check_options(
     """Find the swizzle, and what is wrong with the options."""
     chosen, violations = tile.swizzle if tile else Swizzle.NONE, []
     if swizzle is not None and swizzle not in SWIZZLE:
-        violations.append(f"swizzle is {swizzle!r}; TMA has Swizzle.NONE, B32, B64 and B128")
+        violations.append(
+            f"swizzle is {swizzle!r}; TMA has Swizzle.NONE, B32, B64 and B128, and from compute "
+            "capability 10.0 on B128_ATOM_32B and B128_ATOM_64B"
+        )
     elif swizzle is not None and tile and swizzle != chosen:
         violations.append(
             f"swizzle is {Swizzle(swizzle).name} but the tile {tile!r}: leave swizzle out"
@@ -252,6 +264,16 @@ def check_options(
     elif interleave == 32 and chosen is not Swizzle.B32:
         violations.append(f"interleave=32 needs swizzle B32, not {chosen.name}: use Swizzle.B32")
     return chosen, violations
+
+
+def atom_violations(swizzle: Swizzle, device: int) -> list[str]:
+    """List why this GPU does not have a swizzle."""
+    if swizzle.atom == 16 or device < 0 or (capability := compute_capability(device)) >= (10, 0):
+        return []
+    return [
+        f"swizzle is {swizzle.name}, which begins with compute capability 10.0; this GPU has "
+        f"{capability[0]}.{capability[1]}, where chunks have 16 B: use Swizzle.B128"
+    ]
 
 
 def explain(what: str, violations: list[str]) -> str:

@@ -186,9 +186,10 @@ def wide_violations(
         violations.append(f'mode is {mode!r}; TMA has "w" and "w128"')
     elif mode == "w128" and len(column) == 2 and column[0] != 128:
         violations.append(f'pixels is {column[0]}; mode "w128" copies 128: use 128, or mode "w"')
-    if swizzle not in (Swizzle.B64, Swizzle.B128):
+    if swizzle not in (Swizzle.B64, Swizzle.B128, Swizzle.B128_ATOM_32B):
         violations.append(
-            f"swizzle is {swizzle.name}; the wide modes have only B64 and B128: use one of them"
+            f"swizzle is {swizzle.name}; the wide modes have only B64, B128 and B128_ATOM_32B: use "
+            "one of them"
         )
     if capability is not None and capability < (10, 0):
         violations.append(

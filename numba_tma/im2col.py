@@ -13,6 +13,7 @@ from ._encoding import (
     L2Promotion,
     OobFill,
     as_box,
+    atom_violations,
     check_options,
     explain,
     partial_rows,
@@ -283,7 +284,7 @@ def _encode(
     if mode != "im2col":
         capability = compute_capability(device) if device >= 0 else None
         violations += wide_violations(column, mode, swizzle, capability)
-    violations += wrong_options
+    violations += wrong_options + atom_violations(swizzle, device)
     if violations:
         raise ValueError(
             explain(what, violations)

@@ -21,22 +21,33 @@ Index = int | NDArray[np.integer[Any]]
 
 
 class Swizzle(IntEnum):
-    """How a tile's 16-byte chunks are permuted in shared memory, to avoid bank conflicts."""
+    """How a tile's chunks are permuted in shared memory, to avoid bank conflicts.
+
+    The chunks have 16 bytes. Those with another atom exist from compute capability 10.0 on.
+    """
 
     NONE = 0
     B32 = 1
     B64 = 2
     B128 = 3
+    # The driver's 5, which also swaps the halves of 16 bytes, would tear 16-byte vectors apart.
+    B128_ATOM_32B = 4
+    B128_ATOM_64B = 6
 
     @property
     def span(self) -> int:
         """Bytes within which chunks are permuted; the inner axis may not be wider."""
-        return 16 << self.value
+        return 16 << min(self.value, 3)
+
+    @property
+    def atom(self) -> int:
+        """Bytes of the chunks, which stay together."""
+        return {4: 32, 6: 64}.get(self.value, 16)
 
     @property
     def alignment(self) -> int:
         """Bytes to which a tile must be aligned: its pattern repeats there."""
-        return 128 << self.value
+        return 128 * self.span // self.atom
 
     __hash__ = int.__hash__  # Enum's own is a Python function, too slow for tensor_map's cache
 
@@ -52,7 +63,7 @@ class Tile:
     dtype
         Anything that `as_dtype` takes.
     swizzle
-        The permutation of 16-byte chunks. A swizzled inner axis is at most ``swizzle.span`` bytes.
+        The permutation of chunks. A swizzled inner axis is at most ``swizzle.span`` bytes.
 
     Examples
     --------
@@ -158,12 +169,13 @@ def swizzle_index(
 def swizzle_index(swizzle: Swizzle, byte_offset: Index) -> Index:
     """Where the byte at `byte_offset` of a row-major tile lies in the swizzled tile.
 
-    The number of its 128-byte line is XORed into the number of its 16-byte chunk: one bit of it
-    for B32, two for B64, three for B128. The hardware takes these bits from the shared-memory
-    address, so the offset counts from a base aligned to ``swizzle.alignment``. The map is its
-    own inverse.
+    The number of its 128-byte line is XORed into the number of its chunk: as many bits of it as
+    number the chunks of a span, so one for B32, two for B64, three for B128. The hardware takes
+    these bits from the shared-memory address, so the offset counts from a base aligned to
+    ``swizzle.alignment``. The map is its own inverse.
     """
-    return byte_offset ^ (((byte_offset >> 7) & ((1 << swizzle) - 1)) << 4)
+    span, atom = swizzle.span, swizzle.atom
+    return byte_offset ^ ((byte_offset >> 7) * atom & (span - atom))
 
 
 def box_violations(

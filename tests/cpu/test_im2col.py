@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numba import cuda, types
 
 import numba_tma as tma
-from numba_tma import im2col
+from numba_tma import _driver, _encoding, im2col
 from numba_tma.dtypes import as_dtype
 from numba_tma.pixel_box import PixelBox, reference_im2col, reference_im2col_store
 from numba_tma.testing import compile_ptx
@@ -212,11 +212,15 @@ def fake_driver(monkeypatch):
     fake = FakeDriver()
     monkeypatch.setattr(driver, "cuTensorMapEncodeIm2col", fake.encode)
     monkeypatch.setattr(driver, "cuTensorMapEncodeIm2colWide", fake.encode)
+    monkeypatch.setattr(driver, "cuTensorMapEncodeTiled", fake.encode)
     monkeypatch.setattr(driver, "cuCtxGetDevice", fake.current_device)
     monkeypatch.setattr(driver, "cuDeviceGetAttribute", fake.attribute)
-    im2col._encode.cache_clear()
+    caches = (im2col._encode, _encoding.encode, _driver.compute_capability)
+    for cache in caches:
+        cache.cache_clear()
     yield fake
-    im2col._encode.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 def ints(values):
@@ -309,7 +313,8 @@ NHWC = (2, 9, 8, 16)
          "innermost axis: use 8 or 16"),
         (NHWC, (8, 64), {"swizzle": tma.Swizzle.B64}, "channels is 64 f16 = 128 B; swizzle B64 "
          "spans 64 B: use 32 or fewer elements (and 2 copies), or Swizzle.NONE"),
-        (NHWC, (8, 8), {"swizzle": 9}, "swizzle is 9; TMA has Swizzle.NONE, B32, B64 and B128"),
+        (NHWC, (8, 8), {"swizzle": 9}, "swizzle is 9; TMA has Swizzle.NONE, B32, B64 and B128, "
+         "and from compute capability 10.0 on B128_ATOM_32B and B128_ATOM_64B"),
         (NHWC, (8, 8), {"l2_promotion": 32}, "l2_promotion is 32; TMA has None, 64, 128 and 256"),
         (NHWC, (8, 8), {"oob_fill": "ones"}, "oob_fill is 'ones'; TMA has \"zeros\" and \"nan\""),
         (NHWC, (8, 8), {"interleave": 8}, "interleave is 8; TMA has None, 16 and 32 bytes"),
@@ -427,7 +432,8 @@ def test_a_wide_map_is_encoded_where_the_gpu_has_it(mode, fake_driver):
         (WIDE, {"mode": "w64"}, "mode is 'w64'; TMA has \"w\" and \"w128\""),
         (tma.Tile((64, 64), "f16", tma.Swizzle.B128), {"mode": "w128"}, "pixels is 64; mode "
          "\"w128\" copies 128: use 128, or mode \"w\""),
-        (tma.Tile((128, 8), "f16"), {}, "swizzle is NONE; the wide modes have only B64 and B128"),
+        (tma.Tile((128, 8), "f16"), {}, "swizzle is NONE; the wide modes have only B64, B128 and "
+         "B128_ATOM_32B"),
         (tma.Tile((128, 8), "f16", tma.Swizzle.B32), {}, "swizzle is B32; the wide modes"),
         (WIDE, {"lower_corner": -32769}, "axis 2: the lower corner is -32769; im2col of rank 3 "
          "takes -32768 to 32767"),
@@ -442,6 +448,27 @@ def test_a_rule_of_the_wide_maps(tile, options, message, fake_driver):
     text = str(caught.value)
     assert text.startswith("im2col_wide_map: ") and message in text
     assert fake_driver.calls == []
+
+
+# ------------------------------------------------------------------- 128-byte swizzles
+ATOMS = [tma.Swizzle.B128_ATOM_32B, tma.Swizzle.B128_ATOM_64B]
+
+
+@pytest.mark.parametrize("swizzle", ATOMS)
+def test_chunks_of_other_sizes_need_compute_capability_10(swizzle, fake_driver):
+    tiled, column = tma.Tile((8, 64), "f16", swizzle), Array((2, 9, 8, 64))
+    message = f"swizzle is {swizzle.name}, which begins with compute capability 10.0; this GPU has"
+    with pytest.raises(ValueError, match=f"tensor_map: 1 rule is broken:\n  1. {message} 9.0"):
+        tma.tensor_map(Array((64, 64)), tiled)
+    with pytest.raises(ValueError, match=f"im2col_map: 1 rule is broken:\n  1. {message} 9.0"):
+        tma.im2col_map(column, tiled)
+    assert fake_driver.calls == []
+    fake_driver.capability = {"MAJOR": 12, "MINOR": 0}
+    _driver.compute_capability.cache_clear()
+    tma.tensor_map(Array((64, 64)), tiled)
+    tma.im2col_map(column, tiled)
+    atom = f"CU_TENSOR_MAP_SWIZZLE_128B_ATOM_{swizzle.atom}B"
+    assert [atom in call for call in fake_driver.calls] == [True, True]
 
 
 # ------------------------------------------------------------------------------- kernels

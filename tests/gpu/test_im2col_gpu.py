@@ -13,7 +13,7 @@ from numba_tma._driver import compute_capability, encode_im2col
 from numba_tma.dtypes import as_dtype, names
 from numba_tma.pixel_box import im2col_store_values
 from tests.gpu import copies, im2col_copies
-from tests.gpu.copies import GUARD_BYTES, SHARED_BYTES, Tensor
+from tests.gpu.copies import GUARD_BYTES, SHARED_BYTES, SWIZZLES, Tensor
 from tests.gpu.im2col_copies import OPERATIONS, Case
 from tests.gpu.worker import on_gpu
 
@@ -74,7 +74,7 @@ def cases(draw, dtype, rank, aligned=True, inside=False, swizzle=None):
 
 @st.composite
 def tiles(draw, dtype, swizzle):
-    swizzle = draw(st.sampled_from(tma.Swizzle)) if swizzle is None else swizzle
+    swizzle = draw(st.sampled_from(SWIZZLES)) if swizzle is None else swizzle
     chunk = 16 // dtype.itemsize
     most = 256 // chunk if swizzle is tma.Swizzle.NONE else swizzle.span // 16
     channels = chunk * draw(st.one_of(st.just(most), st.integers(1, most)))
