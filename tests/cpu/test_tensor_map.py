@@ -821,7 +821,8 @@ RULES = {
     "unknown swizzle": (
         (Tensor((64, 64)), (8, 16)),
         {"swizzle": 128},
-        "swizzle is 128; TMA has Swizzle.NONE, B32, B64 and B128",
+        "swizzle is 128; TMA has Swizzle.NONE, B32, B64 and B128, and from compute capability 10.0 "
+        "on B128_ATOM_32B and B128_ATOM_64B",
     ),
     "a second swizzle": (
         (Tensor((64, 64)), Tile((8, 16), "f32", Swizzle.B64)),
