@@ -119,6 +119,6 @@ def cp_async_bulk_prefetch_tensor_im2col_w_128(
 
 def _assembled_only(name: str) -> NoReturn:
     raise NotImplementedError(
-        f"{name} exists on sm_100a only and is not simulated; walk the rows with "
-        "cp_async_bulk_tensor_im2col_load"
+        f"{name} exists on sm_100a only and is not simulated: call it in a @cuda.jit kernel for "
+        "such a GPU, or walk the rows with cp_async_bulk_tensor_im2col_load"
     )

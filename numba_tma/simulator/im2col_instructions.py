@@ -64,6 +64,9 @@ def cp_reduce_async_bulk_tensor_im2col(
 ) -> None:
     """Combine shared bytes at `src` with the column of pixels from `coords` on."""
     what = "cp_reduce_async_bulk_tensor_im2col"
+    current()
+    if operation not in _REDUCTIONS:
+        raise BadOperand(f"{what}: {operation!r}; it takes {', '.join(_REDUCTIONS)}")
     combine, legal = _REDUCTIONS[operation]
     dtype = tensor_map.dtype
     if dtype.name not in legal:

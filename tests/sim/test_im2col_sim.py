@@ -141,6 +141,11 @@ def test_a_reduction_refuses_what_the_type_does_not_have():
         cuda.jit(kernel)[1, 1](tma.im2col_map(y, (2, 4)))
 
 
+def test_an_operation_that_ptx_does_not_have_is_named():
+    with pytest.raises(sim.BadOperand, match="'mul'; it takes add, min, max, inc, dec, and, or, x"):
+        written("mul", 0, np.zeros((8, 4), np.uint32))
+
+
 # -------------------------------------------------------------------------------- misuse
 
 
