@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from numba_tma._environment import simulated
 from numba_tma._version import __version__
 from numba_tma.dtypes import DType
+from numba_tma.im2col import Im2colMap, im2col_map, im2col_wide_map
 from numba_tma.layout import (
     Swizzle,
     Tile,
@@ -22,6 +23,7 @@ from numba_tma.layout import (
     reference_tile,
     swizzle_index,
 )
+from numba_tma.pixel_box import PixelBox, reference_im2col, reference_im2col_store
 from numba_tma.ragged import RaggedTensorMap, ragged_tensor_map
 from numba_tma.tensor_map import TensorMap, tensor_map
 from numba_tma.tensor_map_array import TensorMapArray
@@ -50,14 +52,20 @@ _HOME = {
 
 __all__ = [  # noqa: PLE0604
     "DType",
+    "Im2colMap",
+    "PixelBox",
     "RaggedTensorMap",
     "Swizzle",
     "TensorMap",
     "TensorMapArray",
     "Tile",
     "__version__",
+    "im2col_map",
+    "im2col_wide_map",
     "ptx",
     "ragged_tensor_map",
+    "reference_im2col",
+    "reference_im2col_store",
     "reference_reduce",
     "reference_store",
     "reference_tile",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .dtypes import DType
 from .layout import Swizzle
+from .pixel_box import PixelBox
 
 if TYPE_CHECKING:
     from cuda.core._tensor_map import TensorMapDescriptor
@@ -19,6 +20,8 @@ SWIZZLE = {
     Swizzle.B32: "32B",
     Swizzle.B64: "64B",
     Swizzle.B128: "128B",
+    Swizzle.B128_ATOM_32B: "128B_ATOM_32B",
+    Swizzle.B128_ATOM_64B: "128B_ATOM_64B",
 }
 
 NBYTES = 128
@@ -53,9 +56,88 @@ def encode_tiled(
     oob_fill: str,
 ) -> "TensorMapDescriptor":
     """Encode a tensor map. This is where NumPy's axis order becomes the hardware's, reversed."""
-    driver = _driver()
-    u32, u64 = driver.cuuint32_t, driver.cuuint64_t
     arguments = {
+        **_tensor(dtype, address, shape, strides),
+        "boxDim": _u32(box),
+        "elementStrides": _u32(element_strides),
+        **_interleave(interleave),
+        **_options(swizzle, l2_promotion, oob_fill),
+    }
+    return _encode("cuTensorMapEncodeTiled", arguments)
+
+
+def encode_im2col(
+    dtype: DType,
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    column: tuple[int, ...],
+    box: PixelBox,
+    interleave: int | None,
+    swizzle: Swizzle,
+    l2_promotion: int | None,
+    oob_fill: str,
+) -> "TensorMapDescriptor":
+    """Encode an im2col map of columns of (pixels, channels)."""
+    arguments = {
+        **_tensor(dtype, address, shape, strides),
+        "pixelBoxLowerCorner": list(box.lower[::-1]),
+        "pixelBoxUpperCorner": list(box.upper[::-1]),
+        "channelsPerPixel": column[1],
+        "pixelsPerColumn": column[0],
+        "elementStrides": _u32((1, *box.stride, 1)),
+        **_interleave(interleave),
+        **_options(swizzle, l2_promotion, oob_fill),
+    }
+    return _encode("cuTensorMapEncodeIm2col", arguments)
+
+
+def encode_im2col_wide(
+    dtype: DType,
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    column: tuple[int, ...],
+    box: PixelBox,
+    mode: str,
+    swizzle: Swizzle,
+    l2_promotion: int | None,
+    oob_fill: str,
+) -> "TensorMapDescriptor":
+    """Encode an im2col map that walks along W alone; of `box` the last axis counts."""
+    arguments = {
+        **_tensor(dtype, address, shape, strides),
+        "pixelBoxLowerCornerWidth": box.lower[-1],
+        "pixelBoxUpperCornerWidth": box.upper[-1],
+        "channelsPerPixel": column[1],
+        "pixelsPerColumn": column[0],
+        "elementStrides": _u32((1, *box.stride, 1)),
+        **_interleave(None),
+        "mode": _option("CUtensorMapIm2ColWideMode", "IM2COL_WIDE_MODE", mode.upper()),
+        **_options(swizzle, l2_promotion, oob_fill),
+    }
+    return _encode("cuTensorMapEncodeIm2colWide", arguments)
+
+
+@functools.cache
+def compute_capability(device: int) -> tuple[int, int]:
+    """Return the compute capability of a GPU."""
+    attribute = _driver().CUdevice_attribute
+    numbers = []
+    for name in ("MAJOR", "MINOR"):
+        which = getattr(attribute, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{name}")
+        error, number = _driver().cuDeviceGetAttribute(which, device)
+        if error:
+            raise RuntimeError(f"cuDeviceGetAttribute({which.name}, {device}): {error.name}")
+        numbers.append(int(number))
+    return numbers[0], numbers[1]
+
+
+def _tensor(
+    dtype: DType, address: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> dict[str, Any]:
+    u64 = _driver().cuuint64_t
+    return {
         "tensorDataType": _option("CUtensorMapDataType", "DATA_TYPE", dtype.tensor_map),
         "tensorRank": len(shape),
         "globalAddress": address,
@@ -63,21 +145,34 @@ def encode_tiled(
         # The innermost stride is implied. Of rank 1 none is read, but an empty list would become
         # a null pointer, of which the driver's manual does not say that it is allowed.
         "globalStrides": [u64(n) for n in strides[-2::-1] or (16,)],
-        "boxDim": [u32(n) for n in box[::-1]],
-        "elementStrides": [u32(n) for n in element_strides[::-1]],
-        "interleave": _option("CUtensorMapInterleave", "INTERLEAVE", INTERLEAVE[interleave]),
+    }
+
+
+def _u32(numbers: tuple[int, ...]) -> list[Any]:
+    return [_driver().cuuint32_t(n) for n in numbers[::-1]]
+
+
+def _interleave(interleave: int | None) -> dict[str, Any]:
+    option = _option("CUtensorMapInterleave", "INTERLEAVE", INTERLEAVE[interleave])
+    return {"interleave": option}
+
+
+def _options(swizzle: Swizzle, l2_promotion: int | None, oob_fill: str) -> dict[str, Any]:
+    promotion = L2_PROMOTION[l2_promotion]
+    return {
         "swizzle": _option("CUtensorMapSwizzle", "SWIZZLE", SWIZZLE[swizzle]),
-        "l2Promotion": _option(
-            "CUtensorMapL2promotion", "L2_PROMOTION", L2_PROMOTION[l2_promotion]
-        ),
+        "l2Promotion": _option("CUtensorMapL2promotion", "L2_PROMOTION", promotion),
         "oobFill": _option("CUtensorMapFloatOOBfill", "FLOAT_OOB_FILL", OOB_FILL[oob_fill]),
     }
+
+
+def _encode(function: str, arguments: dict[str, Any]) -> Any:
     try:
-        error, encoded = driver.cuTensorMapEncodeTiled(*arguments.values())
+        error, encoded = getattr(_driver(), function)(*arguments.values())
     except Exception as exception:  # no driver, or one that does not know the function
-        raise RuntimeError(_refusal(str(exception), arguments)) from exception
+        raise RuntimeError(_refusal(function, str(exception), arguments)) from exception
     if error:
-        raise RuntimeError(_refusal(error.name, arguments))
+        raise RuntimeError(_refusal(function, error.name, arguments))
     return _descriptor(int(encoded.getPtr()))
 
 
@@ -99,10 +194,10 @@ def _option(enumeration: str, prefix: str, name: str) -> Any:
     return getattr(getattr(_driver(), enumeration), f"CU_TENSOR_MAP_{prefix}_{name}")
 
 
-def _refusal(problem: str, arguments: dict[str, Any]) -> str:
+def _refusal(function: str, problem: str, arguments: dict[str, Any]) -> str:
     dump = "\n".join(f"  {name} = {value}" for name, value in arguments.items())
     return (
-        f"cuTensorMapEncodeTiled failed: {problem}. The arguments keep every rule known to us, so "
+        f"{function} failed: {problem}. The arguments keep every rule known to us, so "
         "look first at the set-up: a driver for CUDA 12.0 or newer, a GPU of compute capability "
         "9.0 or newer, and a context that is current on this thread (cuda.core.Device()"
         f".set_current()). Its arguments, innermost axis first:\n{dump}"

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ._array_interface import contiguous_strides
 from ._boxes import Copies, copies_of, copies_violations, fold_violations, padding_store
-from ._driver import INTERLEAVE, L2_PROMOTION, OOB_FILL, SWIZZLE, encode_tiled, replace_address
+from ._driver import (
+    INTERLEAVE,
+    L2_PROMOTION,
+    OOB_FILL,
+    SWIZZLE,
+    compute_capability,
+    encode_tiled,
+    replace_address,
+)
 from ._tensor_map_rules import (
     address_violations,
     element_stride_violations,
@@ -15,6 +23,7 @@ from ._tensor_map_rules import (
 )
 from .dtypes import DType, as_dtype
 from .layout import MAX_BOX, Swizzle, Tile, as_shape, box_violations
+from .pixel_box import PixelBox
 
 if TYPE_CHECKING:
     from cuda.core._tensor_map import TensorMapDescriptor
@@ -44,6 +53,8 @@ class Encoding:
     partial_rows: str
     value: "TensorMapDescriptor | None"
     numba_type: Any = None
+    mode: str = "tiled"  #: which of the copy instructions take the map
+    pixel_box: PixelBox | None = None  #: of the im2col modes
 
 
 # The device is part of the key since an address may belong to another device later, and nobody
@@ -81,6 +92,8 @@ def encode(
         checked = _check(address, *given)
     shape, strides, dtype, box, copies, steps, padding = checked
     tile, value = copies.tile, None
+    if wrong := atom_violations(tile.swizzle, device):
+        raise ValueError(explain("tensor_map", wrong))
     if device != SIMULATED:
         layout = (shape, strides, box, steps)
         if copies.fold:
@@ -97,7 +110,7 @@ def encode(
         raise NotImplementedError(
             f"tensor_map: interleave={interleave} is not simulated; use a GPU, or interleave=None"
         )
-    partial = padding or ("" if overwrite_padding else _partial_rows(shape, dtype))
+    partial = padding or ("" if overwrite_padding else partial_rows(shape, dtype, "tensor_map"))
     return Encoding(
         *(address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave),
         *(copies, partial, value),
@@ -134,7 +147,7 @@ def with_address(
     return replace(encoding, address=address, value=value)
 
 
-def _partial_rows(shape: tuple[int, ...], dtype: DType) -> str:
+def partial_rows(shape: tuple[int, ...], dtype: DType, what: str) -> str:
     """Say what a store through a map would overwrite beside the tensor; "" if nothing."""
     nbytes = shape[-1] * dtype.itemsize
     past = -nbytes % 16
@@ -145,7 +158,7 @@ def _partial_rows(shape: tuple[int, ...], dtype: DType) -> str:
         f"a row of the tensor is {shape[-1]} {dtype} = {nbytes:,} B, and TMA stores whole chunks "
         f"of 16 B: the {past} B past each row would be overwritten; pad the rows to {whole} "
         "columns and store all of them, or, if those bytes are free to overwrite, make the map "
-        "with tensor_map(..., overwrite_padding=True)"
+        f"with {what}(..., overwrite_padding=True)"
     )
 
 
@@ -187,7 +200,7 @@ def _check(
     Or say what is wrong.
     """
     tile = tile_or_box if isinstance(tile_or_box, Tile) else None
-    dtype, itemsize, violations = _resolve_dtype(stored, dtype, tile)
+    dtype, itemsize, violations = resolve_dtype(stored, dtype, tile)
 
     shape = tuple(int(extent) for extent in shape)
     rank = len(shape)
@@ -200,9 +213,7 @@ def _check(
 
     steps = (1,) * rank if element_strides is None else as_box(element_strides)
     wrong_steps = element_stride_violations(steps, rank, interleave)
-    swizzle, wrong_options = _check_options(
-        swizzle, tile, l2_promotion, oob_fill, interleave, dtype
-    )
+    swizzle, wrong_options = check_options(swizzle, tile, l2_promotion, oob_fill, interleave, dtype)
     if tile is None:
         box = extents = as_box(tile_or_box)
         copies = None
@@ -217,7 +228,7 @@ def _check(
     violations += wrong_box + wrong_steps + wrong_options
     if violations:
         raise ValueError(
-            _explain(violations)
+            explain("tensor_map", violations)
             + f"\nGiven: array of shape {shape}, strides {strides} B, {dtype}, at {address:#x}; "
             f"box {box}, swizzle {swizzle.name}, element_strides {steps}, "
             f"l2_promotion {l2_promotion}, oob_fill {oob_fill!r}, interleave {interleave}"
@@ -265,7 +276,7 @@ def as_box(box: Any) -> tuple[int, ...]:
         ) from None
 
 
-def _resolve_dtype(
+def resolve_dtype(
     stored: Any, asked: DType | None, tile: Tile | None
 ) -> tuple[DType, int, list[str]]:
     """Find the map's element type, the array's bytes per element, and what disagrees."""
@@ -300,7 +311,7 @@ def _dtype_of_tile(own: DType, tile: Tile | None) -> tuple[DType, int, list[str]
     return own, own.itemsize, [f"tile {tile!r} holds {tile.dtype}, the array {own}: {repair}"]
 
 
-def _check_options(
+def check_options(
     swizzle: Swizzle | None,
     tile: Tile | None,
     l2_promotion: L2Promotion,
@@ -311,7 +322,10 @@ def _check_options(
     """Find the swizzle, and what is wrong with the options."""
     chosen, violations = tile.swizzle if tile else Swizzle.NONE, []
     if swizzle is not None and swizzle not in SWIZZLE:
-        violations.append(f"swizzle is {swizzle!r}; TMA has Swizzle.NONE, B32, B64 and B128")
+        violations.append(
+            f"swizzle is {swizzle!r}; TMA has Swizzle.NONE, B32, B64 and B128, and from compute "
+            "capability 10.0 on B128_ATOM_32B and B128_ATOM_64B"
+        )
     elif swizzle is not None and tile and swizzle != chosen:
         violations.append(
             f"swizzle is {Swizzle(swizzle).name} but the tile {tile!r}: leave swizzle out"
@@ -334,7 +348,18 @@ def _check_options(
     return chosen, violations
 
 
-def _explain(violations: list[str]) -> str:
+def atom_violations(swizzle: Swizzle, device: int) -> list[str]:
+    """List why this GPU does not have a swizzle."""
+    if swizzle.atom == 16 or device < 0 or (capability := compute_capability(device)) >= (10, 0):
+        return []
+    return [
+        f"swizzle is {swizzle.name}, which begins with compute capability 10.0; this GPU has "
+        f"{capability[0]}.{capability[1]}, where chunks have 16 B: use Swizzle.B128"
+    ]
+
+
+def explain(what: str, violations: list[str]) -> str:
+    """Say which rules a call of `what` breaks."""
     count = "1 rule is" if len(violations) == 1 else f"{len(violations)} rules are"
     numbered = "".join(f"\n  {n}. {text}" for n, text in enumerate(violations, 1))
-    return f"tensor_map: {count} broken:{numbered}"
+    return f"{what}: {count} broken:{numbered}"

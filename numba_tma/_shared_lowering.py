@@ -135,9 +135,10 @@ def _offset(context: Any, builder: Any, tile: Tile, index: Any, index_type: type
         offset = builder.add(offset, builder.mul(slab, ir.Constant(I32, tile.slab_nbytes)))
     if tile.swizzle is Swizzle.NONE:
         return offset
-    # The 16-byte chunk's index is XORed with the low bits of the 128-byte row's.
-    chunks = tile.swizzle.span // 16 - 1
-    row = builder.and_(builder.lshr(offset, ir.Constant(I32, 3)), ir.Constant(I32, chunks << 4))
+    # The chunk's index is XORed with the low bits of the 128-byte row's.
+    span, atom = tile.swizzle.span, tile.swizzle.atom
+    rows = builder.lshr(offset, ir.Constant(I32, 8 - atom.bit_length()))
+    row = builder.and_(rows, ir.Constant(I32, span - atom))
     return builder.xor(offset, row)
 
 
@@ -312,6 +313,7 @@ compiler.native_method(SharedTile, "view", _type_view, lambda context, builder, 
 
 
 def tile_of(typ: types.Type) -> Tile | None:
+    """Return the tile of a shared tile's type; None for a plain address."""
     return typ.static[0] if _is_tile(typ) else None
 
 

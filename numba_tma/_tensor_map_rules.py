@@ -36,10 +36,13 @@ def tensor_violations(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     itemsize: int,
-    box: tuple[int, ...],
+    box: tuple[int, ...] | None,
     interleave: int | None,
 ) -> list[str]:
-    """List what is wrong with a tensor whose strides are those of `legal_strides`."""
+    """List what is wrong with a tensor whose strides are those of `legal_strides`.
+
+    `box` is None where a map has no box with the tensor's axes.
+    """
     rank = len(shape)
     if not 1 <= rank <= MAX_RANK:
         repair = "array.reshape(1)" if rank == 0 else "merge axes with array.reshape or index some"
@@ -50,7 +53,7 @@ def tensor_violations(
             f"array has rank {rank}; interleave={interleave} needs at least 3: add axes in front, "
             f"array[{'None, ' * (3 - rank)}...]"
         )
-    if len(box) != rank:
+    if box is not None and len(box) != rank:
         repair = (
             f"e.g. {(1,) * (rank - len(box)) + box}"
             if len(box) < rank
@@ -72,7 +75,7 @@ def tensor_violations(
             )
     if 0 not in shape:  # libraries give empty arrays no memory, and any strides
         violations += address_violations(address, itemsize, interleave)
-        violations += _stride_violations(shape, strides, itemsize, box, interleave)
+        violations += _stride_violations(shape, strides, itemsize, box or (), interleave)
     return violations
 
 

@@ -22,22 +22,33 @@ Index = int | NDArray[np.integer[Any]]
 
 
 class Swizzle(IntEnum):
-    """How a tile's 16-byte chunks are permuted in shared memory, to avoid bank conflicts."""
+    """How a tile's chunks are permuted in shared memory, to avoid bank conflicts.
+
+    The chunks have 16 bytes. Those with another atom exist from compute capability 10.0 on.
+    """
 
     NONE = 0
     B32 = 1
     B64 = 2
     B128 = 3
+    # The driver's 5, which also swaps the halves of 16 bytes, would tear 16-byte vectors apart.
+    B128_ATOM_32B = 4
+    B128_ATOM_64B = 6
 
     @property
     def span(self) -> int:
         """Bytes within which chunks are permuted; the inner axis of a box may not be wider."""
-        return 16 << self.value
+        return 16 << min(self.value, 3)
+
+    @property
+    def atom(self) -> int:
+        """Bytes of the chunks, which stay together."""
+        return {4: 32, 6: 64}.get(self.value, 16)
 
     @property
     def alignment(self) -> int:
         """Bytes to which a tile must be aligned: its pattern repeats there."""
-        return 128 << self.value
+        return 128 * self.span // self.atom
 
     __hash__ = int.__hash__  # Enum's own is a Python function, too slow for tensor_map's cache
 
@@ -57,7 +68,7 @@ class Tile:
     dtype
         Anything that `as_dtype` takes.
     swizzle
-        The permutation of 16-byte chunks.
+        The permutation of chunks.
 
     Examples
     --------
@@ -198,12 +209,13 @@ def swizzle_index(
 def swizzle_index(swizzle: Swizzle, byte_offset: Index) -> Index:
     """Where the byte at `byte_offset` of a row-major tile lies in the swizzled tile.
 
-    The number of its 128-byte line is XORed into the number of its 16-byte chunk: one bit of it
-    for B32, two for B64, three for B128. The hardware takes these bits from the shared-memory
-    address, so the offset counts from a base aligned to ``swizzle.alignment``. The map is its
-    own inverse.
+    The number of its 128-byte line is XORed into the number of its chunk: as many bits of it as
+    number the chunks of a span, so one for B32, two for B64, three for B128. The hardware takes
+    these bits from the shared-memory address, so the offset counts from a base aligned to
+    ``swizzle.alignment``. The map is its own inverse.
     """
-    return byte_offset ^ (((byte_offset >> 7) & ((1 << swizzle) - 1)) << 4)
+    span, atom = swizzle.span, swizzle.atom
+    return byte_offset ^ ((byte_offset >> 7) * atom & (span - atom))
 
 
 def cut(tile: Tile, element_strides: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -318,9 +330,9 @@ def reference_tile(
     image = np.zeros(tile.shared_nbytes, np.uint8)
     for part, slab, start in _slabs(image, tile, coords):
         bits, positions, inside = _footprint(array, slab, start, element_strides)
-        values = np.full(slab.shape, _fill_bits(slab.dtype, oob_fill), bits.dtype)
-        values[inside] = _convert(bits[positions], slab.dtype)
-        part.view(bits.dtype)[_slots(slab)] = values
+        values = np.full(slab.shape, fill_bits(slab.dtype, oob_fill), bits.dtype)
+        values[inside] = convert_bits(bits[positions], slab.dtype)
+        part.view(bits.dtype)[slots(slab)] = values
     return image
 
 
@@ -340,7 +352,7 @@ def reference_store(
     image = _checked_image(image, tile)
     for part, slab, start in _slabs(image, tile, coords):
         bits, positions, inside = _footprint(array, slab, start, element_strides)
-        bits[positions] = part.view(bits.dtype)[_slots(slab)][inside]
+        bits[positions] = part.view(bits.dtype)[slots(slab)][inside]
 
 
 def reference_reduce(
@@ -365,7 +377,7 @@ def reference_reduce(
     numpy, image = tile.dtype.numpy, _checked_image(image, tile)
     for part, slab, start in _slabs(image, tile, coords):
         bits, positions, inside = _footprint(array, slab, start, element_strides)
-        values = part.view(bits.dtype)[_slots(slab)][inside]
+        values = part.view(bits.dtype)[slots(slab)][inside]
         result = reduce_elements(operation, bits[positions].view(numpy), values.view(numpy))
         bits[positions] = result.view(bits.dtype)
 
@@ -458,16 +470,8 @@ def _footprint(
     return array.view(f"u{tile.itemsize}"), np.ix_(*positions), np.ix_(*inside)
 
 
-def _tile_values(image: NDArray[np.uint8], tile: Tile, bits: np.dtype[Any]) -> NDArray[Any]:
-    if image.shape != (tile.shared_nbytes,):
-        raise ValueError(
-            f"image has shape {image.shape}; {tile!r} takes {tile.shared_nbytes} bytes"
-        )
-    return np.ascontiguousarray(image, np.uint8).view(bits)[_slots(tile)]
-
-
-def _slots(tile: Tile) -> NDArray[np.intp]:
-    """Where each element of the tile lies in its image, counted in elements."""
+def slots(tile: Tile) -> NDArray[np.intp]:
+    """Return where each element of the tile lies in its image, counted in elements."""
     rows = np.arange(tile.size // tile.shape[-1]) * tile.pitch
     row_major = (rows[:, None] + np.arange(tile.shape[-1]) * tile.itemsize).reshape(tile.shape)
     offsets = swizzle_index(tile.swizzle, row_major)
@@ -478,7 +482,8 @@ def _slots(tile: Tile) -> NDArray[np.intp]:
 _NAN_BITS = {2: 0x7FF7, 4: 0x7FF7_7FF7, 8: 0x7FF7_7FF7_7FF7_7FF7}
 
 
-def _fill_bits(dtype: DType, oob_fill: str) -> int:
+def fill_bits(dtype: DType, oob_fill: str) -> int:
+    """Return what a load puts where there is no tensor."""
     if oob_fill == "zeros":
         return 0
     if oob_fill == "nan" and dtype.is_float:
@@ -487,7 +492,7 @@ def _fill_bits(dtype: DType, oob_fill: str) -> int:
     raise ValueError(f"oob_fill is {oob_fill!r}; {dtype} takes {allowed}")
 
 
-def _convert(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
+def convert_bits(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
     """Change bits the way a load of `dtype` does on an H200; stores change none.
 
     ``tf32`` and ``tf32_ftz`` round to 10 mantissa bits, to nearest, ties to even, denormals too;

@@ -190,8 +190,8 @@ def _check(
 ) -> tuple[int, RaggedEncoding]:
     if len(plain.copies.starts) > 1:
         raise ValueError(
-            f"ragged_tensor_map: {plain.tile} takes {len(plain.copies.starts)} copies; a ragged map "
-            f"moves a tile in one: use a tile like {plain.copies.box}, and several of them"
+            f"ragged_tensor_map: {plain.tile} takes {len(plain.copies.starts)} copies, but a "
+            f"ragged map moves a tile in one: use tiles like {plain.copies.box}, and several"
         )
     rank, asked = len(plain.shape), operator.index(axis)
     if not -rank <= asked < rank:

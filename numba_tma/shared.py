@@ -13,9 +13,12 @@ from numba_tma._device import constant_class, device_class, u32
 from numba_tma._environment import simulated
 from numba_tma.barrier import Barrier
 from numba_tma.dtypes import DType
+from numba_tma.im2col import Im2colMap
 from numba_tma.layout import Tile
 from numba_tma.ptx import (
     cp_async_bulk_prefetch_tensor,
+    cp_async_bulk_tensor_im2col_load,
+    cp_async_bulk_tensor_im2col_store,
     cp_async_bulk_tensor_load,
     cp_async_bulk_tensor_store,
     cp_reduce_async_bulk_tensor,
@@ -192,13 +195,34 @@ if simulated():
         for _, moved in self.copies.each(coords):
             cp_async_bulk_prefetch_tensor(self, moved, cache_hint)
 
+    def _load_im2col(
+        self: TensorMap,
+        tile: Any,
+        coords: Any,
+        offsets: Any,
+        barrier: Any,
+        cache_hint: Any = None,
+        multicast: Any = None,
+    ) -> None:
+        simulator.check_copy(self, tile, coords, barrier, mode="im2col")
+        cp_async_bulk_tensor_im2col_load(
+            tile, self, coords, barrier, offsets, multicast, cache_hint
+        )
+
+    def _store_im2col(self: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
+        simulator.check_copy(self, tile, coords, mode="im2col")
+        cp_async_bulk_tensor_im2col_store(self, coords, tile, cache_hint)
+
     TensorMap.load, TensorMap.store = _load, _store  # type: ignore[method-assign]
+    for _class in (TensorMap, Im2colMap):  # a tiled map says what it lacks
+        _class.load_im2col = _load_im2col  # type: ignore[attr-defined]
+        _class.store_im2col = _store_im2col  # type: ignore[attr-defined]
     TensorMap.fence_acquire = _fence_acquire  # type: ignore[method-assign]
     TensorMap.reduce = _reduce  # type: ignore[method-assign]
     TensorMap.prefetch_tile = _prefetch_tile  # type: ignore[method-assign]
     TensorMap.prefetch = prefetch_tensormap  # type: ignore[method-assign, assignment]
 else:
-    from numba_tma import _shared_lowering  # noqa: F401
+    from numba_tma import _im2col_lowering, _shared_lowering  # noqa: F401
 
 # What tiles can be copied through beside plain maps; kernels know it once it is imported.
 from numba_tma import sequence  # noqa: E402, F401

@@ -195,6 +195,11 @@ class TensorMap:
         return self._encoding.interleave
 
     @property
+    def mode(self) -> str:
+        """Which copy instructions take the map: ``"tiled"``, ``"im2col"``, ``"im2col_w..."``."""
+        return self._encoding.mode
+
+    @property
     def partial_rows(self) -> str:
         """Why a kernel may not store through the map: what that would overwrite; "" if it may."""
         return self._encoding.partial_rows
@@ -275,7 +280,7 @@ class TensorMap:
         -----
         PTX ``cp.async.bulk.tensor.Nd.shared::cluster.global.tile.mbarrier::complete_tx::bytes``.
         """
-        _only_in_kernels("load")
+        only_in_kernels("load")
 
     def store(self, tile: Any, coords: tuple[int, ...], cache_hint: Any = None) -> None:
         """Start the copy of one tile from shared memory into the tensor.
@@ -301,7 +306,7 @@ class TensorMap:
         -----
         PTX ``cp.async.bulk.tensor.Nd.global.shared::cta.tile.bulk_group``.
         """
-        _only_in_kernels("store")
+        only_in_kernels("store")
 
     def fence_acquire(self) -> None:
         """Let this thread's later copies use what a kernel has made of this map (`edit_map`).
@@ -314,7 +319,7 @@ class TensorMap:
         -----
         PTX ``fence.proxy.tensormap::generic.acquire.gpu``.
         """
-        _only_in_kernels("fence_acquire")
+        only_in_kernels("fence_acquire")
 
     def reduce(self, tile: Any, coords: tuple[int, ...], op: str, cache_hint: Any = None) -> None:
         """Start to combine one tile in shared memory with what the tensor holds.
@@ -337,7 +342,7 @@ class TensorMap:
         -----
         PTX ``cp.reduce.async.bulk.tensor.Nd.global.shared::cta.op.tile.bulk_group``.
         """
-        _only_in_kernels("reduce")
+        only_in_kernels("reduce")
 
     def prefetch_tile(self, coords: tuple[int, ...], cache_hint: Any = None) -> None:
         """Start to bring one tile of the tensor into the L2 cache, ahead of its load.
@@ -353,7 +358,7 @@ class TensorMap:
         -----
         PTX ``cp.async.bulk.prefetch.tensor.Nd.L2.global.tile``.
         """
-        _only_in_kernels("prefetch_tile")
+        only_in_kernels("prefetch_tile")
 
     def prefetch(self) -> None:
         """Fetch the map itself (not the tensor) into the cache, ahead of the first copy.
@@ -364,7 +369,7 @@ class TensorMap:
         -----
         PTX ``prefetch.tensormap``.
         """
-        _only_in_kernels("prefetch")
+        only_in_kernels("prefetch")
 
     def __repr__(self) -> str:
         return (
@@ -376,8 +381,25 @@ class TensorMap:
         )
 
 
-def _only_in_kernels(method: str) -> NoReturn:
+def only_in_kernels(method: str) -> NoReturn:
+    """Say that a method of a map is for kernels."""
     raise RuntimeError(
         f"TensorMap.{method} runs inside a @cuda.jit kernel, which takes the map as an argument; "
         "it cannot be called on the host"
     )
+
+
+_MODES = {
+    "tiled": "a tiled one: use its load and store, or make the map with im2col_map",
+    "im2col": (
+        "one of columns of pixels: use load_im2col(tile, coords, offsets, barrier) and "
+        "store_im2col(tile, coords)"
+    ),
+    "im2col_w": "a wide one: use ptx.cp_async_bulk_tensor_im2col_w_load",
+    "im2col_w128": "a wide one: use ptx.cp_async_bulk_tensor_im2col_w_128_load",
+}
+
+
+def wrong_mode(tensor_map: str, mode: str) -> str:
+    """Say that a copy takes maps of another mode than that of `tensor_map`."""
+    return f"the map is {tensor_map}, {_MODES[mode]}"

@@ -14,12 +14,12 @@ from numba_tma._boxes import Copies, copies_of
 from numba_tma._compiler import TypingError
 from numba_tma.layout import Tile
 from numba_tma.ragged import NO_SEQUENCE, RaggedTensorMap
-from numba_tma.tensor_map import TensorMap
+from numba_tma.tensor_map import TensorMap, wrong_mode
 from numba_tma.tensor_map_array import TensorMapArray
 
 
 class TensorMapType(types.CPointer):
-    """The Numba type of a `TensorMap`: its rank, its tile and the copies of it, its interleave.
+    """The Numba type of a `TensorMap`: its rank, its tile and the copies of it, interleave, mode.
 
     `TensorMapType(rank)` without a tile is the generic form: a device function with that in its
     signature takes any map of the rank. cuda.core's own `TensorMapDescriptor`, of which only the
@@ -33,12 +33,14 @@ class TensorMapType(types.CPointer):
         interleave: int | None = None,
         partial_rows: str = "",
         copies: Copies | None = None,
+        mode: str = "tiled",
     ) -> None:
         super().__init__(types.uint8)
         self.rank, self.tile, self.interleave = rank, tile, interleave
-        self.partial_rows = partial_rows
-        self.copies = copies if copies or tile is None else copies_of(tile)
+        self.partial_rows, self.mode = partial_rows, mode
+        self.copies = copies_of(tile) if copies is None and tile and mode == "tiled" else copies
         known = [f"{rank}d"] if tile is None and rank else [str(tile)] if tile else []
+        known = [f"{mode} {rank}d", *known] if mode != "tiled" else known
         known += [f"interleave={interleave}"] if interleave else []
         known += ["loads only"] if partial_rows else []
         if copies and copies.fold:
@@ -51,7 +53,7 @@ class TensorMapType(types.CPointer):
     def key(self) -> tuple[Any, ...]:
         """What tells two of these types apart."""
         copies = (self.copies.element_strides, self.copies.fold) if self.copies else None
-        return self.rank, self.tile, self.interleave, bool(self.partial_rows), copies
+        return self.rank, self.tile, self.interleave, bool(self.partial_rows), copies, self.mode
 
     @property
     def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
@@ -124,7 +126,8 @@ def _type_of_map(tensor_map: TensorMap) -> TensorMapType:
     elif tensor_map.numba_type is None:
         tensor_map.numba_type = TensorMapType(
             *(tensor_map.rank, tensor_map.tile, tensor_map.interleave, tensor_map.partial_rows),
-            copies=tensor_map.copies,
+            copies=tensor_map.copies if tensor_map.mode == "tiled" else None,
+            mode=tensor_map.mode,
         )
     return tensor_map.numba_type
 
@@ -218,10 +221,16 @@ class _TensorMapAttributes(compiler.AttributeTemplate):
 
 
 def check_copy(
-    what: str, tensor_map: types.Type, tile: Tile | None, coordinates: types.Type
+    what: str,
+    tensor_map: types.Type,
+    tile: Tile | None,
+    coordinates: types.Type,
+    mode: str = "tiled",
 ) -> None:
     """Raise a TypingError when a tile, a map and literal coordinates cannot go together."""
     rank, box = tensor_map.rank, tensor_map.tile
+    if box is not None and tensor_map.mode != mode:
+        raise TypingError(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
     if rank is not None and rank != len(coordinates):
         raise TypingError(
             f"{what}: {len(coordinates)} coordinates for {tensor_map}, which has rank {rank}; give "
@@ -230,7 +239,8 @@ def check_copy(
     if box is not None and tile is not None and box != tile:
         raise TypingError(
             f"{what}: the map copies {box} but the tile in shared memory is {tile}; make the map "
-            f"with tensor_map(array, {tile}) or the tile from the map's box"
+            f"with {'tensor' if mode == 'tiled' else mode}_map(array, {tile}) or the tile from the "
+            "map's box"
         )
     if box is None:
         if tile is not None and len(copies_of(tile).starts) > 1:

@@ -2,7 +2,8 @@
 
 In the files a register has the name of the Python parameter that it holds; one that is written is
 `%result` or `%predicate`, and `%c0`, `%c1`, ... are the coordinates along axis 0, 1, ... of the
-array. `inline_asm` brings compiled PTX to the same form.
+array, `%o0`, `%o1`, ... the offsets along its spatial axes. `inline_asm` brings compiled PTX to the
+same form.
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ def form_text(form: instruction_table.Form) -> str:
         if kind == "Coordinates":
             reversed_axes = reversed(range(form.rank))
             operands[name] = "{" + ", ".join(f"%c{axis}" for axis in reversed_axes) + "}"
+        elif kind == "Offsets":
+            reversed_axes = reversed(range(form.rank - 2))
+            operands[name] = "{" + ", ".join(f"%o{axis}" for axis in reversed_axes) + "}"
         elif kind in ("Immediate", "RegisterCount"):
             operands[name] = str(IMMEDIATE)
         elif match := re.fullmatch(r"[uf]\d+x(\d)", kind):

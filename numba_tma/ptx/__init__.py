@@ -104,6 +104,18 @@ from numba_tma.ptx.fence import (
     fence_proxy_async_generic_release,
     fence_sc,
 )
+from numba_tma.ptx.im2col import (
+    cp_async_bulk_prefetch_tensor_im2col,
+    cp_async_bulk_tensor_im2col_load,
+    cp_async_bulk_tensor_im2col_store,
+    cp_reduce_async_bulk_tensor_im2col,
+)
+from numba_tma.ptx.im2col_wide import (
+    cp_async_bulk_prefetch_tensor_im2col_w,
+    cp_async_bulk_prefetch_tensor_im2col_w_128,
+    cp_async_bulk_tensor_im2col_w_128_load,
+    cp_async_bulk_tensor_im2col_w_load,
+)
 from numba_tma.ptx.matrix import (
     ldmatrix_x1,
     ldmatrix_x2,
@@ -258,9 +270,16 @@ __all__ = [
     "cp_async_bulk_prefetch",
     "cp_async_bulk_prefetch_tensor",
     "cp_async_bulk_prefetch_tensor_gather4",
+    "cp_async_bulk_prefetch_tensor_im2col",
+    "cp_async_bulk_prefetch_tensor_im2col_w",
+    "cp_async_bulk_prefetch_tensor_im2col_w_128",
     "cp_async_bulk_store",
     "cp_async_bulk_store_masked",
     "cp_async_bulk_tensor_gather4",
+    "cp_async_bulk_tensor_im2col_load",
+    "cp_async_bulk_tensor_im2col_store",
+    "cp_async_bulk_tensor_im2col_w_128_load",
+    "cp_async_bulk_tensor_im2col_w_load",
     "cp_async_bulk_tensor_load",
     "cp_async_bulk_tensor_load_cta_group",
     "cp_async_bulk_tensor_scatter4",
@@ -281,6 +300,7 @@ __all__ = [
     "cp_reduce_async_bulk_cluster",
     "cp_reduce_async_bulk_store",
     "cp_reduce_async_bulk_tensor",
+    "cp_reduce_async_bulk_tensor_im2col",
     "createpolicy_cvt",
     "createpolicy_evict_first",
     "createpolicy_evict_last",

@@ -43,6 +43,7 @@ GlobalAddress: TypeAlias = Any  #: a Numba array in global memory, or an address
 TensorMapOperand: TypeAlias = Any  #: a TensorMap
 DescriptorAddress: TypeAlias = Any  #: a TensorMap in global memory, or 128 shared bytes of one
 Coordinates: TypeAlias = Any  #: a tuple of integers in the array's axis order
+Offsets: TypeAlias = Any  #: the same along the spatial axes alone, none negative
 CacheHint: TypeAlias = "int | None"  #: a `CachePolicy`, or what createpolicy returned
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -119,6 +119,18 @@ def _accept_coordinates(given: types.Type, where: str) -> types.Type:
     )
 
 
+def _accept_offsets(given: types.Type, where: str) -> types.Type:
+    if isinstance(given, types.BaseTuple) and 1 <= len(given) <= 3:
+        if all(isinstance(types.unliteral(t), types.Integer) for t in given):
+            literal = [t.literal_value for t in given if isinstance(t, types.IntegerLiteral)]
+            if all(0 <= offset < 1 << 16 for offset in literal):
+                return types.UniTuple(types.uint16, len(given))
+    raise TypingError(
+        f"{where} takes a tuple of 1 to 3 integers from 0 to 65535, one per spatial axis in the "
+        f"array's axis order, not {given}"
+    )
+
+
 def _lower_coordinates(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
     # The hardware counts axes from the innermost; this is the one place that turns them round.
     return [builder.extract_value(value, i) for i in reversed(range(len(typ)))]
@@ -190,6 +202,7 @@ OPERANDS: dict[str, Operand] = {
     ),
     "DescriptorAddress": Operand("l", _accept_descriptor, _lower_descriptor),
     "Coordinates": Operand("r", _accept_coordinates, _lower_coordinates),
+    "Offsets": Operand("h", _accept_offsets, _lower_coordinates),
     "CacheHint": Operand("l", _accept_hint, lambda context, builder, typ, value: [value]),
     "Immediate": Operand("", _accept_immediate, lambda context, builder, typ, value: []),
     "RegisterCount": Operand("", _accept_registers, lambda context, builder, typ, value: []),
@@ -234,6 +247,11 @@ def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
         else:
             accept = OPERANDS[row.operands[name]].accept
             args.append(accept(typ, f"{row.name}({name}=...)"))
+    if "offsets" in given and len(given["offsets"]) != len(given["coordinates"]) - 2:
+        raise TypingError(
+            f"{row.name}: {len(given['offsets'])} offsets for {len(given['coordinates'])} "
+            "coordinates; give one per spatial axis: every axis but the first and the last"
+        )
     return compiler.signature(_returned(row.returns)[0], *args)
 
 
@@ -257,7 +275,7 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
         texts = [f"${first + i}" for i in range(len(registers))]
         if kind == "Coordinates":
             rank = len(registers)
-        if kind == "Coordinates" or kind in _VECTORS:
+        if kind in ("Coordinates", "Offsets") or kind in _VECTORS:
             names[name] = "{" + ", ".join(texts) + "}"
         elif kind == "Predicate":
             names[name], predicate = "p", texts[0]

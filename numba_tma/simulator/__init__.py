@@ -64,6 +64,12 @@ from .errors import (
     UninitializedRead,
     WrongByteCount,
 )
+from .im2col_instructions import (
+    cp_async_bulk_prefetch_tensor_im2col,
+    cp_async_bulk_tensor_im2col_load,
+    cp_async_bulk_tensor_im2col_store,
+    cp_reduce_async_bulk_tensor_im2col,
+)
 from .matrix_instructions import ldmatrix, stmatrix
 from .mbarrier_instructions import (
     fence_acq_rel,
@@ -179,7 +185,10 @@ __all__ = [
     "cp_async_bulk_load",
     "cp_async_bulk_prefetch",
     "cp_async_bulk_prefetch_tensor",
+    "cp_async_bulk_prefetch_tensor_im2col",
     "cp_async_bulk_store",
+    "cp_async_bulk_tensor_im2col_load",
+    "cp_async_bulk_tensor_im2col_store",
     "cp_async_bulk_tensor_load",
     "cp_async_bulk_tensor_store",
     "cp_async_bulk_wait_group",
@@ -192,6 +201,7 @@ __all__ = [
     "cp_reduce_async_bulk_cluster",
     "cp_reduce_async_bulk_store",
     "cp_reduce_async_bulk_tensor",
+    "cp_reduce_async_bulk_tensor_im2col",
     "elect_sync",
     "eq_sync",
     "fence_acq_rel",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..tensor_map import wrong_mode
 from .errors import BadCoordinate, BadOperand
 from .thread import WARP_SIZE, current
 
@@ -33,9 +34,15 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
 
 
 def check_copy(
-    tensor_map: TensorMap, tile: Any, coords: Sequence[int], barrier: Any = None
+    tensor_map: TensorMap,
+    tile: Any,
+    coords: Sequence[int],
+    barrier: Any = None,
+    mode: str = "tiled",
 ) -> None:
     """Raise unless a shared tile, a barrier and coordinates go together with a map."""
+    if tensor_map.mode != mode:
+        raise BadOperand(f"a copy of another mode: {wrong_mode(str(tensor_map), tensor_map.mode)}")
     for role, operand in (("tile", tile), ("barrier", barrier)):
         kind = getattr(operand, "shared_kind", role)
         if kind != role:
@@ -60,5 +67,6 @@ def check_copy(
     if box != tensor_map.tile:
         raise BadOperand(
             f"the map copies {tensor_map.tile} but the tile in shared memory is {box}; make the "
-            f"map with tensor_map(array, {box}) or the tile from the map's box"
+            f"map with {'tensor' if mode == 'tiled' else mode}_map(array, {box}) or the tile from "
+            "the map's box"
         )

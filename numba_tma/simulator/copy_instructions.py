@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dtypes import DType, as_dtype, reduction_violation
+from ..tensor_map import wrong_mode
 from .barriers import Barrier
 from .block import Cta
 from .cluster import mapa, resolve
@@ -442,11 +443,18 @@ def _check_bulk(what: str, address: int, name: str, nbytes: int) -> None:
 
 
 def _check_tensor(
-    what: str, tensor_map: TensorMap, coords: Sequence[int], address: int, name: str
+    what: str,
+    tensor_map: TensorMap,
+    coords: Sequence[int],
+    address: int,
+    name: str,
+    mode: str = "tiled",
 ) -> tuple[int, ...]:
     """Raise unless the copy would run on a GPU; return the coordinates as plain integers."""
+    if tensor_map.mode != mode:
+        raise BadOperand(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
     check_acquired(what, tensor_map)
-    tile = tensor_map.copies.box
+    tile = tensor_map.copies.box if mode == "tiled" else tensor_map.tile
     if address % _TENSOR_ALIGNMENT:
         raise BadOperand(
             f"{what}: {name} is shared address {address}; a tensor copy needs a multiple of "
@@ -459,10 +467,9 @@ def _check_tensor(
             "here than it has at its alignment"
         )
     origin = tuple(int(c) for c in coords)
-    if len(origin) != tile.ndim:
-        raise BadCoordinate(
-            f"{what}: {len(origin)} coordinates for {tile}, which has {tile.ndim} axes"
-        )
+    of, rank = (tile, tile.ndim) if mode == "tiled" else (tensor_map, tensor_map.rank)
+    if len(origin) != rank:
+        raise BadCoordinate(f"{what}: {len(origin)} coordinates for {of}, which has {rank} axes")
     for axis, coordinate in enumerate(origin):
         if not -(2**31) <= coordinate < 2**31:
             raise BadCoordinate(
@@ -471,7 +478,7 @@ def _check_tensor(
     if origin[-1] * tile.itemsize % _COORDINATE_BYTES:
         step = _COORDINATE_BYTES // tile.itemsize
         raise BadCoordinate(
-            f"{what}: the innermost coordinate (axis {tile.ndim - 1}) is {origin[-1]}, which is "
+            f"{what}: the innermost coordinate (axis {len(origin) - 1}) is {origin[-1]}, which is "
             f"{origin[-1] * tile.itemsize} bytes; it must be a multiple of {step} ("
             f"{_COORDINATE_BYTES} bytes). On a GPU this is an illegal instruction that loses the "
             "context"

@@ -15,17 +15,20 @@ PACKAGE = ROOT / "numba_tma"
 LAYERS = (
     ("_environment", "_version", "_cluster_rules"),
     ("dtypes",),
-    ("layout",),
+    ("layout", "pixel_box"),
     (
         *("tensor_map", "_array_interface", "_boxes", "_driver", "_encoding", "_explain"),
-        "_tensor_map_rules",
+        *("_tensor_map_rules", "im2col", "_im2col_rules"),
     ),
     ("ragged", "tensor_map_array"),
     ("simulator",),
     ("types", "_compiler", "_device"),
     ("ptx",),
     ("barrier", "clusters"),
-    ("shared", "_shared_lowering", "_vector_lowering", "sequence", "_sequence_lowering"),
+    (
+        *("shared", "_im2col_lowering", "_shared_lowering", "_vector_lowering"),
+        *("sequence", "_sequence_lowering"),
+    ),
     ("template", "_template_lowering"),
     ("multicast", "_multicast_lowering"),
     ("matrix_descriptor",),

@@ -21,16 +21,17 @@ from numba_tma.layout import (
     swizzle_index,
 )
 
-SWIZZLED = [Swizzle.B32, Swizzle.B64, Swizzle.B128]
+SWIZZLED = list(Swizzle)[1:]
 
 
 # ---- Swizzle ----
 
 
 def test_swizzle_spans_and_alignments():
-    assert [int(s) for s in Swizzle] == [0, 1, 2, 3]
-    assert [s.span for s in Swizzle] == [16, 32, 64, 128]
-    assert [s.alignment for s in Swizzle] == [128, 256, 512, 1024]
+    assert [int(s) for s in Swizzle] == [0, 1, 2, 3, 4, 6]  # as the driver counts them
+    assert [s.span for s in Swizzle] == [16, 32, 64, 128, 128, 128]
+    assert [s.atom for s in Swizzle] == [16, 16, 16, 16, 32, 64]
+    assert [s.alignment for s in Swizzle] == [128, 256, 512, 1024, 512, 256]
 
 
 def test_swizzle_none_moves_nothing():
@@ -53,7 +54,7 @@ def test_swizzle_permutes_each_aligned_block_and_is_its_own_inverse(swizzle):
 def test_swizzle_keeps_chunks_whole_within_their_span(swizzle):
     offsets = np.arange(2048)
     moved = swizzle_index(swizzle, offsets)
-    assert np.array_equal(moved % 16, offsets % 16)
+    assert np.array_equal(moved % swizzle.atom, offsets % swizzle.atom)
     assert np.array_equal(moved // swizzle.span, offsets // swizzle.span)
 
 
@@ -74,6 +75,19 @@ def test_swizzle_b128_as_the_hardware_was_seen_to_do_it():
 )
 def test_narrower_swizzles_change_with_the_128_byte_line(swizzle, image):
     assert [swizzle_index(swizzle, 16 * chunk) // 16 for chunk in range(len(image))] == image
+
+
+@pytest.mark.parametrize(
+    "swizzle, lines",
+    [
+        (Swizzle.B128_ATOM_32B, ["01234567", "23016745", "45670123", "67452301"]),
+        (Swizzle.B128_ATOM_64B, ["01234567", "45670123"]),
+    ],
+)
+def test_larger_chunks_move_as_the_manual_draws_them(swizzle, lines):
+    for row, line in enumerate(lines * 2):
+        for place, chunk in enumerate(line):  # in units of 16 bytes
+            assert swizzle_index(swizzle, 128 * row + 16 * int(chunk)) == 128 * row + 16 * place
 
 
 # ---- Tile ----
@@ -122,7 +136,7 @@ def test_tiles_are_values():
         (((1,) * 6, "f32"), "tile shape (1, 1, 1, 1, 1, 1) has 6 axes; a tile has 1 to 5"),
         (((64, 0), "f32"), "tile axis 1 is 0; a tile needs at least 1 element"),
         (((-1, 4), "f32"), "tile axis 0 is -1; a tile needs at least 1 element"),
-        (((4,), "f32", 4), "4 is not a valid Swizzle"),
+        (((4,), "f32", 5), "5 is not a valid Swizzle"),
     ],
 )
 def test_impossible_tiles(arguments, text):
@@ -256,14 +270,15 @@ def test_the_inner_rules_do_not_hold_for_interleaved_boxes():
 
 
 def slow_destination(tile, index):
-    """Byte of an element in the image: its 16-byte chunk moves, by the number of its line."""
+    """Byte of an element in the image: its chunk moves, by the number of its line."""
     width = tile.swizzle.span if tile.swizzle else tile.shape[-1] * tile.itemsize
     row = 0
     for i, extent in zip(index[:-1], tile.shape[:-1], strict=True):
         row = row * extent + i
     byte = row * width + index[-1] * tile.itemsize
-    line, chunk, rest = byte // 128, byte % 128 // 16, byte % 16
-    return line * 128 + (chunk ^ line % 2 ** int(tile.swizzle)) * 16 + rest
+    size = {Swizzle.B128_ATOM_32B: 32, Swizzle.B128_ATOM_64B: 64}.get(tile.swizzle, 16)
+    line, chunk, rest = byte // 128, byte % 128 // size, byte % size
+    return line * 128 + (chunk ^ line % (tile.swizzle.span // size)) * size + rest
 
 
 def slow_float32(bits, name):

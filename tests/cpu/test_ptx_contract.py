@@ -156,6 +156,9 @@ def compile_call(form, cc, given):
         elif kind == "Coordinates":
             parameters |= {f"c{axis}": types.int32 for axis in range(rank)}
             arguments[operand] = "(" + "".join(f"c{axis}, " for axis in range(rank)) + ")"
+        elif kind == "Offsets":
+            parameters |= {f"o{axis}": types.uint16 for axis in range(rank - 2)}
+            arguments[operand] = "(" + "".join(f"o{axis}, " for axis in range(rank - 2)) + ")"
         elif kind in ("Immediate", "RegisterCount"):
             arguments[operand] = str(contract.IMMEDIATE)
         elif kind in VECTORS:

@@ -244,7 +244,7 @@ def more_scratch(values):
 
 
 def test_each_call_is_an_allocation_aligned_to_its_swizzle():
-    a, b, c, d = (Tile((64, 8), "f32", swizzle) for swizzle in Swizzle)
+    a, b, c, d = (Tile((64, 8), "f32", swizzle) for swizzle in list(Swizzle)[:4])
 
     def kernel(values):
         tma.shared_barrier().init(1)

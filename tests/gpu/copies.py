@@ -15,6 +15,7 @@ from numba_tma import ptx
 
 SHARED_BYTES = 48 * 1024
 SPACE = tma.Tile((SHARED_BYTES // 128, 128), "u8", tma.Swizzle.B128)  # aligned for any swizzle
+SWIZZLES = [s for s in tma.Swizzle if s.atom == 16]  # those of compute capability 9.0
 CANARY = 0xA5C3E187
 GUARD_BYTES = 1024  # shared memory past the tile that a load must leave alone
 THREADS = 128

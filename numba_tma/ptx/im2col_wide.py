@@ -1,0 +1,124 @@
+"""cp.async.bulk.tensor in the im2col::w modes of sm_100a, which walk along W alone."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from numba_tma.ptx._instruction import (
+    BarrierAddress,
+    CacheHint,
+    Coordinates,
+    TensorMapOperand,
+    TileAddress,
+    instruction,
+    u16,
+)
+
+RANKS = (3, 4, 5)
+
+
+@instruction(
+    "cp.async.bulk.tensor.RANKd.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes"
+    "<multicast:.multicast::cluster><cache_hint:.L2::cache_hint>"
+    " [{destination}], [{tensor_map}, {coordinates}], [{barrier}], {{w_halo}, {w_offset}}"
+    "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
+    isa=(8, 6),
+    sm="100a",
+    ranks=RANKS,
+)
+def cp_async_bulk_tensor_im2col_w_load(
+    destination: TileAddress,
+    tensor_map: TensorMapOperand,
+    coordinates: Coordinates,
+    barrier: BarrierAddress,
+    w_halo: u16,
+    w_offset: u16,
+    multicast: u16 | None = None,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start to copy pixels along W, and a halo, from global to shared memory.
+
+    The map is one of `im2col_wide_map` in mode ``"w"``. The copy takes the map's pixels from
+    `coordinates` on, while D, H and the image stay where they are, and `w_halo` pixels more at the
+    end of the image, which lie next to them in shared memory. `w_offset` shifts the pixel box and
+    the first pixel along W. Alignment, fill and `multicast` are as for
+    `cp_async_bulk_tensor_im2col_load`. Executed by one thread. Orders nothing.
+    """
+    _assembled_only("cp_async_bulk_tensor_im2col_w_load")
+
+
+@instruction(
+    "cp.async.bulk.tensor.RANKd.shared::cluster.global.im2col::w::128.mbarrier::complete_tx::bytes"
+    "<multicast:.multicast::cluster><cache_hint:.L2::cache_hint>"
+    " [{destination}], [{tensor_map}, {coordinates}], [{barrier}], {{w_halo}, {w_offset}}"
+    "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
+    isa=(8, 6),
+    sm="100a",
+    ranks=RANKS,
+)
+def cp_async_bulk_tensor_im2col_w_128_load(
+    destination: TileAddress,
+    tensor_map: TensorMapOperand,
+    coordinates: Coordinates,
+    barrier: BarrierAddress,
+    w_halo: u16,
+    w_offset: u16,
+    multicast: u16 | None = None,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start to copy 128 pixels along W, with halos between them, from global to shared memory.
+
+    The map is one of `im2col_wide_map` in mode ``"w128"``. `w_halo` pixels more are copied after
+    every 32. All else is as for `cp_async_bulk_tensor_im2col_w_load`. Executed by one thread.
+    Orders nothing.
+    """
+    _assembled_only("cp_async_bulk_tensor_im2col_w_128_load")
+
+
+@instruction(
+    "cp.async.bulk.prefetch.tensor.RANKd.L2.global.im2col::w<cache_hint:.L2::cache_hint>"
+    " [{tensor_map}, {coordinates}], {{w_halo}, {w_offset}}<cache_hint:, {cache_hint}>;",
+    isa=(8, 6),
+    sm="100a",
+    ranks=RANKS,
+)
+def cp_async_bulk_prefetch_tensor_im2col_w(
+    tensor_map: TensorMapOperand,
+    coordinates: Coordinates,
+    w_halo: u16,
+    w_offset: u16,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Bring what `cp_async_bulk_tensor_im2col_w_load` would copy into the L2 cache.
+
+    Nothing tells when it is there. Executed by one thread. Orders nothing.
+    """
+    _assembled_only("cp_async_bulk_prefetch_tensor_im2col_w")
+
+
+@instruction(
+    "cp.async.bulk.prefetch.tensor.RANKd.L2.global.im2col::w::128<cache_hint:.L2::cache_hint>"
+    " [{tensor_map}, {coordinates}], {{w_halo}, {w_offset}}<cache_hint:, {cache_hint}>;",
+    isa=(8, 6),
+    sm="100a",
+    ranks=RANKS,
+)
+def cp_async_bulk_prefetch_tensor_im2col_w_128(
+    tensor_map: TensorMapOperand,
+    coordinates: Coordinates,
+    w_halo: u16,
+    w_offset: u16,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Bring what `cp_async_bulk_tensor_im2col_w_128_load` would copy into the L2 cache.
+
+    Nothing tells when it is there. Executed by one thread. Orders nothing.
+    """
+    _assembled_only("cp_async_bulk_prefetch_tensor_im2col_w_128")
+
+
+def _assembled_only(name: str) -> NoReturn:
+    raise NotImplementedError(
+        f"{name} exists on sm_100a only and is not simulated: call it in a @cuda.jit kernel for "
+        "such a GPU, or walk the rows with cp_async_bulk_tensor_im2col_load"
+    )

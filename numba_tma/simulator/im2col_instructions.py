@@ -1,0 +1,135 @@
+"""The im2col copies and reductions, executed for the calling thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from ..dtypes import reduction_violation
+from ..layout import reduce_elements
+from .copies import Bytes
+from .copy_instructions import _arrivals, _check_tensor, _load, _store
+from .errors import BadCoordinate, BadOperand
+from .thread import current
+
+if TYPE_CHECKING:
+    from ..im2col import Im2colMap
+
+
+def cp_async_bulk_tensor_im2col_load(
+    dst: int,
+    tensor_map: Im2colMap,
+    coords: Sequence[int],
+    mbar: int,
+    offsets: Sequence[int],
+    multicast: int | None = None,
+) -> None:
+    """Copy the column of pixels from `coords` on to shared `dst`; completes on `mbar`."""
+    from ..pixel_box import reference_im2col
+
+    what = "cp_async_bulk_tensor_im2col_load"
+    thread, address = current(), int(dst)
+    first = _check_im2col(what, tensor_map, coords, address, "dst")
+    further = _check_offsets(what, tensor_map, offsets)
+
+    def read() -> Bytes:
+        return reference_im2col(
+            tensor_map.array,
+            tensor_map.tile,
+            first,
+            further,
+            tensor_map.pixel_box,
+            oob_fill=tensor_map.oob_fill,
+        )
+
+    tile = tensor_map.tile
+    arrivals = _arrivals(what, thread, address, tile.shared_nbytes, int(mbar), multicast)
+    _load(thread, arrivals, address, tile.shared_nbytes, tile.nbytes, read)
+
+
+def cp_async_bulk_tensor_im2col_store(
+    tensor_map: Im2colMap, coords: Sequence[int], src: int
+) -> None:
+    """Copy shared bytes at `src` to the column of pixels from `coords` on."""
+    _write("cp_async_bulk_tensor_im2col_store", tensor_map, coords, src, lambda old, new: new)
+
+
+def cp_reduce_async_bulk_tensor_im2col(
+    operation: str, tensor_map: Im2colMap, coords: Sequence[int], src: int
+) -> None:
+    """Combine shared bytes at `src` with the column of pixels from `coords` on."""
+    what = "cp_reduce_async_bulk_tensor_im2col"
+    current()
+    if violation := reduction_violation(tensor_map.dtype, operation):
+        raise BadOperand(f"{what}: {violation}")
+
+    def combine(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+        return reduce_elements(operation, old, new)
+
+    _write(what, tensor_map, coords, src, combine)
+
+
+def cp_async_bulk_prefetch_tensor_im2col(
+    tensor_map: Im2colMap, coords: Sequence[int], offsets: Sequence[int]
+) -> None:
+    """Check what a load would; there is no cache here."""
+    what = "cp_async_bulk_prefetch_tensor_im2col"
+    current()
+    _check_im2col(what, tensor_map, coords, 0, "dst")
+    _check_offsets(what, tensor_map, offsets)
+
+
+def _write(
+    what: str,
+    tensor_map: Im2colMap,
+    coords: Sequence[int],
+    src: int,
+    combine: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]],
+) -> None:
+    from ..pixel_box import im2col_store_values
+
+    thread, address = current(), int(src)
+    box = tensor_map.pixel_box
+    if min(*coords, *box.lower) < 0 or max(box.upper) > 0:
+        raise BadCoordinate(
+            f"{what}: the coordinates are {tuple(coords)} and the pixel box has the corners "
+            f"{box.lower} and {box.upper}; a store begins and stays inside the tensor: no "
+            "coordinate and no lower corner is negative, no upper corner positive"
+        )
+    first = _check_im2col(what, tensor_map, coords, address, "src")
+
+    def write(image: Bytes) -> None:
+        array, tile = tensor_map.array, tensor_map.tile
+        positions, bits = im2col_store_values(array, image, tile, first, box)
+        values = bits.view(tile.dtype.numpy)
+        stored = array.view(tile.dtype.numpy)
+        stored[positions] = combine(stored[positions], values)
+
+    _store(what, thread, address, tensor_map.tile.shared_nbytes, write, every_byte=False)
+
+
+def _check_im2col(
+    what: str, tensor_map: Im2colMap, coords: Sequence[int], address: int, name: str
+) -> tuple[int, ...]:
+    from ..pixel_box import outside
+
+    first = _check_tensor(what, tensor_map, coords, address, name, "im2col")
+    extents, place = tensor_map.shape[1:-1], first[1:-1]
+    if not tensor_map.pixel_box.holds(extents, place):
+        raise BadCoordinate(f"{what}: {outside(tensor_map.pixel_box, extents, place)}")
+    return first
+
+
+def _check_offsets(what: str, tensor_map: Im2colMap, offsets: Sequence[int]) -> tuple[int, ...]:
+    from .._im2col_rules import offset_limit
+
+    further = tuple(int(offset) for offset in offsets)
+    limit = offset_limit(tensor_map.rank)
+    if len(further) != tensor_map.rank - 2 or not all(0 <= o <= limit for o in further):
+        raise BadCoordinate(
+            f"{what}: the offsets are {further}; {tensor_map} takes {tensor_map.rank - 2}, one per "
+            f"spatial axis, each 0 to {limit}"
+        )
+    return further
