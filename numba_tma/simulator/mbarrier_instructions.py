@@ -149,6 +149,7 @@ def mbarrier_test_wait_parity(addr: int, parity: int, semantics: str | None = No
 
 def mbarrier_pending_count(token: int) -> int:
     """Return the pending arrivals that a token holds."""
+    current()
     return int(token) >> ADDRESS_BITS & (1 << PENDING_BITS) - 1
 
 
