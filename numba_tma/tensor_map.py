@@ -335,8 +335,8 @@ class TensorMap:
         op
             A literal, one of those that the element type has (`DType.reductions`): ``"add"``,
             ``"min"``, ``"max"``; ``"inc"`` and ``"dec"``, which count u32 up and down and wrap at
-            the tile's element; ``"and"``, ``"or"``, ``"xor"``. Integers wrap round; sums of f32
-            flush subnormal numbers to zero.
+            the tile's element; ``"and"``, ``"or"``, ``"xor"``. Integers wrap round; sums of
+            floats keep subnormal numbers.
 
         Notes
         -----

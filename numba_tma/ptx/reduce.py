@@ -56,10 +56,9 @@ def cp_reduce_async_bulk_store(
 
     Each element is one atomic operation of relaxed semantics at GPU scope, in no order. `inc` and
     `dec` wrap at the operand: ``0 if old >= x else old + 1`` and ``x if old == 0 or old > x else
-    old - 1``. Sums of floats round to nearest even; those of f32 flush subnormals to zero, those of
-    f16 and bf16 keep them. `nbytes` and both addresses are multiples of 16 B. The copy belongs to
-    the executing thread's next bulk group. Executed by one thread, after every writer of the source
-    has executed `fence_proxy_async` and synchronised with it.
+    old - 1``. Sums of floats round to nearest even and keep subnormals. `nbytes` and both
+    addresses are multiples of 16 B. The copy belongs to the executing thread's next bulk group.
+    Executed by one thread, after every writer of the source has executed `fence_proxy_async` and synchronised with it.
     """
     simulator.check_choice("operation", operation, get_args(GlobalReduction))
     simulator.cp_reduce_async_bulk_store(

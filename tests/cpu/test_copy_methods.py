@@ -9,6 +9,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import TensorMapType, Tile, ptx
+from numba_tma._boxes import Copies, copies_of
 from numba_tma.multicast import count_slices
 from numba_tma.testing import compile_ptx, ptxas
 
@@ -218,12 +219,12 @@ def test_what_a_partitioned_load_refuses(kernel, argument, text):
 
 
 def test_slices():
-    assert count_slices(TILE, SLICE) == 4
-    assert count_slices(TILE, TILE) == 1
+    assert count_slices(TILE, copies_of(SLICE)) == 4
+    assert count_slices(TILE, copies_of(TILE)) == 1
     swizzled = Tile((32, 32), "f32", tma.Swizzle.B128)
-    assert count_slices(swizzled, Tile((8, 32), "f32", tma.Swizzle.B128)) == 4
+    assert count_slices(swizzled, copies_of(Tile((8, 32), "f32", tma.Swizzle.B128))) == 4
     with pytest.raises(ValueError, match="has 512 B; the next one would not start at a multiple"):
-        count_slices(swizzled, Tile((4, 32), "f32", tma.Swizzle.B128))
+        count_slices(swizzled, copies_of(Tile((4, 32), "f32", tma.Swizzle.B128)))
     for box in (
         Tile((24, 32), "f32"),
         Tile((16, 16), "f32"),
@@ -232,4 +233,9 @@ def test_slices():
         Tile((2, 32), "f32"),
     ):
         with pytest.raises(ValueError, match="for a group of n blocks"):
-            count_slices(TILE, box)
+            count_slices(TILE, copies_of(box))
+    wide = Tile((4, 512), "f32")
+    with pytest.raises(ValueError, match=r"the map moves .* in 2: use a narrower tile"):
+        count_slices(Tile((16, 512), "f32"), copies_of(wide))
+    with pytest.raises(ValueError, match="in a folded one: use a narrower tile"):
+        count_slices(Tile((16, 512), "f32"), Copies(wide, (1, 1), fold=True))
