@@ -58,7 +58,8 @@ def cp_reduce_async_bulk_store(
     `dec` wrap at the operand: ``0 if old >= x else old + 1`` and ``x if old == 0 or old > x else
     old - 1``. Sums of floats round to nearest even and keep subnormals. `nbytes` and both
     addresses are multiples of 16 B. The copy belongs to the executing thread's next bulk group.
-    Executed by one thread, after every writer of the source has executed `fence_proxy_async` and synchronised with it.
+    Executed by one thread, after every writer of the source has executed `fence_proxy_async` and
+    synchronised with it.
     """
     simulator.check_choice("operation", operation, get_args(GlobalReduction))
     simulator.cp_reduce_async_bulk_store(
