@@ -45,6 +45,9 @@ def _shared(e: Encoding) -> str:
 
 def _copies(e: Encoding) -> str:
     copies = e.copies
+    if e.pixel_box is not None:
+        pixels, channels = e.tile.shape
+        return f"1 of {pixels} base pixels, along the inner axes first, {channels} channels each"
     box = copies.box
     if copies.fold:
         return (
@@ -62,19 +65,23 @@ def _swizzle(e: Encoding) -> str:
     swizzle = e.tile.swizzle
     if swizzle is Swizzle.NONE:
         return "NONE: rows lie as they are"
-    chunks = swizzle.span // 16
-    return f"{swizzle.name}: chunk c of 16 B in line r of 128 B lies at c ^ (r % {chunks})"
+    chunks = swizzle.span // swizzle.atom
+    return (
+        f"{swizzle.name}: chunk c of {swizzle.atom} B in line r of 128 B lies at c ^ (r % {chunks})"
+    )
 
 
 def _axis(e: Encoding, axis: int) -> str:
     inner = axis == len(e.shape) - 1
-    step, box, copies = e.element_strides[axis], e.box[axis], e.copies
     terms = [f"{e.shape[axis]:,} elements (1 to 2**32)"]
     if inner:
         terms.append(f"contiguous ({e.tile.itemsize} B)")
     else:
         unit = stride_unit(e.interleave)
         terms.append(f"stride {e.strides[axis]:,} B (a multiple of {unit}, below 2**40)")
+    if e.pixel_box is not None:
+        return ", ".join(terms + _pixels(e, axis))
+    step, box, copies = e.element_strides[axis], e.box[axis], e.copies
     if step > 1:
         terms.append(f"element stride {step} (1 to 8)")
     if inner and copies.fold:
@@ -89,3 +96,20 @@ def _axis(e: Encoding, axis: int) -> str:
         unit = copies.part if copies.fold else 16 // e.tile.itemsize
         terms.append(f"coordinates in multiples of {unit}")
     return ", ".join(terms)
+
+
+def _pixels(e: Encoding, axis: int) -> list[str]:
+    """Say what a copy of columns of pixels takes along an axis."""
+    assert e.pixel_box is not None
+    if axis == 0:
+        return []
+    if axis == len(e.shape) - 1:
+        channels = e.tile.shape[1]
+        return [
+            f"{channels} channels (1 to 256)",
+            f"{channels * e.tile.itemsize} B (a multiple of 16)",
+            f"coordinates in multiples of {16 // e.tile.itemsize}",
+        ]
+    lower, upper = e.pixel_box.lower[axis - 1], e.pixel_box.upper[axis - 1]
+    step = e.pixel_box.stride[axis - 1]
+    return [f"base pixels from {lower} to {e.shape[axis] + upper - 1} in steps of {step}"]

@@ -1,5 +1,6 @@
 """Every rule of the im2col maps beside those for the tensor itself, each with the repair."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -170,10 +171,10 @@ def column_violations(
             + (f"use {parts} copies" if channels > 0 else "use at least 1")
         )
     elif interleave is None:
-        violations += [
-            text.replace("box axis 1 is", "channels is")
-            for text in box_violations((1, channels), dtype, swizzle)
-        ]
+        for text in box_violations((1, channels), dtype, swizzle):
+            # A box may be one of several of a tile; a column of pixels is one copy.
+            text = re.sub(r", Swizzle.NONE, or Tile.* into (\d+) boxes", r" (and \1 copies)", text)
+            violations.append(text.replace("box axis 1 is", "channels is"))
     return violations
 
 

@@ -146,6 +146,15 @@ class RaggedTensorMap(TensorMap):
             "ragged_tensor_map(array, tile), which is cached"
         )
 
+    def explain(self) -> str:
+        """Say what `TensorMap.explain` does, and where sequences end."""
+        added = "2 axes added" if self.encoding == "wrap" else "1 axis added, stores only"
+        return (
+            f"{super().explain()}\nsequences\n"
+            f"  axis {self.axis}     of up to {self.extent:,} rows; "
+            f"encoding {self.encoding!r}, {added}"
+        )
+
     def __repr__(self) -> str:
         return (
             f"RaggedTensorMap({self.dtype}, shape {self.shape}, strides {self.strides} B, "

@@ -259,7 +259,7 @@ def check_copy(
             f"(on the GPU this is an illegal instruction): use a multiple of {step} elements"
         )
     copies = tensor_map.copies
-    if copies.fold and isinstance(inner, types.IntegerLiteral):
+    if copies is not None and copies.fold and isinstance(inner, types.IntegerLiteral):
         if inner.literal_value % copies.part:
             raise TypingError(
                 f"{what}: the innermost coordinate is {inner.literal_value}; a map with fold=True "

@@ -163,8 +163,9 @@ def slow_offset(tile, index):
         base += math.prod(tile.shape[:-1]) * pitch
         base = -(-base // tile.alignment) * tile.alignment
     place = base + row * pitch + column * tile.itemsize
-    line, chunk = place // 128, place // 16 % 8
-    return line * 128 + (chunk ^ line % (tile.swizzle.span // 16)) * 16 + place % 16
+    atom = tile.swizzle.atom
+    line, chunk = place // 128, place % 128 // atom
+    return line * 128 + (chunk ^ line % (tile.swizzle.span // atom)) * atom + place % atom
 
 
 @few

@@ -235,7 +235,7 @@ def test_slices():
         with pytest.raises(ValueError, match="for a group of n blocks"):
             count_slices(TILE, copies_of(box))
     wide = Tile((4, 512), "f32")
-    with pytest.raises(ValueError, match=r"the map moves .* in 2: use a narrower tile"):
+    with pytest.raises(ValueError, match=r"the map moves .* in 8: use a narrower tile"):
         count_slices(Tile((16, 512), "f32"), copies_of(wide))
     with pytest.raises(ValueError, match="in a folded one: use a narrower tile"):
         count_slices(Tile((16, 512), "f32"), Copies(wide, (1, 1), fold=True))

@@ -36,7 +36,7 @@ def test_rows_count_as_called(tmp_path, monkeypatch):
         "    x.prefetch()\n"
         "KERNELS = [make(ptx.tid_x), 'ctaid_x', 'out = ptx.nctaid_y()', 'laneid_y', 'ntid_x x']\n"
         "make(1)[1, 2](3)\n"
-        "getattr(ptx, f'createpolicy_{kind}')()\n"
+        "getattr(ptx, f'createpolicy_evict_{kind}')()\n"
     )
     monkeypatch.setattr(coverage, "TESTS", tmp_path)
     assert coverage.exercised("case") == {

@@ -275,6 +275,16 @@ def test_corners_stand_for_a_filter():
     assert tma.im2col_map(x, (8, 8)).pixel_box == PixelBox((0, 0), (0, 0), (1, 1))
 
 
+def test_explain(fake_driver):
+    x = tma.im2col_map(Array((2, 30, 40, 64)), (512, 64), filter=3, padding=1, stride=(1, 2))
+    text = x.explain()
+    assert "copies     1 of 512 base pixels, along the inner axes first, 64 channels each" in text
+    assert "base pixels from -1 to 28 in steps of 1\n" in text
+    assert "base pixels from -1 to 38 in steps of 2\n" in text
+    assert "64 channels (1 to 256)" in text
+    assert "not compiled: the map's pixel box has the corners (-1, -1) and (-1, -1)" in text
+
+
 def test_the_largest_numbers_are_taken():
     x = Array((2, 200, 300, 256))
     tma.im2col_map(x, (1024, 256), lower_corner=-128, upper_corner=127, stride=8)
@@ -312,7 +322,7 @@ NHWC = (2, 9, 8, 16)
         (NHWC, (8, 12), {}, "channels is 12 f16 = 24 B; TMA needs a multiple of 16 B along the "
          "innermost axis: use 8 or 16"),
         (NHWC, (8, 64), {"swizzle": tma.Swizzle.B64}, "channels is 64 f16 = 128 B; swizzle B64 "
-         "spans 64 B: use 32 or fewer elements (and 2 copies), or Swizzle.NONE"),
+         "spans 64 B: use 32 or fewer elements (and 2 copies)"),
         (NHWC, (8, 8), {"swizzle": 9}, "swizzle is 9; TMA has Swizzle.NONE, B32, B64 and B128, "
          "and from compute capability 10.0 on B128_ATOM_32B and B128_ATOM_64B"),
         (NHWC, (8, 8), {"l2_promotion": 32}, "l2_promotion is 32; TMA has None, 64, 128 and 256"),

@@ -60,11 +60,9 @@ def test_a_choice_may_be_left_out():
 def test_a_shared_array_may_be_the_destination():
     def kernel(source, left):
         space = cuda.shared.array(64, types.uint8, 16)
-        ptx.cp_async_ca(space[16:], source, 8, left, cache_hint=tma.CachePolicy.EVICT_FIRST)
+        ptx.cp_async_ca(space[16:], source, 8, left)
 
-    assert emitted(kernel, BYTES, types.int64) == [
-        "cp.async.ca.shared.global.L2::cache_hint [%], [%], 8, %, %;"
-    ]
+    assert emitted(kernel, BYTES, types.int64) == ["cp.async.ca.shared.global [%], [%], 8, %;"]
 
 
 def acquire_in_an_arrival(source):

@@ -142,6 +142,20 @@ def test_equal_maps_are_encoded_once(encoded):
     assert type_of(first) != type_of(other)
 
 
+def test_explain_says_where_sequences_end(encoded):
+    wrapped = ragged_tensor_map(Array((1000, 64)), Tile((16, 32), "f32")).explain()
+    assert wrapped.endswith("axis 0     of up to 1,073,741,824 rows; encoding 'wrap', 2 axes added")
+    shifted = ragged_tensor_map(
+        Array((9, 100, 64)), (1, 16, 32), axis=1, encoding="shift"
+    ).explain()
+    assert shifted.endswith(
+        "axis 1     of up to 128 rows; encoding 'shift', 1 axis added, stores only"
+    )
+    wide = Tile((16, 64), "f32", tma.Swizzle.B128)
+    with pytest.raises(ValueError, match=r"takes 2 copies, but a ragged map moves a tile in one"):
+        ragged_tensor_map(Array((1000, 64)), wide)
+
+
 def test_the_type_of_wrapping_maps_does_not_depend_on_the_array():
     tile = Tile((16, 32), "f32")
     one, other = (type_of(ragged_tensor_map(Array((n, 64)), tile)) for n in (100, 70000))

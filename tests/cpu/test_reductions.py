@@ -14,7 +14,7 @@ LEGAL = {
     "u32": {"add", "min", "max", "inc", "dec", "and", "or", "xor"},
     "i32": {"add", "min", "max", "and", "or", "xor"},
     "u64": {"add", "min", "max", "and", "or", "xor"},
-    "i64": {"min", "max", "and", "or", "xor"},
+    "i64": {"min", "max"},
     "f16": {"add", "min", "max"},
     "bf16": {"add", "min", "max"},
     "f32": {"add"},

@@ -58,8 +58,7 @@ def copy_ca(source, out):
     space, thread = cuda.shared.array(SLOTS, np.uint8, 16), cuda.threadIdx.x
     poison(space)
     to, of = space[16 * thread :], source[16 * thread :]
-    policy = ptx.createpolicy_evict_first()
-    form = thread % 9
+    form = thread % 7
     if form == 0:
         ptx.cp_async_ca(to, of, 4)
     elif form == 1:
@@ -72,12 +71,8 @@ def copy_ca(source, out):
         ptx.cp_async_ca(to, of, 4, prefetch_size=128)
     elif form == 5:
         ptx.cp_async_ca(to, of, 4, prefetch_size=256)
-    elif form == 6:
-        ptx.cp_async_ca(to, of, 4, cache_hint=policy)
-    elif form == 7:
-        ptx.cp_async_ca(to, of, 16, 16, 128, policy)
     else:
-        ptx.cp_async_ca(to, of, 8, cache_hint=tma.CachePolicy.EVICT_LAST)
+        ptx.cp_async_ca(to, of, 16, 16, 128)
     ptx.cp_async_wait_all()
     write_out(space, out)
 
@@ -85,7 +80,7 @@ def copy_ca(source, out):
 @on_gpu
 def test_ca_copies_4_8_and_16_bytes():
     source, out = run(copy_ca)
-    widths = np.array([4, 8, 16, 4, 4, 4, 4, 16, 8])[np.arange(THREADS) % 9]
+    widths = np.array([4, 8, 16, 4, 4, 4, 16])[np.arange(THREADS) % 7]
     np.testing.assert_array_equal(out, sizes(source, widths[:, None]))
 
 
@@ -94,8 +89,7 @@ def copy_cg(source, out):
     space, thread = cuda.shared.array(SLOTS, np.uint8, 16), cuda.threadIdx.x
     poison(space)
     to, of = space[16 * thread :], source[16 * thread :]
-    policy = ptx.createpolicy_evict_last()
-    form = thread % 6
+    form = thread % 5
     if form == 0:
         ptx.cp_async_cg(to, of)
     elif form == 1:
@@ -104,10 +98,8 @@ def copy_cg(source, out):
         ptx.cp_async_cg(to, of, prefetch_size=128)
     elif form == 3:
         ptx.cp_async_cg(to, of, prefetch_size=256)
-    elif form == 4:
-        ptx.cp_async_cg(to, of, cache_hint=policy)
     else:
-        ptx.cp_async_cg(to, of, 16, 256, policy)
+        ptx.cp_async_cg(to, of, 16, 256)
     ptx.cp_async_wait_all()
     write_out(space, out)
 
@@ -171,7 +163,7 @@ def ignore_sources(source, out):
     elif form == 5:
         ptx.cp_async_cg_ignore_src(to, of, ignore, 256)
     else:
-        ptx.cp_async_cg_ignore_src(to, of, ignore, cache_hint=tma.CachePolicy.EVICT_LAST)
+        ptx.cp_async_cg_ignore_src(to, of, ignore)
     ptx.cp_async_wait_all()
     write_out(space, out)
 
@@ -206,7 +198,7 @@ def copy_if(source, out):
     elif form == 5:
         ptx.cp_async_cg_conditional(to, of, condition, prefetch_size=64)
     elif form == 6:
-        ptx.cp_async_cg_conditional(to, of, condition, cache_hint=tma.CachePolicy.EVICT_FIRST)
+        ptx.cp_async_cg_conditional(to, of, condition)
     else:
         ptx.cp_async_cg_conditional(to, of, condition, 16)
     ptx.cp_async_wait_all()

@@ -373,7 +373,6 @@ def test_the_driver_takes_what_the_rules_allow(changes):
         {"box": corners((30, 0), (0, 0))},
         {"shift": 8},
         {"strides": (30 * 40 * 128, 40 * 128, 120, 2)},
-        {"interleave": 32, "swizzle": NONE},
     ],
     ids=str,
 )
