@@ -149,7 +149,7 @@ def ignore_sources(source, out):
     poison(space)
     to, of = space[16 * thread :], source[16 * thread :]
     ignore = thread % 3 == 0
-    form = thread // 3 % 7
+    form = thread // 3 % 6
     if form == 0:
         ptx.cp_async_ca_ignore_src(to, of, 4, ignore)
     elif form == 1:
@@ -157,13 +157,11 @@ def ignore_sources(source, out):
     elif form == 2:
         ptx.cp_async_ca_ignore_src(to, of, 16, ignore)
     elif form == 3:
-        ptx.cp_async_ca_ignore_src(to, of, 16, ignore, 128, tma.CachePolicy.EVICT_FIRST)
+        ptx.cp_async_ca_ignore_src(to, of, 16, ignore, 128)
     elif form == 4:
         ptx.cp_async_cg_ignore_src(to, of, ignore)
-    elif form == 5:
-        ptx.cp_async_cg_ignore_src(to, of, ignore, 256)
     else:
-        ptx.cp_async_cg_ignore_src(to, of, ignore)
+        ptx.cp_async_cg_ignore_src(to, of, ignore, 256)
     ptx.cp_async_wait_all()
     write_out(space, out)
 
@@ -172,7 +170,7 @@ def ignore_sources(source, out):
 def test_ignore_src_writes_zeros():
     source, out = run(ignore_sources)
     threads = np.arange(THREADS)
-    widths = np.array([4, 8, 16, 16, 16, 16, 16])[threads // 3 % 7][:, None]
+    widths = np.array([4, 8, 16, 16, 16, 16])[threads // 3 % 6][:, None]
     expected = sizes(np.where((threads % 3 == 0)[:, None], 0, source), widths)
     np.testing.assert_array_equal(out, expected)
 
@@ -184,7 +182,7 @@ def copy_if(source, out):
     poison(space)
     to, of = space[16 * thread :], source[16 * thread :]
     condition = thread % 3 != 0
-    form = thread // 3 % 8
+    form = thread // 3 % 7
     if form == 0:
         ptx.cp_async_ca_conditional(to, of, 4, condition)
     elif form == 1:
@@ -192,13 +190,11 @@ def copy_if(source, out):
     elif form == 2:
         ptx.cp_async_ca_conditional(to, of, 16, condition)
     elif form == 3:
-        ptx.cp_async_ca_conditional(to, of, 16, condition, 16, 128, tma.CachePolicy.EVICT_LAST)
+        ptx.cp_async_ca_conditional(to, of, 16, condition, 16, 128)
     elif form == 4:
         ptx.cp_async_cg_conditional(to, of, condition)
     elif form == 5:
         ptx.cp_async_cg_conditional(to, of, condition, prefetch_size=64)
-    elif form == 6:
-        ptx.cp_async_cg_conditional(to, of, condition)
     else:
         ptx.cp_async_cg_conditional(to, of, condition, 16)
     ptx.cp_async_wait_all()
@@ -209,7 +205,7 @@ def copy_if(source, out):
 def test_a_false_condition_copies_nothing_and_fills_nothing():
     source, out = run(copy_if)
     threads = np.arange(THREADS)
-    widths = np.array([4, 8, 16, 16, 16, 16, 16, 16])[threads // 3 % 8]
+    widths = np.array([4, 8, 16, 16, 16, 16, 16])[threads // 3 % 7]
     expected = sizes(source, np.where(threads % 3 == 0, 0, widths)[:, None])
     np.testing.assert_array_equal(out, expected)
 

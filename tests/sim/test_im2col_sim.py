@@ -137,12 +137,12 @@ def test_a_reduction_refuses_what_the_type_does_not_have():
         tile = tma.shared_tile(tma.Tile((2, 4), "f32"))
         ptx.cp_reduce_async_bulk_tensor_im2col("min", y, (0, 0, 0), tile)
 
-    with pytest.raises(sim.BadOperand, match="'min' of f32; it takes maps of u32, i32, u64, i64"):
+    with pytest.raises(sim.BadOperand, match="no reduction 'min' of f32: it has 'add'"):
         cuda.jit(kernel)[1, 1](tma.im2col_map(y, (2, 4)))
 
 
 def test_an_operation_that_ptx_does_not_have_is_named():
-    with pytest.raises(sim.BadOperand, match="'mul'; it takes add, min, max, inc, dec, and, or, x"):
+    with pytest.raises(sim.BadOperand, match="'mul'"):
         written("mul", 0, np.zeros((8, 4), np.uint32))
 
 
@@ -194,7 +194,7 @@ LOADS = {"filter": 3, "padding": 1}
         (lambda x, t, b: ptx.cp_async_bulk_tensor_im2col_store(x, (0, 0, 0, 0), t),
          sim.BadCoordinate, "a store begins and stays inside the tensor"),
         (lambda x, t, b: x.load_im2col(t, (0, 0, 0, 0), (0, 0), b, multicast=2),
-         NotImplementedError, "multicast=0x2 names other blocks"),
+         sim.BadOperand, "multicast is 0b10; its bits are ranks of the cluster, which has"),
         (lambda x, t, b: ptx.cp_async_bulk_tensor_im2col_w_load(t, x, (0, 0, 0, 0), b, 0, 0),
          NotImplementedError, "cp_async_bulk_tensor_im2col_w_load exists on sm_100a only"),
     ],
