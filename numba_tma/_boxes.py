@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .layout import MAX_BOX, MAX_RANK, Tile, cut
 
+WITHOUT_SLICE = ", but for the last: copies take whole slices"
 MAX_COPIES = 64  # a load is unrolled into its copies
 
 
@@ -27,6 +28,7 @@ class Copies:
     tile: Tile
     element_strides: tuple[int, ...]
     fold: bool = False
+    interleaved: bool = False  #: the last axis is one element of the encoded map, a slice
 
     @cached_property
     def box(self) -> Tile:
@@ -79,6 +81,9 @@ class Copies:
 
     def each(self, coords: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield each copy's offset in shared memory, and its coordinates in the encoded map."""
+        if self.interleaved:  # always one copy
+            yield 0, tuple(coords)
+            return
         for offset, start in self.starts:
             moved = tuple(int(c) + i for c, i in zip(coords, start, strict=True))
             if self.fold:
@@ -119,8 +124,8 @@ def copies_violations(copies: Copies, interleave: int | None) -> list[str]:
     count = len(copies.starts)
     if count > 1 and interleave is not None:
         return [
-            f"tile {tile} takes {count} copies, whose place in shared memory is not modelled for "
-            f"interleave={interleave}: use a tile of one box, {copies.box}"
+            f"tile {tile} takes {count} copies, but with interleave={interleave} a load is one: "
+            f"use tiles like {copies.box}, and several"
         ]
     if count > MAX_COPIES:
         return [

@@ -18,11 +18,12 @@ from ._driver import (
 from ._tensor_map_rules import (
     address_violations,
     element_stride_violations,
+    interleave_violations,
     legal_strides,
     tensor_violations,
 )
 from .dtypes import DType, as_dtype
-from .layout import MAX_BOX, Swizzle, Tile, as_shape, box_violations
+from .layout import MAX_BOX, MAX_RANK, Swizzle, Tile, as_shape, box_violations
 from .pixel_box import PixelBox
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def encode(
         raise ValueError(explain("tensor_map", wrong))
     if device != SIMULATED:
         layout = (shape, strides, box, steps)
+        if copies.interleaved:
+            layout = (shape[:-1], strides[:-1], box[:-1], steps[:-1])
         if copies.fold:
             layout = (
                 copies.fold_shape(shape),
@@ -105,10 +108,6 @@ def encode(
             )
         value = encode_tiled(
             *(dtype, address, *layout, interleave, tile.swizzle, l2_promotion, oob_fill)
-        )
-    elif interleave is not None:
-        raise NotImplementedError(
-            f"tensor_map: interleave={interleave} is not simulated; use a GPU, or interleave=None"
         )
     partial = padding or ("" if overwrite_padding else partial_rows(shape, dtype, "tensor_map"))
     return Encoding(
@@ -225,6 +224,8 @@ def _check(
         copies, box, wrong_box = _check_copies(tile, known, shape, interleave, fold)
         extents = _times(tile.shape, known)
     violations += tensor_violations(address, shape, strides, itemsize, extents, interleave)
+    if interleave in (16, 32) and rank <= MAX_RANK:
+        violations += interleave_violations(shape, strides, itemsize, extents, steps, interleave)
     violations += wrong_box + wrong_steps + wrong_options
     if violations:
         raise ValueError(
@@ -237,6 +238,8 @@ def _check(
     if copies is None:
         lands = tuple(-(-extent // step) for extent, step in zip(box, steps, strict=True))
         copies = copies_of(Tile(lands, dtype, swizzle))
+    if interleave:
+        copies = replace(copies, interleaved=True)
     return shape, strides, dtype, box, copies, steps, padding_store(copies.tile, shape)
 
 
@@ -311,6 +314,9 @@ def _dtype_of_tile(own: DType, tile: Tile | None) -> tuple[DType, int, list[str]
     return own, own.itemsize, [f"tile {tile!r} holds {tile.dtype}, the array {own}: {repair}"]
 
 
+_SWIZZLE_OF = {16: Swizzle.NONE, 32: Swizzle.B32}
+
+
 def check_options(
     swizzle: Swizzle | None,
     tile: Tile | None,
@@ -343,8 +349,11 @@ def check_options(
         )
     if interleave not in INTERLEAVE:
         violations.append(f"interleave is {interleave!r}; TMA has None, 16 and 32 bytes")
-    elif interleave == 32 and chosen is not Swizzle.B32:
-        violations.append(f"interleave=32 needs swizzle B32, not {chosen.name}: use Swizzle.B32")
+    elif interleave and chosen is not (needed := _SWIZZLE_OF[interleave]):
+        violations.append(
+            f"interleave={interleave} needs swizzle {needed.name}, not {chosen.name}: use "
+            f"Swizzle.{needed.name}"
+        )
     return chosen, violations
 
 

@@ -18,7 +18,8 @@ def explain(encoding: Encoding) -> str:
         ("L2", f"fetches at least {e.l2_promotion} B" if e.l2_promotion else "no promotion"),
     ]
     if e.interleave:
-        rows.append(("interleave", f"{e.interleave} B; its shared memory is not modelled"))
+        slices = "the last axis is a slice, and a copy takes one along axis 1"
+        rows.append(("interleave", f"{e.interleave} B: {slices}"))
     unit = stride_unit(e.interleave)
     rules = [(f"axis {axis}", _axis(e, axis)) for axis in range(len(e.shape))]
     rules.append(("address", f"{e.address:#x}, a multiple of {unit} B"))

@@ -170,6 +170,12 @@ def column_violations(
             f"channels is {channels}; a copy takes 1 to {MAX_CHANNELS}: "
             + (f"use {parts} copies" if channels > 0 else "use at least 1")
         )
+    elif interleave is not None and channels * dtype.itemsize != interleave:
+        violations.append(
+            f"channels is {channels} {dtype} = {channels * dtype.itemsize} B; with "
+            f"interleave={interleave} a copy brings one slice of {interleave} B per pixel: use "
+            f"{interleave // dtype.itemsize}"
+        )
     elif interleave is None:
         for text in box_violations((1, channels), dtype, swizzle):
             # A box may be one of several of a tile; a column of pixels is one copy.

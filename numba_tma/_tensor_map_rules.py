@@ -48,11 +48,6 @@ def tensor_violations(
         repair = "array.reshape(1)" if rank == 0 else "merge axes with array.reshape or index some"
         return [f"array has rank {rank}; TMA takes 1 to {MAX_RANK}: {repair}"]
     violations = []
-    if interleave is not None and rank < 3:
-        violations.append(
-            f"array has rank {rank}; interleave={interleave} needs at least 3: add axes in front, "
-            f"array[{'None, ' * (3 - rank)}...]"
-        )
     if box is not None and len(box) != rank:
         repair = (
             f"e.g. {(1,) * (rank - len(box)) + box}"
@@ -76,6 +71,60 @@ def tensor_violations(
     if 0 not in shape:  # libraries give empty arrays no memory, and any strides
         violations += address_violations(address, itemsize, interleave)
         violations += _stride_violations(shape, strides, itemsize, box or (), interleave)
+    return violations
+
+
+def interleave_violations(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    itemsize: int,
+    box: tuple[int, ...],
+    element_strides: tuple[int, ...],
+    interleave: int,
+) -> list[str]:
+    """List what is wrong with a tensor of slices, (images, slices, ..., pixels, slice).
+
+    The encoded map has all axes but the last: its elements are the slices. That a copy takes one
+    slice of the channels, whatever the box says, is what an H200 does.
+    """
+    rank, slice_extent = len(shape), interleave // itemsize
+    if not 4 <= rank <= MAX_RANK:
+        return [
+            f"array has rank {rank}; interleave={interleave} takes slices of {interleave} B, "
+            f"(images, slices, pixels, {slice_extent}) or (images, slices, rows, pixels, "
+            f"{slice_extent}): cut the channels into slices with reshape and transpose"
+        ]
+    last, pixels, unit = rank - 1, rank - 2, 16 // itemsize
+    violations = []
+    if shape[last] != slice_extent:
+        violations.append(
+            f"axis {last} has {shape[last]} elements = {shape[last] * itemsize} B; "
+            f"interleave={interleave} takes slices of {interleave} B there: {slice_extent} elements"
+        )
+    if strides[pixels] != interleave:
+        violations.append(
+            f"axis {pixels} stride is {strides[pixels]} B; interleave={interleave} needs slices "
+            f"that follow each other, {interleave} B apart"
+        )
+    if len(box) != rank or len(element_strides) != rank:
+        return violations
+    if box[last] != slice_extent:
+        violations.append(
+            f"box axis {last} is {box[last]}; interleaved copies take whole slices: use "
+            f"{slice_extent}"
+        )
+    if box[1] != 1:
+        violations.append(
+            f"box axis 1 is {box[1]}; an interleaved copy takes one slice of the channels: use 1, "
+            "and a copy for each"
+        )
+    if box[pixels] % unit:
+        violations.append(
+            f"box axis {pixels} is {box[pixels]} slices; TMA needs a multiple of {unit}: use "
+            f"{-(-box[pixels] // unit) * unit}"
+        )
+    if element_strides[last] != 1:
+        violations.append(f"axis {last} element stride is {element_strides[last]}; use 1")
     return violations
 
 

@@ -66,8 +66,10 @@ def tensor_map(
         Per axis, take every n-th element, 1 to 8; the innermost must be 1. A box of extent b then
         gives ``ceil(b / n)`` elements.
     interleave
-        None, or 16 or 32 for tensors in NC/8HWC8 or NC/16HWC16 order. Encoded as given, by the
-        driver's rules; what such copies look like in shared memory is not modelled.
+        16 or 32 for tensors whose channels lie in slices of so many bytes, NC/8HWC8 or NC/16HWC16:
+        arrays (images, slices, pixels, slice) or (images, slices, rows, pixels, slice), whose last
+        axis is a slice. A copy takes one slice of the channels, ``box[1] == 1``, and whole slices:
+        its coordinates leave out the last axis. With 32 the swizzle is B32.
     dtype
         What the bits of `array` mean where its own type cannot say it, in the same size: bf16
         held as uint16, fp8 as uint8, tf32 as float32.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any
 
 from llvmlite import ir
@@ -10,7 +11,7 @@ from numba.core import types
 from numba.core.typeconv import Conversion
 
 from numba_tma import _compiler as compiler
-from numba_tma._boxes import Copies, copies_of
+from numba_tma._boxes import WITHOUT_SLICE, Copies, copies_of
 from numba_tma._compiler import TypingError
 from numba_tma.layout import Tile
 from numba_tma.ragged import NO_SEQUENCE, RaggedTensorMap
@@ -39,6 +40,8 @@ class TensorMapType(types.CPointer):
         self.rank, self.tile, self.interleave = rank, tile, interleave
         self.partial_rows, self.mode = partial_rows, mode
         self.copies = copies_of(tile) if copies is None and tile and mode == "tiled" else copies
+        if interleave and self.copies is not None:
+            self.copies = replace(self.copies, interleaved=True)
         known = [f"{rank}d"] if tile is None and rank else [str(tile)] if tile else []
         known = [f"{mode} {rank}d", *known] if mode != "tiled" else known
         known += [f"interleave={interleave}"] if interleave else []
@@ -231,10 +234,11 @@ def check_copy(
     rank, box = tensor_map.rank, tensor_map.tile
     if box is not None and tensor_map.mode != mode:
         raise TypingError(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
-    if rank is not None and rank != len(coordinates):
+    sliced = bool(tensor_map.interleave) and mode == "tiled"
+    if rank is not None and rank - sliced != len(coordinates):
         raise TypingError(
             f"{what}: {len(coordinates)} coordinates for {tensor_map}, which has rank {rank}; give "
-            "one coordinate per axis, in the array's axis order"
+            f"one coordinate per axis, in the array's axis order{WITHOUT_SLICE if sliced else ''}"
         )
     if box is not None and tile is not None and box != tile:
         raise TypingError(
@@ -251,6 +255,8 @@ def check_copy(
             )
         return
     inner = types.literal(0) if not len(coordinates) else coordinates[len(coordinates) - 1]
+    if sliced:
+        return  # the innermost coordinate counts whole slices
     if isinstance(inner, types.IntegerLiteral) and inner.literal_value * box.itemsize % 16:
         step = 16 // box.itemsize
         raise TypingError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .._boxes import WITHOUT_SLICE
 from ..tensor_map import wrong_mode
 from .errors import BadCoordinate, BadOperand
 from .thread import WARP_SIZE, current
@@ -49,10 +50,11 @@ def check_copy(
             raise BadOperand(
                 f"a copy with {tensor_map}: a {kind} is given where the {role} belongs"
             )
-    if len(coords) != tensor_map.rank:
+    sliced = bool(tensor_map.interleave) and mode == "tiled"
+    if len(coords) != tensor_map.rank - sliced:
         raise BadOperand(
             f"{len(coords)} coordinates for {tensor_map}, which has rank {tensor_map.rank}; give "
-            "one per axis, in the array's axis order"
+            f"one per axis, in the array's axis order{WITHOUT_SLICE if sliced else ''}"
         )
     if barrier is None and tensor_map.partial_rows:
         raise BadOperand(f"a store through {tensor_map}: {tensor_map.partial_rows}")

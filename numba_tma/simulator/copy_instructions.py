@@ -468,6 +468,8 @@ def _check_tensor(
         )
     origin = tuple(int(c) for c in coords)
     of, rank = (tile, tile.ndim) if mode == "tiled" else (tensor_map, tensor_map.rank)
+    if mode == "tiled" and tensor_map.copies.interleaved:
+        origin = (*origin, 0)  # inside a slice, which is no axis of the encoded map
     if len(origin) != rank:
         raise BadCoordinate(f"{what}: {len(origin)} coordinates for {of}, which has {rank} axes")
     for axis, coordinate in enumerate(origin):

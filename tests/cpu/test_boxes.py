@@ -371,19 +371,13 @@ LEAVE = "; or leave fold out for one copy per box"
             ],
         ),
         (
-            (64, 64, 64),
-            Tile((1, 8, 32), "bf16", Swizzle.B32),
+            (2, 4, 600, 16),
+            Tile((1, 1, 512, 16), "bf16", Swizzle.B32),
             {"interleave": 32},
             [
-                "tile Tile((1, 8, 32), bf16, B32) takes 2 copies, whose place in shared memory is "
-                "not modelled for interleave=32: use a tile of one box, Tile((1, 8, 16), bf16, B32)"
+                "tile Tile((1, 1, 512, 16), bf16, B32) takes 2 copies, but with interleave=32 a "
+                "load is one: use tiles like Tile((1, 1, 256, 16), bf16, B32), and several"
             ],
-        ),
-        (
-            (64, 64, 64),
-            (1, 8, 32),
-            {"interleave": 32, "swizzle": Swizzle.B32},
-            ["box axis 2 is 32 u16 = 64 B; swizzle B32 spans 32 B: use 16 or fewer elements"],
         ),
         (
             (64, 64),
@@ -481,8 +475,8 @@ def test_explain_names_padding_steps_interleave_and_forbidden_stores():
     assert "a load reads nan" in text
     text = wide_map((40, 104), Tile((8, 80), "bf16", Swizzle.B128))[0].explain()
     assert "stores     not compiled: Tile((8, 80), bf16, B128) lies in slabs" in text
-    boxed = wide_map((8, 8, 64), (1, 1, 16), swizzle=Swizzle.B32, interleave=32)
-    assert "interleave 32 B; its shared memory is not modelled" in boxed[0].explain()
+    boxed = wide_map((8, 8, 64, 16), (1, 1, 8, 16), swizzle=Swizzle.B32, interleave=32)
+    assert "interleave 32 B: the last axis is a slice, and a copy takes" in boxed[0].explain()
 
 
 # ----------------------------------------------------------------------------- kernels

@@ -385,3 +385,23 @@ print("compiled")
 
 def test_a_name_can_be_used_first_inside_a_kernel_that_is_being_compiled():
     assert run(FIRST_USED_IN_A_KERNEL).strip() == "compiled"
+
+
+# ---------------------------------------------------------------------------- interleave
+
+
+def test_the_slice_is_no_coordinate_of_an_interleaved_copy():
+    tile = Tile((1, 1, 2, 8, 4), "f32")
+    interleaved = TensorMapType(5, tile, 16)
+
+    def load(x, n):
+        x.load(tma.shared_tile(tile), (n, 1, 2, 3), tma.shared_barrier())
+
+    def load_inside(x, n):
+        x.load(tma.shared_tile(tile), (n, 1, 2, 3, 0), tma.shared_barrier())
+
+    ptx = compile_ptx(load, (interleaved, types.int32))
+    (copy,) = [i for i in instructions(ptx) if "bulk" in i]
+    assert copy.startswith("cp.async.bulk.tensor.4d.") and copy.count(",") == 6
+    with pytest.raises(TypingError, match="5 coordinates for .* but for the last: copies take"):
+        compile_ptx(load_inside, (interleaved, types.int32))

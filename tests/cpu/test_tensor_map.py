@@ -257,11 +257,6 @@ def test_every_dtype(fake_driver, name):
         ({"l2_promotion": 256}, {"l2_promotion": "L2_PROMOTION_L2_256B"}),
         ({"oob_fill": "nan"}, {"oob_fill": "FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA"}),
         ({"element_strides": (2, 3, 1)}, {"element_strides": [1, 3, 2], "box": [8, 6, 4]}),
-        ({"interleave": 16}, {"interleave": "INTERLEAVE_16B"}),
-        (
-            {"interleave": 32, "swizzle": Swizzle.B32},
-            {"interleave": "INTERLEAVE_32B", "swizzle": "SWIZZLE_32B"},
-        ),
         ({"dtype": "tf32"}, {"data_type": "DATA_TYPE_TFLOAT32"}),
         ({"dtype": np.uint32}, {"data_type": "DATA_TYPE_UINT32"}),
     ],
@@ -280,6 +275,18 @@ def test_every_option_reaches_the_driver(fake_driver, options, asked):
     }
     (call,) = fake_driver.calls
     assert {name: call[name] for name in defaults} == defaults | asked
+
+
+@pytest.mark.parametrize("interleave, swizzle", [(16, Swizzle.NONE), (32, Swizzle.B32)])
+def test_the_elements_of_an_interleaved_map_are_slices(fake_driver, interleave, swizzle):
+    tensor = Tensor((2, 3, 5, 24, interleave // 2), np.float16)
+    box = (2, 1, 4, 8, interleave // 2)
+    made = tensor_map(tensor, box, interleave=interleave, swizzle=swizzle)
+    (call,) = fake_driver.calls
+    assert (call["rank"], call["shape"], call["box"]) == (4, [24, 5, 3, 2], [8, 4, 1, 2])
+    assert call["strides"] == [24 * interleave, 120 * interleave, 360 * interleave]
+    assert call["interleave"] == f"INTERLEAVE_{interleave}B"
+    assert made.tile == Tile(box, "f16", swizzle) and made.tile.nbytes == 64 * interleave
 
 
 def test_the_encoded_bytes_end_up_in_the_launchers_own_class(fake_driver):
@@ -663,7 +670,7 @@ RULES = {
         "copy the array to memory of its own",
     ),
     "base off 32 bytes": (
-        (Tensor((4, 8, 8), address=ADDRESS + 16), (1, 8, 8)),
+        (Tensor((4, 2, 8, 8), address=ADDRESS + 16), (1, 1, 8, 8)),
         {"interleave": 32, "swizzle": Swizzle.B32},
         "array address is 0x7f0000000010, 16 B past a multiple of 32 B; TMA needs the multiple: "
         "start the view earlier by 4 or later by 4 elements, or copy the array to memory of its "
@@ -697,9 +704,9 @@ RULES = {
         "axis 0 stride is 1000 B; TMA needs a multiple of 16 B: pad axis 1 to 504 columns",
     ),
     "stride off 32 bytes": (
-        (Tensor((4, 8, 12)), (1, 8, 8)),
+        (Tensor((4, 2, 8, 8), strides=(144, 68, 8, 1)), (1, 1, 8, 8)),
         {"interleave": 32, "swizzle": Swizzle.B32},
-        "axis 1 stride is 48 B; TMA needs a multiple of 32 B: pad axis 2 to 16 columns",
+        "axis 1 stride is 272 B; TMA needs a multiple of 32 B: lay the array out with 288 B there",
     ),
     "outer stride off 16 bytes": (
         (Tensor((4, 8, 8), strides=(65, 8, 1)), (1, 8, 8)),
@@ -837,12 +844,50 @@ RULES = {
     "interleave in 2D": (
         (Tensor((64, 64)), (8, 16)),
         {"interleave": 16},
-        "array has rank 2; interleave=16 needs at least 3: add axes in front, array[None, ...]",
+        "array has rank 2; interleave=16 takes slices of 16 B, (images, slices, pixels, 4) or "
+        "(images, slices, rows, pixels, 4): cut the channels into slices with reshape and "
+        "transpose",
     ),
     "interleave of 32 bytes without its swizzle": (
-        (Tensor((4, 64, 64)), (1, 8, 16)),
+        (Tensor((4, 2, 64, 8)), (1, 1, 16, 8)),
         {"interleave": 32},
         "interleave=32 needs swizzle B32, not NONE: use Swizzle.B32",
+    ),
+    "interleave of 16 bytes with a swizzle": (
+        (Tensor((4, 2, 64, 4)), (1, 1, 16, 4)),
+        {"interleave": 16, "swizzle": Swizzle.B32},
+        "interleave=16 needs swizzle NONE, not B32: use Swizzle.NONE",
+    ),
+    "slices of another size": (
+        (Tensor((4, 2, 64, 8), strides=(1024, 512, 4, 1)), (1, 1, 16, 4)),
+        {"interleave": 16},
+        "axis 3 has 8 elements = 32 B; interleave=16 takes slices of 16 B there: 4 elements",
+    ),
+    "slices apart": (
+        (Tensor((4, 2, 64, 4), strides=(1024, 512, 8, 1)), (1, 1, 16, 4)),
+        {"interleave": 16},
+        "axis 2 stride is 32 B; interleave=16 needs slices that follow each other, 16 B apart",
+    ),
+    "a box of half slices": (
+        (Tensor((4, 2, 64, 4)), (1, 1, 16, 2)),
+        {"interleave": 16},
+        "box axis 3 is 2; interleaved copies take whole slices: use 4",
+    ),
+    "a box of several slices": (
+        (Tensor((4, 2, 64, 4)), (1, 2, 16, 4)),
+        {"interleave": 16},
+        "box axis 1 is 2; an interleaved copy takes one slice of the channels: use 1, and a copy "
+        "for each",
+    ),
+    "a box of too few pixels": (
+        (Tensor((4, 2, 64, 4)), (1, 1, 6, 4)),
+        {"interleave": 16},
+        "box axis 2 is 6 slices; TMA needs a multiple of 4: use 8",
+    ),
+    "a stride inside slices": (
+        (Tensor((4, 2, 64, 4)), (1, 1, 8, 4)),
+        {"interleave": 16, "element_strides": (1, 1, 1, 2)},
+        "axis 3 element stride is 2; use 1",
     ),
 }
 
@@ -1096,8 +1141,6 @@ def test_the_rules_hold_in_the_simulator_too():
 @pytest.mark.usefixtures("simulated")
 def test_what_the_simulator_cannot_take():
     assert "array is a list; in the simulator pass a NumPy" in refusal(TypeError, [1.0], (1,))
-    with pytest.raises(NotImplementedError, match="interleave=16 is not simulated"):
-        tensor_map(aligned((4, 8, 16)), (1, 8, 16), interleave=16)
 
 
 def run(program, **environment):

@@ -182,18 +182,6 @@ def test_rows_narrower_than_the_swizzle():
     assert not wrong
 
 
-# -------------------------------------------------------------------------- interleave
-
-
-@on_gpu
-def test_an_interleaved_map_is_encoded():
-    """The driver takes it; what its copies look like in shared memory is not modelled."""
-    tensor = Tensor((4, 6, 8), (96, 16, 2), 2)
-    device = tensor.on_device(cuda.to_device(np.zeros(tensor.nbytes, np.uint8)))
-    tensor_map = tma.tensor_map(device, (2, 3, 8), interleave=16)
-    assert tensor_map.value is not None and "interleave 16" in repr(tensor_map)
-
-
 # ------------------------------------------------------------------- the edges of a store
 
 
