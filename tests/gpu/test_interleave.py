@@ -24,7 +24,7 @@ def drawn(rng, interleave, swizzle, dtype):
     array = memory[..., : shape[-1], :]
     high = [int(rng.integers(1, 4)) for _ in rows]
     box = (int(rng.integers(1, 3)), 1, *high, unit * int(rng.integers(1, 3)), extent)
-    steps = tuple(int(rng.integers(1, 3)) for _ in box[:-1]) + (1,)
+    steps = (1, 1, *(int(rng.integers(1, 3)) for _ in box[2:-1]), 1)
     if rng.random() < 0.6 or box[-2] * steps[-2] > 256:
         steps = (1,) * len(box)
     coords = tuple(int(rng.integers(-2, extent + 3)) for extent in shape)
