@@ -1,6 +1,7 @@
 """Kernels: each a readable TMA pipeline and a host wrapper that takes any device array.
 
 from numba_tma.kernels.copy import copy
+from numba_tma.kernels.grouped_copy import grouped_copy
 from numba_tma.kernels.pointwise import scale_add
 from numba_tma.kernels.rmsnorm import rmsnorm
 """

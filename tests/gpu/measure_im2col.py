@@ -1,7 +1,7 @@
 """Prints what the GPU does where manuals are silent: ``python -m tests.gpu.measure_im2col``.
 
-Interleaved tensors: which elements of global memory land where in shared memory. Copies that break
-a rule: whether they fault, and what they leave. Nothing here is asserted; what it prints is to
+Interleaved tensors: which elements land where in shared memory. Copies that break a rule: whether
+they fault, and what they leave. Nothing here is asserted; what it prints is to
 become a model, or a rule, with a test of its own.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma._driver import encode_im2col, encode_tiled
+from numba_tma._driver import encode_im2col
 from numba_tma.dtypes import as_dtype
 from tests.gpu import copies, im2col_copies
 from tests.gpu.copies import THREADS, Tensor
@@ -46,24 +46,6 @@ def runs(image):
             found.append(f"@{2 * at} {words[at]}{'..' if step else ' x'}{end - at}")
         at = end
     return " | ".join(found)
-
-
-@on_gpu
-def interleaved(shape, strides, box, coords, interleave, swizzle, expected):
-    """Load one box of an interleaved tensor; return what is in shared memory, and if it came."""
-    memory = numbered()
-    address = memory.device_ctypes_pointer.value
-    steps = (1,) * len(shape)
-    try:
-        value = encode_tiled(
-            U16, address, shape, (*strides, 2), box, steps, interleave, swizzle, None, "zeros"
-        )
-    except RuntimeError as error:
-        return f"the driver refuses: {str(error)[:60]}"
-    image, completed = cuda.device_array(WINDOW // 4, np.uint32), cuda.device_array(1, np.uint32)
-    copies.load_raw[1, THREADS](value, coords, expected, image, completed)
-    came = f"{expected} B came" if completed.copy_to_host()[0] else f"not {expected} B"
-    return f"{came}: {runs(image.copy_to_host().view(np.uint8))}"
 
 
 @on_gpu
@@ -134,34 +116,7 @@ def show(title, measure, *args):
 
 
 def interleaves():
-    """Shapes are in NumPy's order; strides are of all axes but the last, in bytes."""
-    none, b32 = tma.Swizzle.NONE, tma.Swizzle.B32
-    # Is the last axis the channels of one slice, all channels, or W with the slice implied?
-    for shape, strides in (
-        ((2, 4, 4, 8), (4096, 512, 64)),
-        ((2, 4, 4, 16), (4096, 512, 64)),
-        ((2, 4, 4, 32), (4096, 512, 64)),
-        ((4, 4, 16), (2048, 256)),
-        ((2, 2, 4, 4, 16), (8192, 4096, 512, 64)),
-    ):
-        rank = len(shape)
-        for box in ((1,) * rank, (1,) * (rank - 1) + (2,), (1,) * (rank - 1) + (8,),
-                    (1,) * (rank - 1) + (16,), (1,) * (rank - 2) + (2, 2),
-                    (1,) * (rank - 3) + (2, 2, 2)):  # fmt: skip
-            elements = int(np.prod(box))
-            for interleave, swizzle, slice_bytes in ((16, none, 16), (32, b32, 32)):
-                for expected in dict.fromkeys((elements * slice_bytes, max(elements * 2, 16))):
-                    show(
-                        f"interleave {interleave} shape {shape} strides {strides} box {box} "
-                        f"coords 0, expecting {expected} B",
-                        *(interleaved, shape, strides, box, (0,) * rank),
-                        *(interleave, swizzle, expected),
-                    )
-    for coords in ((0, 0, 0, 1), (0, 0, 1, 0), (0, 1, 0, 0), (1, 0, 0, 0), (0, 0, 0, -1)):
-        show(
-            f"interleave 16 shape (2, 4, 4, 16) box (1, 1, 2, 2) coords {coords}",
-            *(interleaved, (2, 4, 4, 16), (4096, 512, 64), (1, 1, 2, 2), coords, 16, none, 64),
-        )
+    none = tma.Swizzle.NONE
     for column in ((4, 8), (4, 16), (4, 1), (4, 2)):
         for expected in (column[0] * column[1] * 2, column[0] * column[1] * 16):
             show(
