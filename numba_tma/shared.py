@@ -206,7 +206,7 @@ if simulated():
     ) -> None:
         simulator.check_copy(self, tile, coords, barrier, mode="im2col")
         cp_async_bulk_tensor_im2col_load(
-            tile, self, coords, barrier, offsets, multicast, cache_hint
+            tile, self, coords, barrier, offsets, cache_hint, multicast
         )
 
     def _store_im2col(self: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:

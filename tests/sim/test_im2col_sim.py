@@ -82,7 +82,7 @@ def write(y, coords, values, operation):
     if operation == "store":
         y.store_im2col(tile, coords)
     else:
-        ptx.cp_reduce_async_bulk_tensor_im2col(operation, y, coords, tile)
+        ptx.cp_reduce_async_bulk_tensor_im2col(y, coords, tile, operation)
     ptx.cp_async_bulk_commit_group()
     ptx.cp_async_bulk_wait_group(0)
 
@@ -135,7 +135,7 @@ def test_a_reduction_refuses_what_the_type_does_not_have():
 
     def kernel(y):
         tile = tma.shared_tile(tma.Tile((2, 4), "f32"))
-        ptx.cp_reduce_async_bulk_tensor_im2col("min", y, (0, 0, 0), tile)
+        ptx.cp_reduce_async_bulk_tensor_im2col(y, (0, 0, 0), tile, "min")
 
     with pytest.raises(sim.BadOperand, match="no reduction 'min' of f32: it has 'add'"):
         cuda.jit(kernel)[1, 1](tma.im2col_map(y, (2, 4)))
