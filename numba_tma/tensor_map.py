@@ -236,7 +236,7 @@ class TensorMap:
         read = readers.get(type(array), read_array)
         address, shape, strides, stored, in_elements, array, owner = read(array)
         encoding = with_address(self._encoding, address, shape, strides, stored, in_elements)
-        return TensorMap(array, owner, encoding)
+        return type(self)(array, owner, encoding)
 
     def explain(self) -> str:
         """Say what a copy through the map does and needs, and which rules it met, axis by axis."""

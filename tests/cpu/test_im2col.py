@@ -275,6 +275,14 @@ def test_corners_stand_for_a_filter():
     assert tma.im2col_map(x, (8, 8)).pixel_box == PixelBox((0, 0), (0, 0), (1, 1))
 
 
+def test_another_address_makes_an_im2col_map_of_it(fake_driver, monkeypatch):
+    monkeypatch.setattr(_encoding, "replace_address", lambda value, address: value)
+    x = tma.im2col_map(Array((2, 9, 8, 16)), (8, 8), filter=3, padding=1)
+    moved = x.replace_address(Array((2, 9, 8, 16), address=ADDRESS + 4096))
+    assert type(moved) is tma.Im2colMap and moved.address == ADDRESS + 4096
+    assert moved.pixel_box == x.pixel_box and moved.output_shape == (9, 8)
+
+
 def test_explain(fake_driver):
     x = tma.im2col_map(Array((2, 30, 40, 64)), (512, 64), filter=3, padding=1, stride=(1, 2))
     text = x.explain()
