@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._array_interface import contiguous_strides, read_array, readers
-from ._boxes import Copies
+from ._boxes import Column
 from ._driver import compute_capability, current_device, encode_im2col, encode_im2col_wide
 from ._encoding import (
     SIMULATED,
@@ -309,7 +309,7 @@ def _encode(
         value = encode_im2col_wide(*tensor, mode, swizzle, l2_promotion, oob_fill)
     return Encoding(
         *(address, shape, strides, dtype, column, tile, l2_promotion, oob_fill),
-        *((1, *box.stride, 1), interleave, Copies(tile, (1, 1))),
+        *((1, *box.stride, 1), interleave, Column(tile, (1, 1))),
         _no_stores(box) or ("" if overwrite_padding else partial_rows(shape, dtype, what)),
         value,
         mode=mode if mode == "im2col" else f"im2col_{mode}",

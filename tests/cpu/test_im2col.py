@@ -283,6 +283,14 @@ def test_another_address_makes_an_im2col_map_of_it(fake_driver, monkeypatch):
     assert moved.pixel_box == x.pixel_box and moved.output_shape == (9, 8)
 
 
+@pytest.mark.parametrize("pixels", [8, 256, 257, 1024])
+def test_a_column_is_one_copy_of_any_length(pixels, fake_driver):
+    x = tma.im2col_map(Array((2, 90, 80, 64)), tma.Tile((pixels, 64), "f16", tma.Swizzle.B128))
+    assert x.copies.starts == ((0, (0, 0)),) and x.copies.box == x.tile
+    assert x.copies.summary == "" and not x.copies.fold
+    assert f"1 of {pixels} base pixels" in x.explain()
+
+
 def test_explain(fake_driver):
     x = tma.im2col_map(Array((2, 30, 40, 64)), (512, 64), filter=3, padding=1, stride=(1, 2))
     text = x.explain()
