@@ -122,7 +122,9 @@ def tensor_map(
 class TensorMap:
     """A tensor in global memory and the tile that a load takes from it; see `tensor_map`."""
 
-    __slots__ = ("__weakref__", "_encoding", "_owner", "array")
+    __slots__ = ("__weakref__", "_encoding", "_owner", "array", "edits")
+
+    edits: int  #: how often kernels have edited it; only in the simulator, in a TensorMapArray
 
     def __init__(self, array: Any, owner: object, encoding: Encoding) -> None:
         self.array = array

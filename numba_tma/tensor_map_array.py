@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ._driver import NBYTES, address_of
-from ._encoding import Encoding
 from ._environment import simulated
 from .ragged import RaggedTensorMap
 from .tensor_map import TensorMap
@@ -78,20 +77,13 @@ class TensorMapArray:
         return f"TensorMapArray({len(self)} maps like {self.maps[0]!r})"
 
 
-class EditableTensorMap(TensorMap):
-    """A map in global memory, which kernels can edit (simulator)."""
-
-    __slots__ = ("edits",)
-
-    def __init__(self, array: Any, owner: object, encoding: Encoding) -> None:
-        super().__init__(array, owner, encoding)
-        self.edits = 0  #: how often kernels have edited it
-
-
 def _editable(tensor_map: TensorMap) -> TensorMap:
+    """Return a map in global memory, which kernels can edit (simulator)."""
     if isinstance(tensor_map, RaggedTensorMap):
         return tensor_map
-    return EditableTensorMap(tensor_map.array, tensor_map._owner, tensor_map._encoding)
+    editable = type(tensor_map)(tensor_map.array, tensor_map._owner, tensor_map._encoding)
+    editable.edits = 0
+    return editable
 
 
 def _check(maps: tuple[Any, ...]) -> None:

@@ -231,3 +231,26 @@ def test_what_is_not_modelled_is_said():
         tma.im2col_map(X, TILE, interleave=16)
     with pytest.raises(NotImplementedError, match="im2col_wide_map: mode='w' is not simulated"):
         tma.im2col_wide_map(X, tma.Tile((8, 8), "f32", tma.Swizzle.B64))
+
+
+@cuda.jit
+def load_by_index(maps, which, out):
+    tile, full = tma.shared_tile(WORDS), tma.shared_barrier()
+    if cuda.threadIdx.x == 0:
+        full.init(1)
+        tma.fence_mbarrier_init()
+        full.arrive_expect_tx(WORDS.nbytes)
+        maps[which].load_im2col(tile, (0, 1, 0), (0,), full)
+    cuda.syncthreads()
+    full.wait(0)
+    out[cuda.threadIdx.x] = tile[cuda.threadIdx.x // 4, cuda.threadIdx.x % 4]
+
+
+def test_im2col_maps_in_an_array():
+    xs = np.arange(2 * 10 * 4, dtype=np.uint32).reshape(2, 1, 10, 4)
+    maps = tma.TensorMapArray([tma.im2col_map(x, WORDS) for x in xs])
+    assert all(type(m) is tma.Im2colMap for m in maps)
+    for which in (1, 0):
+        out = np.zeros(32, np.uint32)
+        load_by_index[1, 32](maps, which, out)
+        np.testing.assert_array_equal(out.reshape(8, 4), xs[which, 0, 1:9])
