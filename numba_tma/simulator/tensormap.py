@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._boxes import copies_of
 from ..dtypes import DType, as_dtype
 from ..layout import Swizzle, Tile
 from . import thread_instructions
@@ -101,8 +102,13 @@ def from_bytes(image: np.ndarray[Any, np.dtype[np.uint8]], target: TensorMap) ->
                 f"the edited map's {text} is {number}; it must be a multiple of 16 B, and a stride "
                 "less than 2**40"
             )
-    lands = tuple(-(-extent // step) for extent, step in zip(box, steps))
-    address = int(record["global_address"])
+    address, swizzle = int(record["global_address"]), Swizzle(int(record["swizzle_mode"]))
+    tile, copies = origin.tile, origin.copies
+    original = origin.box, origin.element_strides, origin.dtype, origin.swizzle
+    if (box, steps, dtype, swizzle) != original:
+        lands = tuple(-(-extent // step) for extent, step in zip(box, steps))
+        copies = copies_of(Tile(lands, dtype, swizzle))
+        tile = copies.tile
     encoding = dataclasses.replace(
         origin._encoding,
         address=address,
@@ -110,7 +116,8 @@ def from_bytes(image: np.ndarray[Any, np.dtype[np.uint8]], target: TensorMap) ->
         strides=strides,
         dtype=dtype,
         box=box,
-        tile=Tile(lands, dtype, Swizzle(int(record["swizzle_mode"]))),
+        tile=tile,
+        copies=copies,
         oob_fill="nan" if record["fill_mode"] else "zeros",
         element_strides=steps,
     )
