@@ -192,6 +192,7 @@ if simulated():
             cp_reduce_async_bulk_tensor(self, moved, address(tile) + offset, op, cache_hint)
 
     def _prefetch_tile(self: TensorMap, coords: Any, cache_hint: Any = None) -> None:
+        simulator.check_coordinates(self, coords)
         for _, moved in self.copies.each(coords):
             cp_async_bulk_prefetch_tensor(self, moved, cache_hint)
 

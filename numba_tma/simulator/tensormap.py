@@ -59,6 +59,11 @@ _origins: list[TensorMap] = []
 
 def to_bytes(tensor_map: TensorMap) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return the 128 bytes of a map."""
+    if tensor_map.mode != "tiled":
+        raise BadOperand(
+            f"{tensor_map} is not tiled, and tensormap.replace knows the fields of tiled maps "
+            "alone: use a map of tensor_map, or make the maps on the host"
+        )
     record = np.zeros((), DESCRIPTOR)
     rank = tensor_map.rank
     record["origin"] = len(_origins)

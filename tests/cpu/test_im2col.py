@@ -575,6 +575,15 @@ def three_coordinates(x):
     x.load_im2col(tile, (0, 0, 0), (1,), barrier)
 
 
+def a_number_for_coordinates(x):
+    tile, barrier = tma.shared_tile(TILE), tma.shared_barrier()
+    x.load_im2col(tile, 5, (0, 0), barrier)
+
+
+def a_number_to_store_at(x):
+    x.store_im2col(tma.shared_tile(TILE), 5)
+
+
 def channel_4(x):
     tile, barrier = tma.shared_tile(TILE), tma.shared_barrier()
     x.load_im2col(tile, (0, 0, 0, 4), (1, 1), barrier)
@@ -602,6 +611,8 @@ def channel_4(x):
         (negative_offset, MAP, "takes a tuple of 1 to 3 integers from 0 to 65535"),
         (one_offset, MAP, "1 offsets for 4 coordinates; give one per spatial axis"),
         (three_coordinates, MAP, "3 coordinates for TensorMap(im2col 4d"),
+        (a_number_for_coordinates, MAP, "cp_async_bulk_tensor_im2col_load(coordinates=...) takes"),
+        (a_number_to_store_at, MAP, "cp_async_bulk_tensor_im2col_store(coordinates=...) takes"),
         (channel_4, MAP, "the innermost coordinate is 4, which is 8 B into the row"),
     ],
 )  # fmt: skip

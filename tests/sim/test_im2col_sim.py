@@ -171,6 +171,8 @@ LOADS = {"filter": 3, "padding": 1}
         (lambda x, t, b: x.load(t, (0, 0, 0, 0), b), sim.BadOperand, r"use load_im2col\(tile"),
         (lambda x, t, b: ptx.cp_async_bulk_tensor_load(t, x, (0, 0, 0, 0), b), sim.BadOperand,
          r"cp_async_bulk_tensor_load: the map is Im2colMap\("),
+        (lambda x, t, b: x.prefetch_tile((0, 0, 0, 0)), sim.BadOperand,
+         r"a copy of another mode: the map is Im2colMap\("),
         (lambda x, t, b: x.load_im2col(t, (0, 0, 0), (0, 0), b), sim.BadOperand,
          "3 coordinates for"),
         (lambda x, t, b: ptx.cp_async_bulk_tensor_im2col_load(t, x, (0, 0, 0), b, (0, 0)),
@@ -254,3 +256,14 @@ def test_im2col_maps_in_an_array():
         out = np.zeros(32, np.uint32)
         load_by_index[1, 32](maps, which, out)
         np.testing.assert_array_equal(out.reshape(8, 4), xs[which, 0, 1:9])
+
+
+@cuda.jit
+def edit_in_place(maps):
+    ptx.tensormap_replace_rank(maps[0], "global", 1)
+
+
+def test_an_im2col_map_is_not_edited():
+    maps = tma.TensorMapArray([tma.im2col_map(X, TILE)])
+    with pytest.raises(sim.BadOperand, match="is not tiled, and tensormap.replace knows the field"):
+        edit_in_place[1, 1](maps)
