@@ -133,7 +133,8 @@ def with_address(
     else:
         scale = itemsize if strides_in_elements else 1
         strides = tuple(stride * scale for stride in strides)
-    strides = legal_strides(shape, strides, itemsize, encoding.interleave)
+    if strides != encoding.strides:
+        strides = legal_strides(shape, strides, itemsize, encoding.interleave)
     mine = encoding.shape, encoding.strides, encoding.dtype.itemsize
     if (shape, strides, itemsize) != mine:
         raise ValueError(

@@ -230,7 +230,11 @@ class Im2colMap(TensorMap):
 
 def _frozen(value: Any) -> Any:
     """Return lists as tuples, which the cache can look up."""
-    return tuple(map(_frozen, value)) if isinstance(value, Sequence) else value
+    if value is None or type(value) is int:
+        return value
+    # The exact types come first: to ask for a Sequence is slow.
+    nested = type(value) in (tuple, list) or isinstance(value, Sequence)
+    return tuple(map(_frozen, value)) if nested else value
 
 
 def _map(

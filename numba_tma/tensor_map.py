@@ -223,7 +223,8 @@ class TensorMap:
     def replace_address(self, array: Any) -> "TensorMap":
         """Return a map of `array`, which is like this map's array but lies elsewhere.
 
-        Cheaper than a new `tensor_map`: nothing but the address is checked and encoded.
+        Nothing but the address is checked and encoded, which is cheaper than a first `tensor_map`
+        of the array. A repeated one is a look-up, and cheaper still: nothing is cached here.
 
         Parameters
         ----------

@@ -41,13 +41,15 @@ class TensorMapArray:
         If an element is no map.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "address", "maps")
+    __slots__ = ("__weakref__", "_buffer", "address", "maps", "numba_type")
 
     def __init__(self, maps: Iterable[TensorMap], *, stream: Any = None) -> None:
         self.maps = tuple(maps)
         _check(self.maps)
         #: Where the descriptors lie, 128 bytes each; 0 in the simulator.
         self.address = 0
+        #: The Numba type of the array, once `numba_tma.types` has made it.
+        self.numba_type: Any = None
         if simulated():
             self.maps = tuple(map(_editable, self.maps))
             return
