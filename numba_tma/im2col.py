@@ -241,7 +241,7 @@ def _map(
     array: Any, tile_or_column: Any, geometry: tuple[Any, ...], options: tuple[Any, ...]
 ) -> Im2colMap:
     if not isinstance(tile_or_column, Tile):
-        tile_or_column = as_box(tile_or_column)
+        tile_or_column = as_box(tile_or_column, _name(geometry[0]))
     *others, dtype, overwrite_padding = options
     dtype = None if dtype is None else as_dtype(dtype)
     read = readers.get(type(array), read_array)
@@ -256,6 +256,11 @@ def _map(
     return Im2colMap(array, owner, encoding)
 
 
+def _name(mode: str) -> str:
+    """Return which function makes maps of a mode."""
+    return "im2col_map" if mode == "im2col" else "im2col_wide_map"
+
+
 @functools.lru_cache(maxsize=4096)
 def _encode(
     device: int,
@@ -268,11 +273,11 @@ def _encode(
     address, shape, strides, stored, strides_in_elements = reading
     swizzle, l2_promotion, oob_fill, interleave, asked, overwrite_padding = options
     mode = geometry[0]
-    what = "im2col_map" if mode == "im2col" else "im2col_wide_map"
+    what = _name(mode)
     tile = tile_or_column if isinstance(tile_or_column, Tile) else None
-    column = tile.shape if tile else as_box(tile_or_column)
+    column = tile.shape if tile else as_box(tile_or_column, what)
 
-    dtype, itemsize, violations = resolve_dtype(stored, asked, tile)
+    dtype, itemsize, violations = resolve_dtype(stored, asked, tile, what)
     if strides is None:
         strides = contiguous_strides(shape, itemsize)
     elif strides_in_elements:

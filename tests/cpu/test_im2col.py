@@ -422,6 +422,16 @@ def test_all_rules_are_listed_at_once():
     assert "filter (0, 3), padding 0, stride (9, 1), dilation 1" in text
 
 
+@pytest.mark.parametrize("make", [tma.im2col_map, tma.im2col_wide_map])
+def test_what_is_no_column_or_no_type_is_said_of_the_call(make):
+    with pytest.raises(
+        TypeError, match=rf"^{make.__name__}: 3.5 is no box; give a Tile, or its shape"
+    ):
+        make(Array((1, 8, 8, 64)), 3.5)
+    with pytest.raises(TypeError, match=rf"^{make.__name__}: array "):
+        make(Array((1, 8, 8, 64), "<c16"), (8, 8))
+
+
 def test_a_tile_of_another_type_is_refused():
     with pytest.raises(ValueError, match="make the tile Tile\\(\\(8, 8\\), f16\\)"):
         tma.im2col_map(Array(NHWC), tma.Tile((8, 8), "f32"))
