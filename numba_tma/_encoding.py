@@ -273,7 +273,7 @@ def as_box(box: Any, what: str = "tensor_map") -> tuple[int, ...]:
         return as_shape(box)
     except TypeError:
         raise TypeError(
-            f"{what}: {box!r} is no box; give a Tile, or its shape, one int per axis"
+            f"{what}: {box!r} is no box; give a Tile, or one int per axis of its shape"
         ) from None
 
 

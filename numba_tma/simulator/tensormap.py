@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NBYTES = 128
 
 #: A map's bytes. Axes are counted from the innermost; `origin` says which map it was copied from.
-DESCRIPTOR = np.dtype(
+_RECORD = np.dtype(
     {
         "names": ["origin", "global_address", "global_stride", "global_dim", "element_stride"]
         + ["box_dim", "rank", "elemtype", "interleave_layout", "swizzle_mode", "fill_mode"],
@@ -64,7 +64,7 @@ def to_bytes(tensor_map: TensorMap) -> np.ndarray[Any, np.dtype[np.uint8]]:
             f"{tensor_map} is not tiled, and tensormap.replace knows the fields of tiled maps "
             "alone: use a map of tensor_map, or make the maps on the host"
         )
-    record = np.zeros((), DESCRIPTOR)
+    record = np.zeros((), _RECORD)
     rank = tensor_map.rank
     record["origin"] = len(_origins)
     _origins.append(tensor_map)
@@ -85,7 +85,7 @@ def to_bytes(tensor_map: TensorMap) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def from_bytes(image: np.ndarray[Any, np.dtype[np.uint8]], target: TensorMap) -> None:
     """Make `target` the map that the 128 bytes describe."""
-    record = image.view(DESCRIPTOR)[0]
+    record = image.view(_RECORD)[0]
     if int(record["origin"]) >= len(_origins):
         raise BadOperand(
             "tensormap_cp_fenceproxy: the source is no tensor map; copy a template there first"
@@ -154,7 +154,7 @@ def copy_template(destination: int, template: TensorMap) -> None:
 def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value: int) -> None:
     """Replace one field of a map in shared or global memory."""
     what = f"tensormap_replace_{field}"
-    limit = np.iinfo(DESCRIPTOR[field].base).max
+    limit = np.iinfo(_RECORD[field].base).max
     if not 0 <= int(value) <= limit:
         raise BadOperand(f"{what}: {value} is not in 0 to {limit}")
     if space == "global":
@@ -163,7 +163,7 @@ def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value:
     else:
         shared = _shared_address(what, operand)
         image = thread_instructions.shared_read(shared, np.dtype(np.uint8), NBYTES)
-    record = image.view(DESCRIPTOR)[0]
+    record = image.view(_RECORD)[0]
     _set(record, field, int(ordinal), int(value))
     if space == "global":
         from_bytes(image, target)
@@ -174,7 +174,7 @@ def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value:
 
 
 def _set(record: Any, field: str, ordinal: int, value: int) -> None:
-    if DESCRIPTOR[field].shape:
+    if _RECORD[field].shape:
         record[field][ordinal] = value
     else:
         record[field] = value

@@ -425,7 +425,7 @@ def test_all_rules_are_listed_at_once():
 @pytest.mark.parametrize("make", [tma.im2col_map, tma.im2col_wide_map])
 def test_what_is_no_column_or_no_type_is_said_of_the_call(make):
     with pytest.raises(
-        TypeError, match=rf"^{make.__name__}: 3.5 is no box; give a Tile, or its shape"
+        TypeError, match=rf"^{make.__name__}: 3.5 is no box; give a Tile, or one int"
     ):
         make(Array((1, 8, 8, 64)), 3.5)
     with pytest.raises(TypeError, match=rf"^{make.__name__}: array "):
