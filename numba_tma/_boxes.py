@@ -99,6 +99,20 @@ class Copies:
         return f"{len(self.starts)} copies, " if len(self.starts) > 1 else ""
 
 
+class Column(Copies):
+    """The one copy of an im2col map: it has pixels and channels, and no box of the tensor."""
+
+    @cached_property
+    def box(self) -> Tile:
+        """What the copy moves: all of the tile."""
+        return self.tile
+
+    @cached_property
+    def starts(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Where it goes: to the beginning, whatever the limits of a box are."""
+        return ((0, (0,) * self.tile.ndim),)
+
+
 @functools.lru_cache(maxsize=1024)  # asked for once per map
 def copies_of(tile: Tile, element_strides: tuple[int, ...] | None = None) -> Copies:
     """Return the copies, box by box, that move a tile."""

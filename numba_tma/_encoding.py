@@ -132,7 +132,8 @@ def with_address(
     else:
         scale = itemsize if strides_in_elements else 1
         strides = tuple(stride * scale for stride in strides)
-    strides = legal_strides(shape, strides, itemsize, encoding.interleave)
+    if strides != encoding.strides:
+        strides = legal_strides(shape, strides, itemsize, encoding.interleave)
     mine = encoding.shape, encoding.strides, encoding.dtype.itemsize
     if (shape, strides, itemsize) != mine:
         raise ValueError(
@@ -269,25 +270,25 @@ def _times(extents: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(extent * step for extent, step in zip(extents, steps, strict=True))
 
 
-def as_box(box: Any) -> tuple[int, ...]:
+def as_box(box: Any, what: str = "tensor_map") -> tuple[int, ...]:
     """Normalise a box, or name the argument."""
     try:
         return as_shape(box)
     except TypeError:
         raise TypeError(
-            f"tensor_map: {box!r} is no box; give a Tile, or one int per axis of the array"
+            f"{what}: {box!r} is no box; give a Tile, or one int per axis of its shape"
         ) from None
 
 
 def resolve_dtype(
-    stored: Any, asked: DType | None, tile: Tile | None
+    stored: Any, asked: DType | None, tile: Tile | None, what: str = "tensor_map"
 ) -> tuple[DType, int, list[str]]:
     """Find the map's element type, the array's bytes per element, and what disagrees."""
     if asked is None:
         try:
             return _dtype_of_tile(as_dtype(stored), tile)
         except TypeError as error:
-            raise TypeError(f"tensor_map: array {error}") from None
+            raise TypeError(f"{what}: array {error}") from None
     itemsize = getattr(stored, "itemsize", asked.itemsize)
     violations = []
     if asked.itemsize != itemsize:

@@ -27,7 +27,6 @@ def _type_load(
     cache_hint: Any = types.none,
     multicast: Any = types.none,
 ) -> Any:
-    check_copy("TensorMap.load_im2col", self, tile_of(tile), coords, mode="im2col")
     given = {
         "destination": tile,
         "coordinates": coords,
@@ -37,6 +36,7 @@ def _type_load(
         "multicast": multicast,
     }
     typed = dict(zip(("tensor_map", *given), type_call(_LOAD, {"tensor_map": self, **given}).args))
+    check_copy("TensorMap.load_im2col", self, tile_of(tile), coords, mode="im2col")
     _check_offsets(self, offsets)
     return signature(types.void, self, *(typed[name] for name in given))
 
@@ -58,9 +58,9 @@ def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
-    check_copy("TensorMap.store_im2col", self, tile_of(tile), coords, mode="im2col")
     given = {"source": tile, "coordinates": coords, "cache_hint": cache_hint}
     typed = dict(zip(("tensor_map", *given), type_call(_STORE, {"tensor_map": self, **given}).args))
+    check_copy("TensorMap.store_im2col", self, tile_of(tile), coords, mode="im2col")
     check_store("TensorMap.store_im2col", self, coords)
     return signature(types.void, self, *(typed[name] for name in given))
 

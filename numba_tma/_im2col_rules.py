@@ -13,20 +13,19 @@ RANKS = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 WIDE_MODES = ("w", "w128")
 MAX_PIXELS = 1024
 MAX_CHANNELS = 256
-# The encoded map and the instruction have so many bits for each number, by rank.
-_CORNER_BITS = {3: 16, 4: 8, 5: 5}
-_OFFSET_BITS = {3: 16, 4: 8, 5: 5}
+# The encoded map and the instruction have so many bits for each corner and offset, by rank.
+_BITS = {3: 16, 4: 8, 5: 5}
 
 
 def corner_range(rank: int) -> tuple[int, int]:
     """Return the smallest and the largest corner of a pixel box."""
-    half = 1 << _CORNER_BITS[rank] - 1
+    half = 1 << _BITS[rank] - 1
     return -half, half - 1
 
 
 def offset_limit(rank: int) -> int:
     """Return the largest offset of an im2col copy."""
-    return (1 << _OFFSET_BITS[rank]) - 1
+    return (1 << _BITS[rank]) - 1
 
 
 def rank_violations(rank: int) -> list[str]:

@@ -22,12 +22,12 @@ _ADDRESS, _DIM, _STRIDE = (
 )
 
 
-def _absent(typ: types.Type) -> bool:
+def _left_out(typ: types.Type) -> bool:
     return typ is types.none or isinstance(typ, types.Omitted)
 
 
 def _integers(name: str, given: types.Type, element: types.Type) -> types.Type:
-    if _absent(given):
+    if _left_out(given):
         return given
     if isinstance(given, types.BaseTuple):
         if all(isinstance(types.unliteral(t), types.Integer) for t in given):
@@ -51,10 +51,10 @@ def _type_build_map(
         raise TypingError(f"edit_map(scratch=...) takes a shared_tile(DESCRIPTOR), not {scratch}")
     shape = _integers("shape", shape, types.uint32)
     strides = _integers("strides", strides, types.uint64)
-    lengths = (None if _absent(t) else t for t in (shape, strides))
+    lengths = (None if _left_out(t) else t for t in (shape, strides))
     if wrong := wrong_length(template.rank, *lengths):
         raise TypingError(wrong)
-    if not _absent(address):
+    if not _left_out(address):
         address = OPERANDS["GlobalAddress"].accept(address, "edit_map(address=...)")
     return signature(types.void, scratch, template, destination, address, shape, strides)
 
@@ -69,15 +69,15 @@ def _lower_build_map(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         builder.store(word, builder.gep(copied, at), align=8)
     inner = template[0].rank - 1
     common = {"tensor_map": scratch, "space": (_SHARED, None)}
-    if not _absent(address[0]):
+    if not _left_out(address[0]):
         value = OPERANDS["GlobalAddress"].lower(context, builder, *address)[0]
         emit(_ADDRESS, context, builder, common | {"address": (types.uint64, value)})
-    if not _absent(shape[0]):
+    if not _left_out(shape[0]):
         for axis in range(inner + 1):
             value = types.uint32, builder.extract_value(shape[1], axis)
             ordinal = types.literal(inner - axis), None
             emit(_DIM, context, builder, common | {"ordinal": ordinal, "extent": value})
-    if not _absent(strides[0]):
+    if not _left_out(strides[0]):
         for axis in range(inner):
             value = types.uint64, builder.extract_value(strides[1], axis)
             ordinal = types.literal(inner - 1 - axis), None

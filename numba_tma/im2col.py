@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._array_interface import contiguous_strides, read_array, readers
-from ._boxes import Copies
+from ._boxes import Column
 from ._driver import compute_capability, current_device, encode_im2col, encode_im2col_wide
 from ._encoding import (
     SIMULATED,
@@ -230,14 +230,18 @@ class Im2colMap(TensorMap):
 
 def _frozen(value: Any) -> Any:
     """Return lists as tuples, which the cache can look up."""
-    return tuple(map(_frozen, value)) if isinstance(value, Sequence) else value
+    if value is None or type(value) is int:
+        return value
+    # The exact types come first: to ask for a Sequence is slow.
+    nested = type(value) in (tuple, list) or isinstance(value, Sequence)
+    return tuple(map(_frozen, value)) if nested else value
 
 
 def _map(
     array: Any, tile_or_column: Any, geometry: tuple[Any, ...], options: tuple[Any, ...]
 ) -> Im2colMap:
     if not isinstance(tile_or_column, Tile):
-        tile_or_column = as_box(tile_or_column)
+        tile_or_column = as_box(tile_or_column, _name(geometry[0]))
     *others, dtype, overwrite_padding = options
     dtype = None if dtype is None else as_dtype(dtype)
     read = readers.get(type(array), read_array)
@@ -252,6 +256,11 @@ def _map(
     return Im2colMap(array, owner, encoding)
 
 
+def _name(mode: str) -> str:
+    """Return which function makes maps of a mode."""
+    return "im2col_map" if mode == "im2col" else "im2col_wide_map"
+
+
 @functools.lru_cache(maxsize=4096)
 def _encode(
     device: int,
@@ -264,11 +273,11 @@ def _encode(
     address, shape, strides, stored, strides_in_elements = reading
     swizzle, l2_promotion, oob_fill, interleave, asked, overwrite_padding = options
     mode = geometry[0]
-    what = "im2col_map" if mode == "im2col" else "im2col_wide_map"
+    what = _name(mode)
     tile = tile_or_column if isinstance(tile_or_column, Tile) else None
-    column = tile.shape if tile else as_box(tile_or_column)
+    column = tile.shape if tile else as_box(tile_or_column, what)
 
-    dtype, itemsize, violations = resolve_dtype(stored, asked, tile)
+    dtype, itemsize, violations = resolve_dtype(stored, asked, tile, what)
     if strides is None:
         strides = contiguous_strides(shape, itemsize)
     elif strides_in_elements:
@@ -309,7 +318,7 @@ def _encode(
         value = encode_im2col_wide(*tensor, mode, swizzle, l2_promotion, oob_fill)
     return Encoding(
         *(address, shape, strides, dtype, column, tile, l2_promotion, oob_fill),
-        *((1, *box.stride, 1), interleave, Copies(tile, (1, 1))),
+        *((1, *box.stride, 1), interleave, Column(tile, (1, 1))),
         _no_stores(box) or ("" if overwrite_padding else partial_rows(shape, dtype, what)),
         value,
         mode=mode if mode == "im2col" else f"im2col_{mode}",

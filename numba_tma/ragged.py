@@ -69,7 +69,7 @@ def ragged_tensor_map(
         With the rule that the arguments break, and the repair.
     """
     if type(tile_or_box) is not Tile and type(tile_or_box) is not tuple:
-        tile_or_box = as_box(tile_or_box)
+        tile_or_box = as_box(tile_or_box, "ragged_tensor_map")
     if dtype is not None:
         dtype = as_dtype(dtype)
     read = readers.get(type(array), read_array)

@@ -192,6 +192,7 @@ if simulated():
             cp_reduce_async_bulk_tensor(self, moved, address(tile) + offset, op, cache_hint)
 
     def _prefetch_tile(self: TensorMap, coords: Any, cache_hint: Any = None) -> None:
+        simulator.check_coordinates(self, coords)
         for _, moved in self.copies.each(coords):
             cp_async_bulk_prefetch_tensor(self, moved, cache_hint)
 
@@ -206,7 +207,7 @@ if simulated():
     ) -> None:
         simulator.check_copy(self, tile, coords, barrier, mode="im2col")
         cp_async_bulk_tensor_im2col_load(
-            tile, self, coords, barrier, offsets, multicast, cache_hint
+            tile, self, coords, barrier, offsets, cache_hint, multicast
         )
 
     def _store_im2col(self: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:

@@ -124,7 +124,9 @@ def tensor_map(
 class TensorMap:
     """A tensor in global memory and the tile that a load takes from it; see `tensor_map`."""
 
-    __slots__ = ("__weakref__", "_encoding", "_owner", "array")
+    __slots__ = ("__weakref__", "_encoding", "_owner", "array", "edits")
+
+    edits: int  #: how often kernels have edited it; only in the simulator, in a TensorMapArray
 
     def __init__(self, array: Any, owner: object, encoding: Encoding) -> None:
         self.array = array
@@ -223,7 +225,8 @@ class TensorMap:
     def replace_address(self, array: Any) -> "TensorMap":
         """Return a map of `array`, which is like this map's array but lies elsewhere.
 
-        Cheaper than a new `tensor_map`: nothing but the address is checked and encoded.
+        Nothing but the address is checked and encoded, which is cheaper than a first `tensor_map`
+        of the array. A repeated one is a look-up, and cheaper still: nothing is cached here.
 
         Parameters
         ----------
@@ -238,7 +241,7 @@ class TensorMap:
         read = readers.get(type(array), read_array)
         address, shape, strides, stored, in_elements, array, owner = read(array)
         encoding = with_address(self._encoding, address, shape, strides, stored, in_elements)
-        return TensorMap(array, owner, encoding)
+        return type(self)(array, owner, encoding)
 
     def explain(self) -> str:
         """Say what a copy through the map does and needs, and which rules it met, axis by axis."""

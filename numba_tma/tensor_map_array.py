@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ._driver import NBYTES, address_of
-from ._encoding import Encoding
 from ._environment import simulated
 from .ragged import RaggedTensorMap
 from .tensor_map import TensorMap
@@ -42,13 +41,15 @@ class TensorMapArray:
         If an element is no map.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "address", "maps")
+    __slots__ = ("__weakref__", "_buffer", "address", "maps", "numba_type")
 
     def __init__(self, maps: Iterable[TensorMap], *, stream: Any = None) -> None:
         self.maps = tuple(maps)
         _check(self.maps)
         #: Where the descriptors lie, 128 bytes each; 0 in the simulator.
         self.address = 0
+        #: The Numba type of the array, once `numba_tma.types` has made it.
+        self.numba_type: Any = None
         if simulated():
             self.maps = tuple(map(_editable, self.maps))
             return
@@ -78,20 +79,13 @@ class TensorMapArray:
         return f"TensorMapArray({len(self)} maps like {self.maps[0]!r})"
 
 
-class EditableTensorMap(TensorMap):
-    """A map in global memory, which kernels can edit (simulator)."""
-
-    __slots__ = ("edits",)
-
-    def __init__(self, array: Any, owner: object, encoding: Encoding) -> None:
-        super().__init__(array, owner, encoding)
-        self.edits = 0  #: how often kernels have edited it
-
-
 def _editable(tensor_map: TensorMap) -> TensorMap:
+    """Return a map in global memory, which kernels can edit (simulator)."""
     if isinstance(tensor_map, RaggedTensorMap):
         return tensor_map
-    return EditableTensorMap(tensor_map.array, tensor_map._owner, tensor_map._encoding)
+    editable = type(tensor_map)(tensor_map.array, tensor_map._owner, tensor_map._encoding)
+    editable.edits = 0
+    return editable
 
 
 def _check(maps: tuple[Any, ...]) -> None:

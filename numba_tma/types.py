@@ -116,7 +116,9 @@ class _TensorMapModel(compiler.core_models.PrimitiveModel):
 def type_of(argument: TensorMap | TensorMapArray) -> Any:
     """Return the Numba type of a map, or of an array of maps."""
     if isinstance(argument, TensorMapArray):
-        return TensorMapArrayType(_type_of_map(argument.maps[0]))
+        if argument.numba_type is None:  # a launch asks for it each time
+            argument.numba_type = TensorMapArrayType(_type_of_map(argument.maps[0]))
+        return argument.numba_type
     return _type_of_map(argument)
 
 

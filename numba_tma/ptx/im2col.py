@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import get_args
 
 from numba_tma import simulator
 from numba_tma.ptx._instruction import (
@@ -16,10 +16,9 @@ from numba_tma.ptx._instruction import (
     instruction,
     u16,
 )
+from numba_tma.ptx.reduce import TensorReduction
 
 RANKS = (3, 4, 5)
-
-Operation: TypeAlias = Literal["add", "min", "max", "inc", "dec", "and", "or", "xor"]
 
 
 @instruction(
@@ -37,8 +36,8 @@ def cp_async_bulk_tensor_im2col_load(
     coordinates: Coordinates,
     barrier: BarrierAddress,
     offsets: Offsets,
-    multicast: u16 | None = None,
     cache_hint: CacheHint = None,
+    multicast: u16 | None = None,
 ) -> None:
     """Start to copy a column of pixels from global to shared memory.
 
@@ -94,22 +93,22 @@ def cp_async_bulk_tensor_im2col_store(
     ranks=RANKS,
 )
 def cp_reduce_async_bulk_tensor_im2col(
-    operation: Operation,
     tensor_map: TensorMapOperand,
     coordinates: Coordinates,
     source: TileAddress,
+    operation: TensorReduction,
     cache_hint: CacheHint = None,
 ) -> None:
     """Start to combine a column of pixels in shared memory with the pixels in global memory.
 
-    Each element of the tensor becomes `operation` of itself and the tile's element, atomically. The
-    map's element type decides what is legal: ``add`` for 32-bit and unsigned 64-bit integers, f16,
-    bf16 and f32; ``min`` and ``max`` for integers of 32 and 64 bits, f16 and bf16; ``inc`` and
-    ``dec`` for unsigned 32-bit integers; ``and``, ``or``, ``xor`` for integers of 32 and 64 bits.
-    All else is as for the store.
+    Each element of the tensor becomes `operation` of itself and the tile's element, under the rules
+    of `cp_reduce_async_bulk_tensor`: the map's element type decides what is legal
+    (`DType.reductions`). All else is as for `cp_async_bulk_tensor_im2col_store`. Executed by one
+    thread.
     """
+    simulator.check_choice("operation", operation, get_args(TensorReduction))
     simulator.cp_reduce_async_bulk_tensor_im2col(
-        operation, tensor_map, coordinates, address(source)
+        tensor_map, coordinates, address(source), operation
     )
 
 

@@ -33,8 +33,8 @@ def cp_async_bulk_tensor_im2col_w_load(
     barrier: BarrierAddress,
     w_halo: u16,
     w_offset: u16,
-    multicast: u16 | None = None,
     cache_hint: CacheHint = None,
+    multicast: u16 | None = None,
 ) -> None:
     """Start to copy pixels along W, and a halo, from global to shared memory.
 
@@ -63,8 +63,8 @@ def cp_async_bulk_tensor_im2col_w_128_load(
     barrier: BarrierAddress,
     w_halo: u16,
     w_offset: u16,
-    multicast: u16 | None = None,
     cache_hint: CacheHint = None,
+    multicast: u16 | None = None,
 ) -> None:
     """Start to copy 128 pixels along W, with halos between them, from global to shared memory.
 

@@ -14,7 +14,7 @@ from .async_copy_instructions import (
     cp_async_wait_all,
     cp_async_wait_group,
 )
-from .checks import check_block, check_choice, check_copy
+from .checks import check_block, check_choice, check_coordinates, check_copy
 from .cluster import getctarank, mapa
 from .cluster_instructions import (
     barrier_cluster_arrive,
@@ -170,6 +170,7 @@ __all__ = [
     "block_index",
     "check_block",
     "check_choice",
+    "check_coordinates",
     "check_copy",
     "clock",
     "cluster_block_index",

@@ -42,33 +42,38 @@ def check_copy(
     mode: str = "tiled",
 ) -> None:
     """Raise unless a shared tile, a barrier and coordinates go together with a map."""
-    if tensor_map.mode != mode:
-        raise BadOperand(f"a copy of another mode: {wrong_mode(str(tensor_map), tensor_map.mode)}")
+    check_coordinates(tensor_map, coords, mode)
     for role, operand in (("tile", tile), ("barrier", barrier)):
         kind = getattr(operand, "shared_kind", role)
         if kind != role:
             raise BadOperand(
                 f"a copy with {tensor_map}: a {kind} is given where the {role} belongs"
             )
-    sliced = bool(tensor_map.interleave) and mode == "tiled"
-    if len(coords) != tensor_map.rank - sliced:
-        raise BadOperand(
-            f"{len(coords)} coordinates for {tensor_map}, which has rank {tensor_map.rank}; give "
-            f"one per axis, in the array's axis order{WITHOUT_SLICE if sliced else ''}"
-        )
     if barrier is None and tensor_map.partial_rows:
         raise BadOperand(f"a store through {tensor_map}: {tensor_map.partial_rows}")
-    if tensor_map.copies.fold and coords[-1] % tensor_map.copies.part:
-        part = tensor_map.copies.part
-        raise BadCoordinate(
-            f"the innermost coordinate is {coords[-1]}; a map with fold=True moves parts of {part} "
-            f"elements: use a multiple of {part}, or a map without fold. On a GPU this is an "
-            "illegal instruction that loses the context"
-        )
     box = getattr(tile, "tile", tensor_map.tile)
     if box != tensor_map.tile:
         raise BadOperand(
             f"the map copies {tensor_map.tile} but the tile in shared memory is {box}; make the "
             f"map with {'tensor' if mode == 'tiled' else mode}_map(array, {box}) or the tile from "
             "the map's box"
+        )
+
+
+def check_coordinates(tensor_map: TensorMap, coords: Sequence[int], mode: str = "tiled") -> None:
+    """Raise unless a map is of the mode, and the coordinates are ones that it has."""
+    if tensor_map.mode != mode:
+        raise BadOperand(f"a copy of another mode: {wrong_mode(str(tensor_map), tensor_map.mode)}")
+    sliced = bool(tensor_map.interleave) and mode == "tiled"
+    if len(coords) != tensor_map.rank - sliced:
+        raise BadOperand(
+            f"{len(coords)} coordinates for {tensor_map}, which has rank {tensor_map.rank}; give "
+            f"one per axis, in the array's axis order{WITHOUT_SLICE if sliced else ''}"
+        )
+    if tensor_map.copies.fold and coords[-1] % tensor_map.copies.part:
+        part = tensor_map.copies.part
+        raise BadCoordinate(
+            f"the innermost coordinate is {coords[-1]}; a map with fold=True moves parts of {part} "
+            f"elements: use a multiple of {part}, or a map without fold. On a GPU this is an "
+            "illegal instruction that loses the context"
         )

@@ -57,7 +57,7 @@ def cp_async_bulk_tensor_im2col_store(
 
 
 def cp_reduce_async_bulk_tensor_im2col(
-    operation: str, tensor_map: Im2colMap, coords: Sequence[int], src: int
+    tensor_map: Im2colMap, coords: Sequence[int], src: int, operation: str
 ) -> None:
     """Combine shared bytes at `src` with the column of pixels from `coords` on."""
     what = "cp_reduce_async_bulk_tensor_im2col"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._boxes import copies_of
 from ..dtypes import DType, as_dtype
 from ..layout import Swizzle, Tile
 from . import thread_instructions
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 NBYTES = 128
 
 #: A map's bytes. Axes are counted from the innermost; `origin` says which map it was copied from.
-DESCRIPTOR = np.dtype(
+_RECORD = np.dtype(
     {
         "names": ["origin", "global_address", "global_stride", "global_dim", "element_stride"]
         + ["box_dim", "rank", "elemtype", "interleave_layout", "swizzle_mode", "fill_mode"],
@@ -58,7 +59,12 @@ _origins: list[TensorMap] = []
 
 def to_bytes(tensor_map: TensorMap) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return the 128 bytes of a map."""
-    record = np.zeros((), DESCRIPTOR)
+    if tensor_map.mode != "tiled":
+        raise BadOperand(
+            f"{tensor_map} is not tiled, and tensormap.replace knows the fields of tiled maps "
+            "alone: use a map of tensor_map, or make the maps on the host"
+        )
+    record = np.zeros((), _RECORD)
     rank = tensor_map.rank
     record["origin"] = len(_origins)
     _origins.append(tensor_map)
@@ -79,7 +85,7 @@ def to_bytes(tensor_map: TensorMap) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def from_bytes(image: np.ndarray[Any, np.dtype[np.uint8]], target: TensorMap) -> None:
     """Make `target` the map that the 128 bytes describe."""
-    record = image.view(DESCRIPTOR)[0]
+    record = image.view(_RECORD)[0]
     if int(record["origin"]) >= len(_origins):
         raise BadOperand(
             "tensormap_cp_fenceproxy: the source is no tensor map; copy a template there first"
@@ -101,8 +107,13 @@ def from_bytes(image: np.ndarray[Any, np.dtype[np.uint8]], target: TensorMap) ->
                 f"the edited map's {text} is {number}; it must be a multiple of 16 B, and a stride "
                 "less than 2**40"
             )
-    lands = tuple(-(-extent // step) for extent, step in zip(box, steps))
-    address = int(record["global_address"])
+    address, swizzle = int(record["global_address"]), Swizzle(int(record["swizzle_mode"]))
+    tile, copies = origin.tile, origin.copies
+    original = origin.box, origin.element_strides, origin.dtype, origin.swizzle
+    if (box, steps, dtype, swizzle) != original:
+        lands = tuple(-(-extent // step) for extent, step in zip(box, steps))
+        copies = copies_of(Tile(lands, dtype, swizzle))
+        tile = copies.tile
     encoding = dataclasses.replace(
         origin._encoding,
         address=address,
@@ -110,7 +121,8 @@ def from_bytes(image: np.ndarray[Any, np.dtype[np.uint8]], target: TensorMap) ->
         strides=strides,
         dtype=dtype,
         box=box,
-        tile=Tile(lands, dtype, Swizzle(int(record["swizzle_mode"]))),
+        tile=tile,
+        copies=copies,
         oob_fill="nan" if record["fill_mode"] else "zeros",
         element_strides=steps,
     )
@@ -142,7 +154,7 @@ def copy_template(destination: int, template: TensorMap) -> None:
 def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value: int) -> None:
     """Replace one field of a map in shared or global memory."""
     what = f"tensormap_replace_{field}"
-    limit = np.iinfo(DESCRIPTOR[field].base).max
+    limit = np.iinfo(_RECORD[field].base).max
     if not 0 <= int(value) <= limit:
         raise BadOperand(f"{what}: {value} is not in 0 to {limit}")
     if space == "global":
@@ -151,7 +163,7 @@ def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value:
     else:
         shared = _shared_address(what, operand)
         image = thread_instructions.shared_read(shared, np.dtype(np.uint8), NBYTES)
-    record = image.view(DESCRIPTOR)[0]
+    record = image.view(_RECORD)[0]
     _set(record, field, int(ordinal), int(value))
     if space == "global":
         from_bytes(image, target)
@@ -162,7 +174,7 @@ def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value:
 
 
 def _set(record: Any, field: str, ordinal: int, value: int) -> None:
-    if DESCRIPTOR[field].shape:
+    if _RECORD[field].shape:
         record[field][ordinal] = value
     else:
         record[field] = value

@@ -275,6 +275,22 @@ def test_corners_stand_for_a_filter():
     assert tma.im2col_map(x, (8, 8)).pixel_box == PixelBox((0, 0), (0, 0), (1, 1))
 
 
+def test_another_address_makes_an_im2col_map_of_it(fake_driver, monkeypatch):
+    monkeypatch.setattr(_encoding, "replace_address", lambda value, address: value)
+    x = tma.im2col_map(Array((2, 9, 8, 16)), (8, 8), filter=3, padding=1)
+    moved = x.replace_address(Array((2, 9, 8, 16), address=ADDRESS + 4096))
+    assert type(moved) is tma.Im2colMap and moved.address == ADDRESS + 4096
+    assert moved.pixel_box == x.pixel_box and moved.output_shape == (9, 8)
+
+
+@pytest.mark.parametrize("pixels", [8, 256, 257, 1024])
+def test_a_column_is_one_copy_of_any_length(pixels, fake_driver):
+    x = tma.im2col_map(Array((2, 90, 80, 64)), tma.Tile((pixels, 64), "f16", tma.Swizzle.B128))
+    assert x.copies.starts == ((0, (0, 0)),) and x.copies.box == x.tile
+    assert x.copies.summary == "" and not x.copies.fold
+    assert f"1 of {pixels} base pixels" in x.explain()
+
+
 def test_explain(fake_driver):
     x = tma.im2col_map(Array((2, 30, 40, 64)), (512, 64), filter=3, padding=1, stride=(1, 2))
     text = x.explain()
@@ -404,6 +420,16 @@ def test_all_rules_are_listed_at_once():
     for part in ("filter is 0", "stride is 9", "pixels is 2000", "channels is 6", 'oob_fill is "n'):
         assert part in text
     assert "filter (0, 3), padding 0, stride (9, 1), dilation 1" in text
+
+
+@pytest.mark.parametrize("make", [tma.im2col_map, tma.im2col_wide_map])
+def test_what_is_no_column_or_no_type_is_said_of_the_call(make):
+    with pytest.raises(
+        TypeError, match=rf"^{make.__name__}: 3.5 is no box; give a Tile, or one int"
+    ):
+        make(Array((1, 8, 8, 64)), 3.5)
+    with pytest.raises(TypeError, match=rf"^{make.__name__}: array "):
+        make(Array((1, 8, 8, 64), "<c16"), (8, 8))
 
 
 def test_a_tile_of_another_type_is_refused():
@@ -559,6 +585,15 @@ def three_coordinates(x):
     x.load_im2col(tile, (0, 0, 0), (1,), barrier)
 
 
+def a_number_for_coordinates(x):
+    tile, barrier = tma.shared_tile(TILE), tma.shared_barrier()
+    x.load_im2col(tile, 5, (0, 0), barrier)
+
+
+def a_number_to_store_at(x):
+    x.store_im2col(tma.shared_tile(TILE), 5)
+
+
 def channel_4(x):
     tile, barrier = tma.shared_tile(TILE), tma.shared_barrier()
     x.load_im2col(tile, (0, 0, 0, 4), (1, 1), barrier)
@@ -586,6 +621,8 @@ def channel_4(x):
         (negative_offset, MAP, "takes a tuple of 1 to 3 integers from 0 to 65535"),
         (one_offset, MAP, "1 offsets for 4 coordinates; give one per spatial axis"),
         (three_coordinates, MAP, "3 coordinates for TensorMap(im2col 4d"),
+        (a_number_for_coordinates, MAP, "cp_async_bulk_tensor_im2col_load(coordinates=...) takes"),
+        (a_number_to_store_at, MAP, "cp_async_bulk_tensor_im2col_store(coordinates=...) takes"),
         (channel_4, MAP, "the innermost coordinate is 4, which is 8 B into the row"),
     ],
 )  # fmt: skip

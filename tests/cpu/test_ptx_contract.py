@@ -74,6 +74,32 @@ def test_every_other_instruction_is_plain_or_a_form(file):
     assert [i for i in others if contract.without_names(i) not in known] == []
 
 
+# -------------------------------------------------------------------------- operands
+
+
+def test_optional_operands_have_one_order():
+    ends = {tuple(n for n, d in row.defaults.items() if d is None) for row in ptx.TABLE.values()}
+    assert ("cache_hint", "multicast") in ends and ("multicast", "cache_hint") not in ends
+
+
+@pytest.mark.parametrize(
+    ("tiled", "im2col"),
+    [
+        ("cp_async_bulk_tensor_load", "cp_async_bulk_tensor_im2col_load"),
+        ("cp_async_bulk_tensor_load", "cp_async_bulk_tensor_im2col_w_load"),
+        ("cp_async_bulk_tensor_load", "cp_async_bulk_tensor_im2col_w_128_load"),
+        ("cp_async_bulk_tensor_store", "cp_async_bulk_tensor_im2col_store"),
+        ("cp_reduce_async_bulk_tensor", "cp_reduce_async_bulk_tensor_im2col"),
+        ("cp_async_bulk_prefetch_tensor", "cp_async_bulk_prefetch_tensor_im2col"),
+        ("cp_async_bulk_prefetch_tensor", "cp_async_bulk_prefetch_tensor_im2col_w"),
+    ],
+)
+def test_an_im2col_row_has_the_tiled_row_s_operands_in_its_order(tiled, im2col):
+    offsets = {"offsets", "w_halo", "w_offset"}
+    operands = {n: kind for n, kind in ptx.TABLE[im2col].operands.items() if n not in offsets}
+    assert list(operands.items()) == list(ptx.TABLE[tiled].operands.items())
+
+
 # ------------------------------------------------------- the first version and architecture
 
 

@@ -389,3 +389,8 @@ def test_what_does_not_compile(body, typ, message):
 
 def test_a_ragged_map_is_no_map_of_its_rank():
     assert WRAP.can_convert_to(None, TensorMapType(2)) is None
+
+
+def test_what_is_no_box_is_said_of_the_call():
+    with pytest.raises(TypeError, match=r"^ragged_tensor_map: 3.5 is no box; give a Tile, or one"):
+        ragged_tensor_map(Array((8, 64)), 3.5)

@@ -193,6 +193,16 @@ def test_only_the_address_is_replaced(array, message):
         tensor_map(Array(), TILE).replace_address(array)
 
 
+def test_the_stride_of_an_axis_of_extent_1_may_differ():
+    first, other = (Array((1, 64), strides=(n, 4)) for n in (256, 12))
+    assert tensor_map(first, TILE).replace_address(other).strides == (256, 4)
+
+
+def test_an_array_knows_its_type():
+    maps = TensorMapArray([tensor_map(Array(), TILE)])
+    assert type_of(maps) is type_of(maps) == TensorMapArrayType(type_of(maps[0]))
+
+
 def test_the_driver_refuses_an_address(monkeypatch):
     refused = (driver.CUresult.CUDA_ERROR_INVALID_VALUE,)
     monkeypatch.setattr(driver, "cuTensorMapReplaceAddress", lambda encoded, address: refused)

@@ -63,7 +63,7 @@ def _reduction(operation: str) -> Any:
         tma.fence_proxy_async()
         cuda.syncthreads()
         if thread == 0:
-            ptx.cp_reduce_async_bulk_tensor_im2col(operation, tensor_map, coords, space)
+            ptx.cp_reduce_async_bulk_tensor_im2col(tensor_map, coords, space, operation)
             ptx.cp_async_bulk_commit_group()
             ptx.cp_async_bulk_wait_group(0)
 

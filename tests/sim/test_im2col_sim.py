@@ -82,7 +82,7 @@ def write(y, coords, values, operation):
     if operation == "store":
         y.store_im2col(tile, coords)
     else:
-        ptx.cp_reduce_async_bulk_tensor_im2col(operation, y, coords, tile)
+        ptx.cp_reduce_async_bulk_tensor_im2col(y, coords, tile, operation)
     ptx.cp_async_bulk_commit_group()
     ptx.cp_async_bulk_wait_group(0)
 
@@ -135,7 +135,7 @@ def test_a_reduction_refuses_what_the_type_does_not_have():
 
     def kernel(y):
         tile = tma.shared_tile(tma.Tile((2, 4), "f32"))
-        ptx.cp_reduce_async_bulk_tensor_im2col("min", y, (0, 0, 0), tile)
+        ptx.cp_reduce_async_bulk_tensor_im2col(y, (0, 0, 0), tile, "min")
 
     with pytest.raises(sim.BadOperand, match="no reduction 'min' of f32: it has 'add'"):
         cuda.jit(kernel)[1, 1](tma.im2col_map(y, (2, 4)))
@@ -171,6 +171,8 @@ LOADS = {"filter": 3, "padding": 1}
         (lambda x, t, b: x.load(t, (0, 0, 0, 0), b), sim.BadOperand, r"use load_im2col\(tile"),
         (lambda x, t, b: ptx.cp_async_bulk_tensor_load(t, x, (0, 0, 0, 0), b), sim.BadOperand,
          r"cp_async_bulk_tensor_load: the map is Im2colMap\("),
+        (lambda x, t, b: x.prefetch_tile((0, 0, 0, 0)), sim.BadOperand,
+         r"a copy of another mode: the map is Im2colMap\("),
         (lambda x, t, b: x.load_im2col(t, (0, 0, 0), (0, 0), b), sim.BadOperand,
          "3 coordinates for"),
         (lambda x, t, b: ptx.cp_async_bulk_tensor_im2col_load(t, x, (0, 0, 0), b, (0, 0)),
@@ -231,3 +233,37 @@ def test_what_is_not_modelled_is_said():
         tma.im2col_map(X, TILE, interleave=16)
     with pytest.raises(NotImplementedError, match="im2col_wide_map: mode='w' is not simulated"):
         tma.im2col_wide_map(X, tma.Tile((8, 8), "f32", tma.Swizzle.B64))
+
+
+@cuda.jit
+def load_by_index(maps, which, out):
+    tile, full = tma.shared_tile(WORDS), tma.shared_barrier()
+    if cuda.threadIdx.x == 0:
+        full.init(1)
+        tma.fence_mbarrier_init()
+        full.arrive_expect_tx(WORDS.nbytes)
+        maps[which].load_im2col(tile, (0, 1, 0), (0,), full)
+    cuda.syncthreads()
+    full.wait(0)
+    out[cuda.threadIdx.x] = tile[cuda.threadIdx.x // 4, cuda.threadIdx.x % 4]
+
+
+def test_im2col_maps_in_an_array():
+    xs = np.arange(2 * 10 * 4, dtype=np.uint32).reshape(2, 1, 10, 4)
+    maps = tma.TensorMapArray([tma.im2col_map(x, WORDS) for x in xs])
+    assert all(type(m) is tma.Im2colMap for m in maps)
+    for which in (1, 0):
+        out = np.zeros(32, np.uint32)
+        load_by_index[1, 32](maps, which, out)
+        np.testing.assert_array_equal(out.reshape(8, 4), xs[which, 0, 1:9])
+
+
+@cuda.jit
+def edit_in_place(maps):
+    ptx.tensormap_replace_rank(maps[0], "global", 1)
+
+
+def test_an_im2col_map_is_not_edited():
+    maps = tma.TensorMapArray([tma.im2col_map(X, TILE)])
+    with pytest.raises(sim.BadOperand, match="is not tiled, and tensormap.replace knows the field"):
+        edit_in_place[1, 1](maps)

@@ -401,6 +401,11 @@ REFUSED = {
         sim.BadCoordinate,
         "cp_async_bulk_prefetch_tensor: the innermost coordinate (axis 1) is 1",
     ),
+    "prefetch with three coordinates": (
+        lambda t, b: MAP.prefetch_tile((0, 0, 0)),
+        sim.BadOperand,
+        "3 coordinates for TensorMap(",
+    ),
     "prefetch of 24 bytes": (
         lambda t, b: ptx.cp_async_bulk_prefetch(X, 24),
         sim.BadOperand,

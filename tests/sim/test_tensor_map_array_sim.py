@@ -249,3 +249,42 @@ def test_replace_address_in_the_simulator():
     x, y = values((4, 8)), values((4, 8), 1)
     moved = tensor_map(x, TILE).replace_address(y)
     assert moved.address == y.ctypes.data and moved.array is y
+
+
+WIDE = Tile((8, 64), "f32", tma.Swizzle.B128)
+LONG = Tile((256, 8), "f32")
+
+
+def load_edited(tile):
+    """Return a kernel that edits a map and reads one tile through it."""
+    rows, columns = tile.shape
+
+    @cuda.jit
+    def kernel(maps, template, x, out):
+        scratch, full = tma.shared_tile(tma.DESCRIPTOR), tma.shared_barrier()
+        shared = tma.shared_tile(tile)
+        if cuda.threadIdx.x == 0:
+            full.init(1)
+            tma.fence_mbarrier_init()
+            full.arrive_expect_tx(tile.nbytes)
+        tma.edit_map(maps[0], template, scratch, address=x)
+        maps[0].fence_acquire()
+        if cuda.threadIdx.x == 0:
+            maps[0].load(shared, (0, 0), full)
+        full.wait(0)
+        for i in range(cuda.threadIdx.x, rows * columns, 32):
+            out[i // columns, i % columns] = shared[i // columns, i % columns]
+
+    return kernel
+
+
+@pytest.mark.parametrize(("tile", "step"), [(WIDE, 1), (LONG, 2), (WIDE, 2)])
+def test_an_edited_map_of_several_boxes_keeps_its_copies(tile, step):
+    rows, columns = tile.shape
+    x, y = (values((step * rows, columns), seed) for seed in (0, 1))
+    template = tensor_map(x, tile, element_strides=(step, 1))
+    assert len(template.copies.starts) > 1
+    maps, out = tma.TensorMapArray([template]), np.zeros(tile.shape, np.float32)
+    load_edited(tile)[1, 32](maps, template, y, out)
+    assert (maps[0].tile, maps[0].copies) == (template.tile, template.copies)
+    np.testing.assert_array_equal(out, y[::step])
