@@ -77,6 +77,7 @@ def encode(
     dtype: DType | None,
     overwrite_padding: bool,
     fold: bool = False,
+    what: str = "tensor_map",
 ) -> Encoding:
     """Check every rule and encode; the parameters are `tensor_map`'s and a reading of its array.
 
@@ -86,7 +87,7 @@ def encode(
         tile_or_box = as_box(tile_or_box)  # (8.0, 16) equals (8, 16) as a key, but is no box
     given: tuple[Any, ...] = (
         *(shape, strides, stored, strides_in_elements, tile_or_box, swizzle),
-        *(l2_promotion, oob_fill, element_strides, interleave, dtype, fold),
+        *(l2_promotion, oob_fill, element_strides, interleave, dtype, fold, what),
     )
     checked = _check_once(*given) if address and address % _COMMON_ALIGNMENT == 0 else None
     if checked is None:
@@ -94,7 +95,7 @@ def encode(
     shape, strides, dtype, box, copies, steps, padding = checked
     tile, value = copies.tile, None
     if wrong := atom_violations(tile.swizzle, device):
-        raise ValueError(explain("tensor_map", wrong))
+        raise ValueError(explain(what, wrong))
     if device != SIMULATED:
         layout = (shape, strides, box, steps)
         if copies.interleaved:
@@ -109,7 +110,7 @@ def encode(
         value = encode_tiled(
             *(dtype, address, *layout, interleave, tile.swizzle, l2_promotion, oob_fill)
         )
-    partial = padding or ("" if overwrite_padding else partial_rows(shape, dtype, "tensor_map"))
+    partial = padding or ("" if overwrite_padding else partial_rows(shape, dtype, what))
     return Encoding(
         *(address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave),
         *(copies, partial, value),
@@ -194,13 +195,14 @@ def _check(
     interleave: Interleave,
     dtype: DType | None,
     fold: bool,
+    what: str,
 ) -> Checked:
     """Return shape, strides, dtype, box, copies, element strides, what a store would overwrite.
 
     Or say what is wrong.
     """
     tile = tile_or_box if isinstance(tile_or_box, Tile) else None
-    dtype, itemsize, violations = resolve_dtype(stored, dtype, tile)
+    dtype, itemsize, violations = resolve_dtype(stored, dtype, tile, what)
 
     shape = tuple(int(extent) for extent in shape)
     rank = len(shape)
@@ -217,7 +219,7 @@ def _check(
     if tile is None:
         box = extents = as_box(tile_or_box)
         copies = None
-        wrong_box = box_violations(box, dtype, swizzle, interleave)
+        wrong_box = box_violations(box, dtype, swizzle, interleave, what == "tensor_map")
         if fold:
             wrong_box.append(f"fold=True needs a Tile; the box {box} is one copy: leave fold out")
     else:
@@ -230,7 +232,7 @@ def _check(
     violations += wrong_box + wrong_steps + wrong_options
     if violations:
         raise ValueError(
-            explain("tensor_map", violations)
+            explain(what, violations)
             + f"\nGiven: array of shape {shape}, strides {strides} B, {dtype}, at {address:#x}; "
             f"box {box}, swizzle {swizzle.name}, element_strides {steps}, "
             f"l2_promotion {l2_promotion}, oob_fill {oob_fill!r}, interleave {interleave}"

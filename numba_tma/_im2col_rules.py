@@ -1,6 +1,5 @@
 """Every rule of the im2col maps beside those for the tensor itself, each with the repair."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -176,9 +175,7 @@ def column_violations(
             f"{interleave // dtype.itemsize}"
         )
     elif interleave is None:
-        for text in box_violations((1, channels), dtype, swizzle):
-            # A box may be one of several of a tile; a column of pixels is one copy.
-            text = re.sub(r", Swizzle.NONE, or Tile.* into (\d+) boxes", r" (and \1 copies)", text)
+        for text in box_violations((1, channels), dtype, swizzle, splits=False):
             violations.append(text.replace("box axis 1 is", "channels is"))
     return violations
 

@@ -245,6 +245,7 @@ def box_violations(
     dtype: object = None,
     swizzle: Swizzle = Swizzle.NONE,
     interleave: int | None = None,
+    splits: bool = True,
 ) -> list[str]:
     """List every rule for the box of one tensor copy that a tile breaks, each with a repair.
 
@@ -257,6 +258,8 @@ def box_violations(
         Element type and swizzle where `tile` is only a shape.
     interleave
         None, 16 or 32 bytes.
+    splits
+        Whether a `Tile` of this shape would be split into several boxes, which repairs some.
     """
     if isinstance(tile, Tile):
         shape, dtype, swizzle = tile.box, tile.dtype, tile.swizzle
@@ -266,7 +269,8 @@ def box_violations(
     for axis, extent in enumerate(shape):
         if not 1 <= extent <= MAX_BOX:
             count = _ceil_div(extent, MAX_BOX)
-            split = f"split it into {count} boxes of {MAX_BOX} or fewer; a Tile is split by itself"
+            split = f"split it into {count} boxes of {MAX_BOX} or fewer"
+            split += "; a Tile is split by itself" if splits else ""
             violations.append(
                 f"box axis {axis} is {extent}; TMA copies 1 to {MAX_BOX} elements along an axis: "
                 + (split if extent > 0 else "use at least 1")
@@ -285,7 +289,9 @@ def box_violations(
     if swizzle is not Swizzle.NONE and inner * itemsize > swizzle.span:
         fits = swizzle.span // itemsize
         repair = f"use {fits} or fewer elements"
-        if interleave is None:
+        if interleave is None and not splits:
+            repair += f" (and {_ceil_div(inner, fits)} copies), or Swizzle.NONE"
+        elif interleave is None:
             repair += (
                 f", Swizzle.NONE, or Tile({shape}, {dtype}, {swizzle.name}), which splits it into "
                 f"{_ceil_div(inner, fits)} boxes"

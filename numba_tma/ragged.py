@@ -76,7 +76,8 @@ def ragged_tensor_map(
     address, shape, strides, stored, in_elements, array, owner = read(array)
     plain = encode(
         *(SIMULATED, address, shape, strides, stored, in_elements, tile_or_box, swizzle),
-        *(l2_promotion, oob_fill, None, None, dtype, overwrite_padding),
+        *(l2_promotion, oob_fill, None, None, dtype, overwrite_padding, False),
+        what="ragged_tensor_map",
     )
     device = SIMULATED if simulated() else current_device()
     return RaggedTensorMap(array, owner, *_encode_ragged(device, plain, axis, encoding))

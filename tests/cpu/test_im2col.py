@@ -338,7 +338,7 @@ NHWC = (2, 9, 8, 16)
         (NHWC, (8, 12), {}, "channels is 12 f16 = 24 B; TMA needs a multiple of 16 B along the "
          "innermost axis: use 8 or 16"),
         (NHWC, (8, 64), {"swizzle": tma.Swizzle.B64}, "channels is 64 f16 = 128 B; swizzle B64 "
-         "spans 64 B: use 32 or fewer elements (and 2 copies)"),
+         "spans 64 B: use 32 or fewer elements (and 2 copies), or Swizzle.NONE"),
         (NHWC, (8, 8), {"swizzle": 9}, "swizzle is 9; TMA has Swizzle.NONE, B32, B64 and B128, "
          "and from compute capability 10.0 on B128_ATOM_32B and B128_ATOM_64B"),
         (NHWC, (8, 8), {"l2_promotion": 32}, "l2_promotion is 32; TMA has None, 64, 128 and 256"),

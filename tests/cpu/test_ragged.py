@@ -221,6 +221,16 @@ def test_what_cannot_be_described(array, box, options, message):
         ragged_tensor_map(array, box, **options)
 
 
+def test_the_rules_of_the_array_are_said_of_a_ragged_map():
+    with pytest.raises(ValueError) as caught:
+        ragged_tensor_map(Array((1000, 64)), (16, 64), swizzle=tma.Swizzle.B128)
+    text = str(caught.value)
+    assert text.startswith("ragged_tensor_map: 1 rule is broken")
+    assert "use 32 or fewer elements (and 2 copies), or Swizzle.NONE" in text
+    rows = ragged_tensor_map(Array((1000, 60), "f2", strides=(128, 2)), (16, 64)).partial_rows
+    assert "ragged_tensor_map(..., overwrite_padding=True)" in rows
+
+
 def test_on_the_host_nothing_is_copied():
     y = ragged_tensor_map(Array((8, 64)), (4, 32))
     with pytest.raises(RuntimeError, match="sequence runs inside a @cuda.jit kernel"):
