@@ -117,6 +117,11 @@ class RaggedTensorMap(TensorMap):
         """How many rows a sequence may have at most."""
         return self._extent
 
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What is known of the map when a kernel is compiled."""
+        return *super().kind, self.axis, self.encoding, self.extent
+
     def sequence(self, start: Any, length: Any) -> Any:
         """Return the sequence of `length` rows from row `start` on, to load from or store to.
 

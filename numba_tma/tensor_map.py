@@ -205,6 +205,11 @@ class TensorMap:
         return self._encoding.partial_rows
 
     @property
+    def kind(self) -> tuple[Any, ...]:
+        """What is known of the map when a kernel is compiled."""
+        return kind_of(self)
+
+    @property
     def value(self) -> "TensorMapDescriptor | None":
         """The encoded map, which a launch passes by value; None in the simulator."""
         return self._encoding.value
@@ -387,6 +392,31 @@ def only_in_kernels(method: str) -> NoReturn:
         f"TensorMap.{method} runs inside a @cuda.jit kernel, which takes the map as an argument; "
         "it cannot be called on the host"
     )
+
+
+def kind_of(described: Any) -> tuple[Any, ...]:
+    """Return what compiled code depends on of a map, or of the Numba type of maps."""
+    copies = described.copies if described.mode == "tiled" else None
+    moved = (copies.element_strides, copies.fold) if copies else None
+    return (
+        *(described.rank, described.tile, described.interleave, bool(described.partial_rows)),
+        *(moved, described.mode),
+    )
+
+
+def describe_kind(described: Any) -> str:
+    """Say what `kind_of` returns, as the Numba types and the messages name it."""
+    tile, mode, rank = described.tile, described.mode, described.rank
+    known = [str(tile)] if tile else [f"{rank}d"] if rank else []
+    known = [f"{mode} {rank}d", *known] if mode != "tiled" else known
+    known += [f"interleave={described.interleave}"] if described.interleave else []
+    known += ["loads only"] if described.partial_rows else []
+    copies = described.copies if mode == "tiled" else None
+    if copies and copies.fold:
+        known.append("folded")
+    if copies and max(copies.element_strides) > 1:
+        known.append(f"element_strides={copies.element_strides}")
+    return ", ".join(known)
 
 
 _MODES = {

@@ -14,7 +14,7 @@ from numba_tma._boxes import Copies, copies_of
 from numba_tma._compiler import TypingError
 from numba_tma.layout import Tile
 from numba_tma.ragged import NO_SEQUENCE, RaggedTensorMap
-from numba_tma.tensor_map import TensorMap, wrong_mode
+from numba_tma.tensor_map import TensorMap, describe_kind, kind_of, wrong_mode
 from numba_tma.tensor_map_array import TensorMapArray
 
 
@@ -39,21 +39,17 @@ class TensorMapType(types.CPointer):
         self.rank, self.tile, self.interleave = rank, tile, interleave
         self.partial_rows, self.mode = partial_rows, mode
         self.copies = copies_of(tile) if copies is None and tile and mode == "tiled" else copies
-        known = [f"{rank}d"] if tile is None and rank else [str(tile)] if tile else []
-        known = [f"{mode} {rank}d", *known] if mode != "tiled" else known
-        known += [f"interleave={interleave}"] if interleave else []
-        known += ["loads only"] if partial_rows else []
-        if copies and copies.fold:
-            known.append("folded")
-        if copies and max(copies.element_strides) > 1:
-            known.append(f"element_strides={copies.element_strides}")
-        self.name = f"TensorMap({', '.join(known)})"
+        self.name = f"TensorMap({describe_kind(self)})"
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """That of the maps; see `TensorMap.kind`."""
+        return kind_of(self)
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What tells two of these types apart."""
-        copies = (self.copies.element_strides, self.copies.fold) if self.copies else None
-        return self.rank, self.tile, self.interleave, bool(self.partial_rows), copies, self.mode
+        return self.kind
 
     @property
     def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
@@ -83,9 +79,9 @@ class RaggedTensorMapType(TensorMapType):
         self.name = f"RaggedTensorMap({known})"
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """What tells two of these types apart."""
-        return *super().key, self.axis, self.encoding, self.extent
+    def kind(self) -> tuple[Any, ...]:
+        """That of the maps; see `RaggedTensorMap.kind`."""
+        return *super().kind, self.axis, self.encoding, self.extent
 
     @property
     def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
@@ -169,7 +165,7 @@ class TensorMapArrayType(types.Type):
     @property
     def key(self) -> Any:
         """What tells two of these types apart."""
-        return self.element.key
+        return self.element.kind
 
 
 @compiler.register_model(TensorMapArrayType)

@@ -14,7 +14,17 @@ from numba import cuda, types
 from numba.core.errors import NumbaError
 
 import numba_tma as tma
-from numba_tma import TensorMapArray, Tile, _encoding, ragged, ragged_tensor_map, tensor_map
+from numba_tma import (
+    Swizzle,
+    TensorMapArray,
+    Tile,
+    _encoding,
+    im2col,
+    im2col_map,
+    ragged,
+    ragged_tensor_map,
+    tensor_map,
+)
 from numba_tma._driver import _descriptor, address_of
 from numba_tma.kernels.grouped_copy import grouped_copy_kernel
 from numba_tma.testing import compile_ptx, instructions, ptxas, sass
@@ -22,6 +32,7 @@ from numba_tma.types import TensorMapArrayType, TensorMapType, type_of
 
 ADDRESS = 0x7F00_0000_0000
 TILE = Tile((16, 32), "f32")
+WIDE, TALL = Tile((8, 64), "f32", Swizzle.B128), Tile((256, 16), "f32")
 
 
 class Array:
@@ -57,8 +68,9 @@ def no_gpu(monkeypatch):
 
     monkeypatch.setattr(_encoding, "encode_tiled", encode)
     monkeypatch.setattr(ragged, "encode_tiled", encode)
+    monkeypatch.setattr(im2col, "encode_im2col", encode)
     monkeypatch.setattr(driver, "cuTensorMapReplaceAddress", replace)
-    for module in ("tensor_map", "ragged"):
+    for module in ("tensor_map", "ragged", "im2col"):
         monkeypatch.setattr(
             importlib.import_module(f"numba_tma.{module}"), "current_device", lambda: 0
         )
@@ -66,9 +78,11 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(cuda, "synchronize", lambda: None)
     _encoding.encode.cache_clear()
     ragged._encode_ragged.cache_clear()
+    im2col._encode.cache_clear()
     yield
     _encoding.encode.cache_clear()
     ragged._encode_ragged.cache_clear()
+    im2col._encode.cache_clear()
 
 
 def words(tensor_map):
@@ -149,7 +163,27 @@ def test_arrays_of_ragged_maps():
                 tensor_map(Array(strides=(320, 4), shape=(9, 61)), TILE),
             ],
             ValueError,
-            "whose rows of 61 end inside a chunk of 16 B, but element 0 is",
+            r"element 1 is a TensorMap of Tile\(\(16, 32\), f32, NONE\), loads only, but element 0 is",
+        ),
+        (
+            lambda: [tensor_map(Array((64, 128)), WIDE, fold=fold) for fold in (False, True)],
+            ValueError,
+            r"element 1 is a TensorMap of Tile\(\(8, 64\), f32, B128\), folded, but element 0",
+        ),
+        (
+            lambda: [tensor_map(Array((999, 64)), TALL, element_strides=(n, 1)) for n in (1, 2)],
+            ValueError,
+            r"element 1 is a TensorMap of Tile\(\(256, 16\), f32, NONE\), element_strides=\(2, 1\)",
+        ),
+        (
+            lambda: [tensor_map(Array(), TILE), im2col_map(Array((2, 8, 8, 32)), TILE)],
+            ValueError,
+            r"element 1 is an Im2colMap of im2col 4d, Tile\(\(16, 32\), f32, NONE\), but element 0",
+        ),
+        (
+            lambda: [im2col_map(Array((*(8,) * rank, 32)), TILE) for rank in (3, 4)],
+            ValueError,
+            "an Im2colMap of im2col 5d, .* but element 0 is an Im2colMap of im2col 4d",
         ),
         (
             lambda: [tensor_map(Array(), TILE), ragged_tensor_map(Array(), TILE)],
