@@ -422,8 +422,9 @@ def describe_kind(described: Any) -> str:
 _MODES = {
     "tiled": "a tiled one: use its load and store, or make the map with im2col_map",
     "im2col": (
-        "one of columns of pixels: use load_im2col(tile, coords, offsets, barrier) and "
-        "store_im2col(tile, coords)"
+        "one of columns of pixels: use load_im2col(tile, coords, offsets, barrier), "
+        "store_im2col(tile, coords), ptx.cp_reduce_async_bulk_tensor_im2col or "
+        "ptx.cp_async_bulk_prefetch_tensor_im2col"
     ),
     "im2col_w": "a wide one: use ptx.cp_async_bulk_tensor_im2col_w_load",
     "im2col_w128": "a wide one: use ptx.cp_async_bulk_tensor_im2col_w_128_load",
