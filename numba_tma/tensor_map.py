@@ -416,6 +416,11 @@ def describe_kind(described: Any) -> str:
         known.append("folded")
     if copies and max(copies.element_strides) > 1:
         known.append(f"element_strides={copies.element_strides}")
+    if (axis := getattr(described, "axis", None)) is not None:  # of a ragged map
+        known.append(
+            f"sequences along axis {axis} (encoding {described.encoding!r}, up to "
+            f"{described.extent} rows)"
+        )
     return ", ".join(known)
 
 

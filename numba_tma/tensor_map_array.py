@@ -111,9 +111,5 @@ def _check(maps: tuple[Any, ...]) -> None:
 
 
 def _describe(tensor_map: TensorMap) -> str:
-    article = "an" if type(tensor_map).__name__[0] == "I" else "a"
-    text = f"{article} {type(tensor_map).__name__} of {describe_kind(tensor_map)}"
-    if isinstance(tensor_map, RaggedTensorMap):
-        text += f" with sequences along axis {tensor_map.axis} (encoding {tensor_map.encoding!r}"
-        text += f", up to {tensor_map.extent} rows)"
-    return text
+    name = type(tensor_map).__name__
+    return f"{'an' if name[0] == 'I' else 'a'} {name} of {describe_kind(tensor_map)}"

@@ -189,7 +189,7 @@ def test_arrays_of_ragged_maps():
         (
             lambda: [tensor_map(Array(), TILE), ragged_tensor_map(Array(), TILE)],
             ValueError,
-            r"a RaggedTensorMap of .* with sequences along axis 0 \(encoding 'wrap', up to 1073",
+            r"a RaggedTensorMap of .*, sequences along axis 0 \(encoding 'wrap', up to 1073",
         ),
     ],
 )

@@ -149,6 +149,7 @@ def test_a_template_is_folded_and_stepped_as_the_map():
     for destination, template, text in (
         (folded, plain, r"maps are Tile\(\(8, 64\), f32, B128\), folded, the template Tile"),
         (steps, tensor_map(x, tall), r"element_strides=\(2, 1\), the template Tile"),
+        (plain, tma.ragged_tensor_map(x, Tile((8, 32), "f32")), r", sequences along axis 0 \(enc"),
         (pixels, pixels, "template is im2col 4d, .*; only maps of tensor_map can be edited"),
     ):
         maps = tma.TensorMapArray([destination])
