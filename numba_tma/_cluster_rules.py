@@ -61,6 +61,15 @@ def cluster_of(function: Any) -> Dim3 | None:
     return getattr(function, _ATTRIBUTE, None)
 
 
+def check_device_function(function: Any) -> None:
+    """Raise a ValueError if a function that a kernel calls was given a cluster of its own."""
+    if size := cluster_of(function):
+        raise ValueError(
+            f"{function.__qualname__} is called in a kernel, but stands under @tma.cluster({size}):"
+            " only a launch has clusters: decorate the kernel that calls it"
+        )
+
+
 def check_grid(grid: Dim3, size: Dim3) -> None:
     """Raise a ValueError unless clusters of `size` divide `grid`."""
     for axis, blocks, extent in zip("xyz", grid, size):

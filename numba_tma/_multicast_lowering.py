@@ -10,13 +10,22 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature
 from numba_tma._shared_lowering import require_map
-from numba_tma.multicast import count_slices, load_partitioned
+from numba_tma.multicast import NO_SLICES, count_slices, load_partitioned
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit, type_call
 from numba_tma.shared import SharedTile
-from numba_tma.types import check_copy
+from numba_tma.tensor_map import wrong_mode
+from numba_tma.types import RaggedTensorMapType, TensorMapType, check_copy
 
 _LOAD = TABLE["cp_async_bulk_tensor_load"]
+
+
+def _require_tiled_map(what: str, given: types.Type) -> None:
+    require_map(what, given)
+    if isinstance(given, RaggedTensorMapType) or not isinstance(given, TensorMapType):
+        raise TypingError(f"{what}: {NO_SLICES}, not {given}")
+    if given.mode != "tiled":
+        raise TypingError(f"{what}: {wrong_mode(str(given), given.mode)}")
 
 
 def _type_load_partitioned(
@@ -28,7 +37,7 @@ def _type_load_partitioned(
     cache_hint: Any = None,
     multicast: Any = None,
 ) -> Any:
-    require_map("load_partitioned", tensor_map)
+    _require_tiled_map("load_partitioned", tensor_map)
     if tensor_map.tile is None:
         raise TypingError(
             f"load_partitioned: nothing is known of the tile of {tensor_map}; pass "

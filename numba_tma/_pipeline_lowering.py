@@ -142,6 +142,12 @@ _iterate(p.ConsumeFrom, p.ConsumerStage)
 
 def _check_store(tensor_map: types.Type, *args: types.Type, **kws: types.Type) -> None:
     require_map("Pipeline.store", tensor_map)
+    if getattr(tensor_map, "mode", "tiled") != "tiled":
+        raise TypingError(
+            f"Pipeline.store takes maps of tensor_map, not {tensor_map}: after fence_proxy_async() "
+            "and sync_consumers(), have one thread call store_im2col(tile, coords), commit the "
+            "bulk group and wait for it"
+        )
 
 
 compiler.describe(p.Pipeline).methods["store"].check = _check_store

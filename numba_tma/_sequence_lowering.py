@@ -11,11 +11,14 @@ from numba_tma import _compiler as compiler
 from numba_tma import _shared_lowering as shared_lowering
 from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature
 from numba_tma.ptx import TABLE
+from numba_tma.ptx._instruction import Instruction
 from numba_tma.ptx._lowering import emit, type_call
 from numba_tma.sequence import RaggedSequence, only_stores
 from numba_tma.types import RAGGED_METHODS, RaggedTensorMapType, check_copy, check_store
 
 _LOAD, _STORE = TABLE["cp_async_bulk_tensor_load"], TABLE["cp_async_bulk_tensor_store"]
+_REDUCE = TABLE["cp_reduce_async_bulk_tensor"]
+_PREFETCH = TABLE["cp_async_bulk_prefetch_tensor"]
 
 
 def _type_sequence(self: RaggedTensorMapType, start: types.Type, length: types.Type) -> Any:
@@ -61,32 +64,58 @@ def _check_row(what: str, ragged: RaggedTensorMapType, coords: types.Type) -> No
         )
 
 
-def _type_load(
-    self: Any, tile: Any, coords: Any, barrier: Any, cache_hint: Any = types.none
-) -> Any:
-    what, ragged = "RaggedTensorMap.load", self.field_types[0]
-    if ragged.encoding == "shift":
+def _typed(row: Instruction, self: Any, given: dict[str, Any]) -> Any:
+    """Type the instruction of a method; `given` has its operands in the order of the parameters."""
+    args = type_call(row, {"tensor_map": self.field_types[0], **given}).args
+    return signature(types.void, self, *args[1:])
+
+
+def _check(what: str, ragged: Any, tile: Any, coords: Any, reads: bool) -> None:
+    if reads and ragged.encoding == "shift":
         raise TypingError(f"{what}: {only_stores(ragged.rank)}")
-    given = {"destination": tile, "coordinates": coords, "barrier": barrier}
-    sig = type_call(_LOAD, given | {"tensor_map": ragged, "cache_hint": cache_hint})
     check_copy(what, ragged, shared_lowering.tile_of(tile), coords)
     _check_row(what, ragged, coords)
-    hint = [] if cache_hint is types.none else [sig.args[-1]]
-    return signature(types.void, self, *sig.args[:3], *hint)
+    if not reads:
+        check_store(what, ragged, coords)
+
+
+def _type_load(
+    self: Any,
+    tile: Any,
+    coords: Any,
+    barrier: Any,
+    cache_hint: Any = types.none,
+    multicast: Any = types.none,
+) -> Any:
+    given = {"destination": tile, "coordinates": coords, "barrier": barrier}
+    sig = _typed(_LOAD, self, given | {"cache_hint": cache_hint, "multicast": multicast})
+    _check("RaggedTensorMap.load", self.field_types[0], tile, coords, reads=True)
+    return sig
 
 
 def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
-    what, ragged = "RaggedTensorMap.store", self.field_types[0]
-    given = {"source": tile, "coordinates": coords}
-    sig = type_call(_STORE, given | {"tensor_map": ragged, "cache_hint": cache_hint})
-    check_copy(what, ragged, shared_lowering.tile_of(tile), coords)
-    _check_row(what, ragged, coords)
-    check_store(what, ragged, coords)
-    hint = [] if cache_hint is types.none else [sig.args[-1]]
-    return signature(types.void, self, *sig.args[:2], *hint)
+    given = {"source": tile, "coordinates": coords, "cache_hint": cache_hint}
+    sig = _typed(_STORE, self, given)
+    _check("RaggedTensorMap.store", self.field_types[0], tile, coords, reads=False)
+    return sig
 
 
-def _lower_copy(row: Any, *names: str) -> Any:
+def _type_reduce(self: Any, tile: Any, coords: Any, op: Any, cache_hint: Any = types.none) -> Any:
+    what, ragged = "RaggedTensorMap.reduce", self.field_types[0]
+    shared_lowering.check_reduction(what, ragged, op)
+    given = {"source": tile, "coordinates": coords, "operation": op, "cache_hint": cache_hint}
+    sig = _typed(_REDUCE, self, given)
+    _check(what, ragged, tile, coords, reads=False)
+    return sig
+
+
+def _type_prefetch_tile(self: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+    sig = _typed(_PREFETCH, self, {"coordinates": coords, "cache_hint": cache_hint})
+    _check("RaggedTensorMap.prefetch_tile", self.field_types[0], None, coords, reads=True)
+    return sig
+
+
+def _lower_copy(row: Instruction, *names: str) -> Any:
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         typ = sig.args[0]
         given = dict(zip(names, zip(sig.args[1:], args[1:])))
@@ -98,12 +127,11 @@ def _lower_copy(row: Any, *names: str) -> Any:
     return lower
 
 
-compiler.native_method(
-    RaggedSequence,
-    "load",
-    _type_load,
-    _lower_copy(_LOAD, "destination", "coordinates", "barrier", "cache_hint"),
-)
-compiler.native_method(
-    RaggedSequence, "store", _type_store, _lower_copy(_STORE, "source", "coordinates", "cache_hint")
-)
+for _name, _typer, _row, _operands in (
+    ("load", _type_load, _LOAD, "destination coordinates barrier cache_hint multicast"),
+    ("store", _type_store, _STORE, "source coordinates cache_hint"),
+    ("reduce", _type_reduce, _REDUCE, "source coordinates operation cache_hint"),
+    ("prefetch_tile", _type_prefetch_tile, _PREFETCH, "coordinates cache_hint"),
+):
+    _lower = _lower_copy(_row, *_operands.split())
+    compiler.native_method(RaggedSequence, _name, _typer, _lower)

@@ -21,7 +21,14 @@ from numba_tma.ptx._lowering import OPERANDS, emit, type_call
 from numba_tma.shared import SharedTile, Writes, check_view, shared_barrier, shared_tile
 from numba_tma.tensor_map import TensorMap
 from numba_tma.tensor_map_array import TensorMapArray
-from numba_tma.types import METHODS, TensorMapType, check_copy, check_store, type_of
+from numba_tma.types import (
+    METHODS,
+    TensorMapArrayType,
+    TensorMapType,
+    check_copy,
+    check_store,
+    type_of,
+)
 
 I16, HALF, FLOAT = ir.IntType(16), ir.HalfType(), ir.FloatType()
 WRITES = ObjectType(Writes, (), (types.boolean,), True)
@@ -319,6 +326,8 @@ def tile_of(typ: types.Type) -> Tile | None:
 
 def require_map(what: str, given: types.Type) -> None:
     """Raise unless `given` is a TensorMap; an array in its place is the likeliest slip."""
+    if isinstance(given, TensorMapArrayType):
+        raise TypingError(f"{what}: tensor_map is {given}; index it: give maps[i]")
     sequence = getattr(getattr(given, "cls", None), "shared_kind", None) == "map"
     if not isinstance(given, TensorMapType) and not sequence:
         raise TypingError(
@@ -361,6 +370,14 @@ def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none)
     return sig
 
 
+def check_reduction(what: str, tensor_map: types.Type, op: types.Type) -> None:
+    """Raise a TypingError unless the element type of a map, if it is known, has an operation."""
+    if tensor_map.tile is not None:
+        value = op.literal_value if isinstance(op, types.Literal) else op
+        if violation := reduction_violation(tensor_map.tile.dtype, value):
+            raise TypingError(f"{what}: {violation}")
+
+
 def _type_reduce(self: Any, tile: Any, coords: Any, op: Any, cache_hint: Any = types.none) -> Any:
     given = {
         "tensor_map": self,
@@ -369,10 +386,7 @@ def _type_reduce(self: Any, tile: Any, coords: Any, op: Any, cache_hint: Any = t
         "operation": op,
         "cache_hint": cache_hint,
     }
-    if self.tile is not None:
-        value = op.literal_value if isinstance(op, types.Literal) else op
-        if violation := reduction_violation(self.tile.dtype, value):
-            raise TypingError(f"TensorMap.reduce: {violation}")
+    check_reduction("TensorMap.reduce", self, op)
     sig = _typed("cp_reduce_async_bulk_tensor", given)
     check_copy("TensorMap.reduce", self, tile_of(tile), coords)
     check_store("TensorMap.reduce", self, coords)

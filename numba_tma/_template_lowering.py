@@ -47,6 +47,7 @@ def _type_build_map(
         )
     if wrong := wrong_template(destination, template):
         raise TypingError(wrong)
+    OPERANDS["EditableTensorMap"].accept(destination, "edit_map(destination=...)")
     if getattr(scratch, "static", None) != (DESCRIPTOR,):
         raise TypingError(f"edit_map(scratch=...) takes a shared_tile(DESCRIPTOR), not {scratch}")
     shape = _integers("shape", shape, types.uint32)

@@ -21,6 +21,8 @@ def cluster(size: int | tuple[int, ...]) -> Callable[[F], F]:
         @tma.cluster(2)
         def kernel(x): ...
 
+    A function that a kernel calls has no clusters of its own; there this is an error.
+
     Parameters
     ----------
     size

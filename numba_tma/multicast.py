@@ -8,9 +8,15 @@ from numba_tma._boxes import Copies
 from numba_tma._environment import simulated
 from numba_tma.layout import Tile
 from numba_tma.ptx import CachePolicy, cp_async_bulk_tensor_load
+from numba_tma.ragged import RaggedTensorMap
 from numba_tma.shared import SharedTile
 from numba_tma.simulator import BadOperand
-from numba_tma.tensor_map import TensorMap
+from numba_tma.tensor_map import TensorMap, wrong_mode
+
+NO_SLICES = (
+    "the blocks share the tiles of a map of tensor_map(array, slice); of a ragged one each block "
+    "loads its own tile, with y.sequence(start, length).load(..., multicast=mask)"
+)
 
 
 def load_partitioned(
@@ -46,6 +52,10 @@ def load_partitioned(
         The group: bit r is the block of rank r in the cluster. By default the ranks from 0 to the
         number of slices.
     """
+    if isinstance(tensor_map, RaggedTensorMap) or not isinstance(tensor_map, TensorMap):
+        raise BadOperand(f"load_partitioned: {NO_SLICES}, not {tensor_map}")
+    if tensor_map.mode != "tiled":
+        raise BadOperand(f"load_partitioned: {wrong_mode(str(tensor_map), tensor_map.mode)}")
     box = tensor_map.tile
     try:
         slices = count_slices(tile.tile, tensor_map.copies)

@@ -2,11 +2,21 @@
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any, Literal
 
 from ._array_interface import read_array, readers
 from ._driver import current_device, encode_tiled
-from ._encoding import SIMULATED, Encoding, L2Promotion, OobFill, as_box, encode
+from ._encoding import (
+    SIMULATED,
+    Encoding,
+    L2Promotion,
+    OobFill,
+    as_box,
+    atom_violations,
+    encode,
+    explain,
+)
 from ._environment import simulated
 from .dtypes import as_dtype
 from .layout import MAX_RANK, Swizzle, Tile
@@ -26,9 +36,23 @@ WRAP = 1 << 36
 ADDED_AXES = {"wrap": 2, "shift": 1}
 
 NO_SEQUENCE = (
-    "a ragged map copies within one sequence: use y.sequence(start, length).load(...) or "
-    ".store(...), whose coordinates count from the sequence's first row"
+    "a ragged map copies within one sequence: use y.sequence(start, length).load(...), "
+    ".store(...), .reduce(...) or .prefetch_tile(...), whose coordinates count from the sequence's "
+    "first row"
 )
+#: The methods of the map itself: what its 128 bytes need, and no copy.
+OF_THE_MAP = ("prefetch", "fence_acquire")
+
+
+def _needs_sequence(name: str) -> Callable[..., None]:
+    """Return a method of a ragged map that raises."""
+
+    def method(self: "RaggedTensorMap", *args: Any, **kwargs: Any) -> None:
+        """Raise: a copy needs a sequence."""
+        raise TypeError(f"RaggedTensorMap.{name}: {NO_SEQUENCE}")
+
+    method.__name__ = name
+    return method
 
 
 def ragged_tensor_map(
@@ -118,11 +142,16 @@ class RaggedTensorMap(TensorMap):
         """How many rows a sequence may have at most."""
         return self._extent
 
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What is known of the map when a kernel is compiled."""
+        return *super().kind, self.axis, self.encoding, self.extent
+
     def sequence(self, start: Any, length: Any) -> Any:
         """Return the sequence of `length` rows from row `start` on, to load from or store to.
 
-        For kernels. It has ``load(tile, coords, barrier, cache_hint=None)`` and
-        ``store(tile, coords, cache_hint=None)``, like a `TensorMap` of the sequence alone. The
+        For kernels. It has `load`, `store`, `reduce` and `prefetch_tile` of a `TensorMap`, with
+        the same arguments, as if it were the map of the sequence alone. The
         coordinate along the ragged axis counts from the sequence's first row and is not negative.
         The sequence lies in the array: past its last row nothing is copied at all. Nothing is
         executed here; a copy is one instruction.
@@ -132,13 +161,12 @@ class RaggedTensorMap(TensorMap):
             "argument; it cannot be called on the host"
         )
 
-    def load(self, *args: Any, **kwargs: Any) -> None:
-        """Raise: a load needs a sequence."""
-        raise TypeError(f"RaggedTensorMap.load: {NO_SEQUENCE}")
-
-    def store(self, *args: Any, **kwargs: Any) -> None:
-        """Raise: a store needs a sequence."""
-        raise TypeError(f"RaggedTensorMap.store: {NO_SEQUENCE}")
+    load = _needs_sequence("load")
+    store = _needs_sequence("store")
+    reduce = _needs_sequence("reduce")
+    prefetch_tile = _needs_sequence("prefetch_tile")
+    load_im2col = _needs_sequence("load_im2col")
+    store_im2col = _needs_sequence("store_im2col")
 
     def replace_address(self, array: Any) -> "RaggedTensorMap":
         """Raise: the address of a ragged map is not always its array's."""
@@ -169,6 +197,8 @@ def _encode_ragged(
 ) -> tuple[Encoding, int, RaggedEncoding, int]:
     """Return the encoding, its axis, what was chosen and the extent of the ragged axis."""
     axis, chosen = _check(plain, axis, encoding)
+    if wrong := atom_violations(plain.tile.swizzle, device):
+        raise ValueError(explain("ragged_tensor_map", wrong))
     extent, address, shape, strides = artificial_tensor(plain, axis, chosen)
     value = None
     if device != SIMULATED:

@@ -22,14 +22,16 @@ class RaggedSequence:
     length: Any
     shared_kind = "map"
 
-    def load(self, tile: Any, coords: Any, barrier: Any, cache_hint: Any = None) -> None:
+    def load(
+        self, tile: Any, coords: Any, barrier: Any, cache_hint: Any = None, multicast: Any = None
+    ) -> None:
         """Start the copy of one tile of the sequence into shared memory; see `TensorMap.load`.
 
         What lies past the sequence's end is filled, and counts in the bytes as if it were there.
         """
         if self.tensor_map.encoding == "shift":
             raise BadOperand(f"RaggedTensorMap.load: {only_stores(self.tensor_map.rank)}")
-        _part(self, coords).load(tile, coords, barrier, cache_hint)
+        _part(self, coords).load(tile, coords, barrier, cache_hint, multicast)
 
     def store(self, tile: Any, coords: Any, cache_hint: Any = None) -> None:
         """Start the copy of one tile into the sequence; see `TensorMap.store`.
@@ -37,6 +39,19 @@ class RaggedSequence:
         Nothing is written past the sequence's end.
         """
         _part(self, coords).store(tile, coords, cache_hint)
+
+    def reduce(self, tile: Any, coords: Any, op: Any, cache_hint: Any = None) -> None:
+        """Start to combine one tile with what the sequence holds; see `TensorMap.reduce`.
+
+        Nothing is changed past the sequence's end.
+        """
+        _part(self, coords).reduce(tile, coords, op, cache_hint)
+
+    def prefetch_tile(self, coords: Any, cache_hint: Any = None) -> None:
+        """Start to bring one tile of the sequence into the L2 cache; as `TensorMap`'s."""
+        if self.tensor_map.encoding == "shift":
+            raise BadOperand(f"RaggedTensorMap.prefetch_tile: {only_stores(self.tensor_map.rank)}")
+        _part(self, coords).prefetch_tile(coords, cache_hint)
 
 
 def only_stores(rank: int) -> str:

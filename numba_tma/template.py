@@ -18,6 +18,7 @@ from numba_tma.ptx import (
     tensormap_replace_global_dim,
     tensormap_replace_global_stride,
 )
+from numba_tma.tensor_map import describe_kind
 
 #: 128 bytes of shared memory in which `edit_map` builds a map: ``shared_tile(DESCRIPTOR)``.
 DESCRIPTOR = Tile((128,), "u8")
@@ -93,16 +94,26 @@ def build_map(
 
 def wrong_template(destination: Any, template: Any) -> str:
     """Say why a map, or a type of maps, cannot be made from a template; "" if it can."""
+    if template.mode != "tiled":
+        return (
+            f"edit_map: the template is {describe_kind(template)}; only maps of tensor_map can be "
+            "edited: make the others before the launch, in a TensorMapArray"
+        )
     if template.copies is not None and template.copies.fold:
         return (
             "edit_map: the template is folded, so that its axes are not the array's; make it "
             "without fold=True"
         )
-    if destination.tile == template.tile:
+    if template.interleave:
+        return (
+            "edit_map: the template is interleaved, so that its axes are not the array's; make the "
+            "others before the launch, in a TensorMapArray"
+        )
+    if destination.kind == template.kind:
         return ""
     return (
-        f"edit_map: the destination's maps copy {destination.tile}, the template {template.tile}; "
-        "make the TensorMapArray of maps like the template"
+        f"edit_map: the destination's maps are {describe_kind(destination)}, the template "
+        f"{describe_kind(template)}; make the TensorMapArray of maps like the template"
     )
 
 

@@ -209,6 +209,11 @@ class TensorMap:
         return self._encoding.partial_rows
 
     @property
+    def kind(self) -> tuple[Any, ...]:
+        """What is known of the map when a kernel is compiled."""
+        return kind_of(self)
+
+    @property
     def value(self) -> "TensorMapDescriptor | None":
         """The encoded map, which a launch passes by value; None in the simulator."""
         return self._encoding.value
@@ -394,11 +399,42 @@ def only_in_kernels(method: str) -> NoReturn:
     )
 
 
+def kind_of(described: Any) -> tuple[Any, ...]:
+    """Return what compiled code depends on of a map, or of the Numba type of maps."""
+    copies = described.copies if described.mode == "tiled" else None
+    moved = (copies.element_strides, copies.fold) if copies else None
+    return (
+        *(described.rank, described.tile, described.interleave, bool(described.partial_rows)),
+        *(moved, described.mode),
+    )
+
+
+def describe_kind(described: Any) -> str:
+    """Say what `kind_of` returns, as the Numba types and the messages name it."""
+    tile, mode, rank = described.tile, described.mode, described.rank
+    known = [str(tile)] if tile else [f"{rank}d"] if rank else []
+    known = [f"{mode} {rank}d", *known] if mode != "tiled" else known
+    known += [f"interleave={described.interleave}"] if described.interleave else []
+    known += ["loads only"] if described.partial_rows else []
+    copies = described.copies if mode == "tiled" else None
+    if copies and copies.fold:
+        known.append("folded")
+    if copies and max(copies.element_strides) > 1:
+        known.append(f"element_strides={copies.element_strides}")
+    if (axis := getattr(described, "axis", None)) is not None:  # of a ragged map
+        known.append(
+            f"sequences along axis {axis} (encoding {described.encoding!r}, up to "
+            f"{described.extent} rows)"
+        )
+    return ", ".join(known)
+
+
 _MODES = {
     "tiled": "a tiled one: use its load and store, or make the map with im2col_map",
     "im2col": (
-        "one of columns of pixels: use load_im2col(tile, coords, offsets, barrier) and "
-        "store_im2col(tile, coords)"
+        "one of columns of pixels: use load_im2col(tile, coords, offsets, barrier), "
+        "store_im2col(tile, coords), ptx.cp_reduce_async_bulk_tensor_im2col or "
+        "ptx.cp_async_bulk_prefetch_tensor_im2col"
     ),
     "im2col_w": "a wide one: use ptx.cp_async_bulk_tensor_im2col_w_load",
     "im2col_w128": "a wide one: use ptx.cp_async_bulk_tensor_im2col_w_128_load",

@@ -9,7 +9,7 @@ import numpy as np
 from ._driver import NBYTES, address_of
 from ._environment import simulated
 from .ragged import RaggedTensorMap
-from .tensor_map import TensorMap
+from .tensor_map import TensorMap, describe_kind
 
 __all__ = ["TensorMapArray"]
 
@@ -97,28 +97,13 @@ def _check(maps: tuple[Any, ...]) -> None:
                 f"TensorMapArray: element {i} is {type(tensor_map).__name__}, no TensorMap; make "
                 "it with tensor_map(array, tile)"
             )
-        if _kind(tensor_map) != _kind(maps[0]):
+        if tensor_map.kind != maps[0].kind:
             raise ValueError(
                 f"TensorMapArray: element {i} is {_describe(tensor_map)}, but element 0 is "
                 f"{_describe(maps[0])}; in a kernel all are of one type: make an array of each"
             )
 
 
-def _kind(tensor_map: TensorMap) -> tuple[Any, ...]:
-    """Return what is known of a map when a kernel is compiled."""
-    kind = tensor_map.tile, tensor_map.interleave, bool(tensor_map.partial_rows)
-    if isinstance(tensor_map, RaggedTensorMap):
-        return *kind, tensor_map.axis, tensor_map.encoding, tensor_map.extent
-    return kind
-
-
 def _describe(tensor_map: TensorMap) -> str:
-    text = f"a {type(tensor_map).__name__} of {tensor_map.tile}"
-    if tensor_map.interleave:
-        text += f" with interleave {tensor_map.interleave}"
-    if tensor_map.partial_rows:
-        text += f" whose rows of {tensor_map.shape[-1]} end inside a chunk of 16 B"
-    if isinstance(tensor_map, RaggedTensorMap):
-        text += f" with sequences along axis {tensor_map.axis} (encoding {tensor_map.encoding!r}"
-        text += f", up to {tensor_map.extent} rows)"
-    return text
+    name = type(tensor_map).__name__
+    return f"{'an' if name[0] == 'I' else 'a'} {name} of {describe_kind(tensor_map)}"

@@ -14,14 +14,15 @@ from numba_tma import _compiler as compiler
 from numba_tma._boxes import WITHOUT_SLICE, Copies, copies_of
 from numba_tma._compiler import TypingError
 from numba_tma.layout import Tile
-from numba_tma.ragged import NO_SEQUENCE, RaggedTensorMap
-from numba_tma.tensor_map import TensorMap, wrong_mode
+from numba_tma.ragged import NO_SEQUENCE, OF_THE_MAP, RaggedTensorMap
+from numba_tma.tensor_map import TensorMap, describe_kind, kind_of, wrong_mode
 from numba_tma.tensor_map_array import TensorMapArray
 
 
 class TensorMapType(types.CPointer):
     """The Numba type of a `TensorMap`: its rank, its tile and the copies of it, interleave, mode.
 
+    A map in a `TensorMapArray` is `editable`: it lies in global memory, as kernel arguments do not.
     `TensorMapType(rank)` without a tile is the generic form: a device function with that in its
     signature takes any map of the rank. cuda.core's own `TensorMapDescriptor`, of which only the
     128 bytes are known, is `TensorMapType()`.
@@ -35,28 +36,26 @@ class TensorMapType(types.CPointer):
         partial_rows: str = "",
         copies: Copies | None = None,
         mode: str = "tiled",
+        editable: bool = False,
     ) -> None:
         super().__init__(types.uint8)
+        self.editable = editable
         self.rank, self.tile, self.interleave = rank, tile, interleave
         self.partial_rows, self.mode = partial_rows, mode
         self.copies = copies_of(tile) if copies is None and tile and mode == "tiled" else copies
         if interleave and self.copies is not None:
             self.copies = replace(self.copies, interleaved=True)
-        known = [f"{rank}d"] if tile is None and rank else [str(tile)] if tile else []
-        known = [f"{mode} {rank}d", *known] if mode != "tiled" else known
-        known += [f"interleave={interleave}"] if interleave else []
-        known += ["loads only"] if partial_rows else []
-        if copies and copies.fold:
-            known.append("folded")
-        if copies and max(copies.element_strides) > 1:
-            known.append(f"element_strides={copies.element_strides}")
-        self.name = f"TensorMap({', '.join(known)})"
+        self.name = f"TensorMap({describe_kind(self)}{', in an array' if editable else ''})"
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """That of the maps; see `TensorMap.kind`."""
+        return kind_of(self)
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What tells two of these types apart."""
-        copies = (self.copies.element_strides, self.copies.fold) if self.copies else None
-        return self.rank, self.tile, self.interleave, bool(self.partial_rows), copies, self.mode
+        return *self.kind, self.editable
 
     @property
     def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
@@ -65,11 +64,26 @@ class TensorMapType(types.CPointer):
 
     def can_convert_to(self, context: Any, other: types.Type) -> Conversion | None:
         """Convert to a type that knows less of the same map."""
-        folded = self.copies is not None and self.copies.fold  # of another rank than it seems
-        if isinstance(other, TensorMapType) and other.tile is None and not folded:
-            if other.rank in (None, self.rank):
-                return Conversion.safe
-        return None
+        if not isinstance(other, TensorMapType) or other.editable:
+            return None
+        if other.tile is None and self._copies_once and other.rank in (None, self.rank):
+            return Conversion.safe
+        return Conversion.safe if self.editable and other.kind == self.kind else None
+
+    @property
+    def _copies_once(self) -> bool:
+        """Whether a kernel that only knows the rank copies right: by one tiled copy, unfolded."""
+        copies = self.copies
+        one = copies is None or (len(copies.starts) == 1 and not copies.fold)
+        return self.mode == "tiled" and one and not self.interleave
+
+    @property
+    def in_array(self) -> TensorMapType:
+        """The type of such a map in a `TensorMapArray`, where kernels can edit it."""
+        return TensorMapType(
+            *(self.rank, self.tile, self.interleave, self.partial_rows, self.copies, self.mode),
+            editable=True,
+        )
 
 
 class RaggedTensorMapType(TensorMapType):
@@ -86,9 +100,9 @@ class RaggedTensorMapType(TensorMapType):
         self.name = f"RaggedTensorMap({known})"
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """What tells two of these types apart."""
-        return *super().key, self.axis, self.encoding, self.extent
+    def kind(self) -> tuple[Any, ...]:
+        """That of the maps; see `RaggedTensorMap.kind`."""
+        return *super().kind, self.axis, self.encoding, self.extent
 
     @property
     def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
@@ -98,6 +112,11 @@ class RaggedTensorMapType(TensorMapType):
     def can_convert_to(self, context: Any, other: types.Type) -> Conversion | None:
         """Convert to nothing: without its sequences the map is another tensor."""
         return None
+
+    @property
+    def in_array(self) -> TensorMapType:
+        """The same type: no kernel edits a ragged map."""
+        return self
 
 
 @compiler.register_model(RaggedTensorMapType)
@@ -174,7 +193,7 @@ class TensorMapArrayType(types.Type):
     @property
     def key(self) -> Any:
         """What tells two of these types apart."""
-        return self.element.key
+        return self.element.kind
 
 
 @compiler.register_model(TensorMapArrayType)
@@ -198,7 +217,7 @@ class _GetMap(compiler.AbstractTemplate):
             return None
         if not isinstance(types.unliteral(args[1]), types.Integer):
             raise TypingError(f"a TensorMapArray is indexed with an integer, not {args[1]}")
-        return compiler.signature(args[0].element, args[0], types.int64)
+        return compiler.signature(args[0].element.in_array, args[0], types.int64)
 
 
 @compiler.lowering_registry.lower(operator.getitem, TensorMapArrayType, types.Integer)
@@ -208,7 +227,7 @@ def _lower_get_map(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 #: The methods that kernels can call on a map, by name.
 METHODS: dict[str, compiler.NativeMethod] = {}
-#: And on a ragged one, beside `prefetch`.
+#: And on a ragged one, beside those `OF_THE_MAP`.
 RAGGED_METHODS: dict[str, compiler.NativeMethod] = {}
 
 
@@ -220,7 +239,7 @@ class _TensorMapAttributes(compiler.AttributeTemplate):
         if isinstance(typ, RaggedTensorMapType):
             if attr in RAGGED_METHODS:
                 return RAGGED_METHODS[attr].bind(self.context, typ)
-            if attr in ("load", "store"):
+            if attr in METHODS and attr not in OF_THE_MAP:
                 raise TypingError(f"RaggedTensorMap.{attr}: {NO_SEQUENCE}")
         return METHODS[attr].bind(self.context, typ) if attr in METHODS else None
 

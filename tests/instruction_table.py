@@ -62,6 +62,7 @@ KINDS = {
     "TileAddress": "shared tile",
     "GlobalAddress": "global array",
     "TensorMapOperand": "tensor map",
+    "EditableTensorMap": "map in an array",
     "Coordinates": "ints",
     "CacheHint": "cache policy",
 }

@@ -17,7 +17,7 @@ from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.dispatcher import _Kernel
 
-from numba_tma._cluster_rules import check_grid, cluster_of
+from numba_tma._cluster_rules import check_device_function, check_grid, cluster_of
 from numba_tma._compiler.functions import compute_capability
 
 I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -116,6 +116,21 @@ def _compile_cuda_with_cluster(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 compiler.compile_cuda = dispatcher.compile_cuda = _compile_cuda_with_cluster
+
+
+_compile_device = dispatcher.CUDADispatcher.compile_device
+
+
+@functools.wraps(_compile_device)
+def _compile_device_without_cluster(self: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        check_device_function(self.py_func)
+    except ValueError as error:
+        raise TypingError(str(error)) from None
+    return _compile_device(self, *args, **kwargs)
+
+
+dispatcher.CUDADispatcher.compile_device = _compile_device_without_cluster
 
 
 _set_cuda_kernel = nvvm.set_cuda_kernel

@@ -41,6 +41,7 @@ TileAddress: TypeAlias = Any  #: a `SharedTile`, a shared Numba array, or a shar
 SharedAddress: TypeAlias = Any  #: a barrier, a tile, a shared Numba array, or an address
 GlobalAddress: TypeAlias = Any  #: a Numba array in global memory, or an address
 TensorMapOperand: TypeAlias = Any  #: a TensorMap
+EditableTensorMap: TypeAlias = Any  #: an element of a TensorMapArray
 DescriptorAddress: TypeAlias = Any  #: a TensorMap in global memory, or 128 shared bytes of one
 Coordinates: TypeAlias = Any  #: a tuple of integers in the array's axis order
 Offsets: TypeAlias = Any  #: the same along the spatial axes alone, none negative

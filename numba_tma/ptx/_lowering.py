@@ -92,8 +92,19 @@ def _accept_map(given: types.Type, where: str) -> types.Type:
     raise TypingError(f"{where} takes a TensorMap, not {given}")
 
 
+def _accept_editable(given: types.Type, where: str) -> types.Type:
+    if _accept_map(given, where).editable:
+        return given
+    raise TypingError(
+        f"{where}: {given} is not in global memory, where a kernel could edit it; give an element "
+        "of a TensorMapArray"
+    )
+
+
 def _accept_descriptor(given: types.Type, where: str) -> types.Type:
-    if isinstance(given, TensorMapType) or _is_object(given, "tile"):
+    if isinstance(given, TensorMapType):
+        return _accept_editable(given, where)
+    if _is_object(given, "tile"):
         return given
     if isinstance(types.unliteral(given), types.Integer):
         return types.uint64
@@ -199,6 +210,9 @@ OPERANDS: dict[str, Operand] = {
     "GlobalAddress": Operand("l", _accept_global, _lower_global),
     "TensorMapOperand": Operand(
         "l", _accept_map, lambda c, builder, t, value: [builder.ptrtoint(value, compiler.I64)]
+    ),
+    "EditableTensorMap": Operand(
+        "l", _accept_editable, lambda c, builder, t, value: [builder.ptrtoint(value, compiler.I64)]
     ),
     "DescriptorAddress": Operand("l", _accept_descriptor, _lower_descriptor),
     "Coordinates": Operand("r", _accept_coordinates, _lower_coordinates),

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from numba_tma import simulator
 from numba_tma.ptx._instruction import (
     DescriptorAddress,
+    EditableTensorMap,
     TensorMapOperand,
     TileAddress,
     address,
@@ -195,7 +196,7 @@ def tensormap_replace_fill_mode(
     convergent=True,
 )
 def tensormap_cp_fenceproxy(
-    destination: TensorMapOperand, source: TileAddress, scope: Scope
+    destination: EditableTensorMap, source: TileAddress, scope: Scope
 ) -> None:
     """Copy 128 bytes of shared memory over a map in global memory, and release them.
 

@@ -16,7 +16,7 @@ from numba.cuda import types
 from numba.cuda.np import numpy_support
 from numba.cuda.simulator import kernel, kernelapi
 
-from .._cluster_rules import check_grid, cluster_of
+from .._cluster_rules import check_device_function, check_grid, cluster_of
 from . import thread_instructions as instructions
 from .block import Cta, Dim3
 from .cluster import form_cluster
@@ -143,10 +143,23 @@ def _atomics() -> object:
     return SimpleNamespace(**{name: _with_turn(getattr(plain, name)) for name in names})
 
 
+def _call_without_cluster(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse clusters of a function that a kernel calls."""
+
+    @functools.wraps(call)
+    def checked(self: Any, *args: Any) -> Any:
+        if self._device or kernel._kernel_context:
+            check_device_function(self.fn)
+        return call(self, *args)
+
+    return checked
+
+
 def install() -> None:
     """Run the kernels of numba's simulator here from now on."""
     module = kernelapi.FakeCUDAModule
     kernel.BlockManager = BlockManager
+    kernel.FakeCUDAKernel.__call__ = _call_without_cluster(kernel.FakeCUDAKernel.__call__)
     cuda.jit = _jit_with_any_option(cuda.jit)
     atomic = _atomics()
     module.atomic = property(lambda self: atomic)

@@ -541,9 +541,15 @@ def test_a_literal_column_inside_a_part():
 def test_of_a_map_of_which_only_the_rank_is_known():
     text = message(copy_anywhere, TensorMapType(2), types.int64)
     assert "Tile((128, 256), bf16, B128) takes 4 copies, but of TensorMap(2d) only the rank" in text
-    plain, any_map = TensorMapType(2, WIDE), TensorMapType(2)
-    assert plain.can_convert_to(None, any_map) is not None
-    assert FOLDED.can_convert_to(None, any_map) is None
+    one_box, any_map = TensorMapType(2, Tile((8, 64), "bf16")), TensorMapType(2)
+    assert one_box.can_convert_to(None, any_map) is not None
+    assert one_box.can_convert_to(None, TensorMapType()) is not None
+    assert one_box.can_convert_to(None, TensorMapType(3)) is None
+    # What a kernel that only knows the rank would copy otherwise than the map needs.
+    pixels = TensorMapType(2, Tile((8, 64), "bf16"), mode="im2col")
+    for other in (TensorMapType(2, WIDE), FOLDED, pixels):
+        assert other.can_convert_to(None, any_map) is None
+        assert other.can_convert_to(None, TensorMapType()) is None
 
 
 PADDED = Tile((8, 80), "bf16", Swizzle.B128)

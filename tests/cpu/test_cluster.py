@@ -63,21 +63,16 @@ def test_a_plain_function_is_compiled_with_its_size():
     assert required(compile_ptx(tma.cluster(4)(lambda out: None), (OUT,))) == (4, 1, 1)
 
 
-def test_device_functions_have_no_size_of_their_own():
+def test_device_functions_have_no_clusters_of_their_own():
     helper = cuda.jit(device=True)(tma.cluster(4)(lambda x: 2 * x))
 
     @cuda.jit
     @tma.cluster(2)
     def kernel(out):
         out[0] = helper(out[1])
-        tma.cluster_sync()
 
-    assert required(compile_ptx(kernel, (OUT,))) == (2, 1, 1)
-
-    def without(out):
-        out[0] = helper(out[1])
-
-    assert required(compile_ptx(without, (OUT,))) is None
+    with pytest.raises(NumbaError, match=r"under @tma.cluster\(\(4, 1, 1\)\): only a launch has"):
+        compile_ptx(kernel, (OUT,))
 
 
 def test_it_goes_with_other_options():

@@ -12,6 +12,7 @@ from numba_tma import TensorMapType, Tile, ptx
 from numba_tma._boxes import Copies, copies_of
 from numba_tma.multicast import count_slices
 from numba_tma.testing import compile_ptx, ptxas
+from numba_tma.types import TensorMapArrayType
 
 TILE, SLICE, COUNTS = Tile((64, 32), "f32"), Tile((16, 32), "f32"), Tile((16, 32), "u32")
 MAP, SLICES, COUNTERS = (TensorMapType(2, t) for t in (TILE, SLICE, COUNTS))
@@ -199,6 +200,9 @@ def slice_of_a_barrier(x):
     tma.load_partitioned(x, tma.shared_barrier(), (0, 0), tma.shared_barrier(), 0)
 
 
+PIXELS = TensorMapType(4, SLICE, mode="im2col")
+
+
 def slice_by_a_float(x):
     tma.load_partitioned(x, tma.shared_tile(TILE), (0, 0), tma.shared_barrier(), 1.5)
 
@@ -209,6 +213,8 @@ def slice_by_a_float(x):
         (slice_4, SLICES, "rank is 4; the tile has the slices 0 to 3"),
         (slice_4, TensorMapType(2), "nothing is known of the tile of TensorMap(2d)"),
         (slice_4, types.float32[:, ::1], "pass tensor_map(array, tile) to the kernel, not the"),
+        (slice_4, PIXELS, "load_partitioned: the map is TensorMap(im2col 4d, "),
+        (slice_4, TensorMapArrayType(SLICES), "index it: give maps[i]"),
         (slice_4, COUNTERS, "is not cut along its first axis into slices of"),
         (slice_of_a_barrier, SLICES, "load_partitioned(tile=...) takes a SharedTile, not Barrier"),
         (slice_by_a_float, SLICES, "load_partitioned(rank=...) takes an integer, not float64"),

@@ -14,7 +14,7 @@ import numba_tma as tma
 from numba_tma import TensorMapType, Tile, TilePipeline, ptx
 from numba_tma.layout import Swizzle
 from numba_tma.testing import compile_ptx
-from numba_tma.types import type_of
+from numba_tma.types import TensorMapArrayType, type_of
 
 TILE, SHORT, HALF = Tile((64, 64), "f32"), Tile((32, 64), "f32"), Tile((64, 64), "f16")
 FLAT, LARGE = Tile(4096, "f32"), Tile((300, 1024), "u8")
@@ -603,6 +603,13 @@ def store_to_an_array(y, n):
     pipe = PIPE.start()
     for t, stage in pipe.consume(0, n):
         pipe.store(y, stage.x, (t, 0))
+
+
+def test_maps_that_a_pipeline_does_not_store_through():
+    text = message(store_to_an_array, TensorMapArrayType(MAP), I64)
+    holds(text, "Pipeline.store: tensor_map is TensorMapArray(", "index it: give maps[i]")
+    text = message(store_to_an_array, TensorMapType(4, TILE, mode="im2col"), I64)
+    holds(text, "Pipeline.store takes maps of tensor_map, not TensorMap(im2col", "store_im2col(")
 
 
 def test_an_array_is_no_map():

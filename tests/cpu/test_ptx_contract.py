@@ -177,8 +177,9 @@ def compile_call(form, cc, given):
             lines.append(f"{operand} = shared_barrier()")
         elif kind == "TileAddress":
             lines.append(f"{operand} = shared_tile(TILE)")
-        elif kind == "TensorMapOperand":
-            parameters[operand] = TensorMapType(rank, Tile((1,) * (rank - 1) + (16,), "f32"))
+        elif kind in ("TensorMapOperand", "EditableTensorMap"):
+            plain = TensorMapType(rank, Tile((1,) * (rank - 1) + (16,), "f32"))
+            parameters[operand] = plain.in_array if kind == "EditableTensorMap" else plain
         elif kind == "Coordinates":
             parameters |= {f"c{axis}": types.int32 for axis in range(rank)}
             arguments[operand] = "(" + "".join(f"c{axis}, " for axis in range(rank)) + ")"

@@ -366,6 +366,81 @@ def no_length(y, tile, full):
     y.sequence(0).load(tile, (0, 0), full)
 
 
+def plain_reduce(y, tile, full):
+    y.reduce(tile, (0, 0), "add")
+
+
+def plain_prefetch(y, tile, full):
+    y.prefetch_tile((0, 0))
+
+
+def plain_pixels(y, tile, full):
+    y.load_im2col(tile, (0, 0, 0, 0), (0, 0), full)
+
+
+def prefetch_of_a_shifted_map(y, tile, full):
+    y.sequence(0, 3).prefetch_tile((0, 0))
+
+
+def bits_of_floats(y, tile, full):
+    y.sequence(0, 3).reduce(tile, (0, 0), "xor")
+
+
+def reduce_before(y, tile, full):
+    y.sequence(0, 3).reduce(tile, (0, -32), "add")
+
+
+def slices_of_a_map(y, tile, full):
+    tma.load_partitioned(y, tile, (0, 0), full, 0)
+
+
+def slices_of_a_sequence(y, tile, full):
+    tma.load_partitioned(y.sequence(0, 3), tile, (0, 0), full, 0)
+
+
+def every_copy(y, tile, full):
+    y.prefetch()
+    part = y.sequence(5, 3)
+    part.prefetch_tile((1, 32), tma.CachePolicy.EVICT_LAST)
+    part.load(tile, (1, 32), full, multicast=0b11)
+    part.reduce(tile, (1, 32), "add")
+
+
+def test_a_sequence_has_every_copy():
+    def kernel(y):
+        every_copy(y, tma.shared_tile(TILE), tma.shared_barrier())
+
+    every_copy = cuda.jit(device=True)(globals()["every_copy"])
+    ptx = compile_ptx(cuda.jit(kernel), (WRAP,))
+    ptxas(ptx)
+    copies = [line for line in instructions(ptx) if ".bulk.tensor" in line or "prefetch" in line]
+    names = [line.split()[0] for line in copies]
+    assert names[:2] == [
+        "prefetch.tensormap",
+        "cp.async.bulk.prefetch.tensor.4d.L2.global.L2::cache_hint",
+    ]
+    assert ".multicast::cluster" in names[2] and names[3].startswith(
+        "cp.reduce.async.bulk.tensor.4d"
+    )
+    places = {re.search(r"\{(.*?)\}", line)[1] for line in copies[1:]}
+    assert len(places) == 1  # where a load lies is held to the array above
+
+
+def test_a_swizzle_that_this_gpu_lacks(monkeypatch):
+    monkeypatch.setattr(_encoding, "compute_capability", lambda device: (9, 0))
+    tile = Tile((8, 32), "f32", tma.Swizzle.B128_ATOM_32B)
+    with pytest.raises(
+        ValueError, match="ragged_tensor_map: 1 rule is broken:\n.*B128_ATOM_32B, w"
+    ):
+        ragged_tensor_map(Array((64, 32)), tile)
+
+
+@pytest.mark.parametrize("method", ["load", "store", "reduce", "prefetch_tile", "load_im2col"])
+def test_the_host_says_what_a_copy_needs(method):
+    with pytest.raises(TypeError, match=f"RaggedTensorMap.{method}: a ragged map copies within"):
+        getattr(ragged_tensor_map(Array((64, 32)), TILE), method)()
+
+
 OTHER = RaggedTensorMapType(2, Tile((8, 32), "f32"), 0, "wrap", WRAP_EXTENT)
 PARTIAL = RaggedTensorMapType(2, TILE, 0, "wrap", WRAP_EXTENT, "a row of the tensor is short")
 
@@ -375,6 +450,14 @@ PARTIAL = RaggedTensorMapType(2, TILE, 0, "wrap", WRAP_EXTENT, "a row of the ten
     [
         (plain_load, WRAP, "RaggedTensorMap.load: a ragged map copies within one sequence: use y."),
         (plain_store, WRAP, "RaggedTensorMap.store: a ragged map copies within one sequence"),
+        (plain_reduce, WRAP, "RaggedTensorMap.reduce: a ragged map copies within one sequence"),
+        (plain_prefetch, WRAP, "RaggedTensorMap.prefetch_tile: a ragged map copies within one"),
+        (plain_pixels, WRAP, "RaggedTensorMap.load_im2col: a ragged map copies within one"),
+        (prefetch_of_a_shifted_map, SHIFT, "prefetch_tile: the encoding 'shift' starts in front"),
+        (bits_of_floats, WRAP, "RaggedTensorMap.reduce: "),
+        (reduce_before, WRAP, "the coordinate of axis 1 is -32; a reduction starts inside"),
+        (slices_of_a_map, WRAP, "load_partitioned: the blocks share the tiles of a map of tensor"),
+        (slices_of_a_sequence, WRAP, "load_partitioned: the blocks share the tiles of a map of"),
         (load_of_a_shifted_map, SHIFT, "'shift' starts in front of the array and only stores"),
         (row_before, WRAP, "the coordinate of axis 0 is -1; a tile starts in its sequence or past"),
         (store_before, WRAP, "the coordinate of axis 0 is -16; a tile starts in its sequence"),

@@ -14,7 +14,18 @@ from numba import cuda, types
 from numba.core.errors import NumbaError
 
 import numba_tma as tma
-from numba_tma import TensorMapArray, Tile, _encoding, ragged, ragged_tensor_map, tensor_map
+from numba_tma import (
+    Swizzle,
+    TensorMapArray,
+    Tile,
+    _encoding,
+    im2col,
+    im2col_map,
+    ragged,
+    ragged_tensor_map,
+    tensor_map,
+)
+from numba_tma._boxes import Copies
 from numba_tma._driver import _descriptor, address_of
 from numba_tma.kernels.grouped_copy import grouped_copy_kernel
 from numba_tma.testing import compile_ptx, instructions, ptxas, sass
@@ -22,6 +33,7 @@ from numba_tma.types import TensorMapArrayType, TensorMapType, type_of
 
 ADDRESS = 0x7F00_0000_0000
 TILE = Tile((16, 32), "f32")
+WIDE, TALL = Tile((8, 64), "f32", Swizzle.B128), Tile((256, 16), "f32")
 
 
 class Array:
@@ -57,8 +69,9 @@ def no_gpu(monkeypatch):
 
     monkeypatch.setattr(_encoding, "encode_tiled", encode)
     monkeypatch.setattr(ragged, "encode_tiled", encode)
+    monkeypatch.setattr(im2col, "encode_im2col", encode)
     monkeypatch.setattr(driver, "cuTensorMapReplaceAddress", replace)
-    for module in ("tensor_map", "ragged"):
+    for module in ("tensor_map", "ragged", "im2col"):
         monkeypatch.setattr(
             importlib.import_module(f"numba_tma.{module}"), "current_device", lambda: 0
         )
@@ -66,9 +79,11 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(cuda, "synchronize", lambda: None)
     _encoding.encode.cache_clear()
     ragged._encode_ragged.cache_clear()
+    im2col._encode.cache_clear()
     yield
     _encoding.encode.cache_clear()
     ragged._encode_ragged.cache_clear()
+    im2col._encode.cache_clear()
 
 
 def words(tensor_map):
@@ -149,12 +164,32 @@ def test_arrays_of_ragged_maps():
                 tensor_map(Array(strides=(320, 4), shape=(9, 61)), TILE),
             ],
             ValueError,
-            "whose rows of 61 end inside a chunk of 16 B, but element 0 is",
+            r"a TensorMap of Tile\(\(16, 32\), f32, NONE\), loads only, but element 0 is a",
+        ),
+        (
+            lambda: [tensor_map(Array((64, 128)), WIDE, fold=fold) for fold in (False, True)],
+            ValueError,
+            r"element 1 is a TensorMap of Tile\(\(8, 64\), f32, B128\), folded, but element 0",
+        ),
+        (
+            lambda: [tensor_map(Array((999, 64)), TALL, element_strides=(n, 1)) for n in (1, 2)],
+            ValueError,
+            r"element 1 is a TensorMap of Tile\(\(256, 16\), f32, NONE\), element_strides=\(2, 1\)",
+        ),
+        (
+            lambda: [tensor_map(Array(), TILE), im2col_map(Array((2, 8, 8, 32)), TILE)],
+            ValueError,
+            r"element 1 is an Im2colMap of im2col 4d, Tile\(\(16, 32\), f32, NONE\), but element 0",
+        ),
+        (
+            lambda: [im2col_map(Array((*(8,) * rank, 32)), TILE) for rank in (3, 4)],
+            ValueError,
+            "an Im2colMap of im2col 5d, .* but element 0 is an Im2colMap of im2col 4d",
         ),
         (
             lambda: [tensor_map(Array(), TILE), ragged_tensor_map(Array(), TILE)],
             ValueError,
-            r"a RaggedTensorMap of .* with sequences along axis 0 \(encoding 'wrap', up to 1073",
+            r"a RaggedTensorMap of .*, sequences along axis 0 \(encoding 'wrap', up to 1073",
         ),
     ],
 )
@@ -292,6 +327,25 @@ def test_strides_are_bytes_for_this_assembler():
     assert re.search(r"SHF\.R\.U64 \w+, \w+, 0x4, ", listing)
 
 
+def test_an_edit_keeps_fold_and_steps():
+    folded = TensorMapType(2, WIDE, copies=Copies(WIDE, (1, 1), fold=True))
+    steps = TensorMapType(2, TALL, copies=Copies(TALL, (2, 1)))
+    compile_ptx(cuda.jit(just_edit), (TensorMapArrayType(steps), steps))
+    for destination, template, message in (
+        (folded, TensorMapType(2, WIDE), "maps are Tile((8, 64), f32, B128), folded, the template"),
+        (steps, TensorMapType(2, TALL), "NONE), element_strides=(2, 1), the template Tile((256"),
+    ):
+        with pytest.raises(NumbaError, match=re.escape(message)):
+            compile_ptx(cuda.jit(just_edit), (TensorMapArrayType(destination), template))
+
+
+def test_an_element_is_what_a_signature_takes():
+    kinds = TensorMapArrayType(MAP).element.in_array, MAP, TensorMapType(2)
+    assert len({*kinds}) == 3
+    assert [kinds[0].can_convert_to(None, kind) is not None for kind in kinds[1:]] == [True, True]
+    assert [kind.can_convert_to(None, kinds[0]) for kind in kinds[1:]] == [None, None]
+
+
 @pytest.mark.parametrize("tile", [Tile((16, 32), "f32"), Tile((32, 256), "u8")], ids=str)
 def test_grouped_copy_spills_nothing(tile):
     map_type = TensorMapType(2, tile)
@@ -354,6 +408,26 @@ def replace_by_no_literal(maps, template):
 OTHER = TensorMapType(2, Tile((8, 32), "f32"))
 
 
+def edit_an_argument(maps, template):
+    tma.edit_map(template, template, tma.shared_tile(tma.DESCRIPTOR))
+
+
+def replace_in_an_argument(maps, template):
+    tma.ptx.tensormap_replace_rank(template, "global", 2)
+
+
+def copy_to_an_argument(maps, template):
+    scratch = tma.shared_tile(tma.DESCRIPTOR)
+    tma.ptx.tensormap_cp_fenceproxy(template, scratch, "gpu")
+
+
+def just_edit(maps, template):
+    tma.edit_map(maps[0], template, tma.shared_tile(tma.DESCRIPTOR))
+
+
+IN_GLOBAL = "TensorMap(Tile((16, 32), f32, NONE)) is not in global memory, where a kernel could"
+
+
 @pytest.mark.parametrize(
     ("body", "template", "message"),
     [
@@ -368,8 +442,14 @@ OTHER = TensorMapType(2, Tile((8, 32), "f32"))
         (
             short_shape,
             OTHER,
-            "copy Tile((16, 32), f32, NONE), the template Tile((8, 32), f32, NONE)",
+            "maps are Tile((16, 32), f32, NONE), the template Tile((8, 32), f32, NONE); make the",
         ),
+        (just_edit, TensorMapType(2, TILE, 16), "the template Tile((16, 32), f32, NONE), interl"),
+        (just_edit, TensorMapType(2, TILE, None, "x"), "template Tile((16, 32), f32, NONE), loads"),
+        (just_edit, TensorMapType(4, TILE, mode="im2col"), "the template is im2col 4d, Tile((16,"),
+        (edit_an_argument, MAP, f"edit_map(destination=...): {IN_GLOBAL}"),
+        (replace_in_an_argument, MAP, f"tensormap_replace_rank(tensor_map=...): {IN_GLOBAL}"),
+        (copy_to_an_argument, MAP, f"tensormap_cp_fenceproxy(destination=...): {IN_GLOBAL}"),
         (short_shape, TensorMapType(), "nothing is known of TensorMap(); pass a map of tensor_map"),
         (
             replace_in_no_map,

@@ -267,3 +267,77 @@ def copy_heads(x, y, start, length):
     else:
         for t, stage in pipe.consume(0, tiles, 1):
             pipe.store(y.sequence(start, length), stage.x, (head, 16 * t, 0), written=False)
+
+
+@cuda.jit
+def sum_sequences(y, starts, lengths):
+    """Add 1, 2, 3, ... to the first tile of each sequence."""
+    tile = tma.shared_tile(SWIZZLED)
+    thread, s = cuda.threadIdx.x, cuda.blockIdx.x
+    for i in range(thread, 512, 128):
+        tile[i // 32, i % 32] = i + 1.0
+    tma.fence_proxy_async()
+    cuda.syncthreads()
+    if thread == 0:
+        y.sequence(starts[s], lengths[s]).reduce(tile, (0, 0), "add")
+        tma.ptx.cp_async_bulk_commit_group()
+        tma.ptx.cp_async_bulk_wait_group(0)
+
+
+@pytest.mark.parametrize("encoding", ["wrap", "shift"])
+@on_gpu
+def test_a_reduction_ends_with_the_sequence(encoding):
+    lengths = np.random.default_rng(3).integers(0, 24, 100).astype(np.int32)
+    starts = np.cumsum([0, *lengths[:-1]]).astype(np.int32)
+    host = np.random.default_rng(4).integers(0, 99, (int(lengths.sum()), 32)).astype(np.float32)
+    y = cuda.to_device(host)
+    target = ragged_tensor_map(y, SWIZZLED, encoding=encoding)
+    sum_sequences[100, 128](target, cuda.to_device(starts), cuda.to_device(lengths))
+    added = np.arange(1, 513, dtype=np.float32).reshape(16, 32)
+    expected = host.copy()
+    for start, length in zip(starts, lengths):
+        expected[start : start + length][:16] += added[:length]
+    np.testing.assert_array_equal(y.copy_to_host(), expected)
+
+
+@cuda.jit
+def prefetch_and_multicast(x, starts, lengths, image, failed):
+    """Load the first tile of each sequence, to the block's own rank, after a prefetch."""
+    tile, full = tma.shared_tile(SWIZZLED), tma.shared_barrier()
+    thread, s = cuda.threadIdx.x, cuda.blockIdx.x
+    if thread == 0:
+        full.init(1)
+        tma.fence_mbarrier_init()
+        sequence = x.sequence(starts[s], lengths[s])
+        sequence.prefetch_tile((0, 0))
+        full.arrive_expect_tx(SWIZZLED.nbytes)
+        sequence.load(tile, (0, 0), full, multicast=1)
+        done = False
+        for _ in range(TRIES):
+            if full.test_wait(0):
+                done = True
+                break
+        if not done:
+            failed[0] = 1
+    cuda.syncthreads()
+    for i in range(thread, 512, 128):
+        image[s, i // 32, i % 32] = tile[i // 32, i % 32]
+
+
+@on_gpu
+def test_a_prefetched_multicast_ends_with_the_sequence():
+    lengths = np.random.default_rng(5).integers(0, 24, 50).astype(np.int32)
+    starts = np.cumsum([0, *lengths[:-1]]).astype(np.int32)
+    host = np.random.default_rng(6).standard_normal((int(lengths.sum()), 32)).astype(np.float32)
+    source = ragged_tensor_map(cuda.to_device(host), SWIZZLED)
+    image = cuda.to_device(np.full((50, 16, 32), 9, np.float32))
+    failed = cuda.to_device(np.zeros(1, "i4"))
+    prefetch_and_multicast[50, 128](
+        source, cuda.to_device(starts), cuda.to_device(lengths), image, failed
+    )
+    assert not failed.copy_to_host()[0], "a load did not complete"
+    expected = np.zeros((50, 16, 32), np.float32)
+    for s, (start, length) in enumerate(zip(starts, lengths)):
+        rows = host[start : start + min(length, 16)]
+        expected[s, : len(rows)] = rows
+    np.testing.assert_array_equal(image.copy_to_host(), expected)

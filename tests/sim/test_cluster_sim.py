@@ -48,6 +48,17 @@ def test_registers(size):
         np.testing.assert_array_equal(out[block], expected)
 
 
+def test_a_function_in_a_kernel_has_no_clusters_of_its_own():
+    for options in ({"device": True}, {}):
+        helper = cuda.jit(**options)(tma.cluster(4)(lambda x: 2 * x))
+
+        def body(out, helper=helper):
+            out[0] = helper(1)
+
+        with pytest.raises(ValueError, match="only a launch has clusters: decorate the kernel"):
+            launch(body, 2, 2, 1, np.zeros(1), seeds=[0])
+
+
 def test_a_grid_that_is_not_divisible_is_refused_before_any_block_runs():
     out = np.zeros(1)
 

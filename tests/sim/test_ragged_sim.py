@@ -5,7 +5,7 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import Tile, ragged_tensor_map, simulator
+from numba_tma import Tile, ptx, ragged_tensor_map, simulator
 from numba_tma.simulator import BadCoordinate, BadOperand
 
 TILE = Tile((4, 8), "f32")
@@ -106,6 +106,80 @@ def test_a_shifted_map_is_not_loaded_from():
     y = ragged_tensor_map(np.zeros((3, 20, 4), np.float32), TILE3, axis=1, encoding="shift")
     with pytest.raises(BadOperand, match="'shift' starts in front of the array and only stores"):
         load_one[1, 1](y, (0, 0, 0), 5, 4, np.zeros((2, 4, 4), np.float32))
+
+
+@cuda.jit
+def sum_sequences(y, starts, lengths):
+    tile = tma.shared_tile(TILE)
+    row, column = cuda.threadIdx.x // 8, cuda.threadIdx.x % 8
+    tile[row, column] = float(cuda.threadIdx.x)
+    tma.fence_proxy_async()
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        part = y.sequence(starts[cuda.blockIdx.x], lengths[cuda.blockIdx.x])
+        part.prefetch_tile((0, 0))
+        part.reduce(tile, (0, 0), "add")
+        ptx.cp_async_bulk_commit_group()
+        ptx.cp_async_bulk_wait_group(0)
+
+
+def test_a_reduction_ends_with_the_sequence():
+    y = np.ones((9, 8), np.float32)
+    expected = y.copy()
+    added = np.arange(32, dtype=np.float32).reshape(4, 8)
+    starts, lengths = np.array([0, 0, 4]), np.array([2, 3, 4])
+    for start, length in zip(starts, lengths):
+        expected[start : start + length] += added[:length]
+    sum_sequences[3, 32](ragged_tensor_map(y, TILE), starts, lengths)
+    np.testing.assert_array_equal(y, expected)
+
+
+@cuda.jit
+def prefetch_sequence(y):
+    y.sequence(0, 3).prefetch_tile((0, 0))
+
+
+def test_a_shifted_map_is_not_prefetched_from():
+    y = ragged_tensor_map(np.ones((9, 8), np.float32), TILE, encoding="shift")
+    with pytest.raises(BadOperand, match="prefetch_tile: the encoding 'shift' starts in front"):
+        prefetch_sequence[1, 1](y)
+
+
+@cuda.jit
+def copies_without_a_sequence(x, reduces):
+    if reduces:
+        x.reduce(tma.shared_tile(TILE), (0, 0), "add")
+    else:
+        x.prefetch_tile((0, 0))
+
+
+def test_every_copy_needs_a_sequence():
+    for reduces, name in ((True, "reduce"), (False, "prefetch_tile")):
+        with pytest.raises(TypeError, match=f"RaggedTensorMap.{name}: a ragged map copies within"):
+            copies_without_a_sequence[1, 1](
+                ragged_tensor_map(np.zeros((9, 8), np.float32), TILE), reduces
+            )
+
+
+@cuda.jit
+def slices(x):
+    tma.load_partitioned(x, tma.shared_tile(TILE), (0, 0), tma.shared_barrier(), 0)
+
+
+@cuda.jit
+def slices_of_a_sequence(x):
+    part = x.sequence(0, 3)
+    tma.load_partitioned(part, tma.shared_tile(TILE), (0, 0), tma.shared_barrier(), 0)
+
+
+def test_blocks_share_the_tiles_of_tiled_maps():
+    y = ragged_tensor_map(np.zeros((9, 8), np.float32), TILE)
+    for kernel in (slices, slices_of_a_sequence):
+        with pytest.raises(BadOperand, match="load_partitioned: the blocks share the tiles of a m"):
+            kernel[1, 1](y)
+    pixels = tma.im2col_map(np.zeros((1, 4, 4, 8), np.float32), TILE)
+    with pytest.raises(BadOperand, match="load_partitioned: the map is Im2colMap"):
+        slices[1, 1](pixels)
 
 
 @cuda.jit

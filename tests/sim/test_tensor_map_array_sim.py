@@ -136,10 +136,25 @@ def test_only_maps_in_global_memory_are_edited():
 def test_a_template_is_like_the_map():
     template = tensor_map(values((100, 64)), Tile((8, 8), "f32"))
     maps = tma.TensorMapArray([tensor_map(values((100, 64)), TILE)])
-    with pytest.raises(
-        BadOperand, match=r"maps copy Tile\(\(4, 8\).*, the template Tile\(\(8, 8\)"
-    ):
+    with pytest.raises(BadOperand, match=r"maps are Tile\(\(4, 8\).*, the template Tile\(\(8, 8\)"):
         edit_with[1, 32](maps[0], template, None, (4, 8), None)
+
+
+def test_a_template_is_folded_and_stepped_as_the_map():
+    x, wide = values((512, 128)), Tile((8, 64), "f32", tma.Swizzle.B128)
+    tall = Tile((256, 16), "f32")
+    plain, folded = tensor_map(x, wide), tensor_map(x, wide, fold=True)
+    steps = tensor_map(x, tall, element_strides=(2, 1))
+    pixels = tma.im2col_map(values((2, 8, 8, 8)), TILE)
+    for destination, template, text in (
+        (folded, plain, r"maps are Tile\(\(8, 64\), f32, B128\), folded, the template Tile"),
+        (steps, tensor_map(x, tall), r"element_strides=\(2, 1\), the template Tile"),
+        (plain, tma.ragged_tensor_map(x, Tile((8, 32), "f32")), r", sequences along axis 0 \(enc"),
+        (pixels, pixels, "template is im2col 4d, .*; only maps of tensor_map can be edited"),
+    ):
+        maps = tma.TensorMapArray([destination])
+        with pytest.raises(BadOperand, match=text):
+            edit_with[1, 32](maps[0], template, x, None, None)
 
 
 @cuda.jit
