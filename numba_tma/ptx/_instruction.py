@@ -179,6 +179,7 @@ def instruction(
             body,
         )
         TABLE[row.name] = row
+        body.__doc__ = f"{inspect.cleandoc(body.__doc__ or '')}\n\n{_versions(row)}"
         if not simulated():
             from numba_tma.ptx._lowering import register
 
@@ -186,6 +187,17 @@ def instruction(
         return body
 
     return decorate
+
+
+def _versions(row: Instruction) -> str:
+    """Say since when there is a row, for its docstring."""
+
+    def version(isa: tuple[int, int], sm: int | str) -> str:
+        return f"PTX ISA {isa[0]}.{isa[1]}, sm_{sm}"
+
+    tags = {tag for form in row.forms() for tag in form.tags}
+    newer = [f"{tag}: {version(*since)}" for tag, since in row.since.items() if tag in tags]
+    return "; ".join([f"At least {version(row.isa, row.sm)}", *newer]) + "."
 
 
 def _choices(parameter: inspect.Parameter, body: Callable[..., Any]) -> tuple[Any, ...]:
