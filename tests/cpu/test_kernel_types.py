@@ -11,6 +11,7 @@ import pytest
 from cuda.bindings import driver
 from cuda.core._tensor_map import TensorMapDescriptor
 from numba import cuda, types
+from numba.core.errors import NumbaError
 from numba.cuda.core.errors import TypingError
 
 import numba_tma as tma
@@ -403,5 +404,5 @@ def test_the_slice_is_no_coordinate_of_an_interleaved_copy():
     ptx = compile_ptx(load, (interleaved, types.int32))
     (copy,) = [i for i in instructions(ptx) if "bulk" in i]
     assert copy.startswith("cp.async.bulk.tensor.4d.") and copy.count(",") == 6
-    with pytest.raises(TypingError, match="5 coordinates for .* but for the last: copies take"):
+    with pytest.raises(NumbaError, match="5 coordinates for .* but for the last: copies take"):
         compile_ptx(load_inside, (interleaved, types.int32))

@@ -444,7 +444,11 @@ IN_GLOBAL = "TensorMap(Tile((16, 32), f32, NONE)) is not in global memory, where
             OTHER,
             "maps are Tile((16, 32), f32, NONE), the template Tile((8, 32), f32, NONE); make the",
         ),
-        (just_edit, TensorMapType(2, TILE, 16), "the template Tile((16, 32), f32, NONE), interl"),
+        (
+            just_edit,
+            TensorMapType(2, TILE, 16),
+            "the template is interleaved, so that its axes are not",
+        ),
         (just_edit, TensorMapType(2, TILE, None, "x"), "template Tile((16, 32), f32, NONE), loads"),
         (just_edit, TensorMapType(4, TILE, mode="im2col"), "the template is im2col 4d, Tile((16,"),
         (edit_an_argument, MAP, f"edit_map(destination=...): {IN_GLOBAL}"),
