@@ -95,7 +95,7 @@ def encode(
     shape, strides, dtype, box, copies, steps, padding = checked
     tile, value = copies.tile, None
     if wrong := atom_violations(tile.swizzle, device):
-        raise ValueError(explain(what, wrong))
+        raise ValueError(say_broken(what, wrong))
     if device != SIMULATED:
         layout = (shape, strides, box, steps)
         if copies.interleaved:
@@ -232,7 +232,7 @@ def _check(
     violations += wrong_box + wrong_steps + wrong_options
     if violations:
         raise ValueError(
-            explain(what, violations)
+            say_broken(what, violations)
             + f"\nGiven: array of shape {shape}, strides {strides} B, {dtype}, at {address:#x}; "
             f"box {box}, swizzle {swizzle.name}, element_strides {steps}, "
             f"l2_promotion {l2_promotion}, oob_fill {oob_fill!r}, interleave {interleave}"
@@ -370,7 +370,7 @@ def atom_violations(swizzle: Swizzle, device: int) -> list[str]:
     ]
 
 
-def explain(what: str, violations: list[str]) -> str:
+def say_broken(what: str, violations: list[str]) -> str:
     """Say which rules a call of `what` breaks."""
     count = "1 rule is" if len(violations) == 1 else f"{len(violations)} rules are"
     numbered = "".join(f"\n  {n}. {text}" for n, text in enumerate(violations, 1))

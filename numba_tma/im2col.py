@@ -16,9 +16,9 @@ from ._encoding import (
     as_box,
     atom_violations,
     check_options,
-    explain,
     partial_rows,
     resolve_dtype,
+    say_broken,
 )
 from ._environment import simulated
 from ._im2col_rules import (
@@ -297,7 +297,7 @@ def _encode(
     violations += wrong_options + atom_violations(swizzle, device)
     if violations:
         raise ValueError(
-            explain(what, violations)
+            say_broken(what, violations)
             + f"\nGiven: array of shape {shape}, strides {strides} B, {dtype}, at {address:#x}; "
             f"(pixels, channels) {column}, {_describe(geometry)}, swizzle {swizzle.name}, "
             f"l2_promotion {l2_promotion}, oob_fill {oob_fill!r}, interleave {interleave}"

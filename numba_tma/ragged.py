@@ -15,7 +15,7 @@ from ._encoding import (
     as_box,
     atom_violations,
     encode,
-    explain,
+    say_broken,
 )
 from ._environment import simulated
 from .dtypes import as_dtype
@@ -198,7 +198,7 @@ def _encode_ragged(
     """Return the encoding, its axis, what was chosen and the extent of the ragged axis."""
     axis, chosen = _check(plain, axis, encoding)
     if wrong := atom_violations(plain.tile.swizzle, device):
-        raise ValueError(explain("ragged_tensor_map", wrong))
+        raise ValueError(say_broken("ragged_tensor_map", wrong))
     extent, address, shape, strides = artificial_tensor(plain, axis, chosen)
     value = None
     if device != SIMULATED:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -53,8 +55,10 @@ _ELEMENT_TYPES = (
 )
 _CODES = {as_dtype(name).tensor_map: code for code, name in enumerate(_ELEMENT_TYPES)}
 
-#: The maps that descriptors were made from: what is not in the bytes is looked up there.
-_origins: list[TensorMap] = []
+#: The maps that descriptors were made from, which a launch keeps alive: what is not in the bytes is
+#: looked up there. None has the number 0, nor those that memory never written holds.
+_origins: WeakValueDictionary[int, TensorMap] = WeakValueDictionary()
+_numbers = itertools.count(1)
 
 
 def to_bytes(tensor_map: TensorMap) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -66,8 +70,8 @@ def to_bytes(tensor_map: TensorMap) -> np.ndarray[Any, np.dtype[np.uint8]]:
         )
     record = np.zeros((), _RECORD)
     rank = tensor_map.rank
-    record["origin"] = len(_origins)
-    _origins.append(tensor_map)
+    record["origin"] = number = next(_numbers)
+    _origins[number] = tensor_map
     record["global_address"] = tensor_map.address
     record["global_stride"][: rank - 1] = tensor_map.strides[-2::-1] if rank > 1 else ()
     for field, values in (
@@ -86,11 +90,11 @@ def to_bytes(tensor_map: TensorMap) -> np.ndarray[Any, np.dtype[np.uint8]]:
 def from_bytes(image: np.ndarray[Any, np.dtype[np.uint8]], target: TensorMap) -> None:
     """Make `target` the map that the 128 bytes describe."""
     record = image.view(_RECORD)[0]
-    if int(record["origin"]) >= len(_origins):
+    origin = _origins.get(int(record["origin"]))
+    if origin is None:
         raise BadOperand(
             "tensormap_cp_fenceproxy: the source is no tensor map; copy a template there first"
         )
-    origin = _origins[int(record["origin"])]
     if record["interleave_layout"]:
         raise NotImplementedError("an interleaved map is not simulated; use a GPU")
     rank = int(record["rank"]) + 1
