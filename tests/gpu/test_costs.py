@@ -31,6 +31,17 @@ def take(argument):
     pass
 
 
+#: What a launch with an integer costs at most on a host whose microseconds the limits are meant in.
+USUAL_LAUNCH = 13e-6
+
+
+def launch_with_int(launches=2000):
+    """Launch a kernel that takes an integer, that often."""
+    configured = take[1, 1]
+    for _ in range(launches):
+        configured(1)
+
+
 @on_gpu(limit=90)
 def test_a_map_costs_a_launch_less_than_1_5_us_more_than_an_integer():
     x_map = tma.tensor_map(cuda.to_device(np.zeros((16, 64), np.float32)), TILE)
@@ -68,10 +79,15 @@ def test_making_a_map_costs_less_than_15_us_and_a_cached_one_less_than_2():
         for _ in range(count):
             tma.tensor_map(tensor, TILE)
 
-    new, again = best_seconds(repeats, make_new, make_again)
-    text = f"tensor_map: {new / count * 1e6:.2f} us, {again / count * 1e6:.2f} us cached"
+    launch_with_int(10)
+    launch, new, again = best_seconds(repeats, launch_with_int, make_new, make_again)
+    slow = max(1.0, launch / 2000 / USUAL_LAUNCH)  # the host, or what else it does
+    text = (
+        f"tensor_map: {new / count * 1e6:.2f} us, {again / count * 1e6:.2f} us cached, on a host "
+        f"{slow:.2f} times slower than usual"
+    )
     print(text)
-    assert new / count < 15e-6 and again / count < 2e-6, text
+    assert new / count < 15e-6 * slow and again / count < 2e-6 * slow, text
 
 
 # ------------------------------------------------------------------------------- cache

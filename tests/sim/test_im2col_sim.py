@@ -230,7 +230,7 @@ def test_a_multicast_to_the_block_itself_and_a_prefetch_run():
 
 def test_what_is_not_modelled_is_said():
     with pytest.raises(NotImplementedError, match="im2col_map: interleave=16 is not simulated"):
-        tma.im2col_map(X, TILE, interleave=16)
+        tma.im2col_map(X, (16, 4), interleave=16)
     with pytest.raises(NotImplementedError, match="im2col_wide_map: mode='w' is not simulated"):
         tma.im2col_wide_map(X, tma.Tile((8, 8), "f32", tma.Swizzle.B64))
 

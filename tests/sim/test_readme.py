@@ -107,7 +107,7 @@ def test_the_kernels_are_there():
     places = re.findall(r"`(\w+)\.(\w+)`", listed[1])
     for module, name in places:
         assert callable(getattr(importlib.import_module(f"numba_tma.kernels.{module}"), name))
-    assert {name for _, name in places} == {"copy", "scale_add", "rmsnorm"}
+    assert {name for _, name in places} == {"copy", "grouped_copy", "scale_add", "rmsnorm"}
 
 
 # --------------------------------------------------------------------------------- links
