@@ -22,21 +22,22 @@ THREADS = 128
 TRIES = 100_000  # milliseconds; a copy takes microseconds
 
 
-@cuda.jit
-def load_raw(tensor_map, coords, nbytes, image, completed):
-    """Load one box over canaries and copy out the words of shared memory."""
-    space, barrier = tma.shared_tile(SPACE), tma.shared_barrier()
-    thread = cuda.threadIdx.x
-    for i in range(thread, image.size, THREADS):
-        ptx.st_shared_u32(space.address + 4 * i, CANARY)
+@cuda.jit(device=True)
+def prepare_load(address, barrier, words):
+    """Put canaries at `address`, which the copy engine then may overwrite, and make the barrier."""
+    for i in range(cuda.threadIdx.x, words, THREADS):
+        ptx.st_shared_u32(address + 4 * i, CANARY)
     tma.fence_proxy_async()
-    if thread == 0:
+    if cuda.threadIdx.x == 0:
         barrier.init(1)
         tma.fence_mbarrier_init()
     cuda.syncthreads()
-    if thread == 0:
-        barrier.arrive_expect_tx(nbytes)
-        ptx.cp_async_bulk_tensor_load(space, tensor_map, coords, barrier)
+
+
+@cuda.jit(device=True)
+def finish_load(address, barrier, image, completed):
+    """Wait for the barrier's first phase, not for ever, and copy out the words at `address`."""
+    if cuda.threadIdx.x == 0:
         done = False
         for _ in range(TRIES):
             if barrier.test_wait(0):
@@ -44,8 +45,29 @@ def load_raw(tensor_map, coords, nbytes, image, completed):
                 break
         completed[0] = 1 if done else 0
     cuda.syncthreads()
-    for i in range(thread, image.size, THREADS):
-        image[i] = ptx.ld_shared_u32(space.address + 4 * i)
+    for i in range(cuda.threadIdx.x, image.size, THREADS):
+        image[i] = ptx.ld_shared_u32(address + 4 * i)
+
+
+@cuda.jit(device=True)
+def prepare_store(address, image):
+    """Put the words of `image` at `address`, where the copy engine then may read them."""
+    for i in range(cuda.threadIdx.x, image.size, THREADS):
+        ptx.st_shared_u32(address + 4 * i, image[i])
+    tma.fence_proxy_async()
+    cuda.syncthreads()
+
+
+@cuda.jit
+def load_raw(tensor_map, coords, nbytes, image, completed):
+    """Load one box over canaries and copy out the words of shared memory."""
+    space, barrier = tma.shared_tile(SPACE), tma.shared_barrier()
+    thread = cuda.threadIdx.x
+    prepare_load(space.address, barrier, image.size)
+    if thread == 0:
+        barrier.arrive_expect_tx(nbytes)
+        ptx.cp_async_bulk_tensor_load(space, tensor_map, coords, barrier)
+    finish_load(space.address, barrier, image, completed)
 
 
 @cuda.jit
@@ -53,10 +75,7 @@ def store_raw(tensor_map, coords, image):
     """Fill shared memory with the words of `image` and store one box from it."""
     space = tma.shared_tile(SPACE)
     thread = cuda.threadIdx.x
-    for i in range(thread, image.size, THREADS):
-        ptx.st_shared_u32(space.address + 4 * i, image[i])
-    tma.fence_proxy_async()
-    cuda.syncthreads()
+    prepare_store(space.address, image)
     if thread == 0:
         ptx.cp_async_bulk_tensor_store(tensor_map, coords, space)
         ptx.cp_async_bulk_commit_group()

@@ -8,7 +8,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import ptx
-from tests.gpu.copies import CANARY, SPACE, THREADS, TRIES, Tensor
+from tests.gpu.copies import SPACE, THREADS, Tensor, finish_load, prepare_load, prepare_store
 
 
 @cuda.jit
@@ -16,26 +16,12 @@ def load_raw(tensor_map, coords, offsets, nbytes, image, completed):
     """Load one column of pixels over canaries and copy out the words of shared memory."""
     space, barrier = tma.shared_tile(SPACE), tma.shared_barrier()
     thread = cuda.threadIdx.x
-    for i in range(thread, image.size, THREADS):
-        ptx.st_shared_u32(space.address + 4 * i, CANARY)
-    tma.fence_proxy_async()
-    if thread == 0:
-        barrier.init(1)
-        tma.fence_mbarrier_init()
-    cuda.syncthreads()
+    prepare_load(space.address, barrier, image.size)
     if thread == 0:
         barrier.arrive_expect_tx(nbytes)
         ptx.cp_async_bulk_prefetch_tensor_im2col(tensor_map, coords, offsets)
         ptx.cp_async_bulk_tensor_im2col_load(space, tensor_map, coords, barrier, offsets)
-        done = False
-        for _ in range(TRIES):
-            if barrier.test_wait(0):
-                done = True
-                break
-        completed[0] = 1 if done else 0
-    cuda.syncthreads()
-    for i in range(thread, image.size, THREADS):
-        image[i] = ptx.ld_shared_u32(space.address + 4 * i)
+    finish_load(space.address, barrier, image, completed)
 
 
 @cuda.jit
@@ -43,10 +29,7 @@ def store_raw(tensor_map, coords, image):
     """Fill shared memory with the words of `image` and store one column of pixels from it."""
     space = tma.shared_tile(SPACE)
     thread = cuda.threadIdx.x
-    for i in range(thread, image.size, THREADS):
-        ptx.st_shared_u32(space.address + 4 * i, image[i])
-    tma.fence_proxy_async()
-    cuda.syncthreads()
+    prepare_store(space.address, image)
     if thread == 0:
         ptx.cp_async_bulk_tensor_im2col_store(tensor_map, coords, space)
         ptx.cp_async_bulk_commit_group()
@@ -58,10 +41,7 @@ def _reduction(operation: str) -> Any:
     def reduce_raw(tensor_map, coords, image):
         space = tma.shared_tile(SPACE)
         thread = cuda.threadIdx.x
-        for i in range(thread, image.size, THREADS):
-            ptx.st_shared_u32(space.address + 4 * i, image[i])
-        tma.fence_proxy_async()
-        cuda.syncthreads()
+        prepare_store(space.address, image)
         if thread == 0:
             ptx.cp_reduce_async_bulk_tensor_im2col(tensor_map, coords, space, operation)
             ptx.cp_async_bulk_commit_group()

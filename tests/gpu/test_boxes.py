@@ -12,7 +12,7 @@ from numba_tma import Swizzle, Tile, ptx
 from numba_tma._boxes import Copies
 from numba_tma.dtypes import as_dtype, names
 from tests.gpu import copies
-from tests.gpu.copies import CANARY, THREADS, TRIES, Tensor
+from tests.gpu.copies import THREADS, Tensor, finish_load, prepare_load, prepare_store
 from tests.gpu.worker import WorkerLost, on_gpu
 
 SPACE_BYTES = 160 * 1024
@@ -26,25 +26,11 @@ def load_tile(x, coords, nbytes, image, completed):
     """Load one tile over canaries and copy out the words of shared memory."""
     space, barrier = tma.shared_tile(SPACE), tma.shared_barrier()
     thread = cuda.threadIdx.x
-    for i in range(thread, image.size, THREADS):
-        ptx.st_shared_u32(space.address + 4 * i, CANARY)
-    tma.fence_proxy_async()
-    if thread == 0:
-        barrier.init(1)
-        tma.fence_mbarrier_init()
-    cuda.syncthreads()
+    prepare_load(space.address, barrier, image.size)
     if thread == 0:
         barrier.arrive_expect_tx(nbytes)
         x.load(space.address, coords, barrier)
-        done = False
-        for _ in range(TRIES):
-            if barrier.test_wait(0):
-                done = True
-                break
-        completed[0] = 1 if done else 0
-    cuda.syncthreads()
-    for i in range(thread, image.size, THREADS):
-        image[i] = ptx.ld_shared_u32(space.address + 4 * i)
+    finish_load(space.address, barrier, image, completed)
 
 
 @cuda.jit
@@ -52,10 +38,7 @@ def store_tile(x, coords, image):
     """Fill shared memory with the words of `image` and store one tile from it."""
     space = tma.shared_tile(SPACE)
     thread = cuda.threadIdx.x
-    for i in range(thread, image.size, THREADS):
-        ptx.st_shared_u32(space.address + 4 * i, image[i])
-    tma.fence_proxy_async()
-    cuda.syncthreads()
+    prepare_store(space.address, image)
     if thread == 0:
         x.store(space.address, coords)
         ptx.cp_async_bulk_commit_group()

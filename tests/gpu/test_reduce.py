@@ -157,10 +157,7 @@ def tensor_kernel(operation, hint=None):
     def reduce_box(tensor_map, coords, image):
         space = tma.shared_tile(copies.SPACE)
         thread = cuda.threadIdx.x
-        for i in range(thread, image.size, copies.THREADS):
-            ptx.st_shared_u32(space.address + 4 * i, image[i])
-        tma.fence_proxy_async()
-        cuda.syncthreads()
+        copies.prepare_store(space.address, image)
         if thread == 0:
             ptx.cp_reduce_async_bulk_tensor(tensor_map, coords, space, operation, hint)
             ptx.cp_async_bulk_commit_group()
