@@ -94,10 +94,7 @@ class RaggedTensorMapType(TensorMapType):
     ) -> None:
         super().__init__(rank, tile, None, partial_rows)
         self.axis, self.encoding, self.extent = axis, encoding, extent
-        known = f"{tile}, axis {axis}, {encoding}"
-        known += f" {extent}" if encoding == "shift" else ""
-        known += ", rows of partial chunks" if partial_rows else ""
-        self.name = f"RaggedTensorMap({known})"
+        self.name = f"RaggedTensorMap({describe_kind(self)})"
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -275,9 +272,9 @@ def check_copy(
                 "function out"
             )
         return
-    inner = types.literal(0) if not len(coordinates) else coordinates[len(coordinates) - 1]
     if sliced:
         return  # the innermost coordinate counts whole slices
+    inner = types.literal(0) if not len(coordinates) else coordinates[len(coordinates) - 1]
     if isinstance(inner, types.IntegerLiteral) and inner.literal_value * box.itemsize % 16:
         step = 16 // box.itemsize
         raise TypingError(

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from .._boxes import copies_of
+from .._driver import NBYTES
 from ..dtypes import DType, as_dtype
 from ..layout import Swizzle, Tile
 from . import thread_instructions
@@ -24,7 +25,6 @@ from .thread import current
 if TYPE_CHECKING:
     from ..tensor_map import TensorMap
 
-NBYTES = 128
 
 #: A map's bytes. Axes are counted from the innermost; `origin` says which map it was copied from.
 _RECORD = np.dtype(
