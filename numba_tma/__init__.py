@@ -31,14 +31,23 @@ from numba_tma.tensor_map_array import TensorMapArray
 #: Where the names are that need Numba, which is imported only when one of them is used.
 _HOME = {
     "Barrier": "barrier",
+    "BarrierArray": "barrier",
+    "BlockScaledTilePayload": "pipeline",
     "CachePolicy": "ptx",
     "DESCRIPTOR": "template",
+    "NamedBarrier": "pipeline",
     "Pipeline": "pipeline",
     "PipelineState": "pipeline",
+    "Role": "pipeline",
+    "Roles": "pipeline",
     "SharedTile": "shared",
+    "StandardTilePayload": "pipeline",
     "TensorMapType": "types",
+    "Threads": "pipeline",
     "TilePipeline": "pipeline",
     "TileQueue": "pipeline",
+    "Warpgroups": "pipeline",
+    "Warps": "pipeline",
     "cluster": "clusters",
     "cluster_sync": "clusters",
     "edit_map": "template",
@@ -47,6 +56,7 @@ _HOME = {
     "fence_proxy_async": "ptx",
     "load_partitioned": "multicast",
     "shared_barrier": "shared",
+    "shared_barriers": "shared",
     "shared_tile": "shared",
 }
 
@@ -77,19 +87,29 @@ __all__ = [  # noqa: PLE0604
 if TYPE_CHECKING:
     from numba_tma import ptx as ptx
     from numba_tma.barrier import Barrier as Barrier
+    from numba_tma.barrier import BarrierArray as BarrierArray
     from numba_tma.clusters import cluster as cluster
     from numba_tma.clusters import cluster_sync as cluster_sync
     from numba_tma.multicast import load_partitioned as load_partitioned
+    from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
+    from numba_tma.pipeline import NamedBarrier as NamedBarrier
     from numba_tma.pipeline import Pipeline as Pipeline
     from numba_tma.pipeline import PipelineState as PipelineState
+    from numba_tma.pipeline import Role as Role
+    from numba_tma.pipeline import Roles as Roles
+    from numba_tma.pipeline import StandardTilePayload as StandardTilePayload
+    from numba_tma.pipeline import Threads as Threads
     from numba_tma.pipeline import TilePipeline as TilePipeline
     from numba_tma.pipeline import TileQueue as TileQueue
+    from numba_tma.pipeline import Warpgroups as Warpgroups
+    from numba_tma.pipeline import Warps as Warps
     from numba_tma.ptx import CachePolicy as CachePolicy
     from numba_tma.ptx import elect_sync as elect_sync
     from numba_tma.ptx import fence_mbarrier_init as fence_mbarrier_init
     from numba_tma.ptx import fence_proxy_async as fence_proxy_async
     from numba_tma.shared import SharedTile as SharedTile
     from numba_tma.shared import shared_barrier as shared_barrier
+    from numba_tma.shared import shared_barriers as shared_barriers
     from numba_tma.shared import shared_tile as shared_tile
     from numba_tma.template import DESCRIPTOR as DESCRIPTOR
     from numba_tma.template import edit_map as edit_map

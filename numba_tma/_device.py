@@ -20,7 +20,7 @@ if simulated() or TYPE_CHECKING:
         """Return the class as it is: the simulator runs plain Python."""
         return lambda cls: cls
 
-    def constant_class(cls: C) -> C:
+    def constant_class(cls: C, *, methods: tuple[str, ...] = ()) -> C:
         """Return the class as it is: the simulator runs plain Python."""
         return cls
 

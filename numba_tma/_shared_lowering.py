@@ -12,13 +12,21 @@ from numba_tma import _compiler as compiler
 from numba_tma._boxes import Copies
 from numba_tma._compiler import I32, I64, ObjectType, TypingError, get_field, signature
 from numba_tma._vector_lowering import VectorType, pack, unpack
-from numba_tma.barrier import Barrier
+from numba_tma.barrier import Barrier, BarrierArray
 from numba_tma.dtypes import DType, reduction_violation
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
 from numba_tma.ptx._lowering import OPERANDS, emit, type_call
-from numba_tma.shared import SharedTile, Writes, check_view, shared_barrier, shared_tile
+from numba_tma.shared import (
+    SharedTile,
+    Writes,
+    barrier_count_rule,
+    check_view,
+    shared_barrier,
+    shared_barriers,
+    shared_tile,
+)
 from numba_tma.tensor_map import TensorMap
 from numba_tma.tensor_map_array import TensorMapArray
 from numba_tma.types import (
@@ -66,7 +74,24 @@ def _lower_shared_barrier(context: Any, builder: Any, sig: Any, args: Any) -> An
 
 
 compiler.instruction_function(shared_tile, _type_shared_tile, _lower_shared_tile)
+
+
+def _type_shared_barriers(count: types.Type) -> Any:
+    number = compiler.static_of(count, "shared_barriers(count=...)")
+    if not isinstance(number, int) or number < 1:
+        raise TypingError(barrier_count_rule(number))
+    compiler.check_shared_size(f"shared_barriers({number})", {"barriers": 8 * number})
+    return signature(ObjectType(BarrierArray, (number,), (types.uint32,)), count)
+
+
+def _lower_shared_barriers(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    count = sig.return_type.static[0]
+    address = compiler.allocate_shared(builder, 8 * count, 8, f"shared_barriers({count})")
+    return compiler.make_object(context, builder, sig.return_type, [address])
+
+
 compiler.instruction_function(shared_barrier, lambda: signature(BARRIER), _lower_shared_barrier)
+compiler.instruction_function(shared_barriers, _type_shared_barriers, _lower_shared_barriers)
 
 
 # --------------------------------------------------------------------------- elements
@@ -182,10 +207,23 @@ class _GetItem(compiler.AbstractTemplate):
     key = operator.getitem
 
     def generic(self, args: Any, kws: Any) -> Any:
+        if isinstance(args[0], ObjectType) and args[0].cls is BarrierArray:
+            return _type_barrier(*args)
         if not _is_tile(args[0]):
             return None
         _check_index(args[0].static[0], args[1])
         return signature(_element_type(args[0].static[0]), *args)
+
+
+def _type_barrier(array: ObjectType, index: types.Type) -> Any:
+    if not isinstance(types.unliteral(index), types.Integer):
+        raise TypingError(f"barriers[i] takes an integer, not {index}")
+    if isinstance(index, types.IntegerLiteral) and not 0 <= index.literal_value < array.static[0]:
+        raise TypingError(
+            f"barriers[{index.literal_value}]: the array has the barriers 0 to "
+            f"{array.static[0] - 1}"
+        )
+    return signature(BARRIER, array, types.uint32)
 
 
 @compiler.typing_registry.register_global(operator.setitem)
@@ -201,6 +239,11 @@ class _SetItem(compiler.AbstractTemplate):
 
 @compiler.lowering_registry.lower(operator.getitem, ObjectType, types.Any)
 def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    if sig.args[0].cls is BarrierArray:
+        base = get_field(builder, sig.args[0], args[0], "address")
+        index = context.cast(builder, args[1], sig.args[1], types.uint32)
+        address = builder.add(base, builder.mul(index, ir.Constant(I32, 8)))
+        return compiler.make_object(context, builder, BARRIER, [address])
     tile = sig.args[0].static[0]
     pointer = _pointer(context, builder, sig, args, _storage(context, tile.dtype))
     value = builder.load(pointer, align=tile.itemsize)
@@ -301,7 +344,21 @@ compiler.native_method(SharedTile, "read_vector", _type_read_vector, _lower_read
 compiler.native_method(SharedTile, "write_vector", _type_write_vector, _lower_write_vector)
 
 
-# ------------------------------------------------------------------------------ views
+# -------------------------------------------------------------------- addresses, views
+
+
+def _type_address_of(self: ObjectType, index: types.Type) -> Any:
+    _check_index(self.static[0], index)
+    return signature(types.uint32, self, index)
+
+
+def _lower_address_of(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    base = get_field(builder, sig.args[0], args[0], "address")
+    offset = _offset(context, builder, sig.args[0].static[0], args[1], sig.args[1])
+    return builder.add(base, offset)
+
+
+compiler.native_method(SharedTile, "address_of", _type_address_of, _lower_address_of)
 
 
 def _type_view(self: ObjectType, tile: types.Type) -> Any:

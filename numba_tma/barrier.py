@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from numba_tma import simulator
 from numba_tma._device import device_class, u32
 from numba_tma.ptx import (
     mbarrier_arrive,
@@ -100,3 +101,29 @@ class Barrier:
         """
         while not mbarrier_try_wait_parity(self, parity):
             pass
+
+
+@device_class(static=("num_barriers",))
+@dataclass(frozen=True)
+class BarrierArray:
+    """`num_barriers` mbarriers one after another: ``barriers[i]`` is a `Barrier`."""
+
+    num_barriers: int
+    address: u32
+
+    def __getitem__(self, index: Any) -> Barrier:
+        if not 0 <= index < self.num_barriers:
+            raise simulator.BadOperand(
+                f"barriers[{index}]: the array has the barriers 0 to {self.num_barriers - 1}"
+            )
+        return Barrier(self.address + 8 * index)
+
+    def init(self, count: Any) -> None:
+        """Set the arrivals that a phase of each of them needs; see `Barrier.init`."""
+        for index in range(self.num_barriers):
+            mbarrier_init(self.address + 8 * index, count)
+
+    def inval(self) -> None:
+        """End their lives, so that their memory can be used otherwise. By one thread."""
+        for index in range(self.num_barriers):
+            mbarrier_inval(self.address + 8 * index)

@@ -11,7 +11,7 @@ import numpy as np
 from numba_tma import simulator
 from numba_tma._device import constant_class, device_class, u32
 from numba_tma._environment import simulated
-from numba_tma.barrier import Barrier
+from numba_tma.barrier import Barrier, BarrierArray
 from numba_tma.dtypes import DType
 from numba_tma.im2col import Im2colMap
 from numba_tma.layout import Tile
@@ -67,6 +67,14 @@ class SharedTile:
         dtype = self.tile.dtype
         simulator.shared_write(self._address_of(index), _narrow(value, dtype))
         self.writes.unfenced = True
+
+    def address_of(self, index: Index) -> int:
+        """Return the shared-memory address of the element `index`, through the swizzle.
+
+        For instructions that take an address, such as ``tma.ptx.cp_async_cg``: the 16 bytes from
+        an element whose offset in its row is a multiple of 16 B lie together.
+        """
+        return self._address_of(index)
 
     def read_vector(self, index: Index) -> Any:
         """Return the 16 bytes that start at the element `index` as a vector.
@@ -161,6 +169,22 @@ def shared_barrier() -> Barrier:
     Each call in the source is one barrier, the same for every thread of the block.
     """
     return Barrier(simulator.allocate_shared("shared_barrier", 8, 8))
+
+
+def shared_barriers(count: int) -> BarrierArray:
+    """Return `count` new, uninitialised mbarriers in the block's shared memory, as an array.
+
+    Each call in the source is one array, the same for every thread of the block. `count` is a
+    compile-time constant.
+    """
+    if count < 1:
+        raise simulator.BadOperand(barrier_count_rule(count))
+    return BarrierArray(count, simulator.allocate_shared("shared_barriers", 8 * count, 8))
+
+
+def barrier_count_rule(count: int) -> str:
+    """Return what is wrong with an array of `count` barriers."""
+    return f"shared_barriers({count}): an array has at least 1 barrier"
 
 
 if simulated():

@@ -34,6 +34,8 @@ from numba_tma._compiler.kernels import (
     check_shared_size,
     grid_constant,
     refresh_registries,
+    require_cluster,
+    require_launch_bounds,
 )
 from numba_tma._compiler.objects import (
     NativeMethod,
@@ -77,6 +79,8 @@ __all__ = [
     "refresh_registries",
     "register_model",
     "require_architecture",
+    "require_cluster",
+    "require_launch_bounds",
     "set_field",
     "signature",
     "static_of",

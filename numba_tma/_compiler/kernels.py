@@ -140,10 +140,58 @@ def _set_cuda_kernel_and_finish(function: Any) -> None:
     _set_cuda_kernel(function)
     _annotate_tensor_maps(function)
     _annotate_cluster(function)
+    _check_cluster(function)
     _check_shared_sum(function)
 
 
 nvvm.set_cuda_kernel = _set_cuda_kernel_and_finish
+
+
+def require_launch_bounds(builder: Any, bounds: tuple[int, int]) -> None:
+    """Give the kernel that `builder` writes launch bounds, unless the user gives the same."""
+    builder.module.numba_tma_launch_bounds = bounds
+
+
+def require_cluster(builder: Any, size: tuple[int, int], rule: Callable[[Any], str]) -> None:
+    """Hold the kernel that `builder` writes to clusters of `size`; `rule` says what is wrong."""
+    required = getattr(builder.module, "numba_tma_clusters", [])
+    builder.module.numba_tma_clusters = [*required, ((*size, 1), rule)]
+
+
+def _check_cluster(function: Any) -> None:
+    size = getattr(function, "cluster", (1, 1, 1))
+    for required, rule in getattr(function.module, "numba_tma_clusters", ()):
+        if required != size:
+            raise TypingError(rule(size))
+
+
+_set_launch_bounds = nvvm.set_launch_bounds
+
+
+def _set_launch_bounds_of_roles(function: Any, launch_bounds: Any) -> None:
+    required = getattr(function.module, "numba_tma_launch_bounds", None)
+    if required and launch_bounds is not None:
+        given = launch_bounds if isinstance(launch_bounds, tuple) else (launch_bounds,)
+        if tuple(given[:2]) != required:
+            raise TypingError(
+                f"launch_bounds={launch_bounds}: the kernel's roles move registers between "
+                f"{required[0]} threads, one block to a multiprocessor: leave launch_bounds out, "
+                f"or give {required}, which Roles.launch_bounds says"
+            )
+    _set_launch_bounds(function, required if launch_bounds is None else launch_bounds)
+
+
+nvvm.set_launch_bounds = _set_launch_bounds_of_roles
+
+
+def _check_registers(ptx: str) -> None:
+    """Raise if ptxas would drop the setmaxnreg of a kernel, which then waits for registers."""
+    if "setmaxnreg" in ptx and not re.search(r"\.minnctapersm|\.maxnreg", ptx):
+        raise TypingError(
+            "a kernel moves registers (Role.set_registers or setmaxnreg) in a function that it "
+            "calls, and has no launch bounds of its own, without which the assembler drops that: "
+            "give @cuda.jit(launch_bounds=ROLES.launch_bounds)"
+        )
 
 
 def shared_limit() -> int:
@@ -193,12 +241,17 @@ def toolkit_major() -> int:
     return int(nvjitlink.version()[0])
 
 
-def allocate_shared(builder: Any, nbytes: int, alignment: int, what: str) -> Any:
-    """Return the shared-memory address (i32) of a new static allocation of this function."""
+def allocate_shared(
+    builder: Any, nbytes: int, alignment: int, what: str, kind: str = "shared"
+) -> Any:
+    """Return the shared-memory address (i32) of a new static allocation of this function.
+
+    `kind` is a word of the variable's name, which a launch finds in the PTX.
+    """
     # NVVM links a kernel's functions into one module: the name must be theirs alone, without dots.
     owner = hashlib.sha256(builder.function.name.encode()).hexdigest()[:8]
     mine = sum(g.name.startswith("numba_tma_") for g in builder.module.global_values)
-    name = f"numba_tma_{'ring' if what.startswith('TilePipeline') else 'shared'}_{owner}_{mine}"
+    name = f"numba_tma_{kind}_{owner}_{mine}"
     variable = ir.GlobalVariable(
         builder.module, ir.ArrayType(I8, nbytes), name, nvvm.ADDRSPACE_SHARED
     )
@@ -227,10 +280,19 @@ def _prepare_argument(
 
 
 def _check_block(
-    launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any
+    launch: Callable[..., Any], sizes: set[int], args: Any, griddim: Any, blockdim: Any, *rest: Any
 ) -> Any:
-    """Launch a kernel that holds a pipeline, if its block has a producer and consumers."""
+    """Launch a kernel that holds a pipeline, if its block has a producer and consumers.
+
+    `sizes` are the threads that the roles of its pipelines have; 0 where none are named.
+    """
     x, y, z = blockdim
+    for size in sizes - {0}:
+        if tuple(blockdim) != (size, 1, 1):
+            raise ValueError(
+                f"block {tuple(blockdim)}: the roles of the kernel's pipeline have {size} threads, "
+                f"in one dimension: launch blocks of {size}, which Roles.threads says"
+            )
     if y != 1 or z != 1 or not 64 <= x <= 1024 or x % 32:
         raise ValueError(
             f"block {tuple(blockdim)}: a kernel with a TilePipeline has one-dimensional blocks of "
@@ -257,8 +319,9 @@ def _adapt_launches(kernel: Any) -> None:
     if _takes_ours(kernel.argument_types):
         kernel._prepare_args = functools.partial(_prepare_argument, kernel._prepare_args)
     ptx = kernel._codelibrary.get_asm_str()
-    if "numba_tma_ring_" in ptx:
-        kernel.launch = functools.partial(_check_block, kernel.launch)
+    if sizes := {int(n or 0) for n in re.findall(r"numba_tma_ring(\d*)_", ptx)}:
+        kernel.launch = functools.partial(_check_block, kernel.launch, sizes)
+    _check_registers(ptx)
     # A kernel that comes from a cache has no Python function any more.
     if required := re.search(r"\.reqnctapercluster (\d+), (\d+), (\d+)", ptx):
         size = tuple(map(int, required.groups()))

@@ -180,9 +180,15 @@ def device_class(
     return decorate
 
 
-def constant_class(cls: type) -> type:
-    """Let kernels use hashable host objects of `cls` from their globals, as compile-time values."""
-    _DESCRIPTIONS[cls] = _Description(("value",), {}, {}, False, False, ObjectType)
+def constant_class(cls: type, *, methods: tuple[str, ...] = ()) -> type:
+    """Let kernels use hashable host objects of `cls` from their globals, as compile-time values.
+
+    They can call the methods that are named.
+    """
+    description = _Description(("value",), {}, {}, False, False, ObjectType)
+    for name in methods:
+        description.methods[name] = _PythonMethod(cls, name, vars(cls)[name])
+    _DESCRIPTIONS[cls] = description
     typeof_impl.register(cls)(lambda value, context: ObjectType(cls, (value,)))
     return cls
 

@@ -601,7 +601,7 @@ PIPE = tma.TilePipeline(2, x=WIDE)
 def test_a_pipeline_expects_the_bytes_of_all_boxes():
     assert PIPE.tx_bytes == WIDE.nbytes and PIPE.tile_offset("x") == 0
     padded = tma.TilePipeline(2, x=Tile((3, 80), "bf16", Swizzle.B128))
-    assert padded.tx_bytes == 3 * 128 * 2 and padded.full_offset == 2 * 2048
+    assert padded.tx_bytes == 3 * 128 * 2 and padded.barriers_offset == 2 * 2048
 
 
 def flatten(x, out):

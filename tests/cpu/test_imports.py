@@ -32,7 +32,7 @@ LAYERS = (
     ("template", "_template_lowering"),
     ("multicast", "_multicast_lowering"),
     ("matrix_descriptor",),
-    ("pipeline", "_pipeline_lowering", "mma"),
+    ("pipeline", "mma"),
     ("kernels",),
     ("testing", "bench", "plot", "demo", "doctor", "__main__"),
 )

@@ -44,11 +44,13 @@ def test_stages_lie_apart_and_aligned(stages, tiles):
             start = pipe.tile_offset(name) + stage * stride
             assert start % tile.alignment == 0
             used.append((start, start + tile.shared_nbytes))
-    for offset, size in ((pipe.full_offset, 8), (pipe.empty_offset, 8), (pipe.ticket_offset, 4)):
+    first = pipe.barriers_offset
+    for offset, size in ((0, 8), (pipe.empty_offset, 8), (pipe.ticket_offset, 4)):
+        offset += first
         assert offset % size == 0
         used += [(offset + size * stage, offset + size * (stage + 1)) for stage in range(stages)]
     used.sort()
-    assert used[0][0] == 0 and used[-1][1] == pipe.nbytes
+    assert used[0][0] == 0 and 0 <= pipe.nbytes - used[-1][1] < 8
     assert all(end <= start for (_, end), (start, _) in zip(used, used[1:]))
     assert pipe.alignment == max(tile.alignment for tile in tiles.values())
     assert pipe.tx_bytes == sum(tile.nbytes for tile in tiles.values())
@@ -56,8 +58,8 @@ def test_stages_lie_apart_and_aligned(stages, tiles):
 
 def test_known_sizes():
     pipe = TilePipeline(4, x=Tile((64, 128), "f32"))
-    assert (pipe.tx_bytes, pipe.alignment, pipe.full_offset) == (32768, 128, 131072)
-    assert (pipe.empty_offset, pipe.ticket_offset, pipe.nbytes) == (131104, 131136, 131152)
+    assert (pipe.tx_bytes, pipe.alignment, pipe.barriers_offset) == (32768, 128, 131072)
+    assert (pipe.empty_offset, pipe.ticket_offset, pipe.nbytes) == (32, 64, 131152)
 
 
 def test_it_says_what_it_is():
@@ -78,7 +80,7 @@ def test_equal_pipelines_are_one_compile_time_value():
         PIPE.num_stages = 4
 
 
-@pytest.mark.parametrize("name", ["barrier", "index", "base", "writes", "pipeline"])
+@pytest.mark.parametrize("name", ["barrier", "index", "owner", "tile", "get_tile", "expect_bytes"])
 def test_a_tile_may_not_hide_what_a_stage_has(name):
     with pytest.raises(ValueError, match=f"TilePipeline.{name}=.*means something else"):
         TilePipeline(2, **{name: TILE})
@@ -151,8 +153,8 @@ def test_the_barriers_are_initialised_by_constant_addresses(stages):
 
     body = body_of(kernel, I64)
     addresses = [address for _, address, _ in operations(body, "mbarrier.init")]
-    full = [pipe.full_offset + 8 * s for s in range(stages)]
-    empty = [pipe.empty_offset + 8 * s for s in range(stages)]
+    full = [pipe.barriers_offset + 8 * s for s in range(stages)]
+    empty = [pipe.barriers_offset + pipe.empty_offset + 8 * s for s in range(stages)]
     assert sorted(addresses) == sorted(full + empty)
     order = [line.split()[0] for line in body if line.startswith(("mbarrier", "fence", "bar"))]
     wanted = ["mbarrier.init.shared::cta.b64"] * 2 * stages
@@ -183,7 +185,7 @@ def test_what_a_producer_waits_for_and_arms_and_loads(stages):
     pipe = TilePipeline(stages, bits=BITS, x=TILE, wide=WIDE)
 
     def kernel(bits, x, wide):
-        producer = pipe.start().producer
+        producer = pipe.start().producer()
         fill(producer, bits, x, wide)
         fill(producer, bits, x, wide)
         fill(producer, bits, x, wide)
@@ -193,8 +195,11 @@ def test_what_a_producer_waits_for_and_arms_and_loads(stages):
     wanted = []
     for turn in range(5):
         s, phase = turn % stages, 1 - turn // stages % 2
-        full = pipe.full_offset + 8 * s
-        wanted += [(WAIT, pipe.empty_offset + 8 * s, phase), (ARM, full, pipe.tx_bytes)]
+        full = pipe.barriers_offset + 8 * s
+        wanted += [
+            (WAIT, pipe.barriers_offset + pipe.empty_offset + 8 * s, phase),
+            (ARM, full, pipe.tx_bytes),
+        ]
         for name, tile in pipe.tiles:
             stride = -(-tile.shared_nbytes // tile.alignment) * tile.alignment
             wanted.append((LOAD, pipe.tile_offset(name) + s * stride, 0, 0, full))
@@ -207,7 +212,7 @@ def test_what_a_consumer_waits_for_and_releases(stages):
     pipe = TilePipeline(stages, bits=BITS, x=TILE, wide=WIDE)
 
     def kernel(n):
-        consumer = pipe.start().consumer
+        consumer = pipe.start().consumer()
         use(consumer)
         use(consumer)
         use(consumer)
@@ -217,8 +222,8 @@ def test_what_a_consumer_waits_for_and_releases(stages):
     wanted = []
     for turn in range(5):
         s, phase = turn % stages, turn // stages % 2
-        wanted += [(WAIT, pipe.full_offset + 8 * s, phase), (SYNC,), (ELECT,)]
-        wanted.append((ARRIVE, pipe.empty_offset + 8 * s))
+        wanted += [(WAIT, pipe.barriers_offset + 8 * s, phase), (SYNC,), (ELECT,)]
+        wanted.append((ARRIVE, pipe.barriers_offset + pipe.empty_offset + 8 * s))
     got = [
         operation[:1] if operation[0] in (SYNC, ELECT) else operation
         for operation in operations(body_of(kernel, I64), WAIT, SYNC, ELECT, ARRIVE)
@@ -228,7 +233,7 @@ def test_what_a_consumer_waits_for_and_releases(stages):
 
 def test_stages_held_back_are_handed_back_oldest_first():
     def kernel(n):
-        consumer = PIPE.start().consumer
+        consumer = PIPE.start().consumer()
         consumer.wait()
         consumer.wait()
         consumer.release()
@@ -236,7 +241,8 @@ def test_stages_held_back_are_handed_back_oldest_first():
         consumer.release()
         consumer.release()
 
-    full, empty = PIPE.full_offset, PIPE.empty_offset
+    full = PIPE.barriers_offset
+    empty = full + PIPE.empty_offset
     assert operations(body_of(kernel, I64), WAIT, ARRIVE) == [
         (WAIT, full, 0), (WAIT, full + 8, 0), (ARRIVE, empty),
         (WAIT, full + 16, 0), (ARRIVE, empty + 8), (ARRIVE, empty + 16),
@@ -319,16 +325,16 @@ def two_rings(x, out, n):
     if left.is_producer():
         if tma.elect_sync():
             for tile in range(n):
-                a, b = left.producer.acquire(), right.producer.acquire()
+                a, b = left.producer().acquire(), right.producer().acquire()
                 x.load(a.x, (16 * tile, 0), a.barrier)
                 x.load(b.x, (16 * tile, 0), b.barrier)
-                left.producer.commit()
-                right.producer.commit()
+                left.producer().commit()
+                right.producer().commit()
     else:
         for tile, a in left.consume(0, n):
-            b = right.consumer.wait()
+            b = right.consumer().wait()
             a.x[0, 0] += b.x[0, 0]
-            right.consumer.release()
+            right.consumer().release()
             left.store(x, a.x, (16 * tile, 0))
 
 
@@ -338,17 +344,17 @@ def explicit(x, out, n):
         if tma.elect_sync():
             tile = cuda.blockIdx.x
             while tile < n:
-                stage = pipe.producer.acquire()
+                stage = pipe.producer().acquire()
                 x.load(stage.x, (16 * tile, 0), stage.barrier)
-                pipe.producer.commit()
+                pipe.producer().commit()
                 tile += cuda.gridDim.x
-            pipe.producer.tail()
+            pipe.producer().tail()
     else:
         tile = cuda.blockIdx.x
         while tile < n:
-            stage = pipe.consumer.wait()
+            stage = pipe.consumer().wait()
             out[tile] = stage.x[0, 0]
-            pipe.consumer.release()
+            pipe.consumer().release()
             tile += cuda.gridDim.x
 
 

@@ -131,20 +131,20 @@ def explicit_kernel(stages):
         if pipe.is_producer():
             if tma.elect_sync():
                 for t in range(num_tiles):
-                    stage = pipe.producer.acquire()
+                    stage = pipe.producer().acquire()
                     x.load(stage.x, (t * ROWS, 0), stage.barrier)
-                    pipe.producer.commit()
-                pipe.producer.tail()
+                    pipe.producer().commit()
+                pipe.producer().tail()
                 released_at_tail[0] = released[0]
         else:
             fold = np.uint64(0)
             for t in range(num_tiles):
-                stage = pipe.consumer.wait()
+                stage = pipe.consumer().wait()
                 fold = fold_tile(fold, t, stage.x, COLUMNS, TILE.size, pipe.num_consumers())
                 cuda.nanosleep(1000)
                 if thread % 32 == 0:
                     cuda.atomic.add(released, 0, 1)
-                pipe.consumer.release()
+                pipe.consumer().release()
             folds[thread] = fold
 
     return fold_explicitly
@@ -254,9 +254,9 @@ def fold_after_break(x, num_tiles, leave, folds):
                 break
         pipe.release_pending()
         for t in range(leave + 2, num_tiles):
-            stage = pipe.consumer.wait()
+            stage = pipe.consumer().wait()
             fold = fold_tile(fold, t, stage.x, COLUMNS, TILE.size, pipe.num_consumers())
-            pipe.consumer.release()
+            pipe.consumer().release()
         pipe.close()
         folds[cuda.threadIdx.x] = fold
 

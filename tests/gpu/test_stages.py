@@ -37,7 +37,7 @@ def in_flight_kernel(stages, in_flight):
                     for back in range(min(depth, t - start) + 1):
                         old = t - back
                         at = offset + old % stages * stride + thread * 4
-                        word = ptx.ld_shared_u32(pipe.consumer.base + at)
+                        word = ptx.ld_shared_u32(pipe.consumer().base + at)
                         if word != old * TILE.size + thread + 1:
                             cuda.atomic.add(overwritten, 0, 1)
                 pipe.release_pending()

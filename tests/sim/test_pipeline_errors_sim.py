@@ -41,12 +41,12 @@ def produce(pipe, x, marks, mutation):
             x.load(stage.x, (t * ROWS, 0), stage.barrier)
         if mutation != "a tile of the stage is not loaded":
             marks.load(stage.marks, (2 * t, 0), stage.barrier)
-        pipe.producer.commit()
-    pipe.producer.tail()
+        pipe.producer().commit()
+    pipe.producer().tail()
 
 
 def acquire(pipe, mutation):
-    producer = pipe.producer
+    producer = pipe.producer()
     armed = PIPE.tx_bytes
     if mutation == "fewer bytes expected":
         armed -= 16
@@ -56,13 +56,13 @@ def acquire(pipe, mutation):
         producer._await_next()
     else:
         producer.state.step()
-    stage = tma.pipeline.ProducerStage(PIPE, producer.base, producer.state.index, producer.writes)
+    stage = tma.pipeline.ProducerStage(producer, producer.state.index)
     stage.barrier.arrive_expect_tx(armed)
     return stage
 
 
 def stage_at(pipe, index):
-    return ConsumerStage(PIPE, pipe.consumer.base, index, pipe.consumer.writes)
+    return ConsumerStage(pipe.consumer(), index)
 
 
 def double(tile, other=None):
@@ -115,9 +115,9 @@ def consume(pipe, y, mutation):
         else:
             pipe.store(y, stage.x, at)
         if mutation == "one warp keeps a stage" and t == 2 and warp == 1:
-            pipe.consumer.current = PIPE.num_stages
+            pipe.consumer().current = PIPE.num_stages
         if mutation == "released twice" and t == 2 and cuda.threadIdx.x == 32:
-            tma.Barrier(pipe.consumer.base + PIPE.empty_offset + 8 * stage.index).arrive()
+            tma.Barrier(pipe.consumer().barriers + PIPE.empty_offset + 8 * stage.index).arrive()
 
 
 def run(mutation, seed):

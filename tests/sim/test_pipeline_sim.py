@@ -185,7 +185,7 @@ def test_a_release_waits_for_the_store_that_a_loop_left_in_flight():
                 for k, stage in pipe.consume(0, length, in_flight=1):
                     at = ((group * length + k) * ROWS, 0)
                     pipe.store(y, stage.x, at, written=False)
-                pipe.consumer.release()
+                pipe.consumer().release()
 
     x = matrix(9 * ROWS)
     for seed in range(4):
@@ -205,17 +205,17 @@ def test_the_explicit_form(stages):
         if pipe.is_producer():
             if tma.elect_sync():
                 for tile in range(n_tiles):
-                    stage = pipe.producer.acquire()
+                    stage = pipe.producer().acquire()
                     x.load(stage.x, (tile * ROWS, 0), stage.barrier)
-                    pipe.producer.commit()
-                pipe.producer.tail()
+                    pipe.producer().commit()
+                pipe.producer().tail()
         else:
             for tile in range(n_tiles):
-                stage = pipe.consumer.wait()
+                stage = pipe.consumer().wait()
                 for i in range(cuda.threadIdx.x, TILE.size, pipe.num_consumers()):
                     stage.x[i // COLUMNS, i % COLUMNS] *= factor
                 pipe.store(y, stage.x, (tile * ROWS, 0))
-                pipe.consumer.release()
+                pipe.consumer().release()
 
     with simulator.record() as trace:
         check_scale(scale, threads=96)
@@ -297,11 +297,11 @@ def test_two_pipelines_in_one_kernel():
                 y.load(b.x, (tile * ROWS, 0), b.barrier)
         else:
             for tile, a in left.consume(0, n_tiles):
-                b = right.consumer.wait()
+                b = right.consumer().wait()
                 for i in range(cuda.threadIdx.x, TILE.size, left.num_consumers()):
                     at = (i // COLUMNS, i % COLUMNS)
                     a.x[at] += b.x[at]
-                right.consumer.release()
+                right.consumer().release()
                 left.store(out, a.x, (tile * ROWS, 0))
 
     x, y = matrix(19), matrix(19)[::-1].copy()
@@ -489,17 +489,17 @@ def test_a_producer_can_go_on_after_its_tail():
         if pipe.is_producer():
             if tma.elect_sync():
                 for i in range(3 * rounds):
-                    stage = pipe.producer.acquire()
+                    stage = pipe.producer().acquire()
                     x.load(stage.x, (2 * i, 0), stage.barrier)
-                    pipe.producer.commit()
+                    pipe.producer().commit()
                     if i % 3 == 2:
-                        pipe.producer.tail()
+                        pipe.producer().tail()
         else:
             for i in range(3 * rounds):
-                stage = pipe.consumer.wait()
+                stage = pipe.consumer().wait()
                 if cuda.threadIdx.x == 0:
                     out[i] = stage.x[0, 0]
-                pipe.consumer.release()
+                pipe.consumer().release()
 
     x = np.arange(6 * rounds * 16, dtype=np.float32).reshape(-1, 16)
     out = np.zeros(3 * rounds, np.float32)

@@ -1,0 +1,44 @@
+"""Pipelines: stages of shared memory that some threads fill while others work on them.
+
+A producer waits until a stage is *empty*, fills it and commits it; a consumer waits until it is
+*full*, works on it and releases it. Both walk round the stages with an index and a phase bit that
+flips at each turn of the ring; in its first turn the producer's is 1, so that its waits for *empty*
+pass at once. They step before they wait: in a loop, what was worked on and what comes next are then
+one register.
+
+- `ring`: `TilePipeline`, what a ring holds, who fills it and who empties it;
+- `roles`: who does what in a block, and what follows from that;
+- `producer`, `consumer`, `stages`: the two sides and what they are handed;
+- `started`: `Pipeline`, what a kernel holds.
+"""
+
+from numba_tma._environment import simulated
+from numba_tma.pipeline.consumer import Consumer
+from numba_tma.pipeline.producer import Producer, TileQueue
+from numba_tma.pipeline.ring import BlockScaledTilePayload, StandardTilePayload, TilePipeline
+from numba_tma.pipeline.roles import NamedBarrier, Role, Roles, Threads, Warpgroups, Warps
+from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
+from numba_tma.pipeline.started import Pipeline
+from numba_tma.pipeline.state import PipelineState
+
+if not simulated():
+    from numba_tma.pipeline import _lowering, _roles_lowering  # noqa: F401
+
+__all__ = [
+    "BlockScaledTilePayload",
+    "Consumer",
+    "ConsumerStage",
+    "NamedBarrier",
+    "Pipeline",
+    "PipelineState",
+    "Producer",
+    "ProducerStage",
+    "Role",
+    "Roles",
+    "StandardTilePayload",
+    "Threads",
+    "TilePipeline",
+    "TileQueue",
+    "Warpgroups",
+    "Warps",
+]

@@ -1,0 +1,429 @@
+"""How kernels hold pipelines: the compiled half of this package."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from numba_tma import _compiler as compiler
+from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature
+from numba_tma._shared_lowering import WRITES, require_map, shared_tile_type
+from numba_tma.barrier import BarrierArray
+from numba_tma.pipeline import consumer as c
+from numba_tma.pipeline import producer as p
+from numba_tma.pipeline import stages as s
+from numba_tma.pipeline import started
+from numba_tma.pipeline.ring import TilePipeline, tile_stride
+from numba_tma.pipeline.roles import WARP
+from numba_tma.pipeline.state import PipelineState
+from numba_tma.ptx import TABLE
+from numba_tma.ptx._lowering import emit
+from numba_tma.shared import SharedTile
+from numba_tma.simulator import BadOperand
+
+U32 = types.uint32
+
+
+def static_pipeline(typ: ObjectType) -> TilePipeline:
+    """Return the pipeline of a producer's or consumer's type."""
+    return typ.static_value("pipeline")
+
+
+def constant(value: int) -> Any:
+    """Return an i32."""
+    return ir.Constant(I32, value)
+
+
+# -------------------------------------------------------------------------- allocation
+
+
+def _check_size(value: TilePipeline, own_tiles: bool) -> None:
+    slots = f"{value.slots} x" if value.k_group == 1 else f"{value.num_stages} x {value.k_group} x"
+    parts = {
+        f"{name}: {slots.replace(' x', ' stages x', 1)} {tile_stride(tile):,} B": value.slots
+        * tile_stride(tile)
+        for name, tile in value.tiles
+    }
+    parts = parts if own_tiles else {}
+    parts["barriers"] = value.nbytes - sum(parts.values()) if own_tiles else 8 * value.num_barriers
+    compiler.check_shared_size(repr(value), parts)
+
+
+compiler.device_function(started.initialise)
+
+
+def _pipeline_types(value: TilePipeline) -> tuple[ObjectType, ObjectType, ObjectType]:
+    """Return the Numba types of a started pipeline, its producer and its consumer."""
+    boolean = types.boolean
+    state = ObjectType(PipelineState, (value.num_stages,), (U32, U32, U32), True)
+    producer = ObjectType(p.Producer, (value,), (U32, U32, U32, state, WRITES, boolean), True)
+    consumer = ObjectType(
+        c.Consumer,
+        (value,),
+        (*[U32] * 6, state, WRITES, U32, U32, U32, U32, boolean, boolean),
+        True,
+    )
+    return ObjectType(started.Pipeline, (), (producer, consumer, U32)), producer, consumer
+
+
+def _check_memory(name: str, given: types.Type, nbytes: int, alignment: int) -> bool:
+    """Return whether memory was handed in; raise if it is not enough."""
+    if isinstance(given, types.NoneType | types.Omitted):
+        return False
+    if not isinstance(types.unliteral(given), types.Integer):
+        host: Any = given
+        if isinstance(given, ObjectType) and given.cls in (SharedTile, BarrierArray):
+            host = given.static[0]
+            host = _Memory(host) if isinstance(host, int) else _Memory(tile=host)
+        if problem := started.storage_problem(name, host, nbytes, alignment):
+            raise TypingError(problem)
+    return True
+
+
+class _Memory:
+    """What `storage_problem` looks at, from the type of a tile or a barrier array."""
+
+    def __init__(self, num_barriers: int = 0, tile: Any = None) -> None:
+        if tile is None:
+            self.num_barriers = num_barriers
+        else:
+            self.tile = tile
+
+    def __repr__(self) -> str:
+        return str(getattr(self, "tile", None) or f"{self.num_barriers} barriers")
+
+
+def _type_start(self: ObjectType, tiles: Any = None, barriers: Any = None) -> Any:
+    value = self.static[0]
+    given = [tiles or types.none, barriers or types.none]
+    given = given[: 2 if barriers is not None else 1 if tiles is not None else 0]
+    tiles, barriers = tiles or types.none, barriers or types.none
+    own_tiles = not _check_memory("tiles", tiles, value.storage_nbytes, value.alignment)
+    _check_memory("barriers", barriers, 8 * value.num_barriers, 8)
+    _check_size(value, own_tiles)
+    if value.in_cluster:
+        compiler.require_architecture(f"multicast={dict(value.multicast)}", 90)
+    return signature(_pipeline_types(value)[0], self, *given)
+
+
+def _address(builder: Any, typ: types.Type, value: Any) -> Any:
+    if isinstance(typ, ObjectType):
+        return get_field(builder, typ, value, "address")
+    return builder.trunc(value, I32) if value.type.width > 32 else value
+
+
+def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    # The mutable halves live in the frame of the function that calls start(), so this one
+    # constructor is spelt out here; the body it mirrors is started.start.
+    value = sig.args[0].static[0]
+    pipeline_type, producer_type, consumer_type = _pipeline_types(value)
+    state_type = producer_type.field_types[3]
+    zero, one, no = constant(0), constant(1), ir.Constant(ir.IntType(1), 0)
+    stages = constant(value.num_stages)
+
+    def make(typ: ObjectType, *values: Any) -> Any:
+        return compiler.make_object(context, builder, typ, list(values))
+
+    def read(row: str) -> Any:
+        return emit(TABLE[row], context, builder, {})
+
+    base, barriers = _allocate(builder, value, sig, args)
+    thread, threads = read("tid_x"), read("ntid_x")
+    first, mine = _locate(builder, value, thread, threads)
+    peers = zero
+    for _, axis in value.multicast:
+        _, mask = _group(builder, value, axis, read)
+        peers = builder.or_(peers, mask)
+    producer = make(
+        producer_type,
+        *(base, barriers, builder.sub(thread, first)),
+        *(make(state_type, stages, zero, zero), make(WRITES, no), no),
+    )
+    held = (stages, stages, zero, zero, no, no)
+    consumer = make(
+        consumer_type,
+        *(base, barriers, *mine, peers),
+        *(make(state_type, stages, one, zero), make(WRITES, no), *held),
+    )
+    _require_launch(builder, value)
+    initialise = signature(types.void, sig.args[0], U32, U32, U32)
+    arguments = [args[0], barriers, thread, threads]
+    compiler.BODIES[started.initialise].call(context, builder, initialise, arguments)
+    num_producers = value.producer.members if value.producer else WARP
+    return make(pipeline_type, producer, consumer, constant(num_producers))
+
+
+def _allocate(builder: Any, value: TilePipeline, sig: Any, args: Any) -> tuple[Any, Any]:
+    """Return the addresses of the tiles and of the barriers, allocating what is not given."""
+    given = {
+        name: _address(builder, typ, argument)
+        for name, typ, argument in zip(("tiles", "barriers"), sig.args[1:], args[1:])
+        if not isinstance(typ, types.NoneType | types.Omitted)
+    }
+    # The launch reads from the name how many threads the roles want.
+    what = f"ring{value.block or ''}"
+    base, barriers = given.get("tiles"), given.get("barriers")
+    if base is None:
+        nbytes = value.nbytes if barriers is None else value.storage_nbytes
+        base = compiler.allocate_shared(builder, nbytes, value.alignment, repr(value), what)
+        if barriers is None:
+            return base, builder.add(base, constant(value.barriers_offset))
+    if barriers is None:
+        nbytes = 8 * value.num_barriers
+        barriers = compiler.allocate_shared(builder, nbytes, 8, f"barriers of {value}", what)
+    return base, barriers
+
+
+def _locate(
+    builder: Any, value: TilePipeline, thread: Any, threads: Any
+) -> tuple[Any, tuple[Any, Any, Any]]:
+    """Return the producer's first thread; and thread, threads and barrier of the consumer role."""
+    if value.producer is None:
+        consumers = builder.sub(threads, constant(WARP))
+        return consumers, (thread, consumers, constant(started.CONSUMER_BARRIER))
+    mine: tuple[Any, ...] | None = None
+    for role in value.consumers:
+        own = builder.sub(thread, constant(role.first))
+        its = (own, constant(role.members), constant(role.barrier_id))
+        if mine is None:
+            mine = its
+        else:
+            here = builder.icmp_unsigned("<", own, its[1])
+            mine = tuple(builder.select(here, a, b) for a, b in zip(its, mine))
+    assert mine is not None
+    return constant(value.producer.first), mine  # type: ignore[return-value]
+
+
+def _group(builder: Any, value: TilePipeline, axis: str, read: Any) -> tuple[Any, Any]:
+    """Return this block's rank along `axis` of the cluster, and the mask of the blocks there."""
+    width, height = value.cluster
+    x, y = read("cluster_ctaid_x"), read("cluster_ctaid_y")
+    if axis == "x":
+        mask = builder.shl(constant((1 << width) - 1), builder.mul(y, constant(width)))
+        return x, mask
+    return y, builder.shl(constant(sum(1 << row * width for row in range(height))), x)
+
+
+def _require_launch(builder: Any, value: TilePipeline) -> None:
+    if value.in_cluster:
+        rule = functools.partial(started.cluster_rule, value)
+        compiler.require_cluster(builder, value.cluster, rule)
+
+
+compiler.native_method(TilePipeline, "start", _type_start, _lower_start)
+
+
+# ----------------------------------------------------------------- the pipeline's halves
+
+
+def _half(name: str, index: int) -> None:
+    """Let ``pipe.producer()`` give the object itself, which a function could not return."""
+
+    def typer(self: ObjectType) -> Any:
+        return signature(self.field_types[index], self)
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return get_field(builder, sig.args[0], args[0], f"_{name}")
+
+    compiler.native_method(started.Pipeline, name, typer, lower)
+
+
+_half("producer", 0)
+_half("consumer", 1)
+
+
+def _type_multicast_group(self: ObjectType, name: types.Type) -> Any:
+    pipeline = static_pipeline(self.field_types[0])
+    text = compiler.static_of(name, "multicast_group(name=...)")
+    if text not in dict(pipeline.multicast):
+        raise TypingError(started.multicast_rule(pipeline, text))
+    return signature(ObjectType(started.MulticastGroup, (), (U32, U32)), self, name)
+
+
+def _lower_multicast_group(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    pipeline = static_pipeline(sig.args[0].field_types[0])
+    axis = dict(pipeline.multicast)[sig.args[1].literal_value]
+    pair = _group(builder, pipeline, axis, lambda row: emit(TABLE[row], context, builder, {}))
+    return compiler.make_object(context, builder, sig.return_type, list(pair))
+
+
+compiler.native_method(
+    started.Pipeline, "multicast_group", _type_multicast_group, _lower_multicast_group
+)
+
+
+# ------------------------------------------------------------------------------ stages
+
+
+def _owner(typ: ObjectType) -> TilePipeline:
+    return static_pipeline(typ.field_types[0])
+
+
+def _slot_tile(
+    context: Any, builder: Any, stage: ObjectType, owner: Any, slot: Any, name: str
+) -> Any:
+    owner_type, pipeline = stage.field_types[0], _owner(stage)
+    tile = dict(pipeline.tiles)[name]
+    base = get_field(builder, owner_type, owner, "base")
+    offset = builder.mul(slot, constant(tile_stride(tile)))
+    address = builder.add(builder.add(base, constant(pipeline.tile_offset(name))), offset)
+    writes = get_field(builder, owner_type, owner, "writes")
+    return compiler.make_object(context, builder, shared_tile_type(tile), [address, writes])
+
+
+def _resolve_tile(typ: ObjectType, name: str) -> types.Type | None:
+    pipeline = _owner(typ)
+    tiles = dict(pipeline.tiles)
+    if name in tiles and pipeline.k_group > 1 and typ.cls is not s.StageTiles:
+        raise TypingError(s.k_group_rule(pipeline, name))
+    return shared_tile_type(tiles[name]) if name in tiles else None
+
+
+def _lower_tile(context: Any, builder: Any, typ: ObjectType, value: Any, name: str) -> Any:
+    owner = get_field(builder, typ, value, "owner")
+    slot = get_field(builder, typ, value, list(typ.description.fields)[1])
+    return _slot_tile(context, builder, typ, owner, slot, name)
+
+
+def _check_j(self: ObjectType, j: types.Type) -> None:
+    k_group = _owner(self).k_group
+    if not isinstance(types.unliteral(j), types.Integer):
+        raise TypingError(f"stage.tile(j): j is an integer, not {j}")
+    if isinstance(j, types.IntegerLiteral) and not 0 <= j.literal_value < k_group:
+        raise TypingError(
+            f"stage.tile({j.literal_value}): the stage holds the tiles 0 to {k_group - 1}"
+        )
+
+
+def _type_tile(self: ObjectType, j: types.Type) -> Any:
+    _check_j(self, j)
+    return signature(ObjectType(s.StageTiles, (), self.field_types), self, U32)
+
+
+def _slot(builder: Any, typ: ObjectType, stage: Any, j: Any) -> Any:
+    first = builder.mul(get_field(builder, typ, stage, "index"), constant(_owner(typ).k_group))
+    return builder.add(first, j)
+
+
+def _lower_stage_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    owner = get_field(builder, sig.args[0], args[0], "owner")
+    slot = _slot(builder, sig.args[0], args[0], args[1])
+    return compiler.make_object(context, builder, sig.return_type, [owner, slot])
+
+
+def _type_get_tile(self: ObjectType, j: Any = None) -> Any:
+    if j is not None:
+        _check_j(self, j)
+    tiles = types.Tuple([shared_tile_type(tile) for _, tile in _owner(self).tiles])
+    return signature(tiles, self, *([U32] if j is not None else []))
+
+
+def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    typ = sig.args[0]
+    owner = get_field(builder, typ, args[0], "owner")
+    slot = _slot(builder, typ, args[0], args[1] if len(args) > 1 else constant(0))
+    tiles = [_slot_tile(context, builder, typ, owner, slot, name) for name, _ in _owner(typ).tiles]
+    return context.make_tuple(builder, sig.return_type, tiles)
+
+
+def _type_expect_bytes(self: ObjectType, tx_bytes: types.Type) -> Any:
+    value = compiler.static_of(tx_bytes, "expect_bytes(tx_bytes=...)")
+    try:
+        s.check_bytes(_owner(self), value)
+    except BadOperand as error:
+        raise TypingError(str(error)) from None
+    return signature(types.void, self, tx_bytes)
+
+
+def _lower_nothing(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return context.get_dummy_value()
+
+
+for stage in (s.ProducerStage, s.ConsumerStage, s.StageTiles):
+    compiler.describe(stage).resolve = _resolve_tile
+    compiler.describe(stage).lower = _lower_tile
+for stage in (s.ProducerStage, s.ConsumerStage):
+    compiler.native_method(stage, "tile", _type_tile, _lower_stage_tile)
+    compiler.native_method(stage, "get_tile", _type_get_tile, _lower_get_tile)
+compiler.native_method(s.ProducerStage, "expect_bytes", _type_expect_bytes, _lower_nothing)
+
+
+# --------------------------------------------------------------------------- iteration
+
+
+def iterate(iteration: type, stage: type) -> None:
+    """Let `iteration`, which holds a producer or a consumer first, yield (tile, stage) pairs."""
+
+    def yields(typ: ObjectType) -> types.Type:
+        return types.Tuple((types.int64, ObjectType(stage, (), (typ.field_types[0], U32))))
+
+    def idle(context: Any, builder: Any, typ: ObjectType, value: Any) -> Any:
+        owner = get_field(builder, typ, value, next(iter(typ.description.fields)))
+        none = compiler.make_object(context, builder, typ.yield_type[1], [owner, constant(0)])
+        return context.make_tuple(builder, typ.yield_type, [ir.Constant(ir.IntType(64), 0), none])
+
+    compiler.describe(iteration).yields = yields
+    compiler.describe(iteration).idle = idle
+
+
+iterate(p.Produce, s.ProducerStage)
+iterate(p.ProduceFrom, s.ProducerStage)
+iterate(c.Consume, s.ConsumerStage)
+iterate(c.ConsumeFrom, s.ConsumerStage)
+
+
+# ------------------------------------------------------------------------------ checks
+
+
+def _check_store(tensor_map: types.Type, *args: types.Type, **kws: types.Type) -> None:
+    require_map("Pipeline.store", tensor_map)
+    if getattr(tensor_map, "mode", "tiled") != "tiled":
+        raise TypingError(
+            f"Pipeline.store takes maps of tensor_map, not {tensor_map}: after fence_proxy_async() "
+            "and sync_consumers(), have one thread call store_im2col(tile, coords), commit the "
+            "bulk group and wait for it"
+        )
+
+
+compiler.describe(started.Pipeline).methods["store"].check = _check_store
+
+
+def _check_state(typ: ObjectType) -> None:
+    if not isinstance(typ.static[0], int) or typ.static[0] < 1:
+        raise TypingError(
+            f"PipelineState(num_stages={typ.static[0]!r}): a pipeline has at least 1 stage"
+        )
+
+
+def _check_in_flight(typ: ObjectType) -> None:
+    in_flight = typ.static_value("in_flight")
+    pipeline = static_pipeline(typ.field_types[0])
+    stages = pipeline.num_stages
+    if not 0 <= in_flight < stages:
+        raise TypingError(
+            f"consume(in_flight={in_flight}): with {stages} stages at most {stages - 1} can be "
+            "held back while the next is filled; lower in_flight or add stages"
+        )
+    if in_flight > 1 and pipeline.alternate:
+        raise TypingError(
+            f"consume(in_flight={in_flight}): consumers that take turns (alternate=True) hold back "
+            "at most 1 stage"
+        )
+
+
+def _check_queue(typ: ObjectType) -> None:
+    pipeline = static_pipeline(typ.field_types[0])
+    if not pipeline.by_tma or pipeline.in_cluster:
+        raise TypingError(
+            f"produce_from: a TileQueue's tiles are drawn by the one thread that starts copies for "
+            f"its own block, not by the producer of {pipeline}: use produce(first, stop, step)"
+        )
+
+
+compiler.describe(started.PipelineState).check = _check_state
+compiler.describe(c.Consume).check = _check_in_flight
+compiler.describe(c.ConsumeFrom).check = _check_in_flight
+compiler.describe(p.ProduceFrom).check = _check_queue

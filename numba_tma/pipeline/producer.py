@@ -1,0 +1,276 @@
+"""The side of a pipeline that fills stages, and the loops over tiles that it is written as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma._device import device_class, i64, u32
+from numba_tma.barrier import Barrier
+from numba_tma.pipeline.ring import TilePipeline
+from numba_tma.pipeline.roles import WARP
+from numba_tma.pipeline.stages import ProducerStage
+from numba_tma.pipeline.state import PipelineState
+from numba_tma.ptx import (
+    atom_inc,
+    bar_warp_sync,
+    cp_async_mbarrier_arrive_noinc,
+    elect_sync,
+    fence_proxy_async,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_try_wait_parity,
+    nctaid_x,
+    nctaid_y,
+    nctaid_z,
+    st_shared_u32,
+)
+from numba_tma.shared import Writes
+
+NO_TILE = 0xFFFFFFFF  # what a TileQueue's producer passes on when the queue is empty
+
+
+@device_class(static=("pipeline",), mutable=True)
+@dataclass
+class Producer:
+    """The side that fills stages.
+
+    Where the copy engine fills them, one thread: `Pipeline.produce` and a scope elect it, the
+    explicit form leaves it to you. Otherwise every thread of the producer role.
+    """
+
+    pipeline: TilePipeline
+    base: u32
+    barriers: u32
+    thread: u32  # in the role
+    state: PipelineState
+    writes: Writes
+    open: bool = False  # a stage that threads fill is acquired and not committed
+
+    def enters(self) -> bool:
+        """Return whether this thread fills stages. Executed by every thread of the role."""
+        if not self.pipeline.by_tma:
+            return True
+        if not self.pipeline.one_warp_produces and self.thread >= WARP:
+            return False
+        return elect_sync()
+
+    def close(self) -> None:
+        """End the producer's use: commit what is open; in a cluster, wait until all is released.
+
+        Executed by every thread of the role. A block of a cluster must outlive the arrivals that
+        its peers owe it.
+        """
+        if not self.pipeline.by_tma:
+            self._commit_open()
+        if self.pipeline.in_cluster and self.enters():
+            self.tail()
+
+    # ------------------------------------------------------------------ explicit form
+
+    def acquire(self) -> ProducerStage:
+        """Wait until the next stage is empty and return it to be filled.
+
+        The bytes of its tiles are expected then; every one of them must be loaded exactly once, on
+        ``stage.barrier``. Executed by the thread, or the threads, that fill it.
+        """
+        self._commit_open()
+        self._await_next()
+        return self._expect()
+
+    def try_acquire(self) -> bool:
+        """Return whether the next stage is empty, after waiting a limited time.
+
+        For `acquire_if_needed`, which takes the answer; work that needs no stage goes between.
+        """
+        index, phase = self.state._following()
+        return self._try_empty(index, phase)
+
+    def acquire_if_needed(self, acquired: bool) -> ProducerStage:
+        """Return the next stage as `acquire` does, without a wait if `try_acquire` returned True.
+
+        Nothing was acquired between the two.
+        """
+        self._commit_open()
+        self.state.step()
+        if not acquired:
+            self._await_empty()
+        return self._expect()
+
+    def commit(self) -> None:
+        """Say that the stage is filled.
+
+        A stage that the copy engine fills says so itself by the bytes that arrive, and nothing is
+        done. After cp.async each thread leaves its arrival to the copies that it has started.
+        Threads that have written fence their writes and arrive.
+        """
+        if self.pipeline.by_cp_async:
+            cp_async_mbarrier_arrive_noinc(self._full_barrier())
+        elif not self.pipeline.by_tma:
+            if self.writes.unfenced:
+                fence_proxy_async()
+                self.writes.unfenced = False
+            if self.pipeline.each_thread_commits:
+                mbarrier_arrive(self._full_barrier())
+            else:
+                bar_warp_sync()
+                if elect_sync():
+                    mbarrier_arrive(self._full_barrier())
+        self.open = False
+
+    def tail(self) -> None:
+        """Wait until the consumers have released every stage that was filled.
+
+        Executed by the threads that acquired. Not needed before a block's end, unless it is in a
+        cluster: a block's shared memory outlives its last thread. Needed before the ring is used
+        for something else.
+        """
+        self._commit_open()
+        for _ in range(self.pipeline.num_stages):
+            self._await_next()
+        self.state.phase ^= 1  # a turn in which nothing was filled
+        self.state.count -= self.pipeline.num_stages
+
+    # -------------------------------------------------------------------- its steps
+
+    def _full_barrier(self) -> Barrier:
+        """Return the barrier that completes when the stage has been filled."""
+        return Barrier(self.barriers + 8 * self.state.index)
+
+    def _empty_barrier(self, index: Any) -> Barrier:
+        """Return the barrier that completes when the consumers have released the stage."""
+        return Barrier(self.barriers + self.pipeline.empty_offset + 8 * index)
+
+    def _try_empty(self, index: Any, phase: Any) -> bool:
+        if self.pipeline.in_cluster:
+            return mbarrier_try_wait_parity(
+                self._empty_barrier(index), phase, None, "acquire.cluster"
+            )
+        return self._empty_barrier(index).try_wait(phase)
+
+    def _await_empty(self) -> None:
+        """Wait until the consumers have released the stage."""
+        if self.pipeline.in_cluster:
+            while not self._try_empty(self.state.index, self.state.phase):
+                pass
+        else:
+            self._empty_barrier(self.state.index).wait(self.state.phase)
+
+    def _await_next(self) -> None:
+        """Go on to the next stage and wait until the consumers have released it."""
+        self.state.step()
+        self._await_empty()
+
+    def _expect(self) -> ProducerStage:
+        """Expect the bytes of the stage, which is empty; return it to be filled."""
+        if self.pipeline.by_tma:
+            mbarrier_arrive_expect_tx(self._full_barrier(), self.pipeline.tx_bytes)
+        else:
+            self.open = True
+        return ProducerStage(self, self.state.index)
+
+    def _commit_open(self) -> None:
+        """Commit the stage that a loop has left, if threads fill it."""
+        if not self.pipeline.by_tma:
+            if self.open:
+                self.commit()
+
+    def _publish_tile(self, tile: Any) -> None:
+        """Leave the number of the stage's tile to the consumers; the next arrival releases it."""
+        st_shared_u32(self.barriers + self.pipeline.ticket_offset + 4 * self.state.index, tile)
+
+    def _publish_end(self) -> None:
+        """Tell the consumers that the queue has no more tiles, with a stage that holds none."""
+        self._await_next()
+        self._publish_tile(NO_TILE)
+        mbarrier_arrive(self._full_barrier())
+
+
+class Iteration:
+    """Python's iterator protocol over `has_next` and `take`, for the simulator."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self.has_next():  # type: ignore[attr-defined]
+            raise StopIteration
+        return self.take()  # type: ignore[attr-defined]
+
+
+@device_class()
+@dataclass
+class Produce(Iteration):
+    """The tiles first, first + step, ... below stop, each with the stage to fill."""
+
+    producer: Producer
+    tile: i64
+    stop: i64
+    step: i64
+    elected: bool
+
+    def has_next(self) -> bool:
+        """Commit the stage before; return whether a tile is left."""
+        self.producer._commit_open()
+        self.tile += self.step
+        # A test of its own, from which ptxas sees that one thread is left to copy.
+        if not self.elected:
+            return False
+        return self.tile < self.stop
+
+    def take(self) -> tuple[int, ProducerStage]:
+        """Return the next tile and its acquired stage."""
+        return self.tile, self.producer.acquire()
+
+
+@device_class()
+@dataclass
+class TileQueue:
+    """Tiles 0 to num_tiles - 1, handed out to the grid's blocks in the order they ask.
+
+    Blocks that take turns this way touch memory in a narrow moving window, which DRAM rewards.
+    (CUTLASS calls this a dynamic persistent tile scheduler.)
+
+    `counter` is an array of one uint32 in global memory. It is 0 before the launch and after it: it
+    wraps round once every block of the grid has been told that no tile is left. So each block walks
+    the queue once and to its end, launches that share a counter follow each other, and `num_tiles`
+    plus the blocks of the grid stay below 2**32.
+    """
+
+    counter: Any
+    num_tiles: u32
+
+    def draw(self) -> int:
+        """Return the next tile, or `num_tiles` or more if none is left."""
+        blocks = nctaid_x() * nctaid_y() * nctaid_z()
+        return atom_inc(self.counter, self.num_tiles + blocks - 1)
+
+
+@device_class()
+@dataclass
+class ProduceFrom(Iteration):
+    """The tiles that a `TileQueue` hands out, each with the stage to load it into."""
+
+    producer: Producer
+    queue: TileQueue
+    tile: u32
+    elected: bool
+
+    def has_next(self) -> bool:
+        """Return whether the queue had a tile left; if not, tell the consumers."""
+        if not self.elected:
+            return False
+        if self.tile < self.queue.num_tiles:
+            return True
+        self.producer._publish_end()
+        return False
+
+    def take(self) -> tuple[int, ProducerStage]:
+        """Return the tile drawn last and its acquired stage, and draw the next."""
+        producer, tile = self.producer, self.tile
+        producer._await_next()
+        producer._publish_tile(tile)
+        stage = producer._expect()
+        self.tile = self.queue.draw()  # in flight while the caller issues this tile's copies
+        return i64(tile), stage

@@ -1,0 +1,385 @@
+"""`TilePipeline`: what a ring of stages holds, who fills it and who empties it.
+
+Each stage has two mbarriers. *full* completes when the stage has been filled, *empty* when every
+consumer has released it. How many arrivals that takes follows from who fills and who consumes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from numba_tma._cluster_rules import cluster_size
+from numba_tma._device import constant_class
+from numba_tma.layout import Tile
+from numba_tma.pipeline.roles import WARP, Role
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.started import Pipeline
+
+#: Who can fill a stage: the copy engine, the cp.async of threads, or what threads compute.
+FILLED_BY = ("tma", "cp_async", "threads")
+#: Names that mean something else on a stage.
+RESERVED = frozenset({"barrier", "index", "owner", "tile", "get_tile", "expect_bytes"})
+
+
+@dataclass(frozen=True)
+class StandardTilePayload:
+    """The tiles of a matmul: a stage holds one of `a` and one of `b`."""
+
+    a: Tile
+    b: Tile
+
+
+@dataclass(frozen=True)
+class BlockScaledTilePayload:
+    """The tiles of a matmul with block scales: `sfa` and `sfb` are the scales of `a` and `b`."""
+
+    a: Tile
+    b: Tile
+    sfa: Tile
+    sfb: Tile
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class TilePipeline:
+    """A ring of `num_stages` stages in shared memory, each holding the named `tiles`.
+
+    Made on the host, used from a kernel's globals. Shared bytes, barriers, arrivals, and the bytes
+    that each stage expects follow from what is said here.
+
+    Parameters
+    ----------
+    num_stages
+        Stages of the ring, at least 1.
+    payload
+        The tiles of a stage as one object: `StandardTilePayload`, `BlockScaledTilePayload`, or any
+        dataclass or NamedTuple of tiles. Instead of `tiles`.
+    k_group
+        Tiles of each name in one stage: ``stage.tile(j)`` is the j-th. They come and go together.
+    producer, consumer
+        A `Role` of the kernel's `Roles`; several consumers as a tuple. By default the last warp of
+        the block produces and all others consume.
+    filled_by
+        What fills a stage: ``"tma"``, copies that one elected thread starts; ``"cp_async"``,
+        copies that each thread of the producer starts; ``"threads"``, writes of the producer's
+        threads.
+    alternate
+        Each stage is emptied by one of the consumers, in turn, and not by all of them.
+    cluster, multicast
+        The blocks of the kernel's cluster along x and y, and which tiles they share: by the tile's
+        name, the axis along which blocks get the same tile (``multicast={"a": "x"}``: blocks that
+        differ in their x alone). A stage is empty when all blocks that load into it know so.
+    **tiles
+        The tiles that one stage receives, by the name they have in the kernel: ``stage.x``. The
+        producer loads every one of them into every stage, which is full only when `tx_bytes` bytes
+        have come. A tile that is only written, an output of another shape, say, is a
+        `shared_tile`.
+
+    Examples
+    --------
+    >>> PIPE = TilePipeline(4, x=Tile((64, 128), "f32"))
+    >>> PIPE.tx_bytes
+    32768
+    """
+
+    num_stages: int
+    tiles: tuple[tuple[str, Tile], ...]
+    k_group: int = 1
+    producer: Role | None = None
+    consumers: tuple[Role, ...] = ()
+    filled_by: str = "tma"
+    alternate: bool = False
+    cluster: tuple[int, int] = (1, 1)
+    multicast: tuple[tuple[str, str], ...] = ()
+
+    def __init__(
+        self,
+        num_stages: int,
+        payload: Any = None,
+        /,
+        *,
+        k_group: int = 1,
+        producer: Role | None = None,
+        consumer: Role | tuple[Role, ...] | None = None,
+        filled_by: Literal["tma", "cp_async", "threads"] = "tma",
+        alternate: bool = False,
+        cluster: int | tuple[int, int] = 1,
+        multicast: dict[str, Literal["x", "y"]] | None = None,
+        **tiles: Tile,
+    ) -> None:
+        named = _payload_tiles(payload) if payload is not None else tiles
+        if payload is not None and tiles:
+            raise TypeError("TilePipeline: give its tiles as a payload or by name, not both")
+        _check_tiles(named)
+        if filled_by not in FILLED_BY:
+            raise ValueError(
+                f"TilePipeline(filled_by={filled_by!r}): one of {', '.join(map(repr, FILLED_BY))}"
+            )
+        values = {
+            "num_stages": _positive("num_stages", num_stages, "stage; 2 to 8 are usual"),
+            "tiles": tuple(named.items()),
+            "k_group": _positive("k_group", k_group, "tile of each name in a stage"),
+            "producer": producer,
+            "consumers": _check_roles(producer, consumer, alternate),
+            "filled_by": filled_by,
+            "alternate": bool(alternate),
+            "cluster": cluster_size(cluster)[:2],
+            "multicast": tuple(sorted((multicast or {}).items())),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        _check_multicast(self)
+
+    def __repr__(self) -> str:
+        shown = [f"{n}={t}" for n, t in self.tiles]
+        for field in dataclasses.fields(self)[2:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                shown.append(f"{field.name}={value!r}")
+        return f"TilePipeline({self.num_stages}, {', '.join(shown)})"
+
+    # -------------------------------------------------------------------- its bytes
+
+    @property
+    def tx_bytes(self) -> int:
+        """Bytes that the copies of one stage bring."""
+        return self.k_group * sum(tile.nbytes for _, tile in self.tiles)
+
+    @property
+    def alignment(self) -> int:
+        """Alignment of the ring in shared memory, in bytes: that of its strictest tile."""
+        return max(tile.alignment for _, tile in self.tiles)
+
+    def tile_offset(self, name: str) -> int:
+        """Return the offset of the first stage's tile `name` from the ring's base, in bytes."""
+        offset = 0
+        for other, tile in self.tiles:
+            offset = _round_up(offset, tile.alignment)
+            if other == name:
+                return offset
+            offset += self.slots * tile_stride(tile)
+        raise AttributeError(f"{self} has no tile {name!r}")
+
+    @property
+    def slots(self) -> int:
+        """Tiles of each name in the ring."""
+        return self.num_stages * self.k_group
+
+    @property
+    def storage_nbytes(self) -> int:
+        """Shared memory of the tiles alone, in bytes."""
+        name, tile = self.tiles[-1]
+        return self.tile_offset(name) + self.slots * tile_stride(tile)
+
+    @property
+    def barriers_offset(self) -> int:
+        """Offset of the barriers from the ring's base, in bytes: full ones, then empty ones."""
+        return _round_up(self.storage_nbytes, 8)
+
+    @property
+    def empty_offset(self) -> int:
+        """Offset of the empty barriers from the full ones, in bytes."""
+        return 8 * self.num_stages
+
+    @property
+    def ticket_offset(self) -> int:
+        """Offset of the tile numbers that a `TileQueue`'s producer passes on, from the barriers."""
+        return 16 * self.num_stages
+
+    @property
+    def num_barriers(self) -> int:
+        """The `BarrierArray` that `start` takes has this many: two to a stage, and the tickets."""
+        return -(-(self.ticket_offset + 4 * self.num_stages) // 8)
+
+    @property
+    def nbytes(self) -> int:
+        """Shared memory of the ring, its barriers included, in bytes."""
+        return self.barriers_offset + 8 * self.num_barriers
+
+    # ------------------------------------------------------------------- its arrivals
+
+    @property
+    def full_arrivals(self) -> int:
+        """Arrivals that a stage needs to be full, beside its bytes."""
+        if self.filled_by == "tma":
+            return 1
+        members = self.producer.members if self.producer else WARP
+        if self.filled_by == "cp_async":
+            return members
+        return self.producer.arrivals if self.producer else 1
+
+    @property
+    def empty_arrivals(self) -> int:
+        """Arrivals that a stage needs to be empty; 0 if that depends on the launch's block."""
+        arrivals = [role.arrivals for role in self.consumers]
+        one = arrivals[0] if self.alternate else sum(arrivals)
+        return one * self.num_peers
+
+    @property
+    def block(self) -> int:
+        """Threads of the block; 0 if any number of whole warps will do."""
+        return self.producer.block if self.producer else 0
+
+    @property
+    def num_peers(self) -> int:
+        """Blocks of the cluster that load into one block's stages, itself included."""
+        axes = {axis for _, axis in self.multicast}
+        return 1 + sum(n - 1 for axis, n in zip("xy", self.cluster) if axis in axes)
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether blocks of a cluster share its stages."""
+        return self.num_peers > 1
+
+    @property
+    def by_tma(self) -> bool:
+        """Whether the copy engine fills the stages, and its bytes are counted."""
+        return self.filled_by == "tma"
+
+    @property
+    def by_cp_async(self) -> bool:
+        """Whether each thread's cp.async fills the stages."""
+        return self.filled_by == "cp_async"
+
+    @property
+    def one_warp_produces(self) -> bool:
+        """Whether the producer is a single warp."""
+        return self.producer is None or self.producer.sync_threads == WARP
+
+    @property
+    def each_thread_releases(self) -> bool:
+        """Whether consumers arrive thread by thread and not warp by warp."""
+        return any(role.group.unit == 1 for role in self.consumers)
+
+    @property
+    def each_thread_commits(self) -> bool:
+        """Whether the producer's threads arrive thread by thread and not warp by warp."""
+        return self.producer is not None and self.producer.group.unit == 1
+
+    def start(self, tiles: Any = None, barriers: Any = None) -> Pipeline:
+        """Allocate the ring, initialise its barriers and return the block's `Pipeline`.
+
+        Executed once by every thread of the block, so not inside a loop; it synchronises the
+        block, or the cluster. Each call in the source is a ring of its own.
+
+        Parameters
+        ----------
+        tiles
+            Where the tiles are, if not in memory of their own: a `SharedTile` of at least
+            `storage_nbytes`, or an address that is a multiple of `alignment`.
+        barriers
+            A `BarrierArray` of at least `num_barriers`, or an address, likewise.
+        """
+        from numba_tma.pipeline.started import start
+
+        return start(self, tiles, barriers)
+
+
+def tile_stride(tile: Tile) -> int:
+    """Return the bytes from one tile of a name to the next."""
+    return _round_up(tile.shared_nbytes, tile.alignment)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _positive(name: str, value: Any, what: str) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"TilePipeline({name}={value!r}): a pipeline has at least 1 {what}")
+    return number
+
+
+def _payload_tiles(payload: Any) -> dict[str, Tile]:
+    """Return the tiles of a payload by name."""
+    if dataclasses.is_dataclass(payload) and not isinstance(payload, type | Tile):
+        return {f.name: getattr(payload, f.name) for f in dataclasses.fields(payload)}
+    if hasattr(payload, "_asdict"):
+        return dict(payload._asdict())
+    raise TypeError(
+        f"TilePipeline(payload={payload!r}): a payload is a dataclass or a NamedTuple of tiles, "
+        "such as StandardTilePayload(a, b); or give tiles by name, as in TilePipeline(4, x=TILE)"
+    )
+
+
+def _check_tiles(tiles: dict[str, Tile]) -> None:
+    if not tiles:
+        raise ValueError("TilePipeline(): name at least one tile, as in TilePipeline(4, x=TILE)")
+    for name, tile in tiles.items():
+        if not isinstance(tile, Tile):
+            raise TypeError(f"TilePipeline({name}=...) takes a Tile, not {tile!r}")
+        if name in RESERVED:
+            raise ValueError(f"TilePipeline({name}=...): the name means something else on a stage")
+
+
+def _check_roles(producer: Any, consumer: Any, alternate: bool) -> tuple[Role, ...]:
+    """Return the consumers, if they and the producer are roles of one block."""
+    consumers = consumer if isinstance(consumer, tuple) else (consumer,)
+    if producer is None and consumer is None:
+        if alternate:
+            raise ValueError("TilePipeline(alternate=True): name the consumers that take turns")
+        return ()
+    for name, role in (("producer", producer), *(("consumer", c) for c in consumers)):
+        if not isinstance(role, Role):
+            raise TypeError(
+                f"TilePipeline({name}=...) takes a role, as ROLES.load with ROLES = "
+                f"Roles(compute=Warps(4), load=Warps(1)), not {role!r}; name both sides or none"
+            )
+    roles = (producer, *consumers)
+    if len({role.block for role in roles}) > 1 or len({role.index for role in roles}) < len(roles):
+        raise ValueError(
+            f"TilePipeline: producer {producer} and consumers {list(consumers)} must be different "
+            "roles of the same Roles"
+        )
+    if len({role.group.unit == 1 for role in consumers}) > 1:
+        raise ValueError(
+            f"TilePipeline: consumers {list(consumers)} arrive partly by thread and partly by "
+            "warp: use Threads for all of them or for none"
+        )
+    if alternate and len({role.arrivals for role in consumers}) > 1:
+        counts = ", ".join(f"{role.arrivals} ({role.name})" for role in consumers)
+        raise ValueError(
+            f"TilePipeline(alternate=True): consumers that take turns have to be alike, but their "
+            f"arrivals are {counts}"
+        )
+    return consumers
+
+
+def _check_multicast(pipeline: TilePipeline) -> None:
+    names, shared = dict(pipeline.tiles), dict(pipeline.multicast)
+    for name, axis in shared.items():
+        if name not in names or axis not in ("x", "y"):
+            raise ValueError(
+                f"TilePipeline(multicast={shared}): it says by the name of a tile "
+                f"({', '.join(names)}) along which axis of the cluster, 'x' or 'y', blocks share it"
+            )
+    if shared and not pipeline.in_cluster:
+        raise ValueError(
+            f"TilePipeline(cluster={pipeline.cluster}, multicast={shared}): there is one block "
+            "along that axis, which shares with nobody; give the kernel's cluster"
+        )
+    if pipeline.in_cluster and not pipeline.by_tma:
+        raise ValueError(
+            f"TilePipeline(filled_by={pipeline.filled_by!r}, multicast={shared}): only copies of "
+            "the copy engine can be multicast"
+        )
+    if pipeline.in_cluster and pipeline.each_thread_releases:
+        raise ValueError(
+            f"TilePipeline(multicast={shared}): consumers in a cluster arrive by warp; use Warps "
+            "or Warpgroups instead of Threads"
+        )
+    if pipeline.in_cluster and not pipeline.consumers:
+        raise ValueError(
+            f"TilePipeline(multicast={shared}): the arrivals of other blocks are counted, so name "
+            "producer and consumer roles"
+        )
+
+
+constant_class(TilePipeline)

@@ -1,0 +1,283 @@
+"""`Roles`: who does what in a block, and what follows from it.
+
+A block is cut into groups of whole warps, in the order in which the roles are named. From that
+follow each role's threads, its named barrier, how often it arrives on an mbarrier, and the
+registers that setmaxnreg moves from one to the other.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma._device import constant_class, u32
+from numba_tma.ptx import barrier_arrive, barrier_sync, setmaxnreg_dec, setmaxnreg_inc, tid_x
+
+WARP, WARPGROUP = 32, 128
+MAX_ROLES = 7
+REGISTER_FILE = 65536  #: 32-bit registers of a multiprocessor
+FIRST_FREE_BARRIER = MAX_ROLES + 1
+
+
+@dataclass(frozen=True, init=False)
+class Group:
+    """A number of threads, warps or warpgroups; see `Threads`, `Warps` and `Warpgroups`."""
+
+    count: int
+    unit: int
+    registers: int
+
+    def __init__(self, count: Any = 1, *, registers: int = 0) -> None:
+        name, unit = type(self).__name__, _UNITS[type(self).__name__]
+        try:
+            number = operator.index(count)
+        except TypeError:
+            number = 0
+        if number < 1 or number * unit > 1024:
+            raise ValueError(
+                f"{name}({count!r}): a block has 1 to 1024 threads, so a role has 1 to "
+                f"{1024 // unit} {name.lower()}"
+            )
+        if registers and (unit != WARPGROUP or registers % 8 or not 24 <= registers <= 256):
+            raise ValueError(
+                f"{name}({count}, registers={registers}): whole warpgroups change their registers, "
+                "to 24 to 256 a thread in multiples of 8; give Warpgroups(n, registers=40)"
+            )
+        for field, value in (("count", number), ("unit", unit), ("registers", registers)):
+            object.__setattr__(self, field, value)
+
+    def __repr__(self) -> str:
+        registers = f", registers={self.registers}" if self.registers else ""
+        return f"{type(self).__name__}({self.count}{registers})"
+
+    @property
+    def members(self) -> int:
+        """Threads that belong to the group."""
+        return self.count * self.unit
+
+    @property
+    def threads(self) -> int:
+        """Threads of the block that it takes up: whole warps."""
+        return -(-self.members // WARP) * WARP
+
+    @property
+    def arrivals(self) -> int:
+        """Arrivals of the group on a barrier: each thread's own, or one for each warp."""
+        return self.count if self.unit == 1 else self.threads // WARP
+
+
+class Threads(Group):
+    """`count` threads, each of which arrives on barriers for itself."""
+
+
+class Warps(Group):
+    """`count` warps; each arrives once."""
+
+
+class Warpgroups(Group):
+    """`count` warpgroups of 4 warps, each of which arrives once.
+
+    With `registers` they give back all but so many registers per thread, or ask for so many, when
+    they call `Role.set_registers`.
+    """
+
+
+_UNITS = {"Threads": 1, "Warps": WARP, "Warpgroups": WARPGROUP}
+
+
+@dataclass(frozen=True)
+class Role:
+    """One of the roles of a block: some of its warps.
+
+    In a kernel the methods are executed by the threads that they name; `first`, `members` and
+    `arrivals` are compile-time integers.
+    """
+
+    name: str
+    group: Group
+    index: int
+    first: int  #: threadIdx.x of its first thread
+    block: int  #: threads of the whole block
+    launch_registers: int  #: registers per thread at launch; 0 if they stay as they are
+    registers: int  #: registers per thread after `set_registers`; 0 if they stay as they are
+
+    def __repr__(self) -> str:
+        return f"{self.name}={self.group}"
+
+    @property
+    def members(self) -> int:
+        """Number of its threads."""
+        return self.group.members
+
+    @property
+    def arrivals(self) -> int:
+        """Its arrivals on a barrier of a pipeline, per stage."""
+        return self.group.arrivals
+
+    @property
+    def barrier_id(self) -> int:
+        """The named barrier of `sync`."""
+        return self.index + 1
+
+    @property
+    def sync_threads(self) -> int:
+        """Threads that meet in `sync`: whole warps."""
+        return self.group.threads
+
+    def is_member(self) -> bool:
+        """Return whether the calling thread has this role."""
+        return u32(tid_x() - self.first) < u32(self.members)
+
+    def thread(self) -> int:
+        """Return the index of the calling thread in this role, from 0."""
+        return u32(tid_x() - self.first)
+
+    def sync(self) -> None:
+        """Synchronise the role's warps, as cuda.syncthreads does a block. By all its threads."""
+        barrier_sync(self.barrier_id, self.sync_threads)
+
+    def set_registers(self) -> None:
+        """Give back registers, or wait for those that others give back (setmaxnreg).
+
+        Executed once by every thread of the role, converged.
+        """
+        if self.registers < self.launch_registers:
+            setmaxnreg_dec(self.registers)
+        elif self.registers > self.launch_registers:
+            setmaxnreg_inc(self.registers)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Roles:
+    """The roles of a kernel's threads, in the order of ``threadIdx.x``.
+
+    Made on the host and used from a kernel's globals: ``ROLES.load`` is a `Role`.
+
+    Parameters
+    ----------
+    **groups
+        1 to 7 roles by name, each `Threads`, `Warps` or `Warpgroups`. If one of them has
+        `registers`, all are warpgroups; those without share what the others give back.
+
+    Examples
+    --------
+    >>> ROLES = Roles(mma=Warpgroups(2), load=Warpgroups(1, registers=40))
+    >>> ROLES.threads, ROLES.mma.registers
+    (384, 232)
+    """
+
+    roles: tuple[Role, ...]
+
+    def __init__(self, **groups: Group) -> None:
+        if not 1 <= len(groups) <= MAX_ROLES:
+            raise ValueError(
+                f"Roles(): {len(groups)} roles; name 1 to {MAX_ROLES}, as in "
+                "Roles(compute=Warps(4), load=Warps(1))"
+            )
+        for name, group in groups.items():
+            if not isinstance(group, Group) or type(group) is Group:
+                raise TypeError(
+                    f"Roles({name}=...) takes Threads(n), Warps(n) or Warpgroups(n), not {group!r}"
+                )
+            if name in ("roles", "threads", "launch_bounds") or name.startswith("_"):
+                raise ValueError(f"Roles({name}=...): the name means something else here")
+        block = sum(group.threads for group in groups.values())
+        if block > 1024:
+            terms = " + ".join(f"{g.threads} ({n})" for n, g in groups.items())
+            raise ValueError(f"Roles: {terms} = {block} threads; a block has at most 1024")
+        launch, registers = _registers(groups, block)
+        roles, first = [], 0
+        for index, (name, group) in enumerate(groups.items()):
+            roles.append(Role(name, group, index, first, block, launch, registers[name]))
+            first += group.threads
+        object.__setattr__(self, "roles", tuple(roles))
+
+    def __repr__(self) -> str:
+        return f"Roles({', '.join(map(repr, self.roles))})"
+
+    def __getattr__(self, name: str) -> Role:
+        for role in self.__dict__.get("roles", ()):
+            if role.name == name:
+                return role  # type: ignore[no-any-return]
+        raise AttributeError(f"{type(self).__name__} has no role {name!r}")
+
+    @property
+    def threads(self) -> int:
+        """Threads of the block: what the kernel is launched with."""
+        return self.roles[0].block
+
+    @property
+    def launch_bounds(self) -> tuple[int, int]:
+        """What ``@cuda.jit(launch_bounds=...)`` needs where registers are moved."""
+        return self.threads, 1
+
+
+def _registers(groups: dict[str, Group], block: int) -> tuple[int, dict[str, int]]:
+    """Return the registers per thread at launch and, by role, after the change; 0 for no change."""
+    if not any(group.registers for group in groups.values()):
+        return 0, dict.fromkeys(groups, 0)
+    for name, group in groups.items():
+        if group.unit != WARPGROUP:
+            raise ValueError(
+                f"Roles({name}={group}): where one role has registers, all are warpgroups, since "
+                "setmaxnreg changes a whole warpgroup: give Warpgroups(n)"
+            )
+    launch = min(256, REGISTER_FILE // block // 8 * 8)
+    budget = launch * block
+    asked = {name: group.registers * group.threads for name, group in groups.items()}
+    rest = [name for name, group in groups.items() if not group.registers]
+    terms = " + ".join(f"{g.registers or launch} x {g.threads} ({n})" for n, g in groups.items())
+    shared = sum(groups[name].threads for name in rest)
+    each = min(256, (budget - sum(asked.values())) // shared // 8 * 8) if rest else 0
+    if rest and each < 24 or sum(asked.values()) > budget:
+        raise ValueError(
+            f"Roles: {terms} = {sum(asked.values()) + launch * shared:,} registers, but a launch "
+            f"of {block} threads has {launch} x {block} = {budget:,}, and setmaxnreg would wait "
+            "for the others for ever: ask for fewer, or let another role give back more"
+        )
+    return launch, {n: g.registers or each for n, g in groups.items()}
+
+
+@dataclass(frozen=True, init=False)
+class NamedBarrier:
+    """One of the 16 barriers of a block, where `threads` threads meet.
+
+    Parameters
+    ----------
+    barrier_id
+        8 to 15. Barrier 0 is that of ``cuda.syncthreads``; 1 to 7 belong to the roles of a
+        kernel, which pipelines synchronise by.
+    threads
+        How many take part, in `sync` and in `arrive` together: a multiple of 32.
+    """
+
+    barrier_id: int
+    threads: int
+
+    def __init__(self, barrier_id: int, threads: int) -> None:
+        if not FIRST_FREE_BARRIER <= operator.index(barrier_id) <= 15:
+            raise ValueError(
+                f"NamedBarrier(barrier_id={barrier_id}): use {FIRST_FREE_BARRIER} to 15; 0 is "
+                f"cuda.syncthreads, and 1 to {MAX_ROLES} are those of the roles and of pipelines"
+            )
+        if threads % WARP or not WARP <= operator.index(threads) <= 1024:
+            raise ValueError(
+                f"NamedBarrier(threads={threads}): whole warps take part, so a multiple of {WARP} "
+                "up to 1024"
+            )
+        object.__setattr__(self, "barrier_id", barrier_id)
+        object.__setattr__(self, "threads", threads)
+
+    def sync(self) -> None:
+        """Arrive and wait for the others. Executed by whole warps; orders their memory accesses."""
+        barrier_sync(self.barrier_id, self.threads)
+
+    def arrive(self) -> None:
+        """Arrive without waiting. Executed by whole warps; others wait with `sync`."""
+        barrier_arrive(self.barrier_id, self.threads)
+
+
+constant_class(Roles)
+constant_class(Role, methods=("is_member", "thread", "sync"))
+constant_class(NamedBarrier, methods=("sync", "arrive"))

@@ -1,0 +1,51 @@
+"""`PipelineState`: where a walk round the stages of a ring is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba_tma._device import device_class, u32
+
+
+@device_class(static=("num_stages",), mutable=True)
+@dataclass
+class PipelineState:
+    """Where a walk round the stages is: `index`, `phase` bit and `count` of steps.
+
+    At the first stage a consumer's phase is 0 and a producer's 1. A walk that steps before its
+    first stage starts with `index` at `num_stages` and the other phase.
+    """
+
+    num_stages: int
+    index: u32 = 0
+    phase: u32 = 0
+    count: u32 = 0
+
+    def step(self) -> None:
+        """Go to the next stage; the phase flips after the last one, which may be the first."""
+        index = u32(self.index + 1)
+        if index >= self.num_stages:
+            self.phase ^= 1
+            index = u32(0)
+        self.index = index
+        self.count += 1
+
+    def next(self) -> PipelineState:
+        """Go to the next stage, as `step` does, and return this state."""
+        self.step()
+        return self
+
+    def advance(self, steps: u32) -> None:
+        """Go `steps` stages further, as so many calls of `step` do."""
+        last = u32(self.num_stages - 1)
+        index = u32(min(self.index, last) + steps)
+        self.phase ^= index // u32(self.num_stages) & 1
+        self.index = index % u32(self.num_stages)
+        self.count += steps
+
+    def _following(self) -> tuple[int, int]:
+        """Return the index and the phase that `step` would lead to."""
+        index, phase = u32(self.index + 1), self.phase
+        if index >= self.num_stages:
+            index, phase = u32(0), u32(phase ^ 1)
+        return index, phase
