@@ -23,6 +23,7 @@ from numba_tma.layout import (
     reference_tile,
     swizzle_index,
 )
+from numba_tma.matrix_layout import MatrixLayout, reference_matrix
 from numba_tma.pixel_box import PixelBox, reference_im2col, reference_im2col_store
 from numba_tma.ragged import RaggedTensorMap, ragged_tensor_map
 from numba_tma.tensor_map import TensorMap, tensor_map
@@ -33,6 +34,8 @@ _HOME = {
     "Barrier": "barrier",
     "CachePolicy": "ptx",
     "DESCRIPTOR": "template",
+    "MatrixDescriptor": "matrix_descriptor",
+    "MatrixDescriptorPair": "matrix_descriptor",
     "Pipeline": "pipeline",
     "PipelineState": "pipeline",
     "SharedTile": "shared",
@@ -53,6 +56,7 @@ _HOME = {
 __all__ = [  # noqa: PLE0604
     "DType",
     "Im2colMap",
+    "MatrixLayout",
     "PixelBox",
     "RaggedTensorMap",
     "Swizzle",
@@ -66,6 +70,7 @@ __all__ = [  # noqa: PLE0604
     "ragged_tensor_map",
     "reference_im2col",
     "reference_im2col_store",
+    "reference_matrix",
     "reference_reduce",
     "reference_store",
     "reference_tile",
@@ -79,6 +84,8 @@ if TYPE_CHECKING:
     from numba_tma.barrier import Barrier as Barrier
     from numba_tma.clusters import cluster as cluster
     from numba_tma.clusters import cluster_sync as cluster_sync
+    from numba_tma.matrix_descriptor import MatrixDescriptor as MatrixDescriptor
+    from numba_tma.matrix_descriptor import MatrixDescriptorPair as MatrixDescriptorPair
     from numba_tma.multicast import load_partitioned as load_partitioned
     from numba_tma.pipeline import Pipeline as Pipeline
     from numba_tma.pipeline import PipelineState as PipelineState
