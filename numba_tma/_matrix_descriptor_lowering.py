@@ -116,23 +116,35 @@ def _moved(builder: Any, typ: ObjectType, value: Any, chunks: Any) -> Any:
 compiler.native_method(MatrixDescriptor, "advance", _type_advance, _lower_advance)
 
 
+def _type_add(args: Any) -> Any:
+    descriptor, nbytes = args
+    if getattr(descriptor, "cls", None) not in (MatrixDescriptor, MatrixDescriptorPair):
+        return None
+    _check_integer("a matrix descriptor + nbytes", nbytes)
+    literal = _literal(nbytes)
+    if literal is not None and literal % CHUNK_BYTES:
+        raise TypingError(whole_chunks(literal))
+    return signature(descriptor, descriptor, types.unliteral(nbytes))
+
+
+def _lower_add(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    nbytes = context.cast(builder, args[1], sig.args[1], types.int32)
+    chunks = builder.ashr(nbytes, ir.Constant(I32, 4))  # a step back is negative
+    return _moved(builder, sig.args[0], args[0], chunks)
+
+
 @compiler.typing_registry.register_global(operator.add)
 class _Add(compiler.LiteralTemplate):
     key = operator.add
 
     def type_call(self, args: Any, kws: Any) -> Any:
-        descriptor, nbytes = args
-        if getattr(descriptor, "cls", None) not in (MatrixDescriptor, MatrixDescriptorPair):
-            return None
-        _check_integer("a matrix descriptor + nbytes", nbytes)
-        literal = _literal(nbytes)
-        if literal is not None and literal % CHUNK_BYTES:
-            raise TypingError(whole_chunks(literal))
-        return signature(descriptor, descriptor, types.unliteral(nbytes))
+        return _type_add(args)
 
 
-@compiler.lowering_registry.lower(operator.add, ObjectType, types.Integer)
-def _lower_add(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    nbytes = context.cast(builder, args[1], sig.args[1], types.int32)
-    chunks = builder.ashr(nbytes, ir.Constant(I32, 4))  # a step back is negative
-    return _moved(builder, sig.args[0], args[0], chunks)
+@compiler.typing_registry.register_global(operator.iadd)
+class _AddInPlace(_Add):
+    key = operator.iadd
+
+
+for _function in (operator.add, operator.iadd):
+    compiler.lowering_registry.lower(_function, ObjectType, types.Integer)(_lower_add)

@@ -25,11 +25,8 @@ def memory_with(operand, matrix):
     memory = np.random.default_rng(1).integers(0, 256, ADDRESS + 200_000, np.uint8)
     tile = operand.tile
     tensor = bits(operand.as_tensor(matrix))
-    image = reference_tile(
-        tensor,
-        Tile(tile.shape, f"u{8 * tile.itemsize}", tile.swizzle),
-        (0,) * 3 if tile.ndim == 3 else (0, 0),
-    )
+    plain = Tile(tile.shape, f"u{8 * tile.itemsize}", tile.swizzle)
+    image = reference_tile(tensor, plain, (0,) * tile.ndim)
     memory[ADDRESS : ADDRESS + image.size] = image
     return memory
 
@@ -123,32 +120,44 @@ def message(*arguments):
     return str(caught.value)
 
 
+NO_TYPE, SIZES = "the tensor cores have no", "only types of 16 bits can be MN-major: use f16, bf16"
+ODD = "rows (M or N): use a multiple of"
+
+
 @pytest.mark.parametrize(
-    ("tile", "major", "instruction", "said"),
+    ("instruction", "major", "shape", "dtype", "swizzle", "said"),
     [
-        (((64, 64), "f64", Swizzle.B128), "K", "wgmma", "have no f64 here: use f16, bf16, e4m3"),
-        (((64, 64), "i32", Swizzle.B128), "K", "wgmma", "have no i32 here"),
-        (((64, 32), "f32", Swizzle.B128), "MN", "wgmma", "only types of 16 bits can be MN-major: use f16, bf16, or a tile with K innermost"),
-        (((64, 64), "e4m3", Swizzle.B64), "MN", "wgmma", "only types of 16 bits can be MN-major"),
-        (((64, 32), "tf32", Swizzle.B128), "MN", "tcgen05", "swizzle B128 is not read so: use B128_ATOM_32B"),
-        (((64, 64), "bf16", Swizzle.B128_ATOM_32B), "K", "wgmma", "swizzle B128_ATOM_32B is not read so: use NONE, B32, B64, B128"),
-        (((64, 64), "bf16", Swizzle.B128_ATOM_64B), "MN", "tcgen05", "swizzle B128_ATOM_64B is not read so"),
-        (((64, 64), "bf16"), "K", "wgmma", "chunks of 16 B as its first axis: use Tile((chunks, rows, 8), bf16), or a swizzle"),
-        (((64, 64), "bf16"), "MN", "wgmma", "use Tile((chunks, K, 8), bf16), or a swizzle"),
-        (((4, 64, 16), "i8", Swizzle.NONE), "MN", "wgmma", "only types of 16 bits"),
-        ((64, "bf16", Swizzle.B128), "K", "wgmma", "a matrix has two axes"),
-        (((60, 64), "bf16", Swizzle.B128), "K", "wgmma", "it has 60 rows (M or N): use a multiple of 8"),
-        (((64, 60), "bf16", Swizzle.B128), "MN", "wgmma", "it has 60 rows (M or N): use a multiple of 8"),
-        (((64, 24), "i8", Swizzle.B32), "MN", "tcgen05", "it has 24 rows (M or N): use a multiple of 16"),
-        (((64, 72), "bf16", Swizzle.B128), "K", "wgmma", "its K is 72: use a multiple of 16, which one instruction takes"),
-        (((8, 64), "bf16", Swizzle.B128), "MN", "wgmma", "its K is 8: use a multiple of 16"),
-        (((64, 48), "e4m3", Swizzle.B128), "K", "wgmma", "its K is 48: use a multiple of 32"),
-        (((2, 20_000, 8), "f16"), "K", "wgmma", "its leading dimension offset is 320,000 B, more than the 262,128 B"),
-        (((2, 20_000, 8), "f16"), "MN", "wgmma", "its stride dimension offset is 320,000 B"),
+        ("wgmma", "K", (64, 64), "f64", Swizzle.B128, f"{NO_TYPE} f64 here: use f16, bf16, e4m3"),
+        ("wgmma", "K", (64, 64), "i32", Swizzle.B128, f"{NO_TYPE} i32 here"),
+        ("wgmma", "MN", (64, 32), "f32", Swizzle.B128, f"{SIZES}, or a tile with K innermost"),
+        ("wgmma", "MN", (64, 64), "e4m3", Swizzle.B64, SIZES),
+        ("wgmma", "MN", (4, 64, 16), "i8", Swizzle.NONE, SIZES),
+        ("tcgen05", "MN", (64, 32), "tf32", Swizzle.B128, "B128 is not read so: use B128_ATOM_32B"),
+        ("wgmma", "K", (64, 64), "bf16", Swizzle.B128_ATOM_32B, "use NONE, B32, B64, B128"),
+        ("tcgen05", "MN", (64, 64), "bf16", Swizzle.B128_ATOM_64B, "B128_ATOM_64B is not read so"),
+        ("wgmma", "K", (64, 64), "bf16", Swizzle.NONE, "use Tile((chunks, rows, 8), bf16), or a"),
+        ("wgmma", "MN", (64, 64), "bf16", Swizzle.NONE, "use Tile((chunks, K, 8), bf16), or a"),
+        ("wgmma", "K", (64, 8), "bf16", Swizzle.NONE, "chunks of 16 B as its first axis"),
+        ("wgmma", "K", 64, "bf16", Swizzle.B128, "a matrix has two axes"),
+        ("wgmma", "K", (60, 64), "bf16", Swizzle.B128, f"it has 60 {ODD} 8"),
+        ("wgmma", "MN", (64, 60), "bf16", Swizzle.B128, f"it has 60 {ODD} 8"),
+        ("tcgen05", "MN", (64, 24), "i8", Swizzle.B32, f"it has 24 {ODD} 16"),
+        ("wgmma", "K", (64, 72), "bf16", Swizzle.B128, "its K is 72: use a multiple of 16, which"),
+        ("wgmma", "MN", (8, 64), "bf16", Swizzle.B128, "its K is 8: use a multiple of 16"),
+        ("wgmma", "K", (64, 48), "e4m3", Swizzle.B128, "its K is 48: use a multiple of 32"),
+        (
+            "wgmma",
+            "K",
+            (2, 20_000, 8),
+            "f16",
+            Swizzle.NONE,
+            "leading dimension offset is 320,000 B",
+        ),
+        ("wgmma", "MN", (2, 20_000, 8), "f16", Swizzle.NONE, "stride dimension offset is 320,000"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_read(tile, major, instruction, said):
-    text = message(Tile(*tile), major, instruction)
+)
+def test_what_cannot_be_read(instruction, major, shape, dtype, swizzle, said):
+    text = message(Tile(shape, dtype, swizzle), major, instruction)
     assert said in text
     assert f"is no {major}-major operand of {instruction}: " in text
     assert f"{instruction} reads: K-major (rows, K) of f16, bf16" in text
@@ -175,19 +184,25 @@ def test_every_type_is_decided():
 
 
 @pytest.mark.parametrize(
-    ("major", "arguments", "said"),
+    ("major", "k_step", "row", "said"),
     [
-        ("K", (8, 0), "k_step is 8; Tile((128, 128), bf16, B128) has 8 steps of 16 along K: use 0 to 7"),
-        ("K", (-1, 0), "k_step is -1;"),
-        ("K", (0, 4), "row is 4; parts of Tile((128, 128), bf16, B128) start at multiples of 8 rows: use one from 0 to 120"),
-        ("K", (0, 128), "row is 128;"),
-        ("MN", (0, 32), "row is 32; parts of Tile((128, 128), bf16, B128) start at multiples of 64 rows: use one from 0 to 64"),
-        ("MN", (0, -64), "row is -64;"),
+        ("K", 8, 0, "k_step is 8; {tile} has 8 steps of 16 along K: use 0 to 7"),
+        ("K", -1, 0, "k_step is -1;"),
+        (
+            "K",
+            0,
+            4,
+            "row is 4; parts of {tile} start at multiples of 8 rows: use one from 0 to 120",
+        ),
+        ("K", 0, 128, "row is 128;"),
+        ("MN", 0, 32, "start at multiples of 64 rows: use one from 0 to 64"),
+        ("MN", 0, -64, "row is -64;"),
     ],
-)  # fmt: skip
-def test_parts_that_there_are_not(major, arguments, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
-        MatrixLayout(Tile((128, 128), "bf16", Swizzle.B128), major).offset(*arguments)
+)
+def test_parts_that_there_are_not(major, k_step, row, said):
+    tile = Tile((128, 128), "bf16", Swizzle.B128)
+    with pytest.raises(ValueError, match=re.escape(said.format(tile=tile))):
+        MatrixLayout(tile, major).offset(k_step, row)
 
 
 def test_a_base_inside_the_pattern_is_refused():
