@@ -35,8 +35,8 @@ class Operand:
         return MatrixLayout(self.tile, self.major, instruction)
 
     def as_tensor(self, matrix):
-        """Return a view of a (rows, k) matrix whose first tile is all of it."""
-        tensor = matrix if self.major == "K" else matrix.T
+        """Return an array in the operand's order of a (rows, k) matrix: its one tile is all."""
+        tensor = np.ascontiguousarray(matrix if self.major == "K" else matrix.T)
         if self.swizzle is Swizzle.NONE:
             chunks, outer, chunk = self.tile.shape
             return tensor.reshape(outer, chunks, chunk).transpose(1, 0, 2)

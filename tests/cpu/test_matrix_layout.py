@@ -9,6 +9,7 @@ import pytest
 from numba_tma import MatrixLayout, Swizzle, Tile, reference_matrix, reference_tile
 from numba_tma.dtypes import names
 from numba_tma.matrix_layout import LEGAL, MatrixFields, decode_descriptor, matrix_addresses
+from tests import matrix_table
 from tests.matrix_operands import Operand, noise, operands
 
 ADDRESS = 7 * 1024
@@ -228,3 +229,12 @@ def test_a_read_past_memory_is_refused():
     layout = Operand(64, 64, "bf16").layout()
     with pytest.raises(ValueError, match="reads 64 rows up to address 0x1f"):
         reference_matrix(np.zeros(4096, np.uint8), layout.descriptor(0), 64, "bf16")
+
+
+# ------------------------------------------------------------------------------- docs
+
+
+def test_the_page_has_the_tables_that_the_code_gives():
+    page = matrix_table.FILE.read_text()
+    assert page == matrix_table.text(page), "run `make goldens`"
+    assert page.count("\n| K | ") == 4 and page.count("\n| MN | ") == 5
