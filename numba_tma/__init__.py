@@ -23,6 +23,7 @@ from numba_tma.layout import (
     reference_tile,
     swizzle_index,
 )
+from numba_tma.matrix_layout import MatrixLayout, reference_matrix
 from numba_tma.pixel_box import PixelBox, reference_im2col, reference_im2col_store
 from numba_tma.ragged import RaggedTensorMap, ragged_tensor_map
 from numba_tma.tensor_map import TensorMap, tensor_map
@@ -35,6 +36,8 @@ _HOME = {
     "BlockScaledTilePayload": "pipeline",
     "CachePolicy": "ptx",
     "DESCRIPTOR": "template",
+    "MatrixDescriptor": "matrix_descriptor",
+    "MatrixDescriptorPair": "matrix_descriptor",
     "NamedBarrier": "pipeline",
     "Pipeline": "pipeline",
     "PipelineState": "pipeline",
@@ -63,6 +66,7 @@ _HOME = {
 __all__ = [  # noqa: PLE0604
     "DType",
     "Im2colMap",
+    "MatrixLayout",
     "PixelBox",
     "RaggedTensorMap",
     "Swizzle",
@@ -76,6 +80,7 @@ __all__ = [  # noqa: PLE0604
     "ragged_tensor_map",
     "reference_im2col",
     "reference_im2col_store",
+    "reference_matrix",
     "reference_reduce",
     "reference_store",
     "reference_tile",
@@ -90,6 +95,8 @@ if TYPE_CHECKING:
     from numba_tma.barrier import BarrierArray as BarrierArray
     from numba_tma.clusters import cluster as cluster
     from numba_tma.clusters import cluster_sync as cluster_sync
+    from numba_tma.matrix_descriptor import MatrixDescriptor as MatrixDescriptor
+    from numba_tma.matrix_descriptor import MatrixDescriptorPair as MatrixDescriptorPair
     from numba_tma.multicast import load_partitioned as load_partitioned
     from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
     from numba_tma.pipeline import NamedBarrier as NamedBarrier

@@ -13,6 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 if simulated() or TYPE_CHECKING:
     u32: TypeAlias = int  #: 32 bits: of a device class's field, or as a cast in a body
     i64: TypeAlias = int  #: 64 bits
+    u64: TypeAlias = int  #: the same without a sign; a cast only
 
     def device_class(
         *, static: tuple[str, ...] = (), mutable: bool = False, local: bool = False
@@ -31,5 +32,6 @@ if simulated() or TYPE_CHECKING:
 else:
     from numba.core.types import int64 as i64  # noqa: F401
     from numba.core.types import uint32 as u32  # noqa: F401
+    from numba.core.types import uint64 as u64  # noqa: F401
 
     from numba_tma._compiler import constant_class, device_class, device_function  # noqa: F401

@@ -11,6 +11,7 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._boxes import Copies
 from numba_tma._compiler import I32, I64, ObjectType, TypingError, get_field, signature
+from numba_tma._matrix_descriptor_lowering import lower_matrix_descriptor, type_matrix_descriptor
 from numba_tma._vector_lowering import VectorType, pack, unpack
 from numba_tma.barrier import Barrier, BarrierArray
 from numba_tma.dtypes import DType, reduction_violation
@@ -371,6 +372,13 @@ def _type_view(self: ObjectType, tile: types.Type) -> Any:
 
 
 compiler.native_method(SharedTile, "view", _type_view, lambda context, builder, sig, args: args[0])
+
+
+# ------------------------------------------------------------------- as a matrix operand
+
+compiler.native_method(
+    SharedTile, "matrix_descriptor", type_matrix_descriptor, lower_matrix_descriptor
+)
 
 
 # --------------------------------------------------------------- the methods of a map

@@ -15,6 +15,7 @@ from numba_tma.barrier import Barrier, BarrierArray
 from numba_tma.dtypes import DType
 from numba_tma.im2col import Im2colMap
 from numba_tma.layout import Tile
+from numba_tma.matrix_descriptor import MatrixDescriptor, matrix_descriptor
 from numba_tma.ptx import (
     cp_async_bulk_prefetch_tensor,
     cp_async_bulk_tensor_im2col_load,
@@ -102,6 +103,19 @@ class SharedTile:
         """
         check_view(self.tile, tile)
         return SharedTile(tile, self.address, self.writes)
+
+    def matrix_descriptor(self, major: str = "K") -> MatrixDescriptor:
+        """Return what tells the tensor cores how to read the tile as a matrix operand.
+
+        ``"K"``: the tile is (rows of A, K) or (columns of B, K), K innermost. ``"MN"``: the tile is
+        (K, rows of A) or (K, columns of B), as PTX calls transposed, for 16-bit types on compute
+        capability 9.0. An unswizzled tile has its chunks of 16 B as a first axis. What cannot be
+        read does not compile; see `MatrixLayout`.
+
+        Executed by any thread; it reads nothing, and orders nothing. What threads wrote to the tile
+        must be fenced (`fence_proxy_async`) before the tensor cores read it.
+        """
+        return matrix_descriptor(self.tile, self.address, major)
 
     def _address_of(self, index: Index) -> int:
         index = index if isinstance(index, tuple) else (index,)

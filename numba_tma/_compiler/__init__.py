@@ -20,6 +20,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 from numba_tma._compiler import cache as cache
 from numba_tma._compiler.functions import (
     BODIES,
+    LiteralTemplate,
     compute_capability,
     device_function,
     instruction_function,
@@ -58,6 +59,7 @@ __all__ = [
     "I8",
     "AbstractTemplate",
     "AttributeTemplate",
+    "LiteralTemplate",
     "NativeMethod",
     "ObjectType",
     "TypingError",

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "numba_tma"
 LAYERS = (
     ("_environment", "_version", "_cluster_rules"),
     ("dtypes",),
-    ("layout", "pixel_box"),
+    ("layout", "pixel_box", "matrix_layout"),
     (
         *("tensor_map", "_array_interface", "_boxes", "_driver", "_encoding", "_explain"),
         *("_tensor_map_rules", "im2col", "_im2col_rules"),
@@ -25,13 +25,13 @@ LAYERS = (
     ("types", "_compiler", "_device"),
     ("ptx",),
     ("barrier", "clusters"),
+    ("matrix_descriptor", "_matrix_descriptor_lowering"),
     (
         *("shared", "_im2col_lowering", "_shared_lowering", "_vector_lowering"),
         *("sequence", "_sequence_lowering"),
     ),
     ("template", "_template_lowering"),
     ("multicast", "_multicast_lowering"),
-    ("matrix_descriptor",),
     ("pipeline", "mma"),
     ("kernels",),
     ("testing", "bench", "plot", "demo", "doctor", "__main__"),

@@ -1,0 +1,74 @@
+"""Every kind of ring in the simulator: whoever fills and empties it, each tile is seen right."""
+
+import pytest
+
+import numba_tma as tma
+from numba_tma import simulator as sim
+from tests import ring_kernels as rings
+
+CASE = rings.Case()
+W = tma.Warps
+
+
+@pytest.fixture(autouse=True, params=[0, 1])
+def seeded(request):
+    sim.seed(request.param)
+
+
+@pytest.mark.parametrize("name", rings.PAYLOADS)
+@pytest.mark.parametrize(
+    ("stages", "groups", "k_group", "in_flight"),
+    [
+        (1, (W(1), W(1)), 1, 0),
+        (2, (W(1), W(2)), 2, 1),
+        (3, (W(1), W(1), W(2)), 1, 0),
+        (2, (W(2), W(1), W(1), W(1)), 3, 1),
+        (2, (W(1), tma.Threads(40)), 1, 0),
+    ],
+)
+def test_payloads_and_several_consumers(name, stages, groups, k_group, in_flight):
+    for n_tiles in (0, 1, 5):
+        CASE.payload(stages, groups, k_group, name, in_flight, n_tiles)
+
+
+@pytest.mark.parametrize("filled_by", ["cp_async", "threads"])
+@pytest.mark.parametrize(
+    ("stages", "groups"),
+    [(1, (W(1), W(1))), (2, (W(2), W(1))), (3, (tma.Threads(48), tma.Threads(32)))],
+)
+def test_stages_that_threads_fill(filled_by, stages, groups):
+    for n_tiles in (0, 1, 2 * stages + 1):
+        CASE.one_input(rings.filled_kernel(stages, groups, filled_by), False, n_tiles)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_consumers_that_take_turns(stages):
+    for n_tiles in (0, 1, 2, 3, 9):
+        CASE.one_input(rings.alternate_kernel(stages, (W(1), W(1), W(1))), True, n_tiles, 2)
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize(
+    ("cluster", "shared", "grid"),
+    [
+        ((2, 1), (("a", "x"),), (4, 1)),
+        ((1, 2), (("a", "y"),), (1, 2)),
+        ((2, 2), (("a", "x"), ("b", "y")), (2, 2)),
+        ((2, 2), (("a", "x"), ("b", "x")), (2, 4)),
+        ((4, 1), (("a", "x"),), (4, 1)),
+    ],
+)
+def test_clusters_that_share_tiles(stages, cluster, shared, grid):
+    for n_tiles in (1, 2 * stages + 1):
+        CASE.multicast(stages, cluster, shared, (W(1), W(1)), grid, n_tiles)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_asking_before_waiting_and_memory_handed_in(stages):
+    for n_tiles in (0, 1, 2 * stages + 1):
+        CASE.one_input(rings.try_kernel(stages, (W(1), W(1))), True, n_tiles)
+
+
+def test_registers_that_move():
+    for n_tiles in (0, 5):
+        CASE.one_input(rings.register_kernel(2, 1, 40), True, n_tiles)
