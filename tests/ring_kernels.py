@@ -27,14 +27,13 @@ def roles(producer, *consumers):
 
 @functools.cache
 def payload_kernel(stages, groups, k_group, payload, in_flight=0):
-    """Return roles, pipeline and kernel: TMA fills tiles a and b, every consumer copies them out."""
+    """Return roles, pipeline and kernel: TMA fills tiles a and b, each consumer copies them out."""
     ROLES = roles(*groups)
     consumers = tuple(getattr(ROLES, f"c{i}") for i in range(len(groups) - 1))
     PIPE = tma.TilePipeline(
         stages, payload(A, B), k_group=k_group, producer=ROLES.load, consumer=consumers
     )
-    roles_ = consumers + (consumers[-1],) * (3 - len(consumers))
-    C0, C1, C2 = roles_
+    C0, C1 = consumers[0], consumers[min(1, len(consumers) - 1)]
 
     @cuda.jit
     def kernel(a, b, out_a, out_b, n_tiles):
@@ -47,11 +46,9 @@ def payload_kernel(stages, groups, k_group, payload, in_flight=0):
                     a.load(tile.a, (row, 0), stage.barrier)
                     b.load(tile.b, (row, 0), stage.barrier)
         elif pipe.is_consumer():
-            role = 0
+            role = 2
             if C1.is_member():
                 role = 1
-            if C2.is_member():
-                role = 2
             if C0.is_member():
                 role = 0
             for t, stage in pipe.consume(0, n_tiles, 1, in_flight):
@@ -69,7 +66,7 @@ def payload_kernel(stages, groups, k_group, payload, in_flight=0):
 
 @functools.cache
 def filled_kernel(stages, groups, filled_by):
-    """Return roles, pipeline and kernel: threads fill the stages, by cp.async or by their writes."""
+    """Return roles, pipeline and kernel: threads fill the stages, by cp.async or by writing."""
     ROLES = roles(*groups)
     PIPE = tma.TilePipeline(
         stages, a=A, producer=ROLES.load, consumer=ROLES.c0, filled_by=filled_by
@@ -100,8 +97,8 @@ def filled_kernel(stages, groups, filled_by):
 
 
 @functools.cache
-def alternate_kernel(stages, groups, in_flight=0):
-    """Return roles, pipeline and kernel: two consumers take turns, two stages at a time."""
+def alternate_kernel(stages, groups):
+    """Return roles, pipeline and kernel: two consumers are dealt the stages in turn."""
     ROLES = roles(*groups)
     PIPE = tma.TilePipeline(
         stages, a=A, producer=ROLES.load, consumer=(ROLES.c0, ROLES.c1), alternate=True
@@ -116,17 +113,13 @@ def alternate_kernel(stages, groups, in_flight=0):
         elif pipe.is_consumer():
             consumer = pipe.consumer()
             turn = 1 if ROLES.c1.is_member() else 0
-            consumer.skip(2 * turn)
-            t = 2 * turn
-            while t < n_tiles:
-                last = min(t + 2, n_tiles)
-                for tile in range(t, last):
-                    stage = consumer.wait()
-                    for i in range(pipe.consumer_thread(), SIZE, pipe.num_consumers()):
-                        out_a[turn, tile, i] = stage.a[i // COLUMNS, i % COLUMNS]
-                    consumer.release()
-                consumer.skip(2)
-                t += 4
+            consumer.skip(turn)
+            for tile in range(turn, n_tiles, 2):
+                stage = consumer.wait()
+                for i in range(pipe.consumer_thread(), SIZE, pipe.num_consumers()):
+                    out_a[turn, tile, i] = stage.a[i // COLUMNS, i % COLUMNS]
+                consumer.release()
+                consumer.skip(1)
         pipe.close()
 
     return ROLES, PIPE, kernel
@@ -340,7 +333,7 @@ class Case:
             np.testing.assert_array_equal(got[0, :n_tiles], expected)
         else:
             for t in range(n_tiles):
-                role = t // 2 % 2
+                role = t % 2
                 np.testing.assert_array_equal(got[role, t], expected[t])
                 assert (got[1 - role, t] == POISON).all()
 

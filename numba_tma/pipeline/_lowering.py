@@ -407,10 +407,10 @@ def _check_in_flight(typ: ObjectType) -> None:
             f"consume(in_flight={in_flight}): with {stages} stages at most {stages - 1} can be "
             "held back while the next is filled; lower in_flight or add stages"
         )
-    if in_flight > 1 and pipeline.alternate:
+    if pipeline.alternate:
         raise TypingError(
-            f"consume(in_flight={in_flight}): consumers that take turns (alternate=True) hold back "
-            "at most 1 stage"
+            f"consume: which stages are whose is not said by {pipeline}; consumers that take turns "
+            "use the explicit form: pipe.consumer() with skip, wait and release"
         )
 
 

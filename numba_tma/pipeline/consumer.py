@@ -91,7 +91,14 @@ class Consumer:
         return self._hold()
 
     def skip(self, stages: int = 1) -> None:
-        """Pass over the next `stages` stages, which other consumers work on (`alternate`)."""
+        """Pass over the next `stages` stages, which other consumers work on (`alternate`).
+
+        A wait tells a stage's turn from the one before it and from no other, so the turn before
+        the next one that is waited for must be over. It is, if this consumer worked on it, as in
+        ``skip(rank)`` at first and ``skip(n - 1)`` after each of the stages that n consumers are
+        dealt, with `num_stages` a multiple of n; or if another consumer says so once it has
+        waited, as those that take longer turns tell each other by an `OrderedSequenceBarrier`.
+        """
         self.state.advance(stages)
 
     def sync(self) -> None:

@@ -67,7 +67,7 @@ class TilePipeline:
         copies that each thread of the producer starts; ``"threads"``, writes of the producer's
         threads.
     alternate
-        Each stage is emptied by one of the consumers, in turn, and not by all of them.
+        Each stage is emptied by one of the consumers and not by all of them; see `Consumer.skip`.
     cluster, multicast
         The blocks of the kernel's cluster along x and y, and which tiles they share: by the tile's
         name, the axis along which blocks get the same tile (``multicast={"a": "x"}``: blocks that
