@@ -32,7 +32,11 @@ from numba_tma.tensor_map_array import TensorMapArray
 _HOME = {
     "Barrier": "barrier",
     "CachePolicy": "ptx",
+    "CausalLPTScheduler": "causal_scheduler",
     "DESCRIPTOR": "template",
+    "GridStridedScheduler": "scheduler",
+    "GroupedScheduler": "scheduler",
+    "HilbertScheduler": "scheduler",
     "Pipeline": "pipeline",
     "PipelineState": "pipeline",
     "SharedTile": "shared",
@@ -77,6 +81,7 @@ __all__ = [  # noqa: PLE0604
 if TYPE_CHECKING:
     from numba_tma import ptx as ptx
     from numba_tma.barrier import Barrier as Barrier
+    from numba_tma.causal_scheduler import CausalLPTScheduler as CausalLPTScheduler
     from numba_tma.clusters import cluster as cluster
     from numba_tma.clusters import cluster_sync as cluster_sync
     from numba_tma.multicast import load_partitioned as load_partitioned
@@ -88,6 +93,9 @@ if TYPE_CHECKING:
     from numba_tma.ptx import elect_sync as elect_sync
     from numba_tma.ptx import fence_mbarrier_init as fence_mbarrier_init
     from numba_tma.ptx import fence_proxy_async as fence_proxy_async
+    from numba_tma.scheduler import GridStridedScheduler as GridStridedScheduler
+    from numba_tma.scheduler import GroupedScheduler as GroupedScheduler
+    from numba_tma.scheduler import HilbertScheduler as HilbertScheduler
     from numba_tma.shared import SharedTile as SharedTile
     from numba_tma.shared import shared_barrier as shared_barrier
     from numba_tma.shared import shared_tile as shared_tile

@@ -181,8 +181,14 @@ def device_class(
 
 
 def constant_class(cls: type) -> type:
-    """Let kernels use hashable host objects of `cls` from their globals, as compile-time values."""
-    _DESCRIPTIONS[cls] = _Description(("value",), {}, {}, False, False, ObjectType)
+    """Let kernels use hashable host objects of `cls` from their globals, as compile-time values.
+
+    Kernels can call the methods that ``cls.device_methods`` names; their bodies are inlined.
+    """
+    description = _Description(("value",), {}, {}, False, False, ObjectType)
+    for name in getattr(cls, "device_methods", ()):
+        description.methods[name] = _PythonMethod(cls, name, getattr(cls, name))
+    _DESCRIPTIONS[cls] = description
     typeof_impl.register(cls)(lambda value, context: ObjectType(cls, (value,)))
     return cls
 

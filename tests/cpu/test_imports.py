@@ -24,7 +24,7 @@ LAYERS = (
     ("simulator",),
     ("types", "_compiler", "_device"),
     ("ptx",),
-    ("barrier", "clusters"),
+    ("barrier", "clusters", "scheduler", "causal_scheduler", "_scheduler_lowering"),
     (
         *("shared", "_im2col_lowering", "_shared_lowering", "_vector_lowering"),
         *("sequence", "_sequence_lowering"),
