@@ -1,4 +1,4 @@
-"""Write docs/instructions.md and ptx/kernels anew, for ``make goldens``.
+"""Write ptx/kernels, docs/instructions.md and what docs/schedulers.md draws, for ``make goldens``.
 
 The golden of a kernel holds for one compiler, the one that constraints.txt pins.
 """
@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from numba_tma.testing import find_tool, instructions, ptxas
-from tests import instruction_table
+from tests import instruction_table, schedule_page
 from tests.shipped_kernels import SHIPPED, compiled
 
 ROOT = Path(__file__).parents[1]
@@ -92,9 +92,10 @@ def golden(name: str) -> str:
 
 
 def main() -> None:
-    """Write the page and every golden, and remove those of kernels that are shipped no more."""
-    if instruction_table.write():
-        print(f"wrote {instruction_table.FILE.relative_to(ROOT)}")
+    """Write the pages and every golden, and remove those of kernels that are shipped no more."""
+    for page in (instruction_table, schedule_page):
+        if page.write():
+            print(f"wrote {page.FILE.relative_to(ROOT)}")
     if problem := difference():
         sys.exit(
             f"goldens hold for the compiler of constraints.txt, but here {problem}: install with "

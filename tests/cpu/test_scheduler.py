@@ -1,5 +1,6 @@
 """Tile schedulers on the host: each order against a model of its own, and what it is good for."""
 
+import functools
 import heapq
 
 import numpy as np
@@ -8,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import numba_tma as tma
+from tests import schedule_page
+from tests.schedule_page import BLOCKS, operands, order
 
 SIZES = st.integers(1, 26)
 ORDERS = (
@@ -18,12 +21,6 @@ ORDERS = (
     tma.GroupedScheduler(3, axis=1),
     tma.HilbertScheduler(),
 )
-
-
-def order(schedule):
-    """Return the coordinates of all tiles, a row for each number."""
-    tiles = [schedule.tile(number) for number in range(int(schedule.num_tiles))]
-    return np.array(tiles, np.int64).reshape(len(tiles), len(schedule.coordinates._fields))
 
 
 # --------------------------------------------------------------------- grids of tiles
@@ -56,6 +53,19 @@ def test_grid_strided_is_the_order_of_an_array(rows, columns):
         expected = np.unravel_index(np.arange(rows * columns), (rows, columns), layout)
         found = order(tma.GridStridedScheduler(layout).over(rows, columns))
         np.testing.assert_array_equal(found[:, :2].T, expected)
+
+
+@pytest.mark.parametrize("scheduler", ORDERS, ids=str)
+@pytest.mark.parametrize(("rows", "columns"), [(46337, 46339), (3, 700_000_001), (700_000_001, 3)])
+def test_numbers_of_31_bits_overflow_nowhere(scheduler, rows, columns):
+    schedule = scheduler.over(
+        rows, columns
+    )  # NumPy warns of an overflow, and a warning is an error
+    last = rows * columns - 1
+    for number in (0, last // 3, last // 2, last):
+        row, column, batch = schedule.tile(number)
+        assert 0 <= row < rows and 0 <= column < columns and batch == 0
+    assert len({schedule.tile(number) for number in range(last - 20, last + 1)}) == 21
 
 
 def triton(pid, num_pid_m, num_pid_n, group_size_m):
@@ -102,6 +112,26 @@ def curve(start, length, depth, along, across):
     return out + middle + curve(end, reach, length - half, -across, -along)
 
 
+@functools.cache
+def levels(length, depth):
+    """Return how many levels the curve has, as `curve` goes down them."""
+    if min(length, depth) <= 1:
+        return 0
+    half, reach = length // 2, depth // 2
+    if 2 * length > 3 * depth:
+        half += half % 2 if length > 2 else 0
+        return 1 + max(levels(half, depth), levels(length - half, depth))
+    reach += reach % 2 if depth > 2 else 0
+    parts = ((reach, half), (length, depth - reach), (reach, length - half))
+    return 1 + max(levels(*part) for part in parts)
+
+
+def test_the_curve_has_at_most_two_levels_for_each_doubling():
+    assert levels(64, 64) == 11
+    for longer in range(2, 70):
+        assert max(levels(longer, n) for n in range(1, longer + 1)) <= 2 * np.log2(longer)
+
+
 @given(rows=SIZES, columns=SIZES)
 @settings(max_examples=25, deadline=None)
 def test_hilbert_is_the_recursive_curve(rows, columns):
@@ -131,42 +161,26 @@ def test_hilbert_is_the_classical_curve_on_a_power_of_two():
 
 # ------------------------------------------------------------- traffic: a wave's operands
 
-BLOCKS = 132
-
-
-def operands(scheduler, rows, columns, weight):
-    """Return how many rows and columns of tiles each wave of blocks needs, on average.
-
-    A column weighs more where tiles are wider than high: with 128 x 256, twice as much.
-    """
-    tiles = order(scheduler.over(rows, columns))[:, :2]
-    waves = [tiles[i : i + BLOCKS] for i in range(0, len(tiles) - BLOCKS + 1, BLOCKS)]
-    return np.mean([len(set(w[:, 0])) + weight * len(set(w[:, 1])) for w in waves])
-
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "weight", "group"),
+    ("rows", "columns", "tile", "group"),
     [
-        # tiles of 128 x 256: 8192 x 8192, 4096 x 28672, 16384 x 7168
-        (64, 32, 2, 16),
-        (32, 112, 2, 16),
-        (128, 28, 2, 16),
-        # of 128 x 128: 8192 x 8192, 4096 x 4096
-        (64, 64, 1, 11),
-        (32, 32, 1, 11),
+        (64, 32, (128, 256), 16),  # 8192 x 8192
+        (32, 112, (128, 256), 16),  # 4096 x 28672
+        (32, 32, (128, 128), 11),  # 4096 x 4096
     ],
 )
-def test_a_wave_of_grouped_or_hilbert_tiles_needs_fewer_operands(rows, columns, weight, group):
-    strided = operands(tma.GridStridedScheduler(), rows, columns, weight)
-    grouped = operands(tma.GroupedScheduler(group), rows, columns, weight)
-    hilbert = operands(tma.HilbertScheduler(), rows, columns, weight)
+def test_a_wave_of_grouped_or_hilbert_tiles_needs_fewer_operands(rows, columns, tile, group):
+    strided = operands(tma.GridStridedScheduler(), rows, columns, tile)
+    grouped = operands(tma.GroupedScheduler(group), rows, columns, tile)
+    hilbert = operands(tma.HilbertScheduler(), rows, columns, tile)
     assert grouped < 0.75 * strided
     assert hilbert < 0.80 * strided
 
 
 def test_on_a_narrow_matrix_grouping_gains_little():
-    strided = operands(tma.GridStridedScheduler(), 32, 16, 2)  # 4096 x 4096 by 128 x 256
-    grouped = operands(tma.GroupedScheduler(16), 32, 16, 2)
+    strided = operands(tma.GridStridedScheduler(), 32, 16, (128, 256))  # 4096 x 4096
+    grouped = operands(tma.GroupedScheduler(16), 32, 16, (128, 256))
     assert 0.85 * strided < grouped < strided
 
 
@@ -335,3 +349,17 @@ def test_schedulers_are_values():
     assert tma.GroupedScheduler(np.int64(8)) == tma.GroupedScheduler(8)
     assert len({tma.GroupedScheduler(8), tma.GroupedScheduler(8), tma.GroupedScheduler(4)}) == 2
     assert tma.CausalLPTScheduler(128, 64) != tma.CausalLPTScheduler(128, 64, 8)
+
+
+# --------------------------------------------------------------------------- the page
+
+
+def test_the_page_shows_the_orders_of_the_code():
+    text = schedule_page.FILE.read_text()
+    assert len(schedule_page.DRAWN.findall(text)) >= 8
+    assert schedule_page.page(text) == text, "docs/schedulers.md is out of date: `make goldens`"
+
+
+def test_a_drawing_that_is_wrong_is_drawn_anew():
+    wrong = "```text\ntma.GridStridedScheduler().over(2, 2)\n0 2\n1 3\n```\n"
+    assert schedule_page.page(wrong) == wrong.replace("0 2\n1 3", "0 1\n2 3")
