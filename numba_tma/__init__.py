@@ -35,10 +35,14 @@ _HOME = {
     "BarrierArray": "barrier",
     "BlockScaledTilePayload": "pipeline",
     "CachePolicy": "ptx",
+    "CausalLPTScheduler": "causal_scheduler",
     "DESCRIPTOR": "template",
     "MatrixDescriptor": "matrix_descriptor",
     "MatrixDescriptorPair": "matrix_descriptor",
     "NamedBarrier": "pipeline",
+    "GridStridedScheduler": "scheduler",
+    "GroupedScheduler": "scheduler",
+    "HilbertScheduler": "scheduler",
     "Pipeline": "pipeline",
     "PipelineState": "pipeline",
     "Role": "pipeline",
@@ -93,6 +97,7 @@ if TYPE_CHECKING:
     from numba_tma import ptx as ptx
     from numba_tma.barrier import Barrier as Barrier
     from numba_tma.barrier import BarrierArray as BarrierArray
+    from numba_tma.causal_scheduler import CausalLPTScheduler as CausalLPTScheduler
     from numba_tma.clusters import cluster as cluster
     from numba_tma.clusters import cluster_sync as cluster_sync
     from numba_tma.matrix_descriptor import MatrixDescriptor as MatrixDescriptor
@@ -114,6 +119,9 @@ if TYPE_CHECKING:
     from numba_tma.ptx import elect_sync as elect_sync
     from numba_tma.ptx import fence_mbarrier_init as fence_mbarrier_init
     from numba_tma.ptx import fence_proxy_async as fence_proxy_async
+    from numba_tma.scheduler import GridStridedScheduler as GridStridedScheduler
+    from numba_tma.scheduler import GroupedScheduler as GroupedScheduler
+    from numba_tma.scheduler import HilbertScheduler as HilbertScheduler
     from numba_tma.shared import SharedTile as SharedTile
     from numba_tma.shared import shared_barrier as shared_barrier
     from numba_tma.shared import shared_barriers as shared_barriers

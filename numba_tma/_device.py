@@ -12,6 +12,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 if simulated() or TYPE_CHECKING:
     u32: TypeAlias = int  #: 32 bits: of a device class's field, or as a cast in a body
+    i32: TypeAlias = int  #: 32 bits with a sign: a cast
     i64: TypeAlias = int  #: 64 bits
     u64: TypeAlias = int  #: the same without a sign; a cast only
 
@@ -30,6 +31,7 @@ if simulated() or TYPE_CHECKING:
         return function
 
 else:
+    from numba.core.types import int32 as i32  # noqa: F401
     from numba.core.types import int64 as i64  # noqa: F401
     from numba.core.types import uint32 as u32  # noqa: F401
     from numba.core.types import uint64 as u64  # noqa: F401

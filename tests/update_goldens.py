@@ -1,4 +1,5 @@
 """Write docs/instructions.md, the tables of docs and ptx/kernels anew, for ``make goldens``.
+"""Write ptx/kernels, docs/instructions.md and what docs/schedulers.md draws, for ``make goldens``.
 
 The golden of a kernel holds for one compiler, the one that constraints.txt pins.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from numba_tma.testing import find_tool, instructions, ptxas
 from tests import instruction_table, matrix_table
+from tests import instruction_table, schedule_page
 from tests.shipped_kernels import SHIPPED, compiled
 
 ROOT = Path(__file__).parents[1]
@@ -96,6 +98,9 @@ def main() -> None:
     for table in (instruction_table, matrix_table):
         if table.write():
             print(f"wrote {table.FILE.relative_to(ROOT)}")
+    for page in (instruction_table, schedule_page):
+        if page.write():
+            print(f"wrote {page.FILE.relative_to(ROOT)}")
     if problem := difference():
         sys.exit(
             f"goldens hold for the compiler of constraints.txt, but here {problem}: install with "

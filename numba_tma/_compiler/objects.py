@@ -188,6 +188,10 @@ def constant_class(cls: type, *, methods: tuple[str, ...] = ()) -> type:
     description = _Description(("value",), {}, {}, False, False, ObjectType)
     for name in methods:
         description.methods[name] = _PythonMethod(cls, name, vars(cls)[name])
+def constant_class(cls: type) -> type:
+    Kernels can call the methods that ``cls.device_methods`` names; their bodies are inlined.
+    for name in getattr(cls, "device_methods", ()):
+        description.methods[name] = _PythonMethod(cls, name, getattr(cls, name))
     _DESCRIPTIONS[cls] = description
     typeof_impl.register(cls)(lambda value, context: ObjectType(cls, (value,)))
     return cls

@@ -26,6 +26,7 @@ LAYERS = (
     ("ptx",),
     ("barrier", "clusters"),
     ("matrix_descriptor", "_matrix_descriptor_lowering"),
+    ("barrier", "clusters", "scheduler", "causal_scheduler", "_scheduler_lowering"),
     (
         *("shared", "_im2col_lowering", "_shared_lowering", "_vector_lowering"),
         *("sequence", "_sequence_lowering"),
