@@ -94,8 +94,10 @@ class Accesses:
         self._relied: defaultdict[SimulatedThread, NDArray[np.int32]] = defaultdict(
             lambda: np.zeros(warps, np.int32)
         )
-        first = clocks.new_columns(warps)
-        self._told = slice(first, first + warps)
+        # By warp: what is known to have been waited for, and what of that to have been fenced.
+        first = clocks.new_columns(2 * warps)
+        self._known = slice(first, first + warps)
+        self._told = slice(first + warps, first + 2 * warps)
 
     def record(self, thread: SimulatedThread, region: Region, number: int) -> None:
         """Note where the access `number` of the thread's warp is."""
@@ -104,6 +106,7 @@ class Accesses:
     def waited(self, thread: SimulatedThread, number: int) -> None:
         """Let the thread rely on the accesses of its warp up to `number`."""
         self._waited[thread.warp] = self._relied[thread][thread.warp] = number
+        self._clocks.table[thread.row, self._known.start + thread.warp] = number
 
     def is_over(self, thread: SimulatedThread, number: int) -> bool:
         """Return whether the thread has waited for the access `number` of its warp."""
@@ -121,7 +124,7 @@ class Accesses:
 
     def tell(self, thread: SimulatedThread, clock: Clock) -> None:
         """Put what the thread relies on into a clock."""
-        clock[self._told] = self._relied[thread]
+        clock[self._known] = clock[self._told] = self._relied[thread]
 
     def check(
         self,
@@ -170,7 +173,8 @@ class Accesses:
     ) -> SimulatorError:
         """Say what is missing between an access and what `thread` does."""
         wait, fence = f"tcgen05_wait_{self.name}()", "tcgen05_fence_{}_thread_sync()"
-        told = self._clocks.table[:, self._told.start + warp]
+        known = self._clocks.table[thread.row, self._known.start + warp]
+        told = self._clocks.table[thread.row, self._told.start + warp]
         if number > self._waited[warp]:
             repair = f"execute {wait} before"
             if warp != thread.warp:
@@ -178,16 +182,16 @@ class Accesses:
                     f"it must execute {wait}, then {fence.format('before')}, and then arrive on "
                     "the barrier that this thread waits for"
                 )
-        elif told.max() < number:
+        elif known < number:
+            repair = (
+                f"nothing orders its {wait} before this: let it arrive after that on an mbarrier "
+                "that this thread waits for, or synchronise"
+            )
+        elif told < number:
             kind = MissingFence
             repair = (
-                f"it has waited, and must execute {fence.format('before')} before it arrives or "
-                "synchronises"
-            )
-        elif told[thread.row] < number:
-            repair = (
-                "nothing orders the one before the other: let it arrive on an mbarrier that this "
-                "thread waits for, or synchronise"
+                f"it has executed {wait}, and must execute {fence.format('before')} between that "
+                "and the arrival"
             )
         else:
             kind = MissingFence

@@ -41,8 +41,16 @@ if TYPE_CHECKING:
 class Commit:
     """The arrivals of a tcgen05.commit, which the hardware makes some time later."""
 
-    def __init__(self, thread: SimulatedThread, barriers: list[Barrier], told: Clock) -> None:
+    def __init__(
+        self,
+        thread: SimulatedThread,
+        barriers: list[Barrier],
+        told: Clock,
+        previous: Commit | None,
+    ) -> None:
         self.thread = thread
+        #: The thread's commit before, if it has not arrived yet: this one waits for more than that.
+        self._previous = previous
         self.site = call_site()
         #: By barrier: the phase that the arrival went to, once it has been made.
         self.phases: dict[Barrier, int | None] = dict.fromkeys(barriers)
@@ -50,6 +58,9 @@ class Commit:
 
     def advance(self) -> bool:
         """Arrive on one barrier; return whether it was the last."""
+        if self._previous is not None and None in self._previous.phases.values():
+            return False
+        self._previous = None
         waiting = [barrier for barrier, phase in self.phases.items() if phase is None]
         barrier = waiting[0]
         self.phases[barrier] = barrier.model.phase
@@ -174,7 +185,7 @@ def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
     told = thread.cta.tracked_clocks().nothing()
     memory.loads.tell(thread, told)
     memory.stores.tell(thread, told)
-    commit = Commit(thread, barriers, told)
+    commit = Commit(thread, barriers, told, memory.commits.get(thread))
     memory.commits[thread] = commit
     _start(thread, commit)
 
@@ -206,7 +217,7 @@ def _by_warp(name: str, operand: int | None = None) -> tuple[SimulatedThread, Te
             f"{name}: {len(operands)} threads of the warp execute it; it takes all {WARP_SIZE}"
         )
     if len(set(operands.values())) > 1:
-        other = next(lane for lane, value in operands.items() if value != operands[0])
+        other = min(lane for lane, value in operands.items() if value != operands[0])
         raise BadOperand(
             f"{name}: lane 0 gives address {operands[0]} and lane {other} gives {operands[other]}; "
             "all threads of the warp must give the same"
