@@ -34,16 +34,22 @@ CHAPTERS = {
         mbarrier.expect_tx mbarrier.init mbarrier.inval mbarrier.pending_count red red.async
         redux.sync tensormap.cp_fenceproxy vote.sync""",
     "warp-level-matrix-instructions": "ldmatrix movmatrix stmatrix",
+    "tcgen05-instructions": "tcgen05.ld tcgen05.st tcgen05.wait",
     "miscellaneous-instructions": "brkpt nanosleep pmevent setmaxnreg trap",
 }
 _DATA, _SYNC, *_ = CHAPTERS
-#: Headings that name several instructions: their first words, and the heading's anchor.
+#: Headings that name several instructions, or have an anchor of their own: first words, anchor.
 SHARED_HEADINGS = {
     ("bar", "barrier"): f"{_SYNC}-bar",
     ("membar", "fence"): f"{_SYNC}-membar",
     ("mbarrier.test_wait", "mbarrier.try_wait"): f"{_SYNC}-mbarrier-test-wait-try-wait",
     ("cp.async.wait_group", "cp.async.wait_all"): f"{_DATA}-cp-async-wait-group",
     ("prefetch", "prefetchu"): f"{_DATA}-prefetch-prefetchu",
+    ("tcgen05.alloc", "tcgen05.dealloc", "tcgen05.relinquish_alloc_permit"): (
+        "tcgen05-instructions-tcgen05-alloc-dealloc-relinquish-alloc-permit"
+    ),
+    ("tcgen05.commit",): "tcgen-async-sync-operations-commit",
+    ("tcgen05.fence",): "tcgen05-special-sync-operations-fence",
 }
 #: First words of an instruction: heading, anchor.
 SECTIONS = {
@@ -126,8 +132,8 @@ def _either(values: Iterable[Any]) -> str:
 
 
 def _vector(name: str) -> str:
-    match = re.fullmatch(r"(\w+\d)x(\d)", name)
-    return f"{match[2]} {match[1]}" if match else name
+    match = re.fullmatch(r"([uif]\d+)x(\d*)(num)?", name)
+    return " ".join(filter(None, (match[2], match[3], match[1]))) if match else name
 
 
 def _words(name: str) -> str:

@@ -92,8 +92,10 @@ def form_text(form: instruction_table.Form) -> str:
             operands[name] = "{" + ", ".join(f"%o{axis}" for axis in reversed_axes) + "}"
         elif kind in ("Immediate", "RegisterCount"):
             operands[name] = str(IMMEDIATE)
-        elif match := re.fullmatch(r"[uf]\d+x(\d)", kind):
-            operands[name] = "{" + ", ".join(f"%{name}{i}" for i in range(int(match[1]))) + "}"
+        elif vector := instruction_table.vector_of(kind, form.choices):
+            several = vector[1] > 1 or name != "result"
+            names = [f"%{name}{i}" if several else "%result" for i in range(vector[1])]
+            operands[name] = "{" + ", ".join(names) + "}"
     operands |= {name: str(value) for name, value in form.choices.items()}
     operands["predicate"] = "%predicate"
     given = set(form.given) | set(form.choices)

@@ -32,11 +32,15 @@ u32x2: TypeAlias = tuple[int, int]  #: a vector of registers, as a tuple
 u32x4: TypeAlias = tuple[int, int, int, int]
 u64x2: TypeAlias = tuple[int, int]
 f32x4: TypeAlias = tuple[float, float, float, float]
+u32xnum: TypeAlias = tuple[int, ...]  #: as many as the choice `num` of the row says
+u32x2num: TypeAlias = tuple[int, ...]  #: twice that
+u32x4num: TypeAlias = tuple[int, ...]
 Predicate: TypeAlias = bool
 Immediate: TypeAlias = int  #: a literal, printed into the instruction
 RegisterCount: TypeAlias = int  #: an `Immediate`: a multiple of 8 from 24 to 256
 BarrierAddress: TypeAlias = Any  #: a `Barrier`, or the shared-memory address of one
 ClusterAddress: TypeAlias = int  #: a shared-memory address in the cluster, as `mapa` returns it
+TensorMemoryAddress: TypeAlias = int  #: the lane in the high half, the column in the low
 TileAddress: TypeAlias = Any  #: a `SharedTile`, a shared Numba array, or a shared-memory address
 SharedAddress: TypeAlias = Any  #: a barrier, a tile, a shared Numba array, or an address
 GlobalAddress: TypeAlias = Any  #: a Numba array in global memory, or an address
@@ -110,6 +114,14 @@ class Instruction:
         texts = {n: str(default) for n, default in self.defaults.items()} | operands
         names = re.sub(r"\{(\w+)\}", lambda m: texts[m[1]], kept)
         return names.replace("RANK", str(rank))
+
+
+def vector_of(kind: str, choices: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return what a vector kind is made of, and of how many; None for any other kind."""
+    match = re.fullmatch(r"([uif]\d+)x(\d*)(num)?", kind)
+    if match is None:
+        return None
+    return match[1], int(match[2] or 1) * (choices["num"] if match[3] else 1)
 
 
 @dataclass(frozen=True)

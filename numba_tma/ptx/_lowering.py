@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from numba.core import types
 
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import TypingError
-from numba_tma.ptx._instruction import Instruction
+from numba_tma.ptx._instruction import Instruction, vector_of
 from numba_tma.types import TensorMapType
 
 _LLVM = {
@@ -192,18 +192,17 @@ _SCALARS: dict[str, tuple[types.Type, str]] = {
     "f32": (types.float32, "f"),
     "f64": (types.float64, "d"),
 }
-#: Kinds that are a vector of registers: what one of them is, and how many.
-_VECTORS = {"u32x2": ("u32", 2), "u32x4": ("u32", 4), "u64x2": ("u64", 2), "f32x4": ("f32", 4)}
 
+#: Kinds that are no vector of registers.
 OPERANDS: dict[str, Operand] = {
     **{kind: _scalar(*scalar) for kind, scalar in _SCALARS.items()},
-    **{kind: _vector(*_SCALARS[element], n) for kind, (element, n) in _VECTORS.items()},
     "Predicate": Operand(
         "r",
         _scalar(types.boolean, "").accept,
         lambda context, builder, typ, value: [builder.zext(value, compiler.I32)],
     ),
     "ClusterAddress": _scalar(types.uint32, "r"),
+    "TensorMemoryAddress": _scalar(types.uint32, "r"),
     "BarrierAddress": _shared(("barrier",), "a Barrier (or its shared-memory address)"),
     "TileAddress": _shared(("tile",), "a tile in shared memory"),
     "SharedAddress": _shared(("barrier", "tile"), "a Barrier, or a tile in shared memory"),
@@ -223,15 +222,26 @@ OPERANDS: dict[str, Operand] = {
 }
 
 
-def _returned(kind: str) -> tuple[types.Type, str, int]:
+def _operand(kind: str, choices: Mapping[str, Any]) -> Operand:
+    """Return how a kind is typed and lowered where a call makes these choices."""
+    vector = vector_of(kind, choices)
+    if vector is None:
+        return OPERANDS[kind]
+    element, count = vector
+    return _vector(*_SCALARS[element], count)
+
+
+def _returned(row: Instruction, choices: Mapping[str, Any]) -> tuple[types.Type, str, int]:
     """Return the Numba type of a result, the constraint of its registers and their number."""
-    if kind == "None":
+    if row.returns == "None":
         return types.void, "", 0
-    if kind == "bool":
+    if row.returns == "bool":
         return types.boolean, "b", 1
-    element, count = _VECTORS.get(kind, (kind, 1))
-    numba_type, constraint = _SCALARS[element]
-    return (types.UniTuple(numba_type, count) if count > 1 else numba_type), constraint, count
+    if vector := vector_of(row.returns, choices):
+        element, count = vector
+        numba_type, constraint = _SCALARS[element]
+        return types.UniTuple(numba_type, count), constraint, count
+    return *_SCALARS[row.returns], 1
 
 
 def _choose(row: Instruction, name: str, given: types.Type) -> types.Type:
@@ -252,26 +262,39 @@ def _absent(typ: types.Type) -> bool:
 def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
     """Type a call of `row`: the arguments as the instruction takes them, or a TypingError."""
     compiler.require_architecture(f"{row.name}()", row.sm)
+    chosen = {
+        name: _choose(row, name, typ)
+        for name, typ in given.items()
+        if name in row.choices and not _absent(typ)
+    }
+    choices = _values(chosen)
     args = []
     for name, typ in given.items():
         if _absent(typ):
             args.append(typ)
-        elif name in row.choices:
-            args.append(_choose(row, name, typ))
+        elif name in chosen:
+            args.append(chosen[name])
         else:
-            accept = OPERANDS[row.operands[name]].accept
-            args.append(accept(typ, f"{row.name}({name}=...)"))
+            operand = _operand(row.operands[name], choices)
+            args.append(operand.accept(typ, f"{row.name}({name}=...)"))
     if "offsets" in given and len(given["offsets"]) != len(given["coordinates"]) - 2:
         raise TypingError(
             f"{row.name}: {len(given['offsets'])} offsets for {len(given['coordinates'])} "
             "coordinates; give one per spatial axis: every axis but the first and the last"
         )
-    return compiler.signature(_returned(row.returns)[0], *args)
+    return compiler.signature(_returned(row, choices)[0], *args)
+
+
+def _values(literals: Mapping[str, types.Type]) -> dict[str, Any]:
+    return {name: typ.literal_value for name, typ in literals.items()}
 
 
 def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[Any, Any]]) -> Any:
     """Emit `row` with its operands, given as (Numba type, LLVM value) by name."""
-    result_type, result_constraint, results = _returned(row.returns)
+    choices = _values(
+        {n: typ for n, (typ, _) in given.items() if n in row.choices and not _absent(typ)}
+    )
+    result_type, result_constraint, results = _returned(row, choices)
     values: list[Any] = []
     constraints = [f"={result_constraint}"] * results
     names: dict[str, str] = {}
@@ -280,16 +303,19 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
         if _absent(typ):
             continue
         kind = row.operands[name]
-        if name in row.choices or not OPERANDS[kind].constraint:
+        if name in choices:
+            names[name] = str(choices[name])
+            continue
+        operand = _operand(kind, choices)
+        if not operand.constraint:
             names[name] = str(typ.literal_value)
             continue
-        operand = OPERANDS[kind]
         registers = operand.lower(context, builder, typ, value)
         first = len(constraints)
         texts = [f"${first + i}" for i in range(len(registers))]
         if kind == "Coordinates":
             rank = len(registers)
-        if kind in ("Coordinates", "Offsets") or kind in _VECTORS:
+        if kind in ("Coordinates", "Offsets") or vector_of(kind, choices):
             names[name] = "{" + ", ".join(texts) + "}"
         elif kind == "Predicate":
             names[name], predicate = "p", texts[0]
@@ -297,7 +323,8 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
             names[name] = texts[0]
         values += registers
         constraints += [operand.constraint] * len(registers)
-    result = "{" + ", ".join(f"${i}" for i in range(results)) + "}" if results > 1 else "$0"
+    vector = isinstance(result_type, types.UniTuple)
+    result = "{" + ", ".join(f"${i}" for i in range(results)) + "}" if vector else "$0"
     text = row.text(names | {"result": result, "predicate": "$0"}, set(names), rank)
     if predicate is not None:  # which no operand of inline asm can be
         text = f"{{ .reg .pred p; setp.ne.u32 p, {predicate}, 0; {text} }}"
@@ -315,8 +342,9 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
     value = builder.call(asm, values, attrs=attributes)
     if not results:
         return context.get_dummy_value()
-    if results > 1:
-        parts = [builder.extract_value(value, i) for i in range(results)]
+    if vector:
+        several = results > 1
+        parts = [builder.extract_value(value, i) if several else value for i in range(results)]
         return context.make_tuple(builder, result_type, parts)
     return value
 

@@ -40,9 +40,7 @@ class AsyncCopy:
         image[: self._source.nbytes] = self._source
         memory.data[self.address : self.address + self.nbytes] = image
         memory.written[self.address : self.address + self.nbytes] = True
-        copies = self.thread.async_copies
-        copies.under_way.remove(self.number)
-        copies.wake(self.thread)
+        self.thread.async_copies.land(self.thread, self.number)
         return True
 
 
@@ -76,7 +74,7 @@ class AsyncWait:
 
 
 class AsyncCopies:
-    """The cp.async copies of one thread, by their number."""
+    """What one thread has under way of one kind (its cp.async copies), by number."""
 
     def __init__(self) -> None:
         self.issued = 0
@@ -100,10 +98,11 @@ class AsyncCopies:
         """Return whether all copies up to `number` have landed."""
         return all(other > number for other in self.under_way)
 
-    def wake(self, thread: SimulatedThread) -> None:
-        """Wake `thread` if it waits for its copies and the wait is over."""
+    def land(self, thread: SimulatedThread, number: int) -> None:
+        """Complete a copy; wake `thread` if it waits for these copies and the wait is over."""
+        self.under_way.remove(number)
         wait = thread.wait
-        if isinstance(wait, AsyncWait) and self.complete(wait.number):
+        if isinstance(wait, AsyncWait) and wait.copies is self and self.complete(wait.number):
             thread.cta.scheduler.wake(thread)
 
 

@@ -14,6 +14,7 @@ from .hazards import Hazards
 from .memory import SharedMemory
 from .rendezvous import Rendezvous
 from .scheduler import Scheduler
+from .tensor_memory import TensorMemory
 from .thread import WARP_SIZE, SimulatedThread
 
 Dim3 = tuple[int, int, int]
@@ -49,6 +50,7 @@ class Cta:
         self.retired_barriers: list[Barrier] = []
         self.clocks: Clocks | None = None
         self._hazards: Hazards | None = None
+        self._tensor_memory: TensorMemory | None = None
         self._meetings: dict[Hashable, Rendezvous] = {}
         self._trace = trace.active()
         self._run = 0 if self._trace is None else self._trace.begin_run()
@@ -71,6 +73,13 @@ class Cta:
             clocks = self.tracked_clocks()
             self._hazards = Hazards(self.memory, clocks, self.scheduler.threads.__getitem__)
         return self._hazards
+
+    @property
+    def tensor_memory(self) -> TensorMemory:
+        """Return the tensor memory; kernels for Hopper never need it."""
+        if self._tensor_memory is None:
+            self._tensor_memory = TensorMemory(self)
+        return self._tensor_memory
 
     def tracked_clocks(self) -> Clocks:
         """Return the vector clocks; what happened before the first call needs no ordering."""
@@ -256,6 +265,19 @@ class Cta:
         title = f"{name} of warpgroup {group}"
         self._meet(thread, ("warpgroup", group), title, needed, None, None, wait=True)
 
+    def pair_meeting(self, thread: SimulatedThread, name: str) -> None:
+        """Wait for a thread of the other block of the CTA pair to do the same."""
+        pair = self.rank // 2
+        if len(self.cluster) % 2:
+            raise BadOperand(
+                f"{name} with cta_group 2 is for pairs of blocks, and the cluster has "
+                f"{len(self.cluster)}: use @tma.cluster with an even number"
+            )
+        blocks = self.cluster[2 * pair : 2 * pair + 2]
+        title = f"{name} of blocks {blocks[0].index} and {blocks[1].index}"
+        leader = self.cluster[0]
+        leader._meet(thread, ("pair", pair), title, lambda: 2, None, None, wait=True)
+
     def _meet(
         self,
         thread: SimulatedThread,
@@ -328,6 +350,8 @@ class Cta:
                 )
         for thread in self.threads:
             self._check_copies(thread)
+        if self._tensor_memory is not None:
+            self._tensor_memory.check_end()
         for barrier in [*self.barriers.values(), *self.retired_barriers]:
             if barrier.unobserved:
                 load = barrier.unobserved[0]

@@ -9,7 +9,7 @@ A clock has one component per thread and kind, and one per mbarrier:
 - copy of thread t: how many of t's cp.async copies are known to be complete;
 - fenced copy of thread t: how many of these the copy engine can see.
 
-The last two kinds exist once a kernel has used cp.async.
+The last two kinds exist once a kernel has used cp.async. Tensor memory has components of its own.
 
 An event is ordered before what thread u does now exactly if u's clock has reached it. Knowledge
 moves only where the hardware orders memory: barriers, syncs, arrive -> wait.
@@ -43,9 +43,10 @@ class Clocks:
 
     def new_column(self) -> int:
         """Return the column of a new mbarrier."""
-        return self._new_columns(1)
+        return self.new_columns(1)
 
-    def _new_columns(self, count: int) -> int:
+    def new_columns(self, count: int) -> int:
+        """Return the first of so many new columns, whose meaning is the caller's."""
         first = self._columns
         self._columns += count
         missing = self._columns - self.table.shape[1]
@@ -57,7 +58,7 @@ class Clocks:
     def copies(self) -> int:
         """Return the column of the first thread's cp.async copies; the others' follow."""
         if self._copies is None:
-            self._copies = self._new_columns(2 * self.threads)
+            self._copies = self.new_columns(2 * self.threads)
         return self._copies
 
     @property

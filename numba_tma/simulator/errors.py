@@ -39,6 +39,10 @@ class UnfinishedCopy(SimulatorError):
     """A thread or block ended with copies that nobody had waited for."""
 
 
+class TensorMemoryMisuse(SimulatorError):
+    """Tensor memory was used outside an allocation or a warp's lanes, or not freed."""
+
+
 class BarrierMisuse(SimulatorError):
     """An mbarrier or named barrier was used in a way that its rules forbid."""
 

@@ -24,6 +24,13 @@ def test_every_row_that_hopper_has_is_executed(found):
     assert not missing, f"no test in tests/gpu calls {', '.join(missing)}"
 
 
+@pytest.mark.parametrize("family", sorted(coverage.SIMULATED))
+def test_every_row_of_a_simulated_family_is_simulated(found, family):
+    rows = [row for row in found if ptx.TABLE[row].family == family]
+    assert len(rows) > 5
+    assert {row: found[row] for row in rows} == dict.fromkeys(rows, ["simulator", "assembled"])
+
+
 def test_rows_count_as_called(tmp_path, monkeypatch):
     (tmp_path / "case").mkdir()
     (tmp_path / "case" / "test_x.py").write_text(

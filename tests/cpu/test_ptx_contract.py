@@ -6,6 +6,7 @@ import pytest
 from numba import cuda, types
 
 from numba_tma import Tile, ptx
+from numba_tma.ptx._instruction import vector_of
 from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.testing import PtxasError, compile_ptx, ptxas
 from numba_tma.types import TensorMapType
@@ -126,9 +127,12 @@ def test_version_and_architecture_are_the_first(form):
 @pytest.mark.parametrize("row", ptx.TABLE.values(), ids=lambda row: row.name)
 def test_every_combination_assembles(row):
     """Ranks, choices and optional operands that are legal each are legal together."""
-    forms = list(row.combinations())
     written = next(form for form in WRITTEN.values() if form.name.partition("[")[0] == row.name)
-    ptxas(written.module_of([contract.form_text(form) for form in forms], *highest(forms)))
+    every = list(row.combinations())
+    # No function may act both for a block and for a pair of blocks.
+    for group in {form.choices.get("cta_group") for form in every}:
+        forms = [form for form in every if form.choices.get("cta_group") == group]
+        ptxas(written.module_of([contract.form_text(form) for form in forms], *highest(forms)))
 
 
 def highest(forms):
@@ -150,12 +154,12 @@ PARAMETERS = {
     "f64": types.float64,
     "Predicate": types.boolean,
     "ClusterAddress": types.uint32,
+    "TensorMemoryAddress": types.uint32,
     "SharedAddress": types.uint32,
     "GlobalAddress": types.uint64,
     "DescriptorAddress": types.uint64,
     "CacheHint": types.uint64,
 }
-VECTORS = {"u32x2": ("u32", 2), "u32x4": ("u32", 4), "u64x2": ("u64", 2), "f32x4": ("f32", 4)}
 TARGETS = {"sm_90a": (9, 0, "a"), "sm_100a": (10, 0, "a"), "sm_120": (12, 0)}
 
 
@@ -188,20 +192,20 @@ def compile_call(form, cc, given):
             arguments[operand] = "(" + "".join(f"o{axis}, " for axis in range(rank - 2)) + ")"
         elif kind in ("Immediate", "RegisterCount"):
             arguments[operand] = str(contract.IMMEDIATE)
-        elif kind in VECTORS:
-            element, count = VECTORS[kind]
+        elif vector := vector_of(kind, form.choices):
+            element, count = vector
             parameters |= {f"{operand}{i}": PARAMETERS[element] for i in range(count)}
             arguments[operand] = "(" + "".join(f"{operand}{i}, " for i in range(count)) + ")"
         else:
             parameters[operand] = PARAMETERS[kind]
     names = {f"param_{i}": name for i, name in enumerate(parameters)}
     call = f"ptx.{row.name}({', '.join(f'{n}={a}' for n, a in arguments.items())})"
-    element, count = VECTORS.get(row.returns, (row.returns, 1))
-    if row.returns != "None":
-        parameters["out"] = PARAMETERS[element][::1] if count > 1 else types.uint64[::1]
-    if count > 1:
-        call = f"{', '.join(f'out[{i}]' for i in range(count))} = {call}"
+    if vector := vector_of(row.returns, form.choices):
+        element, count = vector
+        parameters["out"] = PARAMETERS[element][::1]
+        call = f"{''.join(f'out[{i}], ' for i in range(count))} = {call}"
     elif row.returns != "None":
+        parameters["out"] = types.uint64[::1]
         call = f"out[0] = {call}"
     source = "\n    ".join([f"def kernel({', '.join(parameters)}):", *lines, call])
     scope = {"ptx": ptx, "shared_barrier": shared_barrier, "shared_tile": shared_tile, "TILE": TILE}

@@ -1,0 +1,445 @@
+"""The tensor memory of one block: who has which columns, who may touch which cells, and when.
+
+Loads and stores are numbered by warp. A thread may rely on those of its own warp that it has waited
+for, and on those of another that this one has waited for and fenced, told through a barrier, and
+the thread has fenced after. Records are kept by 16 lanes and column.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .async_copies import AsyncCopies
+from .clocks import Clocks
+from .copies import call_site
+from .errors import EarlyRead, MissingFence, SimulatorError, TensorMemoryMisuse
+from .thread import WARP_SIZE
+
+if TYPE_CHECKING:
+    from .block import Cta
+    from .clocks import Clock
+    from .tensor_memory_instructions import Commit
+    from .thread import SimulatedThread
+
+LANES = 128
+COLUMNS = 512
+#: Lanes to a record, the smallest number that an access takes.
+HALF_WARP = 16
+#: By shape of a load or store: its lanes, and its columns and registers per thread for each repeat.
+SHAPES = {"32x32b": (32, 1, 1), "16x64b": (16, 2, 1), "16x128b": (16, 4, 2), "16x256b": (16, 8, 4)}
+
+Cells = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+@functools.cache
+def fragment(shape: str, num: int, thread: int) -> Cells:
+    """Return the lanes and the columns of a thread's registers, from the first cell on."""
+    r = np.arange(SHAPES[shape][2] * num)
+    if shape == "32x32b":
+        return np.full_like(r, thread), r
+    if shape == "16x64b":
+        return np.full_like(r, thread // 4 + 8 * (thread % 2)), thread // 2 % 2 + 2 * r
+    if shape == "16x128b":
+        return thread // 4 + 8 * (r % 2), thread % 4 + 4 * (r // 2)
+    return thread // 4 + 8 * (r // 2 % 2), r % 2 + 2 * (thread % 4) + 8 * (r // 4)
+
+
+@dataclass(eq=False)
+class Allocation:
+    """Columns of a block; `known` is the clock component that tells that they are allocated."""
+
+    first: int
+    count: int
+    site: str
+    known: int
+
+    def describe(self) -> str:
+        """Return it in words."""
+        return f"columns {self.first} to {self.first + self.count - 1} of tensor memory"
+
+
+@dataclass(frozen=True)
+class Region:
+    """What an access of a warp touches."""
+
+    lanes: slice
+    columns: slice
+
+    def describe(self) -> str:
+        """Return it in words."""
+        lanes, columns = self.lanes, self.columns
+        return (
+            f"tensor memory, lanes {lanes.start} to {lanes.stop - 1}, columns {columns.start} to "
+            f"{columns.stop - 1}"
+        )
+
+
+class Accesses:
+    """The loads of a block, or its stores: where the newest are, and which are known to be over."""
+
+    def __init__(self, name: str, clocks: Clocks, warps: int) -> None:
+        self.name = name  #: "ld" or "st"
+        self.of: defaultdict[SimulatedThread, AsyncCopies] = defaultdict(AsyncCopies)
+        self._clocks = clocks
+        self._last = np.zeros((warps, LANES // HALF_WARP, COLUMNS), np.int32)
+        #: What each warp has waited for.
+        self._waited = np.zeros(warps, np.int32)
+        # What each thread may rely on; what it tells others is in the clocks.
+        self._relied: defaultdict[SimulatedThread, NDArray[np.int32]] = defaultdict(
+            lambda: np.zeros(warps, np.int32)
+        )
+        # By warp: what is known to have been waited for, and what of that to have been fenced.
+        first = clocks.new_columns(2 * warps)
+        self._known = slice(first, first + warps)
+        self._told = slice(first + warps, first + 2 * warps)
+
+    def record(self, thread: SimulatedThread, region: Region, number: int) -> None:
+        """Note where the access `number` of the thread's warp is."""
+        self._last[thread.warp, self._halves(region), region.columns] = number
+
+    def waited(self, thread: SimulatedThread, number: int) -> None:
+        """Let the thread rely on the accesses of its warp up to `number`."""
+        self._waited[thread.warp] = self._relied[thread][thread.warp] = number
+        self._clocks.table[thread.row, self._known.start + thread.warp] = number
+
+    def is_over(self, thread: SimulatedThread, number: int) -> bool:
+        """Return whether the thread has waited for the access `number` of its warp."""
+        return int(self._relied[thread][thread.warp]) >= number
+
+    def fence_before(self, thread: SimulatedThread) -> None:
+        """Let the thread tell others what it relies on."""
+        told = self._clocks.table[thread.row, self._told]
+        np.maximum(told, self._relied[thread], out=told)
+
+    def fence_after(self, thread: SimulatedThread) -> None:
+        """Let the thread rely on what it was told."""
+        relied = self._relied[thread]
+        np.maximum(relied, self._clocks.table[thread.row, self._told], out=relied)
+
+    def tell(self, thread: SimulatedThread, clock: Clock) -> None:
+        """Put what the thread relies on into a clock."""
+        clock[self._known] = clock[self._told] = self._relied[thread]
+
+    def check(
+        self,
+        thread: SimulatedThread,
+        region: Region,
+        kind: type[SimulatorError],
+        done: str,
+        but: int | None = None,
+    ) -> None:
+        """Raise unless the thread may rely on the accesses to a region, but for one of its own."""
+        newest = self._last[:, self._halves(region), region.columns].max(axis=(1, 2))
+        late = newest > self._relied[thread]
+        late[thread.warp] &= newest[thread.warp] != but
+        if late.any():
+            warp = int(np.argmax(late))
+            raise self._error(thread, region, warp, int(newest[warp]), kind, done)
+
+    def check_told(self, threads: list[SimulatedThread], region: Region, done: str) -> None:
+        """Raise unless `threads` together know that all accesses to a region are over."""
+        newest = self._last[:, self._halves(region), region.columns].max(axis=(1, 2))
+        known = np.max(
+            [self._relied[t] for t in threads]
+            + [self._clocks.table[t.row, self._told] for t in threads],
+            axis=0,
+        )
+        if (newest > known).any():
+            warp = int(np.argmax(newest > known))
+            raise self._error(threads[0], region, warp, int(newest[warp]), TensorMemoryMisuse, done)
+
+    def forget(self, region: Region) -> None:
+        """Forget the accesses to columns that are free now."""
+        self._last[:, self._halves(region), region.columns] = 0
+
+    @staticmethod
+    def _halves(region: Region) -> slice:
+        return slice(region.lanes.start // HALF_WARP, region.lanes.stop // HALF_WARP)
+
+    def _error(
+        self,
+        thread: SimulatedThread,
+        region: Region,
+        warp: int,
+        number: int,
+        kind: type[SimulatorError],
+        done: str,
+    ) -> SimulatorError:
+        """Say what is missing between an access and what `thread` does."""
+        wait, fence = f"tcgen05_wait_{self.name}()", "tcgen05_fence_{}_thread_sync()"
+        known = self._clocks.table[thread.row, self._known.start + warp]
+        told = self._clocks.table[thread.row, self._told.start + warp]
+        if number > self._waited[warp]:
+            repair = f"execute {wait} before"
+            if warp != thread.warp:
+                repair = (
+                    f"it must execute {wait}, then {fence.format('before')}, and then arrive on "
+                    "the barrier that this thread waits for"
+                )
+        elif known < number:
+            repair = (
+                f"nothing orders its {wait} before this: let it arrive after that on an mbarrier "
+                "that this thread waits for, or synchronise"
+            )
+        elif told < number:
+            kind = MissingFence
+            repair = (
+                f"it has executed {wait}, and must execute {fence.format('before')} between that "
+                "and the arrival"
+            )
+        else:
+            kind = MissingFence
+            repair = (
+                f"this thread has waited for it, and must execute {fence.format('after')} after "
+                "the wait"
+            )
+        return kind(
+            f"{region.describe()}: {done} before the tcgen05_{self.name} of warp {warp} there is "
+            f"known to be over: {repair}"
+        )
+
+
+@dataclass(eq=False)
+class TensorLoad:
+    """A thread's part of a tcgen05.ld: it reads at one moment, some time later."""
+
+    thread: SimulatedThread
+    number: int
+    cells: Cells
+    memory: TensorMemory
+    site: str = field(default_factory=call_site)
+    values: list[int] = field(default_factory=list)
+
+    def advance(self) -> bool:
+        """Read what is there now."""
+        self.values = self.memory.data[self.cells].tolist()
+        self.memory.loads.of[self.thread].land(self.thread, self.number)
+        return True
+
+    def value(self, register: int) -> int:
+        """Return what a register holds, once the thread has waited."""
+        if not self.memory.loads.is_over(self.thread, self.number):
+            raise EarlyRead(
+                f"register {register} of the tcgen05_ld issued at {self.site} is used before the "
+                "load is known to be over: execute tcgen05_wait_ld() first"
+            )
+        return self.values[register]
+
+
+@dataclass(eq=False)
+class TensorStore:
+    """A thread's part of a tcgen05.st: it writes at one moment, some time later."""
+
+    thread: SimulatedThread
+    number: int
+    cells: Cells
+    memory: TensorMemory
+    values: NDArray[np.uint32]
+
+    def advance(self) -> bool:
+        """Write the registers."""
+        self.memory.data[self.cells] = self.values
+        self.memory.stores.of[self.thread].land(self.thread, self.number)
+        return True
+
+
+class Register:
+    """A register that a tcgen05.ld fills: an integer, once the thread has waited for the load."""
+
+    def __init__(self, load: TensorLoad, number: int) -> None:
+        self._load = load
+        self._number = number
+
+    def __int__(self) -> int:
+        return self._load.value(self._number)
+
+    __index__ = __int__
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(int(self), np.uint32).astype(dtype or np.uint32)
+
+
+def _forwarded(name: str) -> Any:
+    def method(self: Register, *others: Any) -> Any:
+        plain = [int(other) if isinstance(other, Register) else other for other in others]
+        return getattr(int(self), name)(*plain)
+
+    return method
+
+
+for _name in (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift"),
+    *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rand", "ror", "rxor", "rlshift"),
+    *("rrshift", "eq", "ne", "lt", "le", "gt", "ge", "hash", "neg", "pos", "abs", "invert"),
+    *("bool", "float", "repr"),
+):
+    setattr(Register, f"__{_name}__", _forwarded(f"__{_name}__"))
+
+
+class AllocationWait:
+    """A warp waits for free columns."""
+
+    def __init__(self, memory: TensorMemory, columns: int) -> None:
+        self._memory = memory
+        self._columns = columns
+
+    def headline(self) -> str:
+        """Return what a deadlock report says about it."""
+        taken = ", ".join(a.describe() for a in self._memory.live)
+        return f"tcgen05.alloc of {self._columns} columns, with {taken} not deallocated; waiting"
+
+
+class TensorMemory:
+    """The cells and the allocations of a block."""
+
+    def __init__(self, cta: Cta) -> None:
+        self.cta = cta
+        self.data = np.full((LANES, COLUMNS), 0xFFFFFFFF, np.uint32)
+        self.written = np.zeros((LANES, COLUMNS), np.bool_)
+        self.live: list[Allocation] = []
+        self.commits: dict[SimulatedThread, Commit] = {}
+        self._freed: list[Allocation] = []
+        self._limit = COLUMNS
+        self._relinquished = False
+        self._group: int | None = None
+        self._waiting: list[SimulatedThread] = []
+        self._clocks = cta.tracked_clocks()
+        warps = -(-len(cta.threads) // WARP_SIZE)
+        self.loads = Accesses("ld", self._clocks, warps)
+        self.stores = Accesses("st", self._clocks, warps)
+
+    def check_group(self, what: str, group: int) -> None:
+        """Raise unless all instructions of the kernel have this cta_group."""
+        if self._group not in (None, group):
+            raise TensorMemoryMisuse(
+                f"{what}: cta_group is {group}, and was {self._group} before; all tcgen05 "
+                "instructions of a kernel must have the same"
+            )
+        self._group = group
+
+    # Allocation.
+
+    def allocate(self, thread: SimulatedThread, columns: int) -> Allocation:
+        """Return so many columns, as soon as they are free."""
+        if columns not in (32, 64, 128, 256, 512):
+            raise TensorMemoryMisuse(
+                f"tcgen05_alloc of {columns} columns; it must be a power of two from 32 to 512"
+            )
+        if self._relinquished:
+            raise TensorMemoryMisuse(
+                "tcgen05_alloc after the block has executed tcgen05_relinquish_alloc_permit: "
+                "allocate everything before"
+            )
+        if columns > self._limit:
+            raise TensorMemoryMisuse(
+                f"tcgen05_alloc of {columns} columns after one of {self._limit}: allocate the "
+                "largest first, then never more"
+            )
+        self._limit = columns
+        while (first := self._free(columns)) is None:
+            self._waiting.append(thread)
+            self.cta.scheduler.park(AllocationWait(self, columns))
+        allocation = Allocation(first, columns, call_site(), self._clocks.new_columns(1))
+        self.live.append(allocation)
+        return allocation
+
+    def learn(self, thread: SimulatedThread, allocation: Allocation) -> None:
+        """Let the thread know of an allocation."""
+        self._clocks.table[thread.row, allocation.known] = 1
+
+    def deallocate(self, warp: list[SimulatedThread], address: int, columns: int) -> None:
+        """Take back an allocation that `warp` knows to be out of use."""
+        allocation = next((a for a in self.live if (a.first, a.count) == (address, columns)), None)
+        if allocation is None:
+            live = ", ".join(f"{a.count} at {a.first}" for a in self.live) or "nothing"
+            raise TensorMemoryMisuse(
+                f"tcgen05_dealloc of {columns} columns at address {address}, which is no "
+                f"allocation; there is {live}. Give address and size of the tcgen05_alloc, once"
+            )
+        self._check_known(warp[0], allocation)
+        region = Region(slice(0, LANES), slice(address, address + columns))
+        for accesses in (self.loads, self.stores):
+            accesses.check_told(warp, region, "deallocated")
+        for accesses in (self.loads, self.stores):
+            accesses.forget(region)
+        self.written[:, region.columns] = False
+        self.data[:, region.columns] = 0xFFFFFFFF
+        self.live.remove(allocation)
+        self._freed.append(allocation)
+        for thread in self._waiting:
+            self.cta.scheduler.wake(thread)
+        self._waiting.clear()
+
+    def relinquish(self) -> None:
+        """Allow no allocation from now on."""
+        self._relinquished = True
+
+    def _free(self, columns: int) -> int | None:
+        """Return where so many columns are free: from the end, since on a GPU 0 may be taken."""
+        for first in range(COLUMNS - columns, -1, -columns):
+            if all(first + columns <= a.first or a.first + a.count <= first for a in self.live):
+                return first
+        return None
+
+    # Access.
+
+    def region(
+        self, thread: SimulatedThread, what: str, shape: str, address: int, num: int
+    ) -> Region:
+        """Return what a load or store of the thread's warp touches, all of it allocated."""
+        lane, column = address >> 16, address & 0xFFFF
+        lanes, width, _ = SHAPES[shape]
+        own = WARP_SIZE * (thread.warp % 4)
+        if not own <= lane < own + WARP_SIZE or lane % lanes:
+            starts = " or ".join(map(str, range(own, own + WARP_SIZE, lanes)))
+            raise TensorMemoryMisuse(
+                f"{what}: the address begins at lane {lane}; warp {thread.warp} reaches lanes "
+                f"{own} to {own + WARP_SIZE - 1} alone, and this access of {lanes} lanes begins at "
+                f"{starts}: add (lane << 16) to the address of the allocation"
+            )
+        region = Region(slice(lane, lane + lanes), slice(column, column + width * num))
+        while column < region.columns.stop:
+            allocation = self._at(self.live, column)
+            if allocation is None:
+                raise self._unallocated(what, region, column)
+            self._check_known(thread, allocation)
+            column = allocation.first + allocation.count
+        return region
+
+    @staticmethod
+    def _at(allocations: list[Allocation], column: int) -> Allocation | None:
+        return next((a for a in allocations if a.first <= column < a.first + a.count), None)
+
+    def _unallocated(self, what: str, region: Region, column: int) -> TensorMemoryMisuse:
+        freed = self._at(self._freed, column)
+        live = ", ".join(a.describe() for a in self.live) or "nothing"
+        why = f"column {column} is not allocated (there is {live})"
+        if freed is not None:
+            why = f"{freed.describe()} have been deallocated; do that after the last access"
+        return TensorMemoryMisuse(f"{region.describe()}: {what}, but {why}")
+
+    def _check_known(self, thread: SimulatedThread, allocation: Allocation) -> None:
+        if not self._clocks.table[thread.row, allocation.known]:
+            raise TensorMemoryMisuse(
+                f"{allocation.describe()} are used by a thread that has not synchronised with "
+                f"their tcgen05_alloc (at {allocation.site}): put a syncthreads between"
+            )
+
+    # The end of the block.
+
+    def check_end(self) -> None:
+        """Raise if the block ended with columns that nobody has deallocated, or with arrivals."""
+        if self.live:
+            leaks = "; ".join(f"{a.describe()}, allocated at {a.site}" for a in self.live)
+            raise TensorMemoryMisuse(
+                f"block {self.cta.index} ended without tcgen05_dealloc of {leaks}: on a GPU no "
+                "other block gets them. Let one warp execute tcgen05_dealloc after the last access"
+            )
+        for commit in self.commits.values():
+            commit.check_known(self._clocks.table)

@@ -1,0 +1,248 @@
+"""The tcgen05 instructions, executed for the calling simulated thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .async_copies import AsyncWait
+from .block import FULL_MASK
+from .cluster import mapa, resolve
+from .copies import call_site
+from .errors import (
+    BadOperand,
+    BarrierMisuse,
+    EarlyOverwrite,
+    EarlyRead,
+    UnfinishedCopy,
+    UninitializedRead,
+)
+from .mbarrier_instructions import change
+from .tensor_memory import (
+    SHAPES,
+    Accesses,
+    Register,
+    TensorLoad,
+    TensorMemory,
+    TensorStore,
+    fragment,
+)
+from .thread import WARP_SIZE, SimulatedThread, current
+from .thread_instructions import exchange, write_to
+
+if TYPE_CHECKING:
+    from .barriers import Barrier
+    from .clocks import Clock
+
+
+class Commit:
+    """The arrivals of a tcgen05.commit, which the hardware makes some time later."""
+
+    def __init__(
+        self,
+        thread: SimulatedThread,
+        barriers: list[Barrier],
+        told: Clock,
+        previous: Commit | None,
+    ) -> None:
+        self.thread = thread
+        #: The thread's commit before, if it has not arrived yet: this one waits for more than that.
+        self._previous = previous
+        self.site = call_site()
+        #: By barrier: the phase that the arrival went to, once it has been made.
+        self.phases: dict[Barrier, int | None] = dict.fromkeys(barriers)
+        self.told = told
+
+    def advance(self) -> bool:
+        """Arrive on one barrier; return whether it was the last."""
+        if self._previous is not None and None in self._previous.phases.values():
+            return False
+        self._previous = None
+        waiting = [barrier for barrier, phase in self.phases.items() if phase is None]
+        barrier = waiting[0]
+        self.phases[barrier] = barrier.model.phase
+        if barrier.cta.barriers.get(barrier.address) is not barrier:
+            raise BarrierMisuse(
+                f"{barrier.name}: mbarrier_inval before the arrival of tcgen05_commit was made; "
+                "wait for its phase first"
+            )
+        barrier.publish(self.told)
+        change(self.thread, barrier.cta, barrier, barrier.model.arrive)
+        return len(waiting) == 1
+
+    def check_known(self, table: NDArray[np.int32]) -> None:
+        """Raise unless somebody knows that the arrivals were made."""
+        for barrier, phase in self.phases.items():
+            if phase is None or table[:, barrier.column].max() <= phase:
+                raise UnfinishedCopy(
+                    f"block {self.thread.block} ended, and nobody has waited for the arrival of "
+                    f"the last tcgen05_commit of {self.thread.description} on {barrier.name} "
+                    f"(issued at {self.site}): wait for its phase before the end"
+                )
+
+
+def tcgen05_alloc(destination: int, columns: int, cta_group: int) -> None:
+    """Allocate columns; write their address to shared memory."""
+    name = f"tcgen05.alloc of {int(columns)} columns"
+    thread, memory = _by_warp(name, int(destination))
+    memory.check_group("tcgen05_alloc", cta_group)
+    allocation = None
+    if thread.lane == 0:
+        _meet_pair(thread, name, cta_group)
+        allocation = memory.allocate(thread, int(columns))
+        write_to(thread.cta, "tcgen05_alloc", int(destination), np.uint32(allocation.first))
+    memory.learn(thread, exchange(f"{name}, done", FULL_MASK, allocation)[0])
+
+
+def tcgen05_dealloc(taddr: int, columns: int, cta_group: int) -> None:
+    """Free columns."""
+    name = f"tcgen05.dealloc of {int(columns)} columns"
+    thread, memory = _by_warp(name, int(taddr))
+    memory.check_group("tcgen05_dealloc", cta_group)
+    if thread.lane == 0:
+        _meet_pair(thread, name, cta_group)
+        warp = [other for other in thread.cta.threads if other.warp == thread.warp]
+        memory.deallocate(warp, int(taddr), int(columns))
+    exchange(f"{name}, done", FULL_MASK, None)
+
+
+def tcgen05_relinquish_alloc_permit(cta_group: int) -> None:
+    """Allocate nothing more in this block."""
+    _, memory = _by_warp("tcgen05.relinquish_alloc_permit")
+    memory.check_group("tcgen05_relinquish_alloc_permit", cta_group)
+    memory.relinquish()
+
+
+def tcgen05_ld(shape: str, taddr: int, num: int) -> tuple[Any, ...]:
+    """Start to load; return registers that can be read after the wait."""
+    what = f"tcgen05_ld_{shape}"
+    thread, memory = _by_warp(f"{what} of x{num}", int(taddr))
+    region = memory.region(thread, what, shape, int(taddr), num)
+    memory.stores.check(thread, region, EarlyRead, "loaded")
+    lanes, columns = fragment(shape, num, thread.lane)
+    cells = lanes + region.lanes.start, columns + region.columns.start
+    if not memory.written[cells].all():
+        raise UninitializedRead(
+            f"{region.describe()}: loaded, but nobody has written all of it. If another warp "
+            "stores it, wait for that warp first"
+        )
+    number = memory.loads.of[thread].issue()
+    memory.loads.record(thread, region, number)
+    load = TensorLoad(thread, number, cells, memory)
+    _start(thread, load)
+    return tuple(Register(load, i) for i in range(len(columns)))
+
+
+def tcgen05_st(shape: str, taddr: int, values: Sequence[Any], num: int) -> None:
+    """Start to store registers."""
+    what = f"tcgen05_st_{shape}"
+    thread, memory = _by_warp(f"{what} of x{num}", int(taddr))
+    count = SHAPES[shape][2] * num
+    if len(values) != count:
+        raise BadOperand(f"{what}(values=...) takes a tuple of {count} numbers, not {len(values)}")
+    region = memory.region(thread, what, shape, int(taddr), num)
+    number = memory.stores.of[thread].issue()
+    memory.loads.check(thread, region, EarlyOverwrite, "overwritten")
+    memory.stores.check(thread, region, EarlyOverwrite, "overwritten", but=number)
+    memory.stores.record(thread, region, number)
+    lanes, columns = fragment(shape, num, thread.lane)
+    cells = lanes + region.lanes.start, columns + region.columns.start
+    memory.written[cells] = True
+    image = np.array([int(value) & 0xFFFFFFFF for value in values], np.uint32)
+    _start(thread, TensorStore(thread, number, cells, memory, image))
+
+
+def tcgen05_wait_ld() -> None:
+    """Wait for the warp's loads."""
+    thread, memory = _by_warp("tcgen05.wait::ld")
+    _wait(thread, "tcgen05_wait_ld()", memory.loads)
+
+
+def tcgen05_wait_st() -> None:
+    """Wait for the warp's stores."""
+    thread, memory = _by_warp("tcgen05.wait::st")
+    _wait(thread, "tcgen05_wait_st()", memory.stores)
+
+
+def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
+    """Arrive once, some time later.
+
+    Nothing is multiplied here, and loads and stores are none of its business: it tells of those
+    that the thread has waited for, and of no other access to memory.
+    """
+    thread = current()
+    memory = thread.cta.tensor_memory
+    memory.check_group("tcgen05_commit", cta_group)
+    ranks = [rank for rank in range(16) if multicast is not None and int(multicast) >> rank & 1]
+    if multicast is not None and not ranks:
+        raise BadOperand("tcgen05_commit: multicast is 0; it must name one block of the cluster")
+    owner, offset = resolve(int(addr))
+    places = [(owner, offset)] if multicast is None else [resolve(mapa(offset, r)) for r in ranks]
+    barriers = [cta.barrier_at(thread, place) for cta, place in places]
+    told = thread.cta.tracked_clocks().nothing()
+    memory.loads.tell(thread, told)
+    memory.stores.tell(thread, told)
+    commit = Commit(thread, barriers, told, memory.commits.get(thread))
+    memory.commits[thread] = commit
+    _start(thread, commit)
+
+
+def tcgen05_fence_before_thread_sync() -> None:
+    """Let the thread tell others, by what follows, of the accesses that it has waited for."""
+    thread = current()
+    memory = thread.cta.tensor_memory
+    memory.loads.fence_before(thread)
+    memory.stores.fence_before(thread)
+    thread.cta.scheduler.point()
+
+
+def tcgen05_fence_after_thread_sync() -> None:
+    """Let the thread rely on the accesses that others have told it of."""
+    thread = current()
+    memory = thread.cta.tensor_memory
+    memory.loads.fence_after(thread)
+    memory.stores.fence_after(thread)
+    thread.cta.scheduler.point()
+
+
+def _by_warp(name: str, operand: int | None = None) -> tuple[SimulatedThread, TensorMemory]:
+    """Meet the other threads of the warp, which must be all and have the same operand."""
+    thread = current()
+    operands = exchange(name, FULL_MASK, operand)
+    if len(operands) < WARP_SIZE:
+        raise BadOperand(
+            f"{name}: {len(operands)} threads of the warp execute it; it takes all {WARP_SIZE}"
+        )
+    if len(set(operands.values())) > 1:
+        other = min(lane for lane, value in operands.items() if value != operands[0])
+        raise BadOperand(
+            f"{name}: lane 0 gives address {operands[0]} and lane {other} gives {operands[other]}; "
+            "all threads of the warp must give the same"
+        )
+    return thread, thread.cta.tensor_memory
+
+
+def _meet_pair(thread: SimulatedThread, name: str, cta_group: int) -> None:
+    """With cta_group 2, meet a warp of the other block of the pair."""
+    if cta_group == 2:
+        thread.cta.pair_meeting(thread, name)
+
+
+def _start(thread: SimulatedThread, access: TensorLoad | TensorStore | Commit) -> None:
+    scheduler = thread.cta.scheduler
+    scheduler.event()
+    scheduler.start_copy(access)
+    scheduler.point()
+
+
+def _wait(thread: SimulatedThread, what: str, accesses: Accesses) -> None:
+    copies = accesses.of[thread]
+    number = copies.issued
+    if not copies.complete(number):
+        thread.cta.scheduler.park(AsyncWait(copies, what, number))
+    # The accesses are the warp's: they are over when all of its threads have come so far.
+    exchange(f"{what}, done", FULL_MASK, None)
+    accesses.waited(thread, number)
