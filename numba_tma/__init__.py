@@ -46,6 +46,7 @@ _HOME = {
     "fence_mbarrier_init": "ptx",
     "fence_proxy_async": "ptx",
     "load_partitioned": "multicast",
+    "scopes": "scope",
     "shared_barrier": "shared",
     "shared_tile": "shared",
 }
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from numba_tma.ptx import elect_sync as elect_sync
     from numba_tma.ptx import fence_mbarrier_init as fence_mbarrier_init
     from numba_tma.ptx import fence_proxy_async as fence_proxy_async
+    from numba_tma.scope import scopes as scopes
     from numba_tma.shared import SharedTile as SharedTile
     from numba_tma.shared import shared_barrier as shared_barrier
     from numba_tma.shared import shared_tile as shared_tile

@@ -24,7 +24,7 @@ LAYERS = (
     ("simulator",),
     ("types", "_compiler", "_device"),
     ("ptx",),
-    ("barrier", "clusters"),
+    ("barrier", "clusters", "scope"),
     (
         *("shared", "_im2col_lowering", "_shared_lowering", "_vector_lowering"),
         *("sequence", "_sequence_lowering"),
