@@ -177,7 +177,9 @@ class _Writer(ast.NodeTransformer):
 
     def visit_With(self, node: ast.With) -> list[ast.stmt]:
         item, *others = node.items
-        body = [ast.copy_location(ast.With(others, node.body), node)] if others else node.body
+        body = node.body
+        if others:
+            body = [ast.copy_location(ast.With(others, node.body), node)]
         self.count += 1
         scope = self.fresh(f"scope_{node.lineno}")
         line = item.context_expr.lineno
@@ -271,7 +273,7 @@ def _compile(
     whole = compile(tree, code.co_filename, "exec", dont_inherit=True)
     new = _find_code(whole, code)
     if hasattr(new, "co_qualname"):
-        new = new.replace(co_qualname=code.co_qualname)  # type: ignore[attr-defined]
+        new = new.replace(co_qualname=code.co_qualname)
     closure = tuple(cells[name] for name in new.co_freevars)
     result = FunctionType(
         new, function.__globals__, function.__name__, function.__defaults__, closure
