@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from numba.core import types
-from numba.cuda.compiler import CUDACompiler
 from numba.cuda.core import ir
 from numba.cuda.core.analysis import dead_branch_prune
 from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
@@ -19,6 +18,7 @@ from numba.cuda.typing.templates import signature
 
 from numba_tma._compiler.functions import instruction_function
 from numba_tma._compiler.objects import static_of
+from numba_tma._compiler.passes import add_pass
 
 _returns = ""
 
@@ -83,15 +83,4 @@ def _is_entered_by_all(assign: Any, typemap: dict[str, types.Type]) -> bool:
     )
 
 
-_define_pipelines = CUDACompiler.define_pipelines
-
-
-def _define_pipelines_with_scopes(self: Any) -> Any:
-    managers = _define_pipelines(self)
-    for manager in managers:
-        manager.add_pass_after(EnterAlways, LiteralPropagationSubPipelinePass)
-        manager.finalize()
-    return managers
-
-
-CUDACompiler.define_pipelines = _define_pipelines_with_scopes
+add_pass(EnterAlways, LiteralPropagationSubPipelinePass, "entering scopes")

@@ -23,7 +23,7 @@ def test_what_is_no_scope_is_named():
     @cuda.jit
     @tma.scopes
     def kernel(rows):
-        with rows:
+        with rows[0]:
             pass
 
     with pytest.raises(SimulatorError, match=r"line \d+, with over .*: a scope is what a pipeline"):
