@@ -62,6 +62,7 @@ _HOME = {
     "fence_mbarrier_init": "ptx",
     "fence_proxy_async": "ptx",
     "load_partitioned": "multicast",
+    "scopes": "scope",
     "shared_barrier": "shared",
     "shared_barriers": "shared",
     "shared_tile": "shared",
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
     from numba_tma.scheduler import GridStridedScheduler as GridStridedScheduler
     from numba_tma.scheduler import GroupedScheduler as GroupedScheduler
     from numba_tma.scheduler import HilbertScheduler as HilbertScheduler
+    from numba_tma.scope import scopes as scopes
     from numba_tma.shared import SharedTile as SharedTile
     from numba_tma.shared import shared_barrier as shared_barrier
     from numba_tma.shared import shared_barriers as shared_barriers

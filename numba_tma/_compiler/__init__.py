@@ -6,6 +6,7 @@ It offers these things, and the rest of the library is written in them:
 - `objects`: a dataclass becomes an object that a kernel can hold, by value or by reference;
 - `kernels`: tensor-map parameters in ``__grid_constant__`` space, shared memory, clusters and
   launches;
+- `passes`, `scopes`, `releases`: what is looked at between typing a kernel and lowering it;
 - `cache`: what the key of a kernel cached on disk has to take in.
 
 In the simulator nothing of this runs: the same functions and classes are ordinary Python there.
@@ -18,6 +19,7 @@ from numba.cuda.extending import core_models, register_model, typeof_impl
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from numba_tma._compiler import cache as cache
+from numba_tma._compiler import releases as releases
 from numba_tma._compiler.functions import (
     BODIES,
     LiteralTemplate,
@@ -80,6 +82,7 @@ __all__ = [
     "native_method",
     "refresh_registries",
     "register_model",
+    "releases",
     "require_architecture",
     "require_cluster",
     "require_launch_bounds",

@@ -27,6 +27,7 @@ LAYERS = (
     ("barrier", "clusters"),
     ("matrix_descriptor", "_matrix_descriptor_lowering"),
     ("barrier", "clusters", "scheduler", "causal_scheduler", "_scheduler_lowering"),
+    ("barrier", "clusters", "scope"),
     (
         *("shared", "_im2col_lowering", "_shared_lowering", "_vector_lowering"),
         *("sequence", "_sequence_lowering"),
