@@ -22,7 +22,7 @@ if simulated() or TYPE_CHECKING:
         """Return the class as it is: the simulator runs plain Python."""
         return lambda cls: cls
 
-    def constant_class(cls: C, *, methods: tuple[str, ...] = ()) -> C:
+    def constant_class(cls: C) -> C:
         """Return the class as it is: the simulator runs plain Python."""
         return cls
 

@@ -1,5 +1,4 @@
-"""Write docs/instructions.md, the tables of docs and ptx/kernels anew, for ``make goldens``.
-"""Write ptx/kernels, docs/instructions.md and what docs/schedulers.md draws, for ``make goldens``.
+"""Write ptx/kernels and what the code says in docs anew, for ``make goldens``.
 
 The golden of a kernel holds for one compiler, the one that constraints.txt pins.
 """
@@ -14,8 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from numba_tma.testing import find_tool, instructions, ptxas
-from tests import instruction_table, matrix_table
-from tests import instruction_table, schedule_page
+from tests import instruction_table, matrix_table, schedule_page
 from tests.shipped_kernels import SHIPPED, compiled
 
 ROOT = Path(__file__).parents[1]
@@ -95,10 +93,7 @@ def golden(name: str) -> str:
 
 def main() -> None:
     """Write the pages and every golden, and remove those of kernels that are shipped no more."""
-    for table in (instruction_table, matrix_table):
-        if table.write():
-            print(f"wrote {table.FILE.relative_to(ROOT)}")
-    for page in (instruction_table, schedule_page):
+    for page in (instruction_table, matrix_table, schedule_page):
         if page.write():
             print(f"wrote {page.FILE.relative_to(ROOT)}")
     if problem := difference():

@@ -180,16 +180,12 @@ def device_class(
     return decorate
 
 
-def constant_class(cls: type, *, methods: tuple[str, ...] = ()) -> type:
+def constant_class(cls: type) -> type:
     """Let kernels use hashable host objects of `cls` from their globals, as compile-time values.
 
-    They can call the methods that are named.
+    Kernels can call the methods that ``cls.device_methods`` names; their bodies are inlined.
     """
     description = _Description(("value",), {}, {}, False, False, ObjectType)
-    for name in methods:
-        description.methods[name] = _PythonMethod(cls, name, vars(cls)[name])
-def constant_class(cls: type) -> type:
-    Kernels can call the methods that ``cls.device_methods`` names; their bodies are inlined.
     for name in getattr(cls, "device_methods", ()):
         description.methods[name] = _PythonMethod(cls, name, getattr(cls, name))
     _DESCRIPTIONS[cls] = description

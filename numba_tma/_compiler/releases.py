@@ -38,12 +38,17 @@ class Handle:
 #: with what takes a stage, and what may hand stages back as well, which are a handle's stages and
 #: what a handle is had from.
 HANDLES = {
-    "Consumer": Handle(("wait", "acquire"), ("release",), ("store", "enters")),
+    "Consumer": Handle(
+        ("wait", "acquire", "wait_if_needed"),
+        ("release",),
+        ("store", "enters", "try_wait", "skip", "sync"),
+    ),
     "ConsumerStage": Handle(keeps=("enters", "tile", "get_tile")),
     "Pipeline": Handle(
         keeps=(
             *("is_producer", "is_consumer", "num_consumers", "producer", "consumer"),
             *("produce", "produce_from", "store", "sync_consumers"),
+            *("consumer_thread", "multicast_group"),
         )
     ),
 }

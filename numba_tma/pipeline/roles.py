@@ -101,6 +101,7 @@ class Role:
     block: int  #: threads of the whole block
     launch_registers: int  #: registers per thread at launch; 0 if they stay as they are
     registers: int  #: registers per thread after `set_registers`; 0 if they stay as they are
+    device_methods = ("is_member", "thread", "sync")
 
     def __repr__(self) -> str:
         return f"{self.name}={self.group}"
@@ -127,10 +128,11 @@ class Role:
 
     def is_member(self) -> bool:
         """Return whether the calling thread has this role."""
-        return u32(tid_x() - self.first) < u32(self.members)
+        thread = tid_x()
+        return thread >= u32(self.first) and thread < u32(self.first + self.members)
 
     def thread(self) -> int:
-        """Return the index of the calling thread in this role, from 0."""
+        """Return the index of the calling thread, which has this role, from 0."""
         return u32(tid_x() - self.first)
 
     def sync(self) -> None:
@@ -254,6 +256,7 @@ class NamedBarrier:
 
     barrier_id: int
     threads: int
+    device_methods = ("sync", "arrive")
 
     def __init__(self, barrier_id: int, threads: int) -> None:
         if not FIRST_FREE_BARRIER <= operator.index(barrier_id) <= 15:
@@ -279,5 +282,5 @@ class NamedBarrier:
 
 
 constant_class(Roles)
-constant_class(Role, methods=("is_member", "thread", "sync"))
-constant_class(NamedBarrier, methods=("sync", "arrive"))
+constant_class(Role)
+constant_class(NamedBarrier)

@@ -24,10 +24,8 @@ LAYERS = (
     ("simulator",),
     ("types", "_compiler", "_device"),
     ("ptx",),
-    ("barrier", "clusters"),
+    ("barrier", "clusters", "scope", "scheduler", "causal_scheduler", "_scheduler_lowering"),
     ("matrix_descriptor", "_matrix_descriptor_lowering"),
-    ("barrier", "clusters", "scheduler", "causal_scheduler", "_scheduler_lowering"),
-    ("barrier", "clusters", "scope"),
     (
         *("shared", "_im2col_lowering", "_shared_lowering", "_vector_lowering"),
         *("sequence", "_sequence_lowering"),

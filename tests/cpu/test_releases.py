@@ -21,7 +21,7 @@ from tests.gpu import test_pipeline as gpu_pipeline
 TILE = Tile((16, 64), "f32")
 PIPE, OTHER = TilePipeline(3, x=TILE), TilePipeline(2, y=TILE)
 SIGNATURE = (types.int64, types.boolean, types.int64[::1])
-CONSUMER = "pipe.consumer"  # how a kernel gets at the handle
+CONSUMER = "pipe.consumer()"  # how a kernel gets at the handle
 
 HEAD = "def kernel(n, flag, out):\n    pipe = PIPE.start()"
 
@@ -65,19 +65,19 @@ def message(function, signature=SIGNATURE):
 
 # ---------------------------------------------------------------------------- reported
 
-NEVER = r"that no pipe.consumer.release\(\) after it hands back"
+NEVER = r"that no pipe.consumer\(\).release\(\) after it hands back"
 
 WRONG = {
     "no release": (
         "C.wait()\nout[0] = n",
-        rf"line 3: pipe.consumer.wait\(\) takes a stage {NEVER}",
+        rf"line 3: pipe.consumer\(\).wait\(\) takes a stage {NEVER}",
     ),
     "no release in a loop": ("for k in range(n):\n    stage = C.wait()", f"line 4: .* {NEVER}"),
     "on one side": ("if flag:\n    C.wait()", f"line 4: .* {NEVER}"),
     "released before": ("C.wait()\nC.release()\nC.wait()", f"line 5: .* {NEVER}"),
     "one of two": (
         "C.wait()\nC.wait()\nC.release()",
-        r"line 4: .* takes a stage more than pipe.consumer.release\(\) hands back after it",
+        r"line 4: .* takes a stage more than pipe.consumer\(\).release\(\) hands back after it",
     ),
     "another's release": (
         "C.wait()\nD.wait()\nD.release()",
@@ -186,7 +186,7 @@ def test_a_stage_that_is_never_handed_back(body, expected):
     text = message(kernel(body))
     assert re.search(expected, text), text
     assert re.search(
-        r"; a producer that needs the stage again waits for ever. Call pipe.consumer.release\(\) "
+        r"; a producer that needs the stage again waits for ever. Call pipe.consumer\(\).release\(\) "
         r"(after its use|on that way too|once for each), or let "
         r"`for tile, stage in pipe.consume\(...\)` do it",
         text,
@@ -196,7 +196,7 @@ def test_a_stage_that_is_never_handed_back(body, expected):
 
 def test_a_handle_by_a_name_of_its_own():
     def named(n, flag, out):
-        consumer = PIPE.start().consumer
+        consumer = PIPE.start().consumer()
         consumer.wait()
 
     assert "consumer.wait() takes a stage that no consumer.release() after it" in message(named)
@@ -207,7 +207,7 @@ def test_within_a_device_function():
     def whole(n):
         pipe = PIPE.start()
         for _ in range(n):
-            pipe.consumer.wait()
+            pipe.consumer().wait()
 
     def calls(n, flag, out):
         whole(n)
@@ -339,7 +339,7 @@ RIGHT = {
     "by either of two handles": """
         same = pipe
         C.wait()
-        handle = pipe.consumer if flag else same.consumer
+        handle = pipe.consumer() if flag else same.consumer()
         handle.release()
         """,
     "through a tuple": "both = (C, 1)\nboth[0].wait()\nboth[0].release()",
@@ -363,7 +363,7 @@ RIGHT = {
         """,
     "the producer's acquire": """
         if pipe.is_producer():
-            stage = pipe.producer.acquire()
+            stage = pipe.producer().acquire()
             out[0] = stage.index
         """,
 }
@@ -371,7 +371,7 @@ RIGHT = {
 
 @pytest.mark.parametrize("body", RIGHT.values(), ids=RIGHT)
 def test_what_is_handed_back_or_may_be_is_left_alone(body):
-    compile_ptx(kernel(body.replace("pipe.consumer", "C")), SIGNATURE)
+    compile_ptx(kernel(body.replace("pipe.consumer()", "C")), SIGNATURE)
 
 
 def test_a_handle_that_is_an_argument_is_its_callers_affair():
