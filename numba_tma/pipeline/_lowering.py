@@ -194,7 +194,7 @@ def _locate(
             here = builder.icmp_unsigned("<", own, its[1])
             mine = tuple(builder.select(here, a, b) for a, b in zip(its, mine))
     assert mine is not None
-    return constant(value.producer.first), mine  # type: ignore[return-value]
+    return constant(value.producer.first), mine
 
 
 def _group(builder: Any, value: TilePipeline, axis: str, read: Any) -> tuple[Any, Any]:

@@ -201,7 +201,7 @@ class Roles:
     def __getattr__(self, name: str) -> Role:
         for role in self.__dict__.get("roles", ()):
             if role.name == name:
-                return role  # type: ignore[no-any-return]
+                return role
         raise AttributeError(f"{type(self).__name__} has no role {name!r}")
 
     @property
