@@ -245,7 +245,8 @@ def _choose(row: Instruction, name: str, given: types.Type) -> types.Type:
     )
 
 
-def _absent(typ: types.Type) -> bool:
+def is_absent(typ: types.Type) -> bool:
+    """Whether an optional operand is not given."""
     return typ is types.none or (isinstance(typ, types.Omitted) and typ.value is None)
 
 
@@ -254,7 +255,7 @@ def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
     compiler.require_architecture(f"{row.name}()", row.sm)
     args = []
     for name, typ in given.items():
-        if _absent(typ):
+        if is_absent(typ):
             args.append(typ)
         elif name in row.choices:
             args.append(_choose(row, name, typ))
@@ -269,15 +270,21 @@ def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
     return compiler.signature(_returned(row.returns)[0], *args)
 
 
+#: What is called before a row is emitted, as `emit` is: debug mode looks at copies there.
+HOOKS: list[Callable[..., None]] = []
+
+
 def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[Any, Any]]) -> Any:
     """Emit `row` with its operands, given as (Numba type, LLVM value) by name."""
+    for hook in HOOKS:
+        hook(row, context, builder, given)
     result_type, result_constraint, results = _returned(row.returns)
     values: list[Any] = []
     constraints = [f"={result_constraint}"] * results
     names: dict[str, str] = {}
     rank = predicate = None
     for name, (typ, value) in given.items():
-        if _absent(typ):
+        if is_absent(typ):
             continue
         kind = row.operands[name]
         if name in row.choices or not OPERANDS[kind].constraint:

@@ -22,8 +22,10 @@ LAYERS = (
     ),
     ("ragged", "tensor_map_array"),
     ("simulator",),
+    ("debug",),
     ("types", "_compiler", "_device"),
     ("ptx",),
+    ("waiting", "_waiting_lowering"),
     ("barrier", "clusters"),
     (
         *("shared", "_im2col_lowering", "_shared_lowering", "_vector_lowering"),
