@@ -32,8 +32,8 @@ RECORD = np.dtype(
 
 def offset_of(field: str) -> int:
     """Return where a field of a record starts, in bytes."""
-    fields = RECORD.fields or {}
-    return int(fields[field][1])
+    offsets: Any = RECORD.fields
+    return int(offsets[field][1])
 
 
 CAPACITY = 1024

@@ -16,8 +16,9 @@ from typing import Any
 
 from numba_tma import simulator
 from numba_tma._device import constant_class, device_class, i64, u32
-from numba_tma._environment import simulated
+from numba_tma._environment import debugging, simulated
 from numba_tma.barrier import Barrier
+from numba_tma.debug import Site
 from numba_tma.layout import Tile
 from numba_tma.ptx import (
     atom_inc,
@@ -40,6 +41,7 @@ from numba_tma.ptx import (
     tid_x,
 )
 from numba_tma.shared import SharedTile, Writes
+from numba_tma.waiting import count_bytes, meet, wait_for
 
 WARP = 32
 CONSUMER_BARRIER = 1  # named barrier of the consumer warps; 0 is cuda.syncthreads
@@ -64,6 +66,9 @@ class TilePipeline:
         producer loads every one of them into every stage, which is full only when `tx_bytes` bytes
         have come. A tile that is only written, an output of another shape, say, is a
         `shared_tile`.
+    debug
+        Whether waits end with an exception when they take too long, and bytes are counted; by
+        default as the environment's ``NUMBA_TMA_DEBUG`` says. The simulator does so by itself.
 
     Examples
     --------
@@ -74,8 +79,9 @@ class TilePipeline:
 
     num_stages: int
     tiles: tuple[tuple[str, Tile], ...]
+    debug: bool
 
-    def __init__(self, num_stages: int, **tiles: Tile) -> None:
+    def __init__(self, num_stages: int, *, debug: bool | None = None, **tiles: Tile) -> None:
         try:
             stages = operator.index(num_stages)
         except TypeError:
@@ -98,10 +104,14 @@ class TilePipeline:
                 )
         object.__setattr__(self, "num_stages", stages)
         object.__setattr__(self, "tiles", tuple(tiles.items()))
+        if not isinstance(debug, bool | None):
+            raise TypeError(f"TilePipeline(debug=...) takes True, False or None, not {debug!r}")
+        bounded = debugging() if debug is None else debug
+        object.__setattr__(self, "debug", bounded and not simulated())
 
     def __repr__(self) -> str:
         tiles = ", ".join(f"{n}={t}" for n, t in self.tiles)
-        return f"TilePipeline({self.num_stages}, {tiles})"
+        return f"TilePipeline({self.num_stages}, {tiles}{', debug=True' if self.debug else ''})"
 
     @property
     def tx_bytes(self) -> int:
@@ -140,9 +150,43 @@ class TilePipeline:
         return self.empty_offset + 8 * self.num_stages
 
     @property
+    def sync_offset(self) -> int:
+        """Offset of the mbarrier that debug mode has for a named barrier, in bytes."""
+        return _round_up(self.ticket_offset + 4 * self.num_stages, 8)
+
+    @property
+    def ledger_offset(self) -> int:
+        """In debug mode, where a stage's count of bytes lies after its full barrier; 0 if not."""
+        return self.sync_offset + 8 - self.full_offset if self.debug else 0
+
+    @property
     def nbytes(self) -> int:
         """Shared memory of the ring, its barriers included, in bytes."""
+        if self.debug:
+            return self.full_offset + self.ledger_offset + 8 * self.num_stages
         return self.ticket_offset + 4 * self.num_stages
+
+    @property
+    def full_site(self) -> Site:
+        """What a wait for a full stage is called."""
+        return Site(
+            f"'{self._name}.full'", "consumer", self.tx_bytes, self.num_stages, debug=self.debug
+        )
+
+    @property
+    def empty_site(self) -> Site:
+        """What a wait for an empty stage is called."""
+        return Site(f"'{self._name}.empty'", "producer", debug=self.debug)
+
+    @property
+    def sync_site(self) -> Site:
+        """What the meeting of the consumers is called."""
+        what = f"sync_consumers() or store() of '{self._name}'"
+        return Site(what, "consumer", kind="sync", debug=self.debug)
+
+    @property
+    def _name(self) -> str:
+        return "+".join(name for name, _ in self.tiles)
 
     def start(self) -> Pipeline:
         """Allocate the ring, initialise its barriers and return the block's `Pipeline`.
@@ -202,7 +246,9 @@ class ProducerStage:
     @property
     def barrier(self) -> Barrier:
         """The barrier that completes when the stage's bytes have arrived."""
-        return Barrier(self.base + self.pipeline.full_offset + 8 * self.index)
+        return Barrier(
+            self.base + self.pipeline.full_offset + 8 * self.index, self.pipeline.ledger_offset
+        )
 
     def __getattr__(self, name: str) -> SharedTile:
         return _stage_tile(self, name)
@@ -238,7 +284,9 @@ class Producer:
     def _await_next(self) -> None:
         """Go on to the next stage and wait until the consumers have released it."""
         self.state.step()
-        self._empty_barrier().wait(self.state.phase)
+        state = self.state
+        site = self.pipeline.empty_site
+        wait_for(self._empty_barrier(), state.phase, site, state.index, u32(state.count - 1))
 
     def _expect(self) -> ProducerStage:
         """Expect the bytes of the stage, which is empty; return it to be loaded."""
@@ -267,6 +315,9 @@ class Producer:
         """Tell the consumers that the queue has no more tiles, with a stage that holds none."""
         self._await_next()
         self._publish_tile(NO_TILE)
+        if self.pipeline.debug:  # the stage becomes full without its copies
+            full = self._full_barrier()
+            count_bytes(full.address + self.pipeline.ledger_offset, self.pipeline.tx_bytes)
         mbarrier_arrive(self._full_barrier())
 
 
@@ -377,8 +428,9 @@ class Consumer:
     def wait(self) -> ConsumerStage:
         """Wait until the next stage is full and return it. Executed by whole warps."""
         self.state.step()
-        full = Barrier(self.base + self.pipeline.full_offset + 8 * self.state.index)
-        full.wait(self.state.phase)
+        state, pipeline = self.state, self.pipeline
+        full = Barrier(self.base + pipeline.full_offset + 8 * state.index, pipeline.ledger_offset)
+        wait_for(full, state.phase, pipeline.full_site, state.index, u32(state.count - 1))
         stage = ConsumerStage(self.pipeline, self.base, self.state.index, self.writes)
         if self.previous < self.pipeline.num_stages:
             self.older += 1
@@ -482,12 +534,17 @@ class Consumer:
         else:
             cp_async_bulk_wait_group_read(3)  # waits for more than it must beyond 3
 
+    def sync(self) -> None:
+        """Do what `Pipeline.sync_consumers` says."""
+        barrier = Barrier(self.base + self.pipeline.sync_offset)
+        meet(CONSUMER_BARRIER, self.num_threads, barrier, self.pipeline.sync_site)
+
     def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
         """Do what `Pipeline.store` says."""
         if written:
             fence_proxy_async()
             self.writes.unfenced = False
-            barrier_sync(CONSUMER_BARRIER, self.num_threads)
+            self.sync()
         if self.thread == 0:
             tensor_map.store(tile, coords)
             cp_async_bulk_commit_group()
@@ -653,7 +710,7 @@ class Pipeline:
 
     def sync_consumers(self) -> None:
         """Synchronise the consumer warps (named barrier 1), as cuda.syncthreads does a block."""
-        barrier_sync(CONSUMER_BARRIER, self.consumer.num_threads)
+        self.consumer.sync()
 
     def release_pending(self) -> None:
         """Hand back every stage that is still held. Executed by every consumer warp."""
@@ -683,6 +740,10 @@ def initialise(pipeline: TilePipeline, base: int, thread: int, num_consumers: in
         for stage in range(pipeline.num_stages):
             mbarrier_init(base + pipeline.full_offset + 8 * stage, 1)
             mbarrier_init(base + pipeline.empty_offset + 8 * stage, consumer_warps)
+            if pipeline.debug:
+                st_shared_u32(base + pipeline.full_offset + pipeline.ledger_offset + 8 * stage, 0)
+        if pipeline.debug:
+            mbarrier_init(base + pipeline.sync_offset, num_consumers)
         fence_mbarrier_init()
     barrier_sync(0, num_consumers + WARP)
 
