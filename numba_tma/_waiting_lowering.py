@@ -58,10 +58,12 @@ def _lower_is_ending(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     address = builder.ptrtoint(pointer, I64)
     text = "ld.relaxed.sys.global.u32 $0, [$1];"
     count = _asm(builder, I32, text, "=r,l,~{memory}", address)
-    ending = builder.icmp_unsigned("!=", count, ir.Constant(I32, 0))
-    with builder.if_then(ending, likely=False):
-        _increment(builder, debug.STOPPED)
-    return ending
+    return builder.icmp_unsigned("!=", count, ir.Constant(I32, 0))
+
+
+def _lower_count_stopped(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    _increment(builder, debug.STOPPED)
+    return context.get_dummy_value()
 
 
 def _lower_claim(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -122,7 +124,7 @@ def _native(function: Any, lower: Any, result: types.Type, *parameters: types.Ty
 
     def typer(*args: types.Type, **kws: types.Type) -> Any:
         given = [*args, *kws.values()]
-        return signature(result, *(p or g for p, g in zip((*parameters,), given)))
+        return signature(result, *(p or g for p, g in zip(parameters, given)))
 
     compiler.instruction_function(function, typer, lower)
 
@@ -130,6 +132,7 @@ def _native(function: Any, lower: Any, result: types.Type, *parameters: types.Ty
 BOOL, VOID = types.boolean, types.void
 _native(w.is_first_lane, _lower_is_first_lane, BOOL)
 _native(w.is_ending, _lower_is_ending, BOOL)
+_native(w.count_stopped, _lower_count_stopped, VOID)
 _native(w.claim, _lower_claim, BOOL, U32)
 _native(w.record, _lower_record, VOID, None, U32, U32, U32, U64, U32, U64, U32)
 _native(w.count_bytes, _lower_count_bytes, VOID, U32, U32)
@@ -141,6 +144,7 @@ _native(w.leave, _lower_leave, VOID)
 compiler.device_function(w.wait_bounded)
 compiler.device_function(w.wait_counted)
 compiler.device_function(w.meet_bounded)
+compiler.device_function(w.is_out_of_time)
 compiler.device_function(w.give_up)
 compiler.device_function(w.issued_bytes)
 compiler.device_function(w.check_coordinate)

@@ -188,7 +188,7 @@ def mapped_buffer() -> Buffer:
     """Return the buffer that the GPUs of this process write to; it needs one."""
     from numba import cuda
 
-    return Buffer(cuda.mapped_array(NUM_WORDS, np.uint32, portable=True))
+    return Buffer(cuda.mapped_array(NUM_WORDS, np.uint32))
 
 
 @functools.cache
@@ -196,7 +196,7 @@ def buffer_address() -> int:
     """Return the address of the buffer's words, as it is compiled into kernels."""
     from numba import cuda
 
-    # Under unified addressing host and GPU use one address, whatever the GPU.
+    # Under unified addressing the host and every GPU reach pinned memory at one address.
     return int(mapped_buffer().words.ctypes.data) if cuda.is_available() else NO_GPU
 
 

@@ -31,8 +31,7 @@ from numba_tma.ptx import (
 constant_class(Site)
 
 LIMIT = int(wait_limit() * 1e9)  # nanoseconds
-# Others that are stuck get the time to say so too, before a barrier's word is taken and threads
-# leave; and a wait that has lasted so long looks whether the kernel is ending anyway.
+# What takes longer than this is no healthy wait, nor a count of bytes on its way.
 GRACE = LIMIT // 32
 
 
@@ -63,16 +62,9 @@ def wait_bounded(barrier: Any, parity: Any, site: Any, stage: Any, iteration: An
     """Do what `wait_for` says, for a limited time."""
     if not mbarrier_try_wait_parity(barrier, parity):
         start = i64(globaltimer())
-        impatient = False
         while not mbarrier_try_wait_parity(barrier, parity):
-            waited = i64(globaltimer()) - start
-            if waited > GRACE and not impatient:
-                impatient = True
-                if is_ending():
-                    leave()
-            if waited > LIMIT:
-                issued = issued_bytes(barrier, site, iteration)
-                give_up(barrier, parity, site, stage, iteration, waited, issued)
+            if is_out_of_time(start):
+                give_up(barrier, parity, site, stage, iteration, start)
 
 
 def wait_counted(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any) -> None:
@@ -95,32 +87,38 @@ def meet_bounded(barrier: Any, site: Any) -> None:
     state = mbarrier_arrive(barrier)
     if not mbarrier_try_wait(barrier, state):
         start = i64(globaltimer())
-        impatient = False
         while not mbarrier_try_wait(barrier, state):
-            waited = i64(globaltimer()) - start
-            if waited > GRACE and not impatient:
-                impatient = True
-                if is_ending():
-                    leave()
-            if waited > LIMIT:
-                give_up(barrier, u32(0), site, u32(0), u32(0), waited, u32(0))
+            if is_out_of_time(start):
+                give_up(barrier, u32(0), site, u32(0), u32(0), start)
 
 
-def give_up(
-    barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any, waited: Any, issued: Any
-) -> None:
+def is_out_of_time(start: Any) -> Any:
+    """Whether a wait has lasted too long; one that is still young when the kernel ends is ended."""
+    waited = i64(globaltimer()) - start
+    # A grid has many more blocks than run at a time: the later ones do not wait so long again.
+    if GRACE < waited and waited < 2 * GRACE and is_ending():
+        if is_first_lane():
+            count_stopped()
+        leave()
+    return waited > LIMIT
+
+
+def give_up(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any, start: Any) -> None:
     """Leave one record of the warp's stuck threads, and end them."""
     if is_first_lane():
-        start = i64(globaltimer())
-        while i64(globaltimer()) - start < GRACE:
+        waited = i64(globaltimer()) - start
+        # Others that are stuck as well get the time to say so too, before threads leave and the
+        # barrier is taken apart.
+        while i64(globaltimer()) - start < waited + GRACE:
             nanosleep(u32(1000))
         address = u32(barrier.address)
         word = i64(0)
         # The state of a live mbarrier is not in the memory that an ordinary load sees, but after
-        # mbarrier.inval it is (measured on an H200). One warp alone takes the barrier apart.
+        # mbarrier.inval it is (measured on an H200). One warp alone does that.
         if claim(address):
             mbarrier_inval(address)
             word = i64(ld_shared_u64(address))
+        issued = issued_bytes(barrier, site, iteration)
         record(site, stage, parity, iteration, waited, address, word, issued)
         fence_acq_rel("sys")
     leave()
@@ -159,7 +157,12 @@ def is_first_lane() -> bool:
 
 
 def is_ending() -> bool:
-    """Whether a warp of the grid has left a record; counts a wait that is cut short by that."""
+    """Whether a warp of the grid has left a record."""
+    raise NotImplementedError
+
+
+def count_stopped() -> None:
+    """Count a wait that is cut short because the kernel is ending."""
     raise NotImplementedError
 
 
