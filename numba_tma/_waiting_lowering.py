@@ -147,6 +147,7 @@ compiler.device_function(w.meet_bounded)
 compiler.device_function(w.is_out_of_time)
 compiler.device_function(w.give_up)
 compiler.device_function(w.issued_bytes)
+compiler.device_function(w.is_miscounted)
 compiler.device_function(w.check_coordinate)
 compiler.device_function(w.count_multicast)
 
@@ -219,17 +220,17 @@ def _ledger(given: dict[str, tuple[Any, Any]]) -> int:
     return typ.static_value("ledger") if isinstance(typ, ObjectType) and typ.static else 0
 
 
-def _nbytes(builder: Any, given: dict[str, tuple[Any, Any]]) -> Any:
-    """Return the bytes that a copy completes on its barrier; None where nothing tells."""
-    if "nbytes" in given:
-        return given["nbytes"][1]
-    tensor_map = given.get("tensor_map", (None,))[0]
-    if tensor_map is not None and tensor_map.copies is not None:
+def _nbytes(row: Instruction, given: dict[str, tuple[Any, Any]]) -> Any:
+    """Return the bytes that a row completes on its barrier; None where nothing tells."""
+    if row.name in ("cp_async_bulk_load", "mbarrier_complete_tx"):
+        return given["nbytes" if "nbytes" in given else "tx_bytes"][1]
+    if row.name not in ("cp_async_bulk_tensor_load", "cp_async_bulk_tensor_im2col_load"):
+        return None
+    tensor_map, tile = given["tensor_map"][0], given["destination"][0]
+    if tensor_map.copies is not None:
         return ir.Constant(I32, tensor_map.copies.box.nbytes)
-    if tensor_map is not None and tensor_map.tile is not None:
-        return ir.Constant(I32, tensor_map.tile.nbytes)
-    tile = given.get("destination", (None,))[0]
-    return ir.Constant(I32, tile.static[0].nbytes) if isinstance(tile, ObjectType) else None
+    known = tensor_map.tile or (tile.static[0] if isinstance(tile, ObjectType) else None)
+    return ir.Constant(I32, known.nbytes) if known is not None else None
 
 
 def _watch_copy(row: Instruction, context: Any, builder: Any, given: Any) -> None:
@@ -237,13 +238,14 @@ def _watch_copy(row: Instruction, context: Any, builder: Any, given: Any) -> Non
     ledger = _ledger(given)
     if row.name in _TILED and (ledger or debugging()):
         _check_coordinate(row, context, builder, given)
-    nbytes = _nbytes(builder, given) if ledger else None
-    if nbytes is None:
+    if not ledger or not (row.name.startswith("cp_async_bulk") or row.name.endswith("complete_tx")):
         return
+    nbytes = _nbytes(row, given)
+    if nbytes is None:  # the word after the ledger says that it does not hold
+        ledger, nbytes = ledger + 4, ir.Constant(I32, 1)
     typ, barrier = given["barrier"]
-    address = builder.add(
-        compiler.get_field(builder, typ, barrier, "address"), ir.Constant(I32, ledger)
-    )
+    address = compiler.get_field(builder, typ, barrier, "address")
+    address = builder.add(address, ir.Constant(I32, ledger))
     mask_type, mask = given.get("multicast", (types.none, None))
     if is_absent(mask_type):
         _lower_count_bytes(context, builder, None, [address, nbytes])

@@ -41,6 +41,7 @@ CAPACITY = 1024
 #: word for each of the barriers (by hash) whose mbarrier word a warp has claimed.
 COUNT, STOPPED, CLAIMS, NUM_CLAIMS = 0, 1, 8, 248
 HEADER = CLAIMS + NUM_CLAIMS
+UNCOUNTED = 0xFFFFFFFF  #: in place of the issued bytes, where one copy's are not known
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Record:
     rank: int  #: of the block in its cluster
     address: int  #: of the barrier in shared memory
     seconds: float
-    issued: int  #: bytes of the copies onto this stage, where they are counted
+    issued: int | None = None  #: bytes of the copies onto this stage, where they are counted
     count: int | None = None
     pending: int | None = None
     outstanding: int | None = None
@@ -128,6 +129,7 @@ def _decode_row(row: Any, sites: Sequence[Site], word: int | None) -> Record:
         site=sites[int(row["site"]) - 1],
         block=(int(row["block_x"]), int(row["block_y"]), int(row["block_z"])),
         seconds=int(row["nanoseconds"]) / 1e9,
+        issued=None if row["issued"] == UNCOUNTED else int(row["issued"]),
         count=count,
         pending=pending,
         outstanding=outstanding,
@@ -135,7 +137,7 @@ def _decode_row(row: Any, sites: Sequence[Site], word: int | None) -> Record:
     )
 
 
-_PLAIN = ("stage", "parity", "iteration", "warp", "lane", "rank", "address", "issued")
+_PLAIN = ("stage", "parity", "iteration", "warp", "lane", "rank", "address")
 
 
 def _barrier_of(row: Any) -> tuple[int, ...]:
@@ -273,11 +275,13 @@ def _sentence(record: Record) -> str:
     if site.kind == "ledger":
         return (
             f"{_who(record)}: {_where(record)} in iteration {record.iteration}: "
-            f"{record.issued:,} bytes issued, {site.tx_bytes:,} expected: {_ledger_hint(record)}"
+            f"{record.issued or 0:,} bytes issued, {site.tx_bytes:,} expected: "
+            f"{_ledger_hint(record)}"
         )
     text = f"{_who(record)} waited {record.seconds:.1f} s on {_where(record)}"
     text += f" in iteration {record.iteration}" if site.role and site.kind == "wait" else ""
-    text += f"; {record.issued:,} of {site.tx_bytes:,} bytes were issued" if site.tx_bytes else ""
+    if site.tx_bytes and record.issued is not None:
+        text += f"; {record.issued:,} of {site.tx_bytes:,} bytes were issued"
     if record.pending is None or record.outstanding is None:
         return text
     text += f"; {record.pending} of {record.count} arrivals are pending"
@@ -316,7 +320,7 @@ def _summary(record: Record) -> str:
 
 
 def _ledger_hint(record: Record) -> str:
-    if record.issued > record.site.tx_bytes:
+    if (record.issued or 0) > record.site.tx_bytes:
         return "a tile of the stage was loaded twice, or a tile of another stage onto its barrier"
     return "bytes were completed by other means than copies onto the stage's barrier"
 
@@ -329,7 +333,7 @@ def _hint(record: Record) -> str:
     if site.kind == "sync":
         return "these threads left before the others, or wait elsewhere"
     if outstanding and not pending:
-        if not site.tx_bytes:
+        if not site.tx_bytes or record.issued is None:
             return "fewer bytes were copied onto this barrier than it was told to expect"
         if record.issued < site.tx_bytes:
             return "a load of this stage is missing, or was issued on another barrier"

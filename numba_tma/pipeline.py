@@ -38,6 +38,7 @@ from numba_tma.ptx import (
     nctaid_z,
     ntid_x,
     st_shared_u32,
+    st_shared_u64,
     tid_x,
 )
 from numba_tma.shared import SharedTile, Writes
@@ -156,7 +157,7 @@ class TilePipeline:
 
     @property
     def ledger_offset(self) -> int:
-        """In debug mode, where a stage's count of bytes lies after its full barrier; 0 if not."""
+        """In debug mode, how far behind a stage's full barrier its ledger lies, 8 bytes; else 0."""
         return self.sync_offset + 8 - self.full_offset if self.debug else 0
 
     @property
@@ -741,7 +742,8 @@ def initialise(pipeline: TilePipeline, base: int, thread: int, num_consumers: in
             mbarrier_init(base + pipeline.full_offset + 8 * stage, 1)
             mbarrier_init(base + pipeline.empty_offset + 8 * stage, consumer_warps)
             if pipeline.debug:
-                st_shared_u32(base + pipeline.full_offset + pipeline.ledger_offset + 8 * stage, 0)
+                ledger = base + pipeline.full_offset + pipeline.ledger_offset + 8 * stage
+                st_shared_u64(ledger, 0)
         if pipeline.debug:
             mbarrier_init(base + pipeline.sync_offset, num_consumers)
         fence_mbarrier_init()

@@ -12,7 +12,7 @@ from typing import Any
 
 from numba_tma._device import constant_class, i64, u32
 from numba_tma._environment import simulated, wait_limit
-from numba_tma.debug import Site
+from numba_tma.debug import UNCOUNTED, Site
 from numba_tma.ptx import (
     barrier_sync,
     cluster_nctarank,
@@ -70,16 +70,22 @@ def wait_bounded(barrier: Any, parity: Any, site: Any, stage: Any, iteration: An
 def wait_counted(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any) -> None:
     """Do what `wait_bounded` does, then compare the bytes that were issued with the expected."""
     wait_bounded(barrier, parity, site, stage, iteration)
-    if issued_bytes(barrier, site, iteration) != u32(site.tx_bytes):
+    if is_miscounted(barrier, site, iteration):
         start = i64(globaltimer())
         # A count from another block of the cluster may arrive later than the bytes themselves.
-        while issued_bytes(barrier, site, iteration) != u32(site.tx_bytes):
+        while is_miscounted(barrier, site, iteration):
             if i64(globaltimer()) - start > GRACE:
                 issued = issued_bytes(barrier, site, iteration)
                 if is_first_lane():
                     record(site.ledger, stage, parity, iteration, 0, barrier.address, 0, issued)
                     fence_acq_rel("sys")
                 leave()
+
+
+def is_miscounted(barrier: Any, site: Any, iteration: Any) -> Any:
+    """Whether other bytes were issued than the stage expects, as far as they could be counted."""
+    issued = issued_bytes(barrier, site, iteration)
+    return issued != u32(site.tx_bytes) and issued != u32(UNCOUNTED)
 
 
 def meet_bounded(barrier: Any, site: Any) -> None:
@@ -144,8 +150,12 @@ def issued_bytes(barrier: Any, site: Any, iteration: Any) -> int:
     """Return the bytes that copies onto a stage's barrier have issued since its turn began."""
     if site.tx_bytes == 0:
         return u32(0)
+    ledger = u32(barrier.address + barrier.ledger)
+    if ld_shared_u32(ledger + 4) != 0:
+        return u32(UNCOUNTED)
+    # The ledger is never set back: a peer of the cluster may already load for the next turn.
     before = u32(u32(iteration) // u32(site.stages)) * u32(site.tx_bytes)
-    return u32(ld_shared_u32(barrier.address + barrier.ledger) - before)
+    return u32(ld_shared_u32(ledger) - before)
 
 
 # ------------------------------------------------ what only kernels have: no Python stands for it

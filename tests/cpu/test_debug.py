@@ -111,7 +111,7 @@ def unbounded_waits(ptx):
         jump = re.match(r"(?:@!?%\w+ )?bra(?:\.uni)? (\w+)", listed[i])
         if jump:
             yield labels[jump.group(1)]
-        if i + 1 < len(listed) and not (jump and listed[i].startswith("bra")):
+        if i + 1 < len(listed) and not re.match("bra|exit|ret", listed[i]):
             yield i + 1
 
     found = []
@@ -188,6 +188,23 @@ def test_a_multicast_is_counted_in_every_block_of_the_mask():
     assert len(re.findall(r"mapa\.shared::cluster\.u32", text)) >= 1
     assert len(re.findall(r"red\.relaxed\.cluster\.shared::cluster\.add\.u32", text)) >= 2
     ptxas(text)
+
+
+@cuda.jit
+def copy_something(x, destination):
+    space = tma.shared_tile(SPACE)
+    x.load(space.address, (0, 0), tma.Barrier(space.address + 1024, 8))
+
+
+@pytest.mark.parametrize(
+    ("tensor_map", "offset", "added"), [(MAP, 8, 1024), (TensorMapType(2), 12, 1)]
+)
+def test_a_copy_of_unknown_size_makes_the_ledger_void(tensor_map, offset, added):
+    listed = instructions(compile_ptx(copy_something, (tensor_map, FLOATS)))
+    (count,) = (line for line in listed if line.startswith("red."))
+    address, value = re.search(r"\[(\S+)\], (\S+)", count).groups()
+    assert f"mov.u32 {value}, {added}" in listed
+    assert any(re.fullmatch(rf"add\.s32 {address}, %r\d+, {offset}", line) for line in listed)
 
 
 # ------------------------------------------------------------------------------ words
@@ -298,6 +315,13 @@ def test_the_sentence():
         "17; 1,024 of 2,048 bytes were issued; 0 of 1 arrivals are pending, 1,024 bytes "
         "outstanding: a load of this stage is missing, or was issued on another barrier"
     )
+
+
+def test_bytes_that_nobody_could_count_are_not_told():
+    (read,) = debug.decode(np.array([row(site=1, issued=debug.UNCOUNTED, word=WORD)]), SITES)
+    assert read.issued is None
+    text = str(debug.error_of([read]))
+    assert "issued" not in text and "fewer bytes were copied onto this barrier" in text
 
 
 @pytest.mark.parametrize(
