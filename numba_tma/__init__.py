@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from numba_tma._environment import simulated
 from numba_tma._version import __version__
+from numba_tma.debug import ByteLedgerError, CoordinateError, PipelineError, PipelineTimeout
 from numba_tma.dtypes import DType
 from numba_tma.im2col import Im2colMap, im2col_map, im2col_wide_map
 from numba_tma.layout import (
@@ -69,9 +70,13 @@ _HOME = {
 }
 
 __all__ = [  # noqa: PLE0604
+    "ByteLedgerError",
+    "CoordinateError",
     "DType",
     "Im2colMap",
     "MatrixLayout",
+    "PipelineError",
+    "PipelineTimeout",
     "PixelBox",
     "RaggedTensorMap",
     "Swizzle",

@@ -41,7 +41,7 @@ from numba_tma.types import (
 
 I16, HALF, FLOAT = ir.IntType(16), ir.HalfType(), ir.FloatType()
 WRITES = ObjectType(Writes, (), (types.boolean,), True)
-BARRIER = ObjectType(Barrier, (), (types.uint32,))
+BARRIER = ObjectType(Barrier, (0,), (types.uint32,))
 
 
 def shared_tile_type(tile: Tile) -> ObjectType:

@@ -7,6 +7,7 @@ from typing import Any
 
 from numba_tma import simulator
 from numba_tma._device import device_class, u32
+from numba_tma.debug import Site
 from numba_tma.ptx import (
     mbarrier_arrive,
     mbarrier_arrive_drop,
@@ -19,9 +20,12 @@ from numba_tma.ptx import (
     mbarrier_test_wait_parity,
     mbarrier_try_wait_parity,
 )
+from numba_tma.waiting import wait_for
+
+WAIT = Site("Barrier.wait")  # all that is known of a barrier outside of a pipeline
 
 
-@device_class()
+@device_class(static=("ledger",))
 @dataclass(frozen=True)
 class Barrier:
     """An mbarrier, known by its shared-memory address.
@@ -32,6 +36,9 @@ class Barrier:
     """
 
     address: u32
+    #: In debug mode, how many bytes after the barrier its ledger lies: a 32-bit sum of the bytes
+    #: that copies onto it have issued. 0 where nobody counts.
+    ledger: int = 0
     shared_kind = "barrier"
 
     def init(self, count: Any) -> None:
@@ -97,10 +104,9 @@ class Barrier:
     def wait(self, parity: Any) -> None:
         """Wait until the phase of `parity` has completed, with acquire semantics at block scope.
 
-        Executed by any thread: a loop over mbarrier.try_wait.
+        Executed by any thread: a loop over mbarrier.try_wait, which ends in debug mode.
         """
-        while not mbarrier_try_wait_parity(self, parity):
-            pass
+        wait_for(self, parity, WAIT)
 
 
 @device_class(static=("num_barriers",))

@@ -2,7 +2,8 @@
 
 Two kernels that differ only in the `TilePipeline` they take from their globals have the same
 bytecode. For kernels that use this library the key therefore also takes in every captured object,
-the size of the clusters, the library's version, and the compiler options.
+the size of the clusters, the library's version, the debug flag, and the compiler options. A kernel
+in debug mode holds the address of a buffer of its process, and is not cached at all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 from numba.cuda.dispatcher import CUDACache, CUDADispatcher
 
 from numba_tma._cluster_rules import cluster_of
+from numba_tma._compiler.kernels import is_watched
 from numba_tma._compiler.objects import is_constant
+from numba_tma._environment import debugging
 from numba_tma._version import __version__
 
 _OPTIONS = ("debug", "opt", "lineinfo", "fastmath", "max_registers", "launch_bounds", "forceinline")
@@ -73,6 +76,7 @@ def _uses_library(signature: Any) -> bool:
 
 
 _index_key = CUDACache._index_key
+_save_overload = CUDACache.save_overload
 _enable_caching = CUDADispatcher.enable_caching
 
 
@@ -81,7 +85,13 @@ def _index_key_with_captures(self: Any, sig: Any, codegen: Any) -> tuple[Any, ..
     objects = tuple(captured(self._py_func))
     if not objects and not _uses_library(sig):
         return key
-    return (*key, ("numba_tma", __version__, getattr(self, "options", None), objects))
+    options = getattr(self, "options", None)
+    return (*key, ("numba_tma", __version__, options, debugging(), objects))
+
+
+def _save_unless_watched(self: Any, sig: Any, kernel: Any) -> None:
+    if not is_watched(kernel):
+        _save_overload(self, sig, kernel)
 
 
 def _enable_caching_with_options(self: Any) -> None:
@@ -90,4 +100,5 @@ def _enable_caching_with_options(self: Any) -> None:
 
 
 CUDACache._index_key = _index_key_with_captures
+CUDACache.save_overload = _save_unless_watched
 CUDADispatcher.enable_caching = _enable_caching_with_options

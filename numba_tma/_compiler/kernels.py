@@ -10,6 +10,7 @@ from typing import Any
 
 import llvmlite.binding
 from llvmlite import ir
+from numba import cuda
 from numba.cuda import cgutils, compiler, dispatcher
 from numba.cuda.core import targetconfig
 from numba.cuda.core.errors import TypingError
@@ -17,6 +18,7 @@ from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.dispatcher import _Kernel
 
+from numba_tma import debug
 from numba_tma._cluster_rules import check_device_function, check_grid, cluster_of
 from numba_tma._compiler.functions import compute_capability
 
@@ -310,6 +312,42 @@ def _check_clusters(
     return launch(args, griddim, *rest)
 
 
+def _watch(
+    launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, stream: Any, *rest: Any
+) -> Any:
+    """Launch a kernel in debug mode, wait for its end, and raise what its warps left behind."""
+    if _is_capturing(stream):
+        raise RuntimeError(
+            "this kernel was compiled in debug mode, in which each launch waits for the kernel's "
+            "end; a stream that is being captured cannot be waited for: capture without "
+            "NUMBA_TMA_DEBUG and debug=True"
+        )
+    with debug.LOCK:  # there is one buffer
+        records = debug.mapped_buffer()
+        records.clear()
+        result = launch(args, griddim, blockdim, stream, *rest)
+        try:
+            cuda.synchronize()
+        except Exception as error:  # the context is lost, but not what was recorded before
+            records.check(error)
+            raise
+        records.check()
+    return result
+
+
+def _is_capturing(stream: Any) -> bool:
+    from cuda.bindings import driver
+
+    error, status = driver.cuStreamIsCapturing(int(getattr(stream, "handle", stream)))
+    # Legacy default stream while another one captures: no launch there is possible either.
+    return bool(error) or status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
+
+def is_watched(kernel: Any) -> bool:
+    """Return whether a compiled kernel can leave records, for one process's buffer alone."""
+    return debug.MARKER in kernel._codelibrary.get_asm_str()
+
+
 def _takes_ours(types_: Any) -> bool:
     return any(type(t) in ARGUMENTS or _takes_ours(getattr(t, "types", ())) for t in types_)
 
@@ -326,6 +364,8 @@ def _adapt_launches(kernel: Any) -> None:
     if required := re.search(r"\.reqnctapercluster (\d+), (\d+), (\d+)", ptx):
         size = tuple(map(int, required.groups()))
         kernel.launch = functools.partial(_check_clusters, kernel.launch, size)
+    if debug.MARKER in ptx:
+        kernel.launch = functools.partial(_watch, kernel.launch)
 
 
 _init, _rebuild = _Kernel.__init__, _Kernel._rebuild.__func__

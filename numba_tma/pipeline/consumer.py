@@ -13,7 +13,6 @@ from numba_tma.pipeline.stages import ConsumerStage
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
     bar_warp_sync,
-    barrier_sync,
     cp_async_bulk_commit_group,
     cp_async_bulk_wait_group_read,
     elect_sync,
@@ -25,6 +24,7 @@ from numba_tma.ptx import (
     mbarrier_arrive_remote,
 )
 from numba_tma.shared import SharedTile, Writes
+from numba_tma.waiting import meet, wait_for
 
 
 @device_class(static=("pipeline",), mutable=True)
@@ -103,11 +103,14 @@ class Consumer:
 
     def sync(self) -> None:
         """Synchronise the role's warps, as cuda.syncthreads does a block."""
-        barrier_sync(self.sync_id, self.num_threads)
+        barrier = Barrier(self.barriers + self.pipeline.sync_offset + 8 * self.sync_id)
+        meet(self.sync_id, self.num_threads, barrier, self.pipeline.sync_site)
 
     def _await_full(self) -> None:
         """Wait until the stage is full."""
-        Barrier(self.barriers + 8 * self.state.index).wait(self.state.phase)
+        state, pipeline = self.state, self.pipeline
+        full = Barrier(self.barriers + 8 * state.index, pipeline.ledger_offset)
+        wait_for(full, state.phase, pipeline.full_site, state.index, u32(state.count - 1))
 
     def _hold(self) -> ConsumerStage:
         """Return the stage, which is full, and note that it is held."""

@@ -20,13 +20,13 @@ from numba_tma.ptx import (
     fence_proxy_async,
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
-    mbarrier_try_wait_parity,
     nctaid_x,
     nctaid_y,
     nctaid_z,
     st_shared_u32,
 )
 from numba_tma.shared import Writes
+from numba_tma.waiting import count_bytes, try_wait_for, wait_for
 
 NO_TILE = 0xFFFFFFFF  # what a TileQueue's producer passes on when the queue is empty
 
@@ -143,19 +143,13 @@ class Producer:
         return Barrier(self.barriers + self.pipeline.empty_offset + 8 * index)
 
     def _try_empty(self, index: Any, phase: Any) -> bool:
-        if self.pipeline.in_cluster:
-            return mbarrier_try_wait_parity(
-                self._empty_barrier(index), phase, None, "acquire.cluster"
-            )
-        return self._empty_barrier(index).try_wait(phase)
+        return try_wait_for(self._empty_barrier(index), phase, self.pipeline.empty_site)
 
     def _await_empty(self) -> None:
         """Wait until the consumers have released the stage."""
-        if self.pipeline.in_cluster:
-            while not self._try_empty(self.state.index, self.state.phase):
-                pass
-        else:
-            self._empty_barrier(self.state.index).wait(self.state.phase)
+        state, site = self.state, self.pipeline.empty_site
+        barrier = self._empty_barrier(state.index)
+        wait_for(barrier, state.phase, site, state.index, u32(state.count - 1))
 
     def _await_next(self) -> None:
         """Go on to the next stage and wait until the consumers have released it."""
@@ -184,6 +178,9 @@ class Producer:
         """Tell the consumers that the queue has no more tiles, with a stage that holds none."""
         self._await_next()
         self._publish_tile(NO_TILE)
+        if self.pipeline.debug:  # the stage becomes full without its copies
+            full = self._full_barrier()
+            count_bytes(full.address + self.pipeline.ledger_offset, self.pipeline.tx_bytes)
         mbarrier_arrive(self._full_barrier())
 
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from numba_tma._cluster_rules import cluster_size
 from numba_tma._device import constant_class
+from numba_tma._environment import debugging, simulated
+from numba_tma.debug import Site
 from numba_tma.layout import Tile
-from numba_tma.pipeline.roles import WARP, Role
+from numba_tma.pipeline.roles import MAX_ROLES, WARP, Role
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.started import Pipeline
@@ -72,6 +74,9 @@ class TilePipeline:
         The blocks of the kernel's cluster along x and y, and which tiles they share: by the tile's
         name, the axis along which blocks get the same tile (``multicast={"a": "x"}``: blocks that
         differ in their x alone). A stage is empty when all blocks that load into it know so.
+    debug
+        Whether waits end with an exception when they take too long, and bytes are counted; by
+        default as the environment's ``NUMBA_TMA_DEBUG`` says. The simulator does so by itself.
     **tiles
         The tiles that one stage receives, by the name they have in the kernel: ``stage.x``. The
         producer loads every one of them into every stage, which is full only when `tx_bytes` bytes
@@ -94,6 +99,7 @@ class TilePipeline:
     alternate: bool = False
     cluster: tuple[int, int] = (1, 1)
     multicast: tuple[tuple[str, str], ...] = ()
+    debug: bool = False
 
     def __init__(
         self,
@@ -108,6 +114,7 @@ class TilePipeline:
         alternate: bool = False,
         cluster: int | tuple[int, int] = 1,
         multicast: dict[str, Literal["x", "y"]] | None = None,
+        debug: bool | None = None,
         **tiles: Tile,
     ) -> None:
         named = _payload_tiles(payload) if payload is not None else tiles
@@ -118,6 +125,9 @@ class TilePipeline:
             raise ValueError(
                 f"TilePipeline(filled_by={filled_by!r}): one of {', '.join(map(repr, FILLED_BY))}"
             )
+        if not isinstance(debug, bool | None):
+            raise TypeError(f"TilePipeline(debug=...) takes True, False or None, not {debug!r}")
+        bounded = debugging() if debug is None else debug
         values = {
             "num_stages": _positive("num_stages", num_stages, "stage; 2 to 8 are usual"),
             "tiles": tuple(named.items()),
@@ -128,6 +138,7 @@ class TilePipeline:
             "alternate": bool(alternate),
             "cluster": cluster_size(cluster)[:2],
             "multicast": tuple(sorted((multicast or {}).items())),
+            "debug": bounded and not simulated(),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -190,9 +201,21 @@ class TilePipeline:
         return 16 * self.num_stages
 
     @property
+    def sync_offset(self) -> int:
+        """Offset of the mbarriers that debug mode has for named barriers, from the full ones."""
+        return _round_up(self.ticket_offset + 4 * self.num_stages, 8)
+
+    @property
+    def ledger_offset(self) -> int:
+        """In debug mode, how far behind a stage's full barrier its ledger lies, 8 bytes; else 0."""
+        return self.sync_offset + 8 * (MAX_ROLES + 1) if self.debug else 0
+
+    @property
     def num_barriers(self) -> int:
-        """The `BarrierArray` that `start` takes has this many: two to a stage, and the tickets."""
-        return -(-(self.ticket_offset + 4 * self.num_stages) // 8)
+        """The `BarrierArray` that `start` takes has this many: two to a stage, and some room."""
+        if self.debug:
+            return self.ledger_offset // 8 + self.num_stages
+        return self.sync_offset // 8
 
     @property
     def nbytes(self) -> int:
@@ -258,6 +281,38 @@ class TilePipeline:
     def each_thread_commits(self) -> bool:
         """Whether the producer's threads arrive thread by thread and not warp by warp."""
         return self.producer is not None and self.producer.group.unit == 1
+
+    # ------------------------------------------------------- what debug mode calls it
+
+    @property
+    def full_site(self) -> Site:
+        """What a wait for a full stage is called."""
+        counted = self.tx_bytes if self.by_tma else 0
+        name = self.consumers[0].name if len(self.consumers) == 1 else "consumer"
+        return Site(f"'{self._name}.full'", name, counted, self.num_stages, debug=self.debug)
+
+    @property
+    def empty_site(self) -> Site:
+        """What a wait for an empty stage is called."""
+        name = self.producer.name if self.producer else "producer"
+        shared = self.in_cluster
+        return Site(f"'{self._name}.empty'", name, debug=self.debug, in_cluster=shared)
+
+    @property
+    def sync_site(self) -> Site:
+        """What the meeting of the consumers is called."""
+        what = f"sync_consumers() or store() of '{self._name}'"
+        return Site(what, "consumer", kind="sync", debug=self.debug)
+
+    @property
+    def sync_arrivals(self) -> tuple[int, ...]:
+        """By named barrier: the threads that meet there in debug mode; 0 if nobody does."""
+        threads = {role.barrier_id: role.sync_threads for role in self.consumers}
+        return tuple(threads.get(i, 0) for i in range(MAX_ROLES + 1))
+
+    @property
+    def _name(self) -> str:
+        return "+".join(name for name, _ in self.tiles)
 
     def start(self, tiles: Any = None, barriers: Any = None) -> Pipeline:
         """Allocate the ring, initialise its barriers and return the block's `Pipeline`.

@@ -60,7 +60,8 @@ class ProducerStage(_Stage):
     @property
     def barrier(self) -> Barrier:
         """The barrier that completes when the stage has been filled."""
-        return Barrier(self.owner.barriers + 8 * self.index)
+        barriers = self.owner.barriers
+        return Barrier(barriers + 8 * self.index, self.owner.pipeline.ledger_offset)
 
     def expect_bytes(self, tx_bytes: int) -> None:
         """Check `tx_bytes` against the bytes that the stage expects, which follow from its tiles.

@@ -17,7 +17,7 @@ from numba_tma.pipeline.producer import (
     TileQueue,
 )
 from numba_tma.pipeline.ring import TilePipeline, tile_stride
-from numba_tma.pipeline.roles import WARP
+from numba_tma.pipeline.roles import MAX_ROLES, WARP
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
     barrier_sync,
@@ -26,6 +26,7 @@ from numba_tma.ptx import (
     fence_mbarrier_init,
     mbarrier_init,
     ntid_x,
+    st_shared_u64,
     tid_x,
 )
 from numba_tma.shared import SharedTile, Writes
@@ -239,6 +240,16 @@ def initialise(pipeline: TilePipeline, barriers: int, thread: int, num_threads: 
         for stage in range(pipeline.num_stages):
             mbarrier_init(barriers + 8 * stage, pipeline.full_arrivals)
             mbarrier_init(barriers + pipeline.empty_offset + 8 * stage, releases)
+            if pipeline.debug:
+                st_shared_u64(barriers + pipeline.ledger_offset + 8 * stage, 0)
+        if pipeline.debug:
+            if pipeline.block == 0:
+                meeting = barriers + pipeline.sync_offset + 8 * CONSUMER_BARRIER
+                mbarrier_init(meeting, num_threads - WARP)
+            for number in range(MAX_ROLES + 1):
+                if pipeline.sync_arrivals[number] > 0:
+                    meeting = barriers + pipeline.sync_offset + 8 * number
+                    mbarrier_init(meeting, pipeline.sync_arrivals[number])
         fence_mbarrier_init()
     if pipeline.in_cluster:
         cluster_sync()

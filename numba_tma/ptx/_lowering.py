@@ -255,7 +255,8 @@ def _choose(row: Instruction, name: str, given: types.Type) -> types.Type:
     )
 
 
-def _absent(typ: types.Type) -> bool:
+def is_absent(typ: types.Type) -> bool:
+    """Whether an optional operand is not given."""
     return typ is types.none or (isinstance(typ, types.Omitted) and typ.value is None)
 
 
@@ -265,12 +266,12 @@ def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
     chosen = {
         name: _choose(row, name, typ)
         for name, typ in given.items()
-        if name in row.choices and not _absent(typ)
+        if name in row.choices and not is_absent(typ)
     }
     choices = _values(chosen)
     args = []
     for name, typ in given.items():
-        if _absent(typ):
+        if is_absent(typ):
             args.append(typ)
         elif name in chosen:
             args.append(chosen[name])
@@ -289,10 +290,16 @@ def _values(literals: Mapping[str, types.Type]) -> dict[str, Any]:
     return {name: typ.literal_value for name, typ in literals.items()}
 
 
+#: What is called before a row is emitted, as `emit` is: debug mode looks at copies there.
+HOOKS: list[Callable[..., None]] = []
+
+
 def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[Any, Any]]) -> Any:
     """Emit `row` with its operands, given as (Numba type, LLVM value) by name."""
+    for hook in HOOKS:
+        hook(row, context, builder, given)
     choices = _values(
-        {n: typ for n, (typ, _) in given.items() if n in row.choices and not _absent(typ)}
+        {n: typ for n, (typ, _) in given.items() if n in row.choices and not is_absent(typ)}
     )
     result_type, result_constraint, results = _returned(row, choices)
     values: list[Any] = []
@@ -300,7 +307,7 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
     names: dict[str, str] = {}
     rank = predicate = None
     for name, (typ, value) in given.items():
-        if _absent(typ):
+        if is_absent(typ):
             continue
         kind = row.operands[name]
         if name in choices:

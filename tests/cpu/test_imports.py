@@ -22,8 +22,10 @@ LAYERS = (
     ),
     ("ragged", "tensor_map_array"),
     ("simulator",),
+    ("debug",),
     ("types", "_compiler", "_device"),
     ("ptx",),
+    ("waiting", "_waiting_lowering"),
     ("barrier", "clusters", "scope", "scheduler", "causal_scheduler", "_scheduler_lowering"),
     ("matrix_descriptor", "_matrix_descriptor_lowering"),
     (

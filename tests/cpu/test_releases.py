@@ -186,7 +186,8 @@ def test_a_stage_that_is_never_handed_back(body, expected):
     text = message(kernel(body))
     assert re.search(expected, text), text
     assert re.search(
-        r"; a producer that needs the stage again waits for ever. Call pipe.consumer\(\).release\(\) "
+        r"; a producer that needs the stage again waits for ever. "
+        r"Call pipe.consumer\(\).release\(\) "
         r"(after its use|on that way too|once for each), or let "
         r"`for tile, stage in pipe.consume\(...\)` do it",
         text,
