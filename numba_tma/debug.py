@@ -191,7 +191,8 @@ def mapped_buffer() -> Buffer:
     """Return the buffer that the GPUs of this process write to; it needs one."""
     from numba import cuda
 
-    return Buffer(cuda.mapped_array(NUM_WORDS, np.uint32))
+    # As a plain array: numba's cannot be viewed as records. It keeps the mapped memory alive.
+    return Buffer(np.asarray(memoryview(cuda.mapped_array(NUM_WORDS, np.uint32))))
 
 
 @functools.cache
