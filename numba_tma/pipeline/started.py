@@ -204,9 +204,9 @@ def start(pipeline: TilePipeline, tiles: Any = None, barriers: Any = None) -> Pi
     first, num_producers, mine = num_threads - WARP, WARP, (0, num_threads - WARP, CONSUMER_BARRIER)
     if pipeline.producer:
         first, num_producers = pipeline.producer.first, pipeline.producer.members
-        for role in pipeline.consumers[::-1]:
-            if 0 <= thread - role.first < role.members or role is pipeline.consumers[0]:
-                mine = (role.first, role.members, role.barrier_id)
+        others = [r for r in pipeline.consumers[1:] if 0 <= thread - r.first < r.members]
+        role = (others or pipeline.consumers)[0]
+        mine = (role.first, role.members, role.barrier_id)
     stages = pipeline.num_stages
     state = PipelineState(stages, stages, 0)
     # Threads before a role have a number beyond its last, as unsigned numbers have it.
