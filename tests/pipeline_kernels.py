@@ -316,3 +316,7 @@ PIPELINES: dict[str, tuple[Callable[[], Kernel], Callable[[], Kernel]]] = {
     "reduce_store": (reduce_store, reduce_store_by_hand),
     "store_pipeline": (store_pipeline, store_pipeline_by_hand),
 }
+
+#: Machine instructions that a pipeline's kernel may have more, before its loops: where two objects
+#: start, each initialises its barriers and synchronises the block, which by hand is done once.
+MORE_AT_START = {"ping_pong": 12}
