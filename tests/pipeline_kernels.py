@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba import cuda, int64, types, uint32
 
 import numba_tma as tma
@@ -306,6 +307,18 @@ def ping_pong_by_hand(stages: int = 4, store_stages: int = 2) -> Kernel:
                 ptx.cp_async_bulk_wait_group(0)
 
     return fold_parts, (map_of(TILE), map_of(TILE), types.int64)
+
+
+def ping_pong_reference(x: Any, blocks: int = 1) -> Any:
+    """Return what `ping_pong` makes of x, a matrix of uint32."""
+    tiles = len(x) // (PARTS * ROWS)
+    rows = x.reshape(tiles, PARTS * ROWS, x.shape[1])
+    numbers = np.arange(tiles, dtype=np.uint32) % np.uint32(max(1, tiles // blocks))
+    fold = np.repeat(numbers[:, None], x.shape[1], axis=1)
+    for row in range(rows.shape[1]):
+        fold = fold * np.uint32(3) + rows[:, row]
+    added = np.arange(ROWS, dtype=np.uint32)[:, None]
+    return (fold[:, None] + added).reshape(-1, x.shape[1])
 
 
 # --------------------------------------------------------------------------------- all

@@ -302,7 +302,9 @@ def _check_block(
     return launch(args, griddim, blockdim, *rest)
 
 
-def _check_line(launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any) -> Any:
+def _check_line(
+    launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any
+) -> Any:
     """Launch a kernel whose whole block writes and stores tiles, if that is numbered by x alone."""
     x, y, z = blockdim
     if y != 1 or z != 1 or x % 32:

@@ -38,7 +38,9 @@ def _type_start(self: ObjectType, tiles: Any = None) -> Any:
         each = f"{roles} roles x {value.num_stages} stages" if roles > 1 else f"{value.num_stages}"
         each = each if roles > 1 else f"{each} stages"
         parts = {
-            f"{name}: {each} x {tile_stride(tile):,} B": roles * value.num_stages * tile_stride(tile)
+            f"{name}: {each} x {tile_stride(tile):,} B": roles
+            * value.num_stages
+            * tile_stride(tile)
             for name, tile in value.tiles
         }
         parts["alignment"] = value.nbytes - sum(parts.values())

@@ -54,9 +54,17 @@ def test_a_payload_names_the_tiles():
 @pytest.mark.parametrize(
     ("error", "text", "make"),
     [
-        (ValueError, r"StorePipeline\(num_stages=0\): a pipeline", lambda: StorePipeline(0, y=TILE)),
+        (
+            ValueError,
+            r"StorePipeline\(num_stages=0\): a pipeline",
+            lambda: StorePipeline(0, y=TILE),
+        ),
         (ValueError, r"StorePipeline\(\): name at least one", lambda: StorePipeline(2)),
-        (TypeError, r"StorePipeline\(y=...\) takes a Tile, not", lambda: StorePipeline(2, y=(16, 64))),
+        (
+            TypeError,
+            r"StorePipeline\(y=...\) takes a Tile, not",
+            lambda: StorePipeline(2, y=(16, 64)),
+        ),
         (TypeError, r"payload is a dataclass", lambda: StorePipeline(2, TILE)),
         (
             TypeError,
@@ -115,7 +123,9 @@ def test_the_barriers_of_an_order():
 
 @pytest.mark.parametrize("block", [(8, 4, 1), (32, 1, 2), (48, 1, 1)])
 def test_a_block_that_stores_as_a_whole_is_one_dimensional(block):
-    with pytest.raises(ValueError, match=re.escape(f"block {block}: a kernel with a StorePipeline")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"block {block}: a kernel with a StorePipeline")
+    ):
         _check_line(None, (), (1, 1, 1), block)
     assert _check_line(lambda *args: args[2], (), (1, 1, 1), (96, 1, 1)) == (96, 1, 1)
 
@@ -131,7 +141,9 @@ def lines(kernel, arguments, *words):
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_one_barrier_for_each_stage(stages):
     kernel, arguments = store_pipeline(stages)
-    found = lines(kernel, arguments, "fence.proxy", "wait_group", "bar.sync", "bulk.tensor", "commit")
+    found = lines(
+        kernel, arguments, "fence.proxy", "wait_group", "bar.sync", "bulk.tensor", "commit"
+    )
     assert [line.split()[0] for line in found] == [
         "fence.proxy.async.shared::cta",
         "cp.async.bulk.wait_group.read",
@@ -145,7 +157,9 @@ def test_one_barrier_for_each_stage(stages):
 
 def test_two_barriers_where_there_is_one_stage():
     kernel, arguments = store_pipeline(1)
-    found = lines(kernel, arguments, "fence.proxy", "wait_group", "bar.sync", "bulk.tensor", "commit")
+    found = lines(
+        kernel, arguments, "fence.proxy", "wait_group", "bar.sync", "bulk.tensor", "commit"
+    )
     assert [line.split()[0].removeprefix("cp.async.bulk.") for line in found] == [
         "wait_group.read",
         "bar.sync",

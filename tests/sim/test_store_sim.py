@@ -7,11 +7,17 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import simulator
 from numba_tma.pipeline import store
-from tests.pipeline_kernels import PARTS, ping_pong, reduce_store, store_pipeline
+from tests.pipeline_kernels import (
+    PARTS,
+    ping_pong,
+    ping_pong_reference,
+    reduce_store,
+    store_pipeline,
+)
 
 ROWS, COLUMNS = 2, 32
 TILE = tma.Tile((ROWS, COLUMNS), "u32")
-COUNTS = [(stages, tiles) for stages in (1, 2, 3, 5) for tiles in {0, 1, stages, 2 * stages + 1}]
+COUNTS = [(stages, tiles) for stages in (1, 2, 4) for tiles in {0, 1, stages, 2 * stages + 1}]
 
 
 def numbered(tiles, start=0):
@@ -30,7 +36,7 @@ def expect(out, tiles, want):
 @pytest.mark.parametrize(("stages", "tiles"), COUNTS)
 def test_stores(stages, tiles):
     kernel, _ = store_pipeline(stages, TILE)
-    for seed in range(3):
+    for seed in range(2):
         simulator.seed(seed)
         out = poisoned(tiles)
         kernel[1, 32](tma.tensor_map(out, TILE), 7, tiles)
@@ -40,7 +46,7 @@ def test_stores(stages, tiles):
 @pytest.mark.parametrize(("stages", "tiles"), COUNTS)
 def test_reductions(stages, tiles):
     kernel, _ = reduce_store(stages, TILE, warps=1)
-    for seed in range(3):
+    for seed in range(2):
         simulator.seed(seed)
         out, total = poisoned(tiles), numbered(1)
         kernel[1, 64](tma.tensor_map(out, TILE), tma.tensor_map(total, TILE), 7, tiles)
@@ -49,27 +55,18 @@ def test_reductions(stages, tiles):
         np.testing.assert_array_equal(total, numbered(1) + added)
 
 
-def folded(x, tiles):
-    """Return what `ping_pong` makes of x: column by column, in the order of the rows."""
-    rows = x.reshape(tiles, 4 * PARTS, x.shape[1])
-    fold = np.repeat(np.arange(tiles, dtype=np.uint32)[:, None], x.shape[1], axis=1)
-    for row in range(rows.shape[1]):
-        fold = fold * np.uint32(3) + rows[:, row]
-    return (fold[:, None] + np.arange(4, dtype=np.uint32)[:, None]).reshape(-1, x.shape[1])
-
-
 @pytest.mark.parametrize("tiles", [0, 1, 2, 5])
 @pytest.mark.parametrize(("stages", "store_stages"), [(1, 1), (2, 2), (3, 1), (4, 3)])
 def test_ping_pong(stages, store_stages, tiles):
     kernel, _ = ping_pong(stages, store_stages, warps=1)
     tile = tma.Tile((4, 32), "u32")
     x = np.random.default_rng(tiles).integers(0, 1000, (4 * PARTS * tiles, 32), np.uint32)
-    for seed in range(3):
+    for seed in range(2):
         simulator.seed(seed)
         y = np.full((4 * max(1, tiles), 32), 0xDEADBEEF, np.uint32)
         source = x if tiles else np.zeros((4, 32), np.uint32)
         kernel[1, 96](tma.tensor_map(source, tile), tma.tensor_map(y, tile), tiles)
-        np.testing.assert_array_equal(y[: 4 * tiles], folded(x, tiles))
+        np.testing.assert_array_equal(y[: 4 * tiles], ping_pong_reference(x))
         assert (y[4 * tiles :] == 0xDEADBEEF).all()
 
 
@@ -274,7 +271,7 @@ def turns(depth, groups, broken="", scope=False):
 def test_the_roles_take_turns_in_order(depth, groups, scope):
     kernel = turns(depth, groups, scope=scope)
     for tiles in (0, 1, groups, 3 * groups + 1):
-        for seed in range(3):
+        for seed in range(2):
             simulator.seed(seed)
             log = np.full((depth, tiles), -1)
             used = np.zeros(depth, np.int64)
