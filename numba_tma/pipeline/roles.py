@@ -127,12 +127,12 @@ class Role:
 
     def is_member(self) -> bool:
         """Return whether the calling thread has this role."""
-        # Masked as unsigned numbers are, which the simulator does not have.
-        return u32(tid_x() - self.first & 0xFFFFFFFF) < u32(self.members)
+        thread = tid_x()
+        return thread >= u32(self.first) and thread < u32(self.first + self.members)
 
     def thread(self) -> int:
-        """Return the index of the calling thread in this role, from 0."""
-        return u32(tid_x() - self.first & 0xFFFFFFFF)
+        """Return the index of the calling thread, which has this role, from 0."""
+        return u32(tid_x() - self.first)
 
     def sync(self) -> None:
         """Synchronise the role's warps, as cuda.syncthreads does a block. By all its threads."""
