@@ -44,12 +44,14 @@ _HOME = {
     "MatrixDescriptor": "matrix_descriptor",
     "MatrixDescriptorPair": "matrix_descriptor",
     "NamedBarrier": "pipeline",
+    "OrderedSequenceBarrier": "pipeline",
     "Pipeline": "pipeline",
     "PipelineState": "pipeline",
     "Role": "pipeline",
     "Roles": "pipeline",
     "SharedTile": "shared",
     "StandardTilePayload": "pipeline",
+    "StorePipeline": "pipeline",
     "TensorMapType": "types",
     "Threads": "pipeline",
     "TilePipeline": "pipeline",
@@ -111,11 +113,13 @@ if TYPE_CHECKING:
     from numba_tma.multicast import load_partitioned as load_partitioned
     from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
     from numba_tma.pipeline import NamedBarrier as NamedBarrier
+    from numba_tma.pipeline import OrderedSequenceBarrier as OrderedSequenceBarrier
     from numba_tma.pipeline import Pipeline as Pipeline
     from numba_tma.pipeline import PipelineState as PipelineState
     from numba_tma.pipeline import Role as Role
     from numba_tma.pipeline import Roles as Roles
     from numba_tma.pipeline import StandardTilePayload as StandardTilePayload
+    from numba_tma.pipeline import StorePipeline as StorePipeline
     from numba_tma.pipeline import Threads as Threads
     from numba_tma.pipeline import TilePipeline as TilePipeline
     from numba_tma.pipeline import TileQueue as TileQueue

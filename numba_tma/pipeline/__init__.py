@@ -9,26 +9,37 @@ one register.
 - `ring`: `TilePipeline`, what a ring holds, who fills it and who empties it;
 - `roles`: who does what in a block, and what follows from that;
 - `producer`, `consumer`, `stages`: the two sides and what they are handed;
-- `started`: `Pipeline`, what a kernel holds.
+- `started`: `Pipeline`, what a kernel holds;
+- `store`: `StorePipeline`, for what threads write and the copy engine stores;
+- `ordered`: `OrderedSequenceBarrier`, for roles that take turns.
 """
 
 from numba_tma._environment import simulated
 from numba_tma.pipeline.consumer import Consumer
+from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
 from numba_tma.pipeline.producer import Producer, TileQueue
 from numba_tma.pipeline.ring import BlockScaledTilePayload, StandardTilePayload, TilePipeline
 from numba_tma.pipeline.roles import NamedBarrier, Role, Roles, Threads, Warpgroups, Warps
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
 from numba_tma.pipeline.started import Pipeline
 from numba_tma.pipeline.state import PipelineState
+from numba_tma.pipeline.store import Store, StorePipeline, StoreStage
 
 if not simulated():
-    from numba_tma.pipeline import _lowering, _roles_lowering  # noqa: F401
+    from numba_tma.pipeline import (  # noqa: F401
+        _lowering,
+        _ordered_lowering,
+        _roles_lowering,
+        _store_lowering,
+    )
 
 __all__ = [
     "BlockScaledTilePayload",
     "Consumer",
     "ConsumerStage",
     "NamedBarrier",
+    "OrderedSequence",
+    "OrderedSequenceBarrier",
     "Pipeline",
     "PipelineState",
     "Producer",
@@ -36,9 +47,13 @@ __all__ = [
     "Role",
     "Roles",
     "StandardTilePayload",
+    "Store",
+    "StorePipeline",
+    "StoreStage",
     "Threads",
     "TilePipeline",
     "TileQueue",
+    "Turn",
     "Warpgroups",
     "Warps",
 ]

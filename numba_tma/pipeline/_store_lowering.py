@@ -1,0 +1,121 @@
+"""How kernels hold store pipelines: the compiled half of `store`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from numba_tma import _compiler as compiler
+from numba_tma._compiler import ObjectType, TypingError, signature
+from numba_tma._shared_lowering import WRITES, check_reduction, require_map
+from numba_tma.pipeline import store as st
+from numba_tma.pipeline._lowering import (
+    U32,
+    _address,
+    _check_memory,
+    _lower_tile,
+    _resolve_tile,
+    constant,
+    iterate,
+)
+from numba_tma.pipeline.ring import tile_stride
+from numba_tma.ptx import TABLE
+from numba_tma.ptx._lowering import emit
+
+
+def _store_type(value: st.StorePipeline) -> ObjectType:
+    fields = (*[U32] * 4, WRITES, U32, types.boolean, types.boolean)
+    return ObjectType(st.Store, (value,), fields, True)
+
+
+def _type_start(self: ObjectType, tiles: Any = None) -> Any:
+    value = self.static[0]
+    given = [tiles] if tiles is not None else []
+    if not _check_memory("tiles", tiles or types.none, value.nbytes, value.alignment):
+        roles = max(1, len(value.roles))
+        each = f"{roles} roles x {value.num_stages} stages" if roles > 1 else f"{value.num_stages}"
+        each = each if roles > 1 else f"{each} stages"
+        parts = {
+            f"{name}: {each} x {tile_stride(tile):,} B": roles
+            * value.num_stages
+            * tile_stride(tile)
+            for name, tile in value.tiles
+        }
+        parts["alignment"] = value.nbytes - sum(parts.values())
+        compiler.check_shared_size(repr(value), {n: b for n, b in parts.items() if b})
+    return signature(_store_type(value), self, *given)
+
+
+def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    value = sig.args[0].static[0]
+    if len(args) > 1 and not isinstance(sig.args[1], types.NoneType | types.Omitted):
+        base = _address(builder, sig.args[1], args[1])
+    else:
+        # The launch reads from the name which blocks the roles want.
+        kind = f"ring{value.block}" if value.block else "line"
+        base = compiler.allocate_shared(builder, value.nbytes, value.alignment, repr(value), kind)
+    thread = emit(TABLE["tid_x"], context, builder, {})
+    mine: tuple[Any, ...] | None = None
+    for number, role in enumerate(value.roles):
+        own = builder.sub(thread, constant(role.first))
+        its = (
+            builder.add(base, constant(number * value.role_nbytes)),
+            own,
+            constant(role.members),
+            constant(role.barrier_id),
+        )
+        if mine is None:
+            mine = its
+        else:
+            here = builder.icmp_unsigned("<", own, its[2])
+            mine = tuple(builder.select(here, a, b) for a, b in zip(its, mine))
+    if mine is None:
+        mine = base, thread, emit(TABLE["ntid_x"], context, builder, {}), constant(0)
+    no, yes = ir.Constant(ir.IntType(1), 0), ir.Constant(ir.IntType(1), 1)
+    writes = compiler.make_object(context, builder, WRITES, [no])
+    fields = [*mine, writes, constant(value.num_stages), no, yes]
+    return compiler.make_object(context, builder, sig.return_type, fields)
+
+
+compiler.native_method(st.StorePipeline, "start", _type_start, _lower_start)
+compiler.describe(st.StoreStage).resolve = _resolve_tile
+compiler.describe(st.StoreStage).lower = _lower_tile
+iterate(st.StoreStages, st.StoreStage)
+
+
+# ------------------------------------------------------------------------------ checks
+
+
+def _check_map(what: str, tensor_map: types.Type) -> None:
+    require_map(what, tensor_map)
+    if getattr(tensor_map, "mode", "tiled") != "tiled":
+        raise TypingError(
+            f"{what} takes maps of tensor_map, not {tensor_map}: have the role's first thread call "
+            "store_im2col(tile, coords) between fence_proxy_async(), sync() and commit()"
+        )
+
+
+def _check_store(tensor_map: types.Type, *args: types.Type, **kws: types.Type) -> None:
+    _check_map("Store.store", tensor_map)
+
+
+def _check_reduce(
+    tensor_map: types.Type,
+    tile: types.Type,
+    coords: types.Type,
+    op: types.Type,
+    cache_hint: Any = None,
+) -> None:
+    _check_map("Store.reduce", tensor_map)
+    of = getattr(tensor_map, "field_types", (tensor_map,))[0]
+    if not isinstance(op, types.StringLiteral):
+        raise TypingError(
+            f"Store.reduce: op is part of the instruction, so a literal such as 'add', not {op}"
+        )
+    check_reduction("Store.reduce", of, op)
+
+
+compiler.describe(st.Store).methods["store"].check = _check_store
+compiler.describe(st.Store).methods["reduce"].check = _check_reduce

@@ -1,0 +1,250 @@
+"""`OrderedSequenceBarrier`: roles that do the same work take turns at it.
+
+Each group of threads has an mbarrier for each stage, which completes when the group before it has
+ended its turn there. A group waits on its own and arrives on that of the next; the first group's
+first waits pass at once, as those of a producer do whose stages are all empty.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma import simulator
+from numba_tma._device import constant_class, device_class, device_function, u32
+from numba_tma._environment import simulated
+from numba_tma.barrier import Barrier
+from numba_tma.pipeline.roles import Role
+from numba_tma.pipeline.started import block_rule, given_address
+from numba_tma.pipeline.state import PipelineState
+from numba_tma.ptx import (
+    bar_warp_sync,
+    barrier_sync,
+    elect_sync,
+    mbarrier_arrive,
+    mbarrier_init,
+    ntid_x,
+    tid_x,
+)
+
+
+@dataclass(frozen=True, init=False)
+class OrderedSequenceBarrier:
+    """The order in which `roles` go through `depth` stages of their work, over and over.
+
+    Made on the host, used from a kernel's globals. In each stage one role at a time has its turn,
+    in the order in which they are named. So two roles work on different tiles, one in its main
+    loop while the other stores what it has (CUTLASS: ping-pong).
+
+    Parameters
+    ----------
+    depth
+        Stages that the work on one tile has: 2 for a main loop and an epilogue. Each role has a
+        turn at stage 0, then one at stage 1, and so on, and begins again.
+    roles
+        Two or more roles of one `Roles`, alike in their threads.
+
+    Examples
+    --------
+    >>> ROLES = Roles(math0=Warpgroups(1), math1=Warpgroups(1), load=Warps(1))
+    >>> OrderedSequenceBarrier(2, (ROLES.math0, ROLES.math1)).num_barriers
+    4
+    """
+
+    depth: int
+    roles: tuple[Role, ...]
+
+    def __init__(self, depth: int, roles: tuple[Role, ...]) -> None:
+        try:
+            number = operator.index(depth)
+        except TypeError:
+            number = 0
+        if number < 1:
+            raise ValueError(
+                f"OrderedSequenceBarrier(depth={depth!r}): the work on a tile has at least 1 "
+                "stage; 2 are usual, a main loop and an epilogue"
+            )
+        roles = tuple(roles) if isinstance(roles, list | tuple) else (roles,)
+        for role in roles:
+            if not isinstance(role, Role):
+                raise TypeError(
+                    "OrderedSequenceBarrier(roles=...) takes roles, as (ROLES.math0, ROLES.math1) "
+                    f"with ROLES = Roles(math0=Warpgroups(1), math1=Warpgroups(1)), not {role!r}"
+                )
+        indices = {role.index for role in roles}
+        if len(roles) < 2 or len(indices) < len(roles) or len({r.block for r in roles}) > 1:
+            raise ValueError(
+                f"OrderedSequenceBarrier(roles={list(roles)}): two or more different roles of the "
+                "same Roles take turns"
+            )
+        if len({(role.arrivals, role.group.unit == 1) for role in roles}) > 1:
+            counts = ", ".join(f"{role.arrivals} ({role})" for role in roles)
+            raise ValueError(
+                "OrderedSequenceBarrier: roles that take turns have to be alike, but their "
+                f"arrivals are {counts}"
+            )
+        object.__setattr__(self, "depth", number)
+        object.__setattr__(self, "roles", roles)
+
+    @property
+    def num_barriers(self) -> int:
+        """Its mbarriers: one for each stage and role."""
+        return self.depth * len(self.roles)
+
+    @property
+    def num_groups(self) -> int:
+        """Number of roles."""
+        return len(self.roles)
+
+    @property
+    def arrivals(self) -> int:
+        """Arrivals that end a turn: those of one role."""
+        return self.roles[0].arrivals
+
+    @property
+    def block(self) -> int:
+        """Threads of the block."""
+        return self.roles[0].block
+
+    @property
+    def each_thread_arrives(self) -> bool:
+        """Whether the roles arrive thread by thread and not warp by warp."""
+        return self.roles[0].group.unit == 1
+
+    def start(self, barriers: Any = None) -> OrderedSequence:
+        """Initialise the barriers and return what the kernel takes turns by.
+
+        Executed once by every thread of the block, so not inside a loop; it synchronises the block.
+
+        Parameters
+        ----------
+        barriers
+            A `BarrierArray` of at least `num_barriers`, or an address that is a multiple of 8, if
+            not in memory of their own.
+        """
+        return start(self, barriers)
+
+
+@device_class(static=("order",), mutable=True)
+@dataclass
+class OrderedSequence:
+    """A started `OrderedSequenceBarrier`. Its methods are executed by all threads of the roles.
+
+    The stage and the phase belong to it: `wait` is for the role's next turn, whichever that is, and
+    `arrive` ends it.
+    """
+
+    order: OrderedSequenceBarrier
+    barriers: u32
+    group: u32  # the caller's role
+    state: PipelineState
+    waited: bool = False  # the turn is the caller's
+
+    def turn(self) -> Turn:
+        """Wait for the role's next turn and return it, for a scope that ends it.
+
+        ``turn = order.turn()``, the work, ``turn.close()``.
+        """
+        self.wait()
+        return Turn(self)
+
+    def wait(self) -> None:
+        """Wait until it is this role's turn at its next stage.
+
+        What the roles before did in their turns at the stage is visible then; what the copy engine
+        is to see of it has to be fenced by those who wrote it.
+        """
+        _check_turn(self.waited, False)
+        self._await_turn()
+        self.waited = True
+
+    def arrive(self) -> None:
+        """End this role's turn: hand the stage to the next role, and go on to the next stage."""
+        _check_turn(self.waited, True)
+        following = u32(self.group + 1)
+        if following >= self.order.num_groups:
+            following = u32(0)
+        barrier = self._barrier(following)
+        if self.order.each_thread_arrives:
+            mbarrier_arrive(barrier)
+        else:
+            bar_warp_sync()
+            if elect_sync():
+                mbarrier_arrive(barrier)
+        self.waited = False
+        self.state.step()
+
+    def _barrier(self, group: Any) -> Barrier:
+        """Return the barrier that completes when it is the turn of `group` at this stage."""
+        return Barrier(self.barriers + 8 * (self.state.index * self.order.num_groups + group))
+
+    def _await_turn(self) -> None:
+        """Wait until the role before has ended its turn."""
+        self._barrier(self.group).wait(self.state.phase)
+
+
+@device_class()
+@dataclass
+class Turn:
+    """A role's turn at a stage, as the scope that ends it."""
+
+    owner: OrderedSequence
+
+    def enters(self) -> bool:
+        """Return True: every thread of the role executes the scope."""
+        return True
+
+    def close(self) -> None:
+        """End the turn."""
+        self.owner.arrive()
+
+
+if simulated():
+
+    def _check_turn(waited: bool, wanted: bool) -> None:
+        """Raise unless waits and arrivals alternate."""
+        if waited != wanted:
+            raise simulator.BarrierMisuse(
+                "OrderedSequence.arrive: the role has not waited for this turn, so that two roles "
+                "may be at the stage together: call wait() before the stage's work"
+                if wanted
+                else "OrderedSequence.wait: the role still has its turn at the stage before, which "
+                "the next role waits for: call arrive() when that stage's work is done"
+            )
+
+else:
+
+    @device_function
+    def _check_turn(waited: bool, wanted: bool) -> None:
+        """Do nothing: on the GPU that would cost."""
+
+
+def start(order: OrderedSequenceBarrier, barriers: Any) -> OrderedSequence:
+    """Do what `OrderedSequenceBarrier.start` says, in the simulator."""
+    if ntid_x() != order.block:
+        raise simulator.BadOperand(block_rule(order.block, ntid_x()))
+    nbytes = 8 * order.num_barriers
+    if barriers is None:
+        base = simulator.allocate_shared(order, nbytes, 8)
+    else:
+        base = given_address("barriers", barriers, nbytes, 8)
+    for stage in range(order.depth):
+        for group, role in enumerate(order.roles):
+            address = base + 8 * (stage * order.num_groups + group)
+            simulator.label(address, f"turn[{stage}] of {role.name}")
+    members = [role.is_member() for role in order.roles]
+    group = members.index(True) if any(members) else 0
+    initialise(order, base, tid_x())
+    return OrderedSequence(order, base, group, PipelineState(order.depth, 0, int(group == 0)))
+
+
+def initialise(order: OrderedSequenceBarrier, barriers: int, thread: int) -> None:
+    """Initialise the barriers and make them visible to the block."""
+    if thread == 0:
+        for number in range(order.num_barriers):
+            mbarrier_init(barriers + 8 * number, order.arrivals)
+    barrier_sync(0, order.block)
+
+
+constant_class(OrderedSequenceBarrier)
