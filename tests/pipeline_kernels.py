@@ -331,5 +331,5 @@ PIPELINES: dict[str, tuple[Callable[[], Kernel], Callable[[], Kernel]]] = {
 }
 
 #: Machine instructions that a pipeline's kernel may have more, before its loops: where two objects
-#: start, each initialises its barriers and synchronises the block, which by hand is done once.
+#: start, each initialises its barriers, and finds its threads among the roles, by itself.
 MORE_AT_START = {"ping_pong": 9}
