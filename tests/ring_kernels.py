@@ -98,9 +98,9 @@ def block_scaled_kernel(stages, groups, k_group):
                     k = t * k_group + j
                     for i in range(pipe.consumer_thread(), SIZE, pipe.num_consumers()):
                         r, c = i // COLUMNS, i % COLUMNS
-                        out_a[0, k, i] = tile.a[r, c] * tile.sfa[r, c // 4]
+                        out_a[0, k, i] = tile.a[r, c] ^ tile.sfa[r, c // 4]
                         both = tile.b[r, c] + tile.b[r, c + COLUMNS]
-                        out_b[0, k, i] = both * tile.sfb[r, c // 4]
+                        out_b[0, k, i] = both ^ tile.sfb[r, c // 4]
         pipe.close()
 
     return ROLES, PIPE, kernel
@@ -374,8 +374,8 @@ class Case:
         outs = outputs(1, max(1, count), SIZE), outputs(1, max(1, count), SIZE)
         inputs = [(a, A), (b, B), (sfa, SCALES), (sfb, SCALES)]
         got_a, got_b = self.launch(kernel, 1, ROLES.threads, inputs, outs, n_tiles)
-        expected_a = a * np.repeat(sfa, 4, axis=1)
-        expected_b = halves(b) * np.repeat(sfb, 4, axis=1)
+        expected_a = a ^ np.repeat(sfa, 4, axis=1)
+        expected_b = halves(b) ^ np.repeat(sfb, 4, axis=1)
         np.testing.assert_array_equal(got_a[0, :count], tiles_of(expected_a)[:count])
         np.testing.assert_array_equal(got_b[0, :count], tiles_of(expected_b)[:count])
 
