@@ -547,6 +547,72 @@ def held_kernels(stages, groups):
     return ROLES, PIPE, scoped, three_deep if deep else None
 
 
+@functools.cache
+def device_function_kernel(stages, groups):
+    """Return a kernel whose scopes are in device functions, one of which returns out of a stage."""
+    ROLES = roles(*groups)
+    PIPE = tma.TilePipeline(stages, a=A, producer=ROLES.load, consumer=ROLES.c0)
+
+    @cuda.jit(device=True)
+    @tma.scopes
+    def load_all(pipe, a, n_tiles):
+        with pipe.producer() as producer:
+            for t in range(n_tiles):
+                with producer.acquire() as stage:
+                    a.load(stage.a, (t * ROWS, 0), stage.barrier)
+
+    @cuda.jit(device=True)
+    @tma.scopes
+    def write_next(consumer, row, thread, threads):
+        with consumer.acquire() as stage:
+            write_out(row, stage.a, thread, threads)
+            return stage.a[0, 0]
+
+    @cuda.jit
+    @tma.scopes
+    def kernel(a, out, n_tiles):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            load_all(pipe, a, n_tiles)
+        else:
+            thread, threads = pipe.consumer_thread(), pipe.num_consumers()
+            with pipe.consumer() as consumer:
+                for t in range(n_tiles):
+                    corner = write_next(consumer, out[0, t], thread, threads)
+                    if thread == 0:
+                        out[1, t, 0] = corner
+
+    return ROLES, PIPE, kernel
+
+
+@functools.cache
+def two_pipelines_kernel(stages, groups):
+    """Return a kernel that holds stages of two pipelines at once, each ``with`` for both."""
+    ROLES = roles(*groups)
+    ONE = tma.TilePipeline(stages, a=A, producer=ROLES.load, consumer=ROLES.c0)
+    TWO = tma.TilePipeline(stages + 1, a=A, producer=ROLES.load, consumer=ROLES.c0)
+
+    @cuda.jit
+    @tma.scopes
+    def kernel(a, out, n_tiles):
+        one, two = ONE.start(), TWO.start()
+        if one.is_producer():
+            with one.producer() as p, two.producer() as q:
+                for t in range(n_tiles):
+                    with p.acquire() as s, q.acquire() as r:
+                        a.load(s.a, (t * ROWS, 0), s.barrier)
+                        a.load(r.a, ((n_tiles - 1 - t) * ROWS, 0), r.barrier)
+        else:
+            thread, threads = one.consumer_thread(), one.num_consumers()
+            with one.consumer() as c, two.consumer() as d:
+                for t in range(n_tiles):
+                    with c.acquire() as s, d.acquire() as r:
+                        write_out(out[0, t], s.a, thread, threads)
+                        write_out(out[1, t], r.a, thread, threads)
+
+    return ROLES, ONE, kernel
+
+
 # ------------------------------------------------------------------------------- cases
 
 
@@ -602,6 +668,21 @@ class Case(RingCase):
         expected[3::4] = POISON
         expected[n_tiles:] = POISON
         np.testing.assert_array_equal(tiles_of(self.to_host(target)), expected)
+
+    def in_functions(self, stages, groups, n_tiles):
+        ROLES, _, kernel = device_function_kernel(stages, groups)
+        a, room = words(max(1, n_tiles) * ROWS, COLUMNS, 7), max(1, n_tiles)
+        (got,) = self.launch(kernel, 1, ROLES.threads, [(a, A)], [outputs(2, room, SIZE)], n_tiles)
+        np.testing.assert_array_equal(got[0, :n_tiles], tiles_of(a)[:n_tiles])
+        np.testing.assert_array_equal(got[1, :n_tiles, 0], tiles_of(a)[:n_tiles, 0])
+
+    def two_pipelines(self, stages, groups, n_tiles):
+        ROLES, _, kernel = two_pipelines_kernel(stages, groups)
+        a, room = words(max(1, n_tiles) * ROWS, COLUMNS, 8), max(1, n_tiles)
+        (got,) = self.launch(kernel, 1, ROLES.threads, [(a, A)], [outputs(2, room, SIZE)], n_tiles)
+        expected = tiles_of(a)[:n_tiles]
+        np.testing.assert_array_equal(got[0, :n_tiles], expected)
+        np.testing.assert_array_equal(got[1, :n_tiles], expected[::-1])
 
     def held(self, stages, groups, turns):
         ROLES, _, kernel, three_deep = held_kernels(stages, groups)

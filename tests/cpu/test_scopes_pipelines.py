@@ -70,6 +70,18 @@ def test_several_stages_are_held_in_registers(which):
     assert_in_registers(compile_ptx(kernel, (MAP_A, OUT, N)))
 
 
+@pytest.mark.parametrize("make", [scoped.device_function_kernel, scoped.two_pipelines_kernel])
+def test_scopes_in_device_functions_and_over_two_pipelines(make):
+    assert_in_registers(compile_ptx(make(3, (W(1), W(2)))[2], (MAP_A, OUT, N)))
+
+
+def test_a_producers_scope_elects_a_thread_when_it_is_entered_and_no_more():
+    """At its end the elected thread may be alone: it has left by return, or its warp is ahead."""
+    kernel = scoped.early_kernels(3, (W(1), W(2)), 2)[2]
+    ptx = compile_ptx(kernel, (HALF, OUT, N, types.boolean))
+    assert ptx.count("elect.sync") == 1
+
+
 @pytest.mark.parametrize("shared", [1, 2])
 def test_a_wrong_number_of_bytes_shows_the_sum(shared):
     PIPE = tma.TilePipeline(2, a=scoped.A, b=scoped.B, k_group=shared)

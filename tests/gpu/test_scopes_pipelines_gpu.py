@@ -82,3 +82,11 @@ def test_stores_from_a_scopes_stage(stages):
 def test_a_stage_that_is_held_while_others_go_by(stages):
     for turns in (1, 3, 200):
         CASE.held(stages, (W(1), W(2)), turns)
+
+
+@STAGES
+@on_gpu
+def test_scopes_in_device_functions_and_over_two_pipelines(stages):
+    for n_tiles in counts(stages):
+        CASE.in_functions(stages, (W(1), W(2)), n_tiles)
+        CASE.two_pipelines(stages, (W(1), W(2)), n_tiles)

@@ -69,3 +69,10 @@ def test_stores_from_a_scopes_stage(stages):
 @pytest.mark.parametrize("stages", [2, 3, 4, 5])
 def test_a_stage_that_is_held_while_others_go_by(stages):
     CASE.held(stages, (W(1), W(1)), 3)
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_scopes_in_device_functions_and_over_two_pipelines(stages):
+    for n_tiles in counts(stages):
+        CASE.in_functions(stages, (W(1), W(2)), n_tiles)
+        CASE.two_pipelines(stages, (W(1), W(2)), n_tiles)

@@ -512,6 +512,38 @@ def test_tensormap_fence_acquire():
         edited(kernel, numbers(32, 16))
 
 
+def test_smem_tensormap_init_and_tensormap_cp_fence_release():
+    """The steps that edit_map takes, one by one."""
+
+    def kernel(template, maps, address, out):
+        scratch = tma.shared_tile(tma.DESCRIPTOR)
+        tma.edit_map(maps[0], template, scratch)  # smem_tensormap_init, and back
+        if cuda.threadIdx.x == 0:
+            ptx.tensormap_replace_global_address(scratch, "shared::cta", address)
+            ptx.tensormap_replace_global_dim(scratch, "shared::cta", 1, 1)  # innermost is 0
+        cuda.syncwarp()
+        ptx.tensormap_cp_fenceproxy(maps[0], scratch, "gpu")
+        cuda.syncwarp()
+        load_edited(maps[0], out)
+
+    x = numbers(32, 16)[::-1].copy()
+    out = edited(kernel, x.ctypes.data)
+    np.testing.assert_array_equal(out[0], x[0, :8])
+    assert not out[1].any()
+
+
+def test_replace_tensormap_global_address_in_gmem_and_tensormap_fence_release():
+    def kernel(template, maps, address, out):
+        if cuda.threadIdx.x == 0:
+            ptx.tensormap_replace_global_address(maps[0], "global", address)
+            ptx.fence_proxy_tensormap_release("gpu")
+        cuda.syncwarp()
+        load_edited(maps[0], out)
+
+    x = numbers(32, 16)[::-1].copy()
+    np.testing.assert_array_equal(edited(kernel, x.ctypes.data), x[:2, :8])
+
+
 def test_tensormap_replace_address_on_the_host():
     x, y = numbers(2, 8, 16)
     tile = tma.tensor_map(x, EDITED)
