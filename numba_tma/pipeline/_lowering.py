@@ -248,6 +248,16 @@ _half("producer", 0)
 _half("consumer", 1)
 
 
+def _lower_next(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    step = compiler.describe(PipelineState).methods["step"]
+    step.lower(context, builder, signature(types.void, sig.args[0]), args)
+    return args[0]
+
+
+# Its body, too, would return an object that lives in its caller.
+compiler.native_method(PipelineState, "next", lambda self: signature(self, self), _lower_next)
+
+
 def _type_multicast_group(self: ObjectType, name: types.Type) -> Any:
     pipeline = static_pipeline(self.field_types[0])
     text = compiler.static_of(name, "multicast_group(name=...)")

@@ -128,10 +128,23 @@ class Consumer:
         What the warp wrote to its tiles is fenced before; a store that reads from the stage has
         read it.
         """
+        self._finish_stage()
+        self._release(self._pop_oldest())
+
+    def _release_stage(self, stage: Any) -> None:
+        """Hand back `stage`, whose scope ends: the newest that is held, as scopes are nested."""
+        self._finish_stage()
+        if stage == self.current:
+            self._pop_newest()
+        else:
+            self._pop_oldest()
+        self._release(stage)
+
+    def _finish_stage(self) -> None:
+        """End the stores from the newest stage."""
         self._close_stage()
         if self.in_flight > 0 and self.thread == 0:
             cp_async_bulk_wait_group_read(0)  # the stage may be one that a loop left in flight
-        self._release(self._pop_oldest())
 
     def _release(self, stage: Any) -> None:
         """Arrive on the empty barrier of `stage`: once per warp, or per thread, and per peer."""
@@ -165,6 +178,17 @@ class Consumer:
         else:
             self.current = none
         return stage
+
+    def _pop_newest(self) -> None:
+        """Hold the newest stage no longer."""
+        none = u32(self.pipeline.num_stages)
+        self.current = self.previous
+        self.previous = none
+        if self.older > 0:
+            self.previous = u32(self.current + none - 1)
+            if self.previous >= none:
+                self.previous = u32(self.previous - none)
+            self.older -= 1
 
     def _holds_more_than(self, number: Any) -> bool:
         """Return whether more than `number` stages, a literal, are held."""

@@ -64,7 +64,8 @@ class Producer:
         """
         if not self.pipeline.by_tma:
             self._commit_open()
-        if self.pipeline.in_cluster and self.enters():
+        # The thread that fills stages, even if it leaves a scope early and the others do not.
+        if self.pipeline.in_cluster and self.state.index < self.pipeline.num_stages:
             self.tail()
 
     # ------------------------------------------------------------------ explicit form
