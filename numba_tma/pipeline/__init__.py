@@ -9,11 +9,19 @@ one register.
 - `ring`: `TilePipeline`, what a ring holds, who fills it and who empties it;
 - `roles`: who does what in a block, and what follows from that;
 - `producer`, `consumer`, `stages`: the two sides and what they are handed;
-- `started`: `Pipeline`, what a kernel holds.
+- `started`: `Pipeline`, what a kernel holds;
+- `output`, `output_started`: the same for accumulators, from matrix multiplication to epilogue.
 """
 
 from numba_tma._environment import simulated
 from numba_tma.pipeline.consumer import Consumer
+from numba_tma.pipeline.output import OutputTilePipeline
+from numba_tma.pipeline.output_started import (
+    OutputConsumer,
+    OutputPipeline,
+    OutputProducer,
+    OutputStage,
+)
 from numba_tma.pipeline.producer import Producer, TileQueue
 from numba_tma.pipeline.ring import BlockScaledTilePayload, StandardTilePayload, TilePipeline
 from numba_tma.pipeline.roles import NamedBarrier, Role, Roles, Threads, Warpgroups, Warps
@@ -22,13 +30,18 @@ from numba_tma.pipeline.started import Pipeline
 from numba_tma.pipeline.state import PipelineState
 
 if not simulated():
-    from numba_tma.pipeline import _lowering, _roles_lowering  # noqa: F401
+    from numba_tma.pipeline import _lowering, _output_lowering, _roles_lowering  # noqa: F401
 
 __all__ = [
     "BlockScaledTilePayload",
     "Consumer",
     "ConsumerStage",
     "NamedBarrier",
+    "OutputConsumer",
+    "OutputPipeline",
+    "OutputProducer",
+    "OutputStage",
+    "OutputTilePipeline",
     "Pipeline",
     "PipelineState",
     "Producer",
