@@ -373,16 +373,27 @@ def output_pipeline_tmem():
     @cuda.jit
     def kernel(x, out, n):
         pipe = OUT.start()
+        first, step = types.int64(cuda.blockIdx.x), cuda.gridDim.x
         if ROLES.mma.is_member():
             row = ROLES.mma.thread()
-            for tile, stage in pipe.produce(cuda.blockIdx.x, n, cuda.gridDim.x):
+            producer = pipe.producer()
+            tile = first
+            while tile < n:
+                stage = producer.acquire()
                 stage.store(0, (x[tile, row, 0], x[tile, row, 1]))
+                producer.commit()
+                tile += step
         else:
             row = ROLES.epilogue.thread()
-            for tile, stage in pipe.consume(cuda.blockIdx.x, n, cuda.gridDim.x):
+            consumer = pipe.consumer()
+            tile = first
+            while tile < n:
+                stage = consumer.acquire()
                 values = stage.load(0, 2)
                 out[tile, row, 0] = values[0]
                 out[tile, row, 1] = values[1]
+                consumer.release()
+                tile += step
         pipe.close()
 
     return kernel, SIGNATURE
@@ -508,5 +519,3 @@ class Case:
         got = self.to_host(y).reshape(-1, 16, 16)
         np.testing.assert_array_equal(got[:n], tiles[:n])
         assert (got[n:] == 0xABAB).all()
-
-

@@ -11,14 +11,19 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from numba_tma.testing import find_tool, instructions, ptxas
+from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas
 from tests import instruction_table, matrix_table, schedule_page
+from tests.output_kernels import GOLDEN
 from tests.shipped_kernels import SHIPPED, compiled
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "ptx" / "kernels"
-ARCH, CC = "sm_90a", (9, 0, "a")
+CC = (9, 0, "a")
+
+#: The kernels that have a golden: those that are shipped, and one for each pipeline.
+NAMES = (*SHIPPED, *GOLDEN)
 
 #: What a kernel's PTX and machine code depend on: name in the golden, name in constraints.txt.
 COMPILER = {
@@ -31,8 +36,14 @@ COMPILER = {
 
 
 def path(name: str) -> Path:
-    """Return where the golden of a shipped kernel is."""
-    return FOLDER / f"{name}.{ARCH}.txt"
+    """Return where the golden of a kernel is."""
+    return FOLDER / f"{name}.{target(name)[0]}.txt"
+
+
+def target(name: str) -> tuple[str, tuple[Any, ...]]:
+    """Return the architecture that a golden is for, by its name and as a compute capability."""
+    major, minor, suffix = cc = GOLDEN[name][1] if name in GOLDEN else CC
+    return f"sm_{major}{minor}{suffix}", cc
 
 
 def pinned() -> dict[str, str]:
@@ -67,7 +78,7 @@ def skeleton(ptx: str) -> str:
     """
     shared: dict[str, str] = {}
     text = re.sub(
-        r"\b(?:numba_tma_[a-z]+_[0-9a-f]{8}_\d+|_cudapy_smem(?:_\d+)?)\b",
+        r"\b(?:numba_tma_[a-z]+\d*_[0-9a-f]{8}_\d+|_cudapy_smem(?:_\d+)?)\b",
         lambda match: shared.setdefault(match[0], f"shared_{len(shared)}"),
         "\n".join(instructions(ptx)),
     )
@@ -76,12 +87,13 @@ def skeleton(ptx: str) -> str:
 
 
 def golden(name: str) -> str:
-    """Return what the golden of a shipped kernel should say now."""
-    ptx = compiled(name, CC)
+    """Return what the golden of a kernel should say now."""
+    arch, cc = target(name)
+    ptx = compile_ptx(*GOLDEN[name][0](), cc=cc) if name in GOLDEN else compiled(name, cc)
     report = ptxas(ptx)
     compiler = ", ".join(f"{n} {v}" for n, v in installed().items())
     return (
-        f"{name} for {ARCH}, written by `make goldens`\n"
+        f"{name} for {arch}, written by `make goldens`\n"
         f"{compiler}\n\n"
         f"registers            {report.registers}\n"
         f"bytes spilled        {report.spill_stores + report.spill_loads}\n"
@@ -103,10 +115,10 @@ def main() -> None:
         )
     FOLDER.mkdir(exist_ok=True)
     for file in FOLDER.glob("*.txt"):
-        if file not in {path(name) for name in SHIPPED}:
+        if file not in {path(name) for name in NAMES}:
             file.unlink()
             print(f"removed {file.relative_to(ROOT)}")
-    for name in SHIPPED:
+    for name in NAMES:
         text, file = golden(name), path(name)
         if not file.exists() or file.read_text() != text:
             file.write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,9 @@ from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
 
 I16 = ir.IntType(16)
+_LOAD, _WAIT = TABLE["tcgen05_ld_32x32b"], TABLE["tcgen05_wait_ld"]
+#: In one, since nothing else would keep arithmetic on the registers behind the wait.
+LOAD_AND_WAIT = dataclasses.replace(_LOAD, template=f"{_LOAD.template}\n\t{_WAIT.template}")
 
 # --------------------------------------------------------- what tensor memory alone has
 
@@ -243,9 +247,7 @@ def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     result = sig.return_type
     taddr = _taddr(context, builder, sig.args[0], args[0], args[1])
     num = types.literal(len(result))
-    row = TABLE["tcgen05_ld_32x32b"]
-    loaded = emit(row, context, builder, {"taddr": (U32, taddr), "num": (num, None)})
-    _read(context, builder, "tcgen05_wait_ld")
+    loaded = emit(LOAD_AND_WAIT, context, builder, {"taddr": (U32, taddr), "num": (num, None)})
     element = context.get_value_type(result.dtype)
     parts = [builder.extract_value(loaded, i) for i in range(len(result))]
     return context.make_tuple(builder, result, [builder.bitcast(p, element) for p in parts])

@@ -161,7 +161,8 @@ class OutputTilePipeline:
         """Allocate the stages, initialise their barriers and return the block's `OutputPipeline`.
 
         Executed once by every thread of the block, so not inside a loop; it synchronises the block,
-        or with `cta_group` 2 the cluster. `OutputPipeline.close` ends it.
+        or with `cta_group` 2 the cluster. `OutputPipeline.close` ends it. A block starts one of
+        them in tensor memory: the right to allocate is given up, so that other blocks can.
         """
         from numba_tma.pipeline.output_started import start
 
@@ -203,6 +204,7 @@ class ColumnRing(TilePipeline):
 
     storage_nbytes = 0
     alignment = 8
+    _name = "acc"
 
     def __init__(self, output: OutputTilePipeline) -> None:
         values = {

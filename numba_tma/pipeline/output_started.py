@@ -1,4 +1,4 @@
-"""`OutputPipeline`: what a kernel holds of an `OutputTilePipeline`, its two sides and its stages."""
+"""`OutputPipeline`: what a kernel holds of an `OutputTilePipeline`; its sides and its stages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from numba_tma import simulator
 from numba_tma._device import device_class, i64, u32
 from numba_tma.clusters import cluster_sync
-from numba_tma.pipeline import started
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.output import OutputTilePipeline
 from numba_tma.pipeline.producer import Iteration, Producer
@@ -345,7 +344,7 @@ def start(pipeline: OutputTilePipeline) -> OutputPipeline:
     if pipeline.in_tensor_memory:
         destination = simulator.allocate_shared((pipeline, "address"), 4, 4)
         allocate(pipeline, destination)
-    pipe = started.start(pipeline.ring)
+    pipe = pipeline.ring.start()
     if pipeline.in_tensor_memory:
         address = ld_shared_u32(destination)
     if pipeline.cta_group == 2:
