@@ -60,10 +60,13 @@ from .errors import (
     MissingFence,
     OutOfSharedMemory,
     SimulatorError,
+    TimingDependent,
+    TooManyStates,
     UnfinishedCopy,
     UninitializedRead,
     WrongByteCount,
 )
+from .explore import Report, explore
 from .im2col_instructions import (
     cp_async_bulk_prefetch_tensor_im2col,
     cp_async_bulk_tensor_im2col_load,
@@ -151,7 +154,10 @@ __all__ = [
     "MissingClusterSync",
     "MissingFence",
     "OutOfSharedMemory",
+    "Report",
     "SimulatorError",
+    "TimingDependent",
+    "TooManyStates",
     "Trace",
     "UnfinishedCopy",
     "UninitializedRead",
@@ -211,6 +217,7 @@ __all__ = [
     "fence_proxy_tensormap_acquire",
     "fence_proxy_tensormap_release",
     "getctarank",
+    "explore",
     "global_time",
     "grid_dim",
     "install",

@@ -1,0 +1,192 @@
+"""Every interleaving of a kernel's threads and copies, from a record of what each thread does.
+
+Threads are taken to be deterministic: where a thread goes does not depend on when its waits are
+over. Then one run shows the operations of every thread, and any other run of the kernel has the
+same ones in another order. `explore` tries all orders, states that were met before aside, breadth
+first: what it reports comes with a shortest way there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from . import numba_hooks
+from .components import BLOCKED, BarrierValue
+from .errors import Deadlock, SimulatorError, TimingDependent, TooManyStates
+from .protocol import Run, recorded_protocol
+from .report import operation_in_words
+from .state_space import State, StateSpace, Step
+
+#: Steps of a way to an error that its message shows; `error.interleaving` has all of them.
+_SHOWN = 30
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was explored and found right: blocks or clusters, their states, and steps between."""
+
+    runs: int
+    states: int
+    transitions: int
+
+
+def explore(
+    launch: Callable[[], object], *, seeds: Sequence[int] = (0, 1), limit: int = 5_000_000
+) -> Report:
+    """Run the kernels that `launch` launches in every interleaving, and raise what goes wrong.
+
+    A deadlock, a read of bytes that have not come or are gone, an overwrite of bytes that are still
+    used, a byte count or an arrival that does not add up: the first of a shortest way to one is
+    raised as the simulator's error, with that way in its message and in its `interleaving`.
+
+    `launch` is called once for each of `seeds`, and each thread must do the same every time. Blocks
+    that are no cluster are explored one by one. `limit` is the number of states of one of them
+    after which `TooManyStates` is raised.
+    """
+    runs, *others = [_recorded(launch, seed) for seed in seeds]
+    for seed, other in zip(seeds[1:], others):
+        _compare(runs, other, seeds[0], seed)
+    states = transitions = 0
+    for run in runs:
+        search = _Search(StateSpace(run), limit)
+        search.run()
+        states += len(search.came_from)
+        transitions += search.transitions
+    return Report(len(runs), states, transitions)
+
+
+def _recorded(launch: Callable[[], object], seed: int) -> list[Run]:
+    with numba_hooks.seeded(seed), recorded_protocol() as runs:
+        launch()
+    return runs
+
+
+def _compare(runs: list[Run], others: list[Run], seed: int, other_seed: int) -> None:
+    for run, other in zip(runs, others, strict=True):
+        if log := run.differs(other):
+            raise TimingDependent(
+                f"warp {log.warp} lane {log.lane} of block {log.block} does something else under "
+                f"seed {seed} than under seed {other_seed}: what it does depends on the order in "
+                "which threads and copies ran (test_wait, try_acquire, an atomic, data of "
+                "another thread). Only kernels whose threads do the same in every order can be "
+                "explored"
+            )
+
+
+class _Search:
+    """Breadth first over the states of one run."""
+
+    def __init__(self, space: StateSpace, limit: int) -> None:
+        self._space = space
+        self._limit = limit
+        self.transitions = 0
+        self.came_from: dict[State, tuple[State, Step] | None] = {space.initial: None}
+
+    def run(self) -> None:
+        """Visit every state."""
+        level = [self._space.initial]
+        came_from = self.came_from
+        while level:
+            following: list[State] = []
+            for state in level:
+                stuck = True
+                for step, after in self._successors(state):
+                    stuck = False
+                    self.transitions += 1
+                    if after not in came_from:
+                        came_from[after] = state, step
+                        following.append(after)
+                if stuck:
+                    self._check_end(state)
+            if len(came_from) > self._limit:
+                raise TooManyStates(
+                    f"more than {self._limit:,} states, and no error in those seen: explore fewer "
+                    "tiles, stages or warps, or raise `limit`"
+                )
+            level = following
+
+    def _successors(self, state: State) -> list[tuple[Step, State]]:
+        found = []
+        for step in self._candidates(state):
+            if any(state[number] < place for number, place in step.after):
+                continue
+            after = self._apply(state, step)
+            if after is None:
+                continue
+            if step.at_once:
+                return [(step, after)]
+            found.append((step, after))
+        return found
+
+    def _candidates(self, state: State) -> Iterator[Step]:
+        space = self._space
+        groups: dict[object, list[tuple[int, int]]] = {}
+        for number, program in enumerate(space.programs):
+            place = state[number]
+            if place == len(program.steps):
+                continue
+            segment = program.segments[place]
+            if segment is not None:
+                groups.setdefault(segment, []).append((number, place))
+                continue
+            step = program.steps[place]
+            if step.moves[0][0] == number:  # all that meet have the same step
+                yield step
+        for members in groups.values():
+            if len(members) > 1:
+                yield space.together(tuple(members))
+            else:
+                (number, place), *_ = members
+                yield space.programs[number].steps[place]
+        yield from space.of_copies(state)
+
+    def _apply(self, state: State, step: Step) -> State | None:
+        values = list(state)
+        for component, table in step.effects:
+            try:
+                after = table[values[component]]
+            except SimulatorError as error:
+                text = f"{self._space.names[component]}: {error}"
+                raise self._error(type(error), f"{step.who}: {step.what}: {text}", state) from None
+            if after == BLOCKED:
+                return None
+            values[component] = after
+        for number, place in step.moves:
+            values[number] = place
+        return tuple(values)
+
+    def _check_end(self, state: State) -> None:
+        space = self._space
+        if any(state[n] < len(program.steps) for n, program in enumerate(space.programs)):
+            raise self._error(Deadlock, self._waiting(state), state)
+
+    def _waiting(self, state: State) -> str:
+        space = self._space
+        lines = ["every live thread waits and no copy is under way"]
+        for number, program in enumerate(space.programs):
+            place = state[number]
+            if place >= len(program.operations):
+                if program.operations:
+                    lines.append(f"  exited: {space.names[number]}")
+                continue
+            what = operation_in_words(program.operations[place], space.run)
+            lines.append(f"  {space.names[number]}: {what}")
+            for component, _ in program.steps[place].effects:
+                value = space.values.values[state[component]]
+                if isinstance(value, BarrierValue):
+                    lines[-1] += f", which is {value.in_words()}"
+        return "\n".join(lines)
+
+    def _error(self, kind: type[SimulatorError], text: str, state: State) -> SimulatorError:
+        way: list[str] = []
+        at: State | None = state
+        while at is not None and (came := self.came_from[at]) is not None:
+            at, step = came
+            way.append(f"{step.who}: {step.what}")
+        way.reverse()
+        shown = [f"  {n + 1}. {line}" for n, line in enumerate(way)][-_SHOWN:]
+        left_out = [f"  ... {len(way) - _SHOWN} steps before"] if len(way) > _SHOWN else []
+        error = kind("\n".join([text, "after these steps:", *left_out, *shown]))
+        error.interleaving = tuple(way)
+        return error
