@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from . import numba_hooks
 from .components import BLOCKED, BarrierValue
-from .errors import Deadlock, SimulatorError, TimingDependent, TooManyStates
+from .errors import BarrierMisuse, Deadlock, SimulatorError, TimingDependent, TooManyStates
 from .protocol import Run, recorded_protocol
 from .report import operation_in_words
 from .state_space import State, StateSpace, Step
@@ -81,30 +81,39 @@ class _Search:
         self._space = space
         self._limit = limit
         self.transitions = 0
-        self.came_from: dict[State, tuple[State, Step] | None] = {space.initial: None}
+        self.came_from: dict[State, State | None] = {space.canonical(space.initial): None}
 
     def run(self) -> None:
         """Visit every state."""
-        level = [self._space.initial]
-        came_from = self.came_from
+        level = list(self.came_from)
+        came_from, canonical = self.came_from, self._space.canonical
         while level:
             following: list[State] = []
             for state in level:
-                stuck = True
-                for step, after in self._successors(state):
-                    stuck = False
-                    self.transitions += 1
+                try:
+                    steps = self._steps_from(state)
+                except SimulatorError:
+                    raise self._explained(state) from None
+                self.transitions += len(steps)
+                for _, concrete in steps:
+                    after = canonical(concrete)
                     if after not in came_from:
-                        came_from[after] = state, step
+                        came_from[after] = state
                         following.append(after)
-                if stuck:
-                    self._check_end(state)
             if len(came_from) > self._limit:
                 raise TooManyStates(
                     f"more than {self._limit:,} states, and no error in those seen: explore fewer "
                     "tiles, stages or warps, or raise `limit`"
                 )
             level = following
+
+    def _steps_from(self, state: State) -> list[tuple[Step, State]]:
+        """Return what can happen, and the states after it; raise what goes wrong, or a deadlock."""
+        steps = self._successors(state)
+        programs = enumerate(self._space.programs)
+        if not steps and any(state[n] < len(program.steps) for n, program in programs):
+            raise Deadlock(self._waiting(state))
+        return steps
 
     def _successors(self, state: State) -> list[tuple[Step, State]]:
         found = []
@@ -126,6 +135,8 @@ class _Search:
             place = state[number]
             if place == len(program.steps):
                 continue
+            if place in program.not_before:
+                self._check_turn(state, number, place)
             segment = program.segments[place]
             if segment is not None:
                 groups.setdefault(segment, []).append((number, place))
@@ -141,25 +152,29 @@ class _Search:
                 yield space.programs[number].steps[place]
         yield from space.of_copies(state)
 
+    def _check_turn(self, state: State, number: int, place: int) -> None:
+        program = self._space.programs[number]
+        if any(state[other] < there for other, there in program.not_before[place]):
+            what = operation_in_words(program.operations[place], self._space.run)
+            raise BarrierMisuse(
+                f"{self._space.names[number]}: {what}: the thread arrives again before the others "
+                "have come"
+            )
+
     def _apply(self, state: State, step: Step) -> State | None:
         values = list(state)
         for component, table in step.effects:
             try:
                 after = table[values[component]]
             except SimulatorError as error:
-                text = f"{self._space.names[component]}: {error}"
-                raise self._error(type(error), f"{step.who}: {step.what}: {text}", state) from None
+                where = f"{step.who}: {step.what}: {self._space.names[component]}"
+                raise type(error)(f"{where}: {error}") from None
             if after == BLOCKED:
                 return None
             values[component] = after
         for number, place in step.moves:
             values[number] = place
         return tuple(values)
-
-    def _check_end(self, state: State) -> None:
-        space = self._space
-        if any(state[n] < len(program.steps) for n, program in enumerate(space.programs)):
-            raise self._error(Deadlock, self._waiting(state), state)
 
     def _waiting(self, state: State) -> str:
         space = self._space
@@ -178,15 +193,33 @@ class _Search:
                     lines[-1] += f", which is {value.in_words()}"
         return "\n".join(lines)
 
-    def _error(self, kind: type[SimulatorError], text: str, state: State) -> SimulatorError:
-        way: list[str] = []
+    def _explained(self, state: State) -> SimulatorError:
+        """Return the error of a state, with a way there."""
+        way, concrete = self._way_to(state)
+        try:
+            self._steps_from(concrete)
+        except SimulatorError as found:
+            shown = [f"  {n + 1}. {line}" for n, line in enumerate(way)][-_SHOWN:]
+            before = [f"  ... {len(way) - _SHOWN} steps before"] if len(way) > _SHOWN else []
+            error = type(found)("\n".join([str(found), "after these steps:", *before, *shown]))
+            error.interleaving = tuple(way)
+            return error
+        raise AssertionError("states that differ in names alone have the same errors")
+
+    def _way_to(self, state: State) -> tuple[list[str], State]:
+        """Return the steps to a state, and the state itself, with the right names in both."""
+        path: list[State] = []
         at: State | None = state
-        while at is not None and (came := self.came_from[at]) is not None:
-            at, step = came
+        while at is not None:
+            path.append(at)
+            at = self.came_from[at]
+        concrete, way = path.pop(), []
+        while path:
+            wanted = path.pop()
+            step, concrete = next(
+                (step, after)
+                for step, after in self._successors(concrete)
+                if self._space.canonical(after) == wanted
+            )
             way.append(f"{step.who}: {step.what}")
-        way.reverse()
-        shown = [f"  {n + 1}. {line}" for n, line in enumerate(way)][-_SHOWN:]
-        left_out = [f"  ... {len(way) - _SHOWN} steps before"] if len(way) > _SHOWN else []
-        error = kind("\n".join([text, "after these steps:", *left_out, *shown]))
-        error.interleaving = tuple(way)
-        return error
+        return way, concrete

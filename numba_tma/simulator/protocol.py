@@ -166,6 +166,14 @@ Operation = (
 )  # fmt: skip
 
 
+def without_warp(place: tuple[int, Hashable]) -> tuple[int, Hashable]:
+    """Return a meeting place, the same for all warps of a block where each has its own."""
+    match place:
+        case (rank, ("warp", int(), mask)):
+            return rank, ("warp", mask)
+    return place
+
+
 class Touch(NamedTuple):
     """A generic access to bytes: which copy filled them then, and whose write is in them."""
 

@@ -13,13 +13,14 @@ each barrier and cell. Some orders are left out because no other step can tell t
 - A meeting lets all that wait there go in one step: each of them may be the next to run, and
   what it does then is a step of its own.
 - What changes nothing but a thread's place, and checks nothing, is done at once.
+- Of states that differ in which of several warps with the same program is how far, one is kept.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .cells import Cells
@@ -62,6 +63,7 @@ from .protocol import (
     Transfer,
     Unmodelled,
     Wait,
+    without_warp,
 )
 from .report import operation_in_words, threads_in_words
 
@@ -92,6 +94,8 @@ class Program:
     logs: list[Log]
     operations: list[Operation]
     steps: list[Step] = field(default_factory=list)
+    #: By place: how far others must be, or the thread comes twice to one meeting.
+    not_before: dict[int, Guards] = field(default_factory=dict)
     #: By place: the waits from here to the next meeting, where there is nothing else in between.
     segments: list[tuple[Operation, ...] | None] = field(default_factory=list)
 
@@ -133,6 +137,8 @@ class StateSpace:
             for index, operation in enumerate(program.operations):
                 program.steps.append(self._step(number, index, operation))
                 program.segments.append(_segment(program.operations, index))
+                if isinstance(operation, Meet) and operation.turn > 0:
+                    program.not_before.update(self._after_last_turn(number, index, operation))
             last = len(program.operations)
             if effects := self._closing(number, last):
                 step = Step(self.names[number], "exit", tuple(effects), ((number, last + 1),))
@@ -143,7 +149,57 @@ class StateSpace:
             *range(self._first_cell, self._first_cell + len(self._cells.spans)),
             *self._of_hardware,
         ]
+        #: By class: the place after its last mbarrier_init.
+        self._starts = [_start(program.operations) for program in self.programs]
+        self._alike = self._find_alike()
         self.initial = self._begin()
+
+    def _find_alike(self) -> list[list[tuple[int, ...]]]:
+        """Return lists of warps, each by its classes, that do the same to the same components."""
+        warps: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for number, program in enumerate(self.programs):
+            log = program.logs[0]
+            warps[log.block, log.warp].append(number)
+        alike: defaultdict[Hashable, list[tuple[int, ...]]] = defaultdict(list)
+        for numbers in warps.values():
+            signature = tuple(self._signature(number) for number in numbers)
+            if None not in signature:
+                alike[signature].append(tuple(numbers))
+        return [several for several in alike.values() if len(several) > 1]
+
+    def _signature(self, number: int) -> Hashable:
+        """Return what a class does after it has initialised barriers, without the class's name.
+
+        None if its copies or writes carry that name.
+        """
+        program, own = self.programs[number], []
+        for operation in program.operations[self._starts[number] :]:
+            if isinstance(operation, Issue | Store | CopyAsync | ArriveAfterCopies):
+                return None
+            if isinstance(operation, Meet):
+                place = without_warp(operation.place)
+                name = operation.name if place == operation.place else ""
+                operation = replace(operation, place=place, name=name)
+            own.append(operation)
+        slots = range(self._starts[number], len(program.operations) + 1)
+        accesses = [frozenset(self._cells.accesses[number, slot]) for slot in slots]
+        if any(access.kind == "write" for each in accesses for access in each):
+            return None
+        lanes = tuple(log.lane for log in program.logs)
+        return lanes, tuple(own), tuple(accesses)
+
+    def canonical(self, state: State) -> State:
+        """Return the same for states that differ in the names of like warps alone."""
+        values = list(state)
+        for warps in self._alike:
+            places = [tuple([state[n] - self._starts[n] for n in numbers]) for numbers in warps]
+            if min(map(min, places)) < 0:
+                continue
+            places.sort()
+            for numbers, several in zip(warps, places):
+                for number, place in zip(numbers, several):
+                    values[number] = self._starts[number] + place
+        return tuple(values)
 
     def _component(self, name: str, value: Value = None) -> int:
         self.names.append(name)
@@ -303,6 +359,13 @@ class StateSpace:
                 guards.setdefault(number, self._ends[number])  # it is gone
         return tuple(guards.items())
 
+    def _after_last_turn(self, number: int, index: int, meet: Meet) -> dict[int, Guards]:
+        """Return what must be true at `index` if the class did not wait for the last meeting."""
+        members = self._meetings[meet.place, meet.turn - 1]
+        if not any(other == number and not last.blocking for other, _, last in members):
+            return {}
+        return {index: self._all_at(members[0][2])}
+
     def _fire(self, meeting: Meet) -> Step:
         """Return the step in which all that wait at a meeting go on."""
         key = meeting.place, meeting.turn
@@ -366,6 +429,11 @@ def _only_waits(operation: Operation) -> bool:
     return isinstance(operation, Wait | AwaitMeeting) or (
         isinstance(operation, Meet) and operation.blocking
     )
+
+
+def _start(operations: list[Operation]) -> int:
+    inits = [index for index, operation in enumerate(operations) if isinstance(operation, Init)]
+    return inits[-1] + 1 if inits else 0
 
 
 def _only_checks(effects: Effects) -> bool:
