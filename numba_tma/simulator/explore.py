@@ -47,6 +47,11 @@ def explore(
     runs, *others = [_recorded(launch, seed) for seed in seeds]
     for seed, other in zip(seeds[1:], others):
         _compare(runs, other, seeds[0], seed)
+    return explore_runs(runs, limit=limit)
+
+
+def explore_runs(runs: Sequence[Run], *, limit: int = 5_000_000) -> Report:
+    """Explore what `recorded_protocol` has recorded."""
     states = transitions = 0
     for run in runs:
         search = _Search(StateSpace(run), limit)
