@@ -66,7 +66,7 @@ from .errors import (
     UninitializedRead,
     WrongByteCount,
 )
-from .explore import Report, explore
+from .exploration import Report, explore
 from .im2col_instructions import (
     cp_async_bulk_prefetch_tensor_im2col,
     cp_async_bulk_tensor_im2col_load,

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .cells import Cells
@@ -42,7 +41,7 @@ from .components import (
     Turn,
     Value,
 )
-from .errors import BadOperand
+from .programs import Guards, Meeting, Step, in_scope, meetings_of, programs_of, segment_at
 from .protocol import (
     Arrive,
     ArriveAfterCopies,
@@ -61,43 +60,13 @@ from .protocol import (
     Span,
     Store,
     Transfer,
-    Unmodelled,
     Wait,
-    without_warp,
 )
 from .report import operation_in_words, threads_in_words
+from .symmetry import LikeWarps
 
 State = tuple[int, ...]
-Meeting = tuple[tuple[int, Hashable], int]
 Effects = list[tuple[int, Table]]
-#: Classes, and how far each must have come.
-Guards = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """Something that can happen next: effects on components, and classes that go on."""
-
-    who: str
-    what: str
-    effects: tuple[tuple[int, Table], ...]
-    moves: tuple[tuple[int, int], ...] = ()
-    after: Guards = ()
-    #: It commutes with every other step.
-    at_once: bool = False
-
-
-@dataclass
-class Program:
-    """What a class of threads executes."""
-
-    logs: list[Log]
-    operations: list[Operation]
-    steps: list[Step] = field(default_factory=list)
-    #: By place: how far others must be, or the thread comes twice to one meeting.
-    not_before: dict[int, Guards] = field(default_factory=dict)
-    #: By place: the waits from here to the next meeting, where there is nothing else in between.
-    segments: list[tuple[Operation, ...] | None] = field(default_factory=list)
 
 
 class StateSpace:
@@ -105,7 +74,7 @@ class StateSpace:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.programs = _programs(run)
+        self.programs = programs_of(run)
         self.values = Interner()
         #: What each component is called.
         self.names: list[str] = []
@@ -125,7 +94,7 @@ class StateSpace:
         #: Arrivals that the hardware makes, by component.
         self._of_hardware: dict[int, Step] = {}
         self._spontaneous: dict[tuple[int, int], tuple[Step, ...]] = {}
-        self._meetings = _find_meetings(self.programs)
+        self._meetings = meetings_of(self.programs)
         self._fires: dict[Meeting, Step] = {}
         self._together: dict[tuple[tuple[int, int], ...], Step] = {}
         #: By class: the place at which it has exited.
@@ -136,7 +105,7 @@ class StateSpace:
         for number, program in enumerate(self.programs):
             for index, operation in enumerate(program.operations):
                 program.steps.append(self._step(number, index, operation))
-                program.segments.append(_segment(program.operations, index))
+                program.segments.append(segment_at(program.operations, index))
                 if isinstance(operation, Meet) and operation.turn > 0:
                     program.not_before.update(self._after_last_turn(number, index, operation))
             last = len(program.operations)
@@ -149,57 +118,9 @@ class StateSpace:
             *range(self._first_cell, self._first_cell + len(self._cells.spans)),
             *self._of_hardware,
         ]
-        #: By class: the place after its last mbarrier_init.
-        self._starts = [_start(program.operations) for program in self.programs]
-        self._alike = self._find_alike()
+        #: Of states that differ in the names of like warps alone, it gives the same for all.
+        self.canonical = LikeWarps(self.programs, self._cells).canonical
         self.initial = self._begin()
-
-    def _find_alike(self) -> list[list[tuple[int, ...]]]:
-        """Return lists of warps, each by its classes, that do the same to the same components."""
-        warps: defaultdict[Hashable, list[int]] = defaultdict(list)
-        for number, program in enumerate(self.programs):
-            log = program.logs[0]
-            warps[log.block, log.warp].append(number)
-        alike: defaultdict[Hashable, list[tuple[int, ...]]] = defaultdict(list)
-        for numbers in warps.values():
-            signature = tuple(self._signature(number) for number in numbers)
-            if None not in signature:
-                alike[signature].append(tuple(numbers))
-        return [several for several in alike.values() if len(several) > 1]
-
-    def _signature(self, number: int) -> Hashable:
-        """Return what a class does after it has initialised barriers, without the class's name.
-
-        None if its copies or writes carry that name.
-        """
-        program, own = self.programs[number], []
-        for operation in program.operations[self._starts[number] :]:
-            if isinstance(operation, Issue | Store | CopyAsync | ArriveAfterCopies):
-                return None
-            if isinstance(operation, Meet):
-                place = without_warp(operation.place)
-                name = operation.name if place == operation.place else ""
-                operation = replace(operation, place=place, name=name)
-            own.append(operation)
-        slots = range(self._starts[number], len(program.operations) + 1)
-        accesses = [frozenset(self._cells.accesses[number, slot]) for slot in slots]
-        if any(access.kind == "write" for each in accesses for access in each):
-            return None
-        lanes = tuple(log.lane for log in program.logs)
-        return lanes, tuple(own), tuple(accesses)
-
-    def canonical(self, state: State) -> State:
-        """Return the same for states that differ in the names of like warps alone."""
-        values = list(state)
-        for warps in self._alike:
-            places = [tuple([state[n] - self._starts[n] for n in numbers]) for numbers in warps]
-            if min(map(min, places)) < 0:
-                continue
-            places.sort()
-            for numbers, several in zip(warps, places):
-                for number, place in zip(numbers, several):
-                    values[number] = self._starts[number] + place
-        return tuple(values)
 
     def _component(self, name: str, value: Value = None) -> int:
         self.names.append(name)
@@ -355,7 +276,7 @@ class StateSpace:
         members = self._meetings[meeting.place, meeting.turn]
         guards = {number: index + (not meet.blocking) for number, index, meet in members}
         if any(meet.threads is None for *_, meet in members):
-            for number in _in_scope(self.programs, meeting.place):
+            for number in in_scope(self.programs, meeting.place):
                 guards.setdefault(number, self._ends[number])  # it is gone
         return tuple(guards.items())
 
@@ -425,84 +346,5 @@ class StateSpace:
 _SEEN: dict[str, Callable[[int], Effect]] = {"read": Seen, "change": Rewritten}
 
 
-def _only_waits(operation: Operation) -> bool:
-    return isinstance(operation, Wait | AwaitMeeting) or (
-        isinstance(operation, Meet) and operation.blocking
-    )
-
-
-def _start(operations: list[Operation]) -> int:
-    inits = [index for index, operation in enumerate(operations) if isinstance(operation, Init)]
-    return inits[-1] + 1 if inits else 0
-
-
 def _only_checks(effects: Effects) -> bool:
     return all(isinstance(table.effect, Seen | Rewritten) for _, table in effects)
-
-
-def _programs(run: Run) -> list[Program]:
-    """Put threads that only wait, and for the same, into one class."""
-    programs: dict[Hashable, Program] = {}
-    for log in run.logs:
-        for operation in log.operations:
-            if isinstance(operation, Unmodelled):
-                raise BadOperand(
-                    f"the interleavings of kernels with {operation.name} cannot be explored: what "
-                    "it leaves in memory depends on the order, which the model leaves out"
-                )
-        passive = all(_only_waits(operation) for operation in log.operations)
-        key = (log.block, log.warp, tuple(log.operations)) if passive else log.row
-        programs.setdefault(key, Program([], log.operations)).logs.append(log)
-    return list(programs.values())
-
-
-def _segment(operations: list[Operation], index: int) -> tuple[Operation, ...] | None:
-    """Return the waits from `index` to the next meeting; None if there is something else."""
-    for end in range(index, len(operations)):
-        operation = operations[end]
-        if isinstance(operation, Meet) and operation.blocking and end > index:
-            return tuple(operations[index : end + 1])
-        if not isinstance(operation, Wait):
-            return None
-    return None
-
-
-def _find_meetings(programs: list[Program]) -> dict[Meeting, list[tuple[int, int, Meet]]]:
-    """Return who comes to each meeting, and at which place of its program."""
-    members: defaultdict[Meeting, list[tuple[int, int, Meet]]] = defaultdict(list)
-    users: defaultdict[tuple[int, Hashable], set[int]] = defaultdict(set)
-    for number, program in enumerate(programs):
-        for index, operation in enumerate(program.operations):
-            if isinstance(operation, Meet):
-                members[operation.place, operation.turn].append((number, index, operation))
-                users[operation.place].add(number)
-    for (place, _), meeting in members.items():
-        meet = meeting[0][2]
-        threads = sum(len(programs[number].logs) for number in users[place])
-        if meet.threads is not None and threads != meet.threads:
-            raise BadOperand(
-                f"{meet.name} is used by {threads} threads: which of them meet may depend on the "
-                "order, which is not explored; use another barrier for others"
-            )
-    return members
-
-
-def _in_scope(programs: list[Program], place: tuple[int, Hashable]) -> list[int]:
-    """Return the classes that a meeting takes as long as they live."""
-    rank, key = place
-    found = []
-    for number, program in enumerate(programs):
-        for log in program.logs:
-            match key:
-                case ("warp", warp, int(mask)):
-                    inside = (log.rank, log.warp) == (rank, warp) and mask >> log.lane & 1
-                case ("warpgroup", group):
-                    inside = (log.rank, log.warp // 4) == (rank, group)
-                case "cluster":
-                    inside = True
-                case _:
-                    inside = log.rank == rank
-            if inside:
-                found.append(number)
-                break
-    return found

@@ -5,6 +5,7 @@ bytes is looked at granule by granule.
 """
 
 from collections import deque
+from functools import partial
 
 from numba_tma.simulator.mbarrier import Mbarrier
 from numba_tma.simulator.protocol import (
@@ -73,7 +74,8 @@ def steps_from(state, threads, names, meetings):
     for copy in copies:
         content, into, barrier, nbytes = copy
         filled = dict(memory) | dict.fromkeys(granules(into), content)
-        changed = on_barrier(barriers, barrier, lambda m: m.complete_tx(nbytes), copies - {copy})
+        change = partial(Mbarrier.complete_tx, nbytes=nbytes)
+        changed = on_barrier(barriers, barrier, change, copies - {copy})
         yield ats, changed, frozen(filled), copies - {copy}, stores
     for store in stores:
         yield ats, barriers, memory, copies, stores - {store}

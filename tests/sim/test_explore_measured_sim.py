@@ -9,7 +9,7 @@ import pytest
 from numba import cuda
 
 from numba_tma import simulator as sim
-from numba_tma.simulator.explore import explore_runs
+from numba_tma.simulator.exploration import explore_runs
 from numba_tma.simulator.protocol import (
     Arrive,
     AwaitStores,
@@ -161,7 +161,7 @@ def test_the_verdict_is_that_of_plain_search(shape):
     assert goes_wrong(run) is None
     assert explore_runs([run]).states > 10
     right = wrong = 0
-    for seed in range(200):
+    for seed in range(100):
         other = broken(run, random.Random(seed))
         expected = goes_wrong(other)
         try:
@@ -171,4 +171,4 @@ def test_the_verdict_is_that_of_plain_search(shape):
             found = f"{type(error).__name__}: {error}"
         assert (found is None) == (expected is None), (seed, found, expected)
         right, wrong = right + (found is None), wrong + (found is not None)
-    assert right > 3 and wrong > 20
+    assert right > 10 and wrong > 30

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from . import numba_hooks
 from .components import BLOCKED, BarrierValue
 from .errors import BarrierMisuse, Deadlock, SimulatorError, TimingDependent, TooManyStates
+from .programs import Step
 from .protocol import Run, recorded_protocol
-from .report import operation_in_words
-from .state_space import State, StateSpace, Step
+from .report import operation_in_words, threads_in_words
+from .state_space import State, StateSpace
 
 #: Steps of a way to an error that its message shows; `error.interleaving` has all of them.
 _SHOWN = 30
@@ -32,7 +33,7 @@ class Report:
 
 
 def explore(
-    launch: Callable[[], object], *, seeds: Sequence[int] = (0, 1), limit: int = 5_000_000
+    launch: Callable[[], object], *, seeds: Sequence[int] = (0, 1), limit: int = 1_000_000
 ) -> Report:
     """Run the kernels that `launch` launches in every interleaving, and raise what goes wrong.
 
@@ -50,7 +51,7 @@ def explore(
     return explore_runs(runs, limit=limit)
 
 
-def explore_runs(runs: Sequence[Run], *, limit: int = 5_000_000) -> Report:
+def explore_runs(runs: Sequence[Run], *, limit: int = 1_000_000) -> Report:
     """Explore what `recorded_protocol` has recorded."""
     states = transitions = 0
     for run in runs:
@@ -105,11 +106,11 @@ class _Search:
                     if after not in came_from:
                         came_from[after] = state
                         following.append(after)
-            if len(came_from) > self._limit:
-                raise TooManyStates(
-                    f"more than {self._limit:,} states, and no error in those seen: explore fewer "
-                    "tiles, stages or warps, or raise `limit`"
-                )
+                if len(came_from) > self._limit:
+                    raise TooManyStates(
+                        f"more than {self._limit:,} states, and no error in those seen: explore "
+                        "fewer tiles, stages or warps, or raise `limit`"
+                    )
             level = following
 
     def _steps_from(self, state: State) -> list[tuple[Step, State]]:
@@ -183,12 +184,11 @@ class _Search:
 
     def _waiting(self, state: State) -> str:
         space = self._space
-        lines = ["every live thread waits and no copy is under way"]
+        lines, exited = ["every live thread waits and no copy is under way"], []
         for number, program in enumerate(space.programs):
             place = state[number]
             if place >= len(program.operations):
-                if program.operations:
-                    lines.append(f"  exited: {space.names[number]}")
+                exited += program.logs
                 continue
             what = operation_in_words(program.operations[place], space.run)
             lines.append(f"  {space.names[number]}: {what}")
@@ -196,6 +196,8 @@ class _Search:
                 value = space.values.values[state[component]]
                 if isinstance(value, BarrierValue):
                     lines[-1] += f", which is {value.in_words()}"
+        if exited:
+            lines.append(f"  exited: {threads_in_words(exited)}")
         return "\n".join(lines)
 
     def _explained(self, state: State) -> SimulatorError:
