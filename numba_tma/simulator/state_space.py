@@ -13,7 +13,8 @@ each barrier and cell. Some orders are left out because no other step can tell t
 - A meeting lets all that wait there go in one step: each of them may be the next to run, and
   what it does then is a step of its own.
 - What changes nothing but a thread's place, and checks nothing, is done at once.
-- Of states that differ in which of several warps with the same program is how far, one is kept.
+- Of states that differ in which of several threads or warps that do the same is how far, one is
+  kept (`symmetry.py`).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from .protocol import (
     Wait,
 )
 from .report import operation_in_words, threads_in_words
-from .symmetry import LikeWarps
+from .symmetry import Symmetry
 
 State = tuple[int, ...]
 Effects = list[tuple[int, Table]]
@@ -118,8 +119,8 @@ class StateSpace:
             *range(self._first_cell, self._first_cell + len(self._cells.spans)),
             *self._of_hardware,
         ]
-        #: Of states that differ in the names of like warps alone, it gives the same for all.
-        self.canonical = LikeWarps(self.programs, self._cells).canonical
+        #: Of states that differ in the names of what is alike, it gives the same for most.
+        self.canonical = Symmetry(self.programs, self._cells).canonical
         self.initial = self._begin()
 
     def _component(self, name: str, value: Value = None) -> int:

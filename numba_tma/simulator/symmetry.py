@@ -1,4 +1,4 @@
-"""Warps that do the same: of states that differ in which of them is how far, one is enough."""
+"""Threads and warps that do the same: which of them is how far makes no difference to a state."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .protocol import (
 )
 
 
-class LikeWarps:
-    """The warps of a run whose classes do the same to the same barriers and cells.
+class Symmetry:
+    """The warps of a run that do the same to the same barriers and cells, and such threads of one.
 
     What they do while barriers are initialised, which one thread does, is not looked at.
     """
@@ -34,17 +34,32 @@ class LikeWarps:
         self._alike = self._find()
 
     def _find(self) -> list[list[tuple[int, ...]]]:
-        """Return lists of warps, each by its classes, that do the same to the same components."""
+        """Return lists of what is alike, each by its classes: threads first, then warps."""
         warps: defaultdict[Hashable, list[int]] = defaultdict(list)
         for number, program in enumerate(self._programs):
             log = program.logs[0]
             warps[log.block, log.warp].append(number)
+        threads: defaultdict[Hashable, list[tuple[int, ...]]] = defaultdict(list)
         alike: defaultdict[Hashable, list[tuple[int, ...]]] = defaultdict(list)
-        for numbers in warps.values():
-            signature = tuple(self._signature(number) for number in numbers)
-            if None not in signature:
-                alike[signature].append(tuple(numbers))
-        return [several for several in alike.values() if len(several) > 1]
+        for warp, numbers in warps.items():
+            lanes = [tuple(log.lane for log in self._programs[n].logs) for n in numbers]
+            does = [self._signature(number) for number in numbers]
+            if None not in does:
+                alike[tuple(lanes), tuple(does)].append(tuple(numbers))
+            meetings = [self._meetings_in_warp(number) for number in numbers]
+            if all(each == meetings[0] for each in meetings):  # else a meeting tells them apart
+                for number, signature in zip(numbers, does):
+                    if signature is not None and len(self._programs[number].logs) == 1:
+                        threads[warp, signature].append((number,))
+        found = [*threads.values(), *alike.values()]
+        return [several for several in found if len(several) > 1]
+
+    def _meetings_in_warp(self, number: int) -> list[Operation]:
+        return [
+            operation
+            for operation in self._programs[number].operations
+            if isinstance(operation, Meet) and without_warp(operation.place) != operation.place
+        ]
 
     def _signature(self, number: int) -> Hashable:
         """Return what a class does after it has initialised barriers, without the class's name.
@@ -64,18 +79,17 @@ class LikeWarps:
         accesses = [frozenset(self._cells.accesses[number, slot]) for slot in slots]
         if any(access.kind == "write" for each in accesses for access in each):
             return None
-        lanes = tuple(log.lane for log in program.logs)
-        return lanes, tuple(own), tuple(accesses)
+        return tuple(own), tuple(accesses)
 
     def canonical(self, state: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the same for states that differ in the names of like warps alone."""
+        """Return the same for states that differ in the names of what is alike."""
         values = list(state)
-        for warps in self._alike:
-            places = [tuple([state[n] - self._starts[n] for n in numbers]) for numbers in warps]
+        for units in self._alike:
+            places = [tuple([values[n] - self._starts[n] for n in numbers]) for numbers in units]
             if min(map(min, places)) < 0:
                 continue
             places.sort()
-            for numbers, several in zip(warps, places):
+            for numbers, several in zip(units, places):
                 for number, place in zip(numbers, several):
                     values[number] = self._starts[number] + place
         return tuple(values)

@@ -43,7 +43,8 @@ def ring(x, y, stages, tiles, warps, lanes, form):
     if thread == (32 if form == "a reader initialises" else 0):
         for s in range(stages):
             sim.mbarrier_init(full + 8 * s, 1)
-            sim.mbarrier_init(empty + 8 * s, warps)
+            each = lanes if form == "every lane arrives" else 1
+            sim.mbarrier_init(empty + 8 * s, warps * each)
         sim.fence_mbarrier_init()
     cuda.syncthreads()
     if thread == 0:
@@ -65,6 +66,9 @@ def ring(x, y, stages, tiles, warps, lanes, form):
                 sim.cp_async_bulk_store(y[i * VALUES : (i + 1) * VALUES], base + s * BYTES)
                 sim.cp_async_bulk_commit_group()
                 sim.cp_async_bulk_wait_group_read(0)
+            if form == "every lane arrives":
+                sim.mbarrier_arrive(empty + 8 * s)
+                continue
             sim.syncwarp((1 << lanes) - 1)
             if lane == 0:
                 sim.mbarrier_arrive(empty + 8 * s)
@@ -148,6 +152,9 @@ SHAPES = [
     (2, 3, 1, 2, "read"),
     (1, 2, 2, 2, "read"),
     (1, 2, 2, 1, "a reader initialises"),
+    (1, 2, 1, 3, "every lane arrives"),
+    (2, 3, 1, 2, "every lane arrives"),
+    (1, 2, 2, 2, "every lane arrives"),
     (1, 2, 1, 2, "two meetings"),
     (2, 3, 1, 2, "two meetings"),
     (1, 2, 1, 2, "stored"),

@@ -268,6 +268,32 @@ def test_a_deadlock_says_who_waits_for_what():
 # --------------------------------------------------------------- other ways of passing data
 
 
+def test_a_ring_that_every_lane_releases():
+    @cuda.jit
+    def kernel(x, tiles):
+        tile = sim.allocate_shared("tile", BYTES, 128)
+        full = sim.allocate_shared("full", 8, 8)
+        empty = sim.allocate_shared("empty", 8, 8)
+        thread = cuda.threadIdx.x
+        if thread == 0:
+            sim.mbarrier_init(full, 1)
+            sim.mbarrier_init(empty, 32)
+            sim.fence_mbarrier_init()
+        cuda.syncthreads()
+        for i in range(tiles):
+            if thread == 32:
+                wait(empty, i & 1 ^ 1)
+                sim.mbarrier_arrive_expect_tx(full, BYTES)
+                sim.cp_async_bulk_load(tile, x[i * VALUES : (i + 1) * VALUES], full)
+            else:
+                wait(full, i & 1)
+                sim.shared_read(tile, F32)
+                sim.mbarrier_arrive(empty)
+
+    x = np.zeros(3 * VALUES, np.float32)
+    assert 1000 < sim.explore(lambda: kernel[1, 33](x, 3)).states < 10_000
+
+
 def test_tile_numbers_that_are_passed_through_shared_memory():
     PIPE = tma.TilePipeline(2, x=TILE)
 
