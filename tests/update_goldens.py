@@ -46,7 +46,7 @@ def pinned() -> dict[str, str]:
 def installed() -> dict[str, str]:
     """Return the versions that are at work here; the tools are asked themselves."""
     found = {name: version(name) for name in ("numba", "llvmlite", "numba-cuda")}
-    banner = compiled("copy_chunks", CC)
+    banner = compiled("copy_chunks")
     tool = subprocess.run([find_tool("ptxas"), "--version"], capture_output=True, text=True)
     for name, text in (("NVVM", banner), ("ptxas", tool.stdout)):
         found[name] = re.search(r"release [\d.]+, V([\d.]+)", text)[1]
