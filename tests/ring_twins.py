@@ -877,6 +877,9 @@ TWINS = {
     )
 }  # fmt: skip
 
+#: By name of the golden: the name of the twins.
+RINGS = {f"ring_{name}": name for name in TWINS}
+
 
 @functools.cache
 def _twins(name):

@@ -14,6 +14,7 @@ from numba_tma.kernels.pointwise import scale_add_kernel
 from numba_tma.kernels.rmsnorm import block_per_row, plan_for, warp_per_row
 from numba_tma.testing import compile_ptx
 from numba_tma.types import TensorMapType
+from tests import ring_twins
 
 BYTES, COUNTER, INT, F32 = types.uint8[::1], types.uint32[::1], types.int64, types.float32
 BF16 = as_dtype("bf16")
@@ -53,6 +54,8 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 @functools.cache
 def compiled(name: str, cc: tuple[Any, ...]) -> str:
-    """Return the PTX of a shipped kernel."""
+    """Return the PTX of a shipped kernel, or of a ring's demonstration."""
+    if name in ring_twins.RINGS:
+        return ring_twins.compiled(ring_twins.RINGS[name], cc)
     kernel, signature = SHIPPED[name]
     return compile_ptx(kernel, signature, cc=cc)

@@ -14,11 +14,15 @@ from pathlib import Path
 
 from numba_tma.testing import find_tool, instructions, ptxas
 from tests import instruction_table, matrix_table, schedule_page
+from tests.ring_twins import RINGS
 from tests.shipped_kernels import SHIPPED, compiled
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "ptx" / "kernels"
 ARCH, CC = "sm_90a", (9, 0, "a")
+
+#: The kernels that have a golden: those that are shipped, and one for each pipeline.
+NAMES = (*SHIPPED, *RINGS)
 
 #: What a kernel's PTX and machine code depend on: name in the golden, name in constraints.txt.
 COMPILER = {
@@ -31,7 +35,7 @@ COMPILER = {
 
 
 def path(name: str) -> Path:
-    """Return where the golden of a shipped kernel is."""
+    """Return where the golden of a kernel is."""
     return FOLDER / f"{name}.{ARCH}.txt"
 
 
@@ -67,7 +71,7 @@ def skeleton(ptx: str) -> str:
     """
     shared: dict[str, str] = {}
     text = re.sub(
-        r"\b(?:numba_tma_[a-z]+_[0-9a-f]{8}_\d+|_cudapy_smem(?:_\d+)?)\b",
+        r"\b(?:numba_tma_[a-z]+\d*_[0-9a-f]{8}_\d+|_cudapy_smem(?:_\d+)?)\b",
         lambda match: shared.setdefault(match[0], f"shared_{len(shared)}"),
         "\n".join(instructions(ptx)),
     )
@@ -76,7 +80,7 @@ def skeleton(ptx: str) -> str:
 
 
 def golden(name: str) -> str:
-    """Return what the golden of a shipped kernel should say now."""
+    """Return what the golden of a kernel should say now."""
     ptx = compiled(name, CC)
     report = ptxas(ptx)
     compiler = ", ".join(f"{n} {v}" for n, v in installed().items())
@@ -103,10 +107,10 @@ def main() -> None:
         )
     FOLDER.mkdir(exist_ok=True)
     for file in FOLDER.glob("*.txt"):
-        if file not in {path(name) for name in SHIPPED}:
+        if file not in {path(name) for name in NAMES}:
             file.unlink()
             print(f"removed {file.relative_to(ROOT)}")
-    for name in SHIPPED:
+    for name in NAMES:
         text, file = golden(name), path(name)
         if not file.exists() or file.read_text() != text:
             file.write_text(text)

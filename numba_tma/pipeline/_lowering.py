@@ -59,7 +59,9 @@ def _pipeline_types(value: TilePipeline) -> tuple[ObjectType, ObjectType, Object
     """Return the Numba types of a started pipeline, its producer and its consumer."""
     boolean = types.boolean
     state = ObjectType(PipelineState, (value.num_stages,), (U32, U32, U32), True)
-    producer = ObjectType(p.Producer, (value,), (*[U32] * 3, state, WRITES, U32, boolean, boolean), True)
+    producer = ObjectType(
+        p.Producer, (value,), (*[U32] * 3, state, WRITES, U32, boolean, boolean), True
+    )
     consumer = ObjectType(
         c.Consumer,
         (value,),

@@ -212,7 +212,9 @@ def start(pipeline: TilePipeline, tiles: Any = None, barriers: Any = None) -> Pi
     state = PipelineState(stages, stages, 0)
     # Threads before a role have a number beyond its last, as unsigned numbers have it.
     mine_thread = thread - mine[0] & 0xFFFFFFFF
-    producer = Producer(pipeline, base, barriers, thread - first & 0xFFFFFFFF, state, Writes(), stages)
+    producer = Producer(
+        pipeline, base, barriers, thread - first & 0xFFFFFFFF, state, Writes(), stages
+    )
     # Consumers that take turns skip first, and so stand on the first stage from the start.
     turns = pipeline.alternate
     state = PipelineState(stages, 0, 0, 1) if turns else PipelineState(stages, stages, 1)

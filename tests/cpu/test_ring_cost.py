@@ -42,7 +42,9 @@ def test_nothing_of_a_ring_is_spilled(name, cc):
     report = ptxas(text)
     assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
     assert report.warnings == ()
-    assert [line for line in instructions(text) if ".local" in line or line.startswith("call")] == []
+    assert [
+        line for line in instructions(text) if ".local" in line or line.startswith("call")
+    ] == []
 
 
 def traffic(text):
