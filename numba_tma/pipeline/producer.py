@@ -54,6 +54,8 @@ class Producer:
         """Return whether this thread fills stages. Executed by every thread of the role."""
         if not self.pipeline.by_tma:
             return True
+        if self.pipeline.each_thread_commits and self.thread >= WARP:
+            return False  # the role's last warp may not be whole, and then cannot elect
         elected = elect_sync()
         if not self.pipeline.one_warp_produces:
             elected &= self.thread < WARP  # without a branch ptxas still knows it is one thread
