@@ -9,25 +9,29 @@ one register.
 - `ring`: `TilePipeline`, what a ring holds, who fills it and who empties it;
 - `roles`: who does what in a block, and what follows from that;
 - `producer`, `consumer`, `stages`: the two sides and what they are handed;
-- `started`: `Pipeline`, what a kernel holds.
+- `started`: `Pipeline`, what a kernel holds;
+- `kv`: `KVPipeline`, the ring of attention's keys and values; `staged`: its two sides.
 """
 
 from numba_tma._environment import simulated
 from numba_tma.pipeline.consumer import Consumer
+from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.producer import Producer, TileQueue
 from numba_tma.pipeline.ring import BlockScaledTilePayload, StandardTilePayload, TilePipeline
 from numba_tma.pipeline.roles import NamedBarrier, Role, Roles, Threads, Warpgroups, Warps
+from numba_tma.pipeline.staged import StagedPipeline, TMAConsumerPipeline, TMAProducerPipeline
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
 from numba_tma.pipeline.started import Pipeline
 from numba_tma.pipeline.state import PipelineState
 
 if not simulated():
-    from numba_tma.pipeline import _lowering, _roles_lowering  # noqa: F401
+    from numba_tma.pipeline import _kv_lowering, _lowering, _roles_lowering  # noqa: F401
 
 __all__ = [
     "BlockScaledTilePayload",
     "Consumer",
     "ConsumerStage",
+    "KVPipeline",
     "NamedBarrier",
     "Pipeline",
     "PipelineState",
@@ -35,7 +39,10 @@ __all__ = [
     "ProducerStage",
     "Role",
     "Roles",
+    "StagedPipeline",
     "StandardTilePayload",
+    "TMAConsumerPipeline",
+    "TMAProducerPipeline",
     "Threads",
     "TilePipeline",
     "TileQueue",
