@@ -14,7 +14,7 @@ from pathlib import Path
 
 from numba_tma.testing import find_tool, instructions, ptxas
 from tests import instruction_table, matrix_table, schedule_page
-from tests.shipped_kernels import SHIPPED, compiled
+from tests.shipped_kernels import GOLDENS, compiled
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "ptx" / "kernels"
@@ -103,10 +103,10 @@ def main() -> None:
         )
     FOLDER.mkdir(exist_ok=True)
     for file in FOLDER.glob("*.txt"):
-        if file not in {path(name) for name in SHIPPED}:
+        if file not in {path(name) for name in GOLDENS}:
             file.unlink()
             print(f"removed {file.relative_to(ROOT)}")
-    for name in SHIPPED:
+    for name in GOLDENS:
         text, file = golden(name), path(name)
         if not file.exists() or file.read_text() != text:
             file.write_text(text)

@@ -91,15 +91,15 @@ def _method(
     *,
     holds: str = "",
 ) -> None:
-    """Register a method of (index,) qk_stage and e, of which each can be left out.
+    """Register a method of qk_stage, e and index, which can be left out but for one with a "!".
 
     `call(context, builder, self_type, self, arguments)` emits it; an argument that was left out, or
     is None, is None.
     """
-    names = parameters.split()
+    names = parameters.replace("!", "").split()
     positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
     declared = [
-        inspect.Parameter(n, positional, default=inspect.Parameter.empty if n == "index" else _NONE)
+        inspect.Parameter(n, positional, default=_EMPTY if f"{n}!" in parameters else _NONE)
         for n in names
     ]
 
@@ -116,7 +116,7 @@ def _method(
         return signature(result(self, given.get("qk_stage", _NONE)), self, *given.values())
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        values = {}
+        values: dict[str, Any] = {}
         for parameter, typ, value in zip(names, sig.args[1:], args[1:]):
             if _is_none(typ):
                 values[parameter] = None
@@ -134,7 +134,7 @@ def _method(
     compiler.native_method(cls, name, typer, lower)
 
 
-_NONE = types.none
+_NONE, _EMPTY = types.none, inspect.Parameter.empty
 
 
 def _is_none(typ: types.Type) -> bool:
@@ -227,7 +227,7 @@ STAGED, PRODUCER, CONSUMER = s.StagedPipeline, s.TMAProducerPipeline, s.TMAConsu
 _method(STAGED, "producer_acquire", "qk_stage", _waiting(STAGED, "_producer_acquire"))
 _method(STAGED, "consumer_wait", "qk_stage", _waiting(STAGED, "_consumer_wait"))
 _method(STAGED, "consumer_release", "qk_stage e", _releasing(STAGED, "_consumer_release"))
-_method(STAGED, "consumer_release_at", "index qk_stage e", _release_at)
+_method(STAGED, "consumer_release_at", "index! qk_stage e", _release_at)
 
 _acquire = _waiting(STAGED, "_producer_acquire")
 _method(PRODUCER, "acquire", "qk_stage", _acquire)
@@ -240,14 +240,14 @@ _method(CONSUMER, "wait_v", "", _waiting(STAGED, "_consumer_wait"), holds="v")
 _method(CONSUMER, "release", "qk_stage e", _releasing(CONSUMER, "_release"))
 _method(CONSUMER, "release_k", "qk_stage e", _releasing(CONSUMER, "_release", True), holds="k")
 _method(CONSUMER, "release_v", "e", _release_v, holds="v")
-_method(CONSUMER, "release_at", "index qk_stage e", _release_at)
+_method(CONSUMER, "release_at", "index! qk_stage e", _release_at)
 
 
 # ------------------------------------------------------------------- tiles and descriptors
 
 
 def _kv(typ: ObjectType) -> KVPipeline:
-    return typ.static_value("kv")  # type: ignore[no-any-return]
+    return typ.static_value("kv")
 
 
 def _tile(kv: KVPipeline, what: str, part: Any = 0) -> Tile:
@@ -258,20 +258,20 @@ def _tile(kv: KVPipeline, what: str, part: Any = 0) -> Tile:
 
 
 def _shared(
-    context: Any, builder: Any, typ: ObjectType, this: Any, tile: Tile, part: Any
-) -> tuple[ObjectType, Any]:
-    """Return the type and value of a tile of the stage that a side is at."""
+    context: Any, builder: Any, typ: ObjectType, this: Any, tile: Tile, part: Any, index: Any
+) -> Any:
+    """Return a tile of the stage that a side is at, or of stage `index`."""
     kv = _kv(typ)
-    pipeline_type, pipeline = typ.field_types[0], get_field(builder, typ, this, "pipeline")
-    state = get_field(builder, pipeline_type, pipeline, "state")
-    index = get_field(builder, pipeline_type.field_types[1], state, "index")
+    if index is None:
+        pipeline_type, pipeline = typ.field_types[0], get_field(builder, typ, this, "pipeline")
+        state = get_field(builder, pipeline_type, pipeline, "state")
+        index = get_field(builder, pipeline_type.field_types[1], state, "index")
     offset = builder.mul(index, constant(kv.full_kv_bytes))
     if part is not None:
         offset = builder.add(offset, builder.mul(part, constant(kv.staged_k_bytes)))
     address = builder.add(get_field(builder, typ, this, "base"), offset)
     writes = get_field(builder, typ, this, "writes")
-    shared = shared_tile_type(tile)
-    return shared, compiler.make_object(context, builder, shared, [address, writes])
+    return compiler.make_object(context, builder, shared_tile_type(tile), [address, writes])
 
 
 def _get_tile(what: str) -> tuple[Call, Callable[[ObjectType, Any], types.Type]]:
@@ -282,7 +282,8 @@ def _get_tile(what: str) -> tuple[Call, Callable[[ObjectType, Any], types.Type]]
 
     def call(context: Any, builder: Any, typ: ObjectType, this: Any, given: Any) -> Any:
         tile = _tile(_kv(typ), what or "vk"[_kv(typ).is_k])
-        return _shared(context, builder, typ, this, tile, given.get("qk_stage"))[1]
+        part, index = given.get("qk_stage"), given.get("index")
+        return _shared(context, builder, typ, this, tile, part, index)
 
     return call, result
 
@@ -328,22 +329,21 @@ def _descriptor(what: str) -> tuple[Call, Callable[[ObjectType, Any], types.Type
         part = given.get("qk_stage")
         sig = typed(typ, part is None)
         tile = sig.args[0].static[0]
-        _, value = _shared(context, builder, typ, this, tile, part)
+        value = _shared(context, builder, typ, this, tile, part, given.get("index"))
         return lower_matrix_descriptor(context, builder, sig, [value, None])
 
     return call, result
 
 
-for side in (PRODUCER, CONSUMER):
-    _method(side, "get_k_tile", "qk_stage", *_get_tile("k"), holds="k")
-    _method(side, "get_v_tile", "", *_get_tile("v"), holds="v")
 _method(PRODUCER, "get_tile", "qk_stage e", *_get_for_load(""))
 _method(PRODUCER, "get_k", "qk_stage e", *_get_for_load("k"), holds="k")
 _method(PRODUCER, "get_v", "e", *_get_for_load("v"), holds="v")
-_method(CONSUMER, "get_tile", "qk_stage", *_get_tile(""))
-_method(CONSUMER, "get", "", *_descriptor(""))
-_method(CONSUMER, "get_k", "qk_stage", *_descriptor("k"), holds="k")
-_method(CONSUMER, "get_v", "", *_descriptor("v"), holds="v")
+_method(CONSUMER, "get", "index", *_descriptor(""))
+_method(CONSUMER, "get_k", "qk_stage index", *_descriptor("k"), holds="k")
+_method(CONSUMER, "get_v", "index", *_descriptor("v"), holds="v")
+_method(CONSUMER, "get_tile", "qk_stage index", *_get_tile(""))
+_method(CONSUMER, "get_k_tile", "qk_stage index", *_get_tile("k"), holds="k")
+_method(CONSUMER, "get_v_tile", "index", *_get_tile("v"), holds="v")
 
 
 # ----------------------------------------------------------------------------- members

@@ -106,7 +106,7 @@ class KVPipeline:
         _check_tiles(self)
 
     def __repr__(self) -> str:
-        shown = [self.num_kv_stages, self.keys if len(self.keys) > 1 else self.BN]
+        shown: list[Any] = [self.num_kv_stages, self.keys if len(self.keys) > 1 else self.BN]
         shown += [self.depth, self.dtype, self.num_qk_stages]
         named = [f"holds={self.holds!r}"]
         if self.swizzle is not Swizzle.B128:

@@ -141,19 +141,16 @@ class _Side:
             return getattr(self.kv, name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
-    def get_k_tile(self, qk_stage: int = 0) -> SharedTile:
-        """Return the tile of a sub-stage of K."""
-        check_holds("get_k_tile", self.kv, "k")
-        check_sub_stage("get_k_tile", self.pipeline, qk_stage)
-        offset = self.pipeline.state.index * self.kv.full_kv_bytes
-        offset += qk_stage * self.kv.staged_k_bytes
-        return SharedTile(self.kv.k_tile, self.base + offset, self.writes)
+    def _stage(self, index: Any) -> int:
+        index = self.pipeline.state.index if index is None else index
+        return self.base + index * self.kv.full_kv_bytes
 
-    def get_v_tile(self) -> SharedTile:
-        """Return the tile of V."""
-        check_holds("get_v_tile", self.kv, "v")
-        address = self.base + self.pipeline.state.index * self.kv.full_kv_bytes
-        return SharedTile(self.kv.v_tile, address, self.writes)
+    def _k_tile(self, qk_stage: int, index: Any = None) -> SharedTile:
+        address = self._stage(index) + qk_stage * self.kv.staged_k_bytes
+        return SharedTile(self.kv.k_tile, address, self.writes)
+
+    def _v_tile(self, index: Any = None) -> SharedTile:
+        return SharedTile(self.kv.v_tile, self._stage(index), self.writes)
 
 
 @device_class(static=("kv",), mutable=True)
@@ -207,15 +204,16 @@ class TMAProducerPipeline(_Side):
 
         They are expected, once, by the thread for which `e` is true.
         """
-        tile = self.get_k_tile(qk_stage)
+        check_holds("get_k", self.kv, "k")
+        check_sub_stage("get_k", self.pipeline, qk_stage)
         self._expect_k(qk_stage, e)
-        return self.pipeline.full(qk_stage), tile
+        return self.pipeline.full(qk_stage), self._k_tile(qk_stage)
 
     def get_v(self, e: Any = True) -> tuple[Barrier, SharedTile]:
         """Expect the bytes of V; return its barrier and tile, for its load."""
-        tile = self.get_v_tile()
+        check_holds("get_v", self.kv, "v")
         self._expect_v(e)
-        return self.pipeline.full(0), tile
+        return self.pipeline.full(0), self._v_tile()
 
     def commit_step(self) -> None:
         """Go to the next stage. The bytes that come say by themselves that this one is filled."""
@@ -261,12 +259,13 @@ class TMAConsumerPipeline(_Side):
     base: u32
     writes: Writes
 
-    def get(self) -> MatrixDescriptor:
+    def get(self, index: Any = None) -> MatrixDescriptor:
         """Return the matrix descriptor of the stage: that of `get_k`, or where V is alone `get_v`.
 
-        Of a ring that holds both it is the one of K.
+        Of a ring that holds both it is the one of K. `index` is a stage that `step` left, as in
+        all methods that have it.
         """
-        return self.get_k() if self.kv.is_k else self.get_v()
+        return self.get_k(None, index) if self.kv.is_k else self.get_v(index)
 
     def wait(self, qk_stage: int = 0) -> None:
         """Wait until the sub-stage is full."""
@@ -286,9 +285,12 @@ class TMAConsumerPipeline(_Side):
         """Go to the next stage and keep this one; return its index, for `release_at`."""
         return self.pipeline.step()
 
-    def get_k(self, qk_stage: Any = None) -> MatrixDescriptor:
+    def get_k(self, qk_stage: Any = None, index: Any = None) -> MatrixDescriptor:
         """Return the K-major descriptor of K: of one sub-stage, or of the whole depth."""
-        tile = self.get_k_tile(qk_stage or 0)
+        if qk_stage is not None:
+            check_sub_stage("get_k", self.pipeline, qk_stage)
+        check_holds("get_k", self.kv, "k")
+        tile = self._k_tile(qk_stage or 0, index)
         whole = SharedTile(self.kv.k_stage, tile.address, tile.writes)
         return (whole if qk_stage is None else tile).matrix_descriptor("K")
 
@@ -302,9 +304,10 @@ class TMAConsumerPipeline(_Side):
         check_holds("release_k", self.kv, "k")
         self.release(self._last if qk_stage is None else qk_stage, e)
 
-    def get_v(self) -> MatrixDescriptor:
+    def get_v(self, index: Any = None) -> MatrixDescriptor:
         """Return the MN-major descriptor of V."""
-        return self.get_v_tile().matrix_descriptor("MN")
+        check_holds("get_v", self.kv, "v")
+        return self._v_tile(index).matrix_descriptor("MN")
 
     def wait_v(self) -> None:
         """Wait until V is there."""
@@ -316,12 +319,20 @@ class TMAConsumerPipeline(_Side):
         check_holds("release_v", self.kv, "v")
         self._release_v(elected(e))
 
-    def get_tile(self, qk_stage: int = 0) -> SharedTile:
+    def get_tile(self, qk_stage: int = 0, index: Any = None) -> SharedTile:
         """Return the tile itself: of a sub-stage of K, or where V is alone that of V."""
-        if self.kv.is_k:
-            return self.get_k_tile(qk_stage)
         check_sub_stage("get_tile", self.pipeline, qk_stage)
-        return self.get_v_tile()
+        return self._k_tile(qk_stage, index) if self.kv.is_k else self._v_tile(index)
+
+    def get_k_tile(self, qk_stage: int = 0, index: Any = None) -> SharedTile:
+        """Return the tile of a sub-stage of K."""
+        check_holds("get_k_tile", self.kv, "k")
+        return self.get_tile(qk_stage, index)
+
+    def get_v_tile(self, index: Any = None) -> SharedTile:
+        """Return the tile of V."""
+        check_holds("get_v_tile", self.kv, "v")
+        return self._v_tile(index)
 
     @property
     def _last(self) -> int:
