@@ -67,7 +67,7 @@ def skeleton(ptx: str) -> str:
     """
     shared: dict[str, str] = {}
     text = re.sub(
-        r"\b(?:numba_tma_[a-z]+_[0-9a-f]{8}_\d+|_cudapy_smem(?:_\d+)?)\b",
+        r"\b(?:numba_tma_[a-z]+\d*_[0-9a-f]{8}_\d+|_cudapy_smem(?:_\d+)?)\b",
         lambda match: shared.setdefault(match[0], f"shared_{len(shared)}"),
         "\n".join(instructions(ptx)),
     )
