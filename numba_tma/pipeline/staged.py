@@ -401,11 +401,11 @@ def _allocate(kv: KVPipeline, tiles: Any, barriers: Any) -> tuple[int, int]:
     parts = kv.num_qk_stages_effective
     for i in range(kv.num_kv_stages * parts):
         stage, part = divmod(i, parts)
-        where = f"[{stage}][{part}]" if parts > 1 else f"[{stage}]"
-        simulator.label(first + 8 * i, f"full{where} of {kv}")
-        simulator.label(first + 4 * kv.num_barriers + 8 * i, f"empty{where} of {kv}")
+        where = f"[{stage}] of {f'sub-stage {part} of ' if parts > 1 else ''}{kv}"
+        simulator.label(first + 8 * i, f"full{where}")
+        simulator.label(first + 4 * kv.num_barriers + 8 * i, f"empty{where}")
         address = base + stage * kv.full_kv_bytes + part * kv.staged_k_bytes
-        simulator.label(address, f"{kv.holds}{where} of {kv}")
+        simulator.label(address, f"{kv.holds}{where}")
     return base, first
 
 
