@@ -216,7 +216,7 @@ def order_kernel(order, stages, parts, shared, consumers=1, warps=1):
 
     @cuda.jit
     def kernel(k, v, out, tiles):
-        k_loads, k_works = K.start()
+        k_loads, k_works = K.start(sync=False)
         v_loads, v_works = V.start()
         if ROLES.load.is_member():
             if k_loads.enters():
@@ -452,5 +452,5 @@ def kv_pipeline_by_hand() -> Kernel:
     return kernel, (map_of(RING.k_tile), map_of(RING.v_tile), types.uint64[:, ::1], types.int64)
 
 
-#: What has a golden in ptx/kernels: kernel and argument types, by name.
-DEMONSTRATIONS = {"kv_pipeline": kv_pipeline}
+#: What has a golden in ptx/kernels, and the same by hand.
+PIPELINES = {"kv_pipeline": (kv_pipeline, kv_pipeline_by_hand)}

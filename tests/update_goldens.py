@@ -14,11 +14,15 @@ from pathlib import Path
 
 from numba_tma.testing import find_tool, instructions, ptxas
 from tests import instruction_table, matrix_table, schedule_page
-from tests.shipped_kernels import GOLDENS, compiled
+from tests.kv_kernels import PIPELINES
+from tests.shipped_kernels import SHIPPED, compiled
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "ptx" / "kernels"
 ARCH, CC = "sm_90a", (9, 0, "a")
+
+#: The kernels that have a golden: those that are shipped, and one for each pipeline.
+NAMES = (*SHIPPED, *PIPELINES)
 
 #: What a kernel's PTX and machine code depend on: name in the golden, name in constraints.txt.
 COMPILER = {
@@ -31,7 +35,7 @@ COMPILER = {
 
 
 def path(name: str) -> Path:
-    """Return where the golden of a shipped kernel is."""
+    """Return where the golden of a kernel is."""
     return FOLDER / f"{name}.{ARCH}.txt"
 
 
@@ -76,7 +80,7 @@ def skeleton(ptx: str) -> str:
 
 
 def golden(name: str) -> str:
-    """Return what the golden of a shipped kernel should say now."""
+    """Return what the golden of a kernel should say now."""
     ptx = compiled(name, CC)
     report = ptxas(ptx)
     compiler = ", ".join(f"{n} {v}" for n, v in installed().items())
@@ -103,10 +107,10 @@ def main() -> None:
         )
     FOLDER.mkdir(exist_ok=True)
     for file in FOLDER.glob("*.txt"):
-        if file not in {path(name) for name in GOLDENS}:
+        if file not in {path(name) for name in NAMES}:
             file.unlink()
             print(f"removed {file.relative_to(ROOT)}")
-    for name in GOLDENS:
+    for name in NAMES:
         text, file = golden(name), path(name)
         if not file.exists() or file.read_text() != text:
             file.write_text(text)

@@ -35,10 +35,13 @@ def _side_types(kv: KVPipeline) -> tuple[ObjectType, ObjectType]:
     return producer, ObjectType(s.TMAConsumerPipeline, (kv,), (pipeline, U32, WRITES), True)
 
 
-def _type_start(self: ObjectType, tiles: Any = None, barriers: Any = None) -> Any:
+def _type_start(self: ObjectType, tiles: Any = None, barriers: Any = None, sync: Any = None) -> Any:
     kv = self.static[0]
-    given = [tiles or types.none, barriers or types.none]
-    given = given[: 2 if barriers is not None else 1 if tiles is not None else 0]
+    last = max(
+        (i for i, typ in enumerate((tiles, barriers, sync), 1) if typ is not None), default=0
+    )
+    given = [typ or types.none for typ in (tiles, barriers, sync)][:last]
+    _synchronises(given)
     parts = {}
     if not _check_memory("tiles", tiles or types.none, kv.storage_nbytes, kv.alignment):
         parts[f"{kv.num_kv_stages} stages x {kv.full_kv_bytes:,} B"] = kv.storage_nbytes
@@ -46,6 +49,10 @@ def _type_start(self: ObjectType, tiles: Any = None, barriers: Any = None) -> An
         parts["barriers"] = 8 * kv.num_barriers
     compiler.check_shared_size(repr(kv), parts)
     return signature(types.Tuple(_side_types(kv)), self, *given)
+
+
+def _synchronises(given: Any) -> bool:
+    return len(given) < 3 or bool(compiler.static_of(given[2], "start(sync=...)"))
 
 
 def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -62,14 +69,15 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         state = make(pipeline_type.field_types[1], zero, constant(phase), zero)
         return make(pipeline_type, barriers, state)
 
-    base, barriers = _allocate(builder, kv, sig, args)
+    base, barriers = _allocate(builder, kv, sig.replace(args=sig.args[:3]), args[:3])
     thread = emit(TABLE["tid_x"], context, builder, {})
     mine = builder.sub(thread, constant(kv.producer.first))
     loading = staged(1)
     producer = make(producer_type, loading, base, mine, make(writes_type, no))
     consumer = make(consumer_type, staged(0), base, make(writes_type, no))
-    initialise = signature(types.void, pipeline_type, U32, U32, U32)
-    arguments = [loading, thread, constant(kv.empty_arrivals), constant(kv.block)]
+    initialise = signature(types.void, pipeline_type, U32, U32, U32, types.boolean)
+    sync = ir.Constant(ir.IntType(1), int(_synchronises(sig.args[1:])))
+    arguments = [loading, thread, constant(kv.empty_arrivals), constant(kv.block), sync]
     compiler.BODIES[s.initialise].call(context, builder, initialise, arguments)
     return context.make_tuple(builder, sig.return_type, [producer, consumer])
 

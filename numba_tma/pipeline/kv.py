@@ -228,12 +228,12 @@ class KVPipeline:
         return self.producer.block
 
     def start(
-        self, tiles: Any = None, barriers: Any = None
+        self, tiles: Any = None, barriers: Any = None, sync: bool = True
     ) -> tuple[TMAProducerPipeline, TMAConsumerPipeline]:
         """Allocate the ring, initialise its barriers, and return its two sides.
 
-        Executed once by every thread of the block, so not inside a loop; it synchronises the block.
-        Each call in the source is a ring of its own.
+        Executed once by every thread of the block, so not inside a loop; it synchronises the block,
+        unless another start after it does. Each call in the source is a ring of its own.
 
         Parameters
         ----------
@@ -242,10 +242,12 @@ class KVPipeline:
             `storage_nbytes`, or an address that is a multiple of `alignment`.
         barriers
             A `BarrierArray` of at least `num_barriers`, or an address, likewise.
+        sync
+            A literal False leaves the block to be synchronised by what is started next.
         """
         from numba_tma.pipeline.staged import start
 
-        return start(self, tiles, barriers)
+        return start(self, tiles, barriers, sync)
 
 
 def _positive(name: str, value: Any) -> int:

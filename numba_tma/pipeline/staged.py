@@ -360,7 +360,7 @@ class TMAConsumerPipeline(_Side):
 
 
 def start(
-    kv: KVPipeline, tiles: Any = None, barriers: Any = None
+    kv: KVPipeline, tiles: Any = None, barriers: Any = None, sync: bool = True
 ) -> tuple[TMAProducerPipeline, TMAConsumerPipeline]:
     """Do what `KVPipeline.start` says."""
     if ntid_x() != kv.block:
@@ -370,19 +370,22 @@ def start(
     loading = StagedPipeline(stages, parts, first, PipelineState(stages, 0, 1))
     working = StagedPipeline(stages, parts, first, PipelineState(stages))
     thread = tid_x() - kv.producer.first & 0xFFFFFFFF
-    initialise(loading, tid_x(), kv.empty_arrivals, kv.block)
+    initialise(loading, tid_x(), kv.empty_arrivals, kv.block, sync)
     return (
         TMAProducerPipeline(kv, loading, base, thread, Writes()),
         TMAConsumerPipeline(kv, working, base, Writes()),
     )
 
 
-def initialise(pipeline: StagedPipeline, thread: int, arrivals: int, num_threads: int) -> None:
+def initialise(
+    pipeline: StagedPipeline, thread: int, arrivals: int, num_threads: int, sync: bool
+) -> None:
     """Initialise the barriers of a ring and make them visible to the block and its copies."""
     if thread == 0:
         pipeline.init(u32(arrivals))
         fence_mbarrier_init()
-    barrier_sync(0, num_threads)
+    if sync:
+        barrier_sync(0, num_threads)
 
 
 def _allocate(kv: KVPipeline, tiles: Any, barriers: Any) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What the shipped kernels tell the GPU: reviewed instructions, no spills, no local memory."""
+"""What kernels tell the GPU: reviewed instructions, no spills, no local memory."""
 
 import difflib
 
@@ -6,10 +6,10 @@ import pytest
 
 from numba_tma.testing import instructions, ptxas
 from tests import update_goldens as goldens
-from tests.shipped_kernels import GOLDENS, SHIPPED, compiled
+from tests.shipped_kernels import SHIPPED, compiled
 
 
-@pytest.mark.parametrize("name", GOLDENS)
+@pytest.mark.parametrize("name", goldens.NAMES)
 def test_the_golden_holds(name):
     if difference := goldens.difference():
         pytest.skip(f"goldens hold for the compiler of constraints.txt, but here {difference}")
@@ -23,11 +23,11 @@ def test_the_golden_holds(name):
 
 
 def test_no_golden_is_left_over():
-    assert set(goldens.FOLDER.iterdir()) == {goldens.path(name) for name in GOLDENS}
+    assert set(goldens.FOLDER.iterdir()) == {goldens.path(name) for name in goldens.NAMES}
 
 
 @pytest.mark.parametrize("cc", [(9, 0, "a"), (10, 0, "a")], ids=["sm_90a", "sm_100a"])
-@pytest.mark.parametrize("name", GOLDENS)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_nothing_is_spilled(name, cc):
     ptx = compiled(name, cc)
     report = ptxas(ptx)

@@ -57,4 +57,6 @@ def test_nothing_is_spilled(compiled, name):
 def test_nothing_is_spilled_in_any_order_of_use(order, shared):
     _, rings, kernel = kernels.order_kernel(order, 3, 2, shared, 2, 2)
     maps = kernels.map_of(rings[0].k_tile), kernels.map_of(rings[-1].v_tile)
-    check_no_spill(compile_ptx(kernel, (*maps, types.float32[:, :, ::1], types.int64)))
+    ptx = compile_ptx(kernel, (*maps, types.float32[:, :, ::1], types.int64))
+    check_no_spill(ptx)
+    assert sum(i.startswith("bar.sync") for i in instructions(ptx)) == 1  # for both rings
