@@ -3,6 +3,7 @@
 ``python -c "from tests.gpu import sanitized; sanitized.main()"`` prints ``all right`` at its end.
 """
 
+import functools
 import warnings
 
 import numpy as np
@@ -13,6 +14,7 @@ from numba_tma.kernels.copy import copy
 from numba_tma.kernels.pointwise import scale_add
 from numba_tma.kernels.rmsnorm import rmsnorm
 from tests import ring_kernels as rings
+from tests.gpu import test_kv_gpu, test_output_pipeline_gpu, test_store_gpu
 
 CASE = rings.Case(cuda.to_device, lambda array: array.copy_to_host())
 W = tma.Warps
@@ -38,17 +40,34 @@ def shipped():
         assert np.allclose(y, exact, rtol=1e-5, atol=1e-6)
 
 
-def pipelines():
+def in_process(case, *args):
+    """Run a GPU case here and not in a worker."""
+    case.__wrapped__(*args)
+
+
+def few_tiles(module):
+    module.counts = lambda stages: [0, 2 * stages + 1]
+    return module
+
+
+def tma_rings():
     for n_tiles in (0, 7):
         CASE.payload(3, (W(1), W(2)), 2, "standard", 1, n_tiles)
         CASE.payload(2, (W(2), W(1), W(3), W(1)), 1, "dataclass", 0, n_tiles)
         CASE.block_scaled(2, (W(1), W(2)), 1, n_tiles)
-        for filled_by in ("cp_async", "threads"):
-            for groups in ((W(4), W(2)), (tma.Threads(48), tma.Threads(32))):
-                CASE.one_input(rings.filled_kernel(3, groups, filled_by), False, n_tiles)
         CASE.one_input(rings.alternate_kernel(4, (W(1), W(2), W(2))), True, n_tiles, 2)
         CASE.one_input(rings.try_kernel(3, (W(1), W(2))), True, n_tiles)
         CASE.one_input(rings.register_kernel(3, 2, 40), True, n_tiles)
+
+
+def filled_by(what):
+    for n_tiles in (0, 7):
+        for groups in ((W(4), W(2)), (tma.Threads(48), tma.Threads(32))):
+            CASE.one_input(rings.filled_kernel(3, groups, what), False, n_tiles)
+
+
+def clusters():
+    for n_tiles in (0, 7):
         for cluster, shared, grid in (
             ((2, 1), (("a", "x"),), (4, 1)),
             ((2, 2), (("a", "x"), ("b", "y")), (2, 2)),
@@ -57,10 +76,38 @@ def pipelines():
             CASE.multicast(3, cluster, shared, (W(1), W(2)), grid, n_tiles)
 
 
+def stores():
+    module = few_tiles(test_store_gpu)
+    in_process(module.test_stores, 3)
+    in_process(module.test_stores_and_reductions_of_one_group, 2)
+
+
+def outputs():
+    module = few_tiles(test_output_pipeline_gpu)
+    in_process(module.test_groups, 2, (W(4), W(3)))
+
+
+def keys_and_values():
+    module = few_tiles(test_kv_gpu)
+    in_process(module.test_stages_and_sub_stages, 2, 2)
+    in_process(module.test_products_through_get_k_and_get_v, "bf16", 64, 4, 1, 3)
+
+
+PARTS = {
+    "shipped": shipped,
+    "tma": tma_rings,
+    "cp_async": functools.partial(filled_by, "cp_async"),
+    "threads": functools.partial(filled_by, "threads"),
+    "clusters": clusters,
+    "stores": stores,
+    "outputs": outputs,
+    "keys_and_values": keys_and_values,
+}
+
+
 def main(*names):
     warnings.simplefilter("ignore")
-    for part in (shipped, pipelines):
-        if not names or part.__name__ in names:
-            part()
+    for name in names or PARTS:
+        PARTS[name]()
     cuda.synchronize()
     print("all right")

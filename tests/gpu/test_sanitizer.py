@@ -13,12 +13,22 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def sanitize(tool, part):
+#: Parts of `sanitized`, in as many processes.
+GROUPS = (("shipped",), ("tma", "cp_async"), ("threads", "stores", "outputs"), ("clusters",))
+GROUPS += (("keys_and_values",),)
+
+
+def sanitize(tool, parts):
     # Reports of the API are left out: cuda.bindings asks every driver for functions of newer ones.
     command = ["compute-sanitizer", "--tool", tool]
     command += ["--report-api-errors", "no"] if tool == "memcheck" else []
     done = subprocess.run(
-        [*command, sys.executable, "-c", f"from tests.gpu import sanitized as s; s.main({part!r})"],
+        [
+            *command,
+            sys.executable,
+            "-c",
+            f"from tests.gpu import sanitized as s; s.main(*{parts!r})",
+        ],
         capture_output=True,
         text=True,
         timeout=280,
@@ -30,7 +40,7 @@ def sanitize(tool, part):
 
 
 @pytest.mark.parametrize("tool", ["memcheck", "synccheck"])
-@pytest.mark.parametrize("part", ["shipped", "pipelines"])
-def test_nothing_is_reported(tool, part):
-    report = sanitize(tool, part)
+@pytest.mark.parametrize("parts", GROUPS, ids="+".join)
+def test_nothing_is_reported(tool, parts):
+    report = sanitize(tool, parts)
     assert re.search(r"ERROR SUMMARY: 0 errors", report), report[-4000:]
