@@ -322,6 +322,10 @@ class TMAConsumerPipeline(_Side):
         """Wait until V is there."""
         check_holds("wait_v", self.kv, "v")
         self.pipeline.consumer_wait(0)
+        # The other barriers of a ring that K shares got an arrival for V, too: a phase that nobody
+        # has waited for is a fault to those who check barriers.
+        for qk_stage in range(1, self.pipeline.num_qk_stages):
+            self.pipeline._consumer_wait(qk_stage)
 
     def release_v(self, e: Any = None) -> None:
         """Hand V back and step."""

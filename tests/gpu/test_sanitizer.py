@@ -22,6 +22,7 @@ def sanitize(tool, parts):
     # Reports of the API are left out: cuda.bindings asks every driver for functions of newer ones.
     command = ["compute-sanitizer", "--tool", tool]
     command += ["--report-api-errors", "no"] if tool == "memcheck" else []
+    call = f"sanitized.main(*{parts!r})"
     done = subprocess.run(
         [
             *command,
