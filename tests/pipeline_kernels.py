@@ -171,7 +171,7 @@ def ping_pong(stages: int = 4, store_stages: int = 2, warps: int = 4) -> Kernel:
 
     @cuda.jit
     def fold_parts(x, y, num_tiles):
-        pipe, out, order = PIPE.start(), OUT.start(), ORDER.start()
+        pipe, out, order = PIPE.start(sync=False), OUT.start(), ORDER.start()
         base = int64(cuda.blockIdx.x) * num_tiles
         if ROLES.load.is_member():
             for part, stage in pipe.produce(base * PARTS, (base + num_tiles) * PARTS):
@@ -331,5 +331,5 @@ PIPELINES: dict[str, tuple[Callable[[], Kernel], Callable[[], Kernel]]] = {
 }
 
 #: Machine instructions that a pipeline's kernel may have more, before its loops: where two objects
-#: start, each initialises its barriers and synchronises the block, which by hand is done once.
-MORE_AT_START = {"ping_pong": 12}
+#: start, each initialises its barriers, and finds its threads among the roles, by itself.
+MORE_AT_START = {"ping_pong": 9}

@@ -69,7 +69,7 @@ def _pipeline_types(value: TilePipeline) -> tuple[ObjectType, ObjectType, Object
     return ObjectType(started.Pipeline, (), (producer, consumer, U32)), producer, consumer
 
 
-def _check_memory(name: str, given: types.Type, nbytes: int, alignment: int) -> bool:
+def check_memory(name: str, given: types.Type, nbytes: int, alignment: int) -> bool:
     """Return whether memory was handed in; raise if it is not enough."""
     if isinstance(given, types.NoneType | types.Omitted):
         return False
@@ -96,20 +96,32 @@ class _Memory:
         return str(getattr(self, "tile", None) or f"{self.num_barriers} barriers")
 
 
-def _type_start(self: ObjectType, tiles: Any = None, barriers: Any = None) -> Any:
+def given_arguments(*args: types.Type | None) -> list[types.Type]:
+    """Return the arguments up to the last that is given, with None for those left out before."""
+    last = max((i for i, typ in enumerate(args, 1) if typ is not None), default=0)
+    return [typ or types.none for typ in args[:last]]
+
+
+def synchronises(sync: types.Type | None) -> bool:
+    """Return whether a start() synchronises, which a literal says."""
+    return sync is None or bool(compiler.static_of(sync, "start(sync=...)"))
+
+
+def _type_start(self: ObjectType, tiles: Any = None, barriers: Any = None, sync: Any = None) -> Any:
     value = self.static[0]
-    given = [tiles or types.none, barriers or types.none]
-    given = given[: 2 if barriers is not None else 1 if tiles is not None else 0]
+    synchronises(sync)
+    given = given_arguments(tiles, barriers, sync)
     tiles, barriers = tiles or types.none, barriers or types.none
-    own_tiles = not _check_memory("tiles", tiles, value.storage_nbytes, value.alignment)
-    _check_memory("barriers", barriers, 8 * value.num_barriers, 8)
+    own_tiles = not check_memory("tiles", tiles, value.storage_nbytes, value.alignment)
+    check_memory("barriers", barriers, 8 * value.num_barriers, 8)
     _check_size(value, own_tiles)
     if value.in_cluster:
         compiler.require_architecture(f"multicast={dict(value.multicast)}", 90)
     return signature(_pipeline_types(value)[0], self, *given)
 
 
-def _address(builder: Any, typ: types.Type, value: Any) -> Any:
+def memory_address(builder: Any, typ: types.Type, value: Any) -> Any:
+    """Return the shared-memory address of a tile, a barrier array or an integer."""
     if isinstance(typ, ObjectType):
         return get_field(builder, typ, value, "address")
     return builder.trunc(value, I32) if value.type.width > 32 else value
@@ -149,8 +161,9 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         *(make(state_type, stages, one, zero), make(WRITES, no), *held),
     )
     _require_launch(builder, value)
-    initialise = signature(types.void, sig.args[0], U32, U32, U32)
-    arguments = [args[0], barriers, thread, threads]
+    initialise = signature(types.void, sig.args[0], U32, U32, U32, types.boolean)
+    sync = ir.Constant(ir.IntType(1), synchronises(dict(enumerate(sig.args)).get(3)))
+    arguments = [args[0], barriers, thread, threads, sync]
     compiler.BODIES[started.initialise].call(context, builder, initialise, arguments)
     num_producers = value.producer.members if value.producer else WARP
     return make(pipeline_type, producer, consumer, constant(num_producers))
@@ -159,7 +172,7 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _allocate(builder: Any, value: TilePipeline, sig: Any, args: Any) -> tuple[Any, Any]:
     """Return the addresses of the tiles and of the barriers, allocating what is not given."""
     given = {
-        name: _address(builder, typ, argument)
+        name: memory_address(builder, typ, argument)
         for name, typ, argument in zip(("tiles", "barriers"), sig.args[1:], args[1:])
         if not isinstance(typ, types.NoneType | types.Omitted)
     }

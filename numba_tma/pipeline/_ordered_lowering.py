@@ -10,7 +10,14 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import I32, ObjectType, signature
 from numba_tma.pipeline import ordered
-from numba_tma.pipeline._lowering import U32, _address, _check_memory, constant
+from numba_tma.pipeline._lowering import (
+    U32,
+    check_memory,
+    constant,
+    given_arguments,
+    memory_address,
+    synchronises,
+)
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
@@ -18,11 +25,12 @@ from numba_tma.ptx._lowering import emit
 compiler.device_function(ordered.initialise)
 
 
-def _type_start(self: ObjectType, barriers: Any = None) -> Any:
+def _type_start(self: ObjectType, barriers: Any = None, sync: Any = None) -> Any:
     value = self.static[0]
-    given = [barriers] if barriers is not None else []
+    synchronises(sync)
+    given = given_arguments(barriers, sync)
     nbytes = 8 * value.num_barriers
-    if not _check_memory("barriers", barriers or types.none, nbytes, 8):
+    if not check_memory("barriers", barriers or types.none, nbytes, 8):
         compiler.check_shared_size(repr(value), {"barriers": nbytes})
     state = ObjectType(PipelineState, (value.depth,), (U32, U32, U32), True)
     fields = (U32, U32, state, types.boolean)
@@ -32,7 +40,7 @@ def _type_start(self: ObjectType, barriers: Any = None) -> Any:
 def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value, result = sig.args[0].static[0], sig.return_type
     if len(args) > 1 and not isinstance(sig.args[1], types.NoneType | types.Omitted):
-        base = _address(builder, sig.args[1], args[1])
+        base = memory_address(builder, sig.args[1], args[1])
     else:
         # The launch reads from the name how many threads the roles want.
         nbytes, kind = 8 * value.num_barriers, f"ring{value.block}"
@@ -43,8 +51,10 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         own = builder.sub(thread, constant(role.first))
         here = builder.icmp_unsigned("<", own, constant(role.members))
         group = builder.select(here, constant(number), group)
-    initialise = signature(types.void, sig.args[0], U32, U32)
-    compiler.BODIES[ordered.initialise].call(context, builder, initialise, [args[0], base, thread])
+    initialise = signature(types.void, sig.args[0], U32, U32, types.boolean)
+    sync = ir.Constant(ir.IntType(1), synchronises(dict(enumerate(sig.args)).get(2)))
+    arguments = [args[0], base, thread, sync]
+    compiler.BODIES[ordered.initialise].call(context, builder, initialise, arguments)
     phase = builder.zext(builder.icmp_unsigned("==", group, constant(0)), I32)
     zero = constant(0)
     state = compiler.make_object(context, builder, result.field_types[2], [zero, phase, zero])

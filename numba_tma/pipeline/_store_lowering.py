@@ -13,12 +13,12 @@ from numba_tma._shared_lowering import WRITES, check_reduction, require_map
 from numba_tma.pipeline import store as st
 from numba_tma.pipeline._lowering import (
     U32,
-    _address,
-    _check_memory,
     _lower_tile,
     _resolve_tile,
+    check_memory,
     constant,
     iterate,
+    memory_address,
 )
 from numba_tma.pipeline.ring import tile_stride
 from numba_tma.ptx import TABLE
@@ -33,7 +33,7 @@ def _store_type(value: st.StorePipeline) -> ObjectType:
 def _type_start(self: ObjectType, tiles: Any = None) -> Any:
     value = self.static[0]
     given = [tiles] if tiles is not None else []
-    if not _check_memory("tiles", tiles or types.none, value.nbytes, value.alignment):
+    if not check_memory("tiles", tiles or types.none, value.nbytes, value.alignment):
         roles = max(1, len(value.roles))
         each = f"{roles} roles x {value.num_stages} stages" if roles > 1 else f"{value.num_stages}"
         each = each if roles > 1 else f"{each} stages"
@@ -51,7 +51,7 @@ def _type_start(self: ObjectType, tiles: Any = None) -> Any:
 def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = sig.args[0].static[0]
     if len(args) > 1 and not isinstance(sig.args[1], types.NoneType | types.Omitted):
-        base = _address(builder, sig.args[1], args[1])
+        base = memory_address(builder, sig.args[1], args[1])
     else:
         # The launch reads from the name which blocks the roles want.
         kind = f"ring{value.block}" if value.block else "line"

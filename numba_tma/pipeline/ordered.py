@@ -15,6 +15,7 @@ from numba_tma import simulator
 from numba_tma._device import constant_class, device_class, device_function, u32
 from numba_tma._environment import simulated
 from numba_tma.barrier import Barrier
+from numba_tma.debug import Site
 from numba_tma.pipeline.roles import Role
 from numba_tma.pipeline.started import block_rule, given_address
 from numba_tma.pipeline.state import PipelineState
@@ -27,6 +28,7 @@ from numba_tma.ptx import (
     ntid_x,
     tid_x,
 )
+from numba_tma.waiting import wait_for
 
 
 @dataclass(frozen=True, init=False)
@@ -112,7 +114,12 @@ class OrderedSequenceBarrier:
         """Whether the roles arrive thread by thread and not warp by warp."""
         return self.roles[0].group.unit == 1
 
-    def start(self, barriers: Any = None) -> OrderedSequence:
+    @property
+    def site(self) -> Site:
+        """What debug mode calls a wait for a turn."""
+        return Site("a turn of an OrderedSequenceBarrier", "+".join(r.name for r in self.roles))
+
+    def start(self, barriers: Any = None, sync: bool = True) -> OrderedSequence:
         """Initialise the barriers and return what the kernel takes turns by.
 
         Executed once by every thread of the block, so not inside a loop; it synchronises the block.
@@ -122,8 +129,10 @@ class OrderedSequenceBarrier:
         barriers
             A `BarrierArray` of at least `num_barriers`, or an address that is a multiple of 8, if
             not in memory of their own.
+        sync
+            False, a literal, where several are started: only the last has to synchronise.
         """
-        return start(self, barriers)
+        return start(self, barriers, sync)
 
 
 @device_class(static=("order",), mutable=True)
@@ -181,7 +190,9 @@ class OrderedSequence:
 
     def _await_turn(self) -> None:
         """Wait until the role before has ended its turn."""
-        self._barrier(self.group).wait(self.state.phase)
+        state = self.state
+        barrier = self._barrier(self.group)
+        wait_for(barrier, state.phase, self.order.site, state.index, state.count)
 
 
 @device_class()
@@ -220,7 +231,7 @@ else:
         """Do nothing: on the GPU that would cost."""
 
 
-def start(order: OrderedSequenceBarrier, barriers: Any) -> OrderedSequence:
+def start(order: OrderedSequenceBarrier, barriers: Any, sync: bool) -> OrderedSequence:
     """Do what `OrderedSequenceBarrier.start` says, in the simulator."""
     if ntid_x() != order.block:
         raise simulator.BadOperand(block_rule(order.block, ntid_x()))
@@ -235,16 +246,17 @@ def start(order: OrderedSequenceBarrier, barriers: Any) -> OrderedSequence:
             simulator.label(address, f"turn[{stage}] of {role.name}")
     members = [role.is_member() for role in order.roles]
     group = members.index(True) if any(members) else 0
-    initialise(order, base, tid_x())
+    initialise(order, base, tid_x(), sync)
     return OrderedSequence(order, base, group, PipelineState(order.depth, 0, int(group == 0)))
 
 
-def initialise(order: OrderedSequenceBarrier, barriers: int, thread: int) -> None:
+def initialise(order: OrderedSequenceBarrier, barriers: int, thread: int, sync: bool) -> None:
     """Initialise the barriers and make them visible to the block."""
     if thread == 0:
         for number in range(order.num_barriers):
             mbarrier_init(barriers + 8 * number, order.arrivals)
-    barrier_sync(0, order.block)
+    if sync:
+        barrier_sync(0, order.block)
 
 
 constant_class(OrderedSequenceBarrier)

@@ -314,7 +314,7 @@ class TilePipeline:
     def _name(self) -> str:
         return "+".join(name for name, _ in self.tiles)
 
-    def start(self, tiles: Any = None, barriers: Any = None) -> Pipeline:
+    def start(self, tiles: Any = None, barriers: Any = None, sync: bool = True) -> Pipeline:
         """Allocate the ring, initialise its barriers and return the block's `Pipeline`.
 
         Executed once by every thread of the block, so not inside a loop; it synchronises the
@@ -327,10 +327,12 @@ class TilePipeline:
             `storage_nbytes`, or an address that is a multiple of `alignment`.
         barriers
             A `BarrierArray` of at least `num_barriers`, or an address, likewise.
+        sync
+            False, a literal, where several are started: only the last has to synchronise.
         """
         from numba_tma.pipeline.started import start
 
-        return start(self, tiles, barriers)
+        return start(self, tiles, barriers, sync)
 
 
 def tile_stride(tile: Tile) -> int:

@@ -194,7 +194,7 @@ def axis_mask(cluster: tuple[int, int], axis: str, x: int, y: int) -> int:
     return sum(1 << row * width for row in range(height)) << x
 
 
-def start(pipeline: TilePipeline, tiles: Any = None, barriers: Any = None) -> Pipeline:
+def start(pipeline: TilePipeline, tiles: Any, barriers: Any, sync: bool) -> Pipeline:
     """Do what `TilePipeline.start` says."""
     check_block(pipeline)
     base, barriers = allocate_pipeline(pipeline, tiles, barriers)
@@ -227,11 +227,13 @@ def start(pipeline: TilePipeline, tiles: Any = None, barriers: Any = None) -> Pi
         stages,
         stages,
     )
-    initialise(pipeline, barriers, thread, num_threads)
+    initialise(pipeline, barriers, thread, num_threads, sync)
     return Pipeline(producer, consumer, num_producers)
 
 
-def initialise(pipeline: TilePipeline, barriers: int, thread: int, num_threads: int) -> None:
+def initialise(
+    pipeline: TilePipeline, barriers: int, thread: int, num_threads: int, sync: bool
+) -> None:
     """Initialise the barriers of a ring and make them visible to the block and its copies."""
     if thread == 0:
         releases = u32(pipeline.empty_arrivals)
@@ -251,9 +253,9 @@ def initialise(pipeline: TilePipeline, barriers: int, thread: int, num_threads: 
                     meeting = barriers + pipeline.sync_offset + 8 * number
                     mbarrier_init(meeting, pipeline.sync_arrivals[number])
         fence_mbarrier_init()
-    if pipeline.in_cluster:
+    if sync and pipeline.in_cluster:
         cluster_sync()
-    else:
+    elif sync:
         barrier_sync(0, num_threads)
 
 
