@@ -125,9 +125,7 @@ def several_consumers():
 def alternate():
     ROLES = tma.Roles(even=tma.Warps(1), odd=tma.Warps(1), load=tma.Warps(1))
     BOTH = (ROLES.even, ROLES.odd)
-    PIPE = tma.TilePipeline(
-        2, a=TILE, b=TILE, producer=ROLES.load, consumer=BOTH, alternate=True
-    )
+    PIPE = tma.TilePipeline(2, a=TILE, b=TILE, producer=ROLES.load, consumer=BOTH, alternate=True)
 
     @cuda.jit
     def kernel(x, y, n):
@@ -280,16 +278,19 @@ def ordered():
 
     @cuda.jit
     def kernel(x, y, n):
-        carried = tma.shared_tile(TILE)
+        tile = tma.shared_tile(TILE)
         order, column = ORDER.start(), cuda.threadIdx.x % COLUMNS
         for t in range(1 if ROLES.odd.is_member() else 0, n, 2):
             order.wait()
             for row in range(ROWS):
-                if t > 0:
-                    carried[row, column] += x[t * ROWS + row, column]
-                else:
-                    carried[row, column] = x[t * ROWS + row, column]
-                y[t * ROWS + row, column] = carried[row, column]
+                left, right = x[t * ROWS + row, column], x[t * ROWS + row, COLUMNS + column]
+                tile[row, column] = left + right
+            tma.fence_proxy_async()
+            cuda.syncwarp()
+            if column == 0:
+                y.store(tile, (t * ROWS, 0))
+                ptx.cp_async_bulk_commit_group()
+                ptx.cp_async_bulk_wait_group_read(0)
             order.arrive()
 
     return kernel, 1, ROLES.threads
@@ -335,11 +336,6 @@ def _added(x):
     return np.uint32(POISON) + x[:, :COLUMNS] + x[:, COLUMNS:]
 
 
-def _carried(x):
-    tiles = x[:, :COLUMNS].reshape(TILES, ROWS, COLUMNS)
-    return np.cumsum(tiles, axis=0, dtype=np.uint32).reshape(-1, COLUMNS)
-
-
 RING = Program("TilePipeline", ring, output=TILE)
 CP_ASYNC = Program("TilePipeline, filled_by='cp_async'", cp_async_ring, (None,), TILE)
 THREADS = Program("TilePipeline, filled_by='threads'", thread_ring, (None,), TILE)
@@ -352,7 +348,7 @@ K_GROUP = Program("TilePipeline, k_group", k_group, output=TILE)
 SCOPES = Program("TilePipeline in scopes", scopes, output=TILE)
 STORE = Program("StorePipeline", store, (None,), TILE)
 REDUCE = Program("StorePipeline.reduce", reduce_store, (None,), TILE, reference=_added)
-ORDERED = Program("OrderedSequenceBarrier", ordered, (None,), reference=_carried)
+ORDERED = Program("OrderedSequenceBarrier", ordered, (None,), TILE)
 BY_HAND = Program("barriers by hand", by_hand)
 
 PROGRAMS = (

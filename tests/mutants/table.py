@@ -40,6 +40,9 @@ MUTATIONS = (
     "setmaxnreg over budget",
 )
 
+#: In front of a new line: it stands one level further out than the one it replaces.
+DEDENT = "<<"
+
 #: Who can notice, and in which words the page says so.
 CATCHERS = {
     "host": "when its objects are made",
@@ -155,13 +158,17 @@ class Impossible:
 def broken(source: str, edits: tuple[tuple[str, str], ...]) -> str:
     """Return a text in which each line of `edits`, which stands there once, is another."""
     lines = source.splitlines()
+    replaced = {}
     for old, new in edits:
         found = [i for i, line in enumerate(lines) if line.strip() == old]
         if len(found) != 1:
             raise ValueError(f"{old!r} stands {len(found)} times in\n{source}")
         indent = lines[found[0]][: -len(old)]
-        lines[found[0] : found[0] + 1] = [f"{indent}{line}" for line in new.splitlines()]
-    return "\n".join(lines) + "\n"
+        if new.startswith(DEDENT):
+            indent, new = indent[4:], new.removeprefix(DEDENT)
+        replaced[found[0]] = [f"{indent}{line}" for line in new.splitlines()]
+    text = [part for i, line in enumerate(lines) for part in replaced.get(i, [line])]
+    return "\n".join(text) + "\n"
 
 
 def built(program: Program, source: str) -> Any:
