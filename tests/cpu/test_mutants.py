@@ -1,6 +1,8 @@
 """The table of mutants has no hole; what is refused before a kernel runs; the page is current."""
 
 import builtins
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from numba import types
@@ -9,6 +11,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import debug, pipeline, simulator
+from numba_tma._compiler import kernels
 from numba_tma.testing import compile_ptx
 from tests import gallery_page
 from tests.mutants.mutants import IMPOSSIBLE, MUTANTS, TABLE
@@ -86,12 +89,30 @@ def signature(program):
     return (*(tma.TensorMapType(2, t) if t else array for t in tiles), types.int64)
 
 
+def compiled(mutant):
+    """Return what is left of a compiled kernel, with the launch that the library gives it."""
+    kernel, grid, block = mutant.build()
+    ptx = compile_ptx(kernel, signature(mutant.program))
+    library = SimpleNamespace(get_asm_str=lambda: ptx)
+    result = SimpleNamespace(argument_types=(), _codelibrary=library, launch=mock.Mock())
+    kernels._adapt_launches(result)
+    return result, (grid, 1, 1), (block, 1, 1)
+
+
 @pytest.mark.parametrize("mutant", caught_by("compile"), ids=repr)
 def test_refused_when_it_is_compiled(mutant):
-    kernel, _, _ = mutant.build()
     with pytest.raises((TypingError, CudaTypingError)) as raised:
-        compile_ptx(kernel, signature(mutant.program))
+        compiled(mutant)
     assert mutant.caught["compile"][1] in " ".join(str(raised.value).split())
+
+
+@pytest.mark.parametrize("mutant", caught_by("launch"), ids=repr)
+def test_refused_when_it_is_launched(mutant):
+    kernel, grid, block = compiled(mutant)
+    name, text = mutant.caught["launch"]
+    with pytest.raises(getattr(builtins, name)) as raised:
+        kernel.launch((), grid, block, 0)
+    assert text in str(raised.value)
 
 
 # ---------------------------------------------------------------------------------- page

@@ -86,6 +86,20 @@ REGISTERS = Mistake(
     "back what it asks for.",
     "Ask for less, let another role keep fewer, or leave `registers` out: then they are computed.",
 )
+NOTHING_GIVEN_BACK = Mistake(
+    "Registers are asked for that nobody gives back",
+    HANGS,
+    "The kernel does not compile; otherwise it would not end, and no bounded wait helps.",
+    "`setmaxnreg.inc` waits until other warpgroups of the block have given back what it asks for.",
+    "Let the warpgroups that need few registers execute `setmaxnreg_dec`, or use `Roles`.",
+)
+MISSING_WARP = Mistake(
+    "Fewer threads are launched than the roles have",
+    HANGS,
+    "The launch is refused; otherwise the kernel would wait for warps that are not there.",
+    "Barriers count the arrivals of all warps of the roles.",
+    "Launch blocks of `ROLES.threads`.",
+)
 LOADED_TWICE = Mistake(
     "A tile is loaded twice",
     HANGS,
@@ -201,8 +215,8 @@ NO_INIT_SYNC = Mistake(
     VALUES,
     "It works nearly always; now and then it hangs or reads too early.",
     "Other threads wait and arrive while one still initialises.",
-    "`start()` synchronises by itself. By hand: `fence_mbarrier_init()`, then `syncthreads()` (in a "
-    "cluster `cluster_sync()`), before any use.",
+    "`start()` synchronises; `sync=False` is for all but the last of several. By hand: "
+    "`fence_mbarrier_init()`, then `syncthreads()` (in a cluster `cluster_sync()`), before any use.",
 )
 LOADS_OUTSTANDING = Mistake(
     "The block ends while copies into it are under way",
@@ -249,6 +263,6 @@ NO_BOUNDS = Mistake(
     "The kernel does not compile; otherwise it would run with the registers of its launch, and "
     "spill.",
     "The assembler drops `setmaxnreg` where it cannot know how many registers a launch gives.",
-    "Give `@cuda.jit(launch_bounds=ROLES.launch_bounds)`; `Role.set_registers` in the kernel itself "
-    "does so.",
+    "Give `@cuda.jit(launch_bounds=ROLES.launch_bounds)`; `Role.set_registers` in the kernel "
+    "itself does so.",
 )

@@ -40,6 +40,11 @@ def of_every_ring(
     early: str = "EarlyOverwrite EarlyRead MissingFence",
 ) -> list[Mutant]:
     """Return what can go wrong with each ring in the same words."""
+    # What `close` hands back at the end may be what was forgotten, for all that a compiler knows.
+    if "pipe.close()" in program.source:
+        forgotten = {"debug": ("PipelineTimeout", ".empty' stage")}
+    else:
+        forgotten = {"compile": ("TypingError", "consumer.wait() takes a stage that no")}
     line = next(s.strip() for s in program.source.splitlines() if "ROLES = " in s)
     return [
         Mutant(
@@ -47,9 +52,8 @@ def of_every_ring(
             {"simulator": ("UninitializedRead EarlyRead", "wait for the load's barrier first")},
         ),
         Mutant(
-            program, "dropped arrival", m.FORGOTTEN_RELEASE, ((RELEASE, "pass"),),
-            {"compile": ("TypingError", "consumer.wait() takes a stage that no"),
-             "simulator": ("Deadlock", "empty[")},
+            program, "dropped arrival", m.FORGOTTEN_RELEASE, ((RELEASE, ""),),
+            {**forgotten, "simulator": ("Deadlock", "empty[")},
         ),
         Mutant(
             program, "dropped arrival", m.SOMETIMES_RELEASED,
@@ -83,11 +87,14 @@ LOAD_A = "x.load(stage.a, (t * ROWS, 0), stage.barrier)"
 LOAD_B = "x.load(stage.b, (t * ROWS, COLUMNS), stage.barrier)"
 
 
+FEWER_THREADS = ("return kernel, 1, ROLES.threads", "return kernel, 1, ROLES.threads - 32")
+
+
 def of_tma_rings(program: Program, load_b: str = LOAD_B) -> list[Mutant]:
     """Return what can go wrong where the copy engine fills the stages."""
     return [
         Mutant(
-            program, "wrong bytes", m.MISSING_LOAD, ((load_b, "pass"),),
+            program, "wrong bytes", m.MISSING_LOAD, ((load_b, ""),),
             {"simulator": ("Deadlock", "bytes missing"),
              "debug": ("PipelineTimeout", "a load of this stage is missing")},
         ),
@@ -137,6 +144,11 @@ RING = [
     Mutant(
         p.RING, "dropped wait", m.NO_WAIT_FOR_EMPTY, (EXPLICIT,),
         {"simulator": ("BarrierMisuse EarlyOverwrite", "or one arrived twice in a phase")},
+    ),
+    Mutant(
+        p.RING, "dropped arrival", m.MISSING_WARP, (FEWER_THREADS,),
+        {"launch": ("ValueError", "the roles of the kernel's pipeline have 96 threads"),
+         "simulator": ("BadOperand", "the roles of the kernel's pipeline have 96 threads")},
     ),
     Mutant(
         p.RING, "wrong bytes", m.OTHER_BYTES, ((LOAD_A, f"stage.expect_bytes(NBYTES)\n{LOAD_A}"),),
@@ -190,7 +202,7 @@ MULTICAST = [
     Mutant(p.MULTICAST, *BEHIND),
     Mutant(
         p.MULTICAST, "exit with something outstanding", m.PEERS_OUTSTANDING,
-        (("pipe.close()", "pass"),), {"simulator": ("MissingClusterSync", "the memory may be gone by then")},
+        (("pipe.close()", ""),), {"simulator": ("MissingClusterSync", "the memory may be gone by then")},
     ),
 ]  # fmt: skip
 
@@ -260,7 +272,7 @@ def of_filled_rings(program: Program, overwritten: str, said: str) -> list[Mutan
         Mutant(program, *UNFENCED),
         Mutant(
             program, "dropped arrival", m.NOT_COMMITTED,
-            (("producer.commit()", "pass"), ("producer.close()", "pass")),
+            (("producer.commit()", ""), ("producer.close()", "")),
             {"simulator": ("Deadlock", "full["),
              "debug": ("PipelineTimeout", ".full' stage 1")},
         ),
@@ -284,12 +296,12 @@ CP_ASYNC = [
     Mutant(
         p.CP_ASYNC, "early release", m.EARLY_COMMIT,
         (("stage = producer.acquire()", "stage = producer.acquire()\nproducer.commit()"),
-         ("producer.commit()", "pass")),
+         ("producer.commit()", "")),
         {"simulator": ("EarlyRead", "that thread must pass cp_async_wait_group()")},
     ),
     Mutant(
         p.CP_ASYNC, "exit with something outstanding", m.LOADS_OUTSTANDING,
-        (("producer.commit()", "if t < n - 1:\n    producer.commit()"), ("producer.close()", "pass"),
+        (("producer.commit()", "if t < n - 1:\n    producer.commit()"), ("producer.close()", ""),
          (WAIT, f"if t == n - 1:\n    break\n{WAIT}")),
         ENDS_EARLY[3],
     ),
@@ -334,7 +346,7 @@ def of_stores(program: Program, start: str) -> list[Mutant | Impossible]:
         ),
         Mutant(
             program, "exit with something outstanding", m.STORES_OUTSTANDING,
-            (("out.tail()", "pass"),),
+            (("out.tail()", ""),),
             {"simulator": ("UnfinishedCopy", "shared memory may be gone before they have read it")},
         ),
         Impossible(
@@ -383,21 +395,21 @@ REDUCE = [
 
 ORDERED = [
     Mutant(
-        p.ORDERED, "dropped wait", m.NO_TURN, (("order.wait()", "pass"),),
+        p.ORDERED, "dropped wait", m.NO_TURN, (("order.wait()", ""),),
         {"simulator": ("BarrierMisuse EarlyOverwrite MissingFence", "has not waited for this turn")},
     ),
     Mutant(
-        p.ORDERED, "dropped arrival", m.TURN_KEPT, (("order.arrive()", "pass"),),
+        p.ORDERED, "dropped arrival", m.TURN_KEPT, (("order.arrive()", ""),),
         {"simulator": ("BarrierMisuse", "the role still has its turn"),
          "debug": ("PipelineTimeout", "a turn of an OrderedSequenceBarrier")},
     ),
     Mutant(
         p.ORDERED, "early release", m.EARLY_TURN,
-        (("order.wait()", "order.wait()\norder.arrive()"), ("order.arrive()", "pass")),
+        (("order.wait()", "order.wait()\norder.arrive()"), ("order.arrive()", "")),
         {"simulator": ("EarlyOverwrite MissingFence", "may still be reading")},
     ),
     Mutant(
-        p.ORDERED, "dropped fence", m.NO_FENCE, (("tma.fence_proxy_async()", "pass"),),
+        p.ORDERED, "dropped fence", m.NO_FENCE, (("tma.fence_proxy_async()", ""),),
         {"simulator": ("MissingFence", "fence_proxy_async()")},
     ),
     Mutant(
@@ -413,7 +425,7 @@ ORDERED = [
     ),
     Mutant(
         p.ORDERED, "exit with something outstanding", m.STORES_OUTSTANDING,
-        (("ptx.cp_async_bulk_wait_group_read(0)", "pass"),),
+        (("ptx.cp_async_bulk_wait_group_read(0)", ""),),
         {"simulator": ("EarlyOverwrite UnfinishedCopy", "may still be reading")},
     ),
     Mutant(
@@ -424,17 +436,29 @@ ORDERED = [
     Impossible(p.ORDERED.pipeline, "wrong parity", "The phase belongs to it: no call names one."),
 ]  # fmt: skip
 
+MOVED = "if thread < 256:\n    ptx.setmaxnreg_inc(240)\nelse:\n    ptx.setmaxnreg_dec(40)"
+
+
+def moved(bounds: str, lines: str) -> tuple[tuple[str, str], ...]:
+    """Return the edit by which 3 warpgroups move registers after the barriers' initialisation."""
+    return (
+        ("@cuda.jit", f"@cuda.jit{bounds}"),
+        ("cuda.syncthreads()", f"cuda.syncthreads()\n{lines}"),
+        ("return kernel, 1, 64", "return kernel, 1, 384"),
+    )
+
+
 BY_HAND = [
     Mutant(
-        p.BY_HAND, "dropped wait", m.NO_WAIT, (("full.wait(t & 1)", "pass"),),
+        p.BY_HAND, "dropped wait", m.NO_WAIT, (("full.wait(t & 1)", ""),),
         {"simulator": ("UninitializedRead EarlyRead", "wait for the load's barrier first")},
     ),
     Mutant(
-        p.BY_HAND, "dropped wait", m.NO_WAIT_FOR_EMPTY, (("empty.wait(t & 1 ^ 1)", "pass"),),
+        p.BY_HAND, "dropped wait", m.NO_WAIT_FOR_EMPTY, (("empty.wait(t & 1 ^ 1)", ""),),
         {"simulator": ("BarrierMisuse EarlyOverwrite", "or one arrived twice in a phase")},
     ),
     Mutant(
-        p.BY_HAND, "dropped arrival", m.FORGOTTEN_RELEASE, (("empty.arrive()", "pass"),),
+        p.BY_HAND, "dropped arrival", m.FORGOTTEN_RELEASE, (("empty.arrive()", ""),),
         {"simulator": ("Deadlock", "32 of 32 arrivals pending"),
          "debug": ("PipelineTimeout", "32 of 32 arrivals are pending")},
     ),
@@ -444,7 +468,7 @@ BY_HAND = [
          "debug": ("PipelineTimeout", "1 of 33 arrivals are pending")},
     ),
     Mutant(
-        p.BY_HAND, "dropped fence", m.NO_FENCE, (("tma.fence_proxy_async()", "pass"),),
+        p.BY_HAND, "dropped fence", m.NO_FENCE, (("tma.fence_proxy_async()", ""),),
         {"simulator": ("MissingFence", "fence_proxy_async()")},
     ),
     Mutant(
@@ -458,7 +482,7 @@ BY_HAND = [
     ),
     Mutant(
         p.BY_HAND, "wrong bytes", m.MISSING_LOAD,
-        (("x.load(right, (t * ROWS, COLUMNS), full)", "pass"),),
+        (("x.load(right, (t * ROWS, COLUMNS), full)", ""),),
         {"simulator": ("Deadlock", "512 bytes missing"),
          "debug": ("PipelineTimeout", "512 bytes outstanding: fewer bytes were copied")},
     ),
@@ -473,7 +497,7 @@ BY_HAND = [
         {"simulator": ("EarlyOverwrite EarlyRead", "nothing orders that read before this load")},
     ),
     Mutant(
-        p.BY_HAND, "missing sync after init", m.NO_INIT_SYNC, (("cuda.syncthreads()", "pass"),),
+        p.BY_HAND, "missing sync after init", m.NO_INIT_SYNC, (("cuda.syncthreads()", ""),),
         {"simulator": ("BarrierMisuse", "there is no mbarrier here yet")},
     ),
     Mutant(
@@ -482,11 +506,19 @@ BY_HAND = [
     ),
     Mutant(
         p.BY_HAND, "setmaxnreg over budget", m.REGISTERS,
-        (("@cuda.jit", "@cuda.jit(launch_bounds=(384, 1))"), ("return kernel, 1, 64", "return kernel, 1, 384"),
-         ("cuda.syncthreads()",
-          "cuda.syncthreads()\nif thread < 256:\n    ptx.setmaxnreg_inc(240)\nelse:\n    ptx.setmaxnreg_dec(40)")),
+        moved("(launch_bounds=(384, 1))", MOVED),
         {"simulator": ("Deadlock", "setmaxnreg_inc(240) of warpgroup")},
-        note="A bounded wait cannot help: setmaxnreg waits by itself.",
+    ),
+    Mutant(
+        p.BY_HAND, "setmaxnreg over budget", m.NOTHING_GIVEN_BACK,
+        moved("(launch_bounds=(384, 1))", "if thread < 256:\n    ptx.setmaxnreg_inc(232)"),
+        {"compile": ("TypingError", "setmaxnreg.inc to 232 can never"),
+         "simulator": ("Deadlock", "setmaxnreg_inc(232) of warpgroup")},
+    ),
+    Mutant(
+        p.BY_HAND, "setmaxnreg over budget", m.NO_BOUNDS,
+        moved("", MOVED.replace("240", "232")),
+        {"compile": ("TypingError", "has no launch bounds of its own")},
     ),
 ]  # fmt: skip
 
