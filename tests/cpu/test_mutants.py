@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from numba import types
+from numba import from_dtype, types
 from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
@@ -84,9 +84,11 @@ def test_refused_when_its_objects_are_made(mutant):
 
 
 def signature(program):
-    array = types.uint32[:, ::1]
-    tiles = (*program.inputs, program.output)
-    return (*(tma.TensorMapType(2, t) if t else array for t in tiles), types.int64)
+    tiles = (*(program.inputs), program.output)
+    x, y = (from_dtype(array.dtype)[:, ::1] for array in program.arrays())
+    arrays = (*(x for _ in program.inputs), y)
+    maps = [tma.TensorMapType(2, t) if t else array for t, array in zip(tiles, arrays)]
+    return (*maps, types.int64)
 
 
 def compiled(mutant):

@@ -28,7 +28,8 @@ FORGOTTEN_RELEASE = Mistake(
 SOMETIMES_RELEASED = Mistake(
     "A stage is handed back under a condition",
     HANGS,
-    "The kernel stops after a few tiles; small inputs work.",
+    "The kernel does not compile; without that check it would stop after a few tiles, and small "
+    "inputs would work.",
     "Where the condition is false the stage stays held, and the producer waits for it.",
     "Hand back every stage that was waited for, whatever was done with it.",
 )
@@ -100,6 +101,20 @@ MISSING_WARP = Mistake(
     "Barriers count the arrivals of all warps of the roles.",
     "Launch blocks of `ROLES.threads`.",
 )
+LEFT_ALONE = Mistake(
+    "Some warps leave the loop before the others",
+    HANGS,
+    "The kernel does not end.",
+    "All warps of the group hand each stage back, by an arrival or by synchronising.",
+    "Let a `break` be taken by all threads, or by none.",
+)
+COLUMNS_KEPT = Mistake(
+    "Tensor memory is not freed",
+    HANGS,
+    "Later blocks on the same multiprocessor wait for columns, for ever.",
+    "Columns stay allocated until they are freed, also when the block has ended.",
+    "Call `pipe.close()` in all threads of both roles.",
+)
 LOADED_TWICE = Mistake(
     "A tile is loaded twice",
     HANGS,
@@ -166,6 +181,21 @@ EARLY_RELEASE = Mistake(
     "Values are those of a later tile, for some elements, and rarely.",
     "The producer fills the stage while it is still read.",
     "Release after the last use; `in_flight` and `release_pending` are for work that reads later.",
+)
+NO_READ_SYNC = Mistake(
+    "A stage is loaded while others still read it",
+    VALUES,
+    "Values are those of a later tile, for some elements, and rarely.",
+    "One thread loads for all, so it has to know that all have read the stage.",
+    "The loop over `tiles` synchronises by itself; by hand: `syncthreads()` before the next load.",
+)
+NO_TENSOR_FENCE = Mistake(
+    "Tensor memory is used across a barrier without its fences",
+    VALUES,
+    "Values are those of an earlier tile, now and then.",
+    "Accesses to tensor memory are ordered by a barrier only with a fence before and one after it.",
+    "The pipeline fences by itself; by hand: `tcgen05_fence_before_thread_sync()`, the barrier, "
+    "`tcgen05_fence_after_thread_sync()`.",
 )
 EARLY_COMMIT = Mistake(
     "A stage is written after it was committed",

@@ -67,6 +67,9 @@ class Program:
     output: tma.Tile | None = None
     reference: Callable[[Any], Any] = lambda x: x[:, :COLUMNS] + x[:, COLUMNS:]
     blocks: int = 1
+    shapes: tuple[tuple[int, str], tuple[int, str]] = ((2 * COLUMNS, "u4"), (COLUMNS, "u4"))
+    rows: int = ROWS  #: of a tile
+    on_hopper: bool = True
 
     @property
     def source(self) -> str:
@@ -77,9 +80,11 @@ class Program:
 
     def arrays(self) -> tuple[Any, Any]:
         """Return an input and a poisoned output."""
-        rows = self.blocks * TILES * ROWS
-        x = np.random.default_rng(7).integers(0, 2**20, (rows, 2 * COLUMNS), np.uint32)
-        return x, np.full((rows, COLUMNS), POISON, np.uint32)
+        rows = self.blocks * TILES * self.rows
+        (columns, kind), (out_columns, out_kind) = self.shapes
+        x = np.random.default_rng(7).integers(0, 1000, (rows, columns), np.uint32).astype(kind)
+        y = np.full((rows, out_columns), POISON, np.uint32).astype(out_kind)
+        return x, y
 
 
 def run(program: Program, built: Any, to_device: Any = lambda a: a, to_host: Any = lambda a: a):
@@ -184,3 +189,16 @@ def built(program: Program, source: str) -> Any:
 @functools.cache
 def _number(text: str) -> int:
     return _number.cache_info().currsize
+
+
+#: 3 warpgroups have 168 registers a thread at launch, and 2 x 240 + 40 are more.
+OVER_BUDGET = "= 66,560 registers, but a launch of 384 threads has 168 x 384 = 64,512"
+
+
+def over_budget(roles: str, *names: str) -> tuple[tuple[str, str], ...]:
+    """Return the edit by which all roles but the last ask for more than that one gives back."""
+    *asking, giving = names
+    groups = 2 if len(asking) == 1 else 1
+    terms = [f"{name}=tma.Warpgroups({groups}, registers=240)" for name in asking]
+    terms.append(f"{giving}=tma.Warpgroups(1, registers=40)")
+    return ((roles, f"ROLES = tma.Roles({', '.join(terms)})"),)
