@@ -45,6 +45,11 @@ _HOME = {
     "MatrixDescriptorPair": "matrix_descriptor",
     "NamedBarrier": "pipeline",
     "OrderedSequenceBarrier": "pipeline",
+    "OutputConsumer": "pipeline",
+    "OutputPipeline": "pipeline",
+    "OutputProducer": "pipeline",
+    "OutputStage": "pipeline",
+    "OutputTilePipeline": "pipeline",
     "Pipeline": "pipeline",
     "PipelineState": "pipeline",
     "Role": "pipeline",
@@ -114,6 +119,11 @@ if TYPE_CHECKING:
     from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
     from numba_tma.pipeline import NamedBarrier as NamedBarrier
     from numba_tma.pipeline import OrderedSequenceBarrier as OrderedSequenceBarrier
+    from numba_tma.pipeline import OutputConsumer as OutputConsumer
+    from numba_tma.pipeline import OutputPipeline as OutputPipeline
+    from numba_tma.pipeline import OutputProducer as OutputProducer
+    from numba_tma.pipeline import OutputStage as OutputStage
+    from numba_tma.pipeline import OutputTilePipeline as OutputTilePipeline
     from numba_tma.pipeline import Pipeline as Pipeline
     from numba_tma.pipeline import PipelineState as PipelineState
     from numba_tma.pipeline import Role as Role

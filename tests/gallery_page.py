@@ -8,8 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.mutants.mistakes import SYMPTOMS
-from tests.mutants.mutants import IMPOSSIBLE, MUTANTS
-from tests.mutants.programs import PROGRAMS
+from tests.mutants.mutants import IMPOSSIBLE, MUTANTS, PROGRAMS
 from tests.mutants.table import CATCHERS, MUTATIONS, Mistake, Mutant
 
 FILE = Path(__file__).parents[1] / "docs" / "gallery.md"

@@ -64,6 +64,48 @@ def payload_kernel(stages, groups, k_group, payload, in_flight=0):
     return ROLES, PIPE, kernel
 
 
+SCALES = tma.Tile((ROWS, 4), "u32")  # of a tile a or b: one for each group of its columns
+
+
+@functools.cache
+def block_scaled_kernel(stages, groups, k_group):
+    """Return roles, pipeline and kernel: a stage holds a, b and the scales of both."""
+    ROLES = roles(*groups)
+    PIPE = tma.TilePipeline(
+        stages,
+        tma.BlockScaledTilePayload(A, B, SCALES, SCALES),
+        k_group=k_group,
+        producer=ROLES.load,
+        consumer=ROLES.c0,
+    )
+
+    @cuda.jit
+    def kernel(a, b, sfa, sfb, out_a, out_b, n_tiles):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for t, stage in pipe.produce(0, n_tiles):
+                for j in range(k_group):
+                    ta, tb, tsa, tsb = stage.get_tile(j)
+                    row = (t * k_group + j) * ROWS
+                    a.load(ta, (row, 0), stage.barrier)
+                    b.load(tb, (row, 0), stage.barrier)
+                    sfa.load(tsa, (row, 0), stage.barrier)
+                    sfb.load(tsb, (row, 0), stage.barrier)
+        elif pipe.is_consumer():
+            for t, stage in pipe.consume(0, n_tiles):
+                for j in range(k_group):
+                    tile = stage.tile(j)
+                    k = t * k_group + j
+                    for i in range(pipe.consumer_thread(), SIZE, pipe.num_consumers()):
+                        r, c = i // COLUMNS, i % COLUMNS
+                        out_a[0, k, i] = tile.a[r, c] ^ tile.sfa[r, c // 4]
+                        both = tile.b[r, c] + tile.b[r, c + COLUMNS]
+                        out_b[0, k, i] = both ^ tile.sfb[r, c // 4]
+        pipe.close()
+
+    return ROLES, PIPE, kernel
+
+
 @functools.cache
 def filled_kernel(stages, groups, filled_by):
     """Return roles, pipeline and kernel: threads fill the stages, by cp.async or by writing."""
@@ -322,6 +364,20 @@ class Case:
         for role in range(consumers):
             np.testing.assert_array_equal(got_a[role, :count], tiles_of(a)[:count])
             np.testing.assert_array_equal(got_b[role, :count], tiles_of(halves(b))[:count])
+
+    def block_scaled(self, stages, groups, k_group, n_tiles):
+        ROLES, _, kernel = block_scaled_kernel(stages, groups, k_group)
+        count = n_tiles * k_group
+        rows = max(1, count) * ROWS
+        a, b = words(rows, COLUMNS, 1), words(rows, 2 * COLUMNS, 2)
+        sfa, sfb = words(rows, 4, 3), words(rows, 4, 4)
+        outs = outputs(1, max(1, count), SIZE), outputs(1, max(1, count), SIZE)
+        inputs = [(a, A), (b, B), (sfa, SCALES), (sfb, SCALES)]
+        got_a, got_b = self.launch(kernel, 1, ROLES.threads, inputs, outs, n_tiles)
+        expected_a = a ^ np.repeat(sfa, 4, axis=1)
+        expected_b = halves(b) ^ np.repeat(sfb, 4, axis=1)
+        np.testing.assert_array_equal(got_a[0, :count], tiles_of(expected_a)[:count])
+        np.testing.assert_array_equal(got_b[0, :count], tiles_of(expected_b)[:count])
 
     def one_input(self, made, by_map, n_tiles, roles=1):
         ROLES, kernel = made[0], made[-1]

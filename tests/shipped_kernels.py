@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from numba import types
@@ -12,9 +11,7 @@ from numba_tma.dtypes import as_dtype
 from numba_tma.kernels.copy import copy_chunks, copy_tiles_kernel
 from numba_tma.kernels.pointwise import scale_add_kernel
 from numba_tma.kernels.rmsnorm import block_per_row, plan_for, warp_per_row
-from numba_tma.testing import compile_ptx
 from numba_tma.types import TensorMapType
-from tests.pipeline_kernels import PIPELINES
 
 BYTES, COUNTER, INT, F32 = types.uint8[::1], types.uint32[::1], types.int64, types.float32
 BF16 = as_dtype("bf16")
@@ -50,10 +47,3 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (_map((16, 256), BF16),) * 3 + (F32, F32, COUNTER, INT, INT),
     ),
 }
-
-
-@functools.cache
-def compiled(name: str, cc: tuple[Any, ...]) -> str:
-    """Return the PTX of a shipped kernel, or of a pipeline's demonstration."""
-    kernel, signature = SHIPPED[name] if name in SHIPPED else PIPELINES[name][0]()
-    return compile_ptx(kernel, signature, cc=cc)

@@ -14,15 +14,11 @@ from pathlib import Path
 
 from numba_tma.testing import find_tool, instructions, ptxas
 from tests import gallery_page, instruction_table, matrix_table, schedule_page
-from tests.pipeline_kernels import PIPELINES
-from tests.shipped_kernels import SHIPPED, compiled
+from tests.golden_kernels import GOLDENS, arch, compiled
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "ptx" / "kernels"
-ARCH, CC = "sm_90a", (9, 0, "a")
 
-#: The kernels that have a golden: those that are shipped, and one for each pipeline.
-NAMES = (*SHIPPED, *PIPELINES)
 
 #: What a kernel's PTX and machine code depend on: name in the golden, name in constraints.txt.
 COMPILER = {
@@ -36,7 +32,7 @@ COMPILER = {
 
 def path(name: str) -> Path:
     """Return where the golden of a kernel is."""
-    return FOLDER / f"{name}.{ARCH}.txt"
+    return FOLDER / f"{name}.{arch(name)}.txt"
 
 
 def pinned() -> dict[str, str]:
@@ -50,7 +46,7 @@ def pinned() -> dict[str, str]:
 def installed() -> dict[str, str]:
     """Return the versions that are at work here; the tools are asked themselves."""
     found = {name: version(name) for name in ("numba", "llvmlite", "numba-cuda")}
-    banner = compiled("copy_chunks", CC)
+    banner = compiled("copy_chunks")
     tool = subprocess.run([find_tool("ptxas"), "--version"], capture_output=True, text=True)
     for name, text in (("NVVM", banner), ("ptxas", tool.stdout)):
         found[name] = re.search(r"release [\d.]+, V([\d.]+)", text)[1]
@@ -81,11 +77,11 @@ def skeleton(ptx: str) -> str:
 
 def golden(name: str) -> str:
     """Return what the golden of a kernel should say now."""
-    ptx = compiled(name, CC)
+    ptx = compiled(name)
     report = ptxas(ptx)
     compiler = ", ".join(f"{n} {v}" for n, v in installed().items())
     return (
-        f"{name} for {ARCH}, written by `make goldens`\n"
+        f"{name} for {arch(name)}, written by `make goldens`\n"
         f"{compiler}\n\n"
         f"registers            {report.registers}\n"
         f"bytes spilled        {report.spill_stores + report.spill_loads}\n"
@@ -107,10 +103,10 @@ def main() -> None:
         )
     FOLDER.mkdir(exist_ok=True)
     for file in FOLDER.glob("*.txt"):
-        if file not in {path(name) for name in NAMES}:
+        if file not in {path(name) for name in GOLDENS}:
             file.unlink()
             print(f"removed {file.relative_to(ROOT)}")
-    for name in NAMES:
+    for name in GOLDENS:
         text, file = golden(name), path(name)
         if not file.exists() or file.read_text() != text:
             file.write_text(text)

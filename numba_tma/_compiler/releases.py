@@ -51,6 +51,13 @@ HANDLES = {
             *("consumer_thread", "multicast_group"),
         )
     ),
+    "OutputConsumer": Handle(("acquire",), ("release",), ("store", "enters", "sync")),
+    "OutputStage": Handle(keeps=("enters", "load", "store")),
+    "OutputPipeline": Handle(
+        ("acquire_for_epilogue",),
+        ("release_from_epilogue",),
+        ("enters", "producer", "consumer", "acquire_for_mma", "release_from_mma", "produce"),
+    ),
 }
 _OTHER = Handle()
 

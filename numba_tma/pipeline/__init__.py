@@ -12,11 +12,19 @@ one register.
 - `started`: `Pipeline`, what a kernel holds;
 - `store`: `StorePipeline`, for what threads write and the copy engine stores;
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns.
+- `output`, `output_started`: the same for accumulators, from matrix multiplication to epilogue.
 """
 
 from numba_tma._environment import simulated
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
+from numba_tma.pipeline.output import OutputTilePipeline
+from numba_tma.pipeline.output_started import (
+    OutputConsumer,
+    OutputPipeline,
+    OutputProducer,
+    OutputStage,
+)
 from numba_tma.pipeline.producer import Producer, TileQueue
 from numba_tma.pipeline.ring import BlockScaledTilePayload, StandardTilePayload, TilePipeline
 from numba_tma.pipeline.roles import NamedBarrier, Role, Roles, Threads, Warpgroups, Warps
@@ -29,6 +37,7 @@ if not simulated():
     from numba_tma.pipeline import (  # noqa: F401
         _lowering,
         _ordered_lowering,
+        _output_lowering,
         _roles_lowering,
         _store_lowering,
     )
@@ -40,6 +49,11 @@ __all__ = [
     "NamedBarrier",
     "OrderedSequence",
     "OrderedSequenceBarrier",
+    "OutputConsumer",
+    "OutputPipeline",
+    "OutputProducer",
+    "OutputStage",
+    "OutputTilePipeline",
     "Pipeline",
     "PipelineState",
     "Producer",

@@ -59,11 +59,13 @@ def _pipeline_types(value: TilePipeline) -> tuple[ObjectType, ObjectType, Object
     """Return the Numba types of a started pipeline, its producer and its consumer."""
     boolean = types.boolean
     state = ObjectType(PipelineState, (value.num_stages,), (U32, U32, U32), True)
-    producer = ObjectType(p.Producer, (value,), (U32, U32, U32, state, WRITES, boolean), True)
+    producer = ObjectType(
+        p.Producer, (value,), (*[U32] * 3, state, WRITES, U32, boolean, boolean), True
+    )
     consumer = ObjectType(
         c.Consumer,
         (value,),
-        (*[U32] * 6, state, WRITES, U32, U32, U32, U32, boolean, boolean),
+        (*[U32] * 5, boolean, state, WRITES, U32, U32, boolean, U32, U32, boolean, boolean),
         True,
     )
     return ObjectType(started.Pipeline, (), (producer, consumer, U32)), producer, consumer
@@ -145,20 +147,25 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     base, barriers = _allocate(builder, value, sig, args)
     thread, threads = read("tid_x"), read("ntid_x")
     first, mine = _locate(builder, value, thread, threads)
-    peers = zero
-    for _, axis in value.multicast:
-        _, mask = _group(builder, value, axis, read)
-        peers = builder.or_(peers, mask)
+    is_sender = no
+    if value.in_cluster:
+        peers = zero
+        for _, axis in value.multicast:
+            _, mask = _group(builder, value, axis, read)
+            peers = builder.or_(peers, mask)
+        bit = builder.and_(builder.lshr(peers, read("laneid")), one)
+        is_sender = builder.icmp_unsigned("!=", bit, zero)
     producer = make(
         producer_type,
         *(base, barriers, builder.sub(thread, first)),
-        *(make(state_type, stages, zero, zero), make(WRITES, no), no),
+        *(make(state_type, stages, zero, zero), make(WRITES, no), stages, no, no),
     )
-    held = (stages, stages, zero, zero, no, no)
+    walk = (zero, zero, one) if value.alternate else (stages, one, zero)
+    held = (stages, stages, ir.Constant(ir.IntType(1), int(value.alternate)), zero, zero, no, no)
     consumer = make(
         consumer_type,
-        *(base, barriers, *mine, peers),
-        *(make(state_type, stages, one, zero), make(WRITES, no), *held),
+        *(base, barriers, *mine, is_sender),
+        *(make(state_type, *walk), make(WRITES, no), *held),
     )
     _require_launch(builder, value)
     initialise = signature(types.void, sig.args[0], U32, U32, U32, types.boolean)
@@ -204,7 +211,10 @@ def _locate(
         if mine is None:
             mine = its
         else:
-            here = builder.icmp_unsigned("<", own, its[1])
+            # What Role.is_member asks, so that it is asked once.
+            after = builder.icmp_unsigned(">=", thread, constant(role.first))
+            before = builder.icmp_unsigned("<", thread, constant(role.first + role.members))
+            here = builder.and_(after, before)
             mine = tuple(builder.select(here, a, b) for a, b in zip(its, mine))
     assert mine is not None
     return constant(value.producer.first), mine
@@ -213,7 +223,8 @@ def _locate(
 def _group(builder: Any, value: TilePipeline, axis: str, read: Any) -> tuple[Any, Any]:
     """Return this block's rank along `axis` of the cluster, and the mask of the blocks there."""
     width, height = value.cluster
-    x, y = read("cluster_ctaid_x"), read("cluster_ctaid_y")
+    x = read("cluster_ctaid_x") if width > 1 else constant(0)
+    y = read("cluster_ctaid_y") if height > 1 else constant(0)
     if axis == "x":
         mask = builder.shl(constant((1 << width) - 1), builder.mul(y, constant(width)))
         return x, mask
@@ -246,6 +257,16 @@ def _half(name: str, index: int) -> None:
 
 _half("producer", 0)
 _half("consumer", 1)
+
+
+def _lower_next(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    step = compiler.describe(PipelineState).methods["step"]
+    step.lower(context, builder, signature(types.void, sig.args[0]), args)
+    return args[0]
+
+
+# Its body, too, would return an object that lives in its caller.
+compiler.native_method(PipelineState, "next", lambda self: signature(self, self), _lower_next)
 
 
 def _type_multicast_group(self: ObjectType, name: types.Type) -> Any:

@@ -42,11 +42,12 @@ class Consumer:
     thread: u32  # in the role
     num_threads: u32  # of the role
     sync_id: u32  # its named barrier
-    peers: u32  # bit r: block r of the cluster loads into this one's stages
+    is_sender: bool  # its lane has the rank of a block that loads into this one's stages
     state: PipelineState
     writes: Writes
     current: u32  # the newest stage that is held, num_stages if there is none
     previous: u32  # the one before it, if that is held too
+    asked: bool = False  # `try_wait` or `skip` has gone on to the next stage
     older: u32 = 0  # how many are held that come before these two
     in_flight: u32 = 0
     storing: bool = False  # tiles of this pipeline have been stored
@@ -64,7 +65,7 @@ class Consumer:
 
     def wait(self) -> ConsumerStage:
         """Wait until the next stage is full and return it."""
-        self.state.step()
+        self._step()
         self._await_full()
         return self._hold()
 
@@ -77,15 +78,16 @@ class Consumer:
 
         For `wait_if_needed`, which takes the answer; work that needs no stage goes between.
         """
-        index, phase = self.state._following()
-        return Barrier(self.barriers + 8 * index).try_wait(phase)
+        self._step()
+        self.asked = True
+        return self._full_barrier().try_wait(self.state.phase)
 
     def wait_if_needed(self, full: bool) -> ConsumerStage:
         """Return the next stage as `wait` does, without a wait if `try_wait` returned True.
 
         Nothing was waited for between the two.
         """
-        self.state.step()
+        self._step()
         if not full:
             self._await_full()
         return self._hold()
@@ -99,7 +101,11 @@ class Consumer:
         dealt, with `num_stages` a multiple of n; or if another consumer says so once it has
         waited, as those that take longer turns tell each other by an `OrderedSequenceBarrier`.
         """
-        self.state.advance(stages)
+        steps = u32(stages)
+        if not self.asked:
+            steps = u32(steps + 1)  # the step of the next wait too: one walk, computed once
+        self.state.advance(steps)
+        self.asked = True
 
     def sync(self) -> None:
         """Synchronise the role's warps, as cuda.syncthreads does a block."""
@@ -108,9 +114,19 @@ class Consumer:
 
     def _await_full(self) -> None:
         """Wait until the stage is full."""
-        state, pipeline = self.state, self.pipeline
-        full = Barrier(self.barriers + 8 * state.index, pipeline.ledger_offset)
-        wait_for(full, state.phase, pipeline.full_site, state.index, u32(state.count - 1))
+        state = self.state
+        site, iteration = self.pipeline.full_site, u32(state.count - 1)
+        wait_for(self._full_barrier(), state.phase, site, state.index, iteration)
+
+    def _full_barrier(self) -> Barrier:
+        """Return the barrier that completes when the stage has been filled."""
+        return Barrier(self.barriers + 8 * self.state.index, self.pipeline.ledger_offset)
+
+    def _step(self) -> None:
+        """Go on to the next stage, unless `try_wait` or `skip` has."""
+        if not self.asked:
+            self.state.step()
+        self.asked = False
 
     def _hold(self) -> ConsumerStage:
         """Return the stage, which is full, and note that it is held."""
@@ -128,10 +144,23 @@ class Consumer:
         What the warp wrote to its tiles is fenced before; a store that reads from the stage has
         read it.
         """
+        self._finish_stage()
+        self._release(self._pop_oldest())
+
+    def _release_stage(self, stage: Any) -> None:
+        """Hand back `stage`, whose scope ends: the newest that is held, as scopes are nested."""
+        self._finish_stage()
+        if stage == self.current:
+            self._pop_newest()
+        else:
+            self._pop_oldest()
+        self._release(stage)
+
+    def _finish_stage(self) -> None:
+        """End the stores from the newest stage."""
         self._close_stage()
         if self.in_flight > 0 and self.thread == 0:
             cp_async_bulk_wait_group_read(0)  # the stage may be one that a loop left in flight
-        self._release(self._pop_oldest())
 
     def _release(self, stage: Any) -> None:
         """Arrive on the empty barrier of `stage`: once per warp, or per thread, and per peer."""
@@ -143,9 +172,8 @@ class Consumer:
             mbarrier_arrive(empty)
         elif self.pipeline.in_cluster:
             bar_warp_sync()
-            rank = laneid()
-            if self.peers >> rank & 1:
-                mbarrier_arrive_remote(mapa(empty, rank), None, "release.cluster")
+            if self.is_sender:
+                mbarrier_arrive_remote(mapa(empty, laneid()), None, "release.cluster")
         else:
             bar_warp_sync()
             if elect_sync():
@@ -165,6 +193,17 @@ class Consumer:
         else:
             self.current = none
         return stage
+
+    def _pop_newest(self) -> None:
+        """Hold the newest stage no longer."""
+        none = u32(self.pipeline.num_stages)
+        self.current = self.previous
+        self.previous = none
+        if self.older > 0:
+            self.previous = u32(self.current + none - 1)
+            if self.previous >= none:
+                self.previous = u32(self.previous - none)
+            self.older -= 1
 
     def _holds_more_than(self, number: Any) -> bool:
         """Return whether more than `number` stages, a literal, are held."""
@@ -254,12 +293,13 @@ class Consume(Iteration):
     def has_next(self) -> bool:
         """Hand back the stage that leaves flight; return whether a tile is left."""
         self.consumer._release_beyond_flight()
-        self.tile += self.step
         return self.tile < self.stop
 
     def take(self) -> tuple[int, ConsumerStage]:
         """Return the next tile and its stage, once that is full."""
-        return self.tile, self.consumer.wait()
+        tile = self.tile
+        self.tile += self.step
+        return tile, self.consumer.wait()
 
 
 @device_class(static=("in_flight",))

@@ -46,15 +46,20 @@ class Producer:
     thread: u32  # in the role
     state: PipelineState
     writes: Writes
-    open: bool = False  # a stage that threads fill is acquired and not committed
+    current: u32  # the stage that threads fill and have not committed, num_stages if there is none
+    asked: bool = False  # `try_acquire` has gone on to the next stage
+    undrained: bool = False  # this thread has acquired since the last `tail`
 
     def enters(self) -> bool:
         """Return whether this thread fills stages. Executed by every thread of the role."""
         if not self.pipeline.by_tma:
             return True
-        if not self.pipeline.one_warp_produces and self.thread >= WARP:
-            return False
-        return elect_sync()
+        if self.pipeline.each_thread_commits and self.thread >= WARP:
+            return False  # the role's last warp may not be whole, and then cannot elect
+        elected = elect_sync()
+        if not self.pipeline.one_warp_produces:
+            elected &= self.thread < WARP  # without a branch ptxas still knows it is one thread
+        return elected
 
     def close(self) -> None:
         """End the producer's use: commit what is open; in a cluster, wait until all is released.
@@ -64,7 +69,8 @@ class Producer:
         """
         if not self.pipeline.by_tma:
             self._commit_open()
-        if self.pipeline.in_cluster and self.enters():
+        # The thread that fills stages, even if it leaves a scope early and the others do not.
+        if self.pipeline.in_cluster and self.undrained:
             self.tail()
 
     # ------------------------------------------------------------------ explicit form
@@ -84,8 +90,9 @@ class Producer:
 
         For `acquire_if_needed`, which takes the answer; work that needs no stage goes between.
         """
-        index, phase = self.state._following()
-        return self._try_empty(index, phase)
+        self._step()
+        self.asked = True
+        return self._try_empty()
 
     def acquire_if_needed(self, acquired: bool) -> ProducerStage:
         """Return the next stage as `acquire` does, without a wait if `try_acquire` returned True.
@@ -93,7 +100,7 @@ class Producer:
         Nothing was acquired between the two.
         """
         self._commit_open()
-        self.state.step()
+        self._step()
         if not acquired:
             self._await_empty()
         return self._expect()
@@ -106,18 +113,17 @@ class Producer:
         Threads that have written fence their writes and arrive.
         """
         if self.pipeline.by_cp_async:
-            cp_async_mbarrier_arrive_noinc(self._full_barrier())
+            cp_async_mbarrier_arrive_noinc(self._full_barrier(self.current))
         elif not self.pipeline.by_tma:
-            if self.writes.unfenced:
-                fence_proxy_async()
-                self.writes.unfenced = False
+            fence_proxy_async()
+            self.writes.unfenced = False
             if self.pipeline.each_thread_commits:
-                mbarrier_arrive(self._full_barrier())
+                mbarrier_arrive(self._full_barrier(self.current))
             else:
                 bar_warp_sync()
                 if elect_sync():
-                    mbarrier_arrive(self._full_barrier())
-        self.open = False
+                    mbarrier_arrive(self._full_barrier(self.current))
+        self.current = u32(self.pipeline.num_stages)
 
     def tail(self) -> None:
         """Wait until the consumers have released every stage that was filled.
@@ -129,45 +135,53 @@ class Producer:
         self._commit_open()
         for _ in range(self.pipeline.num_stages):
             self._await_next()
+        self.undrained = False
         self.state.phase ^= 1  # a turn in which nothing was filled
         self.state.count -= self.pipeline.num_stages
 
     # -------------------------------------------------------------------- its steps
 
-    def _full_barrier(self) -> Barrier:
+    def _full_barrier(self, index: Any) -> Barrier:
         """Return the barrier that completes when the stage has been filled."""
-        return Barrier(self.barriers + 8 * self.state.index)
+        return Barrier(self.barriers + 8 * index)
 
-    def _empty_barrier(self, index: Any) -> Barrier:
+    def _empty_barrier(self) -> Barrier:
         """Return the barrier that completes when the consumers have released the stage."""
-        return Barrier(self.barriers + self.pipeline.empty_offset + 8 * index)
+        return Barrier(self.barriers + self.pipeline.empty_offset + 8 * self.state.index)
 
-    def _try_empty(self, index: Any, phase: Any) -> bool:
-        return try_wait_for(self._empty_barrier(index), phase, self.pipeline.empty_site)
+    def _try_empty(self) -> bool:
+        return try_wait_for(self._empty_barrier(), self.state.phase, self.pipeline.empty_site)
 
     def _await_empty(self) -> None:
         """Wait until the consumers have released the stage."""
-        state, site = self.state, self.pipeline.empty_site
-        barrier = self._empty_barrier(state.index)
-        wait_for(barrier, state.phase, site, state.index, u32(state.count - 1))
+        state = self.state
+        site, iteration = self.pipeline.empty_site, u32(state.count - 1)
+        wait_for(self._empty_barrier(), state.phase, site, state.index, iteration)
+
+    def _step(self) -> None:
+        """Go on to the next stage, unless `try_acquire` has."""
+        if not self.asked:
+            self.state.step()
+        self.asked = False
 
     def _await_next(self) -> None:
         """Go on to the next stage and wait until the consumers have released it."""
-        self.state.step()
+        self._step()
         self._await_empty()
 
     def _expect(self) -> ProducerStage:
         """Expect the bytes of the stage, which is empty; return it to be filled."""
+        self.undrained = True
         if self.pipeline.by_tma:
-            mbarrier_arrive_expect_tx(self._full_barrier(), self.pipeline.tx_bytes)
+            mbarrier_arrive_expect_tx(self._full_barrier(self.state.index), self.pipeline.tx_bytes)
         else:
-            self.open = True
+            self.current = self.state.index
         return ProducerStage(self, self.state.index)
 
     def _commit_open(self) -> None:
         """Commit the stage that a loop has left, if threads fill it."""
         if not self.pipeline.by_tma:
-            if self.open:
+            if self.current < self.pipeline.num_stages:
                 self.commit()
 
     def _publish_tile(self, tile: Any) -> None:
@@ -178,10 +192,10 @@ class Producer:
         """Tell the consumers that the queue has no more tiles, with a stage that holds none."""
         self._await_next()
         self._publish_tile(NO_TILE)
+        full = self._full_barrier(self.state.index)
         if self.pipeline.debug:  # the stage becomes full without its copies
-            full = self._full_barrier()
             count_bytes(full.address + self.pipeline.ledger_offset, self.pipeline.tx_bytes)
-        mbarrier_arrive(self._full_barrier())
+        mbarrier_arrive(full)
 
 
 class Iteration:
@@ -210,7 +224,6 @@ class Produce(Iteration):
     def has_next(self) -> bool:
         """Commit the stage before; return whether a tile is left."""
         self.producer._commit_open()
-        self.tile += self.step
         # A test of its own, from which ptxas sees that one thread is left to copy.
         if not self.elected:
             return False
@@ -218,7 +231,9 @@ class Produce(Iteration):
 
     def take(self) -> tuple[int, ProducerStage]:
         """Return the next tile and its acquired stage."""
-        return self.tile, self.producer.acquire()
+        tile = self.tile
+        self.tile += self.step
+        return tile, self.producer.acquire()
 
 
 @device_class()

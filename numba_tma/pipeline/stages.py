@@ -92,8 +92,8 @@ class ConsumerStage(_Stage):
         return True
 
     def close(self) -> None:
-        """Release the oldest stage that is held: this one, unless others were kept in flight."""
-        self.owner.release()
+        """Release the stage, whichever others are held: scopes are nested to hold several."""
+        self.owner._release_stage(self.index)
 
 
 def slot_tile(owner: Any, slot: int, name: str) -> SharedTile:

@@ -24,6 +24,7 @@ from numba_tma.ptx import (
     cluster_ctaid_x,
     cluster_ctaid_y,
     fence_mbarrier_init,
+    laneid,
     mbarrier_init,
     ntid_x,
     st_shared_u64,
@@ -96,7 +97,7 @@ class Pipeline:
         not nested; load both from the body of one.
         """
         producer = self._producer
-        return Produce(producer, i64(first) - i64(step), stop, step, producer.enters())
+        return Produce(producer, i64(first), stop, step, producer.enters())
 
     def produce_from(self, queue: TileQueue) -> ProduceFrom:
         """Iterate over the tiles that `queue` hands to this block, as `produce` does.
@@ -121,7 +122,7 @@ class Pipeline:
         which waits for the stores to read shared memory. `in_flight` is a literal below the number
         of stages.
         """
-        tiles = Consume(in_flight, self._consumer, i64(first) - i64(step), stop, step)
+        tiles = Consume(in_flight, self._consumer, i64(first), stop, step)
         self._consumer._release_until(in_flight)
         return tiles
 
@@ -212,8 +213,12 @@ def start(pipeline: TilePipeline, tiles: Any, barriers: Any, sync: bool) -> Pipe
     state = PipelineState(stages, stages, 0)
     # Threads before a role have a number beyond its last, as unsigned numbers have it.
     mine_thread = thread - mine[0] & 0xFFFFFFFF
-    producer = Producer(pipeline, base, barriers, thread - first & 0xFFFFFFFF, state, Writes())
-    state = PipelineState(stages, stages, 1)
+    producer = Producer(
+        pipeline, base, barriers, thread - first & 0xFFFFFFFF, state, Writes(), stages
+    )
+    # Consumers that take turns skip first, and so stand on the first stage from the start.
+    turns = pipeline.alternate
+    state = PipelineState(stages, 0, 0, 1) if turns else PipelineState(stages, stages, 1)
     consumer = Consumer(
         pipeline,
         base,
@@ -221,11 +226,12 @@ def start(pipeline: TilePipeline, tiles: Any, barriers: Any, sync: bool) -> Pipe
         mine_thread,
         mine[1],
         mine[2],
-        peers,
+        bool(peers >> laneid() & 1),
         state,
         Writes(),
         stages,
         stages,
+        asked=turns,
     )
     initialise(pipeline, barriers, thread, num_threads, sync)
     return Pipeline(producer, consumer, num_producers)
@@ -240,10 +246,11 @@ def initialise(
         if releases == 0:
             releases = u32(num_threads) // u32(WARP) - u32(1)
         for stage in range(pipeline.num_stages):
-            mbarrier_init(barriers + 8 * stage, pipeline.full_arrivals)
-            mbarrier_init(barriers + pipeline.empty_offset + 8 * stage, releases)
+            full = u32(barriers + 8 * stage)
+            mbarrier_init(full, pipeline.full_arrivals)
+            mbarrier_init(u32(full + pipeline.empty_offset), releases)
             if pipeline.debug:
-                st_shared_u64(barriers + pipeline.ledger_offset + 8 * stage, 0)
+                st_shared_u64(full + pipeline.ledger_offset, 0)
         if pipeline.debug:
             if pipeline.block == 0:
                 meeting = barriers + pipeline.sync_offset + 8 * CONSUMER_BARRIER

@@ -42,10 +42,3 @@ class PipelineState:
         self.phase ^= index // u32(self.num_stages) & 1
         self.index = index % u32(self.num_stages)
         self.count += steps
-
-    def _following(self) -> tuple[int, int]:
-        """Return the index and the phase that `step` would lead to."""
-        index, phase = u32(self.index + 1), self.phase
-        if index >= self.num_stages:
-            index, phase = u32(0), u32(phase ^ 1)
-        return index, phase

@@ -61,10 +61,13 @@ from .errors import (
     OutOfSharedMemory,
     SimulatorError,
     TensorMemoryMisuse,
+    TimingDependent,
+    TooManyStates,
     UnfinishedCopy,
     UninitializedRead,
     WrongByteCount,
 )
+from .exploration import Report, explore
 from .im2col_instructions import (
     cp_async_bulk_prefetch_tensor_im2col,
     cp_async_bulk_tensor_im2col_load,
@@ -164,8 +167,11 @@ __all__ = [
     "MissingClusterSync",
     "MissingFence",
     "OutOfSharedMemory",
+    "Report",
     "SimulatorError",
     "TensorMemoryMisuse",
+    "TimingDependent",
+    "TooManyStates",
     "Trace",
     "UnfinishedCopy",
     "UninitializedRead",
@@ -225,6 +231,7 @@ __all__ = [
     "fence_proxy_tensormap_acquire",
     "fence_proxy_tensormap_release",
     "getctarank",
+    "explore",
     "global_time",
     "grid_dim",
     "install",

@@ -32,6 +32,8 @@ class AsyncCopy:
         self.address = address
         self.nbytes = nbytes
         self._source = source
+        #: What the bytes are known by where the protocol is recorded.
+        self.content = 0
 
     def advance(self) -> bool:
         """Write what global memory holds now, and zeros behind it."""
@@ -40,6 +42,9 @@ class AsyncCopy:
         image[: self._source.nbytes] = self._source
         memory.data[self.address : self.address + self.nbytes] = image
         memory.written[self.address : self.address + self.nbytes] = True
+        if self.thread.log is not None:
+            rank = self.thread.cta.rank
+            self.thread.log.landed(rank, self.address, self.nbytes, self.content)
         self.thread.async_copies.land(self.thread, self.number)
         return True
 

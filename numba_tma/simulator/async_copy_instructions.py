@@ -7,6 +7,7 @@ from .copies import Bytes
 from .copy_instructions import global_view
 from .errors import BadOperand, BarrierMisuse
 from .mbarrier_instructions import change
+from .protocol import ArriveAfterCopies, AwaitCopies, CopyAsync, Span
 from .thread import current
 
 
@@ -35,6 +36,10 @@ def cp_async(what: str, dst: int, src: Bytes, nbytes: int, src_size: int) -> Non
     # Of the hazards first: the records of this very copy are none of them.
     cta.hazards.copy(thread, address, nbytes, copies.issued + 1)
     copy = AsyncCopy(thread, copies.issue(), address, source, nbytes)
+    if thread.log is not None:
+        copy.content = thread.log.new_fill()
+        into = Span(cta.rank, address, address + nbytes)
+        thread.note(CopyAsync(copy.number, copy.content, into))
     cta.scheduler.event()
     cta.scheduler.start_copy(copy)
     cta.scheduler.point()
@@ -82,6 +87,7 @@ def _wait(what: str, number: int) -> None:
         scheduler.point()
     else:
         scheduler.park(AsyncWait(thread.async_copies, what, number))
+    thread.note(AwaitCopies(number))
     clocks = thread.cta.tracked_clocks()
     column = clocks.copies + thread.row
     clocks.table[thread.row, column] = max(int(clocks.table[thread.row, column]), number)
@@ -91,6 +97,7 @@ def _arrive(what: str, addr: int, *, hold: bool) -> None:
     thread, address = current(), int(addr)
     cta, number = thread.cta, thread.async_copies.issued
     barrier = cta.barrier_at(thread, address)
+    thread.note(ArriveAfterCopies(barrier.place, number, hold))
     if hold:
         change(thread, cta, barrier, barrier.model.hold)
 

@@ -42,6 +42,11 @@ class Barrier:
         self._released = clocks.nothing()
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Return the block's rank and the address there."""
+        return self.cta.rank, self.address
+
+    @property
     def name(self) -> str:
         """Return the barrier's label, or where it is."""
         return self.cta.memory.label(self.address) or f"mbarrier at {self.address}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from itertools import product
 
@@ -12,6 +13,7 @@ from .copies import call_site
 from .errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCopy
 from .hazards import Hazards
 from .memory import SharedMemory
+from .protocol import AwaitMeeting, Meet
 from .registers import Registers
 from .rendezvous import Rendezvous
 from .scheduler import Scheduler
@@ -54,6 +56,7 @@ class Cta:
         self._hazards: Hazards | None = None
         self._tensor_memory: TensorMemory | None = None
         self._meetings: dict[Hashable, Rendezvous] = {}
+        self._turns: Counter[Hashable] = Counter()
         self._trace = trace.active()
         self._run = 0 if self._trace is None else self._trace.begin_run()
         self.threads = [
@@ -196,6 +199,7 @@ class Cta:
             value,
             self._publish(thread),
             wait=wait,
+            threads=count,
         )
 
     def cluster_arrive(self, thread: SimulatedThread, *, release: bool) -> None:
@@ -230,6 +234,7 @@ class Cta:
                 "barrier_cluster_wait: the thread has not arrived; it must execute "
                 "barrier_cluster_arrive before"
             )
+        thread.note(AwaitMeeting((0, "cluster"), meeting.turn))
         if self.cluster[0]._meetings.get("cluster") is meeting:
             meeting.waiting.append(thread)
             self.scheduler.park(meeting)
@@ -290,12 +295,14 @@ class Cta:
         known: Clock | None,
         *,
         wait: bool,
+        threads: int | None = None,
     ) -> Rendezvous:
         scheduler = self.scheduler
         scheduler.check_not_stopping()
         meeting = self._meetings.get(key)
         if meeting is None:
-            meeting = Rendezvous(name, needed)
+            meeting = Rendezvous(name, needed, self._turns[key])
+            self._turns[key] += 1
             self._meetings[key] = meeting
         if meeting.name != name:
             raise BarrierMisuse(
@@ -305,6 +312,7 @@ class Cta:
         if thread in meeting.values:
             raise BarrierMisuse(f"{name}: the thread arrives twice before the others have come")
         meeting.arrive(thread, value, known)
+        thread.note(Meet((self.rank, key), meeting.turn, wait, name, threads))
         scheduler.event()
         if meeting.complete:
             self._release(key)

@@ -10,7 +10,9 @@ import numpy as np
 from .block import FULL_MASK, Cta, Dim3
 from .cluster import resolve
 from .copies import Bytes, Load
+from .copy_instructions import note_issue
 from .errors import BadOperand, UninitializedRead
+from .protocol import Unmodelled
 from .thread import SimulatedThread, current
 from .thread_instructions import read_from, write_to, yield_turn
 
@@ -134,6 +136,7 @@ def red_async(destination: int, value: Any, mbar: int, operation: str) -> None:
             new = REDUCTIONS[operation](old.view(value.dtype)[0], value)
         return np.array([new], value.dtype).view(np.uint8)
 
+    current().note(Unmodelled(what))
     owner, address = resolve(destination)
     owner.memory.check_range(what, address, value.nbytes)
     if not owner.memory.written[address : address + value.nbytes].all():
@@ -168,6 +171,9 @@ class AsyncWrite(Load):
         """Change the bytes, then complete them on the barrier."""
         self._window[:] = self._read()
         self._written[:] = True
+        if self.thread.log is not None:
+            rank = self.barrier.cta.rank
+            self.thread.log.landed(rank, self.address, self.nbytes, self.content)
         owner = self.barrier.cta
         owner.emit(self.thread, "landed", self.barrier.name, self.nbytes)
         owner.barrier_changed(self.thread, self.barrier, self.barrier.land(self))
@@ -201,6 +207,7 @@ def _start(
     owner.emit(thread, "issue", barrier.name, nbytes)
     cta.scheduler.event()
     cta.scheduler.start_copy(write)
+    note_issue(thread, [write], None)
     cta.scheduler.point()
 
 

@@ -62,6 +62,8 @@ class Load:
         #: What the issuing thread knew; the completion tells it to the barrier's waiters.
         self.clock = clock
         self.site = call_site()
+        #: What the bytes are known by where the protocol is recorded.
+        self.content = 0
         self._read = read
 
     def advance(self) -> bool:
@@ -72,6 +74,8 @@ class Load:
         memory = cta.memory
         memory.data[self.address : self.address + self.nbytes] = image
         memory.written[self.address : self.address + self.nbytes] = True
+        if self.thread.log is not None:
+            self.thread.log.landed(cta.rank, self.address, self.nbytes, self.content)
         cta.emit(self.thread, "landed", self.barrier.name, self.nbytes)
         cta.barrier_changed(self.thread, self.barrier, self.barrier.land(self))
         return True

@@ -14,6 +14,8 @@ from .block import Cta
 from .cluster import mapa, resolve
 from .copies import Bytes, GroupWait, Load, Store
 from .errors import BadCoordinate, BadOperand, MissingFence
+from .protocol import AwaitStores, Issue, Span, Transfer, Unmodelled
+from .protocol import Store as NotedStore
 from .tensormap import check_acquired
 from .thread import SimulatedThread, current
 
@@ -284,16 +286,32 @@ def _load(
     nbytes: int,
     tx_bytes: int,
     read: Callable[[], Bytes],
+    source: Span | None = None,
 ) -> None:
     scheduler = thread.cta.scheduler
     known = thread.cta.tracked_clocks().publish(thread.row)
+    loads = []
     for barrier in arrivals:
         load = Load(thread, address, nbytes, tx_bytes, read, barrier, known)
         barrier.issue(load)
+        loads.append(load)
         barrier.cta.emit(thread, "issue", barrier.name, tx_bytes)
         scheduler.event()
         scheduler.start_copy(load)
+    note_issue(thread, loads, source)
     scheduler.point()
+
+
+def note_issue(thread: SimulatedThread, loads: Sequence[Load], source: Span | None) -> None:
+    """Put copies into shared memory into the log of the thread that issues them."""
+    if thread.log is None:
+        return
+    transfers = []
+    for load in loads:
+        load.content = thread.log.new_fill()
+        into = Span(load.barrier.cta.rank, load.address, load.address + load.nbytes)
+        transfers.append(Transfer(load.content, into, load.barrier.place, load.tx_bytes, source))
+    thread.note(Issue(tuple(transfers)))
 
 
 def _transfer(
@@ -321,6 +339,7 @@ def _transfer(
     barrier = _check_arrival(what, thread, owner, address, nbytes, barrier_address)
     thread.cta.hazards.copy_out(thread, source, nbytes, barrier)
     if reduces:
+        thread.note(Unmodelled(what))
         owner.hazards.reduce(thread, address, nbytes, barrier)
     else:
         owner.hazards.load(thread, address, nbytes, barrier)
@@ -331,7 +350,10 @@ def _transfer(
             here[source : source + nbytes].copy(), there[address : address + nbytes].copy()
         )
 
-    _load(thread, [barrier], address, nbytes, nbytes, read)
+    if thread.log is not None:
+        thread.log.read(thread.cta, source, nbytes)
+    span = Span(thread.cta.rank, source, source + nbytes)
+    _load(thread, [barrier], address, nbytes, nbytes, read, span)
 
 
 def _store(
@@ -349,6 +371,9 @@ def _store(
     cta.hazards.store(thread, address, nbytes, groups.stores, every_byte=every_byte)
     store = Store(thread, groups.stores, address, nbytes, write)
     groups.add(store)
+    if thread.log is not None:
+        thread.log.read(cta, address, nbytes)
+        thread.note(NotedStore(groups.stores, Span(cta.rank, address, address + nbytes)))
     cta.emit(thread, "store", cta.memory.describe(address, nbytes), nbytes)
     cta.scheduler.event()
     cta.scheduler.start_copy(store)
@@ -367,6 +392,7 @@ def _wait_group(n: int, *, read: bool) -> None:
     else:
         cta.scheduler.park(wait)
     newest = thread.groups.finish_wait(wait)
+    thread.note(AwaitStores(newest))
     known = cta.tracked_clocks().stores(thread.row)
     known[thread.row] = max(int(known[thread.row]), newest)
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 class SimulatorError(RuntimeError):
     """A mistake in a kernel that the simulator has seen."""
 
+    #: The steps that lead there, where `explore` has found it.
+    interleaving: tuple[str, ...] = ()
+
 
 class Deadlock(SimulatorError):
     """Every live thread waits and nothing is under way that could wake one of them."""
@@ -57,3 +60,11 @@ class BadOperand(SimulatorError):
 
 class OutOfSharedMemory(SimulatorError):
     """The block asks for more shared memory than there is."""
+
+
+class TimingDependent(SimulatorError):
+    """What a thread does depends on the order of others, so that its orders cannot be explored."""
+
+
+class TooManyStates(SimulatorError):
+    """The states of a kernel are more than `explore` was to visit."""

@@ -9,6 +9,7 @@ from .barriers import ADDRESS_BITS, PENDING_BITS, Barrier, MbarrierWait
 from .block import Cta
 from .cluster import resolve
 from .errors import BarrierMisuse
+from .protocol import Arrive, CountBytes, Init, Inval, Wait
 from .thread import SimulatedThread, current
 
 
@@ -30,6 +31,7 @@ def mbarrier_init(addr: int, count: int) -> None:
     except BarrierMisuse as error:
         raise BarrierMisuse(f"{name}: {error}") from None
     cta.barriers[address] = barrier
+    thread.note(Init(barrier.place, barrier.model.count))
     cta.scheduler.event()
     cta.scheduler.point()
 
@@ -46,6 +48,7 @@ def mbarrier_inval(addr: int) -> None:
             raise BarrierMisuse(
                 f"{barrier.name}: mbarrier_inval while {other.description} waits for it"
             )
+    thread.note(Inval(barrier.place))
     cta.retired_barriers.append(cta.barriers.pop(address))
     cta.scheduler.event()
     cta.scheduler.point()
@@ -187,6 +190,8 @@ def _complete(barrier: Barrier, nbytes: int) -> None:
 def _count_bytes(cta: Cta, addr: int, nbytes: int, count: Callable[[Barrier, int], None]) -> None:
     thread = current()
     barrier = cta.barrier_at(thread, int(addr))
+    sign = -1 if count is _complete else 1
+    thread.note(CountBytes(barrier.place, sign * int(nbytes)))
     change(thread, cta, barrier, lambda: count(barrier, int(nbytes)))
     thread.cta.scheduler.point()
 
@@ -222,6 +227,7 @@ def _arrive(
 
     kind = "release" if trace.role(barrier.name) == "empty" else "arrive"
     thread.cta.emit(thread, kind, barrier.name, nbytes or 0)
+    thread.note(Arrive(barrier.place, arrivals, nbytes, drop, no_complete))
     change(thread, cta, barrier, step)
     thread.cta.scheduler.point()
     return token
@@ -240,6 +246,7 @@ def _wait_token(addr: int, token: int, semantics: str | None, *, poll: bool) -> 
         barrier,
         lambda: barrier.model.has_completed(phase),
         f"phase {phase}",
+        Wait(barrier.place, phase, by_token=True),
         poll,
         _is_relaxed(semantics),
     )
@@ -254,6 +261,7 @@ def _wait_parity(addr: int, parity: int, semantics: str | None, *, poll: bool) -
         barrier,
         lambda: barrier.model.has_completed_parity(wanted),
         f"a phase of parity {wanted}",
+        Wait(barrier.place, wanted, by_token=False),
         poll,
         _is_relaxed(semantics),
     )
@@ -264,6 +272,7 @@ def _wait(
     barrier: Barrier,
     done: Callable[[], bool],
     wanted: str,
+    operation: Wait,
     poll: bool,
     relaxed: bool,
 ) -> bool:
@@ -282,6 +291,7 @@ def _wait(
         failed[barrier.address] = since
         return False
     failed.pop(barrier.address, None)
+    thread.note(operation)
     if barrier.observe(thread, relaxed=relaxed):
         scheduler.event()
         cta.emit(thread, "wait", barrier.name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from numba.cuda.np import numpy_support
 from numba.cuda.simulator import kernel, kernelapi
 
 from .._cluster_rules import check_device_function, check_grid, cluster_of
+from . import protocol
 from . import thread_instructions as instructions
 from .block import Cta, Dim3
 from .cluster import form_cluster
@@ -55,6 +57,17 @@ def seed(n: int) -> None:
     _seed = int(n)
 
 
+@contextmanager
+def seeded(n: int) -> Iterator[None]:
+    """Choose the seed of the launches inside the ``with`` block."""
+    global _seed
+    outer, _seed = _seed, n
+    try:
+        yield
+    finally:
+        _seed = outer
+
+
 class BlockManager:
     """Runs one block, or a cluster; numba's kernel launch makes one manager per block."""
 
@@ -88,6 +101,7 @@ class BlockManager:
             for z, y, x in product(*map(range, reversed(extents)))
         ]
         threads = form_cluster(blocks, self._cluster) if self._cluster else blocks[0].threads
+        protocol.begin_run(blocks)
         scheduler.run(threads)
         for block in blocks:
             block.check_end()

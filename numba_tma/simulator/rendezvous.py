@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 class Rendezvous:
     """Threads arrive, each with a value; when `needed()` of them have, all that wait go on."""
 
-    def __init__(self, name: str, needed: Callable[[], int]) -> None:
+    def __init__(self, name: str, needed: Callable[[], int], turn: int) -> None:
         self.name = name
+        #: How many meetings of this kind came before.
+        self.turn = turn
         self.needed = needed
         self.values: dict[SimulatedThread, object] = {}
         self.waiting: list[SimulatedThread] = []

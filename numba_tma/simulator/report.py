@@ -4,8 +4,36 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from .thread import SimulatedThread
+from .protocol import (
+    Arrive,
+    ArriveAfterCopies,
+    AwaitCopies,
+    AwaitMeeting,
+    AwaitStores,
+    CopyAsync,
+    CountBytes,
+    Init,
+    Inval,
+    Issue,
+    Meet,
+    Operation,
+    Run,
+    Store,
+    Wait,
+)
+
+if TYPE_CHECKING:
+    from .thread import SimulatedThread
+
+
+class Lane(Protocol):
+    """What has a place in the grid."""
+
+    block: tuple[int, int, int]
+    warp: int
+    lane: int
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -19,7 +47,7 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
-def threads_in_words(threads: Iterable[SimulatedThread]) -> str:
+def threads_in_words(threads: Iterable[Lane]) -> str:
     """Return threads by block, warp and lane; warps with the same lanes stand together."""
     lanes: defaultdict[tuple[tuple[int, ...], int], list[int]] = defaultdict(list)
     for thread in threads:
@@ -46,3 +74,39 @@ def deadlock_report(threads: Sequence[SimulatedThread]) -> str:
     if exited:
         lines.append(f"  exited: {threads_in_words(exited)}")
     return "\n".join(["every live thread waits and no copy is under way", *lines])
+
+
+def operation_in_words(operation: Operation, run: Run) -> str:
+    """Return what a thread does, with the names of barriers and bytes."""
+    match operation:
+        case Init(barrier, count):
+            return f"init {run.barrier_name(barrier)} for {count} arrivals"
+        case Inval(barrier):
+            return f"inval {run.barrier_name(barrier)}"
+        case Arrive(barrier, count, nbytes, drop):
+            bytes_too = "" if nbytes is None else f", expecting {nbytes} bytes"
+            twice = "" if count == 1 else f" {count} times"
+            return f"arrive{'_drop' * drop}{twice} on {run.barrier_name(barrier)}{bytes_too}"
+        case CountBytes(barrier, nbytes):
+            verb = "expect" if nbytes >= 0 else "complete"
+            return f"{verb} {abs(nbytes)} bytes on {run.barrier_name(barrier)}"
+        case Wait(barrier, wanted, by_token):
+            phase = f"phase {wanted}" if by_token else f"parity {wanted}"
+            return f"wait for {phase} of {run.barrier_name(barrier)}"
+        case Issue(transfers):
+            return "load " + " and ".join(run.span_name(transfer.into) for transfer in transfers)
+        case Store(_, source):
+            return f"store {run.span_name(source)}"
+        case AwaitStores():
+            return "wait for its stores to have read"
+        case CopyAsync(_, _, into):
+            return f"cp.async into {run.span_name(into)}"
+        case AwaitCopies():
+            return "wait for its cp.async copies"
+        case ArriveAfterCopies(barrier):
+            return f"let its cp.async copies arrive on {run.barrier_name(barrier)}"
+        case Meet(name=name, blocking=blocking):
+            return f"{'wait' if blocking else 'arrive'} at {name}"
+        case AwaitMeeting():
+            return "wait for the cluster"
+    return str(operation)

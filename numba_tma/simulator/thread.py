@@ -16,6 +16,7 @@ from .copies import BulkGroups
 if TYPE_CHECKING:
     from .block import Cta
     from .clocks import Clock
+    from .protocol import Log, Operation
     from .rendezvous import Rendezvous
 
 WARP_SIZE = 32
@@ -69,6 +70,8 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         #: By tensor map in global memory: the edit of it that this thread has acquired.
         self.acquired: dict[int, int] = {}
         self.accesses = 0
+        #: What the thread does to barriers and bytes, where that is recorded.
+        self.log: Log | None = None
         #: Per thread, since the last setmaxnreg; None before the first.
         self.registers: int | None = None
 
@@ -76,6 +79,11 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
     def description(self) -> str:
         """Return the thread's name in messages."""
         return f"thread {self.index} of block {self.block} (warp {self.warp} lane {self.lane})"
+
+    def note(self, operation: Operation) -> None:
+        """Put an operation into the thread's log, if there is one."""
+        if self.log is not None:
+            self.log.note(operation)
 
     def run(self) -> None:
         """Run the kernel; the scheduler decides what runs when it ends."""

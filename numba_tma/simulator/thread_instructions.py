@@ -224,6 +224,8 @@ def read_from(cta: Cta, what: str, addr: int, dtype: np.dtype[Any], count: int |
     nbytes = dtype.itemsize * (1 if count is None else int(count))
     thread, address = _access(cta, what, addr, dtype, nbytes)
     cta.hazards.read(thread, address, nbytes)
+    if thread.log is not None:
+        thread.log.read(cta, address, nbytes)
     values = cta.memory.data[address : address + nbytes].view(dtype)
     return values[0] if count is None else values.copy()
 
@@ -263,6 +265,8 @@ def write_to(cta: Cta, what: str, addr: int, np_values: Any) -> None:
     values = np.ascontiguousarray(np_values).reshape(-1)
     thread, address = _access(cta, what, addr, values.dtype, values.nbytes)
     cta.hazards.write(thread, address, values.nbytes)
+    if thread.log is not None:
+        thread.log.wrote(cta, address, values.nbytes)
     cta.memory.data[address : address + values.nbytes] = values.view(np.uint8)
     thread.cta.scheduler.wrote()
 

@@ -6,10 +6,11 @@ import pytest
 
 from numba_tma.testing import instructions, ptxas
 from tests import update_goldens as goldens
-from tests.shipped_kernels import SHIPPED, compiled
+from tests.golden_kernels import GOLDENS, compiled
+from tests.shipped_kernels import SHIPPED
 
 
-@pytest.mark.parametrize("name", goldens.NAMES)
+@pytest.mark.parametrize("name", GOLDENS)
 def test_the_golden_holds(name):
     if difference := goldens.difference():
         pytest.skip(f"goldens hold for the compiler of constraints.txt, but here {difference}")
@@ -23,7 +24,7 @@ def test_the_golden_holds(name):
 
 
 def test_no_golden_is_left_over():
-    assert set(goldens.FOLDER.iterdir()) == {goldens.path(name) for name in goldens.NAMES}
+    assert set(goldens.FOLDER.iterdir()) == {goldens.path(name) for name in GOLDENS}
 
 
 @pytest.mark.parametrize("cc", [(9, 0, "a"), (10, 0, "a")], ids=["sm_90a", "sm_100a"])
@@ -39,8 +40,8 @@ def test_nothing_is_spilled(name, cc):
 def test_the_skeleton_is_the_same_for_equal_kernels():
     kernel, signature = SHIPPED["copy_tiles"]
     compiled.cache_clear()
-    again = compiled("copy_tiles", goldens.CC)
-    assert again != (first := compiled.__wrapped__("copy_tiles", goldens.CC))
+    again = compiled("copy_tiles")
+    assert again != (first := compiled.__wrapped__("copy_tiles"))
     assert goldens.skeleton(again) == goldens.skeleton(first)
     assert "numba" not in goldens.skeleton(again)
 

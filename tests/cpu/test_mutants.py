@@ -14,8 +14,7 @@ from numba_tma import debug, pipeline, simulator
 from numba_tma._compiler import kernels
 from numba_tma.testing import compile_ptx
 from tests import gallery_page
-from tests.mutants.mutants import IMPOSSIBLE, MUTANTS, TABLE
-from tests.mutants.programs import PROGRAMS
+from tests.mutants.mutants import IMPOSSIBLE, MUTANTS, PROGRAMS, TABLE
 from tests.mutants.table import CATCHERS, MUTATIONS, broken
 
 

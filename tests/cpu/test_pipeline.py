@@ -111,6 +111,23 @@ def test_a_state_walks_round_on_the_host_as_well():
     assert seen == [(0, 1, 0), (1, 1, 1), (2, 1, 2), (0, 0, 3), (1, 0, 4), (2, 0, 5)]
 
 
+def test_next_is_step_and_the_state_itself():
+    def by_step(steps):
+        state = tma.PipelineState(3)
+        for i in range(len(steps)):
+            steps[i] = state.index + 4 * state.phase
+            state.step()
+
+    def by_next(steps):
+        state = tma.PipelineState(3)
+        for i in range(len(steps)):
+            steps[i] = state.index + 4 * state.phase
+            state = state.next()
+
+    ours, theirs = (body_of(cuda.jit(k), types.int64[::1]) for k in (by_next, by_step))
+    assert ours == theirs
+
+
 # ------------------------------------------------------------------------ the protocol
 
 

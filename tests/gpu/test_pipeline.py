@@ -1,6 +1,7 @@
 """Pipelines under way: every tile once, in order, whole, whatever the stages and loops."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -281,10 +282,18 @@ def walk(first_phase, steps):
         state.step()
 
 
+@cuda.jit
+def walk_by_next(first_phase, steps):
+    state = tma.PipelineState(3, 0, first_phase)
+    for i in range(steps.shape[0]):
+        steps[i, 0], steps[i, 1], steps[i, 2] = state.index, state.phase, state.count
+        state = state.next()
+
+
 @on_gpu
 def test_pipeline_state_walks_round_the_stages():
-    for phase in (0, 1):
+    for phase, kernel in itertools.product((0, 1), (walk, walk_by_next)):
         steps = cuda.to_device(np.zeros((10, 3), np.int64))
-        walk[1, 1](np.uint32(phase), steps)
+        kernel[1, 1](np.uint32(phase), steps)
         expected = [(i % 3, (i // 3 + phase) % 2, i) for i in range(10)]
         np.testing.assert_array_equal(steps.copy_to_host(), expected)

@@ -91,3 +91,10 @@ def test_asking_before_waiting_and_memory_handed_in(stages):
 def test_registers_that_move(consumers, kept):
     for n_tiles in counts(3):
         CASE.one_input(rings.register_kernel(3, consumers, kept), True, n_tiles)
+
+
+@pytest.mark.parametrize("stages", range(1, 9))
+@on_gpu
+def test_block_scales(stages):
+    for n_tiles in counts(stages):
+        CASE.block_scaled(stages, (W(1), W(4)), 1 + stages % 2, n_tiles)

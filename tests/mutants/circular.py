@@ -8,15 +8,28 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.pipeline import circular as library
 from tests.mutants import mistakes as m
-from tests.mutants.table import COLUMNS, ROWS, SIZE, TILE, Impossible, Mutant, Program
+from tests.mutants.table import (
+    COLUMNS,
+    OVER_BUDGET,
+    ROWS,
+    SIZE,
+    TILE,
+    Impossible,
+    Mutant,
+    Program,
+    over_budget,
+)
 
 
 def circular_sync():
-    BUFFER = tma.CircularBuffer(2, 1, a=TILE, b=TILE)
+    ROLES = tma.Roles(work=tma.Warps(2), other=tma.Warps(1))
+    BUFFER = tma.CircularBuffer(2, 1, role=ROLES.work, a=TILE, b=TILE)
 
     @cuda.jit
     def kernel(x, y, n):
         ring = BUFFER.start()
+        if ROLES.other.is_member():
+            return
         for t, stage in ring.tiles(0, n):
             for ahead, slot in ring.loads():
                 x.load(slot.a, (ahead * ROWS, 0), slot.barrier)
@@ -27,7 +40,7 @@ def circular_sync():
                 y[t * ROWS + i // COLUMNS, i % COLUMNS] = full.a[i // COLUMNS, i % COLUMNS]
         ring.close()
 
-    return kernel, 1, 64
+    return kernel, 1, ROLES.threads
 
 
 def circular_mbarrier():
@@ -84,7 +97,7 @@ def of_both(program: Program) -> list[Mutant | Impossible]:
         ),
         Mutant(
             program, "missing sync after init", m.NO_INIT_SYNC, (),
-            {"simulator": ("BarrierMisuse", "there is no mbarrier here yet")},
+            {"simulator": ("BarrierMisuse", "that has not synchronised with its mbarrier_init")},
             ((library, "barrier_sync", lambda number, threads: None),),
         ),
         Mutant(
@@ -93,10 +106,6 @@ def of_both(program: Program) -> list[Mutant | Impossible]:
             {"simulator": ("UnfinishedCopy", "nobody has waited for")},
         ),
         Impossible(program.pipeline, "wrong parity", "The phases belong to it: no call names one."),
-        Impossible(
-            program.pipeline, "setmaxnreg over budget",
-            "All threads of the block do the same: nobody gives back what another asks for.",
-        ),
     ]  # fmt: skip
 
 
@@ -104,8 +113,8 @@ CIRCULAR = [
     *of_both(SYNC),
     Mutant(
         SYNC, "dropped arrival", m.LEFT_ALONE,
-        ((FULL, f"{FULL}\nif t == 2 and ring.thread() >= 32:\n    break"),),
-        {"simulator": ("Deadlock BarrierMisuse", "threads have arrived")},
+        ((FULL, f"{FULL}\nif t == 2 and ring.thread() >= 32:\n    return"),),
+        {"simulator": ("Deadlock", "32 of 64 threads have arrived")},
         note="Debug mode does not bound the synchronisation of a block.",
     ),
     Mutant(
@@ -113,7 +122,16 @@ CIRCULAR = [
         {"simulator": ("EarlyOverwrite", "nothing orders that read before this load")},
         ((library.Ring, "_release_beyond", lambda self, in_flight: self._fence()),),
     ),
+    Mutant(
+        SYNC, "setmaxnreg over budget", m.REGISTERS,
+        over_budget("ROLES = tma.Roles(work=tma.Warps(2), other=tma.Warps(1))", "work", "other"),
+        {"host": ("ValueError", OVER_BUDGET)},
+    ),
     *of_both(MBARRIER),
+    Impossible(
+        MBARRIER.pipeline, "setmaxnreg over budget",
+        "All threads of the block do the same: nobody gives back what another asks for.",
+    ),
     Mutant(
         MBARRIER, "dropped wait", m.NO_WAIT_FOR_EMPTY, (),
         {"simulator": ("EarlyOverwrite", "nothing orders that read before this load")},
@@ -121,7 +139,7 @@ CIRCULAR = [
     ),
     Mutant(
         MBARRIER, "dropped arrival", m.LEFT_ALONE,
-        ((FULL, f"{FULL}\nif t == 2 and ring.thread() >= 32:\n    break"),),
+        ((FULL, f"{FULL}\nif t == 2 and ring.thread() >= 32:\n    return"),),
         {"simulator": ("Deadlock", "1 of 2 arrivals pending"),
          "debug": ("PipelineTimeout", "1 of 2 arrivals are pending")},
     ),

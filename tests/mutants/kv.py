@@ -71,10 +71,11 @@ LOAD_V = "v.load(v_whole, ((n - 1 - t) * KEYS, 0), v_barrier)"
 UNREAD = ("UninitializedRead EarlyRead", "wait for the load's barrier first")
 
 KEYS_AND_VALUES = [
-    Mutant(KV, "dropped wait", m.NO_WAIT, (("work.wait_v()", ""),), {"simulator": UNREAD}),
+    Mutant(KV, "dropped wait", m.NO_WAIT, (("work.wait_v()", ""),),
+        {"simulator": ("EarlyRead UninitializedRead", "wait for that phase first")}),
     Mutant(
         KV, "dropped wait", m.NO_WAIT_FOR_EMPTY, (("load.acquire_v()", ""),),
-        {"simulator": ("EarlyOverwrite BarrierMisuse", "nothing orders that read before this load")},
+        {"simulator": ("BarrierMisuse EarlyOverwrite", "or one arrived twice in a phase")},
     ),
     Mutant(
         KV, "dropped arrival", m.SOMETIMES_RELEASED,
@@ -111,7 +112,7 @@ KEYS_AND_VALUES = [
     Mutant(
         KV, "exit with something outstanding", m.LOADS_OUTSTANDING,
         (("work.wait_v()", "if t == n - 1:\n    break\nwork.wait_v()"),),
-        {"simulator": ("UnfinishedCopy", "nobody has waited for 1")},
+        {"simulator": ("UnfinishedCopy", "nobody has waited for")},
     ),
     Mutant(
         KV, "setmaxnreg over budget", m.REGISTERS, over_budget(ROLES, "mma", "load"),

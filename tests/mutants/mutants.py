@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from numba_tma import pipeline
 from numba_tma.pipeline import store
 from tests.mutants import mistakes as m
 from tests.mutants import programs as p
+from tests.mutants.output import OUTPUT
 from tests.mutants.table import DEDENT, OVER_BUDGET, Impossible, Mutant, Program, over_budget
+
+CIRCULAR: list[Mutant | Impossible] = []
+KEYS_AND_VALUES: list[Mutant | Impossible] = []
+if hasattr(pipeline, "CircularBuffer"):
+    from tests.mutants.circular import CIRCULAR
+if hasattr(pipeline, "KVPipeline"):
+    from tests.mutants.kv import KEYS_AND_VALUES
 
 WAIT, RELEASE = "stage = consumer.wait()", "consumer.release()"
 CONSUMER = "consumer = pipe.consumer()"
@@ -108,7 +117,7 @@ BEHIND = (
 )  # fmt: skip
 ENDS_EARLY = (
     "exit with something outstanding", m.LOADS_OUTSTANDING, (LOADS,),
-    {"simulator": ("UnfinishedCopy", "nobody has waited for 2")},
+    {"simulator": ("UnfinishedCopy", "nobody has waited for")},
 )  # fmt: skip
 
 EXPLICIT = (
@@ -508,6 +517,7 @@ BY_HAND = [
 ]  # fmt: skip
 
 TABLE = [*RING, *CP_ASYNC, *THREADS, *SEVERAL, *ALTERNATE, *MULTICAST, *K_GROUP, *SCOPES]
-TABLE += [*STORE, *REDUCE, *ORDERED, *BY_HAND]
+TABLE += [*STORE, *REDUCE, *ORDERED, *OUTPUT, *KEYS_AND_VALUES, *CIRCULAR, *BY_HAND]
 MUTANTS = [row for row in TABLE if isinstance(row, Mutant)]
 IMPOSSIBLE = [row for row in TABLE if isinstance(row, Impossible)]
+PROGRAMS = list({row.program.pipeline: row.program for row in MUTANTS}.values())

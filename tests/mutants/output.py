@@ -78,7 +78,12 @@ LINES = {
 NEVER = {"simulator": ("Deadlock", "empty[")}
 
 
-def of_both(program: Program, waits: dict, early: dict) -> list[Mutant | Impossible]:
+def of_both(
+    program: Program,
+    waits: dict,
+    early: dict,
+    unseen: tuple[str, str] = ("BarrierMisuse", "there is no mbarrier here yet"),
+) -> list[Mutant | Impossible]:
     """Return what can go wrong in either memory."""
     hangs = {"debug": ("PipelineTimeout", ".empty' stage")} if program.on_hopper else {}
     return [
@@ -93,7 +98,7 @@ def of_both(program: Program, waits: dict, early: dict) -> list[Mutant | Impossi
         ),
         Mutant(
             program, "missing sync after init", m.NO_INIT_SYNC, (),
-            {"simulator": ("BarrierMisuse", "there is no mbarrier here yet")},
+            {"simulator": unseen},
             ((started, "barrier_sync", lambda number, threads: None),),
         ),
         Mutant(
@@ -126,19 +131,24 @@ OUTPUT = [
         SHARED.pipeline, "exit with something outstanding",
         "Threads write and read; nothing is under way when they have ended.",
     ),
-    *of_both(TENSOR, {"simulator": ("TensorMemoryMisuse", "")}, {"simulator": ("TensorMemoryMisuse", "")}),
+    *of_both(
+        TENSOR,
+        {"simulator": ("UninitializedRead EarlyRead", "loaded, but nobody has written all of it")},
+        {"simulator": ("EarlyOverwrite", "before the tcgen05_ld of warp")},
+        ("UninitializedRead", "read before anybody has written all of it"),
+    ),
     Mutant(
         TENSOR, "dropped fence", m.NO_TENSOR_FENCE, (),
-        {"simulator": ("TensorMemoryMisuse", "")},
+        {"simulator": ("MissingFence", "must execute tcgen05_fence_after_thread_sync()")},
         ((output.OutputTilePipeline, "_fence_after", lambda self: None),),
     ),
     Mutant(
         TENSOR, "wrong bytes", m.PARTLY_FILLED,
         (("stage.store(0, (left, right))", "stage.store(0, (left,))"),),
-        {"simulator": ("TensorMemoryMisuse", "")},
+        {"simulator": ("UninitializedRead", "loaded, but nobody has written all of it")},
     ),
     Mutant(
         TENSOR, "exit with something outstanding", m.COLUMNS_KEPT, (("pipe.close()", ""),),
-        {"simulator": ("TensorMemoryMisuse", "")},
+        {"simulator": ("TensorMemoryMisuse", "ended without tcgen05_dealloc")},
     ),
 ]  # fmt: skip

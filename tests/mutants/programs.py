@@ -350,8 +350,3 @@ STORE = Program("StorePipeline", store, (None,), TILE)
 REDUCE = Program("StorePipeline.reduce", reduce_store, (None,), TILE, reference=_added)
 ORDERED = Program("OrderedSequenceBarrier", ordered, (None,), TILE)
 BY_HAND = Program("barriers by hand", by_hand)
-
-PROGRAMS = (
-    *(RING, CP_ASYNC, THREADS, SEVERAL, ALTERNATE, MULTICAST, K_GROUP, SCOPES),
-    *(STORE, REDUCE, ORDERED, BY_HAND),
-)

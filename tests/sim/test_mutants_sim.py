@@ -3,8 +3,7 @@
 import pytest
 
 from numba_tma import simulator
-from tests.mutants.mutants import MUTANTS
-from tests.mutants.programs import PROGRAMS
+from tests.mutants.mutants import MUTANTS, PROGRAMS
 from tests.mutants.table import built, run
 
 SEEDS = range(2)

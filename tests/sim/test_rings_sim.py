@@ -72,3 +72,9 @@ def test_asking_before_waiting_and_memory_handed_in(stages):
 def test_registers_that_move():
     for n_tiles in (0, 5):
         CASE.one_input(rings.register_kernel(2, 1, 40), True, n_tiles)
+
+
+@pytest.mark.parametrize(("stages", "k_group"), [(1, 1), (2, 2)])
+def test_block_scales(stages, k_group):
+    for n_tiles in (0, 1, 2 * stages + 1):
+        CASE.block_scaled(stages, (W(1), W(2)), k_group, n_tiles)

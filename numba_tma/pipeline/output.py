@@ -1,0 +1,296 @@
+"""`OutputTilePipeline`: stages of accumulators, from the warps that multiply to the epilogue.
+
+In shared memory it is a ring that threads fill. In tensor memory, on sm_100a, the stages are
+columns, the ring is barriers alone, and the tensor cores arrive.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from numba_tma._cluster_rules import cluster_size
+from numba_tma._device import constant_class
+from numba_tma.layout import Swizzle, Tile
+from numba_tma.pipeline.ring import TilePipeline
+from numba_tma.pipeline.roles import WARP, Role
+from numba_tma.ptx import (
+    cluster_ctarank,
+    tcgen05_alloc,
+    tcgen05_commit,
+    tcgen05_dealloc,
+    tcgen05_fence_after_thread_sync,
+    tcgen05_fence_before_thread_sync,
+    tcgen05_relinquish_alloc_permit,
+)
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.output_started import OutputPipeline
+
+#: The tensor memory of a block, in cells of 32 bits.
+LANES, COLUMNS = 128, 512
+MIN_COLUMNS = 32  #: the fewest that can be allocated
+#: Warps that it takes to reach all lanes: warp w has the 32 from 32 (w mod 4) on.
+WARPS_OF_LANES = LANES // WARP
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class OutputTilePipeline:
+    """A ring of `num_stages` accumulators, which the role `mma` fills and `epilogue` empties.
+
+    Made on the host, used from a kernel's globals.
+
+    Parameters
+    ----------
+    num_stages
+        Accumulators, at least 1. With 2 the next product begins while the epilogue has the last.
+    acc
+        One accumulator. In tensor memory 128 lanes x columns of 32 bits.
+    mma, epilogue
+        A `Role` each, of the kernel's `Roles`.
+    memory
+        ``"shared"``: in shared memory; the threads of `mma` write ``stage.acc``. ``"tensor"``: in
+        tensor memory, on sm_100a alone; the tensor cores write at ``stage.address``.
+    stage_stride_cols
+        Columns from one stage to the next in tensor memory; by default those of `acc`.
+    cta_group
+        2 if two blocks of a cluster multiply as a CTA pair. The even one of the two multiplies, and
+        both have an epilogue.
+    cluster
+        The blocks of the kernel's cluster along x and y; with `cta_group` 2 a pair by default.
+
+    Examples
+    --------
+    >>> from numba_tma import Roles, Warpgroups, Warps
+    >>> ROLES = Roles(epilogue=Warpgroups(1), mma=Warps(1))
+    >>> OUT = OutputTilePipeline(
+    ...     3, Tile((128, 64), "f32"), mma=ROLES.mma, epilogue=ROLES.epilogue, memory="tensor"
+    ... )
+    >>> OUT.stage_stride_cols, OUT.num_columns
+    (64, 256)
+    """
+
+    num_stages: int
+    acc: Tile
+    mma: Role
+    epilogue: Role
+    memory: str
+    stage_stride_cols: int
+    cta_group: int
+    cluster: tuple[int, int]
+
+    def __init__(
+        self,
+        num_stages: int,
+        acc: Tile,
+        *,
+        mma: Role,
+        epilogue: Role,
+        memory: Literal["shared", "tensor"] = "shared",
+        stage_stride_cols: int | None = None,
+        cta_group: Literal[1, 2] = 1,
+        cluster: int | tuple[int, int] | None = None,
+    ) -> None:
+        _check(num_stages, acc, mma, epilogue, memory)
+        if memory == "tensor":
+            _check_tensor(num_stages, acc, mma, epilogue, stage_stride_cols, cta_group)
+        elif (stage_stride_cols, cta_group, cluster) != (None, 1, None):
+            raise ValueError(
+                f"OutputTilePipeline(memory={memory!r}): stage_stride_cols, cta_group and cluster "
+                "are about tensor memory; leave them out, or give memory='tensor'"
+            )
+        blocks = cluster_size(cta_group if cluster is None else cluster)
+        if blocks[0] % cta_group:
+            raise ValueError(
+                f"OutputTilePipeline(cta_group=2, cluster={cluster}): the two blocks of a CTA pair "
+                "lie along x, so the cluster has an even number there: give cluster=(2, 1), and "
+                "@tma.cluster((2, 1)) below @cuda.jit"
+            )
+        values = {
+            "num_stages": operator.index(num_stages),
+            "acc": acc,
+            "mma": mma,
+            "epilogue": epilogue,
+            "memory": memory,
+            "stage_stride_cols": (stage_stride_cols or acc.shape[-1]) if memory == "tensor" else 0,
+            "cta_group": cta_group,
+            "cluster": blocks[:2],
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        shown = f"{self.num_stages}, {self.acc}, mma={self.mma}, epilogue={self.epilogue}"
+        if self.in_tensor_memory:
+            shown += f", memory='tensor', stage_stride_cols={self.stage_stride_cols}"
+        if self.cta_group == 2:
+            shown += f", cta_group=2, cluster={self.cluster}"
+        return f"OutputTilePipeline({shown})"
+
+    @property
+    def in_tensor_memory(self) -> bool:
+        """Whether the stages are columns of tensor memory."""
+        return self.memory == "tensor"
+
+    @property
+    def num_columns(self) -> int:
+        """Columns of tensor memory that are allocated: a power of two, 0 in shared memory."""
+        used = self.num_stages * self.stage_stride_cols
+        return max(MIN_COLUMNS, 1 << (used - 1).bit_length()) if used else 0
+
+    @property
+    def ring(self) -> TilePipeline:
+        """The ring that hands the stages over."""
+        if self.in_tensor_memory:
+            return ColumnRing(self)
+        return TilePipeline(
+            self.num_stages,
+            acc=self.acc,
+            producer=self.mma,
+            consumer=self.epilogue,
+            filled_by="threads",
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Shared memory of the ring, its barriers included, in bytes."""
+        return self.ring.nbytes
+
+    def start(self) -> OutputPipeline:
+        """Allocate the stages, initialise their barriers and return the block's `OutputPipeline`.
+
+        Executed once by every thread of the block, so not inside a loop; it synchronises the block,
+        or with `cta_group` 2 the cluster. `OutputPipeline.close` ends it. A block starts one of
+        them in tensor memory: the right to allocate is given up, so that other blocks can.
+        """
+        from numba_tma.pipeline.output_started import start
+
+        return start(self)
+
+    # What of tensor memory is left out where stages are in shared memory.
+
+    def _allocate(self, destination: int) -> None:
+        tcgen05_alloc(destination, self.num_columns, self.cta_group)  # type: ignore[arg-type]
+        tcgen05_relinquish_alloc_permit(self.cta_group)  # type: ignore[arg-type]
+
+    def _free(self, address: int) -> None:
+        tcgen05_dealloc(address, self.num_columns, self.cta_group)  # type: ignore[arg-type]
+
+    def _fence_after(self) -> None:
+        if self.in_tensor_memory:
+            tcgen05_fence_after_thread_sync()
+
+    def _fence_before(self) -> None:
+        if self.in_tensor_memory:
+            tcgen05_fence_before_thread_sync()
+
+    def _commit(self, barrier: Any) -> None:
+        if self.cta_group == 2:
+            tcgen05_commit(barrier, 2, 3 << (cluster_ctarank() & ~1))
+        else:
+            tcgen05_commit(barrier, 1)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class ColumnRing(TilePipeline):
+    """The ring of an `OutputTilePipeline` in tensor memory: barriers, and no tiles.
+
+    The tensor cores arrive for each warp that multiplies. With a CTA pair the even block's barriers
+    say which stages are empty, in both.
+    """
+
+    output: OutputTilePipeline = None  # type: ignore[assignment]
+
+    storage_nbytes = 0
+    alignment = 8
+    _name = "acc"
+
+    def __init__(self, output: OutputTilePipeline) -> None:
+        values = {
+            "output": output,
+            "num_stages": output.num_stages,
+            "tiles": (),
+            "producer": output.mma,
+            "consumers": (output.epilogue,),
+            "filled_by": "threads",
+            "cluster": output.cluster,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return repr(self.output)
+
+    @property
+    def num_peers(self) -> int:
+        """Blocks whose epilogues release a stage."""
+        return self.output.cta_group
+
+
+def _check(num_stages: Any, acc: Any, mma: Any, epilogue: Any, memory: Any) -> None:
+    try:
+        stages = operator.index(num_stages)
+    except TypeError:
+        stages = 0
+    if stages < 1:
+        raise ValueError(
+            f"OutputTilePipeline(num_stages={num_stages!r}): at least 1 accumulator; 2 are usual"
+        )
+    if memory not in ("shared", "tensor"):
+        raise ValueError(f"OutputTilePipeline(memory={memory!r}): 'shared' or 'tensor'")
+    if not isinstance(acc, Tile):
+        raise TypeError(f"OutputTilePipeline(acc=...) takes a Tile, not {acc!r}")
+    for name, role in (("mma", mma), ("epilogue", epilogue)):
+        if not isinstance(role, Role):
+            raise TypeError(
+                f"OutputTilePipeline({name}=...) takes a role, as ROLES.{name} with ROLES = "
+                f"Roles(mma=Warpgroups(1), epilogue=Warpgroups(1)), not {role!r}"
+            )
+    if mma.block != epilogue.block or mma.index == epilogue.index:
+        raise ValueError(
+            f"OutputTilePipeline: mma {mma} and epilogue {epilogue} must be different roles of the "
+            "same Roles"
+        )
+
+
+def _check_tensor(
+    num_stages: int, acc: Tile, mma: Role, epilogue: Role, stride: Any, cta_group: Any
+) -> None:
+    if acc.ndim != 2 or acc.shape[0] != LANES or acc.itemsize != 4 or acc.swizzle != Swizzle.NONE:
+        raise ValueError(
+            f"OutputTilePipeline(acc={acc}, memory='tensor'): a stage is {LANES} lanes x columns "
+            f"of 32 bits: give Tile(({LANES}, columns), 'f32')"
+        )
+    if cta_group not in (1, 2):
+        raise ValueError(f"OutputTilePipeline(cta_group={cta_group!r}): 1, or 2 for a CTA pair")
+    for role in (mma, epilogue):
+        if role.group.unit == 1:
+            raise ValueError(
+                f"OutputTilePipeline({role}, memory='tensor'): whole warps execute what touches "
+                f"tensor memory: use Warps({role.sync_threads // WARP})"
+            )
+    if epilogue.arrivals < WARPS_OF_LANES:
+        raise ValueError(
+            f"OutputTilePipeline(epilogue={epilogue.group}, memory='tensor'): a warp reaches "
+            f"{WARP} of the {LANES} lanes, so it takes {WARPS_OF_LANES} warps to read an "
+            "accumulator: use Warpgroups(1)"
+        )
+    columns = acc.shape[1] if stride is None else operator.index(stride)
+    if columns < acc.shape[1]:
+        raise ValueError(
+            f"OutputTilePipeline(stage_stride_cols={columns}): {acc} has {acc.shape[1]} columns, "
+            "so stages that begin fewer apart would overlap"
+        )
+    if num_stages * columns > COLUMNS:
+        fit = COLUMNS // columns
+        repair = f"use at most {fit} stages, or narrower accumulators"
+        raise ValueError(
+            f"OutputTilePipeline: {num_stages} stages x {columns} columns = "
+            f"{num_stages * columns:,} columns of tensor memory, but a block has {COLUMNS}: "
+            f"{repair if fit else 'use narrower accumulators'}"
+        )
+
+
+constant_class(OutputTilePipeline)
+constant_class(ColumnRing)

@@ -1,0 +1,232 @@
+"""Every interleaving of a kernel's threads and copies, from a record of what each thread does.
+
+Threads are taken to be deterministic: where a thread goes does not depend on when its waits are
+over. Then one run shows the operations of every thread, and any other run of the kernel has the
+same ones in another order. `explore` tries all orders, states that were met before aside, breadth
+first: what it reports comes with a shortest way there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from . import numba_hooks
+from .components import BLOCKED, BarrierValue
+from .errors import BarrierMisuse, Deadlock, SimulatorError, TimingDependent, TooManyStates
+from .programs import Step
+from .protocol import Run, recorded_protocol
+from .report import operation_in_words, threads_in_words
+from .state_space import State, StateSpace
+
+#: Steps of a way to an error that its message shows; `error.interleaving` has all of them.
+_SHOWN = 30
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was explored and found right: blocks or clusters, their states, and steps between."""
+
+    runs: int
+    states: int
+    transitions: int
+
+
+def explore(
+    launch: Callable[[], object], *, seeds: Sequence[int] = (0, 1), limit: int = 1_000_000
+) -> Report:
+    """Run the kernels that `launch` launches in every interleaving, and raise what goes wrong.
+
+    A deadlock, a read of bytes that have not come or are gone, an overwrite of bytes that are still
+    used, a byte count or an arrival that does not add up: the first of a shortest way to one is
+    raised as the simulator's error, with that way in its message and in its `interleaving`.
+
+    `launch` is called once for each of `seeds`, and each thread must do the same every time. Blocks
+    that are no cluster are explored one by one. `limit` is the number of states of one of them
+    after which `TooManyStates` is raised.
+    """
+    runs, *others = [_recorded(launch, seed) for seed in seeds]
+    for seed, other in zip(seeds[1:], others):
+        _compare(runs, other, seeds[0], seed)
+    return explore_runs(runs, limit=limit)
+
+
+def explore_runs(runs: Sequence[Run], *, limit: int = 1_000_000) -> Report:
+    """Explore what `recorded_protocol` has recorded."""
+    states = transitions = 0
+    for run in runs:
+        search = _Search(StateSpace(run), limit)
+        search.run()
+        states += len(search.came_from)
+        transitions += search.transitions
+    return Report(len(runs), states, transitions)
+
+
+def _recorded(launch: Callable[[], object], seed: int) -> list[Run]:
+    with numba_hooks.seeded(seed), recorded_protocol() as runs:
+        launch()
+    return runs
+
+
+def _compare(runs: list[Run], others: list[Run], seed: int, other_seed: int) -> None:
+    for run, other in zip(runs, others, strict=True):
+        if log := run.differs(other):
+            raise TimingDependent(
+                f"warp {log.warp} lane {log.lane} of block {log.block} does something else under "
+                f"seed {seed} than under seed {other_seed}: what it does depends on the order in "
+                "which threads and copies ran (test_wait, try_acquire, an atomic, data of "
+                "another thread). Only kernels whose threads do the same in every order can be "
+                "explored"
+            )
+
+
+class _Search:
+    """Breadth first over the states of one run."""
+
+    def __init__(self, space: StateSpace, limit: int) -> None:
+        self._space = space
+        self._limit = limit
+        self.transitions = 0
+        self.came_from: dict[State, State | None] = {space.canonical(space.initial): None}
+
+    def run(self) -> None:
+        """Visit every state."""
+        level = list(self.came_from)
+        came_from, canonical = self.came_from, self._space.canonical
+        while level:
+            following: list[State] = []
+            for state in level:
+                try:
+                    steps = self._steps_from(state)
+                except SimulatorError:
+                    raise self._explained(state) from None
+                self.transitions += len(steps)
+                for _, concrete in steps:
+                    after = canonical(concrete)
+                    if after not in came_from:
+                        came_from[after] = state
+                        following.append(after)
+                if len(came_from) > self._limit:
+                    raise TooManyStates(
+                        f"more than {self._limit:,} states, and no error in those seen: explore "
+                        "fewer tiles, stages or warps, or raise `limit`"
+                    )
+            level = following
+
+    def _steps_from(self, state: State) -> list[tuple[Step, State]]:
+        """Return what can happen, and the states after it; raise what goes wrong, or a deadlock."""
+        steps = self._successors(state)
+        programs = enumerate(self._space.programs)
+        if not steps and any(state[n] < len(program.steps) for n, program in programs):
+            raise Deadlock(self._waiting(state))
+        return steps
+
+    def _successors(self, state: State) -> list[tuple[Step, State]]:
+        found = []
+        for step in self._candidates(state):
+            if any(state[number] < place for number, place in step.after):
+                continue
+            after = self._apply(state, step)
+            if after is None:
+                continue
+            if step.at_once:
+                return [(step, after)]
+            found.append((step, after))
+        return found
+
+    def _candidates(self, state: State) -> Iterator[Step]:
+        space = self._space
+        groups: dict[object, list[tuple[int, int]]] = {}
+        for number, program in enumerate(space.programs):
+            place = state[number]
+            if place == len(program.steps):
+                continue
+            if place in program.not_before:
+                self._check_turn(state, number, place)
+            segment = program.segments[place]
+            if segment is not None:
+                groups.setdefault(segment, []).append((number, place))
+                continue
+            step = program.steps[place]
+            if step.moves[0][0] == number:  # all that meet have the same step
+                yield step
+        for members in groups.values():
+            if len(members) > 1:
+                yield space.together(tuple(members))
+            else:
+                (number, place), *_ = members
+                yield space.programs[number].steps[place]
+        yield from space.of_copies(state)
+
+    def _check_turn(self, state: State, number: int, place: int) -> None:
+        program = self._space.programs[number]
+        if any(state[other] < there for other, there in program.not_before[place]):
+            what = operation_in_words(program.operations[place], self._space.run)
+            raise BarrierMisuse(
+                f"{self._space.names[number]}: {what}: the thread arrives again before the others "
+                "have come"
+            )
+
+    def _apply(self, state: State, step: Step) -> State | None:
+        values = list(state)
+        for component, table in step.effects:
+            try:
+                after = table[values[component]]
+            except SimulatorError as error:
+                where = f"{step.who}: {step.what}: {self._space.names[component]}"
+                raise type(error)(f"{where}: {error}") from None
+            if after == BLOCKED:
+                return None
+            values[component] = after
+        for number, place in step.moves:
+            values[number] = place
+        return tuple(values)
+
+    def _waiting(self, state: State) -> str:
+        space = self._space
+        lines, exited = ["every live thread waits and no copy is under way"], []
+        for number, program in enumerate(space.programs):
+            place = state[number]
+            if place >= len(program.operations):
+                exited += program.logs
+                continue
+            what = operation_in_words(program.operations[place], space.run)
+            lines.append(f"  {space.names[number]}: {what}")
+            for component, _ in program.steps[place].effects:
+                value = space.values.values[state[component]]
+                if isinstance(value, BarrierValue):
+                    lines[-1] += f", which is {value.in_words()}"
+        if exited:
+            lines.append(f"  exited: {threads_in_words(exited)}")
+        return "\n".join(lines)
+
+    def _explained(self, state: State) -> SimulatorError:
+        """Return the error of a state, with a way there."""
+        way, concrete = self._way_to(state)
+        try:
+            self._steps_from(concrete)
+        except SimulatorError as found:
+            shown = [f"  {n + 1}. {line}" for n, line in enumerate(way)][-_SHOWN:]
+            before = [f"  ... {len(way) - _SHOWN} steps before"] if len(way) > _SHOWN else []
+            error = type(found)("\n".join([str(found), "after these steps:", *before, *shown]))
+            error.interleaving = tuple(way)
+            return error
+        raise AssertionError("states that differ in names alone have the same errors")
+
+    def _way_to(self, state: State) -> tuple[list[str], State]:
+        """Return the steps to a state, and the state itself, with the right names in both."""
+        path: list[State] = []
+        at: State | None = state
+        while at is not None:
+            path.append(at)
+            at = self.came_from[at]
+        concrete, way = path.pop(), []
+        while path:
+            wanted = path.pop()
+            step, concrete = next(
+                (step, after)
+                for step, after in self._successors(concrete)
+                if self._space.canonical(after) == wanted
+            )
+            way.append(f"{step.who}: {step.what}")
+        return way, concrete

@@ -1,0 +1,115 @@
+"""The threads of a recorded run in classes, and what is known of their programs beforehand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from .components import Table
+from .errors import BadOperand
+from .protocol import AwaitMeeting, Log, Meet, Operation, Run, Unmodelled, Wait
+
+Meeting = tuple[tuple[int, Hashable], int]
+#: Classes, and how far each must have come.
+Guards = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Something that can happen next: effects on components, and classes that go on."""
+
+    who: str
+    what: str
+    effects: tuple[tuple[int, Table], ...]
+    moves: tuple[tuple[int, int], ...] = ()
+    after: Guards = ()
+    #: It commutes with every other step.
+    at_once: bool = False
+
+
+@dataclass
+class Program:
+    """What a class of threads executes."""
+
+    logs: list[Log]
+    operations: list[Operation]
+    steps: list[Step] = field(default_factory=list)
+    #: By place: how far others must be, or the thread comes twice to one meeting.
+    not_before: dict[int, Guards] = field(default_factory=dict)
+    #: By place: the waits from here to the next meeting, where there is nothing else in between.
+    segments: list[tuple[Operation, ...] | None] = field(default_factory=list)
+
+
+def _only_waits(operation: Operation) -> bool:
+    return isinstance(operation, Wait | AwaitMeeting) or (
+        isinstance(operation, Meet) and operation.blocking
+    )
+
+
+def programs_of(run: Run) -> list[Program]:
+    """Put threads that only wait, and for the same, into one class."""
+    programs: dict[Hashable, Program] = {}
+    for log in run.logs:
+        for operation in log.operations:
+            if isinstance(operation, Unmodelled):
+                raise BadOperand(
+                    f"the interleavings of kernels with {operation.name} cannot be explored: what "
+                    "it leaves in memory depends on the order, which the model leaves out"
+                )
+        passive = all(_only_waits(operation) for operation in log.operations)
+        key = (log.block, log.warp, tuple(log.operations)) if passive else log.row
+        programs.setdefault(key, Program([], log.operations)).logs.append(log)
+    return list(programs.values())
+
+
+def segment_at(operations: list[Operation], index: int) -> tuple[Operation, ...] | None:
+    """Return the waits from `index` to the next meeting; None if there is something else."""
+    for end in range(index, len(operations)):
+        operation = operations[end]
+        if isinstance(operation, Meet) and operation.blocking and end > index:
+            return tuple(operations[index : end + 1])
+        if not isinstance(operation, Wait):
+            return None
+    return None
+
+
+def meetings_of(programs: list[Program]) -> dict[Meeting, list[tuple[int, int, Meet]]]:
+    """Return who comes to each meeting, and at which place of its program."""
+    members: defaultdict[Meeting, list[tuple[int, int, Meet]]] = defaultdict(list)
+    users: defaultdict[tuple[int, Hashable], set[int]] = defaultdict(set)
+    for number, program in enumerate(programs):
+        for index, operation in enumerate(program.operations):
+            if isinstance(operation, Meet):
+                members[operation.place, operation.turn].append((number, index, operation))
+                users[operation.place].add(number)
+    for (place, _), meeting in members.items():
+        meet = meeting[0][2]
+        threads = sum(len(programs[number].logs) for number in users[place])
+        if meet.threads is not None and threads != meet.threads:
+            raise BadOperand(
+                f"{meet.name} is used by {threads} threads: which of them meet may depend on the "
+                "order, which is not explored; use another barrier for others"
+            )
+    return members
+
+
+def in_scope(programs: list[Program], place: tuple[int, Hashable]) -> list[int]:
+    """Return the classes that a meeting takes as long as they live."""
+    rank, key = place
+    found = []
+    for number, program in enumerate(programs):
+        for log in program.logs:
+            match key:
+                case ("warp", warp, int(mask)):
+                    inside = (log.rank, log.warp) == (rank, warp) and mask >> log.lane & 1
+                case ("warpgroup", group):
+                    inside = (log.rank, log.warp // 4) == (rank, group)
+                case "cluster":
+                    inside = True
+                case _:
+                    inside = log.rank == rank
+            if inside:
+                found.append(number)
+                break
+    return found

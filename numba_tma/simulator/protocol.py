@@ -1,0 +1,306 @@
+"""What each thread of a launch does to barriers and to bytes that others use, in its own order.
+
+Recorded at the instructions, whatever library or kernel executes them. A loop round a wait is one
+wait; fences and plain computation leave nothing. From such a record `explore` runs the threads in
+every order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from .memory import END
+
+if TYPE_CHECKING:
+    from .block import Cta
+    from .thread import SimulatedThread
+
+#: Where something is: the block's rank in its cluster, and the shared address there.
+Place = tuple[int, int]
+
+
+class Span(NamedTuple):
+    """Bytes of a block's shared memory."""
+
+    rank: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """mbarrier.init."""
+
+    barrier: Place
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inval:
+    """mbarrier.inval."""
+
+    barrier: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """An arrival, with the bytes that it expects."""
+
+    barrier: Place
+    count: int
+    nbytes: int | None
+    drop: bool
+    no_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CountBytes:
+    """expect_tx, or complete_tx where `nbytes` is negative."""
+
+    barrier: Place
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait for a phase: of this parity, or of this number if the thread waits with a token."""
+
+    barrier: Place
+    wanted: int
+    by_token: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A copy into shared memory that completes `nbytes` on a barrier, perhaps from `source`."""
+
+    content: int
+    into: Span
+    barrier: Place
+    nbytes: int
+    source: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """A load: one transfer, or one for each block of a multicast."""
+
+    transfers: tuple[Transfer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store, the thread's `number`-th: the copy engine reads its source some time later."""
+
+    number: int
+    source: Span
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitStores:
+    """A wait until the thread's stores up to `number` have read their source."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAsync:
+    """A cp.async, the thread's `number`-th."""
+
+    number: int
+    content: int
+    into: Span
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCopies:
+    """A wait for the thread's cp.async copies up to `number`."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArriveAfterCopies:
+    """An arrival that the hardware makes when the copies up to `number` are complete."""
+
+    barrier: Place
+    number: int
+    hold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """The `turn`-th meeting of one kind: a syncthreads, a named barrier, a warp-wide operation."""
+
+    place: tuple[int, Hashable]
+    turn: int
+    blocking: bool
+    name: str
+    #: How many threads it takes; None for all that live.
+    threads: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitMeeting:
+    """A wait for those that have not come to a meeting at which the thread arrived before."""
+
+    place: tuple[int, Hashable]
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unmodelled:
+    """An instruction that is simulated and not explored."""
+
+    name: str
+
+
+Operation = (
+    Init | Inval | Arrive | CountBytes | Wait | Issue | Store | AwaitStores | CopyAsync
+    | AwaitCopies | ArriveAfterCopies | Meet | AwaitMeeting | Unmodelled
+)  # fmt: skip
+
+
+def without_warp(place: tuple[int, Hashable]) -> tuple[int, Hashable]:
+    """Return a meeting place, the same for all warps of a block where each has its own."""
+    match place:
+        case (rank, ("warp", int(), mask)):
+            return rank, ("warp", mask)
+    return place
+
+
+class Touch(NamedTuple):
+    """A generic access to bytes: which copy filled them then, and whose write is in them."""
+
+    span: Span
+    writes: bool
+    filled_by: int
+    written_by: int
+
+
+class Log:
+    """The operations of one thread, and its generic accesses before each and after the last."""
+
+    def __init__(self, thread: SimulatedThread, run: Run) -> None:
+        self.rank = thread.cta.rank
+        self.block, self.warp, self.lane = thread.block, thread.warp, thread.lane
+        self.row = thread.row
+        self.operations: list[Operation] = []
+        self.touches: list[set[Touch]] = [set()]
+        self._run = run
+        self._fills = 0
+
+    def note(self, operation: Operation) -> None:
+        """Add an operation."""
+        self.operations.append(operation)
+        self.touches.append(set())
+
+    def new_fill(self) -> int:
+        """Return what the bytes of a new copy by this thread are known by."""
+        self._fills += 1
+        return self._run.content(self.row, 2 * self._fills)
+
+    def landed(self, rank: int, address: int, nbytes: int, content: int) -> None:
+        """Note that a copy of this thread has brought its bytes."""
+        self._run.fills[rank][address : address + nbytes] = content
+
+    def read(self, cta: Cta, address: int, nbytes: int) -> None:
+        """Add a read."""
+        self._touch(cta, address, nbytes, writes=False)
+
+    def wrote(self, cta: Cta, address: int, nbytes: int) -> None:
+        """Add a write."""
+        content = self._run.content(self.row, 2 * len(self.operations) + 1)
+        self._run.writers[cta.rank][address : address + nbytes] = content
+        self._touch(cta, address, nbytes, writes=True)
+
+    def _touch(self, cta: Cta, address: int, nbytes: int, *, writes: bool) -> None:
+        fills = self._run.fills[cta.rank][address : address + nbytes]
+        writers = self._run.writers[cta.rank][address : address + nbytes]
+        cuts = [0]
+        if nbytes > 4:
+            cuts += (np.flatnonzero(np.diff(fills) | np.diff(writers)) + 1).tolist()
+        for first, last in zip(cuts, [*cuts[1:], nbytes]):
+            span = Span(cta.rank, address + first, address + last)
+            self.touches[-1].add(Touch(span, writes, int(fills[first]), int(writers[first])))
+
+
+@dataclass
+class Run:
+    """What the threads of one block, or of one cluster, did."""
+
+    logs: list[Log] = field(default_factory=list)
+    #: By rank and byte: the content that the last copy brought, and the last generic write.
+    fills: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = field(default_factory=list)
+    writers: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = field(default_factory=list)
+    #: By content: its place in the order in which they came to be.
+    order: dict[int, int] = field(default_factory=dict)
+    blocks: list[Cta] = field(default_factory=list)
+
+    def content(self, row: int, number: int) -> int:
+        """Return the number of something that a thread puts into memory."""
+        content = (row + 1) << 32 | number
+        self.order.setdefault(content, len(self.order) + 1)
+        return content
+
+    def begin(self, blocks: list[Cta]) -> None:
+        """Let the threads of `blocks` keep logs."""
+        self.blocks = blocks
+        for block in blocks:
+            self.fills.append(np.zeros(END, np.int64))
+            self.writers.append(np.zeros(END, np.int64))
+            for thread in block.threads:
+                thread.log = Log(thread, self)
+                self.logs.append(thread.log)
+
+    def barrier_name(self, place: Place) -> str:
+        """Return the label of a barrier, or where it is."""
+        rank, address = place
+        memory = self.blocks[rank].memory
+        name = memory.label(address) or f"mbarrier at {address}"
+        return name + self._of_block(rank)
+
+    def span_name(self, span: Span) -> str:
+        """Return what bytes are part of."""
+        rank, start, stop = span
+        return self.blocks[rank].memory.describe(start, stop - start) + self._of_block(rank)
+
+    def _of_block(self, rank: int) -> str:
+        return f" of block {self.blocks[rank].index}" if len(self.blocks) > 1 else ""
+
+    def differs(self, other: Run) -> Log | None:
+        """Return a thread that did something else than in another run of the same blocks."""
+        for mine, its in zip(self.logs, other.logs):
+            if (mine.operations, mine.touches) != (its.operations, its.touches):
+                return mine
+        return None
+
+
+_active: list[Run] | None = None
+
+
+def begin_run(blocks: list[Cta]) -> None:
+    """Note that the threads of a block or cluster are about to run."""
+    if _active is not None:
+        run = Run()
+        run.begin(blocks)
+        _active.append(run)
+
+
+@contextmanager
+def recorded_protocol() -> Iterator[list[Run]]:
+    """Record what the kernels launched inside the ``with`` block do to barriers and bytes.
+
+    Yields the runs, one for each block or cluster, to be passed to `explore`.
+    """
+    global _active
+    outer, _active = _active, []
+    try:
+        yield _active
+    finally:
+        _active = outer

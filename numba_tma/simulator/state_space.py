@@ -1,0 +1,351 @@
+"""The steps that the threads and copies of a recorded run can take, in whatever order.
+
+A state is a tuple: how far each class of threads is in its program, then the number of the value of
+each barrier and cell. Some orders are left out because no other step can tell them apart:
+
+- A thread's generic accesses are no steps. They take place between two operations, and are checked
+  right after the first and right before the second. Contents never come back, so what holds at both
+  ends in every order holds all the time in between.
+- Threads with the same program, of waits and meetings alone, are one class. Classes that have the
+  same waits before them, up to a meeting of all, go through those together: until that meeting,
+  nobody can tell whether one of them waits still or has gone on. So whichever errs or is stuck in
+  some order, the others could have done what it did, when it did.
+- A meeting lets all that wait there go in one step: each of them may be the next to run, and
+  what it does then is a step of its own.
+- What changes nothing but a thread's place, and checks nothing, is done at once.
+- Of states that differ in which of several threads or warps that do the same is how far, one is
+  kept (`symmetry.py`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from .cells import Cells
+from .components import (
+    Await,
+    CellValue,
+    Complete,
+    Effect,
+    Fill,
+    Filled,
+    Hold,
+    Interner,
+    Launch,
+    ReadBy,
+    ReadDone,
+    Rewritten,
+    Seen,
+    Table,
+    Turn,
+    Value,
+)
+from .programs import Guards, Meeting, Step, in_scope, meetings_of, programs_of, segment_at
+from .protocol import (
+    Arrive,
+    ArriveAfterCopies,
+    AwaitCopies,
+    AwaitMeeting,
+    AwaitStores,
+    CopyAsync,
+    CountBytes,
+    Init,
+    Inval,
+    Issue,
+    Log,
+    Meet,
+    Operation,
+    Run,
+    Span,
+    Store,
+    Transfer,
+    Wait,
+)
+from .report import operation_in_words, threads_in_words
+from .symmetry import Symmetry
+
+State = tuple[int, ...]
+Effects = list[tuple[int, Table]]
+
+
+class StateSpace:
+    """The initial state of a run, and the steps that its classes and copies can take."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.programs = programs_of(run)
+        self.values = Interner()
+        #: What each component is called.
+        self.names: list[str] = []
+        #: By address of a barrier: its component.
+        self._barriers: dict[tuple[int, int], int] = {}
+        self._initial: list[int] = []
+        self._tables: dict[Effect, Table] = {}
+        for program in self.programs:
+            self._component(threads_in_words(program.logs))
+            self._initial[-1] = 0  # a place, not a value
+        self._cells = Cells(run, [program.logs for program in self.programs])
+        self._first_cell = len(self.names)
+        for span in self._cells.spans:
+            self._component(run.span_name(span), CellValue())
+        #: Steps of copies and stores, by cell and what is under way there.
+        self._of_copies: dict[tuple[int, Hashable], Step] = {}
+        #: Arrivals that the hardware makes, by component.
+        self._of_hardware: dict[int, Step] = {}
+        self._spontaneous: dict[tuple[int, int], tuple[Step, ...]] = {}
+        self._meetings = meetings_of(self.programs)
+        self._fires: dict[Meeting, Step] = {}
+        self._together: dict[tuple[tuple[int, int], ...], Step] = {}
+        #: By class: the place at which it has exited.
+        self._ends = [
+            len(program.operations) + bool(self._closing(number, len(program.operations)))
+            for number, program in enumerate(self.programs)
+        ]
+        for number, program in enumerate(self.programs):
+            for index, operation in enumerate(program.operations):
+                program.steps.append(self._step(number, index, operation))
+                program.segments.append(segment_at(program.operations, index))
+                if isinstance(operation, Meet) and operation.turn > 0:
+                    program.not_before.update(self._after_last_turn(number, index, operation))
+            last = len(program.operations)
+            if effects := self._closing(number, last):
+                step = Step(self.names[number], "exit", tuple(effects), ((number, last + 1),))
+                program.steps.append(step)
+                program.segments.append(None)
+        #: The components in which something can happen by itself.
+        self.moving = [
+            *range(self._first_cell, self._first_cell + len(self._cells.spans)),
+            *self._of_hardware,
+        ]
+        #: Of states that differ in the names of what is alike, it gives the same for most.
+        self.canonical = Symmetry(self.programs, self._cells).canonical
+        self.initial = self._begin()
+
+    def _component(self, name: str, value: Value = None) -> int:
+        self.names.append(name)
+        self._initial.append(self.values.number(value))
+        return len(self.names) - 1
+
+    def _barrier(self, place: tuple[int, int]) -> int:
+        if place not in self._barriers:
+            self._barriers[place] = self._component(self.run.barrier_name(place))
+        return self._barriers[place]
+
+    def _table(self, effect: Effect) -> Table:
+        table = self._tables.get(effect)
+        if table is None:
+            table = self._tables[effect] = Table(effect, self.values)
+        return table
+
+    def _on(self, components: Sequence[int], effect: Effect) -> Effects:
+        return [(component, self._table(effect)) for component in components]
+
+    def _cells_of(self, span: Span) -> list[int]:
+        return [self._first_cell + cell for cell in self._cells.of(span)]
+
+    # What a thread does between operations.
+
+    def _closing(self, number: int, slot: int) -> Effects:
+        """Return what is checked where the accesses before an operation end."""
+        effects: Effects = []
+        for cell, kind, content in self._cells.accesses[number, slot]:
+            effect = _SEEN[kind](content) if kind != "write" else Filled(content)
+            effects += self._on([self._first_cell + cell], effect)
+        return effects
+
+    def _opening(self, number: int, slot: int) -> Effects:
+        """Return what is checked where the accesses after an operation begin."""
+        effects: Effects = []
+        for cell, kind, content in self._cells.accesses[number, slot]:
+            effect = _SEEN[kind](content) if kind != "write" else Fill(content, "written")
+            effects += self._on([self._first_cell + cell], effect)
+        return effects
+
+    def _begin(self) -> State:
+        state = list(self._initial)
+        for number in range(len(self.programs)):
+            for component, table in self._opening(number, 0):
+                state[component] = table[state[component]]
+        return tuple(state)
+
+    # Operations.
+
+    def _step(self, number: int, index: int, operation: Operation) -> Step:
+        if isinstance(operation, Meet) and operation.blocking:
+            return self._fire(operation)
+        effects = self._closing(number, index)
+        after: Guards = ()
+        if isinstance(operation, AwaitMeeting):
+            after = self._all_at(operation)
+        else:
+            effects += self._effects(self.programs[number].logs[0], operation)
+        begins = self._opening(number, index + 1)
+        at_once = not effects and not isinstance(operation, Meet) and _only_checks(begins)
+        effects += begins
+        what = operation_in_words(operation, self.run)
+        return Step(
+            self.names[number], what, tuple(effects), ((number, index + 1),), after, at_once
+        )
+
+    def _effects(self, log: Log, operation: Operation) -> Effects:
+        match operation:
+            case Wait(barrier) | Init(barrier) | Inval(barrier) | Arrive(barrier):
+                return self._on([self._barrier(barrier)], operation)
+            case CountBytes(barrier):
+                return self._on([self._barrier(barrier)], operation)
+            case Issue(transfers):
+                return [effect for each in transfers for effect in self._launch(each)]
+            case Store(number, source):
+                reader = ("store", log.row, number)
+                what = f"the store from {self.run.span_name(source)} has read it"
+                return self._start(self._cells_of(source), ReadBy(reader), reader, ReadDone, what)
+            case CopyAsync(_, content, into):
+                new = self._cells.order(content)
+                what = f"a cp.async lands in {self.run.span_name(into)}"
+                begin = Fill(new, "overwritten by a cp.async")
+                return self._start(self._cells_of(into), begin, new, Filled, what)
+            case AwaitStores(number):
+                return self._await(log, number, Store)
+            case AwaitCopies(number):
+                return self._await(log, number, CopyAsync)
+            case ArriveAfterCopies():
+                return self._arrive_later(log, operation)
+        assert isinstance(operation, Meet)
+        return []
+
+    def _start(
+        self,
+        cells: list[int],
+        begin: Effect,
+        known_by: Hashable,
+        end: Callable[[Any], Effect],
+        what: str,
+        also: Sequence[tuple[int, Table]] = (),
+    ) -> Effects:
+        """Return what begins in `cells` now; its end is a step of the first of them."""
+        effects = (*self._on(cells, end(known_by)), *also)
+        self._of_copies[cells[0], known_by] = Step("the copy engine", what, effects)
+        return self._on(cells, begin)
+
+    def _launch(self, transfer: Transfer) -> Effects:
+        new, barrier = self._cells.order(transfer.content), [self._barrier(transfer.barrier)]
+        ends = self._on(barrier, Complete(transfer.nbytes))
+        begins = self._on(barrier, Launch(transfer.nbytes))
+        if transfer.source is not None:
+            source, reader = self._cells_of(transfer.source), ("copy", transfer.content)
+            begins += self._on(source, ReadBy(reader))
+            ends += self._on(source, ReadDone(reader))
+        what = f"the load into {self.run.span_name(transfer.into)} lands"
+        begin = Fill(new, "overwritten by a load")
+        cells = self._cells_of(transfer.into)
+        return begins + self._start(cells, begin, new, Filled, what, ends)
+
+    def _await(self, log: Log, number: int, kind: type[Store] | type[CopyAsync]) -> Effects:
+        """Return the waits for a thread's stores or copies up to `number`."""
+        pending: defaultdict[int, set[Hashable]] = defaultdict(set)
+        for operation in log.operations:
+            if isinstance(operation, kind) and operation.number <= number:
+                known_by: Hashable
+                if isinstance(operation, CopyAsync):
+                    span, known_by = operation.into, self._cells.order(operation.content)
+                else:
+                    span, known_by = operation.source, ("store", log.row, operation.number)
+                for cell in self._cells_of(span):
+                    pending[cell].add(known_by)
+        return [
+            effect
+            for cell, several in pending.items()
+            for effect in self._on([cell], Await(frozenset(several)))
+        ]
+
+    def _arrive_later(self, log: Log, operation: ArriveAfterCopies) -> Effects:
+        barrier = [self._barrier(operation.barrier)]
+        name = f"the arrival of cp.async on {self.run.barrier_name(operation.barrier)}"
+        here = [self._component(name, 0)]
+        arrive = Arrive(operation.barrier, 1, None, False, False)
+        effects = self._on(here, Turn(1, 2)) + self._await(log, operation.number, CopyAsync)
+        effects += self._on(barrier, arrive)
+        self._of_hardware[here[0]] = Step("the copy engine", name, tuple(effects))
+        return self._on(here, Turn(0, 1)) + (self._on(barrier, Hold()) if operation.hold else [])
+
+    # Meetings.
+
+    def _all_at(self, meeting: Meet | AwaitMeeting) -> Guards:
+        """Return how far every class must be for a meeting to be complete."""
+        members = self._meetings[meeting.place, meeting.turn]
+        guards = {number: index + (not meet.blocking) for number, index, meet in members}
+        if any(meet.threads is None for *_, meet in members):
+            for number in in_scope(self.programs, meeting.place):
+                guards.setdefault(number, self._ends[number])  # it is gone
+        return tuple(guards.items())
+
+    def _after_last_turn(self, number: int, index: int, meet: Meet) -> dict[int, Guards]:
+        """Return what must be true at `index` if the class did not wait for the last meeting."""
+        members = self._meetings[meet.place, meet.turn - 1]
+        if not any(other == number and not last.blocking for other, _, last in members):
+            return {}
+        return {index: self._all_at(members[0][2])}
+
+    def _fire(self, meeting: Meet) -> Step:
+        """Return the step in which all that wait at a meeting go on."""
+        key = meeting.place, meeting.turn
+        if key not in self._fires:
+            effects, begins, moves = [], [], []
+            for number, index, meet in self._meetings[key]:
+                if meet.blocking:
+                    effects += self._closing(number, index)
+                    begins += self._opening(number, index + 1)
+                    moves.append((number, index + 1))
+            at_once = not effects and _only_checks(begins)
+            who = threads_in_words(log for number, _ in moves for log in self.programs[number].logs)
+            unique = tuple(dict.fromkeys(effects + begins))
+            self._fires[key] = Step(
+                who, f"meet: {meeting.name}", unique, tuple(moves), self._all_at(meeting), at_once
+            )
+        return self._fires[key]
+
+    # What can happen.
+
+    def of_copies(self, state: State) -> list[Step]:
+        """Return the steps of the copies that are under way."""
+        steps: list[Step] = []
+        for component in self.moving:
+            number = state[component]
+            known = self._spontaneous.get((component, number))
+            if known is None:
+                known = self._spontaneous[component, number] = self._moved(component, number)
+            steps += known
+        return steps
+
+    def _moved(self, component: int, number: int) -> tuple[Step, ...]:
+        value = self.values.values[number]
+        if isinstance(value, CellValue):
+            under_way = [value.coming, *value.readers]
+            found = (self._of_copies.get((component, known_by)) for known_by in under_way)
+            return tuple(step for step in found if step is not None)
+        return (self._of_hardware[component],) if value == 1 else ()
+
+    def together(self, members: tuple[tuple[int, int], ...]) -> Step:
+        """Return the step of classes, each at a place of its program, that wait for the same."""
+        step = self._together.get(members)
+        if step is None:
+            steps = [self.programs[number].steps[place] for number, place in members]
+            effects = dict.fromkeys(effect for one in steps for effect in one.effects)
+            logs = [log for number, _ in members for log in self.programs[number].logs]
+            step = self._together[members] = Step(
+                threads_in_words(logs),
+                steps[0].what,
+                tuple(effects),
+                tuple(move for one in steps for move in one.moves),
+                at_once=all(one.at_once for one in steps),
+            )
+        return step
+
+
+_SEEN: dict[str, Callable[[int], Effect]] = {"read": Seen, "change": Rewritten}
+
+
+def _only_checks(effects: Effects) -> bool:
+    return all(isinstance(table.effect, Seen | Rewritten) for _, table in effects)

@@ -1,0 +1,100 @@
+"""Threads and warps that do the same: which of them is how far makes no difference to a state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from .cells import Cells
+from .programs import Program
+from .protocol import (
+    ArriveAfterCopies,
+    CopyAsync,
+    Init,
+    Issue,
+    Meet,
+    Operation,
+    Store,
+    without_warp,
+)
+
+
+class Symmetry:
+    """The warps of a run that do the same to the same barriers and cells, and such threads of one.
+
+    What they do while barriers are initialised, which one thread does, is not looked at.
+    """
+
+    def __init__(self, programs: Sequence[Program], cells: Cells) -> None:
+        self._programs = programs
+        self._cells = cells
+        #: By class: the place after its last mbarrier_init.
+        self._starts = [_start(program.operations) for program in programs]
+        self._alike = self._find()
+
+    def _find(self) -> list[list[tuple[int, ...]]]:
+        """Return lists of what is alike, each by its classes: threads first, then warps."""
+        warps: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for number, program in enumerate(self._programs):
+            log = program.logs[0]
+            warps[log.block, log.warp].append(number)
+        threads: defaultdict[Hashable, list[tuple[int, ...]]] = defaultdict(list)
+        alike: defaultdict[Hashable, list[tuple[int, ...]]] = defaultdict(list)
+        for warp, numbers in warps.items():
+            lanes = [tuple(log.lane for log in self._programs[n].logs) for n in numbers]
+            does = [self._signature(number) for number in numbers]
+            if None not in does:
+                alike[tuple(lanes), tuple(does)].append(tuple(numbers))
+            meetings = [self._meetings_in_warp(number) for number in numbers]
+            if all(each == meetings[0] for each in meetings):  # else a meeting tells them apart
+                for number, signature in zip(numbers, does):
+                    if signature is not None and len(self._programs[number].logs) == 1:
+                        threads[warp, signature].append((number,))
+        found = [*threads.values(), *alike.values()]
+        return [several for several in found if len(several) > 1]
+
+    def _meetings_in_warp(self, number: int) -> list[Operation]:
+        return [
+            operation
+            for operation in self._programs[number].operations
+            if isinstance(operation, Meet) and without_warp(operation.place) != operation.place
+        ]
+
+    def _signature(self, number: int) -> Hashable:
+        """Return what a class does after it has initialised barriers, without the class's name.
+
+        None if its copies or writes carry that name.
+        """
+        program, own = self._programs[number], []
+        for operation in program.operations[self._starts[number] :]:
+            if isinstance(operation, Issue | Store | CopyAsync | ArriveAfterCopies):
+                return None
+            if isinstance(operation, Meet):
+                place = without_warp(operation.place)
+                name = operation.name if place == operation.place else ""
+                operation = replace(operation, place=place, name=name)
+            own.append(operation)
+        slots = range(self._starts[number], len(program.operations) + 1)
+        accesses = [frozenset(self._cells.accesses[number, slot]) for slot in slots]
+        if any(access.kind == "write" for each in accesses for access in each):
+            return None
+        return tuple(own), tuple(accesses)
+
+    def canonical(self, state: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the same for states that differ in the names of what is alike."""
+        values = list(state)
+        for units in self._alike:
+            places = [tuple([values[n] - self._starts[n] for n in numbers]) for numbers in units]
+            if min(map(min, places)) < 0:
+                continue
+            places.sort()
+            for numbers, several in zip(units, places):
+                for number, place in zip(numbers, several):
+                    values[number] = self._starts[number] + place
+        return tuple(values)
+
+
+def _start(operations: list[Operation]) -> int:
+    inits = [index for index, operation in enumerate(operations) if isinstance(operation, Init)]
+    return inits[-1] + 1 if inits else 0

@@ -1,0 +1,41 @@
+"""Every kernel that has a golden in ptx/kernels: those that are shipped, and one a pipeline."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from numba_tma.testing import compile_ptx
+from tests import output_kernels, ring_twins
+from tests.pipeline_kernels import PIPELINES
+from tests.shipped_kernels import SHIPPED
+
+HOPPER = (9, 0, "a")
+
+
+def _ring(name: str) -> tuple[Any, Any]:
+    ours, _, signature = ring_twins.TWINS[name]()
+    return ours, signature
+
+
+#: By the golden's name: what returns the kernel and its argument types, and what it is for.
+GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
+    **{name: (functools.partial(SHIPPED.__getitem__, name), HOPPER) for name in SHIPPED},
+    **{name: (ours, HOPPER) for name, (ours, _) in PIPELINES.items()},
+    **{f"ring_{name}": (functools.partial(_ring, name), HOPPER) for name in ring_twins.TWINS},
+    **output_kernels.GOLDEN,
+}
+
+
+def arch(name: str) -> str:
+    """Return the architecture that a golden is for, as ptxas calls it."""
+    major, minor, suffix = GOLDENS[name][1]
+    return f"sm_{major}{minor}{suffix}"
+
+
+@functools.cache
+def compiled(name: str, cc: tuple[Any, ...] | None = None) -> str:
+    """Return the PTX of a kernel that has a golden."""
+    make, usual = GOLDENS[name]
+    return compile_ptx(*make(), cc=cc or usual)

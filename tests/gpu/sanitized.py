@@ -1,0 +1,66 @@
+"""What runs under compute-sanitizer: the shipped kernels, and every kind of pipeline.
+
+``python -c "from tests.gpu import sanitized; sanitized.main()"`` prints ``all right`` at its end.
+"""
+
+import warnings
+
+import numpy as np
+from numba import cuda
+
+import numba_tma as tma
+from numba_tma.kernels.copy import copy
+from numba_tma.kernels.pointwise import scale_add
+from numba_tma.kernels.rmsnorm import rmsnorm
+from tests import ring_kernels as rings
+
+CASE = rings.Case(cuda.to_device, lambda array: array.copy_to_host())
+W = tma.Warps
+
+
+def shipped():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, 100_003, np.uint8)
+    y = cuda.to_device(np.zeros_like(x))
+    copy(cuda.to_device(x), y)
+    assert (y.copy_to_host() == x).all()
+    a, b = (rng.standard_normal((33, 520)).astype(np.float32) for _ in range(2))
+    out = cuda.to_device(np.zeros_like(a))
+    copy(cuda.to_device(a)[:, :200], out[:, :200])
+    assert (out.copy_to_host()[:, :200] == a[:, :200]).all()
+    result = scale_add(cuda.to_device(a), cuda.to_device(b), 2.0, 3.0).copy_to_host()
+    assert np.allclose(result, 2 * a + 3 * b)
+    for columns in (64, 1024, 4096, 8192):
+        x = rng.standard_normal((301, columns)).astype(np.float32)
+        w = rng.standard_normal(columns).astype(np.float32)
+        y = rmsnorm(cuda.to_device(x), cuda.to_device(w)).copy_to_host()
+        exact = x / np.sqrt((x.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-6) * w
+        assert np.allclose(y, exact, rtol=1e-5, atol=1e-6)
+
+
+def pipelines():
+    for n_tiles in (0, 7):
+        CASE.payload(3, (W(1), W(2)), 2, "standard", 1, n_tiles)
+        CASE.payload(2, (W(2), W(1), W(3), W(1)), 1, "dataclass", 0, n_tiles)
+        CASE.block_scaled(2, (W(1), W(2)), 1, n_tiles)
+        for filled_by in ("cp_async", "threads"):
+            for groups in ((W(4), W(2)), (tma.Threads(48), tma.Threads(32))):
+                CASE.one_input(rings.filled_kernel(3, groups, filled_by), False, n_tiles)
+        CASE.one_input(rings.alternate_kernel(4, (W(1), W(2), W(2))), True, n_tiles, 2)
+        CASE.one_input(rings.try_kernel(3, (W(1), W(2))), True, n_tiles)
+        CASE.one_input(rings.register_kernel(3, 2, 40), True, n_tiles)
+        for cluster, shared, grid in (
+            ((2, 1), (("a", "x"),), (4, 1)),
+            ((2, 2), (("a", "x"), ("b", "y")), (2, 2)),
+            ((4, 1), (("a", "x"),), (4, 1)),
+        ):
+            CASE.multicast(3, cluster, shared, (W(1), W(2)), grid, n_tiles)
+
+
+def main(*names):
+    warnings.simplefilter("ignore")
+    for part in (shipped, pipelines):
+        if not names or part.__name__ in names:
+            part()
+    cuda.synchronize()
+    print("all right")
