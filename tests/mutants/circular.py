@@ -5,7 +5,6 @@ from __future__ import annotations
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import ptx
 from numba_tma.pipeline import circular as library
 from tests.mutants import mistakes as m
 from tests.mutants.table import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import ptx
 from numba_tma.pipeline import staged
 from tests.mutants import mistakes as m
 from tests.mutants.table import OVER_BUDGET, TILES, Mutant, Program, over_budget

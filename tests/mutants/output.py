@@ -7,7 +7,16 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma.pipeline import consumer, output, producer, started
 from tests.mutants import mistakes as m
-from tests.mutants.table import COLUMNS, OVER_BUDGET, ROWS, TILE, Impossible, Mutant, Program, over_budget
+from tests.mutants.table import (
+    COLUMNS,
+    OVER_BUDGET,
+    ROWS,
+    TILE,
+    Impossible,
+    Mutant,
+    Program,
+    over_budget,
+)
 
 
 def accumulators():
@@ -40,9 +49,7 @@ def accumulators():
 def columns():
     ROLES = tma.Roles(mma=tma.Warps(4), epilogue=tma.Warps(4))
     ACC = tma.Tile((128, 32), "u32")
-    OUT = tma.OutputTilePipeline(
-        2, ACC, mma=ROLES.mma, epilogue=ROLES.epilogue, memory="tensor"
-    )
+    OUT = tma.OutputTilePipeline(2, ACC, mma=ROLES.mma, epilogue=ROLES.epilogue, memory="tensor")
 
     @cuda.jit
     def kernel(x, y, n):
