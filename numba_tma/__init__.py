@@ -41,6 +41,7 @@ _HOME = {
     "GridStridedScheduler": "scheduler",
     "GroupedScheduler": "scheduler",
     "HilbertScheduler": "scheduler",
+    "KVPipeline": "pipeline",
     "MatrixDescriptor": "matrix_descriptor",
     "MatrixDescriptorPair": "matrix_descriptor",
     "NamedBarrier": "pipeline",
@@ -55,8 +56,11 @@ _HOME = {
     "Role": "pipeline",
     "Roles": "pipeline",
     "SharedTile": "shared",
+    "StagedPipeline": "pipeline",
     "StandardTilePayload": "pipeline",
     "StorePipeline": "pipeline",
+    "TMAConsumerPipeline": "pipeline",
+    "TMAProducerPipeline": "pipeline",
     "TensorMapType": "types",
     "Threads": "pipeline",
     "TilePipeline": "pipeline",
@@ -117,6 +121,7 @@ if TYPE_CHECKING:
     from numba_tma.matrix_descriptor import MatrixDescriptorPair as MatrixDescriptorPair
     from numba_tma.multicast import load_partitioned as load_partitioned
     from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
+    from numba_tma.pipeline import KVPipeline as KVPipeline
     from numba_tma.pipeline import NamedBarrier as NamedBarrier
     from numba_tma.pipeline import OrderedSequenceBarrier as OrderedSequenceBarrier
     from numba_tma.pipeline import OutputConsumer as OutputConsumer
@@ -128,11 +133,14 @@ if TYPE_CHECKING:
     from numba_tma.pipeline import PipelineState as PipelineState
     from numba_tma.pipeline import Role as Role
     from numba_tma.pipeline import Roles as Roles
+    from numba_tma.pipeline import StagedPipeline as StagedPipeline
     from numba_tma.pipeline import StandardTilePayload as StandardTilePayload
     from numba_tma.pipeline import StorePipeline as StorePipeline
     from numba_tma.pipeline import Threads as Threads
     from numba_tma.pipeline import TilePipeline as TilePipeline
     from numba_tma.pipeline import TileQueue as TileQueue
+    from numba_tma.pipeline import TMAConsumerPipeline as TMAConsumerPipeline
+    from numba_tma.pipeline import TMAProducerPipeline as TMAProducerPipeline
     from numba_tma.pipeline import Warpgroups as Warpgroups
     from numba_tma.pipeline import Warps as Warps
     from numba_tma.ptx import CachePolicy as CachePolicy

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numba_tma.testing import compile_ptx
-from tests import output_kernels, ring_twins
+from tests import kv_kernels, output_kernels, ring_twins
 from tests.pipeline_kernels import PIPELINES
 from tests.shipped_kernels import SHIPPED
 
@@ -22,7 +22,11 @@ def _ring(name: str) -> tuple[Any, Any]:
 #: By the golden's name: what returns the kernel and its argument types, and what it is for.
 GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     **{name: (functools.partial(SHIPPED.__getitem__, name), HOPPER) for name in SHIPPED},
-    **{name: (ours, HOPPER) for name, (ours, _) in PIPELINES.items()},
+    **{
+        name: (ours, HOPPER)
+        for pipelines in (PIPELINES, kv_kernels.PIPELINES)
+        for name, (ours, _) in pipelines.items()
+    },
     **{f"ring_{name}": (functools.partial(_ring, name), HOPPER) for name in ring_twins.TWINS},
     **output_kernels.GOLDEN,
 }

@@ -13,10 +13,12 @@ one register.
 - `store`: `StorePipeline`, for what threads write and the copy engine stores;
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns.
 - `output`, `output_started`: the same for accumulators, from matrix multiplication to epilogue.
+- `kv`: `KVPipeline`, the ring of attention's keys and values; `staged`: its two sides.
 """
 
 from numba_tma._environment import simulated
 from numba_tma.pipeline.consumer import Consumer
+from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
 from numba_tma.pipeline.output import OutputTilePipeline
 from numba_tma.pipeline.output_started import (
@@ -28,6 +30,7 @@ from numba_tma.pipeline.output_started import (
 from numba_tma.pipeline.producer import Producer, TileQueue
 from numba_tma.pipeline.ring import BlockScaledTilePayload, StandardTilePayload, TilePipeline
 from numba_tma.pipeline.roles import NamedBarrier, Role, Roles, Threads, Warpgroups, Warps
+from numba_tma.pipeline.staged import StagedPipeline, TMAConsumerPipeline, TMAProducerPipeline
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
 from numba_tma.pipeline.started import Pipeline
 from numba_tma.pipeline.state import PipelineState
@@ -35,6 +38,7 @@ from numba_tma.pipeline.store import Store, StorePipeline, StoreStage
 
 if not simulated():
     from numba_tma.pipeline import (  # noqa: F401
+        _kv_lowering,
         _lowering,
         _ordered_lowering,
         _output_lowering,
@@ -46,6 +50,7 @@ __all__ = [
     "BlockScaledTilePayload",
     "Consumer",
     "ConsumerStage",
+    "KVPipeline",
     "NamedBarrier",
     "OrderedSequence",
     "OrderedSequenceBarrier",
@@ -60,10 +65,13 @@ __all__ = [
     "ProducerStage",
     "Role",
     "Roles",
+    "StagedPipeline",
     "StandardTilePayload",
     "Store",
     "StorePipeline",
     "StoreStage",
+    "TMAConsumerPipeline",
+    "TMAProducerPipeline",
     "Threads",
     "TilePipeline",
     "TileQueue",

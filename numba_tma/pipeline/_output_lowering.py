@@ -138,8 +138,9 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         half = get_field(builder, ring.return_type, pipe, name)
         sides.append(compiler.make_object(context, builder, side_type, [half, address]))
         if value.cta_group == 2 and name == "_consumer":
-            even = builder.shl(constant(1), _even_rank(context, builder))
-            set_field(builder, side_type.field_types[0], half, "peers", even)
+            lane = emit(TABLE["laneid"], context, builder, {})
+            to_even = builder.icmp_unsigned("==", lane, _even_rank(context, builder))
+            set_field(builder, side_type.field_types[0], half, "is_sender", to_even)
     return compiler.make_object(context, builder, sig.return_type, sides)
 
 

@@ -19,6 +19,7 @@ from numba_tma.ptx import (
     bar_warp_sync,
     cluster_ctarank,
     elect_sync,
+    laneid,
     ld_shared_u32,
     tcgen05_ld_32x32b,
     tcgen05_st_32x32b,
@@ -125,7 +126,7 @@ class OutputProducer:
         self._commit_open()
         self.ring._await_next()
         self.pipeline._fence_after()
-        self.ring.open = True
+        self.ring.current = self.ring.state.index
         # However it is written: stmatrix goes by address, and a copy may take the stage as it is.
         self.ring.writes.unfenced = True
         return OutputStage(self, self.ring.state.index)
@@ -140,13 +141,13 @@ class OutputProducer:
         if self.pipeline.in_tensor_memory:
             bar_warp_sync()
             if elect_sync():
-                self.pipeline._commit(self.ring._full_barrier())
-            self.ring.open = False
+                self.pipeline._commit(self.ring._full_barrier(self.ring.current))
+            self.ring.current = u32(self.pipeline.num_stages)
         else:
             self.ring.commit()
 
     def _commit_open(self) -> None:
-        if self.ring.open:
+        if self.ring.current < self.pipeline.num_stages:
             self.commit()
 
     def _hand_over(self) -> None:
@@ -348,7 +349,7 @@ def start(pipeline: OutputTilePipeline) -> OutputPipeline:
     if pipeline.in_tensor_memory:
         address = ld_shared_u32(destination)
     if pipeline.cta_group == 2:
-        pipe._consumer.peers = 1 << (cluster_ctarank() & ~1)
+        pipe._consumer.is_sender = laneid() == cluster_ctarank() & ~1
     return OutputPipeline(
         pipeline,
         OutputProducer(pipeline, pipe._producer, address),

@@ -1,0 +1,304 @@
+"""`KVPipeline`: the ring through which attention streams its keys and values.
+
+A stage holds one tile of K or one of V. K is loaded in sub-stages along the depth, each with its
+own full and empty barrier, so that the first product starts when the first columns have come. V is
+whole: it is the second operand of P V, whose sum runs over the keys.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from numba_tma._device import constant_class
+from numba_tma.dtypes import DType, as_dtype
+from numba_tma.layout import Swizzle, Tile, as_shape
+from numba_tma.matrix_layout import MatrixLayout
+from numba_tma.pipeline.roles import Role
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.staged import TMAConsumerPipeline, TMAProducerPipeline
+
+#: What a ring can hold, in the words of its messages.
+HOLDS = {"k": "K alone", "v": "V alone", "kv": "K and V"}
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class KVPipeline:
+    """A ring of `num_kv_stages` stages in shared memory, each for a tile of K or one of V.
+
+    Made on the host, used from a kernel's globals. K is K-major, with the depth innermost; V is
+    MN-major, with the depth innermost as well: both lie as they do in memory. Names in capitals
+    are those of Mojo's FA4.
+
+    Parameters
+    ----------
+    num_kv_stages
+        Stages of the ring, at least 1.
+    block_n
+        Keys of a tile, or the leading axes of the tile that a copy moves, with so many keys in
+        all: ``(1, 128, 1)`` for tensors (batch, key, head, depth).
+    depth
+        Elements of a key.
+    dtype
+        Their type.
+    num_qk_stages
+        Parts along the depth in which K comes, each waited for and released by itself.
+    holds
+        ``"kv"``: K and V share the stages, in the order in which both sides use them. ``"k"`` or
+        ``"v"``: a ring for one of them.
+    swizzle
+        B128, B64 or B32. The depth is padded to whole spans of it, which copies fill with zeros.
+    producer, consumer
+        Roles of the kernel's `Roles`; several consumers as a tuple.
+
+    Examples
+    --------
+    >>> from numba_tma import Roles, Warpgroups
+    >>> ROLES = Roles(mma=Warpgroups(2), load=Warpgroups(1, registers=40))
+    >>> KV = KVPipeline(4, 128, 128, "bf16", 2, producer=ROLES.load, consumer=ROLES.mma)
+    >>> KV.k_tile, KV.v_tile
+    (Tile((128, 64), bf16, B128), Tile((128, 128), bf16, B128))
+    """
+
+    num_kv_stages: int
+    keys: tuple[int, ...]  #: leading axes of its tiles
+    depth: int
+    dtype: DType
+    num_qk_stages: int
+    holds: str
+    swizzle: Swizzle
+    producer: Role
+    consumers: tuple[Role, ...]
+
+    def __init__(
+        self,
+        num_kv_stages: int,
+        block_n: int | Sequence[int],
+        depth: int,
+        dtype: object,
+        num_qk_stages: int = 1,
+        *,
+        producer: Role,
+        consumer: Role | tuple[Role, ...],
+        holds: Literal["kv", "k", "v"] = "kv",
+        swizzle: Swizzle = Swizzle.B128,
+    ) -> None:
+        if holds not in HOLDS:
+            raise ValueError(f"KVPipeline(holds={holds!r}): one of {', '.join(map(repr, HOLDS))}")
+        values = {
+            "num_kv_stages": _positive("num_kv_stages", num_kv_stages),
+            "keys": as_shape(block_n),
+            "depth": _positive("depth", depth),
+            "dtype": as_dtype(dtype),
+            "num_qk_stages": _positive("num_qk_stages", num_qk_stages),
+            "holds": holds,
+            "swizzle": Swizzle(swizzle),
+            "producer": producer,
+            "consumers": consumer if isinstance(consumer, tuple) else (consumer,),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        _check_roles(self)
+        _check_tiles(self)
+
+    def __repr__(self) -> str:
+        shown: list[Any] = [self.num_kv_stages, self.keys if len(self.keys) > 1 else self.BN]
+        shown += [self.depth, self.dtype, self.num_qk_stages]
+        named = [f"holds={self.holds!r}"]
+        if self.swizzle is not Swizzle.B128:
+            named.append(f"swizzle={self.swizzle.name}")
+        return f"KVPipeline({', '.join([*map(str, shown), *named])})"
+
+    # ---------------------------------------------------------------------- its tiles
+
+    @property
+    def is_k(self) -> bool:
+        """Whether its tile is one of K; of a ring that holds both, K's is the one meant."""
+        return self.holds != "v"
+
+    @property
+    def is_k_major(self) -> bool:
+        """Whether its tile is K-major: K is, V is MN-major."""
+        return self.is_k
+
+    @property
+    def num_qk_stages_effective(self) -> int:
+        """Sub-stages that a stage has barriers for: 1 where V is alone."""
+        return self.num_qk_stages if self.is_k else 1
+
+    @property
+    def span(self) -> int:
+        """Elements that fill a span of the swizzle."""
+        return self.swizzle.span // self.dtype.itemsize
+
+    @property
+    def padded_depth(self) -> int:
+        """The depth in whole spans."""
+        return -(-self.depth // self.span) * self.span
+
+    @property
+    def BN(self) -> int:
+        """Keys of a tile."""
+        return math.prod(self.keys)
+
+    @property
+    def BK0(self) -> int:
+        """Elements along the depth of a sub-stage of K: what Q K' sums over at a time."""
+        return self.padded_depth // self.num_qk_stages
+
+    @property
+    def BK1(self) -> int:
+        """Keys, over which P V sums."""
+        return self.BN
+
+    @property
+    def BK(self) -> int:
+        """Elements that one product with its tile sums over."""
+        return self.BK0 if self.is_k else self.BK1
+
+    @property
+    def BMN(self) -> int:
+        """Columns of the product with its tile."""
+        return self.BN if self.is_k else self.padded_depth
+
+    @property
+    def k_tile(self) -> Tile:
+        """What a sub-stage of K holds, and its copy brings."""
+        return Tile((*self.keys, self.BK0), self.dtype, self.swizzle)
+
+    @property
+    def k_stage(self) -> Tile:
+        """All sub-stages of K as one tile; they lie one after the other."""
+        return Tile((*self.keys, self.padded_depth), self.dtype, self.swizzle)
+
+    @property
+    def v_tile(self) -> Tile:
+        """What a stage of V holds, and its copy brings."""
+        return self.k_stage
+
+    @property
+    def staged_k_bytes(self) -> int:
+        """Bytes of a sub-stage of K."""
+        return self.BN * self.BK0 * self.dtype.itemsize
+
+    @property
+    def full_kv_bytes(self) -> int:
+        """Bytes of a stage."""
+        return self.BN * self.padded_depth * self.dtype.itemsize
+
+    # --------------------------------------------------------------- its memory, its arrivals
+
+    @property
+    def alignment(self) -> int:
+        """Alignment of the ring in shared memory, in bytes."""
+        return self.swizzle.alignment
+
+    @property
+    def storage_nbytes(self) -> int:
+        """Shared memory of the tiles alone, in bytes."""
+        return self.num_kv_stages * self.full_kv_bytes
+
+    @property
+    def barriers_offset(self) -> int:
+        """Offset of the barriers from the ring's base, in bytes."""
+        return self.storage_nbytes
+
+    @property
+    def num_barriers(self) -> int:
+        """One full and one empty barrier for each sub-stage: all full ones, then all empty ones."""
+        return 2 * self.num_kv_stages * self.num_qk_stages_effective
+
+    @property
+    def nbytes(self) -> int:
+        """Shared memory of the ring, its barriers included, in bytes."""
+        return self.storage_nbytes + 8 * self.num_barriers
+
+    @property
+    def empty_arrivals(self) -> int:
+        """Arrivals that a sub-stage needs to be empty: one for each warp of the consumers."""
+        return sum(role.arrivals for role in self.consumers)
+
+    @property
+    def block(self) -> int:
+        """Threads of the block."""
+        return self.producer.block
+
+    def start(
+        self, tiles: Any = None, barriers: Any = None, sync: bool = True
+    ) -> tuple[TMAProducerPipeline, TMAConsumerPipeline]:
+        """Allocate the ring, initialise its barriers, and return its two sides.
+
+        Executed once by every thread of the block, so not inside a loop; it synchronises the block,
+        unless another start after it does. Each call in the source is a ring of its own.
+
+        Parameters
+        ----------
+        tiles
+            Where the tiles are, if not in memory of their own: a `SharedTile` of at least
+            `storage_nbytes`, or an address that is a multiple of `alignment`.
+        barriers
+            A `BarrierArray` of at least `num_barriers`, or an address, likewise.
+        sync
+            A literal False leaves the block to be synchronised by what is started next.
+        """
+        from numba_tma.pipeline.staged import start
+
+        return start(self, tiles, barriers, sync)
+
+
+def _positive(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"KVPipeline({name}={value!r}): an integer of at least 1")
+    return number
+
+
+def _check_roles(kv: KVPipeline) -> None:
+    roles = (kv.producer, *kv.consumers)
+    if not all(isinstance(role, Role) for role in roles) or len(roles) < 2:
+        raise TypeError(
+            f"KVPipeline(producer={kv.producer!r}, consumer={kv.consumers!r}): give roles, as "
+            "ROLES.load and ROLES.mma of ROLES = Roles(mma=Warpgroups(2), load=Warps(1))"
+        )
+    if len({role.block for role in roles}) > 1 or len({role.index for role in roles}) < len(roles):
+        raise ValueError(
+            f"KVPipeline: producer {kv.producer} and consumers {list(kv.consumers)} must be "
+            "different roles of the same Roles"
+        )
+    for role in roles:
+        if role.group.unit == 1:
+            raise ValueError(
+                f"KVPipeline: role {role} arrives thread by thread, but whole warps load and "
+                "multiply: use Warps or Warpgroups"
+            )
+
+
+def _check_tiles(kv: KVPipeline) -> None:
+    """Raise unless sub-stages are whole spans and the tensor cores read the tiles."""
+    if kv.swizzle not in (Swizzle.B32, Swizzle.B64, Swizzle.B128):
+        raise ValueError(f"KVPipeline(swizzle={kv.swizzle.name}): use B128, B64 or B32")
+    spans, parts = kv.padded_depth // kv.span, kv.num_qk_stages_effective
+    if spans % parts:
+        fits = [str(n) for n in range(1, spans + 1) if spans % n == 0]
+        raise ValueError(
+            f"KVPipeline(depth={kv.depth}, num_qk_stages={parts}): a row of {kv.depth} x "
+            f"{kv.dtype.itemsize} B = {kv.depth * kv.dtype.itemsize} B takes {spans} span(s) of "
+            f"{kv.swizzle.span} B ({kv.swizzle.name}), which {parts} sub-stages cannot share "
+            f"evenly: use num_qk_stages {' or '.join(fits)}, or a swizzle with a narrower span"
+        )
+    needed = {"k": (kv.k_tile, "K"), "v": (kv.v_tile, "MN")}
+    for name in kv.holds:
+        try:
+            MatrixLayout(*needed[name])
+        except ValueError as error:
+            raise ValueError(f"KVPipeline, its tile of {name.upper()}: {error}") from None
+
+
+constant_class(KVPipeline)
