@@ -16,27 +16,27 @@ FILE = Path(__file__).parents[1] / "docs" / "gallery.md"
 HEAD = """\
 # Gallery of broken kernels
 
-Written by `make goldens` from the mutants that the tests run: each entry is a right kernel with a few
-lines broken, and somebody who must notice. Find the message that you have in the first table, or
-the symptom below it.
+Written by `make goldens` from the mutants that the tests run: each entry is a right kernel with a
+few lines broken, and somebody who notices. Look your message up in the first table, or your symptom
+below it.
 
 ## Where to begin
 
 **It hangs.** Run it with `NUMBA_TMA_DEBUG=1`. The launch then ends with an exception that names the
 barrier, the stage, and the arrivals and bytes that are missing ([how to read it](debugging.md)). If
-it still hangs, the wait is none of the library's: a loop of your own over `try_wait`,
-`cuda.syncthreads()` in divergent code, a named barrier, `setmaxnreg`.
+it still hangs, the wait is none that the library can bound: a loop of your own over `try_wait`,
+`cuda.syncthreads()` in divergent code, a named barrier, `setmaxnreg`. The simulator sees those too.
 
-**Values are wrong.** Run a small input in the simulator: `NUMBA_ENABLE_CUDASIM=1 python script.py`, with
-`numba_tma.simulator.seed(n)` for several n. It says who touched which bytes too early. It checks the
-order that your barriers promise, not the one that happened, so a race does not have to strike to be
-seen. What threads write to the same bytes without copies is not checked.
+**Values are wrong.** Run a small input in the simulator, `NUMBA_ENABLE_CUDASIM=1 python script.py`,
+with `numba_tma.simulator.seed(n)` for several n. It says who touched which bytes too early. It
+checks the order that barriers promise, not the one that happened, so a race need not strike to be
+seen. Plain reads and writes of different threads are not checked against each other.
 
-**The context is lost.** (`CUDA_ERROR_ILLEGAL_INSTRUCTION`, `CUDA_ERROR_ILLEGAL_ADDRESS`, and every call
-after it fails.) Run it with `NUMBA_TMA_DEBUG=1`, which tests coordinates before they fault; then in
-the simulator; then under `compute-sanitizer`.
+**The context is lost** (an illegal instruction or address, and every call after it fails). Run it
+with `NUMBA_TMA_DEBUG=1`, which looks at coordinates before they fault; then in the simulator; then
+under `compute-sanitizer`.
 
-**Nothing helps.** Take the pipeline's kernel in the entry and change it into yours, step by step.
+**Nothing helps.** Take the kernel of the nearest entry and turn it into yours, step by step.
 """
 
 
@@ -54,8 +54,7 @@ def difference(mutant: Mutant) -> str:
     """Return what is broken, as a diff with a little of what stands around it."""
     before, after = mutant.program.source.splitlines(), mutant.source.splitlines()
     lines = list(difflib.unified_diff(before, after, n=2, lineterm=""))[2:]
-    shown = [line for line in lines[1:]]
-    hunks = "\n".join("  ..." if line.startswith("@@") else line for line in shown)
+    hunks = "\n".join("  ..." if line.startswith("@@") else line for line in lines[1:])
     return f"```diff\n{hunks}\n```"
 
 

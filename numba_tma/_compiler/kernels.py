@@ -213,11 +213,12 @@ def _check_register_sum(ptx: str) -> None:
     kept = min([launch, *(int(n) for change, n in moved if change == "dec")])
     others = block - 128
     if most > launch and most * 128 + kept * others > 65536:
+        total = most * 128 + kept * others
         raise TypingError(
-            f"setmaxnreg.inc to {most} can never be had: {most} x 128 + {kept} x {others} (what the "
-            f"other threads of the block keep at least) = {most * 128 + kept * others:,} "
-            "registers, and a multiprocessor has 65,536: ask for fewer, or let other warpgroups "
-            "give back more by setmaxnreg_dec"
+            f"setmaxnreg.inc to {most} can never be had: {most} x 128 + {kept} x {others} (that "
+            f"the other threads keep at least) = {total:,} registers, and a multiprocessor has "
+            "65,536, so it waits for ever: ask for fewer, or let other warpgroups give back more "
+            "by setmaxnreg_dec"
         )
 
 

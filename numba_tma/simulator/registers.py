@@ -47,8 +47,8 @@ class Registers:
         terms = " + ".join(f"{h} x {n}" for h, n in zip(self._held, self._sizes))
         return (
             f"it needs {size} x ({registers} - {held}) = {self._needed(group, registers):,} more "
-            f"and {self.free:,} are free: the block has {self.total:,}, the warpgroups {terms}. Ask "
-            "for fewer, or let another warpgroup give back more"
+            f"and {self.free:,} are free: the block has {self.total:,}, the warpgroups {terms}. "
+            "Ask for fewer, or let another warpgroup give back more"
         )
 
 

@@ -69,7 +69,7 @@ FULL = "full = stage.wait()"
 SUM = "full.a[i // COLUMNS, i % COLUMNS] += full.b[i // COLUMNS, i % COLUMNS]"
 UNSEEN = (
     "total = full.a[i // COLUMNS, i % COLUMNS] + full.b[i // COLUMNS, i % COLUMNS]\n"
-    "ptx.st_shared_u32(full.a.address_of((i // COLUMNS, i % COLUMNS)), total)"
+    "tma.ptx.st_shared_u32(full.a.address_of((i // COLUMNS, i % COLUMNS)), total)"
 )
 
 

@@ -85,7 +85,7 @@ KEYS_AND_VALUES = [
     Mutant(
         KV, "dropped fence", m.UNSEEN_WRITE,
         (("work.release_v()",
-          "ptx.st_shared_u32(v_tile.address_of((0, 0)) + 4 * lane, 0)\nwork.release_v()"),),
+          "tma.ptx.st_shared_u32(v_tile.address_of((0, 0)) + 4 * lane, 0)\nwork.release_v()"),),
         {"simulator": ("MissingFence", "fence_proxy_async()")},
     ),
     Mutant(

@@ -246,7 +246,7 @@ NO_INIT_SYNC = Mistake(
     "It works nearly always; now and then it hangs or reads too early.",
     "Other threads wait and arrive while one still initialises.",
     "`start()` synchronises; `sync=False` is for all but the last of several. By hand: "
-    "`fence_mbarrier_init()`, then `syncthreads()` (in a cluster `cluster_sync()`), before any use.",
+    "`fence_mbarrier_init()`, then `syncthreads()`, in a cluster `cluster_sync()`.",
 )
 LOADS_OUTSTANDING = Mistake(
     "The block ends while copies into it are under way",

@@ -196,17 +196,19 @@ MULTICAST = [
     Mutant(p.MULTICAST, *BEHIND),
     Mutant(
         p.MULTICAST, "exit with something outstanding", m.PEERS_OUTSTANDING,
-        (("pipe.close()", ""),), {"simulator": ("MissingClusterSync", "the memory may be gone by then")},
+        (("pipe.close()", ""),),
+        {"simulator": ("MissingClusterSync", "the memory may be gone by then")},
     ),
 ]  # fmt: skip
 
+K_LOOP = "for t, stage in pipe.produce(0, n // 2):"
 K_STORE = "pipe.store(y, a, ((2 * t + j) * ROWS, 0))"
 K_GROUP = [
     *of_every_ring(p.K_GROUP, ("add", "load")),
     *of_tma_rings(p.K_GROUP, "x.load(part.b, (row, COLUMNS), stage.barrier)"),
     Mutant(
         p.K_GROUP, "dropped arrival", m.TOO_FEW_TILES,
-        (("for t, stage in pipe.produce(0, n // 2):", "for t, stage in pipe.produce(0, n // 2 - 1):"),),
+        ((K_LOOP, K_LOOP.replace("n // 2", "n // 2 - 1")),),
         TOO_FEW[3],
     ),
     Mutant(
@@ -215,11 +217,12 @@ K_GROUP = [
     ),
     Mutant(
         p.K_GROUP, "exit with something outstanding", m.LOADS_OUTSTANDING,
-        (("for t, stage in pipe.produce(0, n // 2):", "for t, stage in pipe.produce(0, n // 2 + 1):"),),
+        ((K_LOOP, K_LOOP.replace("n // 2", "n // 2 + 1")),),
         ENDS_EARLY[3],
     ),
 ]  # fmt: skip
 
+SCOPE = "with pipe.consumer() as consumer:"
 OPEN = "with consumer.acquire() as stage:"
 SCOPES = [
     Mutant(
@@ -236,7 +239,7 @@ SCOPES = [
     Mutant(p.SCOPES, *UNFENCED),
     Mutant(
         p.SCOPES, "wrong parity", m.PHASE_BEFORE,
-        (("with pipe.consumer() as consumer:", "with pipe.consumer() as consumer:\n    consumer.skip(2)"),),
+        ((SCOPE, f"{SCOPE}\n    consumer.skip(2)"),),
         {"simulator": ("UninitializedRead EarlyRead", "wait for the load's barrier first")},
     ),
     *of_tma_rings(p.SCOPES),
@@ -336,7 +339,7 @@ def of_stores(program: Program, start: str) -> list[Mutant | Impossible]:
         Mutant(
             program, "early release", m.EARLY_COMMIT,
             ((start, f"{start}\nout.commit()"), ("out.commit()", "stage.s[0, column] = 0")),
-            {"simulator": ("MissingFence EarlyOverwrite", "fence_proxy_async() after its last write")},
+            {"simulator": ("MissingFence EarlyOverwrite", "after its last write")},
         ),
         Mutant(
             program, "exit with something outstanding", m.STORES_OUTSTANDING,
@@ -390,7 +393,7 @@ REDUCE = [
 ORDERED = [
     Mutant(
         p.ORDERED, "dropped wait", m.NO_TURN, (("order.wait()", ""),),
-        {"simulator": ("BarrierMisuse EarlyOverwrite MissingFence", "has not waited for this turn")},
+        {"simulator": ("BarrierMisuse EarlyOverwrite MissingFence", "has not waited for this")},
     ),
     Mutant(
         p.ORDERED, "dropped arrival", m.TURN_KEPT, (("order.arrive()", ""),),
@@ -466,7 +469,8 @@ BY_HAND = [
         {"simulator": ("MissingFence", "fence_proxy_async()")},
     ),
     Mutant(
-        p.BY_HAND, "wrong parity", m.PHASE_TO_COME, (("empty.wait(t & 1 ^ 1)", "empty.wait(t & 1)"),),
+        p.BY_HAND, "wrong parity", m.PHASE_TO_COME,
+        (("empty.wait(t & 1 ^ 1)", "empty.wait(t & 1)"),),
         {"simulator": ("Deadlock", "32 of 32 arrivals pending"),
          "debug": ("PipelineTimeout", "the wait names the wrong parity")},
     ),

@@ -121,7 +121,7 @@ OUTPUT = [
     *of_both(
         SHARED,
         {"simulator": ("UninitializedRead", "read before anybody has written all of it")},
-        {"simulator": ("MissingFence EarlyOverwrite", "nothing orders that write before this store")},
+        {"simulator": ("MissingFence EarlyOverwrite", "nothing orders that write")},
     ),
     Mutant(
         SHARED, "dropped fence", m.NO_FENCE, (),
