@@ -147,7 +147,7 @@ def matrix() -> str:
             cells.append(cell or f"({number})")
         lines.append(f"| {program.pipeline} | {' | '.join(cells)} |")
     key = ", ".join(f"{letters[name]} {text}" for name, text in CATCHERS.items())
-    notes = [f"({number}) {reason}" for reason, number in reasons.items()]
+    notes = [f"- ({number}) {reason}" for reason, number in reasons.items()]
     return "\n".join([*lines, "", f"Caught: {key}.", "", *notes])
 
 

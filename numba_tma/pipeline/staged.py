@@ -13,6 +13,7 @@ from typing import Any
 from numba_tma import simulator
 from numba_tma._device import device_class, u32
 from numba_tma.barrier import Barrier
+from numba_tma.debug import Site
 from numba_tma.matrix_descriptor import MatrixDescriptor
 from numba_tma.pipeline.kv import HOLDS, KVPipeline
 from numba_tma.pipeline.roles import WARP
@@ -31,6 +32,10 @@ from numba_tma.ptx import (
     tid_x,
 )
 from numba_tma.shared import SharedTile, Writes
+from numba_tma.waiting import wait_for
+
+#: What debug mode calls the waits.
+EMPTY, FULL = Site("'kv.empty'", "producer"), Site("'kv.full'", "consumer")
 
 #: Members of a `KVPipeline` that both its sides have as well, at compile time.
 MEMBERS = (
@@ -109,11 +114,15 @@ class StagedPipeline:
 
     def _producer_acquire(self, qk_stage: Any) -> None:
         """Wait for a sub-stage of the ring to be empty: here and nowhere else."""
-        Barrier(self._empty_at(self.state.index, qk_stage)).wait(self.state.phase)
+        state = self.state
+        empty = Barrier(self._empty_at(state.index, qk_stage))
+        wait_for(empty, state.phase, EMPTY, state.index, state.count)
 
     def _consumer_wait(self, qk_stage: Any) -> None:
         """Wait for a sub-stage of the ring to be full: here and nowhere else."""
-        Barrier(self._at(self.state.index, qk_stage)).wait(self.state.phase)
+        state = self.state
+        full = Barrier(self._at(state.index, qk_stage))
+        wait_for(full, state.phase, FULL, state.index, state.count)
 
     def _consumer_release(self, qk_stage: Any, e: Any) -> None:
         self._release_at(self.state.index, qk_stage, qk_stage + 1, e)

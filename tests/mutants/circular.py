@@ -140,7 +140,7 @@ CIRCULAR = [
         MBARRIER, "dropped arrival", m.LEFT_ALONE,
         ((FULL, f"{FULL}\nif t == 2 and ring.thread() >= 32:\n    return"),),
         {"simulator": ("Deadlock", "1 of 2 arrivals pending"),
-         "debug": ("PipelineTimeout", "1 of 2 arrivals are pending")},
+         "debug": ("PipelineTimeout", "1 of 2 arrivals")},
     ),
     Mutant(
         MBARRIER, "early release", m.EARLY_RELEASE, ((FULL, f"{FULL}\nring.release_pending()"),),

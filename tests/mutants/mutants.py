@@ -457,12 +457,12 @@ BY_HAND = [
     Mutant(
         p.BY_HAND, "dropped arrival", m.FORGOTTEN_RELEASE, (("empty.arrive()", ""),),
         {"simulator": ("Deadlock", "32 of 32 arrivals pending"),
-         "debug": ("PipelineTimeout", "32 of 32 arrivals are pending")},
+         "debug": ("PipelineTimeout", "32 of 32 arrivals")},
     ),
     Mutant(
         p.BY_HAND, "dropped arrival", m.WRONG_COUNT, (("empty.init(32)", "empty.init(33)"),),
         {"simulator": ("Deadlock", "1 of 33 arrivals pending"),
-         "debug": ("PipelineTimeout", "1 of 33 arrivals are pending")},
+         "debug": ("PipelineTimeout", "1 of 33 arrivals")},
     ),
     Mutant(
         p.BY_HAND, "dropped fence", m.NO_FENCE, (("tma.fence_proxy_async()", ""),),
