@@ -96,9 +96,9 @@ def entry(mistake: Mistake) -> str:
     else:
         names = ", ".join(f"`{name}`" for _, name, _ in example.patched)
         parts.append(f"The library does it by itself; the tests take {names} out of it.")
-    parts.append(f"**You see** {lower(mistake.sees)}")
-    parts.append(f"**Cause** {lower(mistake.cause)}")
-    parts.append(f"**Repair** {lower(mistake.repair)}")
+    parts.append(f"**You see:** {mistake.sees}")
+    parts.append(f"**Cause:** {mistake.cause}")
+    parts.append(f"**Repair:** {mistake.repair}")
     rows: dict[tuple[str, str], list[str]] = defaultdict(list)
     for mutant in mutants:
         for catcher, caught in mutant.caught.items():
@@ -119,11 +119,6 @@ def where(pipelines: list[str], mutants: list[Mutant]) -> str:
     if set(pipelines) == {mutant.pipeline for mutant in mutants}:
         return ""
     return f" ({'; '.join(dict.fromkeys(pipelines))})"
-
-
-def lower(sentence: str) -> str:
-    """Return a sentence that goes on after a word."""
-    return sentence[0].lower() + sentence[1:] if sentence[1:2].islower() else sentence
 
 
 def matrix() -> str:
