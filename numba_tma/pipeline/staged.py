@@ -34,8 +34,8 @@ from numba_tma.ptx import (
 from numba_tma.shared import SharedTile, Writes
 from numba_tma.waiting import wait_for
 
-#: What debug mode calls the waits.
-EMPTY, FULL = Site("'kv.empty'", "producer"), Site("'kv.full'", "consumer")
+# What debug mode calls their waits.
+EMPTY, FULL = Site("'k/v.empty'", "producer"), Site("'k/v.full'", "consumer")
 
 #: Members of a `KVPipeline` that both its sides have as well, at compile time.
 MEMBERS = (
@@ -115,14 +115,14 @@ class StagedPipeline:
     def _producer_acquire(self, qk_stage: Any) -> None:
         """Wait for a sub-stage of the ring to be empty: here and nowhere else."""
         state = self.state
-        empty = Barrier(self._empty_at(state.index, qk_stage))
-        wait_for(empty, state.phase, EMPTY, state.index, state.count)
+        barrier = Barrier(self._empty_at(state.index, qk_stage))
+        wait_for(barrier, state.phase, EMPTY, state.index, state.count)
 
     def _consumer_wait(self, qk_stage: Any) -> None:
         """Wait for a sub-stage of the ring to be full: here and nowhere else."""
         state = self.state
-        full = Barrier(self._at(state.index, qk_stage))
-        wait_for(full, state.phase, FULL, state.index, state.count)
+        barrier = Barrier(self._at(state.index, qk_stage))
+        wait_for(barrier, state.phase, FULL, state.index, state.count)
 
     def _consumer_release(self, qk_stage: Any, e: Any) -> None:
         self._release_at(self.state.index, qk_stage, qk_stage + 1, e)

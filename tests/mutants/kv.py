@@ -80,7 +80,7 @@ KEYS_AND_VALUES = [
         KV, "dropped arrival", m.SOMETIMES_RELEASED,
         ((RELEASE_K, f"if part == 1:\n    {RELEASE_K}"),),
         {"simulator": ("Deadlock", "1 of 1 arrivals pending"),
-         "debug": ("PipelineTimeout", "'kv.empty' stage 0 phase 0")},
+         "debug": ("PipelineTimeout", "'k/v.empty' stage 0 phase 0")},
     ),
     Mutant(
         KV, "dropped fence", m.UNSEEN_WRITE,
@@ -95,7 +95,7 @@ KEYS_AND_VALUES = [
     Mutant(
         KV, "wrong bytes", m.MISSING_LOAD, ((LOAD_V, ""),),
         {"simulator": ("Deadlock", "2048 bytes missing"),
-         "debug": ("PipelineTimeout", "on 'kv.full' stage 1 phase 0")},
+         "debug": ("PipelineTimeout", "on 'k/v.full' stage 1 phase 0")},
     ),
     Mutant(
         KV, "early release", m.EARLY_RELEASE,
