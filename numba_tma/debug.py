@@ -62,6 +62,16 @@ class Site:
     in_cluster: bool = False  #: other blocks arrive: what they did before is seen after the wait
 
     @property
+    def for_empty(self) -> bool:
+        """Whether a producer waits here, for consumers."""
+        return self.kind == "wait" and self.what.endswith(".empty'")
+
+    @property
+    def for_full(self) -> bool:
+        """Whether a consumer waits here, for the producer."""
+        return self.kind == "wait" and self.what.endswith(".full'")
+
+    @property
     def ledger(self) -> Site:
         """The site of the byte count that follows the wait."""
         return replace(self, kind="ledger")
@@ -263,7 +273,7 @@ def _causality(record: Record) -> int:
         return rank + 3
     # A wait for an arrival of somebody who waits as well comes after what that one waits for; the
     # arrivals at "empty" are those of consumers, which wait for "full" only after they released.
-    return rank + (1 if record.site.role == "producer" else 2)
+    return rank + (1 if record.site.for_empty else 2)
 
 
 def _sentence(record: Record) -> str:
@@ -340,12 +350,12 @@ def _hint(record: Record) -> str:
         if record.issued < site.tx_bytes:
             return "a load of this stage is missing, or was issued on another barrier"
         return "all loads were issued, so one of them is still under way or cannot end"
-    if pending and site.role == "producer":
+    if pending and site.for_empty:
         return (
             "consumer warps have not released the stage: a release is missing, one of them left "
             "early, or one waits itself"
         )
-    if pending and site.role == "consumer" and not outstanding:
+    if pending and site.for_full and not outstanding:
         return (
             "the producer has not acquired the stage: it waits itself, has left its loop, or goes "
             "through fewer tiles than the consumers"

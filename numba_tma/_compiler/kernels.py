@@ -194,6 +194,32 @@ def _check_registers(ptx: str) -> None:
             "calls, and has no launch bounds of its own, without which the assembler drops that: "
             "give @cuda.jit(launch_bounds=ROLES.launch_bounds)"
         )
+    _check_register_sum(ptx)
+
+
+def _check_register_sum(ptx: str) -> None:
+    """Raise if a warpgroup asks for registers that the others cannot give back, whatever they do.
+
+    Which warpgroup executes which setmaxnreg is not known, so all others are taken to keep no more
+    than any of them does.
+    """
+    moved = re.findall(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s+(\d+)", ptx)
+    threads = re.search(r"\.maxntid\s+(\d+)", ptx)
+    most = max((int(n) for change, n in moved if change == "inc"), default=0)
+    if not most or not threads or int(threads[1]) < 128:
+        return
+    block = int(threads[1])
+    launch = min(256, 65536 // block // 8 * 8)
+    kept = min([launch, *(int(n) for change, n in moved if change == "dec")])
+    others = block - 128
+    if most > launch and most * 128 + kept * others > 65536:
+        total = most * 128 + kept * others
+        raise TypingError(
+            f"setmaxnreg.inc to {most} can never be had: {most} x 128 + {kept} x {others} (that "
+            f"the other threads keep at least) = {total:,} registers, and a multiprocessor has "
+            "65,536, so it waits for ever: ask for fewer, or let other warpgroups give back more "
+            "by setmaxnreg_dec"
+        )
 
 
 def shared_limit() -> int:

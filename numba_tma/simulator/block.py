@@ -14,6 +14,7 @@ from .errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCop
 from .hazards import Hazards
 from .memory import SharedMemory
 from .protocol import AwaitMeeting, Meet
+from .registers import Registers
 from .rendezvous import Rendezvous
 from .scheduler import Scheduler
 from .tensor_memory import TensorMemory
@@ -48,6 +49,7 @@ class Cta:
         self.grid_dim = grid_dim
         self.block_dim = self._block_dim = block_dim  # numba's BlockThread reads the latter
         self.memory = SharedMemory()
+        self.registers = Registers(block_dim[0] * block_dim[1] * block_dim[2])
         self.barriers: dict[int, Barrier] = {}
         self.retired_barriers: list[Barrier] = []
         self.clocks: Clocks | None = None

@@ -10,6 +10,7 @@ import numpy as np
 from .block import FULL_MASK, Cta
 from .errors import BadOperand
 from .memory import END
+from .registers import take as take_registers
 from .thread import WARP_SIZE, SimulatedThread, current
 
 _DIM3 = tuple[int, int, int]
@@ -157,7 +158,7 @@ def global_time() -> int:
 
 
 def setmaxnreg(change: str, registers: int) -> None:
-    """Set the registers per thread of the warpgroup; how many are free is not counted."""
+    """Set the registers per thread of the warpgroup, once the block has them."""
     thread, count = current(), int(registers)
     name = f"setmaxnreg_{change}({count})"
     if count % 8 or not 24 <= count <= 256:
@@ -170,6 +171,7 @@ def setmaxnreg(change: str, registers: int) -> None:
             f"and {change} takes at {limit} that many"
         )
     thread.cta.warpgroup_meeting(thread, name)
+    take_registers(thread, name, count)
     thread.registers = count
 
 

@@ -3,6 +3,7 @@
 import functools
 import pickle
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -315,6 +316,16 @@ def test_the_sentence():
         "17; 1,024 of 2,048 bytes were issued; 0 of 1 arrivals are pending, 1,024 bytes "
         "outstanding: a load of this stage is missing, or was issued on another barrier"
     )
+
+
+def test_the_hints_do_not_depend_on_what_roles_are_called():
+    sites = [Site("'x.full'", "mma", 2048, 4), Site("'x.empty'", "load")]
+    full, empty = (replace(record(FULL, **known(2, 0, 2)), site=site) for site in sites)
+    assert "the producer has not acquired the stage" in str(debug.error_of([full]))
+    for order in ([full, empty], [empty, full]):
+        text = str(debug.error_of(order))
+        assert text.startswith("load warp 0 of block (0, 0, 0) waited 2.0 s on 'x.empty' stage 0")
+        assert "consumer warps have not released the stage" in text
 
 
 def test_bytes_that_nobody_could_count_are_not_told():

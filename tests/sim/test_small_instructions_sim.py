@@ -200,6 +200,46 @@ def test_setmaxnreg():
     launch(body, 1, 256, seeds=[0])
 
 
+def test_setmaxnreg_waits_for_what_others_give_back():
+    order = []
+
+    def body():
+        group = cuda.threadIdx.x // 128
+        if group == 2:
+            for _ in range(20):
+                ptx.nanosleep(100)
+            order.append("dec")
+            ptx.setmaxnreg_dec(40)
+        else:
+            ptx.setmaxnreg_inc(232)
+            order.append("inc")
+
+    launch(body, 1, 384, seeds=[0])
+    # 168 registers each at launch: 2 x 64 x 128 more are there only when the third has given all.
+    assert order.index("inc") > 0 and order[: order.index("inc")].count("dec") == 128
+
+
+@pytest.mark.parametrize(
+    ("threads", "dec", "inc", "text"),
+    [
+        (384, 40, 240, "128 x (240 - 168) = 9,216 more and"),
+        (384, None, 176, "1,024 more and 0 are free: the block has 64,512, the warpgroups 168 x"),
+        (512, 24, 248, "128 x (248 - 128) = 15,360 more and"),
+    ],
+)
+def test_setmaxnreg_over_budget(threads, dec, inc, text):
+    def body():
+        if cuda.threadIdx.x >= 128 or dec is None:
+            ptx.setmaxnreg_inc(inc)
+        else:
+            ptx.setmaxnreg_dec(dec)
+
+    with pytest.raises(simulator.Deadlock) as caught:
+        launch(body, 1, threads, seeds=[0])
+    assert f"setmaxnreg_inc({inc}) of warpgroup" in str(caught.value)
+    assert text in str(caught.value)
+
+
 REGISTER_MISUSES = {
     "not a multiple": (lambda: ptx.setmaxnreg_inc(100), "24 to 256 registers, in multiples of 8"),
     "inc takes fewer": (
