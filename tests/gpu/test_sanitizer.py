@@ -24,12 +24,7 @@ def sanitize(tool, parts):
     command += ["--report-api-errors", "no"] if tool == "memcheck" else []
     call = f"sanitized.main(*{parts!r})"
     done = subprocess.run(
-        [
-            *command,
-            sys.executable,
-            "-c",
-            f"from tests.gpu import sanitized as s; s.main(*{parts!r})",
-        ],
+        [*command, sys.executable, "-c", f"from tests.gpu import sanitized; {call}"],
         capture_output=True,
         text=True,
         timeout=280,
