@@ -8,6 +8,7 @@ from typing import Any
 
 from numba_tma.testing import compile_ptx
 from tests import output_kernels
+from tests.circular_kernels import CIRCULAR
 from tests.pipeline_kernels import PIPELINES
 from tests.shipped_kernels import SHIPPED
 
@@ -16,7 +17,7 @@ HOPPER = (9, 0, "a")
 #: By the golden's name: what returns the kernel and its argument types, and what it is for.
 GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     **{name: (functools.partial(SHIPPED.__getitem__, name), HOPPER) for name in SHIPPED},
-    **{name: (ours, HOPPER) for name, (ours, _) in PIPELINES.items()},
+    **{name: (ours, HOPPER) for name, (ours, _) in (PIPELINES | CIRCULAR).items()},
     **output_kernels.GOLDEN,
 }
 

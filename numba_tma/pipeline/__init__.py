@@ -13,9 +13,11 @@ one register.
 - `store`: `StorePipeline`, for what threads write and the copy engine stores;
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns.
 - `output`, `output_started`: the same for accumulators, from matrix multiplication to epilogue.
+- `circular`: `CircularBuffer`, where the same threads load and work.
 """
 
 from numba_tma._environment import simulated
+from numba_tma.pipeline.circular import CircularBuffer, LoadStage, Ring, Stage
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
 from numba_tma.pipeline.output import OutputTilePipeline
@@ -35,6 +37,7 @@ from numba_tma.pipeline.store import Store, StorePipeline, StoreStage
 
 if not simulated():
     from numba_tma.pipeline import (  # noqa: F401
+        _circular_lowering,
         _lowering,
         _ordered_lowering,
         _output_lowering,
@@ -44,8 +47,10 @@ if not simulated():
 
 __all__ = [
     "BlockScaledTilePayload",
+    "CircularBuffer",
     "Consumer",
     "ConsumerStage",
+    "LoadStage",
     "NamedBarrier",
     "OrderedSequence",
     "OrderedSequenceBarrier",
@@ -58,8 +63,10 @@ __all__ = [
     "PipelineState",
     "Producer",
     "ProducerStage",
+    "Ring",
     "Role",
     "Roles",
+    "Stage",
     "StandardTilePayload",
     "Store",
     "StorePipeline",
