@@ -34,6 +34,7 @@ _HOME = {
     "BarrierArray": "barrier",
     "BlockScaledTilePayload": "pipeline",
     "CachePolicy": "ptx",
+    "CircularBuffer": "pipeline",
     "DESCRIPTOR": "template",
     "NamedBarrier": "pipeline",
     "Pipeline": "pipeline",
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from numba_tma.clusters import cluster_sync as cluster_sync
     from numba_tma.multicast import load_partitioned as load_partitioned
     from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
+    from numba_tma.pipeline import CircularBuffer as CircularBuffer
     from numba_tma.pipeline import NamedBarrier as NamedBarrier
     from numba_tma.pipeline import Pipeline as Pipeline
     from numba_tma.pipeline import PipelineState as PipelineState

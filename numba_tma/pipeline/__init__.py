@@ -9,10 +9,12 @@ one register.
 - `ring`: `TilePipeline`, what a ring holds, who fills it and who empties it;
 - `roles`: who does what in a block, and what follows from that;
 - `producer`, `consumer`, `stages`: the two sides and what they are handed;
-- `started`: `Pipeline`, what a kernel holds.
+- `started`: `Pipeline`, what a kernel holds;
+- `circular`: `CircularBuffer`, where the same threads load and work.
 """
 
 from numba_tma._environment import simulated
+from numba_tma.pipeline.circular import CircularBuffer, LoadStage, Ring, Stage
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.producer import Producer, TileQueue
 from numba_tma.pipeline.ring import BlockScaledTilePayload, StandardTilePayload, TilePipeline
@@ -22,19 +24,23 @@ from numba_tma.pipeline.started import Pipeline
 from numba_tma.pipeline.state import PipelineState
 
 if not simulated():
-    from numba_tma.pipeline import _lowering, _roles_lowering  # noqa: F401
+    from numba_tma.pipeline import _circular_lowering, _lowering, _roles_lowering  # noqa: F401
 
 __all__ = [
     "BlockScaledTilePayload",
+    "CircularBuffer",
     "Consumer",
     "ConsumerStage",
+    "LoadStage",
     "NamedBarrier",
     "Pipeline",
     "PipelineState",
     "Producer",
     "ProducerStage",
+    "Ring",
     "Role",
     "Roles",
+    "Stage",
     "StandardTilePayload",
     "Threads",
     "TilePipeline",
