@@ -279,6 +279,20 @@ def _prepare_argument(
         prepare(typ, value, stream, retr, kernelargs)
 
 
+def _check_warps(
+    launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any
+) -> Any:
+    """Launch a kernel that holds a circular buffer of all threads, if they are whole warps."""
+    x, y, z = blockdim
+    if y != 1 or z != 1 or not 32 <= x <= 1024 or x % 32:
+        raise ValueError(
+            f"block {tuple(blockdim)}: a kernel with a CircularBuffer has one-dimensional blocks "
+            "of whole warps, the first of which elects the thread that loads: use 32, 64, 96, ... "
+            "1024 threads"
+        )
+    return launch(args, griddim, blockdim, *rest)
+
+
 def _check_block(
     launch: Callable[..., Any], sizes: set[int], args: Any, griddim: Any, blockdim: Any, *rest: Any
 ) -> Any:
@@ -297,20 +311,6 @@ def _check_block(
         raise ValueError(
             f"block {tuple(blockdim)}: a kernel with a TilePipeline has one-dimensional blocks of "
             "whole warps, the last of which produces and the others consume: use 64, 96, 128, ... "
-            "1024 threads"
-        )
-    return launch(args, griddim, blockdim, *rest)
-
-
-def _check_warps(
-    launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any
-) -> Any:
-    """Launch a kernel that holds a circular buffer of all threads, if they are whole warps."""
-    x, y, z = blockdim
-    if y != 1 or z != 1 or not 32 <= x <= 1024 or x % 32:
-        raise ValueError(
-            f"block {tuple(blockdim)}: a kernel with a CircularBuffer has one-dimensional blocks "
-            "of whole warps, the first of which elects the thread that loads: use 32, 64, 96, ... "
             "1024 threads"
         )
     return launch(args, griddim, blockdim, *rest)
@@ -335,9 +335,9 @@ def _adapt_launches(kernel: Any) -> None:
     ptx = kernel._codelibrary.get_asm_str()
     if sizes := {int(n or 0) for n in re.findall(r"numba_tma_ring(\d*)_", ptx)}:
         kernel.launch = functools.partial(_check_block, kernel.launch, sizes)
+    _check_registers(ptx)
     if "numba_tma_warps_" in ptx:
         kernel.launch = functools.partial(_check_warps, kernel.launch)
-    _check_registers(ptx)
     # A kernel that comes from a cache has no Python function any more.
     if required := re.search(r"\.reqnctapercluster (\d+), (\d+), (\d+)", ptx):
         size = tuple(map(int, required.groups()))

@@ -709,11 +709,11 @@ def _allocate(pipeline: CircularBuffer, tiles: Any, barriers: Any) -> tuple[int,
         first = simulator.allocate_shared(key, nbytes, 8)
     else:
         first = given_address("barriers", barriers, nbytes, 8)
-    names = [f"full_{name}" for name, _ in pipeline.tiles]
-    names = [*(names if pipeline.barriers == "each" else ["full"]), "empty"]
     for index in range(pipeline.num_barriers):
-        name, stage = names[index // pipeline.num_stages], index % pipeline.num_stages
-        simulator.label(first + 8 * index, f"{name}[{stage}] of {pipeline}")
+        turn, stage = divmod(index, pipeline.num_stages)
+        kind = "full" if turn < pipeline.num_full else "empty"
+        name = f" of {pipeline.tiles[turn][0]}" if kind == "full" and pipeline.num_full > 1 else ""
+        simulator.label(first + 8 * index, f"{kind}[{stage}]{name} of {pipeline}")
     for stage in range(pipeline.num_stages):
         for name, tile in pipeline.tiles:
             address = base + pipeline.tile_offset(name) + stage * tile_stride(tile)

@@ -127,7 +127,8 @@ class Role:
 
     def is_member(self) -> bool:
         """Return whether the calling thread has this role."""
-        return u32(tid_x() - self.first) < u32(self.members)
+        thread = tid_x()
+        return thread >= u32(self.first) and thread < u32(self.first + self.members)
 
     def thread(self) -> int:
         """Return the index of the calling thread in this role, from 0."""
