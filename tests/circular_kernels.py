@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from numba import cuda, int64, types, uint32
@@ -10,7 +9,6 @@ from numba import cuda, int64, types, uint32
 import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.shared import SharedTile
-from numba_tma.testing import compile_ptx
 from numba_tma.types import TensorMapType
 
 STAGES, PREFETCH, THREADS = 4, 2, 128
@@ -145,12 +143,5 @@ def add_by_hand(war: str = "sync") -> tuple[Any, Any]:
     return add, SIGNATURE
 
 
-#: Name of the golden: the kernel that it shows.
-KERNELS = {"circular_buffer": circular_add}
-
-
-@functools.cache
-def compiled(name: str, cc: tuple[Any, ...]) -> str:
-    """Return the PTX of one of these kernels."""
-    kernel, signature = KERNELS[name]()
-    return compile_ptx(kernel, signature, cc=cc)
+#: By name of the golden: the kernel, and the same by hand.
+CIRCULAR = {"circular_buffer": (circular_add, add_by_hand)}

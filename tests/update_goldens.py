@@ -14,11 +14,15 @@ from pathlib import Path
 
 from numba_tma.testing import find_tool, instructions, ptxas
 from tests import instruction_table
+from tests.circular_kernels import CIRCULAR
 from tests.shipped_kernels import SHIPPED, compiled
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "ptx" / "kernels"
 ARCH, CC = "sm_90a", (9, 0, "a")
+
+#: The kernels that have a golden: those that are shipped, and one for each pipeline.
+NAMES = (*SHIPPED, *CIRCULAR)
 
 #: What a kernel's PTX and machine code depend on: name in the golden, name in constraints.txt.
 COMPILER = {
@@ -102,10 +106,10 @@ def main() -> None:
         )
     FOLDER.mkdir(exist_ok=True)
     for file in FOLDER.glob("*.txt"):
-        if file not in {path(name) for name in SHIPPED}:
+        if file not in {path(name) for name in NAMES}:
             file.unlink()
             print(f"removed {file.relative_to(ROOT)}")
-    for name in SHIPPED:
+    for name in NAMES:
         text, file = golden(name), path(name)
         if not file.exists() or file.read_text() != text:
             file.write_text(text)
