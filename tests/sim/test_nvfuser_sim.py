@@ -1,5 +1,8 @@
 """Every name of nvFuser's issue 2197, and what is here for it: a test of each one's own name."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -363,3 +366,17 @@ def test_independent_compute_groups():
         kernel[1, roles.threads](tma.tensor_map(x, TILE), out, 9)
         factor = np.repeat(1 + np.arange(9) % 2, ROWS)[:, None]
         np.testing.assert_array_equal(out, x * factor)
+
+
+# ---------------------------------------------------------------------------------- its page
+
+
+def test_the_code_of_the_page_computes():
+    page = Path(__file__).parents[2] / "docs" / "circular_buffering.md"
+    names = {"__name__": "page"}
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, page.name, "exec"), names)
+    assert (names["out"].copy_to_host() == 3).all()
+    assert names["PIPE"].producer.registers == 40
