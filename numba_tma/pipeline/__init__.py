@@ -10,11 +10,12 @@ one register.
 - `roles`: who does what in a block, and what follows from that;
 - `producer`, `consumer`, `stages`: the two sides and what they are handed;
 - `started`: `Pipeline`, what a kernel holds;
-- `circular`: `CircularBuffer`, where the same threads load and work.
+- `circular`, `circular_started`: `CircularBuffer`, where the same threads load and work.
 """
 
 from numba_tma._environment import simulated
-from numba_tma.pipeline.circular import CircularBuffer, LoadStage, Ring, Stage
+from numba_tma.pipeline.circular import CircularBuffer
+from numba_tma.pipeline.circular_started import LoadStage, Ring, Stage
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.producer import Producer, TileQueue
 from numba_tma.pipeline.ring import BlockScaledTilePayload, StandardTilePayload, TilePipeline
