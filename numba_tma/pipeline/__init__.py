@@ -13,11 +13,12 @@ one register.
 - `store`: `StorePipeline`, for what threads write and the copy engine stores;
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns.
 - `output`, `output_started`: the same for accumulators, from matrix multiplication to epilogue.
-- `circular`: `CircularBuffer`, where the same threads load and work.
+- `circular`, `circular_started`: `CircularBuffer`, where the same threads load and work.
 """
 
 from numba_tma._environment import simulated
-from numba_tma.pipeline.circular import CircularBuffer, LoadStage, Ring, Stage
+from numba_tma.pipeline.circular import CircularBuffer
+from numba_tma.pipeline.circular_started import LoadStage, Ring, Stage
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
 from numba_tma.pipeline.output import OutputTilePipeline

@@ -1,4 +1,4 @@
-"""How kernels hold circular buffers: the compiled half of `circular`."""
+"""How kernels hold circular buffers: the compiled half of `circular_started`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import ObjectType, TypingError, get_field, signature
 from numba_tma._shared_lowering import BARRIER, WRITES, shared_tile_type
-from numba_tma.pipeline import circular as c
+from numba_tma.pipeline import circular_started as c
 from numba_tma.pipeline._lowering import (
     U32,
     check_memory,
@@ -20,6 +20,7 @@ from numba_tma.pipeline._lowering import (
     memory_address,
     synchronises,
 )
+from numba_tma.pipeline.circular import CircularBuffer
 from numba_tma.pipeline.ring import tile_stride
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import TABLE
@@ -33,7 +34,7 @@ compiler.device_function(c.initialise)
 # -------------------------------------------------------------------------------------- start
 
 
-def _ring_type(value: c.CircularBuffer) -> ObjectType:
+def _ring_type(value: CircularBuffer) -> ObjectType:
     state = ObjectType(PipelineState, (value.num_stages,), (U32, U32, U32), True)
     fields = (*[U32] * 4, state, state, *[U32] * 3, *[I64] * 4, *[BOOL] * 2)
     return ObjectType(c.Ring, (value,), fields, True)
@@ -54,7 +55,7 @@ def _type_start(self: ObjectType, tiles: Any = None, barriers: Any = None, sync:
     return signature(_ring_type(value), self, *given)
 
 
-def _memory(builder: Any, value: c.CircularBuffer, sig: Any, args: Any) -> list[Any]:
+def _memory(builder: Any, value: CircularBuffer, sig: Any, args: Any) -> list[Any]:
     """Return the addresses of the tiles and of the barriers, allocating what is not given."""
     # The launch reads from the name how many threads the block has to have.
     kind = f"ring{value.block}" if value.role else "line"
@@ -75,7 +76,7 @@ def _memory(builder: Any, value: c.CircularBuffer, sig: Any, args: Any) -> list[
 
 def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     # The ring lives in the frame of the function that calls start(), so this one constructor is
-    # spelt out here; the body it mirrors is circular.start.
+    # spelt out here; the body it mirrors is circular_started.start.
     value, ring_type = sig.args[0].static[0], sig.return_type
     state_type = ring_type.field_types[4]
     stages, zero, no = constant(value.num_stages), constant(0), ir.Constant(ir.IntType(1), 0)
@@ -104,12 +105,12 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     )
 
 
-compiler.native_method(c.CircularBuffer, "start", _type_start, _lower_start)
+compiler.native_method(CircularBuffer, "start", _type_start, _lower_start)
 
 
-def _buffer(typ: ObjectType) -> c.CircularBuffer:
+def _buffer(typ: ObjectType) -> CircularBuffer:
     """Return the buffer of what holds a ring first."""
-    value: c.CircularBuffer = typ.field_types[0].static_value("pipeline")
+    value: CircularBuffer = typ.field_types[0].static_value("pipeline")
     return value
 
 
@@ -130,7 +131,7 @@ compiler.describe(c.Tiles).check = _check_in_flight
 # ----------------------------------------------------------------------------------- stages
 
 
-def _tile(context: Any, builder: Any, buffer: c.CircularBuffer, stage: Any, name: str) -> Any:
+def _tile(context: Any, builder: Any, buffer: CircularBuffer, stage: Any, name: str) -> Any:
     """Return the tile `name` of a stage, which is given as (base, index, writes)."""
     base, index, writes = stage
     tile = dict(buffer.tiles)[name]

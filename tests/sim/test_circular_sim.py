@@ -7,7 +7,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import simulator as sim
 from numba_tma.layout import Tile
-from numba_tma.pipeline.circular import Ring
+from numba_tma.pipeline.circular_started import Ring
 
 ROWS, COLUMNS = 4, 16
 TILE = Tile((ROWS, COLUMNS), "f32")
