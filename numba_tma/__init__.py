@@ -37,6 +37,7 @@ _HOME = {
     "BlockScaledTilePayload": "pipeline",
     "CachePolicy": "ptx",
     "CausalLPTScheduler": "causal_scheduler",
+    "CircularBuffer": "pipeline",
     "DESCRIPTOR": "template",
     "GridStridedScheduler": "scheduler",
     "GroupedScheduler": "scheduler",
@@ -121,6 +122,7 @@ if TYPE_CHECKING:
     from numba_tma.matrix_descriptor import MatrixDescriptorPair as MatrixDescriptorPair
     from numba_tma.multicast import load_partitioned as load_partitioned
     from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
+    from numba_tma.pipeline import CircularBuffer as CircularBuffer
     from numba_tma.pipeline import KVPipeline as KVPipeline
     from numba_tma.pipeline import NamedBarrier as NamedBarrier
     from numba_tma.pipeline import OrderedSequenceBarrier as OrderedSequenceBarrier

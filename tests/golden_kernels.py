@@ -8,6 +8,7 @@ from typing import Any
 
 from numba_tma.testing import compile_ptx
 from tests import kv_kernels, output_kernels, ring_twins
+from tests.circular_kernels import CIRCULAR
 from tests.pipeline_kernels import PIPELINES
 from tests.shipped_kernels import SHIPPED
 
@@ -24,7 +25,7 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     **{name: (functools.partial(SHIPPED.__getitem__, name), HOPPER) for name in SHIPPED},
     **{
         name: (ours, HOPPER)
-        for pipelines in (PIPELINES, kv_kernels.PIPELINES)
+        for pipelines in (PIPELINES, CIRCULAR, kv_kernels.PIPELINES)
         for name, (ours, _) in pipelines.items()
     },
     **{f"ring_{name}": (functools.partial(_ring, name), HOPPER) for name in ring_twins.TWINS},

@@ -333,12 +333,13 @@ def _check_block(
 def _check_line(
     launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any
 ) -> Any:
-    """Launch a kernel whose whole block writes and stores tiles, if that is numbered by x alone."""
+    """Launch a kernel whose whole block loads or stores tiles, if that is numbered by x alone."""
     x, y, z = blockdim
     if y != 1 or z != 1 or x % 32:
         raise ValueError(
-            f"block {tuple(blockdim)}: a kernel with a StorePipeline that names no role has "
-            "one-dimensional blocks of whole warps: use 32, 64, 96, ... 1024 threads"
+            f"block {tuple(blockdim)}: a kernel with a StorePipeline or a CircularBuffer that "
+            "names no role has one-dimensional blocks of whole warps: use 32, 64, 96, ... 1024 "
+            "threads"
         )
     return launch(args, griddim, blockdim, *rest)
 

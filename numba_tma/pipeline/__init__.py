@@ -14,9 +14,12 @@ one register.
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns.
 - `output`, `output_started`: the same for accumulators, from matrix multiplication to epilogue.
 - `kv`: `KVPipeline`, the ring of attention's keys and values; `staged`: its two sides.
+- `circular`, `circular_started`: `CircularBuffer`, where the same threads load and work.
 """
 
 from numba_tma._environment import simulated
+from numba_tma.pipeline.circular import CircularBuffer
+from numba_tma.pipeline.circular_started import LoadStage, Ring, Stage
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
@@ -38,6 +41,7 @@ from numba_tma.pipeline.store import Store, StorePipeline, StoreStage
 
 if not simulated():
     from numba_tma.pipeline import (  # noqa: F401
+        _circular_lowering,
         _kv_lowering,
         _lowering,
         _ordered_lowering,
@@ -48,9 +52,11 @@ if not simulated():
 
 __all__ = [
     "BlockScaledTilePayload",
+    "CircularBuffer",
     "Consumer",
     "ConsumerStage",
     "KVPipeline",
+    "LoadStage",
     "NamedBarrier",
     "OrderedSequence",
     "OrderedSequenceBarrier",
@@ -63,9 +69,11 @@ __all__ = [
     "PipelineState",
     "Producer",
     "ProducerStage",
+    "Ring",
     "Role",
     "Roles",
     "StagedPipeline",
+    "Stage",
     "StandardTilePayload",
     "Store",
     "StorePipeline",

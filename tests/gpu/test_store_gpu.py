@@ -239,7 +239,7 @@ def test_the_roles_take_turns_in_order(depth, groups):
 def test_a_launch_with_another_block_is_refused():
     kernel, _ = store_pipeline(2)
     out = tma.tensor_map(poisoned(1), OUTPUT)
-    with pytest.raises(ValueError, match="a StorePipeline that names no role has one-dimensional"):
+    with pytest.raises(ValueError, match="a StorePipeline or a CircularBuffer that names no"):
         kernel[1, (32, 4)](out, 0, 1)
     kernel, _ = reduce_store(2)
     with pytest.raises(ValueError, match="the roles of the kernel's pipeline have 160 threads"):

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from numba_tma import pipeline
 from numba_tma.pipeline import store
 from tests.mutants import mistakes as m
 from tests.mutants import programs as p
+from tests.mutants.circular import CIRCULAR
+from tests.mutants.kv import KEYS_AND_VALUES
 from tests.mutants.output import OUTPUT
 from tests.mutants.table import DEDENT, OVER_BUDGET, Impossible, Mutant, Program, over_budget
-
-CIRCULAR: list[Mutant | Impossible] = []
-KEYS_AND_VALUES: list[Mutant | Impossible] = []
-if hasattr(pipeline, "CircularBuffer"):
-    from tests.mutants.circular import CIRCULAR
-if hasattr(pipeline, "KVPipeline"):
-    from tests.mutants.kv import KEYS_AND_VALUES
 
 WAIT, RELEASE = "stage = consumer.wait()", "consumer.release()"
 CONSUMER = "consumer = pipe.consumer()"

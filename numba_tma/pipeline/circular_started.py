@@ -1,0 +1,448 @@
+"""`Ring`: what a kernel holds of a `CircularBuffer`: loops over tiles and their loads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma import simulator
+from numba_tma._device import device_class, i64, u32
+from numba_tma.barrier import Barrier
+from numba_tma.pipeline.circular import CircularBuffer
+from numba_tma.pipeline.producer import Iteration
+from numba_tma.pipeline.ring import tile_stride
+from numba_tma.pipeline.roles import WARP
+from numba_tma.pipeline.stages import slot_tile
+from numba_tma.pipeline.started import block_rule, given_address
+from numba_tma.pipeline.state import PipelineState
+from numba_tma.ptx import (
+    bar_warp_sync,
+    barrier_sync,
+    elect_sync,
+    fence_mbarrier_init,
+    fence_proxy_async,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+    mbarrier_inval,
+    ntid_x,
+    tid_x,
+)
+from numba_tma.shared import SharedTile
+from numba_tma.waiting import wait_for
+
+
+@device_class(static=("pipeline",), mutable=True)
+@dataclass
+class Ring:
+    """A started `CircularBuffer`. All its methods are executed by every thread of its role."""
+
+    pipeline: CircularBuffer
+    base: u32
+    barriers: u32
+    _thread: u32
+    _num_threads: u32
+    state: PipelineState  # of the work
+    loading: PipelineState
+    waited: u32  # bit b: full barrier b of the current stage has been waited for
+    held: u32 = 0  # stages that are worked on: the current one and those in flight
+    due: u32 = 0  # loads that the current iteration has not started yet
+    tile: i64 = 0  # the current one
+    ahead: i64 = 0  # the next to load, as the thread that loads knows it
+    stop: i64 = 0
+    step: i64 = 1
+    open: bool = False  # a loop over tiles is under way
+    unfenced: bool = False  # as in `Writes`, which the ring is to its tiles
+
+    def thread(self) -> int:
+        """Return the index of the calling thread among those that share the work, from 0."""
+        return self._thread
+
+    def num_threads(self) -> int:
+        """Return the number of threads that share the work."""
+        return self._num_threads
+
+    def sync(self) -> None:
+        """Synchronise its threads, as cuda.syncthreads does a block."""
+        barrier_sync(self.pipeline.sync_id, self._num_threads)
+
+    def tiles(self, first: Any, stop: Any, step: Any = 1, in_flight: int = 0) -> Tiles:
+        """Iterate over range(first, stop, step), each tile with the stage that it comes in.
+
+        Yields (tile, stage). `stage.wait` returns the tiles in shared memory. The body runs
+        ``for ahead, slot in ring.loads():`` first. A stage may be written to, and is handed back
+        when the loop goes on, or with ``war="mbarrier"`` `in_flight` iterations later, for work
+        that reads it asynchronously: a literal up to `CircularBuffer.in_flight`. With
+        ``war="sync"`` so many stages stay untouched as it is. `step` is positive. After a
+        ``break``, which all threads take, the next loop or `close` waits for what was loaded ahead
+        and drops it.
+        """
+        self._drain()
+        self._release_until(in_flight)
+        self.tile = i64(first) - i64(step)
+        self.ahead, self.stop, self.step = first, stop, step
+        self.due = u32(self.pipeline.prefetch)
+        return Tiles(in_flight, self)
+
+    def loads(self) -> Loads:
+        """Iterate, in one elected thread, over the tiles to load now, each with its empty stage.
+
+        Yields (tile, slot): load every tile of the slot once, as ``x.load(slot.x, coords,
+        slot.barrier)``; with ``barriers="each"`` on ``slot.barrier_of("x")``. In the other threads
+        it is empty.
+        """
+        # Anew each time and in each warp: ptxas then sees that one thread is left to copy.
+        elected = elect_sync() & (self._thread < WARP)
+        due = self.due
+        self.due = u32(0)
+        return Loads(self, due, elected)
+
+    def release_pending(self) -> None:
+        """Hand back the stages that a loop with `in_flight` has left. After their work is done."""
+        self._release_until(0)
+
+    def close(self) -> None:
+        """Hand back what is held, synchronise, and end the barriers' life (mbarrier.inval).
+
+        The memory of the tiles can then be used otherwise, and that of the barriers after the
+        threads have synchronised once more.
+        """
+        self._drain()
+        self.sync()
+        if self._thread == 0:
+            for index in range(self.pipeline.num_barriers):
+                mbarrier_inval(self.barriers + 8 * index)
+
+    # -------------------------------------------------------------------------- its steps
+
+    def _await_full(self, barrier: Any) -> None:
+        """Wait until the loads that complete on a full barrier of the current stage have come."""
+        state = self.state
+        offset = u32(8 * self.pipeline.num_stages * barrier)
+        full = Barrier(self.barriers + offset + 8 * state.index)
+        wait_for(full, state.phase, self.pipeline.full_site, state.index, u32(state.count - 1))
+        self.waited |= 1 << barrier
+
+    def _await_stage(self) -> None:
+        """Wait until all of the current stage has come."""
+        for barrier in range(self.pipeline.num_full):
+            if not self.waited >> barrier & 1:
+                self._await_full(barrier)
+
+    def _await_empty(self) -> None:
+        """Wait until all warps have handed back the stage that is loaded next."""
+        state = self.loading
+        empty = Barrier(self.barriers + self.pipeline.empty_offset + 8 * state.index)
+        wait_for(empty, state.phase, self.pipeline.empty_site, state.index, u32(state.count - 1))
+
+    def _acquire(self) -> LoadStage:
+        """Return the next stage to load, which expects its bytes."""
+        self.loading.step()
+        if self.pipeline.by_mbarrier:
+            self._await_empty()
+        first = u32(self.barriers + 8 * self.loading.index)
+        for barrier in range(self.pipeline.num_full):
+            nbytes = self.pipeline.full_bytes[barrier]
+            mbarrier_arrive_expect_tx(first + 8 * self.pipeline.num_stages * barrier, nbytes)
+        return LoadStage(self, self.loading.index)
+
+    def _release_beyond(self, in_flight: Any) -> None:
+        """Hand back the oldest stage if more than `in_flight`, a literal, are held."""
+        # Only the arrival depends on that: a branch round all of it would cost each iteration more.
+        self._fence()
+        if self.pipeline.by_mbarrier:
+            index = self.state.index
+            if in_flight > 0:
+                index = self._oldest()
+            self._release(index, self.held > in_flight)
+        else:
+            self.sync()
+        # Set where it is so already, too: the compiler then knows, and drops later tests.
+        if in_flight == 0 or not self.pipeline.by_mbarrier:
+            self.held = 0
+        elif self.held > in_flight:
+            self.held -= 1
+
+    def _release_until(self, in_flight: Any) -> None:
+        """Hand back the oldest stages until at most `in_flight` are held."""
+        while self.held > in_flight:
+            self._fence()
+            if self.pipeline.by_mbarrier:
+                self._release(self._oldest(), True)
+                self.held -= 1
+            else:
+                self.sync()
+                self.held = 0
+
+    def _oldest(self) -> int:
+        """Return the stage that is held longest."""
+        index = u32(self.state.index + self.pipeline.num_stages + 1 - self.held)
+        if index >= self.pipeline.num_stages:
+            index = u32(index - self.pipeline.num_stages)
+        return index
+
+    def _release(self, index: Any, held: Any) -> None:
+        """Arrive on the empty barrier of a stage, if it is held: once per warp."""
+        bar_warp_sync()
+        if elect_sync() & held:
+            mbarrier_arrive(self.barriers + self.pipeline.empty_offset + 8 * index)
+
+    def _fence(self) -> None:
+        """Let the copy engine overwrite what the thread has written to the stages."""
+        if self.unfenced:
+            fence_proxy_async()
+            self.unfenced = False
+
+    def _next_tile(self, in_flight: Any) -> bool:
+        """End an iteration, if there was one; return whether a tile is left."""
+        self._settle()
+        self._release_beyond(in_flight)
+        self.tile += self.step
+        self.open = self.tile < self.stop
+        return self.open
+
+    def _take(self) -> None:
+        """Begin an iteration."""
+        self.state.step()
+        self.held += 1
+        self.waited = u32(0)
+        self.due += 1
+
+    def _settle(self) -> None:
+        """Make up for what an iteration left out: a stage is not handed back before it is full."""
+        if self.due > self.pipeline.prefetch:  # nothing is on its way to this stage
+            self._unstep()
+        self._await_stage()
+
+    def _unstep(self) -> None:
+        """Take back the current stage, into which nothing was loaded."""
+        self.state.advance(2 * self.pipeline.num_stages - 1)
+        self.held -= 1
+        self.waited = u32((1 << self.pipeline.num_full) - 1)
+        self.due -= 1
+        self.ahead += self.step
+
+    def _drain(self) -> None:
+        """Hand back what is held; wait for what a loop that was left has loaded ahead."""
+        if self.open:
+            self._settle()
+            self._release_until(0)
+            for _ in range(self.pipeline.prefetch - self.due):
+                self.tile += self.step
+                if self.tile < self.stop:
+                    self._take()
+                    self._await_stage()
+                    self._release_until(0)
+            self.open = False
+
+
+@device_class()
+@dataclass
+class Stage:
+    """The stage of the current iteration, of which `wait` returns the tiles."""
+
+    owner: Any
+    index: u32
+
+    def wait(self, name: str | None = None) -> Any:
+        """Wait until the stage is full; return its tiles by name: ``stage.wait().x``.
+
+        With ``barriers="each"``, ``stage.wait("x")`` waits for the tile x alone and returns it.
+        Executed by every thread that reads the tile; the others wait when the loop goes on.
+        """
+        pipeline = self.owner.pipeline
+        if name is None:
+            self.owner._await_stage()
+            return FullStage(pipeline, self.owner.base, self.index, self.owner)
+        if rule := name_rule(pipeline, "stage.wait", name):
+            raise simulator.BadOperand(rule)
+        self.owner._await_full(list(dict(pipeline.tiles)).index(name))
+        tiles = FullStage(pipeline, self.owner.base, self.index, self.owner)
+        return getattr(tiles, name)
+
+
+@device_class(static=("pipeline",))
+@dataclass
+class FullStage:
+    """A full stage: its tiles by name."""
+
+    pipeline: CircularBuffer
+    base: u32
+    index: u32
+    writes: Any
+
+    def __getattr__(self, name: str) -> SharedTile:
+        return slot_tile(self, self.index, name)
+
+
+@device_class()
+@dataclass
+class LoadStage:
+    """An empty stage to load: its tiles by name, and the barriers that their copies complete on."""
+
+    owner: Any
+    index: u32
+
+    def __getattr__(self, name: str) -> SharedTile:
+        ring = self.owner
+        return slot_tile(FullStage(ring.pipeline, ring.base, self.index, ring), self.index, name)
+
+    @property
+    def barrier(self) -> Barrier:
+        """The barrier that completes when all tiles of the stage have come."""
+        if rule := barrier_rule(self.owner.pipeline):
+            raise simulator.BadOperand(rule)
+        return Barrier(self.owner.barriers + 8 * self.index)
+
+    def barrier_of(self, name: str) -> Barrier:
+        """Return the barrier that completes when the tile `name` has come."""
+        pipeline = self.owner.pipeline
+        if name not in dict(pipeline.tiles):
+            raise simulator.BadOperand(unknown_rule(pipeline, "slot.barrier_of", name))
+        return Barrier(self.owner.barriers + pipeline.full_offset(name) + 8 * self.index)
+
+
+@device_class(static=("in_flight",))
+@dataclass
+class Tiles(Iteration):
+    """The tiles first, first + step, ... below stop, each with the stage that it comes in."""
+
+    in_flight: int
+    ring: Ring
+
+    def __post_init__(self) -> None:
+        if rule := in_flight_rule(self.ring.pipeline, self.in_flight):
+            raise simulator.BadOperand(rule)
+
+    def has_next(self) -> bool:
+        """Hand back the stage that leaves flight; return whether a tile is left."""
+        return self.ring._next_tile(self.in_flight)
+
+    def take(self) -> tuple[int, Stage]:
+        """Return the next tile and its stage, which may not be full yet."""
+        self.ring._take()
+        return self.ring.tile, Stage(self.ring, self.ring.state.index)
+
+
+@device_class()
+@dataclass
+class Loads(Iteration):
+    """The tiles that are to be loaded in the current iteration, each with its empty stage."""
+
+    ring: Ring
+    left: u32
+    elected: bool
+
+    def has_next(self) -> bool:
+        """Return whether another tile is to be loaded, by this thread."""
+        if not self.elected or self.left == 0:
+            return False
+        return self.ring.ahead < self.ring.stop
+
+    def take(self) -> tuple[int, LoadStage]:
+        """Return the tile and its stage, once that is empty."""
+        tile = self.ring.ahead
+        self.ring.ahead = tile + self.ring.step
+        self.left -= 1
+        return tile, self.ring._acquire()
+
+
+# ------------------------------------------------------------------------------ what is wrong
+
+
+def in_flight_rule(pipeline: CircularBuffer, in_flight: int) -> str:
+    """Return what is wrong with so many stages in flight; empty if nothing is."""
+    if 0 <= in_flight <= pipeline.in_flight:
+        return ""
+    return (
+        f"tiles(in_flight={in_flight}): of {pipeline.num_stages} stages {pipeline.prefetch} are "
+        f"loaded ahead and 1 is worked on, so that {pipeline.num_stages} - {pipeline.prefetch} - 1 "
+        f"= {pipeline.in_flight} can be in flight; lower in_flight or prefetch, or add stages"
+    )
+
+
+def unknown_rule(pipeline: CircularBuffer, what: str, name: Any) -> str:
+    """Return what is wrong with a tile that a stage has not."""
+    names = ", ".join(map(repr, dict(pipeline.tiles)))
+    return f"{what}({name!r}): the tiles of {pipeline} are {names}"
+
+
+def name_rule(pipeline: CircularBuffer, what: str, name: Any) -> str:
+    """Return what is wrong with waiting for one tile; empty if nothing is."""
+    if name not in dict(pipeline.tiles):
+        return unknown_rule(pipeline, what, name)
+    if pipeline.barriers == "one":
+        return (
+            f"{what}({name!r}): one barrier tells that all tiles of a stage have come; wait for "
+            f'the stage, as in {what}().{name}, or make the buffer with barriers="each"'
+        )
+    return ""
+
+
+def barrier_rule(pipeline: CircularBuffer) -> str:
+    """Return what is wrong with the one barrier of a stage; empty if there is one."""
+    if pipeline.barriers == "one":
+        return ""
+    name = pipeline.tiles[0][0]
+    return f'slot.barrier: each tile of {pipeline} has its own: slot.barrier_of("{name}")'
+
+
+# ---------------------------------------------------------------------------------- the start
+
+
+def start(pipeline: CircularBuffer, tiles: Any, barriers: Any, sync: bool) -> Ring:
+    """Do what `CircularBuffer.start` says."""
+    simulator.check_block("CircularBuffer", minimum=WARP)
+    if pipeline.block and ntid_x() != pipeline.block:
+        raise simulator.BadOperand(block_rule(pipeline.block, ntid_x()))
+    base, first = _allocate(pipeline, tiles, barriers)
+    thread, threads = tid_x(), ntid_x()
+    if pipeline.role:
+        # Threads before the role have a number beyond its last, as unsigned numbers have it.
+        thread, threads = thread - pipeline.role.first & 0xFFFFFFFF, pipeline.role.members
+    stages = pipeline.num_stages
+    work, loading = PipelineState(stages, stages, 1), PipelineState(stages, stages, 0)
+    waited = (1 << pipeline.num_full) - 1
+    initialise(pipeline, first, tid_x(), ntid_x(), sync)
+    return Ring(pipeline, base, first, thread, threads, work, loading, waited)
+
+
+def initialise(
+    pipeline: CircularBuffer, barriers: int, thread: int, num_threads: int, sync: bool
+) -> None:
+    """Initialise the barriers and make them visible to the block and its copies."""
+    if thread == 0:
+        for index in range(pipeline.num_stages * pipeline.num_full):
+            mbarrier_init(barriers + 8 * index, 1)
+        if pipeline.by_mbarrier:
+            releases = u32(pipeline.empty_arrivals)
+            if releases == 0:
+                releases = u32(num_threads) // u32(WARP)
+            for stage in range(pipeline.num_stages):
+                mbarrier_init(barriers + pipeline.empty_offset + 8 * stage, releases)
+        fence_mbarrier_init()
+    if sync:
+        barrier_sync(0, num_threads)
+
+
+def _allocate(pipeline: CircularBuffer, tiles: Any, barriers: Any) -> tuple[int, int]:
+    """Return the addresses of the tiles and the barriers, with names for the simulator."""
+    key, nbytes = (pipeline, "barriers"), 8 * pipeline.num_barriers
+    if tiles is None:
+        base = simulator.allocate_shared(pipeline, pipeline.storage_nbytes, pipeline.alignment)
+    else:
+        base = given_address("tiles", tiles, pipeline.storage_nbytes, pipeline.alignment)
+    if barriers is None:
+        first = simulator.allocate_shared(key, nbytes, 8)
+    else:
+        first = given_address("barriers", barriers, nbytes, 8)
+    for index in range(pipeline.num_barriers):
+        turn, stage = divmod(index, pipeline.num_stages)
+        kind = "full" if turn < pipeline.num_full else "empty"
+        name = f" of {pipeline.tiles[turn][0]}" if kind == "full" and pipeline.num_full > 1 else ""
+        simulator.label(first + 8 * index, f"{kind}[{stage}]{name} of {pipeline}")
+    for stage in range(pipeline.num_stages):
+        for name, tile in pipeline.tiles:
+            address = base + pipeline.tile_offset(name) + stage * tile_stride(tile)
+            simulator.label(address, f"{name}[{stage}] of {pipeline}")
+    return base, first
