@@ -29,6 +29,7 @@ CALLERS = [
         if path.stem not in ("bench", "demo", "doctor", "plot")
     ),
     *(LIBRARY / "kernels").glob("*.py"),
+    *(LIBRARY / "pipeline").glob("*.py"),
 ]
 #: Methods that the language calls: those of loops, and all with two underscores.
 OF_LOOPS = {"has_next", "take"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.pipeline import circular as library
+from numba_tma.pipeline import circular_started as library
 from tests.mutants import mistakes as m
 from tests.mutants.table import (
     COLUMNS,
