@@ -38,8 +38,9 @@ class Group:
             )
         if registers and (unit != WARPGROUP or kept % 8 or not 24 <= kept <= 256):
             raise ValueError(
-                f"{name}({count}, registers={registers!r}): whole warpgroups change their registers, "
-                "to 24 to 256 a thread in multiples of 8; give Warpgroups(n, registers=40)"
+                f"{name}({count}, registers={registers!r}): whole warpgroups change their "
+                "registers, to 24 to 256 a thread in multiples of 8; give "
+                "Warpgroups(n, registers=40)"
             )
         for field, value in (("count", number), ("unit", unit), ("registers", kept)):
             object.__setattr__(self, field, value)
@@ -272,8 +273,8 @@ class NamedBarrier:
             )
         if meeting % WARP or not WARP <= meeting <= 1024:
             raise ValueError(
-                f"NamedBarrier(threads={threads!r}): whole warps take part, so a multiple of {WARP} "
-                "up to 1024"
+                f"NamedBarrier(threads={threads!r}): whole warps take part, so a multiple of "
+                f"{WARP} up to 1024"
             )
         object.__setattr__(self, "barrier_id", number)
         object.__setattr__(self, "threads", meeting)

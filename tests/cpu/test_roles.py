@@ -62,12 +62,12 @@ def test_what_a_group_counts(group, members, threads, arrivals):
     [(Threads, "1024 threads"), (Warps, "32 warps"), (Warpgroups, "8 warpgroups")],
 )
 def test_a_group_fits_into_a_block(group, most, count):
-    for given in (count, int(most.split()[0]) + 1):
+    for wrong in (count, int(most.split()[0]) + 1):
         expected = (
-            f"{group.__name__}({given!r}): a block has 1 to 1024 threads, so a role has 1 to {most}"
+            f"{group.__name__}({wrong!r}): a block has 1 to 1024 threads, so a role has 1 to {most}"
         )
         with pytest.raises(ValueError, match=re.escape(expected)):
-            group(given)
+            group(wrong)
 
 
 @pytest.mark.parametrize(
