@@ -208,12 +208,20 @@ class _GetItem(compiler.AbstractTemplate):
     key = operator.getitem
 
     def generic(self, args: Any, kws: Any) -> Any:
-        if isinstance(args[0], ObjectType) and args[0].cls is BarrierArray:
-            return _type_barrier(*args)
         if not _is_tile(args[0]):
             return None
         _check_index(args[0].static[0], args[1])
         return signature(_element_type(args[0].static[0]), *args)
+
+
+@compiler.typing_registry.register_global(operator.getitem)
+class _GetBarrier(compiler.LiteralTemplate):
+    key = operator.getitem
+
+    def type_call(self, args: Any, kws: Any) -> Any:
+        if isinstance(args[0], ObjectType) and args[0].cls is BarrierArray:
+            return _type_barrier(*args)
+        return None
 
 
 def _type_barrier(array: ObjectType, index: types.Type) -> Any:

@@ -82,6 +82,8 @@ def check_memory(name: str, given: types.Type, nbytes: int, alignment: int) -> b
             host = _Memory(host) if isinstance(host, int) else _Memory(tile=host)
         if problem := started.storage_problem(name, host, nbytes, alignment):
             raise TypingError(problem)
+    elif isinstance(given, types.IntegerLiteral) and given.literal_value % alignment:
+        raise TypingError(started.address_rule(name, given.literal_value, alignment))
     return True
 
 

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 #: Who can fill a stage: the copy engine, the cp.async of threads, or what threads compute.
 FILLED_BY = ("tma", "cp_async", "threads")
-#: Names that mean something else on a stage.
-RESERVED = frozenset({"barrier", "index", "owner", "tile", "get_tile", "expect_bytes"})
+#: Names that mean something else on a stage, or on what its `tile` returns.
+RESERVED = frozenset(
+    {"barrier", "index", "owner", "slot", "tile", "get_tile", "expect_bytes", "enters", "close"}
+)
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,8 @@ class TilePipeline:
             "consumers": _check_roles(producer, consumer, alternate),
             "filled_by": filled_by,
             "alternate": bool(alternate),
-            "cluster": cluster_size(cluster)[:2],
-            "multicast": tuple(sorted((multicast or {}).items())),
+            "cluster": _plane(cluster),
+            "multicast": _shared_tiles(multicast),
             "debug": bounded and not simulated(),
         }
         for name, value in values.items():
@@ -354,11 +356,30 @@ def _positive(name: str, value: Any, what: str) -> int:
     return number
 
 
+def _plane(cluster: Any) -> tuple[int, int]:
+    x, y, z = cluster_size(cluster)
+    if z > 1:
+        raise ValueError(
+            f"TilePipeline(cluster={cluster!r}): blocks share tiles along x and y, so a cluster "
+            "has two extents, as in cluster=(2, 1)"
+        )
+    return x, y
+
+
+def _shared_tiles(multicast: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(multicast, dict | None):
+        raise TypeError(
+            f"TilePipeline(multicast={multicast!r}): it says by the name of a tile along which "
+            "axis blocks share it, as in multicast={'a': 'x'}"
+        )
+    return tuple(sorted((multicast or {}).items()))
+
+
 def _payload_tiles(payload: Any) -> dict[str, Tile]:
     """Return the tiles of a payload by name."""
     if dataclasses.is_dataclass(payload) and not isinstance(payload, type | Tile):
         return {f.name: getattr(payload, f.name) for f in dataclasses.fields(payload)}
-    if hasattr(payload, "_asdict"):
+    if hasattr(payload, "_asdict") and not isinstance(payload, type):
         return dict(payload._asdict())
     raise TypeError(
         f"TilePipeline(payload={payload!r}): a payload is a dataclass or a NamedTuple of tiles, "
@@ -378,7 +399,7 @@ def _check_tiles(tiles: dict[str, Tile]) -> None:
 
 def _check_roles(producer: Any, consumer: Any, alternate: bool) -> tuple[Role, ...]:
     """Return the consumers, if they and the producer are roles of one block."""
-    consumers = consumer if isinstance(consumer, tuple) else (consumer,)
+    consumers = consumer if isinstance(consumer, tuple) and consumer else (consumer,)
     if producer is None and consumer is None:
         if alternate:
             raise ValueError("TilePipeline(alternate=True): name the consumers that take turns")
@@ -390,7 +411,10 @@ def _check_roles(producer: Any, consumer: Any, alternate: bool) -> tuple[Role, .
                 f"Roles(compute=Warps(4), load=Warps(1)), not {role!r}; name both sides or none"
             )
     roles = (producer, *consumers)
-    if len({role.block for role in roles}) > 1 or len({role.index for role in roles}) < len(roles):
+    spans = sorted((role.first, role.first + role.sync_threads) for role in roles)
+    overlap = any(stop > first for (_, stop), (first, _) in zip(spans, spans[1:]))
+    indices, blocks = ({getattr(role, what) for role in roles} for what in ("index", "block"))
+    if len(blocks) > 1 or len(indices) < len(roles) or overlap:
         raise ValueError(
             f"TilePipeline: producer {producer} and consumers {list(consumers)} must be different "
             "roles of the same Roles"

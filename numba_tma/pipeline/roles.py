@@ -30,21 +30,19 @@ class Group:
 
     def __init__(self, count: Any = 1, *, registers: int = 0) -> None:
         name, unit = type(self).__name__, _UNITS[type(self).__name__]
-        try:
-            number = operator.index(count)
-        except TypeError:
-            number = 0
+        number, kept = _integer(count), _integer(registers)
         if number < 1 or number * unit > 1024:
             raise ValueError(
                 f"{name}({count!r}): a block has 1 to 1024 threads, so a role has 1 to "
                 f"{1024 // unit} {name.lower()}"
             )
-        if registers and (unit != WARPGROUP or registers % 8 or not 24 <= registers <= 256):
+        if registers and (unit != WARPGROUP or kept % 8 or not 24 <= kept <= 256):
             raise ValueError(
-                f"{name}({count}, registers={registers}): whole warpgroups change their registers, "
-                "to 24 to 256 a thread in multiples of 8; give Warpgroups(n, registers=40)"
+                f"{name}({count}, registers={registers!r}): whole warpgroups change their "
+                "registers, to 24 to 256 a thread in multiples of 8; give "
+                "Warpgroups(n, registers=40)"
             )
-        for field, value in (("count", number), ("unit", unit), ("registers", registers)):
+        for field, value in (("count", number), ("unit", unit), ("registers", kept)):
             object.__setattr__(self, field, value)
 
     def __repr__(self) -> str:
@@ -65,6 +63,14 @@ class Group:
     def arrivals(self) -> int:
         """Arrivals of the group on a barrier: each thread's own, or one for each warp."""
         return self.count if self.unit == 1 else self.threads // WARP
+
+
+def _integer(value: Any) -> int:
+    """Return `value` as an integer, or 0, which no argument here can be, if it is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return 0
 
 
 class Threads(Group):
@@ -259,18 +265,19 @@ class NamedBarrier:
     device_methods = ("sync", "arrive")
 
     def __init__(self, barrier_id: int, threads: int) -> None:
-        if not FIRST_FREE_BARRIER <= operator.index(barrier_id) <= 15:
+        number, meeting = _integer(barrier_id), _integer(threads)
+        if not FIRST_FREE_BARRIER <= number <= 15:
             raise ValueError(
-                f"NamedBarrier(barrier_id={barrier_id}): use {FIRST_FREE_BARRIER} to 15; 0 is "
+                f"NamedBarrier(barrier_id={barrier_id!r}): use {FIRST_FREE_BARRIER} to 15; 0 is "
                 f"cuda.syncthreads, and 1 to {MAX_ROLES} are those of the roles and of pipelines"
             )
-        if threads % WARP or not WARP <= operator.index(threads) <= 1024:
+        if meeting % WARP or not WARP <= meeting <= 1024:
             raise ValueError(
-                f"NamedBarrier(threads={threads}): whole warps take part, so a multiple of {WARP} "
-                "up to 1024"
+                f"NamedBarrier(threads={threads!r}): whole warps take part, so a multiple of "
+                f"{WARP} up to 1024"
             )
-        object.__setattr__(self, "barrier_id", barrier_id)
-        object.__setattr__(self, "threads", threads)
+        object.__setattr__(self, "barrier_id", number)
+        object.__setattr__(self, "threads", meeting)
 
     def sync(self) -> None:
         """Arrive and wait for the others. Executed by whole warps; orders their memory accesses."""

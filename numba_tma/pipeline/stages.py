@@ -116,10 +116,11 @@ def k_group_rule(pipeline: Any, name: str) -> str:
 def check_bytes(pipeline: Any, tx_bytes: int) -> None:
     """Raise unless `tx_bytes` are those that the tiles of a stage have."""
     if tx_bytes != pipeline.tx_bytes:
+        given = f"{tx_bytes:,}" if isinstance(tx_bytes, int | float) else repr(tx_bytes)
         terms = " + ".join(f"{t.nbytes:,} ({n})" for n, t in pipeline.tiles)
         each = f"{pipeline.k_group} x ({terms})" if pipeline.k_group > 1 else terms
         raise BadOperand(
-            f"expect_bytes({tx_bytes:,}): a stage of {pipeline} receives {each} = "
+            f"expect_bytes({given}): a stage of {pipeline} receives {each} = "
             f"{pipeline.tx_bytes:,} B, which it expects by itself; leave the call out, or correct "
             "the number"
         )

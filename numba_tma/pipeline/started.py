@@ -320,14 +320,17 @@ def given_address(name: str, memory: Any, nbytes: int, alignment: int) -> int:
     """Return the address of memory that was handed in, if it is enough."""
     if isinstance(memory, int):
         if memory % alignment:
-            raise simulator.BadOperand(
-                f"start({name}={memory:#x}): the address must be a multiple of {alignment}"
-            )
+            raise simulator.BadOperand(address_rule(name, memory, alignment))
         return memory
     problem = storage_problem(name, memory, nbytes, alignment)
     if problem:
         raise simulator.BadOperand(problem)
     return int(memory.address)
+
+
+def address_rule(name: str, address: int, alignment: int) -> str:
+    """Return what is wrong with an address that a ring's parts cannot begin at."""
+    return f"start({name}={address:#x}): the address must be a multiple of {alignment}"
 
 
 def storage_problem(name: str, memory: Any, nbytes: int, alignment: int) -> str:
