@@ -127,8 +127,6 @@ class OutputProducer:
         self.ring._await_next()
         self.pipeline._fence_after()
         self.ring.current = self.ring.state.index
-        # However it is written: stmatrix goes by address, and a copy may take the stage as it is.
-        self.ring.writes.unfenced = True
         return OutputStage(self, self.ring.state.index)
 
     def commit(self) -> None:

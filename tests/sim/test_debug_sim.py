@@ -23,7 +23,7 @@ def test_a_pipeline_that_asks_for_it_deadlocks_as_ever():
     def kernel():
         ring = pipe.start()
         if ring.is_consumer():
-            ring.consumer.wait()
+            ring.consumer().wait()
 
     with pytest.raises(SimulatorError, match="full"):
         kernel[1, 64]()

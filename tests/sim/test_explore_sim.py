@@ -25,7 +25,7 @@ def pipeline_kernel(stages, in_flight, form):
             for tile, stage in pipe.produce(0, tiles):
                 x.load(stage.x, (tile, 0), stage.barrier)
             if tma.elect_sync():
-                pipe.producer.tail()
+                pipe.producer().tail()
         else:
             thread = cuda.threadIdx.x
             for tile, stage in pipe.consume(0, tiles, in_flight=in_flight):
