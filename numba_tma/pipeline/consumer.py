@@ -293,13 +293,12 @@ class Consume(Iteration):
     def has_next(self) -> bool:
         """Hand back the stage that leaves flight; return whether a tile is left."""
         self.consumer._release_beyond_flight()
+        self.tile += self.step
         return self.tile < self.stop
 
     def take(self) -> tuple[int, ConsumerStage]:
         """Return the next tile and its stage, once that is full."""
-        tile = self.tile
-        self.tile += self.step
-        return tile, self.consumer.wait()
+        return self.tile, self.consumer.wait()
 
 
 @device_class(static=("in_flight",))

@@ -126,7 +126,10 @@ class OutputProducer:
         self._commit_open()
         self.ring._await_next()
         self.pipeline._fence_after()
-        self.ring.current = self.ring.state.index
+        if self.pipeline.in_tensor_memory:
+            self.ring.current = u32(0)  # open: a constant, which the compiler follows
+        else:
+            self.ring.current = self.ring.state.index
         return OutputStage(self, self.ring.state.index)
 
     def commit(self) -> None:
@@ -139,7 +142,7 @@ class OutputProducer:
         if self.pipeline.in_tensor_memory:
             bar_warp_sync()
             if elect_sync():
-                self.pipeline._commit(self.ring._full_barrier(self.ring.current))
+                self.pipeline._commit(self.ring._full_barrier(self.ring.state.index))
             self.ring.current = u32(self.pipeline.num_stages)
         else:
             self.ring.commit()

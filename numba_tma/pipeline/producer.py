@@ -224,6 +224,7 @@ class Produce(Iteration):
     def has_next(self) -> bool:
         """Commit the stage before; return whether a tile is left."""
         self.producer._commit_open()
+        self.tile += self.step
         # A test of its own, from which ptxas sees that one thread is left to copy.
         if not self.elected:
             return False
@@ -231,9 +232,7 @@ class Produce(Iteration):
 
     def take(self) -> tuple[int, ProducerStage]:
         """Return the next tile and its acquired stage."""
-        tile = self.tile
-        self.tile += self.step
-        return tile, self.producer.acquire()
+        return self.tile, self.producer.acquire()
 
 
 @device_class()

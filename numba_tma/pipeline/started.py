@@ -97,7 +97,7 @@ class Pipeline:
         not nested; load both from the body of one.
         """
         producer = self._producer
-        return Produce(producer, i64(first), stop, step, producer.enters())
+        return Produce(producer, i64(first) - i64(step), stop, step, producer.enters())
 
     def produce_from(self, queue: TileQueue) -> ProduceFrom:
         """Iterate over the tiles that `queue` hands to this block, as `produce` does.
@@ -122,7 +122,7 @@ class Pipeline:
         which waits for the stores to read shared memory. `in_flight` is a literal below the number
         of stages.
         """
-        tiles = Consume(in_flight, self._consumer, i64(first), stop, step)
+        tiles = Consume(in_flight, self._consumer, i64(first) - i64(step), stop, step)
         self._consumer._release_until(in_flight)
         return tiles
 
@@ -246,11 +246,10 @@ def initialise(
         if releases == 0:
             releases = u32(num_threads) // u32(WARP) - u32(1)
         for stage in range(pipeline.num_stages):
-            full = u32(barriers + 8 * stage)
-            mbarrier_init(full, pipeline.full_arrivals)
-            mbarrier_init(u32(full + pipeline.empty_offset), releases)
+            mbarrier_init(barriers + 8 * stage, pipeline.full_arrivals)
+            mbarrier_init(barriers + pipeline.empty_offset + 8 * stage, releases)
             if pipeline.debug:
-                st_shared_u64(full + pipeline.ledger_offset, 0)
+                st_shared_u64(barriers + pipeline.ledger_offset + 8 * stage, 0)
         if pipeline.debug:
             if pipeline.block == 0:
                 meeting = barriers + pipeline.sync_offset + 8 * CONSUMER_BARRIER
