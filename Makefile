@@ -5,13 +5,15 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 # pytest workers: every core compiles.
 JOBS ?= logical
+FAST := and not slow
 
-.PHONY: help demo test test-cpu test-sim gpu bench goldens lint clean
+.PHONY: help demo test test-all test-cpu test-sim gpu bench goldens lint clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo     run the pipelined RMSNorm (in the simulator where there is no GPU)"
 	@echo "make test     run the tests that need no GPU"
+	@echo "make test-all the same with more seeds and shapes"
 	@echo "make gpu      run the tests that need a GPU"
 	@echo "make bench    measure against torch on this GPU (installs torch)"
 	@echo "make goldens  write the kernels' reviewed PTX and docs/instructions.md anew"
@@ -23,13 +25,17 @@ demo: $(VENV)/installed
 
 test: test-cpu test-sim
 
+# With more seeds and shapes of what the others cover.
+test-all: FAST :=
+test-all: test-cpu test-sim
+
 # tests/gpu is collected, so that it keeps importing, and left out.
 test-cpu: $(VENV)/installed
-	$(RUN) -m pytest -q -n $(JOBS) -m "not gpu" tests/cpu tests/gpu
+	$(RUN) -m pytest -q -n $(JOBS) -m "not gpu $(FAST)" tests/cpu tests/gpu
 
 # The simulator is chosen when numba.cuda is imported, so its tests have a process of their own.
 test-sim: $(VENV)/installed
-	NUMBA_ENABLE_CUDASIM=1 $(RUN) -m pytest -q -n $(JOBS) tests/sim
+	NUMBA_ENABLE_CUDASIM=1 $(RUN) -m pytest -q -n $(JOBS) -m "not gpu $(FAST)" tests/sim
 
 gpu: $(VENV)/installed
 	@$(RUN) -m numba_tma doctor

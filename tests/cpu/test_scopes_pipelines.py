@@ -47,7 +47,9 @@ def code(ptx):
     return [re.sub(r"(numba_tma_\w+?)_[0-9a-f]{8}_", r"\1_", line) for line in instructions(ptx)]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [*list(FORMS)[:2], *(pytest.param(f, marks=pytest.mark.slow) for f in list(FORMS)[2:])]
+)
 def test_scopes_cost_what_the_calls_cost(form):
     make, signature = FORMS[form]
     with_scopes, with_calls = (compile_ptx(kernel, signature) for kernel in make()[2:])

@@ -89,8 +89,13 @@ def outputs():
 
 def keys_and_values():
     module = few_tiles(test_kv_gpu)
-    in_process(module.test_stages_and_sub_stages, 2, 2)
+    in_process(module.test_stages_and_sub_stages, 3, 2)
     in_process(module.test_products_through_get_k_and_get_v, "bf16", 64, 4, 1, 3)
+
+
+def one_ring_of_keys_and_values():
+    """K in parts and V in one ring."""
+    in_process(few_tiles(test_kv_gpu).test_stages_and_sub_stages, 2, 2)
 
 
 PARTS = {
@@ -102,6 +107,7 @@ PARTS = {
     "stores": stores,
     "outputs": outputs,
     "keys_and_values": keys_and_values,
+    "one_ring_of_keys_and_values": one_ring_of_keys_and_values,
 }
 
 

@@ -67,6 +67,7 @@ def test_no_interleaving_of_the_pipeline_goes_wrong(stages, consumers, in_flight
     assert max(states) == states[-1] > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stages", "consumers", "in_flight"), GRID)
 @pytest.mark.parametrize("form", ["changed and stored", "stored"])
 def test_no_interleaving_goes_wrong_where_tiles_are_stored(stages, consumers, in_flight, form):

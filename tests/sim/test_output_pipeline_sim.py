@@ -15,7 +15,9 @@ def counts(stages):
     return sorted({0, 1, stages - 1, stages, 2 * stages + 1})
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("build", kernels.SHARED)
 def test_every_form_hands_over_in_shared_memory(build, seed):
     sim.seed(seed)
@@ -35,13 +37,21 @@ def test_groups(groups):
     CASE.shared(kernels.shared_loop, 2, groups, "f32", 5)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        0,
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(2, marks=pytest.mark.slow),
+        pytest.param(3, marks=pytest.mark.slow),
+    ],
+)
 def test_a_copy_stores_what_stmatrix_filled(seed):
     sim.seed(seed)
     CASE.copied(2, 5)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("build", kernels.TENSOR)
 def test_every_form_hands_over_in_tensor_memory(build, seed):
     sim.seed(seed)

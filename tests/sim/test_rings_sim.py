@@ -10,7 +10,7 @@ CASE = rings.Case()
 W = tma.Warps
 
 
-@pytest.fixture(autouse=True, params=[0, 1])
+@pytest.fixture(autouse=True, params=[0, pytest.param(1, marks=pytest.mark.slow)])
 def seeded(request):
     sim.seed(request.param)
 

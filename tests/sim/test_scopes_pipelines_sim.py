@@ -11,7 +11,7 @@ W = tma.Warps
 HALF = tma.Tile((scoped.ROWS // 2, scoped.COLUMNS), "u32")
 
 
-@pytest.fixture(autouse=True, params=[0, 1])
+@pytest.fixture(autouse=True, params=[0, pytest.param(1, marks=pytest.mark.slow)])
 def seeded(request):
     sim.seed(request.param)
 

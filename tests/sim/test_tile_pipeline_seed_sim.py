@@ -20,7 +20,7 @@ ROLES = tma.Roles(mma=tma.Warps(1), load=tma.Warps(1))
 STAGES, k_group_size = 2, 3
 
 
-@pytest.fixture(autouse=True, params=[0, 1])
+@pytest.fixture(autouse=True, params=[0, pytest.param(1, marks=pytest.mark.slow)])
 def seeded(request):
     sim.seed(request.param)
 

@@ -15,7 +15,10 @@ from numba_tma import simulator as sim
 WARP = 32
 
 
-@pytest.fixture(autouse=True, params=[0, 1, 2])
+@pytest.fixture(
+    autouse=True,
+    params=[0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)],
+)
 def seeded(request):
     sim.seed(request.param)
 
