@@ -151,6 +151,12 @@ nvvm.set_cuda_kernel = _set_cuda_kernel_and_finish
 
 def require_launch_bounds(builder: Any, bounds: tuple[int, int]) -> None:
     """Give the kernel that `builder` writes launch bounds, unless the user gives the same."""
+    before = getattr(builder.module, "numba_tma_launch_bounds", bounds)
+    if before != bounds:
+        raise TypingError(
+            f"set_registers: one role is of a block of {before[0]} threads and another of one of "
+            f"{bounds[0]}; a kernel has the roles of one Roles"
+        )
     builder.module.numba_tma_launch_bounds = bounds
 
 

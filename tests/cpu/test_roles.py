@@ -361,6 +361,17 @@ def test_launch_bounds_that_disagree(bounds):
     assert "leave launch_bounds out, or give (384, 1), which Roles.launch_bounds says" in text
 
 
+def test_a_kernel_moves_the_registers_of_one_roles():
+    OTHER = tma.Roles(mma=tma.Warpgroups(3), load=tma.Warpgroups(1, registers=40))
+
+    def mixed(n):
+        ROLES.mma.set_registers()
+        OTHER.load.set_registers()
+
+    text = message(mixed, INTS)
+    assert "one role is of a block of 384 threads and another of one of 512" in text
+
+
 def test_launch_bounds_that_agree():
     text = compile_ptx(cuda.jit(launch_bounds=ROLES.launch_bounds)(moves_registers), (INTS,))
     assert launch_bounds(text) == (384, 1)
