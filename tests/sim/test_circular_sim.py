@@ -9,6 +9,8 @@ from numba_tma import simulator as sim
 from numba_tma.layout import Tile
 from numba_tma.pipeline.circular_started import Ring
 
+pytestmark = pytest.mark.slow
+
 ROWS, COLUMNS = 4, 16
 TILE = Tile((ROWS, COLUMNS), "f32")
 OTHER = Tile((ROWS, COLUMNS), "i32")

@@ -8,7 +8,7 @@ from numba_tma import simulator as sim
 from numba_tma.layout import Swizzle, Tile, reference_store, reference_tile
 from numba_tma.tensor_map import tensor_map
 
-SEEDS = range(20)
+SEEDS = range(8)
 
 
 def wait(barrier, parity=0):

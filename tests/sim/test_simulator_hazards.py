@@ -8,7 +8,7 @@ from numba_tma import simulator as sim
 
 F32 = np.dtype(np.float32)
 NBYTES = 256
-SEEDS = range(20)
+SEEDS = range(8)
 
 
 def wait(barrier, parity=0):

@@ -9,7 +9,7 @@ from numba_tma import simulator as sim
 STAGES, VALUES, THREADS = 2, 128, 96
 BYTES = 4 * VALUES
 F32 = np.dtype(np.float32)
-SEEDS = range(20)
+SEEDS = range(8)
 
 
 def wait(barrier, parity):
