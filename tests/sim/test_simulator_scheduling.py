@@ -167,6 +167,7 @@ def test_no_thread_is_left_after_an_error_wherever_the_others_are():
     order_for(0)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_a_kernel_that_never_reaches_a_scheduling_point():
     @cuda.jit
     def kernel():
