@@ -27,6 +27,11 @@ def as_stream(stream: Any) -> Any:
     return stream
 
 
+def launch(kernel: Any, blocks: int, threads: int, stream: Any, *arguments: Any) -> None:
+    """Launch `kernel` on a numba, torch or CuPy stream."""
+    kernel[blocks, threads, as_stream(stream)](*arguments)
+
+
 def stream_key(stream: Any) -> int:
     """Return a number that tells streams apart."""
     if simulated():

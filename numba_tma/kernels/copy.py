@@ -15,9 +15,9 @@ from numba import cuda
 from numba_tma import ptx
 from numba_tma.kernels._host import (
     Matrix,
-    as_stream,
     check_same,
     current_device,
+    launch,
     multiprocessors,
     queue_counter,
     stream_key,
@@ -114,7 +114,7 @@ def copy(source: Any, out: Any, *, stream: Any = None) -> Any:
                     "16-byte boundary"
                 )
         blocks = -(-x.nbytes // CHUNK.nbytes)
-        copy_chunks[blocks, 32, as_stream(stream)](x.as_bytes(), y.as_bytes())
+        launch(copy_chunks, blocks, 32, stream, x.as_bytes(), y.as_bytes())
     else:
         _copy_matrix(x, y, stream)
     return out
@@ -128,6 +128,5 @@ def _copy_matrix(x: Matrix, y: Matrix, stream: Any, stages: int = 2) -> None:
     row_tiles, column_tiles = (-(-n // t) for n, t in zip((x.rows, x.columns), tile.shape))
     blocks = min(4 * multiprocessors(), row_tiles * column_tiles)
     counter = queue_counter(current_device(), stream_key(stream))
-    copy_tiles_kernel(tile, stages)[blocks, 64, as_stream(stream)](
-        source, destination, counter, row_tiles, column_tiles
-    )
+    kernel = copy_tiles_kernel(tile, stages)
+    launch(kernel, blocks, 64, stream, source, destination, counter, row_tiles, column_tiles)

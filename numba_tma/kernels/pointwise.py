@@ -14,10 +14,10 @@ from numba import cuda
 
 from numba_tma.kernels._host import (
     Matrix,
-    as_stream,
     check_same,
     current_device,
     empty_like,
+    launch,
     multiprocessors,
     queue_counter,
     stream_key,
@@ -103,7 +103,11 @@ def scale_add(
     maps = [tensor_map(m.cut(row, columns), tile, dtype=m.dtype) for m in matrices.values()]
     row_tiles, column_tiles = (-(-n // t) for n, t in zip((row, columns), tile.shape))
     blocks = min(BLOCKS_PER_MULTIPROCESSOR * multiprocessors(), row_tiles * column_tiles)
-    scale_add_kernel(tile)[blocks, THREADS + 32, as_stream(stream)](
+    launch(
+        scale_add_kernel(tile),
+        blocks,
+        THREADS + 32,
+        stream,
         *maps,
         np.float32(alpha),
         np.float32(beta),

@@ -19,10 +19,10 @@ from numba_tma import ptx
 from numba_tma.dtypes import DType
 from numba_tma.kernels._host import (
     Matrix,
-    as_stream,
     check_same,
     current_device,
     empty_like,
+    launch,
     multiprocessors,
     queue_counter,
     split_row,
@@ -249,7 +249,11 @@ def rmsnorm(
     )
     tiles = -(-source.rows // tile.shape[0])
     blocks = min(p.blocks_per_multiprocessor * multiprocessors(), tiles)
-    kernel[blocks, p.threads + 32, as_stream(stream)](
+    launch(
+        kernel,
+        blocks,
+        p.threads + 32,
+        stream,
         tensor_map(source.view(chunks, width), tile, dtype=element),
         tensor_map(scale.view(chunks, width), Tile((1, chunks, width), element), dtype=element),
         tensor_map(target.view(chunks, width), tile, dtype=element),
