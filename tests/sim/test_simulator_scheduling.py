@@ -167,20 +167,28 @@ def test_no_thread_is_left_after_an_error_wherever_the_others_are():
     order_for(0)
 
 
-@pytest.mark.slow
 def test_an_interrupt_ends_a_kernel_that_never_reaches_a_scheduling_point():
+    spins = threading.Event()
+
     @cuda.jit
     def kernel():
         if cuda.threadIdx.x == 3:
+            spins.set()
             while True:
                 pass
         cuda.syncthreads()
 
-    main = threading.main_thread().ident
-    timer = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT))
-    timer.start()
+    def interrupt():
+        # Not before: what raises where Python ignores exceptions, as in a callback, is lost.
+        assert spins.wait(60)
+        time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
     with pytest.raises(KeyboardInterrupt):
         kernel[1, 8]()
+    interrupter.join()
     assert not simulated_threads()
 
 
