@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from numba_tma import bench
+from numba_tma.bench import report, timing
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-H200 = ROOT / bench.RESULTS / "h200.json"
+H200 = ROOT / report.RESULTS / "h200.json"
 
 RESULTS = {
     "gpu": "NVIDIA H200",
@@ -66,18 +67,18 @@ def check_schema(results):
 
 
 def between_markers(text):
-    found = re.findall(f"{re.escape(bench.BEGIN)}\n(.*?){re.escape(bench.END)}", text, re.DOTALL)
+    found = re.findall(f"{re.escape(report.BEGIN)}\n(.*?){re.escape(report.END)}", text, re.DOTALL)
     assert len(found) == 1, "the README has one pair of markers"
     return found[0]
 
 
 def test_the_table_has_a_line_for_each_row():
-    assert bench.table(RESULTS) == TABLE
+    assert report.table(RESULTS) == TABLE
 
 
 def test_the_table_says_when_there_was_no_torch():
     versions = {"numba-cuda": "0.30.4"}
-    assert "torch absent, numba-cuda 0.30.4" in bench.table(RESULTS | {"versions": versions})
+    assert "torch absent, numba-cuda 0.30.4" in report.table(RESULTS | {"versions": versions})
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,9 @@ def test_the_schema_is_checked(broken):
 
 
 def test_rows_are_made_in_the_form_of_the_schema():
-    row = bench._row("copy", "1 GB", 10**9, {"numba_tma": 0.25e-3, "copy": 0.5e-3, "torch": 1e-3})
+    row = report.rate_row(
+        "copy", "1 GB", 10**9, {"numba_tma": 0.25e-3, "copy": 0.5e-3, "torch": 1e-3}
+    )
     assert row == {
         "kernel": "copy",
         "case": "1 GB",
@@ -111,7 +114,7 @@ def test_rows_are_made_in_the_form_of_the_schema():
         "copy": 2000.0,
         "peers": {"torch": 1000.0},
     }
-    host = bench._host_row("launch", "one TensorMap", 15.2345, {"one integer": 14.0})
+    host = report.host_row("launch", "one TensorMap", 15.2345, {"one integer": 14.0})
     assert host["numba_tma"] == 15.23 and host["copy"] is None
     check_schema(RESULTS | {"rows": [row, host]})
 
@@ -121,8 +124,8 @@ def test_of_two_measurements_the_worse_for_us_counts(monkeypatch):
     worse = {"numba_tma": 0.9, "torch": 0.8, "copy": 2.0}
     for order in ([better, worse], [worse, better]):
         measured = iter(order)
-        monkeypatch.setattr(bench, "time_alternating", lambda runs: next(measured))  # noqa: B023
-        assert bench.worse_of_two({}) is worse
+        monkeypatch.setattr(timing, "time_alternating", lambda runs: next(measured))  # noqa: B023
+        assert timing.worse_of_two({}) is worse
 
 
 def test_a_measurement_is_written_and_printed(monkeypatch, tmp_path, capsys):
@@ -132,7 +135,7 @@ def test_a_measurement_is_written_and_printed(monkeypatch, tmp_path, capsys):
     assert bench.main([]) == 0
     assert bench.main(["--only", "copy", "--output", "here/mine.json"]) == 0
     assert asked == [list(bench.CASES), ["copy"]]
-    for path in (bench.RESULTS / "h200.json", Path("here/mine.json")):
+    for path in (report.RESULTS / "h200.json", Path("here/mine.json")):
         assert json.loads(path.read_text()) == RESULTS
     assert capsys.readouterr().out == f"{TABLE}\n" * 2
 
@@ -142,8 +145,8 @@ def test_the_readme_gets_the_table_and_keeps_the_rest(tmp_path):
     readme.write_text(README.read_text())
     file.write_text(json.dumps(RESULTS))
     other = RESULTS | {"gpu": "NVIDIA H100", "rows": RESULTS["rows"][:1]}
-    bench.write_readme_table(readme, other)
-    assert between_markers(readme.read_text()) == bench.table(other) + "\n"
+    report.write_readme_table(readme, other)
+    assert between_markers(readme.read_text()) == report.table(other) + "\n"
     for _ in range(2):
         assert bench.main(["--from-results", str(file), "--readme", str(readme)]) == 0
         assert between_markers(readme.read_text()) == TABLE + "\n"
@@ -158,11 +161,11 @@ def test_the_readme_shows_the_results_file_as_it_is():
         f"python -m numba_tma bench --from-results {H200.relative_to(ROOT)} --readme README.md"
     )
     if H200.exists():
-        assert shown == bench.table(json.loads(H200.read_text())) + "\n"
+        assert shown == report.table(json.loads(H200.read_text())) + "\n"
 
 
 def test_every_results_file_has_the_schema():
-    for path in (ROOT / bench.RESULTS).glob("*.json"):
+    for path in (ROOT / report.RESULTS).glob("*.json"):
         results = json.loads(path.read_text())
         check_schema(results)
         assert path.stem == results["gpu"].split()[-1].lower()

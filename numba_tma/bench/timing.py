@@ -1,0 +1,67 @@
+"""How runs are timed: on the GPU in turn with a cold L2 cache, on the host by many calls."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Run = Callable[[], Any]
+
+FLUSH_BYTES = 256 << 20  # several times the L2 cache
+SLEEPS = 10  # of 100 us: the GPU waits until even a slow host has launched the run to be timed
+
+
+def time_alternating(runs: dict[str, Run], repeats: int = 30) -> dict[str, float]:
+    """Return each run's median GPU time in seconds, measured in turn with a cold L2 cache."""
+    from numba import cuda
+
+    def sleep_on_gpu() -> None:
+        for _ in range(SLEEPS):
+            cuda.nanosleep(100_000)
+
+    sleep = cuda.jit(sleep_on_gpu)[512, 32]  # fewer blocks draw a performance warning
+    flush = cuda.device_array(FLUSH_BYTES, np.uint8)
+    zeros = cuda.device_array_like(flush)
+    spans: dict[str, list[tuple[Any, Any]]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+        run()
+    for _ in range(repeats):
+        for name, run in runs.items():
+            sleep()
+            flush.copy_to_device(zeros)
+            start, end = cuda.event(), cuda.event()
+            start.record()
+            run()
+            end.record()
+            spans[name].append((start, end))
+    cuda.synchronize()
+    return {
+        name: statistics.median(start.elapsed_time(end) for start, end in pairs) / 1e3
+        for name, pairs in spans.items()
+    }
+
+
+def worse_of_two(runs: dict[str, Run], ours: str = "numba_tma") -> dict[str, float]:
+    """Time twice; return the measurement in which `ours` does worse against the best other."""
+    measured = [time_alternating(runs) for _ in range(2)]
+    return max(measured, key=lambda t: t[ours] / min(v for n, v in t.items() if n != ours))
+
+
+def time_host(run: Run, calls: int = 2000, repeats: int = 5) -> float:
+    """Return the host's time per call in microseconds: the best of several repeats."""
+    from numba import cuda
+
+    best = float("inf")
+    for _ in range(repeats):
+        cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        best = min(best, (time.perf_counter() - start) / calls * 1e6)
+    cuda.synchronize()
+    return best
