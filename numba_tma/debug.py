@@ -48,8 +48,9 @@ UNCOUNTED = 0xFFFFFFFF  #: in place of the issued bytes, where one copy's are no
 class Site:
     """What a wait or a check in a kernel is for; a compile-time value there.
 
-    `tx_bytes` are those of a full phase, where copies are counted; `stages` those of the ring;
-    `itemsize` is that of a coordinate.
+    `tx_bytes` are those of a full phase, where copies are counted; `stages` those of the ring, or 0
+    where the producer sets the ledger back and writes the number of the turn behind it; `parts` are
+    those of a stage that have barriers of their own; `itemsize` is that of a coordinate.
     """
 
     what: str
@@ -60,6 +61,7 @@ class Site:
     debug: bool = False  #: bounded even where the environment does not say so
     itemsize: int = 0
     in_cluster: bool = False  #: other blocks arrive: what they did before is seen after the wait
+    parts: int = 1
 
     @property
     def for_empty(self) -> bool:
@@ -108,6 +110,7 @@ class Record:
     rank: int  #: of the block in its cluster
     address: int  #: of the barrier in shared memory
     seconds: float
+    part: int = 0  #: of the stage, where parts of it are waited for by themselves
     issued: int | None = None  #: bytes of the copies onto this stage, where they are counted
     count: int | None = None
     pending: int | None = None
@@ -136,8 +139,12 @@ def decode(rows: np.ndarray[Any, Any], sites: Sequence[Site]) -> list[Record]:
 
 def _decode_row(row: Any, sites: Sequence[Site], word: int | None) -> Record:
     count, pending, outstanding = decode_word(word) if word else (None, None, None)
+    site = sites[int(row["site"]) - 1]
+    stage, part = divmod(int(row["stage"]), site.parts)
     return Record(
-        site=sites[int(row["site"]) - 1],
+        site=site,
+        stage=stage,
+        part=part,
         block=(int(row["block_x"]), int(row["block_y"]), int(row["block_z"])),
         seconds=int(row["nanoseconds"]) / 1e9,
         issued=None if row["issued"] == UNCOUNTED else int(row["issued"]),
@@ -148,7 +155,7 @@ def _decode_row(row: Any, sites: Sequence[Site], word: int | None) -> Record:
     )
 
 
-_PLAIN = ("stage", "parity", "iteration", "warp", "lane", "rank", "address")
+_PLAIN = ("parity", "iteration", "warp", "lane", "rank", "address")
 
 
 def _barrier_of(row: Any) -> tuple[int, ...]:
@@ -316,8 +323,9 @@ def _where(record: Record) -> str:
         return site.what
     if not site.role:
         return f"{site.what} at shared address {record.address:#x} phase {record.parity}"
+    part = f" sub-stage {record.part}" if site.parts > 1 else ""
     phase = "" if site.kind == "ledger" else f" phase {record.parity}"
-    return f"{site.what} stage {record.stage}{phase}"
+    return f"{site.what} stage {record.stage}{part}{phase}"
 
 
 def _summary(record: Record) -> str:

@@ -40,7 +40,7 @@ def wait_for(barrier: Any, parity: Any, site: Site, stage: Any = 0, iteration: A
 
     Executed by any thread: a loop over mbarrier.try_wait. `site`, the index `stage` and the number
     `iteration`, counted from 0, are what debug mode calls it. There it gives up in the end, and
-    where the site has `tx_bytes` it also compares what `barrier`, which then has a ledger, counted.
+    where the site has `tx_bytes` it also compares what `barrier` counted, if it has a ledger.
     """
     while not try_wait_for(barrier, parity, site):
         pass
@@ -157,11 +157,17 @@ def issued_bytes(barrier: Any, site: Any, iteration: Any) -> int:
     """Return the bytes that copies onto a stage's barrier have issued since its turn began."""
     if site.tx_bytes == 0:
         return u32(0)
-    ledger = u32(barrier.address + barrier.ledger)
-    if ld_shared_u32(ledger + 4) != 0:
+    if barrier.ledger == 0:
         return u32(UNCOUNTED)
-    # The ledger is never set back: a peer of the cluster may already load for the next turn.
-    before = u32(u32(iteration) // u32(site.stages)) * u32(site.tx_bytes)
+    ledger = u32(barrier.address + barrier.ledger)
+    turn, before = u32(0), u32(0)
+    if site.stages == 0:
+        turn = u32(iteration)
+    else:
+        # It is never set back: a peer of the cluster may already load for the next turn.
+        before = u32(u32(iteration) // u32(site.stages)) * u32(site.tx_bytes)
+    if ld_shared_u32(ledger + 4) != turn:
+        return u32(UNCOUNTED)
     return u32(ld_shared_u32(ledger) - before)
 
 

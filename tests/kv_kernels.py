@@ -388,7 +388,7 @@ def kv_pipeline_by_hand() -> Kernel:
                 ptx.mbarrier_init(full + EMPTY + 8 * i, arrivals)
             ptx.fence_mbarrier_init()
         ptx.barrier_sync(0, ptx.ntid_x())
-        index, phase = uint32(0), uint32(0)
+        index, phase, phases = uint32(0), uint32(0), uint32(0)
         if thread >= first:
             if ptx.elect_sync():
                 phase = uint32(1)
@@ -412,8 +412,6 @@ def kv_pipeline_by_hand() -> Kernel:
                         while not ptx.mbarrier_try_wait_parity(barrier + EMPTY + 8 * part, phase):
                             pass
                     ptx.mbarrier_arrive_expect_tx(barrier, NBYTES)
-                    for part in range(1, PARTS):
-                        ptx.mbarrier_arrive(barrier + 8 * part)
                     v.load(uint32(base + index * NBYTES), (row, 0), tma.Barrier(barrier))
                     index = uint32(index + 1)
                     if index == STAGES:
@@ -423,12 +421,15 @@ def kv_pipeline_by_hand() -> Kernel:
             for n in range(tiles):
                 barrier = uint32(full + 8 * index * PARTS)
                 for part in range(PARTS):
-                    while not ptx.mbarrier_try_wait_parity(barrier + 8 * part, phase):
+                    # V does not come to the other barriers: their phases are those of K.
+                    parity = phase if part == 0 else uint32(phases >> index & 1)
+                    while not ptx.mbarrier_try_wait_parity(barrier + 8 * part, parity):
                         pass
                     address = uint32(base + index * NBYTES + part * PART_NBYTES)
                     low = uint32(address >> 4 & 0x3FFF | K_LOW)
                     out[n, part] = uint64(K_HIGH) << uint64(32) | uint64(low)
                 left = uint32(barrier + EMPTY)
+                phases ^= uint32(1 << index)
                 index = uint32(index + 1)
                 if index == STAGES:
                     index, phase = uint32(0), uint32(phase ^ 1)

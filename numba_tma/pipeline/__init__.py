@@ -13,7 +13,8 @@ one register.
 - `store`: `StorePipeline`, for what threads write and the copy engine stores;
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns.
 - `output`, `output_started`: the same for accumulators, from matrix multiplication to epilogue.
-- `kv`: `KVPipeline`, the ring of attention's keys and values; `staged`: its two sides.
+- `kv`: `KVPipeline`, the ring of attention's keys and values; `kv_producer`, `kv_consumer`: its two
+  sides; `staged`: their barriers, whose stages come in parts; `kv_started`: how kernels start it.
 - `circular`, `circular_started`: `CircularBuffer`, where the same threads load and work.
 """
 
@@ -22,6 +23,8 @@ from numba_tma.pipeline.circular import CircularBuffer
 from numba_tma.pipeline.circular_started import LoadStage, Ring, Stage
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.kv import KVPipeline
+from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
+from numba_tma.pipeline.kv_producer import TMAProducerPipeline
 from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
 from numba_tma.pipeline.output import OutputTilePipeline
 from numba_tma.pipeline.output_started import (
@@ -33,7 +36,7 @@ from numba_tma.pipeline.output_started import (
 from numba_tma.pipeline.producer import Producer, TileQueue
 from numba_tma.pipeline.ring import BlockScaledTilePayload, StandardTilePayload, TilePipeline
 from numba_tma.pipeline.roles import NamedBarrier, Role, Roles, Threads, Warpgroups, Warps
-from numba_tma.pipeline.staged import StagedPipeline, TMAConsumerPipeline, TMAProducerPipeline
+from numba_tma.pipeline.staged import StagedPipeline
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
 from numba_tma.pipeline.started import Pipeline
 from numba_tma.pipeline.state import PipelineState
@@ -47,6 +50,7 @@ if not simulated():
         _ordered_lowering,
         _output_lowering,
         _roles_lowering,
+        _staged_lowering,
         _store_lowering,
     )
 

@@ -8,22 +8,21 @@ whole: it is the second operand of P V, whose sum runs over the keys.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from numba_tma._device import constant_class
+from numba_tma._environment import debugging, simulated
+from numba_tma.debug import Site
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.layout import Swizzle, Tile, as_shape
-from numba_tma.matrix_layout import MatrixLayout
+from numba_tma.pipeline._kv_rules import HOLDS, check_roles, check_tiles, positive
 from numba_tma.pipeline.roles import Role
 
 if TYPE_CHECKING:
-    from numba_tma.pipeline.staged import TMAConsumerPipeline, TMAProducerPipeline
-
-#: What a ring can hold, in the words of its messages.
-HOLDS = {"k": "K alone", "v": "V alone", "kv": "K and V"}
+    from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
+    from numba_tma.pipeline.kv_producer import TMAProducerPipeline
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -54,6 +53,9 @@ class KVPipeline:
         B128, B64 or B32. The depth is padded to whole spans of it, which copies fill with zeros.
     producer, consumer
         Roles of the kernel's `Roles`; several consumers as a tuple.
+    debug
+        Whether waits end with an exception when they take too long, and bytes are counted; by
+        default as the environment's ``NUMBA_TMA_DEBUG`` says. The simulator does so by itself.
 
     Examples
     --------
@@ -73,6 +75,7 @@ class KVPipeline:
     swizzle: Swizzle
     producer: Role
     consumers: tuple[Role, ...]
+    debug: bool
 
     def __init__(
         self,
@@ -86,24 +89,29 @@ class KVPipeline:
         consumer: Role | tuple[Role, ...],
         holds: Literal["kv", "k", "v"] = "kv",
         swizzle: Swizzle = Swizzle.B128,
+        debug: bool | None = None,
     ) -> None:
         if holds not in HOLDS:
             raise ValueError(f"KVPipeline(holds={holds!r}): one of {', '.join(map(repr, HOLDS))}")
+        if not isinstance(debug, bool | None):
+            raise TypeError(f"KVPipeline(debug=...) takes True, False or None, not {debug!r}")
+        bounded = debugging() if debug is None else debug
         values = {
-            "num_kv_stages": _positive("num_kv_stages", num_kv_stages),
+            "num_kv_stages": positive("num_kv_stages", num_kv_stages),
             "keys": as_shape(block_n),
-            "depth": _positive("depth", depth),
+            "depth": positive("depth", depth),
             "dtype": as_dtype(dtype),
-            "num_qk_stages": _positive("num_qk_stages", num_qk_stages),
+            "num_qk_stages": positive("num_qk_stages", num_qk_stages),
             "holds": holds,
             "swizzle": Swizzle(swizzle),
             "producer": producer,
             "consumers": consumer if isinstance(consumer, tuple) else (consumer,),
+            "debug": bounded and not simulated(),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        _check_roles(self)
-        _check_tiles(self)
+        check_roles(self)
+        check_tiles(self)
 
     def __repr__(self) -> str:
         shown: list[Any] = [self.num_kv_stages, self.keys if len(self.keys) > 1 else self.BN]
@@ -111,6 +119,8 @@ class KVPipeline:
         named = [f"holds={self.holds!r}"]
         if self.swizzle is not Swizzle.B128:
             named.append(f"swizzle={self.swizzle.name}")
+        if self.debug:
+            named.append("debug=True")
         return f"KVPipeline({', '.join([*map(str, shown), *named])})"
 
     # ---------------------------------------------------------------------- its tiles
@@ -208,9 +218,23 @@ class KVPipeline:
         return self.storage_nbytes
 
     @property
+    def empty_offset(self) -> int:
+        """Offset of the empty barriers from the full ones, in bytes."""
+        return 8 * self.num_kv_stages * self.num_qk_stages_effective
+
+    @property
+    def ledger_offset(self) -> int:
+        """In debug mode, how far behind a full barrier its ledger lies, 8 bytes; else 0."""
+        return 2 * self.empty_offset if self.debug else 0
+
+    @property
     def num_barriers(self) -> int:
-        """One full and one empty barrier for each sub-stage: all full ones, then all empty ones."""
-        return 2 * self.num_kv_stages * self.num_qk_stages_effective
+        """The `BarrierArray` that `start` takes has this many.
+
+        One full and one empty barrier for each sub-stage: all full ones, then all empty ones, then
+        in debug mode the ledgers.
+        """
+        return (2 * self.empty_offset + (self.empty_offset if self.debug else 0)) // 8
 
     @property
     def nbytes(self) -> int:
@@ -226,6 +250,37 @@ class KVPipeline:
     def block(self) -> int:
         """Threads of the block."""
         return self.producer.block
+
+    @property
+    def v_skips_barriers(self) -> bool:
+        """Whether V takes stages that have barriers for K's other parts, which it leaves alone.
+
+        Those complete a phase when K takes their stage, and not each time round the ring.
+        """
+        return self.holds == "kv" and self.num_qk_stages > 1
+
+    # ------------------------------------------------------- what debug mode calls it
+
+    @property
+    def k_site(self) -> Site:
+        """What a wait for a sub-stage of K is called."""
+        return self._full_site("k", self.staged_k_bytes, self.num_qk_stages_effective)
+
+    @property
+    def v_site(self) -> Site:
+        """What a wait for V is called."""
+        return self._full_site("v", self.full_kv_bytes, 1)
+
+    @property
+    def empty_site(self) -> Site:
+        """What a wait for an empty sub-stage is called."""
+        what = f"'{'/'.join(self.holds)}.empty'"
+        parts = self.num_qk_stages_effective
+        return Site(what, self.producer.name, parts=parts, debug=self.debug)
+
+    def _full_site(self, what: str, tx_bytes: int, parts: int) -> Site:
+        name = self.consumers[0].name if len(self.consumers) == 1 else "consumer"
+        return Site(f"'{what}.full'", name, tx_bytes, 0, parts=parts, debug=self.debug)
 
     def start(
         self, tiles: Any = None, barriers: Any = None, sync: bool = True
@@ -245,60 +300,9 @@ class KVPipeline:
         sync
             A literal False leaves the block to be synchronised by what is started next.
         """
-        from numba_tma.pipeline.staged import start
+        from numba_tma.pipeline.kv_started import start
 
         return start(self, tiles, barriers, sync)
-
-
-def _positive(name: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"KVPipeline({name}={value!r}): an integer of at least 1")
-    return number
-
-
-def _check_roles(kv: KVPipeline) -> None:
-    roles = (kv.producer, *kv.consumers)
-    if not all(isinstance(role, Role) for role in roles) or len(roles) < 2:
-        raise TypeError(
-            f"KVPipeline(producer={kv.producer!r}, consumer={kv.consumers!r}): give roles, as "
-            "ROLES.load and ROLES.mma of ROLES = Roles(mma=Warpgroups(2), load=Warps(1))"
-        )
-    if len({role.block for role in roles}) > 1 or len({role.index for role in roles}) < len(roles):
-        raise ValueError(
-            f"KVPipeline: producer {kv.producer} and consumers {list(kv.consumers)} must be "
-            "different roles of the same Roles"
-        )
-    for role in roles:
-        if role.group.unit == 1:
-            raise ValueError(
-                f"KVPipeline: role {role} arrives thread by thread, but whole warps load and "
-                "multiply: use Warps or Warpgroups"
-            )
-
-
-def _check_tiles(kv: KVPipeline) -> None:
-    """Raise unless sub-stages are whole spans and the tensor cores read the tiles."""
-    if kv.swizzle not in (Swizzle.B32, Swizzle.B64, Swizzle.B128):
-        raise ValueError(f"KVPipeline(swizzle={kv.swizzle.name}): use B128, B64 or B32")
-    spans, parts = kv.padded_depth // kv.span, kv.num_qk_stages_effective
-    if spans % parts:
-        fits = [str(n) for n in range(1, spans + 1) if spans % n == 0]
-        raise ValueError(
-            f"KVPipeline(depth={kv.depth}, num_qk_stages={parts}): a row of {kv.depth} x "
-            f"{kv.dtype.itemsize} B = {kv.depth * kv.dtype.itemsize} B takes {spans} span(s) of "
-            f"{kv.swizzle.span} B ({kv.swizzle.name}), which {parts} sub-stages cannot share "
-            f"evenly: use num_qk_stages {' or '.join(fits)}, or a swizzle with a narrower span"
-        )
-    needed = {"k": (kv.k_tile, "K"), "v": (kv.v_tile, "MN")}
-    for name in kv.holds:
-        try:
-            MatrixLayout(*needed[name])
-        except ValueError as error:
-            raise ValueError(f"KVPipeline, its tile of {name.upper()}: {error}") from None
 
 
 constant_class(KVPipeline)

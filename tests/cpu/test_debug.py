@@ -516,3 +516,104 @@ def test_the_environment_decides_where_nothing_is_said(monkeypatch):
 def test_a_tile_cannot_be_named_debug():
     with pytest.raises(TypeError, match=r"TilePipeline\(debug=...\) takes True, False or None"):
         tma.TilePipeline(2, x=TILE, debug=TILE)
+
+
+# --------------------------------------------------------------------- on a KVPipeline
+
+ROLES = tma.Roles(mma=tma.Warps(2), load=tma.Warps(1))
+
+
+def keys_and_values(**options):
+    return tma.KVPipeline(2, 64, 128, "bf16", 2, producer=ROLES.load, consumer=ROLES.mma, **options)
+
+
+@functools.cache
+def ptx_of_kv(on):
+    """Compile a kernel with every kind of wait and no loop around any."""
+    KV = keys_and_values(debug=on)
+
+    @cuda.jit
+    def kernel(k, v, out):
+        loads, works = KV.start()
+        if ROLES.load.is_member():
+            if loads.enters():
+                for part in range(2):
+                    loads.acquire_k(part)
+                    barrier, tile = loads.get_k(part)
+                    k.load(tile, (0, part * 64), barrier)
+                loads.commit_step()
+                loads.acquire_v()
+                barrier, tile = loads.get_v()
+                v.load(tile, (0, 0), barrier)
+        else:
+            works.wait_k(0)
+            works.release_k(0)
+            works.wait_k(1)
+            works.release_k(1)
+            works.wait_v()
+            out[0] = works.get_v().value
+            works.release_v()
+
+    maps = TensorMapType(2, KV.k_tile), TensorMapType(2, KV.v_tile)
+    return compile_ptx(kernel, (*maps, types.uint64[::1]))
+
+
+def test_no_wait_of_keys_and_values_is_unbounded():
+    on = ptx_of_kv(True)
+    assert unbounded_waits(on) == [] and debug.MARKER in on
+    report = ptxas(on)
+    assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
+    assert len(unbounded_waits(ptx_of_kv(False))) == 4 + 3  # empty, full
+
+
+def test_off_nothing_of_it_is_compiled_for_keys_and_values():
+    for absent in ("globaltimer", "exit", "inval", "red.", "atom.", "st.shared", debug.MARKER):
+        assert absent not in ptx_of_kv(False)
+
+
+def test_bytes_of_keys_and_values_are_counted_from_the_arrival_on():
+    """Each arrival sets its ledger back and writes the turn behind; then the copies' bytes come."""
+    listed = [
+        line.split(".")[0] + (".expect_tx" if "expect_tx" in line else "")
+        for line in instructions(ptx_of_kv(True))
+        if re.match(r"st\.shared.*u32|red\.|mbarrier\.arrive\.expect_tx", line)
+    ]
+    set_back = ["st", "st", "mbarrier.expect_tx", "red"]
+    assert listed == 3 * set_back + ["red"] * (listed.count("red") - 3)  # V has two boxes
+
+
+def test_keys_and_values_are_compared_with_bytes_of_their_own():
+    on, kv = instructions(ptx_of_kv(True)), keys_and_values()
+    for nbytes in (kv.staged_k_bytes, kv.full_kv_bytes):
+        assert any(re.fullmatch(rf"setp\.(eq|ne)\.s32 %p\d+, %r\d+, {nbytes}", i) for i in on)
+
+
+def test_the_ring_of_keys_and_values_has_room_for_its_ledgers():
+    plain, ring = keys_and_values(debug=False), keys_and_values(debug=True)
+    assert not plain.debug and plain.ledger_offset == 0
+    assert ring != plain and repr(ring) == repr(plain)[:-1] + ", debug=True)"
+    assert (plain.num_barriers, ring.num_barriers) == (8, 12)
+    assert ring.empty_offset == plain.empty_offset == 32 and ring.ledger_offset == 64
+    assert ring.nbytes == plain.nbytes + 8 * 4
+
+
+def test_the_environment_decides_for_keys_and_values(monkeypatch):
+    assert not keys_and_values().debug
+    monkeypatch.setattr("numba_tma.pipeline.kv.debugging", lambda: True)
+    assert keys_and_values().debug and not keys_and_values(debug=False).debug
+    with pytest.raises(
+        TypeError, match=r"KVPipeline\(debug=...\) takes True, False or None, not 3"
+    ):
+        keys_and_values(debug=3)
+
+
+def test_a_sub_stage_is_named():
+    kv = keys_and_values(debug=True)
+    sites = [kv.k_site, kv.v_site, kv.empty_site]
+    rows = [row(site=i, stage=1 if i == 2 else 3, issued=7) for i in (1, 2, 3)]
+    texts = [str(debug.error_of([r])) for r in debug.decode(np.array(rows), sites)]
+    assert "mma warp 0" in texts[0] and "on 'k.full' stage 1 sub-stage 1 phase 0" in texts[0]
+    assert f"7 of {kv.staged_k_bytes:,} bytes were issued" in texts[0]
+    assert "on 'v.full' stage 1 phase 0" in texts[1]
+    assert f"7 of {kv.full_kv_bytes:,} bytes were issued" in texts[1]
+    assert "load warp 0" in texts[2] and "'k/v.empty' stage 1 sub-stage 1 phase 0" in texts[2]

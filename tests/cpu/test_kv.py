@@ -9,8 +9,9 @@ from numba import cuda, types
 
 import numba_tma as tma
 from numba_tma import KVPipeline, Swizzle, TensorMapType, Tile
+from numba_tma.debug import MARKER
 from numba_tma.shared import Writes
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.testing import compile_ptx, instructions, ptxas, run_isolated
 from tests.cpu.test_kernel_errors import message
 
 ROLES = tma.Roles(mma=tma.Warpgroups(2), load=tma.Warps(1))
@@ -103,6 +104,9 @@ WRONG = {
     "bytes as V": (
         dict(holds="v", dtype="e4m3"), ValueError,
         "its tile of V: Tile((128, 128), e4m3, B128) is no MN-major operand of wgmma",
+    ),
+    "more stages than bits": (
+        dict(stages=33), ValueError, "one bit of a 32-bit register for each stage: use at most 32",
     ),
     "another ring": (dict(holds="q"), ValueError, "holds='q'): one of 'k', 'v', 'kv'"),
     "no roles": (dict(consumer=3), TypeError, "consumer=(3,)): give roles"),
@@ -197,6 +201,47 @@ def test_every_method_compiles_to_registers(kernel, cc):
     report = ptxas(ptx)
     assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
     assert not [line for line in instructions(ptx) if ".local" in line or "call" in line]
+
+
+def listed_arrivals(holds):
+    """Return the bytes of the arrivals of a producer that goes through each tile once."""
+    kv = ring(holds, 2)
+
+    def kernel(k, v):
+        loads, works = kv.start()
+        if ROLES.load.is_member():
+            if loads.enters():
+                if holds != "v":
+                    k.load(loads.get_k(0)[1], (0, 0), loads.get_k(1)[0])
+                if holds != "k":
+                    barrier, tile = loads.get_v()
+                    v.load(tile, (0, 0), barrier)
+
+    listed = instructions(compile_ptx(kernel, MAPS))
+    assert not [line for line in listed if re.match(r"mbarrier\.arrive\.shared", line)]
+    found = [i.split(", ")[-1] for i in listed if i.startswith("mbarrier.arrive.expect_tx")]
+    return [int(re.search(rf"mov\.u32 {r}, (\d+)", "\n".join(listed))[1]) for r in found]
+
+
+def test_v_arrives_on_one_barrier_alone():
+    """An arrival without bytes on the others is what synccheck reports."""
+    assert listed_arrivals("kv") == [16384, 16384, 32768]
+    assert listed_arrivals("v") == [32768]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["every_method", "by_hand"])
+def test_every_method_compiles_in_debug_mode(name):
+    report = run_isolated(assembled, name, timeout=120, env={"NUMBA_TMA_DEBUG": "1"})
+    assert report == (True, 0, 0, 0)
+
+
+def assembled(name):
+    """Return whether kernel `name` is in debug mode, and what it takes of local memory."""
+    ptx = compile_ptx(globals()[name], ARGUMENTS)
+    report = ptxas(ptx)
+    assert not [line for line in instructions(ptx) if ".local" in line or "call" in line]
+    return MARKER in ptx, report.spill_stores, report.spill_loads, report.stack_frame
 
 
 NAMES = ("BK", "BMN", "full_kv_bytes", "staged_k_bytes", "num_qk_stages_effective", "is_k_major")

@@ -94,8 +94,13 @@ def keys_and_values():
 
 
 def one_ring_of_keys_and_values():
-    """K in parts and V in one ring."""
-    in_process(few_tiles(test_kv_gpu).test_stages_and_sub_stages, 2, 2)
+    """K in parts and V in one ring: each in stages of its own, and both in turns."""
+    module = few_tiles(test_kv_gpu)
+    in_process(module.test_stages_and_sub_stages, 2, 2)
+    in_process(module.test_stages_and_sub_stages, 3, 1)
+    for stages, parts in ((1, 2), (3, 4)):
+        test_kv_gpu.CASE.order("plain", stages, parts, True, 2, 2, 7)
+    in_process(module.test_products_through_get_k_and_get_v, "bf16", 128, 2, 2, 7)
 
 
 PARTS = {

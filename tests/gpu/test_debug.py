@@ -280,6 +280,122 @@ def test_a_multicast_is_counted_in_every_block(run):
     assert run(multicast_ledger) == [NBYTES, NBYTES]
 
 
+# --------------------------------------------------------------------- keys and values
+
+ROLES = tma.Roles(mma=tma.Warps(2), load=tma.Warps(1))
+KEYS, DEPTH, PARTS = 16, 64, 2
+KV = tma.KVPipeline(
+    3, KEYS, DEPTH, "f16", PARTS,
+    swizzle=tma.Swizzle.B64, producer=ROLES.load, consumer=ROLES.mma, debug=True,
+)  # fmt: skip
+PART, WHOLE = KV.staged_k_bytes, KV.full_kv_bytes
+RIGHT, NO_PART, NO_V, PART_TWICE, V_TWICE = range(5)
+
+
+@cuda.jit
+def attend(k, v, out, tiles, fault):
+    """K(n), V(n), K(n + 1), ...: in turns through three stages, with a `fault` at n = 2."""
+    loads, works = KV.start()
+    if ROLES.load.is_member():
+        if loads.enters():
+            for n in range(tiles):
+                for part in range(PARTS):
+                    loads.acquire_k(part)
+                    barrier, tile = loads.get_k(part)
+                    if not (fault == NO_PART and n == 2 and part == 1):
+                        k.load(tile, (n * KEYS, part * loads.BK), barrier)
+                    if fault == PART_TWICE and n == 2 and part == 1:
+                        k.load(tile, (n * KEYS, part * loads.BK), barrier)
+                loads.commit_step()
+                loads.acquire_v()
+                barrier, whole = loads.get_v()
+                if not (fault == NO_V and n == 2):
+                    v.load(whole, (n * KEYS, 0), barrier)
+                if fault == V_TWICE and n == 2:
+                    v.load(whole, (n * KEYS, 0), barrier)
+                loads.commit_step()
+    else:
+        thread = cuda.threadIdx.x
+        for n in range(tiles):
+            for part in range(PARTS):
+                works.wait_k(part)
+                out[n, part, thread] = works.get_k_tile(part)[thread % KEYS, thread // KEYS]
+                works.release_k(part)
+            works.wait_v()
+            out[n, PARTS, thread] = works.get_v_tile()[thread % KEYS, thread // KEYS]
+            works.release_v()
+
+
+def attended(tiles):
+    """Return keys and values, their maps, and room for what the threads read."""
+    x = np.random.default_rng(tiles).standard_normal((2, max(1, tiles) * KEYS, DEPTH))
+    x = x.astype(np.float16)
+    maps = [tma.tensor_map(cuda.to_device(x[i]), t) for i, t in enumerate((KV.k_tile, KV.v_tile))]
+    shape = max(1, tiles), PARTS + 1, ROLES.mma.members
+    return x, maps, cuda.to_device(np.full(shape, np.nan, np.float32))
+
+
+@on_gpu
+def healthy_keys_and_values(tiles):
+    x, maps, out = attended(tiles)
+    attend[1, ROLES.threads](*maps, out, tiles, RIGHT)
+    thread = np.arange(ROLES.mma.members)
+    got = out.copy_to_host()
+    for n in range(tiles):
+        row, column = n * KEYS + thread % KEYS, thread // KEYS
+        for part in range(PARTS):
+            np.testing.assert_array_equal(got[n, part], x[0][row, part * KV.BK + column])
+        np.testing.assert_array_equal(got[n, PARTS], x[1][row, column])
+    assert tiles or np.isnan(got).all()
+
+
+@pytest.mark.parametrize("tiles", [0, 1, 2, 5, 1000])
+def test_healthy_keys_and_values_run_as_ever(run, tiles):
+    run(healthy_keys_and_values, tiles)
+
+
+@on_gpu
+def faulty_keys_and_values(fault):
+    _, maps, out = attended(4)
+    return caught(attend, 1, ROLES.threads, *maps, out, 4, fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "where", "parity", "nbytes"),
+    [  # K(2) is the first K in stage 1, where V(0) was before, and V(2) comes after K(1) in stage 2
+        (NO_PART, "'k.full' stage 1 sub-stage 1 phase 0 in iteration 4", 0, PART),
+        (NO_V, "'v.full' stage 2 phase 1 in iteration 5", 1, WHOLE),
+    ],
+)
+def test_a_missing_load_of_keys_or_values(run, fault, where, parity, nbytes):
+    kind, text, records, _ = run(faulty_keys_and_values, fault)
+    assert kind == "PipelineTimeout"
+    assert (
+        f"waited 0.2 s on {where}; 0 of {nbytes:,} bytes were issued; 0 of 1 arrivals are pending, "
+        f"{nbytes:,} bytes outstanding: a load of this stage is missing"
+    ) in text
+    waiting = first_of(records, role="mma")
+    assert {r["warp"] for r in waiting} == {0, 1}
+    assert {(r["parity"], r["issued"], r["outstanding"]) for r in waiting} == {(parity, 0, nbytes)}
+
+
+@pytest.mark.parametrize(
+    ("fault", "where", "nbytes"),
+    [
+        (PART_TWICE, "'k.full' stage 1 sub-stage 1", PART),
+        (V_TWICE, "'v.full' stage 2", WHOLE),
+    ],
+)
+def test_a_load_of_keys_or_values_too_many(run, fault, where, nbytes):
+    kind, text, _, _ = run(faulty_keys_and_values, fault)
+    if kind == "ByteLedgerError":
+        assert f"{where} in iteration " in text
+        assert f"{2 * nbytes:,} bytes issued, {nbytes:,} expected: a tile" in text
+    else:  # both copies were counted at once, and the phase went past its end
+        assert kind == "PipelineTimeout" and where in text
+        assert f"{2 * nbytes:,} of {nbytes:,} bytes were issued" in text
+
+
 # ------------------------------------------------------------------------------ arrivals
 
 

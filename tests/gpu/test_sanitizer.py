@@ -16,9 +16,6 @@ pytestmark = pytest.mark.skipif(
 #: Parts of `sanitized`, in as many processes.
 GROUPS = (("shipped",), ("tma", "cp_async"), ("threads", "stores", "outputs"), ("clusters",))
 GROUPS += (("keys_and_values",), ("one_ring_of_keys_and_values",))
-#: It reports a "missing wait" for the arrivals without bytes by which V keeps step on the barriers
-#: of K's other parts. Values are right, and nothing hangs.
-REPORTED = ("synccheck", ("one_ring_of_keys_and_values",))
 
 
 def sanitize(tool, parts):
@@ -40,8 +37,6 @@ def sanitize(tool, parts):
 
 @pytest.mark.parametrize("tool", ["memcheck", "synccheck"])
 @pytest.mark.parametrize("parts", GROUPS, ids="+".join)
-def test_nothing_is_reported(tool, parts, request):
-    if (tool, parts) == REPORTED:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="a missing wait is reported"))
+def test_nothing_is_reported(tool, parts):
     report = sanitize(tool, parts)
     assert re.search(r"ERROR SUMMARY: 0 errors", report), report[-4000:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.pipeline import staged
+from numba_tma.pipeline import kv_started
 from tests.mutants import mistakes as m
 from tests.mutants.table import OVER_BUDGET, TILES, Mutant, Program, over_budget
 
@@ -80,7 +80,7 @@ KEYS_AND_VALUES = [
         KV, "dropped arrival", m.SOMETIMES_RELEASED,
         ((RELEASE_K, f"if part == 1:\n    {RELEASE_K}"),),
         {"simulator": ("Deadlock", "1 of 1 arrivals pending"),
-         "debug": ("PipelineTimeout", "'k/v.empty' stage 0 phase 0")},
+         "debug": ("PipelineTimeout", "'k/v.empty' stage 0 sub-stage 0 phase 0")},
     ),
     Mutant(
         KV, "dropped fence", m.UNSEEN_WRITE,
@@ -95,7 +95,7 @@ KEYS_AND_VALUES = [
     Mutant(
         KV, "wrong bytes", m.MISSING_LOAD, ((LOAD_V, ""),),
         {"simulator": ("Deadlock", "2048 bytes missing"),
-         "debug": ("PipelineTimeout", "on 'k/v.full' stage 1 phase 0")},
+         "debug": ("PipelineTimeout", "on 'v.full' stage 1 phase 0")},
     ),
     Mutant(
         KV, "early release", m.EARLY_RELEASE,
@@ -106,7 +106,7 @@ KEYS_AND_VALUES = [
     Mutant(
         KV, "missing sync after init", m.NO_INIT_SYNC, (),
         {"simulator": ("BarrierMisuse", "there is no mbarrier here yet")},
-        ((staged, "barrier_sync", lambda number, threads: None),),
+        ((kv_started, "barrier_sync", lambda number, threads: None),),
     ),
     Mutant(
         KV, "exit with something outstanding", m.LOADS_OUTSTANDING,

@@ -113,10 +113,10 @@ MUTANTS = {
     "released before its use": ((sim.EarlyOverwrite,), f"of {KV}"),
     "the last sub-stage is released first": ((sim.Deadlock,), "sub-stage 0 of"),
     "one sub-stage is not released": ((sim.Deadlock,), "sub-stage 0 of"),
-    "no step": ((sim.BarrierMisuse, sim.EarlyOverwrite), f"of {KV}"),
+    "no step": ((sim.BarrierMisuse, sim.EarlyOverwrite, sim.Deadlock), f"of {KV}"),
     "the producer does not step": ((sim.BarrierMisuse, sim.EarlyOverwrite), f"of {KV}"),
     "release_at the next stage": ((sim.Deadlock,), "empty[0] of sub-stage 0 of"),
-    "release_at again": ((sim.Deadlock, sim.EarlyOverwrite), f"of {KV}"),
+    "release_at again": ((sim.Deadlock, sim.EarlyOverwrite, sim.BarrierMisuse), f"of {KV}"),
     "one warp keeps K": ((sim.Deadlock,), "1 of 2 arrivals pending"),
     "V is released and used again": ((sim.EarlyOverwrite,), f"of {KV}"),
     "a sub-stage is not loaded": ((sim.Deadlock,), "1024 bytes missing (1024 expected, 0 issued)"),
@@ -154,7 +154,7 @@ ALONE = {
 REFUSED = {
     "a sub-stage that is not there": (
         "k", lambda loads, works: works.wait(2),
-        "consumer_wait(qk_stage=2): the ring has num_qk_stages = 2 sub-stage(s) to a stage, "
+        "wait(qk_stage=2): the ring has num_qk_stages = 2 sub-stage(s) to a stage, "
         "numbered 0 to 1",
     ),
     "a negative sub-stage": ("k", lambda loads, works: works.release(-1), "release(qk_stage=-1)"),

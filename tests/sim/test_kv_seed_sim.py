@@ -336,6 +336,66 @@ def test_k_and_v_share_a_ring_in_any_order(plan, stages):
     check_corners(kv, plan, PARTS, work)
 
 
+def walk(works, plan, choices):
+    """Go through a plan; hand stages back at once, by index and later, or unread, as drawn."""
+    seen, left = [], []
+    for kind, choice in zip(plan, choices):
+        if choice == "unread":
+            if kind == "v":
+                works.wait_v()
+                works.release_v()
+            else:
+                for part in range(PARTS):
+                    works.wait_k(part)
+                    works.release_k(part)
+            seen.append(None)
+        elif choice == "at once":
+            seen.append(read_all(works, kind, PARTS, corner))
+        elif kind == "v":
+            works.wait_v()
+            works.wait_v()  # again changes nothing
+            seen.append([corner(works.get_v_tile())])
+            left.append((works.step(), [None]))
+        else:
+            for part in range(PARTS):
+                works.wait_k(part)
+            works.wait_k(PARTS - 1)
+            seen.append([corner(works.get_k_tile(part)) for part in range(PARTS)])
+            left.append((works.step(), list(range(PARTS))))
+        if len(left) > 1 or choice != "later":
+            for index, parts in left:
+                for part in parts:
+                    works.release_at(index, part)
+            left = []
+    for index, _ in left:
+        works.release_at(index)
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_phases_hold_in_drawn_orders_of_keys_and_values(seed):
+    """The barriers of K's other parts complete no phase when V takes their stage."""
+    draw = np.random.default_rng(seed)
+    plan = "".join(draw.choice(["k", "v"], 14))
+    choices = draw.choice(["at once", "later", "unread"], len(plan), p=[0.4, 0.45, 0.15])
+    kv = ring("kv", int(draw.integers(3, 6)))
+    seen, x = launch(kv, plan, lambda works: walk(works, plan, choices))
+    for thread in seen:
+        for n, (kind, values) in enumerate(zip(plan, thread)):
+            ends = [DEPTH] if kind == "v" else [DEPTH // PARTS * (p + 1) for p in range(PARTS)]
+            assert values in (None, [x[(n + 1) * BN - 1, end - 1] for end in ends])
+
+
+def test_a_stage_of_v_that_is_left_without_a_word_is_reported():
+    def work(works):
+        works.wait(0)  # of K
+        works.release_at(works.step())
+        return read_all(works, "k", PARTS, corner)
+
+    with pytest.raises(simulator.SimulatorError, match=r"\[0\] of sub-stage 1 of KVPipeline"):
+        launch(ring("kv", 1), "vk", work)
+
+
 # ------------------------------------------------------------------------- StagedPipeline
 
 

@@ -1,0 +1,89 @@
+"""What a ring of keys and values cannot be, and what its methods say of it."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from numba_tma import simulator
+from numba_tma.layout import Swizzle
+from numba_tma.matrix_layout import MatrixLayout
+from numba_tma.pipeline.roles import Role
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.kv import KVPipeline
+
+#: What a ring can hold, in the words of its messages.
+HOLDS = {"k": "K alone", "v": "V alone", "kv": "K and V"}
+
+
+def positive(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"KVPipeline({name}={value!r}): an integer of at least 1")
+    return number
+
+
+def check_roles(kv: KVPipeline) -> None:
+    roles = (kv.producer, *kv.consumers)
+    if not all(isinstance(role, Role) for role in roles) or len(roles) < 2:
+        raise TypeError(
+            f"KVPipeline(producer={kv.producer!r}, consumer={kv.consumers!r}): give roles, as "
+            "ROLES.load and ROLES.mma of ROLES = Roles(mma=Warpgroups(2), load=Warps(1))"
+        )
+    if len({role.block for role in roles}) > 1 or len({role.index for role in roles}) < len(roles):
+        raise ValueError(
+            f"KVPipeline: producer {kv.producer} and consumers {list(kv.consumers)} must be "
+            "different roles of the same Roles"
+        )
+    for role in roles:
+        if role.group.unit == 1:
+            raise ValueError(
+                f"KVPipeline: role {role} arrives thread by thread, but whole warps load and "
+                "multiply: use Warps or Warpgroups"
+            )
+
+
+def check_tiles(kv: KVPipeline) -> None:
+    """Raise unless sub-stages are whole spans and the tensor cores read the tiles."""
+    if kv.swizzle not in (Swizzle.B32, Swizzle.B64, Swizzle.B128):
+        raise ValueError(f"KVPipeline(swizzle={kv.swizzle.name}): use B128, B64 or B32")
+    spans, parts = kv.padded_depth // kv.span, kv.num_qk_stages_effective
+    if spans % parts:
+        fits = [str(n) for n in range(1, spans + 1) if spans % n == 0]
+        raise ValueError(
+            f"KVPipeline(depth={kv.depth}, num_qk_stages={parts}): a row of {kv.depth} x "
+            f"{kv.dtype.itemsize} B = {kv.depth * kv.dtype.itemsize} B takes {spans} span(s) of "
+            f"{kv.swizzle.span} B ({kv.swizzle.name}), which {parts} sub-stages cannot share "
+            f"evenly: use num_qk_stages {' or '.join(fits)}, or a swizzle with a narrower span"
+        )
+    if kv.v_skips_barriers and kv.num_kv_stages > 32:
+        raise ValueError(
+            f"KVPipeline(num_kv_stages={kv.num_kv_stages}, num_qk_stages={parts}): where K "
+            "in parts and V share a ring, a consumer keeps one bit of a 32-bit register for each "
+            "stage: use at most 32 stages, num_qk_stages=1, or a ring for each"
+        )
+    needed = {"k": (kv.k_tile, "K"), "v": (kv.v_tile, "MN")}
+    for name in kv.holds:
+        try:
+            MatrixLayout(*needed[name])
+        except ValueError as error:
+            raise ValueError(f"KVPipeline, its tile of {name.upper()}: {error}") from None
+
+
+def check_holds(method: str, kv: KVPipeline, what: str) -> None:
+    """Raise unless the ring holds K (or V)."""
+    if what not in kv.holds:
+        raise simulator.BadOperand(holds_rule(method, kv, what))
+
+
+def holds_rule(method: str, kv: KVPipeline, what: str) -> str:
+    """Return what is wrong with a method for K on a ring of V, or the other way round."""
+    has, wants = ("K-major", "MN-major") if what == "v" else ("MN-major", "K-major")
+    return (
+        f"{method}: {kv} holds {HOLDS[kv.holds]}, whose tiles are {has}, but {method} is for "
+        f"{wants} tiles of {what.upper()}: use the ring of {what.upper()}, or one with holds='kv'"
+    )

@@ -1,0 +1,162 @@
+"""`TMAConsumerPipeline`: the side of a `KVPipeline` that multiplies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma._device import device_class, u32
+from numba_tma.matrix_descriptor import MatrixDescriptor
+from numba_tma.pipeline._kv_rules import check_holds
+from numba_tma.pipeline.kv import KVPipeline
+from numba_tma.pipeline.kv_side import KVSide
+from numba_tma.pipeline.staged import StagedPipeline, check_sub_stage, elected, sub_stages
+from numba_tma.ptx import fence_proxy_async
+from numba_tma.shared import SharedTile, Writes
+
+
+@device_class(static=("kv",), mutable=True)
+@dataclass
+class TMAConsumerPipeline(KVSide):
+    """The side of a `KVPipeline` that multiplies. All its methods are executed by whole warps.
+
+    A release is one arrival per warp, made when the products that read the tile are known to be
+    done (``wgmma.wait_group``). `e` is true in the one lane that arrives; left out, the warp
+    elects it.
+    """
+
+    kv: KVPipeline
+    pipeline: StagedPipeline
+    base: u32
+    writes: Writes
+    # V leaves the barriers of K's other parts alone. A stage's bit is the phase that its next K
+    # completes there; `of_v` is whether V was waited for in the stage that this side is at.
+    k_phases: u32 = 0
+    of_v: bool = False
+
+    def get(self, index: Any = None) -> MatrixDescriptor:
+        """Return the matrix descriptor of the stage: that of `get_k`, or where V is alone `get_v`.
+
+        Of a ring that holds both it is the one of K. `index` is a stage that `step` left, as in
+        all methods that have it.
+        """
+        return self.get_k(None, index) if self.kv.is_k else self.get_v(index)
+
+    def wait(self, qk_stage: int = 0) -> None:
+        """Wait until the sub-stage is full: of K, or V where it is alone."""
+        check_sub_stage("wait", self.pipeline, qk_stage)
+        if self.kv.is_k:
+            self._wait_k(qk_stage)
+        else:
+            self._wait_v()
+
+    def release(self, qk_stage: int = 0, e: Any = None) -> None:
+        """Hand the sub-stage back, and step if it is the last."""
+        check_sub_stage("release", self.pipeline, qk_stage)
+        self._release(qk_stage, elected(e))
+
+    def release_at(self, index: Any, qk_stage: Any = None, e: Any = None) -> None:
+        """Hand back stage `index`, which `step` left, or one sub-stage of it. Does not step."""
+        first, stop = sub_stages("release_at", self.pipeline, qk_stage)
+        self._release_at(index, first, stop, elected(e))
+
+    def step(self) -> int:
+        """Go to the next stage and keep this one; return its index, for `release_at`.
+
+        In a ring that V shares with K in parts, a stage of V is left after `wait_v`: by that this
+        side knows which of the stage's barriers have completed a phase.
+        """
+        left = self.pipeline.state.index
+        self._step()
+        return left
+
+    def get_k(self, qk_stage: Any = None, index: Any = None) -> MatrixDescriptor:
+        """Return the K-major descriptor of K: of one sub-stage, or of the whole depth."""
+        if qk_stage is not None:
+            check_sub_stage("get_k", self.pipeline, qk_stage)
+        check_holds("get_k", self.kv, "k")
+        tile = self._k_tile(qk_stage or 0, index)
+        whole = SharedTile(self.kv.k_stage, tile.address, tile.writes)
+        return (whole if qk_stage is None else tile).matrix_descriptor("K")
+
+    def wait_k(self, qk_stage: Any = None) -> None:
+        """Wait until a sub-stage of K, by default the last, is full. Each is waited for itself."""
+        check_holds("wait_k", self.kv, "k")
+        self.wait(self._last if qk_stage is None else qk_stage)
+
+    def release_k(self, qk_stage: Any = None, e: Any = None) -> None:
+        """Hand back a sub-stage of K, by default the last, which steps. Each goes by itself."""
+        check_holds("release_k", self.kv, "k")
+        self.release(self._last if qk_stage is None else qk_stage, e)
+
+    def get_v(self, index: Any = None) -> MatrixDescriptor:
+        """Return the MN-major descriptor of V."""
+        check_holds("get_v", self.kv, "v")
+        return self._v_tile(index).matrix_descriptor("MN")
+
+    def wait_v(self) -> None:
+        """Wait until V is there."""
+        check_holds("wait_v", self.kv, "v")
+        self._wait_v()
+
+    def release_v(self, e: Any = None) -> None:
+        """Hand V back and step."""
+        check_holds("release_v", self.kv, "v")
+        self._release_v(elected(e))
+
+    def get_tile(self, qk_stage: int = 0, index: Any = None) -> SharedTile:
+        """Return the tile itself: of a sub-stage of K, or where V is alone that of V."""
+        check_sub_stage("get_tile", self.pipeline, qk_stage)
+        return self._k_tile(qk_stage, index) if self.kv.is_k else self._v_tile(index)
+
+    def get_k_tile(self, qk_stage: int = 0, index: Any = None) -> SharedTile:
+        """Return the tile of a sub-stage of K."""
+        check_holds("get_k_tile", self.kv, "k")
+        return self.get_tile(qk_stage, index)
+
+    def get_v_tile(self, index: Any = None) -> SharedTile:
+        """Return the tile of V."""
+        check_holds("get_v_tile", self.kv, "v")
+        return self._v_tile(index)
+
+    @property
+    def _last(self) -> int:
+        return self.pipeline.num_qk_stages - 1
+
+    def _wait_k(self, qk_stage: Any) -> None:
+        state = self.pipeline.state
+        phase = state.phase
+        if self.kv.v_skips_barriers and qk_stage > 0:
+            phase = u32(self.k_phases >> state.index & 1)
+        part = u32(self.pipeline.num_qk_stages * state.index + qk_stage)
+        self.pipeline._await_full(qk_stage, phase, self.kv.k_site, part)
+
+    def _wait_v(self) -> None:
+        state = self.pipeline.state
+        self.pipeline._await_full(0, state.phase, self.kv.v_site, state.index)
+        self.of_v = True
+
+    def _step(self) -> None:
+        if self.kv.v_skips_barriers and not self.of_v:
+            self.k_phases ^= u32(1 << self.pipeline.state.index)
+        self.of_v = False
+        self.pipeline.state.step()
+
+    def _fence(self) -> None:
+        if self.writes.unfenced:
+            fence_proxy_async()
+            self.writes.unfenced = False
+
+    def _release(self, qk_stage: Any, e: Any) -> None:
+        self._release_at(self.pipeline.state.index, qk_stage, qk_stage + 1, e)
+        if qk_stage == self.pipeline.num_qk_stages - 1:
+            self._step()
+
+    def _release_v(self, e: Any) -> None:
+        self._release_at(self.pipeline.state.index, 0, self.pipeline.num_qk_stages, e)
+        self.of_v = True
+        self._step()
+
+    def _release_at(self, index: Any, first: Any, stop: Any, e: Any) -> None:
+        self._fence()
+        self.pipeline._release_at(index, first, stop, e)

@@ -1,0 +1,115 @@
+"""`TMAProducerPipeline`: the side of a `KVPipeline` that loads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma._device import device_class, u32
+from numba_tma.barrier import Barrier
+from numba_tma.pipeline._kv_rules import check_holds
+from numba_tma.pipeline.kv import KVPipeline
+from numba_tma.pipeline.kv_side import KVSide
+from numba_tma.pipeline.roles import WARP
+from numba_tma.pipeline.staged import StagedPipeline, check_sub_stage
+from numba_tma.ptx import elect_sync, mbarrier_arrive_expect_tx, st_shared_u32
+from numba_tma.shared import SharedTile, Writes
+
+
+@device_class(static=("kv",), mutable=True)
+@dataclass
+class TMAProducerPipeline(KVSide):
+    """The side of a `KVPipeline` that loads.
+
+    For each tile: `acquire_k` and `get_k` for every sub-stage, or `acquire_v` and `get_v`, then
+    `commit_step`. Executed by the one thread that `enters` elects; or by a whole warp that elects
+    once (``e = tma.elect_sync()``) and hands `e` to what only that lane does.
+    """
+
+    kv: KVPipeline
+    pipeline: StagedPipeline
+    base: u32
+    thread: u32  # in the role
+    writes: Writes
+
+    def enters(self) -> bool:
+        """Return whether this thread loads. Executed by every thread of the role."""
+        if self.thread >= WARP:
+            return False
+        return elect_sync()
+
+    def close(self) -> None:
+        """End the producer's use: nothing is left open."""
+
+    def acquire(self, qk_stage: int = 0) -> None:
+        """Wait until the sub-stage is empty: of K, or V where it is alone."""
+        check_sub_stage("acquire", self.pipeline, qk_stage)
+        self._acquire(qk_stage)
+
+    def acquire_k(self, qk_stage: int = 0) -> None:
+        """Wait until the sub-stage is empty, to load K into it."""
+        check_holds("acquire_k", self.kv, "k")
+        check_sub_stage("acquire_k", self.pipeline, qk_stage)
+        self._acquire(qk_stage)
+
+    def acquire_v(self) -> None:
+        """Wait until the stage is empty, to load V into it."""
+        check_holds("acquire_v", self.kv, "v")
+        self._acquire_all()
+
+    def get_tile(self, qk_stage: int = 0, e: Any = True) -> tuple[Barrier, SharedTile]:
+        """Do what `get_k` does, or `get_v` where V is alone."""
+        if self.kv.is_k:
+            return self.get_k(qk_stage, e)
+        check_sub_stage("get_tile", self.pipeline, qk_stage)
+        return self.get_v(e)
+
+    def get_k(self, qk_stage: int = 0, e: Any = True) -> tuple[Barrier, SharedTile]:
+        """Expect the bytes of a sub-stage of K; return its barrier and tile, for its load.
+
+        They are expected, once, by the thread for which `e` is true.
+        """
+        check_holds("get_k", self.kv, "k")
+        check_sub_stage("get_k", self.pipeline, qk_stage)
+        self._expect(qk_stage, self.kv.staged_k_bytes, e)
+        return self.pipeline.full(qk_stage), self._k_tile(qk_stage)
+
+    def get_v(self, e: Any = True) -> tuple[Barrier, SharedTile]:
+        """Expect the bytes of V; return its barrier and tile, for its load.
+
+        All of V completes on the stage's first barrier. A producer's arrival without bytes on the
+        others would keep their phases in step, but compute-sanitizer reports it.
+        """
+        check_holds("get_v", self.kv, "v")
+        self._expect(0, self.kv.full_kv_bytes, e)
+        return self.pipeline.full(0), self._v_tile()
+
+    def commit_step(self) -> None:
+        """Go to the next stage. The bytes that come say by themselves that this one is filled."""
+        self.pipeline.state.step()
+
+    def tail(self) -> None:
+        """Wait until the consumers have released every stage that was filled.
+
+        Needed only before the ring's memory is used for something else.
+        """
+        for _ in range(self.pipeline.num_kv_stages):
+            self._acquire_all()
+            self.pipeline.state.step()
+
+    def _acquire(self, qk_stage: Any) -> None:
+        part = u32(self.pipeline.num_qk_stages * self.pipeline.state.index + qk_stage)
+        self.pipeline._await_empty(qk_stage, self.kv.empty_site, part)
+
+    def _acquire_all(self) -> None:
+        for qk_stage in range(self.pipeline.num_qk_stages):
+            self._acquire(qk_stage)
+
+    def _expect(self, qk_stage: Any, tx_bytes: Any, e: Any) -> None:
+        if e:
+            full = self.pipeline.full(qk_stage)
+            if self.pipeline.ledger > 0:
+                # Bytes of this turn, and which turn it is: K and V bring different numbers.
+                st_shared_u32(full.address + self.pipeline.ledger, 0)
+                st_shared_u32(full.address + self.pipeline.ledger + 4, self.pipeline.state.count)
+            mbarrier_arrive_expect_tx(full, tx_bytes)
