@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba.core import types
 
 from numba_tma import _compiler as compiler
-from numba_tma._compiler import ObjectType, TypingError, get_field, signature
+from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature
 from numba_tma._shared_lowering import WRITES, shared_tile_type
 from numba_tma.barrier import Barrier
 from numba_tma.debug import Site
@@ -75,7 +75,20 @@ def _memory(builder: Any, value: CircularBuffer, sig: Any, args: Any) -> list[An
             found.append(compiler.allocate_shared(builder, nbytes, alignment, name, kind))
         else:
             found.append(memory_address(builder, given, args[1 + i]))
-    return found
+    base, barriers = found
+    return [base, _kept(builder, barriers)]
+
+
+def _kept(builder: Any, address: Any) -> Any:
+    """Return an address that is the same in all lanes in a form that stays in a register.
+
+    ptxas takes a shared address for cheap and computes it again at each use, from the block's rank
+    in its cluster (S2R SR_CgaCtaId), which is slow. It does not look through a shuffle.
+    """
+    shuffle = ir.FunctionType(I32, [I32])
+    text = "shfl.sync.idx.b32 $0, $1, 0, 31, -1;"
+    asm = ir.InlineAsm(shuffle, text, "=r,r", side_effect=True)
+    return builder.call(asm, [address], attrs=("convergent",))
 
 
 def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:

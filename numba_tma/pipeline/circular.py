@@ -13,8 +13,8 @@ In the first iteration one thread loads the first ``prefetch + 1`` tiles (the pr
 tile in each (the body), and none in the last `prefetch` (the epilogue). The other ways to write it
 are worse to read: flags (``if step.loads``, ``if step.computes``) put a test round both halves of
 the user's code, and a function that loads, passed as an argument, takes that code out of the loop.
-Beside three parts written by hand, an iteration costs the thread that loads up to a dozen machine
-instructions more, and the others less than 2 % (tests/cpu/test_circular_cost.py).
+An iteration costs every thread, the one that loads included, at most 2 % more machine instructions
+than three parts written by hand (tests/cpu/test_circular_cost.py).
 """
 
 from __future__ import annotations
