@@ -29,7 +29,7 @@ compiler.device_function(s.initialise)
 def _side_types(kv: KVPipeline) -> tuple[ObjectType, ObjectType]:
     """Return the Numba types of a started ring's producer and consumer."""
     state = ObjectType(PipelineState, (kv.num_kv_stages,), (U32, U32, U32), True)
-    static = (kv.num_kv_stages, kv.num_qk_stages_effective)
+    static = (kv.num_kv_stages, kv.num_qk_stages_effective, kv.sites)
     pipeline = ObjectType(s.StagedPipeline, static, (U32, state), True)
     producer = ObjectType(s.TMAProducerPipeline, (kv,), (pipeline, U32, U32, WRITES), True)
     return producer, ObjectType(s.TMAConsumerPipeline, (kv,), (pipeline, U32, WRITES), True)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from numba_tma._device import constant_class
+from numba_tma.debug import Site, is_bounded
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.layout import Swizzle, Tile, as_shape
 from numba_tma.matrix_layout import MatrixLayout
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 
 #: What a ring can hold, in the words of its messages.
 HOLDS = {"k": "K alone", "v": "V alone", "kv": "K and V"}
+
+
+@dataclass(frozen=True)
+class Sites:
+    """What debug mode calls the waits of a ring's two sides."""
+
+    empty: Site = Site("'k/v.empty'", "producer")
+    full: Site = Site("'k/v.full'", "consumer")
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -54,6 +63,9 @@ class KVPipeline:
         B128, B64 or B32. The depth is padded to whole spans of it, which copies fill with zeros.
     producer, consumer
         Roles of the kernel's `Roles`; several consumers as a tuple.
+    debug
+        Whether waits end with an exception when they take too long, as `TilePipeline` has it. Bytes
+        are not counted.
 
     Examples
     --------
@@ -73,6 +85,7 @@ class KVPipeline:
     swizzle: Swizzle
     producer: Role
     consumers: tuple[Role, ...]
+    debug: bool = False
 
     def __init__(
         self,
@@ -86,6 +99,7 @@ class KVPipeline:
         consumer: Role | tuple[Role, ...],
         holds: Literal["kv", "k", "v"] = "kv",
         swizzle: Swizzle = Swizzle.B128,
+        debug: bool | None = None,
     ) -> None:
         if holds not in HOLDS:
             raise ValueError(f"KVPipeline(holds={holds!r}): one of {', '.join(map(repr, HOLDS))}")
@@ -99,6 +113,7 @@ class KVPipeline:
             "swizzle": Swizzle(swizzle),
             "producer": producer,
             "consumers": consumer if isinstance(consumer, tuple) else (consumer,),
+            "debug": is_bounded(KVPipeline, debug),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -111,6 +126,8 @@ class KVPipeline:
         named = [f"holds={self.holds!r}"]
         if self.swizzle is not Swizzle.B128:
             named.append(f"swizzle={self.swizzle.name}")
+        if self.debug:
+            named.append("debug=True")
         return f"KVPipeline({', '.join([*map(str, shown), *named])})"
 
     # ---------------------------------------------------------------------- its tiles
@@ -223,6 +240,13 @@ class KVPipeline:
         return sum(role.arrivals for role in self.consumers)
 
     @property
+    def sites(self) -> Sites:
+        """What debug mode calls its waits, and whether they are bounded."""
+        default = Sites()
+        empty, full = (replace(site, debug=self.debug) for site in (default.empty, default.full))
+        return Sites(empty, full)
+
+    @property
     def block(self) -> int:
         """Threads of the block."""
         return self.producer.block
@@ -302,3 +326,4 @@ def _check_tiles(kv: KVPipeline) -> None:
 
 
 constant_class(KVPipeline)
+constant_class(Sites)

@@ -13,9 +13,8 @@ from typing import Any
 from numba_tma import simulator
 from numba_tma._device import device_class, u32
 from numba_tma.barrier import Barrier
-from numba_tma.debug import Site
 from numba_tma.matrix_descriptor import MatrixDescriptor
-from numba_tma.pipeline.kv import HOLDS, KVPipeline
+from numba_tma.pipeline.kv import HOLDS, KVPipeline, Sites
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.started import block_rule, given_address
 from numba_tma.pipeline.state import PipelineState
@@ -34,9 +33,6 @@ from numba_tma.ptx import (
 from numba_tma.shared import SharedTile, Writes
 from numba_tma.waiting import wait_for
 
-# What debug mode calls their waits.
-EMPTY, FULL = Site("'k/v.empty'", "producer"), Site("'k/v.full'", "consumer")
-
 #: Members of a `KVPipeline` that both its sides have as well, at compile time.
 MEMBERS = (
     *("BK", "BMN", "full_kv_bytes", "staged_k_bytes", "num_qk_stages_effective", "is_k"),
@@ -44,7 +40,7 @@ MEMBERS = (
 )
 
 
-@device_class(static=("num_kv_stages", "num_qk_stages"), mutable=True)
+@device_class(static=("num_kv_stages", "num_qk_stages", "sites"), mutable=True)
 @dataclass
 class StagedPipeline:
     """The barriers of a ring whose stages come in `num_qk_stages` parts, and a walk round it.
@@ -59,6 +55,7 @@ class StagedPipeline:
     num_qk_stages: int
     barriers: u32
     state: PipelineState
+    sites: Sites = Sites()
 
     @property
     def num_mbars(self) -> int:
@@ -116,13 +113,13 @@ class StagedPipeline:
         """Wait for a sub-stage of the ring to be empty: here and nowhere else."""
         state = self.state
         barrier = Barrier(self._empty_at(state.index, qk_stage))
-        wait_for(barrier, state.phase, EMPTY, state.index, state.count)
+        wait_for(barrier, state.phase, self.sites.empty, state.index, state.count)
 
     def _consumer_wait(self, qk_stage: Any) -> None:
         """Wait for a sub-stage of the ring to be full: here and nowhere else."""
         state = self.state
         barrier = Barrier(self._at(state.index, qk_stage))
-        wait_for(barrier, state.phase, FULL, state.index, state.count)
+        wait_for(barrier, state.phase, self.sites.full, state.index, state.count)
 
     def _consumer_release(self, qk_stage: Any, e: Any) -> None:
         self._release_at(self.state.index, qk_stage, qk_stage + 1, e)

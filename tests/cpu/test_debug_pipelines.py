@@ -15,6 +15,7 @@ from tests.cpu.test_debug import unbounded_waits
 TILE, SMALL = tma.Tile((8, 32), "f32"), tma.Tile((4, 32), "f32")
 MAP, SMALL_MAP, FLOATS = TensorMapType(2, TILE), TensorMapType(2, SMALL), types.float32[::1]
 ROLES = tma.Roles(mma=tma.Warps(2), epilogue=tma.Warps(4))
+TWINS = tma.Roles(left=tma.Warps(1), right=tma.Warps(1))
 
 
 def stores(on, **more):
@@ -69,6 +70,34 @@ def accumulators(on, memory="shared"):
     return OUT, kernel, (types.int64,)
 
 
+def keys(on):
+    KEYS = tma.KVPipeline(
+        2, 64, 128, "bf16", 2, producer=ROLES.mma, consumer=ROLES.epilogue, holds="k", debug=on
+    )
+
+    @cuda.jit
+    def kernel(n):
+        producer, consumer = KEYS.start()
+        if producer.enters():
+            producer.acquire(1)
+        elif ROLES.epilogue.is_member():
+            consumer.wait(1)
+
+    return KEYS, kernel, (types.int64,)
+
+
+def turns(on):
+    ORDER = tma.OrderedSequenceBarrier(1, (TWINS.left, TWINS.right), debug=on)
+
+    @cuda.jit
+    def kernel(n):
+        order = ORDER.start()
+        order.wait()
+        order.arrive()
+
+    return ORDER, kernel, (types.int64,)
+
+
 def both_roles(on):
     return stores(on, role=(ROLES.mma, ROLES.epilogue))
 
@@ -80,7 +109,11 @@ FORMS = {
     "circular, a barrier for each tile": functools.partial(circular, barriers="each"),
     "circular, by mbarrier": functools.partial(circular, war="mbarrier"),
     "accumulators": accumulators,
+    "keys": keys,
+    "turns": turns,
 }
+#: The others have meetings as well.
+WITHOUT_MEETINGS = ("keys", "turns")
 
 
 @functools.cache
@@ -101,11 +134,12 @@ def test_every_wait_is_bounded(form):
     pipeline, text = compiled(form, True)
     assert pipeline.debug and debug.MARKER in text
     assert unbounded_waits(text) == []
-    assert "mbarrier.try_wait.shared" in text  # the meetings
+    assert ("mbarrier.try_wait.shared" in text) == (form not in WITHOUT_MEETINGS)
     assert len(re.findall(r"bar(?:rier)?\.sync", text)) == 1  # of start(), which makes the barriers
     report = ptxas(text)
     assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
-    assert report.shared == pipeline.nbytes + getattr(pipeline, "sync_nbytes", 0)
+    if form != "turns":
+        assert report.shared == pipeline.nbytes + getattr(pipeline, "sync_nbytes", 0)
 
 
 @pytest.mark.parametrize("form", EACH_FORM)
@@ -169,18 +203,21 @@ def test_a_circular_buffer_has_room_for_its_ledgers(war, barriers):
     assert all(site.in_ring and site.for_full for site in bounded.full_sites)
 
 
-def test_stores_and_accumulators_say_that_they_are_bounded():
-    for make in (stores, both_roles, accumulators):
+def test_the_others_say_that_they_are_bounded():
+    for make in (stores, both_roles, accumulators, keys, turns):
         plain, bounded = make(False)[0], make(True)[0]
-        assert bounded != plain and repr(bounded) == repr(plain)[:-1] + ", debug=True)"
+        assert bounded != plain
+        assert repr(bounded).replace("debug=True", "debug=False") in (
+            repr(plain), f"{repr(plain)[:-1]}, debug=False)"
+        )  # fmt: skip
     assert [make(True)[0].sync_nbytes for make in (stores, both_roles)] == [8, 16]
     assert stores(False)[0].sync_nbytes == 0
     assert accumulators(True)[0].ring.debug and accumulators(True, "tensor")[0].ring.debug
 
 
-@pytest.mark.parametrize("make", [stores, circular, accumulators])
+@pytest.mark.parametrize("make", [stores, circular, accumulators, keys, turns])
 def test_something_else_than_a_yes_or_no(make):
     with pytest.raises(
-        TypeError, match=r"(Pipeline|Buffer)\(debug=...\) takes True, False or None"
+        TypeError, match=r"(Pipeline|Buffer|Barrier)\(debug=...\) takes True, False or None"
     ):
         make(1.5)
