@@ -168,7 +168,7 @@ def _site(given: types.Type, what: str) -> debug.Site:
 
 
 def _is_bounded(site: debug.Site) -> bool:
-    return site.debug or debugging()
+    return debugging() if site.debug is None else site.debug
 
 
 def _type_wait(barrier: Any, parity: Any, site: Any, **rest: types.Type) -> Any:

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from numba_tma._environment import debugging, simulated
+
 MARKER = "numba_tma_debug"  #: stands in the PTX of every kernel that can leave records
 
 #: One record, in 32-bit words. Kernels write the fields in this order.
@@ -58,7 +60,7 @@ class Site:
     tx_bytes: int = 0
     stages: int = 1
     kind: str = "wait"  #: or "sync", "ledger", "coordinate"
-    debug: bool = False  #: bounded even where the environment does not say so
+    debug: bool | None = None  #: whether it is bounded; None: as the environment says
     itemsize: int = 0
     in_cluster: bool = False  #: other blocks arrive: what they did before is seen after the wait
     parts: int = 1
@@ -74,9 +76,24 @@ class Site:
         return self.kind == "wait" and self.what.endswith(".full'")
 
     @property
+    def in_ring(self) -> bool:
+        """Whether stages and iterations are counted where it waits."""
+        return bool(self.role) or self.what.endswith((".full'", ".empty'"))
+
+    @property
     def ledger(self) -> Site:
         """The site of the byte count that follows the wait."""
         return replace(self, kind="ledger")
+
+
+def is_bounded(owner: type, debug: Any) -> bool:
+    """Return whether the waits of a pipeline are, which was given `debug`.
+
+    Never in the simulator, which sees a deadlock by itself.
+    """
+    if not isinstance(debug, bool | None):
+        raise TypeError(f"{owner.__name__}(debug=...) takes True, False or None, not {debug!r}")
+    return debugging() if debug is None else debug and not simulated()
 
 
 _SITES: list[Site] = []
@@ -298,7 +315,7 @@ def _sentence(record: Record) -> str:
             f"{_ledger_hint(record)}"
         )
     text = f"{_who(record)} waited {record.seconds:.1f} s on {_where(record)}"
-    text += f" in iteration {record.iteration}" if site.role and site.kind == "wait" else ""
+    text += f" in iteration {record.iteration}" if site.in_ring and site.kind == "wait" else ""
     if site.tx_bytes and record.issued is not None:
         text += f"; {record.issued:,} of {site.tx_bytes:,} bytes were issued"
     if record.pending is None or record.outstanding is None:
@@ -321,7 +338,7 @@ def _where(record: Record) -> str:
     site = record.site
     if site.kind == "sync":
         return site.what
-    if not site.role:
+    if not site.in_ring:
         return f"{site.what} at shared address {record.address:#x} phase {record.parity}"
     part = f" sub-stage {record.part}" if site.parts > 1 else ""
     phase = "" if site.kind == "ledger" else f" phase {record.parity}"

@@ -10,17 +10,20 @@ one register.
 - `roles`: who does what in a block, and what follows from that;
 - `producer`, `consumer`, `stages`: the two sides and what they are handed;
 - `started`: `Pipeline`, what a kernel holds;
-- `store`: `StorePipeline`, for what threads write and the copy engine stores;
+- `stage_layout`: `StageLayout`, where the tiles of the stages lie;
+- `store`, `store_started`: `StorePipeline`, for what threads write and the copy engine stores;
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns.
 - `output`, `output_started`: the same for accumulators, from matrix multiplication to epilogue.
 - `kv`: `KVPipeline`, the ring of attention's keys and values; `kv_producer`, `kv_consumer`: its two
   sides; `staged`: their barriers, whose stages come in parts; `kv_started`: how kernels start it.
-- `circular`, `circular_started`: `CircularBuffer`, where the same threads load and work.
+- `circular`, `circular_started`, `circular_stages`: `CircularBuffer`, where the same threads load
+  and work.
 """
 
 from numba_tma._environment import simulated
 from numba_tma.pipeline.circular import CircularBuffer
-from numba_tma.pipeline.circular_started import LoadStage, Ring, Stage
+from numba_tma.pipeline.circular_stages import LoadStage, Stage
+from numba_tma.pipeline.circular_started import Ring
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
@@ -40,7 +43,8 @@ from numba_tma.pipeline.staged import StagedPipeline
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
 from numba_tma.pipeline.started import Pipeline
 from numba_tma.pipeline.state import PipelineState
-from numba_tma.pipeline.store import Store, StorePipeline, StoreStage
+from numba_tma.pipeline.store import StorePipeline
+from numba_tma.pipeline.store_started import Store, StoreStage
 
 if not simulated():
     from numba_tma.pipeline import (  # noqa: F401

@@ -1,4 +1,4 @@
-"""How kernels hold circular buffers: the compiled half of `circular_started`."""
+"""How kernels hold circular buffers: the compiled half of `circular_started` and its stages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from llvmlite import ir
 from numba.core import types
 
 from numba_tma import _compiler as compiler
-from numba_tma._compiler import ObjectType, TypingError, get_field, signature
-from numba_tma._shared_lowering import BARRIER, WRITES, shared_tile_type
-from numba_tma.pipeline import circular_started as c
+from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature
+from numba_tma._shared_lowering import WRITES, shared_tile_type
+from numba_tma.barrier import Barrier
+from numba_tma.debug import Site
+from numba_tma.pipeline import circular_stages as c
+from numba_tma.pipeline import circular_started as started
 from numba_tma.pipeline._lowering import (
     U32,
     check_memory,
@@ -21,14 +24,15 @@ from numba_tma.pipeline._lowering import (
     synchronises,
 )
 from numba_tma.pipeline.circular import CircularBuffer
-from numba_tma.pipeline.ring import tile_stride
+from numba_tma.pipeline.stage_layout import tile_stride
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
+from numba_tma.waiting import wait_for
 
 I64, BOOL = types.int64, types.boolean
 
-compiler.device_function(c.initialise)
+compiler.device_function(started.initialise)
 
 
 # -------------------------------------------------------------------------------------- start
@@ -37,7 +41,7 @@ compiler.device_function(c.initialise)
 def _ring_type(value: CircularBuffer) -> ObjectType:
     state = ObjectType(PipelineState, (value.num_stages,), (U32, U32, U32), True)
     fields = (*[U32] * 4, state, state, *[U32] * 3, *[I64] * 4, *[BOOL] * 2)
-    return ObjectType(c.Ring, (value,), fields, True)
+    return ObjectType(started.Ring, (value,), fields, True)
 
 
 def _type_start(self: ObjectType, tiles: Any = None, barriers: Any = None, sync: Any = None) -> Any:
@@ -71,7 +75,20 @@ def _memory(builder: Any, value: CircularBuffer, sig: Any, args: Any) -> list[An
             found.append(compiler.allocate_shared(builder, nbytes, alignment, name, kind))
         else:
             found.append(memory_address(builder, given, args[1 + i]))
-    return found
+    base, barriers = found
+    return [base, _kept(builder, barriers)]
+
+
+def _kept(builder: Any, address: Any) -> Any:
+    """Return an address that is the same in all lanes in a form that stays in a register.
+
+    ptxas takes a shared address for cheap and computes it again at each use, from the block's rank
+    in its cluster (S2R SR_CgaCtaId), which is slow. It does not look through a shuffle.
+    """
+    shuffle = ir.FunctionType(I32, [I32])
+    text = "shfl.sync.idx.b32 $0, $1, 0, 31, -1;"
+    asm = ir.InlineAsm(shuffle, text, "=r,r", side_effect=True)
+    return builder.call(asm, [address], attrs=("convergent",))
 
 
 def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -89,7 +106,7 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     initialise = signature(types.void, sig.args[0], U32, U32, U32, BOOL)
     sync = ir.Constant(ir.IntType(1), synchronises(dict(enumerate(sig.args)).get(3)))
     arguments = [args[0], barriers, thread, threads, sync]
-    compiler.BODIES[c.initialise].call(context, builder, initialise, arguments)
+    compiler.BODIES[started.initialise].call(context, builder, initialise, arguments)
     if value.role:
         thread = builder.sub(thread, constant(value.role.first))
         threads = constant(value.role.members)
@@ -112,6 +129,41 @@ def _buffer(typ: ObjectType) -> CircularBuffer:
     """Return the buffer of what holds a ring first."""
     value: CircularBuffer = typ.field_types[0].static_value("pipeline")
     return value
+
+
+# ------------------------------------------------------------------------------------ waits
+
+
+@compiler.device_function
+def _await_full(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any) -> None:
+    wait_for(barrier, parity, site, stage, iteration)
+
+
+def _type_await_full(
+    pipeline: Any, number: Any, barrier: Any, parity: Any, stage: Any, iteration: Any
+) -> Any:
+    return signature(types.void, pipeline, U32, barrier, U32, U32, U32)
+
+
+def _lower_await_full(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    value, barrier = sig.args[0].static[0], sig.args[2]
+    nothing = ir.Constant(ir.LiteralStructType([ir.IntType(8)]), ir.Undefined)
+
+    def wait(site: Site) -> None:
+        call = signature(types.void, barrier, U32, ObjectType(Site, (site,)), U32, U32)
+        arguments = [args[2], args[3], nothing, *args[4:]]
+        compiler.BODIES[_await_full].call(context, builder, call, arguments)
+
+    if value.debug and value.num_full > 1:  # each has bytes of its own, which the site says
+        for number, site in enumerate(value.full_sites):
+            with builder.if_then(builder.icmp_unsigned("==", args[1], constant(number))):
+                wait(site)
+    else:
+        wait(value.full_sites[0])
+    return context.get_dummy_value()
+
+
+compiler.instruction_function(started.await_full, _type_await_full, _lower_await_full)
 
 
 # -------------------------------------------------------------------------------- iteration
@@ -157,7 +209,7 @@ def _ring_method(
     """Execute a method of the ring that a stage belongs to, with constants as arguments."""
     ring = get_field(builder, stage, value, "owner")
     sig = signature(types.void, stage.field_types[0], *[U32] * len(arguments))
-    method = compiler.describe(c.Ring).methods[name]
+    method = compiler.describe(started.Ring).methods[name]
     method.lower(context, builder, sig, [ring, *map(constant, arguments)])
 
 
@@ -201,12 +253,16 @@ compiler.describe(c.FullStage).resolve = _resolve_full
 compiler.describe(c.FullStage).lower = _lower_full
 
 
+def _barrier_type(typ: ObjectType) -> ObjectType:
+    return ObjectType(Barrier, (_buffer(typ).ledger_offset,), (U32,))
+
+
 def _lower_barrier(context: Any, builder: Any, typ: ObjectType, value: Any, name: Any) -> Any:
     ring = get_field(builder, typ, value, "owner")
     first = get_field(builder, typ.field_types[0], ring, "barriers")
     first = builder.add(first, constant(_buffer(typ).full_offset(name)))
     offset = builder.mul(get_field(builder, typ, value, "index"), constant(8))
-    return compiler.make_object(context, builder, BARRIER, [builder.add(first, offset)])
+    return compiler.make_object(context, builder, _barrier_type(typ), [builder.add(first, offset)])
 
 
 def _resolve_load(typ: ObjectType, name: str) -> types.Type | None:
@@ -215,7 +271,7 @@ def _resolve_load(typ: ObjectType, name: str) -> types.Type | None:
         return shared_tile_type(tile) if tile else None
     if rule := c.barrier_rule(_buffer(typ)):
         raise TypingError(rule)
-    return BARRIER
+    return _barrier_type(typ)
 
 
 def _lower_load(context: Any, builder: Any, typ: ObjectType, value: Any, name: str) -> Any:
@@ -228,7 +284,7 @@ def _type_barrier_of(self: ObjectType, name: types.Type) -> Any:
     text = compiler.static_of(name, "slot.barrier_of(name=...)")
     if text not in dict(_buffer(self).tiles):
         raise TypingError(c.unknown_rule(_buffer(self), "slot.barrier_of", text))
-    return signature(BARRIER, self, name)
+    return signature(_barrier_type(self), self, name)
 
 
 def _lower_barrier_of(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -16,8 +16,9 @@ from numba_tma.pipeline import consumer as c
 from numba_tma.pipeline import producer as p
 from numba_tma.pipeline import stages as s
 from numba_tma.pipeline import started
-from numba_tma.pipeline.ring import TilePipeline, tile_stride
+from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import WARP
+from numba_tma.pipeline.stage_layout import tile_stride
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit

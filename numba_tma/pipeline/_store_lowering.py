@@ -1,4 +1,4 @@
-"""How kernels hold store pipelines: the compiled half of `store`."""
+"""How kernels hold store pipelines: the compiled half of `store_started`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import ObjectType, TypingError, signature
 from numba_tma._shared_lowering import WRITES, check_reduction, require_map
-from numba_tma.pipeline import store as st
+from numba_tma.pipeline import store_started as st
 from numba_tma.pipeline._lowering import (
     U32,
     _lower_tile,
@@ -20,13 +20,16 @@ from numba_tma.pipeline._lowering import (
     iterate,
     memory_address,
 )
-from numba_tma.pipeline.ring import tile_stride
+from numba_tma.pipeline.stage_layout import tile_stride
+from numba_tma.pipeline.store import StorePipeline
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
 
+compiler.device_function(st.prepare_meeting)
 
-def _store_type(value: st.StorePipeline) -> ObjectType:
-    fields = (*[U32] * 4, WRITES, U32, types.boolean, types.boolean)
+
+def _store_type(value: StorePipeline) -> ObjectType:
+    fields = (*[U32] * 4, WRITES, U32, U32, types.boolean, types.boolean)
     return ObjectType(st.Store, (value,), fields, True)
 
 
@@ -34,7 +37,7 @@ def _type_start(self: ObjectType, tiles: Any = None) -> Any:
     value = self.static[0]
     given = [tiles] if tiles is not None else []
     if not check_memory("tiles", tiles or types.none, value.nbytes, value.alignment):
-        roles = max(1, len(value.roles))
+        roles = value.num_parties
         each = f"{roles} roles x {value.num_stages} stages" if roles > 1 else f"{value.num_stages}"
         each = each if roles > 1 else f"{each} stages"
         parts = {
@@ -44,6 +47,7 @@ def _type_start(self: ObjectType, tiles: Any = None) -> Any:
             for name, tile in value.tiles
         }
         parts["alignment"] = value.nbytes - sum(parts.values())
+        parts["barriers"] = value.sync_nbytes
         compiler.check_shared_size(repr(value), {n: b for n, b in parts.items() if b})
     return signature(_store_type(value), self, *given)
 
@@ -57,6 +61,9 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = f"ring{value.block}" if value.block else "line"
         base = compiler.allocate_shared(builder, value.nbytes, value.alignment, repr(value), kind)
     thread = emit(TABLE["tid_x"], context, builder, {})
+    meetings = constant(0)
+    if value.debug:
+        meetings = compiler.allocate_shared(builder, value.sync_nbytes, 8, f"barriers of {value}")
     mine: tuple[Any, ...] | None = None
     for number, role in enumerate(value.roles):
         own = builder.sub(thread, constant(role.first))
@@ -65,6 +72,7 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             own,
             constant(role.members),
             constant(role.barrier_id),
+            builder.add(meetings, constant(8 * number)) if value.debug else meetings,
         )
         if mine is None:
             mine = its
@@ -72,14 +80,19 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             here = builder.icmp_unsigned("<", own, its[2])
             mine = tuple(builder.select(here, a, b) for a, b in zip(its, mine))
     if mine is None:
-        mine = base, thread, emit(TABLE["ntid_x"], context, builder, {}), constant(0)
+        mine = base, thread, emit(TABLE["ntid_x"], context, builder, {}), constant(0), meetings
+    *found, meeting = mine
+    if value.debug:
+        prepare = signature(types.void, U32, U32, U32, U32)
+        arguments = [meeting, *found[1:]]
+        compiler.BODIES[st.prepare_meeting].call(context, builder, prepare, arguments)
     no, yes = ir.Constant(ir.IntType(1), 0), ir.Constant(ir.IntType(1), 1)
     writes = compiler.make_object(context, builder, WRITES, [no])
-    fields = [*mine, writes, constant(value.num_stages), no, yes]
+    fields = [*found, writes, meeting, constant(value.num_stages), no, yes]
     return compiler.make_object(context, builder, sig.return_type, fields)
 
 
-compiler.native_method(st.StorePipeline, "start", _type_start, _lower_start)
+compiler.native_method(StorePipeline, "start", _type_start, _lower_start)
 compiler.describe(st.StoreStage).resolve = _resolve_tile
 compiler.describe(st.StoreStage).lower = _lower_tile
 iterate(st.StoreStages, st.StoreStage)

@@ -13,23 +13,22 @@ In the first iteration one thread loads the first ``prefetch + 1`` tiles (the pr
 tile in each (the body), and none in the last `prefetch` (the epilogue). The other ways to write it
 are worse to read: flags (``if step.loads``, ``if step.computes``) put a test round both halves of
 the user's code, and a function that loads, passed as an argument, takes that code out of the loop.
-Beside three parts written by hand, an iteration costs the thread that loads up to a dozen machine
-instructions more, and the others less than 2 % (tests/cpu/test_circular_cost.py).
+An iteration costs every thread, the one that loads included, at most 2 % more machine instructions
+than three parts written by hand (tests/cpu/test_circular_cost.py).
 """
 
 from __future__ import annotations
 
-import collections
-import functools
+import dataclasses
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from numba_tma._device import constant_class
-from numba_tma.debug import Site
+from numba_tma.debug import Site, is_bounded
 from numba_tma.layout import Tile
-from numba_tma.pipeline.ring import RESERVED, TilePipeline
 from numba_tma.pipeline.roles import WARP, Role
+from numba_tma.pipeline.stage_layout import RESERVED, StageLayout, named_tiles
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.circular_started import Ring
@@ -38,10 +37,12 @@ if TYPE_CHECKING:
 WAR = ("sync", "mbarrier")
 #: Whether the tiles of a stage complete on one barrier, or each on its own.
 BARRIERS = ("one", "each")
+#: Names that mean something else on what its loops yield.
+TAKEN = RESERVED | {"barrier_of", "base", "pipeline", "wait", "writes"}
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class CircularBuffer:
+class CircularBuffer(StageLayout):
     """Stages of shared memory that a group of threads loads and works on by itself.
 
     nvFuser's pipelined circular buffering. (Its warp-specialised form is a `TilePipeline`.) Made on
@@ -64,6 +65,9 @@ class CircularBuffer:
         that work on the first can begin before the last has come.
     role
         The `Role` whose threads do it, in whole warps; by default all threads of the block.
+    debug
+        Whether waits end with an exception when they take too long, and bytes are counted, as
+        `TilePipeline` has it.
     **tiles
         The tiles of a stage, by the name they have in the kernel.
 
@@ -80,6 +84,7 @@ class CircularBuffer:
     war: str = "sync"
     barriers: str = "one"
     role: Role | None = None
+    debug: bool = False
 
     def __init__(
         self,
@@ -90,6 +95,7 @@ class CircularBuffer:
         war: Literal["sync", "mbarrier"] = "sync",
         barriers: Literal["one", "each"] = "one",
         role: Role | None = None,
+        debug: bool | None = None,
         **tiles: Tile,
     ) -> None:
         stages = _stages(num_stages)
@@ -100,17 +106,19 @@ class CircularBuffer:
                     f"CircularBuffer({name}={chosen!r}): one of {', '.join(map(repr, choices))}"
                 )
         _check_role(role)
-        _check_tiles(tiles)
-        values = (stages, ahead, tuple(tiles.items()), war, barriers, role)
+        named = named_tiles(CircularBuffer, None, tiles, TAKEN)
+        bounded = is_bounded(CircularBuffer, debug)
+        values = (stages, ahead, named, war, barriers, role, bounded)
         for field, value in zip(self.__dataclass_fields__, values):
             object.__setattr__(self, field, value)
 
     def __repr__(self) -> str:
         shown = [str(self.num_stages), str(self.prefetch)]
         shown += [f"{n}={t}" for n, t in self.tiles]
-        for name, default in (("war", "sync"), ("barriers", "one"), ("role", None)):
-            if getattr(self, name) != default:
-                shown.append(f"{name}={getattr(self, name)!r}")
+        for field in dataclasses.fields(self)[3:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                shown.append(f"{field.name}={value!r}")
         return f"CircularBuffer({', '.join(shown)})"
 
     @property
@@ -119,34 +127,6 @@ class CircularBuffer:
         return self.num_stages - self.prefetch - 1
 
     # -------------------------------------------------------------- its memory
-
-    @property
-    def _memory(self) -> TilePipeline:
-        return _memory(self.num_stages, self.tiles)
-
-    @property
-    def tx_bytes(self) -> int:
-        """Bytes that the loads of one stage bring."""
-        return self._memory.tx_bytes
-
-    @property
-    def alignment(self) -> int:
-        """Alignment of the tiles in shared memory, in bytes."""
-        return self._memory.alignment
-
-    @property
-    def storage_nbytes(self) -> int:
-        """Shared memory of the tiles alone, in bytes."""
-        return self._memory.storage_nbytes
-
-    def tile_offset(self, name: str) -> int:
-        """Return the offset of the first stage's tile `name` from the tiles' base, in bytes."""
-        return self._memory.tile_offset(name)
-
-    @property
-    def barriers_offset(self) -> int:
-        """Offset of the barriers from the tiles' base, in bytes."""
-        return self._memory.barriers_offset
 
     @property
     def full_bytes(self) -> tuple[int, ...]:
@@ -172,9 +152,24 @@ class CircularBuffer:
         return 8 * self.num_stages * self.num_full
 
     @property
+    def sync_offset(self) -> int:
+        """Offset of the mbarrier that debug mode has for the threads' meetings, likewise."""
+        return 8 * self.num_stages * (self.num_full + self.by_mbarrier)
+
+    @property
+    def num_live(self) -> int:
+        """Its mbarriers."""
+        return self.sync_offset // 8 + self.debug
+
+    @property
+    def ledger_offset(self) -> int:
+        """In debug mode, how far behind each full barrier its ledger lies, 8 bytes; else 0."""
+        return 8 * self.num_live if self.debug else 0
+
+    @property
     def num_barriers(self) -> int:
-        """The `BarrierArray` that `start` takes has this many."""
-        return self.num_stages * (self.num_full + self.by_mbarrier)
+        """The `BarrierArray` that `start` takes has this many: its mbarriers, and some room."""
+        return self.num_live + self.debug * self.num_stages * self.num_full
 
     @property
     def nbytes(self) -> int:
@@ -199,6 +194,11 @@ class CircularBuffer:
         return self.role.block if self.role else 0
 
     @property
+    def sync_threads(self) -> int:
+        """Threads that synchronise; 0 if that depends on the launch's block."""
+        return self.role.members if self.role else 0
+
+    @property
     def sync_id(self) -> int:
         """The named barrier by which its threads synchronise."""
         return self.role.barrier_id if self.role else 0
@@ -206,18 +206,29 @@ class CircularBuffer:
     # ------------------------------------------------------- what debug mode calls it
 
     @property
-    def full_site(self) -> Site:
-        """What a wait for a full stage is called."""
-        return Site(f"'{self._name}.full'", self.role.name if self.role else "")
+    def full_sites(self) -> tuple[Site, ...]:
+        """What a wait for a full stage is called, by its barrier."""
+        names = [self._name] if self.barriers == "one" else [name for name, _ in self.tiles]
+        of, stages = self._who, self.num_stages
+        return tuple(
+            Site(f"'{name}.full'", of, nbytes, stages, debug=self.debug)
+            for name, nbytes in zip(names, self.full_bytes)
+        )
 
     @property
     def empty_site(self) -> Site:
         """What a wait for an empty stage is called."""
-        return Site(f"'{self._name}.empty'", self.role.name if self.role else "")
+        return Site(f"'{self._name}.empty'", self._who, debug=self.debug)
 
     @property
-    def _name(self) -> str:
-        return "+".join(name for name, _ in self.tiles)
+    def sync_site(self) -> Site:
+        """What the meeting of its threads is called."""
+        what = f"the end of an iteration, or sync() or close(), of '{self._name}'"
+        return Site(what, self._who, kind="sync", debug=self.debug)
+
+    @property
+    def _who(self) -> str:
+        return self.role.name if self.role else ""
 
     def start(self, tiles: Any = None, barriers: Any = None, sync: bool = True) -> Ring:
         """Allocate the stages, initialise the barriers and return the block's `Ring`.
@@ -241,14 +252,6 @@ class CircularBuffer:
 
 
 constant_class(CircularBuffer)
-
-
-@functools.cache
-def _memory(num_stages: int, tiles: tuple[tuple[str, Tile], ...]) -> TilePipeline:
-    """Return a pipeline whose tiles lie as those of a buffer do."""
-    names, values = zip(*tiles)
-    payload: Any = collections.namedtuple("payload", names)(*values)
-    return TilePipeline(num_stages, payload)
 
 
 def _stages(given: Any) -> int:
@@ -297,17 +300,3 @@ def _check_role(role: Any) -> None:
             f"and whole warps hand stages back, but {role.members} threads are "
             f"{role.members // WARP} warps and {role.members % WARP} threads; use Warps(n)"
         )
-
-
-def _check_tiles(tiles: dict[str, Tile]) -> None:
-    if not tiles:
-        raise ValueError(
-            "CircularBuffer(): name at least one tile, as in CircularBuffer(3, x=TILE)"
-        )
-    for name, tile in tiles.items():
-        if not isinstance(tile, Tile):
-            raise TypeError(f"CircularBuffer({name}=...) takes a Tile, not {tile!r}")
-        if name in RESERVED | {"barrier_of", "base", "pipeline", "wait", "writes"}:
-            raise ValueError(
-                f"CircularBuffer({name}=...): the name means something else on a stage"
-            )

@@ -1,4 +1,4 @@
-"""`Ring`: what a kernel holds of a `CircularBuffer`: loops over tiles and their loads."""
+"""`Ring`: what a kernel holds of a `CircularBuffer`, and the steps of its loops."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from numba_tma import simulator
 from numba_tma._device import device_class, i64, u32
 from numba_tma.barrier import Barrier
 from numba_tma.pipeline.circular import CircularBuffer
-from numba_tma.pipeline.producer import Iteration
-from numba_tma.pipeline.ring import tile_stride
+from numba_tma.pipeline.circular_stages import Loads, LoadStage, Tiles
 from numba_tma.pipeline.roles import WARP
-from numba_tma.pipeline.stages import slot_tile
+from numba_tma.pipeline.stage_layout import tile_stride
 from numba_tma.pipeline.started import block_rule, given_address
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
@@ -26,10 +25,10 @@ from numba_tma.ptx import (
     mbarrier_init,
     mbarrier_inval,
     ntid_x,
+    st_shared_u64,
     tid_x,
 )
-from numba_tma.shared import SharedTile
-from numba_tma.waiting import wait_for
+from numba_tma.waiting import meet, wait_for
 
 
 @device_class(static=("pipeline",), mutable=True)
@@ -64,7 +63,7 @@ class Ring:
 
     def sync(self) -> None:
         """Synchronise its threads, as cuda.syncthreads does a block."""
-        barrier_sync(self.pipeline.sync_id, self._num_threads)
+        meet(self.pipeline.sync_id, self._num_threads, self._meeting(), self.pipeline.sync_site)
 
     def tiles(self, first: Any, stop: Any, step: Any = 1, in_flight: int = 0) -> Tiles:
         """Iterate over range(first, stop, step), each tile with the stage that it comes in.
@@ -109,18 +108,27 @@ class Ring:
         """
         self._drain()
         self.sync()
+        if self.pipeline.debug:  # what they meet at ends only when all of them have left it
+            if self._thread == 0:
+                self.sync()
+            else:
+                mbarrier_arrive(self._meeting())
         if self._thread == 0:
-            for index in range(self.pipeline.num_barriers):
+            for index in range(self.pipeline.num_live):
                 mbarrier_inval(self.barriers + 8 * index)
 
     # -------------------------------------------------------------------------- its steps
+
+    def _meeting(self) -> Barrier:
+        """Return what its threads meet at in debug mode."""
+        return Barrier(self.barriers + self.pipeline.sync_offset)
 
     def _await_full(self, barrier: Any) -> None:
         """Wait until the loads that complete on a full barrier of the current stage have come."""
         state = self.state
         offset = u32(8 * self.pipeline.num_stages * barrier)
-        full = Barrier(self.barriers + offset + 8 * state.index)
-        wait_for(full, state.phase, self.pipeline.full_site, state.index, u32(state.count - 1))
+        full = Barrier(self.barriers + offset + 8 * state.index, self.pipeline.ledger_offset)
+        await_full(self.pipeline, barrier, full, state.phase, state.index, u32(state.count - 1))
         self.waited |= 1 << barrier
 
     def _await_stage(self) -> None:
@@ -216,7 +224,9 @@ class Ring:
 
     def _unstep(self) -> None:
         """Take back the current stage, into which nothing was loaded."""
-        self.state.advance(2 * self.pipeline.num_stages - 1)
+        turns = u32(2 * self.pipeline.num_stages)
+        self.state.advance(turns - 1)
+        self.state.count -= turns
         self.held -= 1
         self.waited = u32((1 << self.pipeline.num_full) - 1)
         self.due -= 1
@@ -236,155 +246,11 @@ class Ring:
             self.open = False
 
 
-@device_class()
-@dataclass
-class Stage:
-    """The stage of the current iteration, of which `wait` returns the tiles."""
-
-    owner: Any
-    index: u32
-
-    def wait(self, name: str | None = None) -> Any:
-        """Wait until the stage is full; return its tiles by name: ``stage.wait().x``.
-
-        With ``barriers="each"``, ``stage.wait("x")`` waits for the tile x alone and returns it.
-        Executed by every thread that reads the tile; the others wait when the loop goes on.
-        """
-        pipeline = self.owner.pipeline
-        if name is None:
-            self.owner._await_stage()
-            return FullStage(pipeline, self.owner.base, self.index, self.owner)
-        if rule := name_rule(pipeline, "stage.wait", name):
-            raise simulator.BadOperand(rule)
-        self.owner._await_full(list(dict(pipeline.tiles)).index(name))
-        tiles = FullStage(pipeline, self.owner.base, self.index, self.owner)
-        return getattr(tiles, name)
-
-
-@device_class(static=("pipeline",))
-@dataclass
-class FullStage:
-    """A full stage: its tiles by name."""
-
-    pipeline: CircularBuffer
-    base: u32
-    index: u32
-    writes: Any
-
-    def __getattr__(self, name: str) -> SharedTile:
-        return slot_tile(self, self.index, name)
-
-
-@device_class()
-@dataclass
-class LoadStage:
-    """An empty stage to load: its tiles by name, and the barriers that their copies complete on."""
-
-    owner: Any
-    index: u32
-
-    def __getattr__(self, name: str) -> SharedTile:
-        ring = self.owner
-        return slot_tile(FullStage(ring.pipeline, ring.base, self.index, ring), self.index, name)
-
-    @property
-    def barrier(self) -> Barrier:
-        """The barrier that completes when all tiles of the stage have come."""
-        if rule := barrier_rule(self.owner.pipeline):
-            raise simulator.BadOperand(rule)
-        return Barrier(self.owner.barriers + 8 * self.index)
-
-    def barrier_of(self, name: str) -> Barrier:
-        """Return the barrier that completes when the tile `name` has come."""
-        pipeline = self.owner.pipeline
-        if name not in dict(pipeline.tiles):
-            raise simulator.BadOperand(unknown_rule(pipeline, "slot.barrier_of", name))
-        return Barrier(self.owner.barriers + pipeline.full_offset(name) + 8 * self.index)
-
-
-@device_class(static=("in_flight",))
-@dataclass
-class Tiles(Iteration):
-    """The tiles first, first + step, ... below stop, each with the stage that it comes in."""
-
-    in_flight: int
-    ring: Ring
-
-    def __post_init__(self) -> None:
-        if rule := in_flight_rule(self.ring.pipeline, self.in_flight):
-            raise simulator.BadOperand(rule)
-
-    def has_next(self) -> bool:
-        """Hand back the stage that leaves flight; return whether a tile is left."""
-        return self.ring._next_tile(self.in_flight)
-
-    def take(self) -> tuple[int, Stage]:
-        """Return the next tile and its stage, which may not be full yet."""
-        self.ring._take()
-        return self.ring.tile, Stage(self.ring, self.ring.state.index)
-
-
-@device_class()
-@dataclass
-class Loads(Iteration):
-    """The tiles that are to be loaded in the current iteration, each with its empty stage."""
-
-    ring: Ring
-    left: u32
-    elected: bool
-
-    def has_next(self) -> bool:
-        """Return whether another tile is to be loaded, by this thread."""
-        if not self.elected or self.left == 0:
-            return False
-        return self.ring.ahead < self.ring.stop
-
-    def take(self) -> tuple[int, LoadStage]:
-        """Return the tile and its stage, once that is empty."""
-        tile = self.ring.ahead
-        self.ring.ahead = tile + self.ring.step
-        self.left -= 1
-        return tile, self.ring._acquire()
-
-
-# ------------------------------------------------------------------------------ what is wrong
-
-
-def in_flight_rule(pipeline: CircularBuffer, in_flight: int) -> str:
-    """Return what is wrong with so many stages in flight; empty if nothing is."""
-    if 0 <= in_flight <= pipeline.in_flight:
-        return ""
-    return (
-        f"tiles(in_flight={in_flight}): of {pipeline.num_stages} stages {pipeline.prefetch} are "
-        f"loaded ahead and 1 is worked on, so that {pipeline.num_stages} - {pipeline.prefetch} - 1 "
-        f"= {pipeline.in_flight} can be in flight; lower in_flight or prefetch, or add stages"
-    )
-
-
-def unknown_rule(pipeline: CircularBuffer, what: str, name: Any) -> str:
-    """Return what is wrong with a tile that a stage has not."""
-    names = ", ".join(map(repr, dict(pipeline.tiles)))
-    return f"{what}({name!r}): the tiles of {pipeline} are {names}"
-
-
-def name_rule(pipeline: CircularBuffer, what: str, name: Any) -> str:
-    """Return what is wrong with waiting for one tile; empty if nothing is."""
-    if name not in dict(pipeline.tiles):
-        return unknown_rule(pipeline, what, name)
-    if pipeline.barriers == "one":
-        return (
-            f"{what}({name!r}): one barrier tells that all tiles of a stage have come; wait for "
-            f'the stage, as in {what}().{name}, or make the buffer with barriers="each"'
-        )
-    return ""
-
-
-def barrier_rule(pipeline: CircularBuffer) -> str:
-    """Return what is wrong with the one barrier of a stage; empty if there is one."""
-    if pipeline.barriers == "one":
-        return ""
-    name = pipeline.tiles[0][0]
-    return f'slot.barrier: each tile of {pipeline} has its own: slot.barrier_of("{name}")'
+def await_full(
+    pipeline: CircularBuffer, number: Any, barrier: Barrier, parity: Any, stage: Any, iteration: Any
+) -> None:
+    """Wait for a stage's full barrier, the `number`-th of several."""
+    wait_for(barrier, parity, pipeline.full_sites[number], stage, iteration)
 
 
 # ---------------------------------------------------------------------------------- the start
@@ -420,6 +286,10 @@ def initialise(
                 releases = u32(num_threads) // u32(WARP)
             for stage in range(pipeline.num_stages):
                 mbarrier_init(barriers + pipeline.empty_offset + 8 * stage, releases)
+        if pipeline.debug:
+            mbarrier_init(barriers + pipeline.sync_offset, pipeline.sync_threads or num_threads)
+            for index in range(pipeline.num_stages * pipeline.num_full):
+                st_shared_u64(barriers + pipeline.ledger_offset + 8 * index, 0)
         fence_mbarrier_init()
     if sync:
         barrier_sync(0, num_threads)

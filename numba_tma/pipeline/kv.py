@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from numba_tma._device import constant_class
-from numba_tma._environment import debugging, simulated
-from numba_tma.debug import Site
+from numba_tma.debug import Site, is_bounded
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.layout import Swizzle, Tile, as_shape
 from numba_tma.pipeline._kv_rules import HOLDS, check_roles, check_tiles, positive
@@ -93,9 +92,6 @@ class KVPipeline:
     ) -> None:
         if holds not in HOLDS:
             raise ValueError(f"KVPipeline(holds={holds!r}): one of {', '.join(map(repr, HOLDS))}")
-        if not isinstance(debug, bool | None):
-            raise TypeError(f"KVPipeline(debug=...) takes True, False or None, not {debug!r}")
-        bounded = debugging() if debug is None else debug
         values = {
             "num_kv_stages": positive("num_kv_stages", num_kv_stages),
             "keys": as_shape(block_n),
@@ -106,7 +102,7 @@ class KVPipeline:
             "swizzle": Swizzle(swizzle),
             "producer": producer,
             "consumers": consumer if isinstance(consumer, tuple) else (consumer,),
-            "debug": bounded and not simulated(),
+            "debug": is_bounded(KVPipeline, debug),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

@@ -15,7 +15,7 @@ from numba_tma import simulator
 from numba_tma._device import constant_class, device_class, device_function, u32
 from numba_tma._environment import simulated
 from numba_tma.barrier import Barrier
-from numba_tma.debug import Site
+from numba_tma.debug import Site, is_bounded
 from numba_tma.pipeline.roles import Role
 from numba_tma.pipeline.started import block_rule, given_address
 from numba_tma.pipeline.state import PipelineState
@@ -46,6 +46,8 @@ class OrderedSequenceBarrier:
         turn at stage 0, then one at stage 1, and so on, and begins again.
     roles
         Two or more roles of one `Roles`, alike in their threads.
+    debug
+        Whether waits end with an exception when they take too long, as `TilePipeline` has it.
 
     Examples
     --------
@@ -56,8 +58,9 @@ class OrderedSequenceBarrier:
 
     depth: int
     roles: tuple[Role, ...]
+    debug: bool = False
 
-    def __init__(self, depth: int, roles: tuple[Role, ...]) -> None:
+    def __init__(self, depth: int, roles: tuple[Role, ...], *, debug: bool | None = None) -> None:
         try:
             number = operator.index(depth)
         except TypeError:
@@ -88,6 +91,7 @@ class OrderedSequenceBarrier:
             )
         object.__setattr__(self, "depth", number)
         object.__setattr__(self, "roles", roles)
+        object.__setattr__(self, "debug", is_bounded(OrderedSequenceBarrier, debug))
 
     @property
     def num_barriers(self) -> int:
@@ -117,7 +121,8 @@ class OrderedSequenceBarrier:
     @property
     def site(self) -> Site:
         """What debug mode calls a wait for a turn."""
-        return Site("a turn of an OrderedSequenceBarrier", "+".join(r.name for r in self.roles))
+        roles = "+".join(role.name for role in self.roles)
+        return Site("a turn of an OrderedSequenceBarrier", roles, debug=self.debug)
 
     def start(self, barriers: Any = None, sync: bool = True) -> OrderedSequence:
         """Initialise the barriers and return what the kernel takes turns by.

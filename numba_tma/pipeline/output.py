@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from numba_tma._cluster_rules import cluster_size
 from numba_tma._device import constant_class
+from numba_tma.debug import is_bounded
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import WARP, Role
@@ -59,6 +60,8 @@ class OutputTilePipeline:
         both have an epilogue.
     cluster
         The blocks of the kernel's cluster along x and y; with `cta_group` 2 a pair by default.
+    debug
+        Whether waits end with an exception when they take too long, as `TilePipeline` has it.
 
     Examples
     --------
@@ -79,6 +82,7 @@ class OutputTilePipeline:
     stage_stride_cols: int
     cta_group: int
     cluster: tuple[int, int]
+    debug: bool = False
 
     def __init__(
         self,
@@ -91,6 +95,7 @@ class OutputTilePipeline:
         stage_stride_cols: int | None = None,
         cta_group: Literal[1, 2] = 1,
         cluster: int | tuple[int, int] | None = None,
+        debug: bool | None = None,
     ) -> None:
         _check(num_stages, acc, mma, epilogue, memory)
         if memory == "tensor":
@@ -116,6 +121,7 @@ class OutputTilePipeline:
             "stage_stride_cols": (stage_stride_cols or acc.shape[-1]) if memory == "tensor" else 0,
             "cta_group": cta_group,
             "cluster": blocks[:2],
+            "debug": is_bounded(OutputTilePipeline, debug),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -126,6 +132,8 @@ class OutputTilePipeline:
             shown += f", memory='tensor', stage_stride_cols={self.stage_stride_cols}"
         if self.cta_group == 2:
             shown += f", cta_group=2, cluster={self.cluster}"
+        if self.debug:
+            shown += ", debug=True"
         return f"OutputTilePipeline({shown})"
 
     @property
@@ -150,6 +158,7 @@ class OutputTilePipeline:
             producer=self.mma,
             consumer=self.epilogue,
             filled_by="threads",
+            debug=self.debug,
         )
 
     @property
@@ -215,6 +224,7 @@ class ColumnRing(TilePipeline):
             "consumers": (output.epilogue,),
             "filled_by": "threads",
             "cluster": output.cluster,
+            "debug": output.debug,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

@@ -7,26 +7,21 @@ consumer has released it. How many arrivals that takes follows from who fills an
 from __future__ import annotations
 
 import dataclasses
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from numba_tma._cluster_rules import cluster_size
 from numba_tma._device import constant_class
-from numba_tma._environment import debugging, simulated
-from numba_tma.debug import Site
+from numba_tma.debug import Site, is_bounded
 from numba_tma.layout import Tile
 from numba_tma.pipeline.roles import MAX_ROLES, WARP, Role
+from numba_tma.pipeline.stage_layout import StageLayout, named_tiles, positive, round_up
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.started import Pipeline
 
 #: Who can fill a stage: the copy engine, the cp.async of threads, or what threads compute.
 FILLED_BY = ("tma", "cp_async", "threads")
-#: Names that mean something else on a stage, or on what its `tile` returns.
-RESERVED = frozenset(
-    {"barrier", "index", "owner", "slot", "tile", "get_tile", "expect_bytes", "enters", "close"}
-)
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class BlockScaledTilePayload:
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class TilePipeline:
+class TilePipeline(StageLayout):
     """A ring of `num_stages` stages in shared memory, each holding the named `tiles`.
 
     Made on the host, used from a kernel's globals. Shared bytes, barriers, arrivals, and the bytes
@@ -119,28 +114,24 @@ class TilePipeline:
         debug: bool | None = None,
         **tiles: Tile,
     ) -> None:
-        named = _payload_tiles(payload) if payload is not None else tiles
-        if payload is not None and tiles:
-            raise TypeError("TilePipeline: give its tiles as a payload or by name, not both")
-        _check_tiles(named)
+        named = named_tiles(TilePipeline, payload, tiles)
         if filled_by not in FILLED_BY:
             raise ValueError(
                 f"TilePipeline(filled_by={filled_by!r}): one of {', '.join(map(repr, FILLED_BY))}"
             )
-        if not isinstance(debug, bool | None):
-            raise TypeError(f"TilePipeline(debug=...) takes True, False or None, not {debug!r}")
-        bounded = debugging() if debug is None else debug
         values = {
-            "num_stages": _positive("num_stages", num_stages, "stage; 2 to 8 are usual"),
-            "tiles": tuple(named.items()),
-            "k_group": _positive("k_group", k_group, "tile of each name in a stage"),
+            "num_stages": positive(
+                TilePipeline, "num_stages", num_stages, "stage; 2 to 8 are usual"
+            ),
+            "tiles": named,
+            "k_group": positive(TilePipeline, "k_group", k_group, "tile of each name in a stage"),
             "producer": producer,
             "consumers": _check_roles(producer, consumer, alternate),
             "filled_by": filled_by,
             "alternate": bool(alternate),
             "cluster": _plane(cluster),
             "multicast": _shared_tiles(multicast),
-            "debug": bounded and not simulated(),
+            "debug": is_bounded(TilePipeline, debug),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -157,42 +148,6 @@ class TilePipeline:
     # -------------------------------------------------------------------- its bytes
 
     @property
-    def tx_bytes(self) -> int:
-        """Bytes that the copies of one stage bring."""
-        return self.k_group * sum(tile.nbytes for _, tile in self.tiles)
-
-    @property
-    def alignment(self) -> int:
-        """Alignment of the ring in shared memory, in bytes: that of its strictest tile."""
-        return max(tile.alignment for _, tile in self.tiles)
-
-    def tile_offset(self, name: str) -> int:
-        """Return the offset of the first stage's tile `name` from the ring's base, in bytes."""
-        offset = 0
-        for other, tile in self.tiles:
-            offset = _round_up(offset, tile.alignment)
-            if other == name:
-                return offset
-            offset += self.slots * tile_stride(tile)
-        raise AttributeError(f"{self} has no tile {name!r}")
-
-    @property
-    def slots(self) -> int:
-        """Tiles of each name in the ring."""
-        return self.num_stages * self.k_group
-
-    @property
-    def storage_nbytes(self) -> int:
-        """Shared memory of the tiles alone, in bytes."""
-        name, tile = self.tiles[-1]
-        return self.tile_offset(name) + self.slots * tile_stride(tile)
-
-    @property
-    def barriers_offset(self) -> int:
-        """Offset of the barriers from the ring's base, in bytes: full ones, then empty ones."""
-        return _round_up(self.storage_nbytes, 8)
-
-    @property
     def empty_offset(self) -> int:
         """Offset of the empty barriers from the full ones, in bytes."""
         return 8 * self.num_stages
@@ -205,7 +160,7 @@ class TilePipeline:
     @property
     def sync_offset(self) -> int:
         """Offset of the mbarriers that debug mode has for named barriers, from the full ones."""
-        return _round_up(self.ticket_offset + 4 * self.num_stages, 8)
+        return round_up(self.ticket_offset + 4 * self.num_stages, 8)
 
     @property
     def ledger_offset(self) -> int:
@@ -312,10 +267,6 @@ class TilePipeline:
         threads = {role.barrier_id: role.sync_threads for role in self.consumers}
         return tuple(threads.get(i, 0) for i in range(MAX_ROLES + 1))
 
-    @property
-    def _name(self) -> str:
-        return "+".join(name for name, _ in self.tiles)
-
     def start(self, tiles: Any = None, barriers: Any = None, sync: bool = True) -> Pipeline:
         """Allocate the ring, initialise its barriers and return the block's `Pipeline`.
 
@@ -337,25 +288,6 @@ class TilePipeline:
         return start(self, tiles, barriers, sync)
 
 
-def tile_stride(tile: Tile) -> int:
-    """Return the bytes from one tile of a name to the next."""
-    return _round_up(tile.shared_nbytes, tile.alignment)
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
-def _positive(name: str, value: Any, what: str) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"TilePipeline({name}={value!r}): a pipeline has at least 1 {what}")
-    return number
-
-
 def _plane(cluster: Any) -> tuple[int, int]:
     x, y, z = cluster_size(cluster)
     if z > 1:
@@ -373,28 +305,6 @@ def _shared_tiles(multicast: Any) -> tuple[tuple[str, str], ...]:
             "axis blocks share it, as in multicast={'a': 'x'}"
         )
     return tuple(sorted((multicast or {}).items()))
-
-
-def _payload_tiles(payload: Any) -> dict[str, Tile]:
-    """Return the tiles of a payload by name."""
-    if dataclasses.is_dataclass(payload) and not isinstance(payload, type | Tile):
-        return {f.name: getattr(payload, f.name) for f in dataclasses.fields(payload)}
-    if hasattr(payload, "_asdict") and not isinstance(payload, type):
-        return dict(payload._asdict())
-    raise TypeError(
-        f"TilePipeline(payload={payload!r}): a payload is a dataclass or a NamedTuple of tiles, "
-        "such as StandardTilePayload(a, b); or give tiles by name, as in TilePipeline(4, x=TILE)"
-    )
-
-
-def _check_tiles(tiles: dict[str, Tile]) -> None:
-    if not tiles:
-        raise ValueError("TilePipeline(): name at least one tile, as in TilePipeline(4, x=TILE)")
-    for name, tile in tiles.items():
-        if not isinstance(tile, Tile):
-            raise TypeError(f"TilePipeline({name}=...) takes a Tile, not {tile!r}")
-        if name in RESERVED:
-            raise ValueError(f"TilePipeline({name}=...): the name means something else on a stage")
 
 
 def _check_roles(producer: Any, consumer: Any, alternate: bool) -> tuple[Role, ...]:

@@ -16,8 +16,9 @@ from numba_tma.pipeline.producer import (
     Producer,
     TileQueue,
 )
-from numba_tma.pipeline.ring import TilePipeline, tile_stride
+from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import MAX_ROLES, WARP
+from numba_tma.pipeline.stage_layout import tile_stride
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
     barrier_sync,

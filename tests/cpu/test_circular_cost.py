@@ -74,18 +74,16 @@ def test_it_has_less_code_and_no_more_registers_than_three_parts(war, in_flight)
     ours, hand = compiled(circular_add, war, in_flight), compiled(add_by_hand, war)
     assert ptx_count(ours) <= ptx_count(hand)
     registers = ptxas(ours).registers, ptxas(hand).registers
-    assert registers[0] <= registers[1] * (1.02 if in_flight == 0 else 1.25), registers
+    assert registers[0] <= 1.02 * registers[1], registers
 
 
 @needs_nvdisasm
 @pytest.mark.parametrize("war", ["sync", "mbarrier"])
-def test_an_iteration_is_within_2_percent_of_the_body_by_hand(war):
-    """In all threads but the one that loads, which tests the inner loop's end as well."""
+@pytest.mark.parametrize("loads", [False, True], ids=["works", "loads"])
+def test_an_iteration_is_within_2_percent_of_the_body_by_hand(war, loads):
     ours, hand = Flow(compiled(circular_add, war)), Flow(compiled(add_by_hand, war))
-    counts = ours.iteration(loads=False), hand.iteration(loads=False)
+    counts = ours.iteration(loads), hand.iteration(loads)
     assert counts[0] <= 1.02 * counts[1], counts
-    counts = ours.iteration(loads=True), hand.iteration(loads=True)
-    assert counts[0] <= counts[1] + 12, counts
 
 
 @needs_nvdisasm

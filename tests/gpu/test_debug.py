@@ -587,6 +587,175 @@ def test_a_meeting_that_some_consumers_miss(run):
     assert {r["warp"] for r in records} == {0}
 
 
+STORES = tma.StorePipeline(2, y=TILE, debug=True)
+HALVES = tma.Roles(left=tma.Warps(2), rest=tma.Warps(1), right=tma.Warps(3))
+TWO_ROLES = tma.StorePipeline(1, y=TILE, role=(HALVES.left, HALVES.right), debug=True)
+
+
+@cuda.jit
+def number(y, n, alone):
+    """Number the elements of n tiles; with `alone` the first warp writes the last one by itself."""
+    out = STORES.start()
+    for tile, stage in out.stages(0, n):
+        if alone and tile == n - 1 and out.thread >= 32:
+            return
+        for i in range(out.thread, 256, out.num_threads):
+            stage.y[i // 32, i % 32] = tile * 256 + i
+        out.store(y, stage.y, (tile * 8, 0))
+        out.commit()
+    out.tail()
+
+
+@cuda.jit
+def number_by_roles(y, n):
+    out = TWO_ROLES.start()
+    if not HALVES.rest.is_member():
+        first = 1 if HALVES.right.is_member() else 0
+        for tile, stage in out.stages(first, n, 2):
+            for i in range(out.thread, 256, out.num_threads):
+                stage.y[i // 32, i % 32] = tile * 256 + i
+            out.store(y, stage.y, (tile * 8, 0))
+            out.commit()
+        out.tail()
+
+
+def check_numbers(kernel, threads, n, *args):
+    y = cuda.to_device(np.full((8 * n, 32), np.nan, np.float32))
+    kernel[1, threads](tma.tensor_map(y, TILE), n, *args)
+    np.testing.assert_array_equal(y.copy_to_host(), np.arange(256 * n).reshape(-1, 32))
+
+
+@on_gpu
+def stores(n):
+    check_numbers(number, 96, n, False)
+    check_numbers(number_by_roles, HALVES.threads, n)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 300])
+def test_a_healthy_store_pipeline_runs_as_ever(run, n):
+    run(stores, n)
+
+
+@on_gpu
+def lonely_store():
+    return caught(number, 1, 96, new_map(), 4, True)
+
+
+def test_a_store_that_some_warps_miss(run):
+    kind, text, records, _ = run(lonely_store)
+    assert kind == "PipelineTimeout"
+    assert "on sync() or store() of 'y'; 64 of 96 arrivals are pending" in text
+    assert {(r["warp"], r["count"], r["pending"]) for r in records} == {(0, 96, 64)}
+
+
+# --------------------------------------------------------------------- circular buffers
+
+
+def circular(war, barriers):
+    """Return kernels over tiles of x and their right neighbours.
+
+    One adds and has two buffers in the same memory, one after the other. One makes mistakes: with
+    `mistake` 1 a load of tile 1 is left out, with 2 it comes twice, with 3 all warps but the first
+    leave at tile 1.
+    """
+    BUFFER = tma.CircularBuffer(3, 1, war=war, barriers=barriers, debug=True, x=TILE, y=TILE)
+    MEMORY = tma.Tile(BUFFER.storage_nbytes, "u8")
+    count = BUFFER.num_barriers
+
+    @cuda.jit
+    def add(x, out, n):
+        memory, array = tma.shared_tile(MEMORY), tma.shared_barriers(count)
+        for part in range(2):
+            ring = BUFFER.start(memory.address, array)
+            for tile, stage in ring.tiles(part, n, 2):
+                for ahead, slot in ring.loads():
+                    x.load(slot.x, (ahead * 8, 0), slot.barrier_of("x"))
+                    x.load(slot.y, (ahead * 8, 32), slot.barrier_of("y"))
+                full = stage.wait()
+                for i in range(ring.thread(), 256, ring.num_threads()):
+                    row, column = i // 32, i % 32
+                    out[tile * 8 + row, column] = full.x[row, column] + full.y[row, column]
+            ring.close()
+            cuda.syncthreads()
+
+    @cuda.jit
+    def wrong(x, mistake):
+        ring = BUFFER.start()
+        for tile, stage in ring.tiles(0, 6):
+            for ahead, slot in ring.loads():
+                barrier = slot.barrier_of("x")
+                x.load(slot.x, (ahead * 8, 0), barrier)
+                if not (mistake == 1 and ahead == 1):
+                    x.load(slot.y, (ahead * 8, 32), slot.barrier_of("y"))
+                if mistake == 2 and ahead == 1:
+                    x.load(slot.x, (ahead * 8, 0), barrier)
+            stage.wait()
+            if mistake == 3 and tile == 1 and ring.thread() >= 32:
+                return
+        ring.close()
+
+    return add, wrong
+
+
+FORMS = [(war, barriers) for war in ("sync", "mbarrier") for barriers in ("one", "each")]
+CIRCULAR = {form: circular(*form) for form in FORMS}
+
+
+@on_gpu
+def circular_sums(form, n):
+    x = np.random.default_rng(n).standard_normal((8 * n, 64)).astype(np.float32)
+    out = cuda.to_device(np.full((8 * n, 32), np.nan, np.float32))
+    CIRCULAR[form][0][1, 96](tma.tensor_map(cuda.to_device(x), TILE), out, n)
+    np.testing.assert_array_equal(out.copy_to_host(), x[:, :32] + x[:, 32:])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("n", [1, 2, 7, 200])
+def test_a_healthy_circular_buffer_runs_as_ever(run, form, n):
+    run(circular_sums, form, n)
+
+
+@on_gpu
+def circular_mistake(form, mistake):
+    return caught(CIRCULAR[form][1], 1, 64, new_map(), mistake)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_circular_buffer_without_one_load(run, form):
+    kind, text, records, _ = run(circular_mistake, form, 1)
+    assert kind == "PipelineTimeout"
+    if form[1] == "each":
+        assert "on 'y.full' stage 1 phase 0 in iteration 1; 0 of 1,024 bytes were issued" in text
+    else:
+        assert "on 'x+y.full' stage 1 phase 0 in iteration 1; 1,024 of 2,048 bytes" in text
+    assert "0 of 1 arrivals are pending, 1,024 bytes outstanding: a load of this stage" in text
+    assert {r["warp"] for r in records} == {0, 1}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_circular_buffer_with_a_load_too_many(run, form):
+    kind, text, _, _ = run(circular_mistake, form, 2)
+    name, once = ("x", NBYTES) if form[1] == "each" else ("x+y", 2 * NBYTES)
+    issued = f"{once + NBYTES:,}"
+    if kind == "ByteLedgerError":
+        counted = f"'{name}.full' stage 1 in iteration 1: {issued} bytes issued, {once:,} expected"
+        assert counted in text and "loaded twice" in text
+    else:  # the copies were counted at once, and the phase went past its end
+        assert kind == "PipelineTimeout"
+        assert f"'{name}.full'" in text
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_circular_buffer_that_some_warps_leave(run, form):
+    kind, text, records, _ = run(circular_mistake, form, 3)
+    assert kind == "PipelineTimeout"
+    if form[0] == "sync":
+        assert "of an iteration, or sync() or close(), of 'x+y'; 32 of 64 arrivals" in text
+    else:
+        assert "'x+y.empty' stage 1" in text and "1 of 2 arrivals are pending" in text
+    assert {r["warp"] for r in records} == {0}
+
+
 # ----------------------------------------------------------------------------- clusters
 
 

@@ -97,7 +97,8 @@ def of_both(program: Program) -> list[Mutant | Impossible]:
         Mutant(
             program, "missing sync after init", m.NO_INIT_SYNC, (),
             {"simulator": ("BarrierMisuse", "that has not synchronised with its mbarrier_init")},
-            ((library, "barrier_sync", lambda number, threads: None),),
+            ((library, "barrier_sync", lambda number, threads: None),
+             (library, "meet", lambda *args: None)),
         ),
         Mutant(
             program, "exit with something outstanding", m.LOADS_OUTSTANDING,
@@ -113,8 +114,8 @@ CIRCULAR = [
     Mutant(
         SYNC, "dropped arrival", m.LEFT_ALONE,
         ((FULL, f"{FULL}\nif t == 2 and ring.thread() >= 32:\n    return"),),
-        {"simulator": ("Deadlock", "32 of 64 threads have arrived")},
-        note="Debug mode does not bound the synchronisation of a block.",
+        {"simulator": ("Deadlock", "32 of 64 threads have arrived"),
+         "debug": ("PipelineTimeout", "of 'a+b'; 32 of 64 arrivals are pending")},
     ),
     Mutant(
         SYNC, "early release", m.NO_READ_SYNC, (),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba_tma.pipeline import store
+from numba_tma.pipeline import store_started
 from tests.mutants import mistakes as m
 from tests.mutants import programs as p
 from tests.mutants.circular import CIRCULAR
@@ -313,6 +313,7 @@ THREADS = [
     ),
 ]  # fmt: skip
 
+ACQUIRE = "stage = out.acquire()"
 OUT_STORE = "out.store(y, stage.s, (t * ROWS, 0))"
 OUT_REDUCE = 'out.reduce(y, stage.s, (t * ROWS, 0), "add")'
 
@@ -323,12 +324,12 @@ def of_stores(program: Program, start: str) -> list[Mutant | Impossible]:
         Mutant(
             program, "dropped wait", m.NO_WAIT_FOR_READ, (),
             {"simulator": ("EarlyOverwrite", "may still be reading")},
-            ((store.Store, "_await_read", lambda self: None),),
+            ((store_started.Store, "_await_read", lambda self: None),),
         ),
         Mutant(
             program, "dropped fence", m.NO_FENCE, (),
             {"simulator": ("MissingFence", "fence_proxy_async()")},
-            ((store, "fence_proxy_async", lambda: None),),
+            ((store_started, "fence_proxy_async", lambda: None),),
         ),
         Mutant(
             program, "early release", m.EARLY_COMMIT,
@@ -339,11 +340,6 @@ def of_stores(program: Program, start: str) -> list[Mutant | Impossible]:
             program, "exit with something outstanding", m.STORES_OUTSTANDING,
             (("out.tail()", ""),),
             {"simulator": ("UnfinishedCopy", "shared memory may be gone before they have read it")},
-        ),
-        Impossible(
-            program.pipeline, "dropped arrival",
-            "Nobody waits for an arrival: a stage is free when the store has read it, and the "
-            "role's barrier is the library's.",
         ),
         Impossible(
             program.pipeline, "wrong parity",
@@ -358,6 +354,10 @@ def of_stores(program: Program, start: str) -> list[Mutant | Impossible]:
 
 STORE = [
     *of_stores(p.STORE, OUT_STORE),
+    Impossible(
+        p.STORE.pipeline, "dropped arrival",
+        "The whole block meets, and its barrier does not wait for threads that have ended.",
+    ),
     Mutant(
         p.STORE, "wrong bytes", m.OTHER_TILE,
         (("OUT = tma.StorePipeline(2, s=TILE)", "OUT = tma.StorePipeline(2, s=SLICE)"),),
@@ -371,6 +371,12 @@ STORE = [
 
 REDUCE = [
     *of_stores(p.REDUCE, OUT_REDUCE),
+    Mutant(
+        p.REDUCE, "dropped arrival", m.LEFT_ALONE,
+        ((ACQUIRE, f"if t == 2 and first > 0:\n    return\n{ACQUIRE}"),),
+        {"simulator": ("Deadlock", "32 of 64 threads have arrived"),
+         "debug": ("PipelineTimeout", "store() of 's'; 32 of 64 arrivals are pending")},
+    ),
     Mutant(
         p.REDUCE, "wrong bytes", m.OTHER_TILE,
         (("OUT = tma.StorePipeline(2, s=TILE, role=ROLES.left)",

@@ -6,7 +6,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator
-from numba_tma.pipeline import store
+from numba_tma.pipeline import store_started as store
 from tests.pipeline_kernels import (
     PARTS,
     ping_pong,

@@ -1,0 +1,227 @@
+"""`Store`: what a kernel holds of a `StorePipeline`, its stages and its loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma import simulator
+from numba_tma._device import device_class, i64, u32
+from numba_tma.barrier import Barrier
+from numba_tma.pipeline.producer import Iteration
+from numba_tma.pipeline.roles import WARP
+from numba_tma.pipeline.stage_layout import tile_stride
+from numba_tma.pipeline.stages import slot_tile
+from numba_tma.pipeline.started import block_rule, given_address
+from numba_tma.pipeline.store import StorePipeline
+from numba_tma.ptx import (
+    barrier_sync,
+    cp_async_bulk_commit_group,
+    cp_async_bulk_wait_group,
+    cp_async_bulk_wait_group_read,
+    fence_mbarrier_init,
+    fence_proxy_async,
+    mbarrier_init,
+    ntid_x,
+    tid_x,
+)
+from numba_tma.shared import SharedTile, Writes
+from numba_tma.waiting import meet
+
+
+@device_class(static=("pipeline",), mutable=True)
+@dataclass
+class Store:
+    """A started `StorePipeline`. All its methods are executed by every thread of the role.
+
+    ``stage = store.acquire()``, write to ``stage.y``, ``store.store(y, stage.y, coords)``, and
+    when all stages are done ``store.tail()``.
+    """
+
+    pipeline: StorePipeline
+    base: u32
+    thread: u32  # in the role
+    num_threads: u32  # of the role
+    sync_id: u32  # its barrier
+    writes: Writes
+    meeting: u32  # in debug mode, the mbarrier of the role
+    index: u32  # of the newest stage; num_stages if there is none yet
+    open: bool = False  # that stage is acquired, and its group not committed
+    published: bool = True  # the role has synchronised since the newest stage was written
+
+    def enters(self) -> bool:
+        """Return whether this thread stores."""
+        return self.thread < self.num_threads
+
+    def close(self) -> None:
+        """End the use: commit what is open and wait until all stores are complete."""
+        if self.enters():
+            self.tail()
+
+    def acquire(self) -> StoreStage:
+        """Return the next stage, to be written, once the copy engine has read it.
+
+        Commits the stage before, if that is left to do.
+        """
+        self._commit_open()
+        index = u32(self.index + 1)
+        if index >= self.pipeline.num_stages:
+            index = u32(0)
+        self.index = index
+        if self.pipeline.num_stages == 1:
+            self._await_read()
+            self.sync()
+        self.open, self.published = True, False
+        return StoreStage(self, self.index)
+
+    def store(self, tensor_map: Any, tile: SharedTile, coords: Any, cache_hint: Any = None) -> None:
+        """Start to store a tile of the stage through `tensor_map`.
+
+        A stage may have several stores, and all of it has been written before the first of them:
+        that fences the threads' writes and synchronises the role.
+        """
+        self._publish()
+        if self.thread == 0:
+            tensor_map.store(tile, coords, cache_hint)
+
+    def reduce(
+        self, tensor_map: Any, tile: SharedTile, coords: Any, op: Any, cache_hint: Any = None
+    ) -> None:
+        """Start to combine a tile of the stage with what the tensor holds; else as `store`.
+
+        `op` is a literal: ``"add"``, ``"min"`` or any that `TensorMap.reduce` has for the type.
+        """
+        self._publish()
+        if self.thread == 0:
+            tensor_map.reduce(tile, coords, op, cache_hint)
+
+    def commit(self) -> None:
+        """End the stage: what was stored of it is one bulk group."""
+        self._publish()
+        if self.thread == 0:
+            cp_async_bulk_commit_group()
+        self.open = False
+
+    def tail(self, read: bool = False) -> None:
+        """Wait until all stores are complete, and their writes visible to the thread that stored.
+
+        With the literal ``read=True``, only until the stages have been read, which is enough before
+        the block ends, or before they are used for something else. The role's first thread waits;
+        `sync` after it if others go by it.
+        """
+        self._commit_open()
+        if self.thread == 0:
+            if read:
+                cp_async_bulk_wait_group_read(0)
+            else:
+                cp_async_bulk_wait_group(0)
+
+    def stages(self, first: Any, stop: Any, step: Any = 1) -> StoreStages:
+        """Iterate over range(first, stop, step), each tile with an acquired stage to write.
+
+        Yields (tile, stage). The body ends with `commit`; without it, the next stage and `tail`
+        commit what is left open, at the cost of a test. `step` is positive.
+        """
+        return StoreStages(self, i64(first) - i64(step), stop, step)
+
+    def sync(self) -> None:
+        """Synchronise the role's threads, as cuda.syncthreads does a block."""
+        meet(self.sync_id, self.num_threads, Barrier(self.meeting), self.pipeline.sync_site)
+
+    def _publish(self) -> None:
+        """Make the stage's writes known to the copy engine; from then on the next stage is free."""
+        if not self.published:
+            fence_proxy_async()
+            self.writes.unfenced = False
+            if self.pipeline.num_stages > 1:
+                self._await_read()
+            self.sync()
+            self.published = True
+
+    def _await_read(self) -> None:
+        """Wait until the copy engine has read the stage that is written next."""
+        if self.thread == 0:
+            cp_async_bulk_wait_group_read(self.pipeline.still_reading)
+
+    def _commit_open(self) -> None:
+        """Commit the stage that was acquired last, unless that is done."""
+        if self.open:
+            self.commit()
+
+
+@device_class()
+@dataclass
+class StoreStage:
+    """A stage to be written: its tiles by name."""
+
+    owner: Store
+    index: u32
+
+    def __getattr__(self, name: str) -> SharedTile:
+        return slot_tile(self.owner, self.index, name)
+
+    def enters(self) -> bool:
+        """Return True: every thread that has acquired the stage executes its scope."""
+        return True
+
+    def close(self) -> None:
+        """Commit the stage."""
+        self.owner._commit_open()
+
+
+@device_class()
+@dataclass
+class StoreStages(Iteration):
+    """The tiles first, first + step, ... below stop, each with the stage to write."""
+
+    store: Store
+    tile: i64
+    stop: i64
+    step: i64
+
+    def has_next(self) -> bool:
+        """Return whether a tile is left."""
+        self.tile += self.step
+        return self.tile < self.stop
+
+    def take(self) -> tuple[int, StoreStage]:
+        """Return the next tile and its acquired stage."""
+        return self.tile, self.store.acquire()
+
+
+def start(pipeline: StorePipeline, tiles: Any) -> Store:
+    """Do what `StorePipeline.start` says, in the simulator."""
+    simulator.check_block("StorePipeline", minimum=WARP)
+    thread, num_threads = tid_x(), ntid_x()
+    if pipeline.block and num_threads != pipeline.block:
+        raise simulator.BadOperand(block_rule(pipeline.block, num_threads))
+    if tiles is None:
+        base = simulator.allocate_shared(pipeline, pipeline.nbytes, pipeline.alignment)
+    else:
+        base = given_address("tiles", tiles, pipeline.nbytes, pipeline.alignment)
+    for number in range(pipeline.num_parties):
+        of = f" for {pipeline.roles[number].name}" if len(pipeline.roles) > 1 else ""
+        for name, tile in pipeline.tiles:
+            for stage in range(pipeline.num_stages):
+                offset = number * pipeline.role_nbytes + stage * tile_stride(tile)
+                address = base + pipeline.tile_offset(name) + offset
+                simulator.label(address, f"{name}[{stage}]{of} of {pipeline}")
+    members = [role.is_member() for role in pipeline.roles]
+    mine = members.index(True) if any(members) else 0
+    first, sync_id = 0, 0
+    if pipeline.roles:
+        role = pipeline.roles[mine]
+        first, num_threads, sync_id = role.first, role.members, role.barrier_id
+    # Threads before a role have a number beyond its last, as unsigned numbers have it.
+    own = thread - first & 0xFFFFFFFF
+    base += mine * pipeline.role_nbytes
+    return Store(pipeline, base, own, num_threads, sync_id, Writes(), 0, pipeline.num_stages)
+
+
+def prepare_meeting(barrier: int, thread: int, num_threads: int, sync_id: int) -> None:
+    """Initialise what a role meets at in debug mode, which the simulator has not."""
+    if thread < num_threads:
+        if thread == 0:
+            mbarrier_init(barrier, num_threads)
+            fence_mbarrier_init()
+        barrier_sync(sync_id, num_threads)
