@@ -133,8 +133,11 @@ class Producer:
         for something else.
         """
         self._commit_open()
-        for _ in range(self.pipeline.num_stages):
+        last = u32(min(self.state.index, u32(self.pipeline.num_stages - 1)))
+        while True:  # not a range over the stages, which LLVM would unroll
             self._await_next()
+            if self.state.index == last:
+                break
         self.undrained = False
         self.state.phase ^= 1  # a turn in which nothing was filled
         self.state.count -= self.pipeline.num_stages
