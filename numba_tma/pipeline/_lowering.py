@@ -16,6 +16,7 @@ from numba_tma.pipeline import consumer as c
 from numba_tma.pipeline import producer as p
 from numba_tma.pipeline import stages as s
 from numba_tma.pipeline import started
+from numba_tma.pipeline._roles_lowering import of_role
 from numba_tma.pipeline.ring import TilePipeline, tile_stride
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.state import PipelineState
@@ -148,7 +149,7 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
     base, barriers = _allocate(builder, value, sig, args)
     thread, threads = read("tid_x"), read("ntid_x")
-    first, mine = _locate(builder, value, thread, threads)
+    first, mine = _locate(context, builder, value, thread, threads)
     is_sender = no
     if value.in_cluster:
         peers = zero
@@ -200,26 +201,14 @@ def _allocate(builder: Any, value: TilePipeline, sig: Any, args: Any) -> tuple[A
 
 
 def _locate(
-    builder: Any, value: TilePipeline, thread: Any, threads: Any
-) -> tuple[Any, tuple[Any, Any, Any]]:
+    context: Any, builder: Any, value: TilePipeline, thread: Any, threads: Any
+) -> tuple[Any, list[Any]]:
     """Return the producer's first thread; and thread, threads and barrier of the consumer role."""
     if value.producer is None:
         consumers = builder.sub(threads, constant(WARP))
-        return consumers, (thread, consumers, constant(started.CONSUMER_BARRIER))
-    mine: tuple[Any, ...] | None = None
-    for role in value.consumers:
-        own = builder.sub(thread, constant(role.first))
-        its = (own, constant(role.members), constant(role.barrier_id))
-        if mine is None:
-            mine = its
-        else:
-            # What Role.is_member asks, so that it is asked once.
-            after = builder.icmp_unsigned(">=", thread, constant(role.first))
-            before = builder.icmp_unsigned("<", thread, constant(role.first + role.members))
-            here = builder.and_(after, before)
-            mine = tuple(builder.select(here, a, b) for a, b in zip(its, mine))
-    assert mine is not None
-    return constant(value.producer.first), mine
+        return consumers, [thread, consumers, constant(started.CONSUMER_BARRIER)]
+    each = [(role.members, role.barrier_id) for role in value.consumers]
+    return constant(value.producer.first), of_role(context, builder, value.consumers, each)
 
 
 def _group(builder: Any, value: TilePipeline, axis: str, read: Any) -> tuple[Any, Any]:

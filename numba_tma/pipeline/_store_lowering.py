@@ -20,6 +20,7 @@ from numba_tma.pipeline._lowering import (
     iterate,
     memory_address,
 )
+from numba_tma.pipeline._roles_lowering import of_role
 from numba_tma.pipeline.ring import tile_stride
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
@@ -52,31 +53,28 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = sig.args[0].static[0]
     if len(args) > 1 and not isinstance(sig.args[1], types.NoneType | types.Omitted):
         base = memory_address(builder, sig.args[1], args[1])
-    else:
-        # The launch reads from the name which blocks the roles want.
-        kind = f"ring{value.block}" if value.block else "line"
+        return _make(context, builder, sig.return_type, base)
+    # The launch reads from the name which blocks the roles want.
+    kind = f"ring{value.block}" if value.block else "line"
+    with builder.goto_entry_block():  # as of_role does, which see
         base = compiler.allocate_shared(builder, value.nbytes, value.alignment, repr(value), kind)
-    thread = emit(TABLE["tid_x"], context, builder, {})
-    mine: tuple[Any, ...] | None = None
-    for number, role in enumerate(value.roles):
-        own = builder.sub(thread, constant(role.first))
-        its = (
-            builder.add(base, constant(number * value.role_nbytes)),
-            own,
-            constant(role.members),
-            constant(role.barrier_id),
-        )
-        if mine is None:
-            mine = its
-        else:
-            here = builder.icmp_unsigned("<", own, its[2])
-            mine = tuple(builder.select(here, a, b) for a, b in zip(its, mine))
-    if mine is None:
-        mine = base, thread, emit(TABLE["ntid_x"], context, builder, {}), constant(0)
+        return _make(context, builder, sig.return_type, base)
+
+
+def _make(context: Any, builder: Any, typ: ObjectType, base: Any) -> Any:
+    """Return the store pipeline of the caller's role."""
+    value = typ.static[0]
+    if value.roles:
+        each = [(i * value.role_nbytes, r.members, r.barrier_id) for i, r in enumerate(value.roles)]
+        thread, offset, *meeting = of_role(context, builder, value.roles, each)
+        mine = [builder.add(base, offset), thread, *meeting]
+    else:
+        thread, threads = (emit(TABLE[row], context, builder, {}) for row in ("tid_x", "ntid_x"))
+        mine = [base, thread, threads, constant(0)]
     no, yes = ir.Constant(ir.IntType(1), 0), ir.Constant(ir.IntType(1), 1)
     writes = compiler.make_object(context, builder, WRITES, [no])
     fields = [*mine, writes, constant(value.num_stages), no, yes]
-    return compiler.make_object(context, builder, sig.return_type, fields)
+    return compiler.make_object(context, builder, typ, fields)
 
 
 compiler.native_method(st.StorePipeline, "start", _type_start, _lower_start)
