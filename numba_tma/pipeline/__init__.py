@@ -6,10 +6,10 @@ flips at each turn of the ring; in its first turn the producer's is 1, so that i
 pass at once. They step before they wait: in a loop, what was worked on and what comes next are then
 one register.
 
-- `ring`: `TilePipeline`, what a ring holds, who fills it and who empties it;
+- `ring`: `TilePipeline`, what a ring holds, who fills it and who empties it; `payload`: its tiles;
 - `roles`: who does what in a block, and what follows from that;
-- `producer`, `consumer`, `stages`: the two sides and what they are handed;
-- `started`: `Pipeline`, what a kernel holds;
+- `producer`, `consumer`, `stages`: the two sides and what they are handed; `loops`: over tiles;
+- `started`: `Pipeline`, what a kernel holds; `multicast_group`: who shares a tile with a block;
 - `store`: `StorePipeline`, for what threads write and the copy engine stores;
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns.
 - `output`, `output_started`: the same for accumulators, from matrix multiplication to epilogue.
@@ -22,6 +22,7 @@ from numba_tma.pipeline.circular import CircularBuffer
 from numba_tma.pipeline.circular_started import LoadStage, Ring, Stage
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.kv import KVPipeline
+from numba_tma.pipeline.loops import TileQueue
 from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
 from numba_tma.pipeline.output import OutputTilePipeline
 from numba_tma.pipeline.output_started import (
@@ -30,8 +31,9 @@ from numba_tma.pipeline.output_started import (
     OutputProducer,
     OutputStage,
 )
-from numba_tma.pipeline.producer import Producer, TileQueue
-from numba_tma.pipeline.ring import BlockScaledTilePayload, StandardTilePayload, TilePipeline
+from numba_tma.pipeline.payload import BlockScaledTilePayload, StandardTilePayload
+from numba_tma.pipeline.producer import Producer
+from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import NamedBarrier, Role, Roles, Threads, Warpgroups, Warps
 from numba_tma.pipeline.staged import StagedPipeline, TMAConsumerPipeline, TMAProducerPipeline
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage

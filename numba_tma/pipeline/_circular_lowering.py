@@ -11,17 +11,17 @@ from numba_tma import _compiler as compiler
 from numba_tma._compiler import ObjectType, TypingError, get_field, signature
 from numba_tma._shared_lowering import BARRIER, WRITES, shared_tile_type
 from numba_tma.pipeline import circular_started as c
-from numba_tma.pipeline._lowering import (
+from numba_tma.pipeline._memory_lowering import (
     U32,
     check_memory,
     constant,
     given_arguments,
-    iterate,
     memory_address,
     synchronises,
 )
+from numba_tma.pipeline._stages_lowering import iterate
 from numba_tma.pipeline.circular import CircularBuffer
-from numba_tma.pipeline.ring import tile_stride
+from numba_tma.pipeline.payload import tile_stride
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit

@@ -10,7 +10,7 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import I32, ObjectType, signature
 from numba_tma.pipeline import ordered
-from numba_tma.pipeline._lowering import (
+from numba_tma.pipeline._memory_lowering import (
     U32,
     check_memory,
     constant,

@@ -11,17 +11,10 @@ from numba_tma import _compiler as compiler
 from numba_tma._compiler import ObjectType, TypingError, signature
 from numba_tma._shared_lowering import WRITES, check_reduction, require_map
 from numba_tma.pipeline import store as st
-from numba_tma.pipeline._lowering import (
-    U32,
-    _lower_tile,
-    _resolve_tile,
-    check_memory,
-    constant,
-    iterate,
-    memory_address,
-)
+from numba_tma.pipeline._memory_lowering import U32, check_memory, constant, memory_address
 from numba_tma.pipeline._roles_lowering import of_role
-from numba_tma.pipeline.ring import tile_stride
+from numba_tma.pipeline._stages_lowering import iterate, lower_tile, resolve_tile
+from numba_tma.pipeline.payload import tile_stride
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
 
@@ -78,8 +71,8 @@ def _make(context: Any, builder: Any, typ: ObjectType, base: Any) -> Any:
 
 
 compiler.native_method(st.StorePipeline, "start", _type_start, _lower_start)
-compiler.describe(st.StoreStage).resolve = _resolve_tile
-compiler.describe(st.StoreStage).lower = _lower_tile
+compiler.describe(st.StoreStage).resolve = resolve_tile
+compiler.describe(st.StoreStage).lower = lower_tile
 iterate(st.StoreStages, st.StoreStage)
 
 

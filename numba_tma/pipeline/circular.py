@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from numba_tma._device import constant_class
 from numba_tma.debug import Site
 from numba_tma.layout import Tile
-from numba_tma.pipeline.ring import RESERVED, TilePipeline
+from numba_tma.pipeline.payload import RESERVED
+from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import WARP, Role
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from numba_tma import simulator
 from numba_tma._device import device_class, i64, u32
 from numba_tma.barrier import Barrier
 from numba_tma.pipeline.circular import CircularBuffer
-from numba_tma.pipeline.producer import Iteration
-from numba_tma.pipeline.ring import tile_stride
+from numba_tma.pipeline.loops import Iteration
+from numba_tma.pipeline.payload import tile_stride
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stages import slot_tile
 from numba_tma.pipeline.started import block_rule, given_address

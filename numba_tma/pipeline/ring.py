@@ -7,15 +7,21 @@ consumer has released it. How many arrivals that takes follows from who fills an
 from __future__ import annotations
 
 import dataclasses
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from numba_tma._cluster_rules import cluster_size
 from numba_tma._device import constant_class
 from numba_tma._environment import debugging, simulated
 from numba_tma.debug import Site
 from numba_tma.layout import Tile
+from numba_tma.pipeline._ring_rules import (
+    check_multicast,
+    check_roles,
+    plane,
+    positive,
+    shared_tiles,
+)
+from numba_tma.pipeline.payload import check_tiles, payload_tiles, round_up, tile_stride
 from numba_tma.pipeline.roles import MAX_ROLES, WARP, Role
 
 if TYPE_CHECKING:
@@ -23,28 +29,6 @@ if TYPE_CHECKING:
 
 #: Who can fill a stage: the copy engine, the cp.async of threads, or what threads compute.
 FILLED_BY = ("tma", "cp_async", "threads")
-#: Names that mean something else on a stage, or on what its `tile` returns.
-RESERVED = frozenset(
-    {"barrier", "index", "owner", "slot", "tile", "get_tile", "expect_bytes", "enters", "close"}
-)
-
-
-@dataclass(frozen=True)
-class StandardTilePayload:
-    """The tiles of a matmul: a stage holds one of `a` and one of `b`."""
-
-    a: Tile
-    b: Tile
-
-
-@dataclass(frozen=True)
-class BlockScaledTilePayload:
-    """The tiles of a matmul with block scales: `sfa` and `sfb` are the scales of `a` and `b`."""
-
-    a: Tile
-    b: Tile
-    sfa: Tile
-    sfb: Tile
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -119,10 +103,10 @@ class TilePipeline:
         debug: bool | None = None,
         **tiles: Tile,
     ) -> None:
-        named = _payload_tiles(payload) if payload is not None else tiles
+        named = payload_tiles(payload) if payload is not None else tiles
         if payload is not None and tiles:
             raise TypeError("TilePipeline: give its tiles as a payload or by name, not both")
-        _check_tiles(named)
+        check_tiles(named)
         if filled_by not in FILLED_BY:
             raise ValueError(
                 f"TilePipeline(filled_by={filled_by!r}): one of {', '.join(map(repr, FILLED_BY))}"
@@ -131,20 +115,20 @@ class TilePipeline:
             raise TypeError(f"TilePipeline(debug=...) takes True, False or None, not {debug!r}")
         bounded = debugging() if debug is None else debug
         values = {
-            "num_stages": _positive("num_stages", num_stages, "stage; 2 to 8 are usual"),
+            "num_stages": positive("num_stages", num_stages, "stage; 2 to 8 are usual"),
             "tiles": tuple(named.items()),
-            "k_group": _positive("k_group", k_group, "tile of each name in a stage"),
+            "k_group": positive("k_group", k_group, "tile of each name in a stage"),
             "producer": producer,
-            "consumers": _check_roles(producer, consumer, alternate),
+            "consumers": check_roles(producer, consumer, alternate),
             "filled_by": filled_by,
             "alternate": bool(alternate),
-            "cluster": _plane(cluster),
-            "multicast": _shared_tiles(multicast),
+            "cluster": plane(cluster),
+            "multicast": shared_tiles(multicast),
             "debug": bounded and not simulated(),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        _check_multicast(self)
+        check_multicast(self)
 
     def __repr__(self) -> str:
         shown = [f"{n}={t}" for n, t in self.tiles]
@@ -170,7 +154,7 @@ class TilePipeline:
         """Return the offset of the first stage's tile `name` from the ring's base, in bytes."""
         offset = 0
         for other, tile in self.tiles:
-            offset = _round_up(offset, tile.alignment)
+            offset = round_up(offset, tile.alignment)
             if other == name:
                 return offset
             offset += self.slots * tile_stride(tile)
@@ -190,7 +174,7 @@ class TilePipeline:
     @property
     def barriers_offset(self) -> int:
         """Offset of the barriers from the ring's base, in bytes: full ones, then empty ones."""
-        return _round_up(self.storage_nbytes, 8)
+        return round_up(self.storage_nbytes, 8)
 
     @property
     def empty_offset(self) -> int:
@@ -205,7 +189,7 @@ class TilePipeline:
     @property
     def sync_offset(self) -> int:
         """Offset of the mbarriers that debug mode has for named barriers, from the full ones."""
-        return _round_up(self.ticket_offset + 4 * self.num_stages, 8)
+        return round_up(self.ticket_offset + 4 * self.num_stages, 8)
 
     @property
     def ledger_offset(self) -> int:
@@ -335,132 +319,6 @@ class TilePipeline:
         from numba_tma.pipeline.started import start
 
         return start(self, tiles, barriers, sync)
-
-
-def tile_stride(tile: Tile) -> int:
-    """Return the bytes from one tile of a name to the next."""
-    return _round_up(tile.shared_nbytes, tile.alignment)
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
-def _positive(name: str, value: Any, what: str) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"TilePipeline({name}={value!r}): a pipeline has at least 1 {what}")
-    return number
-
-
-def _plane(cluster: Any) -> tuple[int, int]:
-    x, y, z = cluster_size(cluster)
-    if z > 1:
-        raise ValueError(
-            f"TilePipeline(cluster={cluster!r}): blocks share tiles along x and y, so a cluster "
-            "has two extents, as in cluster=(2, 1)"
-        )
-    return x, y
-
-
-def _shared_tiles(multicast: Any) -> tuple[tuple[str, str], ...]:
-    if not isinstance(multicast, dict | None):
-        raise TypeError(
-            f"TilePipeline(multicast={multicast!r}): it says by the name of a tile along which "
-            "axis blocks share it, as in multicast={'a': 'x'}"
-        )
-    return tuple(sorted((multicast or {}).items()))
-
-
-def _payload_tiles(payload: Any) -> dict[str, Tile]:
-    """Return the tiles of a payload by name."""
-    if dataclasses.is_dataclass(payload) and not isinstance(payload, type | Tile):
-        return {f.name: getattr(payload, f.name) for f in dataclasses.fields(payload)}
-    if hasattr(payload, "_asdict") and not isinstance(payload, type):
-        return dict(payload._asdict())
-    raise TypeError(
-        f"TilePipeline(payload={payload!r}): a payload is a dataclass or a NamedTuple of tiles, "
-        "such as StandardTilePayload(a, b); or give tiles by name, as in TilePipeline(4, x=TILE)"
-    )
-
-
-def _check_tiles(tiles: dict[str, Tile]) -> None:
-    if not tiles:
-        raise ValueError("TilePipeline(): name at least one tile, as in TilePipeline(4, x=TILE)")
-    for name, tile in tiles.items():
-        if not isinstance(tile, Tile):
-            raise TypeError(f"TilePipeline({name}=...) takes a Tile, not {tile!r}")
-        if name in RESERVED:
-            raise ValueError(f"TilePipeline({name}=...): the name means something else on a stage")
-
-
-def _check_roles(producer: Any, consumer: Any, alternate: bool) -> tuple[Role, ...]:
-    """Return the consumers, if they and the producer are roles of one block."""
-    consumers = consumer if isinstance(consumer, tuple) and consumer else (consumer,)
-    if producer is None and consumer is None:
-        if alternate:
-            raise ValueError("TilePipeline(alternate=True): name the consumers that take turns")
-        return ()
-    for name, role in (("producer", producer), *(("consumer", c) for c in consumers)):
-        if not isinstance(role, Role):
-            raise TypeError(
-                f"TilePipeline({name}=...) takes a role, as ROLES.load with ROLES = "
-                f"Roles(compute=Warps(4), load=Warps(1)), not {role!r}; name both sides or none"
-            )
-    roles = (producer, *consumers)
-    spans = sorted((role.first, role.first + role.sync_threads) for role in roles)
-    overlap = any(stop > first for (_, stop), (first, _) in zip(spans, spans[1:]))
-    indices, blocks = ({getattr(role, what) for role in roles} for what in ("index", "block"))
-    if len(blocks) > 1 or len(indices) < len(roles) or overlap:
-        raise ValueError(
-            f"TilePipeline: producer {producer} and consumers {list(consumers)} must be different "
-            "roles of the same Roles"
-        )
-    if len({role.group.unit == 1 for role in consumers}) > 1:
-        raise ValueError(
-            f"TilePipeline: consumers {list(consumers)} arrive partly by thread and partly by "
-            "warp: use Threads for all of them or for none"
-        )
-    if alternate and len({role.arrivals for role in consumers}) > 1:
-        counts = ", ".join(f"{role.arrivals} ({role.name})" for role in consumers)
-        raise ValueError(
-            f"TilePipeline(alternate=True): consumers that take turns have to be alike, but their "
-            f"arrivals are {counts}"
-        )
-    return consumers
-
-
-def _check_multicast(pipeline: TilePipeline) -> None:
-    names, shared = dict(pipeline.tiles), dict(pipeline.multicast)
-    for name, axis in shared.items():
-        if name not in names or axis not in ("x", "y"):
-            raise ValueError(
-                f"TilePipeline(multicast={shared}): it says by the name of a tile "
-                f"({', '.join(names)}) along which axis of the cluster, 'x' or 'y', blocks share it"
-            )
-    if shared and not pipeline.in_cluster:
-        raise ValueError(
-            f"TilePipeline(cluster={pipeline.cluster}, multicast={shared}): there is one block "
-            "along that axis, which shares with nobody; give the kernel's cluster"
-        )
-    if pipeline.in_cluster and not pipeline.by_tma:
-        raise ValueError(
-            f"TilePipeline(filled_by={pipeline.filled_by!r}, multicast={shared}): only copies of "
-            "the copy engine can be multicast"
-        )
-    if pipeline.in_cluster and pipeline.each_thread_releases:
-        raise ValueError(
-            f"TilePipeline(multicast={shared}): consumers in a cluster arrive by warp; use Warps "
-            "or Warpgroups instead of Threads"
-        )
-    if pipeline.in_cluster and not pipeline.consumers:
-        raise ValueError(
-            f"TilePipeline(multicast={shared}): the arrivals of other blocks are counted, so name "
-            "producer and consumer roles"
-        )
 
 
 constant_class(TilePipeline)

@@ -7,7 +7,7 @@ from typing import Any
 
 from numba_tma._device import device_class, u32
 from numba_tma.barrier import Barrier
-from numba_tma.pipeline.ring import tile_stride
+from numba_tma.pipeline.payload import tile_stride
 from numba_tma.shared import SharedTile
 from numba_tma.simulator import BadOperand
 

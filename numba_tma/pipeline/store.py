@@ -18,8 +18,9 @@ from typing import Any
 from numba_tma import simulator
 from numba_tma._device import constant_class, device_class, i64, u32
 from numba_tma.layout import Tile
-from numba_tma.pipeline.producer import Iteration
-from numba_tma.pipeline.ring import TilePipeline, tile_stride
+from numba_tma.pipeline.loops import Iteration
+from numba_tma.pipeline.payload import tile_stride
+from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import WARP, Role
 from numba_tma.pipeline.stages import slot_tile
 from numba_tma.pipeline.started import block_rule, given_address
