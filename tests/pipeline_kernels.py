@@ -329,7 +329,3 @@ PIPELINES: dict[str, tuple[Callable[[], Kernel], Callable[[], Kernel]]] = {
     "reduce_store": (reduce_store, reduce_store_by_hand),
     "store_pipeline": (store_pipeline, store_pipeline_by_hand),
 }
-
-#: Machine instructions that a pipeline's kernel may have more, before its loops: where two objects
-#: start, each initialises its barriers, and finds its threads among the roles, by itself.
-MORE_AT_START = {"ping_pong": 9}

@@ -2,7 +2,9 @@
 
 A function per pipeline returns (ours, by_hand, signature). The threads do next to nothing with a
 stage, so that what is counted is the protocol: by hand, each side is the shortest loop that does
-the same. Both step before they wait, as a pipeline does, or after, whichever is shorter.
+the same. Both step before they wait, as a pipeline does, or after, whichever is shorter. Where a
+block of a cluster waits for its peers at the end, that is the ``for`` over the stages that one
+writes, and that NVVM unrolls.
 """
 
 import functools
@@ -629,6 +631,38 @@ def cluster_2x1():
     return ours, by_hand, (half, MAP_B, types.uint32[:, ::1], INT)
 
 
+def cluster_loops():
+    """The same two blocks in ``for`` loops, which `close` ends."""
+    ROLES = tma.Roles(work=tma.Warps(4), load=tma.Warps(1))
+    PIPE = tma.TilePipeline(
+        STAGES, a=A, b=B, producer=ROLES.load, consumer=ROLES.work,
+        cluster=(2, 1), multicast={"a": "x"},
+    )  # fmt: skip
+
+    @cuda.jit
+    @tma.cluster((2, 1))
+    def ours(a, b, out, n_tiles):
+        pipe = PIPE.start()
+        block = cuda.blockIdx.x
+        if pipe.is_producer():
+            group = pipe.multicast_group("a")
+            for tile, stage in pipe.produce(0, n_tiles):
+                tma.load_partitioned(
+                    a, stage.a, (tile * ROWS_A, 0), stage.barrier,
+                    group.rank, multicast=group.mask,
+                )  # fmt: skip
+                b.load(stage.b, (tile * ROWS_B, block), stage.barrier)
+        else:
+            thread, total = ROLES.work.thread(), uint32(0)
+            for _, stage in pipe.consume(0, n_tiles):
+                total = uint32(total + stage.a[0, thread] + stage.b[0, thread])
+            out[block, thread] = total
+        pipe.close()
+
+    _, by_hand, signature = cluster_2x1()
+    return ours, by_hand, signature
+
+
 def cluster_2x2():
     """Four blocks: tile a is shared along x and tile b along y, as in a matmul."""
     ROLES = tma.Roles(work=tma.Warps(4), load=tma.Warps(1))
@@ -873,7 +907,7 @@ TWINS = {
     twin.__name__: twin
     for twin in (
         registers, k_group, block_scaled, two_consumers, alternate, cp_async, threads,
-        cluster_2x1, cluster_2x2, asking, in_flight,
+        cluster_2x1, cluster_loops, cluster_2x2, asking, in_flight,
     )
 }  # fmt: skip
 

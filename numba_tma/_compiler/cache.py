@@ -8,6 +8,7 @@ in debug mode holds the address of a buffer of its process, and is not cached at
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -41,7 +42,7 @@ def captured(function: FunctionType, seen: set[Any] | None = None) -> Iterator[s
 
 def _captured_in(path: str, value: Any, names: set[str], seen: set[Any]) -> Iterator[str]:
     if is_constant(value):
-        yield f"{path}={value!r}"
+        yield f"{path}={_described(value)}"
     elif isinstance(value, CUDADispatcher):
         yield from captured(value.py_func, seen)
     elif isinstance(value, tuple):
@@ -53,6 +54,16 @@ def _captured_in(path: str, value: Any, names: set[str], seen: set[Any]) -> Iter
         seen.add(value)
         for name in sorted(names & vars(value).keys()):
             yield from _captured_in(f"{path}.{name}", vars(value)[name], names, seen)
+
+
+def _described(value: Any) -> str:
+    """Return a text that tells `value` from all others: with every field, which a repr may omit."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_described, value))})"
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    fields = (f"{f.name}={_described(getattr(value, f.name))}" for f in dataclasses.fields(value))
+    return f"{type(value).__qualname__}({', '.join(fields)})"
 
 
 def _is_ours(value: Any) -> bool:

@@ -8,9 +8,9 @@ one register.
 
 - `ring`: `TilePipeline`, what a ring holds, who fills it and who empties it;
 - `roles`: who does what in a block, and what follows from that;
-- `producer`, `consumer`, `stages`: the two sides and what they are handed;
-- `started`: `Pipeline`, what a kernel holds;
-- `stage_layout`: `StageLayout`, where the tiles of the stages lie;
+- `payload`: what matmuls keep in a stage; `stage_layout`: where the tiles of the stages lie;
+- `producer`, `consumer`, `stages`: the two sides and what they are handed; `loops`: over tiles;
+- `started`: `Pipeline`, what a kernel holds; `multicast_group`: who shares a tile with a block;
 - `store`, `store_started`: `StorePipeline`, for what threads write and the copy engine stores;
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns.
 - `output`, `output_started`: the same for accumulators, from matrix multiplication to epilogue.
@@ -28,6 +28,7 @@ from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
 from numba_tma.pipeline.kv_producer import TMAProducerPipeline
+from numba_tma.pipeline.loops import TileQueue
 from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
 from numba_tma.pipeline.output import OutputTilePipeline
 from numba_tma.pipeline.output_started import (
@@ -36,8 +37,9 @@ from numba_tma.pipeline.output_started import (
     OutputProducer,
     OutputStage,
 )
-from numba_tma.pipeline.producer import Producer, TileQueue
-from numba_tma.pipeline.ring import BlockScaledTilePayload, StandardTilePayload, TilePipeline
+from numba_tma.pipeline.payload import BlockScaledTilePayload, StandardTilePayload
+from numba_tma.pipeline.producer import Producer
+from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import NamedBarrier, Role, Roles, Threads, Warpgroups, Warps
 from numba_tma.pipeline.staged import StagedPipeline
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage

@@ -14,15 +14,15 @@ from numba_tma.barrier import Barrier
 from numba_tma.debug import Site
 from numba_tma.pipeline import circular_stages as c
 from numba_tma.pipeline import circular_started as started
-from numba_tma.pipeline._lowering import (
+from numba_tma.pipeline._memory_lowering import (
     U32,
     check_memory,
     constant,
     given_arguments,
-    iterate,
     memory_address,
     synchronises,
 )
+from numba_tma.pipeline._stages_lowering import iterate
 from numba_tma.pipeline.circular import CircularBuffer
 from numba_tma.pipeline.stage_layout import tile_stride
 from numba_tma.pipeline.state import PipelineState

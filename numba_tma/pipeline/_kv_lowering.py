@@ -15,7 +15,7 @@ from numba_tma._shared_lowering import WRITES, shared_tile_type
 from numba_tma.barrier import Barrier
 from numba_tma.layout import Tile
 from numba_tma.pipeline import kv_started
-from numba_tma.pipeline._lowering import U32, _allocate, check_memory, constant
+from numba_tma.pipeline._memory_lowering import U32, allocate, check_memory, constant
 from numba_tma.pipeline._staged_lowering import (
     STAGED,
     Call,
@@ -85,7 +85,7 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         state = make(pipeline_type.field_types[1], zero, constant(phase), zero)
         return make(pipeline_type, barriers, state)
 
-    base, barriers = _allocate(builder, kv, sig.replace(args=sig.args[:3]), args[:3])
+    base, barriers = allocate(builder, kv, sig.replace(args=sig.args[:3]), args[:3])
     thread = emit(TABLE["tid_x"], context, builder, {})
     mine = builder.sub(thread, constant(kv.producer.first))
     loading = staged(1)

@@ -9,34 +9,28 @@ from llvmlite import ir
 from numba.core import types
 
 from numba_tma import _compiler as compiler
-from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature
-from numba_tma._shared_lowering import WRITES, require_map, shared_tile_type
-from numba_tma.barrier import BarrierArray
+from numba_tma._compiler import ObjectType, TypingError, get_field, signature
+from numba_tma._shared_lowering import WRITES, require_map
 from numba_tma.pipeline import consumer as c
+from numba_tma.pipeline import loops, started
 from numba_tma.pipeline import producer as p
-from numba_tma.pipeline import stages as s
-from numba_tma.pipeline import started
+from numba_tma.pipeline._memory_lowering import (
+    U32,
+    allocate,
+    check_memory,
+    constant,
+    given_arguments,
+    synchronises,
+)
+from numba_tma.pipeline._roles_lowering import of_role
+from numba_tma.pipeline._stages_lowering import static_pipeline
+from numba_tma.pipeline.multicast_group import MulticastGroup, multicast_rule
 from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stage_layout import tile_stride
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
-from numba_tma.shared import SharedTile
-from numba_tma.simulator import BadOperand
-
-U32 = types.uint32
-
-
-def static_pipeline(typ: ObjectType) -> TilePipeline:
-    """Return the pipeline of a producer's or consumer's type."""
-    return typ.static_value("pipeline")
-
-
-def constant(value: int) -> Any:
-    """Return an i32."""
-    return ir.Constant(I32, value)
-
 
 # -------------------------------------------------------------------------- allocation
 
@@ -72,46 +66,6 @@ def _pipeline_types(value: TilePipeline) -> tuple[ObjectType, ObjectType, Object
     return ObjectType(started.Pipeline, (), (producer, consumer, U32)), producer, consumer
 
 
-def check_memory(name: str, given: types.Type, nbytes: int, alignment: int) -> bool:
-    """Return whether memory was handed in; raise if it is not enough."""
-    if isinstance(given, types.NoneType | types.Omitted):
-        return False
-    if not isinstance(types.unliteral(given), types.Integer):
-        host: Any = given
-        if isinstance(given, ObjectType) and given.cls in (SharedTile, BarrierArray):
-            host = given.static[0]
-            host = _Memory(host) if isinstance(host, int) else _Memory(tile=host)
-        if problem := started.storage_problem(name, host, nbytes, alignment):
-            raise TypingError(problem)
-    elif isinstance(given, types.IntegerLiteral) and given.literal_value % alignment:
-        raise TypingError(started.address_rule(name, given.literal_value, alignment))
-    return True
-
-
-class _Memory:
-    """What `storage_problem` looks at, from the type of a tile or a barrier array."""
-
-    def __init__(self, num_barriers: int = 0, tile: Any = None) -> None:
-        if tile is None:
-            self.num_barriers = num_barriers
-        else:
-            self.tile = tile
-
-    def __repr__(self) -> str:
-        return str(getattr(self, "tile", None) or f"{self.num_barriers} barriers")
-
-
-def given_arguments(*args: types.Type | None) -> list[types.Type]:
-    """Return the arguments up to the last that is given, with None for those left out before."""
-    last = max((i for i, typ in enumerate(args, 1) if typ is not None), default=0)
-    return [typ or types.none for typ in args[:last]]
-
-
-def synchronises(sync: types.Type | None) -> bool:
-    """Return whether a start() synchronises, which a literal says."""
-    return sync is None or bool(compiler.static_of(sync, "start(sync=...)"))
-
-
 def _type_start(self: ObjectType, tiles: Any = None, barriers: Any = None, sync: Any = None) -> Any:
     value = self.static[0]
     synchronises(sync)
@@ -123,13 +77,6 @@ def _type_start(self: ObjectType, tiles: Any = None, barriers: Any = None, sync:
     if value.in_cluster:
         compiler.require_architecture(f"multicast={dict(value.multicast)}", 90)
     return signature(_pipeline_types(value)[0], self, *given)
-
-
-def memory_address(builder: Any, typ: types.Type, value: Any) -> Any:
-    """Return the shared-memory address of a tile, a barrier array or an integer."""
-    if isinstance(typ, ObjectType):
-        return get_field(builder, typ, value, "address")
-    return builder.trunc(value, I32) if value.type.width > 32 else value
 
 
 def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -147,9 +94,9 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     def read(row: str) -> Any:
         return emit(TABLE[row], context, builder, {})
 
-    base, barriers = _allocate(builder, value, sig, args)
+    base, barriers = allocate(builder, value, sig, args)
     thread, threads = read("tid_x"), read("ntid_x")
-    first, mine = _locate(builder, value, thread, threads)
+    first, mine = _locate(context, builder, value, thread, threads)
     is_sender = no
     if value.in_cluster:
         peers = zero
@@ -179,48 +126,15 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return make(pipeline_type, producer, consumer, constant(num_producers))
 
 
-def _allocate(builder: Any, value: TilePipeline, sig: Any, args: Any) -> tuple[Any, Any]:
-    """Return the addresses of the tiles and of the barriers, allocating what is not given."""
-    given = {
-        name: memory_address(builder, typ, argument)
-        for name, typ, argument in zip(("tiles", "barriers"), sig.args[1:], args[1:])
-        if not isinstance(typ, types.NoneType | types.Omitted)
-    }
-    # The launch reads from the name how many threads the roles want.
-    what = f"ring{value.block or ''}"
-    base, barriers = given.get("tiles"), given.get("barriers")
-    if base is None:
-        nbytes = value.nbytes if barriers is None else value.storage_nbytes
-        base = compiler.allocate_shared(builder, nbytes, value.alignment, repr(value), what)
-        if barriers is None:
-            return base, builder.add(base, constant(value.barriers_offset))
-    if barriers is None:
-        nbytes = 8 * value.num_barriers
-        barriers = compiler.allocate_shared(builder, nbytes, 8, f"barriers of {value}", what)
-    return base, barriers
-
-
 def _locate(
-    builder: Any, value: TilePipeline, thread: Any, threads: Any
-) -> tuple[Any, tuple[Any, Any, Any]]:
+    context: Any, builder: Any, value: TilePipeline, thread: Any, threads: Any
+) -> tuple[Any, list[Any]]:
     """Return the producer's first thread; and thread, threads and barrier of the consumer role."""
     if value.producer is None:
         consumers = builder.sub(threads, constant(WARP))
-        return consumers, (thread, consumers, constant(started.CONSUMER_BARRIER))
-    mine: tuple[Any, ...] | None = None
-    for role in value.consumers:
-        own = builder.sub(thread, constant(role.first))
-        its = (own, constant(role.members), constant(role.barrier_id))
-        if mine is None:
-            mine = its
-        else:
-            # What Role.is_member asks, so that it is asked once.
-            after = builder.icmp_unsigned(">=", thread, constant(role.first))
-            before = builder.icmp_unsigned("<", thread, constant(role.first + role.members))
-            here = builder.and_(after, before)
-            mine = tuple(builder.select(here, a, b) for a, b in zip(its, mine))
-    assert mine is not None
-    return constant(value.producer.first), mine
+        return consumers, [thread, consumers, constant(started.CONSUMER_BARRIER)]
+    each = [(role.members, role.barrier_id) for role in value.consumers]
+    return constant(value.producer.first), of_role(context, builder, value.consumers, each)
 
 
 def _group(builder: Any, value: TilePipeline, axis: str, read: Any) -> tuple[Any, Any]:
@@ -276,8 +190,8 @@ def _type_multicast_group(self: ObjectType, name: types.Type) -> Any:
     pipeline = static_pipeline(self.field_types[0])
     text = compiler.static_of(name, "multicast_group(name=...)")
     if text not in dict(pipeline.multicast):
-        raise TypingError(started.multicast_rule(pipeline, text))
-    return signature(ObjectType(started.MulticastGroup, (), (U32, U32)), self, name)
+        raise TypingError(multicast_rule(pipeline, text))
+    return signature(ObjectType(MulticastGroup, (), (U32, U32)), self, name)
 
 
 def _lower_multicast_group(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -290,126 +204,6 @@ def _lower_multicast_group(context: Any, builder: Any, sig: Any, args: Any) -> A
 compiler.native_method(
     started.Pipeline, "multicast_group", _type_multicast_group, _lower_multicast_group
 )
-
-
-# ------------------------------------------------------------------------------ stages
-
-
-def _owner(typ: ObjectType) -> TilePipeline:
-    return static_pipeline(typ.field_types[0])
-
-
-def _slot_tile(
-    context: Any, builder: Any, stage: ObjectType, owner: Any, slot: Any, name: str
-) -> Any:
-    owner_type, pipeline = stage.field_types[0], _owner(stage)
-    tile = dict(pipeline.tiles)[name]
-    base = get_field(builder, owner_type, owner, "base")
-    offset = builder.mul(slot, constant(tile_stride(tile)))
-    address = builder.add(builder.add(base, constant(pipeline.tile_offset(name))), offset)
-    writes = get_field(builder, owner_type, owner, "writes")
-    return compiler.make_object(context, builder, shared_tile_type(tile), [address, writes])
-
-
-def _resolve_tile(typ: ObjectType, name: str) -> types.Type | None:
-    pipeline = _owner(typ)
-    tiles = dict(pipeline.tiles)
-    if name in tiles and pipeline.k_group > 1 and typ.cls is not s.StageTiles:
-        raise TypingError(s.k_group_rule(pipeline, name))
-    return shared_tile_type(tiles[name]) if name in tiles else None
-
-
-def _lower_tile(context: Any, builder: Any, typ: ObjectType, value: Any, name: str) -> Any:
-    owner = get_field(builder, typ, value, "owner")
-    slot = get_field(builder, typ, value, list(typ.description.fields)[1])
-    return _slot_tile(context, builder, typ, owner, slot, name)
-
-
-def _check_j(self: ObjectType, j: types.Type) -> None:
-    k_group = _owner(self).k_group
-    if not isinstance(types.unliteral(j), types.Integer):
-        raise TypingError(f"stage.tile(j): j is an integer, not {j}")
-    if isinstance(j, types.IntegerLiteral) and not 0 <= j.literal_value < k_group:
-        raise TypingError(
-            f"stage.tile({j.literal_value}): the stage holds the tiles 0 to {k_group - 1}"
-        )
-
-
-def _type_tile(self: ObjectType, j: types.Type) -> Any:
-    _check_j(self, j)
-    return signature(ObjectType(s.StageTiles, (), self.field_types), self, U32)
-
-
-def _slot(builder: Any, typ: ObjectType, stage: Any, j: Any) -> Any:
-    first = builder.mul(get_field(builder, typ, stage, "index"), constant(_owner(typ).k_group))
-    return builder.add(first, j)
-
-
-def _lower_stage_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    owner = get_field(builder, sig.args[0], args[0], "owner")
-    slot = _slot(builder, sig.args[0], args[0], args[1])
-    return compiler.make_object(context, builder, sig.return_type, [owner, slot])
-
-
-def _type_get_tile(self: ObjectType, j: Any = None) -> Any:
-    if j is not None:
-        _check_j(self, j)
-    tiles = types.Tuple([shared_tile_type(tile) for _, tile in _owner(self).tiles])
-    return signature(tiles, self, *([U32] if j is not None else []))
-
-
-def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    typ = sig.args[0]
-    owner = get_field(builder, typ, args[0], "owner")
-    slot = _slot(builder, typ, args[0], args[1] if len(args) > 1 else constant(0))
-    tiles = [_slot_tile(context, builder, typ, owner, slot, name) for name, _ in _owner(typ).tiles]
-    return context.make_tuple(builder, sig.return_type, tiles)
-
-
-def _type_expect_bytes(self: ObjectType, tx_bytes: types.Type) -> Any:
-    value = compiler.static_of(tx_bytes, "expect_bytes(tx_bytes=...)")
-    try:
-        s.check_bytes(_owner(self), value)
-    except BadOperand as error:
-        raise TypingError(str(error)) from None
-    return signature(types.void, self, tx_bytes)
-
-
-def _lower_nothing(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return context.get_dummy_value()
-
-
-for stage in (s.ProducerStage, s.ConsumerStage, s.StageTiles):
-    compiler.describe(stage).resolve = _resolve_tile
-    compiler.describe(stage).lower = _lower_tile
-for stage in (s.ProducerStage, s.ConsumerStage):
-    compiler.native_method(stage, "tile", _type_tile, _lower_stage_tile)
-    compiler.native_method(stage, "get_tile", _type_get_tile, _lower_get_tile)
-compiler.native_method(s.ProducerStage, "expect_bytes", _type_expect_bytes, _lower_nothing)
-
-
-# --------------------------------------------------------------------------- iteration
-
-
-def iterate(iteration: type, stage: type) -> None:
-    """Let `iteration`, which holds a producer or a consumer first, yield (tile, stage) pairs."""
-
-    def yields(typ: ObjectType) -> types.Type:
-        return types.Tuple((types.int64, ObjectType(stage, (), (typ.field_types[0], U32))))
-
-    def idle(context: Any, builder: Any, typ: ObjectType, value: Any) -> Any:
-        owner = get_field(builder, typ, value, next(iter(typ.description.fields)))
-        none = compiler.make_object(context, builder, typ.yield_type[1], [owner, constant(0)])
-        return context.make_tuple(builder, typ.yield_type, [ir.Constant(ir.IntType(64), 0), none])
-
-    compiler.describe(iteration).yields = yields
-    compiler.describe(iteration).idle = idle
-
-
-iterate(p.Produce, s.ProducerStage)
-iterate(p.ProduceFrom, s.ProducerStage)
-iterate(c.Consume, s.ConsumerStage)
-iterate(c.ConsumeFrom, s.ConsumerStage)
 
 
 # ------------------------------------------------------------------------------ checks
@@ -460,7 +254,7 @@ def _check_queue(typ: ObjectType) -> None:
         )
 
 
-compiler.describe(started.PipelineState).check = _check_state
-compiler.describe(c.Consume).check = _check_in_flight
-compiler.describe(c.ConsumeFrom).check = _check_in_flight
-compiler.describe(p.ProduceFrom).check = _check_queue
+compiler.describe(PipelineState).check = _check_state
+compiler.describe(loops.Consume).check = _check_in_flight
+compiler.describe(loops.ConsumeFrom).check = _check_in_flight
+compiler.describe(loops.ProduceFrom).check = _check_queue

@@ -10,7 +10,7 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import I32, ObjectType, signature
 from numba_tma.pipeline import ordered
-from numba_tma.pipeline._lowering import (
+from numba_tma.pipeline._memory_lowering import (
     U32,
     check_memory,
     constant,
@@ -18,6 +18,7 @@ from numba_tma.pipeline._lowering import (
     memory_address,
     synchronises,
 )
+from numba_tma.pipeline._roles_lowering import of_role
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
@@ -46,11 +47,7 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         nbytes, kind = 8 * value.num_barriers, f"ring{value.block}"
         base = compiler.allocate_shared(builder, nbytes, 8, repr(value), kind)
     thread = emit(TABLE["tid_x"], context, builder, {})
-    group = constant(0)
-    for number, role in enumerate(value.roles):
-        own = builder.sub(thread, constant(role.first))
-        here = builder.icmp_unsigned("<", own, constant(role.members))
-        group = builder.select(here, constant(number), group)
+    _, group = of_role(context, builder, value.roles, [(i,) for i in range(value.num_groups)])
     initialise = signature(types.void, sig.args[0], U32, U32, types.boolean)
     sync = ir.Constant(ir.IntType(1), synchronises(dict(enumerate(sig.args)).get(2)))
     arguments = [args[0], base, thread, sync]

@@ -14,7 +14,8 @@ from numba_tma._compiler import I32, ObjectType, TypingError, get_field, set_fie
 from numba_tma._shared_lowering import shared_tile_type
 from numba_tma.pipeline import _lowering as ring_lowering
 from numba_tma.pipeline import output_started as o
-from numba_tma.pipeline._lowering import U32, constant
+from numba_tma.pipeline._memory_lowering import U32, constant
+from numba_tma.pipeline._stages_lowering import iterate, slot_tile
 from numba_tma.pipeline.output import OutputTilePipeline
 from numba_tma.pipeline.stages import StageTiles
 from numba_tma.ptx import TABLE
@@ -161,8 +162,8 @@ def _half(name: str, index: int) -> None:
 
 _half("producer", 0)
 _half("consumer", 1)
-ring_lowering.iterate(o.OutputProduce, o.OutputStage)
-ring_lowering.iterate(o.OutputConsume, o.OutputStage)
+iterate(o.OutputProduce, o.OutputStage)
+iterate(o.OutputConsume, o.OutputStage)
 
 
 def _check_stage(stage: types.Type) -> None:
@@ -208,7 +209,7 @@ def _lower_attribute(context: Any, builder: Any, typ: ObjectType, value: Any, na
         ring_type = owner_type.field_types[0]
         tiles = ObjectType(StageTiles, (), (ring_type, U32))
         ring = get_field(builder, owner_type, owner, "ring")
-        return ring_lowering._slot_tile(context, builder, tiles, ring, index, name)
+        return slot_tile(context, builder, tiles, ring, index, name)
     offset = builder.mul(index, constant(_pipeline_of(typ).stage_stride_cols))
     return builder.add(get_field(builder, owner_type, owner, "address"), offset)
 

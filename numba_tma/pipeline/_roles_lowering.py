@@ -1,16 +1,46 @@
-"""How kernels move registers: the compiled half of `roles`."""
+"""How kernels find their roles and move registers: the compiled half of `roles`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from llvmlite import ir
 from numba.core import types
 
 from numba_tma import _compiler as compiler
-from numba_tma._compiler import ObjectType, TypingError, signature
+from numba_tma._compiler import I32, ObjectType, TypingError, signature
 from numba_tma.pipeline.roles import Role
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
+
+
+def of_role(
+    context: Any, builder: Any, roles: Sequence[Role], values: Sequence[Sequence[int]]
+) -> list[Any]:
+    """Return the calling thread's index in its role, and what `values` has for that role.
+
+    `values` has integers for each of `roles`. The first role stands for threads that have none; an
+    index beyond its last, as unsigned numbers have it, tells them apart.
+    """
+    # In the entry block all objects that a kernel starts share this, and nothing is left between
+    # their initialisations, which then become one.
+    with builder.goto_entry_block():
+        thread = emit(TABLE["tid_x"], context, builder, {})
+        mine: list[Any] = []
+        for role, value in zip(roles, values, strict=True):
+            own = builder.sub(thread, ir.Constant(I32, role.first))
+            its = [own, *(ir.Constant(I32, number) for number in value)]
+            if mine:
+                # What Role.is_member asks, so that it is asked once.
+                after = builder.icmp_unsigned(">=", thread, ir.Constant(I32, role.first))
+                before = builder.icmp_unsigned(
+                    "<", thread, ir.Constant(I32, role.first + role.members)
+                )
+                here = builder.and_(after, before)
+                its = [builder.select(here, a, b) for a, b in zip(its, mine)]
+            mine = its
+        return mine
 
 
 def _type_set_registers(self: ObjectType) -> Any:

@@ -11,15 +11,9 @@ from numba_tma import _compiler as compiler
 from numba_tma._compiler import ObjectType, TypingError, signature
 from numba_tma._shared_lowering import WRITES, check_reduction, require_map
 from numba_tma.pipeline import store_started as st
-from numba_tma.pipeline._lowering import (
-    U32,
-    _lower_tile,
-    _resolve_tile,
-    check_memory,
-    constant,
-    iterate,
-    memory_address,
-)
+from numba_tma.pipeline._memory_lowering import U32, check_memory, constant, memory_address
+from numba_tma.pipeline._roles_lowering import of_role
+from numba_tma.pipeline._stages_lowering import iterate, lower_tile, resolve_tile
 from numba_tma.pipeline.stage_layout import tile_stride
 from numba_tma.pipeline.store import StorePipeline
 from numba_tma.ptx import TABLE
@@ -56,45 +50,52 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = sig.args[0].static[0]
     if len(args) > 1 and not isinstance(sig.args[1], types.NoneType | types.Omitted):
         base = memory_address(builder, sig.args[1], args[1])
-    else:
-        # The launch reads from the name which blocks the roles want.
-        kind = f"ring{value.block}" if value.block else "line"
+        mine = _of_caller(context, builder, value, base)
+        return _make(context, builder, sig.return_type, mine)
+    # The launch reads from the name which blocks the roles want.
+    kind = f"ring{value.block}" if value.block else "line"
+    with builder.goto_entry_block():  # as of_role does, which see
         base = compiler.allocate_shared(builder, value.nbytes, value.alignment, repr(value), kind)
-    thread = emit(TABLE["tid_x"], context, builder, {})
-    meetings = constant(0)
-    if value.debug:
-        meetings = compiler.allocate_shared(builder, value.sync_nbytes, 8, f"barriers of {value}")
-    mine: tuple[Any, ...] | None = None
-    for number, role in enumerate(value.roles):
-        own = builder.sub(thread, constant(role.first))
-        its = (
-            builder.add(base, constant(number * value.role_nbytes)),
-            own,
-            constant(role.members),
-            constant(role.barrier_id),
-            builder.add(meetings, constant(8 * number)) if value.debug else meetings,
-        )
-        if mine is None:
-            mine = its
-        else:
-            here = builder.icmp_unsigned("<", own, its[2])
-            mine = tuple(builder.select(here, a, b) for a, b in zip(its, mine))
-    if mine is None:
-        mine = base, thread, emit(TABLE["ntid_x"], context, builder, {}), constant(0), meetings
+        mine = _of_caller(context, builder, value, base)
+        if not value.debug:
+            return _make(context, builder, sig.return_type, mine)
+    return _make(context, builder, sig.return_type, mine)
+
+
+def _of_caller(context: Any, builder: Any, value: StorePipeline, base: Any) -> list[Any]:
+    """Return base, thread, threads, named barrier and meeting's offset of the caller's role."""
+    if not value.roles:
+        thread, threads = (emit(TABLE[row], context, builder, {}) for row in ("tid_x", "ntid_x"))
+        return [base, thread, threads, constant(0), constant(0)]
+    each = [
+        (i * value.role_nbytes, role.members, role.barrier_id, 8 * i)
+        for i, role in enumerate(value.roles)
+    ]
+    thread, offset, *others = of_role(context, builder, value.roles, each)
+    return [builder.add(base, offset), thread, *others]
+
+
+def _make(context: Any, builder: Any, typ: ObjectType, mine: list[Any]) -> Any:
+    """Return the store pipeline of the caller's role; in debug mode with a barrier to meet at."""
+    value = typ.static[0]
     *found, meeting = mine
     if value.debug:
+        start = compiler.allocate_shared(builder, value.sync_nbytes, 8, f"barriers of {value}")
+        meeting = builder.add(start, meeting)
         prepare = signature(types.void, U32, U32, U32, U32)
         arguments = [meeting, *found[1:]]
         compiler.BODIES[st.prepare_meeting].call(context, builder, prepare, arguments)
+    else:
+        meeting = constant(0)
     no, yes = ir.Constant(ir.IntType(1), 0), ir.Constant(ir.IntType(1), 1)
     writes = compiler.make_object(context, builder, WRITES, [no])
     fields = [*found, writes, meeting, constant(value.num_stages), no, yes]
-    return compiler.make_object(context, builder, sig.return_type, fields)
+    return compiler.make_object(context, builder, typ, fields)
 
 
 compiler.native_method(StorePipeline, "start", _type_start, _lower_start)
-compiler.describe(st.StoreStage).resolve = _resolve_tile
-compiler.describe(st.StoreStage).lower = _lower_tile
+compiler.describe(st.StoreStage).resolve = resolve_tile
+compiler.describe(st.StoreStage).lower = lower_tile
 iterate(st.StoreStages, st.StoreStage)
 
 

@@ -9,7 +9,7 @@ from numba_tma import simulator
 from numba_tma._device import device_class, u32
 from numba_tma.barrier import Barrier
 from numba_tma.pipeline.circular import CircularBuffer
-from numba_tma.pipeline.producer import Iteration
+from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.stages import slot_tile
 from numba_tma.shared import SharedTile
 

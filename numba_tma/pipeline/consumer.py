@@ -1,13 +1,12 @@
-"""The side of a pipeline that works on full stages, and its loops over tiles."""
+"""The side of a pipeline that works on full stages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma._device import device_class, i64, u32
+from numba_tma._device import device_class, u32
 from numba_tma.barrier import Barrier
-from numba_tma.pipeline.producer import NO_TILE, Iteration
 from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.stages import ConsumerStage
 from numba_tma.pipeline.state import PipelineState
@@ -18,7 +17,6 @@ from numba_tma.ptx import (
     elect_sync,
     fence_proxy_async,
     laneid,
-    ld_shared_u32,
     mapa,
     mbarrier_arrive,
     mbarrier_arrive_remote,
@@ -277,54 +275,3 @@ class Consumer:
             self._await_stores()
         self.storing = True
         self.owes_group = False
-
-
-@device_class(static=("in_flight",))
-@dataclass
-class Consume(Iteration):
-    """The tiles first, first + step, ... below stop, each with its full stage."""
-
-    in_flight: int
-    consumer: Consumer
-    tile: i64
-    stop: i64
-    step: i64
-
-    def has_next(self) -> bool:
-        """Hand back the stage that leaves flight; return whether a tile is left."""
-        self.consumer._release_beyond_flight()
-        self.tile += self.step
-        return self.tile < self.stop
-
-    def take(self) -> tuple[int, ConsumerStage]:
-        """Return the next tile and its stage, once that is full."""
-        return self.tile, self.consumer.wait()
-
-
-@device_class(static=("in_flight",))
-@dataclass
-class ConsumeFrom(Iteration):
-    """The tiles that a `TileQueue`'s producer passes on, each with its full stage."""
-
-    in_flight: int
-    consumer: Consumer
-    tile: i64 = 0
-    index: u32 = 0
-
-    def has_next(self) -> bool:
-        """Hand back the stage that leaves flight and wait for the next; return if it has a tile."""
-        consumer = self.consumer
-        consumer._release_beyond_flight()
-        stage = consumer.wait()
-        ticket = ld_shared_u32(
-            consumer.barriers + consumer.pipeline.ticket_offset + 4 * stage.index
-        )
-        self.tile, self.index = i64(ticket), stage.index
-        if ticket == NO_TILE and self.in_flight == 0:
-            consumer.release()  # what is in flight stays so; else the stage holds no tile
-        return ticket != NO_TILE
-
-    def take(self) -> tuple[int, ConsumerStage]:
-        """Return the tile and the stage that `has_next` waited for."""
-        consumer = self.consumer
-        return self.tile, ConsumerStage(consumer, self.index)

@@ -11,8 +11,9 @@ from numba_tma import simulator
 from numba_tma._device import device_class, i64, u32
 from numba_tma.clusters import cluster_sync
 from numba_tma.pipeline.consumer import Consumer
+from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.output import OutputTilePipeline
-from numba_tma.pipeline.producer import Iteration, Producer
+from numba_tma.pipeline.producer import Producer
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stages import slot_tile
 from numba_tma.ptx import (

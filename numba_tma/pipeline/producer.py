@@ -1,28 +1,23 @@
-"""The side of a pipeline that fills stages, and the loops over tiles that it is written as."""
+"""The side of a pipeline that fills stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma._device import device_class, i64, u32
+from numba_tma._device import device_class, u32
 from numba_tma.barrier import Barrier
 from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stages import ProducerStage
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
-    atom_inc,
     bar_warp_sync,
     cp_async_mbarrier_arrive_noinc,
     elect_sync,
     fence_proxy_async,
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
-    nctaid_x,
-    nctaid_y,
-    nctaid_z,
     st_shared_u32,
 )
 from numba_tma.shared import Writes
@@ -133,8 +128,11 @@ class Producer:
         for something else.
         """
         self._commit_open()
-        for _ in range(self.pipeline.num_stages):
+        last = u32(min(self.state.index, u32(self.pipeline.num_stages - 1)))
+        while True:  # not a range over the stages, which LLVM would unroll
             self._await_next()
+            if self.state.index == last:
+                break
         self.undrained = False
         self.state.phase ^= 1  # a turn in which nothing was filled
         self.state.count -= self.pipeline.num_stages
@@ -196,92 +194,3 @@ class Producer:
         if self.pipeline.debug:  # the stage becomes full without its copies
             count_bytes(full.address + self.pipeline.ledger_offset, self.pipeline.tx_bytes)
         mbarrier_arrive(full)
-
-
-class Iteration:
-    """Python's iterator protocol over `has_next` and `take`, for the simulator."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if not self.has_next():  # type: ignore[attr-defined]
-            raise StopIteration
-        return self.take()  # type: ignore[attr-defined]
-
-
-@device_class()
-@dataclass
-class Produce(Iteration):
-    """The tiles first, first + step, ... below stop, each with the stage to fill."""
-
-    producer: Producer
-    tile: i64
-    stop: i64
-    step: i64
-    elected: bool
-
-    def has_next(self) -> bool:
-        """Commit the stage before; return whether a tile is left."""
-        self.producer._commit_open()
-        self.tile += self.step
-        # A test of its own, from which ptxas sees that one thread is left to copy.
-        if not self.elected:
-            return False
-        return self.tile < self.stop
-
-    def take(self) -> tuple[int, ProducerStage]:
-        """Return the next tile and its acquired stage."""
-        return self.tile, self.producer.acquire()
-
-
-@device_class()
-@dataclass
-class TileQueue:
-    """Tiles 0 to num_tiles - 1, handed out to the grid's blocks in the order they ask.
-
-    Blocks that take turns this way touch memory in a narrow moving window, which DRAM rewards.
-    (CUTLASS calls this a dynamic persistent tile scheduler.)
-
-    `counter` is an array of one uint32 in global memory. It is 0 before the launch and after it: it
-    wraps round once every block of the grid has been told that no tile is left. So each block walks
-    the queue once and to its end, launches that share a counter follow each other, and `num_tiles`
-    plus the blocks of the grid stay below 2**32.
-    """
-
-    counter: Any
-    num_tiles: u32
-
-    def draw(self) -> int:
-        """Return the next tile, or `num_tiles` or more if none is left."""
-        blocks = nctaid_x() * nctaid_y() * nctaid_z()
-        return atom_inc(self.counter, self.num_tiles + blocks - 1)
-
-
-@device_class()
-@dataclass
-class ProduceFrom(Iteration):
-    """The tiles that a `TileQueue` hands out, each with the stage to load it into."""
-
-    producer: Producer
-    queue: TileQueue
-    tile: u32
-    elected: bool
-
-    def has_next(self) -> bool:
-        """Return whether the queue had a tile left; if not, tell the consumers."""
-        if not self.elected:
-            return False
-        if self.tile < self.queue.num_tiles:
-            return True
-        self.producer._publish_end()
-        return False
-
-    def take(self) -> tuple[int, ProducerStage]:
-        """Return the tile drawn last and its acquired stage, and draw the next."""
-        producer, tile = self.producer, self.tile
-        producer._await_next()
-        producer._publish_tile(tile)
-        stage = producer._expect()
-        self.tile = self.queue.draw()  # in flight while the caller issues this tile's copies
-        return i64(tile), stage

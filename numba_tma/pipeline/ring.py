@@ -10,10 +10,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from numba_tma._cluster_rules import cluster_size
 from numba_tma._device import constant_class
 from numba_tma.debug import Site, is_bounded
 from numba_tma.layout import Tile
+from numba_tma.pipeline._ring_rules import (
+    check_multicast,
+    check_roles,
+    plane,
+    shared_tiles,
+)
 from numba_tma.pipeline.roles import MAX_ROLES, WARP, Role
 from numba_tma.pipeline.stage_layout import StageLayout, named_tiles, positive, round_up
 
@@ -22,24 +27,6 @@ if TYPE_CHECKING:
 
 #: Who can fill a stage: the copy engine, the cp.async of threads, or what threads compute.
 FILLED_BY = ("tma", "cp_async", "threads")
-
-
-@dataclass(frozen=True)
-class StandardTilePayload:
-    """The tiles of a matmul: a stage holds one of `a` and one of `b`."""
-
-    a: Tile
-    b: Tile
-
-
-@dataclass(frozen=True)
-class BlockScaledTilePayload:
-    """The tiles of a matmul with block scales: `sfa` and `sfb` are the scales of `a` and `b`."""
-
-    a: Tile
-    b: Tile
-    sfa: Tile
-    sfb: Tile
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -126,16 +113,16 @@ class TilePipeline(StageLayout):
             "tiles": named,
             "k_group": positive(TilePipeline, "k_group", k_group, "tile of each name in a stage"),
             "producer": producer,
-            "consumers": _check_roles(producer, consumer, alternate),
+            "consumers": check_roles(producer, consumer, alternate),
             "filled_by": filled_by,
             "alternate": bool(alternate),
-            "cluster": _plane(cluster),
-            "multicast": _shared_tiles(multicast),
+            "cluster": plane(cluster),
+            "multicast": shared_tiles(multicast),
             "debug": is_bounded(TilePipeline, debug),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        _check_multicast(self)
+        check_multicast(self)
 
     def __repr__(self) -> str:
         shown = [f"{n}={t}" for n, t in self.tiles]
@@ -286,91 +273,6 @@ class TilePipeline(StageLayout):
         from numba_tma.pipeline.started import start
 
         return start(self, tiles, barriers, sync)
-
-
-def _plane(cluster: Any) -> tuple[int, int]:
-    x, y, z = cluster_size(cluster)
-    if z > 1:
-        raise ValueError(
-            f"TilePipeline(cluster={cluster!r}): blocks share tiles along x and y, so a cluster "
-            "has two extents, as in cluster=(2, 1)"
-        )
-    return x, y
-
-
-def _shared_tiles(multicast: Any) -> tuple[tuple[str, str], ...]:
-    if not isinstance(multicast, dict | None):
-        raise TypeError(
-            f"TilePipeline(multicast={multicast!r}): it says by the name of a tile along which "
-            "axis blocks share it, as in multicast={'a': 'x'}"
-        )
-    return tuple(sorted((multicast or {}).items()))
-
-
-def _check_roles(producer: Any, consumer: Any, alternate: bool) -> tuple[Role, ...]:
-    """Return the consumers, if they and the producer are roles of one block."""
-    consumers = consumer if isinstance(consumer, tuple) and consumer else (consumer,)
-    if producer is None and consumer is None:
-        if alternate:
-            raise ValueError("TilePipeline(alternate=True): name the consumers that take turns")
-        return ()
-    for name, role in (("producer", producer), *(("consumer", c) for c in consumers)):
-        if not isinstance(role, Role):
-            raise TypeError(
-                f"TilePipeline({name}=...) takes a role, as ROLES.load with ROLES = "
-                f"Roles(compute=Warps(4), load=Warps(1)), not {role!r}; name both sides or none"
-            )
-    roles = (producer, *consumers)
-    spans = sorted((role.first, role.first + role.sync_threads) for role in roles)
-    overlap = any(stop > first for (_, stop), (first, _) in zip(spans, spans[1:]))
-    indices, blocks = ({getattr(role, what) for role in roles} for what in ("index", "block"))
-    if len(blocks) > 1 or len(indices) < len(roles) or overlap:
-        raise ValueError(
-            f"TilePipeline: producer {producer} and consumers {list(consumers)} must be different "
-            "roles of the same Roles"
-        )
-    if len({role.group.unit == 1 for role in consumers}) > 1:
-        raise ValueError(
-            f"TilePipeline: consumers {list(consumers)} arrive partly by thread and partly by "
-            "warp: use Threads for all of them or for none"
-        )
-    if alternate and len({role.arrivals for role in consumers}) > 1:
-        counts = ", ".join(f"{role.arrivals} ({role.name})" for role in consumers)
-        raise ValueError(
-            f"TilePipeline(alternate=True): consumers that take turns have to be alike, but their "
-            f"arrivals are {counts}"
-        )
-    return consumers
-
-
-def _check_multicast(pipeline: TilePipeline) -> None:
-    names, shared = dict(pipeline.tiles), dict(pipeline.multicast)
-    for name, axis in shared.items():
-        if name not in names or axis not in ("x", "y"):
-            raise ValueError(
-                f"TilePipeline(multicast={shared}): it says by the name of a tile "
-                f"({', '.join(names)}) along which axis of the cluster, 'x' or 'y', blocks share it"
-            )
-    if shared and not pipeline.in_cluster:
-        raise ValueError(
-            f"TilePipeline(cluster={pipeline.cluster}, multicast={shared}): there is one block "
-            "along that axis, which shares with nobody; give the kernel's cluster"
-        )
-    if pipeline.in_cluster and not pipeline.by_tma:
-        raise ValueError(
-            f"TilePipeline(filled_by={pipeline.filled_by!r}, multicast={shared}): only copies of "
-            "the copy engine can be multicast"
-        )
-    if pipeline.in_cluster and pipeline.each_thread_releases:
-        raise ValueError(
-            f"TilePipeline(multicast={shared}): consumers in a cluster arrive by warp; use Warps "
-            "or Warpgroups instead of Threads"
-        )
-    if pipeline.in_cluster and not pipeline.consumers:
-        raise ValueError(
-            f"TilePipeline(multicast={shared}): the arrivals of other blocks are counted, so name "
-            "producer and consumer roles"
-        )
 
 
 constant_class(TilePipeline)

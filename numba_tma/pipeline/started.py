@@ -8,14 +8,10 @@ from typing import Any
 from numba_tma import simulator
 from numba_tma._device import device_class, i64, u32
 from numba_tma.clusters import cluster_sync
-from numba_tma.pipeline.consumer import Consume, ConsumeFrom, Consumer
-from numba_tma.pipeline.producer import (
-    NO_TILE,
-    Produce,
-    ProduceFrom,
-    Producer,
-    TileQueue,
-)
+from numba_tma.pipeline.consumer import Consumer
+from numba_tma.pipeline.loops import Consume, ConsumeFrom, Produce, ProduceFrom, TileQueue
+from numba_tma.pipeline.multicast_group import MulticastGroup, axis_mask, multicast_rule
+from numba_tma.pipeline.producer import NO_TILE, Producer
 from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import MAX_ROLES, WARP
 from numba_tma.pipeline.stage_layout import tile_stride
@@ -34,15 +30,6 @@ from numba_tma.ptx import (
 from numba_tma.shared import SharedTile, Writes
 
 CONSUMER_BARRIER = 1  # named barrier of the consumers where no roles are named
-
-
-@device_class()
-@dataclass(frozen=True)
-class MulticastGroup:
-    """The blocks of a cluster that share a tile: as `mask`, and this block's `rank` in it."""
-
-    rank: u32
-    mask: u32
 
 
 @device_class(local=True)
@@ -177,23 +164,6 @@ class Pipeline:
             raise simulator.BadOperand(multicast_rule(pipeline, name))
         x, y = cluster_ctaid_x(), cluster_ctaid_y()
         return MulticastGroup(x if axis == "x" else y, axis_mask(pipeline.cluster, axis, x, y))
-
-
-def multicast_rule(pipeline: TilePipeline, name: str) -> str:
-    """Return what is wrong with the multicast group of a tile that is not shared."""
-    return (
-        f"multicast_group({name!r}): {pipeline} shares "
-        f"{', '.join(n for n, _ in pipeline.multicast) or 'no tile'}; say so with "
-        "cluster=... and multicast={name: 'x' or 'y'}"
-    )
-
-
-def axis_mask(cluster: tuple[int, int], axis: str, x: int, y: int) -> int:
-    """Return the blocks, by rank, that differ from block (x, y) along `axis` alone."""
-    width, height = cluster
-    if axis == "x":
-        return ((1 << width) - 1) << y * width
-    return sum(1 << row * width for row in range(height)) << x
 
 
 def start(pipeline: TilePipeline, tiles: Any, barriers: Any, sync: bool) -> Pipeline:

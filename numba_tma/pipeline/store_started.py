@@ -8,7 +8,7 @@ from typing import Any
 from numba_tma import simulator
 from numba_tma._device import device_class, i64, u32
 from numba_tma.barrier import Barrier
-from numba_tma.pipeline.producer import Iteration
+from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stage_layout import tile_stride
 from numba_tma.pipeline.stages import slot_tile

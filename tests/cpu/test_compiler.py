@@ -252,6 +252,42 @@ def test_a_cached_kernel_is_not_served_for_another_pipeline(captured, applicatio
         assert again.hit and stages_of(again) == stages
 
 
+ROLES = """
+import numba_tma as tma
+ROLES = tma.Roles(other=tma.Warps({others}), work=tma.Warps(1), load=tma.Warps(1))
+WORK, LOAD = ROLES.work, ROLES.load
+PIPE = tma.TilePipeline(2, x=tma.Tile((16, 64), "f32"), producer=LOAD, consumer=WORK)
+"""
+BY_ROLE = {
+    "a role": """
+from numba import cuda
+from .roles import LOAD
+
+@cuda.jit(cache=True)
+def kernel(x, n):
+    if LOAD.is_member():
+        x.prefetch()
+""",
+    "a pipeline of roles": """
+from numba import cuda
+from .roles import PIPE
+
+@cuda.jit(cache=True)
+def kernel(x, n):
+    if PIPE.start().is_producer():
+        x.prefetch()
+""",
+}
+
+
+@pytest.mark.parametrize("captured", BY_ROLE)
+def test_a_cached_kernel_is_not_served_for_roles_of_another_block(captured, application):
+    # The roles' own names and threads are the same, where they are in the block is not.
+    for others, hit in ((1, False), (2, False), (1, True), (2, True)):
+        application.write("roles.py", ROLES.format(others=others))
+        assert application.compile(BY_ROLE[captured]).hit is hit
+
+
 def hits_by_debug_flag(folder, flags):
     application = Application(folder)
     return [application.compile(WITH_DEBUG, debug=debug).hit for debug in flags]

@@ -25,7 +25,7 @@ from numba_tma import (
     Warps,
 )
 from numba_tma.layout import Swizzle
-from numba_tma.pipeline.started import axis_mask
+from numba_tma.pipeline.multicast_group import axis_mask
 from numba_tma.testing import compile_ptx, instructions
 from tests.cpu.test_compiler import hopper_that_loads_nothing
 from tests.cpu.test_pipeline import operations

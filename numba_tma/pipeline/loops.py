@@ -1,0 +1,153 @@
+"""The loops over tiles that a pipeline's two sides are written as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma._device import device_class, i64, u32
+from numba_tma.pipeline.consumer import Consumer
+from numba_tma.pipeline.producer import NO_TILE, Producer
+from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
+from numba_tma.ptx import atom_inc, ld_shared_u32, nctaid_x, nctaid_y, nctaid_z
+
+
+class Iteration:
+    """Python's iterator protocol over `has_next` and `take`, for the simulator."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self.has_next():  # type: ignore[attr-defined]
+            raise StopIteration
+        return self.take()  # type: ignore[attr-defined]
+
+
+@device_class()
+@dataclass
+class Produce(Iteration):
+    """The tiles first, first + step, ... below stop, each with the stage to fill."""
+
+    producer: Producer
+    tile: i64
+    stop: i64
+    step: i64
+    elected: bool
+
+    def has_next(self) -> bool:
+        """Commit the stage before; return whether a tile is left."""
+        self.producer._commit_open()
+        self.tile += self.step
+        # A test of its own, from which ptxas sees that one thread is left to copy.
+        if not self.elected:
+            return False
+        return self.tile < self.stop
+
+    def take(self) -> tuple[int, ProducerStage]:
+        """Return the next tile and its acquired stage."""
+        return self.tile, self.producer.acquire()
+
+
+@device_class()
+@dataclass
+class TileQueue:
+    """Tiles 0 to num_tiles - 1, handed out to the grid's blocks in the order they ask.
+
+    Blocks that take turns this way touch memory in a narrow moving window, which DRAM rewards.
+    (CUTLASS calls this a dynamic persistent tile scheduler.)
+
+    `counter` is an array of one uint32 in global memory. It is 0 before the launch and after it: it
+    wraps round once every block of the grid has been told that no tile is left. So each block walks
+    the queue once and to its end, launches that share a counter follow each other, and `num_tiles`
+    plus the blocks of the grid stay below 2**32.
+    """
+
+    counter: Any
+    num_tiles: u32
+
+    def draw(self) -> int:
+        """Return the next tile, or `num_tiles` or more if none is left."""
+        blocks = nctaid_x() * nctaid_y() * nctaid_z()
+        return atom_inc(self.counter, self.num_tiles + blocks - 1)
+
+
+@device_class()
+@dataclass
+class ProduceFrom(Iteration):
+    """The tiles that a `TileQueue` hands out, each with the stage to load it into."""
+
+    producer: Producer
+    queue: TileQueue
+    tile: u32
+    elected: bool
+
+    def has_next(self) -> bool:
+        """Return whether the queue had a tile left; if not, tell the consumers."""
+        if not self.elected:
+            return False
+        if self.tile < self.queue.num_tiles:
+            return True
+        self.producer._publish_end()
+        return False
+
+    def take(self) -> tuple[int, ProducerStage]:
+        """Return the tile drawn last and its acquired stage, and draw the next."""
+        producer, tile = self.producer, self.tile
+        producer._await_next()
+        producer._publish_tile(tile)
+        stage = producer._expect()
+        self.tile = self.queue.draw()  # in flight while the caller issues this tile's copies
+        return i64(tile), stage
+
+
+@device_class(static=("in_flight",))
+@dataclass
+class Consume(Iteration):
+    """The tiles first, first + step, ... below stop, each with its full stage."""
+
+    in_flight: int
+    consumer: Consumer
+    tile: i64
+    stop: i64
+    step: i64
+
+    def has_next(self) -> bool:
+        """Hand back the stage that leaves flight; return whether a tile is left."""
+        self.consumer._release_beyond_flight()
+        self.tile += self.step
+        return self.tile < self.stop
+
+    def take(self) -> tuple[int, ConsumerStage]:
+        """Return the next tile and its stage, once that is full."""
+        return self.tile, self.consumer.wait()
+
+
+@device_class(static=("in_flight",))
+@dataclass
+class ConsumeFrom(Iteration):
+    """The tiles that a `TileQueue`'s producer passes on, each with its full stage."""
+
+    in_flight: int
+    consumer: Consumer
+    tile: i64 = 0
+    index: u32 = 0
+
+    def has_next(self) -> bool:
+        """Hand back the stage that leaves flight and wait for the next; return if it has a tile."""
+        consumer = self.consumer
+        consumer._release_beyond_flight()
+        stage = consumer.wait()
+        ticket = ld_shared_u32(
+            consumer.barriers + consumer.pipeline.ticket_offset + 4 * stage.index
+        )
+        self.tile, self.index = i64(ticket), stage.index
+        if ticket == NO_TILE and self.in_flight == 0:
+            consumer.release()  # what is in flight stays so; else the stage holds no tile
+        return ticket != NO_TILE
+
+    def take(self) -> tuple[int, ConsumerStage]:
+        """Return the tile and the stage that `has_next` waited for."""
+        consumer = self.consumer
+        return self.tile, ConsumerStage(consumer, self.index)

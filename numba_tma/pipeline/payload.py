@@ -1,0 +1,25 @@
+"""What a stage of a matmul holds: payloads, which name the tiles of a `TilePipeline`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba_tma.layout import Tile
+
+
+@dataclass(frozen=True)
+class StandardTilePayload:
+    """The tiles of a matmul: a stage holds one of `a` and one of `b`."""
+
+    a: Tile
+    b: Tile
+
+
+@dataclass(frozen=True)
+class BlockScaledTilePayload:
+    """The tiles of a matmul with block scales: `sfa` and `sfb` are the scales of `a` and `b`."""
+
+    a: Tile
+    b: Tile
+    sfa: Tile
+    sfb: Tile
