@@ -182,5 +182,10 @@ def total(values: Any) -> Any:
     return values[0]
 
 
+def swapped(value: Any, distance: Any) -> Any:
+    """Return the value of the lane whose number differs in the bit `distance` (shfl.sync.bfly)."""
+    return simulator.shfl("bfly", value, distance)
+
+
 if not simulated():
     from numba_tma.kernels import _registers_lowering  # noqa: F401

@@ -309,3 +309,17 @@ def _reduction(function: Any, combine: Any) -> None:
 
 _reduction(registers.largest, lambda builder, a, b: _instruction(builder, _MAX, a, b))
 _reduction(registers.total, lambda builder, a, b: builder.fadd(a, b))
+
+
+def _lower_swapped(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = ir.FunctionType(FLOAT, [FLOAT, I32])
+    text = "shfl.sync.bfly.b32 $0, $1, $2, 0x1f, 0xffffffff;"
+    asm = ir.InlineAsm(kind, text, "=f,f,r", side_effect=True)
+    return builder.call(asm, args, attrs=("convergent",))
+
+
+compiler.instruction_function(
+    registers.swapped,
+    lambda value, distance: signature(_FLOATS, _FLOATS, types.int32),
+    _lower_swapped,
+)

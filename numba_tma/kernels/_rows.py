@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from numba_tma.kernels._registers import (
     load_shared,
     store_float,
     store_global,
+    swapped,
     to_float,
 )
 from numba_tma.layout import Tile
@@ -60,6 +61,11 @@ class Plan:
         That the compiler leaves registers for on a multiprocessor; 0: it may choose.
     early
         Whether weights are loaded before the reduction, at the cost of registers, or after it.
+    stages
+        Of a ring that persistent blocks, `blocks` on a multiprocessor, stream rows through; 0:
+        blocks take their rows at once and end.
+    slot
+        Bytes of a stage, where a row is several; 0: a stage is a row, which is held in registers.
     """
 
     threads: int
@@ -68,6 +74,8 @@ class Plan:
     bulk: bool = False
     blocks: int = 0
     early: bool = False
+    stages: int = 0
+    slot: int = 0
 
 
 @constant_class
@@ -89,6 +97,10 @@ class Operation:
     statistics
         ``(whole part, columns, scalar)`` to a vector of four float32, the first of which are the
         statistics that can be written out.
+    merge
+        ``(part, other part, scalar)`` to the part of both.
+    finish
+        As `apply`, of values that `reduce` has not changed.
     """
 
     name: str
@@ -96,6 +108,8 @@ class Operation:
     combine: Callable[..., Any]
     apply: Callable[..., Any]
     statistics: Callable[..., Any]
+    merge: Callable[..., Any]
+    finish: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -116,15 +130,15 @@ class Options:
 def lanes_sum(value: Any, lanes: Any) -> Any:
     """Return the sum over `lanes` neighbouring lanes, a power of 2, in each of them."""
     if lanes > 16:
-        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, 16)
+        value += swapped(value, 16)
     if lanes > 8:
-        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, 8)
+        value += swapped(value, 8)
     if lanes > 4:
-        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, 4)
+        value += swapped(value, 4)
     if lanes > 2:
-        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, 2)
+        value += swapped(value, 2)
     if lanes > 1:
-        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, 1)
+        value += swapped(value, 1)
     return value
 
 
@@ -132,15 +146,15 @@ def lanes_sum(value: Any, lanes: Any) -> Any:
 def lanes_max(value: Any, lanes: Any) -> Any:
     """Return the largest over `lanes` neighbouring lanes, a power of 2, in each of them."""
     if lanes > 16:
-        value = larger(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, 16))
+        value = larger(value, swapped(value, 16))
     if lanes > 8:
-        value = larger(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, 8))
+        value = larger(value, swapped(value, 8))
     if lanes > 4:
-        value = larger(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, 4))
+        value = larger(value, swapped(value, 4))
     if lanes > 2:
-        value = larger(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, 2))
+        value = larger(value, swapped(value, 2))
     if lanes > 1:
-        value = larger(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, 1))
+        value = larger(value, swapped(value, 1))
     return value
 
 
@@ -148,27 +162,29 @@ def meeting(combine: Any, threads: int, blocks: int) -> Any:
     """Return the device function in which all threads that share a row combine their parts.
 
     ``scratch`` has an entry for each warp, ``peers`` one for each block of the cluster, and
-    ``full`` completes when those have come.
+    ``full`` completes when those have come. Where threads meet again and again, ``turn`` is 0 and 1
+    in turn, and ``scratch`` has an entry of each: what one warp writes next, another may still be
+    reading.
     """
-    LANES, WARPS, BLOCKS = min(threads, 32), threads // 32, blocks
+    LANES, WARPS, THREADS, BLOCKS = min(threads, 32), threads // 32, threads, blocks
 
     @device_function
-    def in_warp(part: Any, scratch: Any, peers: Any, full: Any, parity: Any, scalar: Any) -> Any:
+    def in_warp(part: Any, scratch: Any, peers: Any, full: Any, turn: Any, scalar: Any) -> Any:
         return combine(part, LANES, scalar)
 
     @device_function
-    def in_block(part: Any, scratch: Any, peers: Any, full: Any, parity: Any, scalar: Any) -> Any:
+    def in_block(part: Any, scratch: Any, peers: Any, full: Any, turn: Any, scalar: Any) -> Any:
         whole = combine(part, LANES, scalar)
-        lane = cuda.threadIdx.x % 32
+        lane = ptx.tid_x() % 32
         if lane == 0:
-            scratch.write_vector((cuda.threadIdx.x // 32, 0), whole)
-        cuda.syncthreads()
-        return combine(scratch.read_vector((lane % WARPS, 0)), WARPS, scalar)
+            scratch.write_vector((turn * WARPS + ptx.tid_x() // 32, 0), whole)
+        ptx.barrier_sync(1, THREADS)  # the threads that share rows, which need not be all
+        return combine(scratch.read_vector((turn * WARPS + lane % WARPS, 0)), WARPS, scalar)
 
     @device_function
-    def in_cluster(part: Any, scratch: Any, peers: Any, full: Any, parity: Any, scalar: Any) -> Any:
-        whole = in_block(part, scratch, peers, full, parity, scalar)
-        thread = cuda.threadIdx.x
+    def in_cluster(part: Any, scratch: Any, peers: Any, full: Any, turn: Any, scalar: Any) -> Any:
+        whole = in_block(part, scratch, peers, full, turn, scalar)
+        thread = ptx.tid_x()
         if thread == 0:
             full.arrive_expect_tx(16 * BLOCKS)
         if thread < BLOCKS:
@@ -178,7 +194,7 @@ def meeting(combine: Any, threads: int, blocks: int) -> Any:
             ptx.st_async_f32(there + 4, whole[1], barrier)
             ptx.st_async_f32(there + 8, whole[2], barrier)
             ptx.st_async_f32(there + 12, whole[3], barrier)
-        full.wait(parity)
+        full.wait(turn)
         return combine(peers.read_vector((thread % BLOCKS, 0)), BLOCKS, scalar)
 
     if blocks > 1:
@@ -387,9 +403,8 @@ def run(
         return
     plan = plan_for(x.columns) if plan is None else plan
     width = access_width(x, y, residual, residual_out, weight, bias)
-    if width < 16 and plan.bulk:
-        plan = replace(plan, bulk=False)  # bulk copies move multiples of 16 B
-    share = share_of(x.columns, x.rows, x.dtype, width, plan)
+    if width < 16 and (plan.bulk or plan.stages):  # bulk copies move multiples of 16 B
+        plan = plan_for(x.columns)
     options = Options(
         weight is not None,
         bias is not None,
@@ -397,11 +412,7 @@ def run(
         residual_out is not None,
         (statistics[0] is not None, statistics[1] is not None),
     )
-    _host.launch(
-        at_once(op, share, plan, options),
-        -(-x.rows // plan.rows) * plan.cluster,
-        plan.threads * plan.rows,
-        stream,
+    arguments = (
         *_place(x),
         *_place(residual),
         _place(weight)[0],
@@ -415,6 +426,27 @@ def run(
         x.columns,
         np.float32(scalar),
     )
+    if plan.stages:
+        _stream_rows(op, x, plan, options, stream, arguments)
+        return
+    share = share_of(x.columns, x.rows, x.dtype, width, plan)
+    blocks = -(-x.rows // plan.rows) * plan.cluster
+    kernel = at_once(op, share, plan, options)
+    _host.launch(kernel, blocks, plan.threads * plan.rows, stream, *arguments)
+
+
+def _stream_rows(
+    op: Operation, x: Matrix, plan: Plan, options: Options, stream: Any, arguments: Any
+) -> None:
+    """Launch persistent blocks, which draw rows from a queue."""
+    from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
+
+    nbytes = x.columns * x.dtype.itemsize
+    make = slots_per_row if plan.slot else row_per_stage
+    kernel = make(op, x.dtype, nbytes, plan, options)
+    blocks = min(x.rows, plan.blocks * _host.multiprocessors())
+    counter = _host.queue_counter(_host.current_device(), _host.stream_key(stream))
+    _host.launch(kernel, blocks, plan.threads + 32, stream, counter, *arguments)
 
 
 def _place(matrix: Matrix | None) -> tuple[int, int]:

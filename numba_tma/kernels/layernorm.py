@@ -52,7 +52,25 @@ def moments(whole: Any, columns: Any, eps: Any) -> Any:
     return four(whole[1], rsqrt(whole[2] / np.float32(columns) + eps), zero, zero)
 
 
-LAYERNORM = Operation("layernorm", reduce_moments, combine_moments, apply_moments, moments)
+@device_function
+def merge_moments(part: Any, other: Any, eps: Any) -> Any:
+    """Combine two."""
+    count = part[0] + other[0]
+    share = other[0] * reciprocal(larger(count, np.float32(1)))
+    difference = other[1] - part[1]
+    squares = part[2] + other[2] + difference * difference * part[0] * share
+    return four(count, part[1] + difference * share, squares, np.float32(0))
+
+
+LAYERNORM = Operation(
+    "layernorm",
+    reduce_moments,
+    combine_moments,
+    apply_moments,
+    moments,
+    merge_moments,
+    apply_moments,
+)
 
 
 def layernorm(

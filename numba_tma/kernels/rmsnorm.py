@@ -16,7 +16,7 @@ from numba_tma.kernels._host import Matrix, empty_like
 from numba_tma.kernels._registers import four, rsqrt, total
 from numba_tma.kernels._rows import Operation, Plan, lanes_sum, optional
 
-DEMO_PLAN = Plan(256)
+DEMO_PLAN = Plan(512, blocks=2, stages=4)
 
 
 @device_function
@@ -46,7 +46,15 @@ def rms_statistics(whole: Any, columns: Any, eps: Any) -> Any:
     return four(rsqrt(whole[0] / np.float32(columns) + eps), zero, zero, zero)
 
 
-RMSNORM = Operation("rmsnorm", reduce_squares, combine_sums, apply_scale, rms_statistics)
+@device_function
+def merge_sums(part: Any, other: Any, eps: Any) -> Any:
+    """Add the sums."""
+    return part + other
+
+
+RMSNORM = Operation(
+    "rmsnorm", reduce_squares, combine_sums, apply_scale, rms_statistics, merge_sums, apply_scale
+)
 
 
 def rmsnorm(

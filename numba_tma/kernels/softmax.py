@@ -15,7 +15,7 @@ import numpy as np
 from numba_tma._device import device_function
 from numba_tma.kernels import _rows
 from numba_tma.kernels._host import Matrix, empty_like
-from numba_tma.kernels._registers import exp2, four, keep, largest, log2, reciprocal, total
+from numba_tma.kernels._registers import exp2, four, keep, larger, largest, log2, reciprocal, total
 from numba_tma.kernels._rows import Operation, Plan, lanes_max, lanes_sum, optional
 
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
@@ -71,9 +71,38 @@ def apply_log_softmax(values: Any, own: Any, whole: Any, columns: Any, scale: An
     return (values - whole[0]) * scale - log2(whole[1]) * LN_2
 
 
-SOFTMAX = Operation("softmax", reduce_softmax, combine_softmax, apply_softmax, logsumexp)
+@device_function
+def merge_softmax(part: Any, other: Any, scale: Any) -> Any:
+    """Bring two sums to the common maximum, and add them."""
+    maximum, zero = larger(part[0], other[0]), np.float32(0)
+    ours = part[1] * exp2((part[0] - finite(maximum)) * (scale * LOG2_E))
+    theirs = other[1] * exp2((other[0] - finite(maximum)) * (scale * LOG2_E))
+    return four(maximum, ours + theirs, zero, zero)
+
+
+@device_function
+def finish_softmax(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
+    """Return exponentials below the row's maximum, over the row's sum."""
+    return exp2((values - whole[0]) * (scale * LOG2_E)) * reciprocal(whole[1])
+
+
+SOFTMAX = Operation(
+    "softmax",
+    reduce_softmax,
+    combine_softmax,
+    apply_softmax,
+    logsumexp,
+    merge_softmax,
+    finish_softmax,
+)
 LOG_SOFTMAX = Operation(
-    "log_softmax", reduce_log_softmax, combine_softmax, apply_log_softmax, logsumexp
+    "log_softmax",
+    reduce_log_softmax,
+    combine_softmax,
+    apply_log_softmax,
+    logsumexp,
+    merge_softmax,
+    apply_log_softmax,
 )
 
 

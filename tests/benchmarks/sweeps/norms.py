@@ -1,19 +1,23 @@
 """Which plan is fastest for rows of which length, beside what else normalises them.
 
 ``python tests/benchmarks/sweeps/norms.py [--seconds N] [--only rmsnorm ...] [--columns N ...]``
-from the repository's root. Every plan's values are checked before it is measured; what fails is
-printed and left out, and what does not fit into the seconds is not begun.
+from the repository's root, whose library it measures. Every plan's values are checked before it is
+measured; what fails is printed and left out, and what does not fit into the seconds is not begun.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import os
+import sys
 import time
 import traceback
 import warnings
 
 import torch
+
+sys.path.insert(0, os.getcwd())
 
 from numba_tma.bench import time_alternating
 from numba_tma.kernels._rows import Plan
@@ -52,6 +56,7 @@ PLANS = {
         Plan(512),
         Plan(256, early=True),
         Plan(64),
+        Plan(256, blocks=2, stages=5),
     ],
     8192: [
         Plan(256),
@@ -62,6 +67,7 @@ PLANS = {
         Plan(1024),
         Plan(512, early=True),
         Plan(128),
+        Plan(256, blocks=2, stages=4),
     ],
     16384: [
         Plan(512),
@@ -72,9 +78,12 @@ PLANS = {
         Plan(512, early=True),
         Plan(256),
         Plan(256, bulk=True),
+        Plan(512, blocks=1, stages=4),
+        Plan(512, blocks=2, stages=6, slot=16384),
     ],
     65536: [
         Plan(512, 1, 4, bulk=True),
+        Plan(512, blocks=1, stages=13, slot=16384),
         Plan(512, 1, 4),
         Plan(256, 1, 8, bulk=True),
         Plan(1024, 1, 2, bulk=True),
@@ -146,6 +155,8 @@ def short(plan):
         + (" bulk" if plan.bulk else "")
         + (f" min {plan.blocks}" if plan.blocks else "")
         + (" early" if plan.early else "")
+        + (f" ring {plan.stages}" if plan.stages else "")
+        + (f" of {plan.slot >> 10} KB" if plan.slot else "")
     )
 
 

@@ -1,0 +1,232 @@
+"""Rows streamed through a ring of stages, by persistent blocks that draw them from a queue.
+
+`row_per_stage`: a stage holds a row. Consumers take it into registers and hand the stage back at
+once, so that the next rows are loaded while they reduce, apply and store.
+
+`slots_per_row`: a row is several slots, for rows that registers do not hold. They stay in shared
+memory until the row has been reduced; the slots beyond a row's keep loads in flight meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from numba import cuda
+
+from numba_tma import ptx
+from numba_tma._device import i64
+from numba_tma.dtypes import DType
+from numba_tma.kernels._registers import (
+    Share,
+    from_float,
+    global_memory,
+    load_cached,
+    load_shared,
+    store_float,
+    store_global,
+    to_float,
+)
+from numba_tma.kernels._rows import Operation, Options, Plan, meeting
+from numba_tma.layout import Tile
+from numba_tma.pipeline import TilePipeline, TileQueue
+from numba_tma.shared import shared_barriers, shared_tile
+
+
+def _require_plain(op: Operation, options: Options) -> None:
+    if options.residual or options.residual_out:
+        raise ValueError(
+            f"{op.name}(plan=...): a plan with stages adds no residual; take one without stages"
+        )
+
+
+@functools.cache
+def row_per_stage(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: Options) -> Any:
+    """Return the kernel over rows of `nbytes`, each a stage of a `TilePipeline`."""
+    _require_plain(op, options)
+    reduce, apply, statistics = op.reduce, op.apply, op.statistics
+    accesses, NBYTES = nbytes // 16, nbytes
+    count = -(-accesses // plan.threads)
+    SHARE = Share(dtype, 16, count, plan.threads, accesses == count * plan.threads)
+    PIPE = TilePipeline(plan.stages, x=Tile(nbytes, "u8"))
+    meet = meeting(op.combine, plan.threads, 1)
+    SCRATCH = Tile((2 * max(1, plan.threads // 32), 4), "f32")
+    WEIGHT, BIAS, (FIRST, SECOND) = options.weight, options.bias, options.statistics
+
+    def rows_in_stages(  # type: ignore[no-untyped-def]
+        counter,
+        x,
+        x_stride,
+        residual,
+        residual_stride,
+        weight,
+        bias,
+        y,
+        y_stride,
+        total,
+        total_stride,
+        statistic_0,
+        statistic_1,
+        rows,
+        limit,
+        columns,
+        scalar,
+    ):
+        pipe = PIPE.start()
+        scratch = shared_tile(SCRATCH)
+        thread = cuda.threadIdx.x
+        if pipe.is_producer():
+            for row, stage in pipe.produce_from(TileQueue(counter, rows)):
+                source = global_memory(x + row * x_stride, NBYTES)
+                ptx.cp_async_bulk_load(stage.x, source, NBYTES, stage.barrier)
+        else:
+            turn = 0
+            for row, stage in pipe.consume_from():
+                packed = load_shared(SHARE, stage.x.address_of(0), thread, limit)
+                own, values = reduce(SHARE, to_float(SHARE, packed), thread, limit, scalar)
+                whole = meet(own, scratch, scratch, scratch, turn, scalar)
+                turn = 1 - turn
+                values = apply(values, own, whole, columns, scalar)
+                if WEIGHT:
+                    values = values * to_float(SHARE, load_cached(SHARE, weight, thread, limit))
+                if BIAS:
+                    values = values + to_float(SHARE, load_cached(SHARE, bias, thread, limit))
+                store_global(SHARE, y + row * y_stride, thread, limit, from_float(SHARE, values))
+                if FIRST or SECOND:
+                    if thread == 0:
+                        of_row = statistics(whole, columns, scalar)
+                        if FIRST:
+                            store_float(statistic_0 + 4 * row, of_row[0])
+                        if SECOND:
+                            store_float(statistic_1 + 4 * row, of_row[1])
+
+    rows_in_stages.__name__ = f"{op.name}_in_stages"
+    return cuda.jit(rows_in_stages)
+
+
+@functools.cache
+def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: Options) -> Any:
+    """Return the kernel over rows of `nbytes`, each some slots of a ring."""
+    _require_plain(op, options)
+    reduce, merge, finish, statistics = op.reduce, op.merge, op.finish, op.statistics
+    NBYTES, SLOT, SLOTS, THREADS = nbytes, plan.slot, plan.stages, plan.threads
+    CHUNKS = -(-nbytes // plan.slot)
+    if CHUNKS >= SLOTS or SLOT % (16 * THREADS):
+        raise ValueError(
+            f"{op.name}(plan=...): a row of {nbytes:,} B is {CHUNKS} slots of {SLOT:,} B; the ring "
+            f"has {SLOTS} and needs one more than a row, and a slot is a multiple of 16 B for each "
+            f"of the {THREADS} threads"
+        )
+    count, EACH = SLOT // (16 * THREADS), SLOT // 16
+    SHARE = Share(dtype, 16, count, THREADS, nbytes % SLOT == 0)
+    RING, ROWS = Tile((SLOTS, SLOT), "u8"), Tile((SLOTS,), "i32")
+    meet = meeting(op.combine, THREADS, 1)
+    WARPS = max(1, THREADS // 32)
+    SCRATCH = Tile((2 * WARPS, 4), "f32")
+    WEIGHT, BIAS, (FIRST, SECOND) = options.weight, options.bias, options.statistics
+
+    def rows_in_slots(  # type: ignore[no-untyped-def]
+        counter,
+        x,
+        x_stride,
+        residual,
+        residual_stride,
+        weight,
+        bias,
+        y,
+        y_stride,
+        total,
+        total_stride,
+        statistic_0,
+        statistic_1,
+        rows,
+        accesses,
+        columns,
+        scalar,
+    ):
+        ring, row_of, scratch = shared_tile(RING), shared_tile(ROWS), shared_tile(SCRATCH)
+        full, empty = shared_barriers(SLOTS), shared_barriers(SLOTS)
+        thread = cuda.threadIdx.x
+        if thread == 0:
+            full.init(1)
+            empty.init(WARPS)
+            ptx.fence_mbarrier_init()
+        cuda.syncthreads()
+        slot = 0
+        phase = 0
+        if thread >= THREADS:
+            if thread == THREADS:
+                limit = rows + cuda.gridDim.x - 1
+                drawn = ptx.atom_inc(counter, limit)
+                while drawn < rows:
+                    row = drawn
+                    drawn = ptx.atom_inc(counter, limit)  # in flight while this row's slots fill
+                    for chunk in range(CHUNKS):
+                        empty[slot].wait(1 - phase)
+                        row_of[slot] = row
+                        size = min(SLOT, NBYTES - chunk * SLOT)
+                        source = global_memory(x + row * x_stride + chunk * SLOT, size)
+                        full[slot].arrive_expect_tx(size)
+                        there = ring.address_of((slot, 0))
+                        ptx.cp_async_bulk_load(there, source, size, full[slot])
+                        slot += 1
+                        if slot == SLOTS:
+                            slot = 0
+                            phase = 1 - phase
+                empty[slot].wait(1 - phase)
+                row_of[slot] = -1
+                full[slot].arrive()
+            return
+        turn = 0
+        while True:
+            full[slot].wait(phase)
+            row = i64(row_of[slot])
+            if row < 0:
+                break
+            begin = slot
+            packed = load_shared(SHARE, ring.address_of((slot, 0)), thread, accesses)
+            whole, _ = reduce(SHARE, to_float(SHARE, packed), thread, accesses, scalar)
+            for chunk in range(1, CHUNKS):
+                slot += 1
+                if slot == SLOTS:
+                    slot = 0
+                    phase = 1 - phase
+                full[slot].wait(phase)
+                here = accesses - chunk * EACH
+                packed = load_shared(SHARE, ring.address_of((slot, 0)), thread, here)
+                part, _ = reduce(SHARE, to_float(SHARE, packed), thread, here, scalar)
+                whole = merge(whole, part, scalar)
+            whole = meet(whole, scratch, scratch, scratch, turn, scalar)
+            turn = 1 - turn
+            slot = begin
+            if CHUNKS > 1:
+                if begin + CHUNKS > SLOTS:
+                    phase = 1 - phase  # back before the wrap
+            for chunk in range(CHUNKS):
+                here, at = accesses - chunk * EACH, chunk * SLOT
+                packed = load_shared(SHARE, ring.address_of((slot, 0)), thread, here)
+                ptx.bar_warp_sync()
+                if thread % 32 == 0:
+                    empty[slot].arrive()
+                values = finish(to_float(SHARE, packed), whole, whole, columns, scalar)
+                if WEIGHT:
+                    scale = load_cached(SHARE, weight + at, thread, here)
+                    values = values * to_float(SHARE, scale)
+                if BIAS:
+                    values = values + to_float(SHARE, load_cached(SHARE, bias + at, thread, here))
+                result = from_float(SHARE, values)
+                store_global(SHARE, y + row * y_stride + at, thread, here, result)
+                slot += 1
+                if slot == SLOTS:
+                    slot = 0
+                    phase = 1 - phase
+            if FIRST or SECOND:
+                if thread == 0:
+                    of_row = statistics(whole, columns, scalar)
+                    if FIRST:
+                        store_float(statistic_0 + 4 * row, of_row[0])
+                    if SECOND:
+                        store_float(statistic_1 + 4 * row, of_row[1])
+
+    rows_in_slots.__name__ = f"{op.name}_in_slots"
+    return cuda.jit(rows_in_slots)
