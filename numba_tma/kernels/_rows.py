@@ -40,7 +40,7 @@ from numba_tma.kernels._registers import (
     to_float,
 )
 from numba_tma.layout import Tile
-from numba_tma.shared import shared_barrier, shared_tile
+from numba_tma.shared import shared_barrier, shared_barriers, shared_tile
 
 
 @dataclass(frozen=True)
@@ -161,19 +161,23 @@ def lanes_max(value: Any, lanes: Any) -> Any:
 def meeting(combine: Any, threads: int, blocks: int) -> Any:
     """Return the device function in which all threads that share a row combine their parts.
 
-    ``scratch`` has an entry for each warp, ``peers`` one for each block of the cluster, and
-    ``full`` completes when those have come. Where threads meet again and again, ``turn`` is 0 and 1
-    in turn, and ``scratch`` has an entry of each: what one warp writes next, another may still be
-    reading.
+    ``scratch`` has an entry for each warp, ``peers`` one for each block of the cluster, and a
+    barrier of ``full`` completes when those have come. Where threads meet again and again, there
+    are two of each, used in ``turn``: what one writes next, another may still be reading. ``phase``
+    is then the parity of the barrier's phase.
     """
     LANES, WARPS, THREADS, BLOCKS = min(threads, 32), threads // 32, threads, blocks
 
     @device_function
-    def in_warp(part: Any, scratch: Any, peers: Any, full: Any, turn: Any, scalar: Any) -> Any:
+    def in_warp(
+        part: Any, scratch: Any, peers: Any, full: Any, turn: Any, phase: Any, scalar: Any
+    ) -> Any:
         return combine(part, LANES, scalar)
 
     @device_function
-    def in_block(part: Any, scratch: Any, peers: Any, full: Any, turn: Any, scalar: Any) -> Any:
+    def in_block(
+        part: Any, scratch: Any, peers: Any, full: Any, turn: Any, phase: Any, scalar: Any
+    ) -> Any:
         whole = combine(part, LANES, scalar)
         lane = ptx.tid_x() % 32
         if lane == 0:
@@ -182,20 +186,22 @@ def meeting(combine: Any, threads: int, blocks: int) -> Any:
         return combine(scratch.read_vector((turn * WARPS + lane % WARPS, 0)), WARPS, scalar)
 
     @device_function
-    def in_cluster(part: Any, scratch: Any, peers: Any, full: Any, turn: Any, scalar: Any) -> Any:
-        whole = in_block(part, scratch, peers, full, turn, scalar)
+    def in_cluster(
+        part: Any, scratch: Any, peers: Any, full: Any, turn: Any, phase: Any, scalar: Any
+    ) -> Any:
+        whole = in_block(part, scratch, peers, full, turn, phase, scalar)
         thread = ptx.tid_x()
         if thread == 0:
-            full.arrive_expect_tx(16 * BLOCKS)
+            full[turn].arrive_expect_tx(16 * BLOCKS)
         if thread < BLOCKS:
-            mine = peers.address_of((ptx.cluster_ctarank(), 0))
-            there, barrier = ptx.mapa(mine, thread), ptx.mapa(full, thread)
+            mine = peers.address_of((turn * BLOCKS + ptx.cluster_ctarank(), 0))
+            there, barrier = ptx.mapa(mine, thread), ptx.mapa(full[turn], thread)
             ptx.st_async_f32(there, whole[0], barrier)
             ptx.st_async_f32(there + 4, whole[1], barrier)
             ptx.st_async_f32(there + 8, whole[2], barrier)
             ptx.st_async_f32(there + 12, whole[3], barrier)
-        full.wait(turn)
-        return combine(peers.read_vector((thread % BLOCKS, 0)), BLOCKS, scalar)
+        full[turn].wait(phase)
+        return combine(peers.read_vector((turn * BLOCKS + thread % BLOCKS, 0)), BLOCKS, scalar)
 
     if blocks > 1:
         return in_cluster
@@ -238,7 +244,7 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
         columns,
         scalar,
     ):
-        scratch, peers, full = shared_tile(SCRATCH), shared_tile(PEERS), shared_barrier()
+        scratch, peers, full = shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(1)
         rank = 0
         thread = cuda.threadIdx.x % THREADS
         row = cuda.blockIdx.x // BLOCKS * ROWS + cuda.threadIdx.x // THREADS
@@ -287,7 +293,7 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
         own, values = reduce(SHARE, values, first, limit, scalar)
         if BLOCKS > 1:
             ptx.barrier_cluster_wait()  # the peers have started and initialised their barriers
-        whole = meet(own, scratch, peers, full, 0, scalar)
+        whole = meet(own, scratch, peers, full, 0, 0, scalar)
         values = apply(values, own, whole, columns, scalar)
         if WEIGHT and not EARLY:
             scale = load_cached(SHARE, weight, first, limit)
@@ -444,8 +450,9 @@ def _stream_rows(
     nbytes = x.columns * x.dtype.itemsize
     make = slots_per_row if plan.slot else row_per_stage
     kernel = make(op, x.dtype, nbytes, plan, options)
-    blocks = min(x.rows, plan.blocks * _host.multiprocessors())
+    clusters = min(x.rows, max(1, plan.blocks * _host.multiprocessors() // plan.cluster))
     counter = _host.queue_counter(_host.current_device(), _host.stream_key(stream))
+    blocks = clusters * plan.cluster
     _host.launch(kernel, blocks, plan.threads + 32, stream, counter, *arguments)
 
 

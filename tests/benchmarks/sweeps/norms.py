@@ -84,17 +84,22 @@ PLANS = {
     65536: [
         Plan(512, 1, 4, bulk=True),
         Plan(512, blocks=1, stages=13, slot=16384),
-        Plan(512, 1, 4),
+        Plan(512, 1, 2, blocks=2, stages=6, slot=16384),
         Plan(256, 1, 8, bulk=True),
+        Plan(512, 1, 4),
+        Plan(512, 1, 2, blocks=1, stages=13, slot=16384),
         Plan(1024, 1, 2, bulk=True),
-        Plan(512, 1, 8, bulk=True),
-        Plan(1024, 1, 4),
         Plan(256, 1, 4, bulk=True),
+        Plan(512, 1, 8, bulk=True),
     ],
     262144: [
+        Plan(512, 1, 4, blocks=1, stages=13, slot=16384),
+        Plan(512, 1, 8, blocks=1, stages=12, slot=16384),
         Plan(1024, 1, 8, bulk=True),
+        Plan(512, 1, 8, blocks=2, stages=6, slot=16384),
         Plan(1024, 1, 8),
         Plan(512, 1, 8, bulk=True),
+        Plan(512, 1, 4, blocks=1, stages=26, slot=8192),
     ],
 }
 
