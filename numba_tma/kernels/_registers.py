@@ -109,6 +109,15 @@ def _elements(share: Share, location: int) -> Any:
     return global_memory(location, share.width).view(share.dtype.numpy)
 
 
+def store_sums(share: Any, location: Any, first: Any, limit: Any, values: Any) -> None:
+    """Store a thread's values to the row of float32 at `location`."""
+    for k, i in enumerate(share.indices(int(first))):
+        if i < limit:
+            part = values[k * share.lanes : (k + 1) * share.lanes]
+            row = global_memory(location + i * share.lanes * 4, share.lanes * 4)
+            row.view(np.float32)[:] = part
+
+
 def store_float(location: Any, value: Any) -> None:
     """Store a float32 to global memory."""
     global_memory(location, 4).view(np.float32)[0] = value
@@ -129,6 +138,11 @@ def keep(share: Any, values: Any, first: Any, limit: Any, other: Any) -> Any:
     """Return `values` with `other` where the thread has no element."""
     there = np.repeat(np.array(share.indices(int(first))) < limit, share.lanes)
     return np.where(there, values, np.float32(other))
+
+
+def zeros(share: Any) -> Any:
+    """Return the vector of float32 that are all 0."""
+    return np.zeros(share.values, np.float32)
 
 
 def num_present(share: Any, first: Any, limit: Any) -> Any:
@@ -177,6 +191,25 @@ def total(values: Any) -> Any:
         odd = values[len(values) // 2 * 2 :]
         values = np.concatenate([values[: len(values) // 2 * 2 : 2] + values[1::2], odd])
     return values[0]
+
+
+def first_largest(share: Any, values: Any, first: Any, limit: Any) -> Any:
+    """Return the vector of (largest element, its column): the first of several, NaN above all.
+
+    A thread without elements has (-inf, 2**24).
+    """
+    best, column = np.float32(-np.inf), np.float32(1 << 24)
+    for k, i in enumerate(share.indices(int(first))):
+        for lane in range(share.lanes if i < limit else 0):
+            value = values[k * share.lanes + lane]
+            if column == 1 << 24 or value > best or (value != value and best == best):
+                best, column = value, np.float32(i * share.lanes + lane)
+    return four(best, column, 0, 0)
+
+
+def store_index(location: Any, value: Any) -> None:
+    """Store a column, held as a float32, to global memory as an int64."""
+    global_memory(location, 8).view(np.int64)[0] = int(value)
 
 
 def swapped(value: Any, distance: Any) -> Any:

@@ -227,6 +227,15 @@ def _lower_keep(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 compiler.instruction_function(registers.keep, _type_keep, _lower_keep)
 
 
+compiler.instruction_function(
+    registers.zeros,
+    lambda share: signature(_vector(_share(share, "zeros")), share),
+    lambda context, builder, sig, args: pack(
+        builder, [ir.Constant(FLOAT, 0.0)] * sig.args[0].static[0].values
+    ),
+)
+
+
 def _type_num_present(share: Any, first: Any, limit: Any) -> Any:
     _share(share, "num_present")
     return signature(_FLOATS, share, types.int32, types.int32)
@@ -323,3 +332,76 @@ compiler.instruction_function(
     lambda value, distance: signature(_FLOATS, _FLOATS, types.int32),
     _lower_swapped,
 )
+
+
+def _type_first_largest(share: Any, values: Any, first: Any, limit: Any) -> Any:
+    vector = _vector(_share(share, "first_largest"))
+    return signature(VectorType(_FLOATS, 4), share, vector, types.int32, types.int32)
+
+
+def _lower_first_largest(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    share = sig.args[0].static[0]
+    _, vector, first, limit = args
+    zero = ir.Constant(FLOAT, 0.0)
+    best = ir.Constant(FLOAT, float("-inf"))
+    column = ir.Constant(I32, 1 << 24)
+    base = builder.mul(first, ir.Constant(I32, share.lanes))
+    for i, value in enumerate(unpack(builder, vector)):
+        k, lane = divmod(i, share.lanes)
+        larger = builder.fcmp_unordered(">", value, best)  # or either is a NaN
+        number = builder.fcmp_ordered("ord", best, best)
+        nothing = builder.icmp_signed("==", column, ir.Constant(I32, 1 << 24))
+        taken = builder.or_(builder.and_(larger, number), nothing)
+        if not share.whole:
+            taken = builder.and_(taken, _is_there(builder, share, k, first, limit))
+        best = builder.select(taken, value, best)
+        here = builder.add(base, ir.Constant(I32, k * share.step * share.lanes + lane))
+        column = builder.select(taken, here, column)
+    return pack(builder, [best, builder.sitofp(column, FLOAT), zero, zero])
+
+
+compiler.instruction_function(registers.first_largest, _type_first_largest, _lower_first_largest)
+
+
+def _lower_store_index(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    function = ir.FunctionType(ir.VoidType(), [I64, I64])
+    asm = ir.InlineAsm(function, "st.global.b64 [$0], $1;", "l,l,~{memory}", side_effect=True)
+    builder.call(asm, [args[0], builder.fptosi(args[1], I64)])
+    return context.get_dummy_value()
+
+
+compiler.instruction_function(
+    registers.store_index,
+    lambda location, value: signature(types.void, types.int64, _FLOATS),
+    _lower_store_index,
+)
+
+
+def _type_store_sums(share: Any, location: Any, first: Any, limit: Any, values: Any) -> Any:
+    vector = _vector(_share(share, "store_sums"))
+    return signature(types.void, share, types.int64, types.int32, types.int32, vector)
+
+
+def _lower_store_sums(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    share = sig.args[0].static[0]
+    _, location, first, limit, vector = args
+    values = [builder.bitcast(v, I32) for v in unpack(builder, vector)]
+    each, nbytes = min(4, share.lanes), 4 * share.lanes
+    base = builder.add(location, builder.mul(builder.sext(first, I64), ir.Constant(I64, nbytes)))
+    names = ", ".join(f"${i + 3}" for i in range(each))
+    kind = f".v{each}.b32" if each > 1 else ".b32"
+    for i in range(0, len(values), each):
+        k, lane = divmod(i, share.lanes)
+        index = builder.add(first, ir.Constant(I32, k * share.step))
+        place = f"[$0+{k * share.step * nbytes + lane * 4}]"
+        text = (
+            f"{{ .reg .pred p; setp.lt.s32 p, $1, $2; @p st.global{kind} {place}, {{{names}}}; }}"
+        )
+        if each == 1:
+            text = text.replace("{$3}", "$3")
+        constraints = ",".join(["l", "r", "r", *["r"] * each])
+        _asm(builder, 0, text, constraints, base, index, limit, *values[i : i + each])
+    return context.get_dummy_value()
+
+
+compiler.instruction_function(registers.store_sums, _type_store_sums, _lower_store_sums)

@@ -35,10 +35,9 @@ from numba_tma.shared import shared_barriers, shared_tile
 
 
 def _require_plain(op: Operation, options: Options) -> None:
-    if options.residual or options.residual_out:
-        raise ValueError(
-            f"{op.name}(plan=...): a plan with stages adds no residual; take one without stages"
-        )
+    if options.residual or options.residual_out or not options.output:
+        what = "adds no residual" if options.output else "writes rows"
+        raise ValueError(f"{op.name}(plan=...): a plan with stages {what}; take one without stages")
 
 
 @functools.cache

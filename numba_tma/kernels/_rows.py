@@ -36,6 +36,7 @@ from numba_tma.kernels._registers import (
     load_shared,
     store_float,
     store_global,
+    store_index,
     swapped,
     to_float,
 )
@@ -121,6 +122,8 @@ class Options:
     residual: bool = False
     residual_out: bool = False
     statistics: tuple[bool, bool] = (False, False)
+    output: bool = True
+    index: bool = False  # the second statistic is a column, which is written as int64
 
 
 # ------------------------------------------------------------------- reductions of lanes
@@ -224,7 +227,7 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
     BULK, STAGED = plan.bulk, Tile((plan.rows, ROW.size), "u8") if plan.bulk else Tile(16, "u8")
     WEIGHT, BIAS, (FIRST, SECOND) = options.weight, options.bias, options.statistics
     RESIDUAL, RESIDUAL_OUT = options.residual, options.residual_out
-    EARLY = plan.early
+    EARLY, OUTPUT, INDEX = plan.early, options.output, options.index
 
     def rows_at_once(  # type: ignore[no-untyped-def]
         x,
@@ -294,23 +297,27 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
         if BLOCKS > 1:
             ptx.barrier_cluster_wait()  # the peers have started and initialised their barriers
         whole = meet(own, scratch, peers, full, 0, 0, scalar)
-        values = apply(values, own, whole, columns, scalar)
-        if WEIGHT and not EARLY:
-            scale = load_cached(SHARE, weight, first, limit)
-        if BIAS and not EARLY:
-            shift = load_cached(SHARE, bias, first, limit)
-        if WEIGHT:
-            values = values * to_float(SHARE, scale)
-        if BIAS:
-            values = values + to_float(SHARE, shift)
-        store_global(SHARE, y + row * y_stride, first, limit, from_float(SHARE, values))
+        if OUTPUT:
+            values = apply(values, own, whole, columns, scalar)
+            if WEIGHT and not EARLY:
+                scale = load_cached(SHARE, weight, first, limit)
+            if BIAS and not EARLY:
+                shift = load_cached(SHARE, bias, first, limit)
+            if WEIGHT:
+                values = values * to_float(SHARE, scale)
+            if BIAS:
+                values = values + to_float(SHARE, shift)
+            store_global(SHARE, y + row * y_stride, first, limit, from_float(SHARE, values))
         if FIRST or SECOND:
             if thread == 0 and rank == 0 and row < rows:
                 of_row = statistics(whole, columns, scalar)
                 if FIRST:
                     store_float(statistic_0 + 4 * row, of_row[0])
                 if SECOND:
-                    store_float(statistic_1 + 4 * row, of_row[1])
+                    if INDEX:
+                        store_index(statistic_1 + 8 * row, of_row[1])
+                    else:
+                        store_float(statistic_1 + 4 * row, of_row[1])
 
     rows_at_once.__name__ = f"{op.name}_at_once"
     kernel = cluster(plan.cluster)(rows_at_once) if plan.cluster > 1 else rows_at_once
@@ -393,7 +400,7 @@ def optional(name: str, array: Any, dtype: object = None) -> Matrix | None:
 def run(
     op: Operation,
     x: Matrix,
-    y: Matrix,
+    y: Matrix | None,
     *,
     residual: Matrix | None = None,
     residual_out: Matrix | None = None,
@@ -417,6 +424,8 @@ def run(
         residual is not None,
         residual_out is not None,
         (statistics[0] is not None, statistics[1] is not None),
+        y is not None,
+        statistics[1] is not None and statistics[1].dtype.name == "i64",
     )
     arguments = (
         *_place(x),
