@@ -8,13 +8,16 @@ from numba import types
 
 from numba_tma import Tile
 from numba_tma.dtypes import as_dtype
+from numba_tma.kernels._columns import add_parts
+from numba_tma.kernels._registers import Share
 from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
 from numba_tma.kernels._rows import Operation, Options, Plan, at_once, share_of
 from numba_tma.kernels.copy import copy_chunks, copy_tiles_kernel
 from numba_tma.kernels.layernorm import LAYERNORM
+from numba_tma.kernels.norm_backward import backward_kernel
 from numba_tma.kernels.pointwise import scale_add_kernel
 from numba_tma.kernels.rmsnorm import RMSNORM
-from numba_tma.kernels.softmax import LOG_SOFTMAX, SOFTMAX
+from numba_tma.kernels.softmax import SOFTMAX
 from numba_tma.types import TensorMapType
 
 BYTES, COUNTER, INT, F32 = types.uint8[::1], types.uint32[::1], types.int64, types.float32
@@ -52,17 +55,17 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (_map((32, 256), "u8"),) * 2 + (COUNTER, INT, INT),
     ),
     "rmsnorm_1024": _rows(RMSNORM, 1024, Plan(32, 4), WEIGHT),
-    "rmsnorm_8192": _rows(RMSNORM, 8192, Plan(256), WEIGHT),
     "rmsnorm_stages": _rows(RMSNORM, 8192, Plan(512, blocks=2, stages=4), WEIGHT),
-    "rmsnorm_slots": _rows(RMSNORM, 65536, Plan(512, blocks=1, stages=13, slot=16384), WEIGHT),
-    "layernorm_odd": _rows(LAYERNORM, 8191, Plan(256), EVERYTHING, 2),
     "layernorm_cluster": _rows(LAYERNORM, 65536, Plan(512, 1, 4, bulk=True), AFFINE),
-    "layernorm_long": _rows(LAYERNORM, 262144, Plan(1024, 1, 8), AFFINE),
-    "log_softmax_8192": _rows(LOG_SOFTMAX, 8192, Plan(256)),
-    "softmax_8192": _rows(SOFTMAX, 8192, Plan(256)),
+    "layernorm_odd": _rows(LAYERNORM, 8191, Plan(256), EVERYTHING, 2),
     "softmax_cluster_slots": _rows(
         SOFTMAX, 262144, Plan(512, 1, 4, blocks=1, stages=13, slot=16384)
     ),
+    "layernorm_backward": (
+        backward_kernel(share_of(8192, 1, BF16, 16, Plan(512)), Plan(512), True, True, 2),
+        (INT,) * 14,
+    ),
+    "column_sum": (add_parts(Share(BF16, 16, 1, 128, False), 128), (INT,) * 8),
     "scale_add": (
         scale_add_kernel(BF16_TILE),
         (_map((16, 256), BF16),) * 3 + (F32, F32, COUNTER, INT, INT),

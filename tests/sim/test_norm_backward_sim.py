@@ -22,11 +22,12 @@ def exact_backward(dy, x, weight, centred, eps=1e-5):
     return dx * rstd, (dy * normal).sum(0), dy.sum(0), mean[:, 0], rstd[:, 0]
 
 
-@pytest.mark.parametrize("plan", [None, Plan(64), Plan(32, 1, 2)])
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("columns", [200, 65])
+@pytest.mark.parametrize("plan", [None, Plan(32, 1, 2)])
+@pytest.mark.parametrize(
+    ("columns", "dtype"), [(65, np.float32), (200, ml_dtypes.bfloat16)], ids=["f32", "bf16"]
+)
 def test_gradients(columns, dtype, plan):
-    dy, x = values((7, columns), dtype, 1), values((7, columns), dtype, 2)
+    dy, x = values((5, columns), dtype, 1), values((5, columns), dtype, 2)
     weight = values(columns, dtype, 3)
     tolerance = 2.0**-18 if dtype is np.float32 else 2.0**-7
     for centred in (False, True):
