@@ -21,9 +21,10 @@ import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma._device import constant_class, device_function
+from numba_tma._device import device_function
 from numba_tma._environment import simulated
 from numba_tma.clusters import cluster
+from numba_tma.dtypes import DType
 from numba_tma.kernels import _host
 from numba_tma.kernels._host import Matrix
 from numba_tma.kernels._registers import (
@@ -79,8 +80,7 @@ class Plan:
     slot: int = 0
 
 
-@constant_class
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # there is one of each
 class Operation:
     """What a kernel of rows computes, as device functions.
 
@@ -264,8 +264,8 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
                 here = min(ROWS, rows - begin)
                 nbytes = max(0, min(STEP, accesses - rank * STEP)) * WIDTH
                 loaded.arrive_expect_tx(here * nbytes)
-                for k in range(here):
-                    if nbytes > 0:
+                for k in range(ROWS):
+                    if k < here and nbytes > 0:
                         source = x + (begin + k) * x_stride + rank * STEP * WIDTH
                         ptx.cp_async_bulk_load(
                             staged.address_of((k, 0)), global_memory(source, nbytes), nbytes, loaded
@@ -414,11 +414,8 @@ def run(
     """Launch an operation on the rows of `x`."""
     if x.nbytes == 0:
         return
-    plan = plan_for(x.columns) if plan is None else plan
     width = access_width(x, y, residual, residual_out, weight, bias)
-    if width < 16 and (plan.bulk or plan.stages):  # bulk copies move multiples of 16 B
-        plan = plan_for(x.columns)
-    options = Options(
+    flags = (
         weight is not None,
         bias is not None,
         residual is not None,
@@ -427,42 +424,49 @@ def run(
         y is not None,
         statistics[1] is not None and statistics[1].dtype.name == "i64",
     )
-    arguments = (
+    kernel, blocks, threads, draws = _prepared(op, x.rows, x.columns, x.dtype, width, plan, flags)
+    _host.launch(
+        kernel,
+        blocks,
+        threads,
+        stream,
+        *(_counter(stream) if draws else ()),
         *_place(x),
         *_place(residual),
-        _place(weight)[0],
-        _place(bias)[0],
+        weight.address if weight is not None else 0,
+        bias.address if bias is not None else 0,
         *_place(y),
         *_place(residual_out),
-        _place(statistics[0])[0],
-        _place(statistics[1])[0],
+        statistics[0].address if statistics[0] is not None else 0,
+        statistics[1].address if statistics[1] is not None else 0,
         x.rows,
         x.columns * x.dtype.itemsize // width,
         x.columns,
         np.float32(scalar),
     )
+
+
+@functools.lru_cache(4096)
+def _prepared(
+    op: Operation, rows: int, columns: int, dtype: DType, width: int, plan: Plan | None, flags: Any
+) -> tuple[Any, int, int, bool]:
+    """Return the kernel, its blocks and threads, and whether it draws rows from a queue."""
+    plan, options = plan_for(columns) if plan is None else plan, Options(*flags)
+    if width < 16 and (plan.bulk or plan.stages):  # bulk copies move multiples of 16 B
+        plan = plan_for(columns)
     if plan.stages:
-        _stream_rows(op, x, plan, options, stream, arguments)
-        return
-    share = share_of(x.columns, x.rows, x.dtype, width, plan)
-    blocks = -(-x.rows // plan.rows) * plan.cluster
-    kernel = at_once(op, share, plan, options)
-    _host.launch(kernel, blocks, plan.threads * plan.rows, stream, *arguments)
+        from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
+
+        make = slots_per_row if plan.slot else row_per_stage
+        kernel = make(op, dtype, columns * dtype.itemsize, plan, options)
+        clusters = min(rows, max(1, plan.blocks * _host.multiprocessors() // plan.cluster))
+        return kernel, clusters * plan.cluster, plan.threads + 32, True
+    kernel = at_once(op, share_of(columns, rows, dtype, width, plan), plan, options)
+    return kernel, -(-rows // plan.rows) * plan.cluster, plan.threads * plan.rows, False
 
 
-def _stream_rows(
-    op: Operation, x: Matrix, plan: Plan, options: Options, stream: Any, arguments: Any
-) -> None:
-    """Launch persistent blocks, which draw rows from a queue."""
-    from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
-
-    nbytes = x.columns * x.dtype.itemsize
-    make = slots_per_row if plan.slot else row_per_stage
-    kernel = make(op, x.dtype, nbytes, plan, options)
-    clusters = min(x.rows, max(1, plan.blocks * _host.multiprocessors() // plan.cluster))
-    counter = _host.queue_counter(_host.current_device(), _host.stream_key(stream))
-    blocks = clusters * plan.cluster
-    _host.launch(kernel, blocks, plan.threads + 32, stream, counter, *arguments)
+def _counter(stream: Any) -> tuple[Any]:
+    return (_host.queue_counter(_host.current_device(), _host.stream_key(stream)),)
 
 
 def _place(matrix: Matrix | None) -> tuple[int, int]:
