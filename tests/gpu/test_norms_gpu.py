@@ -38,7 +38,7 @@ PLANS = {
     "cluster 2": ((70, 16384), Plan(256, 1, 2)),
     "cluster 4, bulk": ((70, 65536), Plan(512, 1, 4, bulk=True)),
     "cluster 8, bulk, ragged": ((70, 50000), Plan(256, 1, 8, bulk=True)),
-    "registers for 12 blocks": ((301, 1024), Plan(32, 4, blocks=12)),
+    "registers for 10 blocks": ((301, 1024), Plan(32, 4, blocks=10)),
     "early": ((301, 4096), Plan(128, early=True)),
     "stages": ((1001, 8192), Plan(512, blocks=2, stages=4)),
     "stages, ragged": ((1001, 1000), Plan(128, blocks=2, stages=4)),

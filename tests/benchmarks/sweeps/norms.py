@@ -40,7 +40,7 @@ PLANS = {
         Plan(32, 4),
         Plan(128),
         Plan(32, 2),
-        Plan(32, 4, blocks=12),
+        Plan(32, 4, blocks=10),
         Plan(64),
         Plan(32, 1),
         Plan(32, 4, early=True),
