@@ -77,7 +77,7 @@ def _in_simulator() -> int:
     random = np.random.default_rng(0)
     x = random.standard_normal((24, 256)).astype(np.float32)
     weight = random.standard_normal(256).astype(np.float32)
-    plan = Plan(rows_per_stage=0, stages=4, threads=32, blocks_per_multiprocessor=1)
+    plan = Plan(threads=32, blocks=1, stages=4)
     with simulator.record() as trace:
         y = rmsnorm(x, weight, eps=EPS, plan=plan)
     error = _relative_error(x, weight, y)

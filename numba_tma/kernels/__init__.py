@@ -4,4 +4,8 @@ from numba_tma.kernels.copy import copy
 from numba_tma.kernels.grouped_copy import grouped_copy
 from numba_tma.kernels.pointwise import scale_add
 from numba_tma.kernels.rmsnorm import rmsnorm
+from numba_tma.kernels.layernorm import layernorm
+from numba_tma.kernels.softmax import log_softmax, softmax
+from numba_tma.kernels.norm_backward import layernorm_backward, rmsnorm_backward
+from numba_tma.kernels.reductions import column_sum, row_argmax, row_max, row_sum
 """

@@ -1,194 +1,70 @@
 """RMSNorm: y = x / sqrt(mean(x^2) + eps) * weight, row by row.
 
-Cost model: each row is read once and written once; statistics and scaling are done on the stage in
-shared memory, in place, from which TMA stores the row. Blocks draw rows from a queue, so that the
-rows in flight lie close together, and hold 48 to 64 KB of loads in flight per multiprocessor.
+Cost model: each row is read once and written once, and held in registers in between, so that DRAM
+decides; the weights come from the caches. How rows are cut up is said in `_rows`.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
-from numba_tma import ptx
-from numba_tma.dtypes import DType
-from numba_tma.kernels._host import (
-    Matrix,
-    check_same,
-    current_device,
-    empty_like,
-    launch,
-    multiprocessors,
-    queue_counter,
-    split_row,
-    stream_key,
+from numba_tma._device import device_function
+from numba_tma.kernels import _rows
+from numba_tma.kernels._host import Matrix, empty_like
+from numba_tma.kernels._registers import four, rsqrt, total
+from numba_tma.kernels._rows import Operation, Plan, lanes_sum, optional
+
+DEMO_PLAN = Plan(512, blocks=2, stages=4)
+
+
+@device_function
+def reduce_squares(share: Any, values: Any, first: Any, limit: Any, eps: Any) -> Any:
+    """Return (sum of squares), and the values."""
+    zero = np.float32(0)
+    return four(total(values * values), zero, zero, zero), values
+
+
+@device_function
+def combine_sums(part: Any, lanes: Any, scalar: Any) -> Any:
+    """Add the sums."""
+    zero = np.float32(0)
+    return four(lanes_sum(part[0], lanes), zero, zero, zero)
+
+
+@device_function
+def apply_scale(values: Any, own: Any, whole: Any, columns: Any, eps: Any) -> Any:
+    """Divide by the root mean square."""
+    return values * rsqrt(whole[0] / np.float32(columns) + eps)
+
+
+@device_function
+def rms_statistics(whole: Any, columns: Any, eps: Any) -> Any:
+    """Return (1 / root mean square)."""
+    zero = np.float32(0)
+    return four(rsqrt(whole[0] / np.float32(columns) + eps), zero, zero, zero)
+
+
+@device_function
+def merge_sums(part: Any, other: Any, eps: Any) -> Any:
+    """Add the sums."""
+    return part + other
+
+
+RMSNORM = Operation(
+    "rmsnorm", reduce_squares, combine_sums, apply_scale, rms_statistics, merge_sums, apply_scale
 )
-from numba_tma.layout import MAX_BOX, Tile
-from numba_tma.pipeline import TilePipeline, TileQueue
-from numba_tma.shared import shared_barrier, shared_tile
-from numba_tma.tensor_map import tensor_map
-
-
-@cuda.jit(device=True, forceinline=True)
-def load_weight(pipe, weight, tile, full):  # type: ignore[no-untyped-def]
-    """Load the weights once for all rows of the block. Executed by every consumer thread."""
-    if cuda.threadIdx.x == 0:
-        full.init(1)
-        ptx.fence_mbarrier_init()
-        full.arrive_expect_tx(tile.tile.nbytes)
-        weight.load(tile, (0, 0, 0), full)
-    pipe.sync_consumers()
-    full.wait(0)
-
-
-@functools.cache
-def block_per_row(columns: int, dtype: DType, stages: int, threads: int) -> Any:
-    """Return the kernel in which all consumer warps of a block share a row."""
-    chunks, width = split_row(columns, dtype)
-    PIPE = TilePipeline(stages, x=Tile((1, chunks, width), dtype))
-    WEIGHT, ROW = Tile((1, chunks, width), dtype), Tile(columns, dtype)
-    lanes = 16 // dtype.itemsize  # elements of a 16-byte vector
-    vectors, warps = columns // lanes, threads // 32
-    per_thread = -(-vectors // threads)
-    whole = vectors % threads == 0
-
-    @cuda.jit
-    def rmsnorm_rows(x, weight, y, counter, rows, eps):  # type: ignore[no-untyped-def]
-        pipe = PIPE.start()
-        weight_tile = shared_tile(WEIGHT)
-        weight_full = shared_barrier()
-        sums = cuda.shared.array(warps, np.float32)
-        thread = cuda.threadIdx.x
-        if pipe.is_producer():
-            for row, stage in pipe.produce_from(TileQueue(counter, rows)):
-                x.load(stage.x, (row, 0, 0), stage.barrier)
-        else:
-            load_weight(pipe, weight, weight_tile, weight_full)
-            w = weight_tile.view(ROW)
-            for row, stage in pipe.consume_from(in_flight=1):
-                tile = stage.x.view(ROW)
-                square_sum = np.float32(0)
-                for k in range(per_thread):
-                    vector = thread + k * threads
-                    if whole or vector < vectors:
-                        v = tile.read_vector(vector * lanes)
-                        square_sum += (v * v).sum()
-                for offset in (16, 8, 4, 2, 1):
-                    square_sum += cuda.shfl_xor_sync(0xFFFFFFFF, square_sum, offset)
-                if thread % 32 == 0:
-                    sums[thread // 32] = square_sum
-                pipe.sync_consumers()
-                total = np.float32(0)
-                for warp in range(warps):
-                    total += sums[warp]
-                scale = np.float32(1) / math.sqrt(total / np.float32(columns) + eps)
-                for k in range(per_thread):
-                    vector = thread + k * threads
-                    if whole or vector < vectors:
-                        at = vector * lanes
-                        tile.write_vector(at, tile.read_vector(at) * w.read_vector(at) * scale)
-                pipe.store(y, stage.x, (row, 0, 0))  # which also keeps `sums` until all have read
-            pipe.release_pending()
-
-    return rmsnorm_rows
-
-
-@functools.cache
-def warp_per_row(columns: int, dtype: DType, stages: int, rows_per_stage: int) -> Any:
-    """Return the kernel in which each consumer warp takes whole rows, several to a stage."""
-    chunks, width = split_row(columns, dtype)
-    PIPE = TilePipeline(stages, x=Tile((rows_per_stage, chunks, width), dtype))
-    WEIGHT, ROW = Tile((1, chunks, width), dtype), Tile(columns, dtype)
-    ROWS = Tile((rows_per_stage, columns), dtype)
-    lanes = 16 // dtype.itemsize
-    vectors = columns // lanes
-    per_lane = -(-vectors // 32)
-    whole = vectors % 32 == 0
-
-    @cuda.jit
-    def rmsnorm_rows(x, weight, y, counter, rows, eps):  # type: ignore[no-untyped-def]
-        pipe = PIPE.start()
-        weight_tile = shared_tile(WEIGHT)
-        weight_full = shared_barrier()
-        thread = cuda.threadIdx.x
-        warp, lane = thread // 32, thread % 32
-        tiles = (rows + rows_per_stage - 1) // rows_per_stage
-        if pipe.is_producer():
-            for t, stage in pipe.produce_from(TileQueue(counter, tiles)):
-                x.load(stage.x, (t * rows_per_stage, 0, 0), stage.barrier)
-        else:
-            load_weight(pipe, weight, weight_tile, weight_full)
-            w = weight_tile.view(ROW)
-            for t, stage in pipe.consume_from(in_flight=1):
-                tile = stage.x.view(ROWS)
-                for row in range(warp, rows_per_stage, pipe.num_consumers() // 32):
-                    square_sum = np.float32(0)
-                    for k in range(per_lane):
-                        vector = lane + k * 32
-                        if whole or vector < vectors:
-                            v = tile.read_vector((row, vector * lanes))
-                            square_sum += (v * v).sum()
-                    for offset in (16, 8, 4, 2, 1):
-                        square_sum += cuda.shfl_xor_sync(0xFFFFFFFF, square_sum, offset)
-                    scale = np.float32(1) / math.sqrt(square_sum / np.float32(columns) + eps)
-                    for k in range(per_lane):
-                        vector = lane + k * 32
-                        if whole or vector < vectors:
-                            v = tile.read_vector((row, vector * lanes))
-                            v = v * w.read_vector(vector * lanes) * scale
-                            tile.write_vector((row, vector * lanes), v)
-                pipe.store(y, stage.x, (t * rows_per_stage, 0, 0))
-            pipe.release_pending()
-
-    return rmsnorm_rows
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a row length is worked on: which kernel, its stages, consumer threads, blocks per SM."""
-
-    rows_per_stage: int  # 0: a block shares each row
-    stages: int
-    threads: int
-    blocks_per_multiprocessor: int
-
-
-DEMO_PLAN = Plan(rows_per_stage=0, stages=4, threads=512, blocks_per_multiprocessor=2)
-SHARED_BYTES = 226 << 10  # of a block, less what barriers and partial sums take
-
-
-def plan_for(columns: int, dtype: DType) -> Plan:
-    """Return how rows of this length are cut up; measured on an H200.
-
-    What counts is 48 to 64 KB of loads in flight per multiprocessor; a ring holds two stages more
-    than that, one being worked on and one being stored.
-    """
-    row = columns * dtype.itemsize
-    if row <= 2048:
-        return Plan(min(MAX_BOX, 16384 // row), 3, 256, 2)
-    if row <= 8192:
-        return Plan(0, 4, 256, 2)
-    if row <= 16384:
-        return Plan(0, 5, 512, 1)
-    stages = min(4, SHARED_BYTES // row - 1)  # one row's worth is the weights'
-    if stages < 2:
-        raise ValueError(
-            f"rmsnorm(): a row of {columns} {dtype.name} is {row:,} B; rows of up to "
-            f"{SHARED_BYTES // 3:,} B fit into shared memory twice, with the weights"
-        )
-    return Plan(0, stages, 512, 1)
 
 
 def rmsnorm(
     x: Any,
-    weight: Any,
+    weight: Any = None,
     *,
     eps: float = 1e-6,
+    residual: Any = None,
+    residual_out: Any = None,
+    rstd: Any = None,
     out: Any = None,
     stream: Any = None,
     dtype: object = None,
@@ -200,11 +76,18 @@ def rmsnorm(
     ----------
     x
         Device array (..., columns) of f32, f16 or bf16: torch, CuPy, numba, or anything with
-        ``__cuda_array_interface__`` or ``__dlpack__``. Rows are a multiple of 16 B long.
+        ``__cuda_array_interface__`` or ``__dlpack__``. Rows that start and end at multiples of
+        16 B are accessed 16 B at a time, others by as much as divides both.
     weight
-        Device array (columns,) of the same type.
+        Device array (columns,) of the same type; 1 if None.
     eps
         Added to the mean square.
+    residual
+        Device array like `x` that is added to it first, in float32.
+    residual_out
+        Where to write the sum of `x` and `residual`. May be either.
+    rstd
+        Where to write 1 / root mean square: float32, one for each row.
     out
         Where to write; a new array like `x` if None. May be `x`.
     stream
@@ -212,53 +95,39 @@ def rmsnorm(
     dtype
         What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16.
     plan
-        How to cut the work up; what `plan_for` says if None.
+        How to cut the work up; what is measured to be fast if None.
 
     Returns
     -------
     Any
-        `out`. Statistics are computed in float32 and the result is rounded once.
+        `out`. Everything is computed in float32 and rounded once.
 
     Raises
     ------
     ValueError
-        If shapes or types disagree, or a row cannot be addressed by TMA.
+        If shapes or types disagree.
     """
     out = empty_like(x) if out is None else out
-    source, scale, target = (
-        Matrix(name, array, dtype) for name, array in (("x", x), ("weight", weight), ("out", out))
+    source, target = Matrix("x", x, dtype), Matrix("out", out, dtype)
+    scale = optional("weight", weight, dtype)
+    added, summed = (
+        optional("residual", residual, dtype),
+        optional("residual_out", residual_out, dtype),
     )
-    check_same("rmsnorm", x=source, out=target)
-    columns, element = source.columns, source.dtype
-    if element.name not in ("f32", "f16", "bf16"):
-        raise ValueError(f"rmsnorm(): x is {element}; it normalises f32, f16 and bf16")
-    if scale.shape != (columns,) or scale.dtype is not element:
-        raise ValueError(
-            f"rmsnorm(): weight has shape {scale.shape} of {scale.dtype}, but x has {columns} "
-            f"columns of {element}; pass a weight of shape ({columns},) of {element}"
-        )
-    if source.nbytes == 0:
-        return out
-    chunks, width = split_row(columns, element)
-    p = plan_for(columns, element) if plan is None else plan
-    tile = Tile((max(1, p.rows_per_stage), chunks, width), element)
-    kernel = (
-        warp_per_row(columns, element, p.stages, p.rows_per_stage)
-        if p.rows_per_stage
-        else block_per_row(columns, element, p.stages, p.threads)
-    )
-    tiles = -(-source.rows // tile.shape[0])
-    blocks = min(p.blocks_per_multiprocessor * multiprocessors(), tiles)
-    launch(
-        kernel,
-        blocks,
-        p.threads + 32,
-        stream,
-        tensor_map(source.view(chunks, width), tile, dtype=element),
-        tensor_map(scale.view(chunks, width), Tile((1, chunks, width), element), dtype=element),
-        tensor_map(target.view(chunks, width), tile, dtype=element),
-        queue_counter(current_device(), stream_key(stream)),
-        source.rows,
-        np.float32(eps),
+    scales = optional("rstd", rstd)
+    _rows.check("rmsnorm", source, out=target, residual=added, residual_out=summed)
+    _rows.check_vector("rmsnorm", "weight", scale, source)
+    _rows.check_statistics("rmsnorm", source, rstd=scales)
+    _rows.run(
+        RMSNORM,
+        source,
+        target,
+        residual=added,
+        residual_out=summed,
+        weight=scale,
+        statistics=(scales, None),
+        scalar=eps,
+        stream=stream,
+        plan=plan,
     )
     return out

@@ -36,7 +36,16 @@ LAYERS = (
     ("multicast", "_multicast_lowering"),
     ("pipeline", "mma"),
     ("kernels",),
-    ("testing", "bench", "plot", "demo", "doctor", "__main__"),
+    (
+        "testing",
+        "bench",
+        "_bench_norms",
+        "_bench_norms_triton",
+        "plot",
+        "demo",
+        "doctor",
+        "__main__",
+    ),
 )
 RANK = {module: rank for rank, group in enumerate(LAYERS) for module in group}
 WITHOUT_NUMBA = [m for m in RANK if RANK[m] <= RANK["tensor_map"]]

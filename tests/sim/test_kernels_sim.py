@@ -5,16 +5,12 @@ import numpy as np
 import pytest
 
 from numba_tma import simulator
-from numba_tma.dtypes import as_dtype
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.pointwise import scale_add
-from numba_tma.kernels.rmsnorm import Plan, plan_for, rmsnorm
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
 #: Half a unit in the last place, and as much again for what is computed in float32.
 ROUNDING = {np.float32: 2.0**-21, np.float16: 2.0**-10, ml_dtypes.bfloat16: 2.0**-7}
-#: Few threads, so that the simulator is quick: a block per row, and a warp per row.
-BLOCK, WARP = Plan(0, 2, 64, 1), Plan(3, 2, 64, 1)
 
 
 def values(shape, dtype=np.float32, seed=0):
@@ -63,67 +59,6 @@ def test_copy_wants_equal_shapes_and_types():
         copy(values(8), values(4))
     with pytest.raises(ValueError, match="out has shape .* of f16, but source .* of f32"):
         copy(values(8), values(8, np.float16))
-
-
-# ----------------------------------------------------------------------------- rmsnorm
-
-
-def normalised(x, weight, eps=1e-6):
-    x, weight = x.astype(np.float64), weight.astype(np.float64)
-    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
-
-
-@pytest.mark.parametrize("plan", [BLOCK, WARP], ids=["block per row", "warp per row"])
-@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (7, 256), (5, 272), (2, 1048)])
-def test_rmsnorm(rows, columns, dtype, plan):
-    x, weight = values((rows, columns), dtype), values(columns, dtype, seed=1)
-    for seed in range(2):
-        simulator.seed(seed)
-        close(rmsnorm(x, weight, plan=plan), normalised(x, weight), dtype)
-
-
-@pytest.mark.parametrize(("columns", "shared"), [(64, False), (768, True)])
-def test_rmsnorm_as_it_is_planned(columns, shared):
-    assert (plan_for(columns, as_dtype("f32")).rows_per_stage == 0) is shared
-    x, weight = values((5, columns)), values(columns, seed=1)
-    close(rmsnorm(x, weight), normalised(x, weight), np.float32)
-
-
-@pytest.mark.parametrize("plan", [BLOCK, WARP], ids=["block per row", "warp per row"])
-def test_rmsnorm_in_place_with_leading_axes_and_gaps_between_rows(plan):
-    memory = values((2, 4, 96))
-    x, weight = memory[:, :, :64], values(64, seed=1)
-    before, want = memory.copy(), normalised(x, weight, eps=0.5)
-    assert rmsnorm(x, weight, eps=0.5, out=x, plan=plan) is x
-    close(x, want, np.float32)
-    np.testing.assert_array_equal(memory[:, :, 64:], before[:, :, 64:])
-
-
-def test_rmsnorm_of_bits_whose_type_numpy_does_not_know():
-    x, weight = values((3, 64), ml_dtypes.bfloat16), values(64, ml_dtypes.bfloat16, seed=1)
-    got = rmsnorm(x.view(np.uint16), weight.view(np.uint16), dtype="bf16", plan=BLOCK)
-    assert got.dtype == np.uint16
-    close(got.view(ml_dtypes.bfloat16), normalised(x, weight), ml_dtypes.bfloat16)
-
-
-def test_rmsnorm_of_nothing():
-    assert rmsnorm(values((0, 64)), values(64)).shape == (0, 64)
-
-
-@pytest.mark.parametrize(
-    ("x", "weight", "text"),
-    [
-        (values((2, 64)), values(32), r"pass a weight of shape \(64,\) of f32"),
-        (values((2, 64)), values(64, np.float16), "weight has shape .* of f16"),
-        (values((2, 64), np.float64), values(64, np.float64), "x is f64; it normalises f32"),
-        (values((2, 6)), values(6), "a row of 6 f32 .24 B. cannot be cut"),
-        (values((2, 64))[:, ::2], values(32), "last axis must be contiguous"),
-    ],
-)
-def test_rmsnorm_of_what_it_cannot_do(x, weight, text):
-    with pytest.raises(ValueError, match=text):
-        rmsnorm(x, weight)
 
 
 # --------------------------------------------------------------------------- pointwise

@@ -1,0 +1,225 @@
+"""RMSNorm, LayerNorm and softmax in the simulator, against NumPy in float64."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from numba_tma import simulator
+from numba_tma.kernels._rows import Plan, plan_for
+from numba_tma.kernels.layernorm import layernorm
+from numba_tma.kernels.rmsnorm import rmsnorm
+from numba_tma.kernels.softmax import log_softmax, softmax
+
+FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
+#: Half a unit in the last place, and as much again for what is computed in float32.
+ROUNDING = {np.float32: 2.0**-20, np.float16: 2.0**-10, ml_dtypes.bfloat16: 2.0**-7}
+
+#: One of each regime, with few threads, so that the simulator is quick.
+PLANS = {
+    "part of a warp": Plan(8, 4),
+    "block": Plan(64),
+    "bulk": Plan(32, 2, bulk=True),
+    "cluster": Plan(32, 1, 2),
+    "cluster, bulk": Plan(32, 1, 2, bulk=True),
+    "stages": Plan(64, blocks=1, stages=2),
+    "slots": Plan(32, blocks=1, stages=5, slot=512),
+    "cluster, slots": Plan(32, 1, 2, blocks=1, stages=4, slot=512),
+}
+QUICK = ("part of a warp", "block", "cluster, bulk", "slots")
+BY_PLAN = pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(plan, id=name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name, plan in PLANS.items()
+    ],
+)
+
+
+def values(shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def close(got, want, dtype, size=None):
+    """Hold got to want, to a rounding of `size`: the result, or the terms it is the sum of."""
+    error = np.abs(got.astype(np.float64) - want)
+    assert (error <= ROUNDING[dtype] * (np.abs(want) if size is None else size) + 1e-6).all()
+
+
+def exact_rmsnorm(x, weight, eps=1e-6):
+    x, weight = x.astype(np.float64), weight.astype(np.float64)
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
+
+
+def exact_layernorm(x, weight, bias, eps=1e-5):
+    x, weight, bias = (a.astype(np.float64) for a in (x, weight, bias))
+    difference = x - x.mean(axis=-1, keepdims=True)
+    return difference / np.sqrt(x.var(axis=-1, keepdims=True) + eps) * weight + bias
+
+
+def exact_log_softmax(x, scale=1.0):
+    x = x.astype(np.float64) * scale
+    x = x - x.max(axis=-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+
+
+def check_all(x, plan=None):
+    """Hold the four operations with their statistics to NumPy."""
+    dtype, columns = x.dtype.type, x.shape[-1]
+    weight, bias = values(columns, dtype, seed=1), values(columns, dtype, seed=2)
+    exact = x.astype(np.float64)
+    first, second = np.zeros(x.shape[:-1], np.float32), np.zeros(x.shape[:-1], np.float32)
+    close(rmsnorm(x, weight, rstd=first, plan=plan), exact_rmsnorm(x, weight), dtype)
+    close(first, 1 / np.sqrt((exact**2).mean(axis=-1) + 1e-6), np.float32)
+    got = layernorm(x, weight, bias, mean=first, rstd=second, plan=plan)
+    want = exact_layernorm(x, weight, bias)
+    close(got, want, dtype, np.abs(want - bias) + np.abs(bias))
+    close(first, exact.mean(axis=-1), np.float32)
+    close(second, 1 / np.sqrt(exact.var(axis=-1) + 1e-5), np.float32)
+    want = exact_log_softmax(x)
+    close(softmax(x, logsumexp=first, plan=plan), np.exp(want), dtype)
+    close(first, np.log(np.exp(exact).sum(axis=-1)), np.float32)
+    close(log_softmax(x, plan=plan), want, dtype)
+
+
+@BY_PLAN
+def test_every_regime(plan):
+    simulator.seed(1)
+    check_all(values((3, 304)), plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["block", "cluster", "slots"])
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=lambda d: np.dtype(d).name)
+def test_types_of_16_bits(name, dtype):
+    check_all(values((2, 264), dtype), PLANS[name])
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 3), (1, 64)])
+def test_any_shape_as_it_is_planned(rows, columns):
+    check_all(values((rows, columns), ml_dtypes.bfloat16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 65), (2, 1000)])
+def test_more_shapes_and_types(rows, columns, dtype):
+    check_all(values((rows, columns), dtype))
+
+
+def test_rows_without_alignment_and_with_gaps():
+    memory = values((4, 3, 75), np.float16)
+    x = memory[:, :, 1:70]
+    before, weight = memory.copy(), values(69, np.float16, seed=1)
+    want = exact_rmsnorm(x, weight, eps=0.5)
+    assert rmsnorm(x, weight, eps=0.5, out=x) is x
+    close(x, want, np.float16)
+    np.testing.assert_array_equal(memory[:, :, :1], before[:, :, :1])
+    np.testing.assert_array_equal(memory[:, :, 70:], before[:, :, 70:])
+
+
+@pytest.mark.parametrize("plan", [Plan(16, 2), Plan(32, 1, 2)])
+def test_a_residual_is_added_and_written_out(plan):
+    x, residual = values((5, 136)), values((5, 136), seed=3)
+    weight, bias, sums = values(136, seed=1), values(136, seed=2), np.zeros((5, 136), np.float32)
+    exact = x.astype(np.float64) + residual
+    close(
+        rmsnorm(x, weight, residual=residual, plan=plan), exact_rmsnorm(exact, weight), np.float32
+    )
+    got = layernorm(x, weight, bias, residual=residual, residual_out=sums, plan=plan)
+    want = exact_layernorm(exact, weight, bias)
+    close(got, want, np.float32, np.abs(want - bias) + np.abs(bias))
+    close(sums, exact, np.float32, np.abs(x) + np.abs(residual))
+
+
+@BY_PLAN
+def test_softmax_of_infinities_and_nan(plan):
+    x = values((6, 304))
+    x[0] = -np.inf
+    x[1, 7:] = -np.inf
+    x[2, 200] = np.nan
+    x[3, 3] = np.inf
+    x[4] = 1e30
+    x[5, :150] = -np.inf
+    sums = np.zeros(6, np.float32)
+    got, logarithms = softmax(x, logsumexp=sums, plan=plan), log_softmax(x, plan=plan)
+    assert np.isnan(got[[0, 2, 3]]).all() and np.isnan(logarithms[[0, 2, 3]]).all()
+    with np.errstate(all="ignore"):
+        want = exact_log_softmax(x[[1, 4, 5]])
+    close(got[[1, 4, 5]], np.exp(want), np.float32)
+    there = np.isfinite(want)
+    close(logarithms[[1, 4, 5]][there], want[there], np.float32)
+    assert (logarithms[[1, 4, 5]][~there] == -np.inf).all()
+    assert sums[0] == -np.inf and np.isnan(sums[2])
+
+
+def test_layernorm_of_a_mean_far_from_0():
+    x = values((2, 520)) + np.float32(4096)
+    one, zero = np.ones(520, np.float32), np.zeros(520, np.float32)
+    error = np.abs(layernorm(x, plan=Plan(64)) - exact_layernorm(x, one, zero))
+    assert error.max() < 5e-4  # the mean's own rounding; squares less a square would lose it all
+
+
+def test_nan_stays_in_its_row():
+    x = values((4, 96))
+    x[2, 50] = np.nan
+    for y in (rmsnorm(x), layernorm(x)):
+        assert np.isnan(y[2]).all() and not np.isnan(y[[0, 1, 3]]).any()
+
+
+def test_softmax_with_a_scale():
+    x, sums = values((3, 72)), np.zeros(3, np.float32)
+    close(softmax(x, scale=0.125, logsumexp=sums), np.exp(exact_log_softmax(x, 0.125)), np.float32)
+    close(sums, np.log(np.exp(0.125 * x.astype(np.float64)).sum(-1)), np.float32)
+
+
+def test_bits_whose_type_numpy_does_not_know():
+    x, weight = values((3, 64), ml_dtypes.bfloat16), values(64, ml_dtypes.bfloat16, seed=1)
+    got = rmsnorm(x.view(np.uint16), weight.view(np.uint16), dtype="bf16")
+    assert got.dtype == np.uint16
+    close(got.view(ml_dtypes.bfloat16), exact_rmsnorm(x, weight), ml_dtypes.bfloat16)
+
+
+def test_nothing():
+    assert rmsnorm(values((0, 64)), values(64)).shape == (0, 64)
+    assert softmax(values((3, 0))).shape == (3, 0)
+
+
+@pytest.mark.parametrize("columns", [1, 8, 1024, 1025, 16384, 65536, 262144])
+def test_a_plan_covers_the_row(columns):
+    plan = plan_for(columns)
+    assert plan.threads * plan.rows <= 1024 and plan.cluster <= 8
+    assert plan.threads & (plan.threads - 1) == 0
+    assert 64 * plan.threads * plan.cluster >= columns
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: rmsnorm(values((2, 64)), values(32)), r"pass a weight of shape \(64,\) of f32"),
+        (lambda: rmsnorm(values((2, 64)), values(64, np.float16)), "weight has shape .* of f16"),
+        (lambda: layernorm(values((2, 64)), None, values(63)), "bias has shape .63,. of f32"),
+        (lambda: rmsnorm(values((2, 64), np.float64)), "x is f64; it works on f32, f16 and bf16"),
+        (lambda: rmsnorm(values((2, 64))[:, ::2]), "last axis must be contiguous"),
+        (lambda: rmsnorm(values((2, 64)), residual=values((2, 63))), "residual has shape .2, 63."),
+        (
+            lambda: rmsnorm(values((2, 64)), rstd=values(2, np.float16)),
+            r"rstd has shape .2,. of f16; it takes one f32 for each row of x: .* of shape \(2,\)",
+        ),
+        (
+            lambda: layernorm(values((2, 64)), mean=values((2, 2))[:, 0]),
+            "last axis must be contiguous",
+        ),
+        (lambda: softmax(values((2, 64)), scale=-1.0), "softmax.scale=-1.0.: .* positive number"),
+        (
+            lambda: rmsnorm(values((2, 64)), residual=values((2, 64)), plan=PLANS["stages"]),
+            "a plan with stages adds no residual",
+        ),
+        (
+            lambda: softmax(values((2, 1024)), plan=PLANS["slots"]),
+            r"a row of 4,096 B is 8 slots of 512 B in each of 1 blocks; the ring has 5",
+        ),
+    ],
+)
+def test_what_cannot_be_done(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()

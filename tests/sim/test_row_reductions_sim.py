@@ -1,0 +1,63 @@
+"""Sums, maxima and columns of maxima of rows, and sums of columns, against NumPy."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from numba_tma.kernels._rows import Plan
+from numba_tma.kernels.reductions import column_sum, row_argmax, row_max, row_sum
+
+
+def values(shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("plan", [Plan(8, 4), Plan(32, 1, 2)])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_rows(plan, dtype):
+    x = values((5, 301), dtype)[:, 1:]
+    x[1, 40:60] = x.max()  # several largest, in several threads
+    x[2] = -np.inf
+    x[3, [77, 200]] = np.nan
+    exact = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        sums, want = row_sum(x, plan=plan), exact.sum(-1)
+    some = np.isfinite(want)
+    assert (np.abs(sums[some] - want[some]) <= 2.0**-20 * np.abs(exact).sum(-1)[some]).all()
+    np.testing.assert_array_equal(sums[~some], want[~some])
+    np.testing.assert_array_equal(row_max(x, plan=plan), exact.max(-1))
+    got = row_argmax(x, plan=plan)
+    assert got.dtype == np.int64
+    np.testing.assert_array_equal(got, exact.argmax(-1))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 3), (20, 64), (5, 301)])
+def test_columns(rows, columns):
+    x = values((rows, columns), ml_dtypes.bfloat16)
+    exact = x.astype(np.float64)
+    for parts in (None, 2):
+        error = np.abs(column_sum(x, parts=parts) - exact.sum(0))
+        assert (error <= 2.0**-20 * np.abs(exact).sum(0)).all()
+    out = np.zeros(columns, np.float16)
+    assert column_sum(x, out=out) is out
+    assert (np.abs(out - exact.sum(0)) <= 2.0**-9 * np.abs(exact).sum(0) + 1e-6).all()
+
+
+def test_columns_of_no_rows_are_0():
+    assert not column_sum(values((0, 8))).any()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: row_sum(values(8)), r"x has 1 axis; pass x.reshape\(1, -1\)"),
+        (lambda: row_sum(values((2, 8), np.float64)), "x is f64; it works on f32, f16 and bf16"),
+        (lambda: row_argmax(values((2, 0))), "rows of 0 elements; it finds columns of rows of 1"),
+        (lambda: row_max(values((2, 8)), out=values(3)), r"row_max.*shape \(2,\) of f32"),
+        (lambda: row_argmax(values((2, 8)), out=values(2)), "of f32; it takes one i64 for each"),
+        (lambda: column_sum(values((2, 8)), out=values(2)), r"pass an array of shape \(8,\)"),
+    ],
+)
+def test_what_cannot_be_done(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()
