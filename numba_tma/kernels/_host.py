@@ -6,6 +6,7 @@ import copy
 import functools
 import importlib
 import math
+import types
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,34 @@ class Matrix:
         other.rows, other.columns = rows, columns
         other.row_stride = columns * self.dtype.itemsize
         return other.view(columns)
+
+    def part(self, rows: int, columns: int, start: int = 0) -> Matrix:
+        """Return a contiguous array's memory from byte `start` on as a matrix of this size."""
+        other = copy.copy(self)
+        other.rows, other.columns, other.address = rows, columns, self.address + start
+        other.shape, other.row_stride = (rows, columns), columns * self.dtype.itemsize
+        if simulated():
+            host: Any = getattr(self.array, "_ary", self.array)
+            first = start // self.dtype.itemsize
+            other.array = host.reshape(-1)[first : first + rows * columns]
+        return other
+
+    def span(self) -> Any:
+        """Return the memory from the first element to the last, gaps too, as bytes."""
+        last = (self.rows - 1) * self.row_stride + self.columns * self.dtype.itemsize
+        if simulated():
+            host: Any = getattr(self.array, "_ary", self.array)
+            holder = types.SimpleNamespace(
+                __array_interface__={
+                    "shape": (last,),
+                    "typestr": "|u1",
+                    "data": (host.__array_interface__["data"][0], False),
+                    "version": 3,
+                },
+                array=host,
+            )
+            return np.asarray(holder)
+        return cuda.as_cuda_array(View(self.array, self.address, (last,), (1,), np.uint8))
 
     def as_bytes(self) -> Any:
         """Return the memory of a contiguous array as a numba array of bytes."""
