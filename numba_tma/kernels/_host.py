@@ -204,6 +204,50 @@ class Matrix:
         return cuda.as_cuda_array(View(self.array, self.address, (self.nbytes,), (1,), np.uint8))
 
 
+class Stack:
+    """An array of any library seen as a batch of matrices: (batch, rows, columns)."""
+
+    def __init__(self, name: str, array: Any) -> None:
+        read = readers.get(type(array), read_array)
+        self.address, shape, strides, self.stored, in_elements, self.array, _ = read(array)
+        self.shape = tuple(int(n) for n in shape)
+        self.itemsize = size = as_dtype(self.stored).itemsize
+        if len(self.shape) < 2:
+            raise ValueError(f"{name} has shape {self.shape}; a matrix has two axes or more")
+        if strides is None or 0 in self.shape:
+            steps = contiguous_strides(self.shape, size)
+        else:
+            steps = tuple(s * size if in_elements else s for s in strides)
+        if self.shape[-1] > 1 and steps[-1] != size:
+            raise ValueError(
+                f"{name} has shape {self.shape} and strides {steps} B: its last axis must be "
+                "contiguous; pass a copy whose last axis is"
+            )
+        self.rows, self.columns = self.shape[-2:]
+        self.batch = math.prod(self.shape[:-2])
+        row = steps[-2] if self.rows > 1 else self.columns * size
+        each = _common_stride(name, self.shape[:-2], steps[:-2], self.rows * row)
+        self.steps = (each, row, size)
+
+    def addressable(self) -> bool:
+        """Return whether TMA reads and writes it: all starts and ends are multiples of 16 B."""
+        places = (self.address, self.columns * self.itemsize, *self.steps[:2])
+        return all(place % 16 == 0 for place in places)
+
+    def view(self, dtype: DType) -> Any:
+        """Return (batch, rows, columns) of elements of the same size: a source of tensor maps."""
+        shape = (self.batch, self.rows, self.columns)
+        if simulated():
+            host: Any = getattr(self.array, "_ary", self.array)
+            bits = host.view(dtype.numpy)
+            return np.lib.stride_tricks.as_strided(bits, shape, self.steps)
+        return View(self.array, self.address, shape, self.steps, dtype.numpy)
+
+    def array_of(self, dtype: DType) -> Any:
+        """Return the view as a Numba array."""
+        return self.view(dtype) if simulated() else cuda.as_cuda_array(self.view(dtype))
+
+
 def _common_stride(
     name: str, shape: tuple[int, ...], strides: tuple[int, ...], row_bytes: int
 ) -> int:
