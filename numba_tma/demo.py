@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _on_gpu() -> int:
     from numba import cuda
 
-    from numba_tma.bench import time_alternating
+    from numba_tma.bench.timing import time_alternating
     from numba_tma.kernels.rmsnorm import DEMO_PLAN, rmsnorm
 
     random = np.random.default_rng(0)

@@ -32,11 +32,13 @@ from numba_tma import ptx
 from numba_tma.kernels._host import Matrix
 from numba_tma.kernels.pointwise import Plan, Pointwise
 
-_DOWN = np.float32(2.0**-13)
-_ZERO, _ONE, _HALF = np.float32(0), np.float32(1), np.float32(0.5)
+_DOWN: Any = np.float32(2.0**-13)
+_ZERO: Any = np.float32(0)
+_ONE: Any = np.float32(1)
+_HALF: Any = np.float32(0.5)
 
 # q(a) + 13, lowest power first.
-_BF16_LIMIT = np.float32(13.75)
+_BF16_LIMIT: Any = np.float32(13.75)
 _BF16 = tuple(
     map(
         np.float32,
@@ -52,7 +54,7 @@ _BF16 = tuple(
         ),
     )
 )
-_F16_LIMIT = np.float32(6)
+_F16_LIMIT: Any = np.float32(6)
 _F16 = tuple(
     map(
         np.float32,
@@ -70,7 +72,7 @@ _F16 = tuple(
 )
 
 
-def _gelu_by_polynomial(limit: np.float32, c: tuple[np.float32, ...]) -> Any:
+def _gelu_by_polynomial(limit: Any, c: tuple[Any, ...]) -> Any:
     c0, c1, c2, c3, c4, c5, c6, c7 = c
 
     def gelu(x):  # type: ignore[no-untyped-def]
@@ -85,7 +87,7 @@ gelu_bf16 = _gelu_by_polynomial(_BF16_LIMIT, _BF16)
 gelu_f16 = _gelu_by_polynomial(_F16_LIMIT, _F16)
 
 _ROOT_HALF = np.float32(math.sqrt(0.5))
-_LOWEST = np.float32(-15)  # where the result has become zero, and infinity times zero is near
+_LOWEST: Any = np.float32(-15)  # where the result has become zero, and infinity times zero is near
 
 
 def gelu_f32(x):  # type: ignore[no-untyped-def]
@@ -112,13 +114,14 @@ def swiglu_lane(gate, up):  # type: ignore[no-untyped-def]
     return gate * ptx.rcp_approx_ftz_f32(_ONE + e) * up
 
 
-_GELU = {
+#: The kernels of each type; the fast functions of one type are too coarse for another.
+GELU = {
     "bf16": Pointwise(gelu_bf16, "gelu"),
     "f16": Pointwise(gelu_f16, "gelu"),
     "f32": Pointwise(gelu_f32, "gelu"),
 }
-_GELU_TANH = Pointwise(gelu_tanh_lane, "gelu_tanh")
-_SWIGLU = Pointwise(swiglu_lane, "swiglu")
+GELU_TANH = Pointwise(gelu_tanh_lane, "gelu_tanh")
+SWIGLU = Pointwise(swiglu_lane, "swiglu")
 
 
 def gelu(
@@ -147,10 +150,10 @@ def gelu(
         `out`, computed in float32 and rounded once.
     """
     if approximate == "tanh":
-        return _GELU_TANH(x, out=out, stream=stream, dtype=dtype, plan=plan)
+        return GELU_TANH(x, out=out, stream=stream, dtype=dtype, plan=plan)
     if approximate != "none":
         raise ValueError(f'gelu(): approximate is {approximate!r}; use "none" or "tanh"')
-    chosen = _GELU.get(Matrix("argument 1", x, dtype).dtype.name, _GELU["f32"])
+    chosen = GELU.get(Matrix("argument 1", x, dtype).dtype.name, GELU["f32"])
     return chosen(x, out=out, stream=stream, dtype=dtype, plan=plan)
 
 
@@ -168,4 +171,4 @@ def swiglu(
     Parameters and result are those of `gelu`. Below gate = -87, where silu is below 2^-119, the
     result is zero.
     """
-    return _SWIGLU(gate, up, out=out, stream=stream, dtype=dtype, plan=plan)
+    return SWIGLU(gate, up, out=out, stream=stream, dtype=dtype, plan=plan)

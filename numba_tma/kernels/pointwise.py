@@ -120,7 +120,8 @@ def ring_kernel(fn: Any, kinds: tuple[str, ...], numbers: int, tile: Tile, plan:
     each vector or element is read where it is needed: they stay in the caches.
     """
     names = [f"x{k}" for k, kind in enumerate(kinds) if kind == FULL]
-    PIPE = TilePipeline(plan.stages, **dict.fromkeys(names, tile))
+    payload: Any = dict.fromkeys(names, tile)
+    PIPE = TilePipeline(plan.stages, **payload)
     FLAT, ITEM = Tile(tile.size, tile.dtype), tile.itemsize
     VECTOR, ONE = Tile(16 // ITEM, tile.dtype), Tile(1, tile.dtype)
     rows_of_tile, width = tile.shape
@@ -308,7 +309,7 @@ class Pointwise:
     """What `pointwise` returns: a function of device arrays. See there."""
 
     def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
-        self.name = name or getattr(fn, "__name__", "pointwise")
+        self.name: str = name or fn.__name__
         device = hasattr(fn, "py_func") or type(fn).__module__.startswith("numba")
         self.fn: Any = fn if device else _device(fn)
         functools.update_wrapper(self, getattr(fn, "py_func", fn))

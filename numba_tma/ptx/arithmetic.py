@@ -6,6 +6,8 @@ With .ftz a subnormal operand counts as 0, and what would be a subnormal result 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from numba_tma.ptx._instruction import f32, instruction
@@ -13,8 +15,8 @@ from numba_tma.ptx._instruction import f32, instruction
 _SMALLEST = np.float32(2.0**-126)
 
 
-def _flush(value: f32) -> f32:
-    value = np.asarray(value, np.float32)
+def _flush(number: Any) -> Any:
+    value = np.asarray(number, np.float32)
     return np.where(np.abs(value) < _SMALLEST, np.copysign(np.float32(0), value), value)[()]
 
 
