@@ -17,8 +17,8 @@ In bf16 the tail goes down to 2^-134, below what ex2.approx.ftz returns, so that
 f16, subnormal results included, and after it below two thirds of one. float32 takes erfc, which has
 4 bytes more per element to hide behind; its relative error is x^2 2^-24 and a few ulp.
 
-NaN gives NaN and infinity infinity. -infinity gives -0 by erf, the limit; torch gives NaN there. By
-tanh and in SwiGLU it gives NaN, as torch does.
+NaN gives NaN and infinity infinity. -infinity gives 0 by erf, the limit; torch gives NaN there. By
+tanh and in SwiGLU it gives NaN, as torch does. A zero may have either sign.
 """
 
 from __future__ import annotations
