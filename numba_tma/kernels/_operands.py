@@ -11,7 +11,7 @@ import numpy as np
 
 from numba_tma.kernels._host import Matrix
 
-FULL, ROW, ONE_PER_ROW = "full", "row", "one per row"
+FULL, ROW, ONE_PER_ROW, ONE = "full", "row", "one per row", "one"
 
 
 class Operands:
@@ -46,9 +46,11 @@ class Operands:
     def _kind(self, name: str, shape: tuple[int, ...]) -> str:
         if shape == self.shape:
             return FULL
+        if math.prod(shape) == 1:
+            return ONE
         if shape[-1] == self.shape[-1] and math.prod(shape[:-1]) == 1:
             return ROW
-        if shape[-1] == 1 and (shape[:-1] == self.shape[:-1] or math.prod(shape) == 1):
+        if shape[-1] == 1 and shape[:-1] == self.shape[:-1]:
             return ONE_PER_ROW
         raise ValueError(
             f"{self.function}(): {name} has shape {shape} and the result {self.shape}; what is "
@@ -91,7 +93,7 @@ class Operands:
                 for m in (*full, target)
             )
             and all(
-                m.address % 16 == 0 if kind == ROW else m.rows == target.rows and m.is_contiguous()
+                m.address % 16 == 0 if kind == ROW else m.is_contiguous()
                 for m, kind in zip(self.matrices, self.kinds)
                 if kind != FULL
             )
@@ -101,7 +103,7 @@ class Operands:
         """Return to how many bytes, 16 at most, all vectors of all arrays are aligned."""
         offsets = [16]
         for m, kind in zip((*self.matrices, target), (*self.kinds, FULL)):
-            if kind != ONE_PER_ROW:
+            if kind in (FULL, ROW):
                 offsets += [m.address, m.row_stride if m.rows > 1 else 0]
         return max(math.gcd(*offsets), target.dtype.itemsize)
 

@@ -36,7 +36,7 @@ from numba_tma.kernels._host import (
     stream_key,
     tile_for,
 )
-from numba_tma.kernels._operands import FULL, ONE_PER_ROW, ROW, Operands
+from numba_tma.kernels._operands import FULL, ONE, ONE_PER_ROW, ROW, Operands
 from numba_tma.layout import MAX_BOX, Tile
 from numba_tma.pipeline import TilePipeline, TileQueue
 from numba_tma.shared import shared_barrier, shared_tile
@@ -123,7 +123,7 @@ def ring_kernel(fn: Any, kinds: tuple[str, ...], numbers: int, tile: Tile, plan:
     payload: Any = dict.fromkeys(names, tile)
     PIPE = TilePipeline(plan.stages, **payload)
     FLAT, ITEM = Tile(tile.size, tile.dtype), tile.itemsize
-    VECTOR, ONE = Tile(16 // ITEM, tile.dtype), Tile(1, tile.dtype)
+    VECTOR, SINGLE = Tile(16 // ITEM, tile.dtype), Tile(1, tile.dtype)
     rows_of_tile, width = tile.shape
     lanes, vectors, threads = 16 // ITEM, tile.size * ITEM // 16, plan.threads
     through_tma, in_flight = plan.store == "tma", int(plan.store == "tma")
@@ -150,10 +150,11 @@ def ring_kernel(fn: Any, kinds: tuple[str, ...], numbers: int, tile: Tile, plan:
             def read_it(inputs, tiles, at, i):  # type: ignore[no-untyped-def]
                 return load_vector(inputs[k], at[1] * ITEM, VECTOR)
         else:
+            step = ITEM if kind == ONE_PER_ROW else 0
 
             @_device
             def read_it(inputs, tiles, at, i):  # type: ignore[no-untyped-def]
-                return load_vector(inputs[k], at[0] * ITEM, ONE)
+                return load_vector(inputs[k], at[0] * step, SINGLE)
 
         return read_it
 
@@ -195,7 +196,7 @@ def chunk_kernel(fn: Any, inputs: int, numbers: int, dtype: DType, plan: Plan) -
     """Return the kernel in which each block works on one chunk of contiguous memory."""
     CHUNK, ITEM = Tile((inputs, plan.tile_bytes // dtype.itemsize), dtype), dtype.itemsize
     nbytes_of_chunk, threads = plan.tile_bytes, plan.threads
-    VECTOR, ONE = Tile(16 // ITEM, dtype), Tile(1, dtype)
+    VECTOR, SINGLE = Tile(16 // ITEM, dtype), Tile(1, dtype)
     vectors = nbytes_of_chunk // 16
     lanes, rounds = 16 // ITEM, vectors // threads
 
@@ -218,7 +219,7 @@ def chunk_kernel(fn: Any, inputs: int, numbers: int, dtype: DType, plan: Plan) -
     def read_one(k: int) -> Any:
         @_device
         def read_it(inputs, chunk, start, extra):  # type: ignore[no-untyped-def]
-            return load_vector(inputs[k], start, ONE)
+            return load_vector(inputs[k], start, SINGLE)
 
         return read_it
 
@@ -250,7 +251,9 @@ def chunk_kernel(fn: Any, inputs: int, numbers: int, dtype: DType, plan: Plan) -
         # The last elements of arrays that are not a multiple of 16 B long.
         left = start + length + thread * ITEM
         if length < nbytes_of_chunk and left < nbytes:
-            store_vector(out, left, map_lanes(fn, read_ones(inputs, chunk, left, 0), numbers), ONE)
+            store_vector(
+                out, left, map_lanes(fn, read_ones(inputs, chunk, left, 0), numbers), SINGLE
+            )
 
     return _entry(chunk_of_a_block, "pointwise_chunk", inputs=inputs, numbers=numbers)
 
@@ -262,10 +265,10 @@ def vector_kernel(
     """Return the kernel in which each thread works on a vector of `nbytes`, without TMA."""
     ITEM = dtype.itemsize
     lanes = nbytes // ITEM
-    VECTOR, ONE = Tile(lanes, dtype), Tile(1, dtype)
+    VECTOR, SINGLE = Tile(lanes, dtype), Tile(1, dtype)
 
     def read(k: int, kind: str, width: Tile) -> Any:
-        step, taken = (0, ONE) if kind == ONE_PER_ROW else (ITEM, width)
+        step, taken = (0, SINGLE) if kind in (ONE_PER_ROW, ONE) else (ITEM, width)
 
         @_device
         def read_it(inputs, pitches, row, column):  # type: ignore[no-untyped-def]
@@ -274,7 +277,8 @@ def vector_kernel(
         return read_it
 
     read_all, read_ones = (
-        _together([read(k, kind, width) for k, kind in enumerate(kinds)]) for width in (VECTOR, ONE)
+        _together([read(k, kind, width) for k, kind in enumerate(kinds)])
+        for width in (VECTOR, SINGLE)
     )
 
     @_device
@@ -291,7 +295,7 @@ def vector_kernel(
             else:
                 for last in range(column, columns):
                     result = map_lanes(fn, read_ones(inputs, pitches, row, last), numbers)
-                    store_vector(out, row * pitch + last * ITEM, result, ONE)
+                    store_vector(out, row * pitch + last * ITEM, result, SINGLE)
 
     return _entry(
         vector_of_a_thread,
@@ -358,7 +362,7 @@ class Pointwise:
         self, operands: Operands, target: Matrix, numbers: tuple[Any, ...], stream: Any, plan: Plan
     ) -> None:
         """Work on contiguous arrays of one shape."""
-        size, itemsize = target.rows * target.columns, target.dtype.itemsize
+        size = target.rows * target.columns
         aligned = all(m.address % 16 == 0 for m in (*operands.matrices, target))
         if not aligned or plan.kernel == "vector":
             self._vector(operands.cut(1, size), target.part(1, size), numbers, stream, 128, True)
@@ -373,9 +377,8 @@ class Pointwise:
             if rows:
                 cut = operands.cut(rows, width)
                 self._ring(cut, target.part(rows, width), numbers, stream, plan)
-            if done := rows * width:
-                done *= itemsize
             if left := size - rows * width:
+                done = rows * width * target.dtype.itemsize
                 rest = operands.cut(1, left, done)
                 self._vector(rest, target.part(1, left, done), numbers, stream, 128, True)
 
