@@ -70,12 +70,16 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (BF16_MAP,) * 3 + (F32, F32, *SIZES),
     ),
     "swiglu": (
-        pointwise.ring_kernel(SWIGLU.fn, ("full",) * 2, 0, BF16_TILE, RING),
+        pointwise.ring_kernel(SWIGLU.fn, ("full",) * 2, 0, BF16_TILE, SWIGLU.plan),
         (BF16_MAP,) * 3 + SIZES,
     ),
     "add_row": (
         pointwise.ring_kernel(pointwise.add.fn, ("full", "row"), 0, BF16_TILE, RING),
         (BF16_MAP, BYTES, BF16_MAP, *SIZES),
+    ),
+    "transpose_patches": (
+        transpose.patch_kernel(as_dtype("u16")),
+        (types.Array(types.uint16, 3, "A"),) * 2 + (INT, INT),
     ),
     "transpose_2": _transpose(2),
     "transpose_4": _transpose(4),

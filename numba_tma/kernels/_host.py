@@ -94,7 +94,7 @@ class View:
         """What numba-cuda asks for: the same memory, as bytes or of the array's type."""
         return {
             "shape": self.shape,
-            "strides": None if self.dtype == np.uint8 else self.strides,
+            "strides": None if len(self.shape) == 1 else self.strides,
             "typestr": np.dtype(self.dtype).str,
             "data": (self.address, False),
             "version": 3,

@@ -121,7 +121,8 @@ GELU = {
     "f32": Pointwise(gelu_f32, "gelu"),
 }
 GELU_TANH = Pointwise(gelu_tanh_lane, "gelu_tanh")
-SWIGLU = Pointwise(swiglu_lane, "swiglu")
+# Twice the threads of an addition: each has a chain of an exponential and a reciprocal to wait for.
+SWIGLU = Pointwise(swiglu_lane, "swiglu", Plan("ring", 256, 16384, 4, 1, "tma"))
 
 
 def gelu(

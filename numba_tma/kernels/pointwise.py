@@ -198,6 +198,11 @@ def chunk_kernel(fn: Any, inputs: int, numbers: int, dtype: DType, plan: Plan) -
     nbytes_of_chunk, threads = plan.tile_bytes, plan.threads
     VECTOR, SINGLE = Tile(16 // ITEM, dtype), Tile(1, dtype)
     vectors = nbytes_of_chunk // 16
+    if nbytes_of_chunk % (16 * threads):
+        raise ValueError(
+            f"{plan}: {threads} threads cannot share the {vectors} vectors of 16 B of a chunk "
+            f"equally: use tile_bytes of a multiple of {16 * threads}"
+        )
     lanes, rounds = 16 // ITEM, vectors // threads
 
     def load(k: int) -> Any:
@@ -312,7 +317,10 @@ def vector_kernel(
 class Pointwise:
     """What `pointwise` returns: a function of device arrays. See there."""
 
-    def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], name: str | None = None, plan: Plan | None = None
+    ) -> None:
+        self.plan = plan
         self.name: str = name or fn.__name__
         device = hasattr(fn, "py_func") or type(fn).__module__.startswith("numba")
         self.fn: Any = fn if device else _device(fn)
@@ -350,7 +358,7 @@ class Pointwise:
         if target.nbytes == 0:
             return out
         if operands.flat(target):
-            self._flat(operands, target, numbers, stream, plan or plan_for(count))
+            self._flat(operands, target, numbers, stream, plan or self.plan or plan_for(count))
         elif operands.addressable(target):
             ring = plan if plan and plan.kernel == "ring" else Plan("ring", 128, 16384, 4, 1, "tma")
             self._ring(operands, target, numbers, stream, ring)

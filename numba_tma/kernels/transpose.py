@@ -105,11 +105,11 @@ PATCH, PATCH_ROWS = 32, 8
 @functools.cache
 def patch_kernel(dtype: DType) -> Any:
     """Return the kernel for what TMA cannot address: patches of 32 x 32 through shared memory."""
-    element = dtype.numpy
+    element, shape = dtype.numpy, (PATCH, PATCH + 1)  # so that a column has 32 banks
 
     @cuda.jit
     def transpose_patches(source, target, row_patches, column_patches):  # type: ignore[no-untyped-def]
-        patch = cuda.shared.array((PATCH, PATCH + 1), element)  # a column has 32 banks
+        patch = cuda.shared.array(shape, element)
         x, y = cuda.threadIdx.x % PATCH, cuda.threadIdx.x // PATCH
         _, rows, columns = source.shape
         p = cuda.blockIdx.x

@@ -8,7 +8,7 @@ from numba import cuda
 
 from numba_tma import ptx
 from numba_tma.kernels import copy as copies
-from numba_tma.kernels.activations import gelu, swiglu
+from numba_tma.kernels.activations import SWIGLU, gelu, swiglu
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.pointwise import Plan, add, plan_for, pointwise, scale_add
 from tests.gpu.test_kernels import EPS32, TYPES, assert_close, normal, to_device, to_host, ulp
@@ -19,6 +19,7 @@ PLANS = {
     "chunk of one warp": Plan("chunk", 32, 2048),
     "vector": Plan("vector"),
     "ring, TMA stores": Plan("ring", 128, 16384, 4, 1, "tma"),
+    "ring of more threads": Plan("ring", 256, 16384, 4, 1, "tma"),
     "ring, threads store": Plan("ring", 256, 8192, 3, 2, "registers"),
 }
 LENGTHS = (1, 7, 8, 9, 255, 256, 257, 2048, 4099, 100_000, 1_048_576 + 5)
@@ -253,4 +254,4 @@ def test_copies_by_every_plan(store):
 
 
 def test_what_is_planned_has_a_test():
-    assert {plan_for(1), plan_for(2)} <= set(PLANS.values())
+    assert {plan_for(1), plan_for(2), SWIGLU.plan} <= set(PLANS.values())

@@ -141,6 +141,11 @@ REFUSED = {
         "out is float16, but x is float32; they must agree",
     ),
     "vector": (lambda: transpose(values(4)), "x has shape (4,); a matrix has two axes or more"),
+    "chunks": (
+        lambda: add(values(64), values(64), plan=Plan("chunk", 96, 4096)),
+        "96 threads cannot share the 256 vectors of 16 B of a chunk equally: use tile_bytes of a "
+        "multiple of 1536",
+    ),
     "threads": (
         lambda: transpose(values((32, 32)), plan=transposes.Plan(1, 1, 128)),
         "which 128 threads cannot share equally: use a divisor of 64",
