@@ -54,8 +54,7 @@ def gelu_bf16(x, out):  # type: ignore[no-untyped-def]
 def run(torch: Any, kernel: Any, *tensors: Any, threads: int = 256) -> Any:
     """Return a function that launches `kernel` on flat tensors, of bf16 as their bits."""
     arrays = [
-        cuda.as_cuda_array(t.view(torch.int16) if t.dtype is torch.bfloat16 else t)
-        for t in tensors
+        cuda.as_cuda_array(t.view(torch.int16) if t.dtype is torch.bfloat16 else t) for t in tensors
     ]
     configured = kernel[-(-tensors[-1].numel() // threads), threads]
     return lambda: configured(*arrays)
