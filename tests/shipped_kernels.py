@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from numba import types
@@ -32,18 +33,23 @@ def _rmsnorm(columns: int, chunks: int, width: int) -> tuple[Any, tuple[Any, ...
     return kernel, (rows, _map((1, chunks, width), BF16), rows, COUNTER, INT, F32)
 
 
-def _transpose(itemsize: int) -> tuple[Any, tuple[Any, ...]]:
-    plan, bits = transpose.PLANS[itemsize], as_dtype(f"u{8 * itemsize}")
+def _transpose(itemsize: int, store: str = "tma") -> tuple[Any, tuple[Any, ...]]:
+    plan = dataclasses.replace(transpose.PLANS[itemsize], store=store)
+    bits = as_dtype(f"u{8 * itemsize}")
     side = 128 // itemsize
     shape = (plan.rows * side, plan.columns * side)
-    maps = (
+    source, target = (
         TensorMapType(3, Tile((1, *sides), bits, Swizzle.B128)) for sides in (shape, shape[::-1])
     )
-    return transpose.transpose_kernel(bits, plan), (*maps, INT, INT)
+    return transpose.transpose_kernel(bits, plan), (
+        source,
+        target if store == "tma" else BYTES,
+        *(INT,) * 6,
+    )
 
 
-BYTE_TILE, BF16_TILE = Tile((32, 256), "u8"), Tile((32, 256), BF16)
-BF16_MAP = _map((32, 256), BF16)
+BYTE_TILE, BF16_TILE = Tile((32, 256), "u8"), Tile((16, 256), BF16)
+BF16_MAP = _map((16, 256), BF16)
 RING = pointwise_plan(2)
 SIZES = (COUNTER, INT, INT, INT)
 
@@ -77,6 +83,7 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         pointwise.ring_kernel(pointwise.add.fn, ("full", "row"), 0, BF16_TILE, RING),
         (BF16_MAP, BYTES, BF16_MAP, *SIZES),
     ),
+    "transpose_registers": _transpose(4, "registers"),
     "transpose_patches": (
         transpose.patch_kernel(as_dtype("u16")),
         (types.Array(types.uint16, 3, "A"),) * 2 + (INT, INT),

@@ -182,19 +182,7 @@ class Matrix:
     def span(self) -> Any:
         """Return the memory from the first element to the last, gaps too, as bytes."""
         last = (self.rows - 1) * self.row_stride + self.columns * self.dtype.itemsize
-        if simulated():
-            host: Any = getattr(self.array, "_ary", self.array)
-            holder = types.SimpleNamespace(
-                __array_interface__={
-                    "shape": (last,),
-                    "typestr": "|u1",
-                    "data": (host.__array_interface__["data"][0], False),
-                    "version": 3,
-                },
-                array=host,
-            )
-            return np.asarray(holder)
-        return cuda.as_cuda_array(View(self.array, self.address, (last,), (1,), np.uint8))
+        return _bytes_from(self.array, self.address, last)
 
     def as_bytes(self) -> Any:
         """Return the memory of a contiguous array as a numba array of bytes."""
@@ -243,9 +231,29 @@ class Stack:
             return np.lib.stride_tricks.as_strided(bits, shape, self.steps)
         return View(self.array, self.address, shape, self.steps, dtype.numpy)
 
+    def span(self) -> Any:
+        """Return the memory from the first element to the last, gaps too, as bytes."""
+        extents = (self.batch - 1, self.rows - 1, self.columns)
+        last = sum(n * step for n, step in zip(extents, self.steps))
+        return _bytes_from(self.array, self.address, last)
+
     def array_of(self, dtype: DType) -> Any:
         """Return the view as a Numba array."""
         return self.view(dtype) if simulated() else cuda.as_cuda_array(self.view(dtype))
+
+
+def _bytes_from(array: Any, address: int, nbytes: int) -> Any:
+    """Return `nbytes` of an array's memory as a numba array of bytes."""
+    if simulated():
+        host: Any = getattr(array, "_ary", array)
+        interface = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (host.__array_interface__["data"][0], False),
+            "version": 3,
+        }
+        return np.asarray(types.SimpleNamespace(__array_interface__=interface, array=host))
+    return cuda.as_cuda_array(View(array, address, (nbytes,), (1,), np.uint8))
 
 
 def _common_stride(

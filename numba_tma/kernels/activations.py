@@ -122,7 +122,7 @@ GELU = {
 }
 GELU_TANH = Pointwise(gelu_tanh_lane, "gelu_tanh")
 # Twice the threads of an addition: each has a chain of an exponential and a reciprocal to wait for.
-SWIGLU = Pointwise(swiglu_lane, "swiglu", Plan("ring", 256, 16384, 4, 1, "tma"))
+SWIGLU = Pointwise(swiglu_lane, "swiglu", Plan("ring", 256, 8192, 4, 2, "tma"))
 
 
 def gelu(

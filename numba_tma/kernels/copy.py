@@ -36,7 +36,7 @@ from numba_tma.vectors import load_vector, store_vector
 class Plan:
     """How contiguous bytes are copied: in blocks of so many bytes and threads, and by what."""
 
-    chunk_bytes: int = 4096
+    chunk_bytes: int = 2048
     threads: int = 32
     store: str = "tma"  #: "tma"; "registers": from shared memory by threads; "vector": without TMA
 

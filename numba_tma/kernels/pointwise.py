@@ -59,8 +59,8 @@ class Plan:
 def plan_for(inputs: int) -> Plan:
     """Return how `inputs` arrays that TMA can address are worked on."""
     if inputs == 1:
-        return Plan("chunk", 64, 4096)
-    return Plan("ring", 128, 16384, 4, 1, "tma")
+        return Plan("chunk", 128, 4096)
+    return Plan("ring", 128, 8192, 3, 2, "tma")
 
 
 # ------------------------------------------------------------------- any number of inputs
@@ -360,7 +360,7 @@ class Pointwise:
         if operands.flat(target):
             self._flat(operands, target, numbers, stream, plan or self.plan or plan_for(count))
         elif operands.addressable(target):
-            ring = plan if plan and plan.kernel == "ring" else Plan("ring", 128, 16384, 4, 1, "tma")
+            ring = plan if plan and plan.kernel == "ring" else plan_for(2)
             self._ring(operands, target, numbers, stream, ring)
         else:
             self._vector(operands, target, numbers, stream, 128, False)

@@ -24,7 +24,7 @@ from numba_tma.kernels._host import Stack, launch
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.tensor_map import tensor_map
-from numba_tma.vectors import transpose_block
+from numba_tma.vectors import store_vector, transpose_block
 
 LINE = 128  # bytes of a swizzled row
 
@@ -37,10 +37,11 @@ class Plan:
     columns: int = 2  #: and from left to right
     threads: int = 128
     group: int = 8  #: tiles from top to bottom that blocks take before they move to the right
+    store: str = "tma"  #: "registers": threads store the rows of the turned tile
 
 
 #: Of each element size, in bytes.
-PLANS = {1: Plan(1, 1, 64), 2: Plan(1, 2), 4: Plan(2, 2), 8: Plan(2, 2)}
+PLANS = {1: Plan(1, 1, 64), 2: Plan(2, 2, 256), 4: Plan(4, 2, 256), 8: Plan(2, 2)}
 
 
 @functools.cache
@@ -54,6 +55,8 @@ def transpose_kernel(dtype: DType, plan: Plan) -> Any:
     FLAT_TURNED = Tile((width, height), dtype, Swizzle.B128)
     threads, group = plan.threads, np.uint32(plan.group)
     blocks = plan.rows * plan.columns * 64  # 8 x 8 in each square
+    VECTOR, ITEM = Tile(lanes, dtype), dtype.itemsize
+    through_tma, of_a_row = plan.store == "tma", height // lanes
     if blocks % threads:
         raise ValueError(
             f"{plan} has {blocks} blocks of 16-byte rows, which {threads} threads cannot share "
@@ -62,7 +65,7 @@ def transpose_kernel(dtype: DType, plan: Plan) -> Any:
     rounds, squares = blocks // threads, np.uint32(plan.columns)
 
     @cuda.jit
-    def transpose_tiles(source, target, row_tiles, column_tiles):  # type: ignore[no-untyped-def]
+    def transpose_tiles(source, target, row_tiles, column_tiles, rows, columns, each, pitch):  # type: ignore[no-untyped-def]
         tile, turned = shared_tile(SOURCE), shared_tile(TURNED)
         full = shared_barrier()
         thread = cuda.threadIdx.x
@@ -89,9 +92,16 @@ def transpose_kernel(dtype: DType, plan: Plan) -> Any:
             i = (square // squares * 8 + line) * lanes
             j = (square % squares * 8 + (line ^ diagonal)) * lanes
             transpose_block(x, (i, j), y, (j, i))
-        ptx.fence_proxy_async("shared::cta")
+        if through_tma:
+            ptx.fence_proxy_async("shared::cta")
         cuda.syncthreads()
-        if thread == 0:
+        if not through_tma:
+            for vector in range(thread, width * of_a_row, threads):
+                of_tile, at = vector // of_a_row, vector % of_a_row * lanes
+                if column + of_tile < columns and row + at < rows:
+                    start = batch * each + (column + of_tile) * pitch + (row + at) * ITEM
+                    store_vector(target, start, y.read_vector((of_tile, at)), VECTOR)
+        elif thread == 0:
             target.store(turned, (batch, column, row))
             ptx.cp_async_bulk_commit_group()
             ptx.cp_async_bulk_wait_group_read(0)
@@ -184,9 +194,14 @@ def transpose(x: Any, *, out: Any = None, stream: Any = None, plan: Plan | None 
             p.threads,
             stream,
             tensor_map(source.view(bits), tile, dtype=bits),
-            tensor_map(target.view(bits), turned, dtype=bits),
+            tensor_map(target.view(bits), turned, dtype=bits)
+            if p.store == "tma"
+            else target.span(),
             row_tiles,
             column_tiles,
+            rows,
+            columns,
+            *target.steps[:2],
         )
     else:
         patches = -(-rows // PATCH), -(-columns // PATCH)

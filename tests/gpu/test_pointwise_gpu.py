@@ -15,11 +15,11 @@ from tests.gpu.test_kernels import EPS32, TYPES, assert_close, normal, to_device
 from tests.gpu.worker import on_gpu
 
 PLANS = {
-    "chunk": Plan("chunk", 64, 4096),
+    "chunk": Plan("chunk", 128, 4096),
     "chunk of one warp": Plan("chunk", 32, 2048),
     "vector": Plan("vector"),
-    "ring, TMA stores": Plan("ring", 128, 16384, 4, 1, "tma"),
-    "ring of more threads": Plan("ring", 256, 16384, 4, 1, "tma"),
+    "ring, TMA stores": Plan("ring", 128, 8192, 3, 2, "tma"),
+    "ring of more threads": Plan("ring", 256, 8192, 4, 2, "tma"),
     "ring, threads store": Plan("ring", 256, 8192, 3, 2, "registers"),
 }
 LENGTHS = (1, 7, 8, 9, 255, 256, 257, 2048, 4099, 100_000, 1_048_576 + 5)

@@ -46,6 +46,7 @@ def test_every_plan(itemsize):
     for plan in (
         PLANS[itemsize],
         *(Plan(1, 1, 64, 1), Plan(1, 2, 128, 32), Plan(2, 1, 64, 3), Plan(2, 2, 256, 8)),
+        *(Plan(2, 1, 128, 8, "registers"), Plan(4, 1, 256, 1, "registers")),
     ):
         out = cuda.to_device(np.full(x.T.shape, 7, x.dtype))
         transpose(device, out=out, plan=plan)

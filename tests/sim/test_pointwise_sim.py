@@ -217,9 +217,11 @@ def test_transpose_by_every_plan(plan, itemsize):
     np.testing.assert_array_equal(transpose(x, plan=plan), x.T)
 
 
-def test_transpose_of_rows_with_gaps_leaves_the_gaps():
+@pytest.mark.parametrize("store", ["tma", "registers"])
+def test_transpose_of_rows_with_gaps_leaves_the_gaps(store):
     memory, target = values((20, 64)), np.full((48, 24), 7, np.float32)
-    transpose(memory[:, 8:56], out=target[:, :20])
+    plan = transposes.Plan(1, 2, 32, store=store)
+    transpose(memory[:, 8:56], out=target[:, :20], plan=plan)
     np.testing.assert_array_equal(target[:, :20], memory[:, 8:56].T)
     assert (target[:, 20:] == 7).all()
 
