@@ -195,7 +195,8 @@ def _check_index(tile: Tile, index: types.Type) -> None:
         raise TypingError(f"{tile} has {tile.ndim} axes but is indexed with {len(kinds)} integers")
 
 
-def _element_type(tile: Tile) -> types.Type:
+def element_type(tile: Tile) -> types.Type:
+    """Return the Numba type in which kernels hold an element."""
     return getattr(types, tile.dtype.compute)
 
 
@@ -211,7 +212,7 @@ class _GetItem(compiler.AbstractTemplate):
         if not _is_tile(args[0]):
             return None
         _check_index(args[0].static[0], args[1])
-        return signature(_element_type(args[0].static[0]), *args)
+        return signature(element_type(args[0].static[0]), *args)
 
 
 @compiler.typing_registry.register_global(operator.getitem)
@@ -243,7 +244,7 @@ class _SetItem(compiler.AbstractTemplate):
         if not _is_tile(args[0]):
             return None
         _check_index(args[0].static[0], args[1])
-        return signature(types.void, args[0], args[1], _element_type(args[0].static[0]))
+        return signature(types.void, args[0], args[1], element_type(args[0].static[0]))
 
 
 @compiler.lowering_registry.lower(operator.getitem, ObjectType, types.Any)
@@ -272,7 +273,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> None:
 
 
 def _vector_type(tile: Tile) -> VectorType:
-    return VectorType(_element_type(tile), 16 // tile.itemsize)
+    return VectorType(element_type(tile), 16 // tile.itemsize)
 
 
 def _type_read_vector(self: ObjectType, index: types.Type) -> Any:
@@ -280,7 +281,8 @@ def _type_read_vector(self: ObjectType, index: types.Type) -> Any:
     return signature(_vector_type(self.static[0]), self, index)
 
 
-def _lower_read_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def read_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """Emit the read of a (tile, index)."""
     dtype = sig.args[0].static[0].dtype
     word = I64 if dtype.itemsize == 8 else I32
     vector = ir.VectorType(word, 128 // word.width)
@@ -288,11 +290,12 @@ def _lower_read_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     elements: list[Any] = []
     for i in range(vector.count):
         value = builder.extract_element(loaded, ir.Constant(I32, i))
-        elements += _split_word(context, builder, dtype, value)
+        elements += split_word(context, builder, dtype, value)
     return pack(builder, elements)
 
 
-def _split_word(context: Any, builder: Any, dtype: DType, word: Any) -> list[Any]:
+def split_word(context: Any, builder: Any, dtype: DType, word: Any) -> list[Any]:
+    """Return the elements in a word of 32 or 64 bits, as kernels hold them."""
     if dtype.itemsize >= 4:
         return [builder.bitcast(word, _storage(context, dtype))]
     if dtype.itemsize == 2 and _is_narrow_float(dtype):
@@ -318,7 +321,8 @@ def _type_write_vector(self: ObjectType, index: types.Type, values: types.Type) 
     return signature(types.void, self, index, expected)
 
 
-def _lower_write_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def write_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """Emit the write of a (tile, index, vector)."""
     dtype = sig.args[0].static[0].dtype
     word = I64 if dtype.itemsize == 8 else I32
     vector = ir.VectorType(word, 128 // word.width)
@@ -326,14 +330,15 @@ def _lower_write_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     per_word = len(elements) // vector.count
     packed = ir.Constant(vector, ir.Undefined)
     for i in range(vector.count):
-        value = _join_word(builder, dtype, elements[i * per_word : (i + 1) * per_word], word)
+        value = join_word(builder, dtype, elements[i * per_word : (i + 1) * per_word], word)
         packed = builder.insert_element(packed, value, ir.Constant(I32, i))
     builder.store(packed, _pointer(context, builder, sig, args, vector), align=16)
     _mark_written(builder, sig.args[0], args[0])
     return context.get_dummy_value()
 
 
-def _join_word(builder: Any, dtype: DType, elements: list[Any], word: Any) -> Any:
+def join_word(builder: Any, dtype: DType, elements: list[Any], word: Any) -> Any:
+    """Return a word of 32 or 64 bits of its elements; the reverse of `split_word`."""
     if dtype.itemsize >= 4:
         return builder.bitcast(elements[0], word)
     if dtype.itemsize == 2 and _is_narrow_float(dtype):
@@ -349,8 +354,8 @@ def _join_word(builder: Any, dtype: DType, elements: list[Any], word: Any) -> An
     return result
 
 
-compiler.native_method(SharedTile, "read_vector", _type_read_vector, _lower_read_vector)
-compiler.native_method(SharedTile, "write_vector", _type_write_vector, _lower_write_vector)
+compiler.native_method(SharedTile, "read_vector", _type_read_vector, read_vector)
+compiler.native_method(SharedTile, "write_vector", _type_write_vector, write_vector)
 
 
 # -------------------------------------------------------------------- addresses, views

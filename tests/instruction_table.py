@@ -35,6 +35,7 @@ CHAPTERS = {
         redux.sync tensormap.cp_fenceproxy vote.sync""",
     "warp-level-matrix-instructions": "ldmatrix movmatrix stmatrix",
     "tcgen05-instructions": "tcgen05.ld tcgen05.st tcgen05.wait",
+    "floating-point-instructions": "ex2 max min rcp",
     "miscellaneous-instructions": "brkpt nanosleep pmevent setmaxnreg trap",
 }
 _DATA, _SYNC, *_ = CHAPTERS

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from numba import types
 
-from numba_tma import Tile
+from numba_tma import Swizzle, Tile
 from numba_tma.dtypes import as_dtype
+from numba_tma.kernels import copy, pointwise, transpose
 from numba_tma.kernels._columns import add_parts
 from numba_tma.kernels._registers import Share
 from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
 from numba_tma.kernels._rows import Operation, Options, Plan, at_once, share_of
-from numba_tma.kernels.copy import copy_chunks, copy_tiles_kernel
+from numba_tma.kernels.activations import GELU, SWIGLU
 from numba_tma.kernels.layernorm import LAYERNORM
 from numba_tma.kernels.norm_backward import backward_kernel
-from numba_tma.kernels.pointwise import scale_add_kernel
+from numba_tma.kernels.pointwise import plan_for as pointwise_plan
 from numba_tma.kernels.rmsnorm import RMSNORM
 from numba_tma.kernels.softmax import SOFTMAX
 from numba_tma.types import TensorMapType
@@ -45,13 +47,31 @@ def _rows(
     return at_once(op, share, plan, options), ROWS
 
 
+def _transpose(itemsize: int, store: str = "tma") -> tuple[Any, tuple[Any, ...]]:
+    plan = dataclasses.replace(transpose.PLANS[itemsize], store=store)
+    bits = as_dtype(f"u{8 * itemsize}")
+    side = 128 // itemsize
+    shape = (plan.rows * side, plan.columns * side)
+    source, target = (
+        TensorMapType(3, Tile((1, *sides), bits, Swizzle.B128)) for sides in (shape, shape[::-1])
+    )
+    return transpose.transpose_kernel(bits, plan), (
+        source,
+        target if store == "tma" else BYTES,
+        *(INT,) * 6,
+    )
+
+
 BYTE_TILE, BF16_TILE = Tile((32, 256), "u8"), Tile((16, 256), BF16)
+BF16_MAP = _map((16, 256), BF16)
+RING = pointwise_plan(2)
+SIZES = (COUNTER, INT, INT, INT)
 
 #: Name of the golden: kernel, argument types. A new kernel is one line here, and `make goldens`.
 SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "copy_chunks": (copy_chunks, (BYTES, BYTES)),
+    "copy_chunks": (copy.copy_chunks_kernel(copy.Plan()), (BYTES, BYTES)),
     "copy_tiles": (
-        copy_tiles_kernel(BYTE_TILE, 2),
+        copy.copy_tiles_kernel(BYTE_TILE, 2),
         (_map((32, 256), "u8"),) * 2 + (COUNTER, INT, INT),
     ),
     "rmsnorm_1024": _rows(RMSNORM, 1024, Plan(32, 4), WEIGHT),
@@ -66,8 +86,32 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (INT,) * 14,
     ),
     "column_sum": (add_parts(Share(BF16, 16, 1, 128, False), 128), (INT,) * 8),
-    "scale_add": (
-        scale_add_kernel(BF16_TILE),
-        (_map((16, 256), BF16),) * 3 + (F32, F32, COUNTER, INT, INT),
+    "copy_vectors": (copy.copy_vectors_kernel(16), (BYTES, BYTES, *(INT,) * 4)),
+    "gelu": (
+        pointwise.chunk_kernel(GELU["bf16"].fn, 1, 0, BF16, pointwise_plan(1)),
+        (BYTES, BYTES, INT),
     ),
+    "gelu_vectors": (
+        pointwise.vector_kernel(GELU["bf16"].fn, ("full",), 0, BF16, 2, False),
+        (BYTES, BYTES, *(INT,) * 4),
+    ),
+    "scale_add": (
+        pointwise.ring_kernel(pointwise.scale_add.fn, ("full",) * 2, 2, BF16_TILE, RING),
+        (BF16_MAP,) * 3 + (F32, F32, *SIZES),
+    ),
+    "swiglu": (
+        pointwise.ring_kernel(SWIGLU.fn, ("full",) * 2, 0, BF16_TILE, SWIGLU.plan),
+        (BF16_MAP,) * 3 + SIZES,
+    ),
+    "add_row": (
+        pointwise.ring_kernel(pointwise.add.fn, ("full", "row"), 0, BF16_TILE, RING),
+        (BF16_MAP, BYTES, BF16_MAP, *SIZES),
+    ),
+    "transpose_registers": _transpose(4, "registers"),
+    "transpose_patches": (
+        transpose.patch_kernel(as_dtype("u16")),
+        (types.Array(types.uint16, 3, "A"),) * 2 + (INT, INT),
+    ),
+    "transpose_2": _transpose(2),
+    "transpose_4": _transpose(4),
 }

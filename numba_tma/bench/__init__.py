@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from numba_tma._version import __version__
-from numba_tma.bench.copies import bench_copy
+from numba_tma.bench.copies import bench_copy, bench_transpose
 from numba_tma.bench.host import bench_host
 from numba_tma.bench.norms import bench_rmsnorm
-from numba_tma.bench.pointwise import bench_scale_add
+from numba_tma.bench.pointwise import bench_add, bench_gelu, bench_scale_add, bench_swiglu
 from numba_tma.bench.report import PACKAGES, RESULTS, table, version, write_readme_table
 
 #: By the name that ``--only`` takes: what returns the rows, given torch.
 CASES: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "copy": bench_copy,
+    "transpose": bench_transpose,
     "rmsnorm": bench_rmsnorm,
+    "add": bench_add,
     "scale_add": bench_scale_add,
+    "gelu": bench_gelu,
+    "swiglu": bench_swiglu,
     "host": bench_host,
 }
 

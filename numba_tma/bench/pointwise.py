@@ -1,11 +1,37 @@
-"""Pointwise kernels beside torch.compile."""
+"""Pointwise kernels beside torch, torch.compile, and the same written plainly in numba-cuda."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from numba_tma.bench import plain
 from numba_tma.bench.report import rate_row
-from numba_tma.bench.timing import worse_of_two
+from numba_tma.bench.timing import Run, worse_of_two
+
+PLAIN = "plain numba-cuda"
+
+
+def _inputs(torch: Any, name: str, size: int, count: int) -> list[Any]:
+    dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[name]
+    return [torch.randn(size, device="cuda").to(dtype) for _ in range(count)]
+
+
+def _check(torch: Any, result: Any, exact: Any) -> None:
+    """Hold the first elements to a float64 result."""
+    rtol = 2**-7 if result.dtype is torch.bfloat16 else 1e-5
+    assert torch.allclose(result[: exact.numel()].double(), exact, rtol=rtol, atol=rtol * 1e-1)
+
+
+def _row(
+    kernel: str, name: str, arrays: list[Any], runs: dict[str, Run], copied: Run
+) -> dict[str, Any]:
+    """Time `runs` on inputs and one output of one size, beside a copy of one of them."""
+    moved = (len(arrays) + 1) * arrays[0].nbytes
+    times = worse_of_two(runs | {"copy": copied})
+    # A copy moves the bytes of two arrays; its rate is that of as many bytes.
+    times["copy"] *= moved / (2 * arrays[0].nbytes)
+    size = arrays[0].numel()
+    return rate_row(kernel, f"{name} 2^{size.bit_length() - 1}", moved, times)
 
 
 def bench_scale_add(torch: Any) -> list[dict[str, Any]]:
@@ -13,22 +39,82 @@ def bench_scale_add(torch: Any) -> list[dict[str, Any]]:
     from numba_tma.kernels.pointwise import scale_add
 
     rows = []
-    for name, dtype, size in (("bf16", torch.bfloat16, 2**29), ("f32", torch.float32, 2**28)):
-        x = torch.randn(size, device="cuda").to(dtype)
-        y = torch.randn(size, device="cuda").to(dtype)
+    for name, size in (("bf16", 2**29), ("f32", 2**28)):
+        x, y = _inputs(torch, name, size, 2)
         out, z = torch.empty_like(x), torch.empty_like(x)
         compiled = torch.compile(lambda x, y: 2.0 * x + 0.5 * y, dynamic=False)
         scale_add(x, y, 2.0, 0.5, out=out)
-        exact = 2.0 * x[:4096].double() + 0.5 * y[:4096].double()
-        assert torch.allclose(out[:4096].double(), exact, rtol=2**-7, atol=1e-2)
-        times = worse_of_two(
-            {
-                "numba_tma": lambda: scale_add(x, y, 2.0, 0.5, out=out),  # noqa: B023
-                "torch.compile": lambda: compiled(x, y),  # noqa: B023
-                "copy": lambda: z.copy_(x),  # noqa: B023
-            }
-        )
-        row = rate_row("scale_add", f"{name} 2^{size.bit_length() - 1}", 3 * x.nbytes, times)
-        row["copy"] = round(row["copy"] * 2 / 3, 1)  # a copy moves two thirds of the bytes
-        rows.append(row)
+        _check(torch, out, 2.0 * x[:4096].double() + 0.5 * y[:4096].double())
+        runs = {
+            "numba_tma": lambda: scale_add(x, y, 2.0, 0.5, out=out),  # noqa: B023
+            "torch.compile": lambda: compiled(x, y),  # noqa: B023
+        }
+        rows.append(_row("scale_add", name, [x, y], runs, lambda: z.copy_(x)))  # noqa: B023
     return rows
+
+
+def bench_add(torch: Any) -> list[dict[str, Any]]:
+    """Time x + y."""
+    from numba_tma.kernels.pointwise import add
+
+    rows = []
+    for name, size in (("bf16", 2**29), ("f32", 2**28)):
+        x, y = _inputs(torch, name, size, 2)
+        out, z = torch.empty_like(x), torch.empty_like(x)
+        compiled = torch.compile(lambda x, y: x + y, dynamic=False)
+        exact = x[:4096].double() + y[:4096].double()
+        plainly = plain.run(torch, plain.add_bf16 if name == "bf16" else plain.add, x, y, out)
+        for run in (plainly, lambda: add(x, y, out=out)):  # noqa: B023
+            out.zero_()
+            run()
+            _check(torch, out, exact)
+        runs = {
+            "numba_tma": lambda: add(x, y, out=out),  # noqa: B023
+            "torch": lambda: torch.add(x, y, out=out),  # noqa: B023
+            "torch.compile": lambda: compiled(x, y),  # noqa: B023
+            PLAIN: plainly,
+        }
+        rows.append(_row("add", name, [x, y], runs, lambda: z.copy_(x)))  # noqa: B023
+    return rows
+
+
+def bench_gelu(torch: Any) -> list[dict[str, Any]]:
+    """Time GELU by erf, in bf16."""
+    from numba_tma.kernels.activations import gelu
+
+    (x,) = _inputs(torch, "bf16", 2**29, 1)
+    out, z = torch.empty_like(x), torch.empty_like(x)
+    function = torch.nn.functional.gelu
+    compiled = torch.compile(lambda x: function(x), dynamic=False)
+    exact = x[:4096].double()
+    exact = 0.5 * exact * torch.erfc(-exact * 0.5**0.5)
+    plainly = plain.run(torch, plain.gelu_bf16, x, out)
+    for run in (plainly, lambda: gelu(x, out=out)):
+        out.zero_()
+        run()
+        _check(torch, out, exact)
+    runs = {
+        "numba_tma": lambda: gelu(x, out=out),
+        "torch": lambda: function(x),
+        "torch.compile": lambda: compiled(x),
+        PLAIN: plainly,
+    }
+    return [_row("gelu (erf)", "bf16", [x], runs, lambda: z.copy_(x))]
+
+
+def bench_swiglu(torch: Any) -> list[dict[str, Any]]:
+    """Time SwiGLU, in bf16."""
+    from numba_tma.kernels.activations import swiglu
+
+    gate, up = _inputs(torch, "bf16", 2**29, 2)
+    out, z = torch.empty_like(gate), torch.empty_like(gate)
+    silu = torch.nn.functional.silu
+    compiled = torch.compile(lambda gate, up: silu(gate) * up, dynamic=False)
+    swiglu(gate, up, out=out)
+    _check(torch, out, silu(gate[:4096].double()) * up[:4096].double())
+    runs = {
+        "numba_tma": lambda: swiglu(gate, up, out=out),
+        "torch": lambda: silu(gate) * up,
+        "torch.compile": lambda: compiled(gate, up),
+    }
+    return [_row("swiglu", "bf16", [gate, up], runs, lambda: z.copy_(gate))]

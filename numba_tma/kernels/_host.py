@@ -6,6 +6,7 @@ import copy
 import functools
 import importlib
 import math
+import types
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ class View:
         """What numba-cuda asks for: the same memory, as bytes or of the array's type."""
         return {
             "shape": self.shape,
-            "strides": None if self.dtype == np.uint8 else self.strides,
+            "strides": None if len(self.shape) == 1 else self.strides,
             "typestr": np.dtype(self.dtype).str,
             "data": (self.address, False),
             "version": 3,
@@ -167,12 +168,92 @@ class Matrix:
         other.row_stride = columns * self.dtype.itemsize
         return other.view(columns)
 
+    def part(self, rows: int, columns: int, start: int = 0) -> Matrix:
+        """Return a contiguous array's memory from byte `start` on as a matrix of this size."""
+        other = copy.copy(self)
+        other.rows, other.columns, other.address = rows, columns, self.address + start
+        other.shape, other.row_stride = (rows, columns), columns * self.dtype.itemsize
+        if simulated():
+            host: Any = getattr(self.array, "_ary", self.array)
+            first = start // self.dtype.itemsize
+            other.array = host.reshape(-1)[first : first + rows * columns]
+        return other
+
+    def span(self) -> Any:
+        """Return the memory from the first element to the last, gaps too, as bytes."""
+        last = (self.rows - 1) * self.row_stride + self.columns * self.dtype.itemsize
+        return _bytes_from(self.array, self.address, last)
+
     def as_bytes(self) -> Any:
         """Return the memory of a contiguous array as a numba array of bytes."""
         if simulated():
             host: Any = getattr(self.array, "_ary", self.array)
             return host.reshape(-1).view(np.uint8)
         return cuda.as_cuda_array(View(self.array, self.address, (self.nbytes,), (1,), np.uint8))
+
+
+class Stack:
+    """An array of any library seen as a batch of matrices: (batch, rows, columns)."""
+
+    def __init__(self, name: str, array: Any) -> None:
+        read = readers.get(type(array), read_array)
+        self.address, shape, strides, self.stored, in_elements, self.array, _ = read(array)
+        self.shape = tuple(int(n) for n in shape)
+        self.itemsize = size = as_dtype(self.stored).itemsize
+        if len(self.shape) < 2:
+            raise ValueError(f"{name} has shape {self.shape}; a matrix has two axes or more")
+        if strides is None or 0 in self.shape:
+            steps = contiguous_strides(self.shape, size)
+        else:
+            steps = tuple(s * size if in_elements else s for s in strides)
+        if self.shape[-1] > 1 and steps[-1] != size:
+            raise ValueError(
+                f"{name} has shape {self.shape} and strides {steps} B: its last axis must be "
+                "contiguous; pass a copy whose last axis is"
+            )
+        self.rows, self.columns = self.shape[-2:]
+        self.batch = math.prod(self.shape[:-2])
+        row = steps[-2] if self.rows > 1 else self.columns * size
+        each = _common_stride(name, self.shape[:-2], steps[:-2], self.rows * row)
+        self.steps = (each, row, size)
+
+    def addressable(self) -> bool:
+        """Return whether TMA reads and writes it: all starts and ends are multiples of 16 B."""
+        places = (self.address, self.columns * self.itemsize, *self.steps[:2])
+        return all(place % 16 == 0 for place in places)
+
+    def view(self, dtype: DType) -> Any:
+        """Return (batch, rows, columns) of elements of the same size: a source of tensor maps."""
+        shape = (self.batch, self.rows, self.columns)
+        if simulated():
+            host: Any = getattr(self.array, "_ary", self.array)
+            bits = host.view(dtype.numpy)
+            return np.lib.stride_tricks.as_strided(bits, shape, self.steps)
+        return View(self.array, self.address, shape, self.steps, dtype.numpy)
+
+    def span(self) -> Any:
+        """Return the memory from the first element to the last, gaps too, as bytes."""
+        extents = (self.batch - 1, self.rows - 1, self.columns)
+        last = sum(n * step for n, step in zip(extents, self.steps))
+        return _bytes_from(self.array, self.address, last)
+
+    def array_of(self, dtype: DType) -> Any:
+        """Return the view as a Numba array."""
+        return self.view(dtype) if simulated() else cuda.as_cuda_array(self.view(dtype))
+
+
+def _bytes_from(array: Any, address: int, nbytes: int) -> Any:
+    """Return `nbytes` of an array's memory as a numba array of bytes."""
+    if simulated():
+        host: Any = getattr(array, "_ary", array)
+        interface = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (host.__array_interface__["data"][0], False),
+            "version": 3,
+        }
+        return np.asarray(types.SimpleNamespace(__array_interface__=interface, array=host))
+    return cuda.as_cuda_array(View(array, address, (nbytes,), (1,), np.uint8))
 
 
 def _common_stride(

@@ -5,6 +5,12 @@ top of the repository shows each one as assemblable PTX.
 """
 
 from numba_tma.ptx._instruction import TABLE, Instruction
+from numba_tma.ptx.arithmetic import (
+    ex2_approx_ftz_f32,
+    max_nan_f32,
+    min_f32,
+    rcp_approx_ftz_f32,
+)
 from numba_tma.ptx.async_copy import (
     cp_async_ca,
     cp_async_ca_conditional,
@@ -338,6 +344,7 @@ __all__ = [
     "cvt_f16x2_f32",
     "cvt_tf32_f32",
     "elect_sync",
+    "ex2_approx_ftz_f32",
     "fence_acq_rel",
     "fence_mbarrier_init",
     "fence_proxy_alias",
@@ -379,6 +386,7 @@ __all__ = [
     "ldmatrix_x2",
     "ldmatrix_x4",
     "mapa",
+    "max_nan_f32",
     "mbarrier_arrive",
     "mbarrier_arrive_drop",
     "mbarrier_arrive_drop_expect_tx",
@@ -400,6 +408,7 @@ __all__ = [
     "mbarrier_test_wait_parity",
     "mbarrier_try_wait",
     "mbarrier_try_wait_parity",
+    "min_f32",
     "nanosleep",
     "nclusterid_x",
     "nclusterid_y",
@@ -413,6 +422,7 @@ __all__ = [
     "ntid_z",
     "nwarpid",
     "prefetch_tensormap",
+    "rcp_approx_ftz_f32",
     "red_async_b32",
     "red_async_s32",
     "red_async_u32",

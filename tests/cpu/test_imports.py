@@ -30,7 +30,7 @@ LAYERS = (
     ("matrix_descriptor", "_matrix_descriptor_lowering"),
     (
         *("shared", "_im2col_lowering", "_shared_lowering", "_vector_lowering"),
-        *("sequence", "_sequence_lowering"),
+        *("sequence", "_sequence_lowering", "vectors", "_vectors_lowering"),
     ),
     ("template", "_template_lowering"),
     ("multicast", "_multicast_lowering"),

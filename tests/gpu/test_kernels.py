@@ -110,10 +110,16 @@ def test_copy_of_matrices_with_padded_rows(dtype):
 
 
 @on_gpu
-def test_copy_leaves_the_gap_behind_a_row_alone_by_refusing():
-    source, out = (cuda.to_device(np.zeros((8, 64), np.float32)) for _ in range(2))
-    with pytest.raises(ValueError, match="rows of 61 f32 = 244 B; TMA stores whole chunks"):
-        copy(source[:, :61], out[:, :61])
+def test_copy_of_what_tma_cannot_address_leaves_the_gaps():
+    rng = np.random.default_rng(0)
+    for dtype in ("u1", "f2", "f4", "f8"):
+        for start, columns in ((0, 61), (1, 64), (2, 200), (8, 256)):
+            source = rng.integers(0, 100, (37, 300)).astype(dtype)
+            out = cuda.to_device(np.full((37, 290), 77, dtype))
+            copy(cuda.to_device(source)[:, start : start + columns], out[:, 3 : 3 + columns])
+            expected = np.full((37, 290), 77, dtype)
+            expected[:, 3 : 3 + columns] = source[:, start : start + columns]
+            np.testing.assert_array_equal(out.copy_to_host(), expected, f"{dtype} {start}")
 
 
 # ----------------------------------------------------------------------------- rmsnorm

@@ -1,0 +1,61 @@
+"""Vectors of elements in registers: to and from global memory, lane by lane through a function.
+
+`SharedTile.read_vector` and `write_vector` are the same for shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numba_tma._environment import simulated
+from numba_tma.layout import Tile
+from numba_tma.ptx._instruction import global_bytes
+from numba_tma.shared import SharedTile, _narrow, _widen
+
+
+def load_vector(array: Any, start: int, tile: Tile) -> Any:
+    """Return the elements of `tile`, 16 bytes or fewer of global memory, as a vector.
+
+    `array` is a contiguous Numba array of uint8 and `start` a byte offset. The address is a
+    multiple of the tile's bytes, which are a power of two. Floats of 16 bits come as float32.
+    """
+    values = global_bytes(array[int(start) :], tile.nbytes).view(tile.dtype.numpy)
+    return _widen(values, tile.dtype.compute)
+
+
+def store_vector(array: Any, start: int, values: Any, tile: Tile) -> None:
+    """Write a vector to global memory; the reverse of `load_vector`."""
+    rounded = _narrow(values, tile.dtype)
+    global_bytes(array[int(start) :], tile.nbytes)[:] = rounded.view(np.uint8)
+
+
+def map_lanes(function: Callable[..., Any], vectors: tuple[Any, ...], numbers: Any = ()) -> Any:
+    """Return the vector of ``function(*lanes, *numbers)``, one call for each lane of `vectors`.
+
+    A vector of one lane counts for all lanes of the others. `function` is a device function from
+    the kernel's globals and returns the type of the lanes.
+    """
+    lanes = np.broadcast_arrays(*vectors)
+    with np.errstate(all="ignore"):
+        results = [function(*lane, *numbers) for lane in zip(*lanes)]
+    return np.array(results, lanes[0].dtype)
+
+
+def transpose_block(source: SharedTile, at: Any, destination: SharedTile, to: Any) -> None:
+    """Write a square block of `source` that starts at `at` to `destination`, transposed, at `to`.
+
+    The block is as wide as 16 bytes: 16 x 16 elements of 1 byte, 8 x 8 of 2, 4 x 4 of 4, 2 x 2 of
+    8. Executed by one thread, which reads and writes whole rows of it.
+    """
+    lanes = 16 // source.tile.itemsize
+    (row, column), (to_row, to_column) = at, to
+    block = np.stack([source.read_vector((row + i, column)) for i in range(lanes)])
+    for i in range(lanes):
+        destination.write_vector((to_row + i, to_column), block[:, i])
+
+
+if not simulated():
+    from numba_tma import _vectors_lowering  # noqa: F401
