@@ -13,7 +13,13 @@ from typing import Any
 from numba_tma._version import __version__
 from numba_tma.bench.copies import bench_copy, bench_transpose
 from numba_tma.bench.host import bench_host
-from numba_tma.bench.norms import bench_rmsnorm
+from numba_tma.bench.norms import (
+    bench_layernorm,
+    bench_norm_backward,
+    bench_reductions,
+    bench_rmsnorm,
+    bench_softmax,
+)
 from numba_tma.bench.pointwise import bench_add, bench_gelu, bench_scale_add, bench_swiglu
 from numba_tma.bench.report import PACKAGES, RESULTS, table, version, write_readme_table
 
@@ -22,6 +28,10 @@ CASES: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "copy": bench_copy,
     "transpose": bench_transpose,
     "rmsnorm": bench_rmsnorm,
+    "layernorm": bench_layernorm,
+    "softmax": bench_softmax,
+    "norm_backward": bench_norm_backward,
+    "reductions": bench_reductions,
     "add": bench_add,
     "scale_add": bench_scale_add,
     "gelu": bench_gelu,

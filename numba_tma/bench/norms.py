@@ -1,33 +1,190 @@
-"""Normalization beside torch.compile."""
+"""The cases of ``bench`` for norms, softmax and reductions, beside what else is installed."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+from collections.abc import Callable
 from typing import Any
 
 from numba_tma.bench.report import rate_row
-from numba_tma.bench.timing import worse_of_two
+from numba_tma.bench.timing import Run, worse_of_two
+
+SHAPES = (
+    (32768, 1024),
+    (32768, 4096),
+    (32768, 8192),
+    (16384, 16384),
+    (8192, 65536),
+    (4096, 262144),
+)
+TRITON_WARPS = (4, 8, 16, 32)
+
+
+def _peers(torch: Any, name: str, reference: Callable[..., Any], x: Any, w: Any, b: Any) -> Any:
+    """Return what runs here, of torch.compile, QuACK and Triton with its best number of warps."""
+    from numba_tma.bench.norms_triton import runs
+
+    compiled = torch.compile(reference, dynamic=False)
+    candidates: dict[str, Run] = {"torch.compile": lambda: compiled(x, w, b)}
+    try:
+        quack = importlib.import_module("quack")
+        wide, shift = w.float(), b.float()
+        candidates["QuACK"] = {
+            "rmsnorm": lambda: quack.rmsnorm(x, w, eps=1e-6),
+            "layernorm": lambda: quack.layernorm(x, wide, shift, eps=1e-5),
+            "softmax": lambda: quack.softmax(x),
+        }[name]
+    except ImportError:
+        pass
+    if name in runs:
+        out = torch.empty_like(x)
+        for warps in TRITON_WARPS:
+            candidates[f"Triton, {warps} warps"] = functools.partial(
+                runs[name], x, w, b, out, warps
+            )
+    working = {}
+    for peer, run in candidates.items():
+        try:
+            run()
+            torch.cuda.synchronize()
+            working[peer] = run
+        except Exception as error:  # a peer that cannot do a shape is left out, and that is said
+            print(f"{name} {tuple(x.shape)}: {peer} fails: {str(error)[:200]}", flush=True)
+    return working
+
+
+def _best_triton(times: dict[str, float]) -> dict[str, float]:
+    """Keep the fastest number of warps as "Triton"."""
+    triton = {name: t for name, t in times.items() if name.startswith("Triton")}
+    kept = {name: t for name, t in times.items() if name not in triton}
+    return kept | ({"Triton": min(triton.values())} if triton else {})
+
+
+def _bench(torch: Any, name: str, ours: Callable[..., Any], reference: Callable[..., Any]) -> Any:
+    rows = []
+    for shape in SHAPES:
+        x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+        w, b = (torch.randn(shape[1], device="cuda").bfloat16() for _ in range(2))
+        y, z = torch.empty_like(x), torch.empty_like(x)
+        ours(x, w, b, y)
+        some = slice(0, 64)
+        exact = reference(x[some].double(), w.double(), b.double())
+        assert torch.allclose(y[some].double(), exact, rtol=2**-7, atol=1e-4), (name, shape)
+        runs = {
+            "numba_tma": functools.partial(ours, x, w, b, y),
+            "copy": functools.partial(z.copy_, x),
+            **_peers(torch, name, reference, x, w, b),
+        }
+        times = _best_triton(worse_of_two(runs))
+        rows.append(rate_row(name, f"bf16 {shape[0]} x {shape[1]}", 2 * x.nbytes, times))
+        del x, y, z, runs
+        torch.cuda.empty_cache()
+    return rows
 
 
 def bench_rmsnorm(torch: Any) -> list[dict[str, Any]]:
-    """Time RMSNorm of bf16 rows, beside torch.compile and a copy of the same tensor."""
+    """Time RMSNorm of bf16 rows."""
     from numba_tma.kernels.rmsnorm import rmsnorm
 
-    rms = torch.nn.functional.rms_norm
+    norm = torch.nn.functional.rms_norm
+    return _bench(  # type: ignore[no-any-return]
+        torch,
+        "rmsnorm",
+        lambda x, w, b, y: rmsnorm(x, w, eps=1e-6, out=y),
+        lambda x, w, b: norm(x, (x.shape[-1],), w, 1e-6),
+    )
+
+
+def bench_layernorm(torch: Any) -> list[dict[str, Any]]:
+    """Time LayerNorm of bf16 rows."""
+    from numba_tma.kernels.layernorm import layernorm
+
+    norm = torch.nn.functional.layer_norm
+    return _bench(  # type: ignore[no-any-return]
+        torch,
+        "layernorm",
+        lambda x, w, b, y: layernorm(x, w, b, eps=1e-5, out=y),
+        lambda x, w, b: norm(x, (x.shape[-1],), w, b, 1e-5),
+    )
+
+
+def bench_softmax(torch: Any) -> list[dict[str, Any]]:
+    """Time softmax of bf16 rows."""
+    from numba_tma.kernels.softmax import softmax
+
+    return _bench(  # type: ignore[no-any-return]
+        torch,
+        "softmax",
+        lambda x, w, b, y: softmax(x, out=y),
+        lambda x, w, b: torch.softmax(x, -1),
+    )
+
+
+def bench_reductions(torch: Any) -> list[dict[str, Any]]:
+    """Time sums and columns of maxima of rows, and sums of columns, beside torch."""
+    from numba_tma.kernels.reductions import column_sum, row_argmax, row_sum
+
     rows = []
-    for shape in ((32768, 1024), (32768, 4096), (32768, 8192), (16384, 16384)):
-        x = torch.randn(shape, device="cuda").bfloat16()
-        weight = torch.randn(shape[1], device="cuda").bfloat16()
-        y, z = torch.empty_like(x), torch.empty_like(x)
-        compiled = torch.compile(lambda x, w: rms(x, (x.shape[-1],), w, 1e-6), dynamic=False)
-        rmsnorm(x, weight, eps=1e-6, out=y)
-        exact = rms(x[:512].double(), (shape[1],), weight.double(), 1e-6)
-        assert torch.allclose(y[:512].double(), exact, rtol=2**-7, atol=1e-6)
+    x = torch.randn(32768, 8192, device="cuda").bfloat16()
+    sums, columns = (torch.empty(n, device="cuda") for n in x.shape)
+    places = torch.empty(32768, dtype=torch.int64, device="cuda")
+    cases: dict[str, tuple[Run, Callable[[Any], Any]]] = {
+        "row_sum": (lambda: row_sum(x, out=sums), lambda x: x.sum(-1, dtype=torch.float32)),
+        "row_argmax": (lambda: row_argmax(x, out=places), lambda x: x.argmax(-1)),
+        "column_sum": (
+            lambda: column_sum(x, out=columns),
+            lambda x: x.sum(0, dtype=torch.float32),
+        ),
+    }
+    for name, (ours, reference) in cases.items():
+        got, want = ours(), reference(x)
+        if name == "row_argmax":
+            assert torch.equal(x.gather(1, got[:, None]), x.gather(1, want[:, None]))
+        else:
+            assert torch.allclose(got, want, rtol=1e-3, atol=0.05), name
+        compiled = torch.compile(reference, dynamic=False)
         times = worse_of_two(
             {
-                "numba_tma": lambda: rmsnorm(x, weight, eps=1e-6, out=y),  # noqa: B023
-                "copy": lambda: z.copy_(x),  # noqa: B023
-                "torch.compile": lambda: compiled(x, weight),  # noqa: B023
+                "numba_tma": ours,
+                "torch": functools.partial(reference, x),
+                "torch.compile": functools.partial(compiled, x),
             }
         )
-        rows.append(rate_row("rmsnorm", f"bf16 {shape[0]} x {shape[1]}", 2 * x.nbytes, times))
+        rows.append(rate_row(name, "bf16 32768 x 8192", x.nbytes, times))
+    return rows
+
+
+def bench_norm_backward(torch: Any) -> list[dict[str, Any]]:
+    """Time the gradients of RMSNorm and LayerNorm, beside torch's LayerNorm."""
+    from numba_tma.kernels.layernorm import layernorm
+    from numba_tma.kernels.norm_backward import layernorm_backward, rmsnorm_backward
+
+    rows = []
+    for shape in ((32768, 4096), (32768, 8192)):
+        x, dy = (torch.randn(shape, device="cuda").bfloat16() for _ in range(2))
+        w, b = (torch.randn(shape[1], device="cuda").bfloat16() for _ in range(2))
+        mean, rstd = (torch.empty(shape[0], device="cuda") for _ in range(2))
+        y, dx, dw, db = (torch.empty_like(t) for t in (x, x, w, b))
+        layernorm(x, w, b, mean=mean, rstd=rstd, out=y)
+        backward = torch.ops.aten.native_layer_norm_backward
+        theirs = functools.partial(
+            backward, dy, x, shape[1:], mean[:, None], rstd[:, None], w, b, [True, True, True]
+        )
+        ours = functools.partial(
+            layernorm_backward, dy, x, w, mean=mean, rstd=rstd, dx=dx, dweight=dw, dbias=db
+        )
+        ours()
+        for got, want in zip((dx, dw, db), theirs()):
+            assert torch.allclose(got.float(), want.float(), rtol=2**-6, atol=0.5), shape
+        rms = functools.partial(rmsnorm_backward, dy, x, w, rstd=rstd, dx=dx, dweight=dw)
+        times = worse_of_two({"numba_tma": ours, "torch": theirs})
+        rows.append(
+            rate_row("layernorm backward", f"bf16 {shape[0]} x {shape[1]}", 3 * x.nbytes, times)
+        )
+        copied = functools.partial(y.copy_, x)
+        times = worse_of_two({"numba_tma": rms, "copy": copied})
+        row = rate_row("rmsnorm backward", f"bf16 {shape[0]} x {shape[1]}", 3 * x.nbytes, times)
+        row["copy"] = round(row["copy"] * 2 / 3, 1)  # a copy moves two thirds of the bytes
+        rows.append(row)
     return rows

@@ -39,8 +39,6 @@ LAYERS = (
     (
         "testing",
         "bench",
-        "_bench_norms",
-        "_bench_norms_triton",
         "plot",
         "demo",
         "doctor",

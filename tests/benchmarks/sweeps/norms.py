@@ -19,7 +19,7 @@ import torch
 
 sys.path.insert(0, os.getcwd())
 
-from numba_tma.bench import time_alternating
+from numba_tma.bench.timing import time_alternating
 from numba_tma.kernels._rows import Plan
 from numba_tma.kernels.layernorm import layernorm
 from numba_tma.kernels.rmsnorm import rmsnorm
@@ -141,7 +141,7 @@ def peers(name, x, w, b):
     except Exception as error:
         print(f"# quack: {error!r}", flush=True)
     try:
-        from numba_tma._bench_norms_triton import runs
+        from numba_tma.bench.norms_triton import runs
 
         for warps in (4, 8, 16, 32):
             yield (
