@@ -125,7 +125,7 @@ def test_of_two_measurements_the_worse_for_us_counts(monkeypatch):
     for order in ([better, worse], [worse, better]):
         measured = iter(order)
         monkeypatch.setattr(timing, "time_alternating", lambda runs: next(measured))  # noqa: B023
-        assert timing.worse_of_two({}) is worse
+        assert timing.worse_of_two(dict.fromkeys(better, list)) is worse
 
 
 def test_a_measurement_is_written_and_printed(monkeypatch, tmp_path, capsys):
