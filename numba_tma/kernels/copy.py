@@ -18,6 +18,7 @@ from numba_tma.kernels._host import (
     check_same,
     current_device,
     launch,
+    launched_again,
     multiprocessors,
     queue_counter,
     stream_key,
@@ -101,10 +102,16 @@ def copy(source: Any, out: Any, *, stream: Any = None) -> Any:
     ValueError
         If shapes or types differ, or TMA cannot address an array.
     """
-    x, y = Matrix("source", source), Matrix("out", out)
+    _copy((source, out), stream)
+    return out
+
+
+@launched_again
+def _copy(arrays: tuple[Any, Any], stream: Any) -> None:
+    x, y = Matrix("source", arrays[0]), Matrix("out", arrays[1])
     check_same("copy", source=x, out=y)
     if x.nbytes == 0:
-        return out
+        return
     if x.is_contiguous() and y.is_contiguous():
         for name, matrix in (("source", x), ("out", y)):
             if matrix.address % 16:
@@ -117,7 +124,6 @@ def copy(source: Any, out: Any, *, stream: Any = None) -> Any:
         launch(copy_chunks, blocks, 32, stream, x.as_bytes(), y.as_bytes())
     else:
         _copy_matrix(x, y, stream)
-    return out
 
 
 def _copy_matrix(x: Matrix, y: Matrix, stream: Any, stages: int = 2) -> None:

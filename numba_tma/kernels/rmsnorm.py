@@ -23,6 +23,7 @@ from numba_tma.kernels._host import (
     current_device,
     empty_like,
     launch,
+    launched_again,
     multiprocessors,
     queue_counter,
     split_row,
@@ -225,8 +226,16 @@ def rmsnorm(
         If shapes or types disagree, or a row cannot be addressed by TMA.
     """
     out = empty_like(x) if out is None else out
+    _rmsnorm((x, weight, out), stream, eps, dtype, plan)
+    return out
+
+
+@launched_again
+def _rmsnorm(
+    arrays: tuple[Any, Any, Any], stream: Any, eps: float, dtype: object, plan: Plan | None
+) -> None:
     source, scale, target = (
-        Matrix(name, array, dtype) for name, array in (("x", x), ("weight", weight), ("out", out))
+        Matrix(name, array, dtype) for name, array in zip(("x", "weight", "out"), arrays)
     )
     check_same("rmsnorm", x=source, out=target)
     columns, element = source.columns, source.dtype
@@ -238,7 +247,7 @@ def rmsnorm(
             f"columns of {element}; pass a weight of shape ({columns},) of {element}"
         )
     if source.nbytes == 0:
-        return out
+        return
     chunks, width = split_row(columns, element)
     p = plan_for(columns, element) if plan is None else plan
     tile = Tile((max(1, p.rows_per_stage), chunks, width), element)
@@ -261,4 +270,3 @@ def rmsnorm(
         source.rows,
         np.float32(eps),
     )
-    return out
