@@ -105,7 +105,7 @@ class Packer:
     def __init__(
         self, names: Sequence[str], numba_types: Sequence[Any], arguments: Sequence[Any]
     ) -> None:
-        self._names, self._fields = names, list[Field]()
+        self._names, self._types, self._fields = names, numba_types, list[Field]()
         for name, numba_type, argument in zip(names, numba_types, arguments, strict=True):
             try:
                 self._fields.append(_field(numba_type, argument))
@@ -128,7 +128,7 @@ class Packer:
         threads, and a launch in the middle of another one, each have their own.
         """
         free: list[Parameters] = []
-        return self._generate(
+        launch: Callable[..., None] = self._generate(
             *(_LAUNCH, "launch"),
             take=free.pop,
             give_back=free.append,
@@ -137,14 +137,16 @@ class Packer:
             function=function,
             recover=recover,
         )
+        return launch
 
     def explain(self, arguments: Sequence[Any]) -> str:
         """Say which of the arguments does not fit, and why."""
-        for name, field, argument in zip(self._names, self._fields, arguments):
+        each = zip(self._names, self._types, self._fields, arguments)
+        for name, numba_type, field, argument in each:
             try:
                 struct.pack("@" + "".join(field.codes), *field.values(argument))
             except _WRONG as error:
-                return f"{name} is {argument!r}: {error}"
+                return f"{name} is {argument!r}, where the kernel takes {numba_type}: {error}"
         raise AssertionError("each argument fits")
 
     def _new(self) -> Parameters:

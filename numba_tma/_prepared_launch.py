@@ -156,7 +156,7 @@ def _configuration(launcher: Launcher, cooperative: bool) -> Any:
     config.gridDimX, config.gridDimY, config.gridDimZ = launcher.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = launcher.block
     config.hStream = launcher.handle
-    attributes = []
+    attributes: list[Any] = []
     if launcher.cluster:
         attribute = _attribute(attributes, "CLUSTER_DIMENSION")
         attribute.clusterDim.x, attribute.clusterDim.y, attribute.clusterDim.z = launcher.cluster

@@ -32,6 +32,7 @@ from numba import cuda
 from numba_tma import _driver
 from numba_tma._array_interface import contiguous_strides, read_array, readers
 from numba_tma._environment import simulated
+from numba_tma._streams import handle_of
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.launching import Launcher, launcher
 from numba_tma.layout import MAX_BOX, Tile
@@ -112,10 +113,7 @@ def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
 
 def stream_key(stream: Any) -> int:
     """Return a number that tells streams apart."""
-    if simulated():
-        return 0
-    handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
-    return handle or 0 if handle is None or isinstance(handle, int) else int(stream.handle)
+    return 0 if simulated() else handle_of(stream)
 
 
 @functools.cache
