@@ -43,7 +43,6 @@ _HOME = {
     "GroupedScheduler": "scheduler",
     "HilbertScheduler": "scheduler",
     "KVPipeline": "pipeline",
-    "Launcher": "launching",
     "MatrixDescriptor": "matrix_descriptor",
     "MatrixDescriptorPair": "matrix_descriptor",
     "NamedBarrier": "pipeline",
@@ -120,7 +119,6 @@ if TYPE_CHECKING:
     from numba_tma.causal_scheduler import CausalLPTScheduler as CausalLPTScheduler
     from numba_tma.clusters import cluster as cluster
     from numba_tma.clusters import cluster_sync as cluster_sync
-    from numba_tma.launching import Launcher as Launcher
     from numba_tma.launching import launcher as launcher
     from numba_tma.matrix_descriptor import MatrixDescriptor as MatrixDescriptor
     from numba_tma.matrix_descriptor import MatrixDescriptorPair as MatrixDescriptorPair

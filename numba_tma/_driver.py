@@ -229,11 +229,6 @@ def address_of(descriptor: Any) -> int:
     return target
 
 
-def image_of(descriptor: Any) -> bytes:
-    """Return the 128 bytes in a descriptor."""
-    return ctypes.string_at(address_of(descriptor), NBYTES)
-
-
 @functools.cache
 def _launcher_classes() -> tuple[Any, Any]:
     from cuda.core._kernel_arg_handler import ParamHolder

@@ -1,7 +1,7 @@
 """What equal tensor maps share: their checked fields and the encoded bytes, cached."""
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._array_interface import contiguous_strides
@@ -56,8 +56,6 @@ class Encoding:
     numba_type: Any = None
     mode: str = "tiled"  #: which of the copy instructions take the map
     pixel_box: PixelBox | None = None  #: of the im2col modes
-    #: The 128 bytes of `value`, once a launcher has read them; a copy by `replace` has its own.
-    image: bytes = field(default=b"", init=False)
 
 
 # The device is part of the key since an address may belong to another device later, and nobody

@@ -1,17 +1,13 @@
-"""Kernel arguments as the driver takes them: values in one buffer, and the addresses of these.
+"""Kernel arguments as cuda.core's launch takes them: numbers, NumPy's and ctypes', and descriptors.
 
-One `struct.Struct` writes all arguments of a launch, and refuses what does not fit. What a value
-becomes is what numba-cuda makes of it, field by field: see `_Kernel._prepare_args` there.
-
-The function that packs and launches is generated from the types, as `dataclasses` generate an
-``__init__``: what a loop over the arguments costs is more than what the packing does.
+What an argument becomes is what numba-cuda makes of it, value by value: see `_Kernel._prepare_args`
+there. Which of these steps an argument needs is found out once, from its type and the kernel's.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,188 +17,109 @@ from numba.core import types
 
 from numba_tma._array_interface import contiguous_strides, read_array, readers
 from numba_tma._compiler.launches import typeof
-from numba_tma._driver import image_of
 from numba_tma.launching import Unfit
 from numba_tma.tensor_map import TensorMap
 from numba_tma.types import TensorMapArrayType, TensorMapType
 
-#: Turns an argument into the value of its parameter, or the values of several.
+#: Turns an argument into the value of its parameter, or a sequence of several.
 Read = Callable[[Any], Any]
 
-_INTEGERS = {(8, True): "b", (16, True): "h", (32, True): "i", (64, True): "q"}
-_INTEGERS |= {(bits, False): code.upper() for (bits, _), code in _INTEGERS.items()}
-_POINTER = "Q"
-_MAP = "0q128s"  # 128 bytes on a boundary of 8
-
-
-# What reading and writing raise when an argument does not fit.
-_WRONG = (AttributeError, TypeError, ValueError, OverflowError, struct.error)
-
-
-#: A buffer, the address of the list of its values' addresses, and that list.
-Parameters = tuple[bytearray, int, Any]
+# What reading an argument raises when it does not fit.
+_WRONG = (AttributeError, TypeError, ValueError, OverflowError)
 
 
 @dataclass
 class Field:
-    """A kernel's parameter, or the several that numba-cuda makes of one argument."""
+    """How one argument becomes a kernel's parameter, or the several that numba-cuda makes of it."""
 
-    codes: tuple[str, ...]  #: how `struct` writes them
-    read: Read | None = None  #: gives their values; None where the argument is its own value
-    cls: type | None = None  #: what the argument must be, if `read` does not look
-    encoding: Any = None  #: of tensor maps: the Numba type
+    cls: type | None = None  #: what it must be, if it is passed as it is
+    read: Read | None = None
+    several: bool = False  #: whether `read` returns a sequence
+    map_type: Any = None  #: of tensor maps: their Numba type
 
-    def source(self, i: int) -> str:
-        """Return the value, or the values, of argument `i` in a generated function."""
-        if self.encoding is not None:  # once typed and read, a map needs no call
-            quick = f"(e := a{i}._encoding).numba_type is f{i}.encoding"
-            return f"({quick} and e.image or f{i}.read(a{i}))"
+    def source(self, name: str, field: str) -> str:
+        """Return the value of argument `name` in generated code, where `field` is this object.
+
+        ``{field}_type`` is the type to look for there: `cls` or `map_type`.
+        """
+        if self.map_type is not None:  # once typed, a map needs no call
+            quick = f"(_encoding := {name}._encoding).numba_type is {field}_type"
+            return f"{quick} and _encoding.value or {field}.value({name})"
         if self.read is None:
-            return f"a{i} if type(a{i}) is f{i}.cls else unfit(a{i})" if self.cls else f"a{i}"
-        return f"{'*' * (len(self.codes) != 1)}f{i}.read(a{i})"
+            return f"{name} if _type({name}) is {field}_type else {field}.value({name})"
+        return f"{'*' * self.several}{field}.value({name})"
 
-    def values(self, argument: Any) -> Any:
-        """Return the values of an argument."""
-        value = argument if self.read is None else self.read(argument)
-        return value if len(self.codes) != 1 else (value,)
-
-
-def _unfit(argument: Any) -> Any:
-    raise TypeError(f"it is a {type(argument).__name__}, of which there is another launch")
-
-
-_LAUNCH = """
-def launch({arguments}):
-    try:
-        parameters = take()
-    except IndexError:
-        parameters = new()
-    buffer, address, _ = parameters
-    try:
-        pack_into(buffer, 0, {values})
-    except WRONG:
-        raise Unfit from None
-    (error,) = run(config, function, address, 0)
-    if error:
-        recover(error, address)
-    give_back(parameters)
-"""
-
-_PACK = """
-def pack({arguments}):
-    parameters = new()
-    try:
-        pack_into(parameters[0], 0, {values})
-    except WRONG:
-        raise Unfit from None
-    return parameters
-"""
+    def value(self, argument: Any) -> Any:
+        """Return the value of an argument, or raise `Unfit`."""
+        if self.read is None:
+            if type(argument) is not self.cls:
+                raise Unfit(f"it is a {type(argument).__name__}, not this {self.cls}")
+            if isinstance(argument, int) and not -(2**63) <= argument < 2**63:
+                raise Unfit("it is out of the range of int64")
+            return argument
+        try:
+            return self.read(argument)
+        except _WRONG as error:
+            raise Unfit(str(error)) from None
 
 
 class Packer:
-    """Packs arguments of certain Numba types into `Parameters`."""
+    """Turns arguments of certain types into what a launch passes on."""
 
     def __init__(
         self, names: Sequence[str], numba_types: Sequence[Any], arguments: Sequence[Any]
     ) -> None:
-        self._names, self._types, self._fields = names, numba_types, list[Field]()
+        self.names, self._types, self.fields = names, numba_types, list[Field]()
         for name, numba_type, argument in zip(names, numba_types, arguments, strict=True):
             try:
-                self._fields.append(_field(numba_type, argument))
+                self.fields.append(_field(numba_type, argument))
             except TypeError as error:
                 raise TypeError(f"{name}: {error}") from None
-        codes = [code for field in self._fields for code in field.codes]
-        self.sizes = list(map(struct.calcsize, codes))
-        self._struct = struct.Struct("@" + "".join(codes))
-        self._offsets = [
-            struct.calcsize("@" + "".join(codes[: i + 1])) - size
-            for i, size in enumerate(self.sizes)
-        ]
-        self.pack: Callable[..., Parameters] = self._generate(_PACK, "pack")
 
-    def launcher(self, run: Any, config: Any, function: Any, recover: Any) -> Callable[..., None]:
-        """Return a function that packs arguments and calls ``run(config, function, address, 0)``.
-
-        It raises `Unfit`, and launches nothing, if an argument does not fit. Buffers are
-        used again: a launch takes one, and gives it back when the driver has copied it. So several
-        threads, and a launch in the middle of another one, each have their own.
-        """
-        free: list[Parameters] = []
-        launch: Callable[..., None] = self._generate(
-            *(_LAUNCH, "launch"),
-            take=free.pop,
-            give_back=free.append,
-            run=run,
-            config=config,
-            function=function,
-            recover=recover,
-        )
-        return launch
-
-    def explain(self, arguments: Sequence[Any]) -> str:
-        """Say which of the arguments does not fit, and why."""
-        each = zip(self._names, self._types, self._fields, arguments)
+    def values(self, arguments: Sequence[Any]) -> list[Any]:
+        """Return what to pass on for these arguments, or raise `Unfit`."""
+        values: list[Any] = []
+        each = zip(self.names, self._types, self.fields, arguments)
         for name, numba_type, field, argument in each:
             try:
-                struct.pack("@" + "".join(field.codes), *field.values(argument))
-            except _WRONG as error:
-                return f"{name} is {argument!r}, where the kernel takes {numba_type}: {error}"
-        raise AssertionError("each argument fits")
-
-    def _new(self) -> Parameters:
-        buffer = bytearray(self._struct.size or 1)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        addresses = [start + offset for offset in self._offsets]
-        pointers = (ctypes.c_void_p * (len(addresses) or 1))(*addresses)
-        return buffer, ctypes.addressof(pointers), pointers
-
-    def _generate(self, template: str, name: str, **namespace: Any) -> Any:
-        numbers = range(len(self._fields))
-        source = template.format(
-            arguments="".join(f"a{i}, " for i in numbers),
-            values=", ".join(field.source(i) for i, field in enumerate(self._fields)),
-        )
-        namespace |= {f"f{i}": field for i, field in enumerate(self._fields)}
-        namespace |= {"new": self._new, "pack_into": self._struct.pack_into, "unfit": _unfit}
-        namespace |= {"Unfit": Unfit, "WRONG": _WRONG}
-        exec(compile(source, f"<{name} of {', '.join(self._names)}>", "exec"), namespace)
-        return namespace[name]
+                value = field.value(argument)
+            except Unfit as error:
+                text = f"{name} is {argument!r}, where the kernel takes {numba_type}: {error}"
+                raise Unfit(text) from None
+            values += value if field.several else [value]
+        return values
 
 
 def _field(numba_type: Any, argument: Any) -> Field:
-    """Return the parameters that an argument becomes where the kernel takes `numba_type`."""
+    """Return what an argument becomes where the kernel takes `numba_type`."""
     cls = type(argument)
     if isinstance(numba_type, TensorMapType):
         if not isinstance(argument, TensorMap):  # cuda.core's own descriptor
-            return Field((_MAP,), image_of)
+            return Field(cls)
         accepted = _accepted(numba_type, typeof(argument))
-        return Field((_MAP,), _map_reader(accepted), encoding=accepted)
+        return Field(read=_map_reader(accepted), map_type=accepted)
     if isinstance(numba_type, TensorMapArrayType):
-        return Field((_POINTER,), _map_array_reader(numba_type))
+        return Field(read=_map_array_reader(numba_type))
     if isinstance(numba_type, types.Array):
-        codes = *("q",) * 4, _POINTER, *("q",) * (2 * numba_type.ndim)
-        return Field(codes, _array_reader(numba_type, argument))
+        return Field(read=_array_reader(numba_type, argument), several=True)
     if isinstance(numba_type, types.CPointer):
-        return Field((_POINTER,))
-    if isinstance(numba_type, types.Integer):
-        return Field((_INTEGERS[numba_type.bitwidth, numba_type.signed],), cls=cls)
-    if isinstance(numba_type, types.Boolean):
-        return Field(("?",), cls=_class_of_boolean(argument))
-    if numba_type == types.float16:
-        return Field(("H",), lambda value: int(np.float16(value).view(np.uint16)))
-    if numba_type in (types.float32, types.float64):
-        return Field(("f" if numba_type == types.float32 else "d",), cls=cls)
+        return _number_field(types.intp, argument)
+    if isinstance(numba_type, types.Integer | types.Float | types.Boolean):
+        return _number_field(numba_type, argument)
     if numba_type in (types.complex64, types.complex128):
-        part = "f" if numba_type == types.complex64 else "d"
-        return Field((part, part), lambda value: (value.real, value.imag))
+        part = ctypes.c_float if numba_type == types.complex64 else ctypes.c_double
+        read = _reader_of_class(cls, lambda value: (part(value.real), part(value.imag)))
+        return Field(read=read, several=True)
     if isinstance(numba_type, types.NPDatetime | types.NPTimedelta):
-        return Field(("q",), lambda value: int(value.view(np.int64)))
+        return Field(read=_reader_of_class(cls, lambda value: int(value.view(np.int64))))
     if isinstance(numba_type, types.EnumMember):
-        return _enum_field(numba_type, argument)
+        inner = _field(numba_type.dtype, argument.value)
+        read = _reader_of_class(cls, lambda member: inner.value(member.value))
+        return Field(read=read, several=inner.several)
     if isinstance(numba_type, types.BaseTuple):
-        return _tuple_field(numba_type, argument)
+        return Field(read=_tuple_reader(numba_type, argument), several=True)
     if isinstance(numba_type, types.Record) and hasattr(argument, "device_ctypes_pointer"):
-        return Field((_POINTER,), _record_reader(numba_type))
+        return Field(read=_record_reader(numba_type))
     raise TypeError(
         f"a {cls.__name__} (Numba type {numba_type}) is none of what a launcher passes: tensor "
         "maps, pointers, device arrays, numbers, and tuples of these"
@@ -216,13 +133,57 @@ def _accepted(numba_type: Any, given: Any) -> Any:
     return given
 
 
+# What cuda.core packs as the kernel takes it.
+_AS_IT_IS = {(types.intp, int), (types.float64, float), (types.boolean, bool)} | {
+    (getattr(types, name), getattr(np, name))
+    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+}
+_AS_IT_IS |= {(types.float32, np.float32), (types.float64, np.float64), (types.boolean, np.bool_)}
+
+
+def _number_field(numba_type: Any, argument: Any) -> Field:
+    cls = type(argument)
+    if (numba_type, cls) in _AS_IT_IS:
+        return Field(cls)
+    if not isinstance(argument, bool | int | float | np.number | np.bool_):
+        raise TypeError(f"it is a {cls.__name__}, and the kernel takes a {numba_type}")
+    if isinstance(numba_type, types.Float):
+        if numba_type == types.float16:
+            return Field(read=_reader_of_class(cls, _bits_of_half))
+        number = ctypes.c_float if numba_type == types.float32 else ctypes.c_double
+        return Field(read=_reader_of_class(cls, number))
+    if isinstance(numba_type, types.Boolean):
+        return Field(read=_reader_of_class(cls, bool))
+    exact = getattr(ctypes, f"c_{numba_type}")
+
+    def read(value: Any) -> Any:
+        number = exact(value)
+        if number.value != value:
+            raise OverflowError(f"it is out of the range of {numba_type}")
+        return number
+
+    return Field(read=_reader_of_class(cls, read))
+
+
+def _bits_of_half(value: Any) -> ctypes.c_uint16:
+    return ctypes.c_uint16(int(np.float16(value).view(np.uint16)))
+
+
+def _reader_of_class(cls: type, read: Read) -> Read:
+    def checked(value: Any) -> Any:
+        if type(value) is not cls:
+            raise TypeError(f"it is a {type(value).__name__}, not a {cls.__name__}")
+        return read(value)
+
+    return checked
+
+
 def _map_reader(accepted: Any) -> Read:
-    def read(tensor_map: Any) -> bytes:
-        encoding = tensor_map._encoding
-        if typeof(tensor_map) != accepted:
-            raise TypeError(f"it is a {encoding.numba_type}, and the kernel takes a {accepted}")
-        encoding.image = image_of(encoding.value)
-        return bytes(encoding.image)
+    def read(tensor_map: Any) -> Any:
+        given = typeof(tensor_map)
+        if given != accepted:
+            raise TypeError(f"it is a {given}, and the kernel takes a {accepted}")
+        return tensor_map.value
 
     return read
 
@@ -245,37 +206,17 @@ def _record_reader(numba_type: Any) -> Read:
     return read
 
 
-def _class_of_boolean(argument: Any) -> type:
-    if not isinstance(argument, bool | int | np.bool_):
-        raise TypeError(f"it is a {type(argument).__name__}, and the kernel takes a boolean")
-    return type(argument)
-
-
-def _enum_field(numba_type: Any, argument: Any) -> Field:
-    inner, cls = _field(numba_type.dtype, argument.value), type(argument)
-
-    def read(member: Any) -> Any:
-        if type(member) is not cls:
-            raise TypeError(
-                f"it is a {type(member).__name__}, and the kernel takes a {cls.__name__}"
-            )
-        return member.value if inner.read is None else inner.read(member.value)
-
-    return Field(inner.codes, read)
-
-
-def _tuple_field(numba_type: Any, argument: Any) -> Field:
+def _tuple_reader(numba_type: Any, argument: Any) -> Read:
     fields = [_field(t, a) for t, a in zip(numba_type, argument, strict=True)]
-    codes = tuple(code for field in fields for code in field.codes)
-    classes = tuple(map(type, argument))
 
-    def read(value: Any) -> Any:
-        if tuple(map(type, value)) != classes:
-            raise TypeError(f"it is a {typeof(value)}, and the kernel takes a {numba_type}")
-        values = [v for field, item in zip(fields, value) for v in field.values(item)]
-        return values[0] if len(codes) == 1 else values
+    def read(items: Any) -> list[Any]:
+        values: list[Any] = []
+        for field, item in zip(fields, items, strict=True):
+            value = field.value(item)
+            values += value if field.several else [value]
+        return values
 
-    return Field(codes, read)
+    return _reader_of_class(type(argument), read)
 
 
 # ------------------------------------------------------------------------------ arrays

@@ -1,22 +1,20 @@
-"""One compiled kernel with its launch configuration: what a launcher runs after packing."""
+"""One compiled kernel with its launch configuration: what a launcher runs for certain types."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import numpy as np
-from cuda.bindings import driver
+from cuda.core import LaunchConfig, launch
+from cuda.core._utils.cuda_utils import CUDAError as CUDAError
 
 from numba_tma._compiler import launches as compiler
 from numba_tma._packing import Packer
 from numba_tma.launching import Launcher, Unfit
-
-#: Replaced where there is no driver.
-launch_kernel: Callable[..., Any] = driver.cuLaunchKernelEx
 
 _HINTS = {
     "CUDA_ERROR_INVALID_HANDLE": "is its stream alive, and one of this device?",
@@ -30,89 +28,119 @@ _HINTS = {
 }
 
 
+# Of certain types: checks them, packs and launches, without a loop and without a call that is not
+# needed. As `dataclasses` generate an ``__init__``.
+_LAUNCH = """
+def launch({arguments}):
+    try:
+        _run{n}(_stream, _config{n}, _kernel{n}, {values})
+    except _errors as _error:
+        _other(_error, ({arguments}))
+"""
+
+
+# What its arguments raise where they are not those that it is for; and the driver.
+_ERRORS = (Unfit, AttributeError, OverflowError, CUDAError)
+
+
 class PreparedLaunch:
-    """A loaded kernel, its configuration as the driver takes it, and the packer of arguments."""
+    """A loaded kernel, its configuration, and how arguments of certain types are passed."""
 
     def __init__(self, launcher: Launcher, compiled: Any, packer: Packer) -> None:
         self._launcher, self._packer = launcher, packer
+        self._kernel = compiler.handle_of(compiled)
         self._config = _configuration(launcher, compiled.cooperative)
-        self._function = driver.CUfunction(compiler.handle_of(compiled))
-        self._run = launch_kernel
+        self._run: Callable[..., None] = launch
         if launcher.closable is not None:
             self._run = self._run_on_open_stream
-        if compiler.is_watched(compiled):
-            run = self._run
-            self._run = compiler.guarded(compiled, lambda arguments, *_: run(*arguments))
-            self._run = functools.partial(_run_watched, self._run, launcher)
-        self.launch = packer.launcher(self._run, self._config, self._function, self._recover)
 
     def bind(self, arguments: tuple[Any, ...]) -> Callable[[], None]:
-        """Return a launch with these arguments, which are packed now."""
-        try:
-            parameters = self._packer.pack(*arguments)
-        except Unfit:
-            raise TypeError(self.explain(arguments)) from None
-        run, config, function, recover = self._run, self._config, self._function, self._recover
-        address = parameters[1]
+        """Return a launch with these arguments, or raise `Unfit`."""
+        values = self._packer.values(arguments)
+        return functools.partial(
+            self._run, self._launcher.core_stream, self._config, self._kernel, *values
+        )
 
-        def launch() -> None:
-            (error,) = run(config, function, address, 0)
-            if error:
-                recover(error, address)
+    def generate(self, n: int, namespace: dict[str, Any]) -> CodeType | None:
+        """Return the code of a function that launches, with what it needs in the namespace."""
+        names, fields = self._packer.names, self._packer.fields
+        namespace |= {f"_field{n}_{i}": field for i, field in enumerate(fields)}
+        namespace |= {f"_field{n}_{i}_type": f.map_type or f.cls for i, f in enumerate(fields)}
+        namespace |= {f"_run{n}": self._run, f"_config{n}": self._config}
+        namespace |= {f"_kernel{n}": self._kernel}
+        values = [
+            f.source(name, f"_field{n}_{i}") for i, (name, f) in enumerate(zip(names, fields))
+        ]
+        source = _LAUNCH.format(
+            n=n, arguments="".join(f"{name}, " for name in names), values=", ".join(values)
+        )
+        namespace |= {"_stream": self._launcher.core_stream, "_errors": _ERRORS}
+        defined: dict[str, Any] = {}
+        exec(compile(source, "<launcher>", "exec"), namespace, defined)
+        code: CodeType = defined["launch"].__code__
+        return code
 
-        launch.parameters = parameters  # type: ignore[attr-defined]  # lives as long as the function
-        return launch
-
-    def explain(self, arguments: tuple[Any, ...]) -> str:
-        """Say why arguments do not fit."""
-        name = self._launcher.kernel.py_func.__name__
-        return f"{name}(): {self._packer.explain(arguments)}"
-
-    def _run_on_open_stream(self, *given: Any) -> Any:
+    def _run_on_open_stream(self, *given: Any) -> None:
         if self._launcher.closable.is_closed:
             raise RuntimeError(
                 f"{self._launcher}: its stream is closed: make one on another stream"
             )
-        return launch_kernel(*given)
-
-    def _recover(self, error: Any, address: int) -> None:
-        """Launch again with a context, which a new thread does not have, or raise."""
-        if error.name == "CUDA_ERROR_INVALID_CONTEXT":
-            compiler.make_context_current()
-            (error,) = self._run(self._config, self._function, address, 0)
-        if error:
-            hint = f": {_HINTS[error.name]}" if error.name in _HINTS else ""
-            raise RuntimeError(f"{self._launcher} failed with {error.name}{hint}")
+        launch(*given)
 
 
-def _run_watched(run: Any, launcher: Launcher, *given: Any) -> Any:
-    """Launch a kernel in debug mode, wait for its end, and raise what it recorded."""
-    return run(given, launcher.grid, launcher.block, launcher.handle)
+class WatchedLaunch(PreparedLaunch):
+    """Of a kernel in debug mode: each launch waits for its end and raises what it recorded."""
+
+    def __init__(self, launcher: Launcher, compiled: Any, packer: Packer) -> None:
+        super().__init__(launcher, compiled, packer)
+        run = self._run
+        watched = compiler.guarded(compiled, lambda given, *_: run(*given))
+        self._run = lambda *given: watched(given, launcher.grid, launcher.block, launcher.handle)
 
 
-class OrdinaryLaunch:
+class OrdinaryLaunch(PreparedLaunch):
     """Of a kernel that only numba-cuda can launch."""
 
-    def __init__(self, launcher: Launcher, compiled: Any) -> None:
-        stream, types = compiler.stream_of(launcher.handle), compiled.argument_types
-
-        def launch(*arguments: Any) -> None:
-            if tuple(map(compiler.typeof, arguments)) != types and not launcher.kernel.specialized:
-                raise Unfit("there is another launch for these arguments")
-            compiled.launch(arguments, launcher.grid, launcher.block, stream)
-
-        self.launch = launch
+    def __init__(self, launcher: Launcher, compiled: Any, packer: Packer) -> None:
+        super().__init__(launcher, compiled, packer)
+        self._numbas = compiled.launch
 
     def bind(self, arguments: tuple[Any, ...]) -> Callable[[], None]:
-        """Return a launch with these arguments."""
-        return functools.partial(self.launch, *arguments)
+        """Return a launch with these arguments, or raise `Unfit`."""
+        self._packer.values(arguments)
+        launcher = self._launcher
+        return functools.partial(
+            self._numbas, arguments, launcher.grid, launcher.block, launcher.core_stream
+        )
+
+    def generate(self, n: int, namespace: dict[str, Any]) -> None:
+        """Return nothing: each launch is bound anew."""
 
 
-def prepare(launcher: Launcher, arguments: tuple[Any, ...]) -> PreparedLaunch | OrdinaryLaunch:
+def again(launcher: Launcher, error: Exception, bound: Callable[[], None]) -> None:
+    """Launch once more where that may help, or raise what the driver found wrong."""
+    if isinstance(error, OverflowError):
+        raise TypeError(f"{launcher.kernel.py_func.__name__}(): {error}") from None
+    if not isinstance(error, CUDAError):
+        raise error
+    if "CUDA_ERROR_INVALID_CONTEXT" in str(error):
+        compiler.make_context_current()  # a new thread has none
+        try:
+            bound()
+            return
+        except CUDAError as second:
+            error = second
+    hint = "".join(f" ({hint})" for name, hint in _HINTS.items() if name in str(error))
+    raise RuntimeError(f"{launcher} failed: {str(error).strip()}{hint}") from None
+
+
+def prepare(launcher: Launcher, arguments: tuple[Any, ...]) -> PreparedLaunch:
     """Compile the launcher's kernel for these arguments and make it ready to launch."""
     kernel, name = launcher.kernel, launcher.kernel.py_func.__name__
-    names = list(inspect.signature(kernel.py_func).parameters)
+    names = list(launcher.names)
     _check_memory(name, names, arguments)
+    if launcher.core_stream is None:
+        launcher.core_stream = compiler.stream_of(launcher.handle)
     compiled = compiler.compiled_for(kernel, launcher.grid, launcher.block, arguments)
     most = compiler.max_threads(compiled)
     if math.prod(launcher.block) > most:
@@ -120,10 +148,9 @@ def prepare(launcher: Launcher, arguments: tuple[Any, ...]) -> PreparedLaunch | 
             f"block {launcher.block}: {name} uses so many registers that a block has at most "
             f"{most} threads: use fewer, or @cuda.jit(launch_bounds=...)"
         )
-    if reason := compiler.ordinary_reason(compiled):
-        if launcher.cluster or launcher.pdl:
-            raise ValueError(f"launcher: {name} cannot have cluster= or pdl=True, because {reason}")
-        return OrdinaryLaunch(launcher, compiled)
+    reason = compiler.ordinary_reason(compiled)
+    if reason and (launcher.cluster or launcher.pdl):
+        raise ValueError(f"launcher: {name} cannot have cluster= or pdl=True, because {reason}")
     size = compiler.compiled_cluster(compiled)
     if size and launcher.cluster and size != launcher.cluster:
         raise ValueError(
@@ -134,9 +161,12 @@ def prepare(launcher: Launcher, arguments: tuple[Any, ...]) -> PreparedLaunch | 
         packer = Packer(names, compiled.argument_types, arguments)
     except TypeError as error:
         raise TypeError(f"{name}(): {error}") from None
-    if not compiler.is_watched(compiled):
-        check = compiler.guarded(compiled, lambda *_: None)  # once: grid and block stay the same
-        check((), launcher.grid, launcher.block, launcher.handle, 0)
+    if reason:
+        return OrdinaryLaunch(launcher, compiled, packer)
+    if compiler.is_watched(compiled):
+        return WatchedLaunch(launcher, compiled, packer)
+    check = compiler.guarded(compiled, lambda *_: None)  # once: grid and block stay the same
+    check((), launcher.grid, launcher.block, launcher.handle, 0)
     return PreparedLaunch(launcher, compiled, packer)
 
 
@@ -152,25 +182,10 @@ def _check_memory(name: str, names: list[str], arguments: tuple[Any, ...]) -> No
 
 
 def _configuration(launcher: Launcher, cooperative: bool) -> Any:
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = launcher.grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = launcher.block
-    config.hStream = launcher.handle
-    attributes: list[Any] = []
-    if launcher.cluster:
-        attribute = _attribute(attributes, "CLUSTER_DIMENSION")
-        attribute.clusterDim.x, attribute.clusterDim.y, attribute.clusterDim.z = launcher.cluster
-    if launcher.pdl:
-        attribute = _attribute(attributes, "PROGRAMMATIC_STREAM_SERIALIZATION")
-        attribute.programmaticStreamSerializationAllowed = 1
-    if cooperative:
-        _attribute(attributes, "COOPERATIVE").cooperative = 1
-    config.attrs, config.numAttrs = attributes, len(attributes)
-    return config
-
-
-def _attribute(attributes: list[Any], name: str) -> Any:
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = getattr(driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
-    attributes.append(attribute)
-    return attribute.value
+    options: dict[str, Any] = {"grid": launcher.grid, "block": launcher.block}
+    if launcher.cluster:  # then cuda.core counts clusters
+        options["grid"] = tuple(n // c for n, c in zip(launcher.grid, launcher.cluster))
+        options["cluster"] = launcher.cluster
+    return LaunchConfig(
+        **options, is_cooperative=cooperative, programmatic_stream_serialization=launcher.pdl
+    )

@@ -27,7 +27,7 @@ def launcher(
     cluster: int | tuple[int, ...] | None = None,
     stream: Any = None,
     pdl: bool = False,
-) -> Launcher:
+) -> Callable[..., None]:
     """Prepare the launches of a kernel, so that each costs the host little more than the driver's.
 
     It launches the same compiled kernel as ``kernel[grid, block, stream](*arguments)``::
@@ -52,6 +52,16 @@ def launcher(
         `ptx.griddepcontrol_launch_dependents` or ended. So this kernel must execute
         `ptx.griddepcontrol_wait` before it touches what others wrote, or reads.
 
+    Returns
+    -------
+    Callable
+        A function of the kernel's arguments. It returns when the driver has taken them; they may be
+        changed then, but the memory they point to must live until the kernel ends, as for any
+        launch. It raises a TypeError for arguments that are not the kernel's, or that cannot be
+        passed (arrays in host memory, which it does not copy to the GPU), and a RuntimeError when
+        the driver refuses the launch. ``launch.bind(*arguments)`` returns a function without
+        arguments that launches with just these.
+
     Raises
     ------
     TypeError
@@ -59,9 +69,9 @@ def launcher(
     ValueError
         When no GPU can run such a grid, block or cluster, or the stream is closed.
     """
-    return (_SimulatedLauncher if simulated() else Launcher)(
-        *(kernel, grid, block, cluster, stream, pdl)
-    )
+    kind = _SimulatedLauncher if simulated() else Launcher
+    function: Callable[..., None] = kind(kernel, grid, block, cluster, stream, pdl).function
+    return function
 
 
 class Unfit(Exception):
@@ -69,13 +79,21 @@ class Unfit(Exception):
 
 
 class Launcher:
-    """Prepared launches of one kernel; see `launcher`. Any number of threads may call it."""
+    """What a launch function needs to know: its kernel, configuration, and the types it has seen.
+
+    `function` is what `launcher` returns. Its code is for the types of its last arguments; where
+    others come it calls `_other`, which gives it the code for those. Any number of threads may call
+    it: whatever code a call begins with, it also ends with.
+    """
+
+    core_stream: Any = None
 
     def __init__(
         self, kernel: Any, grid: Any, block: Any, cluster: Any, stream: Any, pdl: bool
     ) -> None:
         self.kernel = kernel
         self._check_kernel()
+        self.names = _parameters(kernel.py_func)
         self.grid = _dimensions("grid", grid, _LARGEST_GRID, "blocks")
         self.block = _dimensions("block", block, _LARGEST_BLOCK, "threads")
         if math.prod(self.block) > _MOST_THREADS:
@@ -86,66 +104,81 @@ class Launcher:
         self.cluster = None if cluster is None else self._check_cluster(cluster_size(cluster))
         self.stream, self.pdl = stream, bool(pdl)
         self._prepare_stream()
-        self._prepared: list[Any] = []  # one for each set of argument types
-        self._launch: Callable[..., None] = _launch_nothing_yet
-
-    def __call__(self, *arguments: Any) -> None:
-        """Launch the kernel.
-
-        It returns when the driver has taken the arguments; they may be changed then. The memory
-        that they point to must live until the kernel ends, as for any launch.
-
-        Raises
-        ------
-        TypeError
-            When number or types of the arguments are not the kernel's, or one cannot be passed:
-            host arrays, for example, which are not copied to the GPU here.
-        RuntimeError
-            When the driver refuses the launch.
-        """
-        try:
-            self._launch(*arguments)
-        except Unfit:
-            self._launch_other(arguments)
-        except TypeError:
-            self._check_count(arguments)
-            raise
+        self._prepared: list[tuple[Any, Any]] = []  # one for each set of types, with its code
+        self._namespace: dict[str, Any] = {"_type": type, "_other": self._other}
+        self.function = self._function()
+        self.function.bind = self.bind
 
     def bind(self, *arguments: Any) -> Callable[[], None]:
-        """Return a function that launches with these arguments, which are packed only now.
+        """Return a function that launches with these arguments, which are read only now.
 
         It holds addresses: the memory, which it does not keep alive, must still be there then.
         """
-        return self._prepare(arguments).bind(arguments)  # type: ignore[no-any-return]
+        _, bound = self._find(arguments)
+        return self._guarded(bound)
 
     def __repr__(self) -> str:
         parts = [repr(_name(self.kernel)), f"grid={self.grid}", f"block={self.block}"]
         parts += [f"cluster={self.cluster}"] * bool(self.cluster)
         parts += [f"stream={self.stream!r}"] * (self.stream is not None) + ["pdl=True"] * self.pdl
-        return f"Launcher({', '.join(parts)})"
+        return f"launcher({', '.join(parts)})"
 
-    def _launch_other(self, arguments: tuple[Any, ...]) -> None:
-        """Launch with arguments of other types than the last ones."""
-        for prepared in self._prepared:
+    def _function(self) -> Any:
+        """Return a function that takes the kernel's arguments and launches nothing yet."""
+        arguments = "".join(f"{name}, " for name in self.names)
+        source = f"def launch({arguments}): _other(None, ({arguments}))"
+        defined: dict[str, Any] = {}
+        exec(compile(source, "<launcher>", "exec"), self._namespace, defined)
+        function = defined["launch"]
+        function.__name__ = function.__qualname__ = _name(self.kernel)
+        function.__doc__ = f"Launch: {self}."
+        return function
+
+    def _other(self, error: Exception | None, arguments: tuple[Any, ...]) -> None:
+        """Launch with arguments that the function's code is not for, or after an `error`."""
+        from numba_tma._prepared_launch import CUDAError, again
+
+        (_, code), bound = self._find(arguments)
+        if isinstance(error, CUDAError):
+            again(self, error, bound)
+            return
+        if code is not None:
+            self.function.__code__ = code
+        self._guarded(bound)()
+
+    def _guarded(self, bound: Callable[[], None]) -> Callable[[], None]:
+        def launch() -> None:
             try:
-                prepared.launch(*arguments)
+                bound()
+            except Exception as error:
+                from numba_tma._prepared_launch import again
+
+                again(self, error, bound)
+
+        return launch
+
+    def _find(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, Any], Callable[[], None]]:
+        """Return what was prepared for such arguments, or is now, and the launch with these."""
+        from numba_tma import _prepared_launch
+
+        if len(arguments) != len(self.names):
+            raise TypeError(
+                f"{_name(self.kernel)}() takes {len(self.names)} arguments "
+                f"({', '.join(self.names)}), and is given {len(arguments)}"
+            )
+        for known in self._prepared:
+            try:
+                return known, known[0].bind(arguments)
             except Unfit:
                 continue
-            self._launch = prepared.launch
-            return
-        prepared = self._prepare(arguments)
+        prepared = _prepared_launch.prepare(self, arguments)
         try:
-            prepared.launch(*arguments)
-        except Unfit:
-            raise TypeError(prepared.explain(arguments)) from None
-        self._prepared.append(prepared)
-        self._launch = prepared.launch
-
-    def _prepare(self, arguments: tuple[Any, ...]) -> Any:
-        from numba_tma._prepared_launch import prepare
-
-        self._check_count(arguments)
-        return prepare(self, arguments)
+            bound = prepared.bind(arguments)
+        except Unfit as error:
+            raise TypeError(f"{_name(self.kernel)}(): {error}") from None
+        known = prepared, prepared.generate(len(self._prepared), self._namespace)
+        self._prepared.append(known)
+        return known, bound
 
     def _check_kernel(self) -> None:
         from numba_tma._compiler.launches import is_kernel
@@ -166,14 +199,6 @@ class Launcher:
         check_grid(self.grid, size)
         return size
 
-    def _check_count(self, arguments: tuple[Any, ...]) -> None:
-        names = list(inspect.signature(self.kernel.py_func).parameters)
-        if len(arguments) != len(names):
-            raise TypeError(
-                f"{_name(self.kernel)}() takes {len(names)} arguments ({', '.join(names)}), and is "
-                f"given {len(arguments)}"
-            )
-
     def _prepare_stream(self) -> None:
         from numba_tma._streams import closable, handle_of
 
@@ -184,8 +209,7 @@ class Launcher:
 class _SimulatedLauncher(Launcher):
     """Launches in the simulator, where a launch ends before the next begins, on any stream."""
 
-    def __call__(self, *arguments: Any) -> None:
-        self._check_count(arguments)
+    def _other(self, error: Exception | None, arguments: tuple[Any, ...]) -> None:
         function = self.kernel.py_func
         before = cluster_of(function)
         try:
@@ -197,7 +221,7 @@ class _SimulatedLauncher(Launcher):
                 set_cluster(function, before)
 
     def bind(self, *arguments: Any) -> Callable[[], None]:
-        return functools.partial(self, *arguments)
+        return functools.partial(self.function, *arguments)
 
     def _check_kernel(self) -> None:
         if not hasattr(self.kernel, "py_func") or getattr(self.kernel, "_device", False):
@@ -210,8 +234,15 @@ class _SimulatedLauncher(Launcher):
         self.handle, self.closable = 0, None
 
 
-def _launch_nothing_yet(*arguments: Any) -> None:
-    raise Unfit
+def _parameters(function: Any) -> list[str]:
+    """Return the names of a kernel's parameters."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
+        raise TypeError(
+            f"launcher: {function.__name__}{inspect.signature(function)} does not have a fixed "
+            "number of arguments: write them one by one"
+        )
+    return [p.name for p in parameters]
 
 
 def _name(kernel: Any) -> str:

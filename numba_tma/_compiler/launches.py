@@ -51,9 +51,9 @@ def compiled_for(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...]) -> A
     return compiled
 
 
-def handle_of(compiled: Any) -> int:
-    """Return the driver's handle of a compiled kernel, loaded on the current device."""
-    return int(compiled._codelibrary.get_cufunc().handle)
+def handle_of(compiled: Any) -> Any:
+    """Return cuda.core's kernel of a compiled one, loaded on the current device."""
+    return compiled._codelibrary.get_cufunc().kernel
 
 
 def make_context_current() -> None:
@@ -62,7 +62,7 @@ def make_context_current() -> None:
 
 
 def stream_of(handle: int) -> Any:
-    """Return what a kernel's own `launch` takes for a stream."""
+    """Return cuda.core's stream of a handle."""
     return driver._to_core_stream(cuda.external_stream(handle) if handle else 0)
 
 

@@ -34,7 +34,7 @@ from numba_tma._array_interface import contiguous_strides, read_array, readers
 from numba_tma._environment import simulated
 from numba_tma._streams import handle_of
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.launching import Launcher, launcher
+from numba_tma.launching import launcher
 from numba_tma.layout import MAX_BOX, Tile
 
 
@@ -49,7 +49,7 @@ def as_stream(stream: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _launcher(kernel: Any, blocks: int, threads: int, stream: Any) -> Launcher:
+def _launcher(kernel: Any, blocks: int, threads: int, stream: Any) -> Any:
     return launcher(kernel, blocks, threads, stream=stream)
 
 

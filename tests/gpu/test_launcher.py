@@ -452,11 +452,11 @@ def test_what_the_driver_refuses_is_an_error_and_costs_nothing():
     out = cuda.to_device(np.zeros(8, np.int32))
     launch = tma.launcher(ranks_of_two, 8, 32)
     launch(out)
-    (prepared,) = launch._prepared
-    prepared._config.gridDimX = 7
-    with pytest.raises(RuntimeError, match=r"Launcher\('ranks_of_two', .* failed with CUDA_ERROR"):
+    ((prepared, _),) = launch.bind.__self__._prepared
+    good, prepared._config.grid = prepared._config.grid, (7, 1, 1)
+    with pytest.raises(RuntimeError, match=r"launcher\('ranks_of_two', .* failed: CUDA_ERROR"):
         launch(out)
-    prepared._config.gridDimX = 8
+    prepared._config.grid = good
     launch(out)
     cuda.synchronize()
 

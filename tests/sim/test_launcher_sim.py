@@ -34,7 +34,6 @@ def test_it_launches_the_kernel(bound):
     x = np.random.default_rng(1).random((40, 32), np.float32)
     y = np.zeros_like(x)
     launch = tma.launcher(copy_tiles, 2, 64, stream=object(), pdl=True)
-    assert isinstance(launch, tma.Launcher)
     arguments = (tma.tensor_map(x, TILE), tma.tensor_map(y, TILE), 5)
     if bound:
         launch.bind(*arguments)()
@@ -53,7 +52,7 @@ def test_a_cluster_is_of_that_launch_alone():
 
 def test_mistakes_are_refused():
     launch = tma.launcher(ranks, 4, 32)
-    with pytest.raises(TypeError, match=r"ranks\(\) takes 1 arguments \(out\), and is given 2"):
+    with pytest.raises(TypeError, match=r"takes 1 positional argument but 2 were given"):
         launch(1, 2)
     with pytest.raises(ValueError, match="3 blocks along x are not a multiple of 2"):
         tma.launcher(ranks, 3, 32, cluster=2)
