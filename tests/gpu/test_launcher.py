@@ -449,16 +449,17 @@ def test_numbas_debug_mode_raises_too():
 
 @on_gpu
 def test_what_the_driver_refuses_is_an_error_and_costs_nothing():
+    from cuda.core import LaunchConfig
+
     out = cuda.to_device(np.zeros(8, np.int32))
     launch = tma.launcher(ranks_of_two, 8, 32)
     launch(out)
     ((prepared, _),) = launch.bind.__self__._prepared
-    good, prepared._config.grid = prepared._config.grid, (7, 1, 1)
-    with pytest.raises(RuntimeError, match=r"launcher\('ranks_of_two', .* failed: CUDA_ERROR"):
-        launch(out)
-    prepared._config.grid = good
+    prepared._config = LaunchConfig(grid=7, block=32)  # which clusters of 2 do not divide
+    with pytest.raises(RuntimeError, match=r"launcher\('ranks_of_two', .* failed: .*CUDA_ERROR"):
+        launch.bind(out)()
     launch(out)
-    cuda.synchronize()
+    assert out.copy_to_host().tolist() == [20, 21] * 4
 
 
 # ------------------------------------------------------------------- wrappers, host costs
