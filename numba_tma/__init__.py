@@ -74,6 +74,7 @@ _HOME = {
     "elect_sync": "ptx",
     "fence_mbarrier_init": "ptx",
     "fence_proxy_async": "ptx",
+    "launcher": "launching",
     "load_partitioned": "multicast",
     "scopes": "scope",
     "shared_barrier": "shared",
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from numba_tma.causal_scheduler import CausalLPTScheduler as CausalLPTScheduler
     from numba_tma.clusters import cluster as cluster
     from numba_tma.clusters import cluster_sync as cluster_sync
+    from numba_tma.launching import launcher as launcher
     from numba_tma.matrix_descriptor import MatrixDescriptor as MatrixDescriptor
     from numba_tma.matrix_descriptor import MatrixDescriptorPair as MatrixDescriptorPair
     from numba_tma.multicast import load_partitioned as load_partitioned

@@ -45,7 +45,7 @@ def _integers(extents: Any) -> list[int]:
     return [*map(operator.index, extents), *[1] * (3 - len(extents))]
 
 
-def set_cluster(function: F, size: Dim3) -> F:
+def set_cluster(function: F, size: Dim3 | None) -> F:
     """Let the kernel that is made from `function` run in clusters of `size`."""
     if not isinstance(function, FunctionType):
         raise TypeError(

@@ -7,6 +7,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+import numba_tma.shared  # noqa: F401  # before its compiled half, which is used here
 from numba_tma import _compiler as compiler
 from numba_tma import _shared_lowering as shared_lowering
 from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature

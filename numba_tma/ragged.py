@@ -3,6 +3,7 @@
 import functools
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from ._array_interface import read_array, readers
@@ -207,8 +208,7 @@ def _encode_ragged(
             *(plain.dtype, address, shape, strides, ones + plain.box, (1,) * len(shape), None),
             *(plain.tile.swizzle, plain.l2_promotion, plain.oob_fill),
         )
-    fields = {name: getattr(plain, name) for name in Encoding.__slots__}
-    return Encoding(**fields | {"value": value, "numba_type": None}), axis, chosen, extent
+    return replace(plain, value=value, numba_type=None), axis, chosen, extent
 
 
 def artificial_tensor(

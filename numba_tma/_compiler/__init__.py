@@ -6,6 +6,7 @@ It offers these things, and the rest of the library is written in them:
 - `objects`: a dataclass becomes an object that a kernel can hold, by value or by reference;
 - `kernels`: tensor-map parameters in ``__grid_constant__`` space, shared memory, clusters and
   launches;
+- `launches`: what a prepared launch asks of numba-cuda;
 - `passes`, `scopes`, `releases`: what is looked at between typing a kernel and lowering it;
 - `cache`: what the key of a kernel cached on disk has to take in.
 

@@ -402,18 +402,35 @@ def _adapt_launches(kernel: Any) -> None:
     """Let this kernel's launches know the library; other kernels are left as they are."""
     if _takes_ours(kernel.argument_types):
         kernel._prepare_args = functools.partial(_prepare_argument, kernel._prepare_args)
+    guards: list[Callable[..., Any]] = []
     ptx = kernel._codelibrary.get_asm_str()
     if sizes := {int(n or 0) for n in re.findall(r"numba_tma_ring(\d*)_", ptx)}:
-        kernel.launch = functools.partial(_check_block, kernel.launch, sizes)
+        guards.append(lambda launch, *rest: _check_block(launch, sizes, *rest))
     if "numba_tma_line_" in ptx:
-        kernel.launch = functools.partial(_check_line, kernel.launch)
+        guards.append(_check_line)
     _check_registers(ptx)
-    # A kernel that comes from a cache has no Python function any more.
-    if required := re.search(r"\.reqnctapercluster (\d+), (\d+), (\d+)", ptx):
-        size = tuple(map(int, required.groups()))
-        kernel.launch = functools.partial(_check_clusters, kernel.launch, size)
+    if size := compiled_cluster(kernel):
+        guards.append(lambda launch, *rest: _check_clusters(launch, size, *rest))
     if debug.MARKER in ptx:
-        kernel.launch = functools.partial(_watch, kernel.launch)
+        guards.append(_watch)
+    if guards:
+        kernel.numba_tma_guards = guards
+        kernel.launch = guarded(kernel, kernel.launch)
+
+
+def guarded(kernel: Any, launch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `launch` behind what checks or watches the launches of this kernel."""
+    for guard in getattr(kernel, "numba_tma_guards", ()):
+        launch = functools.partial(guard, launch)
+    return launch
+
+
+def compiled_cluster(kernel: Any) -> tuple[int, ...] | None:
+    """Return the size of the clusters that a compiled kernel was made for, if it was."""
+    # From the PTX: a kernel that comes from a cache has no Python function any more.
+    ptx = kernel._codelibrary.get_asm_str()
+    required = re.search(r"\.reqnctapercluster (\d+), (\d+), (\d+)", ptx)
+    return tuple(map(int, required.groups())) if required else None
 
 
 _init, _rebuild = _Kernel.__init__, _Kernel._rebuild.__func__

@@ -1,4 +1,20 @@
-"""What the kernels' host wrappers share: streams, queue counters and ways to cut a row."""
+"""What the kernels' host wrappers share: launches, streams, queue counters and ways to cut a row.
+
+A wrapper is written in two halves. The public one has the documentation and finds `out`; the other
+checks the arrays, makes the maps and calls `launch`. Under `launched_again` the second half runs
+once for arrays at the same place: another call launches the same kernels with the same bytes, and
+costs the host little more than that::
+
+    def copy(source, out, *, stream=None):
+        _copy((source, out), stream)
+        return out
+
+    @launched_again
+    def _copy(arrays, stream):
+        x, y = Matrix("source", arrays[0]), Matrix("out", arrays[1])
+        ...
+        launch(copy_chunks, blocks, 32, stream, x.as_bytes(), y.as_bytes())
+"""
 
 from __future__ import annotations
 
@@ -6,15 +22,20 @@ import copy
 import functools
 import importlib
 import math
+import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
+from numba_tma import _driver
 from numba_tma._array_interface import contiguous_strides, read_array, readers
 from numba_tma._environment import simulated
+from numba_tma._streams import handle_of
 from numba_tma.dtypes import DType, as_dtype
+from numba_tma.launching import launcher
 from numba_tma.layout import MAX_BOX, Tile
 
 
@@ -28,17 +49,72 @@ def as_stream(stream: Any) -> Any:
     return stream
 
 
+@functools.lru_cache(maxsize=1024)
+def _launcher(kernel: Any, blocks: int, threads: int, stream: Any) -> Any:
+    return launcher(kernel, blocks, threads, stream=stream)
+
+
 def launch(kernel: Any, blocks: int, threads: int, stream: Any, *arguments: Any) -> None:
     """Launch `kernel` on a numba, torch or CuPy stream."""
-    kernel[blocks, threads, as_stream(stream)](*arguments)
+    prepared = _launcher(kernel, blocks, threads, stream)
+    launches = getattr(_noted, "launches", None)
+    if launches is None:
+        prepared(*arguments)
+    else:
+        again = prepared.bind(*arguments)
+        again()
+        launches.append(again)
+
+
+# The launches of the wrapper that runs on this thread, if it stands under `launched_again`.
+_noted = threading.local()
+
+# Of each wrapper; the oldest goes first.
+_MOST_CALLS = 1024
+
+
+def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
+    """Run `prepare`, the second half of a wrapper, once for arrays at the same place.
+
+    It is called as ``prepare(arrays, stream, *options)``, with a tuple of device arrays or of None
+    launches by `launch` alone. Equal are calls with arrays of the same address, shape, strides and
+    type, equal options, the same stream and device; these repeat the launches of the first one,
+    which hold addresses and no arrays. Memory of its own, which the launches need as well, it
+    returns, and it is kept with them.
+
+    Options are hashable, and equal ones mean the same: not 0.0 and -0.0, if the sign matters.
+    """
+    calls: dict[Any, tuple[list[Callable[[], None]], Any]] = {}
+
+    @functools.wraps(prepare)
+    def call(arrays: tuple[Any, ...], stream: Any, *options: Any) -> None:
+        key = (
+            *(_driver.current_device(), stream_key(stream), options),
+            *[a if a is None else readers.get(type(a), read_array)(a)[:5] for a in arrays],
+        )
+        known = calls.get(key)
+        if known is not None:
+            for again in known[0]:
+                again()
+            return
+        outer, _noted.launches = getattr(_noted, "launches", None), []
+        try:
+            kept = prepare(arrays, stream, *options)
+            launches = _noted.launches
+        finally:
+            _noted.launches = outer
+        if len(calls) >= _MOST_CALLS:
+            calls.pop(next(iter(calls)), None)
+        calls[key] = launches, kept
+        if outer is not None:
+            outer += launches
+
+    return prepare if simulated() else call
 
 
 def stream_key(stream: Any) -> int:
     """Return a number that tells streams apart."""
-    if simulated():
-        return 0
-    handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
-    return handle or 0 if handle is None or isinstance(handle, int) else int(stream.handle)
+    return 0 if simulated() else handle_of(stream)
 
 
 @functools.cache

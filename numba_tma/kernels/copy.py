@@ -20,6 +20,7 @@ from numba_tma.kernels._host import (
     check_same,
     current_device,
     launch,
+    launched_again,
     multiprocessors,
     queue_counter,
     stream_key,
@@ -153,10 +154,16 @@ def copy(source: Any, out: Any, *, stream: Any = None, plan: Plan | None = None)
     ValueError
         If shapes or types differ, or the last axis of an array is not contiguous.
     """
-    x, y = Matrix("source", source), Matrix("out", out)
+    _copy((source, out), stream, plan)
+    return out
+
+
+@launched_again
+def _copy(arrays: tuple[Any, Any], stream: Any, plan: Plan | None) -> None:
+    x, y = Matrix("source", arrays[0]), Matrix("out", arrays[1])
     check_same("copy", source=x, out=y)
     if x.nbytes == 0:
-        return out
+        return
     plan = Plan() if plan is None else plan
     aligned = x.address % 16 == y.address % 16 == 0
     if x.is_contiguous() and y.is_contiguous():
@@ -171,7 +178,6 @@ def copy(source: Any, out: Any, *, stream: Any = None, plan: Plan | None = None)
         _copy_matrix(x, y, stream)
     else:
         _copy_vectors(x, y, stream)
-    return out
 
 
 def _copy_vectors(x: Matrix, y: Matrix, stream: Any, threads: int = 128) -> None:

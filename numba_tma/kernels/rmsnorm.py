@@ -12,7 +12,7 @@ import numpy as np
 
 from numba_tma._device import device_function
 from numba_tma.kernels import _rows
-from numba_tma.kernels._host import Matrix, empty_like
+from numba_tma.kernels._host import Matrix, empty_like, launched_again
 from numba_tma.kernels._registers import four, rsqrt, total
 from numba_tma.kernels._rows import Operation, Plan, lanes_sum, optional
 
@@ -108,6 +108,16 @@ def rmsnorm(
         If shapes or types disagree.
     """
     out = empty_like(x) if out is None else out
+    arrays = (x, weight, out, residual, residual_out, rstd)
+    _rmsnorm(arrays, stream, eps, dtype, plan)
+    return out
+
+
+@launched_again
+def _rmsnorm(
+    arrays: tuple[Any, ...], stream: Any, eps: float, dtype: object, plan: Plan | None
+) -> None:
+    x, weight, out, residual, residual_out, rstd = arrays
     source, target = Matrix("x", x, dtype), Matrix("out", out, dtype)
     scale = optional("weight", weight, dtype)
     added, summed = (
@@ -130,4 +140,3 @@ def rmsnorm(
         stream=stream,
         plan=plan,
     )
-    return out

@@ -24,6 +24,7 @@ LAYERS = (
     ("simulator",),
     ("debug",),
     ("types", "_compiler", "_device"),
+    ("launching", "_streams", "_packing", "_prepared_launch"),
     ("ptx",),
     ("waiting", "_waiting_lowering"),
     ("barrier", "clusters", "scope", "scheduler", "causal_scheduler", "_scheduler_lowering"),

@@ -1,0 +1,35 @@
+"""The driver's handle of a stream, whatever library made it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def handle_of(stream: Any) -> int:
+    """Return the handle of a stream, 0 for the default one, or raise."""
+    if stream is None:
+        return 0
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    if getattr(stream, "is_closed", False):
+        raise ValueError(f"stream {stream!r} is closed: give a living one")
+    # torch's, CuPy's, numba's and cuda.core's own
+    for name in ("cuda_stream", "ptr", "handle"):
+        handle = getattr(stream, name, None)
+        if handle is not None:
+            return int(getattr(handle, "value", handle) or 0)
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        return int(protocol()[1])
+    inner = getattr(stream, "stream", None)  # of cuda.core's GraphBuilder
+    if inner is not None:
+        return handle_of(inner)
+    raise TypeError(
+        f"stream is a {type(stream).__module__}.{type(stream).__qualname__}: give a numba, CuPy, "
+        "torch or cuda.core stream, an object with __cuda_stream__, a handle, or None"
+    )
+
+
+def closable(stream: Any) -> Any:
+    """Return `stream` if its owner can close it while a launcher holds it, else None."""
+    return stream if hasattr(stream, "is_closed") else None
