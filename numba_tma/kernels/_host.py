@@ -76,8 +76,8 @@ _MOST_CALLS = 1024
 def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
     """Run `prepare`, the second half of a wrapper, once for arrays at the same place.
 
-    It is called as ``prepare(arrays, stream, *options)``, with a tuple of device arrays or of None
-    launches by `launch` alone. Equal are calls with arrays of the same address, shape, strides and
+    It is called as ``prepare(arrays, stream, *options)``, where an array may be None, and launches
+    by `launch` alone. Equal are calls with arrays of the same address, shape, strides and
     type, equal options, the same stream and device; these repeat the launches of the first one,
     which hold addresses and no arrays. Memory of its own, which the launches need as well, it
     returns, and it is kept with them.

@@ -605,7 +605,7 @@ def test_the_ring_of_keys_and_values_has_room_for_its_ledgers():
 
 def test_the_environment_decides_for_keys_and_values(monkeypatch):
     assert not keys_and_values().debug
-    monkeypatch.setattr("numba_tma.pipeline.kv.debugging", lambda: True)
+    monkeypatch.setattr(debug, "debugging", lambda: True)
     assert keys_and_values().debug and not keys_and_values(debug=False).debug
     with pytest.raises(
         TypeError, match=r"KVPipeline\(debug=...\) takes True, False or None, not 3"
