@@ -111,7 +111,17 @@ OLDER = {89: 80, 90: 89, "90a": 90, 100: 90, "100a": 90}
 ISAS = [*((7, n) for n in range(9)), *((8, n) for n in range(9)), (9, 0)]
 
 
-@pytest.mark.parametrize("form", WRITTEN.values(), ids=lambda form: form.name)
+#: Of each instruction.
+FIRST_FORMS = {form.name.partition("[")[0]: form for form in reversed(WRITTEN.values())}.values()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=() if form in FIRST_FORMS else pytest.mark.slow, id=form.name)
+        for form in WRITTEN.values()
+    ],
+)
 def test_version_and_architecture_are_the_first(form):
     first = ISA_OF[form.sm]
     isa = max(form.isa, first)
@@ -224,9 +234,17 @@ def compile_call(form, cc, given):
 CLAIMED = {file.stem: contract.architectures(file) for file in contract.FILES}
 
 
+def targets_of(form):
+    return [target for target in TARGETS if target in CLAIMED[form.row.family]]
+
+
 @pytest.mark.parametrize(
     ("target", "name"),
-    [(t, n) for t in TARGETS for n, form in FORMS.items() if t in CLAIMED[form.row.family]],
+    [
+        pytest.param(target, name, marks=() if first else pytest.mark.slow)
+        for name, form in FORMS.items()
+        for first, target in zip((True, False, False), targets_of(form))
+    ],
 )
 def test_a_call_emits_the_instruction_and_nothing_else(target, name):
     form = FORMS[name]

@@ -380,7 +380,7 @@ def test_a_handle_that_is_an_argument_is_its_callers_affair():
     compile_ptx(kernel("out[0] = take(C)\nout[1] = take(C)\nC.release()"), SIGNATURE)
 
 
-@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize("stages", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_kernels_of_the_other_tests_are_silent(stages):
     tile_map = TensorMapType(2, gpu_pipeline.TILE)
     explicit, broken = gpu_pipeline.explicit_kernel(stages), gpu_pipeline.fold_after_break

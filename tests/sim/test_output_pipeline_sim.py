@@ -52,7 +52,10 @@ def test_a_copy_stores_what_stmatrix_filled(seed):
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("build", kernels.TENSOR)
+@pytest.mark.parametrize(
+    "build",
+    [kernels.TENSOR[0], *(pytest.param(b, marks=pytest.mark.slow) for b in kernels.TENSOR[1:])],
+)
 def test_every_form_hands_over_in_tensor_memory(build, seed):
     sim.seed(seed)
     dtype = "u32" if build is kernels.tensor_explicit else "f32"

@@ -67,6 +67,7 @@ def test_scale_with_any_number_of_consumer_warps(threads):
         check_scale(scale_kernel(2), threads=threads, seed=seed)
 
 
+@pytest.mark.slow
 def test_scale_under_many_seeds():
     kernel = scale_kernel(2)
     for seed in range(20):
