@@ -68,6 +68,11 @@ class Plan:
         blocks take their rows at once and end.
     slot
         Bytes of a stage, where a row is several; 0: a stage is a row, which is held in registers.
+    cache
+        How rows are loaded: "no_allocate" past the L1 cache, "allocate" through it, "evict_first"
+        to leave the L2 cache before what is written. Bulk copies know only the last.
+    resident
+        Whether a block keeps the weights of its part of the rows in shared memory, beside `slot`.
     """
 
     threads: int
@@ -78,6 +83,16 @@ class Plan:
     early: bool = False
     stages: int = 0
     slot: int = 0
+    cache: str = "no_allocate"
+    resident: bool = False
+
+
+#: What a bulk copy takes for `Plan.cache`.
+CACHE_HINTS: dict[str, Any] = {
+    "allocate": None,
+    "no_allocate": None,
+    "evict_first": int(ptx.CachePolicy.EVICT_FIRST),
+}
 
 
 @dataclass(frozen=True, eq=False)  # there is one of each
@@ -102,6 +117,8 @@ class Operation:
         ``(part, other part, scalar)`` to the part of both.
     finish
         As `apply`, of values that `reduce` has not changed.
+    combine_equal
+        As `combine`, where all parts are of as many elements; None: that changes nothing.
     """
 
     name: str
@@ -111,6 +128,11 @@ class Operation:
     statistics: Callable[..., Any]
     merge: Callable[..., Any]
     finish: Callable[..., Any]
+    combine_equal: Callable[..., Any] | None = None
+
+    def combination(self, share: Share) -> Callable[..., Any]:
+        """Return how the parts of threads with such shares are combined."""
+        return self.combine_equal if share.whole and self.combine_equal else self.combine
 
 
 @dataclass(frozen=True)
@@ -219,7 +241,7 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
     """Return the kernel in which each block takes `plan.rows` rows and ends."""
     reduce, apply, statistics = op.reduce, op.apply, op.statistics
     BLOCKS, ROWS, THREADS, WIDTH = plan.cluster, plan.rows, plan.threads, share.width
-    meet = meeting(op.combine, plan.threads, plan.cluster)
+    meet = meeting(op.combination(share), plan.threads, plan.cluster)
     SHARE, STEP = share, share.step * share.count  # accesses of a block
     ROW = Tile(STEP * share.width, "u8")
     SCRATCH = Tile((max(1, plan.threads // 32), 4), "f32")
@@ -228,6 +250,7 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
     WEIGHT, BIAS, (FIRST, SECOND) = options.weight, options.bias, options.statistics
     RESIDUAL, RESIDUAL_OUT = options.residual, options.residual_out
     EARLY, OUTPUT, INDEX = plan.early, options.output, options.index
+    HINT = CACHE_HINTS[plan.cache]
 
     def rows_at_once(  # type: ignore[no-untyped-def]
         x,
@@ -249,9 +272,13 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
     ):
         scratch, peers, full = shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(1)
         rank = 0
-        thread = cuda.threadIdx.x % THREADS
-        row = cuda.blockIdx.x // BLOCKS * ROWS + cuda.threadIdx.x // THREADS
-        limit = accesses if row < rows else 0
+        thread = cuda.threadIdx.x
+        row = cuda.blockIdx.x // BLOCKS
+        limit = accesses
+        if ROWS > 1:
+            thread = cuda.threadIdx.x % THREADS
+            row = row * ROWS + cuda.threadIdx.x // THREADS
+            limit = accesses if row < rows else 0
         if BLOCKS > 1:
             rank = ptx.cluster_ctarank()
         first = rank * STEP + thread
@@ -268,7 +295,11 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
                     if k < here and nbytes > 0:
                         source = x + (begin + k) * x_stride + rank * STEP * WIDTH
                         ptx.cp_async_bulk_load(
-                            staged.address_of((k, 0)), global_memory(source, nbytes), nbytes, loaded
+                            staged.address_of((k, 0)),
+                            global_memory(source, nbytes),
+                            nbytes,
+                            loaded,
+                            HINT,
                         )
         if BLOCKS > 1:
             if cuda.threadIdx.x == 0:
@@ -347,7 +378,7 @@ def share_of(columns: int, rows: int, element: Any, width: int, plan: Plan) -> S
     sharing = plan.threads * plan.cluster
     count = -(-accesses // sharing)
     whole = accesses == count * sharing and rows % plan.rows == 0
-    return Share(element, width, count, plan.threads, whole)
+    return Share(element, width, count, plan.threads, whole, plan.cache)
 
 
 def plan_for(columns: int) -> Plan:
@@ -459,7 +490,7 @@ def _prepared(
 
         make = slots_per_row if plan.slot else row_per_stage
         kernel = make(op, dtype, columns * dtype.itemsize, plan, options)
-        clusters = min(rows, max(1, plan.blocks * _host.multiprocessors() // plan.cluster))
+        clusters = min(rows, _host.resident_clusters(plan.cluster, plan.blocks))
         return kernel, clusters * plan.cluster, plan.threads + 32, True
     kernel = at_once(op, share_of(columns, rows, dtype, width, plan), plan, options)
     return kernel, -(-rows // plan.rows) * plan.cluster, plan.threads * plan.rows, False
