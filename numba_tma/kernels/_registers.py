@@ -37,8 +37,8 @@ class Share:
     whole
         Whether every thread has all of its accesses; else those from a limit on are not there.
     cache
-        How rows are loaded from global memory: "no_allocate" past the L1 cache, "allocate" through
-        it, "evict_first" to leave the L2 cache before what is written.
+        How rows are loaded from global memory: "no_allocate" past the L1 cache, "allocate"
+        through it, "evict_first" to leave the L2 cache before what is written.
     """
 
     dtype: DType
@@ -84,7 +84,7 @@ def _gather(share: Share, first: int, limit: int, read: Any) -> Any:
 
 
 def load_global(share: Any, location: Any, first: Any, limit: Any) -> Any:
-    """Load a thread's share of the row at `location`, as `share.cache` says; 0 where it has none."""
+    """Load a thread's share of the row at `location` as `share.cache` says; 0 where it has none."""
     return _gather(share, first, limit, lambda at: _elements(share, location + at).copy())
 
 

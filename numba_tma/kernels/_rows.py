@@ -381,8 +381,34 @@ def share_of(columns: int, rows: int, element: Any, width: int, plan: Plan) -> S
     return Share(element, width, count, plan.threads, whole, plan.cache)
 
 
-def plan_for(columns: int) -> Plan:
-    """Return how rows of this length are cut up: about 32 elements to a thread."""
+_HALVES = Plan(512, 1, 2, blocks=2, stages=6, slot=16384)
+_MOMENTS = {
+    1024: Plan(32, 2),
+    4096: Plan(128, cache="allocate"),
+    8192: Plan(256, bulk=True),
+    16384: Plan(512),
+    65536: _HALVES,
+    262144: Plan(1024, 1, 8, bulk=True),
+}
+_SOFTMAX = {**_MOMENTS, 65536: Plan(512, blocks=1, stages=13, slot=16384)}
+
+#: What is fastest for rows of so many columns of 2 B, and for more than half of that.
+PLANS: dict[str, dict[int, Plan]] = {
+    "rmsnorm": {**_MOMENTS, 1024: Plan(128)},
+    "layernorm": _MOMENTS,
+    "softmax": _SOFTMAX,
+    "log_softmax": _SOFTMAX,
+}
+
+
+def plan_for(columns: int, name: str = "") -> Plan:
+    """Return how rows of this length are cut up.
+
+    What `PLANS` has for the operation of this name, or about 32 elements to a thread.
+    """
+    full = 1 << (columns - 1).bit_length()
+    if plan := PLANS.get(name, {}).get(full):
+        return plan
     threads = 1 << max(0, -(-columns // 32) - 1).bit_length()
     if threads <= 32:
         return Plan(threads, 128 // threads)
@@ -482,7 +508,10 @@ def _prepared(
     op: Operation, rows: int, columns: int, dtype: DType, width: int, plan: Plan | None, flags: Any
 ) -> tuple[Any, int, int, bool]:
     """Return the kernel, its blocks and threads, and whether it draws rows from a queue."""
-    plan, options = plan_for(columns) if plan is None else plan, Options(*flags)
+    options = Options(*flags)
+    plain = options.output and not options.residual and not options.residual_out
+    if plan is None:
+        plan = plan_for(columns, op.name if plain and dtype.itemsize == 2 and width == 16 else "")
     if width < 16 and (plan.bulk or plan.stages):  # bulk copies move multiples of 16 B
         plan = plan_for(columns)
     if plan.stages:

@@ -53,6 +53,22 @@ def test_what_comes_by_bulk_copies_is_read_from_shared_memory_once():
     assert sum("ld.shared.v4.b32" in i for i in found) == 4
 
 
+@pytest.mark.parametrize("cache", ["allocate", "evict_first"])
+def test_how_rows_are_cached(cache):
+    found = check(at_once_with(RMSNORM, 4096, plan=Plan(128, cache=cache)), ROWS)
+    rows, weights = (4, 4) if cache == "evict_first" else (0, 8)
+    assert sum("ld.global.L2::cache_hint.v4" in i for i in found) == rows
+    assert sum("ld.global.v4" in i for i in found) == weights
+    assert not any("no_allocate" in i for i in found)
+
+
+def test_resident_weights_are_loaded_once():
+    plan = Plan(512, 1, 4, blocks=1, stages=9, slot=16384, resident=True)
+    kernel = slots_per_row(LAYERNORM, as_dtype("bf16"), 2 * 65536, plan, OPTIONS[LAYERNORM])
+    found = check(kernel, (COUNTER, *ROWS))
+    assert not any("ld.global" in i for i in found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [64, 1000, 8192, 65536, 262144])
 @pytest.mark.parametrize("op", OPTIONS, ids=lambda op: op.name)

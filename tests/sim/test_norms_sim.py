@@ -24,8 +24,9 @@ PLANS = {
     "stages": Plan(64, blocks=1, stages=2),
     "slots": Plan(32, blocks=1, stages=5, slot=512),
     "cluster, slots": Plan(32, 1, 2, blocks=1, stages=4, slot=512),
+    "resident": Plan(32, 1, 2, blocks=1, stages=4, slot=512, cache="evict_first", resident=True),
 }
-QUICK = ("part of a warp", "block", "cluster, bulk", "slots")
+QUICK = ("part of a warp", "cluster, bulk", "resident")
 BY_PLAN = pytest.mark.parametrize(
     "plan",
     [
