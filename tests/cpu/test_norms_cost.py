@@ -4,8 +4,8 @@ import pytest
 
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._columns import add_rows_kernel
-from numba_tma.kernels._row_rings import slots_per_row
-from numba_tma.kernels._rows import Options, Plan, at_once, plan_for, share_of
+from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
+from numba_tma.kernels._rows import PLANS, Options, Plan, at_once, plan_for, share_of
 from numba_tma.kernels.layernorm import LAYERNORM
 from numba_tma.kernels.reductions import ROW_MAX, ROW_SUM
 from numba_tma.kernels.rmsnorm import RMSNORM
@@ -74,6 +74,19 @@ def test_resident_weights_are_loaded_once():
 @pytest.mark.parametrize("op", OPTIONS, ids=lambda op: op.name)
 def test_what_is_planned_stays_in_registers(op, columns):
     check(at_once_with(op, columns), ROWS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", [RMSNORM, LAYERNORM, SOFTMAX, LOG_SOFTMAX], ids=lambda op: op.name)
+def test_the_table_of_plans(op):
+    for columns, plan in PLANS[op.name].items():
+        if plan.slot:
+            kernel = slots_per_row(op, as_dtype("bf16"), 2 * columns, plan, OPTIONS[op])
+        elif plan.stages:
+            kernel = row_per_stage(op, as_dtype("bf16"), 2 * columns, plan, OPTIONS[op])
+        else:
+            kernel = at_once_with(op, columns, plan=plan)
+        check(kernel, (COUNTER, *ROWS) if plan.stages else ROWS)
 
 
 @pytest.mark.slow
