@@ -36,6 +36,9 @@ class Share:
         Threads that share the row, so that neighbours access neighbouring memory.
     whole
         Whether every thread has all of its accesses; else those from a limit on are not there.
+    cache
+        How rows are loaded from global memory: "no_allocate" past the L1 cache, "allocate"
+        through it, "evict_first" to leave the L2 cache before what is written.
     """
 
     dtype: DType
@@ -43,6 +46,7 @@ class Share:
     count: int
     step: int
     whole: bool
+    cache: str = "no_allocate"
 
     @property
     def lanes(self) -> int:
@@ -80,12 +84,12 @@ def _gather(share: Share, first: int, limit: int, read: Any) -> Any:
 
 
 def load_global(share: Any, location: Any, first: Any, limit: Any) -> Any:
-    """Load a thread's share of the row at `location`, past the L1 cache; 0 where it has none."""
+    """Load a thread's share of the row at `location` as `share.cache` says; 0 where it has none."""
     return _gather(share, first, limit, lambda at: _elements(share, location + at).copy())
 
 
 def load_cached(share: Any, location: Any, first: Any, limit: Any) -> Any:
-    """Load what other rows need too, through the L1 cache; else as `load_global`."""
+    """Load what other rows need too: as `load_global`, by default through the caches."""
     return load_global(share, location, first, limit)
 
 

@@ -13,6 +13,7 @@ from numba_tma._shared_lowering import _floats_to_pair, _pair_to_floats
 from numba_tma._vector_lowering import VectorType, pack, unpack
 from numba_tma.kernels import _registers as registers
 from numba_tma.kernels._registers import Share
+from numba_tma.ptx import CachePolicy
 
 FLOAT = ir.FloatType()
 _FLOATS = types.float32
@@ -57,18 +58,30 @@ def _access(share: Share, results: int) -> tuple[str, str, str, str]:
     return f".v{results}.b32", "{" + ", ".join(names) + "}", zero, ""
 
 
-def _load(space: str, address_constraint: str) -> Any:
+#: `Share.cache`: what is written behind ld.global.
+_CACHES = {
+    "allocate": "",
+    "no_allocate": ".L1::no_allocate",
+    "evict_first": ".L2::cache_hint",
+}
+
+
+def _load(space: str, address_constraint: str, streams: bool = False) -> Any:
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         share = sig.args[0].static[0]
         _, location, first, limit = args
         results = share.words // share.count
         suffix, names, zero, after = _access(share, results)
         half = ".reg .b16 h; " if share.width == 2 else ""
+        cache, hint = share.cache if streams else "allocate", ""
+        if cache == "evict_first":
+            half += f".reg .b64 policy; mov.b64 policy, {int(CachePolicy.EVICT_FIRST)}; "
+            hint = ", policy"
         base = builder.add(location, _offset(builder, first, share, location.type))
         words: list[Any] = []
         for k in range(share.count):
             place = f"[${results}+{k * share.step * share.width}]"
-            load = f"ld.{space}{suffix} {names}, {place};{after}"
+            load = f"ld.{space}{_CACHES[cache]}{suffix} {names}, {place}{hint};{after}"
             if share.whole:
                 text = f"{{ {half}{load} }}" if half else load
                 words += _asm(builder, results, text, address_constraint, base)
@@ -118,7 +131,9 @@ def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _register_load(function: Any, space: str, location: types.Type, constraint: str) -> None:
+def _register_load(
+    function: Any, space: str, location: types.Type, constraint: str, streams: bool = False
+) -> None:
     def typer(share: Any, location_: Any, first: Any, limit: Any) -> Any:
         static = _share(share, function.__name__)
         return signature(_packed(static), share, location, types.int32, types.int32)
@@ -126,10 +141,10 @@ def _register_load(function: Any, space: str, location: types.Type, constraint: 
     def by_name(**given: Any) -> Any:
         return typer(given["share"], given["location"], given["first"], given["limit"])
 
-    compiler.instruction_function(function, by_name, _load(space, constraint))
+    compiler.instruction_function(function, by_name, _load(space, constraint, streams))
 
 
-_register_load(registers.load_global, "global.L1::no_allocate", types.int64, "l")
+_register_load(registers.load_global, "global", types.int64, "l", streams=True)
 _register_load(registers.load_cached, "global", types.int64, "l")
 _register_load(registers.load_shared, "shared", types.uint32, "r")
 

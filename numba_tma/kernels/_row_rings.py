@@ -28,10 +28,10 @@ from numba_tma.kernels._registers import (
     store_global,
     to_float,
 )
-from numba_tma.kernels._rows import Operation, Options, Plan, meeting
+from numba_tma.kernels._rows import CACHE_HINTS, Operation, Options, Plan, meeting
 from numba_tma.layout import Tile
 from numba_tma.pipeline import TilePipeline, TileQueue
-from numba_tma.shared import shared_barriers, shared_tile
+from numba_tma.shared import shared_barrier, shared_barriers, shared_tile
 
 
 def _require_plain(op: Operation, options: Options) -> None:
@@ -49,7 +49,8 @@ def row_per_stage(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
     count = -(-accesses // plan.threads)
     SHARE = Share(dtype, 16, count, plan.threads, accesses == count * plan.threads)
     PIPE = TilePipeline(plan.stages, x=Tile(nbytes, "u8"))
-    meet = meeting(op.combine, plan.threads, 1)
+    meet = meeting(op.combination(SHARE), plan.threads, 1)
+    HINT = CACHE_HINTS[plan.cache]
     SCRATCH = Tile((2 * max(1, plan.threads // 32), 4), "f32")
     WEIGHT, BIAS, (FIRST, SECOND) = options.weight, options.bias, options.statistics
 
@@ -78,7 +79,7 @@ def row_per_stage(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
         if pipe.is_producer():
             for row, stage in pipe.produce_from(TileQueue(counter, rows)):
                 source = global_memory(x + row * x_stride, NBYTES)
-                ptx.cp_async_bulk_load(stage.x, source, NBYTES, stage.barrier)
+                ptx.cp_async_bulk_load(stage.x, source, NBYTES, stage.barrier, HINT)
         else:
             turn = 0
             for row, stage in pipe.consume_from():
@@ -126,10 +127,14 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
     whole_slots = PART % SLOT == 0 and PART * BLOCKS == nbytes
     SHARE = Share(dtype, 16, EACH // THREADS, THREADS, whole_slots)
     RING, ROWS = Tile((SLOTS, SLOT), "u8"), Tile((SLOTS,), "i32")
-    meet = meeting(op.combine, THREADS, plan.cluster)
+    meet = meeting(op.combination(SHARE), THREADS, plan.cluster)
+    HINT, RESIDENT = CACHE_HINTS[plan.cache], plan.resident
     WARPS = max(1, THREADS // 32)
     SCRATCH, PEERS = Tile((2 * WARPS, 4), "f32"), Tile((2 * plan.cluster, 4), "f32")
     WEIGHT, BIAS, (FIRST, SECOND) = options.weight, options.bias, options.statistics
+    KEPT = Tile((CHUNKS * SLOT if plan.resident else 16,), "u8")
+    KEEP_WEIGHT, KEEP_BIAS = WEIGHT and plan.resident, BIAS and plan.resident
+    VECTORS = KEEP_WEIGHT + KEEP_BIAS
 
     def rows_in_slots(  # type: ignore[no-untyped-def]
         counter,
@@ -153,6 +158,11 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
         ring, row_of = shared_tile(RING), shared_tile(ROWS)
         scratch, peers = shared_tile(SCRATCH), shared_tile(PEERS)
         full, empty, heard = shared_barriers(SLOTS), shared_barriers(SLOTS), shared_barriers(2)
+        if KEEP_WEIGHT:
+            kept_weight = shared_tile(KEPT)
+        if KEEP_BIAS:
+            kept_bias = shared_tile(KEPT)
+        kept = shared_barrier()
         thread = cuda.threadIdx.x
         rank = 0
         if BLOCKS > 1:
@@ -162,6 +172,7 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
             full.init(1)
             empty.init(WARPS)
             heard.init(1)
+            kept.init(1)
             ptx.fence_mbarrier_init()
         cluster_sync()
         slot = 0
@@ -169,6 +180,14 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
         if thread >= THREADS:
             if thread == THREADS:
                 nbytes = max(0, min(PART, NBYTES - begin))
+                if VECTORS > 0:
+                    kept.arrive_expect_tx(VECTORS * nbytes)
+                if KEEP_WEIGHT and nbytes > 0:
+                    source = global_memory(weight + begin, nbytes)
+                    ptx.cp_async_bulk_load(kept_weight.address_of(0), source, nbytes, kept)
+                if KEEP_BIAS and nbytes > 0:
+                    source = global_memory(bias + begin, nbytes)
+                    ptx.cp_async_bulk_load(kept_bias.address_of(0), source, nbytes, kept)
                 last = rows + cuda.gridDim.x - 1
                 clusters = cuda.gridDim.x // BLOCKS
                 drawn = (
@@ -190,6 +209,7 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
                                 global_memory(at, size),
                                 size,
                                 full[slot],
+                                HINT,
                             )
                         slot += 1
                         if slot == SLOTS:
@@ -200,6 +220,8 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
                 full[slot].arrive()
             return
         mine = min(accesses, (begin + PART) // 16) - begin // 16  # accesses of this block
+        if VECTORS > 0:
+            kept.wait(0)
         turn = 0
         meeting_phase = 0
         while True:
@@ -220,6 +242,12 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
                 packed = load_shared(SHARE, ring.address_of((slot, 0)), thread, here)
                 part, _ = reduce(SHARE, to_float(SHARE, packed), thread, here, scalar)
                 whole = merge(whole, part, scalar)
+            # Weights that are not kept come from the L2 cache: each chunk's while the one before it
+            # is stored.
+            if WEIGHT and not RESIDENT:
+                next_scale = load_cached(SHARE, weight + begin, thread, mine)
+            if BIAS and not RESIDENT:
+                next_shift = load_cached(SHARE, bias + begin, thread, mine)
             whole = meet(whole, scratch, peers, heard, turn, meeting_phase, scalar)
             turn = 1 - turn
             if turn == 0:
@@ -234,11 +262,23 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
                 if thread % 32 == 0:
                     empty[slot].arrive()
                 values = finish(to_float(SHARE, packed), whole, whole, columns, scalar)
+                ahead = min(chunk + 1, CHUNKS - 1)
+                then, left = begin + ahead * SLOT, mine - ahead * EACH
                 if WEIGHT:
-                    scale = load_cached(SHARE, weight + at, thread, here)
+                    if RESIDENT:
+                        place = kept_weight.address_of(chunk * SLOT)
+                        scale = load_shared(SHARE, place, thread, here)
+                    else:
+                        scale = next_scale
+                        next_scale = load_cached(SHARE, weight + then, thread, left)
                     values = values * to_float(SHARE, scale)
                 if BIAS:
-                    shift = load_cached(SHARE, bias + at, thread, here)
+                    if RESIDENT:
+                        place = kept_bias.address_of(chunk * SLOT)
+                        shift = load_shared(SHARE, place, thread, here)
+                    else:
+                        shift = next_shift
+                        next_shift = load_cached(SHARE, bias + then, thread, left)
                     values = values + to_float(SHARE, shift)
                 result = from_float(SHARE, values)
                 store_global(SHARE, y + row * y_stride + at, thread, here, result)

@@ -68,6 +68,11 @@ class Plan:
         blocks take their rows at once and end.
     slot
         Bytes of a stage, where a row is several; 0: a stage is a row, which is held in registers.
+    cache
+        How rows are loaded: "no_allocate" past the L1 cache, "allocate" through it, "evict_first"
+        to leave the L2 cache before what is written. Bulk copies know only the last.
+    resident
+        Whether a block keeps the weights of its part of the rows in shared memory, beside `slot`.
     """
 
     threads: int
@@ -78,6 +83,16 @@ class Plan:
     early: bool = False
     stages: int = 0
     slot: int = 0
+    cache: str = "no_allocate"
+    resident: bool = False
+
+
+#: What a bulk copy takes for `Plan.cache`.
+CACHE_HINTS: dict[str, Any] = {
+    "allocate": None,
+    "no_allocate": None,
+    "evict_first": int(ptx.CachePolicy.EVICT_FIRST),
+}
 
 
 @dataclass(frozen=True, eq=False)  # there is one of each
@@ -102,6 +117,8 @@ class Operation:
         ``(part, other part, scalar)`` to the part of both.
     finish
         As `apply`, of values that `reduce` has not changed.
+    combine_equal
+        As `combine`, where all parts are of as many elements; None: that changes nothing.
     """
 
     name: str
@@ -111,6 +128,11 @@ class Operation:
     statistics: Callable[..., Any]
     merge: Callable[..., Any]
     finish: Callable[..., Any]
+    combine_equal: Callable[..., Any] | None = None
+
+    def combination(self, share: Share) -> Callable[..., Any]:
+        """Return how the parts of threads with such shares are combined."""
+        return self.combine_equal if share.whole and self.combine_equal else self.combine
 
 
 @dataclass(frozen=True)
@@ -219,7 +241,7 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
     """Return the kernel in which each block takes `plan.rows` rows and ends."""
     reduce, apply, statistics = op.reduce, op.apply, op.statistics
     BLOCKS, ROWS, THREADS, WIDTH = plan.cluster, plan.rows, plan.threads, share.width
-    meet = meeting(op.combine, plan.threads, plan.cluster)
+    meet = meeting(op.combination(share), plan.threads, plan.cluster)
     SHARE, STEP = share, share.step * share.count  # accesses of a block
     ROW = Tile(STEP * share.width, "u8")
     SCRATCH = Tile((max(1, plan.threads // 32), 4), "f32")
@@ -228,6 +250,7 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
     WEIGHT, BIAS, (FIRST, SECOND) = options.weight, options.bias, options.statistics
     RESIDUAL, RESIDUAL_OUT = options.residual, options.residual_out
     EARLY, OUTPUT, INDEX = plan.early, options.output, options.index
+    HINT = CACHE_HINTS[plan.cache]
 
     def rows_at_once(  # type: ignore[no-untyped-def]
         x,
@@ -249,9 +272,13 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
     ):
         scratch, peers, full = shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(1)
         rank = 0
-        thread = cuda.threadIdx.x % THREADS
-        row = cuda.blockIdx.x // BLOCKS * ROWS + cuda.threadIdx.x // THREADS
-        limit = accesses if row < rows else 0
+        thread = cuda.threadIdx.x
+        row = cuda.blockIdx.x // BLOCKS
+        limit = accesses
+        if ROWS > 1:
+            thread = cuda.threadIdx.x % THREADS
+            row = row * ROWS + cuda.threadIdx.x // THREADS
+            limit = accesses if row < rows else 0
         if BLOCKS > 1:
             rank = ptx.cluster_ctarank()
         first = rank * STEP + thread
@@ -268,7 +295,11 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
                     if k < here and nbytes > 0:
                         source = x + (begin + k) * x_stride + rank * STEP * WIDTH
                         ptx.cp_async_bulk_load(
-                            staged.address_of((k, 0)), global_memory(source, nbytes), nbytes, loaded
+                            staged.address_of((k, 0)),
+                            global_memory(source, nbytes),
+                            nbytes,
+                            loaded,
+                            HINT,
                         )
         if BLOCKS > 1:
             if cuda.threadIdx.x == 0:
@@ -347,11 +378,37 @@ def share_of(columns: int, rows: int, element: Any, width: int, plan: Plan) -> S
     sharing = plan.threads * plan.cluster
     count = -(-accesses // sharing)
     whole = accesses == count * sharing and rows % plan.rows == 0
-    return Share(element, width, count, plan.threads, whole)
+    return Share(element, width, count, plan.threads, whole, plan.cache)
 
 
-def plan_for(columns: int) -> Plan:
-    """Return how rows of this length are cut up: about 32 elements to a thread."""
+_HALVES = Plan(512, 1, 2, blocks=2, stages=6, slot=16384)
+_MOMENTS = {
+    1024: Plan(32, 2),
+    4096: Plan(128, cache="allocate"),
+    8192: Plan(256, bulk=True),
+    16384: Plan(512),
+    65536: _HALVES,
+    262144: Plan(1024, 1, 8, bulk=True),
+}
+_SOFTMAX = {**_MOMENTS, 65536: Plan(512, blocks=1, stages=13, slot=16384)}
+
+#: What is fastest for rows of so many columns of 2 B, and for more than half of that.
+PLANS: dict[str, dict[int, Plan]] = {
+    "rmsnorm": {**_MOMENTS, 1024: Plan(128)},
+    "layernorm": _MOMENTS,
+    "softmax": _SOFTMAX,
+    "log_softmax": _SOFTMAX,
+}
+
+
+def plan_for(columns: int, name: str = "") -> Plan:
+    """Return how rows of this length are cut up.
+
+    What `PLANS` has for the operation of this name, or about 32 elements to a thread.
+    """
+    full = 1 << (columns - 1).bit_length()
+    if plan := PLANS.get(name, {}).get(full):
+        return plan
     threads = 1 << max(0, -(-columns // 32) - 1).bit_length()
     if threads <= 32:
         return Plan(threads, 128 // threads)
@@ -451,7 +508,10 @@ def _prepared(
     op: Operation, rows: int, columns: int, dtype: DType, width: int, plan: Plan | None, flags: Any
 ) -> tuple[Any, int, int, bool]:
     """Return the kernel, its blocks and threads, and whether it draws rows from a queue."""
-    plan, options = plan_for(columns) if plan is None else plan, Options(*flags)
+    options = Options(*flags)
+    plain = options.output and not options.residual and not options.residual_out
+    if plan is None:
+        plan = plan_for(columns, op.name if plain and dtype.itemsize == 2 and width == 16 else "")
     if width < 16 and (plan.bulk or plan.stages):  # bulk copies move multiples of 16 B
         plan = plan_for(columns)
     if plan.stages:
@@ -459,7 +519,7 @@ def _prepared(
 
         make = slots_per_row if plan.slot else row_per_stage
         kernel = make(op, dtype, columns * dtype.itemsize, plan, options)
-        clusters = min(rows, max(1, plan.blocks * _host.multiprocessors() // plan.cluster))
+        clusters = min(rows, _host.resident_clusters(plan.cluster, plan.blocks))
         return kernel, clusters * plan.cluster, plan.threads + 32, True
     kernel = at_once(op, share_of(columns, rows, dtype, width, plan), plan, options)
     return kernel, -(-rows // plan.rows) * plan.cluster, plan.threads * plan.rows, False

@@ -13,7 +13,7 @@ import numpy as np
 from numba_tma._device import device_function
 from numba_tma.kernels import _rows
 from numba_tma.kernels._host import Matrix, empty_like, launched_again
-from numba_tma.kernels._registers import four, rsqrt, total
+from numba_tma.kernels._registers import four, reciprocal, rsqrt, total
 from numba_tma.kernels._rows import Operation, Plan, lanes_sum, optional
 
 DEMO_PLAN = Plan(512, blocks=2, stages=4)
@@ -36,14 +36,14 @@ def combine_sums(part: Any, lanes: Any, scalar: Any) -> Any:
 @device_function
 def apply_scale(values: Any, own: Any, whole: Any, columns: Any, eps: Any) -> Any:
     """Divide by the root mean square."""
-    return values * rsqrt(whole[0] / np.float32(columns) + eps)
+    return values * rsqrt(whole[0] * reciprocal(np.float32(columns)) + eps)
 
 
 @device_function
 def rms_statistics(whole: Any, columns: Any, eps: Any) -> Any:
     """Return (1 / root mean square)."""
     zero = np.float32(0)
-    return four(rsqrt(whole[0] / np.float32(columns) + eps), zero, zero, zero)
+    return four(rsqrt(whole[0] * reciprocal(np.float32(columns)) + eps), zero, zero, zero)
 
 
 @device_function

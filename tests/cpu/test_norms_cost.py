@@ -4,8 +4,8 @@ import pytest
 
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._columns import add_rows_kernel
-from numba_tma.kernels._row_rings import slots_per_row
-from numba_tma.kernels._rows import Options, Plan, at_once, plan_for, share_of
+from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
+from numba_tma.kernels._rows import PLANS, Options, Plan, at_once, plan_for, share_of
 from numba_tma.kernels.layernorm import LAYERNORM
 from numba_tma.kernels.reductions import ROW_MAX, ROW_SUM
 from numba_tma.kernels.rmsnorm import RMSNORM
@@ -53,11 +53,40 @@ def test_what_comes_by_bulk_copies_is_read_from_shared_memory_once():
     assert sum("ld.shared.v4.b32" in i for i in found) == 4
 
 
+@pytest.mark.parametrize("cache", ["allocate", "evict_first"])
+def test_how_rows_are_cached(cache):
+    found = check(at_once_with(RMSNORM, 4096, plan=Plan(128, cache=cache)), ROWS)
+    rows, weights = (4, 4) if cache == "evict_first" else (0, 8)
+    assert sum("ld.global.L2::cache_hint.v4" in i for i in found) == rows
+    assert sum("ld.global.v4" in i for i in found) == weights
+    assert not any("no_allocate" in i for i in found)
+
+
+def test_resident_weights_are_loaded_once():
+    plan = Plan(512, 1, 4, blocks=1, stages=9, slot=16384, resident=True)
+    kernel = slots_per_row(LAYERNORM, as_dtype("bf16"), 2 * 65536, plan, OPTIONS[LAYERNORM])
+    found = check(kernel, (COUNTER, *ROWS))
+    assert not any("ld.global" in i for i in found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [64, 1000, 8192, 65536, 262144])
 @pytest.mark.parametrize("op", OPTIONS, ids=lambda op: op.name)
 def test_what_is_planned_stays_in_registers(op, columns):
     check(at_once_with(op, columns), ROWS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", [RMSNORM, LAYERNORM, SOFTMAX, LOG_SOFTMAX], ids=lambda op: op.name)
+def test_the_table_of_plans(op):
+    for columns, plan in PLANS[op.name].items():
+        if plan.slot:
+            kernel = slots_per_row(op, as_dtype("bf16"), 2 * columns, plan, OPTIONS[op])
+        elif plan.stages:
+            kernel = row_per_stage(op, as_dtype("bf16"), 2 * columns, plan, OPTIONS[op])
+        else:
+            kernel = at_once_with(op, columns, plan=plan)
+        check(kernel, (COUNTER, *ROWS) if plan.stages else ROWS)
 
 
 @pytest.mark.slow

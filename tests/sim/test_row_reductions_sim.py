@@ -12,7 +12,7 @@ def values(shape, dtype=np.float32, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize("plan", [Plan(8, 4), Plan(32, 1, 2)])
+@pytest.mark.parametrize("plan", [Plan(8, 4), pytest.param(Plan(32, 1, 2), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_rows(plan, dtype):
     x = values((5, 301), dtype)[:, 1:]
@@ -31,7 +31,9 @@ def test_rows(plan, dtype):
     np.testing.assert_array_equal(got, exact.argmax(-1))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 3), (20, 64), (5, 301)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 1), (7, 3), (20, 64), pytest.param(5, 301, marks=pytest.mark.slow)]
+)
 def test_columns(rows, columns):
     x = values((rows, columns), ml_dtypes.bfloat16)
     exact = x.astype(np.float64)

@@ -1,105 +1,107 @@
 """Which plan is fastest for rows of which length, beside what else normalises them.
 
 ``python tests/benchmarks/sweeps/norms.py [--seconds N] [--only rmsnorm ...] [--columns N ...]``
-from the repository's root, whose library it measures. Every plan's values are checked before it is
-measured; what fails is printed and left out, and what does not fit into the seconds is not begun.
+from the repository's root, whose library it measures. Each operation and shape has a process, so
+that they compile at the same time; a lock keeps what checks values or measures alone on the GPU.
+What has wrong values or fails is printed and left out; what is not done in time is ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import multiprocessing
 import os
+import queue
 import sys
+import threading
 import time
 import traceback
 import warnings
+from dataclasses import replace
+
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # the processes are parallel already
 
 import torch
 
 sys.path.insert(0, os.getcwd())
 
-from numba_tma.bench.timing import time_alternating
-from numba_tma.kernels._rows import Plan
-from numba_tma.kernels.layernorm import layernorm
-from numba_tma.kernels.rmsnorm import rmsnorm
-from numba_tma.kernels.softmax import softmax
+from numba import types
 
+from numba_tma.bench.timing import time_alternating
+from numba_tma.dtypes import as_dtype
+from numba_tma.kernels import _rows
+from numba_tma.kernels._rows import Plan
+from numba_tma.kernels.layernorm import LAYERNORM, layernorm
+from numba_tma.kernels.rmsnorm import RMSNORM, rmsnorm
+from numba_tma.kernels.softmax import SOFTMAX, softmax
+
+#: Those that compile longest first.
 SHAPES = (
-    (32768, 1024),
-    (32768, 4096),
-    (32768, 8192),
-    (16384, 16384),
-    (8192, 65536),
     (4096, 262144),
+    (8192, 65536),
+    (16384, 16384),
+    (32768, 8192),
+    (32768, 4096),
+    (32768, 1024),
 )
 
-#: By columns, the likeliest first.
+
+def each_cache(plan, *caches):
+    """Return the plan with rows loaded in several ways."""
+    return [replace(plan, cache=cache) for cache in caches]
+
+
+PAST, THROUGH, FIRST = "no_allocate", "allocate", "evict_first"
+
 PLANS = {
     1024: [
-        Plan(32, 4),
-        Plan(128),
-        Plan(32, 2),
-        Plan(32, 4, blocks=10),
-        Plan(64),
-        Plan(32, 1),
-        Plan(32, 4, early=True),
-        Plan(32, 4, bulk=True),
-        Plan(32, 8),
+        *each_cache(Plan(128), PAST, FIRST),
+        *each_cache(Plan(32, 2), PAST, THROUGH, FIRST),
+        *each_cache(Plan(32, 4), THROUGH, FIRST),
+        Plan(64, cache=FIRST),
+        Plan(32, 4, bulk=True, cache=FIRST),
     ],
     4096: [
-        Plan(128),
-        Plan(256),
-        Plan(128, early=True),
-        Plan(128, blocks=10),
-        Plan(128, bulk=True),
-        Plan(512),
-        Plan(256, early=True),
-        Plan(64),
-        Plan(256, blocks=2, stages=5),
+        *each_cache(Plan(128), PAST, THROUGH, FIRST),
+        *each_cache(Plan(256), THROUGH, FIRST),
+        Plan(128, early=True, cache=FIRST),
+        *each_cache(Plan(128, bulk=True), PAST, FIRST),
+        Plan(512, cache=FIRST),
     ],
     8192: [
-        Plan(256),
-        Plan(512),
-        Plan(256, bulk=True),
-        Plan(256, blocks=5),
-        Plan(256, early=True),
-        Plan(1024),
-        Plan(512, early=True),
-        Plan(128),
-        Plan(256, blocks=2, stages=4),
+        *each_cache(Plan(256), THROUGH, FIRST),
+        *each_cache(Plan(512), THROUGH, FIRST),
+        *each_cache(Plan(256, bulk=True), PAST, FIRST),
+        Plan(512, bulk=True, cache=FIRST),
+        Plan(256, early=True, cache=FIRST),
     ],
     16384: [
-        Plan(512),
-        Plan(512, bulk=True),
-        Plan(1024),
-        Plan(256, 1, 2),
-        Plan(512, 1, 2, bulk=True),
-        Plan(512, early=True),
-        Plan(256),
-        Plan(256, bulk=True),
-        Plan(512, blocks=1, stages=4),
-        Plan(512, blocks=2, stages=6, slot=16384),
+        *each_cache(Plan(512), THROUGH, FIRST),
+        *each_cache(Plan(512, bulk=True), PAST, FIRST),
+        *each_cache(Plan(1024), THROUGH, FIRST),
+        Plan(256, 1, 2, bulk=True, cache=FIRST),
+        Plan(512, blocks=1, stages=6, cache=FIRST),
     ],
     65536: [
-        Plan(512, 1, 4, bulk=True),
-        Plan(512, blocks=1, stages=13, slot=16384),
-        Plan(512, 1, 2, blocks=2, stages=6, slot=16384),
-        Plan(256, 1, 8, bulk=True),
-        Plan(512, 1, 4),
-        Plan(512, 1, 2, blocks=1, stages=13, slot=16384),
-        Plan(1024, 1, 2, bulk=True),
-        Plan(256, 1, 4, bulk=True),
-        Plan(512, 1, 8, bulk=True),
+        *each_cache(Plan(512, 1, 2, blocks=2, stages=6, slot=16384), PAST, FIRST),
+        *each_cache(Plan(512, blocks=1, stages=13, slot=16384), PAST, FIRST),
+        Plan(512, 1, 2, blocks=1, stages=13, slot=16384, cache=FIRST),
+        Plan(512, 1, 4, bulk=True, cache=FIRST),
+        Plan(512, 1, 4, blocks=2, stages=6, slot=16384, cache=FIRST),
+        # With the weights: these are left out where there are none.
+        Plan(512, 1, 4, blocks=1, stages=9, slot=16384, cache=FIRST, resident=True),
+        Plan(512, 1, 2, blocks=1, stages=9, slot=16384, cache=FIRST, resident=True),
+        Plan(512, 1, 4, blocks=2, stages=4, slot=16384, cache=FIRST, resident=True),
+        Plan(512, 1, 8, blocks=2, stages=4, slot=16384, cache=FIRST, resident=True),
     ],
     262144: [
-        Plan(512, 1, 4, blocks=1, stages=13, slot=16384),
-        Plan(512, 1, 8, blocks=1, stages=12, slot=16384),
-        Plan(1024, 1, 8, bulk=True),
-        Plan(512, 1, 8, blocks=2, stages=6, slot=16384),
-        Plan(1024, 1, 8),
-        Plan(512, 1, 8, bulk=True),
-        Plan(512, 1, 4, blocks=1, stages=26, slot=8192),
+        *each_cache(Plan(1024, 1, 8, bulk=True), PAST, FIRST),
+        *each_cache(Plan(512, 1, 8, blocks=1, stages=13, slot=16384), PAST, FIRST),
+        Plan(512, 1, 4, blocks=1, stages=13, slot=16384, cache=FIRST),
+        Plan(512, 1, 8, blocks=2, stages=6, slot=16384, cache=FIRST),
+        Plan(512, 1, 8, blocks=1, stages=9, slot=16384, cache=FIRST, resident=True),
+        Plan(512, 1, 8, blocks=1, stages=6, slot=16384, cache=FIRST, resident=True),
     ],
 }
 
@@ -118,38 +120,65 @@ def softmax_reference(x, w, b):
     return torch.softmax(x, -1)
 
 
+#: How it runs, what it should yield, and what is compiled for it: with a weight, with a bias.
 OPERATIONS = {
-    "rmsnorm": (lambda x, w, b, y, p: rmsnorm(x, w, out=y, plan=p), rms_reference),
-    "softmax": (lambda x, w, b, y, p: softmax(x, out=y, plan=p), softmax_reference),
-    "layernorm": (lambda x, w, b, y, p: layernorm(x, w, b, out=y, plan=p), layer_reference),
+    "rmsnorm": (
+        lambda x, w, b, y, p: rmsnorm(x, w, out=y, plan=p),
+        rms_reference,
+        (RMSNORM, True, False),
+    ),
+    "softmax": (
+        lambda x, w, b, y, p: softmax(x, out=y, plan=p),
+        softmax_reference,
+        (SOFTMAX, False, False),
+    ),
+    "layernorm": (
+        lambda x, w, b, y, p: layernorm(x, w, b, out=y, plan=p),
+        layer_reference,
+        (LAYERNORM, True, True),
+    ),
 }
 
 
-def peers(name, x, w, b):
-    """Yield (name, run) of what else is installed."""
+def compile_plan(name, rows, columns, plan):
+    """Compile what a call will launch, without the GPU."""
+    op, weight, bias = OPERATIONS[name][2]
+    flags = (weight, bias, False, False, (False, False), True, False)
+    kernel, _, _, draws = _rows._prepared(op, rows, columns, as_dtype("bf16"), 16, plan, flags)
+    counter = (types.uint32[::1],) if draws else ()
+    kernel.compile((*counter, *(types.int64,) * 15, types.float32))
+
+
+def peers(name, x, w, b, y, say):
+    """Yield (name, run) of what else is installed; these run here, to be compiled."""
     compiled = torch.compile(OPERATIONS[name][1], dynamic=False)
     yield "compile", lambda: compiled(x, w, b)
     try:
-        import quack
+        if name == "softmax":
+            from quack import softmax as call
 
-        of = {
-            "rmsnorm": lambda: quack.rmsnorm(x, w, eps=1e-6),
-            "softmax": lambda: quack.softmax(x),
-            "layernorm": lambda: quack.layernorm(x, w.float(), b.float(), eps=1e-5),
-        }[name]
-        yield "quack", of
+            yield "quack", lambda: (call if callable(call) else call.softmax)(x)
+        elif name == "rmsnorm":
+            from quack import rmsnorm as call
+
+            yield "quack", lambda: (call if callable(call) else call.rmsnorm)(x, w, eps=1e-6)
+        else:
+            try:
+                from quack.rmsnorm import layernorm_fwd as call
+            except ImportError:
+                from quack.layernorm import layernorm as call
+            scale, shift = w.float(), b.float()
+            yield "quack", lambda: call(x, scale, shift, eps=1e-5)
     except Exception as error:
-        print(f"# quack: {error!r}", flush=True)
+        say(f"# {name} {x.shape[-1]} quack: {str(error)[:200]!r}")
     try:
         from numba_tma.bench.norms_triton import runs
-
-        for warps in (4, 8, 16, 32):
-            yield (
-                f"triton{warps}",
-                functools.partial(runs[name], x, w, b, torch.empty_like(x), warps),
-            )
-    except Exception as error:
-        print(f"# triton: {error!r}", flush=True)
+    except ImportError as error:
+        say(f"# triton: {error!r}")
+        return
+    # Beyond, a thread has hundreds of values, which compile for a minute and are slow.
+    for warps in {65536: (16,), 262144: ()}.get(x.shape[-1], (4, 8, 16)):
+        yield f"triton{warps}", functools.partial(runs[name], x, w, b, y, warps)
 
 
 def short(plan):
@@ -162,82 +191,127 @@ def short(plan):
         + (" early" if plan.early else "")
         + (f" ring {plan.stages}" if plan.stages else "")
         + (f" of {plan.slot >> 10} KB" if plan.slot else "")
+        + (" resident" if plan.resident else "")
+        + f" {plan.cache}"
     )
 
 
-def sweep(name, rows, columns, plans, with_peers, deadline):
-    run, reference = OPERATIONS[name]
+def give_up(title, alone, say):
+    """End this process, whose kernel hangs, and let others have the GPU."""
+    say(f"# {title}: a kernel hangs")
+    time.sleep(1)  # until the line is through
+    alone.release()
+    os._exit(3)
+
+
+def sweep(name, rows, columns, alone, with_peers, say):
+    """Compile and measure all plans of a shape; hold `alone` where others would disturb."""
+    run, reference, (_, weights, _) = OPERATIONS[name]
+    title = f"{name} {rows}x{columns}"
     x = torch.randn(rows, columns, device="cuda").bfloat16()
     w, b = (torch.randn(columns, device="cuda").bfloat16() for _ in range(2))
-    y, z = torch.empty_like(x), torch.empty_like(x)
+    torch.cuda.empty_cache()  # the float32 of randn
+    y = torch.empty_like(x)
     checked = [0, 1, rows // 2, rows - 1]
     exact = reference(x[checked].double(), w.double(), b.double())
-    runs = {"copy": lambda: z.copy_(x)}
     started = time.perf_counter()
-    for plan in plans:
-        if time.perf_counter() > deadline:
-            break
+    compiled = []
+    for plan in PLANS[columns]:
+        if plan.resident and not weights:
+            continue
         try:
-            y.fill_(7)
-            run(x, w, b, y, plan)
-            torch.cuda.synchronize()
-            error = (y[checked].double() - exact).abs() / (exact.abs() + 1e-3 * exact.abs().max())
-            if not (error.max() < 2**-7):
-                print(f"# {name} {columns} {short(plan)}: WRONG, {error.max():.3g}", flush=True)
-                continue
-            runs[short(plan)] = functools.partial(run, x, w, b, y, plan)
+            compile_plan(name, rows, columns, plan)
+            compiled.append(plan)
         except Exception as error:
-            print(f"# {name} {columns} {short(plan)}: {str(error)[:300]!r}", flush=True)
-    ours = set(runs) - {"copy"}
-    if with_peers:
-        for peer, call in peers(name, x, w, b):
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    call()
-                    torch.cuda.synchronize()
-                runs[peer] = call
-            except Exception as error:
-                print(f"# {name} {columns} {peer}: {str(error)[:200]!r}", flush=True)
+            say(f"# {title} {short(plan)}: {str(error)[-200:]!r}")
+    others = {}
+    for peer, call in peers(name, x, w, b, y, say) if with_peers else ():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                call()
+                torch.cuda.synchronize()
+            others[peer] = call
+        except Exception as error:
+            say(f"# {title} {peer}: {str(error)[:200]!r}")
+    runs = {"copy": lambda: y.copy_(x)}
+    time_alternating(runs, repeats=1)  # compiles
     made = time.perf_counter() - started
-    times = time_alternating(runs, repeats=11)
+    with alone:
+        watch = threading.Timer(30, give_up, (title, alone, say))
+        watch.start()
+        began = time.perf_counter()
+        for plan in compiled:
+            try:
+                y.fill_(7)
+                run(x, w, b, y, plan)
+                torch.cuda.synchronize()
+            except Exception as error:
+                say(f"# {title} {short(plan)}: {str(error)[:200]!r}")
+                continue
+            scale = exact.abs() + 1e-3 * exact.abs().max()
+            error = ((y[checked].double() - exact).abs() / scale).max()
+            if error < 2**-7:
+                runs[short(plan)] = functools.partial(run, x, w, b, y, plan)
+            else:
+                say(f"# {title} {short(plan)}: WRONG, {error:.3g}")
+        times = time_alternating({**runs, **others}, repeats=15)
+        measured = time.perf_counter() - began
+        watch.cancel()
     rates = {k: 2 * x.nbytes / s / 1e9 for k, s in times.items()}
-    best = max((rates[k] for k in rates if k not in ours and k != "copy"), default=float("nan"))
+    best = max((rates[k] for k in others), default=float("nan"))
     for k, rate in sorted(rates.items(), key=lambda item: -item[1]):
-        mark = f" {rate / best:.3f}" if k in ours else ""
-        print(f"{name} {rows}x{columns} {k}: {rate:.0f}{mark}", flush=True)
-    print(f"# {made:.1f} s to compile and check, {time.perf_counter() - started:.1f} s", flush=True)
+        mark = f" {rate / best:.3f}" if k in runs and k != "copy" else ""
+        say(f"{title} {k}: {rate:.0f}{mark}")
+    say(f"# {title}: {made:.1f} s to compile, {measured:.1f} s to check and measure")
+
+
+def work(name, rows, columns, alone, with_peers, lines):
+    """Be the process of an operation and a shape."""
+    try:
+        torch.manual_seed(0)
+        sweep(name, rows, columns, alone, with_peers, lines.put)
+    except Exception:  # whatever it is, the others go on
+        lines.put("# " + traceback.format_exc()[-600:].replace("\n", "\n# "))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=190)
+    parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument("--only", nargs="*", default=list(OPERATIONS))
     parser.add_argument("--columns", nargs="*", type=int, default=list(PLANS))
     parser.add_argument("--no-peers", action="store_true")
     options = parser.parse_args()
     deadline = time.perf_counter() + options.seconds
-    torch.manual_seed(0)
-    # First what is likeliest for everything, with the peers; then the rest.
-    for first, last in ((0, 3), (3, 99)):
-        for rows, columns in SHAPES:
-            for name in options.only:
-                if columns not in options.columns or time.perf_counter() > deadline:
-                    continue
-                plans = PLANS[columns][first:last]
-                try:
-                    if plans:
-                        sweep(
-                            name,
-                            rows,
-                            columns,
-                            plans,
-                            first == 0 and not options.no_peers,
-                            deadline,
-                        )
-                except Exception:
-                    traceback.print_exc()
-                torch.cuda.empty_cache()
+    spawn = multiprocessing.get_context("spawn")
+    alone, lines = spawn.Lock(), spawn.Queue()
+    workers = [
+        spawn.Process(
+            target=work,
+            args=(name, rows, columns, alone, not options.no_peers, lines),
+            name=f"{name} {rows}x{columns}",
+        )
+        for rows, columns in SHAPES
+        for name in options.only
+        if columns in options.columns
+    ]
+    for worker in workers:
+        worker.start()
+    while True:
+        running = any(worker.is_alive() for worker in workers)
+        try:
+            print(lines.get(timeout=0.2), flush=True)
+        except queue.Empty:
+            if not running:
+                break
+        if time.perf_counter() > deadline:
+            break
+    for worker in workers:
+        if worker.is_alive():
+            print(f"# {worker.name}: not done in {options.seconds:.0f} s", flush=True)
+            worker.kill()
+        elif worker.exitcode:
+            print(f"# {worker.name}: ended with {worker.exitcode}", flush=True)
 
 
 if __name__ == "__main__":
