@@ -26,14 +26,15 @@ PLANS = {
     "cluster, slots": Plan(32, 1, 2, blocks=1, stages=4, slot=512),
     "resident": Plan(32, 1, 2, blocks=1, stages=4, slot=512, cache="evict_first", resident=True),
 }
-QUICK = ("part of a warp", "cluster, bulk", "resident")
-BY_PLAN = pytest.mark.parametrize(
-    "plan",
-    [
-        pytest.param(plan, id=name, marks=[] if name in QUICK else [pytest.mark.slow])
+
+
+def by_plan(*quick):
+    """Run a test with every plan, with those that are not quick where slow tests run."""
+    cases = [
+        pytest.param(plan, id=name, marks=[] if name in quick else [pytest.mark.slow])
         for name, plan in PLANS.items()
-    ],
-)
+    ]
+    return pytest.mark.parametrize("plan", cases)
 
 
 def values(shape, dtype=np.float32, seed=0):
@@ -82,7 +83,7 @@ def check_all(x, plan=None):
     close(log_softmax(x, plan=plan), want, dtype)
 
 
-@BY_PLAN
+@by_plan("part of a warp", "cluster, bulk", "resident")
 def test_every_regime(plan):
     simulator.seed(1)
     check_all(values((3, 304)), plan)
@@ -134,7 +135,7 @@ def test_a_residual_is_added_and_written_out(plan):
     close(sums, exact, np.float32, np.abs(x) + np.abs(residual))
 
 
-@BY_PLAN
+@by_plan("resident")
 def test_softmax_of_infinities_and_nan(plan):
     x = values((6, 304))
     x[0] = -np.inf
