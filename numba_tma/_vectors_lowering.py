@@ -20,7 +20,13 @@ from numba_tma._vector_lowering import VectorType, pack, unpack
 from numba_tma.dtypes import DType
 from numba_tma.layout import Tile
 from numba_tma.shared import SharedTile
-from numba_tma.vectors import load_vector, map_lanes, store_vector, transpose_block
+from numba_tma.vectors import (
+    load_vector,
+    map_lanes,
+    read_block,
+    store_vector,
+    write_transposed,
+)
 
 BYTES = types.Array(types.uint8, 1, "C")
 
@@ -168,33 +174,47 @@ def _lower_map_lanes(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 # -------------------------------------------------------------------------- transposed
 
 
-def _type_transpose(source: Any, at: Any, destination: Any, to: Any) -> Any:
-    for name, tile in (("source", source), ("destination", destination)):
-        if getattr(tile, "cls", None) is not SharedTile or tile.static[0].ndim != 2:
-            raise TypingError(f"transpose_block({name}=...) takes a tile of two axes, not {tile}")
-    index = types.UniTuple(types.uint32, 2)
-    return signature(types.void, source, index, destination, index)
+def _check_block(what: str, tile: Any) -> None:
+    if getattr(tile, "cls", None) is not SharedTile or tile.static[0].ndim != 2:
+        raise TypingError(f"{what} takes a tile of two axes, not {tile}")
 
 
-def _lower_transpose(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    source, index, destination, _ = sig.args
+INDEX = types.UniTuple(types.uint32, 2)
+
+
+def _type_read_block(source: Any, at: Any) -> Any:
+    _check_block("read_block(source=...)", source)
     lanes = 16 // source.static[0].itemsize
+    rows = types.UniTuple(VectorType(element_type(source.static[0]), lanes), lanes)
+    return signature(rows, source, INDEX)
 
-    def below(start: Any, rows: int) -> Any:
-        row = builder.add(builder.extract_value(start, 0), ir.Constant(I32, rows))
-        return builder.insert_value(start, row, 0)
 
-    vector = VectorType(element_type(source.static[0]), lanes)
-    reads = signature(vector, source, index)
-    writes = signature(types.void, destination, index, vector)
-    rows = [
-        unpack(builder, read_vector(context, builder, reads, (args[0], below(args[1], i))))
-        for i in range(lanes)
-    ]
-    for i in range(lanes):
-        column = pack(builder, [row[i] for row in rows])
-        write_vector(context, builder, writes, (args[2], below(args[3], i), column))
+def _type_write_transposed(destination: Any, to: Any, block: Any) -> Any:
+    _check_block("write_transposed(destination=...)", destination)
+    return signature(types.void, destination, INDEX, block)
+
+
+def _below(builder: Any, start: Any, rows: int) -> Any:
+    row = builder.add(builder.extract_value(start, 0), ir.Constant(I32, rows))
+    return builder.insert_value(start, row, 0)
+
+
+def _lower_read_block(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    reads = signature(sig.return_type.dtype, *sig.args)
+    places = (_below(builder, args[1], i) for i in range(sig.return_type.count))
+    rows = [read_vector(context, builder, reads, (args[0], place)) for place in places]
+    return context.make_tuple(builder, sig.return_type, rows)
+
+
+def _lower_write_transposed(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    destination, index, block = sig.args
+    writes = signature(types.void, destination, index, block.dtype)
+    rows = [unpack(builder, builder.extract_value(args[2], i)) for i in range(block.count)]
+    for i, column in enumerate(zip(*rows)):
+        place = _below(builder, args[1], i)
+        write_vector(context, builder, writes, (args[0], place, pack(builder, list(column))))
     return context.get_dummy_value()
 
 
-compiler.instruction_function(transpose_block, _type_transpose, _lower_transpose)
+compiler.instruction_function(read_block, _type_read_block, _lower_read_block)
+compiler.instruction_function(write_transposed, _type_write_transposed, _lower_write_transposed)

@@ -44,17 +44,21 @@ def map_lanes(function: Callable[..., Any], vectors: tuple[Any, ...], numbers: A
     return np.array(results, lanes[0].dtype)
 
 
-def transpose_block(source: SharedTile, at: Any, destination: SharedTile, to: Any) -> None:
-    """Write a square block of `source` that starts at `at` to `destination`, transposed, at `to`.
+def read_block(source: SharedTile, at: Any) -> Any:
+    """Return a square block of `source` that starts at `at`, for `write_transposed`.
 
     The block is as wide as 16 bytes: 16 x 16 elements of 1 byte, 8 x 8 of 2, 4 x 4 of 4, 2 x 2 of
-    8. Executed by one thread, which reads and writes whole rows of it.
+    8. Executed by one thread, which keeps it in registers.
     """
-    lanes = 16 // source.tile.itemsize
-    (row, column), (to_row, to_column) = at, to
-    block = np.stack([source.read_vector((row + i, column)) for i in range(lanes)])
-    for i in range(lanes):
-        destination.write_vector((to_row + i, to_column), block[:, i])
+    (row, column), lanes = at, 16 // source.tile.itemsize
+    return np.stack([source.read_vector((row + i, column)) for i in range(lanes)])
+
+
+def write_transposed(destination: SharedTile, to: Any, block: Any) -> None:
+    """Write the transpose of what `read_block` returned to `destination`, from `to` on."""
+    row, column = to
+    for i in range(len(block)):
+        destination.write_vector((row + i, column), block[:, i])
 
 
 if not simulated():

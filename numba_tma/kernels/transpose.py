@@ -24,7 +24,7 @@ from numba_tma.kernels._host import Stack, launch
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.tensor_map import tensor_map
-from numba_tma.vectors import store_vector, transpose_block
+from numba_tma.vectors import read_block, store_vector, write_transposed
 
 LINE = 128  # bytes of a swizzled row
 
@@ -63,10 +63,12 @@ def transpose_kernel(dtype: DType, plan: Plan) -> Any:
             f"equally: use a divisor of {blocks}"
         )
     rounds, squares = blocks // threads, np.uint32(plan.columns)
+    in_place = rounds == 1 and SOURCE == TURNED  # its threads hold the whole tile in between
 
     @cuda.jit
     def transpose_tiles(source, target, row_tiles, column_tiles, rows, columns, each, pitch):  # type: ignore[no-untyped-def]
-        tile, turned = shared_tile(SOURCE), shared_tile(TURNED)
+        tile = shared_tile(SOURCE)
+        turned = tile if in_place else shared_tile(TURNED)
         full = shared_barrier()
         thread = cuda.threadIdx.x
         # In 32 bits: a division of 64 is a call of some hundred instructions.
@@ -91,7 +93,10 @@ def transpose_kernel(dtype: DType, plan: Plan) -> Any:
             square, diagonal, line = block // 64, block // 8 % 8, block % 8
             i = (square // squares * 8 + line) * lanes
             j = (square % squares * 8 + (line ^ diagonal)) * lanes
-            transpose_block(x, (i, j), y, (j, i))
+            values = read_block(x, (i, j))
+            if in_place:
+                cuda.syncthreads()
+            write_transposed(y, (j, i), values)
         if through_tma:
             ptx.fence_proxy_async("shared::cta")
         cuda.syncthreads()
