@@ -276,8 +276,8 @@ PEERS_OUTSTANDING = Mistake(
     "A block of a cluster ends before its peers",
     CONTEXT,
     "The launch fails with an error of the driver, or nothing happens: that depends on which block "
-    "ends first. On an H200 a thousand launches of this kernel ended with right values, which is no "
-    "promise.",
+    "ends first. On an H200 a thousand launches of this kernel ended with right values, which "
+    "promises nothing.",
     "Blocks arrive on each other's barriers, and those of a block that has ended are gone.",
     "Call `pipe.close()` in all threads at the end of the kernel.",
 )
