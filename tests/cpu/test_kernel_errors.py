@@ -522,7 +522,11 @@ def test_operands(kernel, argument, text):
 # -------------------------------------------------------------------------- on the host
 
 #: They depend on their operands alone, and give values on the host too.
-VALUES = {name for name in ptx.TABLE if name.startswith(("createpolicy", "cvt_"))}
+VALUES = {
+    name
+    for name, row in ptx.TABLE.items()
+    if name.startswith(("createpolicy", "cvt_")) or row.family == "arithmetic"
+}
 #: They run nowhere but on sm_100a, and say that.
 ASSEMBLED_ONLY = {
     name for name, row in ptx.TABLE.items() if row.sm == "100a" and row.family != "tcgen05"
