@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from numba_tma._version import __version__
+from numba_tma.bench import figure
 from numba_tma.bench.copies import bench_copy, bench_transpose
 from numba_tma.bench.host import bench_host
 from numba_tma.bench.norms import (
@@ -21,6 +22,7 @@ from numba_tma.bench.norms import (
     bench_softmax,
 )
 from numba_tma.bench.pointwise import bench_add, bench_gelu, bench_scale_add, bench_swiglu
+from numba_tma.bench.progress import progress
 from numba_tma.bench.report import PACKAGES, RESULTS, table, version, write_readme_table
 
 #: By the name that ``--only`` takes: what returns the rows, given torch.
@@ -47,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help=f"results file (default: in {RESULTS})")
     parser.add_argument("--readme", type=Path, help="README whose table is replaced")
     parser.add_argument("--from-results", type=Path, help="measure nothing: use this file")
+    parser.add_argument("--plot", type=Path, help="picture to draw (svg, png, pdf); by matplotlib")
     options = parser.parse_args(argv)
     if options.from_results:
         results = json.loads(options.from_results.read_text())
@@ -58,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(results))
     if options.readme:
         write_readme_table(options.readme, results)
+    if options.plot:
+        figure.plot(results, options.plot)
     return 0
 
 
@@ -73,7 +78,7 @@ def measure(cases: Sequence[str]) -> dict[str, Any]:
         ) from None
     name = cuda.get_current_device().name
     rows: list[dict[str, Any]] = []
-    for case in cases:
+    for case in progress(cases):
         rows += CASES[case](torch)
         torch.cuda.empty_cache()
     return {

@@ -2,40 +2,128 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
+import numpy as np
+
 from numba_tma.bench.report import host_row
-from numba_tma.bench.timing import time_host
+from numba_tma.bench.timing import Run, time_host
+
+BLOCKS, THREADS = 132, 128
+
+RAW = """
+extern "C" __global__ void take_pointers(float* a, float* b, float* c, float* d, long long n) {}
+"""
 
 
 def bench_host(torch: Any) -> list[dict[str, Any]]:
-    """Time what maps cost the host: to make, and to pass to a launch."""
-    from numba import cuda
+    """Time what maps, launches and a wrapper's call cost the host."""
+    from numba_tma.kernels.rmsnorm import rmsnorm
 
+    x, w = torch.rand(64, 1024, device="cuda"), torch.rand(1024, device="cuda")
+    y, norm = torch.empty_like(x), torch.nn.functional.rms_norm
+    called = {
+        "numba_tma": lambda: rmsnorm(x, w, out=y),
+        "torch": lambda: norm(x, (1024,), w, 1e-6),
+    }
+    cases = {
+        ("launch", "4 pointers + 1 integer"): _launches_of_pointers(y),
+        ("launch", "2 TensorMaps + 1 integer"): _launches_of_maps(y),
+        ("call", "rmsnorm(x, w, out=y) of 64 x 1024"): called,
+    }
+    rows = _maps(torch)
+    for (kernel, case), runs in cases.items():
+        costs = host_costs(runs)
+        rows.append(host_row(kernel, case, costs.pop("numba_tma"), costs))
+    return rows
+
+
+def host_costs(runs: dict[str, Run], rounds: int = 3) -> dict[str, float]:
+    """Return microseconds per call of each run: the least of several rounds, in turn."""
+    for run in runs.values():
+        run()  # compiles
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(rounds):
+        for name, run in runs.items():
+            best[name] = min(best[name], time_host(run))
+    return {name: round(cost, 2) for name, cost in best.items()}
+
+
+def _maps(torch: Any) -> list[dict[str, Any]]:
     from numba_tma.layout import Tile
     from numba_tma.tensor_map import tensor_map
 
-    x = torch.zeros(64, 64, device="cuda")
     tile = Tile((8, 32), "f32")
     many = [torch.zeros(64, 64, device="cuda") for _ in range(1000)]
     start = time.perf_counter()
     for tensor in many:
         tensor_map(tensor, tile)
     encoded = (time.perf_counter() - start) / len(many) * 1e6
-    cached = time_host(lambda: tensor_map(x, tile))
-
-    @cuda.jit
-    def takes(argument):  # type: ignore[no-untyped-def]
-        pass
-
-    launch, x_map = takes[1, 32], tensor_map(x, tile)
-    launch(1)
-    launch(x_map)
-    rounds = [(time_host(lambda: launch(1)), time_host(lambda: launch(x_map))) for _ in range(3)]
-    with_int, with_map = (min(times) for times in zip(*rounds))
+    cached = time_host(lambda: tensor_map(many[-1], tile))
     return [
         host_row("tensor_map", "encoded", encoded, {}),
         host_row("tensor_map", "cached", cached, {}),
-        host_row("launch", "one TensorMap", with_map, {"one integer": round(with_int, 2)}),
     ]
+
+
+def _launches_of_pointers(tensor: Any) -> dict[str, Run]:
+    from numba import cuda, types
+
+    def take_pointers(a, b, c, d, n):  # type: ignore[no-untyped-def]
+        pass
+
+    pointer = types.CPointer(types.float32)
+    kernel = cuda.jit(types.void(pointer, pointer, pointer, pointer, types.int64))(take_pointers)
+    address = tensor.data_ptr()
+    runs = _launches(kernel, (address,) * 4, (address,) * 4)
+    try:
+        import cupy
+
+        raw = cupy.RawKernel(RAW, "take_pointers")
+        array = cupy.zeros(4, np.float32)
+        given = (array, array, array, array, np.int64(7))
+        runs["CuPy RawKernel"] = lambda: raw((BLOCKS,), (THREADS,), given)
+        runs["CuPy RawKernel"]()
+    except Exception as error:  # not here, or without a compiler: then the others are compared
+        runs.pop("CuPy RawKernel", None)
+        print(f"launch: no CuPy beside it: {str(error)[:200]}", flush=True)
+    return runs
+
+
+def _launches_of_maps(tensor: Any) -> dict[str, Run]:
+    from numba import cuda
+
+    from numba_tma.layout import Tile
+    from numba_tma.tensor_map import tensor_map
+
+    @cuda.jit
+    def take_maps(x, y, n):  # type: ignore[no-untyped-def]
+        pass
+
+    x_map = tensor_map(tensor, Tile((8, 32), "f32"))
+    return _launches(take_maps, (x_map, x_map), (x_map.value, x_map.value))
+
+
+def _launches(kernel: Any, arguments: tuple[Any, ...], values: tuple[Any, ...]) -> dict[str, Run]:
+    """Return launches of one compiled kernel: ours, cuda.core's, which takes `values`, and numba's.
+
+    All take the integer 7 as well, and go to the default stream.
+    """
+    from cuda.core import LaunchConfig
+    from cuda.core import launch as core_launch
+
+    from numba_tma._compiler import launches
+    from numba_tma.launching import launcher
+
+    ours, plain = launcher(kernel, BLOCKS, THREADS), kernel[BLOCKS, THREADS]
+    ours(*arguments, 7)
+    (compiled,) = kernel.overloads.values()
+    config, stream = LaunchConfig(grid=BLOCKS, block=THREADS), launches.stream_of(0)
+    function = launches.handle_of(compiled)
+    return {
+        "numba_tma": functools.partial(ours, *arguments, 7),
+        "cuda.core": functools.partial(core_launch, stream, config, function, *values, 7),
+        "numba-cuda": functools.partial(plain, *arguments, 7),
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numba_tma.bench import plain
+from numba_tma.bench.compiled import compiled_peers
 from numba_tma.bench.report import rate_row
 from numba_tma.bench.timing import Run, worse_of_two
 
@@ -42,12 +43,11 @@ def bench_scale_add(torch: Any) -> list[dict[str, Any]]:
     for name, size in (("bf16", 2**29), ("f32", 2**28)):
         x, y = _inputs(torch, name, size, 2)
         out, z = torch.empty_like(x), torch.empty_like(x)
-        compiled = torch.compile(lambda x, y: 2.0 * x + 0.5 * y, dynamic=False)
         scale_add(x, y, 2.0, 0.5, out=out)
         _check(torch, out, 2.0 * x[:4096].double() + 0.5 * y[:4096].double())
         runs = {
             "numba_tma": lambda: scale_add(x, y, 2.0, 0.5, out=out),  # noqa: B023
-            "torch.compile": lambda: compiled(x, y),  # noqa: B023
+            **compiled_peers(torch, lambda x, y: 2.0 * x + 0.5 * y, x, y),
         }
         rows.append(_row("scale_add", name, [x, y], runs, lambda: z.copy_(x)))  # noqa: B023
     return rows
@@ -61,7 +61,6 @@ def bench_add(torch: Any) -> list[dict[str, Any]]:
     for name, size in (("bf16", 2**29), ("f32", 2**28)):
         x, y = _inputs(torch, name, size, 2)
         out, z = torch.empty_like(x), torch.empty_like(x)
-        compiled = torch.compile(lambda x, y: x + y, dynamic=False)
         exact = x[:4096].double() + y[:4096].double()
         plainly = plain.run(torch, plain.add_bf16 if name == "bf16" else plain.add, x, y, out)
         for run in (plainly, lambda: add(x, y, out=out)):  # noqa: B023
@@ -71,7 +70,7 @@ def bench_add(torch: Any) -> list[dict[str, Any]]:
         runs = {
             "numba_tma": lambda: add(x, y, out=out),  # noqa: B023
             "torch": lambda: torch.add(x, y, out=out),  # noqa: B023
-            "torch.compile": lambda: compiled(x, y),  # noqa: B023
+            **compiled_peers(torch, lambda x, y: x + y, x, y),
             PLAIN: plainly,
         }
         rows.append(_row("add", name, [x, y], runs, lambda: z.copy_(x)))  # noqa: B023
@@ -85,7 +84,6 @@ def bench_gelu(torch: Any) -> list[dict[str, Any]]:
     (x,) = _inputs(torch, "bf16", 2**29, 1)
     out, z = torch.empty_like(x), torch.empty_like(x)
     function = torch.nn.functional.gelu
-    compiled = torch.compile(lambda x: function(x), dynamic=False)
     exact = x[:4096].double()
     exact = 0.5 * exact * torch.erfc(-exact * 0.5**0.5)
     plainly = plain.run(torch, plain.gelu_bf16, x, out)
@@ -96,7 +94,7 @@ def bench_gelu(torch: Any) -> list[dict[str, Any]]:
     runs = {
         "numba_tma": lambda: gelu(x, out=out),
         "torch": lambda: function(x),
-        "torch.compile": lambda: compiled(x),
+        **compiled_peers(torch, lambda x: function(x), x),
         PLAIN: plainly,
     }
     return [_row("gelu (erf)", "bf16", [x], runs, lambda: z.copy_(x))]
@@ -109,12 +107,11 @@ def bench_swiglu(torch: Any) -> list[dict[str, Any]]:
     gate, up = _inputs(torch, "bf16", 2**29, 2)
     out, z = torch.empty_like(gate), torch.empty_like(gate)
     silu = torch.nn.functional.silu
-    compiled = torch.compile(lambda gate, up: silu(gate) * up, dynamic=False)
     swiglu(gate, up, out=out)
     _check(torch, out, silu(gate[:4096].double()) * up[:4096].double())
     runs = {
         "numba_tma": lambda: swiglu(gate, up, out=out),
         "torch": lambda: silu(gate) * up,
-        "torch.compile": lambda: compiled(gate, up),
+        **compiled_peers(torch, lambda gate, up: silu(gate) * up, gate, up),
     }
     return [_row("swiglu", "bf16", [gate, up], runs, lambda: z.copy_(gate))]

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path("tests/benchmarks/results")
-PACKAGES = ("numba-cuda", "numba", "numpy", "cuda-core", "cuda-bindings", "torch")
+PACKAGES = (
+    "numba-cuda",
+    "numba",
+    "numpy",
+    "cuda-core",
+    "cuda-bindings",
+    "torch",
+    "triton",
+    "quack-kernels",
+    "cupy-cuda13x",
+)
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
@@ -43,7 +53,8 @@ def table(results: dict[str, Any]) -> str:
         f"{results['versions'].get('torch', 'absent')}, numba-cuda "
         f"{results['versions']['numba-cuda']}; median of alternating runs with a cold L2 cache, "
         "the worse of two. In brackets: numba_tma's rate over that one's. `launch` is the host's "
-        "time for a launch with one TensorMap argument, beside one with an integer.",
+        "time for a launch of an empty kernel with these arguments, ours by `tma.launcher`; `call` "
+        "is its time for a call of a kernel's function.",
         "",
         "| kernel | case | numba_tma | beside it | plain copy |",
         "|---|---|---|---|---|",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -15,17 +16,24 @@ FLUSH_BYTES = 256 << 20  # several times the L2 cache
 SLEEPS = 10  # of 100 us: the GPU waits until even a slow host has launched the run to be timed
 
 
-def time_alternating(runs: dict[str, Run], repeats: int = 30) -> dict[str, float]:
-    """Return each run's median GPU time in seconds, measured in turn with a cold L2 cache."""
+@functools.cache
+def _sleep() -> Any:
+    """Return the launch of a kernel that keeps the GPU waiting."""
     from numba import cuda
 
     def sleep_on_gpu() -> None:
         for _ in range(SLEEPS):
             cuda.nanosleep(100_000)
 
-    sleep = cuda.jit(sleep_on_gpu)[512, 32]  # fewer blocks draw a performance warning
-    flush = cuda.device_array(FLUSH_BYTES, np.uint8)
-    zeros = cuda.device_array_like(flush)
+    return cuda.jit(sleep_on_gpu)[512, 32]  # fewer blocks draw a performance warning
+
+
+def time_alternating(runs: dict[str, Run], repeats: int = 30) -> dict[str, float]:
+    """Return each run's median GPU time in seconds, measured in turn with a cold L2 cache."""
+    from numba import cuda
+
+    sleep = _sleep()
+    flush, zeros = (cuda.device_array(FLUSH_BYTES, np.uint8) for _ in range(2))
     spans: dict[str, list[tuple[Any, Any]]] = {name: [] for name in runs}
     for run in runs.values():
         run()

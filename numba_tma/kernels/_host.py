@@ -6,11 +6,11 @@ once for arrays at the same place: another call launches the same kernels with t
 costs the host little more than that::
 
     def copy(source, out, *, stream=None):
-        _copy((source, out), stream)
+        _copy((source, out), stream, ())
         return out
 
     @launched_again
-    def _copy(arrays, stream):
+    def _copy(arrays, stream, numbers):
         x, y = Matrix("source", arrays[0]), Matrix("out", arrays[1])
         ...
         launch(copy_chunks, blocks, 32, stream, x.as_bytes(), y.as_bytes())
@@ -24,7 +24,7 @@ import importlib
 import math
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,47 +69,61 @@ def launch(kernel: Any, blocks: int, threads: int, stream: Any, *arguments: Any)
 # The launches of the wrapper that runs on this thread, if it stands under `launched_again`.
 _noted = threading.local()
 
-# Of each wrapper; the oldest goes first.
+# Of each wrapper, in calls and in bytes of their own memory; the oldest goes first.
 _MOST_CALLS = 1024
+_MOST_BYTES = 256 << 20
 
 
 def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
     """Run `prepare`, the second half of a wrapper, once for arrays at the same place.
 
-    It is called as ``prepare(arrays, stream, *options)``, where an array may be None, and launches
-    by `launch` alone. Equal are calls with arrays of the same address, shape, strides and
+    It is called as ``prepare(arrays, stream, numbers, *options)``, where an array may be None, and
+    launches by `launch` alone. Equal are calls with arrays of the same address, shape, strides and
     type, equal options, the same stream and device; these repeat the launches of the first one,
-    which hold addresses and no arrays. Memory of its own, which the launches need as well, it
-    returns, and it is kept with them.
+    which hold addresses and no arrays. Memory of its own that the launches need as well, a sequence
+    of arrays, it returns, and it is kept with them: no other call may write there meanwhile.
 
-    Options are hashable, and equal ones mean the same: not 0.0 and -0.0, if the sign matters.
+    Options are hashable, and equal ones mean the same. What is passed to a kernel belongs to
+    `numbers`, which are told apart as they are written: 0.0 and -0.0 differ, and NaN is NaN. Only
+    the last ones are remembered, so that numbers that always change replace each other.
     """
-    calls: dict[Any, tuple[list[Callable[[], None]], Any]] = {}
+    calls: dict[Any, tuple[str, list[Callable[[], None]], Sequence[Any]]] = {}
 
     @functools.wraps(prepare)
-    def call(arrays: tuple[Any, ...], stream: Any, *options: Any) -> None:
+    def call(arrays: tuple[Any, ...], stream: Any, numbers: tuple[Any, ...], *options: Any) -> None:
+        written = repr(numbers)
         key = (
             *(_driver.current_device(), stream_key(stream), options),
             *[a if a is None else readers.get(type(a), read_array)(a)[:5] for a in arrays],
         )
         known = calls.get(key)
-        if known is not None:
-            for again in known[0]:
+        if known is not None and known[0] == written:
+            for again in known[1]:
                 again()
             return
         outer, _noted.launches = getattr(_noted, "launches", None), []
         try:
-            kept = prepare(arrays, stream, *options)
+            kept = prepare(arrays, stream, numbers, *options) or ()
             launches = _noted.launches
         finally:
             _noted.launches = outer
-        if len(calls) >= _MOST_CALLS:
+        calls.pop(key, None)
+        free = _MOST_BYTES - _nbytes(kept)
+        while calls and (len(calls) >= _MOST_CALLS or _held(calls) > free):
             calls.pop(next(iter(calls)), None)
-        calls[key] = launches, kept
+        calls[key] = written, launches, kept
         if outer is not None:
             outer += launches
 
     return prepare if simulated() else call
+
+
+def _nbytes(arrays: Sequence[Any]) -> int:
+    return sum(array.nbytes for array in arrays)
+
+
+def _held(calls: dict[Any, tuple[str, list[Callable[[], None]], Sequence[Any]]]) -> int:
+    return sum(_nbytes(kept) for _, _, kept in tuple(calls.values()))
 
 
 def stream_key(stream: Any) -> int:

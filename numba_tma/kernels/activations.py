@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 
 from numba_tma import ptx
-from numba_tma.kernels._host import Matrix
+from numba_tma._array_interface import read_array, readers
+from numba_tma.dtypes import as_dtype
 from numba_tma.kernels.pointwise import Plan, Pointwise
 
 _DOWN: Any = np.float32(2.0**-13)
@@ -154,7 +155,8 @@ def gelu(
         return GELU_TANH(x, out=out, stream=stream, dtype=dtype, plan=plan)
     if approximate != "none":
         raise ValueError(f'gelu(): approximate is {approximate!r}; use "none" or "tanh"')
-    chosen = GELU.get(Matrix("argument 1", x, dtype).dtype.name, GELU["f32"])
+    stored = readers.get(type(x), read_array)(x)[3] if dtype is None else dtype
+    chosen = GELU.get(as_dtype(stored).name, GELU["f32"])
     return chosen(x, out=out, stream=stream, dtype=dtype, plan=plan)
 
 

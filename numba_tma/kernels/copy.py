@@ -154,12 +154,12 @@ def copy(source: Any, out: Any, *, stream: Any = None, plan: Plan | None = None)
     ValueError
         If shapes or types differ, or the last axis of an array is not contiguous.
     """
-    _copy((source, out), stream, plan)
+    _copy((source, out), stream, (), plan)
     return out
 
 
 @launched_again
-def _copy(arrays: tuple[Any, Any], stream: Any, plan: Plan | None) -> None:
+def _copy(arrays: tuple[Any, Any], stream: Any, numbers: tuple[()], plan: Plan | None) -> None:
     x, y = Matrix("source", arrays[0]), Matrix("out", arrays[1])
     check_same("copy", source=x, out=y)
     if x.nbytes == 0:

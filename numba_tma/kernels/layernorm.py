@@ -14,7 +14,7 @@ import numpy as np
 
 from numba_tma._device import device_function
 from numba_tma.kernels import _rows
-from numba_tma.kernels._host import Matrix, empty_like
+from numba_tma.kernels._host import Matrix, empty_like, launched_again
 from numba_tma.kernels._registers import four, keep, larger, num_present, reciprocal, rsqrt, total
 from numba_tma.kernels._rows import Operation, Plan, lanes_sum, optional
 
@@ -136,6 +136,20 @@ def layernorm(
         If shapes or types disagree.
     """
     out = empty_like(x) if out is None else out
+    arrays = (x, weight, bias, out, residual, residual_out, mean, rstd)
+    _layernorm(arrays, stream, (eps,), dtype, plan)
+    return out
+
+
+@launched_again
+def _layernorm(
+    arrays: tuple[Any, ...],
+    stream: Any,
+    numbers: tuple[float],
+    dtype: object,
+    plan: Plan | None,
+) -> None:
+    x, weight, bias, out, residual, residual_out, mean, rstd = arrays
     source, target = Matrix("x", x, dtype), Matrix("out", out, dtype)
     scale, shift = optional("weight", weight, dtype), optional("bias", bias, dtype)
     added, summed = (
@@ -156,8 +170,7 @@ def layernorm(
         weight=scale,
         bias=shift,
         statistics=(means, scales),
-        scalar=eps,
+        scalar=numbers[0],
         stream=stream,
         plan=plan,
     )
-    return out

@@ -19,7 +19,7 @@ from numba_tma._environment import simulated
 from numba_tma.clusters import cluster, cluster_sync
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels import _columns, _host, _rows
-from numba_tma.kernels._host import Matrix, empty_like
+from numba_tma.kernels._host import Matrix, empty_like, launched_again
 from numba_tma.kernels._registers import (
     Share,
     four,
@@ -174,8 +174,10 @@ def rmsnorm_backward(
     ValueError
         If shapes or types disagree.
     """
-    arrays = {"weight": weight, "rstd": rstd, "dweight": dweight}
-    return _backward("rmsnorm_backward", dy, x, dx, arrays, stream, dtype, plan)
+    dx = empty_like(x) if dx is None else dx
+    arrays = (dy, x, dx, weight, None, rstd, dweight, None)
+    _backward(arrays, stream, (), "rmsnorm_backward", dtype, plan)
+    return dx
 
 
 def layernorm_backward(
@@ -197,25 +199,28 @@ def layernorm_backward(
     Parameters are those of `rmsnorm_backward`, and `mean`, what `layernorm` wrote there, and
     `dbias`, where to write the gradient with respect to the bias.
     """
-    arrays = {"weight": weight, "mean": mean, "rstd": rstd, "dweight": dweight, "dbias": dbias}
-    return _backward("layernorm_backward", dy, x, dx, arrays, stream, dtype, plan)
+    dx = empty_like(x) if dx is None else dx
+    arrays = (dy, x, dx, weight, mean, rstd, dweight, dbias)
+    _backward(arrays, stream, (), "layernorm_backward", dtype, plan)
+    return dx
 
 
+@launched_again
 def _backward(
-    name: str,
-    dy: Any,
-    x: Any,
-    dx: Any,
-    arrays: dict[str, Any],
+    arrays: tuple[Any, ...],
     stream: Any,
+    numbers: tuple[()],
+    name: str,
     dtype: object,
     plan: Plan | None,
-) -> Any:
-    dx = empty_like(x) if dx is None else dx
-    source, gradient, target = (Matrix(n, a, dtype) for n, a in (("x", x), ("dy", dy), ("dx", dx)))
-    weight = optional("weight", arrays["weight"], dtype)
-    mean, rstd = optional("mean", arrays.get("mean")), Matrix("rstd", arrays["rstd"])
-    wanted = [optional(n, arrays.get(n), dtype) for n in ("dweight", "dbias")]
+) -> list[Any]:
+    """Launch, and return the workspaces."""
+    centred = name == "layernorm_backward"
+    *three, w, m, r, dw, db = arrays
+    gradient, source, target = (Matrix(n, a, dtype) for n, a in zip(("dy", "x", "dx"), three))
+    weight = optional("weight", w, dtype)
+    mean, rstd = Matrix("mean", m) if centred else None, Matrix("rstd", r)
+    wanted = [optional(n, a, dtype) for n, a in (("dweight", dw), ("dbias", db))]
     _rows.check(name, source, dy=gradient, dx=target)
     _rows.check_vector(name, "weight", weight, source)
     _rows.check_statistics(name, source, mean=mean, rstd=rstd)
@@ -226,7 +231,7 @@ def _backward(
                 f"an array of shape ({source.columns},)"
             )
     if source.nbytes == 0:
-        return dx
+        return []
     plan = plan_for(source.columns) if plan is None else plan
     width = _rows.access_width(source, gradient, target, weight)
     share = _rows.share_of(source.columns, source.rows, source.dtype, width, plan)
@@ -234,7 +239,7 @@ def _backward(
     sums = 2 if wanted[1] is not None else int(wanted[0] is not None)
     spaces = [_columns.workspace(groups, source.columns) for _ in range(sums)]
     places = [Matrix("sums", s) for s in spaces]
-    kernel = backward_kernel(share, plan, "mean" in arrays, weight is not None, sums)
+    kernel = backward_kernel(share, plan, centred, weight is not None, sums)
     _host.launch(
         kernel,
         groups * plan.cluster,
@@ -257,4 +262,4 @@ def _backward(
     for place, array in zip(places, wanted):
         if array is not None:
             _columns.add_rows(place, array, stream)
-    return dx
+    return spaces

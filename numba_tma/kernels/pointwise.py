@@ -31,6 +31,7 @@ from numba_tma.kernels._host import (
     current_device,
     empty_like,
     launch,
+    launched_again,
     multiprocessors,
     queue_counter,
     stream_key,
@@ -325,6 +326,7 @@ class Pointwise:
         device = hasattr(fn, "py_func") or type(fn).__module__.startswith("numba")
         self.fn: Any = fn if device else _device(fn)
         functools.update_wrapper(self, getattr(fn, "py_func", fn))
+        self._run = launched_again(self._prepare)
         self.parameters = len(inspect.signature(getattr(fn, "py_func", fn)).parameters)
 
     def __repr__(self) -> str:
@@ -347,24 +349,37 @@ class Pointwise:
         count = len(arguments)
         while count and isinstance(arguments[count - 1], int | float | np.number):
             count -= 1
-        numbers = tuple(map(np.float32, arguments[count:]))
         arrays = arguments[:count]
         if not 1 <= count <= 4:
             raise TypeError(f"{self.name}() was given {count} arrays; it takes 1 to 4")
-        operands = Operands(self.name, arrays, dtype)
         if out is None:
-            out = empty_like(operands.like)
+            out = empty_like(Operands(self.name, arrays, dtype).like)
+        self._run((*arrays, out), stream, arguments[count:], dtype, plan)
+        return out
+
+    def _prepare(
+        self,
+        given: tuple[Any, ...],
+        stream: Any,
+        given_numbers: tuple[Any, ...],
+        dtype: object,
+        plan: Plan | None,
+    ) -> None:
+        *arrays, out = given
+        numbers = tuple(map(np.float32, given_numbers))
+        operands = Operands(self.name, arrays, dtype)
         target = operands.target(out)
         if target.nbytes == 0:
-            return out
+            return
         if operands.flat(target):
-            self._flat(operands, target, numbers, stream, plan or self.plan or plan_for(count))
+            self._flat(
+                operands, target, numbers, stream, plan or self.plan or plan_for(len(arrays))
+            )
         elif operands.addressable(target):
             ring = plan if plan and plan.kernel == "ring" else plan_for(2)
             self._ring(operands, target, numbers, stream, ring)
         else:
             self._vector(operands, target, numbers, stream, 128, False)
-        return out
 
     def _flat(
         self, operands: Operands, target: Matrix, numbers: tuple[Any, ...], stream: Any, plan: Plan

@@ -16,7 +16,7 @@ from numba_tma._device import device_function
 from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels import _columns, _rows
-from numba_tma.kernels._host import Matrix
+from numba_tma.kernels._host import Matrix, launched_again
 from numba_tma.kernels._registers import first_largest, four, swapped, total
 from numba_tma.kernels._rows import Operation, Plan
 from numba_tma.kernels.rmsnorm import combine_sums, merge_sums
@@ -106,7 +106,7 @@ def row_sum(
     ValueError
         If shapes or types are not those above.
     """
-    return _reduce("row_sum", ROW_SUM, x, "f32", out, stream, dtype, plan)
+    return _reduce("row_sum", x, out, stream, dtype, plan)
 
 
 def row_max(
@@ -116,7 +116,7 @@ def row_max(
 
     Parameters are those of `row_sum`.
     """
-    return _reduce("row_max", ROW_MAX, x, "f32", out, stream, dtype, plan)
+    return _reduce("row_max", x, out, stream, dtype, plan)
 
 
 def row_argmax(
@@ -127,32 +127,50 @@ def row_argmax(
     The first of several, and the first NaN if there is one, as NumPy does. Parameters are those of
     `row_sum`, but that `out` is int64; rows have 1 to 2**24 elements.
     """
-    columns = Matrix("x", x, dtype).columns
-    if not 0 < columns <= 1 << 24:
+    return _reduce("row_argmax", x, out, stream, dtype, plan)
+
+
+#: Of each function: the operation, and the type of the results.
+_REDUCTIONS = {
+    "row_sum": (ROW_SUM, "f32"),
+    "row_max": (ROW_MAX, "f32"),
+    "row_argmax": (ROW_MAX, "i64"),
+}
+
+
+def _reduce(name: str, x: Any, out: Any, stream: Any, dtype: object, plan: Plan | None) -> Any:
+    if out is None:
+        shape = _source(name, x, dtype).shape[:-1]
+        out = new_array(x, shape, as_dtype(_REDUCTIONS[name][1]))
+    _reduce_rows((x, out), stream, (), name, dtype, plan)
+    return out
+
+
+def _source(name: str, x: Any, dtype: object) -> Matrix:
+    """Return the rows to reduce, or raise if they cannot be."""
+    source = Matrix("x", x, dtype)
+    if name == "row_argmax" and not 0 < source.columns <= 1 << 24:
         raise ValueError(
-            f"row_argmax(): rows of {columns:,} elements; it finds columns of rows of 1 to "
+            f"row_argmax(): rows of {source.columns:,} elements; it finds columns of rows of 1 to "
             f"{1 << 24:,}"
         )
-    return _reduce("row_argmax", ROW_MAX, x, "i64", out, stream, dtype, plan)
+    _rows.check(name, source)
+    if len(source.shape) == 1 and name != "column_sum":
+        raise ValueError(f"{name}(): x has 1 axis; pass x.reshape(1, -1)")
+    return source
 
 
-def _reduce(
-    name: str,
-    op: Operation,
-    x: Any,
-    wanted: str,
-    out: Any,
+@launched_again
+def _reduce_rows(
+    arrays: tuple[Any, Any],
     stream: Any,
+    numbers: tuple[()],
+    name: str,
     dtype: object,
     plan: Plan | None,
-) -> Any:
-    source = Matrix("x", x, dtype)
-    shape = source.shape[:-1]
-    _rows.check(name, source)
-    if not shape:
-        raise ValueError(f"{name}(): x has 1 axis; pass x.reshape(1, -1)")
-    out = new_array(x, shape, as_dtype(wanted)) if out is None else out
-    result = Matrix("out", out)
+) -> None:
+    source, result = _source(name, arrays[0], dtype), Matrix("out", arrays[1])
+    (op, wanted), shape = _REDUCTIONS[name], source.shape[:-1]
     if result.shape != shape or result.dtype.name != wanted or not _is_dense(result):
         raise ValueError(
             f"{name}(): out has shape {result.shape} of {result.dtype}; it takes one {wanted} for "
@@ -160,7 +178,6 @@ def _reduce(
         )
     statistics = (None, result) if wanted == "i64" else (result, None)
     _rows.run(op, source, None, statistics=statistics, stream=stream, plan=plan)
-    return out
 
 
 def _is_dense(matrix: Matrix) -> bool:
@@ -213,18 +230,26 @@ def column_sum(
     ValueError
         If shapes or types are not those above.
     """
-    source = Matrix("x", x, dtype)
-    _rows.check("column_sum", source)
+    if out is None:
+        out = new_array(x, (_source("column_sum", x, dtype).columns,), as_dtype("f32"))
+    _column_sum((x, out), stream, (), dtype, parts)
+    return out
+
+
+@launched_again
+def _column_sum(
+    arrays: tuple[Any, Any], stream: Any, numbers: tuple[()], dtype: object, parts: int | None
+) -> list[Any]:
+    """Launch, and return the workspace."""
+    source, result = _source("column_sum", arrays[0], dtype), Matrix("out", arrays[1])
     shape = (source.columns,)
-    out = new_array(x, shape, as_dtype("f32")) if out is None else out
-    result = Matrix("out", out)
     if result.shape != shape or result.dtype.name not in ("f32", "f16", "bf16"):
         raise ValueError(
             f"column_sum(): out has shape {result.shape} of {result.dtype}; it takes the sum of "
             f"each column of x: pass an array of shape {shape} of f32, f16 or bf16"
         )
     if source.columns == 0:
-        return out
-    sums = Matrix("sums", _columns.partial_sums(source, stream, parts))
-    _columns.add_rows(sums, result, stream)
-    return out
+        return []
+    sums = _columns.partial_sums(source, stream, parts)
+    _columns.add_rows(Matrix("sums", sums), result, stream)
+    return [sums]

@@ -109,13 +109,17 @@ def rmsnorm(
     """
     out = empty_like(x) if out is None else out
     arrays = (x, weight, out, residual, residual_out, rstd)
-    _rmsnorm(arrays, stream, eps, dtype, plan)
+    _rmsnorm(arrays, stream, (eps,), dtype, plan)
     return out
 
 
 @launched_again
 def _rmsnorm(
-    arrays: tuple[Any, ...], stream: Any, eps: float, dtype: object, plan: Plan | None
+    arrays: tuple[Any, ...],
+    stream: Any,
+    numbers: tuple[float],
+    dtype: object,
+    plan: Plan | None,
 ) -> None:
     x, weight, out, residual, residual_out, rstd = arrays
     source, target = Matrix("x", x, dtype), Matrix("out", out, dtype)
@@ -136,7 +140,7 @@ def _rmsnorm(
         residual_out=summed,
         weight=scale,
         statistics=(scales, None),
-        scalar=eps,
+        scalar=numbers[0],
         stream=stream,
         plan=plan,
     )

@@ -20,7 +20,7 @@ from numba import cuda
 from numba_tma import ptx
 from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._host import Stack, launch
+from numba_tma.kernels._host import Stack, launch, launched_again
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.tensor_map import tensor_map
@@ -168,10 +168,16 @@ def transpose(x: Any, *, out: Any = None, stream: Any = None, plan: Plan | None 
     ValueError
         If the arrays do not fit each other, or their last axis is not contiguous.
     """
-    source = Stack("x", x)
     if out is None:
+        Stack("x", x)  # for its errors, since there may be no such output
         out = _empty_transposed(x)
-    target = Stack("out", out)
+    _transpose((x, out), stream, (), plan)
+    return out
+
+
+@launched_again
+def _transpose(arrays: tuple[Any, Any], stream: Any, numbers: tuple[()], plan: Plan | None) -> None:
+    source, target = Stack("x", arrays[0]), Stack("out", arrays[1])
     if target.shape != (*source.shape[:-2], source.columns, source.rows):
         raise ValueError(
             f"transpose(): out has shape {target.shape}, but the transpose of {source.shape} has "
@@ -183,7 +189,7 @@ def transpose(x: Any, *, out: Any = None, stream: Any = None, plan: Plan | None 
         )
     rows, columns = source.rows, source.columns
     if source.batch * rows * columns == 0:
-        return out
+        return
     bits = as_dtype(f"u{8 * source.itemsize}")
     if source.addressable() and target.addressable():
         p = PLANS[bits.itemsize] if plan is None else plan
@@ -210,10 +216,9 @@ def transpose(x: Any, *, out: Any = None, stream: Any = None, plan: Plan | None 
         )
     else:
         patches = -(-rows // PATCH), -(-columns // PATCH)
-        arrays = [s.array_of(bits) for s in (source, target)]
+        views = [s.array_of(bits) for s in (source, target)]
         blocks = source.batch * patches[0] * patches[1]
-        launch(patch_kernel(bits), blocks, PATCH * PATCH_ROWS, stream, *arrays, *patches)
-    return out
+        launch(patch_kernel(bits), blocks, PATCH * PATCH_ROWS, stream, *views, *patches)
 
 
 def _empty_transposed(x: Any) -> Any:

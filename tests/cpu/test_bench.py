@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from numba_tma import bench
-from numba_tma.bench import report, timing
+from numba_tma.bench import compiled, figure, host, norms, report, timing
+from numba_tma.bench.progress import progress
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -40,7 +41,8 @@ RESULTS = {
 TABLE = """\
 Measured on an NVIDIA H200 on 2026-01-31, torch 2.11.0, numba-cuda 0.30.4; median of alternating \
 runs with a cold L2 cache, the worse of two. In brackets: numba_tma's rate over that one's. \
-`launch` is the host's time for a launch with one TensorMap argument, beside one with an integer.
+`launch` is the host's time for a launch of an empty kernel with these arguments, ours by \
+`tma.launcher`; `call` is its time for a call of a kernel's function.
 
 | kernel | case | numba_tma | beside it | plain copy |
 |---|---|---|---|---|
@@ -126,6 +128,105 @@ def test_of_two_measurements_the_worse_for_us_counts(monkeypatch):
         measured = iter(order)
         monkeypatch.setattr(timing, "time_alternating", lambda runs: next(measured))  # noqa: B023
         assert timing.worse_of_two(dict.fromkeys(better, list)) is worse
+
+
+def test_of_tritons_only_the_fastest_is_compared(monkeypatch):
+    seconds = {"Triton, warps: 4": 3.0, "Triton, warps: 8": 1.0, "Triton, warps: 16": 2.0}
+    timed = []
+
+    def time_alternating(runs, repeats):
+        timed.append((set(runs), repeats))
+        return {name: seconds[name] for name in runs}
+
+    monkeypatch.setattr(timing, "time_alternating", time_alternating)
+    runs = {name: object() for name in ("torch.compile", *seconds)}
+    best = norms.with_best_triton(runs)
+    assert best == {"torch.compile": runs["torch.compile"], "Triton": runs["Triton, warps: 8"]}
+    assert timed == [(set(seconds), 5)]
+    assert norms.with_best_triton({"torch.compile": print}) == {"torch.compile": print}
+    assert len(timed) == 1
+
+
+class Torch:
+    """Stands for torch: compiles in one mode, and fails in the other where it is told to."""
+
+    def __init__(self, failing=()):
+        self.failing, self.resets = failing, 0
+        self._dynamo = self.cuda = self
+
+    def reset(self):
+        self.resets += 1
+
+    def synchronize(self):
+        pass
+
+    def compile(self, function, dynamic, mode):
+        assert dynamic is False
+
+        def run(*arguments):
+            if mode in self.failing:
+                raise RuntimeError("no such mode")
+            return mode, function(*arguments)
+
+        return run
+
+
+def test_torch_compile_is_a_peer_in_two_modes(capsys):
+    torch = Torch()
+    runs = compiled.compiled_peers(torch, lambda x, y: x + y, 2, 3)
+    assert {name: run() for name, run in runs.items()} == {
+        "torch.compile": ("default", 5),
+        "torch.compile max-autotune": ("max-autotune-no-cudagraphs", 5),
+    }
+    assert torch.resets == 1 and capsys.readouterr().out == ""
+    failing = Torch(["max-autotune-no-cudagraphs"])
+    assert list(compiled.compiled_peers(failing, abs, 2)) == ["torch.compile"]
+    assert "torch.compile max-autotune fails: no such mode" in capsys.readouterr().out
+
+
+def test_host_costs_are_the_least_of_several_rounds(monkeypatch):
+    times = iter([5.0, 3.004, 4.0, 2.0, 6.0, 9.0])
+    called = []
+    monkeypatch.setattr(host, "time_host", lambda run: next(times))
+    runs = {name: lambda name=name: called.append(name) for name in ("numba_tma", "cuda.core")}
+    assert host.host_costs(runs) == {"numba_tma": 4.0, "cuda.core": 2.0}
+    assert called == ["numba_tma", "cuda.core"]
+
+
+def test_progress_overwrites_its_line_on_a_terminal(capsys, monkeypatch):
+    assert list(progress(["copy", "add"], width=4)) == ["copy", "add"]
+    lines = re.sub(r"\d+ s", "n s", capsys.readouterr().err).splitlines()
+    assert lines == [
+        "[....] 0 of 2, n s: copy",
+        "[##..] 1 of 2, n s: add",
+        "[####] 2 of 2, n s: done",
+    ]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    list(progress(["copy", "add"]))
+    written = capsys.readouterr().err
+    assert written.count("\r") == 3 and written.endswith("\n") and written.count("\n") == 1
+
+
+def test_the_picture_has_what_stands_beside_a_copy(tmp_path, capsys):
+    file, path = tmp_path / "results.json", tmp_path / "pictures" / "all.svg"
+    alone = RESULTS["rows"][0] | {"kernel": "row_sum", "copy": None}
+    other = RESULTS["rows"][0] | {"case": "more", "peers": {"Triton": 2000.0}}
+    results = RESULTS | {"rows": [*RESULTS["rows"], alone, other]}
+    file.write_text(json.dumps(results))
+    assert bench.main(["--from-results", str(file), "--plot", str(path)]) == 0
+    assert path.read_text().lstrip().startswith("<?xml")
+    (axes,) = figure.draw(results).axes
+    drawn = {dots.get_label(): dots.get_offsets().tolist() for dots in axes.collections}
+    ours = 4200.5 / 4000
+    assert drawn == {
+        "torch": [[1.0, 0.0]],
+        "Triton": [[0.5, 1.0]],
+        "numba_tma": [[ours, 0.0], [ours, 1.0]],
+    }
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["copy, u8 2 GiB", "copy, more"]
+    file.write_text(json.dumps(RESULTS | {"rows": [alone]}))
+    with pytest.raises(SystemExit, match="no row of the results has a plain copy"):
+        bench.main(["--from-results", str(file), "--plot", str(path)])
 
 
 def test_a_measurement_is_written_and_printed(monkeypatch, tmp_path, capsys):

@@ -2,7 +2,9 @@
 
 import ctypes
 import enum
+import gc
 import re
+import weakref
 from types import SimpleNamespace
 from unittest import mock
 
@@ -528,7 +530,8 @@ def test_a_wrapper_launches_again_for_arrays_at_the_same_place(driver, monkeypat
     kernel, prepared = kernel_of(3), []
 
     @_host.launched_again
-    def wrapper(arrays, stream, scale):
+    def wrapper(arrays, stream, numbers, option):
+        (scale,) = numbers
         prepared.append(scale)
         if scale < 0:
             raise ValueError("negative")
@@ -540,29 +543,30 @@ def test_a_wrapper_launches_again_for_arrays_at_the_same_place(driver, monkeypat
     x, y, z = (device_array((6,), address=ADDRESS + i * 4096) for i in range(3))
     same = device_array((6,), address=ADDRESS)
     driver.sizes = [8] * 14 + [4]
-    wrapper((x, y), None, 2.0)
+    wrapper((x, y), None, (2.0,), "a")
     first = driver.launches[:]
     assert len(first) == 2 and len(prepared) == 1
     for arrays in ((x, y), (same, y)):
-        wrapper(arrays, None, 2.0)
+        wrapper(arrays, None, (2.0,), "a")
         again = driver.launches[-2:]
         assert [a.packed for a in again] == [f.packed for f in first]
         assert [a.config["grid"][0] for a in again] == [4, 8]
     assert len(prepared) == 1
-    others = [((x, z), None, 2.0), ((x, y), None, 3.0), ((x, y), 9, 2.0), ((y, x), None, 2.0)]
-    others += [((device_array((5,)), y), None, 2.0), ((device_array((6,), np.int32), y), None, 2.0)]
+    others = [((x, z), None), ((x, y), 9), ((y, x), None)]
+    others += [((device_array((5,)), y), None), ((device_array((6,), np.int32), y), None)]
     for n, call in enumerate(others, 2):
-        wrapper(*call)
+        wrapper(*call, (2.0,), "a")
         assert len(prepared) == n
+    wrapper((x, y), None, (2.0,), "b")
     device[0] = 1
-    wrapper((x, y), None, 2.0)
-    assert len(prepared) == len(others) + 2
+    wrapper((x, y), None, (2.0,), "a")
+    assert len(prepared) == len(others) + 3
     for _ in range(2):  # a mistake is not kept
         with pytest.raises(ValueError, match="negative"):
-            wrapper((x, y), None, -1.0)
+            wrapper((x, y), None, (-1.0,), "a")
     assert prepared[-2:] == [-1.0, -1.0]
     with pytest.raises(TypeError, match="host memory"):
-        wrapper((x, np.zeros(6, np.float32)), None, 2.0)
+        wrapper((x, np.zeros(6, np.float32)), None, (2.0,), "a")
 
 
 def test_a_wrapper_forgets_the_oldest_call(driver, monkeypatch):
@@ -570,10 +574,61 @@ def test_a_wrapper_forgets_the_oldest_call(driver, monkeypatch):
 
     prepared = []
     monkeypatch.setattr(_host, "_MOST_CALLS", 2)
-    wrapper = _host.launched_again(lambda arrays, stream, n: prepared.append(n))
+    wrapper = _host.launched_again(lambda arrays, stream, numbers, n: prepared.append(n))
     for n in (1, 2, 1, 3, 2, 3, 1):
-        wrapper((), None, n)
+        wrapper((), None, (), n)
     assert prepared == [1, 2, 3, 1]
+
+
+def test_other_numbers_replace_those_of_the_last_call(driver, monkeypatch):
+    from numba_tma.kernels import _host
+
+    kernel, prepared = kernel_of(1), []
+
+    @_host.launched_again
+    def wrapper(arrays, stream, numbers):
+        prepared.append(repr(*numbers))
+        _host.launch(kernel, 1, 32, stream, np.float32(*numbers))
+
+    driver.sizes = [4]
+    nans = float("nan"), float("nan")
+    for number in (1.0, 1.0, 0.0, -0.0, -0.0, 1.0, *nans, np.float32(2), np.float32(2)):
+        wrapper((), None, (number,))
+        assert driver.launches[-1].packed[0] == np.float32(number).tobytes()
+    assert prepared == ["1.0", "0.0", "-0.0", "1.0", "nan", "np.float32(2.0)"]
+    monkeypatch.setattr(_host, "_MOST_CALLS", 2)
+    one, other = ((device_array((6,), address=ADDRESS + i * 4096),) for i in range(2))
+    wrapper(one, None, (5.0,))
+    for number in range(8):
+        wrapper(other, None, (float(number),))
+    del prepared[:]
+    wrapper(one, None, (5.0,))
+    assert prepared == []
+
+
+def test_a_wrapper_keeps_its_own_memory_up_to_a_limit(monkeypatch):
+    from numba_tma.kernels import _host
+
+    prepared, workspaces = [], weakref.WeakSet()
+
+    @_host.launched_again
+    def wrapper(arrays, stream, numbers, nbytes):
+        prepared.append(nbytes)
+        space = SimpleWorkspace(nbytes)
+        workspaces.add(space)
+        return [space]
+
+    monkeypatch.setattr(_host, "_MOST_BYTES", 100)
+    for n in (30, 40, 30, 30, 20, 30, 40, 50, 90):
+        wrapper((), None, (), n)
+    assert prepared == [30, 40, 20, 50, 90]
+    gc.collect()
+    assert [space.nbytes for space in workspaces] == [90]
+
+
+class SimpleWorkspace:
+    def __init__(self, nbytes):
+        self.nbytes = nbytes
 
 
 def test_the_launcher_says_what_it_is():
