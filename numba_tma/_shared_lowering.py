@@ -182,7 +182,7 @@ def _pointer(context: Any, builder: Any, sig: Any, args: Any, element: Any) -> A
     return builder.inttoptr(builder.add(base, offset), ir.PointerType(element, 3))
 
 
-def _mark_written(builder: Any, tile_type: ObjectType, tile: Any) -> None:
+def _mark_used(builder: Any, tile_type: ObjectType, tile: Any) -> None:
     writes = get_field(builder, tile_type, tile, "writes")
     compiler.set_field(builder, WRITES, writes, "unfenced", ir.Constant(ir.IntType(1), 1))
 
@@ -257,6 +257,7 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     tile = sig.args[0].static[0]
     pointer = _pointer(context, builder, sig, args, _storage(context, tile.dtype))
     value = builder.load(pointer, align=tile.itemsize)
+    _mark_used(builder, sig.args[0], args[0])
     return _decode(context, builder, tile.dtype, value)
 
 
@@ -266,7 +267,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> None:
     pointer = _pointer(context, builder, sig, args, _storage(context, tile.dtype))
     value = _encode(context, builder, tile.dtype, args[2])
     builder.store(value, pointer, align=tile.itemsize)
-    _mark_written(builder, sig.args[0], args[0])
+    _mark_used(builder, sig.args[0], args[0])
 
 
 # ---------------------------------------------------------------------------- vectors
@@ -287,6 +288,7 @@ def read_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     word = I64 if dtype.itemsize == 8 else I32
     vector = ir.VectorType(word, 128 // word.width)
     loaded = builder.load(_pointer(context, builder, sig, args, vector), align=16)
+    _mark_used(builder, sig.args[0], args[0])
     elements: list[Any] = []
     for i in range(vector.count):
         value = builder.extract_element(loaded, ir.Constant(I32, i))
@@ -333,7 +335,7 @@ def write_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         value = join_word(builder, dtype, elements[i * per_word : (i + 1) * per_word], word)
         packed = builder.insert_element(packed, value, ir.Constant(I32, i))
     builder.store(packed, _pointer(context, builder, sig, args, vector), align=16)
-    _mark_written(builder, sig.args[0], args[0])
+    _mark_used(builder, sig.args[0], args[0])
     return context.get_dummy_value()
 
 

@@ -37,7 +37,11 @@ Index = Any  #: an integer, or a tuple of one integer per axis
 @device_class(mutable=True)
 @dataclass
 class Writes:
-    """Whether the thread has written to tiles since its last `fence_proxy_async`."""
+    """Whether the thread has read or written tiles since its last `fence_proxy_async`.
+
+    Reads count: an arrival on an mbarrier does not wait for those that are on their way, and the
+    copy engine, which is of another proxy, does not queue behind them.
+    """
 
     unfenced: bool = False
 
@@ -51,8 +55,8 @@ class SharedTile:
     read as float32, which is exact, and rounded to nearest even when written (8-bit floats
     saturate). No bounds are checked on the GPU, and negative indices do not count from the end. Any
     thread may use it, once the tile's copy has
-    been waited for; what it wrote must be fenced (`fence_proxy_async`) before the copy engine
-    touches the tile, which a `TilePipeline` does by itself.
+    been waited for. Its reads and writes must be fenced (`fence_proxy_async`) before the copy
+    engine may touch the tile again, which pipelines do by themselves.
     """
 
     tile: Tile
@@ -62,7 +66,9 @@ class SharedTile:
 
     def __getitem__(self, index: Index) -> Any:
         dtype = self.tile.dtype
-        return _widen(simulator.shared_read(self._address_of(index), dtype.numpy), dtype.compute)
+        value = _widen(simulator.shared_read(self._address_of(index), dtype.numpy), dtype.compute)
+        self.writes.unfenced = True
+        return value
 
     def __setitem__(self, index: Index, value: Any) -> None:
         dtype = self.tile.dtype
@@ -88,6 +94,7 @@ class SharedTile:
         values = simulator.shared_read(
             self._vector_address(index), dtype.numpy, 16 // dtype.itemsize
         )
+        self.writes.unfenced = True
         return _widen(values, dtype.compute)
 
     def write_vector(self, index: Index, values: Any) -> None:

@@ -75,6 +75,13 @@ def release(barrier):
         ptx.mbarrier_arrive(barrier)
 
 
+@device_function
+def release_read(barrier):
+    """Hand back a stage that the copy engine fills, and that the thread has read."""
+    ptx.fence_proxy_async()
+    release(barrier)
+
+
 # ------------------------------------------------------------------ roles and registers
 
 
@@ -128,7 +135,7 @@ def registers():
             while tile < n_tiles:
                 wait(full + index * 8, phase)
                 total = uint32(total + ptx.ld_shared_u32(stages + index * BYTES_A + 4 * thread))
-                release(empty + index * 8)
+                release_read(empty + index * 8)
                 tile += step
                 index = uint32(index + 1)
                 if index == STAGES:
@@ -204,7 +211,7 @@ def k_group():
                 for j in range(2):
                     total = uint32(total + ptx.ld_shared_u32(tile_a + j * BYTES_A))
                     total = uint32(total + ptx.ld_shared_u32(tile_b + j * BYTES_B))
-                release(empty + index * 8)
+                release_read(empty + index * 8)
                 tile += step
                 index = uint32(index + 1)
                 if index == STAGES:
@@ -283,7 +290,7 @@ def block_scaled():
                 tile_b = ptx.ld_shared_u32(stages_b + index * BYTES_B + 4 * thread)
                 scale_b = ptx.ld_shared_u32(stages_sfb + index * BYTES_SF + 4 * thread)
                 total = uint32(total + tile_b * scale_b)
-                release(empty + index * 8)
+                release_read(empty + index * 8)
                 tile += step
                 index = uint32(index + 1)
                 if index == STAGES:
@@ -345,7 +352,7 @@ def two_consumers():
             while tile < n_tiles:
                 wait(full + index * 8, phase)
                 total = uint32(total + ptx.ld_shared_u32(mine + index * BYTES_A))
-                release(empty + index * 8)
+                release_read(empty + index * 8)
                 tile += step
                 index = uint32(index + 1)
                 if index == STAGES:
@@ -410,7 +417,7 @@ def alternate():
             while tile < n_tiles:
                 wait(full + index * 8, phase)
                 total = uint32(total + ptx.ld_shared_u32(stages + index * BYTES_A + 4 * thread))
-                release(empty + index * 8)
+                release_read(empty + index * 8)
                 tile += 2
                 index = uint32(index + 2)
                 if index >= STAGES:
@@ -616,6 +623,7 @@ def cluster_2x1():
                 tile_a = ptx.ld_shared_u32(stages_a + index * BYTES_A + 4 * thread)
                 tile_b = ptx.ld_shared_u32(stages_b + index * BYTES_B + 4 * thread)
                 total = uint32(total + tile_a + tile_b)
+                ptx.fence_proxy_async()
                 ptx.bar_warp_sync()
                 if lane < 2:
                     ptx.mbarrier_arrive_remote(
@@ -745,6 +753,7 @@ def cluster_2x2():
                 tile_a = ptx.ld_shared_u32(stages_a + index * BYTES_A + 4 * thread)
                 tile_b = ptx.ld_shared_u32(stages_b + index * BYTES_B + 4 * thread)
                 total = uint32(total + tile_a + tile_b)
+                ptx.fence_proxy_async()
                 ptx.bar_warp_sync()
                 if is_peer:
                     ptx.mbarrier_arrive_remote(
@@ -827,7 +836,7 @@ def asking():
                 if not ready:
                     wait(full + index * 8, phase)
                 total = uint32(total + ptx.ld_shared_u32(stages + index * BYTES_A + 4 * thread))
-                release(empty + index * 8)
+                release_read(empty + index * 8)
                 index = uint32(index + 1)
                 if index == STAGES:
                     index, phase = uint32(0), uint32(phase ^ 1)

@@ -196,7 +196,7 @@ class Ring:
             mbarrier_arrive(self.barriers + self.pipeline.empty_offset + 8 * index)
 
     def _fence(self) -> None:
-        """Let the copy engine overwrite what the thread has written to the stages."""
+        """Let the copy engine overwrite what the thread has read and written of the stages."""
         if self.unfenced:
             fence_proxy_async()
             self.unfenced = False

@@ -162,7 +162,7 @@ class Consumer:
 
     def _release(self, stage: Any) -> None:
         """Arrive on the empty barrier of `stage`: once per warp, or per thread, and per peer."""
-        if self.writes.unfenced:
+        if self.pipeline.by_tma and self.writes.unfenced:
             fence_proxy_async()
             self.writes.unfenced = False
         empty = u32(self.barriers + self.pipeline.empty_offset + 8 * stage)

@@ -351,10 +351,10 @@ def write_and_store(pipe, x, tile, out, t):
 
 
 @pytest.mark.parametrize("work", [read_only, read_and_store], ids=lambda f: f.__name__)
-def test_a_consumer_that_only_reads_executes_no_fence(work):
+def test_a_consumer_that_only_reads_fences_before_it_hands_the_stage_back(work):
     body = consumer(work)
     assert count(body, "mbarrier.arrive.shared") == 1 and count(body, "ld.shared")
-    assert not count(body, "fence.proxy.async")
+    assert count(body, "fence.proxy.async") == 1
 
 
 @pytest.mark.parametrize(
