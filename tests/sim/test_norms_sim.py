@@ -9,6 +9,7 @@ from numba_tma.kernels._rows import Plan, plan_for
 from numba_tma.kernels.layernorm import layernorm
 from numba_tma.kernels.rmsnorm import rmsnorm
 from numba_tma.kernels.softmax import log_softmax, softmax
+from numba_tma.simulator.hazards import Hazards
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
 #: Half a unit in the last place, and as much again for what is computed in float32.
@@ -87,6 +88,16 @@ def check_all(x, plan=None):
 def test_every_regime(plan):
     simulator.seed(1)
     check_all(values((3, 304)), plan)
+
+
+@pytest.mark.parametrize("name", ["slots", pytest.param("cluster, slots", marks=pytest.mark.slow)])
+def test_slots_are_refilled_only_after_fenced_reads(name, monkeypatch):
+    plan = PLANS[name]
+    monkeypatch.setattr(Hazards, "fenced_reads", True)
+    for seed in range(2):
+        simulator.seed(seed)
+        x = values((7, 400), seed=seed)  # rows of 4 slots, in rings of 5
+        close(rmsnorm(x, plan=plan), exact_rmsnorm(x, np.ones(400)), np.float32)
 
 
 @pytest.mark.slow
