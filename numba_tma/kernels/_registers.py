@@ -37,8 +37,8 @@ class Share:
     whole
         Whether every thread has all of its accesses; else those from a limit on are not there.
     cache
-        How rows are loaded from global memory: "no_allocate" past the L1 cache, "allocate"
-        through it, "evict_first" to leave the L2 cache before what is written.
+        How rows are loaded from global memory: "allocate" through the L1 cache, "no_allocate"
+        past it, "evict_first" to leave the L2 cache before what is written.
     """
 
     dtype: DType
@@ -46,7 +46,7 @@ class Share:
     count: int
     step: int
     whole: bool
-    cache: str = "no_allocate"
+    cache: str = "allocate"
 
     @property
     def lanes(self) -> int:
