@@ -34,7 +34,8 @@ from numba_tma.pipeline import TilePipeline, TileQueue
 from numba_tma.shared import shared_barrier, shared_barriers, shared_tile
 
 
-def _require_plain(op: Operation, options: Options) -> None:
+def require_plain(op: Operation, options: Options) -> None:
+    """Raise if there is a residual, or no output."""
     if options.residual or options.residual_out or not options.output:
         what = "adds no residual" if options.output else "writes rows"
         raise ValueError(f"{op.name}(plan=...): a plan with stages {what}; take one without stages")
@@ -43,7 +44,7 @@ def _require_plain(op: Operation, options: Options) -> None:
 @functools.cache
 def row_per_stage(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: Options) -> Any:
     """Return the kernel over rows of `nbytes`, each a stage of a `TilePipeline`."""
-    _require_plain(op, options)
+    require_plain(op, options)
     reduce, apply, statistics = op.reduce, op.apply, op.statistics
     accesses, NBYTES = nbytes // 16, nbytes
     count = -(-accesses // plan.threads)
@@ -112,7 +113,7 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
     With a cluster each block has its part of every row, and one part of the statistics goes to
     each other block. Alone, blocks draw rows from the queue; clusters take every so many.
     """
-    _require_plain(op, options)
+    require_plain(op, options)
     reduce, merge, finish, statistics = op.reduce, op.merge, op.finish, op.statistics
     SLOT, SLOTS, THREADS, BLOCKS = plan.slot, plan.stages, plan.threads, plan.cluster
     NBYTES, PART = nbytes, -(-nbytes // (16 * plan.cluster)) * 16

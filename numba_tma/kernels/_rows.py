@@ -73,6 +73,9 @@ class Plan:
         to leave the L2 cache before what is written. Bulk copies know only the last.
     resident
         Whether a block keeps the weights of its part of the rows in shared memory, beside `slot`.
+    held
+        Whether a row of several slots moves to registers as they come, so that they are refilled
+        at once, instead of staying in shared memory until it has been reduced.
     """
 
     threads: int
@@ -85,6 +88,7 @@ class Plan:
     slot: int = 0
     cache: str = "allocate"
     resident: bool = False
+    held: bool = False
 
 
 #: What a bulk copy takes for `Plan.cache`.
@@ -536,12 +540,14 @@ def _prepared(
     if width < 16 and (plan.bulk or plan.stages):  # bulk copies move multiples of 16 B
         plan = plan_for(columns)
     if plan.stages:
+        from numba_tma.kernels._row_held import held_rows
         from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
 
-        make = slots_per_row if plan.slot else row_per_stage
+        make = held_rows if plan.held else slots_per_row if plan.slot else row_per_stage
         kernel = make(op, dtype, columns * dtype.itemsize, plan, options)
         clusters = min(rows, _host.resident_clusters(plan.cluster, plan.blocks))
-        return kernel, clusters * plan.cluster, plan.threads + 32, True
+        producer = 0 if plan.held else 32
+        return kernel, clusters * plan.cluster, plan.threads + producer, True
     kernel = at_once(op, share_of(columns, rows, dtype, width, plan), plan, options)
     return kernel, -(-rows // plan.rows) * plan.cluster, plan.threads * plan.rows, False
 

@@ -4,6 +4,7 @@ import pytest
 
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._columns import add_rows_kernel
+from numba_tma.kernels._row_held import held_rows
 from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
 from numba_tma.kernels._rows import PLANS, Options, Plan, at_once, plan_for, share_of
 from numba_tma.kernels.layernorm import LAYERNORM
@@ -99,6 +100,18 @@ def test_the_table_of_plans(op):
 @pytest.mark.parametrize("op", OPTIONS, ids=lambda op: op.name)
 def test_other_types_and_widths(op, dtype, width):
     check(at_once_with(op, 4096, dtype, width), ROWS)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [SOFTMAX, *(pytest.param(op, marks=pytest.mark.slow) for op in (RMSNORM, LAYERNORM))],
+    ids=lambda op: op.name,
+)
+def test_rows_that_are_held_are_read_from_shared_memory_once(op):
+    plan = Plan(512, blocks=1, stages=13, slot=16384, held=True)
+    kernel = held_rows(op, as_dtype("bf16"), 2 * 65536, plan, OPTIONS[op])
+    found = check(kernel, (COUNTER, *ROWS))
+    assert sum("ld.shared.v4.b32" in i for i in found) == 16
 
 
 @pytest.mark.slow

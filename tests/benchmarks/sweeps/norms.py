@@ -62,13 +62,18 @@ PLANS = {
     4096: [Plan(256), Plan(128), Plan(128, bulk=True)],
     8192: [Plan(256, bulk=True), Plan(512), Plan(256), Plan(128, bulk=True)],
     16384: [Plan(512), Plan(1024), Plan(512, bulk=True)],
-    32768: [Plan(512, blocks=2, stages=6, slot=16384), Plan(1024), ring(512, 13, 16)],
+    32768: [
+        Plan(512, blocks=2, stages=6, slot=16384),
+        Plan(1024),
+        ring(512, 13, 16),
+        ring(512, 13, 16, held=True),
+    ],
     65536: [
         HALVES,
         ring(512, 13, 16),
-        ring(512, 26, 8),
-        ring(1024, 13, 16),
         ring(512, 13, 16, cache=FIRST),
+        ring(512, 13, 16, held=True),
+        ring(512, 13, 16, held=True, cache=FIRST),
         ring(512, 9, 16, cluster=4, cache=FIRST, resident=True),
     ],
     262144: [
@@ -165,6 +170,7 @@ def short(plan):
         + (f" ring {plan.stages}" if plan.stages else "")
         + (f" of {plan.slot >> 10} KB" if plan.slot else "")
         + (" resident" if plan.resident else "")
+        + (" held" if plan.held else "")
         + f" {plan.cache}"
     )
 
