@@ -37,8 +37,8 @@ class Share:
     whole
         Whether every thread has all of its accesses; else those from a limit on are not there.
     cache
-        How rows are loaded from global memory: "no_allocate" past the L1 cache, "allocate"
-        through it, "evict_first" to leave the L2 cache before what is written.
+        How rows are loaded from global memory: "allocate" through the L1 cache, "no_allocate"
+        past it, "evict_first" to leave the L2 cache before what is written.
     """
 
     dtype: DType
@@ -46,7 +46,7 @@ class Share:
     count: int
     step: int
     whole: bool
-    cache: str = "no_allocate"
+    cache: str = "allocate"
 
     @property
     def lanes(self) -> int:
@@ -147,6 +147,20 @@ def keep(share: Any, values: Any, first: Any, limit: Any, other: Any) -> Any:
 def zeros(share: Any) -> Any:
     """Return the vector of float32 that are all 0."""
     return np.zeros(share.values, np.float32)
+
+
+def joined(packed: Any, more: Any) -> Any:
+    """Return what was loaded first and then `more`, as one vector."""
+    return np.concatenate([packed, more])
+
+
+def part_of(share: Any, packed: Any, index: Any, zero: Any) -> Any:
+    """Return the share that is behind `index` others in what has been joined.
+
+    `zero` is 0, which the compiler must not know: it would keep the float32 that a reduction has
+    made of what is packed, and they take twice the registers.
+    """
+    return packed[index * share.values : (index + 1) * share.values]
 
 
 def num_present(share: Any, first: Any, limit: Any) -> Any:

@@ -34,7 +34,8 @@ from numba_tma.pipeline import TilePipeline, TileQueue
 from numba_tma.shared import shared_barrier, shared_barriers, shared_tile
 
 
-def _require_plain(op: Operation, options: Options) -> None:
+def require_plain(op: Operation, options: Options) -> None:
+    """Raise if there is a residual, or no output."""
     if options.residual or options.residual_out or not options.output:
         what = "adds no residual" if options.output else "writes rows"
         raise ValueError(f"{op.name}(plan=...): a plan with stages {what}; take one without stages")
@@ -43,7 +44,7 @@ def _require_plain(op: Operation, options: Options) -> None:
 @functools.cache
 def row_per_stage(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: Options) -> Any:
     """Return the kernel over rows of `nbytes`, each a stage of a `TilePipeline`."""
-    _require_plain(op, options)
+    require_plain(op, options)
     reduce, apply, statistics = op.reduce, op.apply, op.statistics
     accesses, NBYTES = nbytes // 16, nbytes
     count = -(-accesses // plan.threads)
@@ -112,7 +113,7 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
     With a cluster each block has its part of every row, and one part of the statistics goes to
     each other block. Alone, blocks draw rows from the queue; clusters take every so many.
     """
-    _require_plain(op, options)
+    require_plain(op, options)
     reduce, merge, finish, statistics = op.reduce, op.merge, op.finish, op.statistics
     SLOT, SLOTS, THREADS, BLOCKS = plan.slot, plan.stages, plan.threads, plan.cluster
     NBYTES, PART = nbytes, -(-nbytes // (16 * plan.cluster)) * 16
@@ -258,28 +259,30 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
             for chunk in range(CHUNKS):
                 here, at = mine - chunk * EACH, begin + chunk * SLOT
                 packed = load_shared(SHARE, ring.address_of((slot, 0)), thread, here)
-                ptx.bar_warp_sync()
-                if thread % 32 == 0:
-                    empty[slot].arrive()
                 values = finish(to_float(SHARE, packed), whole, whole, columns, scalar)
-                ahead = min(chunk + 1, CHUNKS - 1)
-                then, left = begin + ahead * SLOT, mine - ahead * EACH
                 if WEIGHT:
                     if RESIDENT:
                         place = kept_weight.address_of(chunk * SLOT)
-                        scale = load_shared(SHARE, place, thread, here)
-                    else:
-                        scale = next_scale
-                        next_scale = load_cached(SHARE, weight + then, thread, left)
-                    values = values * to_float(SHARE, scale)
+                        next_scale = load_shared(SHARE, place, thread, here)
+                    values = values * to_float(SHARE, next_scale)
                 if BIAS:
                     if RESIDENT:
                         place = kept_bias.address_of(chunk * SLOT)
-                        shift = load_shared(SHARE, place, thread, here)
-                    else:
-                        shift = next_shift
-                        next_shift = load_cached(SHARE, bias + then, thread, left)
-                    values = values + to_float(SHARE, shift)
+                        next_shift = load_shared(SHARE, place, thread, here)
+                    values = values + to_float(SHARE, next_shift)
+                # An arrival does not wait for loads that are on their way, and the copy engine does
+                # not queue behind them: unfenced, they may find the row that comes next.
+                ptx.fence_proxy_async("shared::cta")
+                ptx.bar_warp_sync()
+                if thread % 32 == 0:
+                    empty[slot].arrive()
+                # After the fence, which would wait for them.
+                ahead = min(chunk + 1, CHUNKS - 1)
+                then, left = begin + ahead * SLOT, mine - ahead * EACH
+                if WEIGHT and not RESIDENT:
+                    next_scale = load_cached(SHARE, weight + then, thread, left)
+                if BIAS and not RESIDENT:
+                    next_shift = load_cached(SHARE, bias + then, thread, left)
                 result = from_float(SHARE, values)
                 store_global(SHARE, y + row * y_stride + at, thread, here, result)
                 slot += 1

@@ -69,10 +69,13 @@ class Plan:
     slot
         Bytes of a stage, where a row is several; 0: a stage is a row, which is held in registers.
     cache
-        How rows are loaded: "no_allocate" past the L1 cache, "allocate" through it, "evict_first"
+        How rows are loaded: "allocate" through the L1 cache, "no_allocate" past it, "evict_first"
         to leave the L2 cache before what is written. Bulk copies know only the last.
     resident
         Whether a block keeps the weights of its part of the rows in shared memory, beside `slot`.
+    held
+        Whether a row of several slots moves to registers as they come, so that they are refilled
+        at once, instead of staying in shared memory until it has been reduced.
     """
 
     threads: int
@@ -83,8 +86,9 @@ class Plan:
     early: bool = False
     stages: int = 0
     slot: int = 0
-    cache: str = "no_allocate"
+    cache: str = "allocate"
     resident: bool = False
+    held: bool = False
 
 
 #: What a bulk copy takes for `Plan.cache`.
@@ -381,32 +385,53 @@ def share_of(columns: int, rows: int, element: Any, width: int, plan: Plan) -> S
     return Share(element, width, count, plan.threads, whole, plan.cache)
 
 
-_HALVES = Plan(512, 1, 2, blocks=2, stages=6, slot=16384)
-_MOMENTS = {
-    1024: Plan(32, 2),
-    4096: Plan(128, cache="allocate"),
-    8192: Plan(256, bulk=True),
-    16384: Plan(512),
-    65536: _HALVES,
-    262144: Plan(1024, 1, 8, bulk=True),
-}
-_SOFTMAX = {**_MOMENTS, 65536: Plan(512, blocks=1, stages=13, slot=16384)}
+def _ring(cluster: int = 1, slots: int = 13, **how: Any) -> Plan:
+    return Plan(512, 1, cluster, blocks=1, stages=slots, slot=16384, **how)
 
-#: What is fastest for rows of so many columns of 2 B, and for more than half of that.
+
+_HALVES = Plan(512, 1, 2, blocks=2, stages=6, slot=16384)
+_SHORT = {
+    2048: Plan(32, 2),
+    4096: Plan(128),
+    8192: Plan(256),
+    16384: Plan(256, bulk=True),
+    32768: Plan(512),
+    65536: Plan(512, blocks=2, stages=6, slot=16384),
+}
+_STAYS: dict[str, Any] = {"cache": "evict_first", "resident": True}  # what the weights do
+_SOFTMAX = {
+    **_SHORT,
+    8192: Plan(128, bulk=True),
+    131072: _ring(),
+    262144: _ring(4),
+    524288: _ring(8),
+}
+
+#: What is fastest for rows of so many bytes, and for more than half of that.
 PLANS: dict[str, dict[int, Plan]] = {
-    "rmsnorm": {**_MOMENTS, 1024: Plan(128)},
-    "layernorm": _MOMENTS,
+    "rmsnorm": {
+        **_SHORT,
+        131072: _HALVES,
+        262144: _ring(4, 9, **_STAYS),
+        524288: _ring(8, 9, **_STAYS),
+    },
+    "layernorm": {
+        **_SHORT,
+        131072: _ring(4, 9, **_STAYS),
+        262144: _ring(4, 6, **_STAYS),
+        524288: _ring(8, 6, **_STAYS),
+    },
     "softmax": _SOFTMAX,
     "log_softmax": _SOFTMAX,
 }
 
 
-def plan_for(columns: int, name: str = "") -> Plan:
+def plan_for(columns: int, name: str = "", itemsize: int = 2) -> Plan:
     """Return how rows of this length are cut up.
 
     What `PLANS` has for the operation of this name, or about 32 elements to a thread.
     """
-    full = 1 << (columns - 1).bit_length()
+    full = 1 << (columns * itemsize - 1).bit_length()
     if plan := PLANS.get(name, {}).get(full):
         return plan
     threads = 1 << max(0, -(-columns // 32) - 1).bit_length()
@@ -511,16 +536,18 @@ def _prepared(
     options = Options(*flags)
     plain = options.output and not options.residual and not options.residual_out
     if plan is None:
-        plan = plan_for(columns, op.name if plain and dtype.itemsize == 2 and width == 16 else "")
+        plan = plan_for(columns, op.name if plain and width == 16 else "", dtype.itemsize)
     if width < 16 and (plan.bulk or plan.stages):  # bulk copies move multiples of 16 B
         plan = plan_for(columns)
     if plan.stages:
+        from numba_tma.kernels._row_held import held_rows
         from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
 
-        make = slots_per_row if plan.slot else row_per_stage
+        make = held_rows if plan.held else slots_per_row if plan.slot else row_per_stage
         kernel = make(op, dtype, columns * dtype.itemsize, plan, options)
         clusters = min(rows, _host.resident_clusters(plan.cluster, plan.blocks))
-        return kernel, clusters * plan.cluster, plan.threads + 32, True
+        producer = 0 if plan.held else 32
+        return kernel, clusters * plan.cluster, plan.threads + producer, True
     kernel = at_once(op, share_of(columns, rows, dtype, width, plan), plan, options)
     return kernel, -(-rows // plan.rows) * plan.cluster, plan.threads * plan.rows, False
 

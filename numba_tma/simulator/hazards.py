@@ -41,6 +41,11 @@ Transfers = dict[tuple[int, int, "Barrier"], int]
 class Hazards:
     """The access records of one block's shared window."""
 
+    #: Whether reads too must be fenced before a load may overwrite what they read. An arrival does
+    #: not wait for reads on their way. Off: a thread that has used what it read, as most do before
+    #: they arrive, is safe on the hardware, and the simulator does not see uses.
+    fenced_reads = False
+
     def __init__(
         self, memory: SharedMemory, clocks: Clocks, thread_of: Callable[[int], SimulatedThread]
     ) -> None:
@@ -145,6 +150,16 @@ class Hazards:
                 f"and nothing orders that read before this {what}. Let every reader arrive on the "
                 "'empty' barrier (or sync) after its last read, and wait for that before loading"
             )
+        if self.fenced_reads:
+            late = self._unordered(self._reads, clocks.fences(row), first, last)
+            if late is not None:
+                reader, where = late
+                raise MissingFence(
+                    f"{where}: a {what} overwrites bytes that {reader.description} has read "
+                    "without a fence_proxy_async() between its read and its arrival: a read on "
+                    "its way may find the new bytes. The reader must execute the fence after its "
+                    "last read, before it syncs or arrives"
+                )
         self._check_stores(row, first, last, f"a {what} into")
         self._check_outgoing(row, address, nbytes, f"a {what} into")
         late = self._unordered(self._writes, clocks.epochs(row), first, last)

@@ -9,6 +9,7 @@ from numba_tma.kernels._rows import Plan, plan_for
 from numba_tma.kernels.layernorm import layernorm
 from numba_tma.kernels.rmsnorm import rmsnorm
 from numba_tma.kernels.softmax import log_softmax, softmax
+from numba_tma.simulator.hazards import Hazards
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
 #: Half a unit in the last place, and as much again for what is computed in float32.
@@ -23,6 +24,7 @@ PLANS = {
     "cluster, bulk": Plan(32, 1, 2, bulk=True),
     "stages": Plan(64, blocks=1, stages=2),
     "slots": Plan(32, blocks=1, stages=5, slot=512),
+    "held": Plan(64, blocks=1, stages=3, slot=1024, held=True),
     "cluster, slots": Plan(32, 1, 2, blocks=1, stages=4, slot=512),
     "resident": Plan(32, 1, 2, blocks=1, stages=4, slot=512, cache="evict_first", resident=True),
 }
@@ -87,6 +89,18 @@ def check_all(x, plan=None):
 def test_every_regime(plan):
     simulator.seed(1)
     check_all(values((3, 304)), plan)
+
+
+@pytest.mark.parametrize(
+    "name", ["slots", "held", pytest.param("cluster, slots", marks=pytest.mark.slow)]
+)
+def test_slots_are_refilled_only_after_fenced_reads(name, monkeypatch):
+    plan = PLANS[name]
+    monkeypatch.setattr(Hazards, "fenced_reads", True)
+    for seed in range(2):
+        simulator.seed(seed)
+        x = values((7, 400), seed=seed)  # as many slots as are one less than the ring's
+        close(rmsnorm(x, plan=plan), exact_rmsnorm(x, np.ones(400)), np.float32)
 
 
 @pytest.mark.slow
@@ -222,6 +236,10 @@ def test_a_plan_covers_the_row(columns):
         (
             lambda: softmax(values((2, 1024)), plan=PLANS["slots"]),
             r"a row of 4,096 B is 8 slots of 512 B in each of 1 blocks; the ring has 5",
+        ),
+        (
+            lambda: softmax(values((2, 1024)), plan=PLANS["held"]),
+            r"one block of 64 threads or more, .*; a row of 4,096 B is 4 slots of a ring of 3",
         ),
     ],
 )

@@ -18,7 +18,6 @@ import threading
 import time
 import traceback
 import warnings
-from dataclasses import replace
 
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # the processes are parallel already
 
@@ -40,6 +39,7 @@ from numba_tma.kernels.softmax import SOFTMAX, softmax
 SHAPES = (
     (4096, 262144),
     (8192, 65536),
+    (16384, 32768),
     (16384, 16384),
     (32768, 8192),
     (32768, 4096),
@@ -47,61 +47,39 @@ SHAPES = (
 )
 
 
-def each_cache(plan, *caches):
-    """Return the plan with rows loaded in several ways."""
-    return [replace(plan, cache=cache) for cache in caches]
+FIRST = "evict_first"
 
 
-PAST, THROUGH, FIRST = "no_allocate", "allocate", "evict_first"
+def ring(threads, slots, kilobytes, **how):
+    """Return a plan of one block on a multiprocessor, with slots of so many KB."""
+    return Plan(threads, blocks=1, stages=slots, slot=kilobytes << 10, **how)
+
+
+HALVES = Plan(512, 1, 2, blocks=2, stages=6, slot=16384)
 
 PLANS = {
-    1024: [
-        *each_cache(Plan(128), PAST, FIRST),
-        *each_cache(Plan(32, 2), PAST, THROUGH, FIRST),
-        *each_cache(Plan(32, 4), THROUGH, FIRST),
-        Plan(64, cache=FIRST),
-        Plan(32, 4, bulk=True, cache=FIRST),
-    ],
-    4096: [
-        *each_cache(Plan(128), PAST, THROUGH, FIRST),
-        *each_cache(Plan(256), THROUGH, FIRST),
-        Plan(128, early=True, cache=FIRST),
-        *each_cache(Plan(128, bulk=True), PAST, FIRST),
-        Plan(512, cache=FIRST),
-    ],
-    8192: [
-        *each_cache(Plan(256), THROUGH, FIRST),
-        *each_cache(Plan(512), THROUGH, FIRST),
-        *each_cache(Plan(256, bulk=True), PAST, FIRST),
-        Plan(512, bulk=True, cache=FIRST),
-        Plan(256, early=True, cache=FIRST),
-    ],
-    16384: [
-        *each_cache(Plan(512), THROUGH, FIRST),
-        *each_cache(Plan(512, bulk=True), PAST, FIRST),
-        *each_cache(Plan(1024), THROUGH, FIRST),
-        Plan(256, 1, 2, bulk=True, cache=FIRST),
-        Plan(512, blocks=1, stages=6, cache=FIRST),
+    1024: [Plan(32, 2), Plan(32, 4), Plan(128)],
+    4096: [Plan(256), Plan(128), Plan(128, bulk=True)],
+    8192: [Plan(256, bulk=True), Plan(512), Plan(256), Plan(128, bulk=True)],
+    16384: [Plan(512), Plan(1024), Plan(512, bulk=True)],
+    32768: [
+        Plan(512, blocks=2, stages=6, slot=16384),
+        Plan(1024),
+        ring(512, 13, 16),
+        ring(512, 13, 16, held=True),
     ],
     65536: [
-        *each_cache(Plan(512, 1, 2, blocks=2, stages=6, slot=16384), PAST, FIRST),
-        *each_cache(Plan(512, blocks=1, stages=13, slot=16384), PAST, FIRST),
-        Plan(512, 1, 2, blocks=1, stages=13, slot=16384, cache=FIRST),
-        Plan(512, 1, 4, bulk=True, cache=FIRST),
-        Plan(512, 1, 4, blocks=2, stages=6, slot=16384, cache=FIRST),
-        # With the weights: these are left out where there are none.
-        Plan(512, 1, 4, blocks=1, stages=9, slot=16384, cache=FIRST, resident=True),
-        Plan(512, 1, 2, blocks=1, stages=9, slot=16384, cache=FIRST, resident=True),
-        Plan(512, 1, 4, blocks=2, stages=4, slot=16384, cache=FIRST, resident=True),
-        Plan(512, 1, 8, blocks=2, stages=4, slot=16384, cache=FIRST, resident=True),
+        HALVES,
+        ring(512, 13, 16),
+        ring(512, 13, 16, cache=FIRST),
+        ring(512, 13, 16, held=True),
+        ring(512, 13, 16, held=True, cache=FIRST),
+        ring(512, 9, 16, cluster=4, cache=FIRST, resident=True),
     ],
     262144: [
-        *each_cache(Plan(1024, 1, 8, bulk=True), PAST, FIRST),
-        *each_cache(Plan(512, 1, 8, blocks=1, stages=13, slot=16384), PAST, FIRST),
-        Plan(512, 1, 4, blocks=1, stages=13, slot=16384, cache=FIRST),
-        Plan(512, 1, 8, blocks=2, stages=6, slot=16384, cache=FIRST),
-        Plan(512, 1, 8, blocks=1, stages=9, slot=16384, cache=FIRST, resident=True),
-        Plan(512, 1, 8, blocks=1, stages=6, slot=16384, cache=FIRST, resident=True),
+        ring(512, 13, 16, cluster=8),
+        ring(512, 9, 16, cluster=8, cache=FIRST, resident=True),
+        ring(512, 6, 16, cluster=8, cache=FIRST, resident=True),
     ],
 }
 
@@ -192,6 +170,7 @@ def short(plan):
         + (f" ring {plan.stages}" if plan.stages else "")
         + (f" of {plan.slot >> 10} KB" if plan.slot else "")
         + (" resident" if plan.resident else "")
+        + (" held" if plan.held else "")
         + f" {plan.cache}"
     )
 
