@@ -182,7 +182,26 @@ def _pointer(context: Any, builder: Any, sig: Any, args: Any, element: Any) -> A
     return builder.inttoptr(builder.add(base, offset), ir.PointerType(element, 3))
 
 
+_USED = "numba_tma_uses_tiles"
+
+
+def expected_to_be_used(builder: Any) -> Any:
+    """Return whether the kernel reads or writes tiles anywhere, as far as this module shows.
+
+    A constant once the module is complete. What begins with it in `Writes.unfenced` is the same on
+    all ways into a loop, which then asks nothing; a fence too many does no harm.
+    """
+    known = builder.module.globals.get(_USED)
+    if known is None:
+        known = ir.GlobalVariable(builder.module, ir.IntType(1), _USED)
+        known.linkage, known.global_constant = "internal", True
+        known.initializer = ir.Constant(ir.IntType(1), 0)
+    return builder.load(known)
+
+
 def _mark_used(builder: Any, tile_type: ObjectType, tile: Any) -> None:
+    if _USED in builder.module.globals:
+        builder.module.globals[_USED].initializer = ir.Constant(ir.IntType(1), 1)
     writes = get_field(builder, tile_type, tile, "writes")
     compiler.set_field(builder, WRITES, writes, "unfenced", ir.Constant(ir.IntType(1), 1))
 

@@ -395,7 +395,7 @@ _SHORT = {
     4096: Plan(128),
     8192: Plan(256),
     16384: Plan(256, bulk=True),
-    32768: Plan(512),
+    32768: Plan(512, blocks=2),
     65536: Plan(512, blocks=2, stages=6, slot=16384),
 }
 _STAYS: dict[str, Any] = {"cache": "evict_first", "resident": True}  # what the weights do

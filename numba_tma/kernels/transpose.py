@@ -36,12 +36,12 @@ class Plan:
     rows: int = 2  #: squares of a tile from top to bottom
     columns: int = 2  #: and from left to right
     threads: int = 128
-    group: int = 8  #: tiles from top to bottom that blocks take before they move to the right
+    group: int = 256  #: tiles from top to bottom that blocks take before they move to the right
     store: str = "tma"  #: "registers": threads store the rows of the turned tile
 
 
 #: Of each element size, in bytes.
-PLANS = {1: Plan(1, 1, 64), 2: Plan(2, 2, 256), 4: Plan(4, 2, 256), 8: Plan(2, 2)}
+PLANS = {1: Plan(1, 1, 64), 2: Plan(2, 2), 4: Plan(4, 2, 256, store="registers"), 8: Plan(2, 2)}
 
 
 @functools.cache

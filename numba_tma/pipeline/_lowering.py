@@ -10,7 +10,7 @@ from numba.core import types
 
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import ObjectType, TypingError, get_field, signature
-from numba_tma._shared_lowering import WRITES, require_map
+from numba_tma._shared_lowering import WRITES, expected_to_be_used, require_map
 from numba_tma.pipeline import consumer as c
 from numba_tma.pipeline import loops, started
 from numba_tma.pipeline import producer as p
@@ -115,7 +115,7 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     consumer = make(
         consumer_type,
         *(base, barriers, *mine, is_sender),
-        *(make(state_type, *walk), make(WRITES, no), *held),
+        *(make(state_type, *walk), make(WRITES, expected_to_be_used(builder)), *held),
     )
     _require_launch(builder, value)
     initialise = signature(types.void, sig.args[0], U32, U32, U32, types.boolean)
