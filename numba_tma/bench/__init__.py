@@ -6,7 +6,7 @@ import argparse
 import datetime
 import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ CASES: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and write the results file."""
+    """Measure, write the results file after each case, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m numba_tma bench", description=__doc__)
     parser.add_argument("--only", choices=sorted(CASES), action="append", help="run these cases")
     parser.add_argument("--output", type=Path, help=f"results file (default: in {RESULTS})")
@@ -54,10 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.from_results:
         results = json.loads(options.from_results.read_text())
     else:
-        results = measure(options.only or list(CASES))
-        path = options.output or RESULTS / f"{results['gpu'].split()[-1].lower()}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(results, indent=2) + "\n")
+        results = {}
+        for results in measure(options.only or list(CASES)):
+            path = options.output or RESULTS / f"{results['gpu'].split()[-1].lower()}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(results, indent=2) + "\n")
     print(table(results))
     if options.readme:
         write_readme_table(options.readme, results)
@@ -66,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(cases: Sequence[str]) -> dict[str, Any]:
-    """Run the named cases on the current GPU."""
+def measure(cases: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Run the named cases on the current GPU; yield the results so far after each."""
     from numba import cuda
 
     try:
@@ -78,12 +79,13 @@ def measure(cases: Sequence[str]) -> dict[str, Any]:
         ) from None
     name = cuda.get_current_device().name
     rows: list[dict[str, Any]] = []
-    for case in progress(cases):
-        rows += CASES[case](torch)
-        torch.cuda.empty_cache()
-    return {
+    results = {
         "gpu": name if isinstance(name, str) else name.decode(),
         "date": datetime.date.today().isoformat(),
         "versions": {"numba-tma": __version__} | {p: v for p in PACKAGES if (v := version(p))},
         "rows": rows,
     }
+    for case in progress(cases):
+        rows += CASES[case](torch)
+        torch.cuda.empty_cache()
+        yield results

@@ -68,9 +68,13 @@ LOAD = "x.load(slot.b, (ahead * ROWS, COLUMNS), slot.barrier)"
 FULL = "full = stage.wait()"
 SUM = "full.a[i // COLUMNS, i % COLUMNS] += full.b[i // COLUMNS, i % COLUMNS]"
 UNSEEN = (
-    "total = full.a[i // COLUMNS, i % COLUMNS] + full.b[i // COLUMNS, i % COLUMNS]\n"
-    "tma.ptx.st_shared_u32(full.a.address_of((i // COLUMNS, i % COLUMNS)), total)"
+    "place = full.a.address_of((i // COLUMNS, i % COLUMNS))\n"
+    "other = full.b.address_of((i // COLUMNS, i % COLUMNS))\n"
+    "total = tma.ptx.ld_shared_u32(place) + tma.ptx.ld_shared_u32(other)\n"
+    "tma.ptx.st_shared_u32(place, total)"
 )
+STORED = "y[t * ROWS + i // COLUMNS, i % COLUMNS] = "
+UNREAD_SUM = (f"{STORED}full.a[i // COLUMNS, i % COLUMNS]", f"{STORED}total")
 
 
 def of_both(program: Program) -> list[Mutant | Impossible]:
@@ -82,7 +86,7 @@ def of_both(program: Program) -> list[Mutant | Impossible]:
             ((library.Ring, "_await_full", lambda self, barrier: None),),
         ),
         Mutant(
-            program, "dropped fence", m.UNSEEN_WRITE, ((SUM, UNSEEN),),
+            program, "dropped fence", m.UNSEEN_WRITE, ((SUM, UNSEEN), UNREAD_SUM),
             {"simulator": ("MissingFence", "fence_proxy_async()")},
         ),
         Mutant(

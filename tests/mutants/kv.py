@@ -7,7 +7,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma.pipeline import kv_started
 from tests.mutants import mistakes as m
-from tests.mutants.table import OVER_BUDGET, TILES, Mutant, Program, over_budget
+from tests.mutants.table import OVER_BUDGET, TILES, Impossible, Mutant, Program, over_budget
 
 KEYS, DEPTH = 16, 64
 K_TILE, V_TILE = (tma.Tile((KEYS, d), "f16", tma.Swizzle.B32) for d in (DEPTH // 2, DEPTH))
@@ -82,11 +82,10 @@ KEYS_AND_VALUES = [
         {"simulator": ("Deadlock", "1 of 1 arrivals pending"),
          "debug": ("PipelineTimeout", "'k/v.empty' stage 0 sub-stage 0 phase 0")},
     ),
-    Mutant(
-        KV, "dropped fence", m.UNSEEN_WRITE,
-        (("work.release_v()",
-          "tma.ptx.st_shared_u32(v_tile.address_of((0, 0)) + 4 * lane, 0)\nwork.release_v()"),),
-        {"simulator": ("MissingFence", "fence_proxy_async()")},
+    Impossible(
+        KV.pipeline, "dropped fence",
+        "What threads read and write through the tiles is fenced when these are released, and with "
+        "it what else they did. Products read by descriptors, which needs no fence.",
     ),
     Mutant(
         KV, "wrong parity", m.PHASE_BEFORE,

@@ -162,9 +162,9 @@ UNSEEN_WRITE = Mistake(
     "A tile is written behind the library's back",
     VALUES,
     "Values are old for some elements, rarely, and differently on the next run.",
-    "Writes through the tile are noted, and fenced when the stage is committed or released. Those "
-    "through an address are not.",
-    "Write through the tile, or call `fence_proxy_async()` after the last write.",
+    "Reads and writes through the tile are noted, and fenced when the stage is committed or "
+    "released. Those through an address are not.",
+    "Read and write through the tile, or call `fence_proxy_async()` after the last access.",
 )
 PHASE_BEFORE = Mistake(
     "A wait names the phase before",

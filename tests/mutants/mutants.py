@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba_tma.pipeline import store_started
 from tests.mutants import mistakes as m
 from tests.mutants import programs as p
@@ -16,8 +18,9 @@ CONSUMER_AND_COLUMN = "consumer, column = pipe.consumer(), pipe.consumer_thread(
 ROLES = "ROLES = tma.Roles(add=tma.Warps(2), load=tma.Warps(1))"
 UNTRACKED = (
     "stage.a[row, column] += stage.b[row, column]",
-    "total = stage.a[row, column] + stage.b[row, column]\n"
-    "ptx.st_shared_u32(stage.a.address_of((row, column)), total)",
+    "place = stage.a.address_of((row, column))\n"
+    "total = ptx.ld_shared_u32(place) + ptx.ld_shared_u32(stage.b.address_of((row, column)))\n"
+    "ptx.st_shared_u32(place, total)",
 )
 
 
@@ -105,10 +108,17 @@ UNFENCED = (
     ((STORE_A, "pipe.store(y, stage.a, (t * ROWS, 0), written=False)"),),
     {"simulator": ("MissingFence", "fence_proxy_async()")},
 )  # fmt: skip
-BEHIND = (
-    "dropped fence", m.UNSEEN_WRITE, (UNTRACKED,),
-    {"simulator": ("MissingFence", "fence_proxy_async()")},
-)  # fmt: skip
+
+
+def behind(row: str) -> Any:
+    """Return the mutant that reads and writes by address, and stores what it has summed in `y`."""
+    stored = f"y[{row}, column] = "
+    edits = (UNTRACKED, (f"{stored}stage.a[row, column]", f"{stored}total"))
+    caught = {"simulator": ("MissingFence", "fence_proxy_async()")}
+    return "dropped fence", m.UNSEEN_WRITE, edits, caught
+
+
+BEHIND = behind("t * ROWS + row")
 ENDS_EARLY = (
     "exit with something outstanding", m.LOADS_OUTSTANDING, (LOADS,),
     {"simulator": ("UnfinishedCopy", "nobody has waited for")},
@@ -187,7 +197,7 @@ MULTICAST = [
     *of_every_ring(p.MULTICAST, ("add", "load"), CONSUMER_AND_COLUMN),
     *of_tma_rings(p.MULTICAST, "x.load(stage.b, ((first + t) * ROWS, COLUMNS), stage.barrier)"),
     Mutant(p.MULTICAST, *TOO_FEW),
-    Mutant(p.MULTICAST, *BEHIND),
+    Mutant(p.MULTICAST, *behind("(first + t) * ROWS + row")),
     Mutant(
         p.MULTICAST, "exit with something outstanding", m.PEERS_OUTSTANDING,
         (("pipe.close()", ""),),
