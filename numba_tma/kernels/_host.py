@@ -166,23 +166,6 @@ def resident_clusters(size: int, blocks: int) -> int:
     return max(1, int(groups * (group // size)))
 
 
-def split_row(columns: int, dtype: DType) -> tuple[int, int]:
-    """Return (chunks, width) with chunks * width == columns and both within a TMA box.
-
-    A box is at most 256 elements along an axis, so a long row is seen as a matrix.
-    """
-    for width in range(min(MAX_BOX, columns), 0, -1):
-        if columns % width == 0 and width * dtype.itemsize % 16 == 0:
-            if columns // width <= MAX_BOX:
-                return columns // width, width
-            break
-    raise ValueError(
-        f"a row of {columns} {dtype.name} ({columns * dtype.itemsize} B) cannot be cut into at "
-        f"most {MAX_BOX} pieces of at most {MAX_BOX} elements and a multiple of 16 B each: pad the "
-        f"rows to a multiple of {MAX_BOX} columns"
-    )
-
-
 class View:
     """Another shape and strides (in bytes) over an array's memory; a source of tensor maps."""
 

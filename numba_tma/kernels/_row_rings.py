@@ -1,7 +1,7 @@
 """Rows streamed through a ring of stages, by persistent blocks that draw them from a queue.
 
-`row_per_stage`: a stage holds a row. Consumers take it into registers and hand the stage back at
-once, so that the next rows are loaded while they reduce, apply and store.
+`row_per_stage`: a stage holds a row. Consumers take it into registers, and hand the stage back when
+they have stored the result; the other stages keep loads in flight meanwhile.
 
 `slots_per_row`: a row is several slots, for rows that registers do not hold. They stay in shared
 memory until the row has been reduced; the slots beyond a row's keep loads in flight meanwhile.
