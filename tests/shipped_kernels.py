@@ -12,8 +12,10 @@ from numba_tma.dtypes import as_dtype
 from numba_tma.kernels import copy, pointwise, transpose
 from numba_tma.kernels._columns import add_parts
 from numba_tma.kernels._registers import Share
+from numba_tma.kernels._row_at_once import at_once
+from numba_tma.kernels._row_launch import share_of
 from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
-from numba_tma.kernels._rows import Operation, Options, Plan, at_once, share_of
+from numba_tma.kernels._rows import Operation, Options, Plan
 from numba_tma.kernels.activations import GELU, SWIGLU
 from numba_tma.kernels.layernorm import LAYERNORM
 from numba_tma.kernels.norm_backward import backward_kernel

@@ -25,7 +25,7 @@ from numba_tma.kernels._registers import (
     store_sums,
     to_float,
 )
-from numba_tma.kernels._rows import access_width
+from numba_tma.kernels._row_launch import access_width
 
 THREADS = 128
 ROWS_OF_SUMS = 512  # at most; each is written, and read again, for every so many rows

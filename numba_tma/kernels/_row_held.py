@@ -25,12 +25,18 @@ from numba_tma.kernels._registers import (
     load_cached,
     load_shared,
     part_of,
-    store_float,
     store_global,
     to_float,
 )
 from numba_tma.kernels._row_rings import require_plain
-from numba_tma.kernels._rows import CACHE_HINTS, Operation, Options, Plan, meeting
+from numba_tma.kernels._rows import (
+    CACHE_HINTS,
+    Operation,
+    Options,
+    Plan,
+    meeting,
+    storing_statistics,
+)
 from numba_tma.layout import Tile
 from numba_tma.shared import shared_barriers, shared_tile
 
@@ -104,7 +110,6 @@ def _storing(op: Operation, share: Share, options: Options, chunk: int) -> Any:
 def held_rows(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: Options) -> Any:
     """Return the kernel over rows of `nbytes`, each some slots of a ring and then in registers."""
     require_plain(op, options)
-    statistics = op.statistics
     SLOT, SLOTS, THREADS, NBYTES = plan.slot, plan.stages, plan.threads, nbytes
     CHUNKS = -(-nbytes // SLOT)
     alone = plan.cluster == 1 and not plan.resident and THREADS >= 64
@@ -122,7 +127,7 @@ def held_rows(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: Opt
     HINT, WARPS = CACHE_HINTS[plan.cache], max(1, THREADS // 32)
     RING, ROWS = Tile((SLOTS, SLOT), "u8"), Tile((SLOTS,), "i32")
     SCRATCH = Tile((2 * WARPS, 4), "f32")
-    FIRST, SECOND = options.statistics
+    STATISTICS, store_statistics = any(options.statistics), storing_statistics(op, options)
 
     @device_function
     def refill(
@@ -226,13 +231,8 @@ def held_rows(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: Opt
             if slot >= SLOTS:
                 slot -= SLOTS
                 phase = 1 - phase
-            if FIRST or SECOND:
-                if thread == 0:
-                    of_row = statistics(whole, columns, scalar)
-                    if FIRST:
-                        store_float(statistic_0 + 4 * row, of_row[0])
-                    if SECOND:
-                        store_float(statistic_1 + 4 * row, of_row[1])
+            if STATISTICS and thread == 0:
+                store_statistics(whole, row, statistic_0, statistic_1, columns, scalar)
 
     rows_held.__name__ = f"{op.name}_held"
     if simulated():

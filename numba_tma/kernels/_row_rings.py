@@ -24,11 +24,17 @@ from numba_tma.kernels._registers import (
     global_memory,
     load_cached,
     load_shared,
-    store_float,
     store_global,
     to_float,
 )
-from numba_tma.kernels._rows import CACHE_HINTS, Operation, Options, Plan, meeting
+from numba_tma.kernels._rows import (
+    CACHE_HINTS,
+    Operation,
+    Options,
+    Plan,
+    meeting,
+    storing_statistics,
+)
 from numba_tma.layout import Tile
 from numba_tma.pipeline import TilePipeline, TileQueue
 from numba_tma.shared import shared_barrier, shared_barriers, shared_tile
@@ -45,7 +51,7 @@ def require_plain(op: Operation, options: Options) -> None:
 def row_per_stage(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: Options) -> Any:
     """Return the kernel over rows of `nbytes`, each a stage of a `TilePipeline`."""
     require_plain(op, options)
-    reduce, apply, statistics = op.reduce, op.apply, op.statistics
+    reduce, apply = op.reduce, op.apply
     accesses, NBYTES = nbytes // 16, nbytes
     count = -(-accesses // plan.threads)
     SHARE = Share(dtype, 16, count, plan.threads, accesses == count * plan.threads)
@@ -53,7 +59,8 @@ def row_per_stage(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
     meet = meeting(op.combination(SHARE), plan.threads, 1)
     HINT = CACHE_HINTS[plan.cache]
     SCRATCH = Tile((2 * max(1, plan.threads // 32), 4), "f32")
-    WEIGHT, BIAS, (FIRST, SECOND) = options.weight, options.bias, options.statistics
+    WEIGHT, BIAS = options.weight, options.bias
+    STATISTICS, store_statistics = any(options.statistics), storing_statistics(op, options)
 
     def rows_in_stages(  # type: ignore[no-untyped-def]
         counter,
@@ -94,13 +101,8 @@ def row_per_stage(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
                 if BIAS:
                     values = values + to_float(SHARE, load_cached(SHARE, bias, thread, limit))
                 store_global(SHARE, y + row * y_stride, thread, limit, from_float(SHARE, values))
-                if FIRST or SECOND:
-                    if thread == 0:
-                        of_row = statistics(whole, columns, scalar)
-                        if FIRST:
-                            store_float(statistic_0 + 4 * row, of_row[0])
-                        if SECOND:
-                            store_float(statistic_1 + 4 * row, of_row[1])
+                if STATISTICS and thread == 0:
+                    store_statistics(whole, row, statistic_0, statistic_1, columns, scalar)
 
     rows_in_stages.__name__ = f"{op.name}_in_stages"
     return cuda.jit(rows_in_stages)
@@ -114,7 +116,7 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
     each other block. Alone, blocks draw rows from the queue; clusters take every so many.
     """
     require_plain(op, options)
-    reduce, merge, finish, statistics = op.reduce, op.merge, op.finish, op.statistics
+    reduce, merge, finish = op.reduce, op.merge, op.finish
     SLOT, SLOTS, THREADS, BLOCKS = plan.slot, plan.stages, plan.threads, plan.cluster
     NBYTES, PART = nbytes, -(-nbytes // (16 * plan.cluster)) * 16
     CHUNKS = -(-PART // plan.slot)
@@ -132,7 +134,8 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
     HINT, RESIDENT = CACHE_HINTS[plan.cache], plan.resident
     WARPS = max(1, THREADS // 32)
     SCRATCH, PEERS = Tile((2 * WARPS, 4), "f32"), Tile((2 * plan.cluster, 4), "f32")
-    WEIGHT, BIAS, (FIRST, SECOND) = options.weight, options.bias, options.statistics
+    WEIGHT, BIAS = options.weight, options.bias
+    STATISTICS, store_statistics = any(options.statistics), storing_statistics(op, options)
     KEPT = Tile((CHUNKS * SLOT if plan.resident else 16,), "u8")
     KEEP_WEIGHT, KEEP_BIAS = WEIGHT and plan.resident, BIAS and plan.resident
     VECTORS = KEEP_WEIGHT + KEEP_BIAS
@@ -289,13 +292,8 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
                 if slot == SLOTS:
                     slot = 0
                     phase = 1 - phase
-            if FIRST or SECOND:
-                if thread == 0 and rank == 0:
-                    of_row = statistics(whole, columns, scalar)
-                    if FIRST:
-                        store_float(statistic_0 + 4 * row, of_row[0])
-                    if SECOND:
-                        store_float(statistic_1 + 4 * row, of_row[1])
+            if STATISTICS and thread == 0 and rank == 0:
+                store_statistics(whole, row, statistic_0, statistic_1, columns, scalar)
 
     rows_in_slots.__name__ = f"{op.name}_in_slots"
     return cuda.jit(cluster(BLOCKS)(rows_in_slots) if BLOCKS > 1 else rows_in_slots)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from numba_tma._device import device_function
-from numba_tma.kernels import _rows
-from numba_tma.kernels._host import Matrix, empty_like, launched_again
+from numba_tma.kernels._host import empty_like, launched_again
 from numba_tma.kernels._registers import four, keep, larger, num_present, reciprocal, rsqrt, total
-from numba_tma.kernels._rows import Operation, Plan, lanes_sum, optional
+from numba_tma.kernels._row_launch import normalise
+from numba_tma.kernels._rows import Operation, Plan, lanes_sum
 
 
 @device_function
@@ -150,27 +150,14 @@ def _layernorm(
     plan: Plan | None,
 ) -> None:
     x, weight, bias, out, residual, residual_out, mean, rstd = arrays
-    source, target = Matrix("x", x, dtype), Matrix("out", out, dtype)
-    scale, shift = optional("weight", weight, dtype), optional("bias", bias, dtype)
-    added, summed = (
-        optional("residual", residual, dtype),
-        optional("residual_out", residual_out, dtype),
-    )
-    means, scales = optional("mean", mean), optional("rstd", rstd)
-    _rows.check("layernorm", source, out=target, residual=added, residual_out=summed)
-    _rows.check_vector("layernorm", "weight", scale, source)
-    _rows.check_vector("layernorm", "bias", shift, source)
-    _rows.check_statistics("layernorm", source, mean=means, rstd=scales)
-    _rows.run(
-        LAYERNORM,
-        source,
-        target,
-        residual=added,
-        residual_out=summed,
-        weight=scale,
-        bias=shift,
-        statistics=(means, scales),
-        scalar=numbers[0],
-        stream=stream,
-        plan=plan,
+    normalise(
+        *(LAYERNORM, stream, numbers, dtype, plan),
+        x=x,
+        out=out,
+        weight=weight,
+        bias=bias,
+        residual=residual,
+        residual_out=residual_out,
+        mean=mean,
+        rstd=rstd,
     )

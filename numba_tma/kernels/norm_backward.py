@@ -18,7 +18,7 @@ from numba_tma._device import device_function
 from numba_tma._environment import simulated
 from numba_tma.clusters import cluster, cluster_sync
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels import _columns, _host, _rows
+from numba_tma.kernels import _columns, _host, _row_launch
 from numba_tma.kernels._host import Matrix, empty_like, launched_again
 from numba_tma.kernels._registers import (
     Share,
@@ -32,7 +32,8 @@ from numba_tma.kernels._registers import (
     total,
     zeros,
 )
-from numba_tma.kernels._rows import Plan, lanes_sum, meeting, optional
+from numba_tma.kernels._row_launch import optional
+from numba_tma.kernels._rows import Plan, lanes_sum, meeting
 from numba_tma.layout import Tile
 from numba_tma.shared import shared_barriers, shared_tile
 
@@ -221,9 +222,9 @@ def _backward(
     weight = optional("weight", w, dtype)
     mean, rstd = Matrix("mean", m) if centred else None, Matrix("rstd", r)
     wanted = [optional(n, a, dtype) for n, a in (("dweight", dw), ("dbias", db))]
-    _rows.check(name, source, dy=gradient, dx=target)
-    _rows.check_vector(name, "weight", weight, source)
-    _rows.check_statistics(name, source, mean=mean, rstd=rstd)
+    _row_launch.check(name, source, dy=gradient, dx=target)
+    _row_launch.check_vector(name, "weight", weight, source)
+    _row_launch.check_statistics(name, source, mean=mean, rstd=rstd)
     for n, array in zip(("dweight", "dbias"), wanted):
         if array is not None and array.shape != (source.columns,):
             raise ValueError(
@@ -233,8 +234,8 @@ def _backward(
     if source.nbytes == 0:
         return []
     plan = plan_for(source.columns) if plan is None else plan
-    width = _rows.access_width(source, gradient, target, weight)
-    share = _rows.share_of(source.columns, source.rows, source.dtype, width, plan)
+    width = _row_launch.access_width(source, gradient, target, weight)
+    share = _row_launch.share_of(source.columns, source.rows, source.dtype, width, plan)
     groups = min(source.rows, max(1, 2 * _host.multiprocessors() // plan.cluster))
     sums = 2 if wanted[1] is not None else int(wanted[0] is not None)
     spaces = [_columns.workspace(groups, source.columns) for _ in range(sums)]

@@ -15,7 +15,7 @@ from numba import cuda
 from numba_tma._device import device_function
 from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels import _columns, _rows
+from numba_tma.kernels import _columns, _row_launch
 from numba_tma.kernels._host import Matrix, launched_again
 from numba_tma.kernels._registers import first_largest, four, swapped, total
 from numba_tma.kernels._rows import Operation, Plan
@@ -154,7 +154,7 @@ def _source(name: str, x: Any, dtype: object) -> Matrix:
             f"row_argmax(): rows of {source.columns:,} elements; it finds columns of rows of 1 to "
             f"{1 << 24:,}"
         )
-    _rows.check(name, source)
+    _row_launch.check(name, source)
     if len(source.shape) == 1 and name != "column_sum":
         raise ValueError(f"{name}(): x has 1 axis; pass x.reshape(1, -1)")
     return source
@@ -177,7 +177,7 @@ def _reduce_rows(
             f"each row of x: pass a contiguous array of shape {shape} of {wanted}"
         )
     statistics = (None, result) if wanted == "i64" else (result, None)
-    _rows.run(op, source, None, statistics=statistics, stream=stream, plan=plan)
+    _row_launch.run(op, source, None, statistics=statistics, stream=stream, plan=plan)
 
 
 def _is_dense(matrix: Matrix) -> bool:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from numba_tma._device import device_function
-from numba_tma.kernels import _rows
-from numba_tma.kernels._host import Matrix, empty_like, launched_again
+from numba_tma.kernels._host import empty_like, launched_again
 from numba_tma.kernels._registers import four, reciprocal, rsqrt, total
-from numba_tma.kernels._rows import Operation, Plan, lanes_sum, optional
+from numba_tma.kernels._row_launch import normalise
+from numba_tma.kernels._rows import Operation, Plan, lanes_sum
 
 DEMO_PLAN = Plan(512, blocks=2, stages=4)
 
@@ -122,25 +122,12 @@ def _rmsnorm(
     plan: Plan | None,
 ) -> None:
     x, weight, out, residual, residual_out, rstd = arrays
-    source, target = Matrix("x", x, dtype), Matrix("out", out, dtype)
-    scale = optional("weight", weight, dtype)
-    added, summed = (
-        optional("residual", residual, dtype),
-        optional("residual_out", residual_out, dtype),
-    )
-    scales = optional("rstd", rstd)
-    _rows.check("rmsnorm", source, out=target, residual=added, residual_out=summed)
-    _rows.check_vector("rmsnorm", "weight", scale, source)
-    _rows.check_statistics("rmsnorm", source, rstd=scales)
-    _rows.run(
-        RMSNORM,
-        source,
-        target,
-        residual=added,
-        residual_out=summed,
-        weight=scale,
-        statistics=(scales, None),
-        scalar=numbers[0],
-        stream=stream,
-        plan=plan,
+    normalise(
+        *(RMSNORM, stream, numbers, dtype, plan),
+        x=x,
+        out=out,
+        weight=weight,
+        residual=residual,
+        residual_out=residual_out,
+        rstd=rstd,
     )

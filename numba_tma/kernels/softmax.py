@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from numba_tma._device import device_function
-from numba_tma.kernels import _rows
-from numba_tma.kernels._host import Matrix, empty_like, launched_again
+from numba_tma.kernels._host import empty_like, launched_again
 from numba_tma.kernels._registers import exp2, four, keep, larger, largest, log2, reciprocal, total
-from numba_tma.kernels._rows import Operation, Plan, lanes_max, lanes_sum, optional
+from numba_tma.kernels._row_launch import normalise
+from numba_tma.kernels._rows import Operation, Plan, lanes_max, lanes_sum
 
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 MINUS_INFINITY = np.float32(-math.inf)
@@ -148,7 +148,7 @@ def softmax(
     ValueError
         If shapes or types disagree, or `scale` is not positive.
     """
-    return _run("softmax", x, scale, logsumexp, out, stream, dtype, plan)
+    return _run(SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
 
 
 def log_softmax(
@@ -162,11 +162,11 @@ def log_softmax(
     plan: Plan | None = None,
 ) -> Any:
     """Return the logarithm of `softmax`, with its parameters."""
-    return _run("log_softmax", x, scale, logsumexp, out, stream, dtype, plan)
+    return _run(LOG_SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
 
 
 def _run(
-    name: str,
+    op: Operation,
     x: Any,
     scale: float,
     logsumexp: Any,
@@ -177,10 +177,10 @@ def _run(
 ) -> Any:
     if not 0 < scale < math.inf:
         raise ValueError(
-            f"{name}(scale={scale}): the scale is a positive number; negate x for a negative one"
+            f"{op.name}(scale={scale}): the scale is a positive number; negate x for a negative one"
         )
     out = empty_like(x) if out is None else out
-    _softmax((x, out, logsumexp), stream, (scale,), name, dtype, plan)
+    _softmax((x, out, logsumexp), stream, (scale,), op, dtype, plan)
     return out
 
 
@@ -189,21 +189,9 @@ def _softmax(
     arrays: tuple[Any, Any, Any],
     stream: Any,
     numbers: tuple[float],
-    name: str,
+    op: Operation,
     dtype: object,
     plan: Plan | None,
 ) -> None:
     x, out, logsumexp = arrays
-    source, target = Matrix("x", x, dtype), Matrix("out", out, dtype)
-    logarithms = optional("logsumexp", logsumexp)
-    _rows.check(name, source, out=target)
-    _rows.check_statistics(name, source, logsumexp=logarithms)
-    _rows.run(
-        SOFTMAX if name == "softmax" else LOG_SOFTMAX,
-        source,
-        target,
-        statistics=(logarithms, None),
-        scalar=numbers[0],
-        stream=stream,
-        plan=plan,
-    )
+    normalise(op, stream, numbers, dtype, plan, x=x, out=out, logsumexp=logsumexp)

@@ -4,9 +4,11 @@ import pytest
 
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._columns import add_rows_kernel
+from numba_tma.kernels._row_at_once import at_once
 from numba_tma.kernels._row_held import held_rows
+from numba_tma.kernels._row_launch import PLANS, plan_for, share_of
 from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
-from numba_tma.kernels._rows import PLANS, Options, Plan, at_once, plan_for, share_of
+from numba_tma.kernels._rows import Options, Plan
 from numba_tma.kernels.layernorm import LAYERNORM
 from numba_tma.kernels.reductions import ROW_MAX, ROW_SUM
 from numba_tma.kernels.rmsnorm import RMSNORM

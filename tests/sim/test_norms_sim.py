@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from numba_tma import simulator
-from numba_tma.kernels._rows import Plan, plan_for
+from numba_tma.kernels._row_launch import plan_for
+from numba_tma.kernels._rows import Plan
 from numba_tma.kernels.layernorm import layernorm
 from numba_tma.kernels.rmsnorm import rmsnorm
 from numba_tma.kernels.softmax import log_softmax, softmax

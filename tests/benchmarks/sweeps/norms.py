@@ -29,7 +29,7 @@ from numba import types
 
 from numba_tma.bench.timing import time_alternating
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels import _rows
+from numba_tma.kernels._row_launch import prepared
 from numba_tma.kernels._rows import Plan
 from numba_tma.kernels.layernorm import LAYERNORM, layernorm
 from numba_tma.kernels.rmsnorm import RMSNORM, rmsnorm
@@ -122,7 +122,7 @@ def compile_plan(name, rows, columns, plan):
     """Compile what a call will launch, without the GPU."""
     op, weight, bias = OPERATIONS[name][2]
     flags = (weight, bias, False, False, (False, False), True, False)
-    kernel, _, _, draws = _rows._prepared(op, rows, columns, as_dtype("bf16"), 16, plan, flags)
+    kernel, _, _, draws = prepared(op, rows, columns, as_dtype("bf16"), 16, plan, flags)
     counter = (types.uint32[::1],) if draws else ()
     kernel.compile((*counter, *(types.int64,) * 15, types.float32))
 
