@@ -20,8 +20,8 @@ from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
 from numba_tma.ptx._lowering import OPERANDS, emit, type_call
 from numba_tma.shared import (
+    Accesses,
     SharedTile,
-    Writes,
     barrier_count_rule,
     check_view,
     shared_barrier,
@@ -40,13 +40,13 @@ from numba_tma.types import (
 )
 
 I16, HALF, FLOAT = ir.IntType(16), ir.HalfType(), ir.FloatType()
-WRITES = ObjectType(Writes, (), (types.boolean,), True)
+ACCESSES = ObjectType(Accesses, (), (types.boolean,), True)
 BARRIER = ObjectType(Barrier, (0,), (types.uint32,))
 
 
 def shared_tile_type(tile: Tile) -> ObjectType:
     """Return the Numba type of a `SharedTile` of `tile`."""
-    return ObjectType(SharedTile, (tile,), (types.uint32, WRITES))
+    return ObjectType(SharedTile, (tile,), (types.uint32, ACCESSES))
 
 
 # ------------------------------------------------------------------------- allocation
@@ -65,8 +65,8 @@ def _lower_shared_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     address = compiler.allocate_shared(
         builder, tile.shared_nbytes, tile.alignment, f"shared_tile({tile})"
     )
-    writes = compiler.make_object(context, builder, WRITES, [ir.Constant(ir.IntType(1), 0)])
-    return compiler.make_object(context, builder, sig.return_type, [address, writes])
+    accesses = compiler.make_object(context, builder, ACCESSES, [ir.Constant(ir.IntType(1), 0)])
+    return compiler.make_object(context, builder, sig.return_type, [address, accesses])
 
 
 def _lower_shared_barrier(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -188,8 +188,8 @@ _USED = "numba_tma_uses_tiles"
 def expected_to_be_used(builder: Any) -> Any:
     """Return whether the kernel reads or writes tiles anywhere, as far as this module shows.
 
-    A constant once the module is complete. What begins with it in `Writes.unfenced` is the same on
-    all ways into a loop, which then asks nothing; a fence too many does no harm.
+    A constant once the module is complete. What begins with it in `Accesses.unfenced` is the same
+    on all ways into a loop, which then asks nothing; a fence too many does no harm.
     """
     known = builder.module.globals.get(_USED)
     if known is None:
@@ -202,8 +202,8 @@ def expected_to_be_used(builder: Any) -> Any:
 def _mark_used(builder: Any, tile_type: ObjectType, tile: Any) -> None:
     if _USED in builder.module.globals:
         builder.module.globals[_USED].initializer = ir.Constant(ir.IntType(1), 1)
-    writes = get_field(builder, tile_type, tile, "writes")
-    compiler.set_field(builder, WRITES, writes, "unfenced", ir.Constant(ir.IntType(1), 1))
+    accesses = get_field(builder, tile_type, tile, "accesses")
+    compiler.set_field(builder, ACCESSES, accesses, "unfenced", ir.Constant(ir.IntType(1), 1))
 
 
 def _check_index(tile: Tile, index: types.Type) -> None:

@@ -36,7 +36,7 @@ Index = Any  #: an integer, or a tuple of one integer per axis
 
 @device_class(mutable=True)
 @dataclass
-class Writes:
+class Accesses:
     """Whether the thread has read or written tiles since its last `fence_proxy_async`.
 
     Reads count: an arrival on an mbarrier does not wait for those that are on their way, and the
@@ -54,32 +54,34 @@ class SharedTile:
     ``tile[i, j]`` reads and writes an element through the swizzle. Floats of 16 bits or less are
     read as float32, which is exact, and rounded to nearest even when written (8-bit floats
     saturate). No bounds are checked on the GPU, and negative indices do not count from the end. Any
-    thread may use it, once the tile's copy has
-    been waited for. Its reads and writes must be fenced (`fence_proxy_async`) before the copy
-    engine may touch the tile again, which pipelines do by themselves.
+    thread may use it, once the tile's copy has been waited for. Its reads and writes must be fenced
+    (`fence_proxy_async`) before the copy engine may touch the tile again, which pipelines do by
+    themselves.
     """
 
     tile: Tile
     address: u32
-    writes: Writes
+    accesses: Accesses
     shared_kind = "tile"
 
     def __getitem__(self, index: Index) -> Any:
         dtype = self.tile.dtype
         value = _widen(simulator.shared_read(self._address_of(index), dtype.numpy), dtype.compute)
-        self.writes.unfenced = True
+        self.accesses.unfenced = True
         return value
 
     def __setitem__(self, index: Index, value: Any) -> None:
         dtype = self.tile.dtype
         simulator.shared_write(self._address_of(index), _narrow(value, dtype))
-        self.writes.unfenced = True
+        self.accesses.unfenced = True
 
     def address_of(self, index: Index) -> int:
         """Return the shared-memory address of the element `index`, through the swizzle.
 
         For instructions that take an address, such as ``tma.ptx.cp_async_cg``: the 16 bytes from
-        an element whose offset in its row is a multiple of 16 B lie together.
+        an element whose offset in its row is a multiple of 16 B lie together. Pipelines do not see
+        what is read or written by an address: whoever takes one fences that himself
+        (`fence_proxy_async`), before the copy engine may touch the tile again.
         """
         return self._address_of(index)
 
@@ -94,13 +96,13 @@ class SharedTile:
         values = simulator.shared_read(
             self._vector_address(index), dtype.numpy, 16 // dtype.itemsize
         )
-        self.writes.unfenced = True
+        self.accesses.unfenced = True
         return _widen(values, dtype.compute)
 
     def write_vector(self, index: Index, values: Any) -> None:
         """Write a vector to the 16 bytes that start at `index`; the reverse of `read_vector`."""
         simulator.shared_write(self._vector_address(index), _narrow(values, self.tile.dtype))
-        self.writes.unfenced = True
+        self.accesses.unfenced = True
 
     def view(self, tile: Tile) -> SharedTile:
         """Return the same bytes as another tile: same size, same swizzle.
@@ -109,7 +111,7 @@ class SharedTile:
         elements.
         """
         check_view(self.tile, tile)
-        return SharedTile(tile, self.address, self.writes)
+        return SharedTile(tile, self.address, self.accesses)
 
     def matrix_descriptor(self, major: str = "K") -> MatrixDescriptor:
         """Return what tells the tensor cores how to read the tile as a matrix operand.
@@ -180,7 +182,7 @@ def shared_tile(tile: Tile) -> SharedTile:
     `Tile` from the kernel's globals. Called in the kernel, and passed down to device functions.
     """
     return SharedTile(
-        tile, simulator.allocate_shared(tile, tile.shared_nbytes, tile.alignment), Writes()
+        tile, simulator.allocate_shared(tile, tile.shared_nbytes, tile.alignment), Accesses()
     )
 
 

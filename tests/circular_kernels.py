@@ -63,7 +63,7 @@ def load_tiles(x, y, tile, index, xs, ys, full):
 
 @cuda.jit(device=True, forceinline=True)
 def tile_at(tiles, index):
-    return SharedTile(TILE, tiles.address + index * TILE.nbytes, tiles.writes)
+    return SharedTile(TILE, tiles.address + index * TILE.nbytes, tiles.accesses)
 
 
 @cuda.jit(device=True, forceinline=True)

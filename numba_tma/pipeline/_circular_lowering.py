@@ -9,7 +9,7 @@ from numba.core import types
 
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import I32, ObjectType, TypingError, get_field, signature
-from numba_tma._shared_lowering import WRITES, shared_tile_type
+from numba_tma._shared_lowering import ACCESSES, shared_tile_type
 from numba_tma.barrier import Barrier
 from numba_tma.debug import Site
 from numba_tma.pipeline import circular_stages as c
@@ -184,23 +184,23 @@ compiler.describe(c.Tiles).check = _check_in_flight
 
 
 def _tile(context: Any, builder: Any, buffer: CircularBuffer, stage: Any, name: str) -> Any:
-    """Return the tile `name` of a stage, which is given as (base, index, writes)."""
-    base, index, writes = stage
+    """Return the tile `name` of a stage, which is given as (base, index, accesses)."""
+    base, index, accesses = stage
     tile = dict(buffer.tiles)[name]
     offset = builder.mul(index, constant(tile_stride(tile)))
     address = builder.add(builder.add(base, constant(buffer.tile_offset(name))), offset)
-    return compiler.make_object(context, builder, shared_tile_type(tile), [address, writes])
+    return compiler.make_object(context, builder, shared_tile_type(tile), [address, accesses])
 
 
 def _parts(context: Any, builder: Any, stage: ObjectType, value: Any) -> list[Any]:
-    """Return (base, index, writes) of a stage that knows its ring."""
+    """Return (base, index, accesses) of a stage that knows its ring."""
     ring, ring_type = get_field(builder, stage, value, "owner"), stage.field_types[0]
-    # What the tiles take for a `Writes` is a part of the ring, so that less is reached by pointers.
+    # What the tiles take for `Accesses` is a part of the ring, so that less is reached by pointers.
     field = list(ring_type.description.fields).index("unfenced")
     unfenced = builder.gep(ring, [constant(0), constant(field)], inbounds=True)
-    writes = builder.bitcast(unfenced, context.get_value_type(WRITES))
+    accesses = builder.bitcast(unfenced, context.get_value_type(ACCESSES))
     base = get_field(builder, ring_type, ring, "base")
-    return [base, get_field(builder, stage, value, "index"), writes]
+    return [base, get_field(builder, stage, value, "index"), accesses]
 
 
 def _ring_method(
@@ -216,7 +216,7 @@ def _ring_method(
 def _type_wait(self: ObjectType, name: Any = None) -> Any:
     buffer = _buffer(self)
     if name is None or isinstance(name, types.NoneType | types.Omitted):
-        result = ObjectType(c.FullStage, (buffer,), (U32, U32, WRITES))
+        result = ObjectType(c.FullStage, (buffer,), (U32, U32, ACCESSES))
         return signature(result, self, *([name] if name is not None else []))
     text = compiler.static_of(name, "stage.wait(name=...)")
     if rule := c.name_rule(buffer, "stage.wait", text):
@@ -245,7 +245,7 @@ def _resolve_full(typ: ObjectType, name: str) -> types.Type | None:
 
 
 def _lower_full(context: Any, builder: Any, typ: ObjectType, value: Any, name: str) -> Any:
-    parts = [get_field(builder, typ, value, field) for field in ("base", "index", "writes")]
+    parts = [get_field(builder, typ, value, field) for field in ("base", "index", "accesses")]
     return _tile(context, builder, typ.static[0], parts, name)
 
 

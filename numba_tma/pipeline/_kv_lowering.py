@@ -11,7 +11,7 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import ObjectType, get_field, signature
 from numba_tma._matrix_descriptor_lowering import lower_matrix_descriptor, type_matrix_descriptor
-from numba_tma._shared_lowering import WRITES, shared_tile_type
+from numba_tma._shared_lowering import ACCESSES, shared_tile_type
 from numba_tma.barrier import Barrier
 from numba_tma.layout import Tile
 from numba_tma.pipeline import kv_started
@@ -46,8 +46,8 @@ def _side_types(kv: KVPipeline) -> tuple[ObjectType, ObjectType]:
     state = ObjectType(PipelineState, (kv.num_kv_stages,), (U32, U32, U32), True)
     static = (kv.num_kv_stages, kv.num_qk_stages_effective, kv.ledger_offset)
     pipeline = ObjectType(STAGED, static, (U32, state), True)
-    producer = ObjectType(PRODUCER, (kv,), (pipeline, U32, U32, WRITES), True)
-    fields = (pipeline, U32, WRITES, U32, types.boolean)
+    producer = ObjectType(PRODUCER, (kv,), (pipeline, U32, U32, ACCESSES), True)
+    fields = (pipeline, U32, ACCESSES, U32, types.boolean)
     return producer, ObjectType(CONSUMER, (kv,), fields, True)
 
 
@@ -75,7 +75,7 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     # As with TilePipeline.start, what is mutable lives in the frame of the caller.
     kv = sig.args[0].static[0]
     producer_type, consumer_type = sig.return_type.types
-    pipeline_type, writes_type = producer_type.field_types[0], WRITES
+    pipeline_type, accesses_type = producer_type.field_types[0], ACCESSES
     zero, no = constant(0), ir.Constant(ir.IntType(1), 0)
 
     def make(typ: ObjectType, *values: Any) -> Any:
@@ -89,8 +89,8 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     thread = emit(TABLE["tid_x"], context, builder, {})
     mine = builder.sub(thread, constant(kv.producer.first))
     loading = staged(1)
-    producer = make(producer_type, loading, base, mine, make(writes_type, no))
-    consumer = make(consumer_type, staged(0), base, make(writes_type, no), zero, no)
+    producer = make(producer_type, loading, base, mine, make(accesses_type, no))
+    consumer = make(consumer_type, staged(0), base, make(accesses_type, no), zero, no)
     initialise = signature(types.void, pipeline_type, U32, U32, U32, types.boolean)
     sync = ir.Constant(ir.IntType(1), int(_synchronises(sig.args[1:])))
     arguments = [loading, thread, constant(kv.empty_arrivals), constant(kv.block), sync]
@@ -172,8 +172,8 @@ def _shared(
     if part is not None:
         offset = builder.add(offset, builder.mul(part, constant(kv.staged_k_bytes)))
     address = builder.add(get_field(builder, typ, this, "base"), offset)
-    writes = get_field(builder, typ, this, "writes")
-    return compiler.make_object(context, builder, shared_tile_type(tile), [address, writes])
+    accesses = get_field(builder, typ, this, "accesses")
+    return compiler.make_object(context, builder, shared_tile_type(tile), [address, accesses])
 
 
 def _get_tile(what: str) -> tuple[Call, Callable[[ObjectType, Any], types.Type]]:

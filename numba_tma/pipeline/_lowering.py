@@ -10,7 +10,7 @@ from numba.core import types
 
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import ObjectType, TypingError, get_field, signature
-from numba_tma._shared_lowering import WRITES, expected_to_be_used, require_map
+from numba_tma._shared_lowering import ACCESSES, expected_to_be_used, require_map
 from numba_tma.pipeline import consumer as c
 from numba_tma.pipeline import loops, started
 from numba_tma.pipeline import producer as p
@@ -55,12 +55,12 @@ def _pipeline_types(value: TilePipeline) -> tuple[ObjectType, ObjectType, Object
     boolean = types.boolean
     state = ObjectType(PipelineState, (value.num_stages,), (U32, U32, U32), True)
     producer = ObjectType(
-        p.Producer, (value,), (*[U32] * 3, state, WRITES, U32, boolean, boolean), True
+        p.Producer, (value,), (*[U32] * 3, state, ACCESSES, U32, boolean, boolean), True
     )
     consumer = ObjectType(
         c.Consumer,
         (value,),
-        (*[U32] * 5, boolean, state, WRITES, U32, U32, boolean, U32, U32, boolean, boolean),
+        (*[U32] * 5, boolean, state, ACCESSES, U32, U32, boolean, U32, U32, boolean, boolean),
         True,
     )
     return ObjectType(started.Pipeline, (), (producer, consumer, U32)), producer, consumer
@@ -108,14 +108,14 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     producer = make(
         producer_type,
         *(base, barriers, builder.sub(thread, first)),
-        *(make(state_type, stages, zero, zero), make(WRITES, no), stages, no, no),
+        *(make(state_type, stages, zero, zero), make(ACCESSES, no), stages, no, no),
     )
     walk = (zero, zero, one) if value.alternate else (stages, one, zero)
     held = (stages, stages, ir.Constant(ir.IntType(1), int(value.alternate)), zero, zero, no, no)
     consumer = make(
         consumer_type,
         *(base, barriers, *mine, is_sender),
-        *(make(state_type, *walk), make(WRITES, expected_to_be_used(builder)), *held),
+        *(make(state_type, *walk), make(ACCESSES, expected_to_be_used(builder)), *held),
     )
     _require_launch(builder, value)
     initialise = signature(types.void, sig.args[0], U32, U32, U32, types.boolean)

@@ -38,8 +38,8 @@ def slot_tile(
     base = get_field(builder, owner_type, owner, "base")
     offset = builder.mul(slot, constant(tile_stride(tile)))
     address = builder.add(builder.add(base, constant(pipeline.tile_offset(name))), offset)
-    writes = get_field(builder, owner_type, owner, "writes")
-    return compiler.make_object(context, builder, shared_tile_type(tile), [address, writes])
+    accesses = get_field(builder, owner_type, owner, "accesses")
+    return compiler.make_object(context, builder, shared_tile_type(tile), [address, accesses])
 
 
 def resolve_tile(typ: ObjectType, name: str) -> types.Type | None:

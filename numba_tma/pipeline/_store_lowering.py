@@ -9,7 +9,7 @@ from numba.core import types
 
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import ObjectType, TypingError, signature
-from numba_tma._shared_lowering import WRITES, check_reduction, require_map
+from numba_tma._shared_lowering import ACCESSES, check_reduction, require_map
 from numba_tma.pipeline import store_started as st
 from numba_tma.pipeline._memory_lowering import U32, check_memory, constant, memory_address
 from numba_tma.pipeline._roles_lowering import of_role
@@ -23,7 +23,7 @@ compiler.device_function(st.prepare_meeting)
 
 
 def _store_type(value: StorePipeline) -> ObjectType:
-    fields = (*[U32] * 4, WRITES, U32, U32, types.boolean, types.boolean)
+    fields = (*[U32] * 4, ACCESSES, U32, U32, types.boolean, types.boolean)
     return ObjectType(st.Store, (value,), fields, True)
 
 
@@ -88,8 +88,8 @@ def _make(context: Any, builder: Any, typ: ObjectType, mine: list[Any]) -> Any:
     else:
         meeting = constant(0)
     no, yes = ir.Constant(ir.IntType(1), 0), ir.Constant(ir.IntType(1), 1)
-    writes = compiler.make_object(context, builder, WRITES, [no])
-    fields = [*found, writes, meeting, constant(value.num_stages), no, yes]
+    accesses = compiler.make_object(context, builder, ACCESSES, [no])
+    fields = [*found, accesses, meeting, constant(value.num_stages), no, yes]
     return compiler.make_object(context, builder, typ, fields)
 
 

@@ -38,7 +38,7 @@ WAR = ("sync", "mbarrier")
 #: Whether the tiles of a stage complete on one barrier, or each on its own.
 BARRIERS = ("one", "each")
 #: Names that mean something else on what its loops yield.
-TAKEN = RESERVED | {"barrier_of", "base", "pipeline", "wait", "writes"}
+TAKEN = RESERVED | {"accesses", "barrier_of", "base", "pipeline", "wait"}
 
 
 @dataclass(frozen=True, init=False, repr=False)

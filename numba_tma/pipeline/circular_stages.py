@@ -50,7 +50,7 @@ class FullStage:
     pipeline: CircularBuffer
     base: u32
     index: u32
-    writes: Any
+    accesses: Any
 
     def __getattr__(self, name: str) -> SharedTile:
         return slot_tile(self, self.index, name)

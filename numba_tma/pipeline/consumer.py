@@ -21,7 +21,7 @@ from numba_tma.ptx import (
     mbarrier_arrive,
     mbarrier_arrive_remote,
 )
-from numba_tma.shared import SharedTile, Writes
+from numba_tma.shared import Accesses, SharedTile
 from numba_tma.waiting import meet, wait_for
 
 
@@ -42,7 +42,7 @@ class Consumer:
     sync_id: u32  # its named barrier
     is_sender: bool  # its lane has the rank of a block that loads into this one's stages
     state: PipelineState
-    writes: Writes
+    accesses: Accesses
     current: u32  # the newest stage that is held, num_stages if there is none
     previous: u32  # the one before it, if that is held too
     asked: bool = False  # `try_wait` or `skip` has gone on to the next stage
@@ -162,9 +162,9 @@ class Consumer:
 
     def _release(self, stage: Any) -> None:
         """Arrive on the empty barrier of `stage`: once per warp, or per thread, and per peer."""
-        if self.pipeline.by_tma and self.writes.unfenced:
+        if self.pipeline.by_tma and self.accesses.unfenced:
             fence_proxy_async()
-            self.writes.unfenced = False
+            self.accesses.unfenced = False
         empty = u32(self.barriers + self.pipeline.empty_offset + 8 * stage)
         if self.pipeline.each_thread_releases:
             mbarrier_arrive(empty)
@@ -267,7 +267,7 @@ class Consumer:
         """Do what `Pipeline.store` says."""
         if written:
             fence_proxy_async()
-            self.writes.unfenced = False
+            self.accesses.unfenced = False
             self.sync()
         if self.thread == 0:
             tensor_map.store(tile, coords)

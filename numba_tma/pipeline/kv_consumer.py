@@ -12,7 +12,7 @@ from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_side import KVSide
 from numba_tma.pipeline.staged import StagedPipeline, check_sub_stage, elected, sub_stages
 from numba_tma.ptx import fence_proxy_async
-from numba_tma.shared import SharedTile, Writes
+from numba_tma.shared import Accesses, SharedTile
 
 
 @device_class(static=("kv",), mutable=True)
@@ -28,7 +28,7 @@ class TMAConsumerPipeline(KVSide):
     kv: KVPipeline
     pipeline: StagedPipeline
     base: u32
-    writes: Writes
+    accesses: Accesses
     # V leaves the barriers of K's other parts alone. A stage's bit is the phase that its next K
     # completes there; `of_v` is whether V was waited for in the stage that this side is at.
     k_phases: u32 = 0
@@ -76,7 +76,7 @@ class TMAConsumerPipeline(KVSide):
             check_sub_stage("get_k", self.pipeline, qk_stage)
         check_holds("get_k", self.kv, "k")
         tile = self._k_tile(qk_stage or 0, index)
-        whole = SharedTile(self.kv.k_stage, tile.address, tile.writes)
+        whole = SharedTile(self.kv.k_stage, tile.address, tile.accesses)
         return (whole if qk_stage is None else tile).matrix_descriptor("K")
 
     def wait_k(self, qk_stage: Any = None) -> None:
@@ -143,9 +143,9 @@ class TMAConsumerPipeline(KVSide):
         self.pipeline.state.step()
 
     def _fence(self) -> None:
-        if self.writes.unfenced:
+        if self.accesses.unfenced:
             fence_proxy_async()
-            self.writes.unfenced = False
+            self.accesses.unfenced = False
 
     def _release(self, qk_stage: Any, e: Any) -> None:
         self._release_at(self.pipeline.state.index, qk_stage, qk_stage + 1, e)

@@ -13,7 +13,7 @@ from numba_tma.pipeline.kv_side import KVSide
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.staged import StagedPipeline, check_sub_stage
 from numba_tma.ptx import elect_sync, mbarrier_arrive_expect_tx, st_shared_u32
-from numba_tma.shared import SharedTile, Writes
+from numba_tma.shared import Accesses, SharedTile
 
 
 @device_class(static=("kv",), mutable=True)
@@ -30,7 +30,7 @@ class TMAProducerPipeline(KVSide):
     pipeline: StagedPipeline
     base: u32
     thread: u32  # in the role
-    writes: Writes
+    accesses: Accesses
 
     def enters(self) -> bool:
         """Return whether this thread loads. Executed by every thread of the role."""

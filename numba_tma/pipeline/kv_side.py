@@ -6,7 +6,7 @@ from typing import Any
 
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.staged import StagedPipeline
-from numba_tma.shared import SharedTile, Writes
+from numba_tma.shared import Accesses, SharedTile
 
 #: Members of a `KVPipeline` that both its sides have as well, at compile time.
 MEMBERS = (
@@ -21,7 +21,7 @@ class KVSide:
     kv: KVPipeline
     pipeline: StagedPipeline
     base: int
-    writes: Writes
+    accesses: Accesses
 
     def __getattr__(self, name: str) -> Any:
         if name in MEMBERS:
@@ -34,7 +34,7 @@ class KVSide:
 
     def _k_tile(self, qk_stage: int, index: Any = None) -> SharedTile:
         address = self._stage(index) + qk_stage * self.kv.staged_k_bytes
-        return SharedTile(self.kv.k_tile, address, self.writes)
+        return SharedTile(self.kv.k_tile, address, self.accesses)
 
     def _v_tile(self, index: Any = None) -> SharedTile:
-        return SharedTile(self.kv.v_tile, self._stage(index), self.writes)
+        return SharedTile(self.kv.v_tile, self._stage(index), self.accesses)

@@ -13,7 +13,7 @@ from numba_tma.pipeline.staged import StagedPipeline
 from numba_tma.pipeline.started import block_rule, given_address
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import barrier_sync, fence_mbarrier_init, ntid_x, st_shared_u64, tid_x
-from numba_tma.shared import Writes
+from numba_tma.shared import Accesses
 
 
 def start(
@@ -29,8 +29,8 @@ def start(
     thread = tid_x() - kv.producer.first & 0xFFFFFFFF
     initialise(loading, tid_x(), kv.empty_arrivals, kv.block, sync)
     return (
-        TMAProducerPipeline(kv, loading, base, thread, Writes()),
-        TMAConsumerPipeline(kv, working, base, Writes()),
+        TMAProducerPipeline(kv, loading, base, thread, Accesses()),
+        TMAConsumerPipeline(kv, working, base, Accesses()),
     )
 
 

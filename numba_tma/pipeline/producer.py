@@ -20,7 +20,7 @@ from numba_tma.ptx import (
     mbarrier_arrive_expect_tx,
     st_shared_u32,
 )
-from numba_tma.shared import Writes
+from numba_tma.shared import Accesses
 from numba_tma.waiting import count_bytes, try_wait_for, wait_for
 
 NO_TILE = 0xFFFFFFFF  # what a TileQueue's producer passes on when the queue is empty
@@ -40,7 +40,7 @@ class Producer:
     barriers: u32
     thread: u32  # in the role
     state: PipelineState
-    writes: Writes
+    accesses: Accesses
     current: u32  # the stage that threads fill and have not committed, num_stages if there is none
     asked: bool = False  # `try_acquire` has gone on to the next stage
     undrained: bool = False  # this thread has acquired since the last `tail`
@@ -111,7 +111,7 @@ class Producer:
             cp_async_mbarrier_arrive_noinc(self._full_barrier(self.current))
         elif not self.pipeline.by_tma:
             fence_proxy_async()
-            self.writes.unfenced = False
+            self.accesses.unfenced = False
             if self.pipeline.each_thread_commits:
                 mbarrier_arrive(self._full_barrier(self.current))
             else:

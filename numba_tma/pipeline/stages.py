@@ -101,7 +101,7 @@ def slot_tile(owner: Any, slot: int, name: str) -> SharedTile:
     for other, tile in owner.pipeline.tiles:
         if other == name:
             offset = owner.pipeline.tile_offset(name) + slot * tile_stride(tile)
-            return SharedTile(tile, owner.base + offset, owner.writes)
+            return SharedTile(tile, owner.base + offset, owner.accesses)
     raise AttributeError(f"{owner.pipeline} has no tile {name!r}")
 
 

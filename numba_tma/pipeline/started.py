@@ -27,7 +27,7 @@ from numba_tma.ptx import (
     st_shared_u64,
     tid_x,
 )
-from numba_tma.shared import SharedTile, Writes
+from numba_tma.shared import Accesses, SharedTile
 
 CONSUMER_BARRIER = 1  # named barrier of the consumers where no roles are named
 
@@ -185,7 +185,7 @@ def start(pipeline: TilePipeline, tiles: Any, barriers: Any, sync: bool) -> Pipe
     # Threads before a role have a number beyond its last, as unsigned numbers have it.
     mine_thread = thread - mine[0] & 0xFFFFFFFF
     producer = Producer(
-        pipeline, base, barriers, thread - first & 0xFFFFFFFF, state, Writes(), stages
+        pipeline, base, barriers, thread - first & 0xFFFFFFFF, state, Accesses(), stages
     )
     # Consumers that take turns skip first, and so stand on the first stage from the start.
     turns = pipeline.alternate
@@ -199,7 +199,7 @@ def start(pipeline: TilePipeline, tiles: Any, barriers: Any, sync: bool) -> Pipe
         mine[2],
         bool(peers >> laneid() & 1),
         state,
-        Writes(),
+        Accesses(),
         stages,
         stages,
         asked=turns,

@@ -25,7 +25,7 @@ from numba_tma.ptx import (
     ntid_x,
     tid_x,
 )
-from numba_tma.shared import SharedTile, Writes
+from numba_tma.shared import Accesses, SharedTile
 from numba_tma.waiting import meet
 
 
@@ -43,7 +43,7 @@ class Store:
     thread: u32  # in the role
     num_threads: u32  # of the role
     sync_id: u32  # its barrier
-    writes: Writes
+    accesses: Accesses
     meeting: u32  # in debug mode, the mbarrier of the role
     index: u32  # of the newest stage; num_stages if there is none yet
     open: bool = False  # that stage is acquired, and its group not committed
@@ -132,7 +132,7 @@ class Store:
         """Make the stage's writes known to the copy engine; from then on the next stage is free."""
         if not self.published:
             fence_proxy_async()
-            self.writes.unfenced = False
+            self.accesses.unfenced = False
             if self.pipeline.num_stages > 1:
                 self._await_read()
             self.sync()
@@ -215,7 +215,7 @@ def start(pipeline: StorePipeline, tiles: Any) -> Store:
     # Threads before a role have a number beyond its last, as unsigned numbers have it.
     own = thread - first & 0xFFFFFFFF
     base += mine * pipeline.role_nbytes
-    return Store(pipeline, base, own, num_threads, sync_id, Writes(), 0, pipeline.num_stages)
+    return Store(pipeline, base, own, num_threads, sync_id, Accesses(), 0, pipeline.num_stages)
 
 
 def prepare_meeting(barrier: int, thread: int, num_threads: int, sync_id: int) -> None:

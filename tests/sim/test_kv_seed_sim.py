@@ -11,7 +11,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import simulator
 from numba_tma.pipeline import Warps
-from numba_tma.shared import Writes
+from numba_tma.shared import Accesses
 
 BN, DEPTH, STAGES, PARTS = 16, 64, 2, 2
 ROLES = tma.Roles(c0=Warps(2), load=Warps(1))
@@ -93,7 +93,7 @@ def test_TMAConsumerPipeline_init_from_a_pipeline_and_memory(holds):
         barriers = tma.shared_barriers(kv.num_barriers)
         state = tma.PipelineState(STAGES)
         pipeline = tma.StagedPipeline(STAGES, kv.num_qk_stages_effective, barriers.address, state)
-        works = tma.TMAConsumerPipeline(kv, pipeline, memory.address, Writes())
+        works = tma.TMAConsumerPipeline(kv, pipeline, memory.address, Accesses())
         out[0] = works.get(1).value - works.get(0).value
         out[1] = works.pipeline.num_mbars
 

@@ -109,6 +109,6 @@ def test_a_tile_that_cannot_be_read():
 
 def test_a_tile_that_starts_inside_the_swizzles_pattern():
     def use(tile):
-        tma.SharedTile(tile.tile, tile.address + 256, tile.writes).matrix_descriptor()
+        tma.SharedTile(tile.tile, tile.address + 256, tile.accesses).matrix_descriptor()
 
     assert "a matrix starts at a multiple of 1024 B" in refused(use)
