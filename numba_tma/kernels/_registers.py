@@ -230,6 +230,14 @@ def store_index(location: Any, value: Any) -> None:
     global_memory(location, 8).view(np.int64)[0] = int(value)
 
 
+def send_four(location: Any, values: Any, barrier: Any) -> None:
+    """Store a vector of four float32 to a block of the cluster, and 16 bytes to its barrier.
+
+    st.async: both are cluster addresses of one block.
+    """
+    simulator.st_async(location, values, barrier)
+
+
 def swapped(value: Any, distance: Any) -> Any:
     """Return the value of the lane whose number differs in the bit `distance` (shfl.sync.bfly)."""
     return simulator.shfl("bfly", value, distance)

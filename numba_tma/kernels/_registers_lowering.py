@@ -169,6 +169,26 @@ compiler.instruction_function(
     _lower_store_float,
 )
 
+
+def _lower_send_four(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    location, vector, barrier = args
+    text = (
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+        "[$0], {$2, $3, $4, $5}, [$1];"
+    )
+    values = [builder.bitcast(v, I32) for v in unpack(builder, vector)]
+    _asm(builder, 0, text, "r,r,r,r,r,r", location, barrier, *values)
+    return context.get_dummy_value()
+
+
+compiler.instruction_function(
+    registers.send_four,
+    lambda location, values, barrier: signature(
+        types.void, types.uint32, VectorType(_FLOATS, 4), types.uint32
+    ),
+    _lower_send_four,
+)
+
 compiler.instruction_function(
     registers.global_memory,
     lambda location, nbytes: signature(types.int64, types.int64, types.int64),

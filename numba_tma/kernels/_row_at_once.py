@@ -31,6 +31,7 @@ from numba_tma.kernels._rows import (
     Options,
     Plan,
     meeting,
+    meeting_places,
     storing_statistics,
 )
 from numba_tma.layout import Tile
@@ -45,8 +46,7 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
     meet = meeting(op.combination(share), plan.threads, plan.cluster)
     SHARE, STEP = share, share.step * share.count  # accesses of a block
     ROW = Tile(STEP * share.width, "u8")
-    SCRATCH = Tile((max(1, plan.threads // 32), 4), "f32")
-    PEERS = Tile((plan.cluster, 4), "f32")
+    SCRATCH, PEERS = meeting_places(plan.threads, plan.cluster)
     BULK, STAGED = plan.bulk, Tile((plan.rows, ROW.size), "u8") if plan.bulk else Tile(16, "u8")
     WEIGHT, BIAS, OUTPUT = options.weight, options.bias, options.output
     RESIDUAL, RESIDUAL_OUT = options.residual, options.residual_out

@@ -35,6 +35,7 @@ from numba_tma.kernels._rows import (
     Options,
     Plan,
     meeting,
+    meeting_places,
     storing_statistics,
 )
 from numba_tma.layout import Tile
@@ -124,9 +125,9 @@ def held_rows(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: Opt
     take = _taking(op, SHARE, SLOTS, CHUNKS - 1)
     store = _storing(op, SHARE, options, CHUNKS - 1)
     meet = meeting(op.combination(SHARE), THREADS, 1)
-    HINT, WARPS = CACHE_HINTS[plan.cache], max(1, THREADS // 32)
+    HINT = CACHE_HINTS[plan.cache]
     RING, ROWS = Tile((SLOTS, SLOT), "u8"), Tile((SLOTS,), "i32")
-    SCRATCH = Tile((2 * WARPS, 4), "f32")
+    SCRATCH, _ = meeting_places(THREADS, 1, turns=2)
     STATISTICS, store_statistics = any(options.statistics), storing_statistics(op, options)
 
     @device_function

@@ -14,6 +14,7 @@ from numba_tma.kernels._registers import Share
 from numba_tma.kernels._row_at_once import at_once
 from numba_tma.kernels._row_held import held_rows
 from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
+from numba_tma.kernels._row_staged import staged_rows
 from numba_tma.kernels._rows import Operation, Options, Plan
 
 
@@ -243,6 +244,9 @@ def prepared(
         clusters = min(rows, _host.resident_clusters(plan.cluster, plan.blocks))
         producer = 0 if plan.held else 32
         return kernel, clusters * plan.cluster, plan.threads + producer, True
+    if plan.bulk and plan.slot:
+        kernel = staged_rows(op, dtype, columns * dtype.itemsize, plan, options)
+        return kernel, rows * plan.cluster, plan.threads, False
     kernel = at_once(op, share_of(columns, rows, dtype, width, plan), plan, options)
     return kernel, -(-rows // plan.rows) * plan.cluster, plan.threads * plan.rows, False
 

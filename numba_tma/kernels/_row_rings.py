@@ -33,6 +33,7 @@ from numba_tma.kernels._rows import (
     Options,
     Plan,
     meeting,
+    meeting_places,
     storing_statistics,
 )
 from numba_tma.layout import Tile
@@ -58,7 +59,7 @@ def row_per_stage(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
     PIPE = TilePipeline(plan.stages, x=Tile(nbytes, "u8"))
     meet = meeting(op.combination(SHARE), plan.threads, 1)
     HINT = CACHE_HINTS[plan.cache]
-    SCRATCH = Tile((2 * max(1, plan.threads // 32), 4), "f32")
+    SCRATCH, _ = meeting_places(plan.threads, 1, turns=2)
     WEIGHT, BIAS = options.weight, options.bias
     STATISTICS, store_statistics = any(options.statistics), storing_statistics(op, options)
 
@@ -133,7 +134,7 @@ def slots_per_row(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
     meet = meeting(op.combination(SHARE), THREADS, plan.cluster)
     HINT, RESIDENT = CACHE_HINTS[plan.cache], plan.resident
     WARPS = max(1, THREADS // 32)
-    SCRATCH, PEERS = Tile((2 * WARPS, 4), "f32"), Tile((2 * plan.cluster, 4), "f32")
+    SCRATCH, PEERS = meeting_places(THREADS, plan.cluster, turns=2)
     WEIGHT, BIAS = options.weight, options.bias
     STATISTICS, store_statistics = any(options.statistics), storing_statistics(op, options)
     KEPT = Tile((CHUNKS * SLOT if plan.resident else 16,), "u8")

@@ -14,7 +14,8 @@ from typing import Any
 
 from numba_tma import ptx
 from numba_tma._device import device_function
-from numba_tma.kernels._registers import Share, larger, store_float, store_index, swapped
+from numba_tma.kernels._registers import Share, larger, send_four, store_float, store_index, swapped
+from numba_tma.layout import Tile
 
 
 @dataclass(frozen=True)
@@ -159,15 +160,29 @@ def lanes_max(value: Any, lanes: Any) -> Any:
     return value
 
 
+def _entries(threads: int, blocks: int) -> int:
+    """Return how many parts meet in each block of a cluster: of each warp, or of each block."""
+    warps = max(1, threads // 32)
+    return warps * blocks if warps * blocks <= 32 else blocks
+
+
+def meeting_places(threads: int, blocks: int, turns: int = 1) -> tuple[Tile, Tile]:
+    """Return the tiles in which the threads of a block, and the blocks of a cluster, meet."""
+    warps = max(1, threads // 32)
+    return Tile((turns * warps, 4), "f32"), Tile((turns * _entries(threads, blocks), 4), "f32")
+
+
 def meeting(combine: Any, threads: int, blocks: int) -> Any:
     """Return the device function in which all threads that share a row combine their parts.
 
-    ``scratch`` has an entry for each warp, ``peers`` one for each block of the cluster, and a
-    barrier of ``full`` completes when those have come. Where threads meet again and again, there
-    are two of each, used in ``turn``: what one writes next, another may still be reading. ``phase``
-    is then the parity of the barrier's phase.
+    ``scratch`` and ``peers`` are `meeting_places`, and a barrier of ``full`` completes when what
+    the cluster's blocks send has come. Where threads meet again and again, there are two turns of
+    each, used in ``turn``: what one writes next, another may still be reading. ``phase`` is then
+    the parity of the barrier's phase.
     """
-    LANES, WARPS, THREADS, BLOCKS = min(threads, 32), threads // 32, threads, blocks
+    LANES, WARPS, THREADS, BLOCKS = min(threads, 32), max(1, threads // 32), threads, blocks
+    ENTRIES = _entries(threads, blocks)
+    EACH_WARP = ENTRIES > blocks or threads <= 32
 
     @device_function
     def in_warp(
@@ -190,19 +205,20 @@ def meeting(combine: Any, threads: int, blocks: int) -> Any:
     def in_cluster(
         part: Any, scratch: Any, peers: Any, full: Any, turn: Any, phase: Any, scalar: Any
     ) -> Any:
-        whole = in_block(part, scratch, peers, full, turn, phase, scalar)
-        thread = ptx.tid_x()
+        thread, entry = ptx.tid_x(), ptx.cluster_ctarank()
         if thread == 0:
-            full[turn].arrive_expect_tx(16 * BLOCKS)
-        if thread < BLOCKS:
-            mine = peers.address_of((turn * BLOCKS + ptx.cluster_ctarank(), 0))
-            there, barrier = ptx.mapa(mine, thread), ptx.mapa(full[turn], thread)
-            ptx.st_async_f32(there, whole[0], barrier)
-            ptx.st_async_f32(there + 4, whole[1], barrier)
-            ptx.st_async_f32(there + 8, whole[2], barrier)
-            ptx.st_async_f32(there + 12, whole[3], barrier)
+            full[turn].arrive_expect_tx(16 * ENTRIES)
+        if EACH_WARP:
+            whole = combine(part, LANES, scalar)
+            peer, entry = thread % 32, entry * WARPS + thread // 32
+        else:
+            whole = in_block(part, scratch, peers, full, turn, phase, scalar)
+            peer = thread
+        if peer < BLOCKS:
+            mine = peers.address_of((turn * ENTRIES + entry, 0))
+            send_four(ptx.mapa(mine, peer), whole, ptx.mapa(full[turn], peer))
         full[turn].wait(phase)
-        return combine(peers.read_vector((turn * BLOCKS + thread % BLOCKS, 0)), BLOCKS, scalar)
+        return combine(peers.read_vector((turn * ENTRIES + thread % ENTRIES, 0)), ENTRIES, scalar)
 
     if blocks > 1:
         return in_cluster

@@ -33,8 +33,7 @@ from numba_tma.kernels._registers import (
     zeros,
 )
 from numba_tma.kernels._row_launch import optional
-from numba_tma.kernels._rows import Plan, lanes_sum, meeting
-from numba_tma.layout import Tile
+from numba_tma.kernels._rows import Plan, lanes_sum, meeting, meeting_places
 from numba_tma.shared import shared_barriers, shared_tile
 
 FLOAT = Share(as_dtype("f32"), 4, 1, 1, True)  # one statistic
@@ -54,8 +53,7 @@ def backward_kernel(share: Share, plan: Plan, centred: bool, weighted: bool, sum
     `sums` is 0, 1 to add up dweight, 2 for dbias as well.
     """
     SHARE, BLOCKS, STEP = share, plan.cluster, share.step * share.count
-    WARPS = max(1, plan.threads // 32)
-    SCRATCH, PEERS = Tile((2 * WARPS, 4), "f32"), Tile((2 * BLOCKS, 4), "f32")
+    SCRATCH, PEERS = meeting_places(plan.threads, plan.cluster, turns=2)
     meet = meeting(combine_two, plan.threads, plan.cluster)
     CENTRED, WEIGHTED, SUMS, ROW = centred, weighted, sums, FLOAT
 
