@@ -178,6 +178,11 @@ def exp2(x: Any) -> Any:
     return np.exp2(np.asarray(x, np.float32))
 
 
+def fused(x: Any, slope: Any, shift: Any) -> Any:
+    """Return slope * x + shift of each element, rounded once (fma.rn)."""
+    return (x.astype(np.float64) * slope + shift).astype(np.float32)
+
+
 def log2(x: Any) -> Any:
     """Return the binary logarithm of a number (lg2.approx)."""
     return np.log2(np.float32(x))

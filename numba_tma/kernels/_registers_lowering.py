@@ -350,6 +350,19 @@ _unary(registers.log2, "lg2.approx.f32 $0, $1;")
 _unary(registers.rsqrt, "rsqrt.approx.f32 $0, $1;")
 _unary(registers.reciprocal, "rcp.approx.f32 $0, $1;")
 
+
+def _lower_fused(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    x, *others = args
+    text = "fma.rn.f32 $0, $1, $2, $3;"
+    return pack(builder, [_instruction(builder, text, v, *others) for v in unpack(builder, x)])
+
+
+compiler.instruction_function(
+    registers.fused,
+    lambda x, slope, shift: signature(x, x, _FLOATS, _FLOATS),
+    _lower_fused,
+)
+
 _MAX = "max.f32 $0, $1, $2;"
 
 compiler.instruction_function(

@@ -40,41 +40,38 @@ def share_of(columns: int, rows: int, element: Any, width: int, plan: Plan) -> S
     return Share(element, width, count, plan.threads, whole, plan.cache)
 
 
-def _ring(cluster: int = 1, slots: int = 13, **how: Any) -> Plan:
-    return Plan(512, 1, cluster, blocks=1, stages=slots, slot=16384, **how)
+def _staged(cluster: int, **how: Any) -> Plan:
+    return Plan(512, 1, cluster, bulk=True, slot=16384, **how)
 
 
-_HALVES = Plan(512, 1, 2, blocks=2, stages=6, slot=16384)
-_SHORT = {
-    2048: Plan(32, 2),
-    4096: Plan(128),
-    8192: Plan(256),
-    16384: Plan(256, bulk=True),
-    32768: Plan(512, blocks=2),
-    65536: Plan(512, blocks=2, stages=6, slot=16384),
-}
-_STAYS: dict[str, Any] = {"cache": "evict_first", "resident": True}  # what the weights do
+_SHORT = {2048: Plan(32, 2), 4096: Plan(128), 8192: Plan(256), 32768: Plan(512, blocks=2)}
 _SOFTMAX = {
     **_SHORT,
     8192: Plan(128, bulk=True),
-    131072: _ring(),
-    262144: _ring(4),
-    524288: _ring(8),
+    16384: Plan(512, bulk=True),
+    65536: _staged(1),
+    131072: _staged(2, blocks=3, ahead=32),
+    262144: _staged(4, blocks=3, ahead=16),
+    524288: _staged(8, blocks=3, ahead=8),
 }
 
 #: What is fastest for rows of so many bytes, and for more than half of that.
 PLANS: dict[str, dict[int, Plan]] = {
     "rmsnorm": {
         **_SHORT,
-        131072: _HALVES,
-        262144: _ring(4, 9, **_STAYS),
-        524288: _ring(8, 9, **_STAYS),
+        16384: Plan(256, bulk=True, early=True),
+        65536: _staged(1, early=True),
+        131072: _staged(2, blocks=3, early=True),
+        262144: _staged(4),
+        524288: _staged(8),
     },
     "layernorm": {
         **_SHORT,
-        131072: _ring(4, 9, **_STAYS),
-        262144: _ring(4, 6, **_STAYS),
-        524288: _ring(8, 6, **_STAYS),
+        16384: Plan(256, bulk=True),
+        65536: _staged(1),
+        131072: _staged(2),
+        262144: _staged(4),
+        524288: _staged(8),
     },
     "softmax": _SOFTMAX,
     "log_softmax": _SOFTMAX,

@@ -58,7 +58,7 @@ def staged_rows(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: O
     STAGED = Tile((CHUNKS * SLOT,), "u8")
     SCRATCH, PEERS = meeting_places(THREADS, BLOCKS)
     meet = meeting(op.combination(SHARE), THREADS, BLOCKS)
-    HINT = CACHE_HINTS[plan.cache]
+    HINT, AHEAD = CACHE_HINTS[plan.cache], plan.ahead
     WEIGHT, BIAS, EARLY = options.weight, options.bias, plan.early
     STATISTICS, store_statistics = any(options.statistics), storing_statistics(op, options)
 
@@ -97,6 +97,9 @@ def staged_rows(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: O
             if size > 0:
                 source = global_memory(x + row * x_stride + begin, size)
                 ptx.cp_async_bulk_load(staged.address_of(0), source, size, loaded, HINT)
+                if AHEAD > 0 and row + AHEAD < rows:
+                    later = global_memory(x + (row + AHEAD) * x_stride + begin, size)
+                    ptx.cp_async_bulk_prefetch(later, size)
         if BLOCKS > 1:
             ptx.barrier_cluster_arrive()
         cuda.syncthreads()
@@ -140,4 +143,5 @@ def staged_rows(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: O
 
     rows_staged.__name__ = f"{op.name}_staged"
     kernel = cluster(BLOCKS)(rows_staged) if BLOCKS > 1 else rows_staged
-    return cuda.jit(kernel) if simulated() else cuda.jit(launch_bounds=THREADS)(kernel)
+    bounds = (THREADS, plan.blocks) if plan.blocks else THREADS
+    return cuda.jit(kernel) if simulated() else cuda.jit(launch_bounds=bounds)(kernel)

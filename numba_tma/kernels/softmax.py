@@ -14,7 +14,17 @@ import numpy as np
 
 from numba_tma._device import device_function
 from numba_tma.kernels._host import empty_like, launched_again
-from numba_tma.kernels._registers import exp2, four, keep, larger, largest, log2, reciprocal, total
+from numba_tma.kernels._registers import (
+    exp2,
+    four,
+    fused,
+    keep,
+    larger,
+    largest,
+    log2,
+    reciprocal,
+    total,
+)
 from numba_tma.kernels._row_launch import normalise
 from numba_tma.kernels._rows import Operation, Plan, lanes_max, lanes_sum
 
@@ -83,7 +93,7 @@ def merge_softmax(part: Any, other: Any, scale: Any) -> Any:
 @device_function
 def finish_softmax(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
     """Return exponentials below the row's maximum, over the row's sum."""
-    return exp2((values - whole[0]) * (scale * LOG2_E)) * reciprocal(whole[1])
+    return exp2(fused(values - whole[0], scale * LOG2_E, np.float32(0) - log2(whole[1])))
 
 
 SOFTMAX = Operation(
