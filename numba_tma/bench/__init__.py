@@ -23,12 +23,18 @@ KERNELS = tuple(dict.fromkeys(kernel for kernel, _ in CASES))
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, write the results file after each case, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m numba_tma bench", description=__doc__)
-    parser.add_argument("--only", choices=KERNELS, action="append", help="run these kernels")
     parser.add_argument(
-        "--shape", action="append", help="run the cases that end so: '8192 x 65536', 2^29, '1 GiB'"
+        "--only",
+        choices=KERNELS,
+        action="append",
+        metavar="KERNEL",
+        help=f"run this kernel; several are given one by one: {', '.join(KERNELS)}",
     )
     parser.add_argument(
-        "--output", type=Path, help=f"results file, to which rows are added (default: in {RESULTS})"
+        "--shape", action="append", help="run cases that end so: '8192 x 65536', 2^29, '1 GiB'"
+    )
+    parser.add_argument(
+        "--output", type=Path, help=f"results file that rows are added to (default: in {RESULTS})"
     )
     parser.add_argument("--readme", type=Path, help="README whose table is replaced")
     parser.add_argument("--from-results", type=Path, help="measure nothing: use this file")
