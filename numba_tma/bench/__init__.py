@@ -6,47 +6,36 @@ import argparse
 import datetime
 import importlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from numba_tma._version import __version__
-from numba_tma.bench import figure
-from numba_tma.bench.copies import bench_copy, bench_transpose
-from numba_tma.bench.host import bench_host
-from numba_tma.bench.norms import (
-    bench_layernorm,
-    bench_norm_backward,
-    bench_reductions,
-    bench_rmsnorm,
-    bench_softmax,
-)
-from numba_tma.bench.pointwise import bench_add, bench_gelu, bench_scale_add, bench_swiglu
+from numba_tma.bench import copies, figure, host, norms, pointwise
 from numba_tma.bench.progress import progress
-from numba_tma.bench.report import PACKAGES, RESULTS, table, version, write_readme_table
+from numba_tma.bench.report import table, write_readme_table
+from numba_tma.bench.results import RESULTS, Cases, Row, read, versions, with_row, write
 
-#: By the name that ``--only`` takes: what returns the rows, given torch.
-CASES: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
-    "copy": bench_copy,
-    "transpose": bench_transpose,
-    "rmsnorm": bench_rmsnorm,
-    "layernorm": bench_layernorm,
-    "softmax": bench_softmax,
-    "norm_backward": bench_norm_backward,
-    "reductions": bench_reductions,
-    "add": bench_add,
-    "scale_add": bench_scale_add,
-    "gelu": bench_gelu,
-    "swiglu": bench_swiglu,
-    "host": bench_host,
-}
+CASES: Cases = {**copies.CASES, **pointwise.CASES, **norms.CASES, **host.CASES}
+KERNELS = tuple(dict.fromkeys(kernel for kernel, _ in CASES))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, write the results file after each case, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m numba_tma bench", description=__doc__)
-    parser.add_argument("--only", choices=sorted(CASES), action="append", help="run these cases")
-    parser.add_argument("--output", type=Path, help=f"results file (default: in {RESULTS})")
+    parser.add_argument(
+        "--only",
+        choices=KERNELS,
+        action="append",
+        metavar="KERNEL",
+        help=f"run this kernel; several are given one by one: {', '.join(KERNELS)}",
+    )
+    parser.add_argument(
+        "--shape", action="append", help="run cases that end so: '8192 x 65536', 2^29, '1 GiB'"
+    )
+    parser.add_argument(
+        "--output", type=Path, help=f"results file that rows are added to (default: in {RESULTS})"
+    )
     parser.add_argument("--readme", type=Path, help="README whose table is replaced")
     parser.add_argument("--from-results", type=Path, help="measure nothing: use this file")
     parser.add_argument("--plot", type=Path, help="picture to draw (svg, png, pdf); by matplotlib")
@@ -54,11 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.from_results:
         results = json.loads(options.from_results.read_text())
     else:
-        results = {}
-        for results in measure(options.only or list(CASES)):
-            path = options.output or RESULTS / f"{results['gpu'].split()[-1].lower()}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(results, indent=2) + "\n")
+        try:
+            cases = chosen(options.only, options.shape)
+        except ValueError as error:
+            parser.error(str(error))
+        gpu = gpu_name()
+        path = options.output or RESULTS / f"{gpu.split()[-1].lower()}.json"
+        results = read(path, gpu)
+        for row in measure(cases):
+            results = with_row(results, row)
+            write(path, results)
     print(table(results))
     if options.readme:
         write_readme_table(options.readme, results)
@@ -67,25 +61,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(cases: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Run the named cases on the current GPU; yield the results so far after each."""
+def chosen(
+    kernels: Sequence[str] | None = None, shapes: Sequence[str] | None = None
+) -> list[tuple[str, str]]:
+    """Return the cases of these kernels (None: of all) that end in one of these shapes."""
+    cases = [case for case in CASES if not kernels or case[0] in kernels]
+    found = {shape: [case for case in cases if _ends_in(case[1], shape)] for shape in shapes or ()}
+    for shape, those in found.items():
+        if not those:
+            there = "; ".join(dict.fromkeys(name for _, name in cases))
+            raise ValueError(f"--shape {shape!r}: no case ends so; there are {there}")
+    return [case for case in cases if not found or any(case in those for those in found.values())]
+
+
+def _ends_in(name: str, shape: str) -> bool:
+    words = re.sub(r"(?<=\d)x(?=\d)", " x ", shape).split()
+    return bool(words) and name.split()[-len(words) :] == words
+
+
+def gpu_name() -> str:
+    """Return the name of the current GPU."""
     from numba import cuda
 
+    name = cuda.get_current_device().name
+    return name if isinstance(name, str) else name.decode()
+
+
+def measure(cases: Iterable[tuple[str, str]]) -> Iterator[Row]:
+    """Run cases on the current GPU; yield the row of each."""
     try:
-        torch = importlib.import_module("torch")
+        torch: Any = importlib.import_module("torch")
     except ImportError as error:
         raise SystemExit(
             f"bench measures beside torch, which is not here ({error}): pip install '.[bench]'"
         ) from None
-    name = cuda.get_current_device().name
-    rows: list[dict[str, Any]] = []
-    results = {
-        "gpu": name if isinstance(name, str) else name.decode(),
-        "date": datetime.date.today().isoformat(),
-        "versions": {"numba-tma": __version__} | {p: v for p in PACKAGES if (v := version(p))},
-        "rows": rows,
-    }
-    for case in progress(cases):
-        rows += CASES[case](torch)
+    run = {"date": datetime.date.today().isoformat(), "versions": versions()}
+    names = {f"{kernel} {case}": (kernel, case) for kernel, case in cases}
+    for name in progress(names):
+        kernel, case = names[name]
+        row = {"kernel": kernel, "case": case} | CASES[kernel, case](torch) | run
         torch.cuda.empty_cache()
-        yield results
+        yield row

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numba_tma.bench.results import dates
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -56,7 +58,7 @@ def draw(results: dict[str, Any]) -> Figure:
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelsize=8, labelcolor=TEXT)
     axes.set_xlabel("bytes per second, as a share of a plain copy's", fontsize=9, color=TEXT)
-    axes.set_title(f"{results['gpu']}, {results['date']}", fontsize=9, color=TEXT, loc="left")
+    axes.set_title(f"{results['gpu']}, {dates(results)}", fontsize=9, color=TEXT, loc="left")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, fontsize=8)
     return figure
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.bench.report import host_row
+from numba_tma.bench.results import Cases, Measured, host_time
 from numba_tma.bench.timing import Run, time_host
 
 BLOCKS, THREADS = 132, 128
@@ -16,28 +16,6 @@ BLOCKS, THREADS = 132, 128
 RAW = """
 extern "C" __global__ void take_pointers(float* a, float* b, float* c, float* d, long long n) {}
 """
-
-
-def bench_host(torch: Any) -> list[dict[str, Any]]:
-    """Time what maps, launches and a wrapper's call cost the host."""
-    from numba_tma.kernels.rmsnorm import rmsnorm
-
-    x, w = torch.rand(64, 1024, device="cuda"), torch.rand(1024, device="cuda")
-    y, norm = torch.empty_like(x), torch.nn.functional.rms_norm
-    called = {
-        "numba_tma": lambda: rmsnorm(x, w, out=y),
-        "torch": lambda: norm(x, (1024,), w, 1e-6),
-    }
-    cases = {
-        ("launch", "4 pointers + 1 integer"): _launches_of_pointers(y),
-        ("launch", "2 TensorMaps + 1 integer"): _launches_of_maps(y),
-        ("call", "rmsnorm(x, w, out=y) of 64 x 1024"): called,
-    }
-    rows = _maps(torch)
-    for (kernel, case), runs in cases.items():
-        costs = host_costs(runs)
-        rows.append(host_row(kernel, case, costs.pop("numba_tma"), costs))
-    return rows
 
 
 def host_costs(runs: dict[str, Run], rounds: int = 3) -> dict[str, float]:
@@ -51,7 +29,27 @@ def host_costs(runs: dict[str, Run], rounds: int = 3) -> dict[str, float]:
     return {name: round(cost, 2) for name, cost in best.items()}
 
 
-def _maps(torch: Any) -> list[dict[str, Any]]:
+def _compared(runs: dict[str, Run]) -> Measured:
+    costs = host_costs(runs)
+    return host_time(costs.pop("numba_tma"), costs)
+
+
+def bench_call(torch: Any) -> Measured:
+    """Time a call of a wrapper, beside torch's function."""
+    from numba_tma.kernels.rmsnorm import rmsnorm
+
+    x, w = torch.rand(64, 1024, device="cuda"), torch.rand(1024, device="cuda")
+    y, norm = torch.empty_like(x), torch.nn.functional.rms_norm
+    return _compared(
+        {
+            "numba_tma": lambda: rmsnorm(x, w, out=y),
+            "torch": lambda: norm(x, (1024,), w, 1e-6),
+        }
+    )
+
+
+def bench_encoding(torch: Any) -> Measured:
+    """Time the first map of a tensor."""
     from numba_tma.layout import Tile
     from numba_tma.tensor_map import tensor_map
 
@@ -60,15 +58,20 @@ def _maps(torch: Any) -> list[dict[str, Any]]:
     start = time.perf_counter()
     for tensor in many:
         tensor_map(tensor, tile)
-    encoded = (time.perf_counter() - start) / len(many) * 1e6
-    cached = time_host(lambda: tensor_map(many[-1], tile))
-    return [
-        host_row("tensor_map", "encoded", encoded, {}),
-        host_row("tensor_map", "cached", cached, {}),
-    ]
+    return host_time((time.perf_counter() - start) / len(many) * 1e6, {})
 
 
-def _launches_of_pointers(tensor: Any) -> dict[str, Run]:
+def bench_cached_map(torch: Any) -> Measured:
+    """Time a map of a tensor that has had the same one."""
+    from numba_tma.layout import Tile
+    from numba_tma.tensor_map import tensor_map
+
+    tile, tensor = Tile((8, 32), "f32"), torch.zeros(64, 64, device="cuda")
+    return host_time(time_host(lambda: tensor_map(tensor, tile)), {})
+
+
+def bench_launch_of_pointers(torch: Any) -> Measured:
+    """Time launches of a kernel that takes pointers."""
     from numba import cuda, types
 
     def take_pointers(a, b, c, d, n):  # type: ignore[no-untyped-def]
@@ -76,6 +79,7 @@ def _launches_of_pointers(tensor: Any) -> dict[str, Run]:
 
     pointer = types.CPointer(types.float32)
     kernel = cuda.jit(types.void(pointer, pointer, pointer, pointer, types.int64))(take_pointers)
+    tensor = torch.empty(64, 1024, device="cuda")
     address = tensor.data_ptr()
     runs = _launches(kernel, (address,) * 4, (address,) * 4)
     try:
@@ -89,10 +93,11 @@ def _launches_of_pointers(tensor: Any) -> dict[str, Run]:
     except Exception as error:  # not here, or without a compiler: then the others are compared
         runs.pop("CuPy RawKernel", None)
         print(f"launch: no CuPy beside it: {str(error)[:200]}", flush=True)
-    return runs
+    return _compared(runs)
 
 
-def _launches_of_maps(tensor: Any) -> dict[str, Run]:
+def bench_launch_of_maps(torch: Any) -> Measured:
+    """Time launches of a kernel that takes tensor maps."""
     from numba import cuda
 
     from numba_tma.layout import Tile
@@ -102,8 +107,9 @@ def _launches_of_maps(tensor: Any) -> dict[str, Run]:
     def take_maps(x, y, n):  # type: ignore[no-untyped-def]
         pass
 
+    tensor = torch.empty(64, 1024, device="cuda")
     x_map = tensor_map(tensor, Tile((8, 32), "f32"))
-    return _launches(take_maps, (x_map, x_map), (x_map.value, x_map.value))
+    return _compared(_launches(take_maps, (x_map, x_map), (x_map.value, x_map.value)))
 
 
 def _launches(kernel: Any, arguments: tuple[Any, ...], values: tuple[Any, ...]) -> dict[str, Run]:
@@ -127,3 +133,12 @@ def _launches(kernel: Any, arguments: tuple[Any, ...], values: tuple[Any, ...]) 
         "cuda.core": functools.partial(core_launch, stream, config, function, *values, 7),
         "numba-cuda": functools.partial(plain, *arguments, 7),
     }
+
+
+CASES: Cases = {
+    ("tensor_map", "encoded"): bench_encoding,
+    ("tensor_map", "cached"): bench_cached_map,
+    ("launch", "4 pointers + 1 integer"): bench_launch_of_pointers,
+    ("launch", "2 TensorMaps + 1 integer"): bench_launch_of_maps,
+    ("call", "rmsnorm(x, w, out=y) of 64 x 1024"): bench_call,
+}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from numba_tma.bench import plain
 from numba_tma.bench.compiled import compiled_peers
-from numba_tma.bench.report import rate_row
+from numba_tma.bench.results import Cases, Measured, rate
 from numba_tma.bench.timing import Run, worse_of_two
 
 PLAIN = "plain numba-cuda"
@@ -23,65 +24,56 @@ def _check(torch: Any, result: Any, exact: Any) -> None:
     assert torch.allclose(result[: exact.numel()].double(), exact, rtol=rtol, atol=rtol * 1e-1)
 
 
-def _row(
-    kernel: str, name: str, arrays: list[Any], runs: dict[str, Run], copied: Run
-) -> dict[str, Any]:
+def _rate(arrays: list[Any], runs: dict[str, Run], copied: Run) -> Measured:
     """Time `runs` on inputs and one output of one size, beside a copy of one of them."""
     moved = (len(arrays) + 1) * arrays[0].nbytes
     times = worse_of_two(runs | {"copy": copied})
     # A copy moves the bytes of two arrays; its rate is that of as many bytes.
     times["copy"] *= moved / (2 * arrays[0].nbytes)
-    size = arrays[0].numel()
-    return rate_row(kernel, f"{name} 2^{size.bit_length() - 1}", moved, times)
+    return rate(moved, times)
 
 
-def bench_scale_add(torch: Any) -> list[dict[str, Any]]:
+def bench_scale_add(torch: Any, name: str, size: int) -> Measured:
     """Time alpha * x + beta * y, beside torch.compile."""
     from numba_tma.kernels.pointwise import scale_add
 
-    rows = []
-    for name, size in (("bf16", 2**29), ("f32", 2**28)):
-        x, y = _inputs(torch, name, size, 2)
-        out, z = torch.empty_like(x), torch.empty_like(x)
-        scale_add(x, y, 2.0, 0.5, out=out)
-        _check(torch, out, 2.0 * x[:4096].double() + 0.5 * y[:4096].double())
-        runs = {
-            "numba_tma": lambda: scale_add(x, y, 2.0, 0.5, out=out),  # noqa: B023
-            **compiled_peers(torch, lambda x, y: 2.0 * x + 0.5 * y, x, y),
-        }
-        rows.append(_row("scale_add", name, [x, y], runs, lambda: z.copy_(x)))  # noqa: B023
-    return rows
+    x, y = _inputs(torch, name, size, 2)
+    out, z = torch.empty_like(x), torch.empty_like(x)
+    scale_add(x, y, 2.0, 0.5, out=out)
+    _check(torch, out, 2.0 * x[:4096].double() + 0.5 * y[:4096].double())
+    runs = {
+        "numba_tma": lambda: scale_add(x, y, 2.0, 0.5, out=out),
+        **compiled_peers(torch, lambda x, y: 2.0 * x + 0.5 * y, x, y),
+    }
+    return _rate([x, y], runs, lambda: z.copy_(x))
 
 
-def bench_add(torch: Any) -> list[dict[str, Any]]:
+def bench_add(torch: Any, name: str, size: int) -> Measured:
     """Time x + y."""
     from numba_tma.kernels.pointwise import add
 
-    rows = []
-    for name, size in (("bf16", 2**29), ("f32", 2**28)):
-        x, y = _inputs(torch, name, size, 2)
-        out, z = torch.empty_like(x), torch.empty_like(x)
-        exact = x[:4096].double() + y[:4096].double()
-        plainly = plain.run(torch, plain.add_bf16 if name == "bf16" else plain.add, x, y, out)
-        for run in (plainly, lambda: add(x, y, out=out)):  # noqa: B023
-            out.zero_()
-            run()
-            _check(torch, out, exact)
-        runs = {
-            "numba_tma": lambda: add(x, y, out=out),  # noqa: B023
-            "torch": lambda: torch.add(x, y, out=out),  # noqa: B023
-            **compiled_peers(torch, lambda x, y: x + y, x, y),
-            PLAIN: plainly,
-        }
-        rows.append(_row("add", name, [x, y], runs, lambda: z.copy_(x)))  # noqa: B023
-    return rows
+    x, y = _inputs(torch, name, size, 2)
+    out, z = torch.empty_like(x), torch.empty_like(x)
+    exact = x[:4096].double() + y[:4096].double()
+    plainly = plain.run(torch, plain.add_bf16 if name == "bf16" else plain.add, x, y, out)
+    for run in (plainly, lambda: add(x, y, out=out)):
+        out.zero_()
+        run()
+        _check(torch, out, exact)
+    runs = {
+        "numba_tma": lambda: add(x, y, out=out),
+        "torch": lambda: torch.add(x, y, out=out),
+        **compiled_peers(torch, lambda x, y: x + y, x, y),
+        PLAIN: plainly,
+    }
+    return _rate([x, y], runs, lambda: z.copy_(x))
 
 
-def bench_gelu(torch: Any) -> list[dict[str, Any]]:
+def bench_gelu(torch: Any, name: str, size: int) -> Measured:
     """Time GELU by erf, in bf16."""
     from numba_tma.kernels.activations import gelu
 
-    (x,) = _inputs(torch, "bf16", 2**29, 1)
+    (x,) = _inputs(torch, name, size, 1)
     out, z = torch.empty_like(x), torch.empty_like(x)
     function = torch.nn.functional.gelu
     exact = x[:4096].double()
@@ -97,14 +89,14 @@ def bench_gelu(torch: Any) -> list[dict[str, Any]]:
         **compiled_peers(torch, lambda x: function(x), x),
         PLAIN: plainly,
     }
-    return [_row("gelu (erf)", "bf16", [x], runs, lambda: z.copy_(x))]
+    return _rate([x], runs, lambda: z.copy_(x))
 
 
-def bench_swiglu(torch: Any) -> list[dict[str, Any]]:
+def bench_swiglu(torch: Any, name: str, size: int) -> Measured:
     """Time SwiGLU, in bf16."""
     from numba_tma.kernels.activations import swiglu
 
-    gate, up = _inputs(torch, "bf16", 2**29, 2)
+    gate, up = _inputs(torch, name, size, 2)
     out, z = torch.empty_like(gate), torch.empty_like(gate)
     silu = torch.nn.functional.silu
     swiglu(gate, up, out=out)
@@ -114,4 +106,18 @@ def bench_swiglu(torch: Any) -> list[dict[str, Any]]:
         "torch": lambda: silu(gate) * up,
         **compiled_peers(torch, lambda gate, up: silu(gate) * up, gate, up),
     }
-    return [_row("swiglu", "bf16", [gate, up], runs, lambda: z.copy_(gate))]
+    return _rate([gate, up], runs, lambda: z.copy_(gate))
+
+
+_EXPONENTS = {"bf16": 29, "f32": 28}
+
+CASES: Cases = {
+    (kernel, f"{name} 2^{_EXPONENTS[name]}"): partial(bench, name=name, size=2 ** _EXPONENTS[name])
+    for kernel, bench, names in (
+        ("add", bench_add, ("bf16", "f32")),
+        ("scale_add", bench_scale_add, ("bf16", "f32")),
+        ("gelu (erf)", bench_gelu, ("bf16",)),
+        ("swiglu", bench_swiglu, ("bf16",)),
+    )
+    for name in names
+}

@@ -21,7 +21,7 @@ def progress(names: Iterable[str], width: int = 24) -> Iterator[str]:
         line = f"[{bar}] {n} of {len(todo)}, {seconds:.0f} s: {name}"
         last = n == len(todo)
         print(
-            f"\r{line:<78}" if terminal else line,
+            f"\r{line[:78]:<78}" if terminal else line,
             end="\n" if last or not terminal else "",
             file=sys.stderr,
             flush=True,

@@ -1,60 +1,22 @@
-"""The results: their rows, the file they are written to, and the table that is made of it."""
+"""The table that is made of results, and the README that shows it."""
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path("tests/benchmarks/results")
-PACKAGES = (
-    "numba-cuda",
-    "numba",
-    "numpy",
-    "cuda-core",
-    "cuda-bindings",
-    "torch",
-    "triton",
-    "quack-kernels",
-    "cupy-cuda13x",
-)
+from numba_tma.bench.results import Results, Row, full_rows
+
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
-def rate_row(kernel: str, case: str, nbytes: int, times: dict[str, float]) -> dict[str, Any]:
-    """Return the row of a kernel that moves `nbytes`; `times` are in seconds, one is "copy"'s."""
-    rates = {name: round(nbytes / seconds / 1e9, 1) for name, seconds in times.items()}
-    return {
-        "kernel": kernel,
-        "case": case,
-        "unit": "GB/s",
-        "numba_tma": rates.pop("numba_tma"),
-        "copy": rates.pop("copy", None),
-        "peers": rates,
-    }
-
-
-def host_row(kernel: str, case: str, microseconds: float, peers: dict[str, float]) -> Any:
-    """Return the row of what costs the host `microseconds`."""
-    return {
-        "kernel": kernel,
-        "case": case,
-        "unit": "us on the host",
-        "numba_tma": round(microseconds, 2),
-        "copy": None,
-        "peers": peers,
-    }
-
-
-def table(results: dict[str, Any]) -> str:
+def table(results: Results) -> str:
     """Return the results as a Markdown table."""
     lines = [
-        f"Measured on an {results['gpu']} on {results['date']}, torch "
-        f"{results['versions'].get('torch', 'absent')}, numba-cuda "
-        f"{results['versions']['numba-cuda']}; median of alternating runs with a cold L2 cache, "
-        "the worse of two. In brackets: numba_tma's rate over that one's. `launch` is the host's "
-        "time for a launch of an empty kernel with these arguments, ours by `tma.launcher`; `call` "
-        "is its time for a call of a kernel's function.",
+        f"Measured on an {results['gpu']} {_measured(results)}; median of alternating runs with a "
+        "cold L2 cache, the worse of two. In brackets: numba_tma's rate over that one's. `launch` "
+        "is the host's time for a launch of an empty kernel with these arguments, ours by "
+        "`tma.launcher`; `call` is its time for a call of a kernel's function.",
         "",
         "| kernel | case | numba_tma | beside it | plain copy |",
         "|---|---|---|---|---|",
@@ -77,7 +39,7 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write_readme_table(readme: Path, results: dict[str, Any]) -> None:
+def write_readme_table(readme: Path, results: Results) -> None:
     """Replace the table between the markers of the README."""
     text = readme.read_text()
     head, rest = text.split(BEGIN)
@@ -85,9 +47,26 @@ def write_readme_table(readme: Path, results: dict[str, Any]) -> None:
     readme.write_text(f"{head}{BEGIN}\n{table(results)}\n{END}{tail}")
 
 
-def version(package: str) -> str | None:
-    """Return a package's version, or None where it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _measured(results: Results) -> str:
+    """Return when and with what rows were measured: most, and by their names the others."""
+    runs: dict[str, list[Row]] = {_when(results): []}
+    for row in full_rows(results):
+        runs.setdefault(_when(row), []).append(row)
+    most, *others = runs
+    return "; ".join([most, *(f"{_names(runs[when], results)} {when}" for when in others)])
+
+
+def _when(measured: dict[str, Any]) -> str:
+    versions = measured["versions"]
+    torch = versions.get("torch", "absent")
+    return f"on {measured['date']}, torch {torch}, numba-cuda {versions['numba-cuda']}"
+
+
+def _names(rows: list[Row], results: Results) -> str:
+    """Name rows by kernel and case, or all that there are of a kernel by that."""
+    names = []
+    for kernel in dict.fromkeys(row["kernel"] for row in rows):
+        cases = [row["case"] for row in rows if row["kernel"] == kernel]
+        whole = len(cases) == sum(row["kernel"] == kernel for row in results["rows"])
+        names += [kernel] if whole else [f"{kernel} {case}" for case in cases]
+    return ", ".join(names)

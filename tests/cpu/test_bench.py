@@ -3,17 +3,19 @@
 import datetime
 import json
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
 
 from numba_tma import bench
-from numba_tma.bench import compiled, figure, host, norms, report, timing
+from numba_tma.bench import compiled, figure, host, norms, report, results, timing
 from numba_tma.bench.progress import progress
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-H200 = ROOT / report.RESULTS / "h200.json"
+H200 = ROOT / results.RESULTS / "h200.json"
 
 RESULTS = {
     "gpu": "NVIDIA H200",
@@ -50,16 +52,24 @@ runs with a cold L2 cache, the worse of two. In brackets: numba_tma's rate over 
 | launch | one TensorMap | 15.25 us on the host | one integer 14.5, nothing 12 |  |"""
 
 
+def check_run(run):
+    """Raise unless `run` says when and with what something was measured."""
+    datetime.date.fromisoformat(run["date"])
+    assert {"numba-cuda", "numpy"} <= set(run["versions"])
+    assert all(re.match(r"\d+\.", version) for version in run["versions"].values())
+
+
 def check_schema(results):
     """Raise unless `results` has the form that every results file has."""
     assert set(results) == {"gpu", "date", "versions", "rows"}
     assert isinstance(results["gpu"], str) and results["gpu"]
-    datetime.date.fromisoformat(results["date"])
-    assert {"numba-cuda", "numpy"} <= set(results["versions"])
-    assert all(re.match(r"\d+\.", version) for version in results["versions"].values())
+    check_run(results)
     assert results["rows"]
     for row in results["rows"]:
-        assert set(row) == {"kernel", "case", "unit", "numba_tma", "peers", "copy"}
+        own = {name: row[name] for name in ("date", "versions") if name in row}
+        assert all(own[name] != results[name] for name in own)
+        check_run(results | own)
+        assert set(row) - set(own) == {"kernel", "case", "unit", "numba_tma", "peers", "copy"}
         assert all(isinstance(row[key], str) and row[key] for key in ("kernel", "case", "unit"))
         values = [row["numba_tma"], *row["peers"].values()]
         values += [] if row["copy"] is None else [row["copy"]]
@@ -94,6 +104,9 @@ def test_the_table_says_when_there_was_no_torch():
         {"rows": [RESULTS["rows"][0] | {"numba_tma": None}]},
         {"rows": [RESULTS["rows"][0] | {"peers": {"torch": 0.0}}]},
         {"rows": [RESULTS["rows"][0] | {"note": "a quiet machine"}]},
+        {"rows": [RESULTS["rows"][0] | {"date": RESULTS["date"]}]},
+        {"rows": [RESULTS["rows"][0] | {"date": "yesterday"}]},
+        {"rows": [RESULTS["rows"][0] | {"versions": {"numpy": "2.4.6"}}]},
         {"host": "a name"},
     ],
     ids=str,
@@ -105,20 +118,17 @@ def test_the_schema_is_checked(broken):
 
 
 def test_rows_are_made_in_the_form_of_the_schema():
-    row = report.rate_row(
-        "copy", "1 GB", 10**9, {"numba_tma": 0.25e-3, "copy": 0.5e-3, "torch": 1e-3}
-    )
-    assert row == {
-        "kernel": "copy",
-        "case": "1 GB",
+    rate = results.rate(10**9, {"numba_tma": 0.25e-3, "copy": 0.5e-3, "torch": 1e-3})
+    assert rate == {
         "unit": "GB/s",
         "numba_tma": 4000.0,
         "copy": 2000.0,
         "peers": {"torch": 1000.0},
     }
-    host = report.host_row("launch", "one TensorMap", 15.2345, {"one integer": 14.0})
+    host = results.host_time(15.2345, {"one integer": 14.0})
     assert host["numba_tma"] == 15.23 and host["copy"] is None
-    check_schema(RESULTS | {"rows": [row, host]})
+    rows = [{"kernel": "copy", "case": "1 GB"} | rate, {"kernel": "launch", "case": "none"} | host]
+    check_schema(RESULTS | {"rows": rows})
 
 
 def test_of_two_measurements_the_worse_for_us_counts(monkeypatch):
@@ -211,11 +221,12 @@ def test_the_picture_has_what_stands_beside_a_copy(tmp_path, capsys):
     file, path = tmp_path / "results.json", tmp_path / "pictures" / "all.svg"
     alone = RESULTS["rows"][0] | {"kernel": "row_sum", "copy": None}
     other = RESULTS["rows"][0] | {"case": "more", "peers": {"Triton": 2000.0}}
-    results = RESULTS | {"rows": [*RESULTS["rows"], alone, other]}
-    file.write_text(json.dumps(results))
+    later = other | {"case": "later", "date": "2026-02-01"}
+    found = RESULTS | {"rows": [*RESULTS["rows"], alone, other]}
+    file.write_text(json.dumps(found))
     assert bench.main(["--from-results", str(file), "--plot", str(path)]) == 0
     assert path.read_text().lstrip().startswith("<?xml")
-    (axes,) = figure.draw(results).axes
+    (axes,) = figure.draw(found).axes
     drawn = {dots.get_label(): dots.get_offsets().tolist() for dots in axes.collections}
     ours = 4200.5 / 4000
     assert drawn == {
@@ -224,22 +235,183 @@ def test_the_picture_has_what_stands_beside_a_copy(tmp_path, capsys):
         "numba_tma": [[ours, 0.0], [ours, 1.0]],
     }
     assert [t.get_text() for t in axes.get_yticklabels()] == ["copy, u8 2 GiB", "copy, more"]
+    assert axes.get_title(loc="left") == "NVIDIA H200, 2026-01-31"
+    (axes,) = figure.draw(RESULTS | {"rows": [other, later]}).axes
+    assert axes.get_title(loc="left") == "NVIDIA H200, 2026-01-31 to 2026-02-01"
     file.write_text(json.dumps(RESULTS | {"rows": [alone]}))
     with pytest.raises(SystemExit, match="no row of the results has a plain copy"):
         bench.main(["--from-results", str(file), "--plot", str(path)])
 
 
-def test_a_measurement_is_written_and_printed(monkeypatch, tmp_path, capsys):
-    asked = []
-    measured = iter([[RESULTS], [RESULTS]])
-    monkeypatch.setattr(bench, "measure", lambda cases: asked.append(list(cases)) or next(measured))
+def test_the_table_names_what_was_measured_at_another_time():
+    copies, launch = RESULTS["rows"]
+    later = {"date": "2026-02-01", "versions": RESULTS["versions"] | {"torch": "2.12.0"}}
+    assert "on 2026-01-31, torch 2.11.0, numba-cuda 0.30.4; median" in report.table(RESULTS)
+    rows = [copies, copies | {"case": "more"} | later, launch, launch | {"kernel": "call"} | later]
+    assert (
+        "on 2026-01-31, torch 2.11.0, numba-cuda 0.30.4; copy more, call on 2026-02-01, "
+        "torch 2.12.0, numba-cuda 0.30.4; median" in report.table(RESULTS | {"rows": rows})
+    )
+
+
+@pytest.mark.parametrize(
+    ("only", "shapes", "expected"),
+    [
+        (None, None, list(bench.CASES)),
+        (["softmax"], None, [("softmax", norms.named(shape)) for shape in norms.SHAPES]),
+        (
+            ["softmax", "layernorm"],
+            ["8192 x 65536", "4096x262144"],
+            [
+                (kernel, f"bf16 {shape}")
+                for kernel in ("layernorm", "softmax")
+                for shape in ("8192 x 65536", "4096 x 262144")
+            ],
+        ),
+        (["add"], ["f32 2^28"], [("add", "f32 2^28")]),
+        (None, ["1 GiB"], [("copy", "u8 1 GiB")]),
+        (["call"], ["64x1024"], [("call", "rmsnorm(x, w, out=y) of 64 x 1024")]),
+    ],
+)
+def test_a_run_is_limited_to_kernels_and_shapes(only, shapes, expected):
+    assert bench.chosen(only, shapes) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "add", "--shape", "1 GiB"], "there are bf16 2^29; f32 2^28"),
+        (["--only", "copy", "--shape", "1 GiB", "--shape", "3 GiB"], "'3 GiB': no case ends so"),
+        (["--shape", ""], "--shape '': no case ends so"),
+        (["--only", "sort"], "invalid choice: 'sort'"),
+    ],
+)
+def test_a_run_of_nothing_is_refused(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        bench.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def full_row(kernel, case, rate, date="2026-01-31", torch="2.11.0"):
+    """Return a row as a run yields it."""
+    measured = {"unit": "GB/s", "numba_tma": rate, "copy": None, "peers": {}}
+    versions = RESULTS["versions"] | {"torch": torch}
+    return {"kernel": kernel, "case": case, **measured, "date": date, "versions": versions}
+
+
+def on_disk(path):
+    """Return {(kernel, case): (rate, date, torch)} of a results file, in its order."""
+    found = json.loads(Path(path).read_text())
+    check_schema(found)
+    return {
+        (row["kernel"], row["case"]): (row["numba_tma"], row["date"], row["versions"]["torch"])
+        for row in results.full_rows(found)
+    }
+
+
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    """Return what runs of bench were asked for, and the lists of rows that they take in turn."""
+    asked, rows = [], []
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(bench, "measure", lambda cases: asked.append(cases) or rows.pop(0))
+    return asked, rows
+
+
+def test_a_measurement_is_written_and_printed(runs, capsys):
+    asked, rows = runs
+    rows += [results.full_rows(RESULTS)] * 2
     assert bench.main([]) == 0
-    assert bench.main(["--only", "copy", "--output", "here/mine.json"]) == 0
-    assert asked == [list(bench.CASES), ["copy"]]
-    for path in (report.RESULTS / "h200.json", Path("here/mine.json")):
+    assert bench.main(["--only", "add", "--shape", "2^28", "--output", "here/mine.json"]) == 0
+    assert asked == [list(bench.CASES), [("add", "f32 2^28")]]
+    for path in (results.RESULTS / "h200.json", Path("here/mine.json")):
         assert json.loads(path.read_text()) == RESULTS
+        assert list(path.parent.iterdir()) == [path]
     assert capsys.readouterr().out == f"{TABLE}\n" * 2
+
+
+def test_what_is_not_measured_again_keeps_its_date_and_versions(runs):
+    first = ("2026-01-31", "2.11.0")
+    later = ("2026-02-01", "2.12.0")
+    last = ("2026-03-01", "2.12.0")
+    runs[1].append([full_row("copy", "1 GiB", 1, *first), full_row("add", "2^28", 2, *first)])
+    runs[1].append([full_row("add", "2^28", 3, *later), full_row("copy", "2 GiB", 4, *later)])
+    runs[1].append([full_row("copy", "1 GiB", 5, *last), full_row("gelu", "2^28", 6, *last)])
+    for _ in range(3):
+        bench.main(["--output", "mine.json"])
+    rows = on_disk("mine.json")
+    assert rows == {
+        ("copy", "1 GiB"): (5, *last),
+        ("copy", "2 GiB"): (4, *later),
+        ("add", "2^28"): (3, *later),
+        ("gelu", "2^28"): (6, *last),
+    }
+    assert [kernel for kernel, _ in rows] == ["copy", "copy", "add", "gelu"]
+
+
+def test_the_file_says_once_what_most_rows_share(runs):
+    cases = ("1 GiB", "2 GiB", "4 GiB")
+    runs[1].append([full_row("copy", case, 1) for case in cases])
+    runs[1].append([full_row("copy", "2 GiB", 2, "2026-02-01")])
+    runs[1].append([full_row("copy", case, 3, "2026-03-01") for case in cases])
+    found = []
+    for _ in range(3):
+        bench.main(["--output", "mine.json"])
+        found.append(json.loads(Path("mine.json").read_text()))
+    assert [f["date"] for f in found] == ["2026-01-31", "2026-01-31", "2026-03-01"]
+    own = [[{"date", "versions"} & set(row) for row in f["rows"]] for f in found]
+    assert own == [[set()] * 3, [set(), {"date"}, set()], [set()] * 3]
+
+
+def test_a_run_that_fails_keeps_what_it_and_others_measured(runs):
+    def fails():
+        yield full_row("add", "2^28", 3, "2026-02-01")
+        raise RuntimeError("an illegal instruction")
+
+    runs[1].extend([[full_row("copy", "1 GiB", 1), full_row("add", "2^28", 2)], fails()])
+    bench.main(["--output", "mine.json"])
+    with pytest.raises(RuntimeError):
+        bench.main(["--output", "mine.json"])
+    assert on_disk("mine.json") == {
+        ("copy", "1 GiB"): (1, "2026-01-31", "2.11.0"),
+        ("add", "2^28"): (3, "2026-02-01", "2.11.0"),
+    }
+
+
+def test_results_of_another_gpu_are_not_mixed(runs):
+    other = json.dumps(RESULTS | {"gpu": "NVIDIA H100"})
+    Path("mine.json").write_text(other)
+    with pytest.raises(SystemExit, match=r"mine.json: it has the results of an NVIDIA H100, and"):
+        bench.main(["--output", "mine.json"])
+    assert runs[0] == [] and Path("mine.json").read_text() == other
+
+
+def test_a_run_says_when_and_with_what_it_measured(monkeypatch, capsys):
+    freed = []
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(empty_cache=lambda: freed.append(1)))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    given = []
+    cases = {
+        ("copy", "1 GiB"): lambda torch: given.append(torch) or results.host_time(1.0, {}),
+        ("copy", "2 GiB"): lambda torch: results.host_time(2.0, {"numpy": 3.0}),
+        ("add", "2^28"): lambda torch: pytest.fail("was not asked for"),
+    }
+    monkeypatch.setattr(bench, "CASES", cases)
+    rows = list(bench.measure(list(cases)[:2]))
+    assert [(row["kernel"], row["case"], row["numba_tma"]) for row in rows] == [
+        ("copy", "1 GiB", 1.0),
+        ("copy", "2 GiB", 2.0),
+    ]
+    assert given == [torch] and freed == [1, 1]
+    assert "1 of 2" in capsys.readouterr().err
+    written = {"gpu": "NVIDIA H200", "rows": []}
+    for row in rows:
+        written = results.with_row(written, row)
+    check_schema(written)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit, match="bench measures beside torch, which is not here"):
+        next(bench.measure(cases))
 
 
 def test_the_readme_gets_the_table_and_keeps_the_rest(tmp_path):
@@ -267,10 +439,11 @@ def test_the_readme_shows_the_results_file_as_it_is():
 
 
 def test_every_results_file_has_the_schema():
-    for path in (ROOT / report.RESULTS).glob("*.json"):
-        results = json.loads(path.read_text())
-        check_schema(results)
-        assert path.stem == results["gpu"].split()[-1].lower()
+    for path in (ROOT / results.RESULTS).glob("*.json"):
+        found = json.loads(path.read_text())
+        check_schema(found)
+        assert path.stem == found["gpu"].split()[-1].lower()
+        assert {(row["kernel"], row["case"]) for row in found["rows"]} <= set(bench.CASES)
 
 
 def test_the_readmes_numbers_stand_in_its_table():
