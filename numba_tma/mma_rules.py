@@ -20,6 +20,9 @@ MAX_COLUMNS = 256
 #: What a fragment can hold.
 FRAGMENT_DTYPES = ("f32", "i32", "f16", "bf16", "e4m3", "e5m2", "i8", "u8")
 
+#: What a fragment of floats, or of i32, is converted to.
+CONVERTED_TO = ("f32", "f16", "bf16", "e4m3", "e5m2")
+
 
 @dataclass(frozen=True)
 class Form:
@@ -108,6 +111,25 @@ def check_fragment(n: Any, dtype: Any, what: str) -> DType:
         raise ValueError(
             f"{what}: n is {n!r}; a fragment of {found} has {step} to {MAX_COLUMNS} columns, a "
             f"multiple of {step}"
+        )
+    return found
+
+
+def check_conversion(source: DType, target: Any) -> DType:
+    """Return the dtype that a fragment is converted to, or raise a ValueError."""
+    try:
+        found = as_dtype(target)
+    except TypeError:
+        found = None
+    if found is None or found.name not in CONVERTED_TO:
+        raise ValueError(
+            f"Fragment.to: dtype is {target!r}; fragments are converted to "
+            f"{', '.join(CONVERTED_TO)}"
+        )
+    if source.itemsize == 1 and found is not source:
+        raise ValueError(
+            f"Fragment.to: fragments of {source} are operands only, since threads hold other "
+            "elements of them: convert the one that it was made of"
         )
     return found
 
