@@ -35,7 +35,7 @@ LAYERS = (
     ),
     ("template", "_template_lowering"),
     ("multicast", "_multicast_lowering"),
-    ("pipeline", "mma", "_mma_lowering", "_fragment_lowering"),
+    ("pipeline", "fragments", "mma", "_mma_lowering", "_fragment_lowering"),
     ("kernels",),
     (
         "testing",
