@@ -6,6 +6,7 @@ is a `Fragment`. `docs/mma.md` is the page to start from.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from numba_tma import simulator
@@ -16,6 +17,8 @@ from numba_tma.matrix_descriptor import MatrixDescriptor
 from numba_tma.mma_rules import RegisterOperand, check_product
 
 __all__ = ["Fragment", "Rows", "fragment", "load_fragment", "rows", "wgmma", "wgmma_wait"]
+
+_product = functools.lru_cache(check_product)  # each thread of a warpgroup asks for the same
 
 
 def wgmma(
@@ -76,8 +79,9 @@ def wgmma(
         )
     shared = isinstance(a, MatrixDescriptor)
     left = a.layout if shared else RegisterOperand(a.dtype, a.n)
+    negates = negate_a or negate_b
     product = checked(
-        check_product, acc.dtype, acc.n, left, b.layout, negates=negate_a or negate_b, k_steps=k_steps
+        _product, acc.dtype, acc.n, left, b.layout, negates=negates, k_steps=k_steps
     )
     if not fence and (acc._product is None or not shared):
         raise simulator.UnfinishedProduct(

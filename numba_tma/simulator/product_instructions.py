@@ -25,9 +25,7 @@ def wgmma_fence() -> None:
 
 def wgmma_commit_group() -> None:
     """Close this thread's group of products."""
-    thread = current()
-    thread.products.commit()
-    thread.cta.scheduler.point()
+    current().products.commit()
 
 
 def wgmma_wait_group(pending: int) -> None:
@@ -35,7 +33,6 @@ def wgmma_wait_group(pending: int) -> None:
     thread, left = current(), int(pending)
     if not 0 <= left <= 7:
         raise BadOperand(f"wgmma_wait_group({pending}): the number of groups is 0 to 7")
-    thread.cta.scheduler.point()
     thread.products.wait(thread, left)
 
 
