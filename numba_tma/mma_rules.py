@@ -235,3 +235,11 @@ def _k_steps(a: MatrixLayout | RegisterOperand, b: MatrixLayout, given: int | No
             f"steps of {STEP_BYTES} B along K: use 1 to {most}"
         )
     return given
+
+
+def check_pending(pending: Any) -> None:
+    """Raise a ValueError unless so many groups can be left under way."""
+    if not isinstance(pending, int) or not 0 <= pending <= 7:
+        raise ValueError(
+            f"wgmma_wait: pending is {pending!r}; wait until at most 0 to 7 groups are under way"
+        )
