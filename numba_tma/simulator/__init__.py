@@ -64,6 +64,7 @@ from .errors import (
     TimingDependent,
     TooManyStates,
     UnfinishedCopy,
+    UnfinishedProduct,
     UninitializedRead,
     WrongByteCount,
 )
@@ -100,6 +101,16 @@ from .mbarrier_instructions import (
     mbarrier_try_wait_parity,
 )
 from .numba_hooks import install, seed
+from .product_instructions import (
+    exchange_in_quad,
+    has_waited,
+    thread_in_warpgroup,
+    wgmma,
+    wgmma_commit_group,
+    wgmma_fence,
+    wgmma_wait_group,
+)
+from .products import ProductCall, PendingProduct, SharedOperand
 from .tensor_memory_instructions import (
     tcgen05_alloc,
     tcgen05_commit,
@@ -160,6 +171,7 @@ __all__ = [
     "BadCoordinate",
     "BadOperand",
     "BarrierMisuse",
+    "ProductCall",
     "Deadlock",
     "EarlyOverwrite",
     "EarlyRead",
@@ -167,13 +179,16 @@ __all__ = [
     "MissingClusterSync",
     "MissingFence",
     "OutOfSharedMemory",
+    "PendingProduct",
     "Report",
+    "SharedOperand",
     "SimulatorError",
     "TensorMemoryMisuse",
     "TimingDependent",
     "TooManyStates",
     "Trace",
     "UnfinishedCopy",
+    "UnfinishedProduct",
     "UninitializedRead",
     "WrongByteCount",
     "activemask",
@@ -225,6 +240,7 @@ __all__ = [
     "cp_reduce_async_bulk_tensor_im2col",
     "elect_sync",
     "eq_sync",
+    "exchange_in_quad",
     "fence_acq_rel",
     "fence_mbarrier_init",
     "fence_proxy_async",
@@ -234,6 +250,7 @@ __all__ = [
     "explore",
     "global_time",
     "grid_dim",
+    "has_waited",
     "install",
     "is_explicit_cluster",
     "label",
@@ -294,7 +311,12 @@ __all__ = [
     "tcgen05_wait_st",
     "tensormap_cp_fenceproxy",
     "tensormap_replace",
+    "thread_in_warpgroup",
     "thread_index",
     "warp_id",
+    "wgmma",
+    "wgmma_commit_group",
+    "wgmma_fence",
+    "wgmma_wait_group",
     "yield_turn",
 ]

@@ -36,7 +36,7 @@ LAYERS = (
     ("template", "_template_lowering"),
     ("multicast", "_multicast_lowering"),
     (
-        *("pipeline", "mma", "_mma_lowering"),
+        *("pipeline", "fragments", "mma", "_mma_lowering"),
         *("_fragment_lowering", "_fragment_memory_lowering"),
     ),
     ("kernels",),
