@@ -134,6 +134,19 @@ def check_conversion(source: DType, target: Any) -> DType:
     return found
 
 
+def can_hold(array: Any, dtype: DType) -> bool:
+    """Return whether a fragment of `dtype` can be stored to an array of the dtype `array`.
+
+    Its own, or bits of the size of narrow ones.
+    """
+    try:
+        found = as_dtype(array)
+    except TypeError:
+        return False
+    bits = (f"u{8 * dtype.itemsize}", f"i{8 * dtype.itemsize}")
+    return found.numpy == dtype.numpy or (dtype.itemsize < 4 and found.name in bits)
+
+
 def check_place(
     shape: tuple[int, ...], at: tuple[int | None, ...], n: int, dtype: DType, what: str
 ) -> None:
