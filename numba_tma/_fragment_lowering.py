@@ -13,7 +13,7 @@ from numba_tma import _compiler as compiler
 from numba_tma._compiler import I32, NativeMethod, TypingError, signature
 from numba_tma._shared_lowering import join_word, pure_asm, split_word
 from numba_tma._vector_lowering import pack, unpack
-from numba_tma.dtypes import DType
+from numba_tma.dtypes import DType, as_dtype
 from numba_tma.mma import rows
 from numba_tma.mma_rules import elements_per_run, num_elements, num_registers
 from numba_tma.ptx import TABLE
@@ -21,6 +21,7 @@ from numba_tma.ptx._lowering import emit
 
 FLOAT = ir.FloatType()
 INDEX = types.int32
+_TRUE = types.literal(True)
 
 
 class FragmentType(types.Type):
@@ -49,6 +50,13 @@ class FragmentType(types.Type):
     def run(self) -> int:
         """Neighbours along a row that a thread holds."""
         return elements_per_run(self.dtype.itemsize)
+
+
+def dtype_of(typ: types.Type, what: str) -> Any:
+    """Return what a kernel names as a dtype: a string, or a type such as np.float32."""
+    if isinstance(typ, (types.NumberClass, types.DType)):
+        return as_dtype(typ.dtype)
+    return compiler.static_of(typ, what)
 
 
 class RowsType(types.Type):
@@ -304,7 +312,7 @@ class _Map:
 # -------------------------------------------------------------------------- reductions
 
 
-def _type_reduction(self: FragmentType, quad: types.Type = types.literal(True)) -> Any:
+def _type_reduction(self: FragmentType, quad: types.Type = _TRUE) -> Any:
     if self.element not in (types.float32, types.int32):
         raise TypingError(f'{self} has no reduction: convert it first, with to("f32")')
     if not isinstance(compiler.static_of(quad, "quad"), bool):

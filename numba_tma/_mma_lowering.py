@@ -7,6 +7,7 @@ nothing that writes them behind the fence, which is the block's first instructio
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -15,9 +16,9 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma import _fragment_memory_lowering  # noqa: F401
 from numba_tma._compiler import I32, I64, ObjectType, TypingError, get_field, signature
-from numba_tma._fragment_lowering import FLOAT, FragmentType
+from numba_tma._fragment_lowering import FLOAT, FragmentType, dtype_of
 from numba_tma._vector_lowering import pack, unpack
-from numba_tma.dtypes import DType, as_dtype
+from numba_tma.dtypes import DType
 from numba_tma.matrix_descriptor import MatrixDescriptor
 from numba_tma.matrix_layout import CHUNK_BYTES, MatrixLayout
 from numba_tma.mma import fragment, wgmma, wgmma_wait
@@ -41,23 +42,14 @@ def _name(dtype: str) -> str:
 # ---------------------------------------------------------------------------- fragment
 
 
-def dtype_of(typ: types.Type, what: str) -> Any:
-    """Return what a kernel names as a dtype: a string, or a type such as np.float32."""
-    if isinstance(typ, (types.NumberClass, types.DType)):
-        return as_dtype(typ.dtype)
-    return compiler.static_of(typ, what)
-
-
-def _type_fragment(n: types.Type, dtype: types.Type = types.literal("f32")) -> Any:
-    what = "fragment"
+def _type_fragment(n: types.Type, **given: types.Type) -> Any:
+    columns = compiler.static_of(n, "fragment(n=...)")
+    dtype = dtype_of(given.get("dtype", types.literal("f32")), "fragment(dtype=...)")
     try:
-        found = check_fragment(
-            compiler.static_of(n, f"{what}(n=...)"), dtype_of(dtype, f"{what}(dtype=...)"), what
-        )
+        found = check_fragment(columns, dtype, "fragment")
     except ValueError as error:
         raise TypingError(str(error)) from None
-    typ = FragmentType(found, compiler.static_of(n, what))
-    return signature(typ, n, dtype)
+    return signature(FragmentType(found, columns), n, *given.values())
 
 
 def _lower_fragment(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -71,7 +63,7 @@ compiler.instruction_function(fragment, _type_fragment, _lower_fragment)
 
 
 def _through(
-    builder: Any, fragments: list[Any], text: str, operands: list[tuple[str, Any]] = []
+    builder: Any, fragments: list[Any], text: str, operands: Sequence[tuple[str, Any]] = ()
 ) -> list[Any]:
     """Emit instructions that change fragments; return what those become.
 
@@ -108,14 +100,19 @@ def _flag(typ: types.Type, name: str) -> bool:
     return value
 
 
-def _operand(typ: types.Type, name: str) -> MatrixLayout | RegisterOperand:
+def _layout(typ: types.Type, name: str, or_else: str = "") -> MatrixLayout:
     if isinstance(typ, ObjectType) and typ.cls is MatrixDescriptor:
-        return typ.static[0]  # type: ignore[no-any-return]
-    if isinstance(typ, FragmentType) and name == "a":
+        return typ.static[0]
+    raise TypingError(
+        f"wgmma({name}=...) takes a matrix descriptor (tile.matrix_descriptor()){or_else}, not "
+        f"{typ}"
+    )
+
+
+def _operand_a(typ: types.Type) -> MatrixLayout | RegisterOperand:
+    if isinstance(typ, FragmentType):
         return RegisterOperand(typ.dtype, typ.n)
-    takes = "a matrix descriptor (tile.matrix_descriptor())"
-    takes += " or a fragment" if name == "a" else ""
-    raise TypingError(f"wgmma({name}=...) takes {takes}, not {typ}")
+    return _layout(typ, "a", " or a fragment")
 
 
 def _product(acc: types.Type, a: types.Type, b: types.Type, given: dict[str, Any]) -> Product:
@@ -123,7 +120,7 @@ def _product(acc: types.Type, a: types.Type, b: types.Type, given: dict[str, Any
     k_steps = given.get("k_steps", types.none)
     try:
         return check_product(
-            *(acc.dtype, acc.n, _operand(a, "a"), _operand(b, "b")),
+            *(acc.dtype, acc.n, _operand_a(a), _layout(b, "b")),
             negates=any(_flag(given.get(f"negate_{x}", _FALSE), f"negate_{x}") for x in "ab"),
             k_steps=None
             if k_steps is types.none
@@ -192,7 +189,8 @@ def _in_registers(a: types.Type) -> bool:
 
 
 def _dtype(operand: types.Type) -> DType:
-    return operand.dtype if _in_registers(operand) else operand.static[0].tile.dtype
+    dtype: DType = operand.dtype if _in_registers(operand) else operand.static[0].tile.dtype
+    return dtype
 
 
 def _instruction(product: Product, acc: FragmentType, a: types.Type, b: types.Type) -> str:
@@ -227,21 +225,25 @@ compiler.instruction_function(wgmma, _type_wgmma, _lower_wgmma)
 # -------------------------------------------------------------------------------- wait
 
 
-def _type_wait(fragments: types.Type, pending: types.Type = types.literal(0)) -> Any:
+def _type_wait(fragments: types.Type, **given: types.Type) -> Any:
     every = list(fragments) if isinstance(fragments, types.BaseTuple) else [fragments]
     if not every or not all(isinstance(f, FragmentType) for f in every):
         raise TypingError(
             f"wgmma_wait(fragments=...) takes a fragment or a tuple of fragments, not {fragments}"
         )
     try:
-        check_pending(compiler.static_of(pending, "wgmma_wait(pending=...)"))
+        check_pending(_pending(given.values()))
     except ValueError as error:
         raise TypingError(str(error)) from None
-    return signature(fragments, fragments, pending)
+    return signature(fragments, fragments, *given.values())
+
+
+def _pending(given: Iterable[types.Type]) -> Any:
+    return next((compiler.static_of(typ, "wgmma_wait(pending=...)") for typ in given), 0)
 
 
 def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    pending = compiler.static_of(sig.args[1], "pending") if len(sig.args) > 1 else 0
+    pending = _pending(sig.args[1:])
     several = isinstance(sig.args[0], types.BaseTuple)
     parts = range(len(sig.args[0])) if several else ()
     values = [builder.extract_value(args[0], i) for i in parts] or [args[0]]

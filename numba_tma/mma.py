@@ -14,7 +14,7 @@ from numba_tma._environment import simulated
 from numba_tma.fragments import Fragment, Rows, fragment, load_fragment, rows
 from numba_tma.fragments import _checked as checked
 from numba_tma.matrix_descriptor import MatrixDescriptor
-from numba_tma.mma_rules import RegisterOperand, check_product
+from numba_tma.mma_rules import RegisterOperand, check_pending, check_product
 
 __all__ = ["Fragment", "Rows", "fragment", "load_fragment", "rows", "wgmma", "wgmma_wait"]
 
@@ -80,9 +80,7 @@ def wgmma(
     shared = isinstance(a, MatrixDescriptor)
     left = a.layout if shared else RegisterOperand(a.dtype, a.n)
     negates = negate_a or negate_b
-    product = checked(
-        _product, acc.dtype, acc.n, left, b.layout, negates=negates, k_steps=k_steps
-    )
+    product = checked(_product, acc.dtype, acc.n, left, b.layout, negates=negates, k_steps=k_steps)
     if not fence and (acc._product is None or not shared):
         raise simulator.UnfinishedProduct(
             "wgmma(fence=False): a thread may still write the registers of acc, which no wgmma "
@@ -121,6 +119,7 @@ def wgmma_wait(fragments: Any, pending: int = 0) -> Any:
         raise simulator.BadOperand(
             f"wgmma_wait(fragments=...) takes a fragment or a tuple of them, not {fragments!r}"
         )
+    checked(check_pending, pending)
     simulator.wgmma_wait_group(pending)
     waited = tuple(each._after_wait() for each in given)
     return waited if isinstance(fragments, tuple) else waited[0]

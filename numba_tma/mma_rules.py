@@ -20,6 +20,9 @@ MAX_COLUMNS = 256
 #: What a fragment can hold.
 FRAGMENT_DTYPES = ("f32", "i32", "f16", "bf16", "e4m3", "e5m2", "i8", "u8")
 
+#: What a fragment of floats, or of i32, is converted to.
+CONVERTED_TO = ("f32", "f16", "bf16", "e4m3", "e5m2")
+
 
 @dataclass(frozen=True)
 class Form:
@@ -110,6 +113,38 @@ def check_fragment(n: Any, dtype: Any, what: str) -> DType:
             f"multiple of {step}"
         )
     return found
+
+
+def check_conversion(source: DType, target: Any) -> DType:
+    """Return the dtype that a fragment is converted to, or raise a ValueError."""
+    try:
+        found = as_dtype(target)
+    except TypeError:
+        found = None
+    if found is None or found.name not in CONVERTED_TO:
+        raise ValueError(
+            f"Fragment.to: dtype is {target!r}; fragments are converted to "
+            f"{', '.join(CONVERTED_TO)}"
+        )
+    if source.itemsize == 1 and found is not source:
+        raise ValueError(
+            f"Fragment.to: fragments of {source} are operands only, since threads hold other "
+            "elements of them: convert the one that it was made of"
+        )
+    return found
+
+
+def can_hold(array: Any, dtype: DType) -> bool:
+    """Return whether a fragment of `dtype` can be stored to an array of the dtype `array`.
+
+    Its own, or bits of the size of narrow ones.
+    """
+    try:
+        found = as_dtype(array)
+    except TypeError:
+        return False
+    bits = (f"u{8 * dtype.itemsize}", f"i{8 * dtype.itemsize}")
+    return found.numpy == dtype.numpy or (dtype.itemsize < 4 and found.name in bits)
 
 
 def check_place(

@@ -110,7 +110,7 @@ from .product_instructions import (
     wgmma_fence,
     wgmma_wait_group,
 )
-from .products import ProductCall, PendingProduct, SharedOperand
+from .products import PendingProduct, ProductCall, SharedOperand
 from .tensor_memory_instructions import (
     tcgen05_alloc,
     tcgen05_commit,

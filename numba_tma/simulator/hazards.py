@@ -352,7 +352,9 @@ class Hazards:
             if start < last and first < end:
                 self._check_product(row, max(start, first), min(end, last), what, product)
 
-    def _check_product(self, row: int, first: int, last: int, what: str, product: PendingProduct) -> None:
+    def _check_product(
+        self, row: int, first: int, last: int, what: str, product: PendingProduct
+    ) -> None:
         unknown = product.ended > self._clocks.table[row, product.rows]
         if unknown.any():
             late = product.threads[int(np.argmax(unknown))]
@@ -403,8 +405,8 @@ class Hazards:
             raise MissingFence(
                 f"{where}: {what} bytes that {writer.description} has written without a "
                 "fence_proxy_async() between its write and the synchronisation: the copy engine "
-                "and the tensor cores may see or leave old bytes. The writer must execute the fence after its last "
-                "write, before it syncs or arrives"
+                "and the tensor cores may see or leave old bytes. The writer must execute the "
+                "fence after its last write, before it syncs or arrives"
             )
 
     def _early(

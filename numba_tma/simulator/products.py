@@ -1,4 +1,4 @@
-"""wgmma: the products of a warpgroup that are under way, its groups, and what a product comes to."""
+"""wgmma: what a warpgroup has under way, its groups, and what a product comes to."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def bytes_of(operand: SharedOperand, rows: int, k_steps: int) -> Bytes:
     addresses = np.concatenate(steps, axis=1)
     granules = np.unique(addresses // CHUNK_BYTES)
     cuts = np.flatnonzero(np.diff(granules) > 1) + 1
-    runs = [
-        (int(run[0]) * CHUNK_BYTES, len(run) * CHUNK_BYTES) for run in np.split(granules, cuts)
-    ]
+    runs = [(int(run[0]) * CHUNK_BYTES, len(run) * CHUNK_BYTES) for run in np.split(granules, cuts)]
     return Bytes(addresses, tuple(runs))
 
 

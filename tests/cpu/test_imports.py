@@ -35,7 +35,10 @@ LAYERS = (
     ),
     ("template", "_template_lowering"),
     ("multicast", "_multicast_lowering"),
-    ("pipeline", "fragments", "mma", "_mma_lowering", "_fragment_lowering"),
+    (
+        *("pipeline", "fragments", "mma", "_mma_lowering"),
+        *("_fragment_lowering", "_fragment_memory_lowering"),
+    ),
     ("kernels",),
     (
         "testing",
