@@ -230,7 +230,7 @@ class Fragment(_Arithmetic):
         first = slice(None, None, elements_per_run(self.dtype.itemsize))
         offsets = tile.tile.offset(at[0] + row[first], at[1] + column[first])
         firsts = range(0, self.num_elements, first.step)
-        return zip(firsts, (tile.address + offsets).tolist())
+        return zip(firsts, np.add(tile.address, offsets).tolist())
 
     def _by_element(self, other: Any) -> Any:
         if isinstance(other, Rows):

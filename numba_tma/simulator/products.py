@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,7 +88,7 @@ def _places(n: int, itemsize: int) -> tuple[Array, Array]:
     return np.broadcast_to(row, column.shape), column
 
 
-def gathered(elements: list[Array], n: int, itemsize: int) -> Array:
+def gathered(elements: Sequence[Array], n: int, itemsize: int) -> Array:
     """Return the 64 x n matrix of which each thread brings its elements."""
     matrix = np.empty((ROWS, n), elements[0].dtype)
     matrix[_places(n, itemsize)] = np.stack(elements)
