@@ -164,8 +164,8 @@ class Fragment(_Arithmetic):
         """
         elements = self._ready("Fragment.store")
         _check_tile("Fragment.store", tile, at, self.n, self.dtype)
-        for i, place in self._runs(tile, at):
-            simulator.shared_write(place, elements[i : i + elements_per_run(self.dtype.itemsize)])
+        pieces = elements.reshape(-1, elements_per_run(self.dtype.itemsize))
+        simulator.shared_write_pieces(self._addresses(tile, at), pieces)
         tile.writes.unfenced = True
 
     def store_global(self, array: Any, row: int, column: int) -> None:
@@ -224,13 +224,11 @@ class Fragment(_Arithmetic):
         """Return which of the thread's two rows each element is in."""
         return np.arange(self.num_elements) // elements_per_run(self.dtype.itemsize) % 2
 
-    def _runs(self, tile: SharedTile, at: tuple[int, int]) -> Iterable[tuple[int, int]]:
-        """Return the first of the elements that lie together, and where in shared memory."""
+    def _addresses(self, tile: SharedTile, at: tuple[int, int]) -> NDArray[np.intp]:
+        """Return where in a tile each run of neighbours that the thread holds has its place."""
         row, column = self._places()
         first = slice(None, None, elements_per_run(self.dtype.itemsize))
-        offsets = tile.tile.offset(at[0] + row[first], at[1] + column[first])
-        firsts = range(0, self.num_elements, first.step)
-        return zip(firsts, np.add(tile.address, offsets).tolist())
+        return np.add(tile.address, tile.tile.offset(at[0] + row[first], at[1] + column[first]))
 
     def _by_element(self, other: Any) -> Any:
         if isinstance(other, Rows):
@@ -352,9 +350,9 @@ def load_fragment(tile: SharedTile, at: tuple[int, int], n: int) -> Fragment:
     """
     dtype = _checked(check_fragment, n, tile.tile.dtype.numpy, "load_fragment")  # of tf32: f32
     _check_tile("load_fragment", tile, at, n, dtype)
-    empty = fragment(n, dtype)
     count = elements_per_run(dtype.itemsize)
-    parts = [simulator.shared_read(place, dtype.numpy, count) for _, place in empty._runs(tile, at)]
+    places = fragment(n, dtype)._addresses(tile, at)
+    parts = [simulator.shared_read(place, dtype.numpy, count) for place in places.tolist()]
     tile.writes.unfenced = True
     return Fragment(dtype, n, np.concatenate(parts))
 

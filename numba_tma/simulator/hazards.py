@@ -127,6 +127,24 @@ class Hazards:
         self._writes[first:last, row] = clocks.epoch(row)
         self._memory.written[address : address + nbytes] = True
 
+    def write_pieces(
+        self, thread: SimulatedThread, addresses: NDArray[np.intp], nbytes: int
+    ) -> None:
+        """Do what `write` does for pieces of so many bytes, each inside a granule."""
+        row, granules = thread.row, addresses // GRANULE
+        transfers = self._async_fills or self._copied or self._reductions or self._outgoing
+        products = any(
+            ((start <= granules) & (granules < end)).any() for start, end, _ in self._products
+        )
+        late = self._fill_phase[granules] > self._clocks.table[row, self._fill_column[granules]]
+        stored = self._stores[granules] > self._clocks.stores(row)
+        if transfers or products or late.any() or stored.any():
+            for address in addresses.tolist():
+                self.write(thread, address, nbytes)
+            return
+        self._writes[granules, row] = self._clocks.epoch(row)
+        self._memory.written[addresses[:, None] + np.arange(nbytes)] = True
+
     def load(self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier) -> None:
         """Check a load that `thread` issues, and record that it fills these bytes."""
         first, last = self._granules(address, nbytes)
