@@ -1,4 +1,4 @@
-"""Fragments in kernels: conversions, and the ways to shared and to global memory and back."""
+"""Fragments in kernels: the ways to shared and to global memory, and back."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import I32, I64, NativeMethod, TypingError, get_field, signature
 from numba_tma._fragment_lowering import (
-    FLOAT,
     METHODS,
     FragmentType,
-    dtype_of,
-    elements,
-    from_elements,
     place,
-    shuffle,
 )
-from numba_tma._shared_lowering import join_word, mark_used, pure_asm, tile_of, tile_offset
+from numba_tma._shared_lowering import mark_used, tile_of
 from numba_tma._vector_lowering import pack, unpack
 from numba_tma.dtypes import as_dtype
-from numba_tma.layout import Tile
+from numba_tma.layout import Swizzle, Tile
 from numba_tma.mma import load_fragment
-from numba_tma.mma_rules import can_hold, check_conversion, check_fragment, check_place
+from numba_tma.mma_rules import can_hold, check_fragment, check_place
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
 
@@ -33,61 +28,6 @@ U32 = types.uint32
 
 def _constant(value: int) -> Any:
     return ir.Constant(I32, value)
-
-
-# -------------------------------------------------------------------------- conversions
-
-
-def _type_to(self: FragmentType, dtype: types.Type) -> Any:
-    try:
-        found = check_conversion(self.dtype, dtype_of(dtype, "Fragment.to(dtype=...)"))
-        check_fragment(self.n, found, "Fragment.to")
-    except ValueError as error:
-        raise TypingError(str(error)) from None
-    return signature(FragmentType(found, self.n), self, dtype)
-
-
-def _lower_to(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    source, target = sig.args[0], sig.return_type
-    if source == target:
-        return args[0]
-    values = elements(context, builder, source, args[0])
-    if source.dtype.name == "i32":
-        values = [builder.sitofp(value, FLOAT) for value in values]
-    if target.dtype.itemsize > 1:
-        return from_elements(builder, target, values)
-    return _quads_exchange(context, builder, target, values)
-
-
-def _quads_exchange(context: Any, builder: Any, target: FragmentType, values: list[Any]) -> Any:
-    """Pack floats to 8 bits, and bring four neighbouring columns into one thread.
-
-    Of 16 columns a thread of a quad has two and, 8 to the right, two more, in both of its rows; it
-    is to have four. Each thread offers one word a round, with its two columns in both rows: threads
-    of even and odd number begin with different halves, so that in two rounds everyone is served.
-    """
-    tid = emit(TABLE["tid_x"], context, builder, {})
-    odd = builder.and_(tid, _constant(1))
-    right = builder.and_(builder.lshr(tid, _constant(1)), _constant(1))
-    is_odd = builder.icmp_unsigned("!=", odd, _constant(0))
-    is_right = builder.icmp_unsigned("!=", right, _constant(0))
-    pair = builder.shl(odd, _constant(1))
-    lanes = [builder.or_(pair, right), builder.or_(pair, builder.xor(right, _constant(1)))]
-    # The bytes of both words that make the upper row, and the lower one: prmt's selectors.
-    orders = [
-        builder.select(is_right, _constant(turned), _constant(straight))
-        for straight, turned in ((0x5410, 0x1054), (0x7632, 0x3276))
-    ]
-    words = []
-    for i in range(0, len(values), 8):
-        left, over = (join_word(builder, target.dtype, values[j : j + 4], I32) for j in (i, i + 4))
-        offered = [builder.select(is_odd, over, left), builder.select(is_odd, left, over)]
-        got = [shuffle(builder, "idx", o, lane, 0x1C1F) for o, lane in zip(offered, lanes)]
-        words += [
-            pure_asm(builder, I32, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", *got, order)
-            for order in orders
-        ]
-    return pack(builder, words)
 
 
 # ------------------------------------------------------------------------ shared memory
@@ -146,13 +86,23 @@ class _Corner:
         ]
 
     def address(self, row: Any, column: Any) -> Any:
-        """Return the shared address of an element, counted from the corner."""
-        builder, pair = self.builder, types.UniTuple(U32, 2)
-        index = [builder.add(start, i) for start, i in zip(self.start, (row, column))]
-        index = self.context.make_tuple(builder, pair, index)
+        """Return the shared address of an element, counted from the corner.
+
+        As `Tile.offset` has it, but with the row's part apart: it is the same for all columns.
+        """
+        builder, tile = self.builder, self.tile_type.static[0]
+        row, column = (builder.add(start, i) for start, i in zip(self.start, (row, column)))
         base = get_field(builder, self.tile_type, self.value, "address")
-        tile = self.tile_type.static[0]
-        return builder.add(base, tile_offset(self.context, builder, tile, index, pair))
+        line = builder.mul(row, _constant(tile.pitch))
+        slab = builder.udiv(column, _constant(tile.slab))
+        start = builder.add(line, builder.mul(slab, _constant(tile.slab_nbytes)))
+        nbytes = builder.urem(column, _constant(tile.slab))
+        nbytes = builder.mul(nbytes, _constant(tile.itemsize))
+        if tile.swizzle is not Swizzle.NONE:
+            span, atom = tile.swizzle.span, tile.swizzle.atom
+            turn = builder.lshr(line, _constant(8 - atom.bit_length()))
+            nbytes = builder.xor(nbytes, builder.and_(turn, _constant(span - atom)))
+        return builder.add(builder.add(base, start), nbytes)
 
     def mark_used(self) -> None:
         mark_used(self.builder, self.tile_type, self.value)
@@ -339,5 +289,4 @@ METHODS[FragmentType] |= {
     "store_global": NativeMethod(
         "Fragment", "store_global", _type_store_global, _lower_store_global
     ),
-    "to": NativeMethod("Fragment", "to", _type_to, _lower_to),
 }

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 
 from numba_tma import _compiler as compiler
-from numba_tma import _fragment_memory_lowering  # noqa: F401
+from numba_tma import _fragment_math_lowering, _fragment_memory_lowering  # noqa: F401
 from numba_tma._compiler import I32, I64, ObjectType, TypingError, get_field, signature
 from numba_tma._fragment_lowering import FLOAT, FragmentType, dtype_of
 from numba_tma._vector_lowering import pack, unpack

@@ -37,7 +37,7 @@ LAYERS = (
     ("multicast", "_multicast_lowering"),
     (
         *("pipeline", "fragments", "mma", "_mma_lowering"),
-        *("_fragment_lowering", "_fragment_memory_lowering"),
+        *("_fragment_lowering", "_fragment_math_lowering", "_fragment_memory_lowering"),
     ),
     ("kernels",),
     (
