@@ -11,22 +11,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma import simulator
-from numba_tma.dtypes import DType, as_dtype
+from numba_tma.dtypes import DType
 from numba_tma.mma_rules import (
+    can_hold,
+    check_conversion,
     check_fragment,
     check_place,
     elements_per_run,
     fragment_coords,
     num_elements,
 )
-from numba_tma.ptx._instruction import address
 from numba_tma.shared import SharedTile, _narrow, _widen
 
 Array = NDArray[Any]
 T = TypeVar("T")
 
 
-class Fragment:
+class _Arithmetic:
+    """The operators of what is held in registers, which `_combine` applies."""
+
+    __array_ufunc__ = None  # NumPy's numbers leave the arithmetic to this class
+
+    def __add__(self, other: Any) -> Any:
+        return self._combine(operator.add, other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._combine(operator.sub, other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._combine(operator.mul, other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._combine(_divide, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._combine(lambda a, b: b + a, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._combine(lambda a, b: b - a, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._combine(lambda a, b: b * a, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._combine(lambda a, b: _divide(b, a), other)
+
+    def _combine(self, operation: Callable[[Array, Any], Array], other: Any) -> Any:
+        raise NotImplementedError
+
+
+class Fragment(_Arithmetic):
     """A matrix of 64 rows and n columns in the registers of a warpgroup (128 threads).
 
     A value, made by `fragment`, `load_fragment` and what is computed from them: nothing changes it,
@@ -45,8 +79,6 @@ class Fragment:
     What `wgmma` returns is under way: until `wgmma_wait` has returned it, it can only be the
     accumulator of a further `wgmma`. The simulator raises `UnfinishedProduct` for any other use.
     """
-
-    __array_ufunc__ = None  # NumPy's numbers leave the arithmetic to this class
 
     def __init__(
         self, dtype: DType, n: int, elements: Array, product: simulator.PendingProduct | None = None
@@ -102,21 +134,20 @@ class Fragment:
     def row_sum(self, quad: bool = True) -> Rows:
         """Return the sum of each row; with ``quad=False`` of the thread's columns, as `row_max`.
 
-        A thread adds its elements from left to right.
+        A thread adds neighbours in chains of their own, from left to right, and then the chains.
         """
         return self._reduced("Fragment.row_sum", np.add, quad)
 
     def to(self, dtype: Any) -> Fragment:
         """Return the same matrix with elements of another type, rounded to nearest even.
 
-        f32 becomes f16, bf16, e4m3 or e5m2 (which saturate), and f16, bf16 and i32 become f32. For
-        8 bits the threads of a quad exchange elements, executed by the whole warp: then four
-        neighbours along a row are one thread's.
+        f32, i32, f16 and bf16 become f32, f16, bf16, e4m3 or e5m2 (these two saturate). For 8 bits
+        the threads of a quad exchange elements, executed by the whole warp: then four neighbours
+        along a row are one thread's. Fragments of 8 bits are not converted back.
         """
         values = self._values("Fragment.to")
-        found = _checked(check_fragment, self.n, dtype, "Fragment.to")
-        if found.name not in _CONVERSIONS.get(self.dtype.name, ()) and found is not self.dtype:
-            raise simulator.BadOperand(conversion_rule(self.dtype, found))
+        found = _checked(check_conversion, self.dtype, dtype)
+        _checked(check_fragment, self.n, found, "Fragment.to")
         if elements_per_run(found.itemsize) != elements_per_run(self.dtype.itemsize):
             quad = np.stack(simulator.exchange_in_quad("Fragment.to", values))
             values = quad[_in_quad(self.n)]
@@ -133,51 +164,29 @@ class Fragment:
         """
         elements = self._ready("Fragment.store")
         _check_tile("Fragment.store", tile, at, self.n, self.dtype)
-        for i, place in self._runs(tile, at):
-            simulator.shared_write(place, elements[i : i + elements_per_run(self.dtype.itemsize)])
+        pieces = elements.reshape(-1, elements_per_run(self.dtype.itemsize))
+        simulator.shared_write_pieces(self._addresses(tile, at), pieces)
         tile.writes.unfenced = True
 
     def store_global(self, array: Any, row: int, column: int) -> None:
         """Write the fragment to a Numba array of two axes, from the element (row, column) on.
 
-        Elements outside the array's shape are not written. Two neighbours along a row are one
-        access of memory where the array's layout allows it.
+        The array has elements of the fragment's type, or, for those narrower than 32 bits, integers
+        of their size, which take the bits. Elements outside its shape are not written. Neighbours
+        that a thread holds are one access of memory where the array's layout allows it.
         """
-        values = self._values("Fragment.store_global")
+        elements = self._ready("Fragment.store_global")
         target = getattr(array, "_ary", array)
-        if target.ndim != 2:
+        if target.ndim != 2 or not can_hold(target.dtype, self.dtype):
             raise simulator.BadOperand(
-                f"Fragment.store_global: the array has {target.ndim} axes; a fragment is a matrix"
+                "Fragment.store_global(array=...) takes a two-dimensional array of "
+                f"{self.dtype}, not of {target.dtype} and {target.ndim} axes: convert the fragment "
+                "with to()"
             )
         rows, columns = (start + place for start, place in zip((row, column), self._places()))
         inside = (rows >= 0) & (rows < target.shape[0])
         inside &= (columns >= 0) & (columns < target.shape[1])
-        with np.errstate(all="ignore"):
-            target[rows[inside], columns[inside]] = values[inside].astype(target.dtype)
-
-    def __add__(self, other: Any) -> Fragment:
-        return self._combine(operator.add, other)
-
-    def __sub__(self, other: Any) -> Fragment:
-        return self._combine(operator.sub, other)
-
-    def __mul__(self, other: Any) -> Fragment:
-        return self._combine(operator.mul, other)
-
-    def __truediv__(self, other: Any) -> Fragment:
-        return self._combine(operator.truediv, other)
-
-    def __radd__(self, other: Any) -> Fragment:
-        return self._combine(lambda a, b: b + a, other)
-
-    def __rsub__(self, other: Any) -> Fragment:
-        return self._combine(lambda a, b: b - a, other)
-
-    def __rmul__(self, other: Any) -> Fragment:
-        return self._combine(lambda a, b: b * a, other)
-
-    def __rtruediv__(self, other: Any) -> Fragment:
-        return self._combine(lambda a, b: b / a, other)
+        target[rows[inside], columns[inside]] = elements[inside].view(target.dtype)
 
     # What the simulator runs.
 
@@ -215,13 +224,11 @@ class Fragment:
         """Return which of the thread's two rows each element is in."""
         return np.arange(self.num_elements) // elements_per_run(self.dtype.itemsize) % 2
 
-    def _runs(self, tile: SharedTile, at: tuple[int, int]) -> Iterable[tuple[int, int]]:
-        """Return the first of the elements that lie together, and where in shared memory."""
+    def _addresses(self, tile: SharedTile, at: tuple[int, int]) -> NDArray[np.intp]:
+        """Return where in a tile each run of neighbours that the thread holds has its place."""
         row, column = self._places()
         first = slice(None, None, elements_per_run(self.dtype.itemsize))
-        offsets = tile.tile.offset(at[0] + row[first], at[1] + column[first])
-        firsts = range(0, self.num_elements, first.step)
-        return zip(firsts, (tile.address + offsets).tolist())
+        return np.add(tile.address, tile.tile.offset(at[0] + row[first], at[1] + column[first]))
 
     def _by_element(self, other: Any) -> Any:
         if isinstance(other, Rows):
@@ -247,7 +254,7 @@ class Fragment:
     def _of(self, values: Array) -> Fragment:
         return Fragment(self.dtype, self.n, _narrow(values, self.dtype))
 
-    def _combine(self, operation: Callable[[Array, Any], Array], other: Any) -> Fragment:
+    def _combine(self, operation: Callable[[Array, Any], Array], other: Any) -> Any:
         values = self._values("arithmetic")
         if isinstance(other, Fragment):
             if (other.dtype, other.n) != (self.dtype, self.n):
@@ -259,26 +266,30 @@ class Fragment:
         elif isinstance(other, Rows):
             operand = other._numbers[self._halves()]
         else:
-            operand = np.dtype(self.dtype.compute).type(other)
+            operand = values.dtype.type(other)
         with np.errstate(all="ignore"):
             return self._of(operation(values, operand).astype(values.dtype))
 
     def _reduced(self, what: str, combine: np.ufunc, quad: bool) -> Rows:
-        values, half = self._values(what), self._halves()
+        values = self._values(what)
+        if values.itemsize == 1:
+            raise simulator.BadOperand(
+                f"{what}: a fragment of {self.dtype} has no reduction: convert it first, with "
+                'to("f32")'
+            )
+        by_half = values.reshape(-1, 2, elements_per_run(self.dtype.itemsize))
         with np.errstate(all="ignore"):
-            parts = [combine.accumulate(values[half == row])[-1] for row in range(2)]
-        rows = Rows(np.array(parts, values.dtype))
+            chains = combine.accumulate(by_half, axis=0)[-1]
+            rows = Rows(combine.accumulate(chains, axis=1)[:, -1])
         return rows._across_quad(what, combine) if quad else rows
 
 
-class Rows:
+class Rows(_Arithmetic):
     """A number for each row of a fragment: each thread holds those of its two rows.
 
-    Made by `Fragment.row_max`, `Fragment.row_sum` and `rows`. ``+ - * /`` work with other rows, with
-    numbers, and with fragments, where each row's number counts for all its columns.
+    Made by `Fragment.row_max`, `Fragment.row_sum` and `rows`. ``+ - * /`` work with other rows,
+    with numbers, and with fragments, where each row's number counts for all its columns.
     """
-
-    __array_ufunc__ = None
 
     def __init__(self, numbers: Array) -> None:
         self._numbers = numbers
@@ -307,31 +318,7 @@ class Rows:
         """Return the sum of what the four threads of the quad hold, executed by whole warps."""
         return self._across_quad("Rows.quad_sum", np.add)
 
-    def __add__(self, other: Any) -> Any:
-        return self._combine(operator.add, other)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._combine(operator.sub, other)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._combine(operator.mul, other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._combine(operator.truediv, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._combine(lambda a, b: b + a, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._combine(lambda a, b: b - a, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._combine(lambda a, b: b * a, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._combine(lambda a, b: b / a, other)
-
-    def _combine(self, operation: Callable[[Any, Any], Any], other: Any) -> Any:
+    def _combine(self, operation: Callable[[Array, Any], Array], other: Any) -> Any:
         if isinstance(other, Fragment):
             return NotImplemented  # it knows which element is in which row
         operand = other._numbers if isinstance(other, Rows) else self._numbers.dtype.type(other)
@@ -361,13 +348,11 @@ def load_fragment(tile: SharedTile, at: tuple[int, int], n: int) -> Fragment:
     The reverse of `Fragment.store`, in the tile's type: ldmatrix for 16 bits, executed by whole
     warps, else ld.shared. So a matrix A comes into registers. The tile has been waited for.
     """
-    dtype = _checked(check_fragment, n, tile.tile.dtype, "load_fragment")
+    dtype = _checked(check_fragment, n, tile.tile.dtype.numpy, "load_fragment")  # of tf32: f32
     _check_tile("load_fragment", tile, at, n, dtype)
-    empty = fragment(n, dtype)
     count = elements_per_run(dtype.itemsize)
-    parts = [
-        simulator.shared_read(place, dtype.numpy, count) for _, place in empty._runs(tile, at)
-    ]
+    places = fragment(n, dtype)._addresses(tile, at)
+    parts = [simulator.shared_read(place, dtype.numpy, count) for place in places.tolist()]
     tile.writes.unfenced = True
     return Fragment(dtype, n, np.concatenate(parts))
 
@@ -377,26 +362,17 @@ def rows(value: float) -> Rows:
     return Rows(np.full(2, value, np.float32))
 
 
-#: What `Fragment.to` converts, beside a type to itself.
-_CONVERSIONS = {
-    "f32": ("f16", "bf16", "e4m3", "e5m2"),
-    "f16": ("f32",),
-    "bf16": ("f32",),
-    "i32": ("f32",),
-}
-
-
-def conversion_rule(source: DType, target: DType) -> str:
-    """Say which conversions there are."""
-    known = "; ".join(f"{name} to {', '.join(to)}" for name, to in _CONVERSIONS.items())
-    return f"Fragment.to: there is no conversion of {source} to {target}; there is {known}"
-
-
 def _in_quad(n: int) -> tuple[Array, Array]:
     """Return which thread of the quad has the elements of 8 bits, by thread, and their index."""
     thread, i = np.ogrid[:4, : num_elements(n)]
     row, column = fragment_coords(i, thread, 1)
     return column % 8 // 2, 4 * (column // 8) + 2 * (row // 8) + column % 2
+
+
+def _divide(dividend: Array, divisor: Array) -> Array:
+    if dividend.dtype.kind != "f":
+        raise simulator.BadOperand('a division of integers: convert them first, with to("f32")')
+    return dividend / divisor
 
 
 def _row_index(i: int) -> int:
@@ -414,7 +390,7 @@ def _checked(rule: Callable[..., T], *args: Any, **named: Any) -> T:
 
 
 def _check_tile(what: str, tile: SharedTile, at: tuple[int, int], n: int, dtype: DType) -> None:
-    if tile.tile.dtype is not dtype:
+    if tile.tile.dtype.numpy != dtype.numpy:
         raise simulator.BadOperand(
             f"{what}: the tile is {tile.tile} and the fragment of {dtype}: use a tile of {dtype}, "
             "or convert the fragment with to()"

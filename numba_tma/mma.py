@@ -14,7 +14,7 @@ from numba_tma._environment import simulated
 from numba_tma.fragments import Fragment, Rows, fragment, load_fragment, rows
 from numba_tma.fragments import _checked as checked
 from numba_tma.matrix_descriptor import MatrixDescriptor
-from numba_tma.mma_rules import RegisterOperand, check_product
+from numba_tma.mma_rules import RegisterOperand, check_pending, check_product
 
 __all__ = ["Fragment", "Rows", "fragment", "load_fragment", "rows", "wgmma", "wgmma_wait"]
 
@@ -77,28 +77,24 @@ def wgmma(
         raise simulator.BadOperand(
             f"wgmma(acc, a, b): acc is a fragment and b a matrix descriptor, not {acc!r} and {b!r}"
         )
-    shared = isinstance(a, MatrixDescriptor)
-    left = a.layout if shared else RegisterOperand(a.dtype, a.n)
-    negates = negate_a or negate_b
-    product = checked(
-        _product, acc.dtype, acc.n, left, b.layout, negates=negates, k_steps=k_steps
-    )
-    if not fence and (acc._product is None or not shared):
+    left: simulator.SharedOperand | RegisterOperand
+    if isinstance(a, Fragment):
+        left, registers = RegisterOperand(a.dtype, a.n), a._ready("wgmma(a=...)")
+    else:
+        left, registers = simulator.SharedOperand(a.value, a.layout), None
+    if not fence and (acc._product is None or registers is not None):
         raise simulator.UnfinishedProduct(
             "wgmma(fence=False): a thread may still write the registers of acc, which no wgmma "
             "has made, or of a fragment a: leave fence=False to calls that go on with the result "
             "of the call before"
         )
-    call = simulator.ProductCall(
-        product,
-        acc.dtype,
-        simulator.SharedOperand(a.value, a.layout) if shared else left,
-        simulator.SharedOperand(b.value, b.layout),
-        bool(scale_d),
-        negate_a,
-        negate_b,
+    layout = left if isinstance(left, RegisterOperand) else left.layout
+    negates = negate_a or negate_b
+    product = checked(
+        _product, acc.dtype, acc.n, layout, b.layout, negates=negates, k_steps=k_steps
     )
-    registers = None if shared else a._ready("wgmma(a=...)")
+    right = simulator.SharedOperand(b.value, b.layout)
+    call = simulator.ProductCall(product, acc.dtype, left, right, bool(scale_d), negate_a, negate_b)
     elements, pending = simulator.wgmma(call, acc._elements, registers)
     if commit:
         simulator.wgmma_commit_group()
@@ -121,6 +117,7 @@ def wgmma_wait(fragments: Any, pending: int = 0) -> Any:
         raise simulator.BadOperand(
             f"wgmma_wait(fragments=...) takes a fragment or a tuple of them, not {fragments!r}"
         )
+    checked(check_pending, pending)
     simulator.wgmma_wait_group(pending)
     waited = tuple(each._after_wait() for each in given)
     return waited if isinstance(fragments, tuple) else waited[0]

@@ -110,7 +110,7 @@ from .product_instructions import (
     wgmma_fence,
     wgmma_wait_group,
 )
-from .products import ProductCall, PendingProduct, SharedOperand
+from .products import PendingProduct, ProductCall, SharedOperand
 from .tensor_memory_instructions import (
     tcgen05_alloc,
     tcgen05_commit,
@@ -158,6 +158,7 @@ from .thread_instructions import (
     shared_read,
     shared_read_vector,
     shared_write,
+    shared_write_pieces,
     shared_write_vector,
     shfl,
     syncwarp,
@@ -294,6 +295,7 @@ __all__ = [
     "shared_read",
     "shared_read_vector",
     "shared_write",
+    "shared_write_pieces",
     "shared_write_vector",
     "shfl",
     "st_async",

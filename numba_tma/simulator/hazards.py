@@ -127,6 +127,24 @@ class Hazards:
         self._writes[first:last, row] = clocks.epoch(row)
         self._memory.written[address : address + nbytes] = True
 
+    def write_pieces(
+        self, thread: SimulatedThread, addresses: NDArray[np.intp], nbytes: int
+    ) -> None:
+        """Do what `write` does for pieces of so many bytes, each inside a granule."""
+        row, granules = thread.row, addresses // GRANULE
+        transfers = self._async_fills or self._copied or self._reductions or self._outgoing
+        products = any(
+            ((start <= granules) & (granules < end)).any() for start, end, _ in self._products
+        )
+        late = self._fill_phase[granules] > self._clocks.table[row, self._fill_column[granules]]
+        stored = self._stores[granules] > self._clocks.stores(row)
+        if transfers or products or late.any() or stored.any():
+            for address in addresses.tolist():
+                self.write(thread, address, nbytes)
+            return
+        self._writes[granules, row] = self._clocks.epoch(row)
+        self._memory.written[addresses[:, None] + np.arange(nbytes)] = True
+
     def load(self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier) -> None:
         """Check a load that `thread` issues, and record that it fills these bytes."""
         first, last = self._granules(address, nbytes)
@@ -352,7 +370,9 @@ class Hazards:
             if start < last and first < end:
                 self._check_product(row, max(start, first), min(end, last), what, product)
 
-    def _check_product(self, row: int, first: int, last: int, what: str, product: PendingProduct) -> None:
+    def _check_product(
+        self, row: int, first: int, last: int, what: str, product: PendingProduct
+    ) -> None:
         unknown = product.ended > self._clocks.table[row, product.rows]
         if unknown.any():
             late = product.threads[int(np.argmax(unknown))]
@@ -403,8 +423,8 @@ class Hazards:
             raise MissingFence(
                 f"{where}: {what} bytes that {writer.description} has written without a "
                 "fence_proxy_async() between its write and the synchronisation: the copy engine "
-                "and the tensor cores may see or leave old bytes. The writer must execute the fence after its last "
-                "write, before it syncs or arrives"
+                "and the tensor cores may see or leave old bytes. The writer must execute the "
+                "fence after its last write, before it syncs or arrives"
             )
 
     def _early(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..mma_rules import ROWS, THREADS, RegisterOperand
 from .block import FULL_MASK
 from .errors import BadOperand
-from .products import Array, ProductCall, PendingProduct, bytes_of, gathered, multiplied, scattered
+from .products import Array, PendingProduct, ProductCall, bytes_of, gathered, multiplied, scattered
 from .thread import WARP_SIZE, SimulatedThread, current
 from .thread_instructions import exchange
 

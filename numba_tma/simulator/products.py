@@ -1,8 +1,9 @@
-"""wgmma: the products of a warpgroup that are under way, its groups, and what a product comes to."""
+"""wgmma: what a warpgroup has under way, its groups, and what a product comes to."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,9 +76,7 @@ def bytes_of(operand: SharedOperand, rows: int, k_steps: int) -> Bytes:
     addresses = np.concatenate(steps, axis=1)
     granules = np.unique(addresses // CHUNK_BYTES)
     cuts = np.flatnonzero(np.diff(granules) > 1) + 1
-    runs = [
-        (int(run[0]) * CHUNK_BYTES, len(run) * CHUNK_BYTES) for run in np.split(granules, cuts)
-    ]
+    runs = [(int(run[0]) * CHUNK_BYTES, len(run) * CHUNK_BYTES) for run in np.split(granules, cuts)]
     return Bytes(addresses, tuple(runs))
 
 
@@ -89,7 +88,7 @@ def _places(n: int, itemsize: int) -> tuple[Array, Array]:
     return np.broadcast_to(row, column.shape), column
 
 
-def gathered(elements: list[Array], n: int, itemsize: int) -> Array:
+def gathered(elements: Sequence[Array], n: int, itemsize: int) -> Array:
     """Return the 64 x n matrix of which each thread brings its elements."""
     matrix = np.empty((ROWS, n), elements[0].dtype)
     matrix[_places(n, itemsize)] = np.stack(elements)
