@@ -15,6 +15,7 @@ from numba import cuda, types
 import numba_tma as tma
 from numba_tma import ptx
 from numba_tma._environment import simulated
+from tests.matrix_operands import Operand
 
 B128 = tma.Swizzle.B128
 ALL_LANES = 0xFFFFFFFF
@@ -152,3 +153,45 @@ def attention() -> Kernel:
 
     tiles = (map_of(QUERY), map_of(HELD), map_of(HELD))
     return attend, (*tiles, types.float32[:, ::1], types.int32, types.float32)
+
+
+# ---------------------------------------------------------------------------- one tile
+
+
+@functools.cache
+def product(a: Operand, b: Operand, n: int, accumulator: str = "f32", rows: int = 64) -> Kernel:
+    """Return the kernel that multiplies `rows` rows of a tile of A, from `first_row` on, by B's.
+
+    One warpgroup for each 64 rows. The result is added to `start`, unless `scale_d` is False.
+    """
+    A, B = a.tile, b.tile
+    first_a, first_b, a_major, b_major = (0,) * A.ndim, (0,) * B.ndim, a.major, b.major
+    nbytes = A.nbytes + B.nbytes
+
+    @cuda.jit(device=True)
+    def filled(_, value):
+        return value
+
+    @cuda.jit
+    def multiply(a_map, b_map, first_row, start, scale_d, out):
+        left, right, full = tma.shared_tile(A), tma.shared_tile(B), tma.shared_barrier()
+        if cuda.threadIdx.x == 0:
+            full.init(1)
+            tma.fence_mbarrier_init()
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            full.arrive_expect_tx(nbytes)
+            a_map.load(left, first_a, full)
+            b_map.load(right, first_b, full)
+        full.wait(0)
+        row = cuda.threadIdx.x // 128 * 64
+        x = left.matrix_descriptor(a_major).advance(row=first_row + row)
+        acc = tma.fragment(n, accumulator).map(filled, start)
+        acc = tma.wgmma(acc, x, right.matrix_descriptor(b_major), scale_d=scale_d)
+        acc = tma.wgmma_wait(acc)
+        acc.store_global(out, row, 0)
+
+    element = {"f32": types.float32, "f16": types.uint16, "i32": types.int32}[accumulator]
+    value = types.int32 if accumulator == "i32" else types.float32
+    given = (types.int32, value, types.boolean, element[:, ::1])
+    return multiply, (map_of(A), map_of(B), *given)
