@@ -105,8 +105,8 @@ class Fragment(_Arithmetic):
         """Return the fragment of ``function(value, *others)``, one call for each element.
 
         Of other fragments the function gets the element at the same place, of `Rows` the row's
-        number; numbers and arrays are passed on as they are. It is a device function, or a Python
-        function that is compiled as one, and returns the type of its first argument.
+        number; numbers and arrays are passed on as they are. It is a device function from the
+        kernel's globals, and returns the type of its first argument.
         """
         values = self._values("Fragment.map")
         return self._mapped(function, values, *map(self._by_element, others))
