@@ -152,14 +152,14 @@ class Fragment(_Arithmetic):
             quad = np.stack(simulator.exchange_in_quad("Fragment.to", values))
             values = quad[_in_quad(self.n)]
             values = values[simulator.lane_id() % 4]
-        return Fragment(found, self.n, _narrow(values, found))
+        return Fragment(found, self.n, _narrow(values.astype(found.compute), found))
 
     def store(self, tile: SharedTile, at: tuple[int, int]) -> None:
         """Write the fragment to a shared tile of its type, from the element `at` (row, column) on.
 
-        Through the tile's swizzle; the column is a multiple of 16 B. stmatrix for 16 bits, executed
-        by whole warps, else st.shared. These are ordinary writes of all 128 threads: before a copy
-        or a wgmma reads the tile, each executes `fence_proxy_async` and then they synchronise,
+        Through the tile's swizzle; the column is a multiple of 16 B. st.shared for 32 bits, else
+        stmatrix, executed by whole warps. These are ordinary writes of all 128 threads: before a
+        copy or a wgmma reads the tile, each executes `fence_proxy_async` and then they synchronise,
         which the stores of pipelines do by themselves.
         """
         elements = self._ready("Fragment.store")
@@ -345,8 +345,8 @@ def fragment(n: int, dtype: Any = "f32") -> Fragment:
 def load_fragment(tile: SharedTile, at: tuple[int, int], n: int) -> Fragment:
     """Return the 64 x `n` elements of a shared tile from the element `at` (row, column) on.
 
-    The reverse of `Fragment.store`, in the tile's type: ldmatrix for 16 bits, executed by whole
-    warps, else ld.shared. So a matrix A comes into registers. The tile has been waited for.
+    The reverse of `Fragment.store`, in the tile's type: ld.shared for 32 bits, else ldmatrix,
+    executed by whole warps. So a matrix A comes into registers. The tile has been waited for.
     """
     dtype = _checked(check_fragment, n, tile.tile.dtype.numpy, "load_fragment")  # of tf32: f32
     _check_tile("load_fragment", tile, at, n, dtype)
