@@ -630,15 +630,21 @@ def test_conversions(dtype):
         (lambda: tma.fragment(8, "f64"), "fragment: dtype is 'f64'; a fragment holds one of f32"),
         (lambda: tma.fragment(8)[4], "each thread holds elements 0 to 3"),
         (lambda: tma.rows(1)[2], "each thread holds rows 0 and 1"),
-        (lambda: tma.fragment(8) + tma.fragment(16), "64 x 8 f32 and 64 x 16 f32"),
+        (
+            lambda: tma.fragment(8) + tma.fragment(16),
+            "Fragment(64 x 8, f32) and Fragment(64 x 16, f32)",
+        ),
         (lambda: tma.fragment(16).map(max, tma.fragment(16, "u8")), "do not go together"),
         (lambda: tma.fragment(16, "e4m3").to("f32"), "fragments of e4m3 are operands only"),
         (lambda: tma.fragment(8).to("i32"), "dtype is 'i32'; fragments are converted to f32, f16"),
         (lambda: tma.fragment(8, "i32") / 2, "a division of integers: convert them first"),
-        (lambda: tma.fragment(16, "i8").row_sum(), "i8 has no reduction: convert it first"),
+        (
+            lambda: tma.fragment(16, "i8").row_sum(),
+            "Fragment(64 x 16, i8) has no reduction: convert",
+        ),
         (
             lambda: tma.fragment(8).store_global(np.zeros((8, 8)), 0, 0),
-            "array of f32, not of float64 and 2 axes",
+            "array of f32, not one of float64 with 2 axes",
         ),
         (lambda: tma.fragment(8).to("e4m3"), "has 16 to 256 columns, a multiple of 16"),
         (
