@@ -13,7 +13,7 @@ from numba_tma._compiler import I32, NativeMethod, TypingError, signature
 from numba_tma._shared_lowering import join_word, split_word
 from numba_tma._vector_lowering import pack, unpack
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.mma_rules import elements_per_run, num_elements, num_registers
+from numba_tma.mma_rules import check_columns, elements_per_run, num_elements, num_registers
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
 
@@ -161,11 +161,33 @@ def _lower_row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.add(row, builder.mul(args[1], ir.Constant(I32, 8)))
 
 
+def _columns(self: FragmentType, first: types.Type, n: types.Type) -> tuple[int, int]:
+    numbers = (compiler.static_of(t, "Fragment.columns(first, n)") for t in (first, n))
+    try:
+        return check_columns(self.n, self.dtype, *numbers)
+    except ValueError as error:
+        raise TypingError(str(error)) from None
+
+
+def _type_columns(self: FragmentType, first: types.Type, n: types.Type) -> Any:
+    start, stop = _columns(self, first, n)
+    return signature(FragmentType(self.dtype, 2 * (stop - start)), self, first, n)
+
+
+def _lower_columns(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    whole = sig.args[0]
+    start, stop = (i * whole.registers // num_elements(whole.n) for i in _columns(*sig.args))
+    return pack(builder, unpack(builder, args[0])[start:stop])
+
+
 # -------------------------------------------------------------------- what they offer
 
 #: The methods that kernels can call, by the type of what they are called on; others add theirs.
 METHODS: dict[type, dict[str, Any]] = {
-    FragmentType: {"coords": NativeMethod("Fragment", "coords", _type_coords, _lower_coords)},
+    FragmentType: {
+        "coords": NativeMethod("Fragment", "coords", _type_coords, _lower_coords),
+        "columns": NativeMethod("Fragment", "columns", _type_columns, _lower_columns),
+    },
     RowsType: {"coords": NativeMethod("Rows", "coords", _type_row, _lower_row)},
 }
 

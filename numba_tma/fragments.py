@@ -14,6 +14,7 @@ from numba_tma import simulator
 from numba_tma.dtypes import DType
 from numba_tma.mma_rules import (
     can_hold,
+    check_columns,
     check_conversion,
     check_fragment,
     check_place,
@@ -157,6 +158,15 @@ class Fragment(_Arithmetic):
             values = values[simulator.lane_id() % 4]
         return Fragment(found, self._n, _narrow(values.astype(found.compute), found))
 
+    def columns(self, first: int, n: int) -> Fragment:
+        """Return `n` columns from `first` on, both literals and multiples of 8 (of 16 for 8 bits).
+
+        They are some of the registers: nothing moves.
+        """
+        elements = self._ready("Fragment.columns")
+        start, stop = _checked(check_columns, self.n, self.dtype, first, n)
+        return Fragment(self.dtype, n, elements[start:stop])
+
     def store(self, tile: SharedTile, at: tuple[int, int]) -> None:
         """Write the fragment to a shared tile of its type, from the element `at` (row, column) on.
 
@@ -169,7 +179,7 @@ class Fragment(_Arithmetic):
         _check_tile("Fragment.store", tile, at, self._n, self._dtype)
         pieces = elements.reshape(-1, self._run)
         simulator.shared_write_pieces(self._addresses(tile, at), pieces)
-        tile.writes.unfenced = True
+        tile.accesses.unfenced = True
 
     def store_global(self, array: Any, row: int, column: int) -> None:
         """Write the fragment to a Numba array of two axes, from the element (row, column) on.
@@ -357,7 +367,7 @@ def load_fragment(tile: SharedTile, at: tuple[int, int], n: int) -> Fragment:
     count = elements_per_run(dtype.itemsize)
     places = fragment(n, dtype)._addresses(tile, at)
     parts = [simulator.shared_read(place, dtype.numpy, count) for place in places.tolist()]
-    tile.writes.unfenced = True
+    tile.accesses.unfenced = True
     return Fragment(dtype, n, np.concatenate(parts))
 
 

@@ -134,6 +134,17 @@ def check_conversion(source: DType, target: Any) -> DType:
     return found
 
 
+def check_columns(n: int, dtype: DType, first: Any, count: Any) -> tuple[int, int]:
+    """Return which of a thread's elements stand in `count` columns from `first` on, as a range."""
+    unit = 4 * elements_per_run(dtype.itemsize)
+    if first % unit or count % unit or not 0 <= first < first + count <= n:
+        raise ValueError(
+            f"Fragment.columns({first}, {count}) of 64 x {n}, {dtype}: both are multiples of "
+            f"{unit}, and the columns are among the {n}"
+        )
+    return first // 2, (first + count) // 2
+
+
 def can_hold(array: Any, dtype: DType) -> bool:
     """Return whether a fragment of `dtype` can be stored to an array of the dtype `array`.
 

@@ -455,7 +455,7 @@ def test_where_elements_are(dtype):
         f.store_global(out, 0, 0)
         tile = tma.shared_tile(image_tile)
         f.store(tile, (16, 16))
-        assert tile.writes.unfenced
+        assert tile.accesses.unfenced
         cuda.syncthreads()
         tma.load_fragment(tile, (16, 32), 32).store_global(back, 0, 0)
 
