@@ -83,18 +83,21 @@ class Fragment(_Arithmetic):
     def __init__(
         self, dtype: DType, n: int, elements: Array, product: simulator.PendingProduct | None = None
     ) -> None:
-        self.dtype, self.n = dtype, n
+        self._dtype, self._n = dtype, n
         self._elements, self._product = elements, product
+
+    def __repr__(self) -> str:
+        return f"Fragment(64 x {self._n}, {self._dtype})"
 
     @property
     def num_elements(self) -> int:
         """How many elements each thread holds: n / 2, a compile-time constant."""
-        return num_elements(self.n)
+        return num_elements(self._n)
 
     def coords(self, i: int) -> tuple[int, int]:
         """Return (row, column), in the 64 x n matrix, of the thread's element `i`."""
         self._check_index(i)
-        return fragment_coords(i, simulator.thread_in_warpgroup(), self.dtype.itemsize)
+        return fragment_coords(i, simulator.thread_in_warpgroup(), self._dtype.itemsize)
 
     def __getitem__(self, i: int) -> Any:
         """Return the thread's element `i`, a literal: registers have no addresses."""
@@ -105,8 +108,8 @@ class Fragment(_Arithmetic):
         """Return the fragment of ``function(value, *others)``, one call for each element.
 
         Of other fragments the function gets the element at the same place, of `Rows` the row's
-        number; numbers and arrays are passed on as they are. It is a device function, or a Python
-        function that is compiled as one, and returns the type of its first argument.
+        number; numbers and arrays are passed on as they are. It is a device function from the
+        kernel's globals, and returns the type of its first argument.
         """
         values = self._values("Fragment.map")
         return self._mapped(function, values, *map(self._by_element, others))
@@ -146,25 +149,25 @@ class Fragment(_Arithmetic):
         along a row are one thread's. Fragments of 8 bits are not converted back.
         """
         values = self._values("Fragment.to")
-        found = _checked(check_conversion, self.dtype, dtype)
-        _checked(check_fragment, self.n, found, "Fragment.to")
-        if elements_per_run(found.itemsize) != elements_per_run(self.dtype.itemsize):
+        found = _checked(check_conversion, self._dtype, dtype)
+        _checked(check_fragment, self._n, found, "Fragment.to")
+        if elements_per_run(found.itemsize) != self._run:
             quad = np.stack(simulator.exchange_in_quad("Fragment.to", values))
-            values = quad[_in_quad(self.n)]
+            values = quad[_in_quad(self._n)]
             values = values[simulator.lane_id() % 4]
-        return Fragment(found, self.n, _narrow(values, found))
+        return Fragment(found, self._n, _narrow(values.astype(found.compute), found))
 
     def store(self, tile: SharedTile, at: tuple[int, int]) -> None:
         """Write the fragment to a shared tile of its type, from the element `at` (row, column) on.
 
-        Through the tile's swizzle; the column is a multiple of 16 B. stmatrix for 16 bits, executed
-        by whole warps, else st.shared. These are ordinary writes of all 128 threads: before a copy
-        or a wgmma reads the tile, each executes `fence_proxy_async` and then they synchronise,
+        Through the tile's swizzle; the column is a multiple of 16 B. st.shared for 32 bits, else
+        stmatrix, executed by whole warps. These are ordinary writes of all 128 threads: before a
+        copy or a wgmma reads the tile, each executes `fence_proxy_async` and then they synchronise,
         which the stores of pipelines do by themselves.
         """
         elements = self._ready("Fragment.store")
-        _check_tile("Fragment.store", tile, at, self.n, self.dtype)
-        pieces = elements.reshape(-1, elements_per_run(self.dtype.itemsize))
+        _check_tile("Fragment.store", tile, at, self._n, self._dtype)
+        pieces = elements.reshape(-1, self._run)
         simulator.shared_write_pieces(self._addresses(tile, at), pieces)
         tile.writes.unfenced = True
 
@@ -177,11 +180,11 @@ class Fragment(_Arithmetic):
         """
         elements = self._ready("Fragment.store_global")
         target = getattr(array, "_ary", array)
-        if target.ndim != 2 or not can_hold(target.dtype, self.dtype):
+        if target.ndim != 2 or not can_hold(target.dtype, self._dtype):
             raise simulator.BadOperand(
                 "Fragment.store_global(array=...) takes a two-dimensional array of "
-                f"{self.dtype}, not of {target.dtype} and {target.ndim} axes: convert the fragment "
-                "with to()"
+                f"{self._dtype}, not one of {target.dtype} with {target.ndim} axes: convert the "
+                "fragment with to()"
             )
         rows, columns = (start + place for start, place in zip((row, column), self._places()))
         inside = (rows >= 0) & (rows < target.shape[0])
@@ -204,30 +207,34 @@ class Fragment(_Arithmetic):
         """Return the fragment as a thread has it that has just waited."""
         if self._product is None or not simulator.has_waited(self._product):
             return self
-        return Fragment(self.dtype, self.n, self._elements)
+        return Fragment(self._dtype, self._n, self._elements)
 
     def _values(self, what: str) -> Array:
-        return _widen(self._ready(what), self.dtype.compute)  # type: ignore[no-any-return]
+        return _widen(self._ready(what), self._dtype.compute)  # type: ignore[no-any-return]
 
     def _check_index(self, i: int) -> None:
         if not 0 <= i < self.num_elements:
             raise simulator.BadOperand(
-                f"element {i} of a fragment of 64 x {self.n}: each thread holds elements 0 to "
-                f"{self.num_elements - 1}"
+                f"element {i} of {self!r}: each thread holds elements 0 to {self.num_elements - 1}"
             )
+
+    @property
+    def _run(self) -> int:
+        """How many neighbours along a row lie together in a thread."""
+        return elements_per_run(self._dtype.itemsize)
 
     def _places(self) -> tuple[Array, Array]:
         i, thread = np.arange(self.num_elements), simulator.thread_in_warpgroup()
-        return fragment_coords(i, thread, self.dtype.itemsize)
+        return fragment_coords(i, thread, self._dtype.itemsize)
 
     def _halves(self) -> Array:
         """Return which of the thread's two rows each element is in."""
-        return np.arange(self.num_elements) // elements_per_run(self.dtype.itemsize) % 2
+        return np.arange(self.num_elements) // self._run % 2
 
     def _addresses(self, tile: SharedTile, at: tuple[int, int]) -> NDArray[np.intp]:
         """Return where in a tile each run of neighbours that the thread holds has its place."""
         row, column = self._places()
-        first = slice(None, None, elements_per_run(self.dtype.itemsize))
+        first = slice(None, None, self._run)
         return np.add(tile.address, tile.tile.offset(at[0] + row[first], at[1] + column[first]))
 
     def _by_element(self, other: Any) -> Any:
@@ -239,28 +246,26 @@ class Fragment(_Arithmetic):
         return repeat(other)
 
     def _check_same_layout(self, other: Fragment) -> None:
-        run, its = (elements_per_run(f.dtype.itemsize) for f in (self, other))
-        if (self.n, run) != (other.n, its):
+        if (self._n, self._run) != (other._n, other._run):
             raise simulator.BadOperand(
-                f"fragments of 64 x {self.n} {self.dtype} and 64 x {other.n} {other.dtype} do not "
-                "go together: their elements are at other places in a thread"
+                f"{self!r} and {other!r} do not go together: their elements are at other places in "
+                "a thread"
             )
 
     def _mapped(self, function: Callable[..., Any], *lanes: Iterable[Any]) -> Fragment:
         with np.errstate(all="ignore"):
             results = [function(*given) for given in zip(*lanes)]
-        return self._of(np.array(results, self.dtype.compute))
+        return self._of(np.array(results, self._dtype.compute))
 
     def _of(self, values: Array) -> Fragment:
-        return Fragment(self.dtype, self.n, _narrow(values, self.dtype))
+        return Fragment(self._dtype, self._n, _narrow(values, self._dtype))
 
     def _combine(self, operation: Callable[[Array, Any], Array], other: Any) -> Any:
         values = self._values("arithmetic")
         if isinstance(other, Fragment):
-            if (other.dtype, other.n) != (self.dtype, self.n):
+            if (other._dtype, other._n) != (self._dtype, self._n):
                 raise simulator.BadOperand(
-                    f"arithmetic with fragments of 64 x {self.n} {self.dtype} and 64 x {other.n} "
-                    f"{other.dtype}: convert one with to(), or use map()"
+                    f"arithmetic with {self!r} and {other!r}: convert one with to(), or use map()"
                 )
             operand = other._values("arithmetic")
         elif isinstance(other, Rows):
@@ -274,10 +279,9 @@ class Fragment(_Arithmetic):
         values = self._values(what)
         if values.itemsize == 1:
             raise simulator.BadOperand(
-                f"{what}: a fragment of {self.dtype} has no reduction: convert it first, with "
-                'to("f32")'
+                f'{what}: {self!r} has no reduction: convert it first, with to("f32")'
             )
-        by_half = values.reshape(-1, 2, elements_per_run(self.dtype.itemsize))
+        by_half = values.reshape(-1, 2, self._run)
         with np.errstate(all="ignore"):
             chains = combine.accumulate(by_half, axis=0)[-1]
             rows = Rows(combine.accumulate(chains, axis=1)[:, -1])
@@ -345,8 +349,8 @@ def fragment(n: int, dtype: Any = "f32") -> Fragment:
 def load_fragment(tile: SharedTile, at: tuple[int, int], n: int) -> Fragment:
     """Return the 64 x `n` elements of a shared tile from the element `at` (row, column) on.
 
-    The reverse of `Fragment.store`, in the tile's type: ldmatrix for 16 bits, executed by whole
-    warps, else ld.shared. So a matrix A comes into registers. The tile has been waited for.
+    The reverse of `Fragment.store`, in the tile's type: ld.shared for 32 bits, else ldmatrix,
+    executed by whole warps. So a matrix A comes into registers. The tile has been waited for.
     """
     dtype = _checked(check_fragment, n, tile.tile.dtype.numpy, "load_fragment")  # of tf32: f32
     _check_tile("load_fragment", tile, at, n, dtype)

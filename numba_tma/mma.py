@@ -79,7 +79,7 @@ def wgmma(
         )
     left: simulator.SharedOperand | RegisterOperand
     if isinstance(a, Fragment):
-        left, registers = RegisterOperand(a.dtype, a.n), a._ready("wgmma(a=...)")
+        left, registers = RegisterOperand(a._dtype, a._n), a._ready("wgmma(a=...)")
     else:
         left, registers = simulator.SharedOperand(a.value, a.layout), None
     if not fence and (acc._product is None or registers is not None):
@@ -91,14 +91,16 @@ def wgmma(
     layout = left if isinstance(left, RegisterOperand) else left.layout
     negates = negate_a or negate_b
     product = checked(
-        _product, acc.dtype, acc.n, layout, b.layout, negates=negates, k_steps=k_steps
+        _product, acc._dtype, acc._n, layout, b.layout, negates=negates, k_steps=k_steps
     )
     right = simulator.SharedOperand(b.value, b.layout)
-    call = simulator.ProductCall(product, acc.dtype, left, right, bool(scale_d), negate_a, negate_b)
+    call = simulator.ProductCall(
+        product, acc._dtype, left, right, bool(scale_d), negate_a, negate_b
+    )
     elements, pending = simulator.wgmma(call, acc._elements, registers)
     if commit:
         simulator.wgmma_commit_group()
-    return Fragment(acc.dtype, acc.n, elements, pending)
+    return Fragment(acc._dtype, acc._n, elements, pending)
 
 
 def wgmma_wait(fragments: Any, pending: int = 0) -> Any:

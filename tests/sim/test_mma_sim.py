@@ -1,5 +1,8 @@
 """wgmma and fragments in the simulator: what they compute, and how mistakes are reported."""
 
+import re
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,6 +15,14 @@ from numba_tma.dtypes import as_dtype
 from tests.matrix_operands import Operand
 
 BF16 = ml_dtypes.bfloat16
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "mma.md").read_text()
+
+
+def test_the_page_s_matmul():
+    code = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0]
+    exec(compile(code, "docs/mma.md", "exec"), {"__name__": "page"})  # it checks its result
 
 
 def run(body, *args, threads=128):
@@ -119,6 +130,29 @@ def test_a_product_never_waited_for():
         Matmul()(64, 64, 64, wait=lambda acc: acc, end=lambda acc: tma.fragment(64))
     with pytest.raises(sim.UnfinishedProduct, match="ends with 2 wgmma that were never committed"):
         run(lambda: multiply_zeros(times=2, commit=False))
+
+
+def test_the_bare_instructions():
+    def body(last):
+        a = zeros(SQUARE).matrix_descriptor()
+        tma.ptx.wgmma_fence()
+        acc = tma.wgmma(tma.fragment(64), a, a, commit=False)
+        acc = tma.wgmma(acc, a, a, commit=False)
+        tma.ptx.wgmma_commit_group()
+        tma.ptx.wgmma_wait_group(last)
+        if last:
+            tma.ptx.wgmma_wait_group(0)
+        assert (acc if last else tma.wgmma_wait(acc))[0] == 0
+
+    run(body, 0)
+    text = fails(sim.UnfinishedProduct, body, 1)
+    assert "pass it through wgmma_wait first" in text
+
+
+def test_the_matmul_in_every_order():
+    matmul = Matmul(stages=2)
+    report = sim.explore(lambda: matmul(64, 64, 192), seeds=(0,))
+    assert report.states > 100
 
 
 # ------------------------------------------------------------- who multiplies, and what
@@ -452,6 +486,49 @@ def test_a_store_may_leave_the_array():
     np.testing.assert_array_equal(bits, values[:, :8].astype(BF16).view(np.uint16))
 
 
+def test_stores_are_checked_like_any_write():
+    def to_global(y, fence):
+        tile = tma.shared_tile(SQUARE)
+        numbered(64, "bf16").store(tile, (0, 0))
+        if fence:
+            tma.fence_proxy_async()
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            y.store(tile, (0, 0))
+            tma.ptx.cp_async_bulk_commit_group()
+            tma.ptx.cp_async_bulk_wait_group(0)
+
+    y = np.zeros((64, 64), BF16)
+    y_map = tma.tensor_map(y, SQUARE)
+    run(to_global, y_map, True)
+    row, column = np.indices(y.shape)
+    np.testing.assert_array_equal(y, (4 * row + column % 4).astype(BF16))
+    text = fails(sim.MissingFence, to_global, y_map, False)
+    assert "without a fence_proxy_async() between its write" in text
+
+    def into_a_load(x):
+        barrier = started()
+        tile = tma.shared_tile(SQUARE)
+        if cuda.threadIdx.x == 0:
+            barrier.arrive_expect_tx(SQUARE.nbytes)
+            x.load(tile, (0, 0), barrier)
+        cuda.syncthreads()
+        numbered(64, "bf16").store(tile, (0, 0))
+        barrier.wait(0)
+
+    text = fails(sim.EarlyOverwrite, into_a_load, y_map)
+    assert "overwritten before the load that fills them" in text
+
+    def into_a_product():
+        tile = zeros(SQUARE)
+        acc = tma.wgmma(tma.fragment(64), tile.matrix_descriptor(), tile.matrix_descriptor())
+        numbered(32, "bf16").store(tile, (0, 32))
+        tma.wgmma_wait(acc)
+
+    text = fails(sim.EarlyOverwrite, into_a_product)
+    assert "a write to bytes that a wgmma" in text
+
+
 def test_arithmetic():
     out = np.zeros((6, 64, 8), np.float32)
 
@@ -553,15 +630,21 @@ def test_conversions(dtype):
         (lambda: tma.fragment(8, "f64"), "fragment: dtype is 'f64'; a fragment holds one of f32"),
         (lambda: tma.fragment(8)[4], "each thread holds elements 0 to 3"),
         (lambda: tma.rows(1)[2], "each thread holds rows 0 and 1"),
-        (lambda: tma.fragment(8) + tma.fragment(16), "64 x 8 f32 and 64 x 16 f32"),
+        (
+            lambda: tma.fragment(8) + tma.fragment(16),
+            "Fragment(64 x 8, f32) and Fragment(64 x 16, f32)",
+        ),
         (lambda: tma.fragment(16).map(max, tma.fragment(16, "u8")), "do not go together"),
         (lambda: tma.fragment(16, "e4m3").to("f32"), "fragments of e4m3 are operands only"),
         (lambda: tma.fragment(8).to("i32"), "dtype is 'i32'; fragments are converted to f32, f16"),
         (lambda: tma.fragment(8, "i32") / 2, "a division of integers: convert them first"),
-        (lambda: tma.fragment(16, "i8").row_sum(), "i8 has no reduction: convert it first"),
+        (
+            lambda: tma.fragment(16, "i8").row_sum(),
+            "Fragment(64 x 16, i8) has no reduction: convert",
+        ),
         (
             lambda: tma.fragment(8).store_global(np.zeros((8, 8)), 0, 0),
-            "array of f32, not of float64 and 2 axes",
+            "array of f32, not one of float64 with 2 axes",
         ),
         (lambda: tma.fragment(8).to("e4m3"), "has 16 to 256 columns, a multiple of 16"),
         (
