@@ -53,7 +53,16 @@ def _type_fragment(n: types.Type, **given: types.Type) -> Any:
 
 
 def _lower_fragment(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return ir.Constant(context.get_value_type(sig.return_type), None)
+    # Each zero in a register of its own, which LLVM does not know as a constant: of one that all
+    # accumulators shared ptxas believes that a product under way may have changed it, and waits.
+    typ = sig.return_type
+    letter = "=f" if typ.word == FLOAT else "=r"
+    text = " ".join(f"mov.b32 ${i}, 0;" for i in range(typ.registers))
+    results = ir.LiteralStructType([typ.word] * typ.registers)
+    constraints = ",".join([letter] * typ.registers)
+    asm = ir.InlineAsm(ir.FunctionType(results, []), text, constraints, side_effect=True)
+    zeros = builder.call(asm, [])
+    return pack(builder, [builder.extract_value(zeros, i) for i in range(typ.registers)])
 
 
 compiler.instruction_function(fragment, _type_fragment, _lower_fragment)

@@ -171,6 +171,11 @@ def check_place(
             "axes, or a view of it as one"
         )
     unit = 16 // dtype.itemsize
+    if shape[1] % unit:
+        raise ValueError(
+            f"{what}: the tile's rows have {shape[1]} elements of {dtype}; they are moved 16 B at "
+            f"a time: use a multiple of {unit}"
+        )
     if at[1] is not None and at[1] % unit:
         raise ValueError(
             f"{what}: the column is {at[1]}; rows are moved 16 B at a time: use a multiple of "
