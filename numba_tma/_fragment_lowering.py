@@ -118,13 +118,20 @@ def place(context: Any, builder: Any, run: int) -> tuple[Any, Any]:
 
 def coordinates(context: Any, builder: Any, typ: FragmentType) -> list[tuple[Any, Any]]:
     """Return (row, column) of each of the calling thread's elements."""
-    row, column = place(context, builder, typ.run)
+    # Moved, so that LLVM does not take the coordinates out of a loop, and a register for each.
+    row, column = (_moved(builder, place) for place in place(context, builder, typ.run))
     halves = [row, builder.add(row, ir.Constant(I32, 8))]
     run, found = typ.run, []
     for i in range(num_elements(typ.n)):
         right = 4 * run * (i // (2 * run)) + i % run
         found.append((halves[i // run % 2], builder.add(column, ir.Constant(I32, right))))
     return found
+
+
+def _moved(builder: Any, value: Any) -> Any:
+    """Return the value, of which LLVM does not know that it is always the same."""
+    asm = ir.InlineAsm(ir.FunctionType(I32, [I32]), "mov.b32 $0, $1;", "=r,r", side_effect=True)
+    return builder.call(asm, [value])
 
 
 def _type_coords(self: FragmentType, i: types.Type) -> Any:
