@@ -141,7 +141,7 @@ def attention() -> Kernel:
                     weights = scores.map(weight, top, scale)
                     shrink = before.map(decay, top, scale)
                     sums = sums * shrink + weights.row_sum(quad=False)
-                    total = tma.wgmma_wait(total) * shrink
+                    total = tma.wgmma_wait(total, after=sums) * shrink
                     consumer.release()
                     narrow, values = weights.to("bf16"), following.v.matrix_descriptor("MN")
                 total = tma.wgmma_wait(tma.wgmma(total, narrow, values))
