@@ -159,8 +159,8 @@ def attention() -> Kernel:
 
 
 @functools.cache
-def product(a: Operand, b: Operand, n: int, accumulator: str = "f32", rows: int = 64) -> Kernel:
-    """Return the kernel that multiplies `rows` rows of a tile of A, from `first_row` on, by B's.
+def product(a: Operand, b: Operand, n: int, accumulator: str = "f32") -> Kernel:
+    """Return the kernel that multiplies rows of a tile of A, from `first_row` on, by n of B's.
 
     One warpgroup for each 64 rows. The result is added to `start`, unless `scale_d` is False.
     """

@@ -17,7 +17,7 @@ from numba_tma.mma_rules import fragment_coords, num_elements
 from tests import mma_kernels
 from tests.gpu.test_matrix_descriptor_gpu import on_device
 from tests.gpu.worker import on_gpu
-from tests.matrix_operands import Operand
+from tests.matrix_operands import Operand, ways
 
 PLAIN = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 B128 = Swizzle.B128
@@ -40,12 +40,6 @@ def values_of(array, dtype):
 # ---------------------------------------------------------------------------- products
 
 
-def kinds(dtype):
-    """List the major-ness and the swizzle of a tile of a dtype, in all legal ways."""
-    majors = ("K", "MN") if dtype in ("f16", "bf16") else ("K",)
-    return [(major, swizzle) for major in majors for swizzle in PLAIN]
-
-
 def products():
     """List operands in every way that each is read, mixed types and accumulators, many n."""
     pairs = [
@@ -57,7 +51,7 @@ def products():
     widths = {"i32": [8, 64, 24, 256, 112, 32], "f16": [16, 256, 8, 72, 128, 200]}
     found = []
     for a, b, accumulator in pairs:
-        ways_a, ways_b = kinds(a), kinds(b)
+        ways_a, ways_b = ways(as_dtype(a)), ways(as_dtype(b))
         for i, way in enumerate(ways_a):
             n = widths.get(accumulator, [256, 8, 64, 24, 128, 192, 88])[i % 6]
             major, swizzle = ways_b[(i + 3) % len(ways_b)]
