@@ -11,7 +11,7 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import Swizzle, Tile
+from numba_tma import Swizzle, Tile, ptx
 from numba_tma.dtypes import as_dtype
 from numba_tma.mma_rules import fragment_coords, num_elements
 from tests import mma_kernels
@@ -150,6 +150,21 @@ def in_order(acc, a, b):
     return tma.wgmma_wait(acc)
 
 
+def grouped_by_hand(acc, a, b):
+    ptx.wgmma_fence()
+    acc = tma.wgmma(acc, a, b, commit=False)
+    ptx.wgmma_commit_group()
+    ptx.wgmma_wait_group(0)
+    return tma.wgmma_wait(acc)
+
+
+def summed(acc, a, b):
+    """A wait that stays behind other arithmetic."""
+    acc = tma.wgmma(acc, a, b)
+    sums = (tma.fragment(32) + 2).row_sum()
+    return tma.wgmma_wait(acc, after=sums) + sums
+
+
 CALLS = {
     "plain": (lambda acc, a, b: tma.wgmma_wait(tma.wgmma(acc, a, b)), lambda p: p),
     "negate_a": (
@@ -172,6 +187,8 @@ CALLS = {
     "chained": (chained, lambda p: p),
     "pending": (pending, lambda p: p),
     "in order": (in_order, lambda p: p),
+    "grouped by hand": (grouped_by_hand, lambda p: p),
+    "summed": (summed, lambda p: p + 64),
 }
 
 
