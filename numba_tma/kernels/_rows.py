@@ -73,6 +73,7 @@ CACHE_HINTS: dict[str, Any] = {
     "allocate": None,
     "no_allocate": None,
     "evict_first": int(ptx.CachePolicy.EVICT_FIRST),
+    "evict_last": int(ptx.CachePolicy.EVICT_LAST),
 }
 
 

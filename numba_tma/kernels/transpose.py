@@ -20,7 +20,7 @@ from numba import cuda
 from numba_tma import ptx
 from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._host import Stack, launch, launched_again
+from numba_tma.kernels._host import STREAMED, Stack, launch, launched_again
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.tensor_map import tensor_map
@@ -84,7 +84,7 @@ def transpose_kernel(dtype: DType, plan: Plan) -> Any:
             full.init(1)
             ptx.fence_mbarrier_init()
             full.arrive_expect_tx(SOURCE.nbytes)
-            source.load(tile, (batch, row, column), full)
+            source.load(tile, (batch, row, column), full, STREAMED)
         cuda.syncthreads()
         full.wait(0)
         x, y = tile.view(FLAT_SOURCE), turned.view(FLAT_TURNED)

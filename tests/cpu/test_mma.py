@@ -402,6 +402,14 @@ REFUSED = {
         lambda: tma.wgmma_wait(tma.fragment(8), 8),
         "pending is 8; wait until at most 0 to 7 groups are under way",
     ),
+    "wait after": (
+        lambda: tma.wgmma_wait(tma.fragment(8), after=3),
+        "wgmma_wait(after=...) takes rows of float32, not",
+    ),
+    "wait after integers": (
+        lambda: tma.wgmma_wait(tma.fragment(8), after=tma.fragment(8, "i32").row_max()),
+        "wgmma_wait(after=...) takes rows of float32, not Rows(int32)",
+    ),
     "waits for": (
         lambda: tma.wgmma_wait((tma.fragment(8), 3)),
         "wgmma_wait(fragments=...) takes a fragment or a tuple of fragments, not",
