@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from numba_tma import bench
-from numba_tma.bench import compiled, figure, host, norms, report, results, timing
+from numba_tma.bench import compiled, figure, host, norms, peers, report, results, timing
 from numba_tma.bench.progress import progress
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ def test_of_two_measurements_the_worse_for_us_counts(monkeypatch):
 
 
 def test_of_tritons_only_the_fastest_is_compared(monkeypatch):
-    seconds = {"Triton, warps: 4": 3.0, "Triton, warps: 8": 1.0, "Triton, warps: 16": 2.0}
+    seconds = {"Triton, 4 warps": 3.0, "Triton, 8 warps": 1.0, "Triton, 16 warps": 2.0}
     timed = []
 
     def time_alternating(runs, repeats):
@@ -150,10 +150,10 @@ def test_of_tritons_only_the_fastest_is_compared(monkeypatch):
 
     monkeypatch.setattr(timing, "time_alternating", time_alternating)
     runs = {name: object() for name in ("torch.compile", *seconds)}
-    best = norms.with_best_triton(runs)
-    assert best == {"torch.compile": runs["torch.compile"], "Triton": runs["Triton, warps: 8"]}
+    best = peers.with_fastest(runs, "Triton")
+    assert best == {"torch.compile": runs["torch.compile"], "Triton": runs["Triton, 8 warps"]}
     assert timed == [(set(seconds), 5)]
-    assert norms.with_best_triton({"torch.compile": print}) == {"torch.compile": print}
+    assert peers.with_fastest({"torch.compile": print}, "Triton") == {"torch.compile": print}
     assert len(timed) == 1
 
 
