@@ -174,7 +174,9 @@ def staged_rows(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: O
                     next_scale = load_cached(SHARE, weight + then, thread, left)
                 if BIAS and EARLY:
                     next_shift = load_cached(SHARE, bias + then, thread, left)
-                store_global(SHARE, y + row * y_stride + at, thread, here, from_float(SHARE, values))
+                store_global(
+                    SHARE, y + row * y_stride + at, thread, here, from_float(SHARE, values)
+                )
         if STATISTICS and thread == 0 and rank == 0:
             store_statistics(whole, row, statistic_0, statistic_1, columns, scalar)
 

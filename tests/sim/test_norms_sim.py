@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from numba_tma import simulator
-from numba_tma.kernels._row_launch import LONGEST, PLANS as MEASURED, plan_for
+from numba_tma.kernels._row_launch import LONGEST, plan_for
+from numba_tma.kernels._row_launch import PLANS as MEASURED
 from numba_tma.kernels._rows import ROOM, Options, Plan, block_part
 from numba_tma.kernels.layernorm import layernorm
 from numba_tma.kernels.rmsnorm import rmsnorm

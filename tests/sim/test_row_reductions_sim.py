@@ -49,16 +49,21 @@ MEETING = [(8, 1), (32, 1), (128, 1), (32, 2), (32, 8), (64, 4)]
 MORE_MEETING = [(32, 4), (128, 8), (256, 8), (512, 4), (1024, 2)]
 
 
-@pytest.mark.parametrize("by_block", [False, True])
 @pytest.mark.parametrize(
     ("threads", "blocks"),
     [*MEETING, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in MORE_MEETING)],
 )
-def test_all_threads_that_share_a_row_have_the_whole_of_it(threads, blocks, by_block, monkeypatch):
-    """Each warp sends its part to every block, or one of each block where that is above 32."""
-    if by_block:
-        monkeypatch.setattr(_rows, "_entries", lambda threads, blocks: blocks)
-    TURNS, THREADS, BLOCKS = 3, threads, blocks
+def test_all_threads_that_share_a_row_have_the_whole_of_it(threads, blocks):
+    check_meeting(threads, blocks)
+
+
+def test_blocks_of_more_than_32_warps_send_one_part_each(monkeypatch):
+    monkeypatch.setattr(_rows, "_entries", lambda threads, blocks: blocks)  # as if they had
+    check_meeting(64, 4)
+
+
+def check_meeting(threads, blocks):
+    TURNS, THREADS, BLOCKS = 3, threads, blocks  # the first places are used twice
     SCRATCH, PEERS = meeting_places(threads, blocks, turns=2)
     meet = meeting(combine_sums, threads, blocks)
 
