@@ -13,6 +13,7 @@ from numba_tma.kernels._matmul_plan import Config
 from numba_tma.types import TensorMapType
 
 INT, F32, BYTES = types.int64, types.float32, types.uint8[::1]
+PLAIN, USUAL = Epilogue(), Config()
 EVERYTHING = Epilogue(True, True, True, True, as_dtype("bf16"), "gelu", True)
 _HELD = {"f32": types.float32, "i32": types.int32, "f16": types.uint16, "bf16": types.uint16}
 
@@ -22,9 +23,9 @@ def form(
     b: str = "",
     out: str = "bf16",
     layout: str = "TN",
-    epilogue: Epilogue = Epilogue(),
+    epilogue: Epilogue = PLAIN,
     addressable: bool = True,
-    config: Config = Config(),
+    config: Config = USUAL,
 ) -> Form:
     """Return the form for these types; `layout` is BLAS's: "T" for a row-major a, "N" for b.T."""
     a_major, b_major = ("K" if is_k else "MN" for is_k in (layout[0] == "T", layout[1] == "N"))

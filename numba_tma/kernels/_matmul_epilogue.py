@@ -29,9 +29,9 @@ ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Which steps follow the sums::
+    """Which steps follow the sums.
 
-    activation(alpha * row_scale * column_scale * sums + beta * out + bias) + residual
+    ``activation(alpha * row_scale * column_scale * sums + beta * out + bias) + residual``
     """
 
     alpha: bool = False

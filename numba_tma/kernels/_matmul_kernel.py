@@ -166,7 +166,7 @@ def matmul_kernel(form: Form) -> Any:
     load_b, store = loading(form), storing(form, PIECES - 1)
 
     def matmul(a, b, out, old, residual, sizes, terms):  # type: ignore[no-untyped-def]
-        reader = 0
+        reader: Any = 0
         if READS > 0:
             sources = SOURCES.start(sync=False)
             reader = sources.consumer()
@@ -230,17 +230,9 @@ def part_of(number: Any, sizes: Any) -> Any:
 
 def loading(form: Form) -> Any:
     """Return the device function that loads this block's part of b, or all of it if it is alone."""
-    PART, COPY, BY_K, SHARED = (
-        form.b_part,
-        form.b_copy,
-        form.b_major == "K",
-        form.config.cluster > 1,
-    )
-    WIDTH, NBYTES, ALL = (
-        COPY.shape[1 if BY_K else 2],
-        COPY.shared_nbytes,
-        (1 << form.config.cluster) - 1,
-    )
+    PART, BY_K, CLUSTER = form.b_part, form.b_major == "K", form.config.cluster
+    WIDTH, NBYTES = form.b_copy.shape[1 if BY_K else 2], form.b_copy.shared_nbytes
+    SHARED, ALL = CLUSTER > 1, (1 << CLUSTER) - 1
 
     @cuda.jit(device=True)
     def load(b, stage, matrix, column, k, rank):  # type: ignore[no-untyped-def]
@@ -266,7 +258,7 @@ def storing(form: Form, piece: int) -> Any:
     Columns of a fragment are compile-time constants, so that each piece has a function, which calls
     that of the pieces before it.
     """
-    before = storing(form, piece - 1) if piece else None
+    before: Any = storing(form, piece - 1) if piece else None
     OUT, MORE, COLUMNS, START = form.out.name, piece > 0, form.out_columns, piece * form.out_columns
     PIECE = Tile(form.out_tile.shape[1:], form.out, form.out_tile.swizzle)
     SOURCE = Tile(form.source_tile.shape[1:], form.out, form.source_tile.swizzle)
@@ -282,7 +274,8 @@ def storing(form: Form, piece: int) -> Any:
         if TO_FLOAT:
             part = part.to("f32")
         if CHANGES:
-            old, added = np.float32(0), np.float32(0)
+            old: Any = np.float32(0)
+            added: Any = old
             if BETA:
                 stage = reader.wait()
                 old = load_fragment(stage.piece.view(SOURCE), (mine, 0), COLUMNS)

@@ -93,12 +93,11 @@ class Matrices:
 
     def view(self, dtype: DType | None = None) -> Any:
         """Return (batch, rows, columns) over its memory, as `dtype`: a source of tensor maps."""
-        numpy = (dtype or self.dtype).numpy
-        shape = (self.batch, self.rows, self.columns)
+        numpy, size = (dtype or self.dtype).numpy, self.dtype.itemsize
+        shape = (self.batch, max(1, self.rows), max(1, self.columns))  # maps of nothing are refused
         if simulated():
-            host: Any = getattr(self.array, "_ary", self.array)
-            return np.lib.stride_tricks.as_strided(host.view(numpy), shape, self.steps)
-        size = self.dtype.itemsize
+            host: Any = getattr(self.array, "_ary", self.array).view(bits(size).numpy)
+            return np.lib.stride_tricks.as_strided(host, shape, self.steps).view(numpy)
         whole = -(-self.columns * size // CHUNK) * CHUNK
         row = self.steps[1] if self.rows > 1 else whole  # of a single one any stride will do
         each = self.steps[0] if self.batch > 1 else max(1, self.rows) * row
@@ -106,7 +105,9 @@ class Matrices:
 
     def array_of(self, dtype: DType) -> Any:
         """Return (batch, rows, columns) over its memory as a Numba array of `dtype`."""
-        return self.view(dtype) if simulated() else cuda.as_cuda_array(self.view(dtype))
+        if simulated():
+            return type(cuda.device_array(1))(self.view(dtype))  # passed on with its gaps
+        return cuda.as_cuda_array(self.view(dtype))
 
     def parts(self, dtype: DType) -> list[Any]:
         """Return its matrices one by one."""
@@ -142,9 +143,9 @@ def as_readable(matrices: Matrices, stream: Any, kept: list[Any]) -> Matrices:
         return matrices
     copied, kind = padded(matrices), bits(matrices.dtype.itemsize)
     kept.append(copied.array)
-    if matrices.is_one:
+    if matrices.is_one and matrices.nbytes:
         copy(matrices.view(kind), copied.view(kind), stream=stream)
-    else:
+    elif matrices.nbytes:
         for source, target in zip(matrices.parts(kind), copied.parts(kind), strict=True):
             copy(source, target, stream=stream)
     return copied

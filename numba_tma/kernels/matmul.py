@@ -25,7 +25,7 @@ from numba_tma.kernels._matmul_operands import Matrices, as_factor, as_readable
 from numba_tma.kernels._matmul_plan import Config
 from numba_tma.tensor_map import tensor_map
 
-#: Types that go together as factors, and what their product is stored as: first, if nothing is said.
+#: Types that go together as factors, and what their products are stored as, the usual one first.
 FACTORS = {
     ("bf16",): ("bf16", "f32", "f16"),
     ("f16",): ("f16", "f32", "bf16"),
@@ -52,9 +52,9 @@ def matmul(
     dtype: object = None,
     config: Config | None = None,
 ) -> Any:
-    """Multiply matrices: ``out = a @ b``, and what is asked for besides, in one kernel::
+    """Multiply matrices, and do what follows in the same kernel.
 
-        activation(alpha * row_scale * column_scale * (a @ b) + beta * out + bias) + residual
+    ``activation(alpha * row_scale * column_scale * (a @ b) + beta * out + bias) + residual``
 
     Parameters
     ----------
