@@ -273,31 +273,6 @@ compiler.instruction_function(
 )
 
 
-compiler.instruction_function(
-    registers.joined,
-    lambda packed, more: signature(
-        VectorType(types.uint32, packed.count + more.count), packed, more
-    ),
-    lambda context, builder, sig, args: pack(
-        builder, [*unpack(builder, args[0]), *unpack(builder, args[1])]
-    ),
-)
-
-
-def _type_part_of(share: Any, packed: Any, index: Any, zero: Any) -> Any:
-    compiler.static_of(index, "part_of(index=...)")
-    return signature(_packed(_share(share, "part_of")), share, packed, index, types.int32)
-
-
-def _lower_part_of(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    words, index = sig.args[0].static[0].words, compiler.static_of(sig.args[2], "index")
-    part = unpack(builder, args[1])[index * words : (index + 1) * words]
-    return pack(builder, [builder.xor(word, args[3]) for word in part])
-
-
-compiler.instruction_function(registers.part_of, _type_part_of, _lower_part_of)
-
-
 def _type_num_present(share: Any, first: Any, limit: Any) -> Any:
     _share(share, "num_present")
     return signature(_FLOATS, share, types.int32, types.int32)

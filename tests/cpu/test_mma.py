@@ -452,6 +452,18 @@ REFUSED = {
         lambda: tma.fragment(16, "i8").row_max(),
         'Fragment(64 x 16, i8) has no reduction: convert it first, with to("f32")',
     ),
+    "columns": (
+        lambda: tma.fragment(16).columns(8, 12),
+        "Fragment.columns(8, 12) of 64 x 16, f32: both are multiples of 8, and the columns are",
+    ),
+    "columns beyond": (
+        lambda: tma.fragment(32, "e4m3").columns(16, 32),
+        "Fragment.columns(16, 32) of 64 x 32, e4m3: both are multiples of 16, and the columns are",
+    ),
+    "columns at run time": (
+        lambda: tma.fragment(16).columns(cuda.threadIdx.x, 8),
+        "Fragment.columns(first, n)",
+    ),
     "conversion": (
         lambda: tma.fragment(16).to("i8"),
         "Fragment.to: dtype is 'i8'; fragments are converted to f32, f16, bf16, e4m3, e5m2",

@@ -599,6 +599,24 @@ def test_to_global_memory(dtype, n, shape, row, column, layout):
     check_global(dtype, n, shape, row, column, layout)
 
 
+@on_gpu
+def check_columns(dtype):
+    def body(x, out):
+        f = tma.fragment(64, dtype).map_coords(taken, x)
+        f.columns(16, 32).store_global(out, 0, 0)
+
+    compute = np.dtype(as_dtype(dtype).compute)
+    x = random_integers((64, 64), 1).astype(compute)
+    out = np.zeros((64, 32), held_as(dtype))
+    at_work(body, x, out)
+    np.testing.assert_array_equal(values_of(out, dtype), x[:, 16:48])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i32", "f16", "bf16", "e4m3"])
+def test_some_columns(dtype):
+    check_columns(dtype)
+
+
 # ------------------------------------------------------------------------- whole kernels
 
 
