@@ -1,6 +1,7 @@
 """The cases of matmuls and attention, on NumPy in torch's clothes."""
 
 import collections
+import contextlib
 import re
 import subprocess
 import sys
@@ -183,7 +184,12 @@ def test_block_scales_are_those_of_rows_and_of_squares(torch, monkeypatch, capsy
     assert "cuBLASLt block-scaled fails" in capsys.readouterr().out
 
 
-def exact(q, k, v, causal):
+def exact(*arrays):
+    *qkv, causal = arrays
+    return np.swapaxes(of_heads(*(np.swapaxes(t, 1, 2) for t in qkv), causal), 1, 2)
+
+
+def of_heads(q, k, v, causal):
     scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
     if causal:
         scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
@@ -207,18 +213,30 @@ def test_attention_is_right_or_is_not_timed(torch, monkeypatch, capsys, causal):
         attention.bench_attention(torch, 96, 16, causal)
 
 
-def test_flash_attention_gets_heads_after_rows(torch, monkeypatch):
+def test_each_gets_its_own_order_of_axes(torch, monkeypatch):
     def flash_attn_func(q, k, v, causal):
         assert q.shape == (4, 96, 16, 8)
-        return np.swapaxes(exact(*(np.swapaxes(t, 1, 2) for t in (q, k, v)), causal), 1, 2), None
+        return exact(q, k, v, causal), None
+
+    def attention_of_torch(q, k, v, is_causal):
+        assert q.shape == (4, 16, 96, 8) and q.flags.c_contiguous
+        return of_heads(q, k, v, is_causal)
 
     monkeypatch.setattr(Tensor, "transpose", np.swapaxes)
-    monkeypatch.setattr(Tensor, "contiguous", lambda self: self.copy(), raising=False)
-    stands_for = types.SimpleNamespace(flash_attn_func=flash_attn_func)
-    monkeypatch.setitem(sys.modules, "flash_attn.cute", stands_for)
-    q, k, v = (torch.randn((4, 16, 96, 8), device="cuda") for _ in range(3))
-    (run,) = attention._flash_attention_4(q, k, v, True).values()
-    np.testing.assert_allclose(run(), exact(q, k, v, True), rtol=1e-6)
+    monkeypatch.setattr(Tensor, "contiguous", np.ndarray.copy, raising=False)
+    functional = types.SimpleNamespace(scaled_dot_product_attention=attention_of_torch)
+    torch.nn = types.SimpleNamespace(functional=functional)
+    named = types.SimpleNamespace(CUDNN_ATTENTION="cudnn", FLASH_ATTENTION="flash")
+    backends = types.SimpleNamespace(SDPBackend=named, sdpa_kernel=contextlib.nullcontext)
+    theirs = types.SimpleNamespace(flash_attn_func=flash_attn_func)
+    monkeypatch.setitem(sys.modules, "torch.nn.attention", backends)
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", theirs)
+    ship(
+        *(monkeypatch, "attention", "attention"),
+        lambda q, k, v, out, causal: np.copyto(out, exact(q, k, v, causal)),
+    )
+    row = attention.bench_attention(torch, 96, 8, True)
+    assert list(row["peers"]) == ["cuDNN", "torch FLASH", "FlashAttention-4"]
 
 
 def test_the_layers_are_32_with_each_number_of_rows_four_times():
