@@ -1,4 +1,7 @@
-"""Attention beside torch's backends and FlashAttention-4: 4 sequences, 16 heads, bf16."""
+"""Attention beside torch's backends and FlashAttention-4: 4 sequences, 16 heads, bf16.
+
+Arrays are (sequences, rows, heads, columns); torch gets copies in its order, heads before rows.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +30,22 @@ def _exact(torch: Any, q: Any, k: Any, v: Any, rows: Any, causal: bool) -> Any:
 
 def _check(torch: Any, q: Any, k: Any, v: Any, causal: bool, out: Any) -> None:
     """Hold some rows of the first and the last head to float64."""
-    rows = torch.linspace(0, q.shape[2] - 1, 256, device=q.device).long()
-    for at in ((0, 0), (-1, -1)):
-        exact = _exact(torch, q[at], k[at], v[at], rows, causal)
-        check(torch, out[at][rows], exact, TOLERANCE)
+    rows = torch.linspace(0, q.shape[1] - 1, 256, device=q.device).long()
+    for sequence, head in ((0, 0), (-1, -1)):
+        one_q, one_k, one_v, one_out = (t[sequence, :, head] for t in (q, k, v, out))
+        exact = _exact(torch, one_q, one_k, one_v, rows, causal)
+        check(torch, one_out[rows], exact, TOLERANCE)
 
 
 def _torch(torch: Any, q: Any, k: Any, v: Any, causal: bool) -> dict[str, Run]:
     """Return torch's attention by two of its backends."""
     backends = importlib.import_module("torch.nn.attention")
     attention = torch.nn.functional.scaled_dot_product_attention
+    arrays = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
 
     def run(backend: Any) -> Any:
         with backends.sdpa_kernel(backend):
-            return attention(q, k, v, is_causal=causal)
+            return attention(*arrays, is_causal=causal).transpose(1, 2)
 
     return {
         "cuDNN": functools.partial(run, backends.SDPBackend.CUDNN_ATTENTION),
@@ -49,13 +54,12 @@ def _torch(torch: Any, q: Any, k: Any, v: Any, causal: bool) -> dict[str, Run]:
 
 
 def _flash_attention_4(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Run]:
-    """Return FlashAttention-4 on copies in its order of axes, heads after rows."""
+    """Return FlashAttention-4, whose order of axes is ours."""
     attention = importlib.import_module("flash_attn.cute").flash_attn_func
-    arrays = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
 
     def run() -> Any:
-        result = attention(*arrays, causal=causal)
-        return (result[0] if isinstance(result, tuple) else result).transpose(1, 2)
+        result = attention(q, k, v, causal=causal)
+        return result[0] if isinstance(result, tuple) else result
 
     return {"FlashAttention-4": run}
 
@@ -63,7 +67,7 @@ def _flash_attention_4(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Run]:
 def bench_attention(torch: Any, length: int, depth: int, causal: bool) -> Measured:
     """Time attention; what a causal mask leaves out is not counted as done."""
     attention = shipped("attention", "attention")
-    shape = (BATCH, HEADS, length, depth)
+    shape = (BATCH, length, HEADS, depth)
     q, k, v = (torch.randn(shape, device="cuda").bfloat16() for _ in range(3))
     o = torch.full_like(q, float("nan"))
     ours = functools.partial(attention, q, k, v, out=o, causal=causal)
@@ -81,7 +85,7 @@ def bench_attention(torch: Any, length: int, depth: int, causal: bool) -> Measur
 
 
 def _named(length: int, depth: int, causal: bool) -> str:
-    return f"bf16 {'causal' if causal else 'full'} {BATCH} x {HEADS} x {length} x {depth}"
+    return f"bf16 {'causal' if causal else 'full'} {BATCH} x {length} x {HEADS} x {depth}"
 
 
 CASES: Cases = {

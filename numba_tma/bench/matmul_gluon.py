@@ -27,10 +27,10 @@ K_BYTES = 128  # of a row of a tile: the widest swizzle
 
 
 def candidates(a: Any, w: Any, c: Any, multiprocessors: int) -> dict[str, Run]:
-    """Return what runs c = a @ w.T, by the names of the plans."""
+    """Return what multiplies a by w.T, by the names of the plans, each into a copy of c."""
     if gluon is None:
         raise ImportError("no Gluon of Triton 3.6 is installed")
-    return {f"Gluon, {plan}": _run(a, w, c, multiprocessors, *plan) for plan in PLANS}
+    return {f"Gluon, {plan}": _run(a, w, c.clone(), multiprocessors, *plan) for plan in PLANS}
 
 
 def _described(array, rows, columns):
