@@ -158,6 +158,19 @@ def multiprocessors() -> int:
     return 2 if simulated() else int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
 
+def resident_clusters(size: int, blocks: int) -> int:
+    """Return how many clusters of `size` surely run at once, with `blocks` on a multiprocessor.
+
+    A cluster lies within a group of 16 or 18 multiprocessors, of which fewer than `size` may be
+    left over; a cluster that had to wait for another's end would take its tiles as late.
+    """
+    if size == 1:
+        return blocks * multiprocessors()
+    group = 18 * blocks
+    groups = multiprocessors() * blocks / group
+    return max(1, int(groups * (group // size)))
+
+
 class View:
     """Another shape and strides (in bytes) over an array's memory; a source of tensor maps."""
 
