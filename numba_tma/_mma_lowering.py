@@ -7,7 +7,7 @@ nothing that writes them behind the fence, which is the block's first instructio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -16,7 +16,7 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma import _fragment_math_lowering, _fragment_memory_lowering  # noqa: F401
 from numba_tma._compiler import I32, I64, ObjectType, TypingError, get_field, signature
-from numba_tma._fragment_lowering import FLOAT, FragmentType, dtype_of
+from numba_tma._fragment_lowering import FLOAT, FragmentType, RowsType, dtype_of
 from numba_tma._vector_lowering import pack, unpack
 from numba_tma.dtypes import DType
 from numba_tma.matrix_descriptor import MatrixDescriptor
@@ -234,6 +234,10 @@ compiler.instruction_function(wgmma, _type_wgmma, _lower_wgmma)
 # -------------------------------------------------------------------------------- wait
 
 
+#: A NaN that no arithmetic makes.
+_NEVER = 0x7FC0DEAD
+
+
 def _type_wait(fragments: types.Type, **given: types.Type) -> Any:
     every = list(fragments) if isinstance(fragments, types.BaseTuple) else [fragments]
     if not every or not all(isinstance(f, FragmentType) for f in every):
@@ -241,22 +245,38 @@ def _type_wait(fragments: types.Type, **given: types.Type) -> Any:
             f"wgmma_wait(fragments=...) takes a fragment or a tuple of fragments, not {fragments}"
         )
     try:
-        check_pending(_pending(given.values()))
+        check_pending(_pending(given))
     except ValueError as error:
         raise TypingError(str(error)) from None
+    after = given.get("after", types.none)
+    if after is not types.none and after != RowsType(types.float32):
+        raise TypingError(f"wgmma_wait(after=...) takes rows of float32, not {after}")
     return signature(fragments, fragments, *given.values())
 
 
-def _pending(given: Iterable[types.Type]) -> Any:
-    return next((compiler.static_of(typ, "wgmma_wait(pending=...)") for typ in given), 0)
+def _pending(given: Mapping[str, types.Type]) -> Any:
+    if "pending" not in given:
+        return 0
+    return compiler.static_of(given["pending"], "wgmma_wait(pending=...)")
 
 
 def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    pending = _pending(sig.args[1:])
+    given = dict(zip(sig.pysig.parameters, zip(sig.args, args)))
+    pending = _pending({name: typ for name, (typ, _) in given.items()})
     several = isinstance(sig.args[0], types.BaseTuple)
     parts = range(len(sig.args[0])) if several else ()
     values = [builder.extract_value(args[0], i) for i in parts] or [args[0]]
-    waited = _through(builder, values, f"wgmma.wait_group.sync.aligned {pending};")
+    typ, rows = given.get("after", (types.none, None))
+    numbers = unpack(builder, rows) if typ is not types.none else []
+    # ptxas moves a wait up past all arithmetic, but not past what may end the kernel.
+    first = 2 * sum(value.type.count for value in values)
+    places = [f"${first + i}" for i in range(len(numbers))]
+    lines = [f"setp.eq.b32 p, {place}, {_NEVER:#x}; @p trap;" for place in places]
+    text = f"wgmma.wait_group.sync.aligned {pending};"
+    if lines:
+        text = f"{{ .reg .pred p; {' '.join(lines)} {text} }}"
+    bits = [("r", builder.bitcast(number, I32)) for number in numbers]
+    waited = _through(builder, values, text, bits)
     return context.make_tuple(builder, sig.return_type, waited) if several else waited[0]
 
 

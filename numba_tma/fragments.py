@@ -164,8 +164,8 @@ class Fragment(_Arithmetic):
         They are some of the registers: nothing moves.
         """
         elements = self._ready("Fragment.columns")
-        start, stop = _checked(check_columns, self.n, self.dtype, first, n)
-        return Fragment(self.dtype, n, elements[start:stop])
+        start, stop = _checked(check_columns, self._n, self._dtype, first, n)
+        return Fragment(self._dtype, n, elements[start:stop])
 
     def store(self, tile: SharedTile, at: tuple[int, int]) -> None:
         """Write the fragment to a shared tile of its type, from the element `at` (row, column) on.

@@ -103,7 +103,7 @@ def wgmma(
     return Fragment(acc._dtype, acc._n, elements, pending)
 
 
-def wgmma_wait(fragments: Any, pending: int = 0) -> Any:
+def wgmma_wait(fragments: Any, pending: int = 0, *, after: Rows | None = None) -> Any:
     """Wait until at most `pending` groups are under way, and return the fragments, to be used.
 
     Executed by all threads of the warpgroup, converged. Groups end in the order in which they were
@@ -112,13 +112,20 @@ def wgmma_wait(fragments: Any, pending: int = 0) -> Any:
     here can be used; what belongs to a newer group still is under way, and is returned as it is.
     After the wait the stages may be released that the ended groups have read.
 
-    `pending` is a literal from 0 to 7. PTX: ``wgmma.wait_group.sync.aligned``.
+    `pending` is a literal from 0 to 7. `after` are rows that the wait stays behind: ptxas moves a
+    wait up past arithmetic that does not need its fragments, and what was meant to overlap with a
+    product is then computed when it is done. In attention these are the sums of the weights, before
+    the wait for the product of the last ones. It costs two comparisons.
+
+    PTX: ``wgmma.wait_group.sync.aligned``.
     """
     given = fragments if isinstance(fragments, tuple) else (fragments,)
     if not all(isinstance(each, Fragment) for each in given):
         raise simulator.BadOperand(
             f"wgmma_wait(fragments=...) takes a fragment or a tuple of them, not {fragments!r}"
         )
+    if after is not None and not isinstance(after, Rows):
+        raise simulator.BadOperand(f"wgmma_wait(after=...) takes rows of float32, not {after!r}")
     checked(check_pending, pending)
     simulator.wgmma_wait_group(pending)
     waited = tuple(each._after_wait() for each in given)

@@ -141,7 +141,7 @@ def attention() -> Kernel:
                     weights = scores.map(weight, top, scale)
                     shrink = before.map(decay, top, scale)
                     sums = sums * shrink + weights.row_sum(quad=False)
-                    total = tma.wgmma_wait(total) * shrink
+                    total = tma.wgmma_wait(total, after=sums) * shrink
                     consumer.release()
                     narrow, values = weights.to("bf16"), following.v.matrix_descriptor("MN")
                 total = tma.wgmma_wait(tma.wgmma(total, narrow, values))
@@ -159,8 +159,8 @@ def attention() -> Kernel:
 
 
 @functools.cache
-def product(a: Operand, b: Operand, n: int, accumulator: str = "f32", rows: int = 64) -> Kernel:
-    """Return the kernel that multiplies `rows` rows of a tile of A, from `first_row` on, by B's.
+def product(a: Operand, b: Operand, n: int, accumulator: str = "f32") -> Kernel:
+    """Return the kernel that multiplies rows of a tile of A, from `first_row` on, by n of B's.
 
     One warpgroup for each 64 rows. The result is added to `start`, unless `scale_d` is False.
     """

@@ -12,9 +12,7 @@ from numba_tma.dtypes import as_dtype
 from numba_tma.kernels import copy, pointwise, transpose
 from numba_tma.kernels._columns import add_parts
 from numba_tma.kernels._registers import Share
-from numba_tma.kernels._row_at_once import at_once
-from numba_tma.kernels._row_launch import share_of
-from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
+from numba_tma.kernels._row_launch import PLANS, kernel_for, plan_for, share_of
 from numba_tma.kernels._rows import Operation, Options, Plan
 from numba_tma.kernels.activations import GELU, SWIGLU
 from numba_tma.kernels.layernorm import LAYERNORM
@@ -36,17 +34,15 @@ def _map(shape: tuple[int, ...], dtype: Any) -> TensorMapType:
 ROWS = (INT,) * 15 + (F32,)
 PLAIN, WEIGHT, AFFINE = Options(), Options(weight=True), Options(weight=True, bias=True)
 EVERYTHING = Options(True, True, True, True, (True, True))
+RESIDUAL = Options(weight=True, residual=True, residual_out=True)
 
 
 def _rows(
     op: Operation, columns: int, plan: Plan, options: Options = PLAIN, width: int = 16
 ) -> tuple[Any, tuple[Any, ...]]:
     """Return the kernel over bf16 rows of `columns`, of which there are as many as fit."""
-    if plan.slot or plan.stages:
-        make = slots_per_row if plan.slot else row_per_stage
-        return make(op, BF16, 2 * columns, plan, options), (COUNTER, *ROWS)
-    share = share_of(columns, plan.rows, BF16, width, plan)
-    return at_once(op, share, plan, options), ROWS
+    kernel = kernel_for(op, plan.rows, columns, BF16, width, plan, options)
+    return kernel, (COUNTER, *ROWS) if plan.stages else ROWS
 
 
 def _transpose(itemsize: int, store: str = "tma") -> tuple[Any, tuple[Any, ...]]:
@@ -80,9 +76,11 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rmsnorm_stages": _rows(RMSNORM, 8192, Plan(512, blocks=2, stages=4), WEIGHT),
     "layernorm_cluster": _rows(LAYERNORM, 65536, Plan(512, 1, 4, bulk=True), AFFINE),
     "layernorm_odd": _rows(LAYERNORM, 8191, Plan(256), EVERYTHING, 2),
-    "softmax_cluster_slots": _rows(
-        SOFTMAX, 262144, Plan(512, 1, 4, blocks=1, stages=13, slot=16384)
+    "rmsnorm_staged": _rows(RMSNORM, 65536, PLANS["rmsnorm"][131072], WEIGHT),
+    "rmsnorm_staged_residual": _rows(
+        RMSNORM, 40000, plan_for("rmsnorm", 40000, 2, 16, RESIDUAL), RESIDUAL
     ),
+    "softmax_staged": _rows(SOFTMAX, 65536, PLANS["softmax"][131072]),
     "layernorm_backward": (
         backward_kernel(share_of(8192, 1, BF16, 16, Plan(512)), Plan(512), True, True, 2),
         (INT,) * 14,

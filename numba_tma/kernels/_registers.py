@@ -149,20 +149,6 @@ def zeros(share: Any) -> Any:
     return np.zeros(share.values, np.float32)
 
 
-def joined(packed: Any, more: Any) -> Any:
-    """Return what was loaded first and then `more`, as one vector."""
-    return np.concatenate([packed, more])
-
-
-def part_of(share: Any, packed: Any, index: Any, zero: Any) -> Any:
-    """Return the share that is behind `index` others in what has been joined.
-
-    `zero` is 0, which the compiler must not know: it would keep the float32 that a reduction has
-    made of what is packed, and they take twice the registers.
-    """
-    return packed[index * share.values : (index + 1) * share.values]
-
-
 def num_present(share: Any, first: Any, limit: Any) -> Any:
     """Return how many elements the thread has, as a float32."""
     return np.float32(share.lanes * sum(i < limit for i in share.indices(int(first))))

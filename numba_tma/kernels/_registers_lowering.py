@@ -63,6 +63,7 @@ _CACHES = {
     "allocate": "",
     "no_allocate": ".L1::no_allocate",
     "evict_first": ".L2::cache_hint",
+    "evict_last": ".L2::cache_hint",
 }
 
 
@@ -74,8 +75,9 @@ def _load(space: str, address_constraint: str, streams: bool = False) -> Any:
         suffix, names, zero, after = _access(share, results)
         half = ".reg .b16 h; " if share.width == 2 else ""
         cache, hint = share.cache if streams else "allocate", ""
-        if cache == "evict_first":
-            half += f".reg .b64 policy; mov.b64 policy, {int(CachePolicy.EVICT_FIRST)}; "
+        if cache.startswith("evict"):
+            policy = int(CachePolicy[cache.upper()])
+            half += f".reg .b64 policy; mov.b64 policy, {policy}; "
             hint = ", policy"
         base = builder.add(location, _offset(builder, first, share, location.type))
         words: list[Any] = []
@@ -269,31 +271,6 @@ compiler.instruction_function(
         builder, [ir.Constant(FLOAT, 0.0)] * sig.args[0].static[0].values
     ),
 )
-
-
-compiler.instruction_function(
-    registers.joined,
-    lambda packed, more: signature(
-        VectorType(types.uint32, packed.count + more.count), packed, more
-    ),
-    lambda context, builder, sig, args: pack(
-        builder, [*unpack(builder, args[0]), *unpack(builder, args[1])]
-    ),
-)
-
-
-def _type_part_of(share: Any, packed: Any, index: Any, zero: Any) -> Any:
-    compiler.static_of(index, "part_of(index=...)")
-    return signature(_packed(_share(share, "part_of")), share, packed, index, types.int32)
-
-
-def _lower_part_of(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    words, index = sig.args[0].static[0].words, compiler.static_of(sig.args[2], "index")
-    part = unpack(builder, args[1])[index * words : (index + 1) * words]
-    return pack(builder, [builder.xor(word, args[3]) for word in part])
-
-
-compiler.instruction_function(registers.part_of, _type_part_of, _lower_part_of)
 
 
 def _type_num_present(share: Any, first: Any, limit: Any) -> Any:

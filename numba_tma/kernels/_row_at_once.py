@@ -32,6 +32,7 @@ from numba_tma.kernels._rows import (
     Plan,
     meeting,
     meeting_places,
+    require_room,
     storing_statistics,
 )
 from numba_tma.layout import Tile
@@ -47,6 +48,8 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
     SHARE, STEP = share, share.step * share.count  # accesses of a block
     ROW = Tile(STEP * share.width, "u8")
     SCRATCH, PEERS = meeting_places(plan.threads, plan.cluster)
+    if plan.bulk:
+        require_room(op.name, plan, plan.rows * ROW.size)
     BULK, STAGED = plan.bulk, Tile((plan.rows, ROW.size), "u8") if plan.bulk else Tile(16, "u8")
     WEIGHT, BIAS, OUTPUT = options.weight, options.bias, options.output
     RESIDUAL, RESIDUAL_OUT = options.residual, options.residual_out

@@ -12,10 +12,9 @@ from numba_tma.kernels import _host
 from numba_tma.kernels._host import Matrix
 from numba_tma.kernels._registers import Share
 from numba_tma.kernels._row_at_once import at_once
-from numba_tma.kernels._row_held import held_rows
-from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
+from numba_tma.kernels._row_ring import row_per_stage
 from numba_tma.kernels._row_staged import staged_rows
-from numba_tma.kernels._rows import Operation, Options, Plan
+from numba_tma.kernels._rows import ROOM, Operation, Options, Plan, block_part
 
 
 def access_width(*matrices: Matrix | None) -> int:
@@ -40,52 +39,84 @@ def share_of(columns: int, rows: int, element: Any, width: int, plan: Plan) -> S
     return Share(element, width, count, plan.threads, whole, plan.cache)
 
 
+PLAIN = Options()
+
+
+def _kept(threads: int, **how: Any) -> Plan:
+    """Return a plan whose rows the L2 cache keeps longest: what is written leaves it first."""
+    return Plan(threads, cache="evict_last", **how)
+
+
 def _staged(cluster: int, **how: Any) -> Plan:
-    return Plan(512, 1, cluster, bulk=True, slot=16384, **how)
+    return _kept(512, cluster=cluster, bulk=True, slot=16384, **how)
 
 
-_SHORT = {2048: Plan(32, 2), 4096: Plan(128), 8192: Plan(256), 32768: Plan(512, blocks=2)}
+_SHORT = {
+    2048: Plan(32, 2),
+    4096: Plan(128),
+    8192: _kept(256),
+    16384: _kept(512),
+    32768: _kept(512, blocks=2),
+}
 _SOFTMAX = {
     **_SHORT,
-    8192: Plan(128, bulk=True),
-    16384: Plan(512, bulk=True),
+    16384: _kept(256, bulk=True),
+    32768: _kept(256, bulk=True),
     65536: _staged(1),
-    131072: _staged(2, blocks=3, ahead=32),
-    262144: _staged(4, blocks=3, ahead=16),
-    524288: _staged(8, blocks=3, ahead=8),
+    131072: _staged(2, blocks=3),
+    262144: _staged(4, blocks=3),
+    524288: _staged(8, blocks=3),
 }
 
 #: What is fastest for rows of so many bytes, and for more than half of that.
 PLANS: dict[str, dict[int, Plan]] = {
     "rmsnorm": {
         **_SHORT,
-        16384: Plan(256, bulk=True, early=True),
         65536: _staged(1, early=True),
         131072: _staged(2, blocks=3, early=True),
-        262144: _staged(4),
-        524288: _staged(8),
+        262144: _staged(4, blocks=3, early=True),
+        524288: _staged(8, blocks=3, early=True),
     },
     "layernorm": {
         **_SHORT,
-        16384: Plan(256, bulk=True),
+        16384: _kept(256),
+        32768: _kept(512),
         65536: _staged(1),
-        131072: _staged(2),
-        262144: _staged(4),
-        524288: _staged(8),
+        131072: _staged(2, blocks=3, early=True),
+        262144: _staged(4, blocks=3),
+        524288: _staged(8, blocks=3),
     },
     "softmax": _SOFTMAX,
     "log_softmax": _SOFTMAX,
 }
 
 
-def plan_for(columns: int, name: str = "", itemsize: int = 2) -> Plan:
-    """Return how rows of this length are cut up.
+#: Elements of the longest row: 2,048 for each thread of 8 blocks.
+LONGEST = 1 << 24
 
-    What `PLANS` has for the operation of this name, or about 32 elements to a thread.
+
+def plan_for(
+    name: str, columns: int, itemsize: int, width: int = 16, options: Options = PLAIN
+) -> Plan:
+    """Return how the operation `name` cuts up rows of this length, accessed by `width` bytes.
+
+    It is what `PLANS` has for it; else rows above 32 KB wait in shared memory, if they fit into
+    that of 8 blocks, and of others a thread has about 32 elements.
     """
-    full = 1 << (columns * itemsize - 1).bit_length()
-    if plan := PLANS.get(name, {}).get(full):
-        return plan
+    nbytes, copies = columns * itemsize, 1 + options.residual
+    full = 1 << (nbytes - 1).bit_length()
+    plan = PLANS.get(name, {}).get(full)
+    if width == 16:
+        if plan and options.output and not options.residual and not options.residual_out:
+            return plan
+        blocks = min(8, max(1, copies * full // 65536))
+        if nbytes > 32768 and copies * block_part(nbytes, blocks) <= ROOM:
+            return _staged(blocks)
+    if columns > LONGEST:
+        raise ValueError(
+            f"{name}(): x has rows of {columns:,} elements; they are of up to {LONGEST:,}: cut "
+            "them into shorter ones"
+        )
     threads = 1 << max(0, -(-columns // 32) - 1).bit_length()
     if threads <= 32:
         return Plan(threads, 128 // threads)
@@ -93,6 +124,17 @@ def plan_for(columns: int, name: str = "", itemsize: int = 2) -> Plan:
         return Plan(threads)
     blocks = min(8, threads // 512)
     return Plan(min(1024, threads // blocks), 1, blocks)
+
+
+def kernel_for(
+    op: Operation, rows: int, columns: int, dtype: DType, width: int, plan: Plan, options: Options
+) -> Any:
+    """Return the kernel that goes with a plan."""
+    if plan.stages:
+        return row_per_stage(op, dtype, columns * dtype.itemsize, plan, options)
+    if plan.slot:
+        return staged_rows(op, dtype, columns * dtype.itemsize, plan, options)
+    return at_once(op, share_of(columns, rows, dtype, width, plan), plan, options)
 
 
 def check(function: str, x: Matrix, **others: Matrix | None) -> None:
@@ -230,21 +272,11 @@ def prepared(
 ) -> tuple[Any, int, int, bool]:
     """Return the kernel, its blocks and threads, and whether it draws rows from a queue."""
     options = Options(*flags)
-    plain = options.output and not options.residual and not options.residual_out
-    if plan is None:
-        plan = plan_for(columns, op.name if plain and width == 16 else "", dtype.itemsize)
-    if width < 16 and (plan.bulk or plan.stages):  # bulk copies move multiples of 16 B
-        plan = plan_for(columns)
+    if plan is None or (width < 16 and (plan.bulk or plan.stages)):  # bulk copies move 16 B
+        plan = plan_for(op.name, columns, dtype.itemsize, width, options)
+    kernel = kernel_for(op, rows, columns, dtype, width, plan, options)
     if plan.stages:
-        make = held_rows if plan.held else slots_per_row if plan.slot else row_per_stage
-        kernel = make(op, dtype, columns * dtype.itemsize, plan, options)
-        clusters = min(rows, _host.resident_clusters(plan.cluster, plan.blocks))
-        producer = 0 if plan.held else 32
-        return kernel, clusters * plan.cluster, plan.threads + producer, True
-    if plan.bulk and plan.slot:
-        kernel = staged_rows(op, dtype, columns * dtype.itemsize, plan, options)
-        return kernel, rows * plan.cluster, plan.threads, False
-    kernel = at_once(op, share_of(columns, rows, dtype, width, plan), plan, options)
+        return kernel, min(rows, plan.blocks * _host.multiprocessors()), plan.threads + 32, True
     return kernel, -(-rows // plan.rows) * plan.cluster, plan.threads * plan.rows, False
 
 

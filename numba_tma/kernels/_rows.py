@@ -1,7 +1,7 @@
 """Rows: what a kernel over them is made of, and the device functions that all of them share.
 
 A kernel of rows is an `Operation` (what is reduced, and what becomes of the elements) under one of
-the regimes of `_row_at_once`, `_row_rings` and `_row_held`, cut up by a `Plan`. A row is read once
+the regimes of `_row_at_once`, `_row_staged` and `_row_ring`, cut up by a `Plan`. A row is read once
 and written once; what the threads have reduced meets in shared memory, and between the blocks of a
 cluster by stores into each other's (st.async). `_row_launch` is the host's half.
 """
@@ -31,27 +31,29 @@ class Plan:
     cluster
         Blocks that share a row: 1, 2, 4 or 8.
     bulk
-        Whether rows come through shared memory, by bulk copies, instead of straight to registers.
+        Whether rows come to shared memory, by bulk copies, instead of straight to registers.
     blocks
-        That the compiler leaves registers for on a multiprocessor; 0: it may choose.
+        That the compiler leaves registers for on a multiprocessor; 0: it may choose. With `stages`,
+        that stay on a multiprocessor.
     early
-        Whether weights are loaded before the reduction, at the cost of registers, or after it.
+        Whether weights are loaded before the reduction, at the cost of registers, or after it. With
+        `slot`, those of the next slot then come from the L2 cache while one is stored.
     stages
-        Of a ring that persistent blocks, `blocks` on a multiprocessor, stream rows through; 0:
-        blocks take their rows at once and end.
+        Of a ring that persistent blocks stream rows through, a row a stage; 0: blocks take their
+        rows at once and end.
     slot
-        Bytes of a stage, where a row is several; 0: a stage is a row, which is held in registers.
+        Bytes of a row that registers hold at a time, with `bulk`: the row waits in shared memory,
+        which is read slot by slot to reduce the row, and again to normalise it. 0: registers hold
+        a block's part of the row.
     cache
-        How rows are loaded: "allocate" through the L1 cache, "no_allocate" past it, "evict_first"
-        to leave the L2 cache before what is written. Bulk copies know only the last.
-    resident
-        Whether a block keeps the weights of its part of the rows in shared memory, beside `slot`.
-    held
-        Whether a row of several slots moves to registers as they come, so that they are refilled
-        at once, instead of staying in shared memory until it has been reduced.
-    ahead
-        How many rows before its own block's start a row begins to come to the L2 cache; 0: it does
-        not. For `bulk` alone.
+        How rows are loaded: "allocate" through the L1 cache, "no_allocate" past it, "evict_last" to
+        leave the L2 cache after what is written, "evict_first" before it. Bulk copies know only the
+        last two.
+
+    Raises
+    ------
+    ValueError
+        If these do not go together.
     """
 
     threads: int
@@ -63,9 +65,49 @@ class Plan:
     stages: int = 0
     slot: int = 0
     cache: str = "allocate"
-    resident: bool = False
-    held: bool = False
-    ahead: int = 0
+
+    def __post_init__(self) -> None:
+        threads, slot, alone = self.threads, self.slot, self.rows == self.cluster == 1
+        rules = (
+            (threads in [1 << k for k in range(11)], "threads is a power of 2, up to 1,024"),
+            (self.cluster in (1, 2, 4, 8), "cluster is 1, 2, 4 or 8"),
+            (
+                self.rows == 1 or (threads <= 32 and self.cluster == 1),
+                "several rows are of up to 32 threads each, without a cluster",
+            ),
+            (
+                threads >= 32 or (self.cluster == 1 and not self.stages),
+                "blocks of a cluster, or with stages, have 32 threads or more",
+            ),
+            (
+                not self.stages or (alone and self.blocks > 0 and not self.bulk and not slot),
+                "stages go with blocks, and with neither rows, cluster, bulk nor slot",
+            ),
+            (not slot or (self.bulk and self.rows == 1), "slot goes with bulk=True and rows=1"),
+            (slot % (16 * threads) == 0, f"slot is a multiple of {16 * threads:,}: 16 B a thread"),
+        )
+        for holds, rule in rules:
+            if not holds:
+                raise ValueError(f"{self}: {rule}")
+
+
+#: Bytes of rows that fit into a block: 227 KB of shared memory, less what its threads meet in.
+ROOM = 225 << 10
+
+
+def block_part(nbytes: int, blocks: int) -> int:
+    """Return the bytes of a row that each block of a cluster has; the last may have fewer, or 0."""
+    return -(-nbytes // (16 * blocks)) * 16
+
+
+def require_room(name: str, plan: Plan, nbytes: int) -> None:
+    """Raise unless `nbytes` of rows fit into the shared memory of a block."""
+    if nbytes > ROOM:
+        raise ValueError(
+            f"{name}(plan={plan}): a block has {nbytes:,} B of rows, but room for {ROOM:,} B in "
+            "shared memory: give a row more blocks (cluster=, up to 8), a block fewer rows or "
+            "stages, or no plan"
+        )
 
 
 #: What a bulk copy takes for `Plan.cache`.
@@ -73,6 +115,7 @@ CACHE_HINTS: dict[str, Any] = {
     "allocate": None,
     "no_allocate": None,
     "evict_first": int(ptx.CachePolicy.EVICT_FIRST),
+    "evict_last": int(ptx.CachePolicy.EVICT_LAST),
 }
 
 

@@ -1,6 +1,6 @@
 """RMSNorm: y = x / sqrt(mean(x^2) + eps) * weight, row by row.
 
-Cost model: each row is read once and written once, and held in registers in between, so that DRAM
+Cost model: each row is read once and written once, and stays on the chip in between, so that DRAM
 decides; the weights come from the caches. How rows are cut up is said in `_rows`.
 """
 

@@ -2,7 +2,8 @@
 
 Cost model: each row is read once and written once. One exponential an element is a quarter of what
 the special function units do while DRAM moves it: a thread keeps the exponentials below its own
-maximum, and brings them to the row's by one factor.
+maximum, and brings them to the row's by one factor. Rows that wait in shared memory take two
+exponentials an element, and nothing is kept.
 """
 
 from __future__ import annotations

@@ -402,6 +402,14 @@ REFUSED = {
         lambda: tma.wgmma_wait(tma.fragment(8), 8),
         "pending is 8; wait until at most 0 to 7 groups are under way",
     ),
+    "wait after": (
+        lambda: tma.wgmma_wait(tma.fragment(8), after=3),
+        "wgmma_wait(after=...) takes rows of float32, not",
+    ),
+    "wait after integers": (
+        lambda: tma.wgmma_wait(tma.fragment(8), after=tma.fragment(8, "i32").row_max()),
+        "wgmma_wait(after=...) takes rows of float32, not Rows(int32)",
+    ),
     "waits for": (
         lambda: tma.wgmma_wait((tma.fragment(8), 3)),
         "wgmma_wait(fragments=...) takes a fragment or a tuple of fragments, not",
@@ -443,6 +451,18 @@ REFUSED = {
     "reduced bytes": (
         lambda: tma.fragment(16, "i8").row_max(),
         'Fragment(64 x 16, i8) has no reduction: convert it first, with to("f32")',
+    ),
+    "columns": (
+        lambda: tma.fragment(16).columns(8, 12),
+        "Fragment.columns(8, 12) of 64 x 16, f32: both are multiples of 8, and the columns are",
+    ),
+    "columns beyond": (
+        lambda: tma.fragment(32, "e4m3").columns(16, 32),
+        "Fragment.columns(16, 32) of 64 x 32, e4m3: both are multiples of 16, and the columns are",
+    ),
+    "columns at run time": (
+        lambda: tma.fragment(16).columns(cuda.threadIdx.x, 8),
+        "Fragment.columns(first, n)",
     ),
     "conversion": (
         lambda: tma.fragment(16).to("i8"),

@@ -88,4 +88,12 @@ def test_the_loop_of_attention_computes_and_moves_nothing():
     held = accumulators("attention")
     assert not held["gdesc"] & held["R"]  # the scores of these keys, and the sum over the last
     assert naming("attention", held["R"]) == {"HGMMA", "FMUL"}
-    assert found["MOV"] < 8
+
+
+@needs_nvdisasm
+def test_a_wait_stays_behind_what_is_to_overlap_with_the_product():
+    code = main_loop("attention")
+    waits, powers = (
+        [n for n, line in enumerate(code) if name in line] for name in ("DEPBAR", "MUFU.EX2")
+    )
+    assert waits[0] < powers[0] and powers[-1] < waits[1]

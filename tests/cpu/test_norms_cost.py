@@ -4,17 +4,14 @@ import pytest
 
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._columns import add_rows_kernel
-from numba_tma.kernels._row_at_once import at_once
-from numba_tma.kernels._row_held import held_rows
-from numba_tma.kernels._row_launch import PLANS, plan_for, share_of
-from numba_tma.kernels._row_rings import row_per_stage, slots_per_row
+from numba_tma.kernels._row_launch import PLANS, kernel_for, plan_for
 from numba_tma.kernels._rows import Options, Plan
 from numba_tma.kernels.layernorm import LAYERNORM
 from numba_tma.kernels.reductions import ROW_MAX, ROW_SUM
 from numba_tma.kernels.rmsnorm import RMSNORM
 from numba_tma.kernels.softmax import LOG_SOFTMAX, SOFTMAX
 from numba_tma.testing import compile_ptx, instructions, ptxas
-from tests.shipped_kernels import COUNTER, INT, ROWS
+from tests.shipped_kernels import EVERYTHING, INT, RESIDUAL, ROWS
 
 OPTIONS = {
     RMSNORM: Options(weight=True),
@@ -37,21 +34,22 @@ def check(kernel, signature):
     return found
 
 
-def at_once_with(op, columns, dtype="bf16", width=16, plan=None):
-    plan = plan or plan_for(columns)
-    share = share_of(columns, plan.rows, as_dtype(dtype), width, plan)
-    return at_once(op, share, plan, OPTIONS[op])
+def kernel_of(op, columns, dtype="bf16", width=16, plan=None, options=None):
+    """Return the kernel for rows as they are planned, or with a plan."""
+    element, options = as_dtype(dtype), options or OPTIONS[op]
+    plan = plan or plan_for(op.name, columns, element.itemsize, width, options)
+    return kernel_for(op, plan.rows, columns, element, width, plan, options)
 
 
 def test_a_row_is_read_once_and_written_once():
-    found = check(at_once_with(SOFTMAX, 8192), ROWS)
+    found = check(kernel_of(SOFTMAX, 8192, plan=Plan(256)), ROWS)
     for access in ("ld.global.v4", "st.global.v4"):
         assert sum(access in i for i in found) == 4  # 8192 / (8 of an access * 256 threads)
     assert sum("ex2" in i for i in found) <= 32 + 3  # one an element, and one a meeting
 
 
 def test_what_comes_by_bulk_copies_is_read_from_shared_memory_once():
-    found = check(at_once_with(RMSNORM, 8192, plan=Plan(256, bulk=True)), ROWS)
+    found = check(kernel_of(RMSNORM, 8192, plan=Plan(256, bulk=True)), ROWS)
     assert sum("cp.async.bulk" in i for i in found) == 1
     assert sum("ld.shared.v4.b32" in i for i in found) == 4
 
@@ -65,64 +63,59 @@ def test_what_comes_by_bulk_copies_is_read_from_shared_memory_once():
     ],
 )
 def test_how_rows_are_cached(cache, load):
-    found = check(at_once_with(RMSNORM, 4096, plan=Plan(128, cache=cache)), ROWS)
+    found = check(kernel_of(RMSNORM, 4096, plan=Plan(128, cache=cache)), ROWS)
     assert sum("ld.global" in i for i in found) == 8  # as many of the weights
     assert sum(load in i for i in found) == (8 if cache == "allocate" else 4)
 
 
-def test_resident_weights_are_loaded_once():
-    plan = Plan(512, 1, 4, blocks=1, stages=9, slot=16384, resident=True)
-    kernel = slots_per_row(LAYERNORM, as_dtype("bf16"), 2 * 65536, plan, OPTIONS[LAYERNORM])
-    found = check(kernel, (COUNTER, *ROWS))
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_staged_rows_are_read_from_shared_memory_twice(cluster):
+    plan = Plan(512, 1, cluster, bulk=True, slot=16384)
+    found = check(kernel_of(SOFTMAX, cluster * 16384, plan=plan), ROWS)
+    assert sum("cp.async.bulk.shared" in i for i in found) == 1
     assert not any("ld.global" in i for i in found)
+    assert sum("ld.shared.v4.b32" in i for i in found) == 2 * 4  # 32 KB / (16 B * 512 threads)
+    assert sum("st.global.v4" in i for i in found) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [64, 1000, 8192, 65536, 262144])
+@pytest.mark.parametrize("width", [8, 16])
 @pytest.mark.parametrize("op", OPTIONS, ids=lambda op: op.name)
-def test_what_is_planned_stays_in_registers(op, columns):
-    check(at_once_with(op, columns), ROWS)
+def test_what_is_planned_stays_in_registers(op, columns, width):
+    check(kernel_of(op, columns, width=width), ROWS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", [RMSNORM, LAYERNORM, SOFTMAX, LOG_SOFTMAX], ids=lambda op: op.name)
 def test_the_table_of_plans(op):
     for nbytes, plan in PLANS[op.name].items():
-        if plan.slot:
-            kernel = slots_per_row(op, as_dtype("bf16"), nbytes, plan, OPTIONS[op])
-        elif plan.stages:
-            kernel = row_per_stage(op, as_dtype("bf16"), nbytes, plan, OPTIONS[op])
-        else:
-            kernel = at_once_with(op, nbytes // 2, plan=plan)
-        check(kernel, (COUNTER, *ROWS) if plan.stages else ROWS)
+        check(kernel_of(op, nbytes // 2, plan=plan), ROWS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("columns", [20008, 32768, 100000, 131072])
+@pytest.mark.parametrize(("op", "options"), [(RMSNORM, RESIDUAL), (LAYERNORM, EVERYTHING)])
+def test_a_residual_of_long_rows(op, options, columns, dtype):
+    check(kernel_of(op, columns, dtype, options=options), ROWS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "width"), [("f32", 16), ("f16", 2), ("bf16", 8), ("f32", 4)])
 @pytest.mark.parametrize("op", OPTIONS, ids=lambda op: op.name)
 def test_other_types_and_widths(op, dtype, width):
-    check(at_once_with(op, 4096, dtype, width), ROWS)
-
-
-@pytest.mark.parametrize(
-    "op",
-    [SOFTMAX, *(pytest.param(op, marks=pytest.mark.slow) for op in (RMSNORM, LAYERNORM))],
-    ids=lambda op: op.name,
-)
-def test_rows_that_are_held_are_read_from_shared_memory_once(op):
-    plan = Plan(512, blocks=1, stages=13, slot=16384, held=True)
-    kernel = held_rows(op, as_dtype("bf16"), 2 * 65536, plan, OPTIONS[op])
-    found = check(kernel, (COUNTER, *ROWS))
-    assert sum("ld.shared.v4.b32" in i for i in found) == 16
+    check(kernel_of(op, 4096, dtype, width), ROWS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.parametrize("op", [RMSNORM, LAYERNORM, SOFTMAX, LOG_SOFTMAX], ids=lambda op: op.name)
-def test_slots(op, cluster):
-    plan = Plan(512, 1, cluster, blocks=1, stages=13, slot=16384)
-    kernel = slots_per_row(op, as_dtype("bf16"), 2 * 65536, plan, OPTIONS[op])
-    check(kernel, (COUNTER, *ROWS))
+@pytest.mark.parametrize("length", ["whole slots", "partial"])
+@pytest.mark.parametrize("cluster", [1, 2, 4, 8])
+@pytest.mark.parametrize("op", OPTIONS, ids=lambda op: op.name)
+def test_staged_rows(op, cluster, length):
+    columns = 32768 * cluster - (0 if length == "whole slots" else 1000)
+    plan = Plan(512, 1, cluster, bulk=True, slot=16384)
+    check(kernel_of(op, columns, plan=plan), ROWS)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])

@@ -11,13 +11,13 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import Swizzle, Tile
+from numba_tma import Swizzle, Tile, ptx
 from numba_tma.dtypes import as_dtype
 from numba_tma.mma_rules import fragment_coords, num_elements
 from tests import mma_kernels
 from tests.gpu.test_matrix_descriptor_gpu import on_device
 from tests.gpu.worker import on_gpu
-from tests.matrix_operands import Operand
+from tests.matrix_operands import Operand, ways
 
 PLAIN = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 B128 = Swizzle.B128
@@ -40,12 +40,6 @@ def values_of(array, dtype):
 # ---------------------------------------------------------------------------- products
 
 
-def kinds(dtype):
-    """List the major-ness and the swizzle of a tile of a dtype, in all legal ways."""
-    majors = ("K", "MN") if dtype in ("f16", "bf16") else ("K",)
-    return [(major, swizzle) for major in majors for swizzle in PLAIN]
-
-
 def products():
     """List operands in every way that each is read, mixed types and accumulators, many n."""
     pairs = [
@@ -57,7 +51,7 @@ def products():
     widths = {"i32": [8, 64, 24, 256, 112, 32], "f16": [16, 256, 8, 72, 128, 200]}
     found = []
     for a, b, accumulator in pairs:
-        ways_a, ways_b = kinds(a), kinds(b)
+        ways_a, ways_b = ways(as_dtype(a)), ways(as_dtype(b))
         for i, way in enumerate(ways_a):
             n = widths.get(accumulator, [256, 8, 64, 24, 128, 192, 88])[i % 6]
             major, swizzle = ways_b[(i + 3) % len(ways_b)]
@@ -156,6 +150,21 @@ def in_order(acc, a, b):
     return tma.wgmma_wait(acc)
 
 
+def grouped_by_hand(acc, a, b):
+    ptx.wgmma_fence()
+    acc = tma.wgmma(acc, a, b, commit=False)
+    ptx.wgmma_commit_group()
+    ptx.wgmma_wait_group(0)
+    return tma.wgmma_wait(acc)
+
+
+def summed(acc, a, b):
+    """A wait that stays behind other arithmetic."""
+    acc = tma.wgmma(acc, a, b)
+    sums = (tma.fragment(32) + 2).row_sum()
+    return tma.wgmma_wait(acc, after=sums) + sums
+
+
 CALLS = {
     "plain": (lambda acc, a, b: tma.wgmma_wait(tma.wgmma(acc, a, b)), lambda p: p),
     "negate_a": (
@@ -178,6 +187,8 @@ CALLS = {
     "chained": (chained, lambda p: p),
     "pending": (pending, lambda p: p),
     "in order": (in_order, lambda p: p),
+    "grouped by hand": (grouped_by_hand, lambda p: p),
+    "summed": (summed, lambda p: p + 64),
 }
 
 
@@ -586,6 +597,24 @@ def check_global(dtype, n, shape, row, column, layout="C"):
 )
 def test_to_global_memory(dtype, n, shape, row, column, layout):
     check_global(dtype, n, shape, row, column, layout)
+
+
+@on_gpu
+def check_columns(dtype):
+    def body(x, out):
+        f = tma.fragment(64, dtype).map_coords(taken, x)
+        f.columns(16, 32).store_global(out, 0, 0)
+
+    compute = np.dtype(as_dtype(dtype).compute)
+    x = random_integers((64, 64), 1).astype(compute)
+    out = np.zeros((64, 32), held_as(dtype))
+    at_work(body, x, out)
+    np.testing.assert_array_equal(values_of(out, dtype), x[:, 16:48])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i32", "f16", "bf16", "e4m3"])
+def test_some_columns(dtype):
+    check_columns(dtype)
 
 
 # ------------------------------------------------------------------------- whole kernels

@@ -29,6 +29,12 @@ SHAPES = [
     (3, 262143),
     (7, 262144),
 ]
+
+
+def staged(cluster, **how):
+    return Plan(512, 1, cluster, bulk=True, slot=16384, **how)
+
+
 #: Each regime beside what is chosen by itself, over rows of which blocks take several.
 PLANS = {
     "warp": ((301, 1024), Plan(32, 4)),
@@ -42,13 +48,19 @@ PLANS = {
     "early": ((301, 4096), Plan(128, early=True)),
     "stages": ((1001, 8192), Plan(512, blocks=2, stages=4)),
     "stages, ragged": ((1001, 1000), Plan(128, blocks=2, stages=4)),
-    "slots": ((301, 65536), Plan(512, blocks=1, stages=13, slot=16384)),
-    "held": ((301, 65536), Plan(512, blocks=1, stages=13, slot=16384, held=True)),
-    "held, ragged": ((301, 30000), Plan(512, blocks=1, stages=13, slot=16384, held=True)),
-    "slots, ragged": ((301, 50000), Plan(512, blocks=2, stages=8, slot=16384)),
-    "cluster 2, slots": ((301, 65536), Plan(512, 1, 2, blocks=2, stages=6, slot=16384)),
-    "cluster 4, slots": ((71, 262144), Plan(512, 1, 4, blocks=1, stages=13, slot=16384)),
-    "cluster 8, slots, ragged": ((71, 100008), Plan(256, 1, 8, blocks=1, stages=5, slot=8192)),
+    "staged": ((301, 32768), staged(1)),
+    "staged, one block": ((301, 65536), staged(1, early=True)),
+    "staged, partial": ((301, 30008), staged(1, blocks=3, early=True)),
+    "staged, 128 threads": ((301, 16392), Plan(128, bulk=True, slot=2048)),
+    "cluster 2, staged": ((301, 65536), staged(2, blocks=3, early=True)),
+    "cluster 2, staged, partial": ((301, 65480), staged(2)),
+    "cluster 4, staged": ((71, 131072), staged(4, blocks=3, cache="evict_last")),
+    "cluster 4, staged, partial": ((71, 100008), staged(4)),
+    "cluster 8, staged": ((71, 262144), staged(8, blocks=3)),
+    "cluster 8, staged, partial": ((71, 200040), staged(8, cache="evict_first")),
+    "cluster 8, staged, empty blocks": ((71, 136), staged(8)),
+    "cluster 4, 1024 threads": ((71, 65536), Plan(1024, 1, 4)),
+    "cluster 8, 64 threads": ((71, 65536), Plan(64, 1, 8, bulk=True, slot=4096)),
 }
 
 
@@ -120,19 +132,27 @@ def test_regimes(check, regime):
     CHECKS[check](normal(shape, "bf16", 5, scale=3.0), "bf16", plan)
 
 
-@pytest.mark.parametrize("regime", ["slots", "held", "cluster 2, slots", "stages"])
+@pytest.mark.parametrize("regime", ["stages", "staged", "cluster 2, staged", "cluster 8, staged"])
 @on_gpu
 def test_regimes_of_float32_again_and_again(regime):
-    """The kernels of a stream share a queue counter, which each must leave at 0."""
+    """The kernels with stages share a queue counter on a stream, which each must leave at 0."""
     (_, columns), plan = PLANS[regime]
     for rows in (1, 500, 133):
         check_layernorm(normal((rows, columns // 2), "f32", rows), "f32", plan)
 
 
-@pytest.mark.parametrize("regime", ["slots", "held", "slots, ragged", "cluster 2, slots", "stages"])
+@pytest.mark.parametrize("name", ["f32", "f16"])
+@pytest.mark.parametrize("columns", [16392, 100008, 262144, 500000])
+@BY_CHECK
+@on_gpu
+def test_long_rows_as_they_are_planned(check, columns, name):
+    CHECKS[check](normal((19, columns), name, 5, scale=3.0), name)
+
+
+@pytest.mark.parametrize("regime", ["stages", "staged, partial", "cluster 2, staged"])
 @on_gpu
 def test_rows_have_the_same_bits_again(regime):
-    """A slot that is refilled too early changes few elements, and seldom."""
+    """Memory that is read or filled too early changes few elements, and seldom."""
     (_, columns), plan = PLANS[regime]
     x, weight = (to_device(normal(s, "bf16", 5)) for s in ((1001, columns), columns))
     out = to_device(np.full((1001, columns), 7, TYPES["bf16"]))
@@ -160,7 +180,7 @@ def test_rows_without_alignment_with_gaps_in_place(offset):
         np.testing.assert_array_equal(got[:, offset + columns :], padded[:, offset + columns :])
 
 
-@pytest.mark.parametrize("columns", [65, 1024, 8192, 65536])
+@pytest.mark.parametrize("columns", [65, 1024, 8192, 16392, 32768, 65536, 65480, 262144])
 @on_gpu
 def test_a_residual(columns):
     for name, dtype in TYPES.items():
@@ -190,7 +210,9 @@ def test_infinities_and_nan(columns):
     sums = cuda.to_device(np.zeros(6, np.float32))
     plans = [None]
     if columns == 65536:
-        plans += [PLANS[n][1] for n in ("cluster 4, bulk", "cluster 4, slots")]
+        plans += [
+            PLANS[n][1] for n in ("cluster 4, bulk", "cluster 2, staged", "cluster 8, staged")
+        ]
     for plan in plans:
         got = to_host(softmax(cuda.to_device(x), logsumexp=sums, plan=plan))
         logarithms = to_host(log_softmax(cuda.to_device(x), plan=plan))

@@ -10,10 +10,11 @@ from tests.gpu.test_kernels import EPS32, TYPES, normal, to_device, to_host
 from tests.gpu.worker import on_gpu
 
 SHAPES = [(1, 64), (1001, 65), (33, 1000), (301, 1024), (9, 16384), (3, 65535), (7, 262144)]
+LONG = [(301, 16392), (133, 40000), (77, 65536), (33, 100008), (5, 900000), (5, 1 << 20)]
 
 
 @pytest.mark.parametrize("name", TYPES)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES + LONG)
 @on_gpu
 def test_rows(shape, name):
     x = normal(shape, name, 1)
@@ -33,7 +34,12 @@ def test_rows(shape, name):
     np.testing.assert_array_equal(row_argmax(device).copy_to_host(), exact.argmax(-1))
 
 
-@pytest.mark.parametrize("plan", [Plan(8, 16), Plan(256), Plan(64, 1, 4), Plan(128, bulk=True)])
+STAGED = Plan(32, 1, 4, bulk=True, slot=1024)
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(8, 16), Plan(256), Plan(64, 1, 4), Plan(128, bulk=True), STAGED]
+)
 @on_gpu
 def test_regimes(plan):
     x = normal((77, 4096), "bf16", 1)

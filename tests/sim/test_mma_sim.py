@@ -623,6 +623,19 @@ def test_conversions(dtype):
         np.testing.assert_array_equal(back, expected.astype(np.float32))
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "e4m3"])
+def test_some_columns(dtype):
+    values = np.random.default_rng(0).integers(-8, 9, (64, 64)).astype(np.float32)
+    out = np.zeros((64, 32), as_dtype(dtype).numpy)
+
+    def kernel(values, out):
+        f = tma.fragment(64).map_coords(lambda value, row, column, x: x[row, column], values)
+        f.to(dtype).columns(16, 32).store_global(out, 0, 0)
+
+    run(kernel, values, out)
+    np.testing.assert_array_equal(out.astype(np.float32), values[:, 16:48])
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -636,6 +649,7 @@ def test_conversions(dtype):
         ),
         (lambda: tma.fragment(16).map(max, tma.fragment(16, "u8")), "do not go together"),
         (lambda: tma.fragment(16, "e4m3").to("f32"), "fragments of e4m3 are operands only"),
+        (lambda: tma.fragment(16).columns(4, 8), "Fragment.columns(4, 8) of 64 x 16, f32: both"),
         (lambda: tma.fragment(8).to("i32"), "dtype is 'i32'; fragments are converted to f32, f16"),
         (lambda: tma.fragment(8, "i32") / 2, "a division of integers: convert them first"),
         (

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from numba_tma import simulator
-from numba_tma.kernels._row_launch import plan_for
-from numba_tma.kernels._rows import Plan
+from numba_tma.kernels._row_launch import LONGEST, plan_for
+from numba_tma.kernels._row_launch import PLANS as MEASURED
+from numba_tma.kernels._rows import ROOM, Options, Plan, block_part
 from numba_tma.kernels.layernorm import layernorm
 from numba_tma.kernels.rmsnorm import rmsnorm
 from numba_tma.kernels.softmax import log_softmax, softmax
-from numba_tma.simulator.hazards import Hazards
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
 #: Half a unit in the last place, and as much again for what is computed in float32.
@@ -24,10 +24,9 @@ PLANS = {
     "cluster": Plan(32, 1, 2),
     "cluster, bulk": Plan(32, 1, 2, bulk=True),
     "stages": Plan(64, blocks=1, stages=2),
-    "slots": Plan(32, blocks=1, stages=5, slot=512),
-    "held": Plan(64, blocks=1, stages=3, slot=1024, held=True),
-    "cluster, slots": Plan(32, 1, 2, blocks=1, stages=4, slot=512),
-    "resident": Plan(32, 1, 2, blocks=1, stages=4, slot=512, cache="evict_first", resident=True),
+    "staged": Plan(32, bulk=True, slot=512),
+    "cluster 2, staged": Plan(32, 1, 2, bulk=True, slot=512, early=True),
+    "cluster 4, staged": Plan(32, 1, 4, bulk=True, slot=512),
 }
 
 
@@ -86,29 +85,40 @@ def check_all(x, plan=None):
     close(log_softmax(x, plan=plan), want, dtype)
 
 
-@by_plan("part of a warp", "cluster, bulk", "resident")
+@by_plan("part of a warp", "cluster, bulk", "cluster 2, staged")
 def test_every_regime(plan):
     simulator.seed(1)
     check_all(values((3, 304)), plan)
 
 
 @pytest.mark.parametrize(
-    "name", ["slots", "held", pytest.param("cluster, slots", marks=pytest.mark.slow)]
+    ("cluster", "columns"),
+    [
+        (1, 256),  # whole slots
+        (1, 300),  # a last slot that is partial
+        (2, 300),  # as well in each block
+        (2, 260),  # with one access fewer in the last block
+        (4, 36),  # of 9 accesses: blocks have 3, the last none
+        (8, 68),  # of 17 accesses: the last two blocks have none
+        pytest.param(4, 1024, marks=pytest.mark.slow),
+        pytest.param(8, 1000, marks=pytest.mark.slow),
+    ],
 )
-def test_slots_are_refilled_only_after_fenced_reads(name, monkeypatch):
-    plan = PLANS[name]
-    monkeypatch.setattr(Hazards, "fenced_reads", True)
-    for seed in range(2):
-        simulator.seed(seed)
-        x = values((7, 400), seed=seed)  # as many slots as are one less than the ring's
-        close(rmsnorm(x, plan=plan), exact_rmsnorm(x, np.ones(400)), np.float32)
+def test_staged_rows_of_any_length(cluster, columns):
+    simulator.seed(cluster)
+    check_all(values((2 if cluster < 4 else 1, columns)), Plan(32, 1, cluster, bulk=True, slot=512))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["block", "cluster", "slots"])
+@pytest.mark.parametrize("name", ["block", "cluster", "cluster 2, staged"])
 @pytest.mark.parametrize("dtype", FLOATS[1:], ids=lambda d: np.dtype(d).name)
 def test_types_of_16_bits(name, dtype):
     check_all(values((2, 264), dtype), PLANS[name])
+
+
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=lambda d: np.dtype(d).name)
+def test_staged_rows_of_16_bits(dtype):
+    check_all(values((2, 536), dtype), PLANS["staged"])
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(5, 3), (1, 64)])
@@ -135,7 +145,13 @@ def test_rows_without_alignment_and_with_gaps():
 
 
 @pytest.mark.parametrize(
-    "plan", [Plan(16, 2), pytest.param(Plan(32, 1, 2), marks=pytest.mark.slow)]
+    "plan",
+    [
+        Plan(16, 2),
+        pytest.param(Plan(32, 1, 2), marks=pytest.mark.slow),
+        Plan(32, bulk=True, slot=512),
+        Plan(32, 1, 2, bulk=True, slot=512, early=True),
+    ],
 )
 def test_a_residual_is_added_and_written_out(plan):
     x, residual = values((5, 136)), values((5, 136), seed=3)
@@ -148,9 +164,12 @@ def test_a_residual_is_added_and_written_out(plan):
     want = exact_layernorm(exact, weight, bias)
     close(got, want, np.float32, np.abs(want - bias) + np.abs(bias))
     close(sums, exact, np.float32, np.abs(x) + np.abs(residual))
+    rmsnorm(x, weight, residual=residual, residual_out=residual, out=x, plan=plan)
+    close(x, exact_rmsnorm(exact, weight), np.float32)
+    np.testing.assert_array_equal(residual, sums)
 
 
-@by_plan("resident")
+@by_plan("cluster 2, staged")
 def test_softmax_of_infinities_and_nan(plan):
     x = values((6, 304))
     x[0] = -np.inf
@@ -204,12 +223,45 @@ def test_nothing():
     assert softmax(values((3, 0))).shape == (3, 0)
 
 
-@pytest.mark.parametrize("columns", [1, 8, 1024, 1025, 16384, 65536, 262144])
-def test_a_plan_covers_the_row(columns):
-    plan = plan_for(columns)
-    assert plan.threads * plan.rows <= 1024 and plan.cluster <= 8
-    assert plan.threads & (plan.threads - 1) == 0
-    assert 64 * plan.threads * plan.cluster >= columns
+@pytest.mark.parametrize("width", [8, 16])
+@pytest.mark.parametrize("columns", [1, 8, 1024, 1025, 16384, 65536, 262144, 900000, 1 << 20])
+def test_a_plan_covers_the_row(columns, width):
+    for itemsize in (2, 4):
+        for options in (Options(), Options(residual=True), Options(output=False)):
+            plan = plan_for("rmsnorm", columns, itemsize, width, options)
+            if plan.slot:
+                part = block_part(columns * itemsize, plan.cluster)
+                assert width == 16 and (1 + options.residual) * part <= ROOM
+            else:
+                assert 128 * plan.threads * plan.cluster >= columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "itemsize", "width", "options", "blocks"),
+    [
+        (16384, 2, 16, Options(residual=True), None),  # 32 KB: in registers
+        (16392, 2, 16, Options(residual=True), 2),
+        (32768, 2, 16, Options(residual=True), 2),
+        (65536, 2, 16, Options(output=False), 2),
+        (65536, 2, 16, Options(residual=True), 4),
+        (65536, 4, 16, Options(output=False), 4),
+        (921600, 2, 16, Options(), 8),  # all of the shared memory of 8 blocks
+        (921608, 2, 16, Options(), None),
+        (460800, 2, 16, Options(residual=True), 8),
+        (460808, 2, 16, Options(residual=True), None),
+        (65536, 2, 8, Options(), None),
+    ],
+)
+def test_long_rows_wait_in_shared_memory(columns, itemsize, width, options, blocks):
+    plan = plan_for("row_sum", columns, itemsize, width, options)
+    assert (plan.cluster if plan.slot else None) == blocks
+
+
+def test_what_is_measured_is_planned():
+    for name, plans in MEASURED.items():
+        for nbytes, plan in plans.items():
+            assert plan_for(name, nbytes // 2, 2) is plan
+            assert plan_for(name, nbytes // 4 - 4, 4) is plan
 
 
 @pytest.mark.parametrize(
@@ -235,13 +287,28 @@ def test_a_plan_covers_the_row(columns):
             "a plan with stages adds no residual",
         ),
         (
-            lambda: softmax(values((2, 1024)), plan=PLANS["slots"]),
-            r"a row of 4,096 B is 8 slots of 512 B in each of 1 blocks; the ring has 5",
+            lambda: softmax(values((1, 60000)), plan=PLANS["staged"]),
+            r"softmax\(plan=Plan.*a block has 240,000 B of rows, but room for 230,400 B in shared "
+            "memory: give a row more blocks",
         ),
         (
-            lambda: softmax(values((2, 1024)), plan=PLANS["held"]),
-            r"one block of 64 threads or more, .*; a row of 4,096 B is 4 slots of a ring of 3",
+            lambda: rmsnorm(x := values((1, 30000)), residual=x, plan=PLANS["staged"]),
+            "a block has 240,000 B of rows",
         ),
+        (lambda: softmax(values((1, 60000)), plan=PLANS["bulk"]), "a block has 480,256 B of rows"),
+        (lambda: softmax(values((1, 30000)), plan=PLANS["stages"]), "a block has 240,000 B of row"),
+        (
+            lambda: softmax(np.empty((1, LONGEST + 1), np.float16)),
+            r"softmax\(\): x has rows of 16,777,217 elements; they are of up to 16,777,216: cut",
+        ),
+        (lambda: Plan(48), "threads=48.*: threads is a power of 2, up to 1,024"),
+        (lambda: Plan(32, 1, 3), "cluster=3.*: cluster is 1, 2, 4 or 8"),
+        (lambda: Plan(64, 2), "rows=2.*: several rows are of up to 32 threads each"),
+        (lambda: Plan(16, 1, 2), "blocks of a cluster, or with stages, have 32 threads or more"),
+        (lambda: Plan(32, stages=2), "stages go with blocks, and with neither rows"),
+        (lambda: Plan(32, blocks=1, stages=2, slot=512), "stages go with .* neither .* nor slot"),
+        (lambda: Plan(32, slot=512), "slot goes with bulk=True and rows=1"),
+        (lambda: Plan(64, bulk=True, slot=1000), "slot=1000.*: slot is a multiple of 1,024: 16 B"),
     ],
 )
 def test_what_cannot_be_done(call, text):

@@ -13,6 +13,7 @@ from numba_tma.kernels.activations import gelu, swiglu
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.pointwise import Plan, add, pointwise, scale_add
 from numba_tma.kernels.transpose import transpose
+from numba_tma.simulator.hazards import Hazards
 
 BF16 = ml_dtypes.bfloat16
 #: One ulp: half of it for the rounding, and some for what is computed in float32.
@@ -43,6 +44,14 @@ def test_contiguous_arrays_of_any_length(shape, plan):
     x, y = values(shape, BF16), values(shape, BF16, 1)
     want = (x.astype(np.float32) + y.astype(np.float32)).astype(BF16)
     np.testing.assert_array_equal(add(x, y, plan=plan), want)
+
+
+def test_stages_are_refilled_only_after_fenced_reads(monkeypatch):
+    monkeypatch.setattr(Hazards, "fenced_reads", True)
+    x, y = values(2000), values(2000, seed=1)
+    for seed in range(2):
+        simulator.seed(seed)
+        np.testing.assert_array_equal(add(x, y, plan=PLANS["ring, threads store"]), x + y)
 
 
 @pytest.mark.parametrize("columns", [16, 13])

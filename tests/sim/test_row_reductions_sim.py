@@ -3,19 +3,33 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from numba import cuda
 
-from numba_tma.kernels._rows import Plan
+import numba_tma as tma
+from numba_tma import ptx
+from numba_tma.kernels import _rows
+from numba_tma.kernels._registers import four
+from numba_tma.kernels._rows import Plan, meeting, meeting_places
 from numba_tma.kernels.reductions import column_sum, row_argmax, row_max, row_sum
+from numba_tma.kernels.rmsnorm import combine_sums
 
 
 def values(shape, dtype=np.float32, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize("plan", [Plan(8, 4), pytest.param(Plan(32, 1, 2), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("plan", "start"),
+    [
+        (Plan(8, 4), 1),
+        pytest.param(Plan(32, 1, 2), 1, marks=pytest.mark.slow),
+        (Plan(32, 1, 2, bulk=True, slot=512), 0),
+        pytest.param(Plan(32, bulk=True, slot=512), 0, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-def test_rows(plan, dtype):
-    x = values((5, 301), dtype)[:, 1:]
+def test_rows(plan, start, dtype):
+    x = values((5, 304), dtype)[:, start:]
     x[1, 40:60] = x.max()  # several largest, in several threads
     x[2] = -np.inf
     x[3, [77, 200]] = np.nan
@@ -29,6 +43,46 @@ def test_rows(plan, dtype):
     got = row_argmax(x, plan=plan)
     assert got.dtype == np.int64
     np.testing.assert_array_equal(got, exact.argmax(-1))
+
+
+MEETING = [(8, 1), (32, 1), (128, 1), (32, 2), (32, 8), (64, 4)]
+MORE_MEETING = [(32, 4), (128, 8), (256, 8), (512, 4), (1024, 2)]
+
+
+@pytest.mark.parametrize(
+    ("threads", "blocks"),
+    [*MEETING, *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in MORE_MEETING)],
+)
+def test_all_threads_that_share_a_row_have_the_whole_of_it(threads, blocks):
+    check_meeting(threads, blocks)
+
+
+def test_blocks_of_more_than_32_warps_send_one_part_each(monkeypatch):
+    monkeypatch.setattr(_rows, "_entries", lambda threads, blocks: blocks)  # as if they had
+    check_meeting(64, 4)
+
+
+def check_meeting(threads, blocks):
+    TURNS, THREADS, BLOCKS = 3, threads, blocks  # the first places are used twice
+    SCRATCH, PEERS = meeting_places(threads, blocks, turns=2)
+    meet = meeting(combine_sums, threads, blocks)
+
+    def kernel(given, got):
+        scratch, peers = tma.shared_tile(SCRATCH), tma.shared_tile(PEERS)
+        heard = tma.shared_barriers(2)
+        if cuda.threadIdx.x == 0:
+            heard.init(1)
+            ptx.fence_mbarrier_init()
+        tma.cluster_sync()
+        at = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        for k in range(TURNS):
+            part = four(given[k, at], 0, 0, 0)
+            got[k, at] = meet(part, scratch, peers, heard, k % 2, k // 2, 0)[0]
+
+    given = np.random.default_rng(1).integers(0, 4096, (TURNS, threads * blocks)).astype(np.float32)
+    got = np.zeros_like(given)
+    cuda.jit(tma.cluster(BLOCKS)(kernel) if blocks > 1 else kernel)[blocks, threads](given, got)
+    np.testing.assert_array_equal(got, np.broadcast_to(given.sum(-1, keepdims=True), got.shape))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ What has wrong values or fails is printed and left out; what is not done in time
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -47,41 +48,32 @@ SHAPES = (
 )
 
 
-FIRST = "evict_first"
+def staged(cluster, **how):
+    """Return a plan of rows that wait in shared memory, with slots of 16 KB."""
+    return Plan(512, 1, cluster, bulk=True, slot=16384, **how)
 
 
-def ring(threads, slots, kilobytes, **how):
-    """Return a plan of one block on a multiprocessor, with slots of so many KB."""
-    return Plan(threads, blocks=1, stages=slots, slot=kilobytes << 10, **how)
+def all_staged(cluster):
+    """Return the plans that differ in what the compiler keeps in registers, and when."""
+    return [
+        staged(cluster),
+        staged(cluster, early=True),
+        staged(cluster, blocks=3),
+        staged(cluster, blocks=3, early=True),
+    ]
 
-
-HALVES = Plan(512, 1, 2, blocks=2, stages=6, slot=16384)
 
 PLANS = {
     1024: [Plan(32, 2), Plan(32, 4), Plan(128)],
     4096: [Plan(256), Plan(128), Plan(128, bulk=True)],
     8192: [Plan(256, bulk=True), Plan(512), Plan(256), Plan(128, bulk=True)],
     16384: [Plan(512), Plan(1024), Plan(512, bulk=True)],
-    32768: [
-        Plan(512, blocks=2, stages=6, slot=16384),
-        Plan(1024),
-        ring(512, 13, 16),
-        ring(512, 13, 16, held=True),
-    ],
-    65536: [
-        HALVES,
-        ring(512, 13, 16),
-        ring(512, 13, 16, cache=FIRST),
-        ring(512, 13, 16, held=True),
-        ring(512, 13, 16, held=True, cache=FIRST),
-        ring(512, 9, 16, cluster=4, cache=FIRST, resident=True),
-    ],
-    262144: [
-        ring(512, 13, 16, cluster=8),
-        ring(512, 9, 16, cluster=8, cache=FIRST, resident=True),
-        ring(512, 6, 16, cluster=8, cache=FIRST, resident=True),
-    ],
+    32768: [*all_staged(1), Plan(1024)],
+    65536: [*all_staged(2), staged(1), staged(4, blocks=3)],
+    262144: [*all_staged(8), staged(4)],
 }
+for columns, plans in PLANS.items():  # each also with rows that the L2 cache keeps longest
+    PLANS[columns] = [*plans, *(dataclasses.replace(p, cache="evict_last") for p in plans)]
 
 F = torch.nn.functional
 
@@ -168,9 +160,7 @@ def short(plan):
         + (f" min {plan.blocks}" if plan.blocks else "")
         + (" early" if plan.early else "")
         + (f" ring {plan.stages}" if plan.stages else "")
-        + (f" of {plan.slot >> 10} KB" if plan.slot else "")
-        + (" resident" if plan.resident else "")
-        + (" held" if plan.held else "")
+        + (f" slot {plan.slot >> 10} KB" if plan.slot else "")
         + f" {plan.cache}"
     )
 
@@ -185,7 +175,7 @@ def give_up(title, alone, say):
 
 def sweep(name, rows, columns, alone, with_peers, say):
     """Compile and measure all plans of a shape; hold `alone` where others would disturb."""
-    run, reference, (_, weights, _) = OPERATIONS[name]
+    run, reference, _ = OPERATIONS[name]
     title = f"{name} {rows}x{columns}"
     x = torch.randn(rows, columns, device="cuda").bfloat16()
     w, b = (torch.randn(columns, device="cuda").bfloat16() for _ in range(2))
@@ -196,8 +186,6 @@ def sweep(name, rows, columns, alone, with_peers, say):
     started = time.perf_counter()
     compiled = []
     for plan in PLANS[columns]:
-        if plan.resident and not weights:
-            continue
         try:
             compile_plan(name, rows, columns, plan)
             compiled.append(plan)
