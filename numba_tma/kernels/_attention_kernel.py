@@ -104,7 +104,7 @@ def load_values(loads: Any, v: Any, batch: Any, key: Any, head: Any) -> None:
 
 @functools.cache
 def attention_kernel(problem: Problem, plan: Plan) -> Any:
-    """Return the kernel for a problem, which takes maps, lengths, numbers of heads and the scale."""
+    """Return the kernel for a problem. It takes maps, lengths, numbers of heads and the scale."""
     DEPTH, DTYPE, CAUSAL = problem.depth, problem.dtype.name, problem.causal
     BLOCK_Q, BLOCK_K, PING_PONG = plan.block_q, plan.block_k, plan.ping_pong
     MATH = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
