@@ -279,7 +279,7 @@ class Matrix:
     def span(self) -> Any:
         """Return the memory from the first element to the last, gaps too, as bytes."""
         last = (self.rows - 1) * self.row_stride + self.columns * self.dtype.itemsize
-        return _bytes_from(self.array, self.address, last)
+        return bytes_from(self.array, self.address, last)
 
     def as_bytes(self) -> Any:
         """Return the memory of a contiguous array as a numba array of bytes."""
@@ -332,14 +332,14 @@ class Stack:
         """Return the memory from the first element to the last, gaps too, as bytes."""
         extents = (self.batch - 1, self.rows - 1, self.columns)
         last = sum(n * step for n, step in zip(extents, self.steps))
-        return _bytes_from(self.array, self.address, last)
+        return bytes_from(self.array, self.address, last)
 
     def array_of(self, dtype: DType) -> Any:
         """Return the view as a Numba array."""
         return self.view(dtype) if simulated() else cuda.as_cuda_array(self.view(dtype))
 
 
-def _bytes_from(array: Any, address: int, nbytes: int) -> Any:
+def bytes_from(array: Any, address: int, nbytes: int) -> Any:
     """Return `nbytes` of an array's memory as a numba array of bytes."""
     if simulated():
         host: Any = getattr(array, "_ary", array)

@@ -18,7 +18,7 @@ from numba import cuda
 from numba_tma._array_interface import contiguous_strides, read_array, readers
 from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._host import View, common_stride, element_type
+from numba_tma.kernels._host import View, bytes_from, common_stride, element_type
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.transpose import transpose
 
@@ -96,8 +96,9 @@ class Matrices:
         numpy, size = (dtype or self.dtype).numpy, self.dtype.itemsize
         shape = (self.batch, max(1, self.rows), max(1, self.columns))  # maps of nothing are refused
         if simulated():
-            host: Any = getattr(self.array, "_ary", self.array).view(bits(size).numpy)
-            return np.lib.stride_tricks.as_strided(host, shape, self.steps).view(numpy)
+            host: Any = getattr(self.array, "_ary", self.array)
+            held = host.view(bits(size).numpy)  # as_strided has no name for floats of 8 bits
+            return np.lib.stride_tricks.as_strided(held, shape, self.steps).view(numpy)
         whole = -(-self.columns * size // CHUNK) * CHUNK
         row = self.steps[1] if self.rows > 1 else whole  # of a single one any stride will do
         each = self.steps[0] if self.batch > 1 else max(1, self.rows) * row
@@ -108,6 +109,12 @@ class Matrices:
         if simulated():
             return type(cuda.device_array(1))(self.view(dtype))  # passed on with its gaps
         return cuda.as_cuda_array(self.view(dtype))
+
+    def span(self) -> Any:
+        """Return the memory from the first element to the last, gaps too, as bytes."""
+        extents = (self.batch - 1, self.rows - 1, self.columns - 1)
+        last = sum(n * step for n, step in zip(extents, self.steps))
+        return bytes_from(self.array, self.address, last + self.dtype.itemsize)
 
     def parts(self, dtype: DType) -> list[Any]:
         """Return its matrices one by one."""
@@ -123,14 +130,14 @@ def bits(itemsize: int) -> DType:
     return as_dtype(f"u{8 * itemsize}")
 
 
-def padded(like: Matrices, transposed: bool = False) -> Matrices:
-    """Return new memory for such matrices, or their transposes, which TMA reads and writes."""
-    rows, columns = (like.columns, like.rows) if transposed else (like.rows, like.columns)
-    unit, kind = CHUNK // like.dtype.itemsize, bits(like.dtype.itemsize)
-    shape = (like.batch, max(1, rows), max(1, -(-columns // unit)) * unit)
+def padded(name: str, shape: tuple[int, int, int], dtype: DType) -> Matrices:
+    """Return new memory for (batch, rows, columns) that TMA reads, and writes with its padding."""
+    *outer, columns = shape
+    unit, kind = CHUNK // dtype.itemsize, bits(dtype.itemsize)
     make = np.empty if simulated() else cuda.device_array
-    matrices = Matrices(like.name, make(shape, kind.numpy), kind)
-    matrices.dtype, matrices.columns = like.dtype, columns
+    pitch = max(1, -(-columns // unit)) * unit
+    matrices = Matrices(name, make((*(max(1, n) for n in outer), pitch), kind.numpy), kind)
+    matrices.dtype, matrices.columns = dtype, columns
     return matrices
 
 
@@ -141,7 +148,8 @@ def as_readable(matrices: Matrices, stream: Any, kept: list[Any]) -> Matrices:
     """
     if matrices.is_readable and matrices.nbytes:
         return matrices
-    copied, kind = padded(matrices), bits(matrices.dtype.itemsize)
+    shape, kind = (matrices.batch, matrices.rows, matrices.columns), bits(matrices.dtype.itemsize)
+    copied = padded(matrices.name, shape, matrices.dtype)
     kept.append(copied.array)
     if matrices.is_one and matrices.nbytes:
         copy(matrices.view(kind), copied.view(kind), stream=stream)
@@ -171,7 +179,8 @@ def as_factor(matrices: Matrices, stream: Any, kept: list[Any]) -> tuple[Matrice
         )
     if both:
         return as_readable(along_rows, stream, kept), "MN"
-    turned, kind = padded(along_rows, transposed=True), bits(matrices.dtype.itemsize)
+    shape, kind = (matrices.batch, matrices.rows, matrices.columns), bits(matrices.dtype.itemsize)
+    turned = padded(matrices.name, shape, matrices.dtype)
     kept.append(turned.array)
     transpose(along_rows.view(kind), out=turned.view(kind), stream=stream)
     return turned, "K"

@@ -12,18 +12,11 @@ import numpy as np
 
 from numba_tma._array_interface import read_array, readers
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._host import (
-    Matrix,
-    empty,
-    launch,
-    launched_again,
-    resident_clusters,
-)
+from numba_tma.kernels._host import Matrix, empty, launched_again
 from numba_tma.kernels._matmul_epilogue import ACTIVATIONS, Epilogue, Terms
-from numba_tma.kernels._matmul_kernel import Form, Sizes, matmul_kernel
-from numba_tma.kernels._matmul_operands import Matrices, as_factor, as_readable
+from numba_tma.kernels._matmul_launch import Product, factor_type, run
+from numba_tma.kernels._matmul_operands import Matrices
 from numba_tma.kernels._matmul_plan import Config
-from numba_tma.tensor_map import tensor_map
 
 #: Types that go together as factors, and what their products are stored as, the usual one first.
 FACTORS = {
@@ -115,7 +108,7 @@ def matmul(
 
 def _result(a: Matrices, b: Matrices, out_dtype: object) -> tuple[tuple[int, ...], DType]:
     """Return the shape and type of the result, or raise a ValueError."""
-    names = {_operand_type(a).name, _operand_type(b).name}
+    names = {factor_type(a).name, factor_type(b).name}
     outs = next((outs for kinds, outs in FACTORS.items() if names <= set(kinds)), None)
     if outs is None:
         raise ValueError(
@@ -140,11 +133,6 @@ def _result(a: Matrices, b: Matrices, out_dtype: object) -> tuple[tuple[int, ...
             "or those of one array 1 or none; expand an array and copy it"
         )
     return (*np.broadcast_shapes(*leading), a.rows, b.columns), found
-
-
-def _operand_type(matrices: Matrices) -> DType:
-    """Return the type as which the tensor cores take a factor: copies round f32 to tf32."""
-    return as_dtype("tf32") if matrices.dtype.name == "f32" else matrices.dtype
 
 
 @launched_again
@@ -172,7 +160,7 @@ def _matmul(
     epilogue, terms, residual = _epilogue(arrays[3:], numbers, activation, out)
     if 0 in shape:
         return []
-    return _run(a, b, out, residual, epilogue, terms, stream, config or Config())
+    return run(Product(a, b, out, residual, epilogue, terms), config, stream)
 
 
 def _stored_type(out: Any) -> DType | None:
@@ -236,60 +224,3 @@ def _vector(
             f"{out.shape} it is contiguous, of shape {shape} and of {' or '.join(dtypes)}"
         )
     return vector
-
-
-def _run(
-    a: Matrices,
-    b: Matrices,
-    out: Matrices,
-    residual: Matrices | None,
-    epilogue: Epilogue,
-    terms: Terms,
-    stream: Any,
-    config: Config,
-) -> list[Any]:
-    """Launch the product, and return the memory that it needs besides."""
-    kept: list[Any] = []
-    results = [m for m in (out, residual) if m is not None]
-    if b.batch == 1 and all(m.is_one for m in (a, *results)):
-        a, out = a.as_one(), out.as_one()
-        residual = residual.as_one() if residual else None
-    left, a_major = as_factor(a, stream, kept)
-    right, b_major = as_factor(b.transposed, stream, kept)
-    types = _operand_type(left), _operand_type(right)
-    form = Form(*types, a_major, b_major, out.dtype, config, epilogue, out.is_writable)
-    old = as_readable(out, stream, kept) if epilogue.beta else None
-    added = as_readable(residual, stream, kept) if residual else None
-    rows, columns = -(-out.rows // config.m), -(-out.columns // config.n)
-    sizes = Sizes(
-        rows=out.rows,
-        columns=out.columns,
-        tile_rows=-(-rows // config.cluster) * config.cluster,
-        tile_columns=columns,
-        batch=out.batch,
-        steps=-(-a.columns // form.k),
-        a_batch=int(a.batch > 1),
-        b_batch=int(b.batch > 1),
-        splits=1,
-    )
-    tiles = sizes.tile_rows // config.cluster * columns * out.batch
-    launch(
-        matmul_kernel(form),
-        min(resident_clusters(config.cluster, 1), tiles) * config.cluster,
-        form.roles.threads,
-        stream,
-        tensor_map(left.view(form.a), form.a_tile, dtype=form.a),
-        tensor_map(right.view(form.b), form.b_copy, dtype=form.b),
-        tensor_map(out.view(), form.out_tile, dtype=out.dtype)
-        if form.addressable
-        else out.array_of(_bits_or(out.dtype)),
-        *(tensor_map(m.view(), form.source_tile, dtype=m.dtype) if m else 0 for m in (old, added)),
-        sizes,
-        terms,
-    )
-    return kept
-
-
-def _bits_or(dtype: DType) -> DType:
-    """Return what Numba's arrays can hold of a type: bf16 as bits."""
-    return as_dtype("u16") if dtype.itemsize == 2 else dtype

@@ -179,3 +179,23 @@ def test_bits_of_another_type():
     a, b = factors(64, 64, 64)
     got = matmul(a.view(np.uint16), b.T.view(np.uint16).T, config=ONE, dtype="bf16")
     assert_close(got.view(BF16), exact(a, b))
+
+
+@pytest.mark.parametrize("splits", [2, 3, 5])
+def test_parts_of_k(splits):
+    config = Config(64, 64, stages=2, splits=splits)
+    a, b = factors(40, 70, 200)
+    check(a, b, config=config)
+    bias, out, residual = values(70, BF16, 3), values((40, 70), BF16, 4), values((40, 70), BF16, 5)
+    rows = values(40, np.float32, 6)
+    expected = np.maximum(
+        rows[:, None] * exact(a, b) + 0.5 * out.astype(float) + bias.astype(float), 0
+    )
+    terms = {"bias": bias, "row_scale": rows, "beta": 0.5, "activation": "relu"}
+    expected = expected + residual.astype(float)
+    check(a, b, expected, out, config, residual=residual, **terms)
+
+
+def test_parts_of_k_in_a_batch():
+    a, b = factors(40, 70, 136, batch=(2,))
+    check(a, b, config=Config(64, 64, stages=2, splits=2))
