@@ -39,6 +39,7 @@ _HOME = {
     "CausalLPTScheduler": "causal_scheduler",
     "CircularBuffer": "pipeline",
     "DESCRIPTOR": "template",
+    "Fragment": "mma",
     "GridStridedScheduler": "scheduler",
     "GroupedScheduler": "scheduler",
     "HilbertScheduler": "scheduler",
@@ -56,6 +57,7 @@ _HOME = {
     "PipelineState": "pipeline",
     "Role": "pipeline",
     "Roles": "pipeline",
+    "Rows": "mma",
     "SharedTile": "shared",
     "StagedPipeline": "pipeline",
     "StandardTilePayload": "pipeline",
@@ -74,12 +76,17 @@ _HOME = {
     "elect_sync": "ptx",
     "fence_mbarrier_init": "ptx",
     "fence_proxy_async": "ptx",
+    "fragment": "mma",
     "launcher": "launching",
+    "load_fragment": "mma",
     "load_partitioned": "multicast",
+    "rows": "mma",
     "scopes": "scope",
     "shared_barrier": "shared",
     "shared_barriers": "shared",
     "shared_tile": "shared",
+    "wgmma": "mma",
+    "wgmma_wait": "mma",
 }
 
 __all__ = [  # noqa: PLE0604
@@ -122,6 +129,13 @@ if TYPE_CHECKING:
     from numba_tma.launching import launcher as launcher
     from numba_tma.matrix_descriptor import MatrixDescriptor as MatrixDescriptor
     from numba_tma.matrix_descriptor import MatrixDescriptorPair as MatrixDescriptorPair
+    from numba_tma.mma import Fragment as Fragment
+    from numba_tma.mma import Rows as Rows
+    from numba_tma.mma import fragment as fragment
+    from numba_tma.mma import load_fragment as load_fragment
+    from numba_tma.mma import rows as rows
+    from numba_tma.mma import wgmma as wgmma
+    from numba_tma.mma import wgmma_wait as wgmma_wait
     from numba_tma.multicast import load_partitioned as load_partitioned
     from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
     from numba_tma.pipeline import CircularBuffer as CircularBuffer

@@ -98,7 +98,8 @@ compiler.instruction_function(shared_barriers, _type_shared_barriers, _lower_sha
 # --------------------------------------------------------------------------- elements
 
 
-def _asm(builder: Any, result: Any, text: str, constraints: str, *values: Any) -> Any:
+def pure_asm(builder: Any, result: Any, text: str, constraints: str, *values: Any) -> Any:
+    """Emit an instruction that only computes a value of its operands."""
     function = ir.FunctionType(result, [v.type for v in values])
     return builder.call(ir.InlineAsm(function, text, constraints), values)
 
@@ -114,7 +115,7 @@ def _pair_to_floats(builder: Any, dtype: DType, word: Any) -> list[Any]:
         high = builder.and_(word, ir.Constant(I32, 0xFFFF0000))
         return [builder.bitcast(w, FLOAT) for w in (low, high)]
     if dtype.itemsize == 1:
-        word = _asm(builder, I32, f"cvt.rn.f16x2.{dtype.name}x2 $0, $1;", "=r,h", word)
+        word = pure_asm(builder, I32, f"cvt.rn.f16x2.{dtype.name}x2 $0, $1;", "=r,h", word)
     halves = [builder.trunc(w, I16) for w in (word, builder.lshr(word, ir.Constant(I32, 16)))]
     return [builder.fpext(builder.bitcast(h, HALF), FLOAT) for h in halves]
 
@@ -123,8 +124,8 @@ def _floats_to_pair(builder: Any, dtype: DType, low: Any, high: Any) -> Any:
     """Round two float32 to 16-bit floats in an i32, or to 8-bit floats in an i16."""
     if dtype.itemsize == 1:
         text = f"cvt.rn.satfinite.{dtype.name}x2.f32 $0, $2, $1;"
-        return _asm(builder, I16, text, "=h,f,f", low, high)
-    return _asm(builder, I32, f"cvt.rn.{dtype.name}x2.f32 $0, $2, $1;", "=r,f,f", low, high)
+        return pure_asm(builder, I16, text, "=h,f,f", low, high)
+    return pure_asm(builder, I32, f"cvt.rn.{dtype.name}x2.f32 $0, $2, $1;", "=r,f,f", low, high)
 
 
 def _storage(context: Any, dtype: DType) -> Any:
@@ -147,7 +148,7 @@ def _encode(context: Any, builder: Any, dtype: DType, value: Any) -> Any:
     return builder.trunc(pair, ir.IntType(8 * dtype.itemsize))
 
 
-def _offset(context: Any, builder: Any, tile: Tile, index: Any, index_type: types.Type) -> Any:
+def tile_offset(context: Any, builder: Any, tile: Tile, index: Any, index_type: types.Type) -> Any:
     """Return the byte offset (i32) of an element from the tile's base, swizzled."""
     if isinstance(index_type, types.BaseTuple):
         parts = [builder.extract_value(index, i) for i in range(len(index_type))]
@@ -178,7 +179,7 @@ def _offset(context: Any, builder: Any, tile: Tile, index: Any, index_type: type
 def _pointer(context: Any, builder: Any, sig: Any, args: Any, element: Any) -> Any:
     tile_type, index_type = sig.args[:2]
     base = get_field(builder, tile_type, args[0], "address")
-    offset = _offset(context, builder, tile_type.static[0], args[1], index_type)
+    offset = tile_offset(context, builder, tile_type.static[0], args[1], index_type)
     return builder.inttoptr(builder.add(base, offset), ir.PointerType(element, 3))
 
 
@@ -199,7 +200,8 @@ def expected_to_be_used(builder: Any) -> Any:
     return builder.load(known)
 
 
-def _mark_used(builder: Any, tile_type: ObjectType, tile: Any) -> None:
+def mark_used(builder: Any, tile_type: ObjectType, tile: Any) -> None:
+    """Note that a shared tile was read or written, so that the next fence is emitted."""
     if _USED in builder.module.globals:
         builder.module.globals[_USED].initializer = ir.Constant(ir.IntType(1), 1)
     accesses = get_field(builder, tile_type, tile, "accesses")
@@ -276,7 +278,7 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     tile = sig.args[0].static[0]
     pointer = _pointer(context, builder, sig, args, _storage(context, tile.dtype))
     value = builder.load(pointer, align=tile.itemsize)
-    _mark_used(builder, sig.args[0], args[0])
+    mark_used(builder, sig.args[0], args[0])
     return _decode(context, builder, tile.dtype, value)
 
 
@@ -286,7 +288,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> None:
     pointer = _pointer(context, builder, sig, args, _storage(context, tile.dtype))
     value = _encode(context, builder, tile.dtype, args[2])
     builder.store(value, pointer, align=tile.itemsize)
-    _mark_used(builder, sig.args[0], args[0])
+    mark_used(builder, sig.args[0], args[0])
 
 
 # ---------------------------------------------------------------------------- vectors
@@ -307,7 +309,7 @@ def read_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     word = I64 if dtype.itemsize == 8 else I32
     vector = ir.VectorType(word, 128 // word.width)
     loaded = builder.load(_pointer(context, builder, sig, args, vector), align=16)
-    _mark_used(builder, sig.args[0], args[0])
+    mark_used(builder, sig.args[0], args[0])
     elements: list[Any] = []
     for i in range(vector.count):
         value = builder.extract_element(loaded, ir.Constant(I32, i))
@@ -354,7 +356,7 @@ def write_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         value = join_word(builder, dtype, elements[i * per_word : (i + 1) * per_word], word)
         packed = builder.insert_element(packed, value, ir.Constant(I32, i))
     builder.store(packed, _pointer(context, builder, sig, args, vector), align=16)
-    _mark_used(builder, sig.args[0], args[0])
+    mark_used(builder, sig.args[0], args[0])
     return context.get_dummy_value()
 
 
@@ -389,7 +391,7 @@ def _type_address_of(self: ObjectType, index: types.Type) -> Any:
 
 def _lower_address_of(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     base = get_field(builder, sig.args[0], args[0], "address")
-    offset = _offset(context, builder, sig.args[0].static[0], args[1], sig.args[1])
+    offset = tile_offset(context, builder, sig.args[0].static[0], args[1], sig.args[1])
     return builder.add(base, offset)
 
 

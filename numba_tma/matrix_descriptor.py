@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from numba_tma._device import constant_class, device_class, u32, u64
@@ -97,6 +98,7 @@ def whole_chunks(nbytes: int) -> str:
     )
 
 
+@functools.lru_cache(maxsize=1024)  # each thread of a warpgroup asks for the same
 def matrix_descriptor(tile: Tile, address: int, major: str = "K") -> MatrixDescriptor:
     """Return the descriptor of a tile at a shared-memory address, in the simulator: wgmma's."""
     try:

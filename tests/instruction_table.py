@@ -34,6 +34,8 @@ CHAPTERS = {
         mbarrier.expect_tx mbarrier.init mbarrier.inval mbarrier.pending_count red red.async
         redux.sync tensormap.cp_fenceproxy vote.sync""",
     "warp-level-matrix-instructions": "ldmatrix movmatrix stmatrix",
+    "asynchronous-warpgroup-level-matrix-instructions": """
+        wgmma.commit_group wgmma.fence wgmma.wait_group""",
     "tcgen05-instructions": "tcgen05.ld tcgen05.st tcgen05.wait",
     "floating-point-instructions": "ex2 max min rcp",
     "miscellaneous-instructions": "brkpt nanosleep pmevent setmaxnreg trap",

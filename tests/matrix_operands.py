@@ -46,6 +46,12 @@ class Operand:
         return f"{self.dtype}-{self.major}-{self.swizzle.name}-{self.rows}x{self.k}"
 
 
+def ways(dtype, instruction="wgmma"):
+    """List the major-ness and the swizzle of the tiles of a dtype that an instruction reads."""
+    sizes = LEGAL[instruction].items()
+    return [(major, swizzle) for major, found in sizes for swizzle in found.get(dtype.itemsize, ())]
+
+
 def shapes(itemsize, major, swizzle):
     """Return (rows, k) of one slab, of several, and, where there is, of a narrow and odd one."""
     step, span = 32 // itemsize, max(swizzle.span, 32) // itemsize
@@ -61,8 +67,7 @@ def operands(instruction="wgmma", dtypes=DTYPES):
     return [
         Operand(rows, k, name, major, swizzle)
         for name in dtypes
-        for major, sizes in LEGAL[instruction].items()
-        for swizzle in sizes.get(as_dtype(name).itemsize, ())
+        for major, swizzle in ways(as_dtype(name), instruction)
         for rows, k in shapes(as_dtype(name).itemsize, major, swizzle)
     ]
 

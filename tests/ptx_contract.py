@@ -25,7 +25,8 @@ MARKER = re.compile(
 )
 #: What may stand beside the forms and their uses: PTX that has nothing to do with TMA.
 PLAIN = re.compile(
-    r"(@!?%\w+ )?(ld\.param|st\.global|mov|cvta|add|shl|mul\.wide|setp|bra|ret|bar\.sync #)(\W|$)"
+    r"(@!?%\w+ )?(ld\.param|st\.global|mov|cvta|add|shl|shr|mul\.wide|setp|bra|ret|bar\.sync #"
+    r"|wgmma\.mma_async)(\W|$)"
 )
 
 

@@ -626,9 +626,7 @@ def cluster_2x1():
                 ptx.fence_proxy_async()
                 ptx.bar_warp_sync()
                 if lane < 2:
-                    ptx.mbarrier_arrive_remote(
-                        ptx.mapa(empty + index * 8, lane), None, "release.cluster"
-                    )
+                    ptx.mbarrier_arrive_remote(ptx.mapa(empty + index * 8, lane))
                 tile += 1
                 index = uint32(index + 1)
                 if index == STAGES:
@@ -756,9 +754,7 @@ def cluster_2x2():
                 ptx.fence_proxy_async()
                 ptx.bar_warp_sync()
                 if is_peer:
-                    ptx.mbarrier_arrive_remote(
-                        ptx.mapa(empty + index * 8, lane), None, "release.cluster"
-                    )
+                    ptx.mbarrier_arrive_remote(ptx.mapa(empty + index * 8, lane))
                 tile += 1
                 index = uint32(index + 1)
                 if index == STAGES:

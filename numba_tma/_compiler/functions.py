@@ -16,6 +16,7 @@ from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.typing.templates import AbstractTemplate, Signature
 
 _EMPTY = inspect.Parameter.empty
+_PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def compute_capability() -> tuple[int, int]:
@@ -99,7 +100,11 @@ def instruction_function(
             result = typer(**bound.arguments)
             if result is None:
                 return None
-            given = [parameters.parameters[n].replace(default=_EMPTY) for n in bound.arguments]
+            # Numba's own binding misplaces what is keyword-only.
+            given = [
+                parameters.parameters[n].replace(default=_EMPTY, kind=_PLAIN)
+                for n in bound.arguments
+            ]
             return result.replace(pysig=parameters.replace(parameters=given))
 
     Template.__name__ = f"{function.__name__}_template"

@@ -11,12 +11,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from numba_tma.bench import copies, figure, host, norms, pointwise
+from numba_tma.bench import (
+    attention,
+    copies,
+    figure,
+    first_call,
+    host,
+    matmul,
+    norms,
+    pointwise,
+)
 from numba_tma.bench.progress import progress
 from numba_tma.bench.report import table, write_readme_table
-from numba_tma.bench.results import RESULTS, Cases, Row, read, versions, with_row, write
+from numba_tma.bench.results import RESULTS, Cases, LeftOut, Row, read, versions, with_row, write
 
-CASES: Cases = {**copies.CASES, **pointwise.CASES, **norms.CASES, **host.CASES}
+CASES: Cases = {
+    **copies.CASES,
+    **pointwise.CASES,
+    **norms.CASES,
+    **matmul.CASES,
+    **attention.CASES,
+    **host.CASES,
+    **first_call.CASES,
+}
 KERNELS = tuple(dict.fromkeys(kernel for kernel, _ in CASES))
 
 
@@ -99,6 +116,10 @@ def measure(cases: Iterable[tuple[str, str]]) -> Iterator[Row]:
     names = {f"{kernel} {case}": (kernel, case) for kernel, case in cases}
     for name in progress(names):
         kernel, case = names[name]
-        row = {"kernel": kernel, "case": case} | CASES[kernel, case](torch) | run
+        try:
+            measured = CASES[kernel, case](torch)
+        except LeftOut as reason:
+            print(f"{name} is left out: {reason}", flush=True)
+            continue
         torch.cuda.empty_cache()
-        yield row
+        yield {"kernel": kernel, "case": case} | measured | run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from numba_tma.bench.timing import Run
@@ -18,7 +18,12 @@ MODES = {
 SLOW_SECONDS = 5
 
 
-def compiled_peers(torch: Any, function: Callable[..., Any], *arguments: Any) -> dict[str, Run]:
+def compiled_peers(
+    torch: Any,
+    function: Callable[..., Any],
+    *arguments: Any,
+    modes: Mapping[str, str] = MODES,
+) -> dict[str, Run]:
     """Return the function of these arguments, compiled in each mode; what fails is said.
 
     All that was compiled before is forgotten: beyond a number of variants of one function torch
@@ -26,7 +31,7 @@ def compiled_peers(torch: Any, function: Callable[..., Any], *arguments: Any) ->
     """
     torch._dynamo.reset()
     runs: dict[str, Run] = {}
-    for name, mode in MODES.items():
+    for name, mode in modes.items():
         run = functools.partial(torch.compile(function, dynamic=False, mode=mode), *arguments)
         start = time.perf_counter()
         try:

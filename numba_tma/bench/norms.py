@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from numba_tma.bench import timing
 from numba_tma.bench.compiled import compiled_peers
+from numba_tma.bench.peers import with_fastest, working
 from numba_tma.bench.results import Cases, Measured, rate
 from numba_tma.bench.timing import Run, worse_of_two
 
@@ -20,7 +20,7 @@ SHAPES = (
     (8192, 65536),
     (4096, 262144),
 )
-TRITON_WARPS, TRITON = (4, 8, 16, 32), "Triton, warps:"
+TRITON_WARPS = (4, 8, 16, 32)
 
 
 def _peers(torch: Any, name: str, reference: Callable[..., Any], x: Any, w: Any, b: Any) -> Any:
@@ -41,26 +41,11 @@ def _peers(torch: Any, name: str, reference: Callable[..., Any], x: Any, w: Any,
     if name in runs:
         out = torch.empty_like(x)
         for warps in TRITON_WARPS:
-            candidates[f"{TRITON} {warps}"] = functools.partial(runs[name], x, w, b, out, warps)
-    working = compiled_peers(torch, reference, x, w, b)
-    for peer, run in candidates.items():
-        try:
-            run()
-            torch.cuda.synchronize()
-            working[peer] = run
-        except Exception as error:  # a peer that cannot do a shape is left out, and that is said
-            print(f"{name} {tuple(x.shape)}: {peer} fails: {str(error)[:200]}", flush=True)
-    return with_best_triton(working)
-
-
-def with_best_triton(peers: dict[str, Run]) -> dict[str, Run]:
-    """Return the peers with one "Triton": that with the fastest number of warps, timed alone."""
-    triton = {name: run for name, run in peers.items() if name.startswith(TRITON)}
-    kept = {name: run for name, run in peers.items() if name not in triton}
-    if triton:
-        times = timing.time_alternating(triton, repeats=5)
-        kept["Triton"] = triton[min(times, key=lambda name: times[name])]
-    return kept
+            candidates[f"Triton, {warps} warps"] = functools.partial(
+                runs[name], x, w, b, out, warps
+            )
+    others = working(torch, f"{name} {tuple(x.shape)}", candidates)
+    return compiled_peers(torch, reference, x, w, b) | with_fastest(others, "Triton")
 
 
 def _bench(

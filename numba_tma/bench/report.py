@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
-from numba_tma.bench.results import Results, Row, full_rows
+from numba_tma.bench.matmul import LAYER_MATMUL
+from numba_tma.bench.results import RATES, Results, Row, full_rows
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
@@ -21,8 +23,8 @@ def table(results: Results) -> str:
         "| kernel | case | numba_tma | beside it | plain copy |",
         "|---|---|---|---|---|",
     ]
-    for row in results["rows"]:
-        faster = row["unit"] == "GB/s"
+    for row in _with_mean(results["rows"]):
+        faster = row["unit"] in RATES
         peers = []
         for name, value in row["peers"].items():
             ratio = row["numba_tma"] / value if faster else value / row["numba_tma"]
@@ -45,6 +47,25 @@ def write_readme_table(readme: Path, results: Results) -> None:
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
     readme.write_text(f"{head}{BEGIN}\n{table(results)}\n{END}{tail}")
+
+
+def _with_mean(rows: list[Row]) -> list[Row]:
+    """Return the rows with the mean of all layers after the last one: of factors, so geometric."""
+    layers = [row for row in rows if row["kernel"] == LAYER_MATMUL]
+    if not layers:
+        return rows
+    peers = [name for name in layers[0]["peers"] if all(name in row["peers"] for row in layers)]
+    mean = layers[-1] | {
+        "case": f"geometric mean of {len(layers)}",
+        "numba_tma": _geometric_mean([row["numba_tma"] for row in layers]),
+        "peers": {name: _geometric_mean([row["peers"][name] for row in layers]) for name in peers},
+    }
+    last = rows.index(layers[-1]) + 1
+    return [*rows[:last], mean, *rows[last:]]
+
+
+def _geometric_mean(values: list[float]) -> float:
+    return round(statistics.geometric_mean(values), 2)
 
 
 def _measured(results: Results) -> str:

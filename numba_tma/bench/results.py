@@ -19,7 +19,10 @@ PACKAGES = (
     "cuda-bindings",
     "torch",
     "triton",
+    "nvidia-cublas",
+    "nvidia-cudnn-cu13",
     "quack-kernels",
+    "flash-attn-4",
     "cupy-cuda13x",
 )
 
@@ -29,29 +32,39 @@ Results = dict[str, Any]
 #: By kernel and case: what measures it, given torch.
 Cases = dict[tuple[str, str], Callable[[Any], Measured]]
 
+RATES = ("GB/s", "TFLOP/s")  #: Units of which more is better.
+
 # Of each row, and in the file once for the rows that have what most have.
 SHARED = ("date", "versions")
 
 
+class LeftOut(Exception):
+    """Says why a case cannot be measured here; the others are."""
+
+
 def rate(nbytes: int, times: dict[str, float]) -> Measured:
     """Return what moves `nbytes` in these times, in seconds, of which one may be "copy"'s."""
-    rates = {name: round(nbytes / seconds / 1e9, 1) for name, seconds in times.items()}
-    return {
-        "unit": "GB/s",
-        "numba_tma": rates.pop("numba_tma"),
-        "copy": rates.pop("copy", None),
-        "peers": rates,
-    }
+    return _measured("GB/s", {name: round(nbytes / s / 1e9, 1) for name, s in times.items()})
+
+
+def operations(count: int, times: dict[str, float]) -> Measured:
+    """Return what does `count` additions and multiplications in these times, in seconds."""
+    return _measured("TFLOP/s", {name: round(count / s / 1e12, 2) for name, s in times.items()})
 
 
 def host_time(microseconds: float, peers: dict[str, float]) -> Measured:
     """Return what costs the host `microseconds`."""
-    return {
-        "unit": "us on the host",
-        "numba_tma": round(microseconds, 2),
-        "copy": None,
-        "peers": peers,
-    }
+    return _measured("us on the host", {"numba_tma": round(microseconds, 2), **peers})
+
+
+def host_seconds(times: dict[str, float]) -> Measured:
+    """Return what keeps the host waiting for so many seconds."""
+    return _measured("s on the host", {name: round(s, 2) for name, s in times.items()})
+
+
+def _measured(unit: str, values: dict[str, float]) -> Measured:
+    ours, copy = values.pop("numba_tma"), values.pop("copy", None)
+    return {"unit": unit, "numba_tma": ours, "copy": copy, "peers": values}
 
 
 def read(path: Path, gpu: str) -> Results:

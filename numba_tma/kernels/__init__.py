@@ -1,6 +1,7 @@
 """Kernels: each a readable TMA pipeline and a host wrapper that takes any device array.
 
 from numba_tma.kernels.activations import gelu, swiglu
+from numba_tma.kernels.attention import attention
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.grouped_copy import grouped_copy
 from numba_tma.kernels.layernorm import layernorm

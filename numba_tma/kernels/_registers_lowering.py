@@ -63,6 +63,7 @@ _CACHES = {
     "allocate": "",
     "no_allocate": ".L1::no_allocate",
     "evict_first": ".L2::cache_hint",
+    "evict_last": ".L2::cache_hint",
 }
 
 
@@ -74,8 +75,9 @@ def _load(space: str, address_constraint: str, streams: bool = False) -> Any:
         suffix, names, zero, after = _access(share, results)
         half = ".reg .b16 h; " if share.width == 2 else ""
         cache, hint = share.cache if streams else "allocate", ""
-        if cache == "evict_first":
-            half += f".reg .b64 policy; mov.b64 policy, {int(CachePolicy.EVICT_FIRST)}; "
+        if cache.startswith("evict"):
+            policy = int(CachePolicy[cache.upper()])
+            half += f".reg .b64 policy; mov.b64 policy, {policy}; "
             hint = ", policy"
         base = builder.add(location, _offset(builder, first, share, location.type))
         words: list[Any] = []

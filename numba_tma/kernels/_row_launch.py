@@ -42,38 +42,49 @@ def share_of(columns: int, rows: int, element: Any, width: int, plan: Plan) -> S
 PLAIN = Options()
 
 
+def _kept(threads: int, **how: Any) -> Plan:
+    """Return a plan whose rows the L2 cache keeps longest: what is written leaves it first."""
+    return Plan(threads, cache="evict_last", **how)
+
+
 def _staged(cluster: int, **how: Any) -> Plan:
-    return Plan(512, 1, cluster, bulk=True, slot=16384, **how)
+    return _kept(512, cluster=cluster, bulk=True, slot=16384, **how)
 
 
-_SHORT = {2048: Plan(32, 2), 4096: Plan(128), 8192: Plan(256), 32768: Plan(512, blocks=2)}
+_SHORT = {
+    2048: Plan(32, 2),
+    4096: Plan(128),
+    8192: _kept(256),
+    16384: _kept(512),
+    32768: _kept(512, blocks=2),
+}
 _SOFTMAX = {
     **_SHORT,
-    8192: Plan(128, bulk=True),
-    16384: Plan(512, bulk=True),
+    16384: _kept(256, bulk=True),
+    32768: _kept(256, bulk=True),
     65536: _staged(1),
-    131072: _staged(2, blocks=3, ahead=32),
-    262144: _staged(4, blocks=3, ahead=16),
-    524288: _staged(8, blocks=3, ahead=8),
+    131072: _staged(2, blocks=3),
+    262144: _staged(4, blocks=3),
+    524288: _staged(8, blocks=3),
 }
 
 #: What is fastest for rows of so many bytes, and for more than half of that.
 PLANS: dict[str, dict[int, Plan]] = {
     "rmsnorm": {
         **_SHORT,
-        16384: Plan(256, bulk=True, early=True),
         65536: _staged(1, early=True),
         131072: _staged(2, blocks=3, early=True),
-        262144: _staged(4),
-        524288: _staged(8),
+        262144: _staged(4, blocks=3, early=True),
+        524288: _staged(8, blocks=3, early=True),
     },
     "layernorm": {
         **_SHORT,
-        16384: Plan(256, bulk=True),
+        16384: _kept(256),
+        32768: _kept(512),
         65536: _staged(1),
-        131072: _staged(2),
-        262144: _staged(4),
-        524288: _staged(8),
+        131072: _staged(2, blocks=3, early=True),
+        262144: _staged(4, blocks=3),
+        524288: _staged(8, blocks=3),
     },
     "softmax": _SOFTMAX,
     "log_softmax": _SOFTMAX,

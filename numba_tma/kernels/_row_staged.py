@@ -54,7 +54,7 @@ def staged_rows(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: O
     STAGED = Tile((COPIES, PART), "u8")
     SCRATCH, PEERS = meeting_places(THREADS, BLOCKS)
     meet = meeting(op.combination(SHARE), THREADS, BLOCKS)
-    HINT, AHEAD = CACHE_HINTS[plan.cache], plan.ahead
+    HINT = CACHE_HINTS[plan.cache]
     WEIGHT, BIAS, EARLY = options.weight, options.bias, plan.early
     RESIDUAL, RESIDUAL_OUT = options.residual, options.residual_out
     OUTPUT, INDEX = options.output, options.index
@@ -127,9 +127,6 @@ def staged_rows(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: O
                 if RESIDUAL:
                     added = global_memory(residual + row * residual_stride + begin, size)
                     ptx.cp_async_bulk_load(staged.address_of((1, 0)), added, size, loaded, HINT)
-                if AHEAD > 0 and row + AHEAD < rows:
-                    later = global_memory(x + (row + AHEAD) * x_stride + begin, size)
-                    ptx.cp_async_bulk_prefetch(later, size)
         if BLOCKS > 1:
             ptx.barrier_cluster_arrive()
         cuda.syncthreads()

@@ -46,11 +46,9 @@ class Plan:
         which is read slot by slot to reduce the row, and again to normalise it. 0: registers hold
         a block's part of the row.
     cache
-        How rows are loaded: "allocate" through the L1 cache, "no_allocate" past it, "evict_first"
-        to leave the L2 cache before what is written. Bulk copies know only the last.
-    ahead
-        How many rows before its own block's start a row begins to come to the L2 cache, with
-        `slot`; 0: it does not.
+        How rows are loaded: "allocate" through the L1 cache, "no_allocate" past it, "evict_last" to
+        leave the L2 cache after what is written, "evict_first" before it. Bulk copies know only the
+        last two.
 
     Raises
     ------
@@ -67,7 +65,6 @@ class Plan:
     stages: int = 0
     slot: int = 0
     cache: str = "allocate"
-    ahead: int = 0
 
     def __post_init__(self) -> None:
         threads, slot, alone = self.threads, self.slot, self.rows == self.cluster == 1
@@ -88,7 +85,6 @@ class Plan:
             ),
             (not slot or (self.bulk and self.rows == 1), "slot goes with bulk=True and rows=1"),
             (slot % (16 * threads) == 0, f"slot is a multiple of {16 * threads:,}: 16 B a thread"),
-            (slot > 0 or not self.ahead, "ahead goes with slot"),
         )
         for holds, rule in rules:
             if not holds:
@@ -119,6 +115,7 @@ CACHE_HINTS: dict[str, Any] = {
     "allocate": None,
     "no_allocate": None,
     "evict_first": int(ptx.CachePolicy.EVICT_FIRST),
+    "evict_last": int(ptx.CachePolicy.EVICT_LAST),
 }
 
 

@@ -16,6 +16,7 @@ from numba import cuda
 
 from numba_tma import ptx
 from numba_tma.kernels._host import (
+    STREAMED,
     Matrix,
     check_same,
     current_device,
@@ -61,7 +62,7 @@ def copy_chunks_kernel(plan: Plan) -> Any:
             ptx.fence_mbarrier_init()
             if length > 0:
                 full.arrive_expect_tx(length)
-                ptx.cp_async_bulk_load(chunk, source[start:], length, full)
+                ptx.cp_async_bulk_load(chunk, source[start:], length, full, STREAMED)
                 if through_tma:
                     full.wait(0)
                     ptx.cp_async_bulk_store(destination[start:], chunk, length)

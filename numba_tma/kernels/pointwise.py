@@ -27,6 +27,7 @@ from numba import cuda
 from numba_tma import ptx
 from numba_tma.dtypes import DType
 from numba_tma.kernels._host import (
+    STREAMED,
     Matrix,
     current_device,
     empty_like,
@@ -210,7 +211,9 @@ def chunk_kernel(fn: Any, inputs: int, numbers: int, dtype: DType, plan: Plan) -
         @_device
         def load_chunk(inputs, chunk, start_and_length, full):  # type: ignore[no-untyped-def]
             start, length = start_and_length
-            ptx.cp_async_bulk_load(chunk.address_of((k, 0)), inputs[k][start:], length, full)
+            ptx.cp_async_bulk_load(
+                chunk.address_of((k, 0)), inputs[k][start:], length, full, STREAMED
+            )
             return True
 
         return load_chunk

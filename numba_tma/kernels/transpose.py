@@ -10,7 +10,6 @@ writes touches all banks once.
 from __future__ import annotations
 
 import functools
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +17,8 @@ import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._host import Stack, launch, launched_again
+from numba_tma.kernels._host import STREAMED, Stack, empty, launch, launched_again
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.tensor_map import tensor_map
@@ -84,7 +82,7 @@ def transpose_kernel(dtype: DType, plan: Plan) -> Any:
             full.init(1)
             ptx.fence_mbarrier_init()
             full.arrive_expect_tx(SOURCE.nbytes)
-            source.load(tile, (batch, row, column), full)
+            source.load(tile, (batch, row, column), full, STREAMED)
         cuda.syncthreads()
         full.wait(0)
         x, y = tile.view(FLAT_SOURCE), turned.view(FLAT_TURNED)
@@ -170,7 +168,7 @@ def transpose(x: Any, *, out: Any = None, stream: Any = None, plan: Plan | None 
     """
     if out is None:
         Stack("x", x)  # for its errors, since there may be no such output
-        out = _empty_transposed(x)
+        out = empty(x, (*x.shape[:-2], x.shape[-1], x.shape[-2]))
     _transpose((x, out), stream, (), plan)
     return out
 
@@ -219,19 +217,3 @@ def _transpose(arrays: tuple[Any, Any], stream: Any, numbers: tuple[()], plan: P
         views = [s.array_of(bits) for s in (source, target)]
         blocks = source.batch * patches[0] * patches[1]
         launch(patch_kernel(bits), blocks, PATCH * PATCH_ROWS, stream, *views, *patches)
-
-
-def _empty_transposed(x: Any) -> Any:
-    library = type(x).__module__.partition(".")[0]
-    shape = (*x.shape[:-2], x.shape[-1], x.shape[-2])
-    if simulated():
-        return np.empty(shape, getattr(x, "_ary", x).dtype)
-    if library == "torch":
-        return x.new_empty(shape)
-    if library == "cupy":
-        return importlib.import_module(library).empty(shape, x.dtype)
-    if library == "numba":
-        return cuda.device_array(shape, x.dtype)
-    raise TypeError(
-        f"cannot make an array like a {type(x).__module__}.{type(x).__qualname__}: give out="
-    )

@@ -171,7 +171,9 @@ class Consumer:
         elif self.pipeline.in_cluster:
             bar_warp_sync()
             if self.is_sender:
-                mbarrier_arrive_remote(mapa(empty, laneid()), None, "release.cluster")
+                # What was read of the stage is complete: fenced above, or waited for (wgmma). A
+                # release at cluster scope would wait for all memory of the GPU, for 1 us.
+                mbarrier_arrive_remote(mapa(empty, laneid()))
         else:
             bar_warp_sync()
             if elect_sync():

@@ -265,6 +265,11 @@ from numba_tma.ptx.tensormap import (
     tensormap_replace_swizzle_mode,
 )
 from numba_tma.ptx.tensormap_sm100 import tensormap_replace_swizzle_atomicity
+from numba_tma.ptx.wgmma import (
+    wgmma_commit_group,
+    wgmma_fence,
+    wgmma_wait_group,
+)
 
 __all__ = [
     "TABLE",
@@ -485,4 +490,7 @@ __all__ = [
     "tid_y",
     "tid_z",
     "warpid",
+    "wgmma_commit_group",
+    "wgmma_fence",
+    "wgmma_wait_group",
 ]

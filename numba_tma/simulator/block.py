@@ -262,15 +262,17 @@ class Cta:
         meeting = self._meet(thread, ("warp", warp, mask), title, needed, value, known, wait=True)
         return {other.lane: other_value for other, other_value in meeting.values.items()}
 
-    def warpgroup_meeting(self, thread: SimulatedThread, name: str) -> None:
-        """Wait for the live threads of the thread's warpgroup, four warps."""
+    def warpgroup_meeting(
+        self, thread: SimulatedThread, name: str, value: object = None
+    ) -> Rendezvous:
+        """Wait for the live threads of the thread's warpgroup, four warps. Orders no memory."""
         group = thread.warp // 4
 
         def needed() -> int:
             return sum(n.bit_count() for w, n in self.live_lanes.items() if w // 4 == group)
 
         title = f"{name} of warpgroup {group}"
-        self._meet(thread, ("warpgroup", group), title, needed, None, None, wait=True)
+        return self._meet(thread, ("warpgroup", group), title, needed, value, None, wait=True)
 
     def pair_meeting(self, thread: SimulatedThread, name: str) -> None:
         """Wait for a thread of the other block of the CTA pair to do the same."""

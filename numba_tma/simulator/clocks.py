@@ -36,8 +36,9 @@ class Clocks:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.table = np.zeros((threads, 3 * threads + 16), np.int32)
-        np.fill_diagonal(self.table, 1)
+        # The last row is of no thread: `together` writes it.
+        self.table = np.zeros((threads + 1, 3 * threads + 16), np.int32)
+        np.fill_diagonal(self.table[:threads], 1)
         self._columns = 3 * threads
         self._copies: int | None = None
 
@@ -98,6 +99,11 @@ class Clocks:
         """Let thread `row` know what `clock` knows."""
         known = self.table[row, : len(clock)]
         np.maximum(known, clock, out=known)
+
+    def together(self, rows: slice) -> int:
+        """Return a row, to be read at once, that knows what each thread of `rows` knows."""
+        np.min(self.table[rows], axis=0, out=self.table[self.threads])
+        return self.threads
 
     def nothing(self) -> Clock:
         """Return a clock that knows nothing."""

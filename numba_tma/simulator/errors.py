@@ -42,6 +42,10 @@ class UnfinishedCopy(SimulatorError):
     """A thread or block ended with copies that nobody had waited for."""
 
 
+class UnfinishedProduct(SimulatorError):
+    """A fragment was used, or a thread ended, before the wgmma that changes it was waited for."""
+
+
 class TensorMemoryMisuse(SimulatorError):
     """Tensor memory was used outside an allocation or a warp's lanes, or not freed."""
 

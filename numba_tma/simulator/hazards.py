@@ -8,7 +8,7 @@ reads and writes of different threads are not checked against each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from .memory import END, SharedMemory
 
 if TYPE_CHECKING:
     from .barriers import Barrier
+    from .products import PendingProduct
     from .thread import SimulatedThread
 
 GRANULE = 16
@@ -36,6 +37,22 @@ Records = NDArray[np.int32]
 #: What the copy engine does with granules [first, last) until an mbarrier, perhaps that of another
 #: block, completes a phase: the range and the barrier, and the phases that must be known.
 Transfers = dict[tuple[int, int, "Barrier"], int]
+
+
+class Reader(NamedTuple):
+    """What reads shared memory through the async proxy, in the words of messages."""
+
+    name: str
+    done: str
+    target: str
+    who: str
+
+
+STORE = Reader("a store", "stored", "stored to global memory", "the thread that stores")
+COPY = Reader("a copy", "copied", "copied to another block", "the thread that copies")
+WGMMA = Reader(
+    "a wgmma", "read by a wgmma", "read by a wgmma", "all threads of the warpgroup that multiplies"
+)
 
 
 class Hazards:
@@ -68,6 +85,8 @@ class Hazards:
         # Sources of copies to blocks of the cluster, and destinations of reductions from them.
         self._outgoing: Transfers = {}
         self._reductions: Transfers = {}
+        #: By granules [first, last) and warpgroup: the last wgmma that reads just these.
+        self._products: dict[tuple[int, int, int], PendingProduct] = {}
 
     def read(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
         """Check and record a generic read."""
@@ -102,11 +121,29 @@ class Hazards:
         self._check_async_fills(EarlyOverwrite, "overwritten", row, address, nbytes)
         if self._copied is not None:
             self._copied.check_write(row, address, nbytes)
-        self._check_stores(row, first, last, "a write to")
+        self._check_readers(row, first, last, "a write to")
         self._check_reductions(EarlyOverwrite, "overwritten", row, address, nbytes)
         self._check_outgoing(row, address, nbytes, "a write to")
         self._writes[first:last, row] = clocks.epoch(row)
         self._memory.written[address : address + nbytes] = True
+
+    def write_pieces(
+        self, thread: SimulatedThread, addresses: NDArray[np.intp], nbytes: int
+    ) -> None:
+        """Do what `write` does for pieces of so many bytes, each inside a granule."""
+        row, granules = thread.row, addresses // GRANULE
+        transfers = self._async_fills or self._copied or self._reductions or self._outgoing
+        products = any(
+            ((start <= granules) & (granules < end)).any() for start, end, _ in self._products
+        )
+        late = self._fill_phase[granules] > self._clocks.table[row, self._fill_column[granules]]
+        stored = self._stores[granules] > self._clocks.stores(row)
+        if transfers or products or late.any() or stored.any():
+            for address in addresses.tolist():
+                self.write(thread, address, nbytes)
+            return
+        self._writes[granules, row] = self._clocks.epoch(row)
+        self._memory.written[addresses[:, None] + np.arange(nbytes)] = True
 
     def load(self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier) -> None:
         """Check a load that `thread` issues, and record that it fills these bytes."""
@@ -160,7 +197,7 @@ class Hazards:
                     "its way may find the new bytes. The reader must execute the fence after its "
                     "last read, before it syncs or arrives"
                 )
-        self._check_stores(row, first, last, f"a {what} into")
+        self._check_readers(row, first, last, f"a {what} into")
         self._check_outgoing(row, address, nbytes, f"a {what} into")
         late = self._unordered(self._writes, clocks.epochs(row), first, last)
         if late is not None:
@@ -179,7 +216,7 @@ class Hazards:
 
         A tensor store may clip what it reads, so not every byte of its source must be there.
         """
-        self._check_source(thread, address, nbytes, "store", every_byte=every_byte)
+        self._check_source(thread.row, address, nbytes, STORE, every_byte=every_byte)
         first, last = self._granules(address, nbytes)
         self._stores[first:last, thread.row] = number
 
@@ -187,40 +224,45 @@ class Hazards:
         self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier
     ) -> None:
         """Check a copy of these bytes to a block of the cluster that completes on `barrier`."""
-        self._check_source(thread, address, nbytes, "copy", every_byte=True)
+        self._check_source(thread.row, address, nbytes, COPY)
         key = (*self._granules(address, nbytes), barrier)
         self._outgoing[key] = barrier.model.phase + 1
 
+    def multiply(self, product: PendingProduct) -> None:
+        """Check what a wgmma reads, and record that it reads until its threads have waited."""
+        row = self._clocks.together(product.rows)
+        for address, nbytes in product.reads:
+            self._check_source(row, address, nbytes, WGMMA)
+            self._products[*self._granules(address, nbytes), product.rows.start] = product
+
     def _check_source(
-        self, thread: SimulatedThread, address: int, nbytes: int, what: str, *, every_byte: bool
+        self, row: int, address: int, nbytes: int, reader: Reader, *, every_byte: bool = True
     ) -> None:
-        """Raise unless the copy engine may read these bytes."""
-        row, clocks = thread.row, self._clocks
+        """Raise unless `reader` may read these bytes, as far as `row` knows."""
+        clocks, done = self._clocks, reader.done
         first, last = self._granules(address, nbytes)
-        done = "stored" if what == "store" else "copied"
         if self._unfilled(row, first, last).any():
             raise self._early(EarlyRead, done, row, address, nbytes)
         self._check_async_fills(EarlyRead, done, row, address, nbytes)
         self._check_reductions(EarlyRead, done, row, address, nbytes)
         if self._copied is not None:
             self._copied.check_read(row, address, nbytes, done)
-            self._copied.check_fence(row, address, nbytes, f"a {what} reads")
+            self._copied.check_fence(row, address, nbytes, f"{reader.name} reads")
         late = self._unordered(self._writes, clocks.epochs(row), first, last)
         if late is not None:
             writer, where = late
             raise MissingFence(
-                f"{where}: a {what} reads what {writer.description} has written, and nothing "
-                f"orders that write before this {what}. The writer must execute "
-                "fence_proxy_async() after its last write and then synchronise with the thread "
-                f"that {'stores' if what == 'store' else 'copies'} (syncthreads, syncwarp or a "
-                "barrier)"
+                f"{where}: {reader.name} reads what {writer.description} has written, and nothing "
+                "orders that write before the read. The writer must execute fence_proxy_async() "
+                f"after its last write and then synchronise with {reader.who} (syncthreads, "
+                "syncwarp or a barrier)"
             )
-        self._check_fences(row, first, last, f"a {what} reads")
+        self._check_fences(row, first, last, f"{reader.name} reads")
         written = self._memory.written[address : address + nbytes]
         if not (written.all() if every_byte else written.any()):
-            target = "stored to global memory" if what == "store" else "copied to another block"
             raise UninitializedRead(
-                f"{self._memory.describe(address, nbytes)}: {target}, but nobody has written it"
+                f"{self._memory.describe(address, nbytes)}: {reader.target}, but nobody has "
+                "written it"
             )
 
     def async_write(
@@ -236,7 +278,7 @@ class Hazards:
         done = "overwritten by st_async or red_async"
         if self._unfilled(row, first, last).any():
             raise self._early(EarlyOverwrite, done, row, address, nbytes)
-        self._check_stores(row, first, last, "st_async or red_async to")
+        self._check_readers(row, first, last, "st_async or red_async to")
         fill = barrier, barrier.model.phase + 1
         self._check_async_fills(EarlyOverwrite, done, row, address, nbytes, but=fill)
         self._async_fills |= dict.fromkeys(self._words(address, nbytes), fill)
@@ -254,7 +296,7 @@ class Hazards:
         if self._unfilled(row, first, last).any():
             raise self._early(EarlyOverwrite, "overwritten by a cp.async", row, address, nbytes)
         self._copied.check_write(row, address, nbytes, "overwritten by another cp.async")
-        self._check_stores(row, first, last, "a cp.async into")
+        self._check_readers(row, first, last, "a cp.async into")
         for records, done in ((self._reads, "read"), (self._writes, "written")):
             late = self._unordered(records, clocks.epochs(row), first, last)
             if late is not None and nbytes == GRANULE:
@@ -315,7 +357,7 @@ class Hazards:
         end = (first + int(granules[-1]) + 1) * GRANULE
         return self._thread_of(row), self._memory.describe(start, end - start)
 
-    def _check_stores(self, row: int, first: int, last: int, what: str) -> None:
+    def _check_readers(self, row: int, first: int, last: int, what: str) -> None:
         late = self._unordered(self._stores, self._clocks.stores(row), first, last)
         if late is not None:
             storer, where = late
@@ -323,6 +365,23 @@ class Hazards:
                 f"{where}: {what} bytes that a store of {storer.description} may still be "
                 "reading. That thread must commit the store and pass "
                 "cp_async_bulk_wait_group_read(), and synchronise with whoever writes next"
+            )
+        for (start, end, _), product in self._products.items():
+            if start < last and first < end:
+                self._check_product(row, max(start, first), min(end, last), what, product)
+
+    def _check_product(
+        self, row: int, first: int, last: int, what: str, product: PendingProduct
+    ) -> None:
+        unknown = product.ended > self._clocks.table[row, product.rows]
+        if unknown.any():
+            late = product.threads[int(np.argmax(unknown))]
+            where = self._memory.describe(first * GRANULE, (last - first) * GRANULE)
+            raise EarlyOverwrite(
+                f"{where}: {what} bytes that {product.in_words} (at {product.site}) may still be "
+                f"reading: that {late.description} has waited for it is not known here. Every "
+                "thread of the warpgroup must pass wgmma_wait() for it, and only then release the "
+                "stage, or synchronise with whoever writes next"
             )
 
     def _check_outgoing(self, row: int, address: int, nbytes: int, what: str) -> None:
@@ -364,8 +423,8 @@ class Hazards:
             raise MissingFence(
                 f"{where}: {what} bytes that {writer.description} has written without a "
                 "fence_proxy_async() between its write and the synchronisation: the copy engine "
-                "may see or leave old bytes. The writer must execute the fence after its last "
-                "write, before it syncs or arrives"
+                "and the tensor cores may see or leave old bytes. The writer must execute the "
+                "fence after its last write, before it syncs or arrives"
             )
 
     def _early(

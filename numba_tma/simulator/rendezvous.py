@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .clocks import Clock, join
 
@@ -22,6 +22,7 @@ class Rendezvous:
         self.values: dict[SimulatedThread, object] = {}
         self.waiting: list[SimulatedThread] = []
         self._clock: Clock | None = None
+        self._outcome: Any = None
 
     def arrive(self, thread: SimulatedThread, value: object, known: Clock | None) -> None:
         """Count `thread` in and take what it makes known, if the meeting orders memory."""
@@ -39,6 +40,12 @@ class Rendezvous:
         clocks = thread.cta.clocks
         if self._clock is not None and clocks is not None:
             clocks.learn(thread.row, self._clock)
+
+    def once(self, compute: Callable[[], Any]) -> Any:
+        """Return what the first of those that met has computed for all."""
+        if self._outcome is None:
+            self._outcome = compute()
+        return self._outcome
 
     def headline(self) -> str:
         """Return what a deadlock report says about it."""

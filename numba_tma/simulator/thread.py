@@ -12,6 +12,7 @@ from numba.cuda.simulator.kernel import BlockThread
 from .async_copies import AsyncCopies
 from .clocks import Clock
 from .copies import BulkGroups
+from .products import ProductGroups
 
 if TYPE_CHECKING:
     from .block import Cta
@@ -61,6 +62,7 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         self.cluster_arrival: Rendezvous | None = None
         self.groups = BulkGroups()
         self.async_copies = AsyncCopies()
+        self.products = ProductGroups()
         #: What relaxed waits have seen and no fence has acquired; what the last fence released.
         self.seen: Clock | None = None
         self.fenced: Clock | None = None
@@ -92,6 +94,7 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
             threading.Thread.run(self)
             scheduler.check_not_stopping()
             self.groups.check_done()
+            self.products.check_done()
         except Stopped:
             pass
         except BaseException as error:  # every error goes to the host, which raises it

@@ -271,6 +271,20 @@ def write_to(cta: Cta, what: str, addr: int, np_values: Any) -> None:
     thread.cta.scheduler.wrote()
 
 
+def shared_write_pieces(addresses: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
+    """Write a row of `values` to each of `addresses`, none of them across 16 bytes."""
+    pieces = np.ascontiguousarray(values).view(np.uint8)
+    nbytes, thread = pieces.shape[1], current()
+    first, last = int(addresses.min()), int(addresses.max())
+    thread.cta.memory.check_range("shared_write", first, last + nbytes - first)
+    thread.cta.hazards.write_pieces(thread, addresses, nbytes)
+    if thread.log is not None:
+        for address in addresses.tolist():
+            thread.log.wrote(thread.cta, address, nbytes)
+    thread.cta.memory.data[addresses[:, None] + np.arange(nbytes)] = pieces
+    thread.cta.scheduler.wrote()
+
+
 def _access(
     cta: Cta, what: str, addr: int, dtype: np.dtype[Any], nbytes: int
 ) -> tuple[SimulatedThread, int]:

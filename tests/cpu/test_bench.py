@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from numba_tma import bench
-from numba_tma.bench import compiled, figure, host, norms, report, results, timing
+from numba_tma.bench import compiled, figure, host, norms, peers, report, results, timing
 from numba_tma.bench.progress import progress
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +50,22 @@ runs with a cold L2 cache, the worse of two. In brackets: numba_tma's rate over 
 |---|---|---|---|---|
 | copy | u8 2 GiB | 4,200.5 GB/s | torch 4,000 (1.05 x) | 4,000 (1.05 x) |
 | launch | one TensorMap | 15.25 us on the host | one integer 14.5, nothing 12 |  |"""
+
+
+LAYERS = [
+    {
+        "kernel": "layer matmul",
+        "case": f"{name} 1 x 2 x 3",
+        "unit": "TFLOP/s",
+        "numba_tma": ours,
+        "copy": None,
+        "peers": peers,
+    }
+    for name, ours, peers in (
+        ("qkv", 100.0, {"cuBLAS": 200.0, "Triton": 300.0}),
+        ("o", 400.0, {"cuBLAS": 200.0}),
+    )
+]
 
 
 def check_run(run):
@@ -127,7 +143,17 @@ def test_rows_are_made_in_the_form_of_the_schema():
     }
     host = results.host_time(15.2345, {"one integer": 14.0})
     assert host["numba_tma"] == 15.23 and host["copy"] is None
-    rows = [{"kernel": "copy", "case": "1 GB"} | rate, {"kernel": "launch", "case": "none"} | host]
+    flops = results.operations(2 * 10**12, {"numba_tma": 4e-3, "cuBLAS": 3e-3})
+    assert flops == {
+        "unit": "TFLOP/s",
+        "numba_tma": 500.0,
+        "copy": None,
+        "peers": {"cuBLAS": 666.67},
+    }
+    first = results.host_seconds({"numba_tma": 1.234, "Triton": 2.0})
+    assert (first["unit"], first["numba_tma"]) == ("s on the host", 1.23)
+    measured = {"copy": rate, "launch": host, "matmul": flops, "first call": first}
+    rows = [{"kernel": kernel, "case": "1"} | row for kernel, row in measured.items()]
     check_schema(RESULTS | {"rows": rows})
 
 
@@ -138,10 +164,13 @@ def test_of_two_measurements_the_worse_for_us_counts(monkeypatch):
         measured = iter(order)
         monkeypatch.setattr(timing, "time_alternating", lambda runs: next(measured))  # noqa: B023
         assert timing.worse_of_two(dict.fromkeys(better, list)) is worse
+    for alone in ({"numba_tma": 1.0}, {"numba_tma": 1.0, "copy": 2.0}):
+        monkeypatch.setattr(timing, "time_alternating", lambda runs: dict(runs))
+        assert timing.worse_of_two(alone) == alone
 
 
 def test_of_tritons_only_the_fastest_is_compared(monkeypatch):
-    seconds = {"Triton, warps: 4": 3.0, "Triton, warps: 8": 1.0, "Triton, warps: 16": 2.0}
+    seconds = {"Triton, 4 warps": 3.0, "Triton, 8 warps": 1.0, "Triton, 16 warps": 2.0}
     timed = []
 
     def time_alternating(runs, repeats):
@@ -150,11 +179,35 @@ def test_of_tritons_only_the_fastest_is_compared(monkeypatch):
 
     monkeypatch.setattr(timing, "time_alternating", time_alternating)
     runs = {name: object() for name in ("torch.compile", *seconds)}
-    best = norms.with_best_triton(runs)
-    assert best == {"torch.compile": runs["torch.compile"], "Triton": runs["Triton, warps: 8"]}
+    best = peers.with_fastest(runs, "Triton")
+    assert best == {"torch.compile": runs["torch.compile"], "Triton": runs["Triton, 8 warps"]}
     assert timed == [(set(seconds), 5)]
-    assert norms.with_best_triton({"torch.compile": print}) == {"torch.compile": print}
+    assert peers.with_fastest({"torch.compile": print}, "Triton") == {"torch.compile": print}
     assert len(timed) == 1
+
+
+def test_peers_that_fail_or_are_wrong_are_left_out_and_said(capsys):
+    def right(result):
+        if result != 4:
+            raise AssertionError("wrong values")
+
+    def fails():
+        raise ImportError("no such package")
+
+    candidates = peers.offered("case", {"QuACK": fails, "Triton": lambda: {"Triton": lambda: 4}})
+    assert capsys.readouterr().out == "case: no QuACK beside it: no such package\n"
+    candidates |= {"cuBLAS": lambda: 5, "cuDNN": fails}
+    assert list(peers.working(Torch(), "case", candidates, right)) == ["Triton"]
+    assert capsys.readouterr().out == (
+        "case: cuBLAS fails: wrong values\ncase: cuDNN fails: no such package\n"
+    )
+    assert list(peers.working(Torch(), "case", candidates)) == ["Triton", "cuBLAS"]
+
+
+def test_a_kernel_that_is_not_there_leaves_its_case_out():
+    assert peers.shipped("rmsnorm", "rmsnorm").__name__ == "rmsnorm"
+    with pytest.raises(results.LeftOut, match="there is no sort in this version"):
+        peers.shipped("sorting", "sort")
 
 
 class Torch:
@@ -189,6 +242,7 @@ def test_torch_compile_is_a_peer_in_two_modes(capsys):
         "torch.compile max-autotune": ("max-autotune-no-cudagraphs", 5),
     }
     assert torch.resets == 1 and capsys.readouterr().out == ""
+    assert list(compiled.compiled_peers(torch, abs, 2, modes={"mine": "default"})) == ["mine"]
     failing = Torch(["max-autotune-no-cudagraphs"])
     assert list(compiled.compiled_peers(failing, abs, 2)) == ["torch.compile"]
     assert "torch.compile max-autotune fails: no such mode" in capsys.readouterr().out
@@ -238,9 +292,25 @@ def test_the_picture_has_what_stands_beside_a_copy(tmp_path, capsys):
     assert axes.get_title(loc="left") == "NVIDIA H200, 2026-01-31"
     (axes,) = figure.draw(RESULTS | {"rows": [other, later]}).axes
     assert axes.get_title(loc="left") == "NVIDIA H200, 2026-01-31 to 2026-02-01"
+    above, below = figure.draw(RESULTS | {"rows": [other, *LAYERS]}).axes
+    assert above.get_xlabel() == "bytes per second, as a share of a plain copy's"
+    assert below.get_xlabel() == "operations per second, as a share of cuBLAS's or cuDNN's"
+    drawn = {dots.get_label(): dots.get_offsets().tolist() for dots in below.collections}
+    assert drawn == {"Triton": [[1.5, 0.0]], "numba_tma": [[0.5, 0.0], [2.0, 1.0]]}
     file.write_text(json.dumps(RESULTS | {"rows": [alone]}))
-    with pytest.raises(SystemExit, match="no row of the results has a plain copy"):
+    with pytest.raises(SystemExit, match="no row of the results has a plain copy,"):
         bench.main(["--from-results", str(file), "--plot", str(path)])
+
+
+def test_the_layers_have_a_mean_in_the_table():
+    alone = {"kernel": "first call", "case": "matmul"} | results.host_seconds({"numba_tma": 1.5})
+    lines = report.table(RESULTS | {"rows": [*LAYERS, alone]}).splitlines()[4:]
+    assert [line.removeprefix("| layer matmul | ") for line in lines] == [
+        "qkv 1 x 2 x 3 | 100 TFLOP/s | cuBLAS 200 (0.50 x), Triton 300 (0.33 x) |  |",
+        "o 1 x 2 x 3 | 400 TFLOP/s | cuBLAS 200 (2.00 x) |  |",
+        "geometric mean of 2 | 200 TFLOP/s | cuBLAS 200 (1.00 x) |  |",
+        "| first call | matmul | 1.5 s on the host |  |  |",
+    ]
 
 
 def test_the_table_names_what_was_measured_at_another_time():
@@ -392,19 +462,25 @@ def test_a_run_says_when_and_with_what_it_measured(monkeypatch, capsys):
     torch = types.SimpleNamespace(cuda=types.SimpleNamespace(empty_cache=lambda: freed.append(1)))
     monkeypatch.setitem(sys.modules, "torch", torch)
     given = []
+
+    def without_kernel(torch):
+        raise results.LeftOut("there is no kernel")
+
     cases = {
+        ("matmul", "4"): without_kernel,
         ("copy", "1 GiB"): lambda torch: given.append(torch) or results.host_time(1.0, {}),
         ("copy", "2 GiB"): lambda torch: results.host_time(2.0, {"numpy": 3.0}),
         ("add", "2^28"): lambda torch: pytest.fail("was not asked for"),
     }
     monkeypatch.setattr(bench, "CASES", cases)
-    rows = list(bench.measure(list(cases)[:2]))
+    rows = list(bench.measure(list(cases)[:3]))
     assert [(row["kernel"], row["case"], row["numba_tma"]) for row in rows] == [
         ("copy", "1 GiB", 1.0),
         ("copy", "2 GiB", 2.0),
     ]
     assert given == [torch] and freed == [1, 1]
-    assert "1 of 2" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "1 of 3" in said.err and said.out == "matmul 4 is left out: there is no kernel\n"
     written = {"gpu": "NVIDIA H200", "rows": []}
     for row in rows:
         written = results.with_row(written, row)

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "numba_tma"
 LAYERS = (
     ("_environment", "_version", "_cluster_rules"),
     ("dtypes",),
-    ("layout", "pixel_box", "matrix_layout"),
+    ("layout", "pixel_box", "matrix_layout", "mma_rules"),
     (
         *("tensor_map", "_array_interface", "_boxes", "_driver", "_encoding", "_explain"),
         *("_tensor_map_rules", "im2col", "_im2col_rules"),
@@ -35,7 +35,10 @@ LAYERS = (
     ),
     ("template", "_template_lowering"),
     ("multicast", "_multicast_lowering"),
-    ("pipeline", "mma"),
+    (
+        *("pipeline", "fragments", "mma", "_mma_lowering"),
+        *("_fragment_lowering", "_fragment_math_lowering", "_fragment_memory_lowering"),
+    ),
     ("kernels",),
     (
         "testing",

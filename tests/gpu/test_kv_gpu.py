@@ -4,10 +4,9 @@ import functools
 
 import numpy as np
 import pytest
-from numba import cuda, types
+from numba import cuda
 
 import numba_tma as tma
-from tests.gpu import raw_wgmma
 from tests.gpu.worker import on_gpu
 from tests.kv_kernels import ORDERS, Case, stages_needed
 
@@ -60,9 +59,7 @@ def product_kernel(dtype, depth, stages, parts):
     Q = tma.Tile((ROWS, KV.padded_depth), dtype, tma.Swizzle.B128)
     P = tma.Tile((ROWS, BN), dtype, tma.Swizzle.B128)
     width = KV.padded_depth
-    s_zeros, s_mma, s_wait, s_store = raw_wgmma.instructions(dtype, BN)
-    o_zeros, o_mma, o_wait, o_store = raw_wgmma.instructions(dtype, width, trans_b=True)
-    part_steps, v_steps = KV.BK0 // 16, BN // 16
+    part_steps = KV.BK0 // 16
     qp_bytes = Q.nbytes + P.nbytes
 
     @cuda.jit
@@ -89,39 +86,25 @@ def product_kernel(dtype, depth, stages, parts):
                     loads.commit_step()
         else:
             first.wait(0)
-            thread = ROLES.mma.thread()
-            row = thread // 128 * 64
-            line = types.uint64(row + thread % 128 // 32 * 16 + thread % 32 // 4)
-            column = types.uint64(thread % 4 * 2)
+            row = ROLES.mma.thread() // 128 * 64
             q_rows = q_shared.matrix_descriptor().advance(row=row)
             p_rows = p_shared.matrix_descriptor().advance(row=row)
-            o = o_zeros()
+            o = tma.fragment(width)
             for n in range(tiles):
-                s = s_zeros()
+                s = tma.fragment(BN)
                 for part in range(parts):
                     works.wait_k(part)
-                    columns = works.get_k(part)
-                    raw_wgmma.fence()
-                    for step in range(part_steps):
-                        a = q_rows.advance(part * part_steps + step)
-                        s = s_mma(s, a.value, columns.advance(step).value)
-                    raw_wgmma.commit_group()
-                s = s_wait(s)
+                    a = q_rows.advance(k_step=part * part_steps)
+                    s = tma.wgmma(s, a, works.get_k(part), k_steps=part_steps)
+                s = tma.wgmma_wait(s)
                 left = works.step()
                 works.wait_v()
-                values = works.get_v()
-                raw_wgmma.fence()
-                for step in range(v_steps):
-                    o = o_mma(o, p_rows.advance(step).value, values.advance(step).value)
-                raw_wgmma.commit_group()
+                o = tma.wgmma(o, p_rows, works.get_v())
                 works.release_at(left)
-                o = o_wait(o)
+                o = tma.wgmma_wait(o)
                 works.release_v()
-                place = types.uint64(s_out[0]) + types.uint64(n) * types.uint64(ROWS * BN * 4)
-                place += (line * types.uint64(BN) + column) * types.uint64(4)
-                s_store(s, place, types.uint64(4 * BN))
-            place = types.uint64(o_out[0]) + (line * types.uint64(width) + column) * types.uint64(4)
-            o_store(o, place, types.uint64(4 * width))
+                s.store_global(s_out, n * ROWS + row, 0)
+            o.store_global(o_out, row, 0)
 
     return ROLES, KV, (Q, P), kernel
 
@@ -149,15 +132,13 @@ def test_products_through_get_k_and_get_v(dtype, depth, stages, parts, tiles):
     q, p = integers(ROWS, depth, dtype, 1), integers(ROWS, BN, dtype, 2)
     k, v = (integers(tiles * BN, depth, dtype, seed) for seed in (3, 4))
     maps = [on_device(*pair) for pair in ((q, Q), (p, P), (k, KV.k_tile), (v, KV.v_tile))]
-    s = cuda.to_device(np.full((tiles, ROWS, BN), np.nan, np.float32))
+    s = cuda.to_device(np.full((tiles * ROWS, BN), np.nan, np.float32))
     o = cuda.to_device(np.full((ROWS, KV.padded_depth), np.nan, np.float32))
-    pointers = [
-        cuda.to_device(np.array([x.device_ctypes_pointer.value], np.uint64)) for x in (s, o)
-    ]
-    kernel[1, ROLES.threads](*(m for m, _ in maps), *pointers, tiles)
+    kernel[1, ROLES.threads](*(m for m, _ in maps), s, o, tiles)
     q, p, k, v = (x.astype(np.float32) for x in (q, p, k, v))
     for n in range(tiles):
-        np.testing.assert_array_equal(s.copy_to_host()[n], q @ k[n * BN : (n + 1) * BN].T)
+        scores = s.copy_to_host()[n * ROWS : (n + 1) * ROWS]
+        np.testing.assert_array_equal(scores, q @ k[n * BN : (n + 1) * BN].T)
     expected = p @ v.reshape(tiles, BN, depth).sum(axis=0)
     got = o.copy_to_host()
     np.testing.assert_array_equal(got[:, :depth], expected)

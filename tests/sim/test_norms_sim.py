@@ -27,7 +27,7 @@ PLANS = {
     "cluster, bulk": Plan(32, 1, 2, bulk=True),
     "stages": Plan(64, blocks=1, stages=2),
     "staged": Plan(32, bulk=True, slot=512),
-    "cluster 2, staged": Plan(32, 1, 2, bulk=True, slot=512, early=True, ahead=1),
+    "cluster 2, staged": Plan(32, 1, 2, bulk=True, slot=512, early=True),
     "cluster 4, staged": Plan(32, 1, 4, bulk=True, slot=512),
 }
 
@@ -165,7 +165,7 @@ def test_rows_without_alignment_and_with_gaps():
         Plan(16, 2),
         pytest.param(Plan(32, 1, 2), marks=pytest.mark.slow),
         Plan(32, bulk=True, slot=512),
-        Plan(32, 1, 2, bulk=True, slot=512, early=True, ahead=2),
+        Plan(32, 1, 2, bulk=True, slot=512, early=True),
     ],
 )
 def test_a_residual_is_added_and_written_out(plan):
@@ -324,7 +324,6 @@ def test_what_is_measured_is_planned():
         (lambda: Plan(32, blocks=1, stages=2, slot=512), "stages go with .* neither .* nor slot"),
         (lambda: Plan(32, slot=512), "slot goes with bulk=True and rows=1"),
         (lambda: Plan(64, bulk=True, slot=1000), "slot=1000.*: slot is a multiple of 1,024: 16 B"),
-        (lambda: Plan(64, bulk=True, ahead=8), "ahead=8.*: ahead goes with slot"),
     ],
 )
 def test_what_cannot_be_done(call, text):

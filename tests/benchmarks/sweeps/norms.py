@@ -9,6 +9,7 @@ What has wrong values or fails is printed and left out; what is not done in time
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -59,7 +60,6 @@ def all_staged(cluster):
         staged(cluster, early=True),
         staged(cluster, blocks=3),
         staged(cluster, blocks=3, early=True),
-        staged(cluster, blocks=3, ahead=64 // cluster),
     ]
 
 
@@ -72,6 +72,8 @@ PLANS = {
     65536: [*all_staged(2), staged(1), staged(4, blocks=3)],
     262144: [*all_staged(8), staged(4)],
 }
+for columns, plans in PLANS.items():  # each also with rows that the L2 cache keeps longest
+    PLANS[columns] = [*plans, *(dataclasses.replace(p, cache="evict_last") for p in plans)]
 
 F = torch.nn.functional
 
@@ -159,7 +161,6 @@ def short(plan):
         + (" early" if plan.early else "")
         + (f" ring {plan.stages}" if plan.stages else "")
         + (f" slot {plan.slot >> 10} KB" if plan.slot else "")
-        + (f" ahead {plan.ahead}" if plan.ahead else "")
         + f" {plan.cache}"
     )
 

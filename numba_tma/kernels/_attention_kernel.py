@@ -1,0 +1,224 @@
+"""Attention's kernel: FlashAttention's recurrence over tiles of keys, on Hopper's tensor cores.
+
+One warpgroup loads. Each of the others has 64 queries of the block, whose output and row statistics
+it keeps in registers. With S = Q K', m the maxima of its rows so far, P = exp(S - m), l the sums of
+P's rows and O = P V, a step of the recurrence is::
+
+    m' = max(m, S);  P = exp(S - m');  l' = l exp(m - m') + sum(P);  O' = O exp(m - m') + P V
+
+The product S of the next keys is started before the softmax of these, so that the tensor cores
+work while exponentials are computed; with `Plan.ping_pong` another warpgroup's products do too.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from numba_tma import ptx
+from numba_tma._device import device_function, i32
+from numba_tma._environment import simulated
+from numba_tma.causal_scheduler import CausalLPTScheduler
+from numba_tma.kernels._attention_plan import Plan, Problem
+from numba_tma.layout import Tile
+from numba_tma.mma import fragment, rows, wgmma, wgmma_wait
+from numba_tma.mma_rules import ROWS, THREADS
+from numba_tma.pipeline import (
+    KVPipeline,
+    OrderedSequenceBarrier,
+    Roles,
+    StorePipeline,
+    TilePipeline,
+    Warpgroups,
+)
+
+MINUS_INFINITY, ZERO, ONE = np.float32(-np.inf), np.float32(0), np.float32(1)
+ALL_LANES = 0xFFFFFFFF
+
+
+# ------------------------------------------------------------- numbers, element by element
+
+
+@device_function
+def larger(a: Any, b: Any) -> Any:
+    """Return the larger of two numbers; of a number and NaN the number."""
+    return max(a, b)
+
+
+@device_function
+def shift_of(top: Any, scale: Any) -> Any:
+    """Return what is added to a scaled score; 0 where all are -inf, since inf - inf is NaN."""
+    return -top * scale if top > MINUS_INFINITY else ZERO
+
+
+@device_function
+def weight(score: Any, scale: Any, shift: Any) -> Any:
+    """Return exp(score - maximum), both times the scale: one multiply-add and a power of 2."""
+    return ptx.ex2_approx_ftz_f32(score * scale + shift)
+
+
+@device_function
+def inverse(total: Any) -> Any:
+    """Return 1 / total; 0 for a row that sees no key."""
+    return ptx.rcp_approx_ftz_f32(total) if total != ZERO else ZERO
+
+
+@device_function
+def seen(score: Any, row: Any, column: Any, limit: Any) -> Any:
+    """Return the score of a key before `limit`; -inf behind it."""
+    return score if column < limit else MINUS_INFINITY
+
+
+@device_function
+def seen_by_row(score: Any, row: Any, column: Any, limit: Any) -> Any:
+    """Return the score of a key before `limit`, which goes up by one from row to row."""
+    return score if np.int32(column - row) < limit else MINUS_INFINITY
+
+
+# ---------------------------------------------------------------------------------- loads
+
+
+@device_function
+def load_keys(loads: Any, k: Any, batch: Any, key: Any, head: Any) -> None:
+    """Load a tile of K when its stage is empty."""
+    loads.acquire_k()
+    barrier, tile = loads.get_k()
+    k.load(tile, (batch, key, head, 0), barrier)
+    loads.commit_step()
+
+
+@device_function
+def load_values(loads: Any, v: Any, batch: Any, key: Any, head: Any) -> None:
+    """Load a tile of V when its stage is empty."""
+    loads.acquire_v()
+    barrier, tile = loads.get_v()
+    v.load(tile, (batch, key, head, 0), barrier)
+    loads.commit_step()
+
+
+# --------------------------------------------------------------------------------- kernel
+
+
+@functools.cache
+def attention_kernel(problem: Problem, plan: Plan) -> Any:
+    """Return the kernel for a problem. It takes maps, lengths, numbers of heads and the scale."""
+    DEPTH, DTYPE, CAUSAL = problem.depth, problem.dtype.name, problem.causal
+    BLOCK_Q, BLOCK_K, PING_PONG = plan.block_q, plan.block_k, plan.ping_pong
+    MATH = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
+    ROLES = Roles(**MATH, load=Warpgroups(1, registers=24))
+    MATH_ROLES = tuple(getattr(ROLES, name) for name in MATH)
+    LOAD, FIRST = ROLES.load, MATH_ROLES[0]
+    of: dict[str, Any] = {"producer": LOAD, "consumer": MATH_ROLES}
+    # The queries of each warpgroup are a tile of its own, and so is what it stores.
+    HELD, STORED = problem.tile(ROWS), Tile((ROWS, DEPTH), problem.dtype, problem.swizzle)
+    Q = TilePipeline(1, q=HELD, k_group=plan.warpgroups, **of)
+    ring: tuple[Any, ...] = (plan.stages, (1, BLOCK_K, 1), DEPTH, problem.dtype)
+    K = KVPipeline(*ring, holds="k", swizzle=problem.swizzle, **of)
+    V = KVPipeline(*ring, holds="v", swizzle=problem.swizzle, **of)
+    OUT = StorePipeline(1, o=HELD, role=MATH_ROLES)
+    TURNS = OrderedSequenceBarrier(1, MATH_ROLES)
+    SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
+    WARPGROUPS = plan.warpgroups
+
+    def attend(q, k, v, out, queries, keys, heads, batch, sharing, scale):  # type: ignore[no-untyped-def]
+        q_pipe, store = Q.start(sync=False), OUT.start()
+        k_loads, k_works = K.start(sync=False)
+        turns = TURNS.start(sync=False)
+        v_loads, v_works = V.start()
+        schedule = SCHEDULER.over(queries, keys, heads, batch)
+        # In 32 bits: registers are scarce.
+        all_steps, offset = i32((keys + BLOCK_K - 1) // BLOCK_K), i32(keys - queries + 1)
+        if LOAD.is_member():
+            LOAD.set_registers()
+            q_loads = q_pipe.producer()
+            if q_loads.enters():
+                for tile in schedule.tiles():
+                    head, steps = tile.head // sharing, all_steps
+                    if CAUSAL:
+                        steps = max(i32(1), i32(tile.num_key_blocks))
+                    held = q_loads.acquire()
+                    for i in range(WARPGROUPS):
+                        row = tile.query_block * BLOCK_Q + i * ROWS
+                        q.load(held.tile(i).q, (tile.batch, row, tile.head, 0), held.barrier)
+                    load_keys(k_loads, k, tile.batch, 0, head)
+                    key = i32(0)
+                    for _ in range(1, steps):
+                        load_keys(k_loads, k, tile.batch, key + BLOCK_K, head)
+                        load_values(v_loads, v, tile.batch, key, head)
+                        key = i32(key + BLOCK_K)
+                    load_values(v_loads, v, tile.batch, key, head)
+        else:
+            FIRST.set_registers()
+            # The same register for the whole warp, so that descriptors are computed once a warp.
+            mine = cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0)
+            q_works = q_pipe.consumer()
+            for tile in schedule.tiles():
+                row = i32(tile.query_block * BLOCK_Q + mine * ROWS)
+                # Keys before the limit are seen: by row 0 of the warpgroup, and one more by each.
+                steps, limit = all_steps, i32(keys)
+                if CAUSAL:
+                    steps = max(i32(1), i32(tile.num_key_blocks))
+                    limit = i32(row + offset)
+                queries_ = q_works.wait().tile(mine).q.matrix_descriptor()
+                k_works.wait_k()
+                scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
+                scores = wgmma_wait(scores)
+                k_works.release_k()
+                if limit < BLOCK_K:
+                    if CAUSAL:
+                        scores = scores.map_coords(seen_by_row, limit)
+                    else:
+                        scores = scores.map_coords(seen, limit)
+                top = scores.row_max()
+                shift = top.map(shift_of, scale)
+                weights = scores.map(weight, scale, shift)
+                sums = weights.row_sum(quad=False)
+                p, total, decay = weights.to(DTYPE), fragment(DEPTH), rows(1)
+                if steps > 1:
+                    k_works.wait_k()
+                for step in range(1, steps):
+                    if PING_PONG:
+                        turns.wait()
+                    scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
+                    total *= decay
+                    v_works.wait_v()
+                    total = wgmma(total, p, v_works.get_v())
+                    if PING_PONG:
+                        turns.arrive()
+                    scores = wgmma_wait(scores, 1)
+                    k_works.release_k()
+                    limit = i32(limit - BLOCK_K)
+                    if limit < BLOCK_K:
+                        if CAUSAL:
+                            scores = scores.map_coords(seen_by_row, limit)
+                        else:
+                            scores = scores.map_coords(seen, limit)
+                    before, top = top, scores.row_max().map(larger, top)
+                    shift = top.map(shift_of, scale)
+                    weights = scores.map(weight, scale, shift)
+                    decay = before.map(weight, scale, shift)
+                    sums = sums * decay + weights.row_sum(quad=False)
+                    if step + 1 < steps:
+                        k_works.wait_k()
+                    total, p = wgmma_wait((total, p))
+                    v_works.release_v()
+                    p = weights.to(DTYPE)
+                q_works.release()
+                total *= decay
+                v_works.wait_v()
+                total = wgmma(total, p, v_works.get_v())
+                total, p = wgmma_wait((total, p))
+                v_works.release_v()
+                total *= sums.quad_sum().map(inverse)
+                stage = store.acquire()
+                total.to(DTYPE).store(stage.o.view(STORED), (0, 0))
+                store.store(out, stage.o, (tile.batch, row, tile.head, 0))
+                store.commit()
+            store.tail(read=True)
+        q_pipe.close()
+
+    bounds = {} if simulated() else {"launch_bounds": ROLES.launch_bounds}
+    return cuda.jit(**bounds)(attend)

@@ -1,0 +1,301 @@
+"""The matmul kernel: warpgroups that load, multiply and store tiles, one tile after the other.
+
+One warpgroup loads tiles of a and b into a ring of stages. The others multiply, 64 rows each: the
+sums of a tile stay in their registers until all of K is added up. Then they go, piece by piece,
+through the epilogue and shared memory to where the copy engine stores them, while the first
+warpgroup loads for the next tile already. Blocks of a cluster, which have tiles one below the
+other, share what they need of b by multicast.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from numba_tma import ptx
+from numba_tma._device import device_function
+from numba_tma._environment import simulated
+from numba_tma.clusters import cluster
+from numba_tma.dtypes import DType, as_dtype
+from numba_tma.kernels._matmul_epilogue import Epilogue, Place, finishing
+from numba_tma.kernels._matmul_plan import Config
+from numba_tma.layout import Swizzle, Tile
+from numba_tma.mma import fragment, load_fragment, wgmma, wgmma_wait
+from numba_tma.pipeline import Roles, StorePipeline, TilePipeline, Warpgroups
+from numba_tma.scheduler import GroupedScheduler
+
+ROWS = 64  # of a warpgroup, which wgmma fixes
+SOURCE_STAGES = 2
+SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
+_SWIZZLES = {128: Swizzle.B128, 64: Swizzle.B64, 32: Swizzle.B32}
+
+
+@dataclass(frozen=True)
+class Form:
+    """All that a matmul kernel is compiled for.
+
+    `a_major` and `b_major` are "K" for factors that are contiguous along K, else "MN". The type of
+    the sums follows from the factors, which are products of the tensor cores (`tma.wgmma`).
+    """
+
+    a: DType
+    b: DType
+    a_major: str
+    b_major: str
+    out: DType
+    config: Config
+    epilogue: Epilogue = Epilogue()
+    addressable: bool = True  #: TMA stores to `out`; else threads do
+
+    @property
+    def sums(self) -> DType:
+        """What products are added up in."""
+        return as_dtype("i32" if self.a.name in ("i8", "u8") else "f32")
+
+    @property
+    def k(self) -> int:
+        """Elements of K in a stage."""
+        return self.config.k // self.a.itemsize
+
+    @property
+    def warpgroups(self) -> int:
+        """How many multiply."""
+        return self.config.m // ROWS
+
+    @property
+    def a_tile(self) -> Tile:
+        """What a stage holds of a."""
+        return _tile(self.config.m, self.k, self.a, self.a_major, self.config.m)
+
+    @property
+    def b_tile(self) -> Tile:
+        """What a stage holds of b."""
+        return _tile(self.config.n, self.k, self.b, self.b_major, self.b_part)
+
+    @property
+    def b_part(self) -> int:
+        """Columns of b that each block of a cluster loads for all of them."""
+        return self.config.n // self.config.cluster
+
+    @property
+    def b_copy(self) -> Tile:
+        """What one copy loads of b where the blocks of a cluster share it; else all."""
+        if self.config.cluster == 1:
+            return self.b_tile
+        if self.b_major == "K":
+            return Tile((1, self.b_part, self.k), self.b, self.b_tile.swizzle)
+        return Tile((1, self.k, self.b_tile.slab), self.b, self.b_tile.swizzle)
+
+    @property
+    def out_columns(self) -> int:
+        """Columns of the pieces in which a result is stored."""
+        return math.gcd(self.config.n, self.config.out_bytes // self.out.itemsize)
+
+    @property
+    def out_tile(self) -> Tile:
+        """A piece of the result: the rows of one warpgroup."""
+        return _rows(ROWS, self.out_columns, self.out)
+
+    @property
+    def source_tile(self) -> Tile:
+        """A piece of what is added to the result: the rows of all."""
+        return _rows(self.config.m, self.out_columns, self.out)
+
+    @property
+    def stages(self) -> int:
+        """As many as the configuration has, or fewer, if no more fit."""
+        results = self.warpgroups * self.config.out_stages * self.out_tile.nbytes
+        sources = SOURCE_STAGES * self.source_tile.nbytes if self.epilogue.sources else 0
+        free = SHARED_BYTES - results - sources
+        return min(self.config.stages, free // (self.a_tile.nbytes + self.b_tile.nbytes))
+
+    @functools.cached_property
+    def roles(self) -> Roles:
+        """The first warpgroup loads, the others multiply."""
+        math_ = {f"math{i}": Warpgroups(1) for i in range(self.warpgroups)}
+        return Roles(load=Warpgroups(1, registers=40), **math_)
+
+
+def _tile(rows: int, k: int, dtype: DType, major: str, part: int) -> Tile:
+    """Return the tile of `rows` x `k` of a factor, of which copies move whole parts."""
+    if major == "K":
+        return _rows(rows, k, dtype)
+    span = math.gcd(part, 128 // dtype.itemsize) * dtype.itemsize
+    return Tile((1, k, rows), dtype, _SWIZZLES[span])
+
+
+def _rows(rows: int, columns: int, dtype: DType) -> Tile:
+    return Tile((1, rows, columns), dtype, _SWIZZLES[min(128, columns * dtype.itemsize)])
+
+
+class Sizes(NamedTuple):
+    """The extents of a matmul, as the kernel needs them."""
+
+    rows: Any  #: of one matrix of the result
+    columns: Any
+    tile_rows: Any  #: rows of tiles, of which a cluster takes as many as it has blocks
+    tile_columns: Any
+    batch: Any  #: matrices of the result, times `splits`
+    steps: Any  #: stages along K
+    a_batch: Any  #: 1, or 0 if all matrices of the result have the same a
+    b_batch: Any
+    splits: Any  #: parts of K, whose results are matrices of their own
+
+
+@functools.cache
+def matmul_kernel(form: Form) -> Any:
+    """Return the kernel of a form. Its blocks have ``form.roles.threads`` threads."""
+    config, epilogue, ROLES = form.config, form.epilogue, form.roles
+    M, N, K, CLUSTER, STAGES = config.m, config.n, form.k, config.cluster, form.stages
+    LOAD, MATH = ROLES.load, tuple(role for role in ROLES.roles if role.name != "load")
+    FIRST, ONE_WARPGROUP = MATH[0], len(MATH) == 1
+    parties: dict[str, Any] = {"producer": LOAD, "consumer": MATH}
+    shared: Any = {"cluster": (CLUSTER, 1), "multicast": {"b": "x"}} if CLUSTER > 1 else {}
+    PIPE = TilePipeline(STAGES, a=form.a_tile, b=form.b_tile, **parties, **shared)
+    SOURCES = TilePipeline(SOURCE_STAGES, piece=form.source_tile, **parties)
+    RESULTS = StorePipeline(config.out_stages, piece=form.out_tile, role=MATH)
+    SCHEDULER = GroupedScheduler(max(1, config.group // CLUSTER))
+    A_MAJOR, B_MAJOR, A_BY_K, SUMS = form.a_major, form.b_major, form.a_major == "K", form.sums.name
+    COLUMNS, READS, READS_OUT = form.out_columns, epilogue.sources, epilogue.beta
+    PIECES = N // COLUMNS
+    load_b, store = loading(form), storing(form, PIECES - 1)
+
+    def matmul(a, b, out, old, residual, sizes, terms):  # type: ignore[no-untyped-def]
+        reader: Any = 0
+        if READS > 0:
+            sources = SOURCES.start(sync=False)
+            reader = sources.consumer()
+        pipe, results = PIPE.start(), RESULTS.start()
+        schedule = SCHEDULER.over(sizes.tile_rows // CLUSTER, sizes.tile_columns, sizes.batch)
+        first, step, rank = ptx.clusterid_x(), ptx.nclusterid_x(), ptx.cluster_ctarank()
+        if pipe.is_producer():
+            LOAD.set_registers()
+            for tile in schedule.tiles(first, step):
+                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+                matrix, begin, end = part_of(tile.batch, sizes)
+                of_a, of_b = matrix * sizes.a_batch, matrix * sizes.b_batch
+                for k, stage in pipe.produce(begin, end):
+                    if A_BY_K:
+                        a.load(stage.a, (of_a, row, k * K), stage.barrier)
+                    else:
+                        a.load(stage.a, (of_a, k * K, row), stage.barrier)
+                    load_b(b, stage, of_b, column, k * K, rank)
+                if READS > 0:
+                    for i, stage in sources.produce(0, PIECES * READS):
+                        at = (tile.batch, row, column + i // READS * COLUMNS)
+                        if READS_OUT and i % READS == 0:
+                            old.load(stage.piece, at, stage.barrier)
+                        else:
+                            residual.load(stage.piece, at, stage.barrier)
+        else:
+            FIRST.set_registers()
+            mine = 0
+            if not ONE_WARPGROUP:  # the same register for a warp: descriptors are computed once
+                warpgroup = (ptx.tid_x() - FIRST.first) // 128
+                mine = cuda.shfl_sync(0xFFFFFFFF, warpgroup, 0) * ROWS
+            for tile in schedule.tiles(first, step):
+                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+                _, begin, end = part_of(tile.batch, sizes)
+                sums = fragment(N, SUMS)
+                for _, stage in pipe.consume(begin, end, in_flight=1):
+                    of_a = stage.a.matrix_descriptor(A_MAJOR).advance(row=mine)
+                    sums = wgmma(sums, of_a, stage.b.matrix_descriptor(B_MAJOR))
+                    sums = wgmma_wait(sums, 1)
+                sums = wgmma_wait(sums)
+                pipe.release_pending()
+                store(sums, results, reader, out, tile.batch, row, mine, column, sizes, terms)
+        results.close()
+        if READS > 0:
+            sources.close()
+        pipe.close()
+
+    kernel = cluster(CLUSTER)(matmul) if CLUSTER > 1 else matmul
+    return cuda.jit(kernel) if simulated() else cuda.jit(launch_bounds=ROLES.launch_bounds)(kernel)
+
+
+@device_function
+def part_of(number: Any, sizes: Any) -> Any:
+    """Return which matrix a part belongs to, and its first and last stage along K."""
+    splits, steps = np.uint32(sizes.splits), np.uint32(sizes.steps)
+    matrix = np.uint32(np.uint32(number) // splits)
+    part = np.uint32(np.uint32(number) % splits)
+    begin, end = np.uint32(part * steps), np.uint32((part + 1) * steps)
+    return matrix, np.uint32(begin // splits), np.uint32(end // splits)
+
+
+def loading(form: Form) -> Any:
+    """Return the device function that loads this block's part of b, or all of it if it is alone."""
+    PART, BY_K, CLUSTER = form.b_part, form.b_major == "K", form.config.cluster
+    WIDTH, NBYTES = form.b_copy.shape[1 if BY_K else 2], form.b_copy.shared_nbytes
+    SHARED, ALL = CLUSTER > 1, (1 << CLUSTER) - 1
+
+    @cuda.jit(device=True)
+    def load(b, stage, matrix, column, k, rank):  # type: ignore[no-untyped-def]
+        if SHARED:
+            for i in range(rank * PART, (rank + 1) * PART, WIDTH):
+                to = stage.b.address + i // WIDTH * NBYTES
+                if BY_K:
+                    at = (matrix, column + i, k)
+                else:
+                    at = (matrix, k, column + i)
+                ptx.cp_async_bulk_tensor_load(to, b, at, stage.barrier, None, ALL)
+        elif BY_K:
+            b.load(stage.b, (matrix, column, k), stage.barrier)
+        else:
+            b.load(stage.b, (matrix, k, column), stage.barrier)
+
+    return load
+
+
+def storing(form: Form, piece: int) -> Any:
+    """Return the device function that stores the pieces of a tile up to `piece`.
+
+    Columns of a fragment are compile-time constants, so that each piece has a function, which calls
+    that of the pieces before it.
+    """
+    before: Any = storing(form, piece - 1) if piece else None
+    OUT, MORE, COLUMNS, START = form.out.name, piece > 0, form.out_columns, piece * form.out_columns
+    PIECE = Tile(form.out_tile.shape[1:], form.out, form.out_tile.swizzle)
+    SOURCE = Tile(form.source_tile.shape[1:], form.out, form.source_tile.swizzle)
+    epilogue, THROUGH_TMA, NARROW = form.epilogue, form.addressable, form.out != form.sums
+    CHANGES, BETA, RESIDUAL = epilogue.changes, epilogue.beta, epilogue.residual
+    TO_FLOAT, finish = NARROW and form.sums.name == "i32", finishing(epilogue, form.out)
+
+    @cuda.jit(device=True)
+    def store(sums, results, reader, out, batch, row, mine, column, sizes, terms):  # type: ignore[no-untyped-def]
+        if MORE:
+            before(sums, results, reader, out, batch, row, mine, column, sizes, terms)
+        part, top, left = sums.columns(START, COLUMNS), row + mine, column + START
+        if TO_FLOAT:
+            part = part.to("f32")
+        if CHANGES:
+            old: Any = np.float32(0)
+            added: Any = old
+            if BETA:
+                stage = reader.wait()
+                old = load_fragment(stage.piece.view(SOURCE), (mine, 0), COLUMNS)
+                reader.release()
+            if RESIDUAL:
+                stage = reader.wait()
+                added = load_fragment(stage.piece.view(SOURCE), (mine, 0), COLUMNS)
+                reader.release()
+            first, last = batch * sizes.rows, (batch + 1) * sizes.rows - 1
+            at, end = (np.int32(first + top), np.int32(left)), np.int32(sizes.columns - 1)
+            place = Place(at[0], at[1], np.int32(last), end)
+            part = part.map_coords(finish, old, added, place, terms)
+        if NARROW:
+            part = part.to(OUT)
+        if THROUGH_TMA:
+            stage = results.acquire()
+            part.store(stage.piece.view(PIECE), (0, 0))
+            results.store(out, stage.piece, (batch, top, left))
+            results.commit()
+        else:
+            part.store_global(out[batch], top, left)
+
+    return store

@@ -1,0 +1,119 @@
+"""From the arrays of a matmul to its launches."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma.dtypes import DType, as_dtype
+from numba_tma.kernels._host import launch, resident_clusters
+from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
+from numba_tma.kernels._matmul_kernel import Form, Sizes, matmul_kernel
+from numba_tma.kernels._matmul_operands import Matrices, as_factor, as_readable, padded
+from numba_tma.kernels._matmul_plan import Config
+from numba_tma.kernels._matmul_splits import THREADS, Extents, Rows, adding_kernel
+from numba_tma.tensor_map import tensor_map
+
+
+@dataclass
+class Product:
+    """A matmul whose arrays fit each other: b is (batch, K, N), and `residual` may be None."""
+
+    a: Matrices
+    b: Matrices
+    out: Matrices
+    residual: Matrices | None
+    epilogue: Epilogue
+    terms: Terms
+
+
+def factor_type(matrices: Matrices) -> DType:
+    """Return the type as which the tensor cores take a factor: copies round f32 to tf32."""
+    return as_dtype("tf32") if matrices.dtype.name == "f32" else matrices.dtype
+
+
+def run(product: Product, config: Config | None, stream: Any) -> list[Any]:
+    """Launch a product that is not empty, and return the memory that it needs besides."""
+    a, b, out, residual = product.a, product.b, product.out, product.residual
+    if b.batch == 1 and all(m.is_one for m in (a, out, residual or out)):
+        # One matrix with all rows has fuller tiles than many with a few.
+        a, out, residual = a.as_one(), out.as_one(), residual and residual.as_one()
+    kept: list[Any] = []
+    left, a_major = as_factor(a, stream, kept)
+    right, b_major = as_factor(b.transposed, stream, kept)
+    config = config or Config()
+    form = Form(
+        *(factor_type(left), factor_type(right), a_major, b_major, out.dtype, config),
+        *(product.epilogue, out.is_writable),
+    )
+    if config.splits == 1:
+        old = as_readable(out, stream, kept) if form.epilogue.beta else None
+        added = as_readable(residual, stream, kept) if residual else None
+        _multiply(form, left, right, a.columns, out, old, added, product.terms, stream)
+        return kept
+    if form.sums.name != "f32":
+        raise ValueError(
+            f"matmul(): config has splits={config.splits}, whose results are added up as float32, "
+            "but sums of integers are exact: use splits=1"
+        )
+    whole = -(-out.columns // 4) * 4  # so that TMA writes all of it
+    parts = padded("parts", (out.batch * config.splits, out.rows, whole), form.sums)
+    kept.append(parts.array)
+    plain = dataclasses.replace(form, out=form.sums, epilogue=Epilogue(), addressable=True)
+    _multiply(plain, left, right, a.columns, parts, None, None, Terms(), stream)
+    launch(
+        adding_kernel(form.epilogue, out.dtype),
+        -(-out.batch * out.rows * out.columns // THREADS),
+        THREADS,
+        stream,
+        *(_rows(m) if m else Rows(0, 0, 0) for m in (parts, out, residual)),
+        Extents(out.batch, out.rows, out.columns, config.splits),
+        product.terms,
+    )
+    return kept
+
+
+def _rows(matrices: Matrices) -> Rows:
+    return Rows(matrices.span(), *matrices.steps[:2])
+
+
+def _multiply(
+    form: Form,
+    a: Matrices,
+    b: Matrices,
+    k: int,
+    out: Matrices,
+    old: Matrices | None,
+    residual: Matrices | None,
+    terms: Terms,
+    stream: Any,
+) -> None:
+    """Launch the kernel of a form on matrices that it reads as they are."""
+    config = form.config
+    tile_rows, tile_columns = -(-out.rows // config.m), -(-out.columns // config.n)
+    clusters = -(-tile_rows // config.cluster) * tile_columns * out.batch
+    sizes = Sizes(
+        rows=out.rows,
+        columns=out.columns,
+        tile_rows=-(-tile_rows // config.cluster) * config.cluster,
+        tile_columns=tile_columns,
+        batch=out.batch,
+        steps=-(-k // form.k),
+        a_batch=int(a.batch > 1),
+        b_batch=int(b.batch > 1),
+        splits=config.splits,
+    )
+    held = as_dtype("u16") if out.dtype.itemsize == 2 else out.dtype  # of Numba's arrays
+    launch(
+        matmul_kernel(form),
+        min(resident_clusters(config.cluster, 1), clusters) * config.cluster,
+        form.roles.threads,
+        stream,
+        tensor_map(a.view(form.a), form.a_tile, dtype=form.a),
+        tensor_map(b.view(form.b), form.b_copy, dtype=form.b),
+        tensor_map(out.view(), form.out_tile) if form.addressable else out.array_of(held),
+        *(tensor_map(m.view(), form.source_tile) if m else 0 for m in (old, residual)),
+        sizes,
+        terms,
+    )

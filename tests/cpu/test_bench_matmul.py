@@ -1,0 +1,278 @@
+"""The cases of matmuls and attention, on NumPy in torch's clothes."""
+
+import collections
+import contextlib
+import re
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from numba_tma import bench
+from numba_tma.bench import attention, first_call, matmul, matmul_gluon, matmul_triton, timing
+
+
+class Tensor(np.ndarray):
+    """An array with those of torch's methods that the cases call."""
+
+    device = "cuda"
+
+    def to(self, dtype):
+        return self.astype(dtype).view(Tensor)
+
+    def double(self):
+        return self.to(np.float64)
+
+    def long(self):
+        return self.to(np.int64)
+
+    def bfloat16(self):
+        return self.to(np.float32)
+
+    def abs(self):
+        return abs(self)
+
+    def square(self):
+        return self * self
+
+    def mean(self, axis, keepdim):
+        return np.mean(np.asarray(self), axis, keepdims=keepdim).view(Tensor)
+
+    def sqrt(self):
+        return np.sqrt(self)
+
+    def numel(self):
+        return self.size
+
+    def split(self, rows):
+        return [self[i : i + rows] for i in range(0, len(self), rows)]
+
+    def add_(self, value):
+        self += value
+        return self
+
+    def repeat_interleave(self, times, axis):
+        return np.repeat(self, times, axis)
+
+    def masked_fill_(self, where, value):
+        self[where] = value
+
+
+def softmax(x, axis):
+    e = np.exp(x - np.max(x, axis, keepdims=True))
+    return e / np.sum(e, axis, keepdims=True)
+
+
+def scaled_mm(a, b, a_scale, b_scale, out_dtype, use_fast_accum):
+    return a @ b if a_scale.size == 1 and not use_fast_accum else 0 * (a @ b)
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """Return what stands for torch; times are seconds in the order of the runs."""
+    rng = np.random.default_rng(0)
+    made = {
+        "randn": lambda *shape: rng.standard_normal(shape[0] if len(shape) == 1 else shape),
+        "rand": lambda *shape: rng.random(shape),
+        "full": lambda shape, value, dtype: np.full(shape, value, dtype),
+        "ones": lambda *shape: np.ones(shape),
+        "linspace": np.linspace,
+        "arange": np.arange,
+    }
+
+    def on_gpu(make):
+        return lambda *args, device, **how: make(*args, **how).view(Tensor)
+
+    def times(runs):
+        for run in runs.values():
+            run()
+        return {name: 1e-12 * (n + 1) for n, name in enumerate(runs)}
+
+    for module in (matmul, attention):
+        monkeypatch.setattr(module, "worse_of_two", times)
+    monkeypatch.setattr(timing, "time_alternating", lambda runs, repeats: times(runs))
+    monkeypatch.setattr(matmul_triton, "triton", None)
+    monkeypatch.setattr(matmul_gluon, "gluon", None)
+    count = types.SimpleNamespace(multi_processor_count=132)
+    return types.SimpleNamespace(
+        **{name: on_gpu(make) for name, make in made.items()},
+        full_like=np.full_like,
+        bfloat16=np.float32,
+        float8_e4m3fn=np.float32,
+        mm=np.matmul,
+        softmax=softmax,
+        _scaled_mm=scaled_mm,
+        compile=lambda function, dynamic, mode: function,
+        _dynamo=types.SimpleNamespace(reset=lambda: None),
+        cuda=types.SimpleNamespace(
+            synchronize=lambda: None, get_device_properties=lambda device: count
+        ),
+    )
+
+
+def ship(monkeypatch, module, name, function):
+    """Put a function where a kernel is looked for."""
+    stands_for = types.SimpleNamespace(**{name: function})
+    monkeypatch.setitem(sys.modules, f"numba_tma.kernels.{module}", stands_for)
+
+
+def test_a_layers_matmul_is_a_row_beside_cublas(torch, monkeypatch):
+    ship(monkeypatch, "matmul", "matmul", np.matmul)
+    row = matmul.bench_layer(torch, (5, 48, 64))
+    operations = 2 * 5 * 48 * 64
+    assert (row["unit"], row["numba_tma"]) == ("TFLOP/s", operations)
+    assert row["peers"] == {"cuBLAS": operations / 2}
+
+
+@pytest.mark.parametrize("wrong", [0.0, float("nan")])
+def test_a_wrong_product_is_not_timed(torch, monkeypatch, wrong):
+    def one_is_wrong(a, b, out):
+        np.matmul(a, b, out=out)
+        out[3, 7] = wrong
+
+    ship(monkeypatch, "matmul", "matmul", one_is_wrong)
+    with pytest.raises(AssertionError, match="1 of 240 values are wrong"):
+        matmul.bench_layer(torch, (5, 48, 64))
+
+
+def test_a_matmul_has_the_fastest_right_plan_of_triton_beside_it(torch, monkeypatch, capsys):
+    def plans(a, w, c, multiprocessors):
+        assert multiprocessors == 132
+        return {
+            "Triton, wrong": lambda: 0 * (a @ w.T),
+            "Triton, fast": lambda: np.matmul(a, w.T, out=c),
+            "Triton, slow": lambda: np.matmul(a, w.T, out=c),
+        }
+
+    ship(monkeypatch, "matmul", "matmul", np.matmul)
+    monkeypatch.setattr(matmul_triton, "candidates", plans)
+    row = matmul.bench_bf16(torch, (5, 48, 64))
+    assert list(row["peers"]) == ["cuBLAS", "torch.compile max-autotune", "Triton"]
+    said = capsys.readouterr().out
+    assert "matmul bf16 5 x 48 x 64: no Gluon beside it: no Gluon of Triton 3.6" in said
+    assert re.search(r"48 x 64: Triton, wrong fails: 2\d\d of 240 values are wrong", said)
+    assert said.count("\n") == 2
+
+
+def test_fp8_is_beside_both_accumulations_of_cublaslt(torch, monkeypatch, capsys):
+    ship(monkeypatch, "matmul", "matmul", np.matmul)
+    row = matmul.bench_fp8(torch, (5, 48, 64))
+    assert list(row["peers"]) == ["cuBLASLt slow accumulation"]
+    said = capsys.readouterr().out
+    assert "no Triton beside it: triton is not installed" in said
+    assert re.search(r"matmul fp8 e4m3 5 x 48 x 64: cuBLASLt fails: 2\d\d of 240", said)
+
+
+def test_block_scales_are_those_of_rows_and_of_squares(torch, monkeypatch, capsys):
+    given = []
+
+    def block_scaled_matmul(a, b, a_scales, b_scales, out):
+        given.append((a_scales.shape, a_scales.strides, b_scales.shape))
+        steps = [slice(128 * k, 128 * k + 128) for k in range(len(b_scales))]
+        parts = (
+            a[:, step] @ b[step] * a_scales[:, k : k + 1] * np.repeat(b_scales[k], 128)
+            for k, step in enumerate(steps)
+        )
+        out[:] = sum(parts)
+
+    ship(monkeypatch, "block_scaled", "block_scaled_matmul", block_scaled_matmul)
+    row = matmul.bench_block_scaled(torch, (5, 256, 384))
+    assert given[0] == ((5, 3), (8, 40), (3, 2))
+    assert list(row["peers"]) == ["cuBLASLt slow accumulation, unscaled"]
+    assert "cuBLASLt block-scaled fails" in capsys.readouterr().out
+
+
+def exact(*arrays):
+    *qkv, causal = arrays
+    return np.swapaxes(of_heads(*(np.swapaxes(t, 1, 2) for t in qkv), causal), 1, 2)
+
+
+def of_heads(q, k, v, causal):
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
+    if causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    return softmax(scores, -1) @ v
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_right_or_is_not_timed(torch, monkeypatch, capsys, causal):
+    def ours(q, k, v, out, causal):
+        out[:] = exact(q, k, v, causal)
+
+    for module in ("torch.nn.attention", "flash_attn.cute"):
+        monkeypatch.setitem(sys.modules, module, None)
+    ship(monkeypatch, "attention", "attention", ours)
+    row = attention.bench_attention(torch, 96, 16, causal)
+    assert row["numba_tma"] == 4 * 4 * 16 * 96**2 * 16 / (2 if causal else 1)
+    said = capsys.readouterr().out
+    assert "no SDPA beside it" in said and "no FlashAttention-4 beside it" in said
+    ship(monkeypatch, "attention", "attention", lambda *args, **how: ours(*args[::-1], **how))
+    with pytest.raises(AssertionError, match="values are wrong"):
+        attention.bench_attention(torch, 96, 16, causal)
+
+
+def test_each_gets_its_own_order_of_axes(torch, monkeypatch):
+    def flash_attn_func(q, k, v, causal):
+        assert q.shape == (4, 96, 16, 8)
+        return exact(q, k, v, causal), None
+
+    def attention_of_torch(q, k, v, is_causal):
+        assert q.shape == (4, 16, 96, 8) and q.flags.c_contiguous
+        return of_heads(q, k, v, is_causal)
+
+    monkeypatch.setattr(Tensor, "transpose", np.swapaxes)
+    monkeypatch.setattr(Tensor, "contiguous", np.ndarray.copy, raising=False)
+    functional = types.SimpleNamespace(scaled_dot_product_attention=attention_of_torch)
+    torch.nn = types.SimpleNamespace(functional=functional)
+    named = types.SimpleNamespace(CUDNN_ATTENTION="cudnn", FLASH_ATTENTION="flash")
+    backends = types.SimpleNamespace(SDPBackend=named, sdpa_kernel=contextlib.nullcontext)
+    theirs = types.SimpleNamespace(flash_attn_func=flash_attn_func)
+    monkeypatch.setitem(sys.modules, "torch.nn.attention", backends)
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", theirs)
+    ship(
+        *(monkeypatch, "attention", "attention"),
+        lambda q, k, v, out, causal: np.copyto(out, exact(q, k, v, causal)),
+    )
+    row = attention.bench_attention(torch, 96, 8, True)
+    assert list(row["peers"]) == ["cuDNN", "torch FLASH", "FlashAttention-4"]
+
+
+def test_the_layers_are_32_with_each_number_of_rows_four_times():
+    cases = [case for kernel, case in bench.CASES if kernel == matmul.LAYER_MATMUL]
+    assert len(cases) == 32
+    rows = collections.Counter(int(case.split()[-5]) for case in cases)
+    assert rows == dict.fromkeys((1, 16, 64, 256, 1024, 4096, 8192, 16384), 4)
+    assert "DeepSeek-V3 o 1 x 7168 x 16384" in cases
+
+
+def test_first_calls_are_of_fresh_processes_without_caches(monkeypatch, capsys):
+    ran, found = [], {"numba_tma": [3.0, 2.0], "cuBLAS": [1.0, 1.5], "Triton": [4.0, 5.0]}
+
+    def run(command, env, **how):
+        name = command[-1].split("'")[1]
+        caches = {env[name] for name in first_call.CACHES}
+        ran.append((name, *caches))
+        if name not in found:
+            return subprocess.CompletedProcess(command, 1, "", "no such compiler")
+        return subprocess.CompletedProcess(command, 0, f"some words\n{found[name].pop(0)}\n", "")
+
+    ship(monkeypatch, "matmul", "matmul", None)
+    monkeypatch.setattr(subprocess, "run", run)
+    row = first_call.bench_first_call(None)
+    assert (row["unit"], row["numba_tma"]) == ("s on the host", 2.0)
+    assert row["peers"] == {"cuBLAS": 1.0, "Triton": 4.0}
+    assert capsys.readouterr().out == "first call: torch.compile fails: no such compiler\n"
+    assert len(ran) == len({cache for _, cache in ran}) == 7
+
+
+def test_a_first_call_is_timed_until_its_result_is_there(torch, monkeypatch, capsys):
+    clock, called = iter((10.0, 12.5)), []
+    ship(monkeypatch, "matmul", "matmul", lambda a, b, out: called.append("call"))
+    torch.cuda.synchronize = lambda: called.append("wait")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(first_call.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(first_call, "SIZE", 4)
+    first_call.main("numba_tma")
+    assert called == ["wait", "call", "wait"] and capsys.readouterr().out == "2.5\n"

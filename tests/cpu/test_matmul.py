@@ -1,0 +1,55 @@
+"""The matmul kernels as they compile, and their wrapper without a GPU: layouts, copies, errors."""
+
+import re
+
+import pytest
+
+from numba_tma.dtypes import as_dtype
+from numba_tma.kernels._matmul_epilogue import Epilogue
+from numba_tma.kernels._matmul_kernel import matmul_kernel
+from numba_tma.kernels._matmul_plan import Config
+from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from tests.matmul_forms import EVERYTHING, form, signature
+
+needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
+BIAS = Epilogue(alpha=True, bias=as_dtype("bf16"))
+PAIRS = Config(cluster=2)
+
+FORMS = {
+    "bf16": form(),
+    "pairs": form(config=PAIRS),
+    "bias": form(epilogue=BIAS, config=PAIRS),
+    "everything": form(epilogue=EVERYTHING, config=PAIRS),
+    "odd": form(epilogue=BIAS, addressable=False),
+    "NN": form(layout="NN", config=PAIRS),
+    "NT": form(layout="NT", config=PAIRS),
+    "TT": form(layout="TT", config=PAIRS),
+    "tf32": form("tf32", out="f32", config=PAIRS),
+    "fp8": form("e4m3", "e5m2", epilogue=Epilogue(alpha=True), config=PAIRS),
+    "i8": form("i8", out="i32"),
+    "u8": form("u8", "i8", epilogue=Epilogue(row_scale=True, column_scale=True)),
+}
+
+
+def compiled(form):
+    return compile_ptx(matmul_kernel(form), signature(form))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_registers_hold_everything(name):
+    """ptxas says so itself (C7508, C7510) when it waits after each wgmma, or ignores setmaxnreg."""
+    ptx = compiled(FORMS[name])
+    report = ptxas(ptx)
+    assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
+    assert report.warnings == () and report.registers == 168  # of each thread at launch
+    assert [line for line in instructions(ptx) if ".local" in line] == []
+
+
+@needs_nvdisasm
+def test_the_loop_multiplies_and_does_little_else():
+    code = re.sub(r"/\*.*?\*/", "", sass(compiled(FORMS["pairs"]))).splitlines()
+    products = [i for i, line in enumerate(code) if "HGMMA" in line]
+    assert len(products) == 4  # of 16 along K each, and so not unrolled further
+    between = code[products[0] : products[-1]]
+    assert not any(re.search(r"\b(BRA|SYNCS|LDS|MOV|STL|LDL) ", line) for line in between)
+    assert not any("CALL" in line for line in code)  # such as divisions of 64 bits

@@ -1,0 +1,52 @@
+"""Forms of the matmul kernel, with the argument types that its wrapper launches them with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from numba_tma.dtypes import as_dtype
+from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
+from numba_tma.kernels._matmul_kernel import Form, Sizes
+from numba_tma.kernels._matmul_plan import Config
+from numba_tma.types import TensorMapType
+
+INT, F32, BYTES = types.int64, types.float32, types.uint8[::1]
+PLAIN, USUAL = Epilogue(), Config()
+EVERYTHING = Epilogue(True, True, True, True, as_dtype("bf16"), "gelu", True)
+_HELD = {"f32": types.float32, "i32": types.int32, "f16": types.uint16, "bf16": types.uint16}
+
+
+def form(
+    a: str = "bf16",
+    b: str = "",
+    out: str = "bf16",
+    layout: str = "TN",
+    epilogue: Epilogue = PLAIN,
+    addressable: bool = True,
+    config: Config = USUAL,
+) -> Form:
+    """Return the form for these types; `layout` is BLAS's: "T" for a row-major a, "N" for b.T."""
+    a_major, b_major = ("K" if is_k else "MN" for is_k in (layout[0] == "T", layout[1] == "N"))
+    kinds = [as_dtype(name) for name in (a, b or a, out)]
+    return Form(*kinds[:2], a_major, b_major, kinds[2], config, epilogue, addressable)
+
+
+def signature(form: Form) -> tuple[Any, ...]:
+    """Return the argument types of the kernel of a form."""
+    epilogue = form.epilogue
+    out = _map(form.out_tile) if form.addressable else types.Array(_HELD[form.out.name], 3, "A")
+    sources = (
+        _map(form.source_tile) if read else INT for read in (epilogue.beta, epilogue.residual)
+    )
+    vectors = (epilogue.row_scale, epilogue.column_scale, epilogue.bias)
+    terms = (F32, F32, *(BYTES if given else INT for given in vectors))
+    return (
+        *(_map(form.a_tile), _map(form.b_copy), out, *sources),
+        *(types.NamedUniTuple(INT, len(Sizes._fields), Sizes), types.NamedTuple(terms, Terms)),
+    )
+
+
+def _map(tile: Any) -> TensorMapType:
+    return TensorMapType(tile.ndim, tile)

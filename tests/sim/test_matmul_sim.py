@@ -1,0 +1,201 @@
+"""Matmul in the simulator: layouts, odd sizes, epilogues, batches and types, with small tiles."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from numba_tma.kernels._matmul_plan import Config
+from numba_tma.kernels.matmul import matmul
+
+BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+ONE = Config(64, 64, stages=2)
+TWO = Config(128, 64, stages=2)
+PAIRS = Config(64, 64, stages=2, cluster=2)
+
+
+def values(shape, dtype, seed):
+    rng = np.random.default_rng(seed)
+    if np.dtype(dtype).kind in "iu":
+        bounds = np.iinfo(dtype)
+        return rng.integers(bounds.min, bounds.max, shape, dtype, endpoint=True)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def factors(m, n, k, dtype=BF16, layout="TN", batch=(), b_dtype=None):
+    """Return a and b, as views of the memory that BLAS's `layout` says."""
+    a = values((*batch, m, k) if layout[0] == "T" else (*batch, k, m), dtype, 1)
+    b = values((*batch, n, k) if layout[1] == "N" else (*batch, k, n), b_dtype or dtype, 2)
+    a = a if layout[0] == "T" else a.swapaxes(-1, -2)
+    return a, b.swapaxes(-1, -2) if layout[1] == "N" else b
+
+
+def exact(a, b):
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+def assert_close(got, expected, what=""):
+    """Hold the result to one rounding, of sums that have a few bits less than float64."""
+    error = np.abs(got.astype(np.float64) - expected)
+    last = float(ml_dtypes.finfo(got.dtype).eps)
+    slack = 1e-5 * np.abs(expected).max()
+    assert (error <= 0.51 * last * np.abs(expected) + slack).all(), (what, error.max())
+
+
+def check(a, b, expected=None, out=None, config=ONE, **options):
+    expected = exact(a, b) if expected is None else expected
+    got = matmul(a, b, out, config=config, **options)
+    assert got.shape == expected.shape and (out is None or got is out)
+    assert_close(got, expected)
+    return got
+
+
+@pytest.mark.parametrize(
+    ("shape", "config"),
+    [((64, 64, 128), ONE), ((100, 72, 136), TWO), ((33, 35, 37), ONE), ((200, 136, 72), PAIRS)],
+)
+def test_shapes(shape, config):
+    check(*factors(*shape), config=config)
+
+
+@pytest.mark.parametrize("layout", ["TT", "NN", "NT"])
+def test_layouts(layout):
+    check(*factors(64, 64, 64, layout=layout))
+    check(*factors(70, 66, 75, layout=layout))
+
+
+@pytest.mark.parametrize("layout", ["TT", "NN"])
+def test_pairs_share_b_however_it_lies(layout):
+    check(*factors(100, 136, 72, layout=layout), config=Config(64, 128, stages=2, cluster=2))
+    check(*factors(100, 90, 72, layout=layout), config=Config(64, 96, stages=2, cluster=2))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "out"),
+    [
+        ((np.float16, np.float16), np.float16),
+        ((BF16, BF16), np.float32),
+        ((E4M3, E5M2), BF16),
+        ((E5M2, E5M2), np.float32),
+        ((np.uint8, np.int8), np.int32),
+        ((np.int8, np.int8), np.float32),
+    ],
+)
+def test_types(kinds, out):
+    for layout in ("TN", "NT"):
+        a, b = factors(64, 64, 160, kinds[0], layout, b_dtype=kinds[1])
+        got = matmul(a, b, config=ONE, out_dtype=out)
+        assert got.dtype == out
+        if out == np.int32:
+            np.testing.assert_array_equal(got, exact(a, b))
+        else:
+            assert_close(got, exact(a, b), layout)
+
+
+def test_float32_is_rounded_to_tf32():
+    a, b = factors(64, 64, 70, np.float32)
+    near = [(x.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32) for x in (a, b.T)]
+    got = check(a, b, exact(near[0], near[1].T))
+    assert got.dtype == np.float32
+
+
+def test_usual_types_of_results():
+    for dtype, usual in ((BF16, BF16), (np.float16, np.float16), (E4M3, BF16), (np.int8, np.int32)):
+        assert matmul(*factors(1, 8, 32, dtype), config=ONE).dtype == usual
+
+
+def gelu(x):
+    from math import erf
+
+    return 0.5 * x * (1 + np.vectorize(erf)(x / np.sqrt(2)))
+
+
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": gelu,
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("out", [BF16, np.float32])
+def test_activations(name, out):
+    a, b = factors(64, 64, 64)
+    expected = ACTIVATIONS[name](0.25 * exact(a, b))
+    got = matmul(a, b, config=ONE, alpha=0.25, activation=name, out_dtype=out)
+    last = 2.0**-8 if out is BF16 else 1e-4
+    np.testing.assert_allclose(got.astype(np.float64), expected, last, 1e-4)
+
+
+@pytest.mark.parametrize(("n", "config"), [(72, TWO), (71, ONE)])
+def test_everything_at_once(n, config):
+    a, b = factors(100, n, 72)
+    bias, out, residual = (values(s, BF16, 3 + i) for i, s in enumerate((n, (100, n), (100, n))))
+    rows, columns = values(100, np.float32, 6), values(n, np.float32, 7)
+    wide = [x.astype(np.float64) for x in (bias, out, residual)]
+    scaled = 0.5 * rows[:, None] * columns * exact(a, b)
+    expected = np.maximum(scaled - 2 * wide[1] + wide[0], 0) + wide[2]
+    terms = {"bias": bias, "residual": residual, "row_scale": rows, "column_scale": columns}
+    check(a, b, expected, out, config, alpha=0.5, beta=-2, activation="relu", **terms)
+
+
+def test_a_residual_in_place():
+    a, b = factors(64, 64, 64)
+    out = values((64, 64), BF16, 3)
+    check(a, b, exact(a, b) + out.astype(np.float64), out, residual=out)
+
+
+def test_batches():
+    a, b = factors(40, 64, 72, batch=(3,))
+    check(a, b)
+    check(a, b[1])  # all rows of a are one matrix
+    check(a[1], b)
+    check(a[:, :39], b[0], exact(a[:, :39], b[0]))  # rows of several matrices with gaps
+    check(a[1:2], b)
+    rows = values((3, 40), np.float32, 3)
+    for right in (b, b[0]):
+        check(a, right, rows[..., None] * exact(a, right), row_scale=rows)
+
+
+def test_nothing_to_add_up():
+    out = values((64, 64), BF16, 3)
+    a, b = np.empty((64, 0), BF16), np.empty((0, 64), BF16)
+    check(a, b, out.astype(np.float64), out.copy(), beta=1)
+    check(a, b, np.zeros((64, 64)))
+    assert matmul(np.empty((0, 8), BF16), np.empty((8, 5), BF16)).shape == (0, 5)
+
+
+def test_views():
+    memory = values((80, 90), BF16, 1)
+    a, b = memory[3:67, 5:77], values((72, 130), BF16, 2)[:, 1:65]
+    target = np.full((70, 80), 7, BF16)
+    check(a, b, out=target[2:66, 3:67])
+    outside = np.ones(target.shape, bool)
+    outside[2:66, 3:67] = False
+    assert (target[outside] == 7).all()
+
+
+def test_bits_of_another_type():
+    a, b = factors(64, 64, 64)
+    got = matmul(a.view(np.uint16), b.T.view(np.uint16).T, config=ONE, dtype="bf16")
+    assert_close(got.view(BF16), exact(a, b))
+
+
+@pytest.mark.parametrize("splits", [2, 3, 5])
+def test_parts_of_k(splits):
+    config = Config(64, 64, stages=2, splits=splits)
+    a, b = factors(40, 70, 200)
+    check(a, b, config=config)
+    bias, out, residual = values(70, BF16, 3), values((40, 70), BF16, 4), values((40, 70), BF16, 5)
+    rows = values(40, np.float32, 6)
+    expected = np.maximum(
+        rows[:, None] * exact(a, b) + 0.5 * out.astype(float) + bias.astype(float), 0
+    )
+    terms = {"bias": bias, "row_scale": rows, "beta": 0.5, "activation": "relu"}
+    expected = expected + residual.astype(float)
+    check(a, b, expected, out, config, residual=residual, **terms)
+
+
+def test_parts_of_k_in_a_batch():
+    a, b = factors(40, 70, 136, batch=(2,))
+    check(a, b, config=Config(64, 64, stages=2, splits=2))
