@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from numba_tma import simulator
+from numba_tma.kernels import _row_staged
+from numba_tma.kernels._registers import global_memory
 from numba_tma.kernels._row_launch import LONGEST, plan_for
 from numba_tma.kernels._row_launch import PLANS as MEASURED
 from numba_tma.kernels._rows import ROOM, Options, Plan, block_part
@@ -107,6 +109,19 @@ def test_every_regime(plan):
 def test_staged_rows_of_any_length(cluster, columns):
     simulator.seed(cluster)
     check_all(values((2 if cluster < 4 else 1, columns)), Plan(32, 1, cluster, bulk=True, slot=512))
+
+
+def test_nothing_behind_a_staged_row_is_read(monkeypatch):
+    x, loads = values((2, 68)), []
+
+    def noted(location, nbytes):
+        loads.append((int(location) - x.ctypes.data, int(nbytes)))
+        return global_memory(location, nbytes)
+
+    monkeypatch.setattr(_row_staged, "global_memory", noted)
+    softmax(x, plan=Plan(32, 1, 8, bulk=True, slot=512))
+    parts = [(at, min(48, 272 - at)) for at in range(0, 272, 48)]  # of 6 blocks; 2 have none
+    assert sorted(loads) == parts + [(272 + at, nbytes) for at, nbytes in parts]
 
 
 @pytest.mark.slow
