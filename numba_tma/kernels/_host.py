@@ -18,13 +18,14 @@ costs the host little more than that::
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import importlib
 import math
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,17 @@ _MOST_CALLS = 1024
 _MOST_BYTES = 256 << 20
 
 
+@contextlib.contextmanager
+def noting() -> Iterator[list[Callable[[], None]]]:
+    """Fill the list that it yields with all launches, each to be launched again by a call."""
+    outer, launches = getattr(_noted, "launches", None), list[Callable[[], None]]()
+    _noted.launches = launches
+    try:
+        yield launches
+    finally:
+        _noted.launches = outer
+
+
 def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
     """Run `prepare`, the second half of a wrapper, once for arrays at the same place.
 
@@ -102,16 +114,15 @@ def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
             *[a if a is None else readers.get(type(a), read_array)(a)[:5] for a in arrays],
         )
         known = calls.get(key)
+        outer = getattr(_noted, "launches", None)
         if known is not None and known[0] == written:
             for again in known[1]:
                 again()
+            if outer is not None:
+                outer += known[1]
             return
-        outer, _noted.launches = getattr(_noted, "launches", None), []
-        try:
+        with noting() as launches:
             kept = prepare(arrays, stream, numbers, *options) or ()
-            launches = _noted.launches
-        finally:
-            _noted.launches = outer
         calls.pop(key, None)
         free = _MOST_BYTES - _nbytes(kept)
         while calls and (len(calls) >= _MOST_CALLS or _held(calls) > free):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._host import launch, resident_clusters
+from numba_tma.kernels._host import launch, multiprocessors, resident_clusters
 from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
 from numba_tma.kernels._matmul_kernel import Form, Sizes, matmul_kernel
 from numba_tma.kernels._matmul_operands import Matrices, as_factor, as_readable, padded
-from numba_tma.kernels._matmul_plan import Config
+from numba_tma.kernels._matmul_plan import Config, Problem, choose
 from numba_tma.kernels._matmul_splits import THREADS, Extents, Rows, adding_kernel
 from numba_tma.tensor_map import tensor_map
 
@@ -27,6 +27,32 @@ class Product:
     epilogue: Epilogue
     terms: Terms
 
+    def __post_init__(self) -> None:
+        rest = self.out if self.residual is None else self.residual
+        if self.b.batch == 1 and all(m.is_one for m in (self.a, self.out, rest)):
+            # One matrix with all rows has fuller tiles than many with a few.
+            self.a, self.out = self.a.as_one(), self.out.as_one()
+            self.residual = self.residual and rest.as_one()
+
+    @property
+    def problem(self) -> Problem:
+        """What the choice of a configuration depends on."""
+        out, size = self.out, self.a.dtype.itemsize
+        extents = out.rows, out.columns, self.a.columns, out.batch
+        return Problem(*extents, size, out.dtype.itemsize, self.a.dtype.is_float)
+
+    def __str__(self) -> str:
+        factors = " x ".join(_lies(m) for m in (self.a, self.b.transposed))
+        steps = [f.name for f in dataclasses.fields(Epilogue) if getattr(self.epilogue, f.name)]
+        return f"{factors} -> {_lies(self.out)}, {self.problem}, {' '.join(steps) or 'plain'}"
+
+
+def _lies(matrices: Matrices) -> str:
+    """Say what matrices hold, along what they are contiguous, and if TMA reads them."""
+    along = matrices if matrices.has_rows else matrices.transposed
+    major = "K" if matrices.has_rows else "MN"
+    return f"{matrices.dtype} {major}{'' if along.is_readable else ' copied'}"
+
 
 def factor_type(matrices: Matrices) -> DType:
     """Return the type as which the tensor cores take a factor: copies round f32 to tf32."""
@@ -35,14 +61,11 @@ def factor_type(matrices: Matrices) -> DType:
 
 def run(product: Product, config: Config | None, stream: Any) -> list[Any]:
     """Launch a product that is not empty, and return the memory that it needs besides."""
-    a, b, out, residual = product.a, product.b, product.out, product.residual
-    if b.batch == 1 and all(m.is_one for m in (a, out, residual or out)):
-        # One matrix with all rows has fuller tiles than many with a few.
-        a, out, residual = a.as_one(), out.as_one(), residual and residual.as_one()
+    a, out, residual = product.a, product.out, product.residual
     kept: list[Any] = []
     left, a_major = as_factor(a, stream, kept)
-    right, b_major = as_factor(b.transposed, stream, kept)
-    config = config or Config()
+    right, b_major = as_factor(product.b.transposed, stream, kept)
+    config = config or choose(product.problem, multiprocessors())
     form = Form(
         *(factor_type(left), factor_type(right), a_major, b_major, out.dtype, config),
         *(product.epilogue, out.is_writable),

@@ -49,6 +49,11 @@ class Matrices:
         self.steps = (each, *steps[-2:])
 
     @property
+    def extents(self) -> tuple[int, int, int]:
+        """How many matrices, rows and columns there are."""
+        return self.batch, self.rows, self.columns
+
+    @property
     def nbytes(self) -> int:
         """Bytes of its elements."""
         return self.batch * self.rows * self.columns * self.dtype.itemsize
@@ -141,6 +146,16 @@ def padded(name: str, shape: tuple[int, int, int], dtype: DType) -> Matrices:
     return matrices
 
 
+def move(source: Matrices, target: Matrices, stream: Any) -> None:
+    """Copy matrices of contiguous rows to others of the same shape."""
+    kind = bits(source.dtype.itemsize)
+    if source.nbytes and source.is_one and target.is_one:
+        copy(source.view(kind), target.view(kind), stream=stream)
+    elif source.nbytes:
+        for one, other in zip(source.parts(kind), target.parts(kind), strict=True):
+            copy(one, other, stream=stream)
+
+
 def as_readable(matrices: Matrices, stream: Any, kept: list[Any]) -> Matrices:
     """Return matrices of contiguous rows as TMA reads them, in new memory if need be.
 
@@ -148,14 +163,9 @@ def as_readable(matrices: Matrices, stream: Any, kept: list[Any]) -> Matrices:
     """
     if matrices.is_readable and matrices.nbytes:
         return matrices
-    shape, kind = (matrices.batch, matrices.rows, matrices.columns), bits(matrices.dtype.itemsize)
-    copied = padded(matrices.name, shape, matrices.dtype)
+    copied = padded(matrices.name, matrices.extents, matrices.dtype)
     kept.append(copied.array)
-    if matrices.is_one and matrices.nbytes:
-        copy(matrices.view(kind), copied.view(kind), stream=stream)
-    elif matrices.nbytes:
-        for source, target in zip(matrices.parts(kind), copied.parts(kind), strict=True):
-            copy(source, target, stream=stream)
+    move(matrices, copied, stream)
     return copied
 
 
@@ -179,8 +189,8 @@ def as_factor(matrices: Matrices, stream: Any, kept: list[Any]) -> tuple[Matrice
         )
     if both:
         return as_readable(along_rows, stream, kept), "MN"
-    shape, kind = (matrices.batch, matrices.rows, matrices.columns), bits(matrices.dtype.itemsize)
-    turned = padded(matrices.name, shape, matrices.dtype)
+    turned = padded(matrices.name, matrices.extents, matrices.dtype)
+    kind = bits(matrices.dtype.itemsize)
     kept.append(turned.array)
     transpose(along_rows.view(kind), out=turned.view(kind), stream=stream)
     return turned, "K"

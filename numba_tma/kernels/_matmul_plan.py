@@ -1,8 +1,20 @@
-"""How a matmul is cut up."""
+"""How a matmul is cut up: the configurations that there are, and which is expected to be fastest.
+
+The expectation is a sum of cycles. A step along K takes a multiprocessor as long as the slowest of
+its tensor cores, its shared memory (what copies write, and each warpgroup reads) and its way to the
+L2 cache; a tile takes some more at its end; and the last wave of tiles takes as long as a full one.
+All of it takes no less than DRAM takes for the matrices.
+
+`tests/benchmarks/sweeps/matmul.py` measures the table, and what is expected of it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+STEP_BYTES = 128  # along K in a stage: what the widest swizzle spans
 
 
 @dataclass(frozen=True)
@@ -10,11 +22,114 @@ class Config:
     """How a matmul is cut up: tiles of the result, and how they are made."""
 
     m: int = 128  #: rows of a tile, 64 for each warpgroup that multiplies
-    n: int = 256  #: columns of a tile
-    k: int = 128  #: bytes along K in a stage
-    stages: int = 4  #: that hold what was loaded
+    n: int = 256  #: columns of a tile, a multiple of 32
     cluster: int = 1  #: blocks, one below the other, that share what they load of b
+    splits: int = 1  #: parts of K, each a tile of its own, that are added up afterwards
     group: int = 16  #: rows of tiles that blocks take before they move to the right
+    stages: int = 8  #: of what is loaded, at most: as many as fit
     out_bytes: int = 128  #: of the rows of the pieces in which a result is stored
     out_stages: int = 2  #: of such pieces, for each warpgroup
-    splits: int = 1  #: parts of K that are added up afterwards
+
+    def __post_init__(self) -> None:
+        rules = {
+            "m": (self.m in (64, 128), "64 or 128"),
+            "n": (self.n % 32 == 0 and 32 <= self.n <= 256, "a multiple of 32 up to 256"),
+            "cluster": (self.cluster in (1, 2, 4, 8), "1, 2, 4 or 8"),
+            "splits": (self.splits >= 1, "at least 1"),
+            "group": (self.group >= 1, "at least 1"),
+            "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
+            "out_bytes": (self.out_bytes in (32, 64, 128), "32, 64 or 128"),
+            "out_stages": (self.out_stages >= 1, "at least 1"),
+        }
+        for name, (fits, rule) in rules.items():
+            if not fits:
+                raise ValueError(f"Config({name}={getattr(self, name)}): it is {rule}")
+        if self.n % self.cluster or self.n // self.cluster % 16:
+            raise ValueError(
+                f"Config(n={self.n}, cluster={self.cluster}): each block loads {self.n} / "
+                f"{self.cluster} columns of b for all of them: use an n of which that is a "
+                "multiple of 16"
+            )
+
+
+#: Of several that are expected to be equally fast, the first is taken.
+CONFIGS = (
+    Config(128, 256, 2, group=16),
+    Config(128, 256, group=16),
+    Config(128, 192, 2, group=14),
+    Config(128, 192, group=14),
+    Config(128, 128, 2, group=12),
+    Config(128, 128, group=12),
+    Config(128, 64, group=8),
+    Config(64, 256, group=24),
+    Config(64, 128, group=16),
+    Config(64, 64, group=12),
+    Config(64, 32, group=8),
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the choice depends on: extents, and bytes of the elements."""
+
+    rows: int
+    columns: int
+    k: int
+    batch: int = 1
+    itemsize: int = 2  #: of a and b
+    out_itemsize: int = 2
+    splittable: bool = True  #: whether K may be cut into parts
+
+    @property
+    def steps(self) -> int:
+        """Stages along K."""
+        return -(-self.k * self.itemsize // STEP_BYTES)
+
+
+# Bytes a cycle: of a multiprocessor's shared memory, of its way to the L2 cache; of all of DRAM.
+_SHARED, _L2, _DRAM = 128, 64, 2500
+_TENSOR = 4096  # rows x columns x bytes of K that a multiprocessor multiplies a cycle
+_FIRST = 1500  # cycles until the first stage has come
+_TILE, _COLUMN = 600, 4  # cycles of a tile's end, and more for each column
+_SECOND_KERNEL, _PARTS = 4000, 3000  # cycles until it runs; bytes a cycle that it reads
+
+
+def expected_cycles(problem: Problem, config: Config, multiprocessors: int) -> float:
+    """Return how many cycles a matmul is expected to take."""
+    p, m, n = problem, config.m, config.n
+    tile_rows = -(-p.rows // m)
+    clusters = -(-tile_rows // config.cluster) * -(-p.columns // n) * p.batch * config.splits
+    waves = -(-clusters // (multiprocessors // config.cluster))
+    written = m + n
+    read = m + m // 64 * n
+    loaded = min(m, p.rows) + min(n, p.columns) / config.cluster
+    step = max(m * n / _TENSOR, (written + read) / _SHARED, loaded / _L2) * STEP_BYTES
+    tile = -(-p.steps // config.splits) * step + _TILE + _COLUMN * n
+    elements = p.batch * p.rows * p.columns
+    factors = p.batch * (p.rows + p.columns) * p.k * p.itemsize
+    one, all_ = _FIRST + waves * tile, (factors + elements * p.out_itemsize) / _DRAM
+    cycles = max(one, all_) + min(one, all_) / 8  # they seldom overlap to the last
+    if config.splits > 1:
+        cycles += _SECOND_KERNEL + 8 * elements * config.splits / _PARTS
+    return cycles
+
+
+def candidates(problem: Problem, multiprocessors: int) -> Iterator[Config]:
+    """Yield every configuration that makes sense for a problem, those of `CONFIGS` first."""
+    yield from CONFIGS
+    if problem.splittable:
+        for config in CONFIGS:
+            tiles = -(-problem.rows // config.m) * -(-problem.columns // config.n) * problem.batch
+            most = min(multiprocessors // tiles if tiles else 1, problem.steps // 8, 32)
+            for splits in sorted({most, *(2**i for i in range(1, 6))}):
+                if 1 < splits <= most and config.cluster == 1:
+                    yield replace(config, splits=splits)
+
+
+@functools.lru_cache(maxsize=4096)
+def choose(problem: Problem, multiprocessors: int) -> Config:
+    """Return the configuration that is expected to be fastest."""
+    return min(
+        candidates(problem, multiprocessors),
+        key=lambda config: expected_cycles(problem, config, multiprocessors),
+    )

@@ -9,14 +9,17 @@ import math
 from typing import Any
 
 import numpy as np
+from numba import cuda
 
 from numba_tma._array_interface import read_array, readers
+from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._host import Matrix, empty, launched_again
+from numba_tma.kernels._host import Matrix, empty, launched_again, multiprocessors, noting
 from numba_tma.kernels._matmul_epilogue import ACTIVATIONS, Epilogue, Terms
 from numba_tma.kernels._matmul_launch import Product, factor_type, run
-from numba_tma.kernels._matmul_operands import Matrices
-from numba_tma.kernels._matmul_plan import Config
+from numba_tma.kernels._matmul_operands import Matrices, move, padded
+from numba_tma.kernels._matmul_plan import Config, candidates
+from numba_tma.kernels._matmul_tuner import fastest, key_of, time_on_gpu
 
 #: Types that go together as factors, and what their products are stored as, the usual one first.
 FACTORS = {
@@ -44,6 +47,7 @@ def matmul(
     stream: Any = None,
     dtype: object = None,
     config: Config | None = None,
+    tune: bool = False,
 ) -> Any:
     """Multiply matrices, and do what follows in the same kernel.
 
@@ -82,6 +86,10 @@ def matmul(
         uint16; or a pair for a and b.
     config
         How the work is cut up; what is expected to be fast if None.
+    tune
+        Take what is fastest, if no `config` is given: at the first call for a GPU and such arrays
+        every configuration is compiled and measured, which takes a minute and synchronises, and
+        the best is kept in a file (`_matmul_tuner`); later calls, and processes, look it up.
 
     Returns
     -------
@@ -102,7 +110,8 @@ def matmul(
         out = empty(a, shape, found)
     arrays = (a, b, out, bias, residual, row_scale, column_scale)
     named = None if out_dtype is None else as_dtype(out_dtype)
-    _matmul(arrays, stream, (alpha, beta), kinds, named, activation, config)
+    tunes = tune and config is None and not simulated()
+    _matmul(arrays, stream, (alpha, beta), kinds, named, activation, config, tunes)
     return out
 
 
@@ -144,7 +153,25 @@ def _matmul(
     out_dtype: DType | None,
     activation: str | None,
     config: Config | None,
+    tunes: bool,
 ) -> list[Any]:
+    product = _product(arrays, numbers, kinds, out_dtype, activation)
+    if not product.out.nbytes:
+        return []
+    if tunes:
+        with noting():  # what is launched to measure is not launched again
+            config = _tuned(product, stream)
+    return run(product, config, stream)
+
+
+def _product(
+    arrays: tuple[Any, ...],
+    numbers: tuple[float, float],
+    kinds: tuple[object, object],
+    out_dtype: DType | None,
+    activation: str | None,
+) -> Product:
+    """Return the matmul of some arrays, if they fit each other."""
     a, b = (Matrices(name, array, kind) for name, array, kind in zip("ab", arrays, kinds))
     shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]))
     out = Matrices("out", arrays[2], kind)
@@ -158,9 +185,32 @@ def _matmul(
             "be contiguous; multiply b.T @ a.T into out.T, or pass another array"
         )
     epilogue, terms, residual = _epilogue(arrays[3:], numbers, activation, out)
-    if 0 in shape:
-        return []
-    return run(Product(a, b, out, residual, epilogue, terms), config, stream)
+    return Product(a, b, out, residual, epilogue, terms)
+
+
+_tuned_before: dict[str, Config] = {}
+
+
+def _tuned(product: Product, stream: Any) -> Config:
+    """Return the fastest configuration, which is measured if that is not known."""
+    key, out = key_of(cuda.get_current_device().name.decode(), product), product.out
+    if key not in _tuned_before:
+        saved = padded("out", out.extents, out.dtype)
+        if product.epilogue.sources:  # which may be read from out
+            move(out, saved, stream)
+
+        def seconds(config: Config) -> float:
+            with noting() as launches:
+                kept = run(product, config, stream)
+            taken = time_on_gpu(launches, stream)
+            kept.clear()  # the launches are over
+            return taken
+
+        every = candidates(product.problem, multiprocessors())
+        _tuned_before[key] = fastest(key, every, seconds)
+        if product.epilogue.sources:
+            move(saved, out, stream)
+    return _tuned_before[key]
 
 
 def _stored_type(out: Any) -> DType | None:
