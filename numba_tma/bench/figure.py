@@ -49,7 +49,8 @@ def draw(results: dict[str, Any]) -> Figure:
     every = figure.subplots(len(panels), squeeze=False, height_ratios=heights)
     for axes, (unit, rows) in zip(every.flat, panels.items()):
         _draw(axes, unit, rows)
-    every[0, 0].set_title(f"{results['gpu']}, {dates(results)}", fontsize=9, color=TEXT, loc="left")
+    title = f"{results['gpu']}, {dates(results)}"
+    figure.suptitle(title, fontsize=9, color=TEXT, x=0.01, horizontalalignment="left")
     return figure
 
 

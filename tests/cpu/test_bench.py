@@ -280,7 +280,8 @@ def test_the_picture_has_what_stands_beside_a_copy(tmp_path, capsys):
     file.write_text(json.dumps(found))
     assert bench.main(["--from-results", str(file), "--plot", str(path)]) == 0
     assert path.read_text().lstrip().startswith("<?xml")
-    (axes,) = figure.draw(found).axes
+    picture = figure.draw(found)
+    (axes,) = picture.axes
     drawn = {dots.get_label(): dots.get_offsets().tolist() for dots in axes.collections}
     ours = 4200.5 / 4000
     assert drawn == {
@@ -289,9 +290,9 @@ def test_the_picture_has_what_stands_beside_a_copy(tmp_path, capsys):
         "numba_tma": [[ours, 0.0], [ours, 1.0]],
     }
     assert [t.get_text() for t in axes.get_yticklabels()] == ["copy, u8 2 GiB", "copy, more"]
-    assert axes.get_title(loc="left") == "NVIDIA H200, 2026-01-31"
-    (axes,) = figure.draw(RESULTS | {"rows": [other, later]}).axes
-    assert axes.get_title(loc="left") == "NVIDIA H200, 2026-01-31 to 2026-02-01"
+    assert picture.get_suptitle() == "NVIDIA H200, 2026-01-31"
+    picture = figure.draw(RESULTS | {"rows": [other, later]})
+    assert picture.get_suptitle() == "NVIDIA H200, 2026-01-31 to 2026-02-01"
     above, below = figure.draw(RESULTS | {"rows": [other, *LAYERS]}).axes
     assert above.get_xlabel() == "bytes per second, as a share of a plain copy's"
     assert below.get_xlabel() == "operations per second, as a share of cuBLAS's or cuDNN's"
