@@ -6,13 +6,22 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from numba_tma.dtypes import as_dtype
+from numba_tma.kernels._matmul_epilogue import Epilogue
+from numba_tma.kernels._matmul_kernel import matmul_kernel
+from numba_tma.kernels._matmul_plan import CONFIGS
 from numba_tma.testing import compile_ptx
-from tests import kv_kernels, output_kernels, ring_twins
+from tests import kv_kernels, matmul_forms, output_kernels, ring_twins
 from tests.circular_kernels import CIRCULAR
 from tests.pipeline_kernels import PIPELINES
 from tests.shipped_kernels import SHIPPED
 
 HOPPER = (9, 0, "a")
+
+
+def _matmul() -> tuple[Any, Any]:
+    form = matmul_forms.form(epilogue=Epilogue(bias=as_dtype("bf16")), config=CONFIGS[0])
+    return matmul_kernel(form), matmul_forms.signature(form)
 
 
 def _ring(name: str) -> tuple[Any, Any]:
@@ -29,6 +38,7 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
         for name, (ours, _) in pipelines.items()
     },
     **{f"ring_{name}": (functools.partial(_ring, name), HOPPER) for name in ring_twins.TWINS},
+    "matmul": (_matmul, HOPPER),  # wgmma is Hopper's alone
     **output_kernels.GOLDEN,
 }
 

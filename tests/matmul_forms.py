@@ -10,6 +10,7 @@ from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
 from numba_tma.kernels._matmul_kernel import Form, Sizes
 from numba_tma.kernels._matmul_plan import Config
+from numba_tma.kernels._matmul_splits import Extents, Rows
 from numba_tma.types import TensorMapType
 
 INT, F32, BYTES = types.int64, types.float32, types.uint8[::1]
@@ -46,6 +47,15 @@ def signature(form: Form) -> tuple[Any, ...]:
         *(_map(form.a_tile), _map(form.b_copy), out, *sources),
         *(types.NamedUniTuple(INT, len(Sizes._fields), Sizes), types.NamedTuple(terms, Terms)),
     )
+
+
+_ROWS = types.NamedTuple((BYTES, INT, INT), Rows)
+#: Of the kernel that adds up parts of K, with a bias.
+ADDING = (
+    *(_ROWS, _ROWS, types.NamedUniTuple(INT, 3, Rows)),
+    types.NamedUniTuple(INT, len(Extents._fields), Extents),
+    types.NamedTuple((F32, F32, INT, INT, BYTES), Terms),
+)
 
 
 def _map(tile: Any) -> TensorMapType:

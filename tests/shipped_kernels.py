@@ -11,6 +11,8 @@ from numba_tma import Swizzle, Tile
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels import copy, pointwise, transpose
 from numba_tma.kernels._columns import add_parts
+from numba_tma.kernels._matmul_epilogue import Epilogue
+from numba_tma.kernels._matmul_splits import adding_kernel
 from numba_tma.kernels._registers import Share
 from numba_tma.kernels._row_launch import PLANS, kernel_for, plan_for, share_of
 from numba_tma.kernels._rows import Operation, Options, Plan
@@ -21,6 +23,7 @@ from numba_tma.kernels.pointwise import plan_for as pointwise_plan
 from numba_tma.kernels.rmsnorm import RMSNORM
 from numba_tma.kernels.softmax import SOFTMAX
 from numba_tma.types import TensorMapType
+from tests import matmul_forms
 
 BYTES, COUNTER, INT, F32 = types.uint8[::1], types.uint32[::1], types.int64, types.float32
 BF16 = as_dtype("bf16")
@@ -112,6 +115,7 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         transpose.patch_kernel(as_dtype("u16")),
         (types.Array(types.uint16, 3, "A"),) * 2 + (INT, INT),
     ),
+    "matmul_parts": (adding_kernel(Epilogue(bias=BF16), BF16), matmul_forms.ADDING),
     "transpose_2": _transpose(2),
     "transpose_4": _transpose(4),
 }

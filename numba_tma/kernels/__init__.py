@@ -5,6 +5,7 @@ from numba_tma.kernels.attention import attention
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.grouped_copy import grouped_copy
 from numba_tma.kernels.layernorm import layernorm
+from numba_tma.kernels.matmul import matmul
 from numba_tma.kernels.norm_backward import layernorm_backward, rmsnorm_backward
 from numba_tma.kernels.pointwise import add, pointwise, scale_add
 from numba_tma.kernels.reductions import column_sum, row_argmax, row_max, row_sum

@@ -4,6 +4,12 @@ Sums of K products in float32 are within K EPS32 of the sum of their magnitudes;
 add with a few bits less, so that twice that is allowed.
 """
 
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,7 +17,7 @@ from numba import cuda
 
 from numba_tma.kernels._matmul_plan import Config
 from numba_tma.kernels.matmul import matmul
-from tests.gpu.test_kernels import EPS32, assert_close
+from tests.gpu.test_kernels import EPS32, assert_close, ulp
 from tests.gpu.worker import on_gpu
 
 TYPES = {
@@ -171,26 +177,185 @@ def test_types(kinds):
                 check(*arrays, out=kinds[2], config=SMALL, what=str(kinds), **options)
 
 
+def gelu(x):
+    return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+ACTIVATIONS = {
+    None: lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": gelu,
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+
+
+@pytest.mark.parametrize("out", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
 @on_gpu(limit=LIMIT)
-def test_a_bias_and_alpha():
+def test_what_follows(name, out):
+    """All steps at once, where TMA stores and where threads do, and in parts of K."""
+    for (m, n, k), config in (
+        ((300, 264, 136), Config(cluster=2)),
+        ((129, 263, 72), SMALL),
+        ((70, 264, 1000), Config(64, 64, splits=3)),
+        ((1, 77, 512), Config(64, 32)),
+    ):
+        a, b = factors(m, n, k, (out if out != "f32" else "bf16",) * 2)
+        expected, size = exact(a, b)
+        bias, old, added = (values(s, out, 3 + i) for i, s in enumerate((n, (m, n), (m, n))))
+        rows, columns = values(m, "f32", 6), values(n, "f32", 7)
+        wide = [x.astype(np.float64) for x in (bias, old, added, rows, columns)]
+        scale = 0.375 * wide[3][:, None] * wide[4]
+        before = scale * expected - 0.5 * wide[1] + wide[0]
+        expected = ACTIVATIONS[name](before) + wide[2]
+        # No activation is steeper than 1.13, and the fast ones are a quarter of an ulp wrong.
+        slack = (
+            1.2 * (2 * k + 8) * EPS32 * (np.abs(scale) * size + np.abs(wide[1]) + np.abs(wide[0]))
+        )
+        slack = slack + (2e-6 + 0.3 * (name == "gelu") * ulp(before, np.dtype(TYPES[out]))) + 1e-6
+        target, given = Device(old.copy()), {"alpha": 0.375, "beta": -0.5, "activation": name}
+        terms = {"bias": bias, "residual": added, "row_scale": rows, "column_scale": columns}
+        given |= {key: Device(value) for key, value in terms.items()}
+        matmul(Device(a), Device(b), target, config=config, **given)
+        assert_close(target.get(), expected, np.dtype(TYPES[out]), slack, 0.5, f"{name} {m} x {n}")
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "f16"])
+@on_gpu(limit=LIMIT)
+def test_a_bias_of_any_type(kind):
     a, b = factors(300, 264, 136, ("bf16", "bf16"))
     expected, size = exact(a, b)
-    for kind in ("f32", "bf16", "f16"):
-        bias = values((264,), kind, 3)
-        out = Device(np.full((300, 264), 7, TYPES["f32"]))
-        matmul(Device(a), Device(b), out, bias=Device(bias), alpha=0.375)
-        np.testing.assert_allclose(
-            out.get(), 0.375 * expected + bias.astype(float), 1e-5, 300 * EPS32 * size.max()
-        )
+    bias, out = values((264,), kind, 3), Device(np.full((300, 264), 7, np.float32))
+    matmul(Device(a), Device(b), out, bias=Device(bias), alpha=0.375)
+    expected = 0.375 * expected + bias.astype(float)
+    np.testing.assert_allclose(out.get(), expected, 1e-5, 300 * EPS32 * size.max())
+
+
+@on_gpu(limit=LIMIT)
+def test_a_residual_in_place_again_and_again():
+    a, b = factors(1000, 1032, 64, ("bf16", "bf16"))
+    expected, out = exact(a, b)[0], Device(np.zeros((1000, 1032), np.float32))
+    device = [Device(x) for x in (a, b)]
+    for _ in range(5):
+        matmul(*device, out, residual=out, config=Config(cluster=2))
+    np.testing.assert_allclose(out.get(), 5 * expected, 1e-5, 1e-3)
+    for _ in range(5):
+        matmul(*device, out, beta=1, alpha=-1)
+    np.testing.assert_allclose(out.get(), 0, 0, 2e-3)
+
+
+@on_gpu(limit=LIMIT)
+def test_batches():
+    for shape in ((3, 100, 72), (2, 128, 256), (5, 1, 64)):
+        batch, m, n = shape
+        a, b = factors(m, n, 136, ("bf16", "bf16"), batch=(batch,))
+        for left, right in ((a, b), (a, b[0]), (a[0], b), (a[:, ::2], b[1:2])):
+            for config in (None, SMALL, Config(cluster=2)):
+                check(left, right, config=config)
+        a, b = factors(m, n, 136, ("bf16", "bf16"), "NT", (2, batch))
+        check(a, b)
+        rows = values((batch, m), "f32", 3)
+        a, b = factors(m, n, 136, ("bf16", "bf16"), batch=(batch,))
+        for right in (b, b[0]):
+            out = Device(np.zeros((batch, m, n), np.float32))
+            matmul(Device(a), Device(right), out, row_scale=Device(rows))
+            expected = rows[..., None] * exact(a, right)[0]
+            np.testing.assert_allclose(out.get(), expected, 1e-4, 1e-3)
+
+
+@on_gpu(limit=LIMIT)
+def test_views_leave_what_is_around_them():
+    memory = values((300, 400), "bf16", 1)
+    for start, width in ((0, 128), (8, 128), (3, 128), (8, 77)):
+        a, b = memory[5:205, start : start + width], values((width, 140), "bf16", 2)[:, 1:131]
+        for columns in (slice(8, 138), slice(3, 133)):
+            for kind in ("bf16", "f32"):
+                whole = np.full((220, 144), 7, TYPES[kind])
+                target = Device(whole[10:210, columns])
+                expected, size = exact(a, b)
+                matmul(Device(a), Device(b), target)
+                slack = 2 * width * EPS32 * size
+                what = f"{start} {width} {columns} {kind}"
+                assert_close(target.get(), expected, whole.dtype, slack, 0.5, what)
+                around = target.memory.copy_to_host().view(whole.dtype)
+                around[10:210, columns] = 7
+                assert (around == 7).all(), what
+
+
+@on_gpu(limit=LIMIT)
+def test_parts_of_k():
+    for splits in (2, 3, 7, 16):
+        for shape in ((64, 64, 4096), (70, 131, 1000), (16, 1024, 2048), (1, 1, 64)):
+            check(*factors(*shape, ("bf16", "bf16")), config=Config(64, 64, splits=splits))
+    a, b = factors(3, 72, 2048, ("f16", "f16"), batch=(4,))
+    check(a, b, out="f16", config=Config(64, 32, splits=4))
+
+
+@on_gpu(limit=LIMIT)
+def test_what_is_chosen():
+    """Few rows, few columns, few of both with a long K, and whatever else is chosen by itself."""
+    for shape in (
+        *((1, 4096, 4096), (16, 1024, 8192), (64, 512, 16384), (4096, 16, 1024), (128, 128, 8192)),
+        *((1, 1, 100_000), (2048, 2048, 256), (777, 1234, 345)),
+    ):
+        check(*factors(*shape, ("bf16", "bf16")))
+
+
+@on_gpu(limit=LIMIT)
+def test_nothing_to_add_up():
+    old = values((100, 72), "bf16", 1)
+    a, b = Device(np.empty((100, 8), TYPES["bf16"])[:, :0]), np.empty((8, 72), TYPES["bf16"])[:0]
+    out = Device(old.copy())
+    matmul(a, Device(b), out, beta=1)
+    np.testing.assert_array_equal(out.get(), old)
+    matmul(a, Device(b), out)
+    assert (out.get() == 0).all()
+
+
+@on_gpu(limit=LIMIT)
+def test_arrays_of_numba():
+    a, b = (np.random.default_rng(0).standard_normal((64, 64)).astype("f2") for _ in range(2))
+    expected = a.astype(float) @ b.astype(float)
+    got = matmul(cuda.to_device(a), cuda.to_device(b))
+    np.testing.assert_allclose(got.copy_to_host().astype(float), expected, 2e-3, 1e-2)
+    a, b = (x.astype(TYPES["bf16"]) for x in (a, b))
+    bits = [cuda.to_device(x.view(np.uint16)) for x in (a, b)]
+    got = matmul(*bits, dtype="bf16").copy_to_host().view(a.dtype)
+    np.testing.assert_allclose(got.astype(float), expected, 2e-2, 5e-2)
+
+
+@on_gpu(limit=LIMIT)
+def test_infinities_and_nan_stay_in_their_rows():
+    a, b = factors(130, 72, 80, ("bf16", "bf16"))
+    a[3, 5], a[64, 79], a[129, 0] = np.inf, np.nan, -np.inf
+    got = Device(np.zeros((130, 72), np.float32))
+    matmul(Device(a), Device(b), got)
+    bad = ~np.isfinite(got.get()).all(axis=1)
+    assert set(np.flatnonzero(bad)) == {3, 64, 129}
+
+
+@on_gpu(limit=600)
+def test_tuning():
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["NUMBA_TMA_CACHE_DIR"] = folder
+        a, b = factors(64, 320, 2048, ("bf16", "bf16"))
+        check(a, b, tune=True)
+        out = Device(np.ones((64, 320), np.float32))
+        matmul(Device(a), Device(b), out, beta=2, tune=True)  # measured, and out is as before
+        np.testing.assert_allclose(out.get(), exact(a, b)[0] + 2, 1e-4, 1e-3)
+        assert len(json.loads(Path(folder, "matmul.json").read_text())) == 2
 
 
 @on_gpu(limit=LIMIT)
 def test_the_same_bits_again():
     """A stage that is refilled too early changes few elements, and seldom."""
     a, b = map(Device, factors(4096, 4096, 4096, ("bf16", "bf16")))
-    for config in (Config(), Config(cluster=2), Config(128, 128, cluster=2)):
-        out = Device(np.full((4096, 4096), 7, TYPES["bf16"]))
-        first = matmul(a, b, out, config=config).get().view(np.uint16).copy()
-        for _ in range(30):
-            again = matmul(a, b, out, config=config)
-        np.testing.assert_array_equal(again.get().view(np.uint16), first)
+    residual = Device(values((4096, 4096), "bf16", 3))
+    for config in (Config(), Config(cluster=2), Config(128, 128, 2), Config(64, 64, splits=2)):
+        for options in ({}, {"residual": residual}):
+            out = Device(np.full((4096, 4096), 7, TYPES["bf16"]))
+            first = matmul(a, b, out, config=config, **options).get().view(np.uint16).copy()
+            for _ in range(20):
+                again = matmul(a, b, out, config=config, **options)
+            np.testing.assert_array_equal(again.get().view(np.uint16), first)
