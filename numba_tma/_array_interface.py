@@ -91,7 +91,8 @@ def _read_cuda_array_interface(array: Any, interface: dict[str, Any]) -> Reading
     if interface.get("mask") is not None:
         raise TypeError("tensor_map: array has a mask, which TMA cannot apply; pass its data alone")
     strides = interface.get("strides")
-    dtype = np.dtype(interface["typestr"])
+    typestr = interface["typestr"]
+    dtype = np.dtype("V1" if typestr[1:] == "f1" else typestr)  # "<f1": ml_dtypes' name of e5m2
     if dtype.kind == "V":  # how bfloat16 and fp8 look in a typestr; the array may know better
         dtype = getattr(array, "dtype", dtype)
     return (

@@ -486,6 +486,9 @@ def test_interface_of_bfloat16_says_only_its_size():
     assert tensor_map(array, (8, 16), dtype="bf16").dtype is as_dtype("bf16")
     array.dtype = np.dtype(ml_dtypes.bfloat16)
     assert tensor_map(array, (8, 16)).dtype is as_dtype("bf16")
+    array = InterfaceArray((64, 48), np.dtype(ml_dtypes.float8_e5m2).str)  # "<f1"
+    array.dtype = np.dtype(ml_dtypes.float8_e5m2)
+    assert tensor_map(array, (8, 16)).dtype is as_dtype("e5m2")
 
 
 def test_interface_mask_is_refused():
