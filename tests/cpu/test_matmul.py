@@ -33,12 +33,17 @@ FORMS = {
     "everything, narrow": form(epilogue=EVERYTHING, out="f32", config=CONFIGS[-1]),
 }
 
+#: Of each kind of code one, which every change compiles.
+QUICK = ("pairs", "everything", "NT", "fp8", "i8", str(CONFIGS[-1]), "everything, narrow")
+
 
 def compiled(form):
     return compile_ptx(matmul_kernel(form), signature(form))
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FORMS]
+)
 def test_registers_hold_everything(name):
     """ptxas says so itself (C7508, C7510) when it waits after each wgmma, or ignores setmaxnreg."""
     ptx = compiled(FORMS[name])
