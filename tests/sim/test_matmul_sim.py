@@ -187,7 +187,9 @@ def test_bits_of_another_type():
     assert_close(got.view(BF16), exact(a, b))
 
 
-@pytest.mark.parametrize("splits", [2, 3, 5])
+@pytest.mark.parametrize(
+    "splits", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)]
+)
 def test_parts_of_k(splits):
     config = Config(64, 64, stages=2, splits=splits)
     a, b = factors(40, 70, 200)
@@ -202,6 +204,7 @@ def test_parts_of_k(splits):
     check(a, b, expected, out, config, residual=residual, **terms)
 
 
+@pytest.mark.slow
 def test_parts_of_k_in_a_batch():
     a, b = factors(40, 70, 136, batch=(2,))
     check(a, b, config=Config(64, 64, stages=2, splits=2))
