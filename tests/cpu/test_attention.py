@@ -1,4 +1,4 @@
-"""Attention's machine code: no spills, no serialised products, a count of operations. And errors."""
+"""Attention's machine code: no spills, no serialised products, operations counted; and errors."""
 
 import functools
 import re
