@@ -11,7 +11,7 @@ from numba_tma.kernels._matmul_epilogue import Epilogue
 from numba_tma.kernels._matmul_kernel import matmul_kernel
 from numba_tma.kernels._matmul_plan import CONFIGS
 from numba_tma.testing import compile_ptx
-from tests import kv_kernels, matmul_forms, output_kernels, ring_twins
+from tests import attention_forms, kv_kernels, matmul_forms, output_kernels, ring_twins
 from tests.circular_kernels import CIRCULAR
 from tests.pipeline_kernels import PIPELINES
 from tests.shipped_kernels import SHIPPED
@@ -38,7 +38,9 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
         for name, (ours, _) in pipelines.items()
     },
     **{f"ring_{name}": (functools.partial(_ring, name), HOPPER) for name in ring_twins.TWINS},
-    "matmul": (_matmul, HOPPER),  # wgmma is Hopper's alone
+    # wgmma is Hopper's alone.
+    "matmul": (_matmul, HOPPER),
+    "attention": (functools.partial(attention_forms.form, "d128"), HOPPER),
     **output_kernels.GOLDEN,
 }
 

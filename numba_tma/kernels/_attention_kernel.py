@@ -6,8 +6,9 @@ P's rows and O = P V, a step of the recurrence is::
 
     m' = max(m, S);  P = exp(S - m');  l' = l exp(m - m') + sum(P);  O' = O exp(m - m') + P V
 
-The product S of the next keys is started before the softmax of these, so that the tensor cores
-work while exponentials are computed; with `Plan.ping_pong` another warpgroup's products do too.
+Both products of a step, S of the next keys and P V of the last, are started before the softmax of
+the next keys, so that the tensor cores work while exponentials are computed. Warpgroups take no
+turns at them: that was measured to be slower.
 """
 
 from __future__ import annotations
@@ -26,14 +27,7 @@ from numba_tma.kernels._attention_plan import Plan, Problem
 from numba_tma.layout import Tile
 from numba_tma.mma import fragment, rows, wgmma, wgmma_wait
 from numba_tma.mma_rules import ROWS, THREADS
-from numba_tma.pipeline import (
-    KVPipeline,
-    OrderedSequenceBarrier,
-    Roles,
-    StorePipeline,
-    TilePipeline,
-    Warpgroups,
-)
+from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
 
 MINUS_INFINITY, ZERO, ONE = np.float32(-np.inf), np.float32(0), np.float32(1)
 ALL_LANES = 0xFFFFFFFF
@@ -106,7 +100,7 @@ def load_values(loads: Any, v: Any, batch: Any, key: Any, head: Any) -> None:
 def attention_kernel(problem: Problem, plan: Plan) -> Any:
     """Return the kernel for a problem. It takes maps, lengths, numbers of heads and the scale."""
     DEPTH, DTYPE, CAUSAL = problem.depth, problem.dtype.name, problem.causal
-    BLOCK_Q, BLOCK_K, PING_PONG = plan.block_q, plan.block_k, plan.ping_pong
+    BLOCK_Q, BLOCK_K, WARPGROUPS = plan.block_q, plan.block_k, plan.warpgroups
     MATH = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
     ROLES = Roles(**MATH, load=Warpgroups(1, registers=24))
     MATH_ROLES = tuple(getattr(ROLES, name) for name in MATH)
@@ -119,14 +113,11 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     K = KVPipeline(*ring, holds="k", swizzle=problem.swizzle, **of)
     V = KVPipeline(*ring, holds="v", swizzle=problem.swizzle, **of)
     OUT = StorePipeline(1, o=HELD, role=MATH_ROLES)
-    TURNS = OrderedSequenceBarrier(1, MATH_ROLES)
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
-    WARPGROUPS = plan.warpgroups
 
     def attend(q, k, v, out, queries, keys, heads, batch, sharing, scale):  # type: ignore[no-untyped-def]
         q_pipe, store = Q.start(sync=False), OUT.start()
         k_loads, k_works = K.start(sync=False)
-        turns = TURNS.start(sync=False)
         v_loads, v_works = V.start()
         schedule = SCHEDULER.over(queries, keys, heads, batch)
         # In 32 bits: registers are scarce.
@@ -180,14 +171,10 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 if steps > 1:
                     k_works.wait_k()
                 for step in range(1, steps):
-                    if PING_PONG:
-                        turns.wait()
                     scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
                     total *= decay
                     v_works.wait_v()
                     total = wgmma(total, p, v_works.get_v())
-                    if PING_PONG:
-                        turns.arrive()
                     scores = wgmma_wait(scores, 1)
                     k_works.release_k()
                     limit = i32(limit - BLOCK_K)

@@ -8,9 +8,10 @@ from numba_tma.dtypes import DType
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.mma_rules import ROWS, THREADS
 
-DEPTHS = (64, 96, 128, 256)  #: elements of a head
 DTYPES = ("bf16", "f16")
-L2_BYTES = 32 << 20  #: of the L2 cache, for the keys and values that blocks work on together
+#: Blocks of queries of the heads that are worked on together under a causal mask. The end of each
+#: such group leaves multiprocessors idle, so it has many; more would not share the L2 cache.
+BLOCKS_TOGETHER = 2048
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,13 @@ class Plan:
         Keys of one step.
     stages
         Tiles of keys, and tiles of values, that are loaded or used at a time.
-    ping_pong
-        Whether the warpgroups take turns at starting their products, so that one computes its
-        softmax while the tensor cores work for another.
     heads_together
-        How many heads are worked on before the next: as many as have their keys and values in the
-        L2 cache together.
+        How many heads are worked on before the next, longest blocks of queries first.
     """
 
     warpgroups: int = 2
     block_k: int = 128
     stages: int = 2
-    ping_pong: bool = True
     heads_together: int = 1
 
     @property
@@ -77,13 +73,14 @@ PLANS = {
     (128, False): Plan(2, 128),
     (128, True): Plan(2, 128),
 }
+DEPTHS = tuple(sorted({depth for depth, _ in PLANS}))  #: elements of a head
 
 
-def plan_for(problem: Problem, keys: int) -> Plan:
-    """Return what is fastest for a problem with sequences of so many keys."""
+def plan_for(problem: Problem, queries: int) -> Plan:
+    """Return what is fastest for sequences of so many queries."""
     plan = PLANS[problem.depth, problem.causal]
     if not problem.causal:
         return plan
-    each = 2 * max(1, keys) * problem.depth * problem.dtype.itemsize
-    # A power of 2: each number is a kernel of its own.
-    return replace(plan, heads_together=1 << max(1, L2_BYTES // each).bit_length() - 1)
+    together = max(1, BLOCKS_TOGETHER // -(-max(1, queries) // plan.block_q))
+    # A power of 2, since each number is a kernel of its own. The scheduler stops at the last head.
+    return replace(plan, heads_together=1 << together.bit_length() - 1)

@@ -42,8 +42,8 @@ def attention(
     Parameters
     ----------
     q
-        Device array (batch, queries, heads, depth) of bf16 or f16, with a depth of 64, 96, 128 or
-        256: torch, CuPy, numba, or anything with ``__cuda_array_interface__`` or ``__dlpack__``.
+        Device array (batch, queries, heads, depth) of bf16 or f16, with a depth of 64, 96 or 128:
+        torch, CuPy, numba, or anything with ``__cuda_array_interface__`` or ``__dlpack__``.
         The depth is contiguous; the other axes may have any strides that are multiples of 16 B, so
         that views of (batch, heads, queries, depth) do.
     k, v
@@ -100,7 +100,7 @@ def _attention(
     if 0 in q.shape:
         return
     problem = Problem(depth, q.dtype, bool(causal))
-    plan = plan_for(problem, keys) if plan is None else plan
+    plan = plan_for(problem, queries) if plan is None else plan
     tiles = batch * heads * -(-queries // plan.block_q)
     launch(
         attention_kernel(problem, plan),
@@ -156,11 +156,11 @@ def _check(q: Heads, k: Heads, v: Heads, out: Heads) -> None:
             f"with a depth of {', '.join(map(str, DEPTHS))}"
         )
     batch, _, heads, depth = q.shape
-    kv_heads = max(1, k.shape[2])
-    if k.shape[0] != batch or k.shape[3] != depth or heads % kv_heads:
+    fits = k.shape[0] == batch and k.shape[3] == depth
+    if not fits or 0 in k.shape[1:3] or heads % k.shape[2]:
         raise ValueError(
             f"attention(): k has shape {k.shape}, but q {q.shape}; k takes the same batch and "
-            "depth, and a number of heads that divides that of q"
+            "depth, at least one key, and a number of heads that divides that of q"
         )
     for name, array, like in (("v", v, k), ("out", out, q)):
         if array.shape != like.shape:

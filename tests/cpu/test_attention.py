@@ -1,37 +1,29 @@
-"""Attention's machine code: no spills, no serialised products, and a count of each operation."""
+"""Attention's machine code: no spills, no serialised products, operations counted; and errors."""
 
 import functools
 import re
 from collections import Counter
+from types import SimpleNamespace
 
+import ml_dtypes
+import numpy as np
 import pytest
-from numba import types
 
-from numba_tma import TensorMapType
+from numba_tma import _driver
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._attention_kernel import attention_kernel
-from numba_tma.kernels._attention_plan import PLANS, Problem
-from numba_tma.mma_rules import ROWS
+from numba_tma.kernels._attention_plan import PLANS, Problem, plan_for
+from numba_tma.kernels.attention import attention
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from tests.attention_forms import PROBLEMS, form, plan_of
 
-PROBLEMS = {
-    f"d{depth}{' causal' * causal}": Problem(depth, as_dtype("bf16"), causal)
-    for depth, causal in PLANS
-}
+BF16 = ml_dtypes.bfloat16
 by_problem = pytest.mark.parametrize("name", PROBLEMS)
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
 
 
-def plan_of(name):
-    return PLANS[PROBLEMS[name].depth, PROBLEMS[name].causal]
-
-
 @functools.cache
 def compiled(name):
-    problem, plan = PROBLEMS[name], plan_of(name)
-    rows = (ROWS, plan.block_k, plan.block_k, ROWS)
-    maps = tuple(TensorMapType(4, problem.tile(n)) for n in rows)
-    return compile_ptx(attention_kernel(problem, plan), (*maps, *[types.int64] * 5, types.float32))
+    return compile_ptx(*form(name))
 
 
 @by_problem
@@ -93,3 +85,96 @@ def test_exponentials_are_computed_while_products_run(name):
     waits = [i for i, operation in enumerate(order) if operation == "WARPGROUP.DEPBAR"]
     # Both products, the wait for the first, the softmax, the wait for the second.
     assert products[-1] < waits[0] < exponentials[0] < exponentials[-1] < waits[1]
+
+
+# --------------------------------------------------------------------------- what is chosen
+
+
+@pytest.mark.parametrize(
+    ("queries", "heads"), [(1, 2048), (4096, 64), (8192, 32), (16384, 16), (1 << 20, 1)]
+)
+def test_heads_together_have_blocks_for_all_multiprocessors(queries, heads):
+    assert plan_for(Problem(128, as_dtype("bf16"), causal=True), queries).heads_together == heads
+
+
+def test_without_a_mask_each_head_comes_for_itself():
+    problem = Problem(128, as_dtype("bf16"))
+    assert plan_for(problem, 4096) == PLANS[128, False]
+
+
+# ----------------------------------------------------------------------------------- errors
+
+
+USUAL = (2, 64, 4, 64)
+
+
+def array(shape=USUAL, dtype=BF16, strides=None, start=0):
+    """Return a device array over memory that does not exist."""
+    interface = {
+        "shape": shape,
+        "strides": strides,
+        "typestr": np.dtype(dtype).str,
+        "data": ((1 << 41) + start, False),
+        "version": 3,
+    }
+    return SimpleNamespace(dtype=np.dtype(dtype), __cuda_array_interface__=interface)
+
+
+COPY = "other strides are multiples of 16 B: pass a contiguous copy"
+MISTAKES = {
+    "three axes": (
+        {"q": array((2, 64, 64))},
+        "q has shape (2, 64, 64) of bf16; it takes (batch, sequence, heads, depth) of bf16 or f16",
+    ),
+    "bits of another size": (
+        {"v": array(dtype=np.float32), "dtype": "bf16"},
+        "v has shape (2, 64, 4, 64) of f32; it takes (batch, sequence, heads, depth) of bf16 or",
+    ),
+    "float32": (
+        {name: array(dtype=np.float32) for name in ("q", "k", "v", "out")},
+        "q has shape (2, 64, 4, 64) of f32; it takes bf16 and f16 with a depth of 64, 96, 128",
+    ),
+    "depth": (
+        {name: array((2, 64, 4, 256)) for name in ("q", "k", "v", "out")},
+        "q has shape (2, 64, 4, 256) of bf16; it takes bf16 and f16 with a depth of 64, 96, 128",
+    ),
+    "batch": (
+        {"k": array((1, 64, 4, 64))},
+        "k has shape (1, 64, 4, 64), but q (2, 64, 4, 64); k takes the same batch and depth",
+    ),
+    "depth of the keys": ({"k": array((2, 64, 4, 128))}, "k takes the same batch and depth"),
+    "no keys": ({"k": array((2, 0, 4, 64))}, "at least one key"),
+    "no heads": ({"k": array((2, 64, 0, 64))}, "a number of heads that divides that of q"),
+    "heads": ({"k": array((2, 64, 3, 64))}, "a number of heads that divides that of q"),
+    "values": (
+        {"v": array((2, 65, 4, 64))},
+        "v has shape (2, 65, 4, 64), but k has (2, 64, 4, 64); they must agree",
+    ),
+    "result": (
+        {"out": array((2, 63, 4, 64))},
+        "out has shape (2, 63, 4, 64), but q has (2, 64, 4, 64); they must agree",
+    ),
+    "types": (
+        {"k": array(dtype=np.float16)},
+        "k is f16, but q is bf16; they must agree: convert one",
+    ),
+    "type of the result": ({"out": array(dtype=np.float16)}, "out is f16, but q is bf16"),
+    "depth not contiguous": (
+        {"q": array(strides=(32768, 512, 2, 8))},
+        f"q lies at 0x20000000000 with strides (32768, 512, 2, 8) B; the depth is contiguous, and "
+        f"the address and the {COPY}",
+    ),
+    "strides": ({"v": array(strides=(33280, 520, 128, 2))}, COPY),
+    "address": ({"out": array(start=2)}, "out lies at 0x20000000002 with strides"),
+    "scale": ({"scale": 0}, "attention(scale=0): the scale is a positive number; negate q for a"),
+    "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name, monkeypatch):
+    monkeypatch.setattr(_driver, "current_device", lambda: 0)
+    given, message = MISTAKES[name]
+    arrays = {name: array() for name in ("q", "k", "v", "out")}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention(**arrays | given)

@@ -1,0 +1,242 @@
+"""Attention against float64: lengths, depths, types, masks, shared heads, views, the same bits.
+
+What a result may be wrong by is what follows from the roundings: of scores, of weights, of sums of
+products in float32, of which the tensor cores keep a few bits less, and of the result.
+"""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numba import cuda
+
+from numba_tma.kernels._attention_plan import Plan
+from numba_tma.kernels.attention import attention
+from tests.gpu.test_kernels import EPS32, TYPES, assert_close, normal
+from tests.gpu.test_matmul_gpu import Device
+from tests.gpu.worker import on_gpu
+
+LIMIT = 240  # seconds: kernels are compiled
+LENGTHS = [
+    *((n, n) for n in (1, 63, 64, 65, 1000, 4096)),
+    *((1, 4096), (4096, 1), (65, 1000), (1000, 65), (63, 64), (129, 257), (1000, 1001)),
+]
+ALL_ROWS = 1024  # of longer ones, so many are compared
+PLANS = {
+    "64 queries": (64, Plan(1, 64)),
+    "64 queries, 3 stages": (128, Plan(1, 128, stages=3)),
+    "128 queries of depth 64": (64, Plan(2, 128)),
+    "96 keys": (64, Plan(3, 96)),
+    "160 keys": (128, Plan(2, 160)),
+    "4 heads together": (128, Plan(2, 128, heads_together=4)),
+}
+by_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+
+
+def arrays(queries, keys, heads=2, kv_heads=None, depth=128, name="bf16", batch=2):
+    """Return q, k and v on the host."""
+    kv = (batch, keys, kv_heads or heads, depth)
+    shapes = ((batch, queries, heads, depth), kv, kv)
+    return [normal(shape, name, seed) for seed, shape in enumerate(shapes)]
+
+
+def exact(q, k, v, rows, causal=False, scale=None):
+    """Return these rows of attention in float64, and what float32 and the weights' type may add."""
+    queries, keys, depth = q.shape[1], *k.shape[1::2]
+    scale = depth**-0.5 if scale is None else scale
+    expected, slack = (np.zeros((len(q), len(rows), *q.shape[2:])) for _ in range(2))
+    info = ml_dtypes.finfo(q.dtype)
+    seen = np.arange(keys) <= np.asarray(rows)[:, None] + (keys - queries)
+    for batch, head in np.ndindex(len(q), q.shape[2]):
+        shared = head // (q.shape[2] // k.shape[2])
+        a = q[batch, rows, head].astype(np.float64)
+        b, c = (x[batch, :, shared].astype(np.float64) for x in (k, v))
+        scores = a @ b.T * scale
+        if causal:
+            scores[~seen] = -np.inf
+        top = scores.max(axis=1, keepdims=True)
+        weights = np.exp(scores - np.where(top > -np.inf, top, 0))
+        total = np.maximum(weights.sum(axis=1, keepdims=True), 1)  # 0 if no key is seen
+        size = weights / total @ np.abs(c)
+        wrong = 2 * depth * EPS32 * (np.abs(a) @ np.abs(b).T * scale).max(axis=1, keepdims=True)
+        relative = np.expm1(2 * wrong) + float(info.eps) / 2 + 2 * keys * EPS32
+        smallest = float(info.smallest_subnormal) / 2  # weights are rounded to a multiple of it
+        expected[batch, :, head] = weights / total @ c
+        slack[batch, :, head] = relative * size + smallest * np.abs(c).sum(axis=0) / total + 1e-30
+    return expected, slack
+
+
+def check(q, k, v, causal=False, plan=None, scale=None, out=None):
+    """Compute and compare; return what was computed."""
+    target = Device(np.full(q.shape, 7, q.dtype) if out is None else out)
+    device = [Device(x) for x in (q, k, v)]
+    assert attention(*device, target, causal=causal, scale=scale, plan=plan) is target
+    queries, got = q.shape[1], target.get()
+    rows = np.unique(np.linspace(0, queries - 1, min(queries, ALL_ROWS)).astype(int))
+    expected, slack = exact(q, k, v, rows, causal, scale)
+    what = f"{q.shape} x {k.shape} {q.dtype}{' causal' * causal}"
+    assert_close(got[:, rows], expected, q.dtype, slack, 0.5, what)
+    return got
+
+
+@by_mask
+@pytest.mark.parametrize("name", ["bf16", "f16"])
+@pytest.mark.parametrize("depth", [64, 96, 128])
+@on_gpu(limit=LIMIT)
+def test_lengths(depth, name, causal):
+    for queries, keys in LENGTHS:
+        check(*arrays(queries, keys, depth=depth, name=name), causal)
+
+
+@by_mask
+@pytest.mark.parametrize("heads", [(3, 3), (4, 1), (8, 2), (8, 1), (40, 5)])
+@on_gpu(limit=LIMIT)
+def test_heads_share_keys(heads, causal):
+    for depth in (64, 128):
+        check(*arrays(300, 333, *heads, depth=depth, batch=3), causal)
+
+
+@by_mask
+@pytest.mark.parametrize("plan", PLANS)
+@on_gpu(limit=LIMIT)
+def test_plans(plan, causal):
+    depth, how = PLANS[plan]
+    for queries, keys in ((1, 1), (130, 129), (1000, 777), (777, 1000)):
+        check(*arrays(queries, keys, 6, 2, depth), causal, how)
+
+
+@on_gpu(limit=LIMIT)
+def test_queries_that_see_no_key_give_0():
+    for depth in (64, 96, 128):
+        got = check(*arrays(1000, 300, depth=depth), causal=True)
+        assert (got[:, :700] == 0).all() and (got[:, 700:] != 0).any(axis=3).all()
+
+
+@by_mask
+@on_gpu(limit=LIMIT)
+def test_huge_scores(causal):
+    for name in ("bf16", "f16"):
+        for factor in (30, 1000):
+            q, k, v = arrays(257, 515, name=name)
+            check((q.astype("f4") * factor).astype(q.dtype), k, v, causal)
+            same = np.full_like(k, 100)  # all scores are equal, and far from 0
+            check(same[:, :257], same, v, causal)
+            check(-same[:, :257], same, v, causal)
+
+
+@on_gpu(limit=LIMIT)
+def test_scales():
+    q, k, v = arrays(200, 300)
+    for scale in (1e-6, 0.5, 1, 3):
+        check(q, k, v, causal=True, scale=scale)
+
+
+@by_mask
+@on_gpu(limit=LIMIT)
+def test_views_leave_what_is_around_them(causal):
+    qkv = np.stack(arrays(300, 300, heads=3, depth=192), axis=2)
+    for depth in (64, 96, 128):
+        q, k, v = (qkv[:, :, i, 1:, 64 : 64 + depth] for i in range(3))
+        memory = np.full((2, 3, 304, 136), 7, qkv.dtype)  # heads before queries
+        out = memory[:, 1:, 2:302, 8 : 8 + depth].transpose(0, 2, 1, 3)
+        target = Device(out)
+        attention(*map(Device, (q, k, v)), target, causal=causal)
+        expected, slack = exact(q, k, v, np.arange(300), causal)
+        assert_close(target.get(), expected, q.dtype, slack, 0.5, f"views {depth}")
+        around = target.memory.copy_to_host().view(qkv.dtype)
+        around[:, 1:, 2:302, 8 : 8 + depth] = 7
+        assert (around == 7).all()
+
+
+@on_gpu(limit=LIMIT)
+def test_heads_before_positions():
+    q, k, v = (x.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for x in arrays(500, 500, 4))
+    check(q, k, v, causal=True, out=np.full((2, 4, 500, 128), 7, q.dtype).transpose(0, 2, 1, 3))
+
+
+@on_gpu(limit=LIMIT)
+def test_minus_infinity_masks():
+    """A score of -inf weighs nothing, and a query that has no other gives 0."""
+    q, k, v = arrays(200, 400)
+    q[..., 0] = 1
+    k[:, 5::7, :, 0] = -np.inf
+    k[:, :200, :, 0] = -np.inf  # whole tiles: the maximum is -inf until the next
+    left = [i for i in range(400) if k[0, i, 0, 0] > -np.inf]
+    got = Device(np.full(q.shape, 7, q.dtype))
+    attention(*map(Device, (q, k, v)), got)
+    expected, slack = exact(q, k[:, left], v[:, left], np.arange(200))
+    assert_close(got.get(), expected, q.dtype, 2 * slack, 0.5, "-inf")
+    k[..., 0] = -np.inf
+    attention(*map(Device, (q, k, v)), got)
+    assert (got.get() == 0).all()
+
+
+@on_gpu(limit=LIMIT)
+def test_nan_stays_in_the_rows_that_see_it():
+    for name in ("bf16", "f16"):
+        q, k, v = arrays(300, 300, name=name)
+        q[0, 3, 0], k[0, 270, 1] = np.nan, np.nan
+        got = Device(np.full(q.shape, 7, q.dtype))
+        attention(*map(Device, (q, k, v)), got, causal=True)
+        bad = np.isnan(got.get())
+        assert (bad.all(axis=3) == bad.any(axis=3)).all()
+        expected = np.zeros(bad.shape[:3], bool)
+        expected[0, 3, 0], expected[0, 270:, 1] = True, True
+        np.testing.assert_array_equal(bad.all(axis=3), expected)
+    for key in (3, 270):
+        q, k, v = arrays(300, 300)
+        v[1, key, 0, 5] = np.nan
+        got = Device(np.full(q.shape, 7, q.dtype))
+        attention(*map(Device, (q, k, v)), got)
+        expected = np.zeros(q.shape, bool)
+        expected[1, :, 0, 5] = True
+        np.testing.assert_array_equal(np.isnan(got.get()), expected)
+
+
+@on_gpu(limit=LIMIT)
+def test_nothing():
+    q, k, v = arrays(64, 64)
+    out = Device(np.full(q.shape, 7, q.dtype))
+    attention(Device(q[:0]), Device(k[:0]), Device(v[:0]), Device(out.host[:0]))
+    attention(Device(q[:, :0]), Device(k), Device(v), Device(out.host[:, :0]))
+    assert (out.get() == 7).all()
+
+
+@on_gpu(limit=LIMIT)
+def test_arrays_of_numba():
+    for name, bits in (("f16", np.float16), ("bf16", np.uint16)):
+        q, k, v = arrays(100, 200, name=name)
+        device = [cuda.to_device(x.view(bits)) for x in (q, k, v)]
+        got = attention(*device, dtype=name).copy_to_host()
+        assert got.dtype == bits and got.shape == q.shape
+        expected, slack = exact(q, k, v, np.arange(100))
+        assert_close(got.view(TYPES[name]), expected, q.dtype, slack, 0.5, name)
+
+
+@on_gpu(limit=LIMIT)
+def test_calls_with_the_same_arrays():
+    """The second call repeats the launch of the first, and sees what the arrays hold by then."""
+    stream = cuda.stream()
+    q, k, v = arrays(200, 300)
+    device, out = [Device(x) for x in (q, k, v)], Device(np.zeros_like(q))
+    for scale in (None, None, 0.25):
+        out.memory.copy_to_device(np.full(q.shape, 7, np.uint16))
+        cuda.synchronize()
+        attention(*device, out, scale=scale, stream=stream)
+        stream.synchronize()
+        expected, slack = exact(q, k, v, np.arange(200), scale=scale)
+        assert_close(out.get(), expected, q.dtype, slack, 0.5, f"scale {scale}")
+        v = v[:, ::-1]
+        device[2].memory.copy_to_device(np.ascontiguousarray(v).view(np.uint16))
+
+
+@by_mask
+@pytest.mark.parametrize("depth", [64, 96, 128])
+@on_gpu(limit=LIMIT)
+def test_the_same_bits_again(depth, causal):
+    """A stage that is refilled too early changes few elements, and seldom."""
+    q, k, v = map(Device, arrays(4096, 4096, 16, 4, depth))
+    out = Device(np.full(q.shape, 7, q.dtype))
+    first = attention(q, k, v, out, causal=causal).get().view(np.uint16).copy()
+    for _ in range(20):
+        again = attention(q, k, v, out, causal=causal).get().view(np.uint16)
+        np.testing.assert_array_equal(again, first)

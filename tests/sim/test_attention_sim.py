@@ -1,0 +1,138 @@
+"""Attention in the simulator: masks, odd lengths, shared heads, views and what is not finite."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from numba_tma.kernels._attention_plan import Plan
+from numba_tma.kernels.attention import attention
+
+BF16 = ml_dtypes.bfloat16
+ONE, TWO = Plan(1, 64), Plan(2, 64)
+TOGETHER = Plan(1, 64, heads_together=4)
+
+
+def arrays(queries, keys, heads=1, kv_heads=None, depth=64, batch=1, dtype=BF16):
+    """Return q, k and v."""
+    rng = np.random.default_rng(queries + keys)
+    shapes = ((queries, heads), (keys, kv_heads or heads), (keys, kv_heads or heads))
+    return [rng.standard_normal((batch, *shape, depth)).astype(dtype) for shape in shapes]
+
+
+def exact(q, k, v, causal=False, scale=None):
+    """Return attention in float64, and what the rounding of its weights may change."""
+    info = ml_dtypes.finfo(q.dtype)
+    q, k, v = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    scores = q @ k.swapaxes(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
+    if causal:
+        first = scores.shape[3] - scores.shape[2] + 1
+        seen = np.arange(scores.shape[3]) < np.arange(scores.shape[2])[:, None] + first
+        scores = np.where(seen, scores, -np.inf)
+    top = scores.max(axis=3, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(top), top, 0))
+    total = weights.sum(axis=3, keepdims=True)
+    weights /= np.where(total == 0, 1, total)
+    error = 0.51 * float(info.eps) * (weights @ np.abs(v) + np.abs(weights @ v)) + 1e-6
+    return [x.transpose(0, 2, 1, 3) for x in (weights @ v, error)]
+
+
+def check(q, k, v, causal=False, plan=ONE, **options):
+    expected, error = exact(q, k, v, causal, options.get("scale"))
+    got = attention(q, k, v, causal=causal, plan=plan, **options)
+    assert got.dtype == q.dtype and got.shape == q.shape
+    assert (np.abs(got.astype(np.float64) - expected) <= error).all()
+    return got
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(64, 64), (1, 1), (1, 130), (65, 63), (70, 200), (150, 129)]
+)
+def test_lengths(queries, keys, causal):
+    check(*arrays(queries, keys), causal)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_two_warpgroups(causal):
+    check(*arrays(130, 200), causal, TWO)
+
+
+@pytest.mark.parametrize("depth", [64, 96, 128])
+def test_the_plan_that_is_chosen(depth):
+    check(*arrays(140, 140, depth=depth), causal=True, plan=None)
+
+
+def test_queries_that_see_no_key_give_0():
+    q, k, v = arrays(140, 70)
+    got = check(q, k, v, causal=True)
+    assert (got[:, :70] == 0).all() and (got[:, 70:] != 0).any(axis=3).all()
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("plan", [ONE, TOGETHER], ids=["a head at a time", "all heads together"])
+def test_heads_share_keys(plan, kv_heads):
+    check(*arrays(70, 70, heads=4, kv_heads=kv_heads, batch=2), causal=True, plan=plan)
+
+
+def test_float16():
+    check(*arrays(65, 70, dtype=np.float16), causal=True)
+
+
+def test_a_scale():
+    check(*arrays(64, 64), scale=0.5)
+
+
+def test_views_leave_what_is_around_them():
+    qkv = np.stack(arrays(70, 70, heads=3, depth=128), axis=2)  # (1, 70, 3, 3, 128)
+    q, k, v = (qkv[:, :, i, 1:, 64:] for i in range(3))
+    memory = np.full((1, 3, 72, 64), 7, BF16)  # heads before queries
+    out = memory[:, 1:, 1:71].transpose(0, 2, 1, 3)
+    assert attention(q, k, v, out, causal=True, plan=ONE) is out
+    expected, error = exact(q, k, v, causal=True)
+    assert (np.abs(out.astype(np.float64) - expected) <= error).all()
+    out[:] = 7
+    assert (memory == 7).all()
+
+
+def test_bits_of_bf16():
+    q, k, v = arrays(64, 64)
+    bits = attention(*(x.view(np.uint16) for x in (q, k, v)), dtype="bf16", plan=ONE)
+    assert bits.dtype == np.uint16
+    np.testing.assert_array_equal(bits.view(BF16), attention(q, k, v, plan=ONE))
+
+
+def test_huge_scores():
+    """The largest has all the weight; exp of anything but differences would be infinite."""
+    q, k, v = arrays(64, 130)
+    check(q * BF16(1000), k, v)
+
+
+def test_minus_infinity_masks():
+    """A score of -inf weighs nothing, and a query that has no other gives 0."""
+    q, k, v = arrays(64, 130)
+    q[..., 0] = 1
+    k[:, 3::5, :, 0] = -np.inf
+    k[:, :64, :, 0] = -np.inf  # a whole tile: the maximum is -inf until the next
+    check(q, k, v)
+    k[..., 0] = -np.inf
+    assert (attention(q, k, v, plan=ONE) == 0).all()
+
+
+def test_nan_stays_in_the_rows_that_see_it():
+    q, k, v = arrays(70, 70)
+    q[0, 3] = np.nan
+    k[0, 66] = np.nan
+    got = attention(q, k, v, causal=True, plan=ONE)
+    assert set(np.flatnonzero(np.isnan(got[0, :, 0]).all(axis=1))) == {3, 66, 67, 68, 69}
+    assert np.isnan(got).sum() == 5 * 64
+    for key in (3, 66):  # in either tile of keys
+        q, k, v = arrays(70, 70)
+        v[0, key, 0, 5] = np.nan
+        assert (np.isnan(attention(q, k, v, plan=ONE)) == (np.arange(64) == 5)).all()
+
+
+def test_nothing():
+    q, k, v = arrays(64, 64)
+    assert attention(q[:, :0], k, v).shape == (1, 0, 1, 64)
+    assert attention(q[:0], k[:0], v[:0]).shape == (0, 64, 1, 64)
