@@ -347,7 +347,12 @@ class Stack:
 
     def array_of(self, dtype: DType) -> Any:
         """Return the view as a Numba array."""
-        return self.view(dtype) if simulated() else cuda.as_cuda_array(self.view(dtype))
+        return as_array(self.view(dtype))
+
+
+def as_array(view: Any) -> Any:
+    """Return a view as a Numba array, with its gaps, which the simulator would refuse to copy."""
+    return type(cuda.device_array(1))(view) if simulated() else cuda.as_cuda_array(view)
 
 
 def bytes_from(array: Any, address: int, nbytes: int) -> Any:

@@ -18,7 +18,7 @@ from numba import cuda
 from numba_tma._array_interface import contiguous_strides, read_array, readers
 from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._host import View, bytes_from, common_stride, element_type
+from numba_tma.kernels._host import View, as_array, bytes_from, common_stride, element_type
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.transpose import transpose
 
@@ -111,9 +111,7 @@ class Matrices:
 
     def array_of(self, dtype: DType) -> Any:
         """Return (batch, rows, columns) over its memory as a Numba array of `dtype`."""
-        if simulated():
-            return type(cuda.device_array(1))(self.view(dtype))  # passed on with its gaps
-        return cuda.as_cuda_array(self.view(dtype))
+        return as_array(self.view(dtype))
 
     def span(self) -> Any:
         """Return the memory from the first element to the last, gaps too, as bytes."""

@@ -1,0 +1,137 @@
+"""Which configuration of matmul is fastest for which shape, what is expected of it, and cuBLAS.
+
+``python tests/benchmarks/sweeps/matmul.py [--dtype bf16] [--layout TN] [--shape MxNxK ...]
+[--repeats N]`` from the repository's root, whose library it measures. Lines go from the fastest to
+the slowest; "chosen" marks what `choose` takes. Wrong values and failures are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+
+import torch
+
+sys.path.insert(0, os.getcwd())
+
+from numba_tma.bench.timing import time_alternating
+from numba_tma.kernels._matmul_plan import Config, Problem, candidates, choose, expected_cycles
+from numba_tma.kernels.matmul import matmul
+
+SHAPES = (
+    *("4096x4096x4096", "8192x8192x8192", "8192x8192x1024", "2048x2048x2048", "1024x1024x1024"),
+    *("512x512x512", "3000x3000x3000", "4096x128x4096", "128x4096x4096", "128x128x16384"),
+    *("1x4096x4096", "16x4096x4096", "64x4096x4096", "16x14336x4096", "16x4096x14336"),
+    *("64x8192x8192", "64x1024x16384", "1x8192x28672", "32x28672x8192"),
+)
+TYPES = {
+    "bf16": (torch.bfloat16, torch.bfloat16),
+    "f16": (torch.float16, torch.float16),
+    "f32": (torch.float32, torch.float32),
+    "e4m3": (torch.float8_e4m3fn, torch.bfloat16),
+    "i8": (torch.int8, torch.int32),
+}
+#: Beside those that are candidates.
+OTHERS = (
+    Config(128, 256, 4),
+    Config(128, 256, 2, group=8),
+    Config(128, 256, 2, out_stages=1),
+    Config(64, 256, 2, group=24),
+    Config(64, 96, group=16),
+    Config(64, 192, group=16),
+)
+
+
+def short(config):
+    """Return a configuration in few letters."""
+    text = f"{config.m}x{config.n} cluster {config.cluster} splits {config.splits}"
+    return f"{text} group {config.group} out {config.out_stages}"
+
+
+def operands(m, n, k, name, layout):
+    """Return a, b, out of torch; `layout` is BLAS's."""
+    dtype, kind = TYPES[name]
+
+    def make(rows, columns):
+        if name == "i8":
+            return torch.randint(-128, 128, (rows, columns), device="cuda", dtype=dtype)
+        return torch.randn(rows, columns, device="cuda").to(dtype)
+
+    a = make(m, k) if layout[0] == "T" else make(k, m).T
+    b = make(n, k).T if layout[1] == "N" else make(k, n)
+    return a, b, torch.empty(m, n, device="cuda", dtype=kind)
+
+
+def cublas(a, b, out):
+    """Return the run of cuBLAS, if torch has one for these types."""
+    if a.dtype == torch.float8_e4m3fn:
+        one = torch.ones((), device="cuda")
+        call = functools.partial(torch._scaled_mm, scale_a=one, scale_b=one, out_dtype=out.dtype)
+        return lambda: call(a, b, use_fast_accum=True)
+    if a.dtype == torch.int8:
+        return lambda: torch._int_mm(a, b)
+    other = torch.empty_like(out)
+    return lambda: torch.mm(a, b, out=other)
+
+
+def sweep(shape, name, layout, repeats):
+    """Check and measure all configurations for a shape."""
+    m, n, k = map(int, shape.split("x"))
+    a, b, out = operands(m, n, k, name, layout)
+    size, cores = a.element_size(), torch.cuda.get_device_properties(0).multi_processor_count
+    problem = Problem(m, n, k, 1, size, out.element_size(), name != "i8")
+    some = slice(0, min(m, 64))
+    exact = a[some].double() @ b.double()
+    runs = {}
+    try:
+        run = cublas(a, b, out)
+        run()
+        torch.cuda.synchronize()
+        runs["cuBLAS"] = run
+    except Exception as error:
+        print(f"# {shape} cuBLAS: {str(error)[:200]!r}")
+    configs = dict.fromkeys([*candidates(problem, cores), *OTHERS])
+    for config in configs:
+        try:
+            out.fill_(7)
+            matmul(a, b, out, config=config)
+            torch.cuda.synchronize()
+            error = ((out[some].double() - exact).abs() / (exact.abs() + 0.1 * k**0.5)).max()
+            if not error < 2**-6:
+                print(f"# {shape} {short(config)}: WRONG, {error:.3g}")
+                continue
+            runs[short(config)] = functools.partial(matmul, a, b, out, config=config)
+        except Exception as error:
+            print(f"# {shape} {short(config)}: {str(error)[-300:]!r}")
+    times = time_alternating(runs, repeats)
+    expected = {short(c): expected_cycles(problem, c, cores) for c in configs}
+    chosen = short(choose(problem, cores))
+    best = times.get("cuBLAS", min(times.values()))
+    for what, seconds in sorted(times.items(), key=lambda item: item[1]):
+        rate, moved = 2 * m * n * k / seconds / 1e12, size * (m + n) * k + out.nbytes
+        print(
+            f"{name} {layout} {shape} {what}: {1e6 * seconds:.1f} us, {rate:.0f} TFLOP/s, "
+            f"{moved / seconds / 1e9:.0f} GB/s, {best / seconds:.3f} of cuBLAS"
+            + (f", expected {expected[what] / 1.6e3:.1f} us" if what in expected else "")
+            + (" chosen" if what == chosen else ""),
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dtype", default="bf16", choices=TYPES)
+    parser.add_argument("--layout", default="TN", choices=("TN", "TT", "NN", "NT"))
+    parser.add_argument("--shape", nargs="*", default=SHAPES)
+    parser.add_argument("--repeats", type=int, default=15)
+    given = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.manual_seed(0)
+    for shape in given.shape:
+        sweep(shape, given.dtype, given.layout, given.repeats)
+
+
+if __name__ == "__main__":
+    main()
