@@ -55,6 +55,16 @@ def weight(score: Any, scale: Any, shift: Any) -> Any:
 
 
 @device_function
+def decay_of(before: Any, top: Any, scale: Any) -> Any:
+    """Return exp(maximum before - maximum), both times the scale.
+
+    Of the difference: so it is 1 where the maximum stays. What `weight` makes of the maximum is off
+    by the rounding of its shift, and steps would add that up.
+    """
+    return ptx.ex2_approx_ftz_f32((before - top) * scale) if top > MINUS_INFINITY else ONE
+
+
+@device_function
 def inverse(total: Any) -> Any:
     """Return 1 / total; 0 for a row that sees no key."""
     return ptx.rcp_approx_ftz_f32(total) if total != ZERO else ZERO
@@ -186,7 +196,7 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                     before, top = top, scores.row_max().map(larger, top)
                     shift = top.map(shift_of, scale)
                     weights = scores.map(weight, scale, shift)
-                    decay = before.map(weight, scale, shift)
+                    decay = before.map(decay_of, top, scale)
                     sums = sums * decay + weights.row_sum(quad=False)
                     if step + 1 < steps:
                         k_works.wait_k()

@@ -65,9 +65,9 @@ def test_a_step_computes_and_moves_nothing(name):
     found = Counter(operation for operation, _ in main_loop(name))
     assert found["HGMMA"] == problem.depth // 16 + plan.block_k // 16
     assert found["MUFU.EX2"] == scores + 2  # and of each of the two rows the decay
-    assert found["FFMA"] == scores + 4  # score * scale + shift
-    assert found["FMUL"] == outputs + 2
-    assert found["FADD"] == scores - 2
+    assert found["FFMA"] == scores + 2  # score * scale + shift
+    assert found["FMUL"] == outputs + 4
+    assert found["FADD"] == scores
     assert found["FMNMX"] == scores + 4
     assert found["F2FP"] == scores // 2
     assert (found["WARPGROUP.ARRIVE"], found["WARPGROUP.DEPBAR"]) == (2, 2)

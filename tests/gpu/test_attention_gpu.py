@@ -39,8 +39,11 @@ def arrays(queries, keys, heads=2, kv_heads=None, depth=128, name="bf16", batch=
     return [normal(shape, name, seed) for seed, shape in enumerate(shapes)]
 
 
-def exact(q, k, v, rows, causal=False, scale=None):
-    """Return these rows of attention in float64, and what float32 and the weights' type may add."""
+def exact(q, k, v, rows, causal=False, scale=None, whole=False):
+    """Return these rows of attention in float64, and what float32 and the weights' type may add.
+
+    Scores of whole numbers are summed exactly.
+    """
     queries, keys, depth = q.shape[1], *k.shape[1::2]
     scale = depth**-0.5 if scale is None else scale
     expected, slack = (np.zeros((len(q), len(rows), *q.shape[2:])) for _ in range(2))
@@ -57,7 +60,9 @@ def exact(q, k, v, rows, causal=False, scale=None):
         weights = np.exp(scores - np.where(top > -np.inf, top, 0))
         total = np.maximum(weights.sum(axis=1, keepdims=True), 1)  # 0 if no key is seen
         size = weights / total @ np.abs(c)
-        wrong = 2 * depth * EPS32 * (np.abs(a) @ np.abs(b).T * scale).max(axis=1, keepdims=True)
+        sums = 0 if whole else 2 * depth
+        wrong = (sums + 2) * EPS32 * np.abs(a) @ np.abs(b).T * scale
+        wrong = wrong.max(axis=1, keepdims=True)
         relative = np.expm1(2 * wrong) + float(info.eps) / 2 + 2 * keys * EPS32
         smallest = float(info.smallest_subnormal) / 2  # weights are rounded to a multiple of it
         expected[batch, :, head] = weights / total @ c
@@ -65,14 +70,14 @@ def exact(q, k, v, rows, causal=False, scale=None):
     return expected, slack
 
 
-def check(q, k, v, causal=False, plan=None, scale=None, out=None):
+def check(q, k, v, causal=False, plan=None, scale=None, out=None, whole=False):
     """Compute and compare; return what was computed."""
     target = Device(np.full(q.shape, 7, q.dtype) if out is None else out)
     device = [Device(x) for x in (q, k, v)]
     assert attention(*device, target, causal=causal, scale=scale, plan=plan) is target
     queries, got = q.shape[1], target.get()
     rows = np.unique(np.linspace(0, queries - 1, min(queries, ALL_ROWS)).astype(int))
-    expected, slack = exact(q, k, v, rows, causal, scale)
+    expected, slack = exact(q, k, v, rows, causal, scale, whole)
     what = f"{q.shape} x {k.shape} {q.dtype}{' causal' * causal}"
     assert_close(got[:, rows], expected, q.dtype, slack, 0.5, what)
     return got
@@ -115,12 +120,25 @@ def test_queries_that_see_no_key_give_0():
 @on_gpu(limit=LIMIT)
 def test_huge_scores(causal):
     for name in ("bf16", "f16"):
-        for factor in (30, 1000):
+        for factor in (10, 1000):
             q, k, v = arrays(257, 515, name=name)
-            check((q.astype("f4") * factor).astype(q.dtype), k, v, causal)
-            same = np.full_like(k, 100)  # all scores are equal, and far from 0
-            check(same[:, :257], same, v, causal)
-            check(-same[:, :257], same, v, causal)
+            q, k = np.sign(q) * q.dtype.type(factor), np.sign(k)
+            check(q, k, v, causal, whole=True)
+            same = np.ones_like(k)  # all scores are equal, and far from 0
+            check(np.abs(q), same, v, causal, whole=True)
+            check(-np.abs(q), same, v, causal, whole=True)
+
+
+@on_gpu(limit=LIMIT)
+def test_equal_scores_weigh_the_same_in_all_steps():
+    """However large they are: the maximum stays, and nothing decays."""
+    q, k, v = arrays(64, 16384, name="f16")
+    k[:], v[:] = 1, np.arange(128).repeat(128)[:, None, None]  # each step's keys have its number
+    for size in (60000, 50001, 777):
+        q[:] = size
+        got = Device(np.zeros_like(q))
+        attention(*map(Device, (q, k, v)), got)
+        np.testing.assert_allclose(got.get().astype(float), 127 / 2, 2.0**-10)
 
 
 @on_gpu(limit=LIMIT)

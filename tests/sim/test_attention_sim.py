@@ -69,9 +69,8 @@ def test_queries_that_see_no_key_give_0():
     assert (got[:, :70] == 0).all() and (got[:, 70:] != 0).any(axis=3).all()
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
-@pytest.mark.parametrize("plan", [ONE, TOGETHER], ids=["a head at a time", "all heads together"])
-def test_heads_share_keys(plan, kv_heads):
+@pytest.mark.parametrize(("kv_heads", "plan"), [(2, ONE), (1, TOGETHER)], ids=["2", "1"])
+def test_heads_share_keys(kv_heads, plan):
     check(*arrays(70, 70, heads=4, kv_heads=kv_heads, batch=2), causal=True, plan=plan)
 
 
