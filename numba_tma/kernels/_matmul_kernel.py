@@ -23,7 +23,7 @@ from numba_tma._environment import simulated
 from numba_tma.clusters import cluster
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._matmul_epilogue import Epilogue, Place, finishing
-from numba_tma.kernels._matmul_plan import STEP_BYTES, Config
+from numba_tma.kernels._matmul_plan import Config
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.mma import fragment, load_fragment, wgmma, wgmma_wait
 from numba_tma.pipeline import Roles, StorePipeline, TilePipeline, Warpgroups
@@ -60,7 +60,7 @@ class Form:
     @property
     def k(self) -> int:
         """Elements of K in a stage."""
-        return STEP_BYTES // self.a.itemsize
+        return self.config.k // self.a.itemsize
 
     @property
     def warpgroups(self) -> int:

@@ -273,6 +273,8 @@ def test_mistakes(gpu):
         ({"m": 96}, r"Config\(m=96\): it is 64 or 128"),
         ({"n": 40}, r"Config\(n=40\): it is a multiple of 32 up to 256"),
         ({"stages": 1}, "at least 2: one is read while another is filled"),
+        ({"k": 64}, "it is 128, 256 or 512 bytes"),
+        ({"k": 256, "cluster": 2}, "blocks share tiles of b that are 128 bytes wide"),
         ({"n": 96, "cluster": 4}, "use an n of which that is a multiple of 16"),
     ],
 )
@@ -307,7 +309,7 @@ def test_candidates_are_different_and_fit():
     for problem in (Problem(64, 256, 65536), Problem(4096, 4096, 4096)):
         every = list(candidates(problem, 132))
         assert len(set(every)) == len(every) and every[: len(CONFIGS)] == list(CONFIGS)
-        assert all(config.splits <= problem.steps for config in every)
+        assert all(config.splits <= problem.steps(config) for config in every)
 
 
 # -------------------------------------------------------------------------------- the tuner
