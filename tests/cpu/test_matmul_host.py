@@ -12,7 +12,7 @@ from numba_tma import _driver
 from numba_tma.kernels import _host, _matmul_launch, _matmul_operands, _matmul_tuner
 from numba_tma.kernels import matmul as module
 from numba_tma.kernels._matmul_epilogue import Epilogue
-from numba_tma.kernels._matmul_kernel import Form
+from numba_tma.kernels._matmul_form import Form
 from numba_tma.kernels._matmul_plan import (
     CONFIGS,
     Config,
@@ -264,6 +264,7 @@ def test_mistakes(gpu):
     ints = [ints[0], ints[1].T, Array(3, (64, 96), np.int32)]
     fails("out is i32, exact sums that nothing follows; use out_dtype f32", *ints, alpha=2)
     fails("splits=2, whose results are added up as float32", *ints, config=Config(splits=2))
+    fails("stages of 196,608 B, of which two do not fit", a, b, out, config=Config(128, 256, k=512))
     fails("a holds u16, whose bits cannot be f32", Array(1, (8, 8), "u2"), b, out, dtype="f32")
 
 
