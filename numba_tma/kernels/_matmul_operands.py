@@ -43,8 +43,13 @@ class Matrices:
             steps = contiguous_strides(self.shape, size)
         else:
             steps = tuple(int(s) * size if in_elements else int(s) for s in strides)
+        if any(step < 0 for step in steps):
+            raise ValueError(
+                f"{name} has shape {self.shape} and steps of {steps} B; TMA takes none below 0: "
+                "pass a contiguous copy"
+            )
         self.rows, self.columns = self.shape[-2:]
-        each = common_stride(name, self.shape[:-2], steps[:-2], self.rows * abs(steps[-2]))
+        each = common_stride(name, self.shape[:-2], steps[:-2], self.rows * steps[-2])
         self.batch = math.prod(self.shape[:-2]) if each else 1  # one that is expanded is one
         self.steps = (each, *steps[-2:])
 
@@ -76,7 +81,7 @@ class Matrices:
         """Whether TMA reads it: rows of any length that begin at multiples of 16 B."""
         starts = [self.address]
         starts += [self.steps[0]] * (self.batch > 1) + [self.steps[1]] * (self.rows > 1)
-        return self.has_rows and all(s % CHUNK == 0 and s >= 0 for s in starts)
+        return self.has_rows and all(start % CHUNK == 0 for start in starts)
 
     @property
     def is_writable(self) -> bool:

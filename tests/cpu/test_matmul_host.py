@@ -260,6 +260,8 @@ def test_mistakes(gpu):
     fails(r"residual has shape \(64, 32\) .* it has that shape too", a, b, out, residual=a)
     crooked = Array(1, (64, 32), strides=(256, 4))
     fails("one of its last two axes must be contiguous; pass a contiguous copy", crooked, b, out)
+    backwards = Array(1, (64, 32), strides=(-64, 2))
+    fails("TMA takes none below 0: pass a contiguous copy", backwards, b, out)
     ints = [Array(i, shape, np.int8) for i, shape in enumerate(((64, 32), (96, 32)))]
     ints = [ints[0], ints[1].T, Array(3, (64, 96), np.int32)]
     fails("out is i32, exact sums that nothing follows; use out_dtype f32", *ints, alpha=2)

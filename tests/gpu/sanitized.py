@@ -11,6 +11,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma.kernels.copy import copy
+from numba_tma.kernels.matmul import Config, matmul
 from numba_tma.kernels.pointwise import scale_add
 from numba_tma.kernels.rmsnorm import rmsnorm
 from tests import ring_kernels as rings
@@ -38,6 +39,11 @@ def shipped():
         y = rmsnorm(cuda.to_device(x), cuda.to_device(w)).copy_to_host()
         exact = x / np.sqrt((x.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-6) * w
         assert np.allclose(y, exact, rtol=1e-5, atol=1e-6)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((200, 264), (264, 328)))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    for config in (Config(128, 128, 2), Config(64, 64, splits=2)):
+        result = matmul(cuda.to_device(a), cuda.to_device(b), config=config, activation="relu")
+        assert np.allclose(result.copy_to_host(), np.maximum(exact, 0), rtol=2e-3, atol=2e-2)
 
 
 def in_process(case, *args):

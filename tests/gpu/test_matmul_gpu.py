@@ -288,6 +288,17 @@ def test_views_leave_what_is_around_them():
 
 
 @on_gpu(limit=LIMIT)
+def test_arrays_that_are_expanded():
+    """Steps of 0 B: of a whole matrix, of its rows, and of a batch."""
+    a, b = factors(70, 136, 200, ("bf16", "bf16"))
+    row, one = np.broadcast_to(a[:1], a.shape), np.broadcast_to(a[:1, :1], a.shape)
+    check(row, b)
+    check(np.ascontiguousarray(one), b)
+    check(np.broadcast_to(a, (3, *a.shape)), factors(70, 136, 200, ("bf16",) * 2, batch=(3,))[1])
+    check(np.broadcast_to(a, (3, *a.shape)), b)
+
+
+@on_gpu(limit=LIMIT)
 def test_parts_of_k():
     for splits in (2, 3, 7, 16):
         for shape in ((64, 64, 4096), (70, 131, 1000), (16, 1024, 2048), (1, 1, 64)):
