@@ -56,13 +56,15 @@ def as_stream(stream: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _launcher(kernel: Any, blocks: int, threads: int, stream: Any) -> Any:
-    return launcher(kernel, blocks, threads, stream=stream)
+def _launcher(kernel: Any, blocks: int, threads: int, stream: Any, pdl: bool) -> Any:
+    return launcher(kernel, blocks, threads, stream=stream, pdl=pdl)
 
 
-def launch(kernel: Any, blocks: int, threads: int, stream: Any, *arguments: Any) -> None:
-    """Launch `kernel` on a numba, torch or CuPy stream."""
-    prepared = _launcher(kernel, blocks, threads, stream)
+def launch(
+    kernel: Any, blocks: int, threads: int, stream: Any, *arguments: Any, pdl: bool = False
+) -> None:
+    """Launch `kernel` on a numba, torch or CuPy stream; for `pdl` see `launcher`."""
+    prepared = _launcher(kernel, blocks, threads, stream, pdl)
     launches = getattr(_noted, "launches", None)
     if launches is None:
         prepared(*arguments)

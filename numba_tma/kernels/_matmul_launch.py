@@ -94,6 +94,7 @@ def run(product: Product, config: Config | None, stream: Any) -> list[Any]:
         *(_rows(m) if m else Rows(0, 0, 0) for m in (parts, out, residual)),
         Extents(out.batch, out.rows, out.columns, config.splits),
         product.terms,
+        pdl=True,
     )
     return kept
 

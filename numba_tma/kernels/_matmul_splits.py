@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
+from numba_tma import ptx
 from numba_tma.dtypes import DType
 from numba_tma.kernels._matmul_epilogue import Epilogue, Place, finishing
 from numba_tma.layout import Tile
@@ -58,6 +59,7 @@ def adding_kernel(epilogue: Epilogue, dtype: DType) -> Any:
         rows, columns = np.uint32(extents.rows), np.uint32(extents.columns)
         row, column = np.uint32(number // columns), np.uint32(number % columns)
         matrix, place_in = np.uint32(row // rows), np.uint32(row % rows)
+        ptx.griddepcontrol_wait()  # its blocks start while the last products are stored
         if matrix < extents.batch:
             at = matrix * extents.splits * parts.matrix + place_in * parts.row + 4 * column
             total = load_vector(parts.memory, at, SUM)

@@ -36,7 +36,7 @@ def gpu(monkeypatch):
     noted = SimpleNamespace(launches=[], memory=[])
     monkeypatch.setattr(Array, "memory", next(_tests) << 41)  # launches of another are not repeated
 
-    def launcher(kernel, blocks, threads, stream):
+    def launcher(kernel, blocks, threads, stream, pdl):
         def bind(*arguments):
             return lambda: noted.launches.append((kernel, blocks, threads, arguments))
 

@@ -27,7 +27,7 @@ def gpu(monkeypatch):
     """Note what is launched, with no GPU, and how many arrays are read for it."""
     noted = SimpleNamespace(launches=[], bound=0, spaces=[])
 
-    def launcher(kernel, blocks, threads, stream):
+    def launcher(kernel, blocks, threads, stream, pdl):
         def bind(*arguments):
             noted.bound += 1
             # A launch holds addresses, and no arrays.
