@@ -50,7 +50,7 @@ class Form:
     @property
     def sums(self) -> DType:
         """What products are added up in."""
-        return as_dtype("i32" if self.a.name in ("i8", "u8") else "f32")
+        return sums_of(self.a)
 
     @property
     def k(self) -> int:
@@ -119,6 +119,11 @@ class Form:
         """The first warpgroup loads, the others multiply."""
         math_ = {f"math{i}": Warpgroups(1) for i in range(self.warpgroups)}
         return Roles(load=Warpgroups(1, registers=40), **math_)
+
+
+def sums_of(factor: DType) -> DType:
+    """Return what products of such elements are added up in."""
+    return as_dtype("i32" if factor.name in ("i8", "u8") else "f32")
 
 
 def _tile(rows: int, k: int, dtype: DType, major: str, part: int) -> Tile:

@@ -9,7 +9,7 @@ from typing import Any
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._host import launch, multiprocessors, resident_clusters
 from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
-from numba_tma.kernels._matmul_form import Form
+from numba_tma.kernels._matmul_form import Form, sums_of
 from numba_tma.kernels._matmul_kernel import Sizes, matmul_kernel
 from numba_tma.kernels._matmul_operands import Matrices, as_factor, as_readable, padded
 from numba_tma.kernels._matmul_plan import Config, Problem, choose
@@ -40,7 +40,7 @@ class Product:
         """What the choice of a configuration depends on."""
         out, size = self.out, self.a.dtype.itemsize
         extents = out.rows, out.columns, self.a.columns, out.batch
-        return Problem(*extents, size, out.dtype.itemsize, self.a.dtype.is_float)
+        return Problem(*extents, size, out.dtype.itemsize, sums_of(self.a.dtype).is_float)
 
     def __str__(self) -> str:
         factors = " x ".join(_lies(m) for m in (self.a, self.b.transposed))

@@ -243,10 +243,10 @@ def _epilogue(
     )
     alpha, beta = numbers
     epilogue = Epilogue(
-        alpha=alpha != 1,
+        alpha=bool(alpha != 1),
         row_scale=row_scale is not None,
         column_scale=column_scale is not None,
-        beta=beta != 0,
+        beta=bool(beta != 0),
         bias=vectors[2].dtype if vectors[2] else None,
         activation=activation,
         residual=residual is not None,

@@ -203,6 +203,12 @@ def test_parts_of_k_are_added_up(gpu):
     assert blocks * threads >= 64 * 66 and tuple(added[3]) == (1, 64, 66, 4)
 
 
+@pytest.mark.parametrize(("dtype", "out"), [(BF16, BF16), (E4M3, BF16), ("i1", "i4")])
+def test_a_long_k_is_split_unless_sums_are_integers(gpu, dtype, out):
+    matmul(*pair(64, 64, 65536, dtype=dtype), Array(3, (64, 64), out))
+    assert (gpu.launches[0][0].config.splits > 1) == (dtype != "i1") == (len(gpu.launches) == 2)
+
+
 def test_what_follows_is_compiled_in(gpu):
     out, vector = Array(3, (256, 512)), Array(4, (512,), np.float32)
     assert launched(gpu, *pair(256, 512, 64), out).form.epilogue == Epilogue()
