@@ -8,7 +8,8 @@ from numba import types
 
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
-from numba_tma.kernels._matmul_kernel import Form, Sizes
+from numba_tma.kernels._matmul_form import Form
+from numba_tma.kernels._matmul_kernel import Sizes
 from numba_tma.kernels._matmul_plan import Config
 from numba_tma.kernels._matmul_splits import Extents, Rows
 from numba_tma.types import TensorMapType

@@ -9,7 +9,8 @@ from typing import Any
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._host import launch, multiprocessors, resident_clusters
 from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
-from numba_tma.kernels._matmul_kernel import Form, Sizes, matmul_kernel
+from numba_tma.kernels._matmul_form import Form
+from numba_tma.kernels._matmul_kernel import Sizes, matmul_kernel
 from numba_tma.kernels._matmul_operands import Matrices, as_factor, as_readable, padded
 from numba_tma.kernels._matmul_plan import Config, Problem, choose
 from numba_tma.kernels._matmul_splits import THREADS, Extents, Rows, adding_kernel

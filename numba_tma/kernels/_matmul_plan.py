@@ -14,8 +14,6 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-STEP_BYTES = 128  # along K in a stage: what the widest swizzle spans
-
 
 @dataclass(frozen=True)
 class Config:
@@ -25,6 +23,7 @@ class Config:
     n: int = 256  #: columns of a tile, a multiple of 32
     cluster: int = 1  #: blocks, one below the other, that share what they load of b
     splits: int = 1  #: parts of K, each a tile of its own, that are added up afterwards
+    k: int = 128  #: bytes along K in a stage: once or several times what the widest swizzle spans
     group: int = 16  #: rows of tiles that blocks take before they move to the right
     stages: int = 8  #: of what is loaded, at most: as many as fit
     out_bytes: int = 128  #: of the rows of the pieces in which a result is stored
@@ -36,6 +35,7 @@ class Config:
             "n": (self.n % 32 == 0 and 32 <= self.n <= 256, "a multiple of 32 up to 256"),
             "cluster": (self.cluster in (1, 2, 4, 8), "1, 2, 4 or 8"),
             "splits": (self.splits >= 1, "at least 1"),
+            "k": (self.k in (128, 256, 512), "128, 256 or 512 bytes"),
             "group": (self.group >= 1, "at least 1"),
             "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
             "out_bytes": (self.out_bytes in (32, 64, 128), "32, 64 or 128"),
@@ -44,6 +44,11 @@ class Config:
         for name, (fits, rule) in rules.items():
             if not fits:
                 raise ValueError(f"Config({name}={getattr(self, name)}): it is {rule}")
+        if self.cluster > 1 and self.k > 128:
+            raise ValueError(
+                f"Config(cluster={self.cluster}, k={self.k}): blocks share tiles of b that are 128 "
+                "bytes wide: use k=128"
+            )
         if self.n % self.cluster or self.n // self.cluster % 16:
             raise ValueError(
                 f"Config(n={self.n}, cluster={self.cluster}): each block loads {self.n} / "
@@ -63,8 +68,8 @@ CONFIGS = (
     Config(128, 64, group=8),
     Config(64, 256, group=24),
     Config(64, 128, group=16),
-    Config(64, 64, group=12),
-    Config(64, 32, group=8),
+    Config(64, 64, k=256, group=12),
+    Config(64, 32, k=256, group=8),
 )
 
 
@@ -80,16 +85,16 @@ class Problem:
     out_itemsize: int = 2
     splittable: bool = True  #: whether K may be cut into parts
 
-    @property
-    def steps(self) -> int:
-        """Stages along K."""
-        return -(-self.k * self.itemsize // STEP_BYTES)
+    def steps(self, config: Config) -> int:
+        """Return how many stages there are along K."""
+        return -(-self.k * self.itemsize // config.k)
 
 
 # Bytes a cycle: of a multiprocessor's shared memory, of its way to the L2 cache; of all of DRAM.
 _SHARED, _L2, _DRAM = 128, 64, 2500
 _TENSOR = 4096  # rows x columns x bytes of K that a multiprocessor multiplies a cycle
 _FIRST = 1500  # cycles until the first stage has come
+_STAGE = 200  # cycles that a stage takes at least
 _TILE, _COLUMN = 600, 4  # cycles of a tile's end, and more for each column
 _SECOND_KERNEL, _PARTS = 4000, 3000  # cycles until it runs; bytes a cycle that it reads
 
@@ -103,8 +108,8 @@ def expected_cycles(problem: Problem, config: Config, multiprocessors: int) -> f
     written = m + n
     read = m + m // 64 * n
     loaded = min(m, p.rows) + min(n, p.columns) / config.cluster
-    step = max(m * n / _TENSOR, (written + read) / _SHARED, loaded / _L2) * STEP_BYTES
-    tile = -(-p.steps // config.splits) * step + _TILE + _COLUMN * n
+    step = max(m * n / _TENSOR, (written + read) / _SHARED, loaded / _L2) * config.k
+    tile = -(-p.steps(config) // config.splits) * max(step, _STAGE) + _TILE + _COLUMN * n
     elements = p.batch * p.rows * p.columns
     factors = p.batch * (p.rows + p.columns) * p.k * p.itemsize
     one, all_ = _FIRST + waves * tile, (factors + elements * p.out_itemsize) / _DRAM
@@ -120,7 +125,7 @@ def candidates(problem: Problem, multiprocessors: int) -> Iterator[Config]:
     if problem.splittable:
         for config in CONFIGS:
             tiles = -(-problem.rows // config.m) * -(-problem.columns // config.n) * problem.batch
-            most = min(multiprocessors // tiles if tiles else 1, problem.steps // 8, 32)
+            most = min(multiprocessors // tiles, problem.steps(config) // 4, 32)
             for splits in sorted({most, *(2**i for i in range(1, 6))}):
                 if 1 < splits <= most and config.cluster == 1:
                     yield replace(config, splits=splits)

@@ -12,7 +12,7 @@ from numba_tma import _driver
 from numba_tma.kernels import _host, _matmul_launch, _matmul_operands, _matmul_tuner
 from numba_tma.kernels import matmul as module
 from numba_tma.kernels._matmul_epilogue import Epilogue
-from numba_tma.kernels._matmul_kernel import Form
+from numba_tma.kernels._matmul_form import Form
 from numba_tma.kernels._matmul_plan import (
     CONFIGS,
     Config,
@@ -264,6 +264,7 @@ def test_mistakes(gpu):
     ints = [ints[0], ints[1].T, Array(3, (64, 96), np.int32)]
     fails("out is i32, exact sums that nothing follows; use out_dtype f32", *ints, alpha=2)
     fails("splits=2, whose results are added up as float32", *ints, config=Config(splits=2))
+    fails("stages of 196,608 B, of which two do not fit", a, b, out, config=Config(128, 256, k=512))
     fails("a holds u16, whose bits cannot be f32", Array(1, (8, 8), "u2"), b, out, dtype="f32")
 
 
@@ -273,6 +274,8 @@ def test_mistakes(gpu):
         ({"m": 96}, r"Config\(m=96\): it is 64 or 128"),
         ({"n": 40}, r"Config\(n=40\): it is a multiple of 32 up to 256"),
         ({"stages": 1}, "at least 2: one is read while another is filled"),
+        ({"k": 64}, "it is 128, 256 or 512 bytes"),
+        ({"k": 256, "cluster": 2}, "blocks share tiles of b that are 128 bytes wide"),
         ({"n": 96, "cluster": 4}, "use an n of which that is a multiple of 16"),
     ],
 )
@@ -307,7 +310,7 @@ def test_candidates_are_different_and_fit():
     for problem in (Problem(64, 256, 65536), Problem(4096, 4096, 4096)):
         every = list(candidates(problem, 132))
         assert len(set(every)) == len(every) and every[: len(CONFIGS)] == list(CONFIGS)
-        assert all(config.splits <= problem.steps for config in every)
+        assert all(config.splits <= problem.steps(config) for config in every)
 
 
 # -------------------------------------------------------------------------------- the tuner

@@ -198,3 +198,16 @@ def test_mistakes_are_found_at_each_call(gpu):
         with pytest.raises(ValueError, match="it finds columns of rows of 1 to"):
             row_argmax(array(72, (1, (1 << 24) + 8)), out=vector(73, 1, np.int64))
     assert gpu.launches == []
+
+
+def test_wrappers_within_wrappers_are_repeated_even_if_they_were_called_before(gpu):
+    @_host.launched_again
+    def twice(arrays, stream, numbers):
+        copy(*arrays)
+        copy(*arrays)
+
+    arrays = array(0), array(30)
+    copy(*arrays)
+    for calls in range(3):
+        twice(arrays, None, ())
+        assert len(gpu.launches) == 1 + 2 * (calls + 1)

@@ -38,6 +38,8 @@ CONFIGS = {
     "128 x 256, pairs": Config(cluster=2),
     "128 x 192, pairs": Config(128, 192, cluster=2),
     "64 x 256, fours": Config(64, 256, cluster=4),
+    "64 x 32, long stages": Config(64, 32, k=256),
+    "64 x 64, longer stages": Config(64, 64, k=512),
 }
 LIMIT = 120  # seconds: kernels are compiled
 
@@ -141,7 +143,9 @@ def test_configurations(name):
 
 
 @pytest.mark.parametrize("layout", ["TN", "TT", "NN", "NT"])
-@pytest.mark.parametrize("config", ["64 x 64", "128 x 256, pairs", "128 x 192, pairs"])
+@pytest.mark.parametrize(
+    "config", ["64 x 64", "128 x 256, pairs", "128 x 192, pairs", "64 x 32, long stages"]
+)
 @on_gpu(limit=LIMIT)
 def test_layouts(config, layout):
     for shape in ((128, 256, 64), (136, 264, 200), (131, 261, 77), (1, 7, 9), (1000, 1000, 1000)):

@@ -39,6 +39,11 @@ OTHERS = (
     Config(128, 256, 2, group=8),
     Config(128, 256, 2, out_stages=1),
     Config(64, 256, 2, group=24),
+    Config(64, 128, k=256, group=16),
+    Config(64, 64, group=12),
+    Config(64, 64, k=512, group=12),
+    Config(64, 32, group=8),
+    Config(64, 32, k=512, group=8),
     Config(64, 96, group=16),
     Config(64, 192, group=16),
 )
@@ -47,7 +52,7 @@ OTHERS = (
 def short(config):
     """Return a configuration in few letters."""
     text = f"{config.m}x{config.n} cluster {config.cluster} splits {config.splits}"
-    return f"{text} group {config.group} out {config.out_stages}"
+    return f"{text} k {config.k} group {config.group} out {config.out_stages}"
 
 
 def operands(m, n, k, name, layout):
