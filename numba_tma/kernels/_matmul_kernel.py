@@ -44,7 +44,7 @@ class Sizes(NamedTuple):
 @functools.cache
 def matmul_kernel(form: Form) -> Any:
     """Return the kernel of a form. Its blocks have ``form.roles.threads`` threads."""
-    config, epilogue, ROLES = form.config, form.epilogue, form.roles
+    config, ROLES = form.config, form.roles
     M, N, K, CLUSTER, STAGES = config.m, config.n, form.k, config.cluster, form.stages
     LOAD, MATH = ROLES.load, tuple(role for role in ROLES.roles if role.name != "load")
     FIRST, ONE_WARPGROUP = MATH[0], len(MATH) == 1
@@ -55,9 +55,9 @@ def matmul_kernel(form: Form) -> Any:
     RESULTS = StorePipeline(config.out_stages, piece=form.out_tile, role=MATH)
     SCHEDULER = GroupedScheduler(max(1, config.group // CLUSTER))
     A_MAJOR, B_MAJOR, A_BY_K, SUMS = form.a_major, form.b_major, form.a_major == "K", form.sums.name
-    COLUMNS, READS, READS_OUT = form.out_columns, epilogue.sources, epilogue.beta
+    COLUMNS, READS = form.out_columns, form.epilogue.sources
     PIECES = N // COLUMNS
-    load_b, store = loading(form), storing(form, PIECES - 1)
+    load_b, load_source, store = loading(form), reading(form), storing(form, PIECES - 1)
 
     def matmul(a, b, out, old, residual, sizes, terms):  # type: ignore[no-untyped-def]
         reader: Any = 0
@@ -82,10 +82,7 @@ def matmul_kernel(form: Form) -> Any:
                 if READS > 0:
                     for i, stage in sources.produce(0, PIECES * READS):
                         at = (tile.batch, row, column + i // READS * COLUMNS)
-                        if READS_OUT and i % READS == 0:
-                            old.load(stage.piece, at, stage.barrier)
-                        else:
-                            residual.load(stage.piece, at, stage.barrier)
+                        load_source(old, residual, i, stage, at)
         else:
             FIRST.set_registers()
             mine = 0
@@ -142,6 +139,28 @@ def loading(form: Form) -> Any:
             b.load(stage.b, (matrix, column, k), stage.barrier)
         else:
             b.load(stage.b, (matrix, k, column), stage.barrier)
+
+    return load
+
+
+def reading(form: Form) -> Any:
+    """Return the device function that loads a piece of what is added to the result.
+
+    Where both are, that of `out` and that of the residual take turns.
+    """
+    BOTH, OLD = form.epilogue.sources == 2, form.epilogue.beta
+
+    @cuda.jit(device=True)
+    def load(old, residual, i, stage, at):  # type: ignore[no-untyped-def]
+        if BOTH:
+            if i % 2 == 0:
+                old.load(stage.piece, at, stage.barrier)
+            else:
+                residual.load(stage.piece, at, stage.barrier)
+        elif OLD:
+            old.load(stage.piece, at, stage.barrier)
+        else:
+            residual.load(stage.piece, at, stage.barrier)
 
     return load
 

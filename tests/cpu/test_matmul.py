@@ -19,6 +19,8 @@ FORMS = {
     "bf16": form(),
     "pairs": form(config=PAIRS),
     "bias": form(epilogue=BIAS, config=PAIRS),
+    "beta": form(epilogue=Epilogue(beta=True), config=PAIRS),
+    "residual": form(epilogue=Epilogue(residual=True), config=PAIRS),
     "everything": form(epilogue=EVERYTHING, config=PAIRS),
     "odd": form(epilogue=BIAS, addressable=False),
     "NN": form(layout="NN", config=PAIRS),
