@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,7 @@ from numba_tma._fragment_lowering import (
     is_held,
 )
 from numba_tma._shared_lowering import join_word, pure_asm
-from numba_tma._vector_lowering import pack, unpack
+from numba_tma._vector_lowering import OPERATORS, pack, unpack
 from numba_tma.mma import rows
 from numba_tma.mma_rules import check_conversion, check_fragment, num_elements
 from numba_tma.ptx import TABLE
@@ -111,16 +110,7 @@ def _register_operator(function: Callable[..., Any]) -> None:
     compiler.lowering_registry.lower(function, RowsType, FragmentType)(lower)
 
 
-for _function in (
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.truediv,
-    operator.iadd,
-    operator.isub,
-    operator.imul,
-    operator.itruediv,
-):
+for _function in OPERATORS:
     _register_operator(_function)
 
 

@@ -81,7 +81,8 @@ def _register_operator(function: Callable[..., Any]) -> None:
         compiler.lowering_registry.lower(function, *kinds)(lower)
 
 
-for _function in (
+#: The operators of what is held in registers, fragments' too.
+OPERATORS = (
     operator.add,
     operator.sub,
     operator.mul,
@@ -90,7 +91,9 @@ for _function in (
     operator.isub,
     operator.imul,
     operator.itruediv,
-):
+)
+
+for _function in OPERATORS:
     _register_operator(_function)
 
 

@@ -172,7 +172,7 @@ class Consumer:
             bar_warp_sync()
             if self.is_sender:
                 # What was read of the stage is complete: fenced above, or waited for (wgmma). A
-                # release at cluster scope would wait for all memory of the GPU, for 1 us.
+                # release at cluster scope is a membar of the whole GPU.
                 mbarrier_arrive_remote(mapa(empty, laneid()))
         else:
             bar_warp_sync()
