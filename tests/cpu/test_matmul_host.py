@@ -405,7 +405,7 @@ def test_tuning_launches_every_configuration_once_and_then_the_best(gpu, folder,
         assert copies == ["copy_vectors"] * 2 and len(launches) >= 3
         return gpu.launches[-1][0].config != best if isinstance(gpu.launches[-1][0], Form) else 2
 
-    device = SimpleNamespace(name=b"GPU", id=0)
+    device = SimpleNamespace(name="GPU", id=0)
     monkeypatch.setattr(module.cuda, "get_current_device", lambda: device)
     monkeypatch.setattr(module, "time_on_gpu", time_on_gpu)
     monkeypatch.setattr(module, "_tuned_before", {})
