@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from numba import types
 
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._attention_kernel import attention_kernel
+from numba_tma.kernels._attention_kernel import More, attention_kernel
 from numba_tma.kernels._attention_plan import PLANS, Plan, Problem
 from numba_tma.mma_rules import ROWS
 from numba_tma.types import TensorMapType
@@ -17,6 +18,9 @@ PROBLEMS = {
     f"d{depth}{' causal' * causal}": Problem(depth, as_dtype("bf16"), causal)
     for depth, causal in PLANS
 }
+#: What gives more results, or changes scores.
+PROBLEMS |= {f"{name} lse": replace(PROBLEMS[name], lse=True) for name in ("d64 causal", "d128")}
+EMPTY = types.Tuple(())
 
 
 def plan_of(name: str) -> Plan:
@@ -29,4 +33,6 @@ def form(name: str) -> tuple[Any, tuple[Any, ...]]:
     problem, plan = PROBLEMS[name], plan_of(name)
     rows = (ROWS, plan.block_k, plan.block_k, ROWS)
     maps = (TensorMapType(4, problem.tile(n)) for n in rows)
-    return attention_kernel(problem, plan), (*maps, *[types.int64] * 5, types.float32)
+    more = More(lse=types.int64 if problem.lse else EMPTY)
+    numbers = (*[types.int64] * 5, types.float32, types.NamedTuple(more, More))
+    return attention_kernel(problem, plan), (*maps, *numbers)

@@ -14,7 +14,8 @@ turns at them: that was measured to be slower.
 from __future__ import annotations
 
 import functools
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -24,13 +25,21 @@ from numba_tma._device import device_function, i32
 from numba_tma._environment import simulated
 from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.kernels._attention_plan import Plan, Problem
+from numba_tma.kernels._registers import log2, store_float
 from numba_tma.layout import Tile
 from numba_tma.mma import fragment, rows, wgmma, wgmma_wait
 from numba_tma.mma_rules import ROWS, THREADS
 from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
 
 MINUS_INFINITY, ZERO, ONE = np.float32(-np.inf), np.float32(0), np.float32(1)
+LN_2 = np.float32(math.log(2))
 ALL_LANES = 0xFFFFFFFF
+
+
+class More(NamedTuple):
+    """What only some problems have. An empty tuple takes no place among a kernel's arguments."""
+
+    lse: Any = ()  #: the address of float32 (batch, heads, queries)
 
 
 # ------------------------------------------------------------- numbers, element by element
@@ -71,6 +80,12 @@ def inverse(total: Any) -> Any:
 
 
 @device_function
+def log_of_sum(total: Any, shift: Any) -> Any:
+    """Return the natural logarithm of the sum of exp(score); -inf for a row that sees no key."""
+    return (log2(total) - shift) * LN_2
+
+
+@device_function
 def seen(score: Any, row: Any, column: Any, limit: Any) -> Any:
     """Return the score of a key before `limit`; -inf behind it."""
     return score if column < limit else MINUS_INFINITY
@@ -103,13 +118,27 @@ def load_values(loads: Any, v: Any, batch: Any, key: Any, head: Any) -> None:
     loads.commit_step()
 
 
+# --------------------------------------------------------------------------------- stores
+
+
+@device_function
+def store_numbers(numbers: Any, address: Any, row: Any, end: Any) -> None:
+    """Store those of a fragment's rows that lie before `end`, float32 one after the other."""
+    first, second = i32(row + numbers.coords(0)), i32(row + numbers.coords(1))
+    if cuda.threadIdx.x % 4 == 0:  # the four threads of a quad have the same
+        if first < end:
+            store_float(address + 4 * first, numbers[0])
+        if second < end:
+            store_float(address + 4 * second, numbers[1])
+
+
 # --------------------------------------------------------------------------------- kernel
 
 
 @functools.cache
 def attention_kernel(problem: Problem, plan: Plan) -> Any:
-    """Return the kernel for a problem. It takes maps, lengths, numbers of heads and the scale."""
-    DEPTH, DTYPE, CAUSAL = problem.depth, problem.dtype.name, problem.causal
+    """Return the kernel of a problem. It takes maps, lengths, heads, the scale and `More`."""
+    DEPTH, DTYPE, CAUSAL, LSE = problem.depth, problem.dtype.name, problem.causal, problem.lse
     BLOCK_Q, BLOCK_K, WARPGROUPS = plan.block_q, plan.block_k, plan.warpgroups
     MATH = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
     ROLES = Roles(**MATH, load=Warpgroups(1, registers=24))
@@ -125,7 +154,7 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     OUT = StorePipeline(1, o=HELD, role=MATH_ROLES)
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
 
-    def attend(q, k, v, out, queries, keys, heads, batch, sharing, scale):  # type: ignore[no-untyped-def]
+    def attend(q, k, v, out, queries, keys, heads, batch, sharing, scale, more):  # type: ignore[no-untyped-def]
         q_pipe, store = Q.start(sync=False), OUT.start()
         k_loads, k_works = K.start(sync=False)
         v_loads, v_works = V.start()
@@ -209,11 +238,15 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 total = wgmma(total, p, v_works.get_v())
                 total, p = wgmma_wait((total, p))
                 v_works.release_v()
-                total *= sums.quad_sum().map(inverse)
+                sums = sums.quad_sum()
+                total *= sums.map(inverse)
                 stage = store.acquire()
                 total.to(DTYPE).store(stage.o.view(STORED), (0, 0))
                 store.store(out, stage.o, (tile.batch, row, tile.head, 0))
                 store.commit()
+                if LSE:
+                    place = more.lse + 4 * queries * (tile.batch * heads + tile.head)
+                    store_numbers(sums.map(log_of_sum, shift), place, row, i32(queries))
             store.tail(read=True)
         q_pipe.close()
 

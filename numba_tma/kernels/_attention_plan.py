@@ -21,6 +21,7 @@ class Problem:
     depth: int
     dtype: DType
     causal: bool = False
+    lse: bool = False
 
     @property
     def swizzle(self) -> Swizzle:

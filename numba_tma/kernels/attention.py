@@ -17,9 +17,9 @@ import numpy as np
 from numba_tma._array_interface import contiguous_strides, read_array, readers
 from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._attention_kernel import attention_kernel
+from numba_tma.kernels._attention_kernel import More, attention_kernel
 from numba_tma.kernels._attention_plan import DEPTHS, DTYPES, Plan, Problem, plan_for
-from numba_tma.kernels._host import View, empty_like, launch, launched_again, multiprocessors
+from numba_tma.kernels._host import View, empty, empty_like, launch, launched_again, multiprocessors
 from numba_tma.mma_rules import ROWS
 from numba_tma.tensor_map import tensor_map
 
@@ -34,6 +34,8 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    return_lse: bool = False,
+    lse: Any = None,
     stream: Any = None,
     dtype: object = None,
     plan: Plan | None = None,
@@ -57,6 +59,11 @@ def attention(
         sequences: the last query sees all keys.
     scale
         A positive number that scores are multiplied with; 1 / sqrt(depth) if None.
+    return_lse
+        Whether to return, as well, the natural logarithm of the sum of exp(score) of each query:
+        float32 (batch, heads, queries), -inf for a query that sees no key.
+    lse
+        Where to write these logarithms, a contiguous device array; a new one if None.
     stream
         A numba, torch or CuPy stream; the default stream if None.
     dtype
@@ -67,9 +74,9 @@ def attention(
     Returns
     -------
     Any
-        `out`. Products are summed and the softmax is computed in float32; the weights are rounded
-        to the arrays' type before they are multiplied with V. A query all of whose scores are -inf,
-        because it sees no key or by its inputs, gives 0.
+        `out`, or with `return_lse` (out, lse). Products are summed and the softmax is computed in
+        float32; the weights are rounded to the arrays' type before they are multiplied with V. A
+        query all of whose scores are -inf, because it sees no key or by its inputs, gives 0.
 
     Raises
     ------
@@ -77,13 +84,16 @@ def attention(
         If shapes, types or strides do not fit, or `scale` is not positive.
     """
     out = empty_like(q) if out is None else out
-    _attention((q, k, v, out), stream, (scale,), causal, dtype, plan)
-    return out
+    if return_lse and lse is None:
+        batch, queries, heads, _ = Heads("q", q, dtype).shape
+        lse = empty(q, (batch, heads, queries), as_dtype("f32"))
+    _attention((q, k, v, out, lse), stream, (scale,), causal, dtype, plan)
+    return (out, lse) if return_lse else out
 
 
 @launched_again
 def _attention(
-    arrays: tuple[Any, Any, Any, Any],
+    arrays: tuple[Any, ...],
     stream: Any,
     numbers: tuple[float | None],
     causal: bool,
@@ -92,6 +102,7 @@ def _attention(
 ) -> None:
     q, k, v, out = (Heads(n, a, dtype) for n, a in zip(("q", "k", "v", "out"), arrays))
     _check(q, k, v, out)
+    lse = None if arrays[4] is None else _lse(arrays[4], q)
     (batch, queries, heads, depth), (_, keys, kv_heads, _) = q.shape, k.shape
     scale = 1 / math.sqrt(depth) if numbers[0] is None else numbers[0]
     if not 0 < scale < math.inf:
@@ -100,7 +111,7 @@ def _attention(
         )
     if 0 in q.shape:
         return
-    problem = Problem(depth, q.dtype, bool(causal))
+    problem = Problem(depth, q.dtype, bool(causal), lse is not None)
     plan = plan_for(problem, queries) if plan is None else plan
     tiles = batch * heads * -(-queries // plan.block_q)
     launch(
@@ -112,6 +123,7 @@ def _attention(
         *(a.map(problem.tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))),
         *(queries, keys, heads, batch, heads // kv_heads),
         np.float32(scale * math.log2(math.e)),
+        More() if lse is None else More(lse),
     )
 
 
@@ -147,6 +159,21 @@ class Heads:
         else:
             source = View(self.array, self.address, self.shape, strides, self.dtype.numpy)
         return tensor_map(source, tile, dtype=self.dtype, fold=True)
+
+
+def _lse(array: Any, q: Heads) -> int:
+    """Return the address of where to write the logarithms of sums, or raise."""
+    address, shape, strides, stored, in_elements, _, _ = readers.get(type(array), read_array)(array)
+    (batch, queries, heads, _), dtype, size = q.shape, as_dtype(stored), as_dtype(stored).itemsize
+    plain = contiguous_strides(tuple(shape), 1 if in_elements else size)
+    wrong = strides is not None and any(n > 1 and s != p for n, s, p in zip(shape, strides, plain))
+    if tuple(shape) != (batch, heads, queries) or dtype.name != "f32" or wrong or address % size:
+        raise ValueError(
+            f"attention(): lse has shape {tuple(shape)} of {dtype} and strides {strides}, but q "
+            f"has shape {q.shape}; lse takes (batch, heads, queries) = {batch, heads, queries} of "
+            "f32, contiguous: leave it out for a new one"
+        )
+    return int(address)
 
 
 def _check(q: Heads, k: Heads, v: Heads, out: Heads) -> None:

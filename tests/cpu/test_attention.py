@@ -166,6 +166,16 @@ MISTAKES = {
     ),
     "strides": ({"v": array(strides=(33280, 520, 128, 2))}, COPY),
     "address": ({"out": array(start=2)}, "out lies at 0x20000000002 with strides"),
+    "logarithms": (
+        {"lse": array((2, 64, 4), np.float32)},
+        "lse has shape (2, 64, 4) of f32 and strides None, but q has shape (2, 64, 4, 64); lse "
+        "takes (batch, heads, queries) = (2, 4, 64) of f32, contiguous: leave it out for a new",
+    ),
+    "type of the logarithms": ({"lse": array((2, 4, 64))}, "lse has shape (2, 4, 64) of bf16"),
+    "logarithms apart": (
+        {"lse": array((2, 4, 64), np.float32, (2048, 512, 8))},
+        "lse has shape (2, 4, 64) of f32 and strides (2048, 512, 8), but",
+    ),
     "scale": ({"scale": 0}, "attention(scale=0): the scale is a positive number; negate q for a"),
     "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
 }

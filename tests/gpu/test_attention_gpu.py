@@ -116,6 +116,51 @@ def test_queries_that_see_no_key_give_0():
         assert (got[:, :700] == 0).all() and (got[:, 700:] != 0).any(axis=3).all()
 
 
+def logs_of_sums(q, k, causal=False, scale=None):
+    """Return log(sum(exp(score))) in float64, (batch, heads, queries), -inf where none is seen."""
+    queries, keys, depth = q.shape[1], *k.shape[1::2]
+    scale = depth**-0.5 if scale is None else scale
+    q, k = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k))
+    scores = q @ np.repeat(k, q.shape[1] // k.shape[1], axis=1).swapaxes(2, 3) * scale
+    if causal:
+        hidden = np.arange(keys) > np.arange(queries)[:, None] + (keys - queries)
+        scores[..., hidden] = -np.inf
+    return np.logaddexp.reduce(scores, axis=3)
+
+
+@by_mask
+@pytest.mark.parametrize("depth", [64, 96, 128])
+@on_gpu(limit=LIMIT)
+def test_lse(depth, causal):
+    """Its error is that of the products, of the sum, and of float32 as large as the scores."""
+    for queries, keys, name in ((1, 1, "bf16"), (130, 257, "f16"), (1000, 300, "bf16")):
+        for scale in (None, 2.0):
+            q, k, v = arrays(queries, keys, 4, 2, depth, name)
+            device = [Device(x) for x in (q, k, v)]
+            outs = [Device(np.full(q.shape, 7, q.dtype)) for _ in range(2)]
+            memory = np.full(8 + 2 * 4 * queries + 8, 7, np.float32)
+            lse = Device(memory[8:-8].reshape(2, 4, queries))
+            attention(*device, outs[0], causal=causal, scale=scale)
+            given = {"causal": causal, "scale": scale, "lse": lse, "return_lse": True}
+            assert attention(*device, outs[1], **given) == (outs[1], lse)
+            np.testing.assert_array_equal(*(out.get().view(np.uint16) for out in outs))
+            expected = logs_of_sums(q, k, causal, scale)
+            largest = np.abs(q.astype(float)).sum(axis=3).max() * np.abs(k.astype(float)).max()
+            limit = 8 * EPS32 * (scale or depth**-0.5) * largest + 1e-5
+            np.testing.assert_allclose(lse.get(), expected, rtol=2e-6, atol=limit)
+            around = lse.memory.copy_to_host().view(np.float32)
+            assert (around[:8] == 7).all() and (around[-8:] == 7).all()
+
+
+@on_gpu(limit=LIMIT)
+def test_lse_of_a_new_array():
+    q, k, v = (cuda.to_device(x.view(np.uint16)) for x in arrays(70, 300))
+    out, lse = attention(q, k, v, dtype="bf16", causal=True, return_lse=True)
+    assert out.shape == q.shape and lse.shape == (2, 2, 70) and lse.dtype == np.float32
+    expected = logs_of_sums(*arrays(70, 300)[:2], causal=True)
+    np.testing.assert_allclose(lse.copy_to_host(), expected, rtol=2e-6, atol=1e-4)
+
+
 @by_mask
 @on_gpu(limit=LIMIT)
 def test_huge_scores(causal):

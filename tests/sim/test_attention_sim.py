@@ -20,7 +20,7 @@ def arrays(queries, keys, heads=1, kv_heads=None, depth=64, batch=1, dtype=BF16)
 
 
 def exact(q, k, v, causal=False, scale=None):
-    """Return attention in float64, and what the rounding of its weights may change."""
+    """Return attention in float64, what the rounding of its weights may change, and lse."""
     info = ml_dtypes.finfo(q.dtype)
     q, k, v = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k, v))
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
@@ -32,14 +32,20 @@ def exact(q, k, v, causal=False, scale=None):
     top = scores.max(axis=3, keepdims=True)
     weights = np.exp(scores - np.where(np.isfinite(top), top, 0))
     total = weights.sum(axis=3, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (np.where(total == 0, 0, top) + np.log(total))[..., 0]
     weights /= np.where(total == 0, 1, total)
     error = 0.51 * float(info.eps) * (weights @ np.abs(v) + np.abs(weights @ v)) + 1e-6
-    return [x.transpose(0, 2, 1, 3) for x in (weights @ v, error)]
+    return *(x.transpose(0, 2, 1, 3) for x in (weights @ v, error)), lse
 
 
 def check(q, k, v, causal=False, plan=ONE, **options):
-    expected, error = exact(q, k, v, causal, options.get("scale"))
+    expected, error, lse = exact(q, k, v, causal, options.get("scale"))
     got = attention(q, k, v, causal=causal, plan=plan, **options)
+    if options.get("return_lse"):
+        got, logs = got
+        assert logs.dtype == np.float32
+        np.testing.assert_allclose(logs, lse, rtol=1e-6, atol=2e-6)
     assert got.dtype == q.dtype and got.shape == q.shape
     assert (np.abs(got.astype(np.float64) - expected) <= error).all()
     return got
@@ -82,13 +88,32 @@ def test_a_scale():
     check(*arrays(64, 64), scale=0.5)
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(("queries", "keys"), [(65, 130), (140, 70)])
+def test_lse(queries, keys, causal):
+    """Of queries that see no key, too: -inf."""
+    q, k, v = arrays(queries, keys, heads=3, kv_heads=1, batch=2)
+    got = check(q, k, v, causal, TWO, return_lse=True, scale=0.3)
+    np.testing.assert_array_equal(got, attention(q, k, v, causal=causal, plan=TWO, scale=0.3))
+
+
+def test_lse_where_it_is_told_to():
+    q, k, v = arrays(70, 70, heads=2)
+    memory = np.full(4 + 2 * 70 + 4, 7, np.float32)
+    lse = memory[4:-4].reshape(1, 2, 70)
+    out = attention(q, k, v, lse=lse, plan=ONE)
+    assert out.shape == q.shape
+    np.testing.assert_array_equal(lse, attention(q, k, v, return_lse=True, plan=ONE)[1])
+    assert (memory[:4] == 7).all() and (memory[-4:] == 7).all()
+
+
 def test_views_leave_what_is_around_them():
     qkv = np.stack(arrays(70, 70, heads=3, depth=128), axis=2)  # (1, 70, 3, 3, 128)
     q, k, v = (qkv[:, :, i, 1:, 64:] for i in range(3))
     memory = np.full((1, 3, 72, 64), 7, BF16)  # heads before queries
     out = memory[:, 1:, 1:71].transpose(0, 2, 1, 3)
     assert attention(q, k, v, out, causal=True, plan=ONE) is out
-    expected, error = exact(q, k, v, causal=True)
+    expected, error, _ = exact(q, k, v, causal=True)
     assert (np.abs(out.astype(np.float64) - expected) <= error).all()
     out[:] = 7
     assert (memory == 7).all()
