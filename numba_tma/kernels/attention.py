@@ -112,16 +112,17 @@ def _attention(
     if 0 in q.shape:
         return
     problem = Problem(depth, q.dtype, bool(causal), lse is not None)
-    plan = plan_for(problem, queries) if plan is None else plan
+    sharing, blocks = heads // kv_heads, multiprocessors()
+    plan = plan or plan_for(problem, queries, keys, batch * heads, sharing, blocks)
     tiles = batch * heads * -(-queries // plan.block_q)
     launch(
         attention_kernel(problem, plan),
-        min(tiles, multiprocessors()),
+        min(tiles, blocks),
         plan.threads,
         stream,
         *(a.map(problem.tile(rows)) for a, rows in ((q, ROWS), (k, plan.block_k))),
         *(a.map(problem.tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))),
-        *(queries, keys, heads, batch, heads // kv_heads),
+        *(queries, keys, heads, batch, sharing),
         np.float32(scale * math.log2(math.e)),
         More() if lse is None else More(lse),
     )
