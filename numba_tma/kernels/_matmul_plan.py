@@ -14,7 +14,6 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-
 SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
 
 
