@@ -16,12 +16,18 @@ BLOCKS_TOGETHER = 2048
 
 @dataclass(frozen=True)
 class Problem:
-    """What a kernel is compiled for; lengths, heads and the scale are known when it runs."""
+    """What a kernel is compiled for; lengths, heads and the scale are known when it runs.
+
+    `left` and `right` are whether a window has a limit on that side; with `causal` it ends at the
+    query's own place.
+    """
 
     depth: int
     dtype: DType
     causal: bool = False
     lse: bool = False
+    left: bool = False
+    right: bool = False
 
     @property
     def swizzle(self) -> Swizzle:
@@ -80,7 +86,7 @@ DEPTHS = tuple(sorted({depth for depth, _ in PLANS}))  #: elements of a head
 def plan_for(problem: Problem, queries: int) -> Plan:
     """Return what is fastest for sequences of so many queries."""
     plan = PLANS[problem.depth, problem.causal]
-    if not problem.causal:
+    if problem.left or not (problem.causal or problem.right):  # blocks are about equally long
         return plan
     together = max(1, BLOCKS_TOGETHER // -(-max(1, queries) // plan.block_q))
     # A power of 2, since each number is a kernel of its own. The scheduler stops at the last head.

@@ -71,7 +71,8 @@ def test_a_step_computes_and_moves_nothing(name):
     assert found["FMNMX"] == scores + 4
     assert found["F2FP"] == scores // 2
     assert (found["WARPGROUP.ARRIVE"], found["WARPGROUP.DEPBAR"]) == (2, 2)
-    masked = 3.6 if problem.causal else 2  # what a step with masked keys has more, for each score
+    # What a step with masked keys has more, for each score; other steps branch around it.
+    masked = 3.6 * (problem.causal + problem.left + problem.right) + 2 * (not problem.causal)
     assert sum(found.values()) <= (4.5 + masked) * scores + outputs + 200, found
 
 
@@ -95,6 +96,13 @@ def test_exponentials_are_computed_while_products_run(name):
 )
 def test_heads_together_have_blocks_for_all_multiprocessors(queries, heads):
     assert plan_for(Problem(128, as_dtype("bf16"), causal=True), queries).heads_together == heads
+
+
+def test_blocks_of_a_window_are_equally_long():
+    """So that heads come one after the other, and their keys stay in the L2 cache."""
+    window = Problem(128, as_dtype("bf16"), causal=True, left=True)
+    assert plan_for(window, 4096) == PLANS[128, True]
+    assert plan_for(Problem(128, as_dtype("bf16"), right=True), 4096).heads_together == 64
 
 
 def test_without_a_mask_each_head_comes_for_itself():
@@ -177,6 +185,13 @@ MISTAKES = {
         "lse has shape (2, 4, 64) of f32 and strides (2048, 512, 8), but",
     ),
     "scale": ({"scale": 0}, "attention(scale=0): the scale is a positive number; negate q for a"),
+    "window": (
+        {"window": -1},
+        "attention(window=-1): a window is (left, right), the numbers of keys that a query sees",
+    ),
+    "windows": ({"window": (1, 2, 3)}, "attention(window=(1, 2, 3)): a window is (left, right)"),
+    "half a key": ({"window": (1, 0.5)}, "whole numbers from 0, or None for all; or one number"),
+    "a window of truth": ({"window": True}, "attention(window=True): a window is"),
     "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
 }
 
