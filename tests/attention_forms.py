@@ -27,7 +27,9 @@ PROBLEMS |= {
         ("d64", "left", "right"),
         ("d96", "right"),
         ("d128", "left"),
-        ("d128", "left", "right", "lse"),
+        ("d128", "left", "right", "softcap", "lse"),
+        ("d64 causal", "softcap"),
+        ("d128", "softcap"),
         ("d128 causal", "left"),
     )
 }
@@ -44,6 +46,7 @@ def form(name: str) -> tuple[Any, tuple[Any, ...]]:
     problem, plan = PROBLEMS[name], plan_of(name)
     rows = (ROWS, plan.block_k, plan.block_k, ROWS)
     maps = (TensorMapType(4, problem.tile(n)) for n in rows)
-    more = [types.int64 if getattr(problem, field) else EMPTY for field in More._fields]
+    fields = {name: types.int64 for name in More._fields} | {"softcap": types.float32}
+    more = [typ if getattr(problem, name) else EMPTY for name, typ in fields.items()]
     numbers = (*[types.int64] * 5, types.float32, types.NamedTuple(more, More))
     return attention_kernel(problem, plan), (*maps, *numbers)

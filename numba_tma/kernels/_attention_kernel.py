@@ -43,6 +43,7 @@ class More(NamedTuple):
     lse: Any = ()  #: the address of float32 (batch, heads, queries)
     left: Any = ()  #: how many keys before its own place a query sees
     right: Any = ()  #: and how many behind it
+    softcap: Any = ()  #: the scale over the cap; the scale is the cap then. float32
 
 
 # ------------------------------------------------------------- numbers, element by element
@@ -143,7 +144,7 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     K = KVPipeline(*ring, holds="k", swizzle=problem.swizzle, **of)
     V = KVPipeline(*ring, holds="v", swizzle=problem.swizzle, **of)
     OUT = StorePipeline(1, o=HELD, role=MATH_ROLES)
-    span, edges, mask = masking(problem, plan)
+    span, edges, seen = masking(problem, plan)
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
 
     def attend(q, k, v, out, queries, keys, heads, batch, sharing, scale, more):  # type: ignore[no-untyped-def]
@@ -182,7 +183,7 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
                 scores = wgmma_wait(scores)
                 k_works.release_k()
-                scores = mask(scores, sees)
+                scores = seen(scores, sees, more)
                 top = scores.row_max()
                 shift = top.map(shift_of, scale)
                 weights = scores.map(weight, scale, shift)
@@ -198,7 +199,7 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                     scores = wgmma_wait(scores, 1)
                     k_works.release_k()
                     sees = next_tile(sees, BLOCK_K)
-                    scores = mask(scores, sees)
+                    scores = seen(scores, sees, more)
                     before, top = top, scores.row_max().map(larger, top)
                     shift = top.map(shift_of, scale)
                     weights = scores.map(weight, scale, shift)

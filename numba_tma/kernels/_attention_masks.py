@@ -1,8 +1,11 @@
-"""Which keys a query sees, and so which tiles of keys are loaded, and which scores are masked.
+"""What becomes of scores: which keys a query sees, and so which are loaded, and a soft cap.
 
 A query stands at a place among the keys, counted from the ends of both: the last query at the last
 key. It sees the keys from `left` before its place to `right` behind it, of which a causal mask is
 the case right = 0; a side without a limit goes to the first key, or the last.
+
+A soft cap makes cap tanh(score / cap) of a score. Here it is the tangent alone: the cap is in the
+scale that scores are multiplied with later.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numba_tma import ptx
 from numba_tma._device import device_function, i32
 from numba_tma.kernels._attention_plan import Plan, Problem
 from numba_tma.mma_rules import ROWS
@@ -25,6 +29,12 @@ class Edges(NamedTuple):
     start: Any  #: the first column that row 0 sees; it goes up by one from row to row
     stop: Any  #: the first that row 0 sees no more; it goes up in the same way
     end: Any  #: the first that is no key
+
+
+@device_function
+def capped(score: Any, scale: Any) -> Any:
+    """Return the score over the cap, bent to between -1 and 1; `scale` is over the cap too."""
+    return ptx.tanh_approx_f32(score * scale)
 
 
 @device_function
@@ -47,9 +57,10 @@ def from_start(score: Any, row: Any, column: Any, start: Any) -> Any:
 
 @functools.cache
 def masking(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
-    """Return the device functions `span`, `edges` and `mask` of a problem."""
+    """Return the device functions `span`, `edges` and `seen` of a problem."""
     BLOCK_Q, BLOCK_K = plan.block_q, plan.block_k
     CAUSAL, LEFT, RIGHT = problem.causal, problem.left, problem.right
+    SOFTCAP = problem.softcap
     STOPS, ENDS, COUNTED = CAUSAL or RIGHT, not CAUSAL, CAUSAL and not LEFT
 
     @device_function
@@ -83,8 +94,10 @@ def masking(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
         return Edges(start, stop, end)
 
     @device_function
-    def mask(scores: Any, edges: Any) -> Any:
+    def seen(scores: Any, edges: Any, more: Any) -> Any:
         """Return the scores of a tile, -inf where a key is not seen; most tiles need no mask."""
+        if SOFTCAP:
+            scores = scores.map(capped, more.softcap)
         if STOPS:
             if edges.stop < BLOCK_K:
                 scores = scores.map_coords(before_stop, edges.stop)
@@ -96,7 +109,7 @@ def masking(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
                 scores = scores.map_coords(from_start, edges.start)
         return scores
 
-    return span, edges, mask
+    return span, edges, seen
 
 
 @device_function

@@ -28,6 +28,7 @@ class Problem:
     lse: bool = False
     left: bool = False
     right: bool = False
+    softcap: bool = False
 
     @property
     def swizzle(self) -> Swizzle:

@@ -35,6 +35,7 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
     window: Any = None,
+    softcap: float | None = None,
     return_lse: bool = False,
     lse: Any = None,
     stream: Any = None,
@@ -64,6 +65,8 @@ def attention(
         How many keys beside its own place a query sees: (left, right), each 0 or more, or None for
         no limit. A causal mask is (None, 0), and takes away what `right` has. A number n is (n, n),
         and with `causal` (n, 0): FlashAttention's window_size, and n keys and the query's own.
+    softcap
+        A positive number c: scores become c tanh(score / c). None: they stay as they are.
     return_lse
         Whether to return, as well, the natural logarithm of the sum of exp(score) of each query:
         float32 (batch, heads, queries), -inf for a query that sees no key.
@@ -86,14 +89,15 @@ def attention(
     Raises
     ------
     ValueError
-        If shapes, types or strides do not fit, `scale` is not positive, or `window` is none.
+        If shapes, types or strides do not fit, `scale` or `softcap` is not positive, or
+        `window` is none.
     """
     out = empty_like(q) if out is None else out
     if return_lse and lse is None:
         batch, queries, heads, _ = Heads("q", q, dtype).shape
         lse = empty(q, (batch, heads, queries), as_dtype("f32"))
     left, right = _sides(window, causal)
-    _attention((q, k, v, out, lse), stream, (scale, left, right), dtype, plan)
+    _attention((q, k, v, out, lse), stream, (scale, softcap, left, right), dtype, plan)
     return (out, lse) if return_lse else out
 
 
@@ -109,11 +113,15 @@ def _attention(
     _check(q, k, v, out)
     lse = None if arrays[4] is None else _lse(arrays[4], q)
     (batch, queries, heads, depth), (_, keys, kv_heads, _) = q.shape, k.shape
-    scale, left, right = numbers
+    scale, softcap, left, right = numbers
     scale = 1 / math.sqrt(depth) if scale is None else scale
     if not 0 < scale < math.inf:
         raise ValueError(
             f"attention(scale={scale}): the scale is a positive number; negate q for a negative one"
+        )
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ValueError(
+            f"attention(softcap={softcap}): the cap is a positive number, or None for none"
         )
     if 0 in q.shape:
         return
@@ -122,6 +130,7 @@ def _attention(
         "lse": lse,
         "left": left if left is not None and left < keys - 1 else None,
         "right": right if right and right < queries - 1 else None,
+        "softcap": None if softcap is None else np.float32(scale / softcap),
     }
     more = {name: value for name, value in more.items() if value is not None}
     problem = Problem(depth, q.dtype, right == 0, **{name: True for name in more})
@@ -135,7 +144,7 @@ def _attention(
         *(a.map(problem.tile(rows)) for a, rows in ((q, ROWS), (k, plan.block_k))),
         *(a.map(problem.tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))),
         *(queries, keys, heads, batch, heads // kv_heads),
-        np.float32(scale * math.log2(math.e)),
+        np.float32((scale if softcap is None else softcap) * math.log2(math.e)),
         More(**more),
     )
 

@@ -46,7 +46,7 @@ def seen_by(rows, queries, keys, window):
     return (beside >= -left) & (beside <= right)
 
 
-def exact(q, k, v, rows, causal=False, scale=None, whole=False, window=(None, None)):
+def exact(q, k, v, rows, causal=False, scale=None, whole=False, window=(None, None), softcap=None):
     """Return these rows of attention in float64, and what float32 and the weights' type may add.
 
     Scores of whole numbers are summed exactly.
@@ -61,6 +61,10 @@ def exact(q, k, v, rows, causal=False, scale=None, whole=False, window=(None, No
         a = q[batch, rows, head].astype(np.float64)
         b, c = (x[batch, :, shared].astype(np.float64) for x in (k, v))
         scores = a @ b.T * scale
+        bent = 0.0
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
+            bent = 2.0**-10.9 * np.abs(scores).max(axis=1, keepdims=True)  # tanh.approx
         scores[~seen] = -np.inf
         top = scores.max(axis=1, keepdims=True)
         weights = np.exp(scores - np.where(top > -np.inf, top, 0))
@@ -68,7 +72,7 @@ def exact(q, k, v, rows, causal=False, scale=None, whole=False, window=(None, No
         size = weights / total @ np.abs(c)
         sums = 0 if whole else 2 * depth
         wrong = (sums + 2) * EPS32 * np.abs(a) @ np.abs(b).T * scale
-        wrong = wrong.max(axis=1, keepdims=True)
+        wrong = wrong.max(axis=1, keepdims=True) + bent
         relative = np.expm1(2 * wrong) + float(info.eps) / 2 + 2 * keys * EPS32
         smallest = float(info.smallest_subnormal) / 2  # weights are rounded to a multiple of it
         expected[batch, :, head] = weights / total @ c
@@ -123,12 +127,14 @@ def test_queries_that_see_no_key_give_0():
         assert (got[:, :700] == 0).all() and (got[:, 700:] != 0).any(axis=3).all()
 
 
-def logs_of_sums(q, k, causal=False, scale=None, window=(None, None)):
+def logs_of_sums(q, k, causal=False, scale=None, window=(None, None), softcap=None):
     """Return log(sum(exp(score))) in float64, (batch, heads, queries), -inf where none is seen."""
     queries, keys, depth = q.shape[1], *k.shape[1::2]
     scale = depth**-0.5 if scale is None else scale
     q, k = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k))
     scores = q @ np.repeat(k, q.shape[1] // k.shape[1], axis=1).swapaxes(2, 3) * scale
+    if softcap is not None:
+        scores = softcap * np.tanh(scores / softcap)
     window = (window[0], 0 if causal else window[1])
     scores[..., ~seen_by(np.arange(queries), queries, keys, window)] = -np.inf
     return np.logaddexp.reduce(scores, axis=3)
@@ -163,6 +169,24 @@ def test_what_lies_outside_a_window_is_not_read():
     got = Device(np.full(q.shape, 7, q.dtype))
     attention(*map(Device, (q, k, v)), got, causal=True, window=300)
     np.testing.assert_array_equal(got.get().view(np.uint16), expected)
+
+
+@by_mask
+@pytest.mark.parametrize("depth", [64, 96, 128])
+@on_gpu(limit=LIMIT)
+def test_soft_caps(depth, causal):
+    """Scores are as wrong as tanh.approx is; larger ones are pressed against the cap."""
+    for queries, keys, name in ((1, 300, "bf16"), (1000, 777, "f16"), (777, 1000, "bf16")):
+        for softcap, scale in ((50.0, None), (30.0, 3.0), (1.0, 1.0)):
+            q, k, v = arrays(queries, keys, 4, 2, depth, name)
+            check(q, k, v, causal, softcap=softcap, scale=scale)
+            check(q, k, v, causal, softcap=softcap, scale=scale, window=(100, 200))
+            lse = Device(np.full((2, 4, queries), 7, np.float32))
+            out = Device(np.full(q.shape, 7, q.dtype))
+            given = {"causal": causal, "softcap": softcap, "scale": scale}
+            attention(*map(Device, (q, k, v)), out, lse=lse, **given)
+            expected = logs_of_sums(q, k, **given)
+            np.testing.assert_allclose(lse.get(), expected, rtol=2e-6, atol=2.0**-10.9 * softcap)
 
 
 @by_mask

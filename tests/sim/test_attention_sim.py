@@ -19,15 +19,17 @@ def arrays(queries, keys, heads=1, kv_heads=None, depth=64, batch=1, dtype=BF16)
     return [rng.standard_normal((batch, *shape, depth)).astype(dtype) for shape in shapes]
 
 
-def exact(q, k, v, causal=False, scale=None, window=None):
+def exact(q, k, v, causal=False, scale=None, window=(None, None), softcap=None):
     """Return attention in float64, what the rounding of its weights may change, and lse."""
     info = ml_dtypes.finfo(q.dtype)
     q, k, v = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k, v))
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
     scores = q @ k.swapaxes(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * np.tanh(scores / softcap)
     queries, keys = scores.shape[2:]
-    window = (None, 0 if causal else None) if window is None else window
     left, right = (queries + keys if side is None else side for side in window)
+    right = 0 if causal else right
     beside = np.arange(keys) - (np.arange(queries)[:, None] + keys - queries)
     seen = (beside >= -left) & (beside <= right)
     scores = np.where(seen, scores, -np.inf)
@@ -42,8 +44,8 @@ def exact(q, k, v, causal=False, scale=None, window=None):
 
 
 def check(q, k, v, causal=False, plan=ONE, **options):
-    window = options.get("window")
-    expected, error, lse = exact(q, k, v, causal, options.get("scale"), window)
+    changes = {name: options[name] for name in ("scale", "window", "softcap") if name in options}
+    expected, error, lse = exact(q, k, v, causal, **changes)
     got = attention(q, k, v, causal=causal, plan=plan, **options)
     if options.get("return_lse"):
         got, logs = got
@@ -137,6 +139,14 @@ def test_what_a_window_is():
     same({"window": (None, None)}, {})
     same({"window": 200}, {})
     assert (one != two).any()
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_a_soft_cap(causal):
+    q, k, v = arrays(40, 70)
+    for softcap, scale in ((3.0, None), (0.5, 2.0)):
+        check(q, k, v, causal, softcap=softcap, scale=scale, return_lse=True)
+    check(q, k, v, causal, softcap=3.0, window=(9, None))
 
 
 def test_lse_where_it_is_told_to():
