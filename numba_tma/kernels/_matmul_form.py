@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._matmul_epilogue import Epilogue
-from numba_tma.kernels._matmul_plan import Config
+from numba_tma.kernels._matmul_plan import SHARED_BYTES, Config
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.pipeline import Roles, Warpgroups
 
 ROWS = 64  # of a warpgroup, which wgmma fixes
 SOURCE_STAGES = 2
-SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
 _SWIZZLES = {128: Swizzle.B128, 64: Swizzle.B64, 32: Swizzle.B32}
 
 

@@ -30,7 +30,9 @@ class Product:
 
     def __post_init__(self) -> None:
         rest = self.out if self.residual is None else self.residual
-        if self.b.batch == 1 and all(m.is_one for m in (self.a, self.out, rest)):
+        together = (self.a, self.out, rest)
+        same = all(m.is_one and m.batch == self.out.batch for m in together)
+        if same and self.b.batch == 1:
             # One matrix with all rows has fuller tiles than many with a few.
             self.a, self.out = self.a.as_one(), self.out.as_one()
             self.residual = self.residual and rest.as_one()
@@ -84,8 +86,16 @@ def run(product: Product, config: Config | None, stream: Any) -> list[Any]:
     whole = -(-out.columns // 4) * 4  # so that TMA writes all of it
     parts = padded("parts", (out.batch * config.splits, out.rows, whole), form.sums)
     kept.append(parts.array)
-    plain = dataclasses.replace(form, out=form.sums, epilogue=Epilogue(), addressable=True)
-    _multiply(plain, left, right, a.columns, parts, None, None, Terms(), stream)
+    plain = dataclasses.replace(
+        form,
+        out=form.sums,
+        epilogue=Epilogue(),
+        addressable=True,
+        config=dataclasses.replace(config, splits=1),  # one kernel for any number of parts
+    )
+    _multiply(
+        plain, left, right, a.columns, parts, None, None, Terms(), stream, splits=config.splits
+    )
     launch(
         adding_kernel(form.epilogue, out.dtype),
         -(-out.batch * out.rows * out.columns // THREADS),
@@ -113,6 +123,7 @@ def _multiply(
     residual: Matrices | None,
     terms: Terms,
     stream: Any,
+    splits: int = 1,
 ) -> None:
     """Launch the kernel of a form on matrices that it reads as they are."""
     config = form.config
@@ -127,7 +138,7 @@ def _multiply(
         steps=-(-k // form.k),
         a_batch=int(a.batch > 1),
         b_batch=int(b.batch > 1),
-        splits=config.splits,
+        splits=splits,
     )
     held = as_dtype("u16") if out.dtype.itemsize == 2 else out.dtype  # of Numba's arrays
     launch(

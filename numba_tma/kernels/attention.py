@@ -134,16 +134,17 @@ def _attention(
     }
     more = {name: value for name, value in more.items() if value is not None}
     problem = Problem(depth, q.dtype, right == 0, **{name: True for name in more})
-    plan = plan_for(problem, queries) if plan is None else plan
+    sharing, blocks = heads // kv_heads, multiprocessors()
+    plan = plan or plan_for(problem, queries, keys, batch * heads, sharing, blocks)
     tiles = batch * heads * -(-queries // plan.block_q)
     launch(
         attention_kernel(problem, plan),
-        min(tiles, multiprocessors()),
+        min(tiles, blocks),
         plan.threads,
         stream,
         *(a.map(problem.tile(rows)) for a, rows in ((q, ROWS), (k, plan.block_k))),
         *(a.map(problem.tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))),
-        *(queries, keys, heads, batch, heads // kv_heads),
+        *(queries, keys, heads, batch, sharing),
         np.float32((scale if softcap is None else softcap) * math.log2(math.e)),
         More(**more),
     )

@@ -3,6 +3,7 @@
 import functools
 import re
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 from numba_tma import _driver
+from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._attention_plan import PLANS, Problem, plan_for
+from numba_tma.kernels._attention_plan import CACHED_BYTES, PLANS, Problem, balance, plan_for
 from numba_tma.kernels.attention import attention
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.attention_forms import PROBLEMS, form, plan_of
@@ -93,23 +95,35 @@ def test_exponentials_are_computed_while_products_run(name):
 # --------------------------------------------------------------------------- what is chosen
 
 
-@pytest.mark.parametrize(
-    ("queries", "heads"), [(1, 2048), (4096, 64), (8192, 32), (16384, 16), (1 << 20, 1)]
-)
-def test_heads_together_have_blocks_for_all_multiprocessors(queries, heads):
-    assert plan_for(Problem(128, as_dtype("bf16"), causal=True), queries).heads_together == heads
+@pytest.mark.parametrize(("heads", "together"), [(64, 6), (7, 3), (1, 1), (5, 8)])
+def test_the_balance_is_that_of_the_schedule(heads, together):
+    """Of what each block has to do: the steps of its tiles, and one more for each tile's ends."""
+    queries, keys, blocks = 1000, 1100, 17
+    schedule = CausalLPTScheduler(128, 96, together).over(queries, keys, heads)
+    done = [sum(1 + t.num_key_blocks for t in schedule.tiles(i, blocks)) for i in range(blocks)]
+    steps = np.array([1 + schedule.num_key_blocks(i) for i in range(schedule.num_query_blocks)])
+    assert balance(steps, heads, together, blocks) == pytest.approx(np.mean(done) / max(done))
 
 
 def test_blocks_of_a_window_are_equally_long():
     """So that heads come one after the other, and their keys stay in the L2 cache."""
     window = Problem(128, as_dtype("bf16"), causal=True, left=True)
-    assert plan_for(window, 4096) == PLANS[128, True]
-    assert plan_for(Problem(128, as_dtype("bf16"), right=True), 4096).heads_together == 64
+    assert plan_for(window, 4096, 4096, 64, 1, 132) == PLANS[128, True]
+    assert plan_for(Problem(128, as_dtype("bf16"), right=True), 4096, 4096, 64, 1, 132) == plan_for(
+        Problem(128, as_dtype("bf16"), causal=True), 4096, 4096, 64, 1, 132
+    )
 
 
-def test_without_a_mask_each_head_comes_for_itself():
-    problem = Problem(128, as_dtype("bf16"))
-    assert plan_for(problem, 4096) == PLANS[128, False]
+@pytest.mark.parametrize("keys", [1, 512, 4096, 8192, 16384, 100_000])
+@pytest.mark.parametrize("depth", [64, 128])
+def test_heads_together_share_the_cache_and_the_work(depth, keys):
+    problem = Problem(depth, as_dtype("bf16"), causal=True)
+    plan = plan_for(problem, keys, keys, 64, 1, 132)
+    assert plan == replace(PLANS[depth, True], heads_together=plan.heads_together)
+    assert plan.heads_together == 1 or 4 * keys * depth * plan.heads_together < 2.5 * CACHED_BYTES
+    assert plan_for(problem, keys, keys, 1, 1, 132).heads_together == 1
+    full = Problem(depth, as_dtype("bf16"))
+    assert plan_for(full, keys, keys, 64, 1, 132) == PLANS[depth, False]
 
 
 # ----------------------------------------------------------------------------------- errors
