@@ -19,7 +19,20 @@ PROBLEMS = {
     for depth, causal in PLANS
 }
 #: What gives more results, or changes scores.
-PROBLEMS |= {f"{name} lse": replace(PROBLEMS[name], lse=True) for name in ("d64 causal", "d128")}
+PROBLEMS |= {
+    f"{name} {' '.join(more)}": replace(PROBLEMS[name], **dict.fromkeys(more, True))
+    for name, *more in (
+        ("d64 causal", "lse"),
+        ("d128", "lse"),
+        ("d64", "left", "right"),
+        ("d96", "right"),
+        ("d128", "left"),
+        ("d128", "left", "right", "softcap", "lse"),
+        ("d64 causal", "softcap"),
+        ("d128", "softcap"),
+        ("d128 causal", "left"),
+    )
+}
 EMPTY = types.Tuple(())
 
 
@@ -33,6 +46,7 @@ def form(name: str) -> tuple[Any, tuple[Any, ...]]:
     problem, plan = PROBLEMS[name], plan_of(name)
     rows = (ROWS, plan.block_k, plan.block_k, ROWS)
     maps = (TensorMapType(4, problem.tile(n)) for n in rows)
-    more = More(lse=types.int64 if problem.lse else EMPTY)
+    fields = {name: types.int64 for name in More._fields} | {"softcap": types.float32}
+    more = [typ if getattr(problem, name) else EMPTY for name, typ in fields.items()]
     numbers = (*[types.int64] * 5, types.float32, types.NamedTuple(more, More))
     return attention_kernel(problem, plan), (*maps, *numbers)

@@ -22,12 +22,19 @@ CACHED_BYTES, COST_OF_TWICE = 32 << 20, 0.03
 
 @dataclass(frozen=True)
 class Problem:
-    """What a kernel is compiled for; lengths, heads and the scale are known when it runs."""
+    """What a kernel is compiled for; lengths, heads and the scale are known when it runs.
+
+    `left` and `right` are whether a window has a limit on that side; with `causal` it ends at the
+    query's own place.
+    """
 
     depth: int
     dtype: DType
     causal: bool = False
     lse: bool = False
+    left: bool = False
+    right: bool = False
+    softcap: bool = False
 
     @property
     def swizzle(self) -> Swizzle:
@@ -93,7 +100,7 @@ def plan_for(
     and `blocks` of threads that run at a time.
     """
     plan = PLANS[problem.depth, problem.causal]
-    if not problem.causal:
+    if problem.left or not (problem.causal or problem.right):  # blocks are about equally long
         return plan
     schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 1)
     steps = np.array([1 + schedule.num_key_blocks(b) for b in range(schedule.num_query_blocks)])

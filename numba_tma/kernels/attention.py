@@ -34,6 +34,8 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    window: Any = None,
+    softcap: float | None = None,
     return_lse: bool = False,
     lse: Any = None,
     stream: Any = None,
@@ -59,6 +61,12 @@ def attention(
         sequences: the last query sees all keys.
     scale
         A positive number that scores are multiplied with; 1 / sqrt(depth) if None.
+    window
+        How many keys beside its own place a query sees: (left, right), each 0 or more, or None for
+        no limit. A causal mask is (None, 0), and takes away what `right` has. A number n is (n, n),
+        and with `causal` (n, 0): FlashAttention's window_size, and n keys and the query's own.
+    softcap
+        A positive number c: scores become c tanh(score / c). None: they stay as they are.
     return_lse
         Whether to return, as well, the natural logarithm of the sum of exp(score) of each query:
         float32 (batch, heads, queries), -inf for a query that sees no key.
@@ -81,13 +89,15 @@ def attention(
     Raises
     ------
     ValueError
-        If shapes, types or strides do not fit, or `scale` is not positive.
+        If shapes, types or strides do not fit, `scale` or `softcap` is not positive, or
+        `window` is none.
     """
     out = empty_like(q) if out is None else out
     if return_lse and lse is None:
         batch, queries, heads, _ = Heads("q", q, dtype).shape
         lse = empty(q, (batch, heads, queries), as_dtype("f32"))
-    _attention((q, k, v, out, lse), stream, (scale,), causal, dtype, plan)
+    left, right = _sides(window, causal)
+    _attention((q, k, v, out, lse), stream, (scale, softcap, left, right), dtype, plan)
     return (out, lse) if return_lse else out
 
 
@@ -95,8 +105,7 @@ def attention(
 def _attention(
     arrays: tuple[Any, ...],
     stream: Any,
-    numbers: tuple[float | None],
-    causal: bool,
+    numbers: tuple[Any, ...],
     dtype: object,
     plan: Plan | None,
 ) -> None:
@@ -104,14 +113,27 @@ def _attention(
     _check(q, k, v, out)
     lse = None if arrays[4] is None else _lse(arrays[4], q)
     (batch, queries, heads, depth), (_, keys, kv_heads, _) = q.shape, k.shape
-    scale = 1 / math.sqrt(depth) if numbers[0] is None else numbers[0]
+    scale, softcap, left, right = numbers
+    scale = 1 / math.sqrt(depth) if scale is None else scale
     if not 0 < scale < math.inf:
         raise ValueError(
             f"attention(scale={scale}): the scale is a positive number; negate q for a negative one"
         )
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ValueError(
+            f"attention(softcap={softcap}): the cap is a positive number, or None for none"
+        )
     if 0 in q.shape:
         return
-    problem = Problem(depth, q.dtype, bool(causal), lse is not None)
+    # A side on which all keys are in the window has no limit, which takes no masks.
+    more = {
+        "lse": lse,
+        "left": left if left is not None and left < keys - 1 else None,
+        "right": right if right and right < queries - 1 else None,
+        "softcap": None if softcap is None else np.float32(scale / softcap),
+    }
+    more = {name: value for name, value in more.items() if value is not None}
+    problem = Problem(depth, q.dtype, right == 0, **{name: True for name in more})
     sharing, blocks = heads // kv_heads, multiprocessors()
     plan = plan or plan_for(problem, queries, keys, batch * heads, sharing, blocks)
     tiles = batch * heads * -(-queries // plan.block_q)
@@ -123,9 +145,25 @@ def _attention(
         *(a.map(problem.tile(rows)) for a, rows in ((q, ROWS), (k, plan.block_k))),
         *(a.map(problem.tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))),
         *(queries, keys, heads, batch, sharing),
-        np.float32(scale * math.log2(math.e)),
-        More() if lse is None else More(lse),
+        np.float32((scale if softcap is None else softcap) * math.log2(math.e)),
+        More(**more),
     )
+
+
+def _sides(window: Any, causal: bool) -> tuple[int | None, int | None]:
+    """Return how many keys a query sees before its place and behind it; None: all."""
+    pair = isinstance(window, tuple | list) and len(window) == 2
+    sides = window if pair else (window, window)
+    for side in sides:
+        whole = isinstance(side, int | np.integer) and not isinstance(side, bool)
+        if side is not None and not (whole and side >= 0):
+            raise ValueError(
+                f"attention(window={window!r}): a window is (left, right), the numbers of keys "
+                "that a query sees before its place and behind it: whole numbers from 0, or None "
+                "for all; or one number for both"
+            )
+    left, right = (None if side is None else int(side) for side in sides)
+    return left, 0 if causal else right
 
 
 class Heads:

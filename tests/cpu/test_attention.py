@@ -52,7 +52,7 @@ def main_loop(name):
     # Both products of a step, and the shortest such loop: the next one outside is over tiles.
     both = [b for b in loops if {"R", "gdesc"} <= set(_operands(b))]
     body = [re.sub(r"^@!?U?P\d ", "", i) for i in min(both, key=len)]
-    return [(re.match(r"[A-Z0-9]+(\.(DEPBAR|ARRIVE|EX2))?", i)[0], i) for i in body]
+    return [(re.match(r"[A-Z0-9]+(\.(DEPBAR|ARRIVE|EX2|TANH))?", i)[0], i) for i in body]
 
 
 def _operands(lines):
@@ -68,12 +68,15 @@ def test_a_step_computes_and_moves_nothing(name):
     assert found["HGMMA"] == problem.depth // 16 + plan.block_k // 16
     assert found["MUFU.EX2"] == scores + 2  # and of each of the two rows the decay
     assert found["FFMA"] == scores + 2  # score * scale + shift
-    assert found["FMUL"] == outputs + 4
+    assert found["MUFU.TANH"] == scores * problem.softcap
+    assert found["FMUL"] == outputs + 4 + scores * problem.softcap
     assert found["FADD"] == scores
     assert found["FMNMX"] == scores + 4
     assert found["F2FP"] == scores // 2
     assert (found["WARPGROUP.ARRIVE"], found["WARPGROUP.DEPBAR"]) == (2, 2)
-    masked = 3.6 if problem.causal else 2  # what a step with masked keys has more, for each score
+    # What a step with masked keys has more, for each score; other steps branch around it.
+    masked = 3.6 * (problem.causal + problem.left + problem.right) + 2 * (not problem.causal)
+    masked += 2 * problem.softcap
     assert sum(found.values()) <= (4.5 + masked) * scores + outputs + 200, found
 
 
@@ -100,6 +103,15 @@ def test_the_balance_is_that_of_the_schedule(heads, together):
     done = [sum(1 + t.num_key_blocks for t in schedule.tiles(i, blocks)) for i in range(blocks)]
     steps = np.array([1 + schedule.num_key_blocks(i) for i in range(schedule.num_query_blocks)])
     assert balance(steps, heads, together, blocks) == pytest.approx(np.mean(done) / max(done))
+
+
+def test_blocks_of_a_window_are_equally_long():
+    """So that heads come one after the other, and their keys stay in the L2 cache."""
+    window = Problem(128, as_dtype("bf16"), causal=True, left=True)
+    assert plan_for(window, 4096, 4096, 64, 1, 132) == PLANS[128, True]
+    assert plan_for(Problem(128, as_dtype("bf16"), right=True), 4096, 4096, 64, 1, 132) == plan_for(
+        Problem(128, as_dtype("bf16"), causal=True), 4096, 4096, 64, 1, 132
+    )
 
 
 @pytest.mark.parametrize("keys", [1, 512, 4096, 8192, 16384, 100_000])
@@ -189,6 +201,15 @@ MISTAKES = {
         "lse has shape (2, 4, 64) of f32 and strides (2048, 512, 8), but",
     ),
     "scale": ({"scale": 0}, "attention(scale=0): the scale is a positive number; negate q for a"),
+    "cap": ({"softcap": 0.0}, "attention(softcap=0.0): the cap is a positive number, or None"),
+    "no cap": ({"softcap": float("inf")}, "attention(softcap=inf): the cap is a positive number"),
+    "window": (
+        {"window": -1},
+        "attention(window=-1): a window is (left, right), the numbers of keys that a query sees",
+    ),
+    "windows": ({"window": (1, 2, 3)}, "attention(window=(1, 2, 3)): a window is (left, right)"),
+    "half a key": ({"window": (1, 0.5)}, "whole numbers from 0, or None for all; or one number"),
+    "a window of truth": ({"window": True}, "attention(window=True): a window is"),
     "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
 }
 
