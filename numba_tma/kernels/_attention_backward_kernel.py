@@ -23,14 +23,17 @@ from numba import cuda
 from numba_tma import ptx
 from numba_tma._device import device_function, i32
 from numba_tma._environment import simulated
-from numba_tma.kernels._attention_backward_plan import BLOCK_K, WARPGROUPS, Plan
+from numba_tma.kernels._attention_backward_plan import BLOCK_K, WARPGROUPS, Plan, block_q
 from numba_tma.kernels._attention_plan import Problem
 from numba_tma.kernels._fragment_moves import row_fragment, store_by_thread
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.mma import fragment, wgmma, wgmma_wait
 from numba_tma.mma_rules import ROWS, THREADS
-from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
+from numba_tma.pipeline import Roles, StorePipeline, TilePipeline, Warpgroups
 from numba_tma.pipeline.roles import FIRST_FREE_BARRIER, NamedBarrier
+from numba_tma.pipeline.staged import StagedPipeline
+from numba_tma.pipeline.stages import ConsumerStage
+from numba_tma.pipeline.state import PipelineState
 from numba_tma.shared import shared_tile
 
 MINUS_INFINITY = np.float32(-np.inf)
@@ -66,18 +69,6 @@ def of_seen_key(score: Any, row: Any, column: Any, limit: Any) -> Any:
     return score if np.int32(row - column) < limit else MINUS_INFINITY
 
 
-# ---------------------------------------------------------------------------------- loads
-
-
-@device_function
-def load_rows(loads: Any, source: Any, batch: Any, row: Any, head: Any) -> None:
-    """Load a tile of the ring when its stage is empty."""
-    loads.acquire_k()
-    barrier, tile = loads.get_k()
-    source.load(tile, (batch, row, head, 0), barrier)
-    loads.commit_step()
-
-
 # --------------------------------------------------------------------------------- kernel
 
 
@@ -85,7 +76,7 @@ def load_rows(loads: Any, source: Any, batch: Any, row: Any, head: Any) -> None:
 def backward_kernel(problem: Problem, plan: Plan) -> Any:
     """Return the kernel for a problem. It takes maps, lengths, numbers of heads and the scales."""
     DEPTH, DTYPE, CAUSAL = problem.depth, problem.dtype.name, problem.causal
-    BLOCK_Q, TOGETHER = plan.block_q, plan.heads_together
+    BLOCK_Q, TOGETHER = block_q(DEPTH), plan.heads_together
     MATH = {f"math{i}": Warpgroups(1) for i in range(WARPGROUPS)}
     ROLES = Roles(**MATH, load=Warpgroups(1, registers=24))
     MATH_ROLES = tuple(getattr(ROLES, name) for name in MATH)
@@ -94,18 +85,18 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
     BLOCK, HELD = problem.tile(BLOCK_K), problem.tile(ROWS)
     STORED = Tile((ROWS, DEPTH), problem.dtype, problem.swizzle)
     NUMBERS = Tile((1, BLOCK_Q), "f32")
-    K, V = TilePipeline(1, k=BLOCK, **of), TilePipeline(1, v=BLOCK, **of)
-    ring: tuple[Any, ...] = (plan.stages, (1, BLOCK_Q, 1), DEPTH, problem.dtype)
-    Q = KVPipeline(*ring, holds="k", swizzle=problem.swizzle, **of)
-    DOUT = KVPipeline(*ring, holds="k", swizzle=problem.swizzle, **of)
-    STATISTICS = TilePipeline(plan.stages, lse=NUMBERS, delta=NUMBERS, **of)
+    KEYS = TilePipeline(1, k=BLOCK, v=BLOCK, **of)
+    ROWS_OF_Q, STAGES = problem.tile(BLOCK_Q), plan.stages
+    QUERIES = TilePipeline(
+        STAGES, q=ROWS_OF_Q, dout=ROWS_OF_Q, lse=NUMBERS, delta=NUMBERS, **of
+    )
     # dS of this step and of the one before: while one warpgroup writes, the other still multiplies.
     SCORES = Tile((2 * BLOCK_K, BLOCK_Q), problem.dtype, Swizzle.B128)
     SUMS = StorePipeline(plan.sum_stages, dq=PART, role=MATH_ROLES)
     OUT = StorePipeline(1, o=HELD, role=MATH_ROLES)
     BOTH = NamedBarrier(FIRST_FREE_BARRIER, WARPGROUPS * THREADS)
     # Where each warpgroup's part of dQ begins: among the queries, or the columns.
-    SPLITS_DEPTH = plan.splits_depth(DEPTH)
+    SPLITS_DEPTH = BLOCK_Q == ROWS
     K_STEPS = BLOCK_K // STEP_K
 
     def attend_backward(  # type: ignore[no-untyped-def]
@@ -126,10 +117,7 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
         scale,
         scale_log2,
     ):
-        k_pipe, v_pipe = K.start(sync=False), V.start(sync=False)
-        statistics = STATISTICS.start(sync=False)
-        q_loads, q_works = Q.start(sync=False)
-        dout_loads, dout_works = DOUT.start()
+        k_pipe, q_pipe = KEYS.start(sync=False), QUERIES.start()
         scores_tile = shared_tile(SCORES)
         sums, out = SUMS.start(), OUT.start(scores_tile)
         # In 32 bits: registers are scarce.
@@ -150,27 +138,27 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
             first = i32(max(i32(0), i32(key - keys + queries)) // BLOCK_Q)
         if LOAD.is_member():
             LOAD.set_registers()
-            k_loads, v_loads = k_pipe.producer(), v_pipe.producer()
-            numbers = statistics.producer()
+            k_loads, q_loads = k_pipe.producer(), q_pipe.producer()
             if k_loads.enters():
                 stage = k_loads.acquire()
                 k.load(stage.k, (sequence, key, kv_head, 0), stage.barrier)
-                stage = v_loads.acquire()
                 v.load(stage.v, (sequence, key, kv_head, 0), stage.barrier)
                 for i in range(sharing):
                     one = kv_head * sharing + i
                     for tile in range(first, q_tiles):
                         row = tile * BLOCK_Q
-                        load_rows(q_loads, q, sequence, row, one)
-                        stage = numbers.acquire()
+                        stage = q_loads.acquire()
+                        q.load(stage.q, (sequence, row, one, 0), stage.barrier)
                         lse.load(stage.lse, (head + i, row), stage.barrier)
+                        dout.load(stage.dout, (sequence, row, one, 0), stage.barrier)
                         delta.load(stage.delta, (head + i, row), stage.barrier)
-                        load_rows(dout_loads, dout, sequence, row, one)
         else:
             FIRST.set_registers()
             # The same register for the whole warp, so that descriptors are computed once a warp.
             mine = cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0)
-            numbers = statistics.consumer()
+            # One walk round the ring, which holds two stages at a time.
+            works = q_pipe.consumer()
+            ring = StagedPipeline(STAGES, 1, works.barriers, PipelineState(STAGES))
             # Keys before the limit are seen: by column 0 of the tile, and one more by each.
             limit, tile = i32(keys - key - mine * ROWS), first
             if CAUSAL:
@@ -178,19 +166,27 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
             part = i32((head * q_tiles + first) * WARPGROUPS + mine)
             steps, buffer = i32((q_tiles - first) * sharing), i32(0)
             dk_sum, dv_sum = fragment(DEPTH), fragment(DEPTH)
-            block_k = k_pipe.consumer().wait().k
+            held = k_pipe.consumer().wait()
+            block_k, block_v = held.k, held.v
             keys_ = block_k.matrix_descriptor().advance(row=mine * ROWS)
-            q_works.wait_k()
-            scores = wgmma(fragment(BLOCK_Q), keys_, q_works.get_k(), scale_d=False)
-            values = v_pipe.consumer().wait().v.matrix_descriptor().advance(row=mine * ROWS)
-            key_columns = block_k.matrix_descriptor("MN")
-            if SPLITS_DEPTH:
-                key_columns = key_columns.advance(row=mine * ROWS)
+            ring.consumer_wait()
+            stage = ConsumerStage(works, ring.state.index)
+            scores = wgmma(
+                fragment(BLOCK_Q), keys_, stage.q.matrix_descriptor(), scale_d=False
+            )
+            scores = wgmma_wait(scores)
             for step in range(steps):
-                dout_works.wait_k()
-                grads = wgmma(fragment(BLOCK_Q), values, dout_works.get_k(), scale_d=False)
-                stage = numbers.wait()
-                scores = wgmma_wait(scores, 1)
+                # Again, or LLVM would keep a register for each step of each descriptor.
+                mine = cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0)
+                keys_ = block_k.matrix_descriptor().advance(row=mine * ROWS)
+                values = block_v.matrix_descriptor().advance(row=mine * ROWS)
+                key_columns = block_k.matrix_descriptor("MN")
+                if SPLITS_DEPTH:
+                    key_columns = key_columns.advance(row=mine * ROWS)
+                stage = ConsumerStage(works, ring.state.index)
+                grads = wgmma(
+                    fragment(BLOCK_Q), values, stage.dout.matrix_descriptor(), scale_d=False
+                )
                 if CAUSAL:
                     if limit < ROWS:
                         scores = scores.map_coords(of_seen_key, limit)
@@ -201,11 +197,9 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
                 grads = wgmma_wait(grads)
                 grads = grads.map(gradient, weights, row_fragment(stage.delta))
                 ds = grads.to(DTYPE)
-                dout_rows = dout_works.get_k_tile().matrix_descriptor("MN")
-                dv_sum = wgmma(dv_sum, p, dout_rows)
+                dv_sum = wgmma(dv_sum, p, stage.dout.matrix_descriptor("MN"))
                 ds.store(scores_tile, (buffer * BLOCK_K + mine * ROWS, 0))
                 ptx.fence_proxy_async()
-                numbers.release()
                 BOTH.sync()
                 ds_rows = scores_tile.matrix_descriptor("MN")
                 if SPLITS_DEPTH:
@@ -215,24 +209,24 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
                 dq_part = wgmma(
                     fragment(ROWS), ds_rows, key_columns, scale_d=False, k_steps=K_STEPS
                 )
-                dk_sum = wgmma(dk_sum, ds, q_works.get_k_tile().matrix_descriptor("MN"))
-                dv_sum, p = wgmma_wait((dv_sum, p), 2)
-                dout_works.release_k()
+                dk_sum = wgmma(dk_sum, ds, stage.q.matrix_descriptor("MN"))
+                dv_sum, p, dq_part = wgmma_wait((dv_sum, p, dq_part), 1)
+                added = sums.acquire()
+                store_by_thread(dq_part, added.dq)
+                sums.reduce(dq, added.dq, (part, 0, 0), "add")
+                sums.commit()
                 # After the last step the scores are those of its queries again, for nothing: a
                 # product on one branch alone would have to be waited for there.
-                left = q_works.step()
+                left = ring.step()
                 now = left
                 if step + 1 < steps:
-                    q_works.wait_k()
-                    now = q_works.pipeline.state.index
-                scores = wgmma(fragment(BLOCK_Q), keys_, q_works.get_k(None, now), scale_d=False)
-                dq_part = wgmma_wait(dq_part, 2)
-                held = sums.acquire()
-                store_by_thread(dq_part, held.dq)
-                sums.reduce(dq, held.dq, (part, 0, 0), "add")
-                sums.commit()
+                    ring.consumer_wait()
+                    now = ring.state.index
+                following = ConsumerStage(works, now).q.matrix_descriptor()
+                scores = wgmma(fragment(BLOCK_Q), keys_, following, scale_d=False)
                 dk_sum, ds = wgmma_wait((dk_sum, ds), 1)
-                q_works.release_at(left)
+                ring.consumer_release_at(left)
+                scores = wgmma_wait(scores)
                 buffer = i32(1 - buffer)
                 part, tile = i32(part + WARPGROUPS), i32(tile + 1)
                 if CAUSAL:
@@ -240,7 +234,6 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
                     if tile == q_tiles:  # the next head
                         limit = i32(limit - (q_tiles - first) * BLOCK_Q)
                         part, tile = i32(part + first * WARPGROUPS), first
-            scores = wgmma_wait(scores)
             BOTH.sync()  # nobody reads dS any more, in whose place the results go
             row = i32(key + mine * ROWS)
             result = out.acquire()
@@ -254,8 +247,7 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
             out.commit()
             out.tail(read=True)
         k_pipe.close()
-        v_pipe.close()
-        statistics.close()
+        q_pipe.close()
 
     bounds = {} if simulated() else {"launch_bounds": ROLES.launch_bounds}
     return cuda.jit(**bounds)(attend_backward)

@@ -13,7 +13,7 @@ import numpy as np
 from numba import cuda
 
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._attention_backward_plan import WARPGROUPS, Plan
+from numba_tma.kernels._attention_backward_plan import WARPGROUPS, block_q
 from numba_tma.kernels._attention_plan import Problem
 from numba_tma.kernels._registers import (
     Share,
@@ -28,6 +28,7 @@ from numba_tma.kernels._registers import (
     total,
     zeros,
 )
+from numba_tma.mma_rules import ROWS
 
 THREADS = 256  #: of a block
 CHUNK = 8  # elements of a thread
@@ -36,7 +37,7 @@ F32 = as_dtype("f32")
 
 
 @functools.cache
-def prepare_kernel(problem: Problem, plan: Plan) -> Any:
+def prepare_kernel(problem: Problem) -> Any:
     """Return the kernel that sums dO * O along rows, scales lse and clears what dQ is added to.
 
     It writes numbers for whole tiles of queries. Rows that are not there, or see no key, get an lse
@@ -44,7 +45,7 @@ def prepare_kernel(problem: Problem, plan: Plan) -> Any:
     """
     ELEMENTS, NUMBER = Share(problem.dtype, 16, 1, 1, False), Share(F32, 4, 1, 1, False)
     CLEARED = Share(F32, 16, 2, 1, True)
-    LANES, BLOCK_Q, DEPTH = problem.depth // CHUNK, plan.block_q, problem.depth
+    LANES, BLOCK_Q, DEPTH = problem.depth // CHUNK, block_q(problem.depth), problem.depth
 
     @cuda.jit
     def prepare(  # type: ignore[no-untyped-def]
@@ -89,10 +90,11 @@ def prepare_kernel(problem: Problem, plan: Plan) -> Any:
 
 
 @functools.cache
-def finish_kernel(dtype: DType, plan: Plan, depth: int) -> Any:
+def finish_kernel(dtype: DType, depth: int) -> Any:
     """Return the kernel that rounds the sums to dQ: a thread has 8 columns of rows r and r + 8."""
     SUMS, OUT = Share(F32, 16, 4, 1, True), Share(dtype, 8, 1, 1, False)
-    SPLITS_DEPTH, BLOCK_Q, SIZE = plan.splits_depth(depth), plan.block_q, dtype.itemsize
+    BLOCK_Q, SIZE = block_q(depth), dtype.itemsize
+    SPLITS_DEPTH = BLOCK_Q == ROWS
 
     @cuda.jit
     def finish(sums, dq, strides, queries, heads, q_tiles, scale):  # type: ignore[no-untyped-def]

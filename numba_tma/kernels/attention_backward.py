@@ -26,6 +26,7 @@ from numba_tma.kernels._attention_backward_plan import (
     DEPTHS,
     WARPGROUPS,
     Plan,
+    block_q,
     plan_for,
 )
 from numba_tma.kernels._attention_plan import Problem
@@ -128,8 +129,9 @@ def _backward(
         return []
     problem, sharing = Problem(depth, q.dtype, bool(causal)), heads // kv_heads
     plan = plan_for(problem, queries, sharing) if plan is None else plan
-    q_tiles = -(-queries // plan.block_q)
-    padded = q_tiles * plan.block_q
+    rows = block_q(depth)
+    q_tiles = -(-queries // rows)
+    padded = q_tiles * rows
     parts = batch * heads * q_tiles * WARPGROUPS
     sums, scaled, delta = (
         workspace(parts, ROWS * ROWS),
@@ -137,7 +139,7 @@ def _backward(
     )
     places = [Matrix("workspace", w) for w in (sums, scaled, delta)]
     launch(
-        prepare_kernel(problem, plan),
+        prepare_kernel(problem),
         batch * heads * padded * (depth // CHUNK) // THREADS,
         THREADS,
         stream,
@@ -145,8 +147,8 @@ def _backward(
         *(places[1].address, places[2].address, places[0].address),
         *(queries, heads, q_tiles),
     )
-    queried, stored = problem.tile(plan.block_q), problem.tile(ROWS)
-    held, row = problem.tile(BLOCK_K), Tile((1, plan.block_q), "f32")
+    queried, stored = problem.tile(rows), problem.tile(ROWS)
+    held, row = problem.tile(BLOCK_K), Tile((1, rows), "f32")
     launch(
         backward_kernel(problem, plan),
         batch * kv_heads * -(-keys // BLOCK_K),
@@ -161,7 +163,7 @@ def _backward(
         np.float32(scale * math.log2(math.e)),
     )
     launch(
-        finish_kernel(q.dtype, plan, depth),
+        finish_kernel(q.dtype, depth),
         parts,
         THREADS,
         stream,
