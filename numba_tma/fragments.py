@@ -302,8 +302,9 @@ class Fragment(_Arithmetic):
 class Rows(_Arithmetic):
     """A number for each row of a fragment: each thread holds those of its two rows.
 
-    Made by `Fragment.row_max`, `Fragment.row_sum`, `load_rows` and `rows`. ``+ - * /`` work with other rows,
-    with numbers, and with fragments, where each row's number counts for all its columns.
+    Made by `Fragment.row_max`, `Fragment.row_sum`, `load_rows` and `rows`. ``+ - * /`` work with
+    other rows, with numbers, and with fragments, where each row's number counts for all its
+    columns.
     """
 
     def __init__(self, numbers: Array) -> None:

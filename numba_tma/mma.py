@@ -17,8 +17,14 @@ from numba_tma.matrix_descriptor import MatrixDescriptor
 from numba_tma.mma_rules import RegisterOperand, check_pending, check_product
 
 __all__ = [
-    *("Fragment", "Rows", "fragment", "load_fragment", "load_rows", "rows"),
-    *("wgmma", "wgmma_wait"),
+    "Fragment",
+    "Rows",
+    "fragment",
+    "load_fragment",
+    "load_rows",
+    "rows",
+    "wgmma",
+    "wgmma_wait",
 ]
 
 _product = functools.lru_cache(check_product)  # each thread of a warpgroup asks for the same

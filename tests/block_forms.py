@@ -1,4 +1,4 @@
-"""Forms of the block-scaled and the grouped matmul, with the types that wrappers launch them with."""
+"""Forms of the block-scaled and the grouped matmul, with the types of their arguments."""
 
 from __future__ import annotations
 

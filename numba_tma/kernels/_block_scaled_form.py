@@ -11,7 +11,6 @@ from numba_tma.kernels._matmul_plan import Config
 from numba_tma.layout import Tile
 
 BLOCK = 128  #: elements of K, and columns of b, that share a scale
-_SUMS = 128 * 192  # of a tile: as many as two warpgroups hold, beside the products of a step
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,8 @@ class ScaledConfig(Config):
         most = 128 if self.m == 256 else 192
         if self.n > most:
             raise ValueError(
-                f"ScaledConfig(m={self.m}, n={self.n}): sums and products of a step do not fit into "
-                f"registers: use n={most} or less"
+                f"ScaledConfig(m={self.m}, n={self.n}): sums and products of a step do not fit "
+                f"into registers: use n={most} or less"
             )
         if self.k != BLOCK:
             raise ValueError(

@@ -15,10 +15,10 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
+from numba_tma._device import i32
 from numba_tma._environment import simulated
 from numba_tma.clusters import cluster
 from numba_tma.kernels._block_scaled_form import BLOCK, ScaledForm
@@ -49,15 +49,14 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
     M, N, K, CLUSTER = config.m, config.n, form.k, config.cluster
     LOAD, MATH = ROLES.load, tuple(role for role in ROLES.roles if role.name != "load")
     FIRST, ONE_WARPGROUP = MATH[0], len(MATH) == 1
-    parties: dict[str, Any] = {"producer": LOAD, "consumer": MATH}
+    given: dict[str, Any] = {"producer": LOAD, "consumer": MATH, "sfa": form.scales_tile}
     shared: Any = {"cluster": (CLUSTER, 1), "multicast": {"b": "x"}} if CLUSTER > 1 else {}
-    tiles = {"a": form.a_tile, "b": form.b_tile, "sfa": form.scales_tile}
-    PIPE = TilePipeline(form.stages, **tiles, **parties, **shared)
+    PIPE = TilePipeline(form.stages, a=form.a_tile, b=form.b_tile, **given, **shared)
     RESULTS = StorePipeline(config.out_stages, piece=form.out_tile, role=MATH)
     SCHEDULER = GroupedScheduler(max(1, config.group // CLUSTER))
     SCALES, HEIGHT, TALL = Tile(M, "f32"), form.parts * ROWS, form.parts == 2
     COLUMNS, EDGE, TURNS = form.out_columns, form.has_edge, config.turns
-    ORDER = OrderedSequenceBarrier(1, MATH) if TURNS else None
+    ORDER: Any = OrderedSequenceBarrier(1, MATH) if TURNS else None
     PIECES = N // COLUMNS
     load_b, zeros = loading(form), zero(COLUMNS, PIECES)
     add, store = adding(form, PIECES), storing(form, PIECES)
@@ -88,10 +87,10 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
             for tile in schedule.tiles(first, step):
                 row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
                 _, begin, end = part_of(tile.batch, sizes)
-                block = np.int32(column // BLOCK)
-                edge = np.int32((block + 1) * BLOCK - column)
-                left = np.int32(block * scales.column + begin * scales.k)
-                right = np.int32(min(block + 1, scales.last) * scales.column + begin * scales.k)
+                block = i32(column // BLOCK)
+                edge = i32((block + 1) * BLOCK - column)
+                left = i32(block * scales.column + begin * scales.k)
+                right = i32(min(block + 1, scales.last) * scales.column + begin * scales.k)
                 sums = zeros()
                 more: Any = 0
                 if TALL:
@@ -116,8 +115,8 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
                     far = near
                     if EDGE:
                         far = load_vector(scales.memory, right, _SCALE)[0]
-                        right = np.int32(right + scales.k)
-                    left = np.int32(left + scales.k)
+                        right = i32(right + scales.k)
+                    left = i32(left + scales.k)
                     if TALL:
                         part = wgmma_wait(part)
                         sums = add(sums, part, by_row, near, far, edge)

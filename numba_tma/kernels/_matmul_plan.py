@@ -124,10 +124,13 @@ def expected_cycles(problem: Problem, config: Config, multiprocessors: int) -> f
     return cycles
 
 
-def candidates(
-    problem: Problem, multiprocessors: int, configs: tuple[C, ...] = CONFIGS
-) -> Iterator[C]:
-    """Yield every configuration that makes sense for a problem, those of `configs` first."""
+def candidates(problem: Problem, multiprocessors: int) -> Iterator[Config]:
+    """Yield every configuration that makes sense for a problem, those of `CONFIGS` first."""
+    return with_parts(CONFIGS, problem, multiprocessors)
+
+
+def with_parts(configs: tuple[C, ...], problem: Problem, multiprocessors: int) -> Iterator[C]:
+    """Yield configurations, and those of them that make sense with K in parts."""
     yield from configs
     if problem.splittable:
         for config in configs:
@@ -147,6 +150,6 @@ def choose(problem: Problem, multiprocessors: int) -> Config:
 def choose_from(configs: tuple[C, ...], problem: Problem, multiprocessors: int) -> C:
     """Return which of some configurations, whole or in parts of K, is expected to be fastest."""
     return min(
-        candidates(problem, multiprocessors, configs),
+        with_parts(configs, problem, multiprocessors),
         key=lambda config: expected_cycles(problem, config, multiprocessors),
     )

@@ -188,9 +188,7 @@ def _check_result(dtype: DType) -> None:
         raise ValueError(f"{WHAT}: out is {dtype}, but results are stored as {', '.join(RESULTS)}")
 
 
-def _check_array(
-    array: Matrices, shape: tuple[int, int], of: str, dtypes: tuple[str, ...]
-) -> None:
+def _check_array(array: Matrices, shape: tuple[int, int], of: str, dtypes: tuple[str, ...]) -> None:
     """Raise unless an array has the shape and type that go with the factors."""
     if array.shape != shape or array.dtype.name not in dtypes:
         raise ValueError(

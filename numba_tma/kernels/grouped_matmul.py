@@ -199,9 +199,7 @@ def _result(a: Matrices, b: Matrices, out_dtype: DType | None) -> tuple[tuple[in
     return (*a.shape[:-1], b.columns), found
 
 
-def _of_groups(
-    arrays: tuple[Any, ...], groups: int, masked: bool
-) -> tuple[Matrix, Matrix | None]:
+def _of_groups(arrays: tuple[Any, ...], groups: int, masked: bool) -> tuple[Matrix, Matrix | None]:
     """Return the arrays of a number for each group: rows or ends, and scales."""
     group_sizes, offsets, scales = arrays
     if (group_sizes is None) == (offsets is None) or (masked and offsets is not None):

@@ -132,10 +132,14 @@ def test_mistakes(scaled):
     fails("a is bf16; blocks of e4m3 or e5m2 have scales", Array(1, (64, 384)), b, rows, blocks)
     fails(r"a has shape \(1, 64, 384\); it is one matrix", Array(1, (1, 64, 384), E4M3), b, 0, 0)
     fails(r"K is 384 and 256, .* is b transposed\?", a, b.T, rows, blocks, out)
-    fails(r"a_scales has shape \(3, 64\) of f32; .* it has shape \(64, 3\)", a, b, rows.T, blocks, out)
+    fails(
+        r"a_scales has shape \(3, 64\) of f32; .* it has shape \(64, 3\)", a, b, rows.T, blocks, out
+    )
     wrong = Array(4, (3, 2), "f2")
     fails(r"b_scales has shape \(3, 2\) of f16; .* of f32", a, b, rows, wrong, out)
-    fails("out is i32, but results are stored as bf16, f16, f32", a, b, rows, blocks, out_dtype="i32")
+    fails(
+        "out is i32, but results are stored as bf16, f16, f32", a, b, rows, blocks, out_dtype="i32"
+    )
     fails(r"out has shape \(256, 64\)", a, b, rows, blocks, Array(5, (256, 64)))
     fails("its last axis must be contiguous", a, b, rows, blocks, Array(5, (256, 64)).T)
 

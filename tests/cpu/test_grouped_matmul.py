@@ -121,7 +121,9 @@ def test_mistakes(grouped):
     fails("offsets given; pass group_sizes", *places, offsets=sizes)
     fails(r"group_sizes has shape \(5,\) of i64; .* of i32", a, b, Array(3, (5,), "i8"), out)
     fails(r"offsets has shape \(6,\) of i32", a, b, None, out, offsets=Array(3, (6,), I4))
-    fails(r"scales has shape \(5,\) of f16; .* of f32", a, b, sizes, out, scales=Array(5, (5,), "f2"))
+    fails(
+        r"scales has shape \(5,\) of f16; .* of f32", a, b, sizes, out, scales=Array(5, (5,), "f2")
+    )
     fails(r"out has shape \(512, 100\)", a, b, sizes, out.T)
     fails("its last axis must be contiguous and its rows", Array(1, (256, 100)).T, b, sizes, out)
     fails("out is i32, but products of bf16 and bf16", a, b, sizes, out_dtype="i32")

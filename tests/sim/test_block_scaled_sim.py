@@ -68,7 +68,9 @@ def test_results(out):
 
 def test_scales_and_factors_that_are_moved_first():
     a, b, a_scales, b_scales = operands(67, 61, 300)
-    check(a, np.ascontiguousarray(b), np.ascontiguousarray(a_scales), np.ascontiguousarray(b_scales))
+    check(
+        a, np.ascontiguousarray(b), np.ascontiguousarray(a_scales), np.ascontiguousarray(b_scales)
+    )
     check(np.asfortranarray(a), b, a_scales, np.repeat(b_scales, 2, 1)[:, ::2])
 
 

@@ -690,7 +690,10 @@ def test_some_columns(dtype):
             "the column is 4; rows are moved 16 B at a time: use a multiple of 8",
         ),
         (lambda: tma.load_rows(tma.shared_tile(SQUARE), 0), "rows have a float32 each: use a tile"),
-        (lambda: tma.load_rows(tma.shared_tile(Tile(64, "f32")), 8), "64 rows from 8 on are not in"),
+        (
+            lambda: tma.load_rows(tma.shared_tile(Tile(64, "f32")), 8),
+            "64 rows from 8 on are not in",
+        ),
         (lambda: tma.wgmma_wait(3), "takes a fragment or a tuple of them, not 3"),
         (lambda: tma.wgmma_wait(tma.fragment(8), 8), "pending is 8; wait until at most 0 to 7"),
     ],
