@@ -6,8 +6,6 @@ touch the tile again.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from numba_tma import simulator
