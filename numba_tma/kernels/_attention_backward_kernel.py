@@ -87,9 +87,7 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
     NUMBERS = Tile((1, BLOCK_Q), "f32")
     KEYS = TilePipeline(1, k=BLOCK, v=BLOCK, **of)
     ROWS_OF_Q, STAGES = problem.tile(BLOCK_Q), plan.stages
-    QUERIES = TilePipeline(
-        STAGES, q=ROWS_OF_Q, dout=ROWS_OF_Q, lse=NUMBERS, delta=NUMBERS, **of
-    )
+    QUERIES = TilePipeline(STAGES, q=ROWS_OF_Q, dout=ROWS_OF_Q, lse=NUMBERS, delta=NUMBERS, **of)
     # dS of this step and of the one before: while one warpgroup writes, the other still multiplies.
     SCORES = Tile((2 * BLOCK_K, BLOCK_Q), problem.dtype, Swizzle.B128)
     SUMS = StorePipeline(plan.sum_stages, dq=PART, role=MATH_ROLES)
@@ -168,30 +166,23 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
             dk_sum, dv_sum = fragment(DEPTH), fragment(DEPTH)
             held = k_pipe.consumer().wait()
             block_k, block_v = held.k, held.v
-            keys_ = block_k.matrix_descriptor().advance(row=mine * ROWS)
+            my_keys = block_k.matrix_descriptor().advance(row=mine * ROWS)
             ring.consumer_wait()
-            stage = ConsumerStage(works, ring.state.index)
-            scores = wgmma(
-                fragment(BLOCK_Q), keys_, stage.q.matrix_descriptor(), scale_d=False
-            )
-            scores = wgmma_wait(scores)
+            loaded = ConsumerStage(works, ring.state.index).q.matrix_descriptor()
+            scores = wgmma_wait(wgmma(fragment(BLOCK_Q), my_keys, loaded, scale_d=False))
             for step in range(steps):
                 # Again, or LLVM would keep a register for each step of each descriptor.
                 mine = cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0)
-                keys_ = block_k.matrix_descriptor().advance(row=mine * ROWS)
-                values = block_v.matrix_descriptor().advance(row=mine * ROWS)
-                key_columns = block_k.matrix_descriptor("MN")
-                if SPLITS_DEPTH:
-                    key_columns = key_columns.advance(row=mine * ROWS)
+                my_keys = block_k.matrix_descriptor().advance(row=mine * ROWS)
+                my_values = block_v.matrix_descriptor().advance(row=mine * ROWS)
                 stage = ConsumerStage(works, ring.state.index)
-                grads = wgmma(
-                    fragment(BLOCK_Q), values, stage.dout.matrix_descriptor(), scale_d=False
-                )
-                if CAUSAL:
-                    if limit < ROWS:
+                loaded = stage.dout.matrix_descriptor()
+                grads = wgmma(fragment(BLOCK_Q), my_values, loaded, scale_d=False)
+                if limit < ROWS:
+                    if CAUSAL:
                         scores = scores.map_coords(of_seen_key, limit)
-                elif limit < ROWS:
-                    scores = scores.map_coords(of_key, limit)
+                    else:
+                        scores = scores.map_coords(of_key, limit)
                 weights = scores.map(weight, scale_log2, row_fragment(stage.lse))
                 p = weights.to(DTYPE)
                 grads = wgmma_wait(grads)
@@ -201,13 +192,17 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
                 ds.store(scores_tile, (buffer * BLOCK_K + mine * ROWS, 0))
                 ptx.fence_proxy_async()
                 BOTH.sync()
-                ds_rows = scores_tile.matrix_descriptor("MN")
+                dq_rows, columns = i32(0), i32(0)
                 if SPLITS_DEPTH:
-                    ds_rows = ds_rows.advance(buffer * K_STEPS)
+                    columns = i32(mine * ROWS)
                 else:
-                    ds_rows = ds_rows.advance(buffer * K_STEPS, mine * ROWS)
+                    dq_rows = i32(mine * ROWS)
                 dq_part = wgmma(
-                    fragment(ROWS), ds_rows, key_columns, scale_d=False, k_steps=K_STEPS
+                    fragment(ROWS),
+                    scores_tile.matrix_descriptor("MN").advance(buffer * K_STEPS, dq_rows),
+                    block_k.matrix_descriptor("MN").advance(row=columns),
+                    scale_d=False,
+                    k_steps=K_STEPS,
                 )
                 dk_sum = wgmma(dk_sum, ds, stage.q.matrix_descriptor("MN"))
                 dv_sum, p, dq_part = wgmma_wait((dv_sum, p, dq_part), 1)
@@ -222,8 +217,8 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
                 if step + 1 < steps:
                     ring.consumer_wait()
                     now = ring.state.index
-                following = ConsumerStage(works, now).q.matrix_descriptor()
-                scores = wgmma(fragment(BLOCK_Q), keys_, following, scale_d=False)
+                loaded = ConsumerStage(works, now).q.matrix_descriptor()
+                scores = wgmma(fragment(BLOCK_Q), my_keys, loaded, scale_d=False)
                 dk_sum, ds = wgmma_wait((dk_sum, ds), 1)
                 ring.consumer_release_at(left)
                 scores = wgmma_wait(scores)

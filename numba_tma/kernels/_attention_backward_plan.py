@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numba_tma.kernels._attention_plan import Problem
 from numba_tma.mma_rules import ROWS, THREADS
@@ -10,6 +10,7 @@ from numba_tma.mma_rules import ROWS, THREADS
 WARPGROUPS = 2  #: that multiply; each has half of the keys of a block, and half of dQ
 BLOCK_K = WARPGROUPS * ROWS  #: keys of a block
 DEPTHS = (64, 128)  #: elements of a head
+
 
 def block_q(depth: int) -> int:
     """Return the queries of one step: each warpgroup computes 64 x 64 of their dQ."""
@@ -45,11 +46,16 @@ class Plan:
         return (WARPGROUPS + 1) * THREADS
 
 
+#: What is fastest, by the depth of a head: as many stages as there is room for.
+PLANS = {64: Plan(), 128: Plan(sum_stages=2)}
+
+
 def plan_for(problem: Problem, queries: int, sharing: int) -> Plan:
     """Return what is fastest for so many queries, and heads that share keys."""
+    plan = PLANS[problem.depth]
     if not problem.causal:
-        return Plan()
+        return plan
     nbytes = queries * sharing * problem.depth * (2 * problem.dtype.itemsize + 4)
     together = max(1, min(64, BYTES_TOGETHER // nbytes))
     # A power of 2, since each number is a kernel of its own.
-    return Plan(heads_together=1 << together.bit_length() - 1)
+    return replace(plan, heads_together=1 << together.bit_length() - 1)

@@ -169,9 +169,7 @@ def _sides(window: Any, causal: bool) -> tuple[int | None, int | None]:
 class Heads:
     """An array (batch, sequence, heads, depth) of any library: where it lies, and its type."""
 
-    def __init__(
-        self, name: str, array: Any, dtype: object, function: str = "attention"
-    ) -> None:
+    def __init__(self, name: str, array: Any, dtype: object, function: str = "attention") -> None:
         read = readers.get(type(array), read_array)
         self.address, shape, strides, stored, in_elements, self.array, _ = read(array)
         self.name, self.shape = name, tuple(int(n) for n in shape)
@@ -235,14 +233,14 @@ def _check(q: Heads, k: Heads, v: Heads, out: Heads) -> None:
     for name, array, like in (("v", v, k), ("out", out, q)):
         if array.shape != like.shape:
             raise ValueError(
-                f"{q.function}(): {name} has shape {array.shape}, but {like.name} has {like.shape}; "
-                "they must agree"
+                f"{q.function}(): {name} has shape {array.shape}, but {like.name} has "
+                f"{like.shape}; they must agree"
             )
     for array in (q, k, v, out):
         if array.dtype is not q.dtype:
             raise ValueError(
-                f"{q.function}(): {array.name} is {array.dtype}, but q is {q.dtype}; they must agree: "
-                "convert one"
+                f"{q.function}(): {array.name} is {array.dtype}, but q is {q.dtype}; they must "
+                "agree: convert one"
             )
         steps = [s for n, s in zip(array.shape, array.strides) if n > 1]
         contiguous = array.strides[3] == array.dtype.itemsize

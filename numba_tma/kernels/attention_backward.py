@@ -196,8 +196,8 @@ def _check(
     for array, like in ((dk, k), (dv, v)):
         if array.shape != like.shape:
             raise ValueError(
-                f"{NAME}(): {array.name} has shape {array.shape}, but {like.name} has {like.shape}; "
-                "they must agree"
+                f"{NAME}(): {array.name} has shape {array.shape}, but {like.name} has "
+                f"{like.shape}; they must agree"
             )
     batch, queries, heads, _ = q.shape
     expected = (batch, heads, queries)
