@@ -17,9 +17,10 @@ from numba_tma.kernels._attention_plan import CACHED_BYTES, PLANS, Problem, bala
 from numba_tma.kernels.attention import attention
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.attention_forms import PROBLEMS, form, plan_of
+from tests.tiers import quick
 
 BF16 = ml_dtypes.bfloat16
-by_problem = pytest.mark.parametrize("name", PROBLEMS)
+by_problem = pytest.mark.parametrize("name", quick(["d64 causal"], PROBLEMS))
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
 
 
