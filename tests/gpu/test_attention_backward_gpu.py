@@ -162,7 +162,7 @@ def test_huge_scores(causal):
             check(dout, np.abs(q), np.ones_like(k), v, causal)
             check(
                 dout, -np.abs(q), np.ones_like(k), v, causal
-            )  # keys behind the end would weigh most
+            )
 
 
 @on_gpu(limit=LIMIT)
