@@ -69,8 +69,9 @@ by_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"
 
 
 @by_mask
-@pytest.mark.parametrize("depth", [64, 128])
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (65, 63), (150, 129)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "depth"), [(1, 1, 64), (65, 63, 128), (150, 129, 64), (70, 129, 128)]
+)
 def test_lengths(queries, keys, depth, causal):
     check(*arrays(queries, keys, depth=depth), causal)
 
