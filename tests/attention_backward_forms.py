@@ -26,19 +26,20 @@ PROBLEMS = {
 }
 
 
-def form(name: str) -> tuple[Any, tuple[Any, ...]]:
+def form(name: str, deterministic: bool = False) -> tuple[Any, tuple[Any, ...]]:
     """Return the kernel and its argument types."""
     problem = PROBLEMS[name]
     rows = block_q(problem.depth)
     loaded, held, stored = (TensorMapType(4, problem.tile(n)) for n in (rows, BLOCK_K, ROWS))
     numbers = TensorMapType(2, Tile((1, rows), "f32"))
     maps = (loaded, held, held, loaded, numbers, numbers, TensorMapType(3, PART), stored, stored)
-    return backward_kernel(problem, PLANS[problem.depth]), (*maps, *[INT] * 5, F32, F32)
+    kernel = backward_kernel(problem, PLANS[problem.depth], deterministic)
+    return kernel, (*maps, types.int32[::1], *[INT] * 5, F32, F32)
 
 
 def prepare(name: str) -> tuple[Any, tuple[Any, ...]]:
     """Return the kernel that comes before, and its argument types."""
-    return prepare_kernel(PROBLEMS[name]), (*(INT, STRIDES) * 2, *[INT] * 7)
+    return prepare_kernel(PROBLEMS[name]), (*(INT, STRIDES) * 2, *[INT] * 9)
 
 
 def finish(name: str) -> tuple[Any, tuple[Any, ...]]:

@@ -21,18 +21,23 @@ needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs
 
 
 @functools.cache
-def compiled(name):
-    return compile_ptx(*form(name))
+def compiled(name, deterministic=False):
+    return compile_ptx(*form(name, deterministic))
 
 
 @by_problem
-def test_registers_hold_everything(name):
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_registers_hold_everything(name, deterministic):
     """ptxas says so itself (C7508 to C7514) when products wait for each other's registers."""
-    report = ptxas(compiled(name))
+    ptx = compiled(name, deterministic)
+    report = ptxas(ptx)
     assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
     assert report.warnings == ()
     assert report.registers == 168  # at launch; setmaxnreg makes 24 and 240 of it
-    assert [line for line in instructions(compiled(name)) if ".local" in line] == []
+    assert [line for line in instructions(ptx) if ".local" in line] == []
+    assert any("atom.global.cas" in line or "atom.cas" in line for line in instructions(ptx)) == (
+        deterministic
+    )
 
 
 @pytest.mark.parametrize("name", ["d64", "d128"])

@@ -92,6 +92,12 @@ def test_heads_together_that_do_not_divide_all():
     check(*arrays(64, 140, heads=3, batch=1), causal=True, plan=Plan(heads_together=2))
 
 
+def test_blocks_of_keys_take_turns():
+    given = arrays(130, 300, heads=2, kv_heads=1)
+    for causal in (False, True):
+        check(*given, causal=causal, deterministic=True)
+
+
 def test_float16_and_a_scale():
     check(*arrays(65, 70, dtype=np.float16), causal=True, scale=0.5)
 
