@@ -30,6 +30,7 @@ PROBLEMS |= {
         ("d128", "left", "right", "softcap", "lse"),
         ("d64 causal", "softcap"),
         ("d128", "softcap"),
+        ("d256 causal", "left", "softcap", "lse"),
         ("d128 causal", "left"),
     )
 }

@@ -25,12 +25,13 @@ from numba_tma._device import device_function, i32
 from numba_tma._environment import simulated
 from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.kernels._attention_masks import MINUS_INFINITY, masking, next_tile
-from numba_tma.kernels._attention_plan import Plan, Problem
+from numba_tma.kernels._attention_plan import Plan, Problem, replaces_queries
 from numba_tma.kernels._registers import log2, store_float
 from numba_tma.layout import Tile
 from numba_tma.mma import fragment, rows, wgmma, wgmma_wait
 from numba_tma.mma_rules import ROWS, THREADS
 from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
+from numba_tma.shared import shared_tile
 
 ZERO, ONE = np.float32(0), np.float32(1)
 LN_2 = np.float32(math.log(2))
@@ -144,11 +145,18 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     K = KVPipeline(*ring, holds="k", swizzle=problem.swizzle, **of)
     V = KVPipeline(*ring, holds="v", swizzle=problem.swizzle, **of)
     OUT = StorePipeline(1, o=HELD, role=MATH_ROLES)
+    QUERIES, REPLACES = problem.tile(plan.block_q), replaces_queries(problem, plan)
+    RELEASES = not REPLACES
     span, edges, seen = masking(problem, plan)
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
 
     def attend(q, k, v, out, queries, keys, heads, batch, sharing, scale, more):  # type: ignore[no-untyped-def]
-        q_pipe, store = Q.start(sync=False), OUT.start()
+        memory = shared_tile(QUERIES)
+        q_pipe = Q.start(tiles=memory, sync=False)
+        if REPLACES:
+            store = OUT.start(tiles=memory)
+        else:
+            store = OUT.start()
         k_loads, k_works = K.start(sync=False)
         v_loads, v_works = V.start()
         schedule = SCHEDULER.over(queries, keys, heads, batch)
@@ -159,11 +167,11 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 for tile in schedule.tiles():
                     head = tile.head // sharing
                     key, steps = span(tile, queries, keys, more)
+                    load_keys(k_loads, k, tile.batch, key, head)
                     held = q_loads.acquire()
                     for i in range(WARPGROUPS):
                         row = tile.query_block * BLOCK_Q + i * ROWS
                         q.load(held.tile(i).q, (tile.batch, row, tile.head, 0), held.barrier)
-                    load_keys(k_loads, k, tile.batch, key, head)
                     for _ in range(1, steps):
                         load_keys(k_loads, k, tile.batch, key + BLOCK_K, head)
                         load_values(v_loads, v, tile.batch, key, head)
@@ -210,7 +218,8 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                     total, p = wgmma_wait((total, p))
                     v_works.release_v()
                     p = weights.to(DTYPE)
-                q_works.release()
+                if RELEASES:
+                    q_works.release()
                 total *= decay
                 v_works.wait_v()
                 total = wgmma(total, p, v_works.get_v())
@@ -222,6 +231,9 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 total.to(DTYPE).store(stage.o.view(STORED), (0, 0))
                 store.store(out, stage.o, (tile.batch, row, tile.head, 0))
                 store.commit()
+                if REPLACES:  # all its warpgroup's products have read the queries
+                    store.tail(read=True)
+                    q_works.release()
                 if LSE:
                     place = more.lse + 4 * queries * (tile.batch * heads + tile.head)
                     store_numbers(sums.map(log_of_sum, shift), place, row, i32(queries))

@@ -18,6 +18,7 @@ DTYPES = ("bf16", "f16")
 TOGETHER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 #: What stays in the L2 cache of their keys and values, and what twice as much costs.
 CACHED_BYTES, COST_OF_TWICE = 32 << 20, 0.03
+SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,12 @@ class Plan:
         return (self.warpgroups + 1) * THREADS
 
 
+def replaces_queries(problem: Problem, plan: Plan) -> bool:
+    """Return whether results go where their queries were: shared memory has no room beside them."""
+    queries, keys = plan.block_q, 2 * plan.stages * plan.block_k
+    return (2 * queries + keys) * problem.depth * problem.dtype.itemsize > SHARED_BYTES
+
+
 #: What is fastest, by the depth of a head and whether the mask is causal.
 PLANS = {
     (64, False): Plan(3, 128),
@@ -86,6 +93,8 @@ PLANS = {
     (96, True): Plan(2, 128),
     (128, False): Plan(2, 128),
     (128, True): Plan(2, 128),
+    (256, False): Plan(2, 80),
+    (256, True): Plan(2, 80),
 }
 DEPTHS = tuple(sorted({depth for depth, _ in PLANS}))  #: elements of a head
 

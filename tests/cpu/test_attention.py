@@ -77,7 +77,8 @@ def test_a_step_computes_and_moves_nothing(name):
     # What a step with masked keys has more, for each score; other steps branch around it.
     masked = 3.6 * (problem.causal + problem.left + problem.right) + 2 * (not problem.causal)
     masked += 2 * problem.softcap
-    assert sum(found.values()) <= (4.5 + masked) * scores + outputs + 200, found
+    around = 120 + 5 * found["HGMMA"]  # waits, and where the tiles are
+    assert sum(found.values()) <= (4.5 + masked) * scores + outputs + around, found
 
 
 @needs_nvdisasm
@@ -159,8 +160,8 @@ MISTAKES = {
         "q has shape (2, 64, 4, 64) of f32; it takes bf16 and f16 with a depth of 64, 96, 128",
     ),
     "depth": (
-        {name: array((2, 64, 4, 256)) for name in ("q", "k", "v", "out")},
-        "q has shape (2, 64, 4, 256) of bf16; it takes bf16 and f16 with a depth of 64, 96, 128",
+        {name: array((2, 64, 4, 192)) for name in ("q", "k", "v", "out")},
+        "q has shape (2, 64, 4, 192) of bf16; it takes bf16 and f16 with a depth of 64, 96, 128",
     ),
     "batch": (
         {"k": array((1, 64, 4, 64))},
