@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._matmul_epilogue import Epilogue
@@ -45,6 +46,11 @@ class Form:
                 f"not fit into the {SHARED_BYTES:,} B that a block has, beside the pieces of the "
                 "result: use a smaller k, m or n"
             )
+
+    @property
+    def of_any_splits(self) -> Self:
+        """What the kernel is compiled for: it is the same for any number of parts of K."""
+        return replace(self, config=replace(self.config, splits=1))
 
     @property
     def sums(self) -> DType:

@@ -126,7 +126,7 @@ class Matrices:
 
     def span(self) -> Any:
         """Return the memory from the first element to the last, gaps too, as bytes."""
-        extents = (self.batch - 1, self.rows - 1, self.columns - 1)
+        extents = (max(0, n - 1) for n in self.extents)
         last = sum(n * step for n, step in zip(extents, self.steps))
         return bytes_from(self.array, self.address, last + self.dtype.itemsize)
 

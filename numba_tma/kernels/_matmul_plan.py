@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
 
@@ -31,9 +32,11 @@ class Config:
     out_bytes: int = 128  #: of the rows of the pieces in which a result is stored
     out_stages: int = 2  #: of such pieces, for each warpgroup
 
+    HEIGHTS: ClassVar[tuple[int, ...]] = (64, 128)
+
     def __post_init__(self) -> None:
         rules = {
-            "m": (self.m in (64, 128), "64 or 128"),
+            "m": (self.m in self.HEIGHTS, f"one of {', '.join(map(str, self.HEIGHTS))}"),
             "n": (self.n % 32 == 0 and 32 <= self.n <= 256, "a multiple of 32 up to 256"),
             "cluster": (self.cluster in (1, 2, 4, 8), "1, 2, 4 or 8"),
             "splits": (self.splits >= 1, "at least 1"),
@@ -58,6 +61,8 @@ class Config:
                 "multiple of 16"
             )
 
+
+C = TypeVar("C", bound=Config)
 
 #: Of several that are expected to be equally fast, the first is taken.
 CONFIGS = (
@@ -134,9 +139,14 @@ def expected_cycles(problem: Problem, config: Config, multiprocessors: int) -> f
 
 def candidates(problem: Problem, multiprocessors: int) -> Iterator[Config]:
     """Yield every configuration that makes sense for a problem, those of `CONFIGS` first."""
-    yield from CONFIGS
+    return with_parts(CONFIGS, problem, multiprocessors)
+
+
+def with_parts(configs: tuple[C, ...], problem: Problem, multiprocessors: int) -> Iterator[C]:
+    """Yield configurations, and those of them that make sense with K in parts."""
+    yield from configs
     if problem.splittable:
-        for config in CONFIGS:
+        for config in configs:
             tiles = -(-problem.rows // config.m) * -(-problem.columns // config.n) * problem.batch
             most = min(multiprocessors // tiles, problem.steps(config) // 4, 32)
             for splits in sorted({most, *(2**i for i in range(1, 6))}):
@@ -144,10 +154,15 @@ def candidates(problem: Problem, multiprocessors: int) -> Iterator[Config]:
                     yield replace(config, splits=splits)
 
 
-@functools.lru_cache(maxsize=4096)
 def choose(problem: Problem, multiprocessors: int) -> Config:
     """Return the configuration that is expected to be fastest."""
+    return choose_from(CONFIGS, problem, multiprocessors)
+
+
+@functools.lru_cache(maxsize=4096)
+def choose_from(configs: tuple[C, ...], problem: Problem, multiprocessors: int) -> C:
+    """Return which of some configurations, whole or in parts of K, is expected to be fastest."""
     return min(
-        candidates(problem, multiprocessors),
+        with_parts(configs, problem, multiprocessors),
         key=lambda config: expected_cycles(problem, config, multiprocessors),
     )

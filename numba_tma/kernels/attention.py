@@ -169,15 +169,16 @@ def _sides(window: Any, causal: bool) -> tuple[int | None, int | None]:
 class Heads:
     """An array (batch, sequence, heads, depth) of any library: where it lies, and its type."""
 
-    def __init__(self, name: str, array: Any, dtype: object) -> None:
+    def __init__(self, name: str, array: Any, dtype: object, function: str = "attention") -> None:
         read = readers.get(type(array), read_array)
         self.address, shape, strides, stored, in_elements, self.array, _ = read(array)
         self.name, self.shape = name, tuple(int(n) for n in shape)
+        self.function = function  #: of which it is an argument
         self.dtype: DType = as_dtype(stored if dtype is None else dtype)
         size = self.dtype.itemsize
         if len(self.shape) != len(AXES) or size != as_dtype(stored).itemsize:
             raise ValueError(
-                f"attention(): {name} has shape {self.shape} of {as_dtype(stored)}; it takes "
+                f"{function}(): {name} has shape {self.shape} of {as_dtype(stored)}; it takes "
                 f"({', '.join(AXES)}) of {' or '.join(DTYPES)}"
             )
         if strides is None or 0 in self.shape:
@@ -219,33 +220,33 @@ def _check(q: Heads, k: Heads, v: Heads, out: Heads) -> None:
     """Raise unless the arrays fit each other and the copy engine."""
     if q.dtype.name not in DTYPES or q.shape[3] not in DEPTHS:
         raise ValueError(
-            f"attention(): q has shape {q.shape} of {q.dtype}; it takes {' and '.join(DTYPES)} "
+            f"{q.function}(): q has shape {q.shape} of {q.dtype}; it takes {' and '.join(DTYPES)} "
             f"with a depth of {', '.join(map(str, DEPTHS))}"
         )
     batch, _, heads, depth = q.shape
     fits = k.shape[0] == batch and k.shape[3] == depth
     if not fits or 0 in k.shape[1:3] or heads % k.shape[2]:
         raise ValueError(
-            f"attention(): k has shape {k.shape}, but q {q.shape}; k takes the same batch and "
+            f"{q.function}(): k has shape {k.shape}, but q {q.shape}; k takes the same batch and "
             "depth, at least one key, and a number of heads that divides that of q"
         )
     for name, array, like in (("v", v, k), ("out", out, q)):
         if array.shape != like.shape:
             raise ValueError(
-                f"attention(): {name} has shape {array.shape}, but {like.name} has {like.shape}; "
-                "they must agree"
+                f"{q.function}(): {name} has shape {array.shape}, but {like.name} has "
+                f"{like.shape}; they must agree"
             )
     for array in (q, k, v, out):
         if array.dtype is not q.dtype:
             raise ValueError(
-                f"attention(): {array.name} is {array.dtype}, but q is {q.dtype}; they must agree: "
-                "convert one"
+                f"{q.function}(): {array.name} is {array.dtype}, but q is {q.dtype}; they must "
+                "agree: convert one"
             )
         steps = [s for n, s in zip(array.shape, array.strides) if n > 1]
         contiguous = array.strides[3] == array.dtype.itemsize
         if not contiguous or any(s % 16 for s in (array.address, *steps[:-1])):
             raise ValueError(
-                f"attention(): {array.name} lies at {array.address:#x} with strides "
+                f"{q.function}(): {array.name} lies at {array.address:#x} with strides "
                 f"{array.strides} B; the depth is contiguous, and the address and the other "
                 "strides are multiples of 16 B: pass a contiguous copy"
             )

@@ -50,7 +50,7 @@ class Produce(Iteration):
         return self.tile, self.producer.acquire()
 
 
-@device_class(static=("ahead",))
+@device_class()
 @dataclass
 class TileQueue:
     """Tiles 0 to num_tiles - 1, handed out to the grid's blocks in the order they ask.
@@ -62,15 +62,10 @@ class TileQueue:
     wraps round once every block of the grid has been told that no tile is left. So each block walks
     the queue once and to its end, launches that share a counter follow each other, and `num_tiles`
     plus the blocks of the grid stay below 2**32.
-
-    A block draws its next tile while it loads this one, so that it does not wait for the counter.
-    Where tiles are long and unequal, ``ahead=False`` lets it draw when it has loaded this one: who
-    has a long tile does not keep the next from others.
     """
 
     counter: Any
     num_tiles: u32
-    ahead: bool = True
 
     def draw(self) -> int:
         """Return the next tile, or `num_tiles` or more if none is left."""
@@ -92,21 +87,18 @@ class ProduceFrom(Iteration):
         """Return whether the queue had a tile left; if not, tell the consumers."""
         if not self.elected:
             return False
-        if not self.queue.ahead:
-            self.tile = self.queue.draw()
         if self.tile < self.queue.num_tiles:
             return True
         self.producer._publish_end()
         return False
 
     def take(self) -> tuple[int, ProducerStage]:
-        """Return the tile drawn last and its acquired stage, and draw the next if that is ahead."""
+        """Return the tile drawn last and its acquired stage, and draw the next."""
         producer, tile = self.producer, self.tile
         producer._await_next()
         producer._publish_tile(tile)
         stage = producer._expect()
-        if self.queue.ahead:
-            self.tile = self.queue.draw()  # in flight while the caller issues this tile's copies
+        self.tile = self.queue.draw()  # in flight while the caller issues this tile's copies
         return i64(tile), stage
 
 

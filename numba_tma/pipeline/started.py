@@ -94,7 +94,7 @@ class Pipeline:
         """
         elected = self._producer.enters()
         tile = u32(NO_TILE)
-        if elected and queue.ahead:
+        if elected:
             tile = queue.draw()
         return ProduceFrom(self._producer, queue, tile, elected)
 

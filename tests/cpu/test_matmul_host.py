@@ -287,7 +287,7 @@ def test_mistakes(gpu):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"m": 96}, r"Config\(m=96\): it is 64 or 128"),
+        ({"m": 96}, r"Config\(m=96\): it is one of 64, 128"),
         ({"n": 40}, r"Config\(n=40\): it is a multiple of 32 up to 256"),
         ({"stages": 1}, "at least 2: one is read while another is filled"),
         ({"k": 64}, "it is 128, 256 or 512 bytes"),

@@ -484,19 +484,18 @@ def test_a_store_leaves_as_many_groups_as_stages_are_in_flight(in_flight):
     assert not count(body, "fence.proxy.async")
 
 
-@pytest.mark.parametrize(("ahead", "draws"), [(True, 2), (False, 1)])
-def test_a_queue_is_drawn_from_by_one_thread(ahead, draws):
+def test_a_queue_is_drawn_from_by_one_thread():
     def kernel(x, counter, out, n):
         pipe = PIPE.start()
         if pipe.is_producer():
-            for tile, stage in pipe.produce_from(tma.TileQueue(counter, n, ahead)):
+            for tile, stage in pipe.produce_from(tma.TileQueue(counter, n)):
                 x.load(stage.x, (16 * tile, 0), stage.barrier)
         else:
             for tile, stage in pipe.consume_from():
                 out[tile] = stage.x[0, 0]
 
     body = body_of(kernel, MAP, COUNTER, FLOATS, I64)
-    assert count(body, "atom.global.inc.u32") == draws  # the first tile if ahead, and one per turn
+    assert count(body, "atom.global.inc.u32") == 2  # the first tile, and one per turn
     assert count(body, "st.shared.u32") == 2  # a tile's number, and the end
     assert count(body, "ld.shared.u32") == 1
 

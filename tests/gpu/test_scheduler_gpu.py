@@ -109,14 +109,13 @@ def copy_kernel(scheduler):
 
 
 @functools.cache
-def queue_kernel(scheduler, ahead):
+def queue_kernel(scheduler):
     @cuda.jit
     def copy(x, y, rows, columns, counter):
         pipe = PIPE.start()
         schedule = scheduler.over(rows, columns)
         if pipe.is_producer():
-            queue = tma.TileQueue(counter, schedule.num_tiles, ahead)
-            for number, stage in pipe.produce_from(queue):
+            for number, stage in pipe.produce_from(tma.TileQueue(counter, schedule.num_tiles)):
                 row, column, _ = schedule.tile(number)
                 x.load(stage.x, (row * 4, column * 64), stage.barrier)
         else:
@@ -140,13 +139,10 @@ def test_producer_and_consumers_agree_on_the_tiles(name):
         y = cuda.to_device(np.zeros_like(x))
         copy_kernel(ORDERS[name])[blocks, 96](source, tma.tensor_map(y, TILE), 33, 17)
         np.testing.assert_array_equal(y.copy_to_host(), x)
-        counter = cuda.to_device(np.zeros(1, np.uint32))
-        for ahead in (True, False):
-            y = cuda.to_device(np.zeros_like(x))
-            kernel = queue_kernel(ORDERS[name], ahead)
-            kernel[blocks, 96](source, tma.tensor_map(y, TILE), 33, 17, counter)
-            np.testing.assert_array_equal(y.copy_to_host(), x)
-            assert counter.copy_to_host()[0] == 0
+        y, counter = cuda.to_device(np.zeros_like(x)), cuda.to_device(np.zeros(1, np.uint32))
+        queue_kernel(ORDERS[name])[blocks, 96](source, tma.tensor_map(y, TILE), 33, 17, counter)
+        np.testing.assert_array_equal(y.copy_to_host(), x)
+        assert counter.copy_to_host()[0] == 0
 
 
 # --------------------------------------------------------------------- causal attention

@@ -74,8 +74,7 @@ def test_producer_and_consumers_take_tiles_by_their_numbers(scheduler):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("ahead", [True, False])
-def test_a_queue_hands_out_the_numbers_of_a_schedule(ahead):
+def test_a_queue_hands_out_the_numbers_of_a_schedule():
     scheduler = tma.HilbertScheduler()
 
     @cuda.jit
@@ -83,8 +82,7 @@ def test_a_queue_hands_out_the_numbers_of_a_schedule(ahead):
         pipe = QUEUED.start()
         schedule = scheduler.over(rows, columns)
         if pipe.is_producer():
-            queue = tma.TileQueue(counter, schedule.num_tiles, ahead)
-            for number, stage in pipe.produce_from(queue):
+            for number, stage in pipe.produce_from(tma.TileQueue(counter, schedule.num_tiles)):
                 row, column, _ = schedule.tile(number)
                 x.load(stage.x, (row * 2, column * 16), stage.barrier)
         else:
@@ -96,7 +94,6 @@ def test_a_queue_hands_out_the_numbers_of_a_schedule(ahead):
     y, counter = np.zeros_like(x), np.zeros(1, np.uint32)
     copy[3, 64](tma.tensor_map(x, TILE), tma.tensor_map(y, TILE), counter, 4, 3)
     np.testing.assert_array_equal(x, y)
-    assert counter[0] == 0
 
 
 @pytest.mark.parametrize("group", [None, 2])
