@@ -26,7 +26,7 @@ class Problem:
     """What a kernel is compiled for; lengths, heads and the scale are known when it runs.
 
     `left` and `right` are whether a window has a limit on that side; with `causal` it ends at the
-    query's own place.
+    query's own place. `packed` are sequences one after the other, whose lengths the device knows.
     """
 
     depth: int
@@ -36,11 +36,21 @@ class Problem:
     left: bool = False
     right: bool = False
     softcap: bool = False
+    packed: bool = False
 
     @property
     def swizzle(self) -> Swizzle:
         """The widest swizzle of which the rows of a head are whole spans."""
         return Swizzle.B128 if self.depth * self.dtype.itemsize % 128 == 0 else Swizzle.B64
+
+    @property
+    def span(self) -> int:
+        """Columns of a tile that lie together, as wide as the swizzle."""
+        return self.swizzle.span // self.dtype.itemsize
+
+    def part(self, rows: int) -> Tile:
+        """Return those columns of a tile of packed sequences, (position, head, span)."""
+        return Tile((rows, 1, self.span), self.dtype, self.swizzle)
 
     def tile(self, rows: int) -> Tile:
         """Return the tile of so many positions of one head, (batch, position, head, depth)."""
@@ -109,7 +119,8 @@ def plan_for(
     and `blocks` of threads that run at a time.
     """
     plan = PLANS[problem.depth, problem.causal]
-    if problem.left or not (problem.causal or problem.right):  # blocks are about equally long
+    blocks_are_equal = problem.left or not (problem.causal or problem.right)
+    if blocks_are_equal or problem.packed:
         return plan
     schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 1)
     steps = np.array([1 + schedule.num_key_blocks(b) for b in range(schedule.num_query_blocks)])
