@@ -104,10 +104,10 @@ def check(q: Heads, k: Heads, v: Heads, out: Heads) -> None:
             f"{q.function}(): k has shape {k.given}, but q {q.given}; k takes the same batch and "
             "depth, at least one key, and a number of heads that divides that of q"
         )
-    for name, array, like in (("v", v, k), ("out", out, q)):
+    for array, like in ((v, k), (out, q)):
         if array.shape != like.shape:
             raise ValueError(
-                f"{q.function}(): {name} has shape {array.given}, but {like.name} has "
+                f"{q.function}(): {array.name} has shape {array.given}, but {like.name} has "
                 f"{like.given}; they must agree"
             )
     for array in (q, k, v, out):

@@ -69,12 +69,41 @@ def of_seen_key(score: Any, row: Any, column: Any, limit: Any) -> Any:
     return score if np.int32(row - column) < limit else MINUS_INFINITY
 
 
+# ---------------------------------------------------------------------- whose turn it is
+
+
+@device_function
+def await_turn(sums: Any, turns: Any, part: Any, block: Any) -> None:
+    """Wait until the blocks before this one have added to a part of dQ.
+
+    The blocks of lower numbers have all started, as the hardware starts blocks in their order.
+    """
+    if sums.thread == 0:
+        while cuda.atomic.cas(turns, part, block, block) != block:
+            pass
+        ptx.fence_acq_rel("gpu")
+        ptx.fence_proxy_async_all()
+
+
+@device_function
+def pass_turn(sums: Any, turns: Any, part: Any) -> None:
+    """Let the next block add to a part of dQ, when what this one adds is there."""
+    if sums.thread == 0:
+        ptx.cp_async_bulk_wait_group(0)
+        ptx.fence_proxy_async_all()
+        ptx.fence_acq_rel("gpu")
+        cuda.atomic.add(turns, part, 1)
+
+
 # --------------------------------------------------------------------------------- kernel
 
 
 @functools.cache
-def backward_kernel(problem: Problem, plan: Plan) -> Any:
-    """Return the kernel for a problem. It takes maps, lengths, numbers of heads and the scales."""
+def backward_kernel(problem: Problem, plan: Plan, deterministic: bool = False) -> Any:
+    """Return the kernel for a problem. It takes maps, lengths, numbers of heads and the scales.
+
+    If `deterministic`, blocks add to dQ in the order of their keys, as `turns` count.
+    """
     DEPTH, DTYPE, CAUSAL = problem.depth, problem.dtype.name, problem.causal
     BLOCK_Q, TOGETHER = block_q(DEPTH), plan.heads_together
     MATH = {f"math{i}": Warpgroups(1) for i in range(WARPGROUPS)}
@@ -95,7 +124,7 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
     BOTH = NamedBarrier(FIRST_FREE_BARRIER, WARPGROUPS * THREADS)
     # Where each warpgroup's part of dQ begins: among the queries, or the columns.
     SPLITS_DEPTH = BLOCK_Q == ROWS
-    K_STEPS = BLOCK_K // STEP_K
+    K_STEPS, DETERMINISTIC = BLOCK_K // STEP_K, deterministic
 
     def attend_backward(  # type: ignore[no-untyped-def]
         q,
@@ -107,6 +136,7 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
         dq,
         dk,
         dv,
+        turns,
         queries,
         keys,
         kv_heads,
@@ -162,6 +192,7 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
             if CAUSAL:
                 limit = i32(limit - queries + first * BLOCK_Q + 1)
             part = i32((head * q_tiles + first) * WARPGROUPS + mine)
+            added_last = part
             steps, buffer = i32((q_tiles - first) * sharing), i32(0)
             dk_sum, dv_sum = fragment(DEPTH), fragment(DEPTH)
             held = k_pipe.consumer().wait()
@@ -206,8 +237,15 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
                 )
                 dk_sum = wgmma(dk_sum, ds, stage.q.matrix_descriptor("MN"))
                 dv_sum, p, dq_part = wgmma_wait((dv_sum, p, dq_part), 1)
+                if DETERMINISTIC:
+                    # A step late: by now it has been added, and nobody waits here.
+                    if step > 0:
+                        pass_turn(sums, turns, added_last)
+                    added_last = part
                 added = sums.acquire()
                 store_by_thread(dq_part, added.dq)
+                if DETERMINISTIC:
+                    await_turn(sums, turns, part, block)
                 sums.reduce(dq, added.dq, (part, 0, 0), "add")
                 sums.commit()
                 # After the last step the scores are those of its queries again, for nothing: a
@@ -229,6 +267,8 @@ def backward_kernel(problem: Problem, plan: Plan) -> Any:
                     if tile == q_tiles:  # the next head
                         limit = i32(limit - (q_tiles - first) * BLOCK_Q)
                         part, tile = i32(part + first * WARPGROUPS), first
+            if DETERMINISTIC:
+                pass_turn(sums, turns, added_last)
             BOTH.sync()  # nobody reads dS any more, in whose place the results go
             row = i32(key + mine * ROWS)
             result = out.acquire()

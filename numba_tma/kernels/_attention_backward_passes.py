@@ -32,7 +32,7 @@ from numba_tma.mma_rules import ROWS
 
 THREADS = 256  #: of a block
 CHUNK = 8  # elements of a thread
-LOG2_E, INFINITY = np.float32(np.log2(np.e)), np.float32(np.inf)
+LOG2_E, INFINITY, ZERO = np.float32(np.log2(np.e)), np.float32(np.inf), np.float32(0)
 F32 = as_dtype("f32")
 
 
@@ -57,6 +57,8 @@ def prepare_kernel(problem: Problem) -> Any:
         scaled,
         delta,
         sums,
+        turns,
+        parts,
         queries,
         heads,
         q_tiles,
@@ -85,6 +87,8 @@ def prepare_kernel(problem: Problem) -> Any:
                 shift = INFINITY
             store_float(scaled + 4 * place, shift)
             store_float(delta + 4 * place, product)
+            if place < parts:  # fewer than rows
+                store_float(turns + 4 * place, ZERO)
 
     return prepare
 

@@ -29,7 +29,8 @@ class Plan:
     Parameters
     ----------
     stages
-        Tiles of queries, and of gradients, that are loaded or used at a time.
+        Tiles of Q and dO that are loaded or used at a time; at least 2, since the products with the
+        next queries start before the last ones with these.
     sum_stages
         Tiles of dQ of each warpgroup that are written or added up at a time.
     heads_together
@@ -39,6 +40,13 @@ class Plan:
     stages: int = 2
     sum_stages: int = 1
     heads_together: int = 1
+
+    def __post_init__(self) -> None:
+        if self.stages < 2:
+            raise ValueError(
+                f"Plan(stages={self.stages}): products with two tiles of queries run at a time; "
+                "use 2 stages or more"
+            )
 
     @property
     def threads(self) -> int:

@@ -50,6 +50,7 @@ def attention_backward(
     *,
     causal: bool = False,
     scale: float | None = None,
+    deterministic: bool = False,
     dq: Any = None,
     dk: Any = None,
     dv: Any = None,
@@ -71,6 +72,9 @@ def attention_backward(
     lse
         For each row the natural logarithm of the sum of exp(score * scale), -inf where it sees no
         key: contiguous float32 (batch, heads, queries).
+    deterministic
+        Whether blocks of keys add to `dq` in a fixed order. It costs time: they wait for each
+        other.
     dq, dk, dv
         Where to write, like q, k and v; new arrays if None.
     stream
@@ -85,8 +89,8 @@ def attention_backward(
     tuple
         `dq`, `dk` and `dv`. Sums are float32, and weights and gradients of scores are rounded to
         the arrays' type between products. `dk` and `dv` are sums over the heads that share them,
-        and always the same for the same input. `dq` is summed over blocks of keys in the order in
-        which they come, so that its last bits may differ from call to call.
+        and always the same for the same input. So is `dq` if `deterministic`; else it is summed
+        over blocks of keys in the order in which they come, and its last bits may differ.
 
     Raises
     ------
@@ -100,7 +104,7 @@ def attention_backward(
     given = ((dq, q), (dk, k), (dv, v))
     dq, dk, dv = (empty_like(like) if array is None else array for array, like in given)
     arrays = (dout, q, k, v, out, dq, dk, dv, lse)
-    _backward(arrays, stream, (scale,), causal, dtype, plan)
+    _backward(arrays, stream, (scale,), causal, deterministic, dtype, plan)
     return dq, dk, dv
 
 
@@ -110,6 +114,7 @@ def _backward(
     stream: Any,
     numbers: tuple[float | None],
     causal: bool,
+    deterministic: bool,
     dtype: object,
     plan: Plan | None,
 ) -> list[Any]:
@@ -136,7 +141,8 @@ def _backward(
         workspace(parts, ROWS * ROWS),
         *(workspace(batch * heads, padded) for _ in range(2)),
     )
-    places = [Matrix("workspace", w) for w in (sums, scaled, delta)]
+    turns = workspace(parts, 1)
+    places = [Matrix("workspace", w) for w in (sums, scaled, delta, turns)]
     launch(
         prepare_kernel(problem),
         batch * heads * padded * (depth // CHUNK) // THREADS,
@@ -144,19 +150,20 @@ def _backward(
         stream,
         *(dout.address, dout.strides[:3], out.address, out.strides[:3], logarithms.address),
         *(places[1].address, places[2].address, places[0].address),
-        *(queries, heads, q_tiles),
+        *(places[3].address, parts, queries, heads, q_tiles),
     )
     queried, stored = problem.tile(rows), problem.tile(ROWS)
     held, row = problem.tile(BLOCK_K), Tile((1, rows), "f32")
     launch(
-        backward_kernel(problem, plan),
+        backward_kernel(problem, plan, bool(deterministic)),
         batch * kv_heads * -(-keys // BLOCK_K),
         plan.threads,
         stream,
         *(a.map(tile) for a, tile in ((q, queried), (k, held), (v, held), (dout, queried))),
-        *(tensor_map(place.view(padded), row) for place in places[1:]),
+        *(tensor_map(place.view(padded), row) for place in places[1:3]),
         tensor_map(places[0].view(*PART.shape[1:]), PART),
         *(a.map(stored) for a in (dk, dv)),
+        places[3].as_counters(),
         *(queries, keys, kv_heads, batch, sharing),
         np.float32(scale),
         np.float32(scale * math.log2(math.e)),
@@ -169,7 +176,7 @@ def _backward(
         *(places[0].address, dq.address, dq.strides[:3], queries, heads, q_tiles),
         np.float32(scale),
     )
-    return [sums, scaled, delta]
+    return [sums, scaled, delta, turns]
 
 
 def _check(

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from numba_tma.kernels._attention_backward_plan import Plan
 from numba_tma.kernels.attention_backward import attention_backward
 
 BF16 = ml_dtypes.bfloat16
@@ -36,12 +37,10 @@ def exact(dout, q, k, v, causal=False, scale=None):
     out = (weights @ v).astype(info.dtype)
     delta = (dout * out.astype(np.float64)).sum(axis=3, keepdims=True)
     ds = weights * (dout @ v.swapaxes(2, 3) - delta)
-    # of S, P, dP and dS, relative to the type's precision
-    wrong = weights * np.abs(dout) @ np.abs(v.swapaxes(2, 3)) if False else np.abs(ds)
-    eps = float(info.eps)
+    eps, size = float(info.eps), np.abs(ds)
     results = [
-        (ds @ k * scale, wrong @ np.abs(k) * scale),
-        (ds.swapaxes(2, 3) @ q * scale, wrong.swapaxes(2, 3) @ np.abs(q) * scale),
+        (ds @ k * scale, size @ np.abs(k) * scale),
+        (ds.swapaxes(2, 3) @ q * scale, size.swapaxes(2, 3) @ np.abs(q) * scale),
         (weights.swapaxes(2, 3) @ dout, weights.swapaxes(2, 3) @ np.abs(dout)),
     ]
     folded = []
@@ -70,7 +69,71 @@ by_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"
 
 
 @by_mask
-@pytest.mark.parametrize("depth", [64, 128])
-@pytest.mark.parametrize(("queries", "keys"), [(64, 128), (1, 1), (65, 63), (70, 200), (150, 129)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "depth"), [(1, 1, 64), (65, 63, 128), (150, 129, 64), (70, 129, 128)]
+)
 def test_lengths(queries, keys, depth, causal):
     check(*arrays(queries, keys, depth=depth), causal)
+
+
+def test_queries_that_see_no_key_have_no_gradient():
+    dq, dk, dv = check(*arrays(140, 70), causal=True)
+    assert (dq[:, :70] == 0).all() and (dq[:, 70:] != 0).any(axis=3).all()
+    assert (dk != 0).any(axis=3).all() and (dv != 0).any(axis=3).all()
+
+
+@pytest.mark.parametrize("depth", [64, 128])
+def test_heads_share_keys(depth):
+    """The walk over queries goes on with the next head, where the mask begins anew."""
+    check(*arrays(130, 150, heads=4, kv_heads=2, batch=2, depth=depth), causal=True)
+
+
+def test_heads_together_that_do_not_divide_all():
+    check(*arrays(64, 140, heads=3, batch=1), causal=True, plan=Plan(heads_together=2))
+
+
+def test_blocks_of_keys_take_turns():
+    given = arrays(130, 300, heads=2, kv_heads=1)
+    for causal in (False, True):
+        check(*given, causal=causal, deterministic=True)
+
+
+def test_float16_and_a_scale():
+    check(*arrays(65, 70, dtype=np.float16), causal=True, scale=0.5)
+
+
+def test_huge_scores():
+    """Keys behind the end have a score of 0, which would weigh more than all others."""
+    dout, q, k, v = arrays(64, 130)
+    q, k = -np.abs(np.sign(q)) * BF16(100), np.ones_like(k)
+    dq, dk, dv = check(dout, q, k, v)
+    assert all(np.isfinite(x.astype(np.float32)).all() for x in (dq, dk, dv))
+
+
+def test_views_leave_what_is_around_them():
+    qkv = np.stack(arrays(70, 70, heads=3, depth=128), axis=2)  # (1, 70, 4, 3, 128)
+    given = [qkv[:, :, i, 1:, 64:] for i in range(4)]
+    memory = [np.full((1, 3, 72, 64), 7, BF16) for _ in range(3)]  # heads before rows
+    into = [m[:, 1:, 1:71].transpose(0, 2, 1, 3) for m in memory]
+    got = check(*given, causal=True, **dict(zip(("dq", "dk", "dv"), into)))
+    assert all(a is b for a, b in zip(got, into))
+    for view, whole in zip(into, memory):
+        view[:] = 7
+        assert (whole == 7).all()
+
+
+def test_bits_of_bf16():
+    given = arrays(64, 64)
+    out, lse, _ = exact(*given)
+    expected = attention_backward(*given, out, lse)
+    bits = attention_backward(*(x.view(np.uint16) for x in (*given, out)), lse, dtype="bf16")
+    for a, b in zip(bits, expected):
+        assert a.dtype == np.uint16
+        np.testing.assert_array_equal(a.view(BF16), b)
+
+
+def test_nothing():
+    given = arrays(64, 64)
+    out, lse, _ = exact(*given)
+    got = attention_backward(*(x[:0] for x in (*given, out)), lse[:0])
+    assert [x.shape for x in got] == [(0, 64, 1, 64)] * 3
