@@ -11,7 +11,8 @@ from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._attention_kernel import More, attention_kernel
 from numba_tma.kernels._attention_plan import PLANS, Plan, Problem
 from numba_tma.mma_rules import ROWS
-from numba_tma.types import TensorMapType
+from numba_tma.ragged import WRAP_EXTENT
+from numba_tma.types import RaggedTensorMapType, TensorMapType
 
 #: What there is a plan for, by name.
 PROBLEMS = {
@@ -30,6 +31,12 @@ PROBLEMS |= {
         ("d128", "left", "right", "softcap", "lse"),
         ("d64 causal", "softcap"),
         ("d128", "softcap"),
+        ("d256 causal", "left", "softcap", "lse"),
+        ("d64", "packed"),
+        ("d96 causal", "packed"),
+        ("d128", "packed", "lse"),
+        ("d128 causal", "packed"),
+        ("d256", "left", "right", "packed"),
         ("d128 causal", "left"),
     )
 }
@@ -45,8 +52,15 @@ def form(name: str) -> tuple[Any, tuple[Any, ...]]:
     """Return the kernel and its argument types."""
     problem, plan = PROBLEMS[name], plan_of(name)
     rows = (ROWS, plan.block_k, plan.block_k, ROWS)
-    maps = (TensorMapType(4, problem.tile(n)) for n in rows)
-    fields = {name: types.int64 for name in More._fields} | {"softcap": types.float32}
-    more = [typ if getattr(problem, name) else EMPTY for name, typ in fields.items()]
+    maps = [TensorMapType(4, problem.tile(n)) for n in rows]
+    if problem.packed:
+        parts = (problem.part(n) for n in rows[2:])
+        maps[2:] = (RaggedTensorMapType(3, part, 0, "wrap", WRAP_EXTENT) for part in parts)
+    fields = dict.fromkeys(More._fields, types.int64) | {"softcap": types.float32}
+    starts = {name: types.int32[::1] for name in ("starts_q", "starts_k")}
+    more = [
+        typ if getattr(problem, "packed" if name in starts else name) else EMPTY
+        for name, typ in (fields | starts).items()
+    ]
     numbers = (*[types.int64] * 5, types.float32, types.NamedTuple(more, More))
     return attention_kernel(problem, plan), (*maps, *numbers)

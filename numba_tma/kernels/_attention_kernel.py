@@ -27,12 +27,14 @@ from numba_tma._device import device_function, i32
 from numba_tma._environment import simulated
 from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.kernels._attention_masks import MINUS_INFINITY, masking, next_tile
-from numba_tma.kernels._attention_plan import Plan, Problem
+from numba_tma.kernels._attention_plan import Plan, Problem, replaces_queries
+from numba_tma.kernels._attention_sequences import PackedSchedule, copying
 from numba_tma.kernels._registers import log2, store_float
 from numba_tma.layout import Tile
 from numba_tma.mma import fragment, rows, wgmma, wgmma_wait
 from numba_tma.mma_rules import ROWS, THREADS
 from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
+from numba_tma.shared import shared_tile
 
 ZERO, ONE = np.float32(0), np.float32(1)
 LN_2 = np.float32(math.log(2))
@@ -43,10 +45,12 @@ ROOM = np.float32(8)  # powers of 2 that weights may be above 1
 class More(NamedTuple):
     """What only some problems have. An empty tuple takes no place among a kernel's arguments."""
 
-    lse: Any = ()  #: the address of float32 (batch, heads, queries)
+    lse: Any = ()  #: the address of float32 (batch, heads, queries), or (heads, queries)
     left: Any = ()  #: how many keys before its own place a query sees
     right: Any = ()  #: and how many behind it
     softcap: Any = ()  #: the scale over the cap; the scale is the cap then. float32
+    starts_q: Any = ()  #: int32: where each packed sequence begins, and the last one ends
+    starts_k: Any = ()
 
 
 # ------------------------------------------------------------- numbers, element by element
@@ -105,20 +109,11 @@ def log_of_sum(total: Any, shift: Any) -> Any:
 
 
 @device_function
-def load_keys(loads: Any, k: Any, batch: Any, key: Any, head: Any) -> None:
+def load_keys(loads: Any, k: Any, here: Any, key: Any, head: Any) -> None:
     """Load a tile of K when its stage is empty."""
     loads.acquire_k()
     barrier, tile = loads.get_k()
-    k.load(tile, (batch, key, head, 0), barrier)
-    loads.commit_step()
-
-
-@device_function
-def load_values(loads: Any, v: Any, batch: Any, key: Any, head: Any) -> None:
-    """Load a tile of V when its stage is empty."""
-    loads.acquire_v()
-    barrier, tile = loads.get_v()
-    v.load(tile, (batch, key, head, 0), barrier)
+    k.load(tile, (here.batch, here.key + key, head, 0), barrier)
     loads.commit_step()
 
 
@@ -156,40 +151,55 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     K = KVPipeline(*ring, holds="k", swizzle=problem.swizzle, **of)
     V = KVPipeline(*ring, holds="v", swizzle=problem.swizzle, **of)
     OUT = StorePipeline(1, o=HELD, role=MATH_ROLES)
+    QUERIES, REPLACES = problem.tile(plan.block_q), replaces_queries(problem, plan)
+    RELEASES = not REPLACES
     span, edges, seen = masking(problem, plan)
+    place, load_values, store_result = copying(problem, plan)
+    PACKED = problem.packed
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
 
     def attend(q, k, v, out, queries, keys, heads, batch, sharing, scale, more):  # type: ignore[no-untyped-def]
-        q_pipe, store = Q.start(sync=False), OUT.start()
+        memory = shared_tile(QUERIES)
+        q_pipe = Q.start(tiles=memory, sync=False)
+        if REPLACES:
+            store = OUT.start(tiles=memory)
+        else:
+            store = OUT.start()
         k_loads, k_works = K.start(sync=False)
         v_loads, v_works = V.start()
-        schedule = SCHEDULER.over(queries, keys, heads, batch)
+        if PACKED:
+            schedule: Any = PackedSchedule(BLOCK_Q, more.starts_q, more.starts_k, heads, batch)
+        else:
+            schedule = SCHEDULER.over(queries, keys, heads, batch)
         if LOAD.is_member():
             LOAD.set_registers()
             q_loads = q_pipe.producer()
             if q_loads.enters():
                 for tile in schedule.tiles():
-                    head = tile.head // sharing
-                    key, steps = span(tile, queries, keys, more)
+                    head, here = tile.head // sharing, place(tile, queries, keys)
+                    key, steps = span(tile, here.queries, here.keys, more)
+                    load_keys(k_loads, k, here, key, head)
                     held = q_loads.acquire()
                     for i in range(WARPGROUPS):
-                        row = tile.query_block * BLOCK_Q + i * ROWS
-                        q.load(held.tile(i).q, (tile.batch, row, tile.head, 0), held.barrier)
-                    load_keys(k_loads, k, tile.batch, key, head)
+                        row = here.query + tile.query_block * BLOCK_Q + i * ROWS
+                        q.load(held.tile(i).q, (here.batch, row, tile.head, 0), held.barrier)
                     for _ in range(1, steps):
-                        load_keys(k_loads, k, tile.batch, key + BLOCK_K, head)
-                        load_values(v_loads, v, tile.batch, key, head)
+                        load_keys(k_loads, k, here, key + BLOCK_K, head)
+                        load_values(v_loads, v, here, key, head)
                         key = i32(key + BLOCK_K)
-                    load_values(v_loads, v, tile.batch, key, head)
+                    load_values(v_loads, v, here, key, head)
         else:
             FIRST.set_registers()
             # The same register for the whole warp, so that descriptors are computed once a warp.
             mine = cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0)
             q_works = q_pipe.consumer()
             for tile in schedule.tiles():
-                row = i32(tile.query_block * BLOCK_Q + mine * ROWS)
-                key, steps = span(tile, queries, keys, more)
-                sees = edges(row, key, queries, keys, more)
+                row, here = (
+                    i32(tile.query_block * BLOCK_Q + mine * ROWS),
+                    place(tile, queries, keys),
+                )
+                key, steps = span(tile, here.queries, here.keys, more)
+                sees = edges(row, key, here.queries, here.keys, more)
                 queries_ = q_works.wait().tile(mine).q.matrix_descriptor()
                 k_works.wait_k()
                 scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
@@ -225,7 +235,8 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                     total, p = wgmma_wait((total, p))
                     v_works.release_v()
                     p = weights.to(DTYPE)
-                q_works.release()
+                if RELEASES:
+                    q_works.release()
                 total *= decay
                 v_works.wait_v()
                 total = wgmma(total, p, v_works.get_v())
@@ -235,11 +246,15 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 total *= sums.map(inverse)
                 stage = store.acquire()
                 total.to(DTYPE).store(stage.o.view(STORED), (0, 0))
-                store.store(out, stage.o, (tile.batch, row, tile.head, 0))
+                store_result(store, out, stage, here, row, tile.head)
                 store.commit()
+                if REPLACES:  # all its warpgroup's products have read the queries
+                    store.tail(read=True)
+                    q_works.release()
                 if LSE:
-                    place = more.lse + 4 * queries * (tile.batch * heads + tile.head)
-                    store_numbers(sums.map(log_of_sum, shift), place, row, i32(queries))
+                    at = queries * (here.batch * heads + tile.head) + here.query
+                    logs = sums.map(log_of_sum, shift)
+                    store_numbers(logs, more.lse + 4 * at, row, i32(here.queries))
             store.tail(read=True)
         q_pipe.close()
 

@@ -61,7 +61,8 @@ def masking(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
     BLOCK_Q, BLOCK_K = plan.block_q, plan.block_k
     CAUSAL, LEFT, RIGHT = problem.causal, problem.left, problem.right
     SOFTCAP = problem.softcap
-    STOPS, ENDS, COUNTED = CAUSAL or RIGHT, not CAUSAL, CAUSAL and not LEFT
+    STOPS, ENDS = CAUSAL or RIGHT, not CAUSAL
+    COUNTED = CAUSAL and not LEFT and not problem.packed  # by the scheduler
 
     @device_function
     def span(tile: Any, queries: Any, keys: Any, more: Any) -> Any:

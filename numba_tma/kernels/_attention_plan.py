@@ -18,6 +18,7 @@ DTYPES = ("bf16", "f16")
 TOGETHER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 #: What stays in the L2 cache of their keys and values, and what twice as much costs.
 CACHED_BYTES, COST_OF_TWICE = 32 << 20, 0.03
+SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Problem:
     """What a kernel is compiled for; lengths, heads and the scale are known when it runs.
 
     `left` and `right` are whether a window has a limit on that side; with `causal` it ends at the
-    query's own place.
+    query's own place. `packed` are sequences one after the other, whose lengths the device knows.
     """
 
     depth: int
@@ -35,11 +36,21 @@ class Problem:
     left: bool = False
     right: bool = False
     softcap: bool = False
+    packed: bool = False
 
     @property
     def swizzle(self) -> Swizzle:
         """The widest swizzle of which the rows of a head are whole spans."""
         return Swizzle.B128 if self.depth * self.dtype.itemsize % 128 == 0 else Swizzle.B64
+
+    @property
+    def span(self) -> int:
+        """Columns of a tile that lie together, as wide as the swizzle."""
+        return self.swizzle.span // self.dtype.itemsize
+
+    def part(self, rows: int) -> Tile:
+        """Return those columns of a tile of packed sequences, (position, head, span)."""
+        return Tile((rows, 1, self.span), self.dtype, self.swizzle)
 
     def tile(self, rows: int) -> Tile:
         """Return the tile of so many positions of one head, (batch, position, head, depth)."""
@@ -78,6 +89,12 @@ class Plan:
         return (self.warpgroups + 1) * THREADS
 
 
+def replaces_queries(problem: Problem, plan: Plan) -> bool:
+    """Return whether results go where their queries were: shared memory has no room beside them."""
+    queries, keys = plan.block_q, 2 * plan.stages * plan.block_k
+    return (2 * queries + keys) * problem.depth * problem.dtype.itemsize > SHARED_BYTES
+
+
 #: What is fastest, by the depth of a head and whether the mask is causal.
 PLANS = {
     (64, False): Plan(3, 128),
@@ -86,6 +103,8 @@ PLANS = {
     (96, True): Plan(2, 128),
     (128, False): Plan(2, 128),
     (128, True): Plan(2, 128),
+    (256, False): Plan(2, 80),
+    (256, True): Plan(2, 80),
 }
 DEPTHS = tuple(sorted({depth for depth, _ in PLANS}))  #: elements of a head
 
@@ -100,7 +119,8 @@ def plan_for(
     and `blocks` of threads that run at a time.
     """
     plan = PLANS[problem.depth, problem.causal]
-    if problem.left or not (problem.causal or problem.right):  # blocks are about equally long
+    blocks_are_equal = problem.left or not (problem.causal or problem.right)
+    if blocks_are_equal or problem.packed:
         return plan
     schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 1)
     steps = np.array([1 + schedule.num_key_blocks(b) for b in range(schedule.num_query_blocks)])

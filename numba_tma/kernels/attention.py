@@ -14,16 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma._array_interface import contiguous_strides, read_array, readers
-from numba_tma._environment import simulated
-from numba_tma.dtypes import DType, as_dtype
+from numba_tma.dtypes import as_dtype
+from numba_tma.kernels._attention_arrays import Heads, check, logarithms
 from numba_tma.kernels._attention_kernel import More, attention_kernel
-from numba_tma.kernels._attention_plan import DEPTHS, DTYPES, Plan, Problem, plan_for
-from numba_tma.kernels._host import View, empty, empty_like, launch, launched_again, multiprocessors
+from numba_tma.kernels._attention_plan import Plan, Problem, plan_for
+from numba_tma.kernels._host import empty, empty_like, launch, launched_again, multiprocessors
 from numba_tma.mma_rules import ROWS
-from numba_tma.tensor_map import tensor_map
-
-AXES = ("batch", "sequence", "heads", "depth")
 
 
 def attention(
@@ -47,8 +43,8 @@ def attention(
     Parameters
     ----------
     q
-        Device array (batch, queries, heads, depth) of bf16 or f16, with a depth of 64, 96 or 128:
-        torch, CuPy, numba, or anything with ``__cuda_array_interface__`` or ``__dlpack__``.
+        Device array (batch, queries, heads, depth) of bf16 or f16, with a depth of 64, 96, 128 or
+        256: torch, CuPy, numba, or anything with ``__cuda_array_interface__`` or ``__dlpack__``.
         The depth is contiguous; the other axes may have any strides that are multiples of 16 B, so
         that views of (batch, heads, queries, depth) do.
     k, v
@@ -96,7 +92,7 @@ def attention(
     if return_lse and lse is None:
         batch, queries, heads, _ = Heads("q", q, dtype).shape
         lse = empty(q, (batch, heads, queries), as_dtype("f32"))
-    left, right = _sides(window, causal)
+    left, right = sides("attention", window, causal)
     _attention((q, k, v, out, lse), stream, (scale, softcap, left, right), dtype, plan)
     return (out, lse) if return_lse else out
 
@@ -110,21 +106,36 @@ def _attention(
     plan: Plan | None,
 ) -> None:
     q, k, v, out = (Heads(n, a, dtype) for n, a in zip(("q", "k", "v", "out"), arrays))
-    _check(q, k, v, out)
-    lse = None if arrays[4] is None else _lse(arrays[4], q)
+    check(q, k, v, out)
+    batch, queries, heads, _ = q.shape
+    lse = logarithms(arrays[4], q, ("batch", "heads", "queries"), (batch, heads, queries))
+    run(q, k, v, out, lse, None, stream, numbers, plan)
+
+
+def run(
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    out: Heads,
+    lse: int | None,
+    starts: tuple[Any, Any] | None,
+    stream: Any,
+    numbers: tuple[Any, ...],
+    plan: Plan | None,
+) -> None:
+    """Launch the kernel for arrays that were checked; `starts` are those of packed sequences."""
     (batch, queries, heads, depth), (_, keys, kv_heads, _) = q.shape, k.shape
     scale, softcap, left, right = numbers
     scale = 1 / math.sqrt(depth) if scale is None else scale
     if not 0 < scale < math.inf:
         raise ValueError(
-            f"attention(scale={scale}): the scale is a positive number; negate q for a negative one"
+            f"{q.function}(scale={scale}): the scale is a positive number; negate q for a negative "
+            "one"
         )
     if softcap is not None and not 0 < softcap < math.inf:
         raise ValueError(
-            f"attention(softcap={softcap}): the cap is a positive number, or None for none"
+            f"{q.function}(softcap={softcap}): the cap is a positive number, or None for none"
         )
-    if 0 in q.shape:
-        return
     # A side on which all keys are in the window has no limit, which takes no masks.
     more = {
         "lse": lse,
@@ -133,120 +144,46 @@ def _attention(
         "softcap": None if softcap is None else np.float32(scale / softcap),
     }
     more = {name: value for name, value in more.items() if value is not None}
-    problem = Problem(depth, q.dtype, right == 0, **{name: True for name in more})
+    flags = {name: True for name in more}
+    problem = Problem(depth, q.dtype, right == 0, packed=starts is not None, **flags)
+    if starts:
+        batch = starts[0].shape[0] - 1
+        more |= {"starts_q": starts[0], "starts_k": starts[1]}
+    if 0 in q.shape or batch == 0:
+        return
     sharing, blocks = heads // kv_heads, multiprocessors()
     plan = plan or plan_for(problem, queries, keys, batch * heads, sharing, blocks)
-    tiles = batch * heads * -(-queries // plan.block_q)
+    maps = [a.map(problem.tile(rows)) for a, rows in ((q, ROWS), (k, plan.block_k))]
+    if starts:
+        # As many as there may be: the ends of sequences are in blocks of their own.
+        tiles = heads * (queries // plan.block_q + batch)
+        maps += [a.ragged(problem.part(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))]
+    else:
+        tiles = batch * heads * -(-queries // plan.block_q)
+        maps += [a.map(problem.tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))]
     launch(
         attention_kernel(problem, plan),
         min(tiles, blocks),
         plan.threads,
         stream,
-        *(a.map(problem.tile(rows)) for a, rows in ((q, ROWS), (k, plan.block_k))),
-        *(a.map(problem.tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))),
+        *maps,
         *(queries, keys, heads, batch, sharing),
         np.float32((scale if softcap is None else softcap) * math.log2(math.e)),
         More(**more),
     )
 
 
-def _sides(window: Any, causal: bool) -> tuple[int | None, int | None]:
+def sides(function: str, window: Any, causal: bool) -> tuple[int | None, int | None]:
     """Return how many keys a query sees before its place and behind it; None: all."""
     pair = isinstance(window, tuple | list) and len(window) == 2
-    sides = window if pair else (window, window)
-    for side in sides:
+    given = window if pair else (window, window)
+    for side in given:
         whole = isinstance(side, int | np.integer) and not isinstance(side, bool)
         if side is not None and not (whole and side >= 0):
             raise ValueError(
-                f"attention(window={window!r}): a window is (left, right), the numbers of keys "
+                f"{function}(window={window!r}): a window is (left, right), the numbers of keys "
                 "that a query sees before its place and behind it: whole numbers from 0, or None "
                 "for all; or one number for both"
             )
-    left, right = (None if side is None else int(side) for side in sides)
+    left, right = (None if side is None else int(side) for side in given)
     return left, 0 if causal else right
-
-
-class Heads:
-    """An array (batch, sequence, heads, depth) of any library: where it lies, and its type."""
-
-    def __init__(self, name: str, array: Any, dtype: object, function: str = "attention") -> None:
-        read = readers.get(type(array), read_array)
-        self.address, shape, strides, stored, in_elements, self.array, _ = read(array)
-        self.name, self.shape = name, tuple(int(n) for n in shape)
-        self.function = function  #: of which it is an argument
-        self.dtype: DType = as_dtype(stored if dtype is None else dtype)
-        size = self.dtype.itemsize
-        if len(self.shape) != len(AXES) or size != as_dtype(stored).itemsize:
-            raise ValueError(
-                f"{function}(): {name} has shape {self.shape} of {as_dtype(stored)}; it takes "
-                f"({', '.join(AXES)}) of {' or '.join(DTYPES)}"
-            )
-        if strides is None or 0 in self.shape:
-            self.strides = contiguous_strides(self.shape, size)
-        else:
-            steps = (s * size if in_elements else s for s in strides)
-            self.strides = tuple(int(s) for s in steps)
-
-    def map(self, tile: Any) -> Any:
-        """Return the tensor map that copies `tile`, all its columns at once."""
-        # The stride of an axis of one element is any; the copy engine wants one that it can take.
-        plain = contiguous_strides(self.shape, self.dtype.itemsize)
-        strides = tuple(s if n > 1 else p for n, s, p in zip(self.shape, self.strides, plain))
-        if simulated():
-            host: Any = getattr(self.array, "_ary", self.array)
-            bits = host.view(self.dtype.numpy)
-            source: Any = np.lib.stride_tricks.as_strided(bits, self.shape, strides)
-        else:
-            source = View(self.array, self.address, self.shape, strides, self.dtype.numpy)
-        return tensor_map(source, tile, dtype=self.dtype, fold=True)
-
-
-def _lse(array: Any, q: Heads) -> int:
-    """Return the address of where to write the logarithms of sums, or raise."""
-    address, shape, strides, stored, in_elements, _, _ = readers.get(type(array), read_array)(array)
-    (batch, queries, heads, _), dtype, size = q.shape, as_dtype(stored), as_dtype(stored).itemsize
-    plain = contiguous_strides(tuple(shape), 1 if in_elements else size)
-    wrong = strides is not None and any(n > 1 and s != p for n, s, p in zip(shape, strides, plain))
-    if tuple(shape) != (batch, heads, queries) or dtype.name != "f32" or wrong or address % size:
-        raise ValueError(
-            f"attention(): lse has shape {tuple(shape)} of {dtype} and strides {strides}, but q "
-            f"has shape {q.shape}; lse takes (batch, heads, queries) = {batch, heads, queries} of "
-            "f32, contiguous: leave it out for a new one"
-        )
-    return int(address)
-
-
-def _check(q: Heads, k: Heads, v: Heads, out: Heads) -> None:
-    """Raise unless the arrays fit each other and the copy engine."""
-    if q.dtype.name not in DTYPES or q.shape[3] not in DEPTHS:
-        raise ValueError(
-            f"{q.function}(): q has shape {q.shape} of {q.dtype}; it takes {' and '.join(DTYPES)} "
-            f"with a depth of {', '.join(map(str, DEPTHS))}"
-        )
-    batch, _, heads, depth = q.shape
-    fits = k.shape[0] == batch and k.shape[3] == depth
-    if not fits or 0 in k.shape[1:3] or heads % k.shape[2]:
-        raise ValueError(
-            f"{q.function}(): k has shape {k.shape}, but q {q.shape}; k takes the same batch and "
-            "depth, at least one key, and a number of heads that divides that of q"
-        )
-    for array, like in ((v, k), (out, q)):
-        if array.shape != like.shape:
-            raise ValueError(
-                f"{q.function}(): {array.name} has shape {array.shape}, but {like.name} has "
-                f"{like.shape}; they must agree"
-            )
-    for array in (q, k, v, out):
-        if array.dtype is not q.dtype:
-            raise ValueError(
-                f"{q.function}(): {array.name} is {array.dtype}, but q is {q.dtype}; they must "
-                "agree: convert one"
-            )
-        steps = [s for n, s in zip(array.shape, array.strides) if n > 1]
-        contiguous = array.strides[3] == array.dtype.itemsize
-        if not contiguous or any(s % 16 for s in (array.address, *steps[:-1])):
-            raise ValueError(
-                f"{q.function}(): {array.name} lies at {array.address:#x} with strides "
-                f"{array.strides} B; the depth is contiguous, and the address and the other "
-                "strides are multiples of 16 B: pass a contiguous copy"
-            )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from numba_tma.kernels._attention_arrays import Heads, check
 from numba_tma.kernels._attention_backward_kernel import PART, backward_kernel
 from numba_tma.kernels._attention_backward_passes import (
     CHUNK,
@@ -32,8 +33,6 @@ from numba_tma.kernels._attention_backward_plan import (
 from numba_tma.kernels._attention_plan import Problem
 from numba_tma.kernels._columns import workspace
 from numba_tma.kernels._host import Matrix, empty_like, launch, launched_again
-from numba_tma.kernels.attention import Heads
-from numba_tma.kernels.attention import _check as check
 from numba_tma.layout import Tile
 from numba_tma.mma_rules import ROWS
 from numba_tma.tensor_map import tensor_map

@@ -13,8 +13,10 @@ import pytest
 from numba_tma import _driver
 from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.dtypes import as_dtype
+from numba_tma.kernels import attention_varlen as attention_varlen_module
 from numba_tma.kernels._attention_plan import CACHED_BYTES, PLANS, Problem, balance, plan_for
 from numba_tma.kernels.attention import attention
+from numba_tma.kernels.attention_varlen import attention_varlen
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.attention_forms import PROBLEMS, form, plan_of
 from tests.tiers import quick
@@ -79,7 +81,8 @@ def test_a_step_computes_and_moves_nothing(name):
     # What a step with masked keys has more, for each score; other steps branch around it.
     masked = 3.6 * (problem.causal + problem.left + problem.right) + 2 * (not problem.causal)
     masked += 2 * problem.softcap
-    assert sum(found.values()) <= (4.5 + masked) * scores + outputs + 200, found
+    around = 120 + 5 * found["HGMMA"]  # waits, and where the tiles are
+    assert sum(found.values()) <= (4.5 + masked) * scores + outputs + around, found
 
 
 @needs_nvdisasm
@@ -161,8 +164,8 @@ MISTAKES = {
         "q has shape (2, 64, 4, 64) of f32; it takes bf16 and f16 with a depth of 64, 96, 128",
     ),
     "depth": (
-        {name: array((2, 64, 4, 256)) for name in ("q", "k", "v", "out")},
-        "q has shape (2, 64, 4, 256) of bf16; it takes bf16 and f16 with a depth of 64, 96, 128",
+        {name: array((2, 64, 4, 192)) for name in ("q", "k", "v", "out")},
+        "q has shape (2, 64, 4, 192) of bf16; it takes bf16 and f16 with a depth of 64, 96, 128",
     ),
     "batch": (
         {"k": array((1, 64, 4, 64))},
@@ -214,6 +217,51 @@ MISTAKES = {
     "a window of truth": ({"window": True}, "attention(window=True): a window is"),
     "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
 }
+
+
+PACKED = (64, 4, 64)
+STARTS = (
+    "(sequences + 1,) of i32, contiguous, as of cumsum: where each sequence begins, and the last"
+)
+VARLEN_MISTAKES = {
+    "a batch": (
+        {"q": array()},
+        "attention_varlen(): q has shape (2, 64, 4, 64) of bf16; it takes (rows, heads, depth) of",
+    ),
+    "heads": (
+        {"k": array((64, 3, 64))},
+        "attention_varlen(): k has shape (64, 3, 64), but q (64, 4, 64); k takes the same batch",
+    ),
+    "starts of 64 bits": (
+        {"cu_seqlens_q": array((4,), np.int64)},
+        f"cu_seqlens_q has shape (4,) of i64 and strides None; it takes {STARTS}",
+    ),
+    "no starts": ({"cu_seqlens_k": array((0,), np.int32)}, "cu_seqlens_k has shape (0,) of i32"),
+    "starts of two axes": ({"cu_seqlens_k": array((1, 4), np.int32)}, STARTS),
+    "starts apart": ({"cu_seqlens_k": array((4,), np.int32, (8,))}, "and strides (8,); it takes"),
+    "different numbers": (
+        {"cu_seqlens_k": array((3,), np.int32)},
+        "cu_seqlens_q has shape (4,), but cu_seqlens_k (3,); they have an element for each",
+    ),
+    "logarithms": (
+        {"lse": array((64, 4), np.float32)},
+        "lse has shape (64, 4) of f32 and strides None, but q has shape (64, 4, 64); lse takes "
+        "(heads, rows) = (4, 64) of f32",
+    ),
+    "window": ({"window": -1}, "attention_varlen(window=-1): a window is (left, right)"),
+    "scale": ({"scale": -1}, "attention_varlen(scale=-1): the scale is a positive number"),
+}
+
+
+@pytest.mark.parametrize("name", VARLEN_MISTAKES)
+def test_mistakes_with_packed_sequences(name, monkeypatch):
+    monkeypatch.setattr(_driver, "current_device", lambda: 0)
+    monkeypatch.setattr(attention_varlen_module, "as_array", lambda view: view)
+    given, message = VARLEN_MISTAKES[name]
+    arrays = {name: array(PACKED) for name in ("q", "k", "v", "out")}
+    arrays |= {name: array((4,), np.int32) for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention_varlen(**arrays | given)
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels._attention_plan import Plan
+from numba_tma.kernels._attention_plan import DEPTHS, Plan
 from numba_tma.kernels.attention import attention
 from tests.gpu.test_kernels import EPS32, TYPES, assert_close, normal
 from tests.gpu.test_matmul_gpu import Device
@@ -27,6 +27,8 @@ PLANS = {
     "128 queries of depth 64": (64, Plan(2, 128)),
     "96 keys": (64, Plan(3, 96)),
     "160 keys": (128, Plan(2, 160)),
+    "64 queries of depth 256": (256, Plan(1, 64)),
+    "64 keys of depth 256": (256, Plan(2, 64)),
     "4 heads together": (128, Plan(2, 128, heads_together=4)),
 }
 by_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -96,7 +98,7 @@ def check(q, k, v, causal=False, plan=None, scale=None, out=None, whole=False, *
 
 @by_mask
 @pytest.mark.parametrize("name", ["bf16", "f16"])
-@pytest.mark.parametrize("depth", [64, 96, 128])
+@pytest.mark.parametrize("depth", DEPTHS)
 @on_gpu(limit=LIMIT)
 def test_lengths(depth, name, causal):
     for queries, keys in LENGTHS:
@@ -122,7 +124,7 @@ def test_plans(plan, causal):
 
 @on_gpu(limit=LIMIT)
 def test_queries_that_see_no_key_give_0():
-    for depth in (64, 96, 128):
+    for depth in DEPTHS:
         got = check(*arrays(1000, 300, depth=depth), causal=True)
         assert (got[:, :700] == 0).all() and (got[:, 700:] != 0).any(axis=3).all()
 
@@ -141,7 +143,7 @@ def logs_of_sums(q, k, causal=False, scale=None, window=(None, None), softcap=No
 
 
 @by_mask
-@pytest.mark.parametrize("depth", [64, 96, 128])
+@pytest.mark.parametrize("depth", DEPTHS)
 @on_gpu(limit=LIMIT)
 def test_windows(depth, causal):
     for queries, keys in ((1, 300), (300, 300), (1000, 777), (777, 2000), (4096, 4096)):
@@ -172,7 +174,7 @@ def test_what_lies_outside_a_window_is_not_read():
 
 
 @by_mask
-@pytest.mark.parametrize("depth", [64, 96, 128])
+@pytest.mark.parametrize("depth", DEPTHS)
 @on_gpu(limit=LIMIT)
 def test_soft_caps(depth, causal):
     """Scores are as wrong as tanh.approx is; larger ones are pressed against the cap."""
@@ -190,7 +192,7 @@ def test_soft_caps(depth, causal):
 
 
 @by_mask
-@pytest.mark.parametrize("depth", [64, 96, 128])
+@pytest.mark.parametrize("depth", DEPTHS)
 @on_gpu(limit=LIMIT)
 def test_lse(depth, causal):
     """Its error is that of the products, of the sum, and of float32 as large as the scores."""
@@ -257,10 +259,10 @@ def test_scales():
 @by_mask
 @on_gpu(limit=LIMIT)
 def test_views_leave_what_is_around_them(causal):
-    qkv = np.stack(arrays(300, 300, heads=3, depth=192), axis=2)
-    for depth in (64, 96, 128):
+    qkv = np.stack(arrays(300, 300, heads=3, depth=320), axis=2)
+    for depth in DEPTHS:
         q, k, v = (qkv[:, :, i, 1:, 64 : 64 + depth] for i in range(3))
-        memory = np.full((2, 3, 304, 136), 7, qkv.dtype)  # heads before queries
+        memory = np.full((2, 3, 304, 272), 7, qkv.dtype)  # heads before queries
         out = memory[:, 1:, 2:302, 8 : 8 + depth].transpose(0, 2, 1, 3)
         target = Device(out)
         attention(*map(Device, (q, k, v)), target, causal=causal)
@@ -354,7 +356,7 @@ def test_calls_with_the_same_arrays():
 
 
 @by_mask
-@pytest.mark.parametrize("depth", [64, 96, 128])
+@pytest.mark.parametrize("depth", DEPTHS)
 @on_gpu(limit=LIMIT)
 def test_the_same_bits_again(depth, causal):
     """A stage that is refilled too early changes few elements, and seldom."""

@@ -79,6 +79,12 @@ def test_the_plan_that_is_chosen(depth):
     check(*arrays(140, 140, depth=depth), causal=True, plan=None)
 
 
+def test_results_where_the_queries_were():
+    """There is no room beside them; the next queries are loaded when the results are stored."""
+    q, k, v = arrays(140, 90, heads=2, depth=256)
+    check(q, k, v, True, None, return_lse=True)
+
+
 def test_queries_that_see_no_key_give_0():
     q, k, v = arrays(140, 70)
     got = check(q, k, v, causal=True)
