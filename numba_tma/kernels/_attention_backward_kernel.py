@@ -145,8 +145,9 @@ def backward_kernel(problem: Problem, plan: Plan, deterministic: bool = False) -
         scale,
         scale_log2,
     ):
-        k_pipe, q_pipe = KEYS.start(sync=False), QUERIES.start()
-        scores_tile = shared_tile(SCORES)
+        # In this order, since behind barriers there is a gap up to the next swizzled tile.
+        q_pipe, scores_tile = QUERIES.start(sync=False), shared_tile(SCORES)
+        k_pipe = KEYS.start()
         sums, out = SUMS.start(), OUT.start(scores_tile)
         # In 32 bits: registers are scarce.
         q_tiles = i32((queries + BLOCK_Q - 1) // BLOCK_Q)

@@ -38,6 +38,7 @@ def test_registers_hold_everything(name, deterministic):
     report = ptxas(ptx)
     assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
     assert report.warnings == ()
+    assert report.shared <= 227 * 1024 - 512  # debug mode has room for what it counts
     assert report.registers == 168  # at launch; setmaxnreg makes 24 and 240 of it
     assert [line for line in instructions(ptx) if ".local" in line] == []
     assert any("atom.global.cas" in line or "atom.cas" in line for line in instructions(ptx)) == (
