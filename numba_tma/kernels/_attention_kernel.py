@@ -6,6 +6,8 @@ P's rows and O = P V, a step of the recurrence is::
 
     m' = max(m, S);  P = exp(S - m');  l' = l exp(m - m') + sum(P);  O' = O exp(m - m') + P V
 
+m cancels in O / l, so it stays while it is near the maximum, and O need not be multiplied.
+
 Both products of a step, S of the next keys and P V of the last, are started before the softmax of
 the next keys, so that the tensor cores work while exponentials are computed. Warpgroups take no
 turns at them: that was measured to be slower.
@@ -35,6 +37,7 @@ from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, W
 ZERO, ONE = np.float32(0), np.float32(1)
 LN_2 = np.float32(math.log(2))
 ALL_LANES = 0xFFFFFFFF
+ROOM = np.float32(8)  # powers of 2 that weights may be above 1
 
 
 class More(NamedTuple):
@@ -50,9 +53,12 @@ class More(NamedTuple):
 
 
 @device_function
-def larger(a: Any, b: Any) -> Any:
-    """Return the larger of two numbers; of a number and NaN the number."""
-    return max(a, b)
+def settled(top: Any, before: Any, scale: Any) -> Any:
+    """Return the maximum that weights are taken from: the one before, while they stay below 2**8.
+
+    So sums seldom have to decay; float32 has room for more than that.
+    """
+    return top if (top - before) * scale > ROOM else before
 
 
 @device_function
@@ -75,6 +81,12 @@ def decay_of(before: Any, top: Any, scale: Any) -> Any:
     by the rounding of its shift, and steps would add that up.
     """
     return ptx.ex2_approx_ftz_f32((before - top) * scale) if top > MINUS_INFINITY else ONE
+
+
+@device_function
+def any_decays(decay: Any) -> Any:
+    """Return whether a row of the warp has sums that decay."""
+    return cuda.any_sync(ALL_LANES, decay[0] != ONE or decay[1] != ONE)
 
 
 @device_function
@@ -189,21 +201,24 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 weights = scores.map(weight, scale, shift)
                 sums = weights.row_sum(quad=False)
                 p, total, decay = weights.to(DTYPE), fragment(DEPTH), rows(1)
+                decays = any_decays(decay)
                 if steps > 1:
                     k_works.wait_k()
                 for step in range(1, steps):
                     scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
-                    total *= decay
+                    if decays:
+                        total *= decay
                     v_works.wait_v()
                     total = wgmma(total, p, v_works.get_v())
                     scores = wgmma_wait(scores, 1)
                     k_works.release_k()
                     sees = next_tile(sees, BLOCK_K)
                     scores = seen(scores, sees, more)
-                    before, top = top, scores.row_max().map(larger, top)
+                    before, top = top, scores.row_max().map(settled, top, scale)
                     shift = top.map(shift_of, scale)
                     weights = scores.map(weight, scale, shift)
                     decay = before.map(decay_of, top, scale)
+                    decays = any_decays(decay)
                     sums = sums * decay + weights.row_sum(quad=False)
                     if step + 1 < steps:
                         k_works.wait_k()
