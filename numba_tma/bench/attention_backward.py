@@ -42,7 +42,8 @@ def _exact(torch: Any, dout: Any, q: Any, k: Any, v: Any, causal: bool) -> list[
 def _check(torch: Any, arrays: tuple[Any, ...], causal: bool, got: tuple[Any, ...]) -> None:
     """Hold the gradients of the first and the last head to float64, by the size of each."""
     for sequence, head in ((0, 0), (-1, -1)):
-        exact = _exact(torch, *(t[sequence, :, head] for t in arrays), causal)
+        dout, q, k, v = (t[sequence, :, head] for t in arrays)
+        exact = _exact(torch, dout, q, k, v, causal)
         for result, gradient in zip(got, exact):
             one = result[sequence, :, head].reshape(1, -1)
             check(torch, one, gradient.reshape(1, -1), TOLERANCE)

@@ -145,8 +145,9 @@ def backward_kernel(problem: Problem, plan: Plan, deterministic: bool = False) -
         scale,
         scale_log2,
     ):
-        k_pipe, q_pipe = KEYS.start(sync=False), QUERIES.start()
-        scores_tile = shared_tile(SCORES)
+        # In this order, since behind barriers there is a gap up to the next swizzled tile.
+        q_pipe, scores_tile = QUERIES.start(sync=False), shared_tile(SCORES)
+        k_pipe = KEYS.start()
         sums, out = SUMS.start(), OUT.start(scores_tile)
         # In 32 bits: registers are scarce.
         q_tiles = i32((queries + BLOCK_Q - 1) // BLOCK_Q)
@@ -168,18 +169,18 @@ def backward_kernel(problem: Problem, plan: Plan, deterministic: bool = False) -
             LOAD.set_registers()
             k_loads, q_loads = k_pipe.producer(), q_pipe.producer()
             if k_loads.enters():
-                stage = k_loads.acquire()
-                k.load(stage.k, (sequence, key, kv_head, 0), stage.barrier)
-                v.load(stage.v, (sequence, key, kv_head, 0), stage.barrier)
+                kept = k_loads.acquire()
+                k.load(kept.k, (sequence, key, kv_head, 0), kept.barrier)
+                v.load(kept.v, (sequence, key, kv_head, 0), kept.barrier)
                 for i in range(sharing):
                     one = kv_head * sharing + i
                     for tile in range(first, q_tiles):
                         row = tile * BLOCK_Q
-                        stage = q_loads.acquire()
-                        q.load(stage.q, (sequence, row, one, 0), stage.barrier)
-                        lse.load(stage.lse, (head + i, row), stage.barrier)
-                        dout.load(stage.dout, (sequence, row, one, 0), stage.barrier)
-                        delta.load(stage.delta, (head + i, row), stage.barrier)
+                        filled = q_loads.acquire()
+                        q.load(filled.q, (sequence, row, one, 0), filled.barrier)
+                        lse.load(filled.lse, (head + i, row), filled.barrier)
+                        dout.load(filled.dout, (sequence, row, one, 0), filled.barrier)
+                        delta.load(filled.delta, (head + i, row), filled.barrier)
         else:
             FIRST.set_registers()
             # The same register for the whole warp, so that descriptors are computed once a warp.

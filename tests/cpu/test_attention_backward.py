@@ -9,12 +9,17 @@ import pytest
 
 from numba_tma import _driver
 from numba_tma.dtypes import as_dtype
+from numba_tma.kernels import _columns
+from numba_tma.kernels import attention_backward as backward
+from numba_tma.kernels._attention_backward_kernel import backward_kernel
 from numba_tma.kernels._attention_backward_plan import BLOCK_K, PLANS, Plan, block_q, plan_for
 from numba_tma.kernels._attention_plan import Problem
+from numba_tma.kernels.attention import Heads
 from numba_tma.kernels.attention_backward import attention_backward
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.attention_backward_forms import PROBLEMS, finish, form, prepare
 from tests.cpu.test_attention import COPY, array
+from tests.cpu.test_wrappers import gpu  # noqa: F401
 
 by_problem = pytest.mark.parametrize("name", PROBLEMS)
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
@@ -33,6 +38,7 @@ def test_registers_hold_everything(name, deterministic):
     report = ptxas(ptx)
     assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
     assert report.warnings == ()
+    assert report.shared <= 227 * 1024 - 512  # debug mode has room for what it counts
     assert report.registers == 168  # at launch; setmaxnreg makes 24 and 240 of it
     assert [line for line in instructions(ptx) if ".local" in line] == []
     assert any("atom.global.cas" in line or "atom.cas" in line for line in instructions(ptx)) == (
@@ -174,3 +180,27 @@ def test_mistakes(name, monkeypatch):
     arrays = {name: array(shape) for name, shape in SHAPES.items()} | {"lse": number_array()}
     with pytest.raises(ValueError, match=re.escape(message)):
         attention_backward(**arrays | given)
+
+
+# ------------------------------------------------------------------------------- launches
+
+
+def test_the_second_call_repeats_the_three_launches(gpu, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(backward, "workspace", lambda *shape: _columns.workspace(*shape))
+    monkeypatch.setattr(backward, "tensor_map", lambda view, tile: ("map", view.address, tile))
+    monkeypatch.setattr(Heads, "map", lambda self, tile: ("map", self.address, tile))
+    arrays = {name: array(shape, start=i << 20) for i, (name, shape) in enumerate(SHAPES.items())}
+    arrays["lse"] = number_array()
+    for deterministic in (False, True):
+        del gpu.launches[:]
+        got = attention_backward(**arrays, deterministic=deterministic)
+        assert got == tuple(arrays[name] for name in ("dq", "dk", "dv"))
+        first, spaces = gpu.launches[:], len(gpu.spaces)
+        assert [launch[1:3] for launch in first] == [(32, 256), (4, 384), (16, 256)]
+        kernels = [launch[0] for launch in first]
+        assert kernels[1] is backward_kernel(PROBLEMS["d64"], PLANS[64], deterministic)
+        for _ in range(2):
+            del gpu.launches[:]
+            attention_backward(**arrays, deterministic=deterministic)
+            assert gpu.launches == first and len(gpu.spaces) == spaces
+    assert len(gpu.spaces) == 8

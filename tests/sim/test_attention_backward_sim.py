@@ -6,6 +6,7 @@ import pytest
 
 from numba_tma.kernels._attention_backward_plan import Plan
 from numba_tma.kernels.attention_backward import attention_backward
+from tests.tiers import quick
 
 BF16 = ml_dtypes.bfloat16
 
@@ -68,10 +69,11 @@ def check(dout, q, k, v, causal=False, **options):
 by_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 
 
+LENGTHS = [(1, 1, 64), (65, 63, 128), (150, 129, 64), (70, 129, 128)]
+
+
 @by_mask
-@pytest.mark.parametrize(
-    ("queries", "keys", "depth"), [(1, 1, 64), (65, 63, 128), (150, 129, 64), (70, 129, 128)]
-)
+@pytest.mark.parametrize(("queries", "keys", "depth"), quick(LENGTHS[:2], LENGTHS))
 def test_lengths(queries, keys, depth, causal):
     check(*arrays(queries, keys, depth=depth), causal)
 
@@ -82,7 +84,7 @@ def test_queries_that_see_no_key_have_no_gradient():
     assert (dk != 0).any(axis=3).all() and (dv != 0).any(axis=3).all()
 
 
-@pytest.mark.parametrize("depth", [64, 128])
+@pytest.mark.parametrize("depth", quick([64], [64, 128]))
 def test_heads_share_keys(depth):
     """The walk over queries goes on with the next head, where the mask begins anew."""
     check(*arrays(130, 150, heads=4, kv_heads=2, batch=2, depth=depth), causal=True)
