@@ -24,6 +24,7 @@ class ScaledConfig(Config):
 
     n: int = 128  #: columns of a tile, a multiple of 32
     share: str = "b"  #: what the blocks of a cluster share: "a" if they lie side by side
+    turns: int | None = None  #: steps of 32 B along K before the other warpgroup may start its own
     ahead: bool = False  #: whether a product is under way while the one before it is added
 
     HEIGHTS: ClassVar[tuple[int, ...]] = (64, 128, 256)
@@ -44,6 +45,11 @@ class ScaledConfig(Config):
             )
         if self.share not in ("a", "b"):
             raise ValueError(f"ScaledConfig(share={self.share!r}): clusters share 'a' or 'b'")
+        if self.turns is not None and (self.m == ROWS or self.turns not in (0, 1, 2, 3)):
+            raise ValueError(
+                f"ScaledConfig(m={self.m}, turns={self.turns}): two warpgroups take turns, after "
+                "0 to 3 steps along K: use m=128 or m=256, or turns=None"
+            )
         if self.ahead and self.m < 256 and self.n % 64:
             raise ValueError(
                 f"ScaledConfig(m={self.m}, n={self.n}, ahead=True): halves of the columns are "

@@ -22,11 +22,12 @@ from numba_tma._device import i32
 from numba_tma._environment import simulated
 from numba_tma.clusters import cluster
 from numba_tma.kernels._block_scaled_form import BLOCK, ScaledForm
-from numba_tma.kernels._block_scaled_sums import Columns, Scales, multiplying
+from numba_tma.kernels._block_scaled_sums import Columns, multiplying
 from numba_tma.kernels._matmul_kernel import part_of, writing
 from numba_tma.layout import Tile
-from numba_tma.pipeline import StorePipeline, TilePipeline
+from numba_tma.pipeline import OrderedSequenceBarrier, StorePipeline, TilePipeline
 from numba_tma.scheduler import GroupedScheduler
+
 
 @functools.cache
 def block_scaled_kernel(form: ScaledForm) -> Any:
@@ -42,7 +43,8 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
     PIPE = TilePipeline(form.stages, a=form.a_tile, b=form.b_tile, **given, **shared)
     RESULTS = StorePipeline(config.out_stages, piece=form.out_tile, role=MATH)
     SCHEDULER = GroupedScheduler(max(1, config.group // CLUSTER))
-    HEIGHT, TWO = M // len(MATH), form.products == 2
+    ORDER: Any = OrderedSequenceBarrier(1, MATH) if config.turns is not None else None
+    TURNS, HEIGHT, TWO = ORDER is not None, M // len(MATH), form.products == 2
     (BELOW, RIGHT), DOWN, ACROSS = form.second, form.down, form.across
     load_a, load_b = loading(form.a_copy, ACROSS), loading(form.b_copy, DOWN)
     multiply, store = multiplying(form), storing(form, form.pieces)
@@ -54,6 +56,9 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
         return (tile.row * DOWN + rank) * M, tile.column * N
 
     def block_scaled(a, b, sfa, scales, out, sizes):  # type: ignore[no-untyped-def]
+        order: Any = 0
+        if TURNS:
+            order = ORDER.start(sync=False)
         pipe, results = PIPE.start(), RESULTS.start()
         rows, columns = sizes.tile_rows // DOWN, sizes.tile_columns // ACROSS
         schedule = SCHEDULER.over(rows, columns, sizes.batch)
@@ -82,7 +87,7 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
                 left = i32(block * scales.column + begin * scales.k)
                 right = i32(min(block + 1, scales.last) * scales.column + begin * scales.k)
                 place = Columns(left, right, edge)
-                sums, more = multiply(works, mine, i32(end - begin), scales, place)
+                sums, more = multiply(works, order, mine, i32(end - begin), scales, place)
                 store(sums, results, out, tile.batch, row + mine, column)
                 if TWO:
                     store(more, results, out, tile.batch, row + mine + BELOW, column + RIGHT)

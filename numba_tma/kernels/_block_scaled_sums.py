@@ -46,15 +46,15 @@ def multiplying(form: ScaledForm) -> Any:
 def _alone(form: ScaledForm) -> Any:
     """Return `multiply` for one product of each stage."""
     N, ZEROS = form.columns, zeros(form.out_columns, form.pieces)
-    scales_of, add = reading(form), adding(form, form.pieces)
+    start, scales_of, add = starting(form), reading(form), adding(form, form.pieces)
 
     @cuda.jit(device=True, forceinline=True)
-    def multiply(works, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
+    def multiply(works, order, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
         sums, (left, right, edge) = ZEROS(), columns
         for _ in range(steps):
             stage = works.wait()
             of_a = stage.a.matrix_descriptor().advance(row=mine)
-            part = wgmma(fragment(N), of_a, stage.b.matrix_descriptor(), scale_d=False)
+            part = start(fragment(N), of_a, stage.b.matrix_descriptor(), order)
             by_row, _, near, far = scales_of(works, stage, mine, scales, left, right)
             left, right = i32(left + scales.k), i32(right + scales.k)
             part = wgmma_wait(part)
@@ -68,22 +68,23 @@ def _alone(form: ScaledForm) -> Any:
 def _in_turn(form: ScaledForm) -> Any:
     """Return `multiply` for two products of each stage, one after the other."""
     N, ZEROS, (DOWN, RIGHT) = form.columns, zeros(form.out_columns, form.pieces), form.second
-    scales_of, add, add_more = reading(form), *(adding(form, form.pieces, at) for at in (0, RIGHT))
+    start, scales_of = starting(form), reading(form)
+    add, add_more = (adding(form, form.pieces, at) for at in (0, RIGHT))
 
     @cuda.jit(device=True, forceinline=True)
-    def multiply(works, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
+    def multiply(works, order, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
         sums, more, (left, right, edge) = ZEROS(), ZEROS(), columns
         for _ in range(steps):
             stage = works.wait()
             of_a, of_b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
-            part = wgmma(fragment(N), of_a.advance(row=mine), of_b, scale_d=False)
+            part = start(fragment(N), of_a.advance(row=mine), of_b, order)
             by_row, below, near, far = scales_of(works, stage, mine, scales, left, right)
             left, right = i32(left + scales.k), i32(right + scales.k)
             part = wgmma_wait(part)
             sums = add(sums, part, by_row, near, far, edge)
             # The fragment is used again, since ptxas would else have both, and too few registers.
             of_a, of_b = of_a.advance(row=mine + DOWN), of_b.advance(row=RIGHT)
-            part = wgmma_wait(wgmma(part, of_a, of_b, scale_d=False))
+            part = wgmma_wait(start(part, of_a, of_b, order))
             works.release()
             more = add_more(more, part, below, near, far, edge)
         return sums, more
@@ -94,7 +95,8 @@ def _in_turn(form: ScaledForm) -> Any:
 def _ahead(form: ScaledForm) -> Any:
     """Return `multiply` for two products of each stage, one under way while the other is added."""
     N, ZEROS, (DOWN, RIGHT) = form.columns, zeros(form.out_columns, form.pieces), form.second
-    scales_of, add, add_more = reading(form), *(adding(form, form.pieces, at) for at in (0, RIGHT))
+    start, scales_of = starting(form), reading(form)
+    add, add_more = (adding(form, form.pieces, at) for at in (0, RIGHT))
 
     @cuda.jit(device=True, forceinline=True)
     def take(works, mine, scales, left, right):  # type: ignore[no-untyped-def]
@@ -103,18 +105,12 @@ def _ahead(form: ScaledForm) -> Any:
         return stage.a.matrix_descriptor(), stage.b.matrix_descriptor(), read
 
     @cuda.jit(device=True, forceinline=True)
-    def take(works, mine, scales, left, right):  # type: ignore[no-untyped-def]
-        stage = works.wait()
-        read = scales_of(works, stage, mine, scales, left, right)
-        return stage.a.matrix_descriptor(), stage.b.matrix_descriptor(), read
-
-    @cuda.jit(device=True, forceinline=True)
-    def multiply(works, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
+    def multiply(works, order, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
         sums, more, (left, right, edge) = ZEROS(), ZEROS(), columns
         if steps > 0:
             of_a, of_b, (by_row, below, near, far) = take(works, mine, scales, left, right)
             for left_over in range(steps, 0, -1):
-                part = wgmma(fragment(N), of_a.advance(row=mine), of_b, scale_d=False)
+                part = start(fragment(N), of_a.advance(row=mine), of_b, order)
                 of_a, of_b = of_a.advance(row=mine + DOWN), of_b.advance(row=RIGHT)
                 last = wgmma(fragment(N), of_a, of_b, scale_d=False)
                 left, right = i32(left + scales.k), i32(right + scales.k)
@@ -129,6 +125,33 @@ def _ahead(form: ScaledForm) -> Any:
         return sums, more
 
     return multiply
+
+
+def starting(form: ScaledForm) -> Any:
+    """Return the device function that starts a product in a fragment, in its turn.
+
+    Left alone, both warpgroups start at the same time, and add at the same time, when the tensor
+    cores have nothing to do. So one starts when the other is some way into its product.
+    """
+    TURNS, FIRST = form.config.turns is not None, form.config.turns or 0
+    REST = form.k // 32 - FIRST
+
+    @cuda.jit(device=True, forceinline=True)
+    def start(part, of_a, of_b, order):  # type: ignore[no-untyped-def]
+        if TURNS:
+            order.wait()
+        if FIRST > 0:
+            part = wgmma(part, of_a, of_b, scale_d=False, k_steps=FIRST, commit=False)
+            order.arrive()
+            of_a, of_b = of_a.advance(FIRST), of_b.advance(FIRST)
+            part = wgmma(part, of_a, of_b, k_steps=REST, fence=False)
+        else:
+            if TURNS:
+                order.arrive()
+            part = wgmma(part, of_a, of_b, scale_d=False)
+        return part
+
+    return start
 
 
 def reading(form: ScaledForm) -> Any:
@@ -182,8 +205,8 @@ def adding(form: ScaledForm, pieces: int, right: int = 0) -> Any:
     The product's columns begin at column `right` of the tile.
     """
     before: Any = adding(form, pieces - 1, right) if pieces > 1 else None
-    LAST, EDGE = pieces - 1, form.has_edge
-    COLUMNS, START, COLUMN = form.out_columns, LAST * form.out_columns, LAST * form.out_columns + right
+    LAST, EDGE, COLUMNS = pieces - 1, form.has_edge, form.out_columns
+    START, COLUMN = LAST * COLUMNS, LAST * COLUMNS + right
 
     @cuda.jit(device=True)
     def piece(sums, part, by_row, near, far, edge):  # type: ignore[no-untyped-def]

@@ -10,7 +10,8 @@ from typing import Any
 
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._block_scaled_form import BLOCK, ScaledConfig, ScaledForm
-from numba_tma.kernels._block_scaled_kernel import Scales, block_scaled_kernel
+from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
+from numba_tma.kernels._block_scaled_sums import Scales
 from numba_tma.kernels._host import empty, launch, launched_again, multiprocessors
 from numba_tma.kernels._matmul_epilogue import Terms
 from numba_tma.kernels._matmul_launch import add_up, cut, in_parts, parts_of, target
