@@ -8,7 +8,7 @@ from numba import types
 
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._block_scaled_form import ScaledConfig, ScaledForm
-from numba_tma.kernels._block_scaled_kernel import Scales
+from numba_tma.kernels._block_scaled_sums import Scales
 from numba_tma.kernels._grouped_kernel import Groups
 from numba_tma.kernels._matmul_form import Form
 from numba_tma.kernels._matmul_kernel import Sizes
@@ -28,7 +28,7 @@ def scaled_form(config: ScaledConfig, b: str = "e4m3", addressable: bool = True)
 def scaled_signature(form: ScaledForm) -> tuple[Any, ...]:
     """Return the argument types of the block-scaled kernel of a form."""
     return (
-        *map(_map, (form.a_tile, form.b_copy, form.scales_tile)),
+        *map(_map, (form.a_copy, form.b_copy, form.scales_tile)),
         types.NamedTuple((BYTES, INT, INT, INT), Scales),
         _map(form.out_tile) if form.addressable else _BITS,
         _SIZES,

@@ -13,7 +13,7 @@ or two; threads read them from global memory while their product is under way.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba import cuda
 
@@ -22,24 +22,11 @@ from numba_tma._device import i32
 from numba_tma._environment import simulated
 from numba_tma.clusters import cluster
 from numba_tma.kernels._block_scaled_form import BLOCK, ScaledForm
-from numba_tma.kernels._matmul_form import ROWS
-from numba_tma.kernels._matmul_kernel import loading, part_of, writing
+from numba_tma.kernels._block_scaled_sums import Columns, multiplying
+from numba_tma.kernels._matmul_kernel import part_of, writing
 from numba_tma.layout import Tile
-from numba_tma.mma import fragment, load_rows, wgmma, wgmma_wait
 from numba_tma.pipeline import OrderedSequenceBarrier, StorePipeline, TilePipeline
 from numba_tma.scheduler import GroupedScheduler
-from numba_tma.vectors import load_vector
-
-_SCALE = Tile(1, "f32")
-
-
-class Scales(NamedTuple):
-    """The scales of b as bytes: their memory, and how far apart they are in it."""
-
-    memory: Any
-    k: Any  #: bytes from a block of K to the next
-    column: Any  #: and from a block of columns
-    last: Any  #: the last block of columns
 
 
 @functools.cache
@@ -50,33 +37,41 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
     LOAD, MATH = ROLES.load, tuple(role for role in ROLES.roles if role.name != "load")
     FIRST, ONE_WARPGROUP = MATH[0], len(MATH) == 1
     given: dict[str, Any] = {"producer": LOAD, "consumer": MATH, "sfa": form.scales_tile}
-    shared: Any = {"cluster": (CLUSTER, 1), "multicast": {"b": "x"}} if CLUSTER > 1 else {}
+    shared: Any = {}
+    if CLUSTER > 1:
+        shared = {"cluster": (CLUSTER, 1), "multicast": {config.share: "x"}}
     PIPE = TilePipeline(form.stages, a=form.a_tile, b=form.b_tile, **given, **shared)
     RESULTS = StorePipeline(config.out_stages, piece=form.out_tile, role=MATH)
     SCHEDULER = GroupedScheduler(max(1, config.group // CLUSTER))
-    SCALES, HEIGHT, TALL = Tile(M, "f32"), form.parts * ROWS, form.parts == 2
-    COLUMNS, EDGE, TURNS = form.out_columns, form.has_edge, config.turns
-    ORDER: Any = OrderedSequenceBarrier(1, MATH) if TURNS else None
-    PIECES = N // COLUMNS
-    load_b, zeros = loading(form), zero(COLUMNS, PIECES)
-    add, store = adding(form, PIECES), storing(form, PIECES)
+    ORDER: Any = OrderedSequenceBarrier(1, MATH) if config.turns is not None else None
+    TURNS, HEIGHT, TWO = ORDER is not None, M // len(MATH), form.products == 2
+    (BELOW, RIGHT), DOWN, ACROSS = form.second, form.down, form.across
+    load_a, load_b = loading(form.a_copy, ACROSS), loading(form.b_copy, DOWN)
+    multiply, store = multiplying(form), storing(form, form.pieces)
+
+    @cuda.jit(device=True)
+    def corner(tile, rank):  # type: ignore[no-untyped-def]
+        if ACROSS > 1:
+            return tile.row * M, (tile.column * ACROSS + rank) * N
+        return (tile.row * DOWN + rank) * M, tile.column * N
 
     def block_scaled(a, b, sfa, scales, out, sizes):  # type: ignore[no-untyped-def]
         order: Any = 0
         if TURNS:
             order = ORDER.start(sync=False)
         pipe, results = PIPE.start(), RESULTS.start()
-        schedule = SCHEDULER.over(sizes.tile_rows // CLUSTER, sizes.tile_columns, sizes.batch)
+        rows, columns = sizes.tile_rows // DOWN, sizes.tile_columns // ACROSS
+        schedule = SCHEDULER.over(rows, columns, sizes.batch)
         first, step, rank = ptx.clusterid_x(), ptx.nclusterid_x(), ptx.cluster_ctarank()
         if pipe.is_producer():
             LOAD.set_registers()
             for tile in schedule.tiles(first, step):
-                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+                row, column = corner(tile, rank)
                 _, begin, end = part_of(tile.batch, sizes)
                 for k, stage in pipe.produce(begin, end):
-                    a.load(stage.a, (0, row, k * K), stage.barrier)
+                    load_a(a, stage.a, row, k * K, stage.barrier, rank)
+                    load_b(b, stage.b, column, k * K, stage.barrier, rank)
                     sfa.load(stage.sfa, (0, k, row), stage.barrier)
-                    load_b(b, stage, 0, column, k * K, rank)
         else:
             FIRST.set_registers()
             works = pipe.consumer()
@@ -85,57 +80,17 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
                 warpgroup = (ptx.tid_x() - FIRST.first) // 128
                 mine = cuda.shfl_sync(0xFFFFFFFF, warpgroup, 0) * HEIGHT
             for tile in schedule.tiles(first, step):
-                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+                row, column = corner(tile, rank)
                 _, begin, end = part_of(tile.batch, sizes)
                 block = i32(column // BLOCK)
                 edge = i32((block + 1) * BLOCK - column)
                 left = i32(block * scales.column + begin * scales.k)
                 right = i32(min(block + 1, scales.last) * scales.column + begin * scales.k)
-                sums = zeros()
-                more: Any = 0
-                if TALL:
-                    more = zeros()
-                for _ in range(begin, end):
-                    stage = works.wait()
-                    of_a, of_b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
-                    of_rows = stage.sfa.view(SCALES)
-                    if TURNS:
-                        order.wait()
-                    part = wgmma(fragment(N), of_a.advance(row=mine), of_b, scale_d=False)
-                    if TURNS:
-                        order.arrive()
-                    by_row = load_rows(of_rows, mine)
-                    below = by_row
-                    if TALL:
-                        below = load_rows(of_rows, mine + ROWS)
-                    # Here it costs nothing; the release below, which others wait for, needs none.
-                    ptx.fence_proxy_async()
-                    works.accesses.unfenced = False
-                    near = load_vector(scales.memory, left, _SCALE)[0]
-                    far = near
-                    if EDGE:
-                        far = load_vector(scales.memory, right, _SCALE)[0]
-                        right = i32(right + scales.k)
-                    left = i32(left + scales.k)
-                    if TALL:
-                        part = wgmma_wait(part)
-                        sums = add(sums, part, by_row, near, far, edge)
-                        if TURNS:
-                            order.wait()
-                        under = of_a.advance(row=mine + ROWS)
-                        part = wgmma(part, under, of_b, scale_d=False)
-                        if TURNS:
-                            order.arrive()
-                        part = wgmma_wait(part)
-                        works.release()
-                        more = add(more, part, below, near, far, edge)
-                    else:
-                        part = wgmma_wait(part)
-                        works.release()
-                        sums = add(sums, part, by_row, near, far, edge)
+                place = Columns(left, right, edge)
+                sums, more = multiply(works, order, mine, i32(end - begin), scales, place)
                 store(sums, results, out, tile.batch, row + mine, column)
-                if TALL:
-                    store(more, results, out, tile.batch, row + mine + ROWS, column)
+                if TWO:
+                    store(more, results, out, tile.batch, row + mine + BELOW, column + RIGHT)
         results.close()
         pipe.close()
 
@@ -143,45 +98,19 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
     return cuda.jit(kernel) if simulated() else cuda.jit(launch_bounds=ROLES.launch_bounds)(kernel)
 
 
-# The sums are a tuple of pieces, as wide as those in which they are stored, since columns of a
-# fragment are compile-time constants. A piece has columns of one block of b: tiles begin at
-# multiples of n, and pieces are as wide as n and 128 have in common, or less.
-
-
-def zero(columns: int, pieces: int) -> Any:
-    """Return the device function that makes sums to start from."""
-    before: Any = zero(columns, pieces - 1) if pieces > 1 else None
-
-    def first():  # type: ignore[no-untyped-def]
-        return (fragment(columns),)
-
-    def all_of_them():  # type: ignore[no-untyped-def]
-        return before() + (fragment(columns),)
-
-    return cuda.jit(device=True)(all_of_them if before else first)
-
-
-def adding(form: ScaledForm, pieces: int) -> Any:
-    """Return the device function that adds products, times the scales of rows and columns."""
-    before: Any = adding(form, pieces - 1) if pieces > 1 else None
-    LAST, EDGE = pieces - 1, form.has_edge
-    COLUMNS, START = form.out_columns, LAST * form.out_columns
+def loading(copy: Tile, blocks: int) -> Any:
+    """Return the device function that loads a tile, or this block's part of it for all blocks."""
+    ROWS, NBYTES, SHARED, ALL = copy.shape[1], copy.shared_nbytes, blocks > 1, (1 << blocks) - 1
 
     @cuda.jit(device=True)
-    def piece(sums, part, by_row, near, far, edge):  # type: ignore[no-untyped-def]
-        by_column = near
-        if EDGE and START >= edge:
-            by_column = far
-        return sums[LAST] + part.columns(START, COLUMNS) * (by_row * by_column)
+    def load(source, tile, row, k, barrier, rank):  # type: ignore[no-untyped-def]
+        if SHARED:
+            to, at = tile.address + rank * NBYTES, (0, row + rank * ROWS, k)
+            ptx.cp_async_bulk_tensor_load(to, source, at, barrier, None, ALL)
+        else:
+            source.load(tile, (0, row, k), barrier)
 
-    def first(sums, part, by_row, near, far, edge):  # type: ignore[no-untyped-def]
-        return (piece(sums, part, by_row, near, far, edge),)
-
-    def all_of_them(sums, part, by_row, near, far, edge):  # type: ignore[no-untyped-def]
-        added = before(sums, part, by_row, near, far, edge)
-        return added + (piece(sums, part, by_row, near, far, edge),)
-
-    return cuda.jit(device=True)(all_of_them if before else first)
+    return load
 
 
 def storing(form: ScaledForm, pieces: int) -> Any:

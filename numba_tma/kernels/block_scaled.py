@@ -10,7 +10,8 @@ from typing import Any
 
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._block_scaled_form import BLOCK, ScaledConfig, ScaledForm
-from numba_tma.kernels._block_scaled_kernel import Scales, block_scaled_kernel
+from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
+from numba_tma.kernels._block_scaled_sums import Scales
 from numba_tma.kernels._host import empty, launch, launched_again, multiprocessors
 from numba_tma.kernels._matmul_epilogue import Terms
 from numba_tma.kernels._matmul_launch import add_up, cut, in_parts, parts_of, target
@@ -23,8 +24,8 @@ FACTORS, RESULTS = ("e4m3", "e5m2"), ("bf16", "f16", "f32")
 
 #: Of several that are expected to be equally fast, the first is taken.
 CONFIGS = (
-    ScaledConfig(128, 160, 2, group=12),
-    ScaledConfig(128, 128, 2, group=12),
+    ScaledConfig(256, 128, group=8, out_stages=1),
+    ScaledConfig(128, 192, group=12, out_stages=1),
     ScaledConfig(128, 128, group=12),
     ScaledConfig(128, 64, group=8),
     ScaledConfig(64, 128, group=16),
@@ -147,14 +148,14 @@ def _multiply(
     out: Matrices,
 ) -> None:
     """Launch the kernel of a form on matrices that it reads as they are."""
-    sizes, blocks = cut(form, a, b, k, out)
+    sizes, blocks = cut(form, a, b, k, out, form.across)
     _, step, column = b_scales.steps
     launch(
         block_scaled_kernel(form.of_any_splits),
         blocks,
         form.roles.threads,
         stream,
-        tensor_map(a.view(form.a), form.a_tile, dtype=form.a),
+        tensor_map(a.view(form.a), form.a_copy, dtype=form.a),
         tensor_map(b.view(form.b), form.b_copy, dtype=form.b),
         tensor_map(a_scales.view(), form.scales_tile),
         Scales(b_scales.span(), step, column, max(0, b_scales.columns - 1)),

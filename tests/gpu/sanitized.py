@@ -10,7 +10,9 @@ import numpy as np
 from numba import cuda
 
 import numba_tma as tma
+from numba_tma.kernels.block_scaled import ScaledConfig, block_scaled_matmul
 from numba_tma.kernels.copy import copy
+from numba_tma.kernels.grouped_matmul import grouped_matmul
 from numba_tma.kernels.matmul import Config, matmul
 from numba_tma.kernels.pointwise import scale_add
 from numba_tma.kernels.rmsnorm import rmsnorm
@@ -44,6 +46,18 @@ def shipped():
     for config in (Config(128, 128, 2), Config(64, 64, splits=2)):
         result = matmul(cuda.to_device(a), cuda.to_device(b), config=config, activation="relu")
         assert np.allclose(result.copy_to_host(), np.maximum(exact, 0), rtol=2e-3, atol=2e-2)
+    sizes = np.array([70, 0, 129], np.int32)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((200, 136), (3, 136, 264)))
+    exact = np.concatenate([a[:70] @ b[0], a[70:199] @ b[2]]).astype(np.float64)
+    result = grouped_matmul(*map(cuda.to_device, (a, b, sizes)), config=Config(128, 128, 2))
+    assert np.allclose(result.copy_to_host()[:199], exact, rtol=1e-2, atol=1e-1)
+    bits = np.full((300, 272), 0x38, np.uint8), np.full((200, 272), 0x38, np.uint8)  # of 1.0
+    scales = np.ones((300, 3), np.float32), np.ones((3, 2), np.float32)
+    a, b, x, y = map(cuda.to_device, (*bits, *scales))
+    for config in (ScaledConfig(256, 128, 2, out_stages=1), ScaledConfig(128, 160)):
+        result = cuda.to_device(np.zeros((300, 200), np.float32))
+        block_scaled_matmul(a, b.T, x, y, result, dtype="e4m3", config=config)
+        assert (result.copy_to_host() == 272).all()
 
 
 def in_process(case, *args):
