@@ -8,6 +8,13 @@ from typing import Any
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 LADDERS = {"matmul": "01_matmul_ladder.ipynb", "attention": "02_attention_ladder.ipynb"}
+RUNGS = {
+    "matmul": [
+        *("threads multiply", "tensor cores", "loads ahead", "roles", "persistent"),
+        *("pairs share B", "stores overlap"),
+    ],
+    "attention": ["two loops", "one loop", "loads ahead", "overlapped", "longest first"],
+}
 
 
 def executed(ladder: str, *parts: str, **given: Any) -> dict[str, Any]:

@@ -9,18 +9,11 @@ from numba import types
 from numba_tma.testing import compile_ptx, instructions, ptxas
 from numba_tma.types import TensorMapType
 from tests.benchmarks.sweeps.ladder import RESULTS
-from tests.ladders import LADDERS, NOTEBOOKS, executed
+from tests.ladders import LADDERS, NOTEBOOKS, RUNGS, executed
 from tests.tiers import quick
 
 BITS = types.uint16[:, ::1]  # of bf16, in an array
 SCALARS = {"matmul": (types.int64,), "attention": (types.int64, types.float32)}
-RUNGS = {
-    "matmul": [
-        *("threads multiply", "tensor cores", "loads ahead", "roles", "persistent"),
-        *("pairs share B", "stores overlap"),
-    ],
-    "attention": ["two loops", "one loop", "loads ahead", "overlapped", "longest first"],
-}
 EVERY = [(ladder, name) for ladder in RUNGS for name in RUNGS[ladder]]
 
 
