@@ -80,6 +80,7 @@ _HOME = {
     "launcher": "launching",
     "load_fragment": "mma",
     "load_partitioned": "multicast",
+    "load_rows": "mma",
     "rows": "mma",
     "scopes": "scope",
     "shared_barrier": "shared",
@@ -133,6 +134,7 @@ if TYPE_CHECKING:
     from numba_tma.mma import Rows as Rows
     from numba_tma.mma import fragment as fragment
     from numba_tma.mma import load_fragment as load_fragment
+    from numba_tma.mma import load_rows as load_rows
     from numba_tma.mma import rows as rows
     from numba_tma.mma import wgmma as wgmma
     from numba_tma.mma import wgmma_wait as wgmma_wait

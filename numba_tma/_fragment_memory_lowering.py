@@ -10,16 +10,18 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import I32, I64, NativeMethod, TypingError, get_field, signature
 from numba_tma._fragment_lowering import (
+    FLOAT,
     METHODS,
     FragmentType,
+    RowsType,
     place,
 )
 from numba_tma._shared_lowering import mark_used, tile_of
 from numba_tma._vector_lowering import pack, unpack
 from numba_tma.dtypes import as_dtype
 from numba_tma.layout import Swizzle, Tile
-from numba_tma.mma import load_fragment
-from numba_tma.mma_rules import can_hold, check_fragment, check_place
+from numba_tma.mma import load_fragment, load_rows
+from numba_tma.mma_rules import can_hold, check_fragment, check_place, check_rows
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
 
@@ -186,7 +188,33 @@ def _vector(builder: Any, values: list[Any]) -> Any:
     return vector
 
 
+def _type_load_rows(tile: types.Type, start: types.Type) -> Any:
+    held = _tile(tile, "load_rows(tile=...)")
+    if not isinstance(types.unliteral(start), types.Integer):
+        raise TypingError(f"load_rows(start=...) takes an integer, not {start}")
+    try:
+        check_rows(held.shape, held.dtype, getattr(start, "literal_value", None))
+    except ValueError as error:
+        raise TypingError(str(error)) from None
+    return signature(RowsType(types.float32), tile, U32)
+
+
+def _lower_load_rows(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    row, _ = place(context, builder, 1)
+    row = builder.add(row, args[1])
+    base = get_field(builder, sig.args[0], args[0], "address")
+    pointer = ir.PointerType(FLOAT, 3)
+    numbers = []
+    for apart in (0, 8):
+        offset = builder.mul(builder.add(row, _constant(apart)), _constant(4))
+        address = builder.inttoptr(builder.add(base, offset), pointer)
+        numbers.append(builder.load(address, align=4))
+    mark_used(builder, sig.args[0], args[0])
+    return pack(builder, numbers)
+
+
 compiler.instruction_function(load_fragment, _type_load, _lower_load)
+compiler.instruction_function(load_rows, _type_load_rows, _lower_load_rows)
 
 
 # ------------------------------------------------------------------------ global memory

@@ -18,6 +18,7 @@ from numba_tma.mma_rules import (
     check_conversion,
     check_fragment,
     check_place,
+    check_rows,
     elements_per_run,
     fragment_coords,
     num_elements,
@@ -301,8 +302,9 @@ class Fragment(_Arithmetic):
 class Rows(_Arithmetic):
     """A number for each row of a fragment: each thread holds those of its two rows.
 
-    Made by `Fragment.row_max`, `Fragment.row_sum` and `rows`. ``+ - * /`` work with other rows,
-    with numbers, and with fragments, where each row's number counts for all its columns.
+    Made by `Fragment.row_max`, `Fragment.row_sum`, `load_rows` and `rows`. ``+ - * /`` work with
+    other rows, with numbers, and with fragments, where each row's number counts for all its
+    columns.
     """
 
     def __init__(self, numbers: Array) -> None:
@@ -369,6 +371,20 @@ def load_fragment(tile: SharedTile, at: tuple[int, int], n: int) -> Fragment:
     parts = [simulator.shared_read(place, dtype.numpy, count) for place in places.tolist()]
     tile.accesses.unfenced = True
     return Fragment(dtype, n, np.concatenate(parts))
+
+
+def load_rows(tile: SharedTile, start: int) -> Rows:
+    """Return the float32 that a shared tile of one axis has for each of 64 rows, from `start` on.
+
+    What `load_fragment` is for a matrix, such as the scales of rows; each thread reads those of its
+    two rows. The tile has been waited for.
+    """
+    _checked(check_rows, tile.tile.shape, tile.tile.dtype, int(start))
+    row, _ = fragment_coords(np.arange(0, 4, 2), simulator.thread_in_warpgroup())
+    places = np.add(tile.address, tile.tile.offset(int(start) + row))
+    tile.accesses.unfenced = True
+    kind = tile.tile.dtype.numpy
+    return Rows(np.array([simulator.shared_read(place, kind) for place in places.tolist()], kind))
 
 
 def rows(value: float) -> Rows:

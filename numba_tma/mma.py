@@ -11,12 +11,21 @@ from typing import Any
 
 from numba_tma import simulator
 from numba_tma._environment import simulated
-from numba_tma.fragments import Fragment, Rows, fragment, load_fragment, rows
+from numba_tma.fragments import Fragment, Rows, fragment, load_fragment, load_rows, rows
 from numba_tma.fragments import _checked as checked
 from numba_tma.matrix_descriptor import MatrixDescriptor
 from numba_tma.mma_rules import RegisterOperand, check_pending, check_product
 
-__all__ = ["Fragment", "Rows", "fragment", "load_fragment", "rows", "wgmma", "wgmma_wait"]
+__all__ = [
+    "Fragment",
+    "Rows",
+    "fragment",
+    "load_fragment",
+    "load_rows",
+    "rows",
+    "wgmma",
+    "wgmma_wait",
+]
 
 _product = functools.lru_cache(check_product)  # each thread of a warpgroup asks for the same
 

@@ -158,6 +158,20 @@ def can_hold(array: Any, dtype: DType) -> bool:
     return found.numpy == dtype.numpy or (dtype.itemsize < 4 and found.name in bits)
 
 
+def check_rows(shape: tuple[int, ...], dtype: DType, start: int | None) -> None:
+    """Raise a ValueError unless a tile has a number for each of 64 rows from `start` on."""
+    if len(shape) != 1 or dtype.name != "f32":
+        raise ValueError(
+            f"load_rows: the tile has the shape {shape} and holds {dtype}; rows have a float32 "
+            "each: use a tile of one axis of f32, or a view of it as one"
+        )
+    if not 0 <= (start or 0) <= shape[0] - ROWS:
+        raise ValueError(
+            f"load_rows: {ROWS} rows from {start or 0} on are not in a tile of {shape[0]}: use a "
+            "larger tile"
+        )
+
+
 def check_place(
     shape: tuple[int, ...], at: tuple[int | None, ...], n: int, dtype: DType, what: str
 ) -> None:

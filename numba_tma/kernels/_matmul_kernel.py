@@ -172,12 +172,11 @@ def storing(form: Form, piece: int) -> Any:
     that of the pieces before it.
     """
     before: Any = storing(form, piece - 1) if piece else None
-    OUT, MORE, COLUMNS, START = form.out.name, piece > 0, form.out_columns, piece * form.out_columns
-    PIECE = Tile(form.out_tile.shape[1:], form.out, form.out_tile.swizzle)
+    MORE, COLUMNS, START = piece > 0, form.out_columns, piece * form.out_columns
     SOURCE = Tile(form.source_tile.shape[1:], form.out, form.source_tile.swizzle)
-    epilogue, THROUGH_TMA, NARROW = form.epilogue, form.addressable, form.out != form.sums
+    epilogue, TO_FLOAT = form.epilogue, form.out != form.sums and form.sums.name == "i32"
     CHANGES, BETA, RESIDUAL = epilogue.changes, epilogue.beta, epilogue.residual
-    TO_FLOAT, finish = NARROW and form.sums.name == "i32", finishing(epilogue, form.out)
+    finish, write = finishing(epilogue, form.out), writing(form)
 
     @cuda.jit(device=True)
     def store(sums, results, reader, out, batch, row, mine, column, sizes, terms):  # type: ignore[no-untyped-def]
@@ -201,6 +200,18 @@ def storing(form: Form, piece: int) -> Any:
             at, end = (np.int32(first + top), np.int32(left)), np.int32(sizes.columns - 1)
             place = Place(at[0], at[1], np.int32(last), end)
             part = part.map_coords(finish, old, added, place, terms)
+        write(part, results, out, batch, top, left)
+
+    return store
+
+
+def writing(form: Form) -> Any:
+    """Return the device function that writes a piece of the result, which nothing else changes."""
+    OUT, NARROW, THROUGH_TMA = form.out.name, form.out != form.sums, form.addressable
+    PIECE = Tile(form.out_tile.shape[1:], form.out, form.out_tile.swizzle)
+
+    @cuda.jit(device=True)
+    def write(part, results, out, batch, top, left):  # type: ignore[no-untyped-def]
         if NARROW:
             part = part.to(OUT)
         if THROUGH_TMA:
@@ -211,4 +222,4 @@ def storing(form: Form, piece: int) -> Any:
         else:
             part.store_global(out[batch], top, left)
 
-    return store
+    return write

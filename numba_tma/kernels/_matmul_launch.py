@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._host import launch, multiprocessors, resident_clusters
@@ -15,6 +15,8 @@ from numba_tma.kernels._matmul_operands import Matrices, as_factor, as_readable,
 from numba_tma.kernels._matmul_plan import Config, Problem, choose
 from numba_tma.kernels._matmul_splits import THREADS, Extents, Rows, adding_kernel
 from numba_tma.tensor_map import tensor_map
+
+F = TypeVar("F", bound=Form)
 
 
 @dataclass
@@ -30,7 +32,9 @@ class Product:
 
     def __post_init__(self) -> None:
         rest = self.out if self.residual is None else self.residual
-        if self.b.batch == 1 and all(m.is_one for m in (self.a, self.out, rest)):
+        together = (self.a, self.out, rest)
+        same = all(m.is_one and m.batch == self.out.batch for m in together)
+        if same and self.b.batch == 1:
             # One matrix with all rows has fuller tiles than many with a few.
             self.a, self.out = self.a.as_one(), self.out.as_one()
             self.residual = self.residual and rest.as_one()
@@ -81,22 +85,40 @@ def run(product: Product, config: Config | None, stream: Any) -> list[Any]:
             f"matmul(): config has splits={config.splits}, whose results are added up as float32, "
             "but sums of integers are exact: use splits=1"
         )
-    whole = -(-out.columns // 4) * 4  # so that TMA writes all of it
-    parts = padded("parts", (out.batch * config.splits, out.rows, whole), form.sums)
-    kept.append(parts.array)
-    plain = dataclasses.replace(form, out=form.sums, epilogue=Epilogue(), addressable=True)
+    parts = parts_of(out, config.splits, kept)
+    plain = in_parts(form)
     _multiply(plain, left, right, a.columns, parts, None, None, Terms(), stream)
+    add_up(form, parts, out, residual, product.terms, stream)
+    return kept
+
+
+def in_parts(form: F) -> F:
+    """Return the form that computes parts of the sums of K, which `add_up` finishes."""
+    return dataclasses.replace(form, out=form.sums, epilogue=Epilogue(), addressable=True)
+
+
+def parts_of(out: Matrices, splits: int, kept: list[Any]) -> Matrices:
+    """Return memory for the parts of a result; it is added to `kept`."""
+    whole = -(-out.columns // 4) * 4  # so that TMA writes all of it
+    parts = padded("parts", (out.batch * splits, out.rows, whole), as_dtype("f32"))
+    kept.append(parts.array)
+    return parts
+
+
+def add_up(
+    form: Form, parts: Matrices, out: Matrices, residual: Matrices | None, terms: Terms, stream: Any
+) -> None:
+    """Launch the kernel that adds up parts, and does what the form's epilogue says."""
     launch(
         adding_kernel(form.epilogue, out.dtype),
         -(-out.batch * out.rows * out.columns // THREADS),
         THREADS,
         stream,
         *(_rows(m) if m else Rows(0, 0, 0) for m in (parts, out, residual)),
-        Extents(out.batch, out.rows, out.columns, config.splits),
-        product.terms,
+        Extents(out.batch, out.rows, out.columns, form.config.splits),
+        terms,
         pdl=True,
     )
-    return kept
 
 
 def _rows(matrices: Matrices) -> Rows:
@@ -115,6 +137,23 @@ def _multiply(
     stream: Any,
 ) -> None:
     """Launch the kernel of a form on matrices that it reads as they are."""
+    sizes, blocks = cut(form, a, b, k, out)
+    launch(
+        matmul_kernel(form.of_any_splits),
+        blocks,
+        form.roles.threads,
+        stream,
+        tensor_map(a.view(form.a), form.a_tile, dtype=form.a),
+        tensor_map(b.view(form.b), form.b_copy, dtype=form.b),
+        target(form, out),
+        *(tensor_map(m.view(), form.source_tile) if m else 0 for m in (old, residual)),
+        sizes,
+        terms,
+    )
+
+
+def cut(form: Form, a: Matrices, b: Matrices, k: int, out: Matrices) -> tuple[Sizes, int]:
+    """Return how a product is cut into tiles, and how many blocks work on them."""
     config = form.config
     tile_rows, tile_columns = -(-out.rows // config.m), -(-out.columns // config.n)
     clusters = -(-tile_rows // config.cluster) * tile_columns * out.batch
@@ -129,16 +168,11 @@ def _multiply(
         b_batch=int(b.batch > 1),
         splits=config.splits,
     )
-    held = as_dtype("u16") if out.dtype.itemsize == 2 else out.dtype  # of Numba's arrays
-    launch(
-        matmul_kernel(form),
-        min(resident_clusters(config.cluster, 1), clusters) * config.cluster,
-        form.roles.threads,
-        stream,
-        tensor_map(a.view(form.a), form.a_tile, dtype=form.a),
-        tensor_map(b.view(form.b), form.b_copy, dtype=form.b),
-        tensor_map(out.view(), form.out_tile) if form.addressable else out.array_of(held),
-        *(tensor_map(m.view(), form.source_tile) if m else 0 for m in (old, residual)),
-        sizes,
-        terms,
-    )
+    return sizes, min(resident_clusters(config.cluster, 1), clusters) * config.cluster
+
+
+def target(form: Form, out: Matrices) -> Any:
+    """Return the result as the kernel takes it: a map, or an array that threads write to."""
+    if form.addressable:
+        return tensor_map(out.view(), form.out_tile)
+    return out.array_of(as_dtype("u16") if out.dtype.itemsize == 2 else out.dtype)

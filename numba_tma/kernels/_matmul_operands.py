@@ -77,6 +77,12 @@ class Matrices:
         return other
 
     @property
+    def repeats(self) -> bool:
+        """Whether an axis is expanded, so that elements lie in the same place."""
+        counts = (math.prod(self.shape[:-2]), self.rows, self.columns)
+        return any(n > 1 and step == 0 for n, step in zip(counts, self.steps))
+
+    @property
     def is_readable(self) -> bool:
         """Whether TMA reads it: rows of any length that begin at multiples of 16 B."""
         starts = [self.address]
@@ -120,7 +126,7 @@ class Matrices:
 
     def span(self) -> Any:
         """Return the memory from the first element to the last, gaps too, as bytes."""
-        extents = (self.batch - 1, self.rows - 1, self.columns - 1)
+        extents = (max(0, n - 1) for n in self.extents)
         last = sum(n * step for n, step in zip(extents, self.steps))
         return bytes_from(self.array, self.address, last + self.dtype.itemsize)
 

@@ -299,6 +299,16 @@ def test_what_a_fragment_becomes_stays_in_registers():
     assert {name: len(named(found, name)) for name in count} == count
 
 
+def test_rows_are_two_loads():
+    TALL = Tile(128, "f32")
+
+    def body(out, start):
+        (tma.fragment(8) + tma.load_rows(tma.shared_tile(TALL), start)).store_global(out, 0, 0)
+
+    found = emitted(body, types.float32[:, ::1], types.int32)
+    assert len(named(found, "ld.shared.f32")) == 2
+
+
 def test_an_array_of_any_layout_is_stored_to():
     def body(out):
         tma.fragment(16).store_global(out, 0, 0)
@@ -323,6 +333,7 @@ BYTES = Tile((64, 64), "i8", Swizzle.B64)
 WIDE = Tile((64, 128), "bf16", Swizzle.B128)
 FEW = Tile((32, 64), "bf16", Swizzle.B128)
 LINE = Tile(4096, "bf16")
+ROWS_OF_72 = Tile(72, "f32")
 
 
 @cuda.jit(device=True)
@@ -508,6 +519,18 @@ REFUSED = {
     "load": (
         lambda: tma.load_fragment(tma.shared_tile(Y), (0, 0), 72),
         "load_fragment: a fragment of 64 x 72 from column 0 on does not fit a tile of 64 x 64",
+    ),
+    "rows": (
+        lambda: tma.load_rows(tma.shared_tile(Y), 0),
+        "load_rows: the tile has the shape (64, 64) and holds bf16; rows have a float32 each: use",
+    ),
+    "rows beyond": (
+        lambda: tma.load_rows(tma.shared_tile(ROWS_OF_72), 9),
+        "load_rows: 64 rows from 9 on are not in a tile of 72: use a larger tile",
+    ),
+    "rows where": (
+        lambda: tma.load_rows(tma.shared_tile(ROWS_OF_72), 1.5),
+        "load_rows(start=...) takes an integer, not float64",
     ),
 }
 

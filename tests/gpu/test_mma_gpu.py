@@ -527,6 +527,27 @@ def test_to_shared_memory_and_back(dtype, columns, swizzle, at, n):
     check_store(dtype, columns, swizzle, at, n)
 
 
+@on_gpu
+def check_rows(start):
+    TALL = Tile(96, "f32")
+
+    def body(x, out, start):
+        tile = tma.shared_tile(TALL)
+        if cuda.threadIdx.x < 96:
+            tile[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+        cuda.syncthreads()
+        (tma.fragment(16) + tma.load_rows(tile, start)).store_global(out, 0, 0)
+
+    x, out = noise(96)[7], np.ones((64, 16), np.float32)
+    at_work(body, x, out, np.int32(start))
+    np.testing.assert_array_equal(out, np.repeat(x[start : start + 64, None], 16, 1))
+
+
+@pytest.mark.parametrize("start", [0, 7, 32])
+def test_a_number_for_each_row(start):
+    check_rows(start)
+
+
 def test_what_was_stored_is_an_operand():
     """P of attention, by way of shared memory: written, fenced, read by wgmma."""
     check_stored_operand()

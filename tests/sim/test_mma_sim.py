@@ -468,6 +468,22 @@ def test_where_elements_are(dtype):
     np.testing.assert_array_equal(back, expected[:, 16:48])
 
 
+def test_a_number_for_each_row():
+    numbers, out = np.arange(96, dtype=np.float32), np.zeros((64, 16), np.float32)
+    TALL = Tile(96, "f32")
+
+    def kernel(numbers, out):
+        tile = tma.shared_tile(TALL)
+        if cuda.threadIdx.x < 96:
+            tile[cuda.threadIdx.x] = numbers[cuda.threadIdx.x]
+        cuda.syncthreads()
+        (tma.fragment(16) + tma.load_rows(tile, 24)).store_global(out, 0, 0)
+        assert tile.accesses.unfenced
+
+    run(kernel, numbers, out)
+    np.testing.assert_array_equal(out, np.repeat(numbers[24:88, None], 16, 1))
+
+
 def test_a_store_may_leave_the_array():
     x, bits = np.zeros((70, 20), np.float32), np.zeros((64, 8), np.uint16)
 
@@ -672,6 +688,11 @@ def test_some_columns(dtype):
         (
             lambda: tma.load_fragment(tma.shared_tile(SQUARE), (0, 4), 8),
             "the column is 4; rows are moved 16 B at a time: use a multiple of 8",
+        ),
+        (lambda: tma.load_rows(tma.shared_tile(SQUARE), 0), "rows have a float32 each: use a tile"),
+        (
+            lambda: tma.load_rows(tma.shared_tile(Tile(64, "f32")), 8),
+            "64 rows from 8 on are not in",
         ),
         (lambda: tma.wgmma_wait(3), "takes a fragment or a tuple of them, not 3"),
         (lambda: tma.wgmma_wait(tma.fragment(8), 8), "pending is 8; wait until at most 0 to 7"),
