@@ -6,6 +6,8 @@ RUN := $(VENV)/bin/python
 # pytest workers: every core compiles.
 JOBS ?= logical
 FAST := and not slow
+# Neighbouring tests stay in one process, where they share what they have compiled.
+PYTEST = $(RUN) -m pytest -q -n $(JOBS) --dist worksteal
 
 .PHONY: help demo test test-all test-cpu test-sim gpu bench goldens lint clean
 .DELETE_ON_ERROR:
@@ -31,11 +33,11 @@ test-all: test-cpu test-sim
 
 # tests/gpu is collected, so that it keeps importing, and left out.
 test-cpu: $(VENV)/installed
-	$(RUN) -m pytest -q -n $(JOBS) -m "not gpu $(FAST)" tests/cpu tests/gpu
+	$(PYTEST) -m "not gpu $(FAST)" tests/cpu tests/gpu
 
 # The simulator is chosen when numba.cuda is imported, so its tests have a process of their own.
 test-sim: $(VENV)/installed
-	NUMBA_ENABLE_CUDASIM=1 $(RUN) -m pytest -q -n $(JOBS) -m "not gpu $(FAST)" tests/sim
+	NUMBA_ENABLE_CUDASIM=1 $(PYTEST) -m "not gpu $(FAST)" tests/sim
 
 gpu: $(VENV)/installed
 	@$(RUN) -m numba_tma doctor

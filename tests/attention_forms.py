@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from numba import types
 
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._attention_kernel import attention_kernel
+from numba_tma.kernels._attention_kernel import More, attention_kernel
 from numba_tma.kernels._attention_plan import PLANS, Plan, Problem
 from numba_tma.mma_rules import ROWS
-from numba_tma.types import TensorMapType
+from numba_tma.ragged import WRAP_EXTENT
+from numba_tma.types import RaggedTensorMapType, TensorMapType
 
 #: What there is a plan for, by name.
 PROBLEMS = {
     f"d{depth}{' causal' * causal}": Problem(depth, as_dtype("bf16"), causal)
     for depth, causal in PLANS
 }
+#: What gives more results, or changes scores.
+PROBLEMS |= {
+    f"{name} {' '.join(more)}": replace(PROBLEMS[name], **dict.fromkeys(more, True))
+    for name, *more in (
+        ("d64 causal", "lse"),
+        ("d128", "lse"),
+        ("d64", "left", "right"),
+        ("d96", "right"),
+        ("d128", "left"),
+        ("d128", "left", "right", "softcap", "lse"),
+        ("d64 causal", "softcap"),
+        ("d128", "softcap"),
+        ("d256 causal", "left", "softcap", "lse"),
+        ("d64", "packed"),
+        ("d96 causal", "packed"),
+        ("d128", "packed", "lse"),
+        ("d128 causal", "packed"),
+        ("d256", "left", "right", "packed"),
+        ("d128 causal", "left"),
+    )
+}
+EMPTY = types.Tuple(())
 
 
 def plan_of(name: str) -> Plan:
@@ -28,5 +52,15 @@ def form(name: str) -> tuple[Any, tuple[Any, ...]]:
     """Return the kernel and its argument types."""
     problem, plan = PROBLEMS[name], plan_of(name)
     rows = (ROWS, plan.block_k, plan.block_k, ROWS)
-    maps = (TensorMapType(4, problem.tile(n)) for n in rows)
-    return attention_kernel(problem, plan), (*maps, *[types.int64] * 5, types.float32)
+    maps = [TensorMapType(4, problem.tile(n)) for n in rows]
+    if problem.packed:
+        parts = (problem.part(n) for n in rows[2:])
+        maps[2:] = (RaggedTensorMapType(3, part, 0, "wrap", WRAP_EXTENT) for part in parts)
+    fields = dict.fromkeys(More._fields, types.int64) | {"softcap": types.float32}
+    starts = {name: types.int32[::1] for name in ("starts_q", "starts_k")}
+    more = [
+        typ if getattr(problem, "packed" if name in starts else name) else EMPTY
+        for name, typ in (fields | starts).items()
+    ]
+    numbers = (*[types.int64] * 5, types.float32, types.NamedTuple(more, More))
+    return attention_kernel(problem, plan), (*maps, *numbers)

@@ -1,5 +1,6 @@
 """Which tests run where: tests/cpu anywhere, tests/gpu on a GPU, tests/sim in the simulator."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
         if item.get_closest_marker("gpu") and not gpu_available():
             item.add_marker(pytest.mark.skip(reason="no GPU with TMA here"))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what lives as long as the process: it would look at it often."""
+    gc.collect()
+    gc.freeze()

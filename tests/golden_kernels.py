@@ -14,7 +14,15 @@ from numba_tma.kernels._matmul_epilogue import Epilogue
 from numba_tma.kernels._matmul_kernel import matmul_kernel
 from numba_tma.kernels._matmul_plan import CONFIGS
 from numba_tma.testing import compile_ptx
-from tests import attention_forms, block_forms, kv_kernels, matmul_forms, output_kernels, ring_twins
+from tests import (
+    attention_backward_forms,
+    attention_forms,
+    block_forms,
+    kv_kernels,
+    matmul_forms,
+    output_kernels,
+    ring_twins,
+)
 from tests.circular_kernels import CIRCULAR
 from tests.pipeline_kernels import PIPELINES
 from tests.shipped_kernels import SHIPPED
@@ -56,6 +64,15 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     "grouped_matmul": (_grouped, HOPPER),
     "block_scaled": (_block_scaled, HOPPER),
     "attention": (functools.partial(attention_forms.form, "d128"), HOPPER),
+    "attention_backward": (functools.partial(attention_backward_forms.form, "d128"), HOPPER),
+    "attention_backward_prepare": (
+        functools.partial(attention_backward_forms.prepare, "d128"),
+        HOPPER,
+    ),
+    "attention_backward_finish": (
+        functools.partial(attention_backward_forms.finish, "d128"),
+        HOPPER,
+    ),
     **output_kernels.GOLDEN,
 }
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from numba_tma.bench import (
     attention,
+    attention_backward,
     copies,
     figure,
     first_call,
@@ -31,6 +32,7 @@ CASES: Cases = {
     **norms.CASES,
     **matmul.CASES,
     **attention.CASES,
+    **attention_backward.CASES,
     **host.CASES,
     **first_call.CASES,
 }

@@ -2,6 +2,8 @@
 
 from numba_tma.kernels.activations import gelu, swiglu
 from numba_tma.kernels.attention import attention
+from numba_tma.kernels.attention_backward import attention_backward
+from numba_tma.kernels.attention_varlen import attention_varlen
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.grouped_copy import grouped_copy
 from numba_tma.kernels.layernorm import layernorm

@@ -6,6 +6,8 @@ P's rows and O = P V, a step of the recurrence is::
 
     m' = max(m, S);  P = exp(S - m');  l' = l exp(m - m') + sum(P);  O' = O exp(m - m') + P V
 
+m cancels in O / l, so it stays while it is near the maximum, and O need not be multiplied.
+
 Both products of a step, S of the next keys and P V of the last, are started before the softmax of
 the next keys, so that the tensor cores work while exponentials are computed. Warpgroups take no
 turns at them: that was measured to be slower.
@@ -14,7 +16,8 @@ turns at them: that was measured to be slower.
 from __future__ import annotations
 
 import functools
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -23,23 +26,43 @@ from numba_tma import ptx
 from numba_tma._device import device_function, i32
 from numba_tma._environment import simulated
 from numba_tma.causal_scheduler import CausalLPTScheduler
-from numba_tma.kernels._attention_plan import Plan, Problem
+from numba_tma.kernels._attention_masks import MINUS_INFINITY, masking, next_tile
+from numba_tma.kernels._attention_plan import Plan, Problem, replaces_queries
+from numba_tma.kernels._attention_sequences import PackedSchedule, copying
+from numba_tma.kernels._registers import log2, store_float
 from numba_tma.layout import Tile
 from numba_tma.mma import fragment, rows, wgmma, wgmma_wait
 from numba_tma.mma_rules import ROWS, THREADS
 from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
+from numba_tma.shared import shared_tile
 
-MINUS_INFINITY, ZERO, ONE = np.float32(-np.inf), np.float32(0), np.float32(1)
+ZERO, ONE = np.float32(0), np.float32(1)
+LN_2 = np.float32(math.log(2))
 ALL_LANES = 0xFFFFFFFF
+ROOM = np.float32(8)  # powers of 2 that weights may be above 1
+
+
+class More(NamedTuple):
+    """What only some problems have. An empty tuple takes no place among a kernel's arguments."""
+
+    lse: Any = ()  #: the address of float32 (batch, heads, queries), or (heads, queries)
+    left: Any = ()  #: how many keys before its own place a query sees
+    right: Any = ()  #: and how many behind it
+    softcap: Any = ()  #: the scale over the cap; the scale is the cap then. float32
+    starts_q: Any = ()  #: int32: where each packed sequence begins, and the last one ends
+    starts_k: Any = ()
 
 
 # ------------------------------------------------------------- numbers, element by element
 
 
 @device_function
-def larger(a: Any, b: Any) -> Any:
-    """Return the larger of two numbers; of a number and NaN the number."""
-    return max(a, b)
+def settled(top: Any, before: Any, scale: Any) -> Any:
+    """Return the maximum that weights are taken from: the one before, while they stay below 2**8.
+
+    So sums seldom have to decay; float32 has room for more than that.
+    """
+    return top if (top - before) * scale > ROOM else before
 
 
 @device_function
@@ -65,42 +88,47 @@ def decay_of(before: Any, top: Any, scale: Any) -> Any:
 
 
 @device_function
+def any_decays(decay: Any) -> Any:
+    """Return whether a row of the warp has sums that decay."""
+    return cuda.any_sync(ALL_LANES, decay[0] != ONE or decay[1] != ONE)
+
+
+@device_function
 def inverse(total: Any) -> Any:
     """Return 1 / total; 0 for a row that sees no key."""
     return ptx.rcp_approx_ftz_f32(total) if total != ZERO else ZERO
 
 
 @device_function
-def seen(score: Any, row: Any, column: Any, limit: Any) -> Any:
-    """Return the score of a key before `limit`; -inf behind it."""
-    return score if column < limit else MINUS_INFINITY
-
-
-@device_function
-def seen_by_row(score: Any, row: Any, column: Any, limit: Any) -> Any:
-    """Return the score of a key before `limit`, which goes up by one from row to row."""
-    return score if np.int32(column - row) < limit else MINUS_INFINITY
+def log_of_sum(total: Any, shift: Any) -> Any:
+    """Return the natural logarithm of the sum of exp(score); -inf for a row that sees no key."""
+    return (log2(total) - shift) * LN_2
 
 
 # ---------------------------------------------------------------------------------- loads
 
 
 @device_function
-def load_keys(loads: Any, k: Any, batch: Any, key: Any, head: Any) -> None:
+def load_keys(loads: Any, k: Any, here: Any, key: Any, head: Any) -> None:
     """Load a tile of K when its stage is empty."""
     loads.acquire_k()
     barrier, tile = loads.get_k()
-    k.load(tile, (batch, key, head, 0), barrier)
+    k.load(tile, (here.batch, here.key + key, head, 0), barrier)
     loads.commit_step()
+
+
+# --------------------------------------------------------------------------------- stores
 
 
 @device_function
-def load_values(loads: Any, v: Any, batch: Any, key: Any, head: Any) -> None:
-    """Load a tile of V when its stage is empty."""
-    loads.acquire_v()
-    barrier, tile = loads.get_v()
-    v.load(tile, (batch, key, head, 0), barrier)
-    loads.commit_step()
+def store_numbers(numbers: Any, address: Any, row: Any, end: Any) -> None:
+    """Store those of a fragment's rows that lie before `end`, float32 one after the other."""
+    first, second = i32(row + numbers.coords(0)), i32(row + numbers.coords(1))
+    if cuda.threadIdx.x % 4 == 0:  # the four threads of a quad have the same
+        if first < end:
+            store_float(address + 4 * first, numbers[0])
+        if second < end:
+            store_float(address + 4 * second, numbers[1])
 
 
 # --------------------------------------------------------------------------------- kernel
@@ -108,8 +136,8 @@ def load_values(loads: Any, v: Any, batch: Any, key: Any, head: Any) -> None:
 
 @functools.cache
 def attention_kernel(problem: Problem, plan: Plan) -> Any:
-    """Return the kernel for a problem. It takes maps, lengths, numbers of heads and the scale."""
-    DEPTH, DTYPE, CAUSAL = problem.depth, problem.dtype.name, problem.causal
+    """Return the kernel of a problem. It takes maps, lengths, heads, the scale and `More`."""
+    DEPTH, DTYPE, LSE = problem.depth, problem.dtype.name, problem.lse
     BLOCK_Q, BLOCK_K, WARPGROUPS = plan.block_q, plan.block_k, plan.warpgroups
     MATH = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
     ROLES = Roles(**MATH, load=Warpgroups(1, registers=24))
@@ -123,97 +151,110 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     K = KVPipeline(*ring, holds="k", swizzle=problem.swizzle, **of)
     V = KVPipeline(*ring, holds="v", swizzle=problem.swizzle, **of)
     OUT = StorePipeline(1, o=HELD, role=MATH_ROLES)
+    QUERIES, REPLACES = problem.tile(plan.block_q), replaces_queries(problem, plan)
+    RELEASES = not REPLACES
+    span, edges, seen = masking(problem, plan)
+    place, load_values, store_result = copying(problem, plan)
+    PACKED = problem.packed
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
 
-    def attend(q, k, v, out, queries, keys, heads, batch, sharing, scale):  # type: ignore[no-untyped-def]
-        q_pipe, store = Q.start(sync=False), OUT.start()
+    def attend(q, k, v, out, queries, keys, heads, batch, sharing, scale, more):  # type: ignore[no-untyped-def]
+        memory = shared_tile(QUERIES)
+        q_pipe = Q.start(tiles=memory, sync=False)
+        if REPLACES:
+            store = OUT.start(tiles=memory)
+        else:
+            store = OUT.start()
         k_loads, k_works = K.start(sync=False)
         v_loads, v_works = V.start()
-        schedule = SCHEDULER.over(queries, keys, heads, batch)
-        # In 32 bits: registers are scarce.
-        all_steps, offset = i32((keys + BLOCK_K - 1) // BLOCK_K), i32(keys - queries + 1)
+        if PACKED:
+            schedule: Any = PackedSchedule(BLOCK_Q, more.starts_q, more.starts_k, heads, batch)
+        else:
+            schedule = SCHEDULER.over(queries, keys, heads, batch)
         if LOAD.is_member():
             LOAD.set_registers()
             q_loads = q_pipe.producer()
             if q_loads.enters():
                 for tile in schedule.tiles():
-                    head, steps = tile.head // sharing, all_steps
-                    if CAUSAL:
-                        steps = max(i32(1), i32(tile.num_key_blocks))
+                    head, here = tile.head // sharing, place(tile, queries, keys)
+                    key, steps = span(tile, here.queries, here.keys, more)
+                    load_keys(k_loads, k, here, key, head)
                     held = q_loads.acquire()
                     for i in range(WARPGROUPS):
-                        row = tile.query_block * BLOCK_Q + i * ROWS
-                        q.load(held.tile(i).q, (tile.batch, row, tile.head, 0), held.barrier)
-                    load_keys(k_loads, k, tile.batch, 0, head)
-                    key = i32(0)
+                        row = here.query + tile.query_block * BLOCK_Q + i * ROWS
+                        q.load(held.tile(i).q, (here.batch, row, tile.head, 0), held.barrier)
                     for _ in range(1, steps):
-                        load_keys(k_loads, k, tile.batch, key + BLOCK_K, head)
-                        load_values(v_loads, v, tile.batch, key, head)
+                        load_keys(k_loads, k, here, key + BLOCK_K, head)
+                        load_values(v_loads, v, here, key, head)
                         key = i32(key + BLOCK_K)
-                    load_values(v_loads, v, tile.batch, key, head)
+                    load_values(v_loads, v, here, key, head)
         else:
             FIRST.set_registers()
             # The same register for the whole warp, so that descriptors are computed once a warp.
             mine = cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0)
             q_works = q_pipe.consumer()
             for tile in schedule.tiles():
-                row = i32(tile.query_block * BLOCK_Q + mine * ROWS)
-                # Keys before the limit are seen: by row 0 of the warpgroup, and one more by each.
-                steps, limit = all_steps, i32(keys)
-                if CAUSAL:
-                    steps = max(i32(1), i32(tile.num_key_blocks))
-                    limit = i32(row + offset)
+                row, here = (
+                    i32(tile.query_block * BLOCK_Q + mine * ROWS),
+                    place(tile, queries, keys),
+                )
+                key, steps = span(tile, here.queries, here.keys, more)
+                sees = edges(row, key, here.queries, here.keys, more)
                 queries_ = q_works.wait().tile(mine).q.matrix_descriptor()
                 k_works.wait_k()
                 scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
                 scores = wgmma_wait(scores)
                 k_works.release_k()
-                if limit < BLOCK_K:
-                    if CAUSAL:
-                        scores = scores.map_coords(seen_by_row, limit)
-                    else:
-                        scores = scores.map_coords(seen, limit)
+                scores = seen(scores, sees, more)
                 top = scores.row_max()
                 shift = top.map(shift_of, scale)
                 weights = scores.map(weight, scale, shift)
                 sums = weights.row_sum(quad=False)
                 p, total, decay = weights.to(DTYPE), fragment(DEPTH), rows(1)
+                decays = any_decays(decay)
                 if steps > 1:
                     k_works.wait_k()
                 for step in range(1, steps):
                     scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
-                    total *= decay
+                    if decays:
+                        total *= decay
                     v_works.wait_v()
                     total = wgmma(total, p, v_works.get_v())
                     scores = wgmma_wait(scores, 1)
                     k_works.release_k()
-                    limit = i32(limit - BLOCK_K)
-                    if limit < BLOCK_K:
-                        if CAUSAL:
-                            scores = scores.map_coords(seen_by_row, limit)
-                        else:
-                            scores = scores.map_coords(seen, limit)
-                    before, top = top, scores.row_max().map(larger, top)
+                    sees = next_tile(sees, BLOCK_K)
+                    scores = seen(scores, sees, more)
+                    before, top = top, scores.row_max().map(settled, top, scale)
                     shift = top.map(shift_of, scale)
                     weights = scores.map(weight, scale, shift)
                     decay = before.map(decay_of, top, scale)
+                    decays = any_decays(decay)
                     sums = sums * decay + weights.row_sum(quad=False)
                     if step + 1 < steps:
                         k_works.wait_k()
                     total, p = wgmma_wait((total, p))
                     v_works.release_v()
                     p = weights.to(DTYPE)
-                q_works.release()
+                if RELEASES:
+                    q_works.release()
                 total *= decay
                 v_works.wait_v()
                 total = wgmma(total, p, v_works.get_v())
                 total, p = wgmma_wait((total, p))
                 v_works.release_v()
-                total *= sums.quad_sum().map(inverse)
+                sums = sums.quad_sum()
+                total *= sums.map(inverse)
                 stage = store.acquire()
                 total.to(DTYPE).store(stage.o.view(STORED), (0, 0))
-                store.store(out, stage.o, (tile.batch, row, tile.head, 0))
+                store_result(store, out, stage, here, row, tile.head)
                 store.commit()
+                if REPLACES:  # all its warpgroup's products have read the queries
+                    store.tail(read=True)
+                    q_works.release()
+                if LSE:
+                    at = queries * (here.batch * heads + tile.head) + here.query
+                    logs = sums.map(log_of_sum, shift)
+                    store_numbers(logs, more.lse + 4 * at, row, i32(here.queries))
             store.tail(read=True)
         q_pipe.close()
 

@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.dtypes import DType
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.mma_rules import ROWS, THREADS
 
 DTYPES = ("bf16", "f16")
-#: Blocks of queries of the heads that are worked on together under a causal mask. The end of each
-#: such group leaves multiprocessors idle, so it has many; more would not share the L2 cache.
-BLOCKS_TOGETHER = 2048
+#: How many heads are worked on together under a causal mask: each number is a kernel of its own.
+TOGETHER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+#: What stays in the L2 cache of their keys and values, and what twice as much costs.
+CACHED_BYTES, COST_OF_TWICE = 32 << 20, 0.03
+SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a kernel is compiled for; lengths, heads and the scale are known when it runs."""
+    """What a kernel is compiled for; lengths, heads and the scale are known when it runs.
+
+    `left` and `right` are whether a window has a limit on that side; with `causal` it ends at the
+    query's own place. `packed` are sequences one after the other, whose lengths the device knows.
+    """
 
     depth: int
     dtype: DType
     causal: bool = False
+    lse: bool = False
+    left: bool = False
+    right: bool = False
+    softcap: bool = False
+    packed: bool = False
 
     @property
     def swizzle(self) -> Swizzle:
         """The widest swizzle of which the rows of a head are whole spans."""
         return Swizzle.B128 if self.depth * self.dtype.itemsize % 128 == 0 else Swizzle.B64
+
+    @property
+    def span(self) -> int:
+        """Columns of a tile that lie together, as wide as the swizzle."""
+        return self.swizzle.span // self.dtype.itemsize
+
+    def part(self, rows: int) -> Tile:
+        """Return those columns of a tile of packed sequences, (position, head, span)."""
+        return Tile((rows, 1, self.span), self.dtype, self.swizzle)
 
     def tile(self, rows: int) -> Tile:
         """Return the tile of so many positions of one head, (batch, position, head, depth)."""
@@ -64,23 +89,59 @@ class Plan:
         return (self.warpgroups + 1) * THREADS
 
 
+def replaces_queries(problem: Problem, plan: Plan) -> bool:
+    """Return whether results go where their queries were: shared memory has no room beside them."""
+    queries, keys = plan.block_q, 2 * plan.stages * plan.block_k
+    return (2 * queries + keys) * problem.depth * problem.dtype.itemsize > SHARED_BYTES
+
+
 #: What is fastest, by the depth of a head and whether the mask is causal.
 PLANS = {
     (64, False): Plan(3, 128),
-    (64, True): Plan(3, 128),
+    (64, True): Plan(3, 112),
     (96, False): Plan(2, 128),
     (96, True): Plan(2, 128),
     (128, False): Plan(2, 128),
     (128, True): Plan(2, 128),
+    (256, False): Plan(2, 80),
+    (256, True): Plan(2, 80),
 }
 DEPTHS = tuple(sorted({depth for depth, _ in PLANS}))  #: elements of a head
 
 
-def plan_for(problem: Problem, queries: int) -> Plan:
-    """Return what is fastest for sequences of so many queries."""
+@functools.lru_cache(maxsize=4096)
+def plan_for(
+    problem: Problem, queries: int, keys: int, heads: int, sharing: int, blocks: int
+) -> Plan:
+    """Return what is fastest for sequences of so many queries and keys.
+
+    There are `heads` in all sequences together, of which `sharing` neighbours have the same keys,
+    and `blocks` of threads that run at a time.
+    """
     plan = PLANS[problem.depth, problem.causal]
-    if not problem.causal:
+    blocks_are_equal = problem.left or not (problem.causal or problem.right)
+    if blocks_are_equal or problem.packed:
         return plan
-    together = max(1, BLOCKS_TOGETHER // -(-max(1, queries) // plan.block_q))
-    # A power of 2, since each number is a kernel of its own. The scheduler stops at the last head.
-    return replace(plan, heads_together=1 << together.bit_length() - 1)
+    schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 1)
+    steps = np.array([1 + schedule.num_key_blocks(b) for b in range(schedule.num_query_blocks)])
+    nbytes = 2 * keys * problem.depth * problem.dtype.itemsize / sharing
+
+    def speed(together: int) -> float:
+        spilt = max(0, math.log2(together * nbytes / CACHED_BYTES))
+        return balance(steps, heads, together, blocks) * (1 - COST_OF_TWICE * spilt)
+
+    best = max((n for n in TOGETHER if n == 1 or n <= heads), key=speed)
+    return replace(plan, heads_together=best)
+
+
+def balance(steps: np.ndarray, heads: int, together: int, blocks: int) -> float:
+    """Return the mean of what blocks have to do, as `CausalSchedule` deals it out, over the most.
+
+    `steps` are those of the blocks of queries of a head, the first ones first.
+    """
+    groups = [together] * (heads // together) + [heads % together]
+    tiles = np.concatenate([np.repeat(steps[::-1], group) for group in groups])
+    rounds = np.append(tiles, np.zeros(-len(tiles) % blocks, int)).reshape(-1, blocks)
+    rounds[1::2] = rounds[1::2, ::-1]
+    sums = rounds.sum(axis=0)
+    return float(sums.mean() / sums.max())

@@ -294,6 +294,14 @@ class Matrix:
         last = (self.rows - 1) * self.row_stride + self.columns * self.dtype.itemsize
         return bytes_from(self.array, self.address, last)
 
+    def as_counters(self) -> Any:
+        """Return the memory of a contiguous array of 32 bits as a numba array of int32."""
+        if simulated():
+            host: Any = getattr(self.array, "_ary", self.array)
+            return host.reshape(-1).view(np.int32)
+        counters = (self.nbytes // 4,)
+        return cuda.as_cuda_array(View(self.array, self.address, counters, (4,), np.int32))
+
     def as_bytes(self) -> Any:
         """Return the memory of a contiguous array as a numba array of bytes."""
         if simulated():

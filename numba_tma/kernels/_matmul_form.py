@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._matmul_epilogue import Epilogue
-from numba_tma.kernels._matmul_plan import Config
+from numba_tma.kernels._matmul_plan import SHARED_BYTES, Config
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.pipeline import Roles, Warpgroups
 
 ROWS = 64  # of a warpgroup, which wgmma fixes
 SOURCE_STAGES = 2
-SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
 _SWIZZLES = {128: Swizzle.B128, 64: Swizzle.B64, 32: Swizzle.B32}
 
 
@@ -46,6 +46,11 @@ class Form:
                 f"not fit into the {SHARED_BYTES:,} B that a block has, beside the pieces of the "
                 "result: use a smaller k, m or n"
             )
+
+    @property
+    def of_any_splits(self) -> Self:
+        """What the kernel is compiled for: it is the same for any number of parts of K."""
+        return replace(self, config=replace(self.config, splits=1))
 
     @property
     def sums(self) -> DType:

@@ -32,7 +32,9 @@ class Product:
 
     def __post_init__(self) -> None:
         rest = self.out if self.residual is None else self.residual
-        if self.b.batch == 1 and all(m.is_one for m in (self.a, self.out, rest)):
+        together = (self.a, self.out, rest)
+        same = all(m.is_one and m.batch == self.out.batch for m in together)
+        if same and self.b.batch == 1:
             # One matrix with all rows has fuller tiles than many with a few.
             self.a, self.out = self.a.as_one(), self.out.as_one()
             self.residual = self.residual and rest.as_one()
@@ -137,7 +139,7 @@ def _multiply(
     """Launch the kernel of a form on matrices that it reads as they are."""
     sizes, blocks = cut(form, a, b, k, out)
     launch(
-        matmul_kernel(form),
+        matmul_kernel(form.of_any_splits),
         blocks,
         form.roles.threads,
         stream,

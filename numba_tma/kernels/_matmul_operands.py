@@ -77,6 +77,12 @@ class Matrices:
         return other
 
     @property
+    def repeats(self) -> bool:
+        """Whether an axis is expanded, so that elements lie in the same place."""
+        counts = (math.prod(self.shape[:-2]), self.rows, self.columns)
+        return any(n > 1 and step == 0 for n, step in zip(counts, self.steps))
+
+    @property
     def is_readable(self) -> bool:
         """Whether TMA reads it: rows of any length that begin at multiples of 16 B."""
         starts = [self.address]

@@ -1,9 +1,9 @@
 """How a matmul is cut up: the configurations that there are, and which is expected to be fastest.
 
-The expectation is a sum of cycles. A step along K takes a multiprocessor as long as the slowest of
-its tensor cores, its shared memory (what copies write, and each warpgroup reads) and its way to the
-L2 cache; a tile takes some more at its end; and the last wave of tiles takes as long as a full one.
-All of it takes no less than DRAM takes for the matrices.
+The expectation is a sum of cycles. A step along K takes a multiprocessor as long as its shared
+memory is busy with it (copies write, and each warpgroup reads), or as long as a step takes at
+least; a tile takes some more at its end; and the last wave of tiles takes as long as a full one.
+DRAM takes as long as the matrices need, or longer, if the stages have too little under way.
 
 `tests/benchmarks/sweeps/matmul.py` measures the table, and what is expected of it.
 """
@@ -14,6 +14,8 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
+
+SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,20 @@ CONFIGS = (
     Config(128, 256, group=16),
     Config(128, 192, 2, group=14),
     Config(128, 192, group=14),
+    Config(128, 224, group=14),
+    Config(128, 160, group=14),
     Config(128, 128, 2, group=12),
     Config(128, 128, group=12),
     Config(128, 64, group=8),
     Config(64, 256, group=24),
+    Config(64, 192, group=16),
     Config(64, 128, group=16),
+    Config(64, 128, k=256, group=16),
+    Config(64, 96, group=16),
     Config(64, 64, k=256, group=12),
+    Config(64, 64, k=512, group=12),
     Config(64, 32, k=256, group=8),
+    Config(64, 32, k=512, group=8),
 )
 
 
@@ -95,30 +104,34 @@ class Problem:
         return -(-self.k * self.itemsize // config.k)
 
 
-# Bytes a cycle: of a multiprocessor's shared memory, of its way to the L2 cache; of all of DRAM.
-_SHARED, _L2, _DRAM = 128, 64, 2500
-_TENSOR = 4096  # rows x columns x bytes of K that a multiprocessor multiplies a cycle
-_FIRST = 1500  # cycles until the first stage has come
-_STAGE = 200  # cycles that a stage takes at least
-_TILE, _COLUMN = 600, 4  # cycles of a tile's end, and more for each column
-_SECOND_KERNEL, _PARTS = 4000, 3000  # cycles until it runs; bytes a cycle that it reads
+# Fitted to what 35 products took on an H200, in cycles of 1.6 GHz. Bytes a cycle: of a
+# multiprocessor's shared memory; of all of DRAM, and of the parts of K that are added up.
+_SHARED, _DRAM, _PARTS = 135, 4700, 470
+_LATENCY = 3600  # cycles that what a stage holds is under way
+_FIRST, _SECOND_KERNEL = 2450, 1600  # cycles until the first stage has come; of another launch
+_STAGE, _TILE = 320, 2750  # cycles that a stage takes at least; of a tile's end
+_APART = 0.7  # of loading and multiplying, the part of the shorter that is not hidden
 
 
 def expected_cycles(problem: Problem, config: Config, multiprocessors: int) -> float:
     """Return how many cycles a matmul is expected to take."""
     p, m, n = problem, config.m, config.n
-    tile_rows = -(-p.rows // m)
-    clusters = -(-tile_rows // config.cluster) * -(-p.columns // n) * p.batch * config.splits
-    waves = -(-clusters // (multiprocessors // config.cluster))
+    together = multiprocessors // config.cluster
+    clusters = -(-p.rows // (m * config.cluster)) * -(-p.columns // n) * p.batch * config.splits
+    waves = -(-clusters // together)
     written = m + n
-    read = m + m // 64 * n
-    loaded = min(m, p.rows) + min(n, p.columns) / config.cluster
-    step = max(m * n / _TENSOR, (written + read) / _SHARED, loaded / _L2) * config.k
-    tile = -(-p.steps(config) // config.splits) * max(step, _STAGE) + _TILE + _COLUMN * n
+    read = m + m // 64 * n  # each warpgroup reads its rows, and all columns
+    stage = max((written + read) / _SHARED * config.k, _STAGE)
+    tile = -(-p.steps(config) // config.splits) * stage + _TILE
     elements = p.batch * p.rows * p.columns
     factors = p.batch * (p.rows + p.columns) * p.k * p.itemsize
-    one, all_ = _FIRST + waves * tile, (factors + elements * p.out_itemsize) / _DRAM
-    cycles = max(one, all_) + min(one, all_) / 8  # they seldom overlap to the last
+    loaded = (min(m, p.rows) + min(n, p.columns)) * config.k
+    free = SHARED_BYTES - m * config.out_stages * config.out_bytes
+    under_way = (min(config.stages, free // ((m + n) * config.k)) - 1) * loaded
+    busy = min(1, clusters / together) * multiprocessors
+    rate = min(_DRAM, busy * under_way / _LATENCY)
+    one, all_ = _FIRST + waves * tile, (factors + elements * p.out_itemsize) / rate
+    cycles = max(one, all_) + _APART * min(one, all_)
     if config.splits > 1:
         cycles += _SECOND_KERNEL + 8 * elements * config.splits / _PARTS
     return cycles

@@ -151,7 +151,7 @@ def _multiply(
     sizes, blocks = cut(form, a, b, k, out)
     _, step, column = b_scales.steps
     launch(
-        block_scaled_kernel(form),
+        block_scaled_kernel(form.of_any_splits),
         blocks,
         form.roles.threads,
         stream,

@@ -69,7 +69,7 @@ def matmul(
     bias
         (N,), of f32, f16 or bf16.
     residual
-        (..., M, N), of the type of `out`. May be `out`.
+        (..., M, N), of the type of `out`, its leading axes not expanded. May be `out`.
     activation
         "relu", "gelu", "gelu_tanh" or "silu".
     alpha, beta
@@ -179,10 +179,11 @@ def _product(
         raise ValueError(
             f"matmul(): out has shape {out.shape}, but {a.shape} @ {b.shape} has shape {shape}"
         )
-    if not out.has_rows:
+    if out.repeats or not out.has_rows:
         raise ValueError(
             f"matmul(): out has shape {out.shape} and steps of {out.steps} B: its last axis must "
-            "be contiguous; multiply b.T @ a.T into out.T, or pass another array"
+            "be contiguous, and no axis expanded; multiply b.T @ a.T into out.T, or pass another "
+            "array"
         )
     epilogue, terms, residual = _epilogue(arrays[3:], numbers, activation, out)
     return Product(a, b, out, residual, epilogue, terms)
@@ -193,7 +194,7 @@ _tuned_before: dict[str, Config] = {}
 
 def _tuned(product: Product, stream: Any) -> Config:
     """Return the fastest configuration, which is measured if that is not known."""
-    key, out = key_of(cuda.get_current_device().name.decode(), product), product.out
+    key, out = key_of(cuda.get_current_device().name, product), product.out
     if key not in _tuned_before:
         saved = padded("out", out.extents, out.dtype)
         if product.epilogue.sources:  # which may be read from out
@@ -230,10 +231,12 @@ def _epilogue(
             f"{', '.join(map(repr, ACTIVATIONS))}"
         )
     added = None if residual is None else Matrices("residual", residual, out.dtype)
-    if added is not None and (added.shape != out.shape or not added.has_rows):
+    fits = added is None or (added.shape == out.shape and added.has_rows)
+    if added is not None and (not fits or added.batch != out.batch):
         raise ValueError(
             f"matmul(): residual has shape {added.shape} and steps of {added.steps} B, and out has "
-            f"shape {out.shape}; it has that shape too, and a contiguous last axis"
+            f"shape {out.shape}; it has that shape too, a contiguous last axis, and no leading "
+            "axis that is expanded: pass a copy"
         )
     f32 = ("f32",)
     vectors = (

@@ -10,6 +10,7 @@ from numba_tma.ptx.arithmetic import (
     max_nan_f32,
     min_f32,
     rcp_approx_ftz_f32,
+    tanh_approx_f32,
 )
 from numba_tma.ptx.async_copy import (
     cp_async_ca,
@@ -458,6 +459,7 @@ __all__ = [
     "stmatrix_x1",
     "stmatrix_x2",
     "stmatrix_x4",
+    "tanh_approx_f32",
     "tcgen05_alloc",
     "tcgen05_commit",
     "tcgen05_dealloc",

@@ -37,6 +37,15 @@ def rcp_approx_ftz_f32(value: f32) -> f32:
         return _flush(np.float32(1) / _flush(value))
 
 
+@instruction("tanh.approx.f32 {result}, {value};", isa=(7, 0), sm=80, pure=True)
+def tanh_approx_f32(value: f32) -> f32:
+    """Return the hyperbolic tangent of `value`, to a relative error of 2^-11.
+
+    Executed by any thread.
+    """
+    return np.tanh(np.float32(value))
+
+
 @instruction("min.f32 {result}, {a}, {b};", isa=(1, 0), sm=80, pure=True)
 def min_f32(a: f32, b: f32) -> f32:
     """Return the smaller of two numbers; of a number and NaN the number. Executed by any thread."""

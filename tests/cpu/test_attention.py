@@ -3,6 +3,7 @@
 import functools
 import re
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -10,14 +11,18 @@ import numpy as np
 import pytest
 
 from numba_tma import _driver
+from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._attention_plan import PLANS, Problem, plan_for
+from numba_tma.kernels import attention_varlen as attention_varlen_module
+from numba_tma.kernels._attention_plan import CACHED_BYTES, PLANS, Problem, balance, plan_for
 from numba_tma.kernels.attention import attention
+from numba_tma.kernels.attention_varlen import attention_varlen
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.attention_forms import PROBLEMS, form, plan_of
+from tests.tiers import quick
 
 BF16 = ml_dtypes.bfloat16
-by_problem = pytest.mark.parametrize("name", PROBLEMS)
+by_problem = pytest.mark.parametrize("name", quick(["d64 causal"], PROBLEMS))
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
 
 
@@ -50,7 +55,7 @@ def main_loop(name):
     # Both products of a step, and the shortest such loop: the next one outside is over tiles.
     both = [b for b in loops if {"R", "gdesc"} <= set(_operands(b))]
     body = [re.sub(r"^@!?U?P\d ", "", i) for i in min(both, key=len)]
-    return [(re.match(r"[A-Z0-9]+(\.(DEPBAR|ARRIVE|EX2))?", i)[0], i) for i in body]
+    return [(re.match(r"[A-Z0-9]+(\.(DEPBAR|ARRIVE|EX2|TANH))?", i)[0], i) for i in body]
 
 
 def _operands(lines):
@@ -66,13 +71,18 @@ def test_a_step_computes_and_moves_nothing(name):
     assert found["HGMMA"] == problem.depth // 16 + plan.block_k // 16
     assert found["MUFU.EX2"] == scores + 2  # and of each of the two rows the decay
     assert found["FFMA"] == scores + 2  # score * scale + shift
-    assert found["FMUL"] == outputs + 4
-    assert found["FADD"] == scores
-    assert found["FMNMX"] == scores + 4
+    assert found["MUFU.TANH"] == scores * problem.softcap
+    assert found["FMUL"] == outputs + 6 + scores * problem.softcap
+    assert found["VOTE"] == 1  # those of the outputs are left out unless a row's maximum grew far
+    assert found["FADD"] == scores + 2
+    assert found["FMNMX"] == scores + 2
     assert found["F2FP"] == scores // 2
     assert (found["WARPGROUP.ARRIVE"], found["WARPGROUP.DEPBAR"]) == (2, 2)
-    masked = 3.6 if problem.causal else 2  # what a step with masked keys has more, for each score
-    assert sum(found.values()) <= (4.5 + masked) * scores + outputs + 200, found
+    # What a step with masked keys has more, for each score; other steps branch around it.
+    masked = 3.6 * (problem.causal + problem.left + problem.right) + 2 * (not problem.causal)
+    masked += 2 * problem.softcap
+    around = 120 + 5 * found["HGMMA"]  # waits, and where the tiles are
+    assert sum(found.values()) <= (4.5 + masked) * scores + outputs + around, found
 
 
 @needs_nvdisasm
@@ -90,16 +100,35 @@ def test_exponentials_are_computed_while_products_run(name):
 # --------------------------------------------------------------------------- what is chosen
 
 
-@pytest.mark.parametrize(
-    ("queries", "heads"), [(1, 2048), (4096, 64), (8192, 32), (16384, 16), (1 << 20, 1)]
-)
-def test_heads_together_have_blocks_for_all_multiprocessors(queries, heads):
-    assert plan_for(Problem(128, as_dtype("bf16"), causal=True), queries).heads_together == heads
+@pytest.mark.parametrize(("heads", "together"), [(64, 6), (7, 3), (1, 1), (5, 8)])
+def test_the_balance_is_that_of_the_schedule(heads, together):
+    """Of what each block has to do: the steps of its tiles, and one more for each tile's ends."""
+    queries, keys, blocks = 1000, 1100, 17
+    schedule = CausalLPTScheduler(128, 96, together).over(queries, keys, heads)
+    done = [sum(1 + t.num_key_blocks for t in schedule.tiles(i, blocks)) for i in range(blocks)]
+    steps = np.array([1 + schedule.num_key_blocks(i) for i in range(schedule.num_query_blocks)])
+    assert balance(steps, heads, together, blocks) == pytest.approx(np.mean(done) / max(done))
 
 
-def test_without_a_mask_each_head_comes_for_itself():
-    problem = Problem(128, as_dtype("bf16"))
-    assert plan_for(problem, 4096) == PLANS[128, False]
+def test_blocks_of_a_window_are_equally_long():
+    """So that heads come one after the other, and their keys stay in the L2 cache."""
+    window = Problem(128, as_dtype("bf16"), causal=True, left=True)
+    assert plan_for(window, 4096, 4096, 64, 1, 132) == PLANS[128, True]
+    assert plan_for(Problem(128, as_dtype("bf16"), right=True), 4096, 4096, 64, 1, 132) == plan_for(
+        Problem(128, as_dtype("bf16"), causal=True), 4096, 4096, 64, 1, 132
+    )
+
+
+@pytest.mark.parametrize("keys", [1, 512, 4096, 8192, 16384, 100_000])
+@pytest.mark.parametrize("depth", [64, 128])
+def test_heads_together_share_the_cache_and_the_work(depth, keys):
+    problem = Problem(depth, as_dtype("bf16"), causal=True)
+    plan = plan_for(problem, keys, keys, 64, 1, 132)
+    assert plan == replace(PLANS[depth, True], heads_together=plan.heads_together)
+    assert plan.heads_together == 1 or 4 * keys * depth * plan.heads_together < 2.5 * CACHED_BYTES
+    assert plan_for(problem, keys, keys, 1, 1, 132).heads_together == 1
+    full = Problem(depth, as_dtype("bf16"))
+    assert plan_for(full, keys, keys, 64, 1, 132) == PLANS[depth, False]
 
 
 # ----------------------------------------------------------------------------------- errors
@@ -135,8 +164,8 @@ MISTAKES = {
         "q has shape (2, 64, 4, 64) of f32; it takes bf16 and f16 with a depth of 64, 96, 128",
     ),
     "depth": (
-        {name: array((2, 64, 4, 256)) for name in ("q", "k", "v", "out")},
-        "q has shape (2, 64, 4, 256) of bf16; it takes bf16 and f16 with a depth of 64, 96, 128",
+        {name: array((2, 64, 4, 192)) for name in ("q", "k", "v", "out")},
+        "q has shape (2, 64, 4, 192) of bf16; it takes bf16 and f16 with a depth of 64, 96, 128",
     ),
     "batch": (
         {"k": array((1, 64, 4, 64))},
@@ -166,9 +195,73 @@ MISTAKES = {
     ),
     "strides": ({"v": array(strides=(33280, 520, 128, 2))}, COPY),
     "address": ({"out": array(start=2)}, "out lies at 0x20000000002 with strides"),
+    "logarithms": (
+        {"lse": array((2, 64, 4), np.float32)},
+        "lse has shape (2, 64, 4) of f32 and strides None, but q has shape (2, 64, 4, 64); lse "
+        "takes (batch, heads, queries) = (2, 4, 64) of f32, contiguous: leave it out for a new",
+    ),
+    "type of the logarithms": ({"lse": array((2, 4, 64))}, "lse has shape (2, 4, 64) of bf16"),
+    "logarithms apart": (
+        {"lse": array((2, 4, 64), np.float32, (2048, 512, 8))},
+        "lse has shape (2, 4, 64) of f32 and strides (2048, 512, 8), but",
+    ),
     "scale": ({"scale": 0}, "attention(scale=0): the scale is a positive number; negate q for a"),
+    "cap": ({"softcap": 0.0}, "attention(softcap=0.0): the cap is a positive number, or None"),
+    "no cap": ({"softcap": float("inf")}, "attention(softcap=inf): the cap is a positive number"),
+    "window": (
+        {"window": -1},
+        "attention(window=-1): a window is (left, right), the numbers of keys that a query sees",
+    ),
+    "windows": ({"window": (1, 2, 3)}, "attention(window=(1, 2, 3)): a window is (left, right)"),
+    "half a key": ({"window": (1, 0.5)}, "whole numbers from 0, or None for all; or one number"),
+    "a window of truth": ({"window": True}, "attention(window=True): a window is"),
     "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
 }
+
+
+PACKED = (64, 4, 64)
+STARTS = (
+    "(sequences + 1,) of i32, contiguous, as of cumsum: where each sequence begins, and the last"
+)
+VARLEN_MISTAKES = {
+    "a batch": (
+        {"q": array()},
+        "attention_varlen(): q has shape (2, 64, 4, 64) of bf16; it takes (rows, heads, depth) of",
+    ),
+    "heads": (
+        {"k": array((64, 3, 64))},
+        "attention_varlen(): k has shape (64, 3, 64), but q (64, 4, 64); k takes the same batch",
+    ),
+    "starts of 64 bits": (
+        {"cu_seqlens_q": array((4,), np.int64)},
+        f"cu_seqlens_q has shape (4,) of i64 and strides None; it takes {STARTS}",
+    ),
+    "no starts": ({"cu_seqlens_k": array((0,), np.int32)}, "cu_seqlens_k has shape (0,) of i32"),
+    "starts of two axes": ({"cu_seqlens_k": array((1, 4), np.int32)}, STARTS),
+    "starts apart": ({"cu_seqlens_k": array((4,), np.int32, (8,))}, "and strides (8,); it takes"),
+    "different numbers": (
+        {"cu_seqlens_k": array((3,), np.int32)},
+        "cu_seqlens_q has shape (4,), but cu_seqlens_k (3,); they have an element for each",
+    ),
+    "logarithms": (
+        {"lse": array((64, 4), np.float32)},
+        "lse has shape (64, 4) of f32 and strides None, but q has shape (64, 4, 64); lse takes "
+        "(heads, rows) = (4, 64) of f32",
+    ),
+    "window": ({"window": -1}, "attention_varlen(window=-1): a window is (left, right)"),
+    "scale": ({"scale": -1}, "attention_varlen(scale=-1): the scale is a positive number"),
+}
+
+
+@pytest.mark.parametrize("name", VARLEN_MISTAKES)
+def test_mistakes_with_packed_sequences(name, monkeypatch):
+    monkeypatch.setattr(_driver, "current_device", lambda: 0)
+    monkeypatch.setattr(attention_varlen_module, "as_array", lambda view: view)
+    given, message = VARLEN_MISTAKES[name]
+    arrays = {name: array(PACKED) for name in ("q", "k", "v", "out")}
+    arrays |= {name: array((4,), np.int32) for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention_varlen(**arrays | given)
 
 
 @pytest.mark.parametrize("name", MISTAKES)

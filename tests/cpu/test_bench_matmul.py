@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from numba_tma import bench
-from numba_tma.bench import attention, first_call, matmul, matmul_gluon, matmul_triton, timing
+from numba_tma.bench import (
+    attention,
+    attention_backward,
+    first_call,
+    matmul,
+    matmul_gluon,
+    matmul_triton,
+    timing,
+)
 
 
 class Tensor(np.ndarray):
@@ -90,7 +98,7 @@ def torch(monkeypatch):
             run()
         return {name: 1e-12 * (n + 1) for n, name in enumerate(runs)}
 
-    for module in (matmul, attention):
+    for module in (matmul, attention, attention_backward):
         monkeypatch.setattr(module, "worse_of_two", times)
     monkeypatch.setattr(timing, "time_alternating", lambda runs, repeats: times(runs))
     monkeypatch.setattr(matmul_triton, "triton", None)
@@ -103,6 +111,7 @@ def torch(monkeypatch):
         float8_e4m3fn=np.float32,
         mm=np.matmul,
         softmax=softmax,
+        cat=lambda parts: np.concatenate(parts).view(Tensor),
         _scaled_mm=scaled_mm,
         compile=lambda function, dynamic, mode: function,
         _dynamo=types.SimpleNamespace(reset=lambda: None),
@@ -237,6 +246,66 @@ def test_each_gets_its_own_order_of_axes(torch, monkeypatch):
     )
     row = attention.bench_attention(torch, 96, 8, True)
     assert list(row["peers"]) == ["cuDNN", "torch FLASH", "FlashAttention-4"]
+
+
+def gradients(dout, q, k, v, causal):
+    """Return those of arrays in our order of axes."""
+    dout, q, k, v = (np.swapaxes(t, 1, 2) for t in (dout, q, k, v))
+    scale, same = q.shape[-1] ** -0.5, np.eye(q.shape[2])
+    weights = of_heads(q, k, np.broadcast_to(same, (*q.shape[:2], *same.shape)), causal)
+    product = dout @ np.swapaxes(v, -1, -2)
+    ds = weights * (product - np.sum(dout * (weights @ v), -1, keepdims=True)) * scale
+    found = ds @ k, np.swapaxes(ds, -1, -2) @ q, np.swapaxes(weights, -1, -2) @ dout
+    return tuple(np.swapaxes(t, 1, 2).view(Tensor) for t in found)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_attention_are_right_or_are_not_timed(torch, monkeypatch, capsys, causal):
+    def ours(dout, q, k, v, out, lse, causal, **into):
+        for target, gradient in zip(into.values(), gradients(dout, q, k, v, causal)):
+            target[:] = gradient
+
+    monkeypatch.setattr(attention_backward, "ROWS_AT_ONCE", 40)
+    monkeypatch.setitem(sys.modules, "torch.nn.attention", None)
+    ship(monkeypatch, "attention", "attention", lambda q, k, v, **how: (q, None))
+    ship(monkeypatch, "attention_backward", "attention_backward", ours)
+    row = attention_backward.bench_attention_backward(torch, 96, 16, causal)
+    assert row["numba_tma"] == 10 * 4 * 16 * 96**2 * 16 / (2 if causal else 1)
+    said = capsys.readouterr().out
+    assert "no cuDNN beside it" in said and "no torch FLASH beside it" in said
+    wrong = lambda dout, q, k, v, *rest, **how: ours(dout, k, q, v, *rest, **how)  # noqa: E731
+    ship(monkeypatch, "attention_backward", "attention_backward", wrong)
+    with pytest.raises(AssertionError, match="values are wrong"):
+        attention_backward.bench_attention_backward(torch, 96, 16, causal)
+
+
+def test_torchs_gradients_are_those_of_its_own_result(torch, monkeypatch):
+    monkeypatch.setattr(Tensor, "transpose", np.swapaxes)
+    monkeypatch.setattr(Tensor, "contiguous", np.ndarray.copy, raising=False)
+    monkeypatch.setattr(Tensor, "requires_grad_", lambda self: self, raising=False)
+
+    def grad(out, leaves, dout, retain_graph):
+        assert out == "of torch" and retain_graph and dout.shape == (4, 16, 96, 8)
+        found = gradients(*(np.swapaxes(t, 1, 2) for t in (dout, *leaves)), True)
+        return tuple(np.swapaxes(t, 1, 2) for t in found)
+
+    functional = types.SimpleNamespace(
+        scaled_dot_product_attention=lambda q, k, v, is_causal: "of torch"
+    )
+    torch.nn = types.SimpleNamespace(functional=functional)
+    torch.autograd = types.SimpleNamespace(grad=grad)
+    named = types.SimpleNamespace(CUDNN_ATTENTION="cudnn", FLASH_ATTENTION="flash")
+    backends = types.SimpleNamespace(SDPBackend=named, sdpa_kernel=contextlib.nullcontext)
+    monkeypatch.setitem(sys.modules, "torch.nn.attention", backends)
+    ship(monkeypatch, "attention", "attention", lambda q, k, v, **how: (q, None))
+
+    def ours(dout, q, k, v, out, lse, causal, **into):
+        for target, gradient in zip(into.values(), gradients(dout, q, k, v, causal)):
+            target[:] = gradient
+
+    ship(monkeypatch, "attention_backward", "attention_backward", ours)
+    row = attention_backward.bench_attention_backward(torch, 96, 8, True)
+    assert list(row["peers"]) == ["cuDNN", "torch FLASH"]
 
 
 def test_the_layers_are_32_with_each_number_of_rows_four_times():

@@ -111,8 +111,7 @@ def test_what_tma_cannot_read_is_moved_first(scaled):
 def test_few_tiles_of_a_long_k_are_computed_in_parts(scaled):
     block_scaled_matmul(*operands(64, 64, 16384))
     (form, *_, arguments), (added, *_) = scaled.launches
-    assert form.config.splits > 1 and form.out.name == "f32" and added[0] == "add"
-    assert arguments[5].splits == form.config.splits
+    assert arguments[5].splits > 1 and form.out.name == "f32" and added[0] == "add"
 
 
 def test_nothing_is_launched_for_nothing(scaled):

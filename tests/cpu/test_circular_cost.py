@@ -8,8 +8,9 @@ import pytest
 
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.circular_kernels import add_by_hand, circular_add
+from tests.tiers import every
 
-FORMS = [("sync", 0), ("mbarrier", 0), ("mbarrier", 1)]
+FORMS = every(3, [("sync", 0), ("mbarrier", 0), ("mbarrier", 1)])
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="no nvdisasm")
 
 
@@ -78,7 +79,7 @@ def test_it_has_less_code_and_no_more_registers_than_three_parts(war, in_flight)
 
 
 @needs_nvdisasm
-@pytest.mark.parametrize("war", ["sync", "mbarrier"])
+@pytest.mark.parametrize("war", every(2, ["sync", "mbarrier"]))
 @pytest.mark.parametrize("loads", [False, True], ids=["works", "loads"])
 def test_an_iteration_is_within_2_percent_of_the_body_by_hand(war, loads):
     ours, hand = Flow(compiled(circular_add, war)), Flow(compiled(add_by_hand, war))
@@ -94,7 +95,9 @@ def test_the_assembler_sees_that_one_thread_loads(war, in_flight):
 
 
 @pytest.mark.parametrize(("war", "in_flight"), FORMS)
-@pytest.mark.parametrize("cc", [(9, 0, "a"), (10, 0, "a")], ids=["sm_90a", "sm_100a"])
+@pytest.mark.parametrize(
+    "cc", every(2, [((9, 0, "a"),), ((10, 0, "a"),)]), ids=["sm_90a", "sm_100a"]
+)
 def test_nothing_is_spilled(war, in_flight, cc):
     text = compiled(circular_add, war, in_flight, cc=cc)
     report = ptxas(text)

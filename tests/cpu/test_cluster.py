@@ -11,7 +11,7 @@ from numba.cuda.dispatcher import _Kernel
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.testing import compile_ptx, ptxas
+from numba_tma.testing import compile_ptx, ptxas, run_isolated
 from tests.cpu.test_compiler import Application
 
 OUT = types.int32[::1]
@@ -75,14 +75,28 @@ def test_device_functions_have_no_clusters_of_their_own():
         compile_ptx(kernel, (OUT,))
 
 
-def test_it_goes_with_other_options():
-    @cuda.jit(launch_bounds=(256, 2), debug=True, opt=False)
+def with_options(**options):
+    @cuda.jit(launch_bounds=(256, 2), **options)
     @tma.cluster(2)
     def kernel(out):
         out[0] = 1
 
     text = compile_ptx(kernel, (OUT,))
-    assert required(text) == (2, 1, 1) and ".maxntid 256" in text
+    return required(text), ".maxntid 256" in text
+
+
+def with_debugging():
+    return with_options(debug=True, opt=False)
+
+
+def test_it_goes_with_other_options():
+    assert with_options(lineinfo=True) == ((2, 1, 1), True)
+
+
+@pytest.mark.slow
+def test_it_goes_with_debugging():
+    # After that, libNVVM leaves out optimisations of whatever the process compiles.
+    assert run_isolated(with_debugging, timeout=120) == ((2, 1, 1), True)
 
 
 def test_cluster_sync_is_arrive_and_wait():

@@ -11,6 +11,7 @@ from numba_tma import debug
 from numba_tma.testing import compile_ptx, instructions, ptxas, run_isolated
 from numba_tma.types import TensorMapType
 from tests.cpu.test_debug import unbounded_waits
+from tests.tiers import quick
 
 TILE, SMALL = tma.Tile((8, 32), "f32"), tma.Tile((4, 32), "f32")
 MAP, SMALL_MAP, FLOATS = TensorMapType(2, TILE), TensorMapType(2, SMALL), types.float32[::1]
@@ -124,9 +125,7 @@ def compiled(form, on):
 
 #: Those that every run has; the others are much like them.
 QUICK = ("stores of two roles", "circular, a barrier for each tile", "circular, by mbarrier")
-EACH_FORM = [
-    form if form in QUICK else pytest.param(form, marks=pytest.mark.slow) for form in FORMS
-]
+EACH_FORM = quick(QUICK, FORMS)
 
 
 @pytest.mark.parametrize("form", EACH_FORM)
@@ -178,6 +177,7 @@ def under_the_variable():
     return found
 
 
+@pytest.mark.slow
 def test_the_variable_decides_where_nothing_is_said():
     assert run_isolated(under_the_variable, timeout=300, env={"NUMBA_TMA_DEBUG": "1"}) == [
         True,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import every
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "numba_tma"
 
@@ -186,7 +188,7 @@ sys.meta_path.insert(0, Blocked())
 """
 
 
-@pytest.mark.parametrize("module", WITHOUT_NUMBA)
+@pytest.mark.parametrize("module", every(4, WITHOUT_NUMBA))
 def test_imports_without_numba(module):
     run(f"{BLOCK_NUMBA}\nimport numba_tma.{module}")
 
@@ -256,9 +258,13 @@ for module in sys.stdin.read().split():
 """
 
 
-def test_each_module_imports_first_of_all_and_calls_no_driver():
-    # A compiled half is imported by the module whose half it is.
-    modules = [m for m in MODULES if m != "__main__" and not m.endswith("_lowering")]
+# A compiled half is imported by the module whose half it is.
+WHOLE = [m for m in MODULES if m != "__main__" and not m.endswith("_lowering")]
+
+
+@pytest.mark.parametrize("first", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2))])
+def test_each_module_imports_first_of_all_and_calls_no_driver(first):
+    modules = WHOLE[first::3]
     said = run(WATCH_THE_DRIVER + EACH_FIRST_OF_ALL, stdin=" ".join(modules))
     assert said.splitlines() == [f"{module} []" for module in modules], said
 
@@ -267,9 +273,9 @@ def test_each_module_imports_first_of_all_and_calls_no_driver():
     "use",
     [
         "from cuda.core import Device; Device(0)",
-        "from cuda.bindings import driver; driver.cuInit(0)",
         "from numba import cuda; cuda.current_context()",
-        "from numba import cuda; cuda.is_available()",
+        pytest.param("from cuda.bindings import driver; driver.cuInit(0)", marks=pytest.mark.slow),
+        pytest.param("from numba import cuda; cuda.is_available()", marks=pytest.mark.slow),
     ],
 )
 def test_the_watch_sees_a_use_of_the_driver(use):
@@ -277,6 +283,7 @@ def test_the_watch_sees_a_use_of_the_driver(use):
     assert int(run(WATCH_THE_DRIVER + source)) > 0
 
 
+@pytest.mark.slow
 def test_importing_changes_nothing_for_njit():
     kernel = "import numba\n@numba.njit\ndef f(x): return x + 1\nprint(f(1), end='')"
     assert run(EVERY_PUBLIC_NAME + kernel) == "2"

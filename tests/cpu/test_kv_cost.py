@@ -7,6 +7,7 @@ from numba import types
 
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests import kv_kernels as kernels
+from tests.tiers import quick
 
 FORMS = {"ours": kernels.kv_pipeline, "by hand": kernels.kv_pipeline_by_hand}
 
@@ -52,8 +53,10 @@ def test_nothing_is_spilled(compiled, name):
     check_no_spill(compiled[name])
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["one ring", "two rings"])
-@pytest.mark.parametrize("order", kernels.ORDERS)
+ORDERS = [(order, shared) for order in kernels.ORDERS for shared in (True, False)]
+
+
+@pytest.mark.parametrize(("order", "shared"), quick(ORDERS[::5], ORDERS))
 def test_nothing_is_spilled_in_any_order_of_use(order, shared):
     _, rings, kernel = kernels.order_kernel(order, 3, 2, shared, 2, 2)
     maps = kernels.map_of(rings[0].k_tile), kernels.map_of(rings[-1].v_tile)

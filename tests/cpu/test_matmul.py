@@ -10,6 +10,7 @@ from numba_tma.kernels._matmul_kernel import matmul_kernel
 from numba_tma.kernels._matmul_plan import CONFIGS, Config
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.matmul_forms import EVERYTHING, form, signature
+from tests.tiers import quick
 
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
 BIAS = Epilogue(alpha=True, bias=as_dtype("bf16"))
@@ -36,16 +37,14 @@ FORMS = {
 }
 
 #: Of each kind of code one, which every change compiles.
-QUICK = ("pairs", "everything", "NT", "fp8", "i8", str(CONFIGS[-1]), "everything, narrow")
+QUICK = ("NT", "i8", "everything, narrow")
 
 
 def compiled(form):
     return compile_ptx(matmul_kernel(form), signature(form))
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FORMS]
-)
+@pytest.mark.parametrize("name", quick(QUICK, FORMS))
 def test_registers_hold_everything(name):
     """ptxas says so itself (C7508, C7510) when it waits after each wgmma, or ignores setmaxnreg."""
     ptx = compiled(FORMS[name])

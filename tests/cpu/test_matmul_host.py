@@ -178,6 +178,8 @@ def test_batches(gpu):
     assert (done.sizes.batch, done.sizes.a_batch, done.sizes.b_batch) == (3, 0, 1)
     expanded = Array(1, (3, 40, 64), strides=(0, 128, 2))
     assert launched(gpu, expanded, b, out).sizes.a_batch == 0
+    done = launched(gpu, expanded, Array(2, (64, 72)), out)  # its rows are not 120
+    assert (done.sizes.batch, done.sizes.rows, done.a[0].shape) == (3, 40, (1, 40, 64))
 
 
 def test_sizes_and_blocks(gpu):
@@ -206,7 +208,8 @@ def test_parts_of_k_are_added_up(gpu):
 @pytest.mark.parametrize(("dtype", "out"), [(BF16, BF16), (E4M3, BF16), ("i1", "i4")])
 def test_a_long_k_is_split_unless_sums_are_integers(gpu, dtype, out):
     matmul(*pair(64, 64, 65536, dtype=dtype), Array(3, (64, 64), out))
-    assert (gpu.launches[0][0].config.splits > 1) == (dtype != "i1") == (len(gpu.launches) == 2)
+    (_, *_, arguments), *added = gpu.launches
+    assert (arguments[5].splits > 1) == (dtype != "i1") == (len(added) == 1)
 
 
 def test_what_follows_is_compiled_in(gpu):
@@ -249,7 +252,7 @@ def test_mistakes(gpu):
         r"out has shape \(96, 64\), but \(64, 32\) @ \(32, 96\) has shape \(64, 96\)", a, b, out.T
     )
     fails(
-        r"out has .* its last axis must be contiguous; multiply b.T @ a.T into out.T",
+        r"out has .* its last axis must be contiguous, .* multiply b.T @ a.T into out.T",
         *(a, b, Array(3, (96, 64)).T),
     )
     fails("out is i32, but products of bf16 and bf16 are stored as", a, b, out_dtype="i32")
@@ -264,6 +267,11 @@ def test_mistakes(gpu):
     fails(r"row_scale has shape \(64,\) of bf16; .* of f32", a, b, out, row_scale=Array(4, (64,)))
     fails(r"residual has shape \(96,\)|a matrix has two axes", a, b, out, residual=Array(4, (96,)))
     fails(r"residual has shape \(64, 32\) .* it has that shape too", a, b, out, residual=a)
+    many = Array(1, (3, 64, 32)), b, Array(3, (3, 64, 96))
+    expanded = Array(4, (3, 64, 96), strides=(0, 192, 2))
+    fails("residual has .* no leading axis that is expanded: pass a copy", *many, residual=expanded)
+    fails("out has .* and no axis expanded", *many[:2], expanded)
+    fails("out has .* and no axis expanded", a, b, Array(3, (64, 96), strides=(0, 2)))
     crooked = Array(1, (64, 32), strides=(256, 4))
     fails("one of its last two axes must be contiguous; pass a contiguous copy", crooked, b, out)
     backwards = Array(1, (64, 32), strides=(-64, 2))
@@ -397,7 +405,7 @@ def test_tuning_launches_every_configuration_once_and_then_the_best(gpu, folder,
         assert copies == ["copy_vectors"] * 2 and len(launches) >= 3
         return gpu.launches[-1][0].config != best if isinstance(gpu.launches[-1][0], Form) else 2
 
-    device = SimpleNamespace(name=b"GPU", id=0)
+    device = SimpleNamespace(name="GPU", id=0)
     monkeypatch.setattr(module.cuda, "get_current_device", lambda: device)
     monkeypatch.setattr(module, "time_on_gpu", time_on_gpu)
     monkeypatch.setattr(module, "_tuned_before", {})

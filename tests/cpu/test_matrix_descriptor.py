@@ -11,6 +11,7 @@ from numba_tma import MatrixLayout, Swizzle, Tile, TilePipeline
 from numba_tma.testing import compile_ptx, instructions, ptxas
 from tests.cpu.test_kernel_errors import holds, message
 from tests.matrix_operands import operands
+from tests.tiers import every
 
 U64, I64, U32, I32 = types.uint64, types.int64, types.uint32, types.int32
 OUT = U64[::1]
@@ -89,7 +90,9 @@ def first_of_each(instruction):
 
 
 @pytest.mark.parametrize(
-    ("instruction", "operand"), first_of_each("wgmma") + first_of_each("tcgen05"), ids=str
+    ("instruction", "operand"),
+    every(3, first_of_each("wgmma") + first_of_each("tcgen05")),
+    ids=str,
 )
 def test_a_kernel_builds_what_the_layout_says(instruction, operand):
     tile, major = operand.tile, operand.major

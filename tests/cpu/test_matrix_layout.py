@@ -11,6 +11,7 @@ from numba_tma.dtypes import names
 from numba_tma.matrix_layout import LEGAL, MatrixFields, decode_descriptor, matrix_addresses
 from tests import matrix_table
 from tests.matrix_operands import Operand, noise, operands
+from tests.tiers import every
 
 ADDRESS = 7 * 1024
 EVERY = [(i, o) for i in LEGAL for o in operands(i)]
@@ -32,7 +33,7 @@ def memory_with(operand, matrix):
     return memory
 
 
-@pytest.mark.parametrize(("instruction", "operand"), EVERY, ids=lambda x: str(x))
+@pytest.mark.parametrize(("instruction", "operand"), every(5, EVERY), ids=lambda x: str(x))
 def test_a_descriptor_denotes_what_the_tile_holds(instruction, operand):
     matrix = noise(operand.dtype, (operand.rows, operand.k))
     memory, layout = memory_with(operand, matrix), operand.layout(instruction)
@@ -92,7 +93,7 @@ def test_an_mn_major_descriptor_that_ran_on_an_h200():
     assert [layout.descriptor(0, k) - expected for k in range(8)] == [128 * k for k in range(8)]
 
 
-@pytest.mark.parametrize(("instruction", "operand"), EVERY, ids=lambda x: str(x))
+@pytest.mark.parametrize(("instruction", "operand"), every(5, EVERY), ids=lambda x: str(x))
 def test_the_fields_come_back(instruction, operand):
     layout = operand.layout(instruction)
     for address in (0, ADDRESS, 226 * 1024):

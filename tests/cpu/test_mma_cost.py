@@ -8,6 +8,7 @@ import pytest
 
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.mma_kernels import attention, matmul
+from tests.tiers import quick
 
 KERNELS = {"matmul": matmul, "attention": attention}
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
@@ -21,7 +22,8 @@ def compiled(name):
     return compile_ptx(*KERNELS[name](), cc=(9, 0, "a"))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+# tests/cpu/test_attention.py looks at the attention that is shipped.
+@pytest.mark.parametrize("name", quick(["matmul"], KERNELS))
 def test_registers_hold_everything(name):
     """ptxas says so itself (C7508, C7510) when it waits after each wgmma, or ignores setmaxnreg."""
     report = ptxas(compiled(name))
@@ -80,6 +82,7 @@ def test_the_loop_of_a_matmul_is_as_short_as_by_hand():
     assert naming("matmul", accumulators("matmul")["gdesc"]) == {"HGMMA"}
 
 
+@pytest.mark.slow
 @needs_nvdisasm
 def test_the_loop_of_attention_computes_and_moves_nothing():
     found = operations("attention")
@@ -90,6 +93,7 @@ def test_the_loop_of_attention_computes_and_moves_nothing():
     assert naming("attention", held["R"]) == {"HGMMA", "FMUL"}
 
 
+@pytest.mark.slow
 @needs_nvdisasm
 def test_a_wait_stays_behind_what_is_to_overlap_with_the_product():
     code = main_loop("attention")

@@ -16,6 +16,7 @@ from numba_tma.testing import compile_ptx
 from tests import gallery_page
 from tests.mutants.mutants import IMPOSSIBLE, MUTANTS, PROGRAMS, TABLE
 from tests.mutants.table import CATCHERS, MUTATIONS, broken
+from tests.tiers import every
 
 
 def caught_by(catcher):
@@ -100,7 +101,7 @@ def compiled(mutant):
     return result, (grid, 1, 1), (block, 1, 1)
 
 
-@pytest.mark.parametrize("mutant", caught_by("compile"), ids=repr)
+@pytest.mark.parametrize("mutant", every(2, caught_by("compile")), ids=repr)
 def test_refused_when_it_is_compiled(mutant):
     with pytest.raises((TypingError, CudaTypingError)) as raised:
         compiled(mutant)

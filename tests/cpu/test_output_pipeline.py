@@ -1,5 +1,6 @@
 """Accumulators that are handed over: what is refused, what follows, and what it costs."""
 
+import functools
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 import numba_tma as tma
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests import output_kernels as kernels
+from tests.tiers import every
 
 ROLES = tma.Roles(mma=tma.Warps(4), epilogue=tma.Warpgroups(1), load=tma.Warps(1))
 ACC = tma.Tile((128, 64), "f32")
@@ -286,9 +288,14 @@ COSTS = [
 IDS = ["sm_90a", "sm_100a"]
 
 
+@functools.cache
+def compiled(build, cc):
+    return compile_ptx(*build(), cc=cc)
+
+
 @pytest.mark.parametrize(("ours", "hand", "cc"), COSTS, ids=IDS)
 def test_ptx_and_registers_are_within_2_percent_of_the_kernel_by_hand(ours, hand, cc):
-    texts = [compile_ptx(*build(), cc=cc) for build in (ours, hand)]
+    texts = [compiled(build, cc) for build in (ours, hand)]
     count, by_hand = (sum(not i.endswith(":") for i in instructions(text)) for text in texts)
     assert count <= 1.02 * by_hand, f"{count} PTX instructions, {by_hand} by hand"
     report, reference = map(ptxas, texts)
@@ -302,21 +309,19 @@ def test_ptx_and_registers_are_within_2_percent_of_the_kernel_by_hand(ours, hand
 @pytest.mark.skipif(find_tool("nvdisasm") is None, reason="nvdisasm is not installed")
 @pytest.mark.parametrize(("ours", "hand", "cc"), COSTS, ids=IDS)
 def test_machine_code_is_within_2_percent_of_the_kernel_by_hand(ours, hand, cc):
-    count, by_hand = (machine_count(*build(), cc) for build in (ours, hand))
+    count, by_hand = (machine_count(compiled(build, cc)) for build in (ours, hand))
     assert count <= 1.02 * by_hand, f"{count} machine instructions, {by_hand} by hand"
 
 
-def machine_count(kernel, signature, cc):
-    code = re.findall(
-        r"^\s*/\*[0-9a-f]+\*/\s+(\S.*?) ?;", sass(compile_ptx(kernel, signature, cc=cc)), re.M
-    )
+def machine_count(ptx):
+    code = re.findall(r"^\s*/\*[0-9a-f]+\*/\s+(\S.*?) ?;", sass(ptx), re.M)
     return sum(not i.startswith("NOP") for i in code)
 
 
 EXACT = (types.float32[:, :, ::1], types.float32[:, :, ::1], types.int64)
 
 
-@pytest.mark.parametrize("build", [*kernels.SHARED, *kernels.TENSOR])
+@pytest.mark.parametrize("build", every(3, [*kernels.SHARED, *kernels.TENSOR]))
 def test_every_form_stays_in_registers(build):
     in_tensor_memory = build in kernels.TENSOR
     signature = EXACT
@@ -331,7 +336,7 @@ def test_every_form_stays_in_registers(build):
 def test_launches_know_the_roles():
     """The name of the ring's memory is what a launch reads the block's size from."""
     for build, cc in ((kernels.output_pipeline, SM_90A), (kernels.output_pipeline_tmem, SM_100A)):
-        assert "numba_tma_ring256_" in compile_ptx(*build(), cc=cc)
+        assert "numba_tma_ring256_" in compiled(build, cc)
 
 
 def test_a_function_of_the_users_takes_a_stage():

@@ -7,6 +7,7 @@ import pytest
 
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.pipeline_kernels import PIPELINES
+from tests.tiers import every
 
 HOPPER, BLACKWELL = (9, 0, "a"), (10, 0, "a")
 
@@ -27,20 +28,24 @@ def machine_count(text):
     return sum(not instruction.startswith("NOP") for instruction in code)
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+# What every run compiles of each is compared with its golden: test_kernel_goldens.py.
+by_name = pytest.mark.parametrize("name", every(3, PIPELINES))
+
+
+@by_name
 def test_ptx_is_within_2_percent_of_the_kernel_by_hand(name):
     ours, hand = (ptx_count(compiled(name, by_hand)) for by_hand in (False, True))
     assert ours <= 1.02 * hand, f"{ours} PTX instructions with the pipeline, {hand} by hand"
 
 
 @pytest.mark.skipif(find_tool("nvdisasm") is None, reason="nvdisasm is not installed")
-@pytest.mark.parametrize("name", PIPELINES)
+@by_name
 def test_machine_code_is_within_2_percent_of_the_kernel_by_hand(name):
     ours, hand = (machine_count(compiled(name, by_hand)) for by_hand in (False, True))
     assert ours <= 1.02 * hand, f"{ours} machine instructions with the pipeline, {hand} by hand"
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@by_name
 def test_registers_are_those_of_the_kernel_by_hand(name):
     ours, hand = (ptxas(compiled(name, by_hand)).registers for by_hand in (False, True))
     # A warp gets them by eights for each thread.
@@ -48,8 +53,8 @@ def test_registers_are_those_of_the_kernel_by_hand(name):
 
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["pipeline", "by_hand"])
-@pytest.mark.parametrize("cc", [HOPPER, BLACKWELL], ids=["sm_90a", "sm_100a"])
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("cc", every(2, [(HOPPER,), (BLACKWELL,)]), ids=["sm_90a", "sm_100a"])
+@by_name
 def test_nothing_is_spilled(name, cc, by_hand):
     text = compiled(name, by_hand, cc)
     report = ptxas(text)

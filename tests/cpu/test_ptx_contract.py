@@ -11,6 +11,7 @@ from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.testing import PtxasError, compile_ptx, ptxas
 from numba_tma.types import TensorMapType
 from tests import ptx_contract as contract
+from tests.tiers import every, quick
 
 ARCHITECTURES = {"sm_90", "sm_90a", "sm_100a", "sm_120"}
 TILE = Tile((16, 16), "f32")
@@ -116,16 +117,12 @@ ISAS = [*((7, n) for n in range(9)), *((8, n) for n in range(9)), (9, 0)]
 
 #: Of each instruction.
 FIRST_FORMS = {form.name.partition("[")[0]: form for form in reversed(WRITTEN.values())}.values()
+FIRST_NAMES = [form.name for form in FIRST_FORMS]
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        pytest.param(form, marks=() if form in FIRST_FORMS else pytest.mark.slow, id=form.name)
-        for form in WRITTEN.values()
-    ],
-)
-def test_version_and_architecture_are_the_first(form):
+@pytest.mark.parametrize("name", quick(FIRST_NAMES[::4], WRITTEN))
+def test_version_and_architecture_are_the_first(name):
+    form = WRITTEN[name]
     first = ISA_OF[form.sm]
     isa = max(form.isa, first)
     ptxas(form.module(isa, form.sm))
@@ -137,7 +134,7 @@ def test_version_and_architecture_are_the_first(form):
             ptxas(form.module(max(isa, ISA_OF[form.sm]), OLDER[form.sm]))
 
 
-@pytest.mark.parametrize("row", ptx.TABLE.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", every(3, ptx.TABLE.values()), ids=lambda row: row.name)
 def test_every_combination_assembles(row):
     """Ranks, choices and optional operands that are legal each are legal together."""
     written = next(form for form in WRITTEN.values() if form.name.partition("[")[0] == row.name)
@@ -241,14 +238,11 @@ def targets_of(form):
     return [target for target in TARGETS if target in CLAIMED[form.row.family]]
 
 
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [
-        pytest.param(target, name, marks=() if first else pytest.mark.slow)
-        for name, form in FORMS.items()
-        for first, target in zip((True, False, False), targets_of(form))
-    ],
-)
+CALLS = [(target, name) for name, form in FORMS.items() for target in targets_of(form)]
+QUICK_CALLS = [(targets_of(FORMS[name])[0], name) for name in FIRST_NAMES]
+
+
+@pytest.mark.parametrize(("target", "name"), quick(QUICK_CALLS, CALLS))
 def test_a_call_emits_the_instruction_and_nothing_else(target, name):
     form = FORMS[name]
     always = {n for n, default in form.row.defaults.items() if default is not None}

@@ -13,6 +13,7 @@ import numba_tma as tma
 from numba_tma.testing import compile_ptx, instructions, ptxas
 from numba_tma.types import TensorMapType
 from tests import scope_pipelines as scoped
+from tests.tiers import every, quick
 
 W = tma.Warps
 MAP_A, MAP_B = (TensorMapType(2, tile) for tile in (scoped.A, scoped.B))
@@ -47,9 +48,7 @@ def code(ptx):
     return [re.sub(r"(numba_tma_\w+?)_[0-9a-f]{8}_", r"\1_", line) for line in instructions(ptx)]
 
 
-@pytest.mark.parametrize(
-    "form", [*list(FORMS)[:2], *(pytest.param(f, marks=pytest.mark.slow) for f in list(FORMS)[2:])]
-)
+@pytest.mark.parametrize("form", quick(["TMA"], FORMS))
 def test_scopes_cost_what_the_calls_cost(form):
     make, signature = FORMS[form]
     with_scopes, with_calls = (compile_ptx(kernel, signature) for kernel in make()[2:])
@@ -66,7 +65,7 @@ def assert_in_registers(ptx):
     assert not re.search(r"^\s*call\b", ptx, re.M) and ".local" not in ptx
 
 
-@pytest.mark.parametrize("which", [2, 3])
+@pytest.mark.parametrize("which", every(2, [2, 3]))
 def test_several_stages_are_held_in_registers(which):
     kernel = scoped.held_kernels(4, (W(1), W(2)))[which]
     assert_in_registers(compile_ptx(kernel, (MAP_A, OUT, N)))

@@ -11,7 +11,7 @@ READ_BY_PEOPLE = ("*.md", "*.txt", "*.ptx", "*.ipynb", "*.json", "*.toml", "*.ya
 MACHINE = re.compile(
     # an absolute path: a root folder that does not continue a word, a relative path or a URL
     r"(?<![\w./~$}:*-])/(?:work|home|root|tmp|opt|mnt|var|usr|srv|scratch|private|Users|builds)\b"
-    r"|[A-Z]:\\\\?[A-Za-z]"
+    r"|\b[A-Z]:\\\\?[A-Za-z]"
     # a package registry, or the option that names one
     r"|\b(?:pypi|pythonhosted|npmjs|conda|anaconda)\.(?:org|com)\b"
     r"|\b(?:extra-)?index-url\b|\bfind-links\b|file://"
@@ -75,6 +75,7 @@ def test_the_pattern_sees(line):
         "https://docs.nvidia.com/cuda/work/home",
         "a / tmp, 1/opt",
         "numpy==2.4.6",
+        r'"if limit < KEYS:\n"',
     ],
 )
 def test_the_pattern_leaves_alone(line):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels._attention_plan import Plan
+from numba_tma.kernels._attention_plan import DEPTHS, Plan
 from numba_tma.kernels.attention import attention
 from tests.gpu.test_kernels import EPS32, TYPES, assert_close, normal
 from tests.gpu.test_matmul_gpu import Device
@@ -27,6 +27,8 @@ PLANS = {
     "128 queries of depth 64": (64, Plan(2, 128)),
     "96 keys": (64, Plan(3, 96)),
     "160 keys": (128, Plan(2, 160)),
+    "64 queries of depth 256": (256, Plan(1, 64)),
+    "64 keys of depth 256": (256, Plan(2, 64)),
     "4 heads together": (128, Plan(2, 128, heads_together=4)),
 }
 by_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -39,7 +41,14 @@ def arrays(queries, keys, heads=2, kv_heads=None, depth=128, name="bf16", batch=
     return [normal(shape, name, seed) for seed, shape in enumerate(shapes)]
 
 
-def exact(q, k, v, rows, causal=False, scale=None, whole=False):
+def seen_by(rows, queries, keys, window):
+    """Return which keys these queries see, (rows, keys)."""
+    left, right = (keys + queries if side is None else side for side in window)
+    beside = np.arange(keys) - (np.asarray(rows)[:, None] + keys - queries)
+    return (beside >= -left) & (beside <= right)
+
+
+def exact(q, k, v, rows, causal=False, scale=None, whole=False, window=(None, None), softcap=None):
     """Return these rows of attention in float64, and what float32 and the weights' type may add.
 
     Scores of whole numbers are summed exactly.
@@ -48,21 +57,24 @@ def exact(q, k, v, rows, causal=False, scale=None, whole=False):
     scale = depth**-0.5 if scale is None else scale
     expected, slack = (np.zeros((len(q), len(rows), *q.shape[2:])) for _ in range(2))
     info = ml_dtypes.finfo(q.dtype)
-    seen = np.arange(keys) <= np.asarray(rows)[:, None] + (keys - queries)
+    seen = seen_by(rows, queries, keys, (window[0], 0 if causal else window[1]))
     for batch, head in np.ndindex(len(q), q.shape[2]):
         shared = head // (q.shape[2] // k.shape[2])
         a = q[batch, rows, head].astype(np.float64)
         b, c = (x[batch, :, shared].astype(np.float64) for x in (k, v))
         scores = a @ b.T * scale
-        if causal:
-            scores[~seen] = -np.inf
+        bent = 0.0
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
+            bent = 2.0**-10.9 * np.abs(scores).max(axis=1, keepdims=True)  # tanh.approx
+        scores[~seen] = -np.inf
         top = scores.max(axis=1, keepdims=True)
         weights = np.exp(scores - np.where(top > -np.inf, top, 0))
         total = np.maximum(weights.sum(axis=1, keepdims=True), 1)  # 0 if no key is seen
         size = weights / total @ np.abs(c)
         sums = 0 if whole else 2 * depth
         wrong = (sums + 2) * EPS32 * np.abs(a) @ np.abs(b).T * scale
-        wrong = wrong.max(axis=1, keepdims=True)
+        wrong = wrong.max(axis=1, keepdims=True) + bent
         relative = np.expm1(2 * wrong) + float(info.eps) / 2 + 2 * keys * EPS32
         smallest = float(info.smallest_subnormal) / 2  # weights are rounded to a multiple of it
         expected[batch, :, head] = weights / total @ c
@@ -70,22 +82,23 @@ def exact(q, k, v, rows, causal=False, scale=None, whole=False):
     return expected, slack
 
 
-def check(q, k, v, causal=False, plan=None, scale=None, out=None, whole=False):
+def check(q, k, v, causal=False, plan=None, scale=None, out=None, whole=False, **options):
     """Compute and compare; return what was computed."""
     target = Device(np.full(q.shape, 7, q.dtype) if out is None else out)
     device = [Device(x) for x in (q, k, v)]
-    assert attention(*device, target, causal=causal, scale=scale, plan=plan) is target
+    given = {"causal": causal, "scale": scale, "plan": plan, **options}
+    assert attention(*device, target, **given) is target
     queries, got = q.shape[1], target.get()
     rows = np.unique(np.linspace(0, queries - 1, min(queries, ALL_ROWS)).astype(int))
-    expected, slack = exact(q, k, v, rows, causal, scale, whole)
-    what = f"{q.shape} x {k.shape} {q.dtype}{' causal' * causal}"
+    expected, slack = exact(q, k, v, rows, causal, scale, whole, **options)
+    what = f"{q.shape} x {k.shape} {q.dtype}{' causal' * causal} {options or ''}"
     assert_close(got[:, rows], expected, q.dtype, slack, 0.5, what)
     return got
 
 
 @by_mask
 @pytest.mark.parametrize("name", ["bf16", "f16"])
-@pytest.mark.parametrize("depth", [64, 96, 128])
+@pytest.mark.parametrize("depth", DEPTHS)
 @on_gpu(limit=LIMIT)
 def test_lengths(depth, name, causal):
     for queries, keys in LENGTHS:
@@ -111,9 +124,104 @@ def test_plans(plan, causal):
 
 @on_gpu(limit=LIMIT)
 def test_queries_that_see_no_key_give_0():
-    for depth in (64, 96, 128):
+    for depth in DEPTHS:
         got = check(*arrays(1000, 300, depth=depth), causal=True)
         assert (got[:, :700] == 0).all() and (got[:, 700:] != 0).any(axis=3).all()
+
+
+def logs_of_sums(q, k, causal=False, scale=None, window=(None, None), softcap=None):
+    """Return log(sum(exp(score))) in float64, (batch, heads, queries), -inf where none is seen."""
+    queries, keys, depth = q.shape[1], *k.shape[1::2]
+    scale = depth**-0.5 if scale is None else scale
+    q, k = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k))
+    scores = q @ np.repeat(k, q.shape[1] // k.shape[1], axis=1).swapaxes(2, 3) * scale
+    if softcap is not None:
+        scores = softcap * np.tanh(scores / softcap)
+    window = (window[0], 0 if causal else window[1])
+    scores[..., ~seen_by(np.arange(queries), queries, keys, window)] = -np.inf
+    return np.logaddexp.reduce(scores, axis=3)
+
+
+@by_mask
+@pytest.mark.parametrize("depth", DEPTHS)
+@on_gpu(limit=LIMIT)
+def test_windows(depth, causal):
+    for queries, keys in ((1, 300), (300, 300), (1000, 777), (777, 2000), (4096, 4096)):
+        for window in ((0, 0), (10, 500), (127, None), (None, 64), (256, 1), (640, 640)):
+            check(*arrays(queries, keys, 4, 2, depth), causal, window=window)
+
+
+@by_mask
+@on_gpu(limit=LIMIT)
+def test_lse_of_windows(causal):
+    for queries, keys in ((300, 200), (300, 1000)):
+        q, k, v = arrays(queries, keys)
+        out, lse = Device(np.full(q.shape, 7, q.dtype)), Device(np.full((2, 2, queries), 7, "f4"))
+        for window in ((0, 0), (30, 40), (None, 50), (100, None)):
+            attention(*map(Device, (q, k, v)), out, lse=lse, causal=causal, window=window)
+            expected = logs_of_sums(q, k, causal, window=window)
+            np.testing.assert_allclose(lse.get(), expected, rtol=2e-6, atol=2e-4)
+
+
+@on_gpu(limit=LIMIT)
+def test_what_lies_outside_a_window_is_not_read():
+    q, k, v = arrays(200, 3000)
+    expected = check(q, k, v, causal=True, window=(300, 0)).view(np.uint16)
+    k[:, :2304], v[:, :2304] = np.nan, np.nan  # whole tiles, of which nobody sees a key
+    got = Device(np.full(q.shape, 7, q.dtype))
+    attention(*map(Device, (q, k, v)), got, causal=True, window=300)
+    np.testing.assert_array_equal(got.get().view(np.uint16), expected)
+
+
+@by_mask
+@pytest.mark.parametrize("depth", DEPTHS)
+@on_gpu(limit=LIMIT)
+def test_soft_caps(depth, causal):
+    """Scores are as wrong as tanh.approx is; larger ones are pressed against the cap."""
+    for queries, keys, name in ((1, 300, "bf16"), (1000, 777, "f16"), (777, 1000, "bf16")):
+        for softcap, scale in ((50.0, None), (30.0, 3.0), (1.0, 1.0)):
+            q, k, v = arrays(queries, keys, 4, 2, depth, name)
+            check(q, k, v, causal, softcap=softcap, scale=scale)
+            check(q, k, v, causal, softcap=softcap, scale=scale, window=(100, 200))
+            lse = Device(np.full((2, 4, queries), 7, np.float32))
+            out = Device(np.full(q.shape, 7, q.dtype))
+            given = {"causal": causal, "softcap": softcap, "scale": scale}
+            attention(*map(Device, (q, k, v)), out, lse=lse, **given)
+            expected = logs_of_sums(q, k, **given)
+            np.testing.assert_allclose(lse.get(), expected, rtol=2e-6, atol=2.0**-10.9 * softcap)
+
+
+@by_mask
+@pytest.mark.parametrize("depth", DEPTHS)
+@on_gpu(limit=LIMIT)
+def test_lse(depth, causal):
+    """Its error is that of the products, of the sum, and of float32 as large as the scores."""
+    for queries, keys, name in ((1, 1, "bf16"), (130, 257, "f16"), (1000, 300, "bf16")):
+        for scale in (None, 2.0):
+            q, k, v = arrays(queries, keys, 4, 2, depth, name)
+            device = [Device(x) for x in (q, k, v)]
+            outs = [Device(np.full(q.shape, 7, q.dtype)) for _ in range(2)]
+            memory = np.full(8 + 2 * 4 * queries + 8, 7, np.float32)
+            lse = Device(memory[8:-8].reshape(2, 4, queries))
+            attention(*device, outs[0], causal=causal, scale=scale)
+            given = {"causal": causal, "scale": scale, "lse": lse, "return_lse": True}
+            assert attention(*device, outs[1], **given) == (outs[1], lse)
+            np.testing.assert_array_equal(*(out.get().view(np.uint16) for out in outs))
+            expected = logs_of_sums(q, k, causal, scale)
+            largest = np.abs(q.astype(float)).sum(axis=3).max() * np.abs(k.astype(float)).max()
+            limit = 8 * EPS32 * (scale or depth**-0.5) * largest + 1e-5
+            np.testing.assert_allclose(lse.get(), expected, rtol=2e-6, atol=limit)
+            around = lse.memory.copy_to_host().view(np.float32)
+            assert (around[:8] == 7).all() and (around[-8:] == 7).all()
+
+
+@on_gpu(limit=LIMIT)
+def test_lse_of_a_new_array():
+    q, k, v = (cuda.to_device(x.view(np.uint16)) for x in arrays(70, 300))
+    out, lse = attention(q, k, v, dtype="bf16", causal=True, return_lse=True)
+    assert out.shape == q.shape and lse.shape == (2, 2, 70) and lse.dtype == np.float32
+    expected = logs_of_sums(*arrays(70, 300)[:2], causal=True)
+    np.testing.assert_allclose(lse.copy_to_host(), expected, rtol=2e-6, atol=1e-4)
 
 
 @by_mask
@@ -151,10 +259,10 @@ def test_scales():
 @by_mask
 @on_gpu(limit=LIMIT)
 def test_views_leave_what_is_around_them(causal):
-    qkv = np.stack(arrays(300, 300, heads=3, depth=192), axis=2)
-    for depth in (64, 96, 128):
+    qkv = np.stack(arrays(300, 300, heads=3, depth=320), axis=2)
+    for depth in DEPTHS:
         q, k, v = (qkv[:, :, i, 1:, 64 : 64 + depth] for i in range(3))
-        memory = np.full((2, 3, 304, 136), 7, qkv.dtype)  # heads before queries
+        memory = np.full((2, 3, 304, 272), 7, qkv.dtype)  # heads before queries
         out = memory[:, 1:, 2:302, 8 : 8 + depth].transpose(0, 2, 1, 3)
         target = Device(out)
         attention(*map(Device, (q, k, v)), target, causal=causal)
@@ -248,7 +356,7 @@ def test_calls_with_the_same_arrays():
 
 
 @by_mask
-@pytest.mark.parametrize("depth", [64, 96, 128])
+@pytest.mark.parametrize("depth", DEPTHS)
 @on_gpu(limit=LIMIT)
 def test_the_same_bits_again(depth, causal):
     """A stage that is refilled too early changes few elements, and seldom."""

@@ -14,6 +14,11 @@ from numba_tma.simulator.thread import SimulatedThread
 
 simulator.install()
 
+# Of a launch one thread runs at a time: to wake the next one is cheap where both share a core.
+if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:

@@ -6,6 +6,7 @@ import pytest
 
 from numba_tma.kernels._attention_plan import Plan
 from numba_tma.kernels.attention import attention
+from tests.tiers import quick
 
 BF16 = ml_dtypes.bfloat16
 ONE, TWO = Plan(1, 64), Plan(2, 64)
@@ -19,48 +20,69 @@ def arrays(queries, keys, heads=1, kv_heads=None, depth=64, batch=1, dtype=BF16)
     return [rng.standard_normal((batch, *shape, depth)).astype(dtype) for shape in shapes]
 
 
-def exact(q, k, v, causal=False, scale=None):
-    """Return attention in float64, and what the rounding of its weights may change."""
+def exact(q, k, v, causal=False, scale=None, window=(None, None), softcap=None):
+    """Return attention in float64, what the rounding of its weights may change, and lse."""
     info = ml_dtypes.finfo(q.dtype)
     q, k, v = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k, v))
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
     scores = q @ k.swapaxes(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
-    if causal:
-        first = scores.shape[3] - scores.shape[2] + 1
-        seen = np.arange(scores.shape[3]) < np.arange(scores.shape[2])[:, None] + first
-        scores = np.where(seen, scores, -np.inf)
+    if softcap is not None:
+        scores = softcap * np.tanh(scores / softcap)
+    queries, keys = scores.shape[2:]
+    left, right = (queries + keys if side is None else side for side in window)
+    right = 0 if causal else right
+    beside = np.arange(keys) - (np.arange(queries)[:, None] + keys - queries)
+    seen = (beside >= -left) & (beside <= right)
+    scores = np.where(seen, scores, -np.inf)
     top = scores.max(axis=3, keepdims=True)
     weights = np.exp(scores - np.where(np.isfinite(top), top, 0))
     total = weights.sum(axis=3, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (np.where(total == 0, 0, top) + np.log(total))[..., 0]
     weights /= np.where(total == 0, 1, total)
     error = 0.51 * float(info.eps) * (weights @ np.abs(v) + np.abs(weights @ v)) + 1e-6
-    return [x.transpose(0, 2, 1, 3) for x in (weights @ v, error)]
+    return *(x.transpose(0, 2, 1, 3) for x in (weights @ v, error)), lse
 
 
 def check(q, k, v, causal=False, plan=ONE, **options):
-    expected, error = exact(q, k, v, causal, options.get("scale"))
+    changes = {name: options[name] for name in ("scale", "window", "softcap") if name in options}
+    expected, error, lse = exact(q, k, v, causal, **changes)
     got = attention(q, k, v, causal=causal, plan=plan, **options)
+    if options.get("return_lse"):
+        got, logs = got
+        assert logs.dtype == np.float32
+        np.testing.assert_allclose(logs, lse, rtol=1e-6, atol=2e-6)
     assert got.dtype == q.dtype and got.shape == q.shape
     assert (np.abs(got.astype(np.float64) - expected) <= error).all()
     return got
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+LENGTHS = [(64, 64), (1, 1), (1, 130), (65, 63), (70, 200), (150, 129)]
+FULL_AND_CAUSAL = [(*lengths, causal) for lengths in LENGTHS for causal in (False, True)]
+
+
 @pytest.mark.parametrize(
-    ("queries", "keys"), [(64, 64), (1, 1), (1, 130), (65, 63), (70, 200), (150, 129)]
+    ("queries", "keys", "causal"),
+    quick([(1, 1, True), (1, 130, False), (65, 63, False), (70, 200, True)], FULL_AND_CAUSAL),
 )
 def test_lengths(queries, keys, causal):
     check(*arrays(queries, keys), causal)
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("causal", quick([True], [False, True]), ids=["full", "causal"])
 def test_two_warpgroups(causal):
     check(*arrays(130, 200), causal, TWO)
 
 
-@pytest.mark.parametrize("depth", [64, 96, 128])
+@pytest.mark.parametrize("depth", quick([96], [64, 96, 128]))
 def test_the_plan_that_is_chosen(depth):
     check(*arrays(140, 140, depth=depth), causal=True, plan=None)
+
+
+def test_results_where_the_queries_were():
+    """There is no room beside them; the next queries are loaded when the results are stored."""
+    q, k, v = arrays(140, 90, heads=2, depth=256)
+    check(q, k, v, True, None, return_lse=True)
 
 
 def test_queries_that_see_no_key_give_0():
@@ -69,6 +91,11 @@ def test_queries_that_see_no_key_give_0():
     assert (got[:, :70] == 0).all() and (got[:, 70:] != 0).any(axis=3).all()
 
 
+def test_two_heads_share_keys():
+    check(*arrays(66, 34, heads=2, kv_heads=1, batch=2), causal=True, plan=TOGETHER)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("kv_heads", "plan"), [(2, ONE), (1, TOGETHER)], ids=["2", "1"])
 def test_heads_share_keys(kv_heads, plan):
     check(*arrays(70, 70, heads=4, kv_heads=kv_heads, batch=2), causal=True, plan=plan)
@@ -82,13 +109,79 @@ def test_a_scale():
     check(*arrays(64, 64), scale=0.5)
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(("queries", "keys"), [(3, 130), (100, 40)])
+def test_lse(queries, keys, causal):
+    """Of queries that see no key, too: -inf."""
+    q, k, v = arrays(queries, keys, heads=2, kv_heads=1, batch=2)
+    got = check(q, k, v, causal, return_lse=True, scale=0.3)
+    np.testing.assert_array_equal(got, attention(q, k, v, causal=causal, plan=ONE, scale=0.3))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "window"),
+    [
+        (70, 200, (10, 5)),  # inside of a tile
+        (130, 130, (70, None)),
+        (130, 50, (None, 20)),  # and queries that see no key
+        (130, 70, (0, 0)),
+        (64, 260, (33, 100)),  # the first tiles of keys, and the last, are not loaded
+        (140, 260, (64, 0)),
+    ],
+)
+def test_windows(queries, keys, window):
+    q, k, v = arrays(queries, keys)
+    got = check(q, k, v, plan=TWO, window=window, return_lse=True)
+    # What no query sees is not read at all, but for the tiles that others see.
+    first = keys - queries - (keys if window[0] is None else window[0])
+    k[:, : max(0, first // 64 * 64)] = np.nan
+    v[:, : max(0, first // 64 * 64)] = np.nan
+    np.testing.assert_array_equal(got, attention(q, k, v, window=window, plan=TWO))
+
+
+def test_what_a_window_is():
+    """A number is for both sides, but behind a causal mask there is nothing."""
+    q, k, v = arrays(20, 40)
+
+    def same(a, b):
+        got = [attention(q, k, v, plan=ONE, **how) for how in (a, b)]
+        np.testing.assert_array_equal(*got)
+        return got[0]
+
+    one = same({"window": 9}, {"window": (9, 9)})
+    two = same({"window": 9, "causal": True}, {"window": (9, 0)})
+    same({"window": (9, 9), "causal": True}, {"window": [np.int32(9), 0]})
+    same({"window": (None, 0)}, {"causal": True})
+    same({"window": (None, None)}, {})
+    same({"window": 200}, {})
+    assert (one != two).any()
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_a_soft_cap(causal):
+    q, k, v = arrays(40, 70)
+    for softcap, scale in ((3.0, None), (0.5, 2.0)):
+        check(q, k, v, causal, softcap=softcap, scale=scale, return_lse=True)
+    check(q, k, v, causal, softcap=3.0, window=(9, None))
+
+
+def test_lse_where_it_is_told_to():
+    q, k, v = arrays(70, 70, heads=2)
+    memory = np.full(4 + 2 * 70 + 4, 7, np.float32)
+    lse = memory[4:-4].reshape(1, 2, 70)
+    out = attention(q, k, v, lse=lse, plan=ONE)
+    assert out.shape == q.shape
+    np.testing.assert_array_equal(lse, attention(q, k, v, return_lse=True, plan=ONE)[1])
+    assert (memory[:4] == 7).all() and (memory[-4:] == 7).all()
+
+
 def test_views_leave_what_is_around_them():
     qkv = np.stack(arrays(70, 70, heads=3, depth=128), axis=2)  # (1, 70, 3, 3, 128)
     q, k, v = (qkv[:, :, i, 1:, 64:] for i in range(3))
     memory = np.full((1, 3, 72, 64), 7, BF16)  # heads before queries
     out = memory[:, 1:, 1:71].transpose(0, 2, 1, 3)
     assert attention(q, k, v, out, causal=True, plan=ONE) is out
-    expected, error = exact(q, k, v, causal=True)
+    expected, error, _ = exact(q, k, v, causal=True)
     assert (np.abs(out.astype(np.float64) - expected) <= error).all()
     out[:] = 7
     assert (memory == 7).all()

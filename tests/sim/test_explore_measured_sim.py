@@ -21,6 +21,7 @@ from numba_tma.simulator.protocol import (
     recorded_protocol,
 )
 from tests.sim.interleavings import goes_wrong
+from tests.tiers import every
 
 F32 = np.dtype(np.float32)
 VALUES = 4
@@ -162,7 +163,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", every(3, [(shape,) for shape in SHAPES]))
 def test_the_verdict_is_that_of_plain_search(shape):
     run = recorded(*shape)
     assert goes_wrong(run) is None

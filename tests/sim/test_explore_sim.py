@@ -10,6 +10,7 @@ import numba_tma as tma
 from numba_tma import simulator as sim
 from numba_tma.layout import Tile
 from numba_tma.simulator.hazards import Hazards
+from tests.tiers import quick, seeds
 
 COLUMNS = 16
 TILE = Tile((1, COLUMNS), "f32")
@@ -56,7 +57,10 @@ GRID = [
 ]
 
 
-@pytest.mark.parametrize(("stages", "consumers", "in_flight"), GRID)
+QUICK = [(1, 1, 0), (2, 2, 0), (2, 2, 1), (3, 1, 1), (4, 1, 0)]
+
+
+@pytest.mark.parametrize(("stages", "consumers", "in_flight"), quick(QUICK, GRID))
 def test_no_interleaving_of_the_pipeline_goes_wrong(stages, consumers, in_flight):
     states = []
     for tiles in range(10):
@@ -203,9 +207,10 @@ def test_the_ring_is_right_without_a_mutation(mutant, consumers):
     assert len(states) == 1  # it does not matter which order was recorded
 
 
+@seeds(1, 4)
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_every_mutant_is_found_whatever_was_recorded(mutant):
-    for seed in range(4):
+def test_every_mutant_is_found_whatever_was_recorded(mutant, seeds):
+    for seed in seeds:
         with pytest.raises(MUTANTS[mutant]):
             sim.explore(lambda: run_ring(mutant), seeds=(seed,))
 

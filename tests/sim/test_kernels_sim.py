@@ -7,6 +7,7 @@ import pytest
 from numba_tma import simulator
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.pointwise import scale_add
+from tests.tiers import seeds
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
 #: Half a unit in the last place, and as much again for what is computed in float32.
@@ -42,10 +43,11 @@ def test_copy_of_contiguous_arrays_of_any_type(dtype):
     np.testing.assert_array_equal(out.view(np.uint8), x.view(np.uint8))
 
 
+@seeds(1, 3)
 @pytest.mark.parametrize("columns", [20, 256, 300])
 @pytest.mark.parametrize("rows", [1, 8, 21])
-def test_copy_of_rows_with_gaps_leaves_the_gaps(rows, columns):
-    for seed in range(3):
+def test_copy_of_rows_with_gaps_leaves_the_gaps(rows, columns, seeds):
+    for seed in seeds:
         simulator.seed(seed)
         x = values((rows, 512))
         out = np.zeros_like(x)
@@ -72,8 +74,9 @@ def test_scale_add(shape, dtype):
     close(scale_add(x, y, 2.0, -0.5), scaled + added, dtype, np.abs(scaled) + np.abs(added))
 
 
-def test_scale_add_into_an_input_with_gaps_between_rows():
-    for seed in range(3):
+@seeds(1, 3)
+def test_scale_add_into_an_input_with_gaps_between_rows(seeds):
+    for seed in seeds:
         simulator.seed(seed)
         memory, y = values((20, 300)), values((20, 280), seed=1)
         x = memory[:, :280]

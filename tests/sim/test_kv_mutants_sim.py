@@ -6,6 +6,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator as sim
+from tests.tiers import seeds
 
 BN, DEPTH, STAGES, PARTS, TILES = 16, 64, 3, 2, 6
 ROLES = tma.Roles(c0=tma.Warps(2), load=tma.Warps(1))
@@ -132,10 +133,11 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@seeds(1, 4)
 @pytest.mark.parametrize("mutation", MUTANTS)
-def test_every_mutant_is_caught_under_any_seed(mutation):
+def test_every_mutant_is_caught_under_any_seed(mutation, seeds):
     kinds, text = MUTANTS[mutation]
-    for seed in SEEDS:
+    for seed in seeds:
         with pytest.raises(kinds) as caught:
             run(mutation, seed)
         assert text in str(caught.value), f"seed {seed}"

@@ -6,6 +6,7 @@ import pytest
 
 from numba_tma.kernels._matmul_plan import Config
 from numba_tma.kernels.matmul import matmul
+from tests.tiers import quick
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 ONE = Config(64, 64, stages=2)
@@ -51,13 +52,16 @@ def check(a, b, expected=None, out=None, config=ONE, **options):
 
 @pytest.mark.parametrize(
     ("shape", "config"),
-    [((64, 64, 128), ONE), ((100, 72, 136), TWO), ((33, 35, 37), ONE), ((200, 136, 72), PAIRS)],
+    quick(
+        [((100, 72, 136), TWO), ((33, 35, 37), ONE)],
+        [((64, 64, 128), ONE), ((100, 72, 136), TWO), ((33, 35, 37), ONE), ((200, 136, 72), PAIRS)],
+    ),
 )
 def test_shapes(shape, config):
     check(*factors(*shape), config=config)
 
 
-@pytest.mark.parametrize("layout", ["TT", "NN", "NT"])
+@pytest.mark.parametrize("layout", quick(["NT"], ["TT", "NN", "NT"]))
 def test_layouts(layout):
     check(*factors(70, 66, 75, layout=layout))
 
@@ -68,17 +72,17 @@ def test_pairs_share_b_however_it_lies(layout):
     check(*factors(100, 90, 72, layout=layout), config=Config(64, 96, stages=2, cluster=2))
 
 
-@pytest.mark.parametrize(
-    ("kinds", "out"),
-    [
-        ((np.float16, np.float16), np.float16),
-        ((BF16, BF16), np.float32),
-        ((E4M3, E5M2), BF16),
-        ((E5M2, E5M2), np.float32),
-        ((np.uint8, np.int8), np.int32),
-        ((np.int8, np.int8), np.float32),
-    ],
-)
+TYPES = [
+    ((np.float16, np.float16), np.float16),
+    ((BF16, BF16), np.float32),
+    ((E4M3, E5M2), BF16),
+    ((E5M2, E5M2), np.float32),
+    ((np.uint8, np.int8), np.int32),
+    ((np.int8, np.int8), np.float32),
+]
+
+
+@pytest.mark.parametrize(("kinds", "out"), quick(TYPES[2:6:2], TYPES))
 def test_types(kinds, out):
     for layout in ("TN", "NT"):
         a, b = factors(64, 64, 160, kinds[0], layout, b_dtype=kinds[1])
@@ -117,7 +121,7 @@ ACTIVATIONS = {
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-@pytest.mark.parametrize("out", [BF16, np.float32])
+@pytest.mark.parametrize("out", quick([BF16], [BF16, np.float32]))
 def test_activations(name, out):
     a, b = factors(64, 64, 64)
     expected = ACTIVATIONS[name](0.25 * exact(a, b))
@@ -147,9 +151,17 @@ def test_a_residual_in_place():
 
 
 def test_batches():
-    a, b = factors(40, 64, 72, batch=(3,))
+    a, b = factors(40, 64, 72, batch=(2,))
     check(a, b)
     check(a, b[1])  # all rows of a are one matrix
+    check(a[1], b)
+
+
+@pytest.mark.slow
+def test_larger_batches():
+    a, b = factors(40, 64, 72, batch=(3,))
+    check(a, b)
+    check(a, b[1])
     check(a[1], b)
     check(a[:, :39], b[0], exact(a[:, :39], b[0]))  # rows of several matrices with gaps
     check(a[1:2], b)
@@ -187,13 +199,16 @@ def test_bits_of_another_type():
     assert_close(got.view(BF16), exact(a, b))
 
 
-@pytest.mark.parametrize(
-    "splits", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("splits", [2, 3, 5])
 def test_parts_of_k(splits):
+    check(*factors(40, 70, 200), config=Config(64, 64, stages=2, splits=splits))
+
+
+@pytest.mark.parametrize("splits", quick([3], [2, 3, 5]))
+def test_parts_of_k_with_everything(splits):
     config = Config(64, 64, stages=2, splits=splits)
     a, b = factors(40, 70, 200)
-    check(a, b, config=config)
     bias, out, residual = values(70, BF16, 3), values((40, 70), BF16, 4), values((40, 70), BF16, 5)
     rows = values(40, np.float32, 6)
     expected = np.maximum(

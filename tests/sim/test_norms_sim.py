@@ -13,6 +13,7 @@ from numba_tma.kernels._rows import ROOM, Options, Plan, block_part
 from numba_tma.kernels.layernorm import layernorm
 from numba_tma.kernels.rmsnorm import rmsnorm
 from numba_tma.kernels.softmax import log_softmax, softmax
+from tests.tiers import quick
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
 #: Half a unit in the last place, and as much again for what is computed in float32.
@@ -93,19 +94,19 @@ def test_every_regime(plan):
     check_all(values((3, 304)), plan)
 
 
-@pytest.mark.parametrize(
-    ("cluster", "columns"),
-    [
-        (1, 256),  # whole slots
-        (1, 300),  # a last slot that is partial
-        (2, 300),  # as well in each block
-        (2, 260),  # with one access fewer in the last block
-        (4, 36),  # of 9 accesses: blocks have 3, the last none
-        (8, 68),  # of 17 accesses: the last two blocks have none
-        pytest.param(4, 1024, marks=pytest.mark.slow),
-        pytest.param(8, 1000, marks=pytest.mark.slow),
-    ],
-)
+STAGED = [
+    (1, 256),  # whole slots
+    (1, 300),  # a last slot that is partial
+    (2, 300),  # as well in each block
+    (2, 260),  # with one access fewer in the last block
+    (4, 36),  # of 9 accesses: blocks have 3, the last none
+    (8, 68),  # of 17 accesses: the last two blocks have none
+    (4, 1024),
+    (8, 1000),
+]
+
+
+@pytest.mark.parametrize(("cluster", "columns"), quick([(1, 300), (2, 260), (4, 36)], STAGED))
 def test_staged_rows_of_any_length(cluster, columns):
     simulator.seed(cluster)
     check_all(values((2 if cluster < 4 else 1, columns)), Plan(32, 1, cluster, bulk=True, slot=512))
@@ -163,9 +164,9 @@ def test_rows_without_alignment_and_with_gaps():
     "plan",
     [
         Plan(16, 2),
-        pytest.param(Plan(32, 1, 2), marks=pytest.mark.slow),
         Plan(32, bulk=True, slot=512),
-        Plan(32, 1, 2, bulk=True, slot=512, early=True),
+        pytest.param(Plan(32, 1, 2), marks=pytest.mark.slow),
+        pytest.param(Plan(32, 1, 2, bulk=True, slot=512, early=True), marks=pytest.mark.slow),
     ],
 )
 def test_a_residual_is_added_and_written_out(plan):

@@ -20,6 +20,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import plot, simulator
 from numba_tma.simulator import Event, Trace
+from tests.tiers import quick
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -81,7 +82,8 @@ def shown(cell):
     return texts, pictures
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+# tests/cpu/test_ladders.py compiles the kernels of the others.
+@pytest.mark.parametrize("path", quick(NOTEBOOKS[:1], NOTEBOOKS), ids=lambda path: path.stem)
 def test_the_committed_outputs_are_what_the_notebook_gives(path):
     committed = code_cells(nbformat.read(path, as_version=4))
     for was, now in zip(committed, code_cells(executed(path)), strict=True):

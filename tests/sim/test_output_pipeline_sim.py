@@ -6,6 +6,7 @@ import pytest
 import numba_tma as tma
 from numba_tma import simulator as sim
 from tests import output_kernels as kernels
+from tests.tiers import quick
 
 CASE = kernels.Case()
 W = tma.Warps
@@ -25,8 +26,10 @@ def test_every_form_hands_over_in_shared_memory(build, seed):
         CASE.shared(build, 2, (W(1), W(2)), "f32", n)
 
 
-@pytest.mark.parametrize("stages", [1, 3, 4])
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+CASES = [(stages, dtype) for stages in (1, 3, 4) for dtype in ("f32", "bf16")]
+
+
+@pytest.mark.parametrize(("stages", "dtype"), quick([(1, "f32"), (3, "bf16")], CASES))
 def test_stages_and_dtypes(stages, dtype):
     for n in counts(stages):
         CASE.shared(kernels.shared_loop, stages, (W(1), W(1)), dtype, n)

@@ -8,6 +8,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import dtypes, simulator
 from numba_tma.layout import Swizzle, Tile, reference_tile
+from tests.tiers import every, quick, seeds
 
 ROWS, COLUMNS = 4, 16
 TILE = Tile((ROWS, COLUMNS), "f32")
@@ -49,7 +50,7 @@ def check_scale(kernel, rows=29, grid=1, threads=64, seed=0):
 # ------------------------------------------------------------------------------- loops
 
 
-@pytest.mark.parametrize("stages", range(1, 9))
+@pytest.mark.parametrize("stages", quick([1, 2, 5], range(1, 9)))
 def test_scale_with_any_number_of_stages(stages):
     for seed in range(2):
         check_scale(scale_kernel(stages), seed=seed)
@@ -74,10 +75,11 @@ def test_scale_under_many_seeds():
         check_scale(kernel, seed=seed)
 
 
+@seeds(1, 5)
 @pytest.mark.parametrize(("stages", "in_flight"), [(2, 1), (3, 1), (3, 2), (8, 7)])
-def test_scale_with_stages_in_flight(stages, in_flight):
+def test_scale_with_stages_in_flight(stages, in_flight, seeds):
     kernel = scale_kernel(stages, in_flight)
-    for seed in range(5):
+    for seed in seeds:
         check_scale(kernel, rows=41, seed=seed)
 
 
@@ -228,7 +230,7 @@ def test_the_explicit_form(stages):
 
 
 @pytest.mark.parametrize(("tiles", "grid", "stages"), [(7, 1, 2), (7, 3, 2), (2, 5, 4), (0, 2, 1)])
-@pytest.mark.parametrize("in_flight", [0, 1])
+@pytest.mark.parametrize("in_flight", quick([1], [0, 1]))
 def test_a_queue_hands_out_every_tile_once(tiles, grid, stages, in_flight):
     in_flight = min(in_flight, stages - 1)
     PIPE = tma.TilePipeline(stages, x=TILE)
@@ -404,7 +406,7 @@ def run_one_tile(tile, array, body, out):
     return y
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", every(7, TILES), ids=str)
 def test_elements_go_through_the_swizzle(tile):
     columns = tile.shape[1]
     written = np.random.default_rng(3).integers(0, 8, tile.shape).astype(tile.dtype.compute)
@@ -422,7 +424,7 @@ def test_elements_go_through_the_swizzle(tile):
     np.testing.assert_array_equal(y.astype(tile.dtype.compute), written)
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", every(7, TILES), ids=str)
 def test_vectors_go_through_the_swizzle(tile):
     lanes = 16 // tile.itemsize
     per_row = tile.shape[1] // lanes

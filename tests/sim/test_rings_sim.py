@@ -5,6 +5,7 @@ import pytest
 import numba_tma as tma
 from numba_tma import simulator as sim
 from tests import ring_kernels as rings
+from tests.tiers import quick
 
 CASE = rings.Case()
 W = tma.Warps
@@ -15,17 +16,17 @@ def seeded(request):
     sim.seed(request.param)
 
 
+SHAPES = [
+    (1, (W(1), W(1)), 1, 0),
+    (2, (W(1), W(2)), 2, 1),
+    (3, (W(1), W(1), W(2)), 1, 0),
+    (2, (W(2), W(1), W(1), W(1)), 3, 1),
+    (2, (W(1), tma.Threads(40)), 1, 0),
+]
+
+
 @pytest.mark.parametrize("name", rings.PAYLOADS)
-@pytest.mark.parametrize(
-    ("stages", "groups", "k_group", "in_flight"),
-    [
-        (1, (W(1), W(1)), 1, 0),
-        (2, (W(1), W(2)), 2, 1),
-        (3, (W(1), W(1), W(2)), 1, 0),
-        (2, (W(2), W(1), W(1), W(1)), 3, 1),
-        (2, (W(1), tma.Threads(40)), 1, 0),
-    ],
-)
+@pytest.mark.parametrize(("stages", "groups", "k_group", "in_flight"), quick(SHAPES[1::3], SHAPES))
 def test_payloads_and_several_consumers(name, stages, groups, k_group, in_flight):
     for n_tiles in (0, 1, 5):
         CASE.payload(stages, groups, k_group, name, in_flight, n_tiles)
@@ -47,16 +48,21 @@ def test_consumers_that_take_turns(stages):
         CASE.one_input(rings.alternate_kernel(stages, (W(1), W(1), W(1))), True, n_tiles, 2)
 
 
-@pytest.mark.parametrize("stages", [1, 3])
-@pytest.mark.parametrize(
-    ("cluster", "shared", "grid"),
-    [
+CLUSTERS = [
+    (stages, *case)
+    for stages in (1, 3)
+    for case in (
         ((2, 1), (("a", "x"),), (4, 1)),
         ((1, 2), (("a", "y"),), (1, 2)),
         ((2, 2), (("a", "x"), ("b", "y")), (2, 2)),
         ((2, 2), (("a", "x"), ("b", "x")), (2, 4)),
         ((4, 1), (("a", "x"),), (4, 1)),
-    ],
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("stages", "cluster", "shared", "grid"), quick([CLUSTERS[i] for i in (1, 2, 5)], CLUSTERS)
 )
 def test_clusters_that_share_tiles(stages, cluster, shared, grid):
     for n_tiles in (1, 2 * stages + 1):

@@ -10,6 +10,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import ptx, simulator
 from numba_tma.simulator import BadOperand
+from tests.tiers import quick, seeds
 
 ORDERS = (
     tma.GridStridedScheduler(),
@@ -50,8 +51,9 @@ def matrix(rows, columns):
     return np.random.default_rng(rows).integers(0, 255, (rows, columns), np.uint8)
 
 
+@seeds(1, 3)
 @pytest.mark.parametrize("scheduler", ORDERS, ids=str)
-def test_producer_and_consumers_take_tiles_by_their_numbers(scheduler):
+def test_producer_and_consumers_take_tiles_by_their_numbers(scheduler, seeds):
     @cuda.jit
     def copy(x, y, rows, columns):
         pipe = PIPE.start()
@@ -67,7 +69,7 @@ def test_producer_and_consumers_take_tiles_by_their_numbers(scheduler):
                 pipe.store(y, stage.x, (tile.row * 2, tile.column * 16), written=False)
 
     x = matrix(9, 48)
-    for seed in range(3):
+    for seed in seeds:
         simulator.seed(seed)
         y = np.zeros_like(x)
         copy[4, 64](tma.tensor_map(x, TILE), tma.tensor_map(y, TILE), 5, 3)
@@ -97,7 +99,8 @@ def test_a_queue_hands_out_the_numbers_of_a_schedule():
 
 
 @pytest.mark.parametrize("group", [None, 2])
-def test_attention_tiles_with_a_loop_over_their_key_blocks(group):
+@pytest.mark.parametrize(("queries", "keys"), quick([(11, 17)], [(17, 11), (11, 17), (8, 8)]))
+def test_attention_tiles_with_a_loop_over_their_key_blocks(group, queries, keys):
     scheduler = tma.CausalLPTScheduler(4, 2, group)
 
     @cuda.jit
@@ -116,14 +119,13 @@ def test_attention_tiles_with_a_loop_over_their_key_blocks(group):
                 if cuda.threadIdx.x == 0:
                     out[tile.batch, tile.head, tile.query_block] += total
 
-    for queries, keys in ((17, 11), (11, 17), (8, 8)):
-        k = matrix(keys, 16)
-        blocks = -(-queries // 4)
-        ends = [min(4 * (m + 1), queries) + keys - queries for m in range(blocks)]
-        sums = [int(k[0 : max(end, 0) : 2, 0].sum()) for end in ends]
-        out = np.zeros((2, 3, blocks), np.int64)
-        sum_keys[4, 64](tma.tensor_map(k, TILE), out, queries, keys, 3, 2)
-        np.testing.assert_array_equal(out, np.broadcast_to(sums, out.shape))
+    k = matrix(keys, 16)
+    blocks = -(-queries // 4)
+    ends = [min(4 * (m + 1), queries) + keys - queries for m in range(blocks)]
+    sums = [int(k[0 : max(end, 0) : 2, 0].sum()) for end in ends]
+    out = np.zeros((2, 3, blocks), np.int64)
+    sum_keys[4, 64](tma.tensor_map(k, TILE), out, queries, keys, 3, 2)
+    np.testing.assert_array_equal(out, np.broadcast_to(sums, out.shape))
 
 
 def test_a_cluster_takes_its_tiles_together():

@@ -5,6 +5,7 @@ import pytest
 import numba_tma as tma
 from numba_tma import simulator as sim
 from tests import scope_pipelines as scoped
+from tests.tiers import quick
 
 CASE = scoped.Case()
 W = tma.Warps
@@ -45,9 +46,12 @@ def test_clusters(stages, per_tile):
         CASE.skipping(made, n_tiles, blocks=2, tile=HALF)
 
 
-@pytest.mark.parametrize("returns", [False, True])
-@pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.parametrize("stages", [1, 2])
+LEFT = [(s, c, r) for s in (1, 2) for c in (1, 2) for r in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("stages", "cluster", "returns"), quick([(1, 1, True), (2, 1, False), (2, 2, True)], LEFT)
+)
 def test_scopes_that_are_left_early(stages, cluster, returns):
     for n_tiles in (1, 2 * stages + 1):
         CASE.early(stages, (W(1), W(1)), cluster, n_tiles, returns)
@@ -66,12 +70,12 @@ def test_stores_from_a_scopes_stage(stages):
         CASE.stored(stages, (W(1), W(2)), n_tiles)
 
 
-@pytest.mark.parametrize("stages", [2, 3, 4, 5])
+@pytest.mark.parametrize("stages", quick([2, 3], [2, 3, 4, 5]))
 def test_a_stage_that_is_held_while_others_go_by(stages):
     CASE.held(stages, (W(1), W(1)), 3)
 
 
-@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize("stages", quick([3], [1, 3]))
 def test_scopes_in_device_functions_and_over_two_pipelines(stages):
     for n_tiles in counts(stages):
         CASE.in_functions(stages, (W(1), W(2)), n_tiles)

@@ -5,11 +5,11 @@ import pytest
 from numba import cuda
 
 from numba_tma import simulator as sim
+from tests.tiers import seeds
 
 STAGES, VALUES, THREADS = 2, 128, 96
 BYTES = 4 * VALUES
 F32 = np.dtype(np.float32)
-SEEDS = range(8)
 
 
 def wait(barrier, parity):
@@ -93,9 +93,10 @@ def run(tiles, mutation, seed):
     np.testing.assert_array_equal(y, 2 * x)
 
 
+@seeds(3, 8)
 @pytest.mark.parametrize("tiles", [1, 2, 5])
-def test_the_ring_is_right_under_any_seed(tiles):
-    for seed in SEEDS:
+def test_the_ring_is_right_under_any_seed(tiles, seeds):
+    for seed in seeds:
         run(tiles, None, seed)
 
 
@@ -133,15 +134,16 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@seeds(3, 8)
 @pytest.mark.parametrize("mutation", MUTANTS)
-def test_every_mutant_is_caught_under_any_seed(mutation):
+def test_every_mutant_is_caught_under_any_seed(mutation, seeds):
     kind, texts, others = MUTANTS[mutation]
     seen = 0
-    for seed in SEEDS:
+    for seed in seeds:
         with pytest.raises((kind, *others)) as caught:
             run(12, mutation, seed)
         if isinstance(caught.value, kind):
             seen += 1
             for text in texts:
                 assert text in str(caught.value), f"seed {seed}"
-    assert seen >= (len(SEEDS) if not others else 1)
+    assert seen >= (len(seeds) if not others else 1)

@@ -8,6 +8,7 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma import simulator as sim
 from tests.accumulators import COLUMNS, THREADS, hand_over
+from tests.tiers import quick
 
 HELD = tma.Tile(4, np.uint32)
 LOADS = {
@@ -27,7 +28,7 @@ STORES = {
 # ------------------------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize("count", [0, 1, 5])
+@pytest.mark.parametrize("count", quick([0, 3], [0, 1, 3, 5]))
 def test_accumulators_reach_the_epilogue(count):
     tiles = np.random.default_rng(count).integers(0, 2**32, (count, 128, COLUMNS), np.uint32)
     for seed in range(2):

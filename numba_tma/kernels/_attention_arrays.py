@@ -1,0 +1,126 @@
+"""The arrays of attention as its kernels take them, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numba_tma._array_interface import contiguous_strides, read_array, readers
+from numba_tma._environment import simulated
+from numba_tma.dtypes import DType, as_dtype
+from numba_tma.kernels._attention_plan import DEPTHS, DTYPES
+from numba_tma.kernels._host import View
+from numba_tma.ragged import ragged_tensor_map
+from numba_tma.tensor_map import tensor_map
+
+AXES = ("batch", "sequence", "heads", "depth")
+
+
+class Heads:
+    """An array (batch, sequence, heads, depth) of any library: where it lies, and its type.
+
+    One that is `packed` is (rows, heads, depth), and seen as a batch of one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        array: Any,
+        dtype: object,
+        function: str = "attention",
+        packed: bool = False,
+    ) -> None:
+        read = readers.get(type(array), read_array)
+        self.address, shape, strides, stored, in_elements, self.array, _ = read(array)
+        self.name, self.given = name, tuple(int(n) for n in shape)
+        self.shape = (1,) * packed + self.given
+        self.function = function  #: of which it is an argument
+        self.dtype: DType = as_dtype(stored if dtype is None else dtype)
+        size = self.dtype.itemsize
+        axes = ("rows", *AXES[2:]) if packed else AXES
+        if len(self.shape) != len(AXES) or size != as_dtype(stored).itemsize:
+            raise ValueError(
+                f"{function}(): {name} has shape {self.given} of {as_dtype(stored)}; it takes "
+                f"({', '.join(axes)}) of {' or '.join(DTYPES)}"
+            )
+        if strides is None or 0 in self.shape:
+            self.strides = contiguous_strides(self.shape, size)
+        else:
+            steps = (s * size if in_elements else s for s in strides)
+            self.strides = tuple(int(s) for s in steps)
+            self.strides = (self.strides[0] * self.shape[1],) * packed + self.strides
+
+    def map(self, tile: Any) -> Any:
+        """Return the tensor map that copies `tile`, all its columns at once."""
+        return tensor_map(self._view(0), tile, dtype=self.dtype, fold=True)
+
+    def ragged(self, part: Any) -> Any:
+        """Return the map of packed sequences that copies `part`, some columns of a tile."""
+        return ragged_tensor_map(self._view(1), part, dtype=self.dtype)
+
+    def _view(self, first: int) -> Any:
+        """Return the array without its first axes: a source of tensor maps."""
+        # The stride of an axis of one element is any; the copy engine wants one that it can take.
+        plain = contiguous_strides(self.shape, self.dtype.itemsize)
+        strides = tuple(s if n > 1 else p for n, s, p in zip(self.shape, self.strides, plain))
+        shape, strides = self.shape[first:], strides[first:]
+        if simulated():
+            host: Any = getattr(self.array, "_ary", self.array)
+            return np.lib.stride_tricks.as_strided(host.view(self.dtype.numpy), shape, strides)
+        return View(self.array, self.address, shape, strides, self.dtype.numpy)
+
+
+def logarithms(
+    array: Any, q: Heads, axes: tuple[str, ...], expected: tuple[int, ...]
+) -> int | None:
+    """Return the address of where to write the logarithms of sums, if anywhere, or raise."""
+    if array is None:
+        return None
+    address, shape, strides, stored, in_elements, _, _ = readers.get(type(array), read_array)(array)
+    dtype, size = as_dtype(stored), as_dtype(stored).itemsize
+    plain = contiguous_strides(tuple(shape), 1 if in_elements else size)
+    wrong = strides is not None and any(n > 1 and s != p for n, s, p in zip(shape, strides, plain))
+    if tuple(shape) != expected or dtype.name != "f32" or wrong or address % size:
+        raise ValueError(
+            f"{q.function}(): lse has shape {tuple(shape)} of {dtype} and strides {strides}, but q "
+            f"has shape {q.given}; lse takes ({', '.join(axes)}) = {expected} of f32, contiguous: "
+            "leave it out for a new one"
+        )
+    return int(address)
+
+
+def check(q: Heads, k: Heads, v: Heads, out: Heads) -> None:
+    """Raise unless the arrays fit each other and the copy engine."""
+    if q.dtype.name not in DTYPES or q.shape[3] not in DEPTHS:
+        raise ValueError(
+            f"{q.function}(): q has shape {q.given} of {q.dtype}; it takes {' and '.join(DTYPES)} "
+            f"with a depth of {', '.join(map(str, DEPTHS))}"
+        )
+    batch, _, heads, depth = q.shape
+    fits = k.shape[0] == batch and k.shape[3] == depth
+    if not fits or 0 in k.shape[1:3] or heads % k.shape[2]:
+        raise ValueError(
+            f"{q.function}(): k has shape {k.given}, but q {q.given}; k takes the same batch and "
+            "depth, at least one key, and a number of heads that divides that of q"
+        )
+    for array, like in ((v, k), (out, q)):
+        if array.shape != like.shape:
+            raise ValueError(
+                f"{q.function}(): {array.name} has shape {array.given}, but {like.name} has "
+                f"{like.given}; they must agree"
+            )
+    for array in (q, k, v, out):
+        if array.dtype is not q.dtype:
+            raise ValueError(
+                f"{q.function}(): {array.name} is {array.dtype}, but q is {q.dtype}; they must "
+                "agree: convert one"
+            )
+        steps = [s for n, s in zip(array.shape, array.strides) if n > 1]
+        contiguous = array.strides[3] == array.dtype.itemsize
+        if not contiguous or any(s % 16 for s in (array.address, *steps[:-1])):
+            raise ValueError(
+                f"{q.function}(): {array.name} lies at {array.address:#x} with strides "
+                f"{array.strides} B; the depth is contiguous, and the address and the other "
+                "strides are multiples of 16 B: pass a contiguous copy"
+            )

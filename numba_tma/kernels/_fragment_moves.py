@@ -1,0 +1,46 @@
+"""Two ways between fragments and shared memory that the gradients of attention need.
+
+Neither is seen by pipelines: the threads execute `fence_proxy_async` before the copy engine may
+touch the tile again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_tma import simulator
+from numba_tma._environment import simulated
+from numba_tma.dtypes import as_dtype
+from numba_tma.fragments import Fragment
+from numba_tma.shared import SharedTile
+
+F32 = as_dtype("f32")
+
+
+def row_fragment(tile: SharedTile) -> Fragment:
+    """Return the fragment each of whose 64 rows is `tile`, n numbers of float32 in shared memory.
+
+    What belongs to the columns of a product: a thread reads its n / 4 numbers, two at a time, and
+    both of its rows share the registers.
+    """
+    n = tile.tile.shape[-1]
+    thread = simulator.thread_in_warpgroup()
+    places = [tile.address + 32 * i + 8 * (thread % 4) for i in range(n // 8)]
+    pairs = [simulator.shared_read(place, F32.numpy, 2) for place in places]
+    return Fragment(F32, n, np.concatenate([pair for pair in pairs for _ in range(2)]))
+
+
+def store_by_thread(fragment: Fragment, tile: SharedTile) -> None:
+    """Write a fragment of float32 to an unswizzled tile of its size, in the order of the threads.
+
+    Elements 4 i to 4 i + 3 of thread t go to the 16 bytes at 128 i + t: each access of a warp is
+    512 bytes in one piece, as no order of rows would be. For what the same order reads again.
+    """
+    elements = fragment._ready("store_by_thread").reshape(-1, 4)
+    for i, four in enumerate(elements):
+        place = tile.address + 16 * (128 * i + simulator.thread_in_warpgroup())
+        simulator.shared_write(place, four)
+
+
+if not simulated():
+    from numba_tma.kernels import _fragment_moves_lowering  # noqa: F401

@@ -1,0 +1,70 @@
+"""The compiled half of `_fragment_moves`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from numba_tma import _compiler as compiler
+from numba_tma._compiler import I32, TypingError, get_field, signature
+from numba_tma._fragment_lowering import FLOAT, FragmentType
+from numba_tma._shared_lowering import tile_of
+from numba_tma._vector_lowering import pack, unpack
+from numba_tma.dtypes import as_dtype
+from numba_tma.kernels._fragment_moves import row_fragment, store_by_thread
+from numba_tma.ptx import TABLE
+from numba_tma.ptx._lowering import emit
+
+
+def _places(context: Any, builder: Any, typ: Any, tile: Any, mask: int, unit: int) -> Any:
+    """Return the shared address `unit` bytes for each of the thread's last bits into the tile."""
+    tid = emit(TABLE["tid_x"], context, builder, {})
+    mine = builder.mul(builder.and_(tid, ir.Constant(I32, mask)), ir.Constant(I32, unit))
+    return builder.add(get_field(builder, typ, tile, "address"), mine)
+
+
+def _pointer(builder: Any, start: Any, nbytes: int, lanes: int) -> Any:
+    kind = ir.PointerType(ir.VectorType(FLOAT, lanes), 3)
+    return builder.inttoptr(builder.add(start, ir.Constant(I32, nbytes)), kind)
+
+
+def _type_row(tile: types.Type) -> Any:
+    held = tile_of(tile)
+    if held is None or held.dtype.name != "f32" or held.swizzle or held.shape[-1] % 8:
+        raise TypingError(f"row_fragment takes an unswizzled tile of f32, not {tile}")
+    return signature(FragmentType(as_dtype("f32"), held.shape[-1]), tile)
+
+
+def _lower_row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    start = _places(context, builder, sig.args[0], args[0], 3, 8)
+    words: list[Any] = []
+    for i in range(sig.return_type.n // 8):
+        loaded = builder.load(_pointer(builder, start, 32 * i, 2), align=8)
+        words += [builder.extract_element(loaded, ir.Constant(I32, j)) for j in (0, 1)] * 2
+    return pack(builder, words)
+
+
+def _type_store(fragment: types.Type, tile: types.Type) -> Any:
+    held = tile_of(tile)
+    if not isinstance(fragment, FragmentType) or fragment.dtype.name != "f32":
+        raise TypingError(f"store_by_thread takes a fragment of f32, not {fragment}")
+    if held is None or held.swizzle or held.nbytes != 256 * fragment.n:
+        raise TypingError(f"store_by_thread takes an unswizzled tile of its size, not {tile}")
+    return signature(types.void, fragment, tile)
+
+
+def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    start = _places(context, builder, sig.args[1], args[1], 127, 16)
+    words = unpack(builder, args[0])
+    for i in range(0, len(words), 4):
+        four = ir.Constant(ir.VectorType(FLOAT, 4), ir.Undefined)
+        for j in range(4):
+            four = builder.insert_element(four, words[i + j], ir.Constant(I32, j))
+        builder.store(four, _pointer(builder, start, 512 * i, 4), align=16)
+    return context.get_dummy_value()
+
+
+compiler.instruction_function(row_fragment, _type_row, _lower_row)
+compiler.instruction_function(store_by_thread, _type_store, _lower_store)

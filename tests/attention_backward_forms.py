@@ -1,0 +1,48 @@
+"""The kernels of attention's gradients, with the argument types that they are launched with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from numba_tma.dtypes import as_dtype
+from numba_tma.kernels._attention_backward_kernel import PART, backward_kernel
+from numba_tma.kernels._attention_backward_passes import finish_kernel, prepare_kernel
+from numba_tma.kernels._attention_backward_plan import BLOCK_K, PLANS, block_q
+from numba_tma.kernels._attention_plan import Problem
+from numba_tma.layout import Tile
+from numba_tma.mma_rules import ROWS
+from numba_tma.types import TensorMapType
+
+INT, F32 = types.int64, types.float32
+STRIDES = types.UniTuple(INT, 3)
+
+#: What there is a plan for, by name.
+PROBLEMS = {
+    f"d{depth}{' causal' * causal}": Problem(depth, as_dtype("bf16"), causal)
+    for depth in PLANS
+    for causal in (False, True)
+}
+
+
+def form(name: str, deterministic: bool = False) -> tuple[Any, tuple[Any, ...]]:
+    """Return the kernel and its argument types."""
+    problem = PROBLEMS[name]
+    rows = block_q(problem.depth)
+    loaded, held, stored = (TensorMapType(4, problem.tile(n)) for n in (rows, BLOCK_K, ROWS))
+    numbers = TensorMapType(2, Tile((1, rows), "f32"))
+    maps = (loaded, held, held, loaded, numbers, numbers, TensorMapType(3, PART), stored, stored)
+    kernel = backward_kernel(problem, PLANS[problem.depth], deterministic)
+    return kernel, (*maps, types.int32[::1], *[INT] * 5, F32, F32)
+
+
+def prepare(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """Return the kernel that comes before, and its argument types."""
+    return prepare_kernel(PROBLEMS[name]), (*(INT, STRIDES) * 2, *[INT] * 9)
+
+
+def finish(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """Return the kernel that comes after, and its argument types."""
+    problem = PROBLEMS[name]
+    return finish_kernel(problem.dtype, problem.depth), (INT, INT, STRIDES, INT, INT, INT, F32)
