@@ -28,7 +28,7 @@ def scaled_form(config: ScaledConfig, b: str = "e4m3", addressable: bool = True)
 def scaled_signature(form: ScaledForm) -> tuple[Any, ...]:
     """Return the argument types of the block-scaled kernel of a form."""
     return (
-        *map(_map, (form.a_copy, form.b_copy, form.scales_tile)),
+        *map(_map, (form.a_tile, form.b_copy, form.scales_tile)),
         types.NamedTuple((BYTES, INT, INT, INT), Scales),
         _map(form.out_tile) if form.addressable else _BITS,
         _SIZES,

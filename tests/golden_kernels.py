@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numba_tma.dtypes import as_dtype
+from numba_tma.kernels import block_scaled
+from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
+from numba_tma.kernels._grouped_kernel import grouped_kernel
 from numba_tma.kernels._matmul_epilogue import Epilogue
 from numba_tma.kernels._matmul_kernel import matmul_kernel
 from numba_tma.kernels._matmul_plan import CONFIGS
@@ -14,6 +17,7 @@ from numba_tma.testing import compile_ptx
 from tests import (
     attention_backward_forms,
     attention_forms,
+    block_forms,
     kv_kernels,
     matmul_forms,
     output_kernels,
@@ -29,6 +33,16 @@ HOPPER = (9, 0, "a")
 def _matmul() -> tuple[Any, Any]:
     form = matmul_forms.form(epilogue=Epilogue(bias=as_dtype("bf16")), config=CONFIGS[0])
     return matmul_kernel(form), matmul_forms.signature(form)
+
+
+def _grouped() -> tuple[Any, Any]:
+    form = matmul_forms.form(config=CONFIGS[0])
+    return grouped_kernel(form, False, False, False), block_forms.grouped_signature(form)
+
+
+def _block_scaled() -> tuple[Any, Any]:
+    form = block_forms.scaled_form(block_scaled.CONFIGS[0])
+    return block_scaled_kernel(form), block_forms.scaled_signature(form)
 
 
 def _ring(name: str) -> tuple[Any, Any]:
@@ -47,6 +61,8 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     **{f"ring_{name}": (functools.partial(_ring, name), HOPPER) for name in ring_twins.TWINS},
     # wgmma is Hopper's alone.
     "matmul": (_matmul, HOPPER),
+    "grouped_matmul": (_grouped, HOPPER),
+    "block_scaled": (_block_scaled, HOPPER),
     "attention": (functools.partial(attention_forms.form, "d128"), HOPPER),
     "attention_backward": (functools.partial(attention_backward_forms.form, "d128"), HOPPER),
     "attention_backward_prepare": (

@@ -10,24 +10,20 @@ from numba import types
 from numba_tma import Swizzle, Tile
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels import copy, pointwise, transpose
-from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
 from numba_tma.kernels._columns import add_parts
-from numba_tma.kernels._grouped_kernel import grouped_kernel
 from numba_tma.kernels._matmul_epilogue import Epilogue
-from numba_tma.kernels._matmul_plan import CONFIGS as GROUPED_CONFIGS
 from numba_tma.kernels._matmul_splits import adding_kernel
 from numba_tma.kernels._registers import Share
 from numba_tma.kernels._row_launch import PLANS, kernel_for, plan_for, share_of
 from numba_tma.kernels._rows import Operation, Options, Plan
 from numba_tma.kernels.activations import GELU, SWIGLU
-from numba_tma.kernels.block_scaled import CONFIGS as SCALED_CONFIGS
 from numba_tma.kernels.layernorm import LAYERNORM
 from numba_tma.kernels.norm_backward import backward_kernel
 from numba_tma.kernels.pointwise import plan_for as pointwise_plan
 from numba_tma.kernels.rmsnorm import RMSNORM
 from numba_tma.kernels.softmax import SOFTMAX
 from numba_tma.types import TensorMapType
-from tests import block_forms, matmul_forms
+from tests import matmul_forms
 
 BYTES, COUNTER, INT, F32 = types.uint8[::1], types.uint32[::1], types.int64, types.float32
 BF16 = as_dtype("bf16")
@@ -65,16 +61,6 @@ def _transpose(itemsize: int, store: str = "tma") -> tuple[Any, tuple[Any, ...]]
         target if store == "tma" else BYTES,
         *(INT,) * 6,
     )
-
-
-def _grouped() -> tuple[Any, tuple[Any, ...]]:
-    form = matmul_forms.form(config=GROUPED_CONFIGS[0])
-    return grouped_kernel(form, False, False, False), block_forms.grouped_signature(form)
-
-
-def _block_scaled() -> tuple[Any, tuple[Any, ...]]:
-    form = block_forms.scaled_form(SCALED_CONFIGS[0])
-    return block_scaled_kernel(form), block_forms.scaled_signature(form)
 
 
 BYTE_TILE, BF16_TILE = Tile((32, 256), "u8"), Tile((16, 256), BF16)
@@ -130,8 +116,6 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (types.Array(types.uint16, 3, "A"),) * 2 + (INT, INT),
     ),
     "matmul_parts": (adding_kernel(Epilogue(bias=BF16), BF16), matmul_forms.ADDING),
-    "block_scaled": _block_scaled(),
-    "grouped_matmul": _grouped(),
     "transpose_2": _transpose(2),
     "transpose_4": _transpose(4),
 }

@@ -4,8 +4,10 @@ from numba_tma.kernels.activations import gelu, swiglu
 from numba_tma.kernels.attention import attention
 from numba_tma.kernels.attention_backward import attention_backward
 from numba_tma.kernels.attention_varlen import attention_varlen
+from numba_tma.kernels.block_scaled import block_scaled_matmul
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.grouped_copy import grouped_copy
+from numba_tma.kernels.grouped_matmul import grouped_matmul
 from numba_tma.kernels.layernorm import layernorm
 from numba_tma.kernels.matmul import matmul
 from numba_tma.kernels.norm_backward import layernorm_backward, rmsnorm_backward

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,16 +22,13 @@ class ScaledConfig(Config):
     """
 
     n: int = 128  #: columns of a tile, a multiple of 32
-    share: str = "b"  #: what the blocks of a cluster share: "a" if they lie side by side
-    turns: int | None = None  #: steps of 32 B along K before the other warpgroup may start its own
-    ahead: bool = False  #: whether a product is under way while the one before it is added
 
     HEIGHTS: ClassVar[tuple[int, ...]] = (64, 128, 256)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Registers for sums of 64 or 128 rows, and products of 64, or of 128 to be ahead.
-        most = 192 if self.m < 256 else 96 if self.ahead else 128
+        # Sums of 64 or 128 rows, and products of 64.
+        most = 128 if self.m == 256 else 192
         if self.n > most:
             raise ValueError(
                 f"ScaledConfig(m={self.m}, n={self.n}): sums and products of a step do not fit "
@@ -42,18 +38,6 @@ class ScaledConfig(Config):
             raise ValueError(
                 f"ScaledConfig(k={self.k}): a stage has the {BLOCK} elements of K that share a "
                 f"scale: use k={BLOCK}"
-            )
-        if self.share not in ("a", "b"):
-            raise ValueError(f"ScaledConfig(share={self.share!r}): clusters share 'a' or 'b'")
-        if self.turns is not None and (self.m == ROWS or self.turns not in (0, 1, 2, 3)):
-            raise ValueError(
-                f"ScaledConfig(m={self.m}, turns={self.turns}): two warpgroups take turns, after "
-                "0 to 3 steps along K: use m=128 or m=256, or turns=None"
-            )
-        if self.ahead and self.m < 256 and self.n % 64:
-            raise ValueError(
-                f"ScaledConfig(m={self.m}, n={self.n}, ahead=True): halves of the columns are "
-                "multiplied in turn: use an n that is a multiple of 64"
             )
 
 
@@ -69,49 +53,14 @@ class ScaledForm(Form):
         return min(2, self.config.m // ROWS)
 
     @property
-    def across(self) -> int:
-        """How many blocks of a cluster lie side by side, and share a."""
-        return self.config.cluster if self.config.share == "a" else 1
-
-    @property
-    def down(self) -> int:
-        """How many blocks of a cluster lie one below the other, and share b."""
-        return self.config.cluster // self.across
-
-    @property
-    def a_copy(self) -> Tile:
-        """What one copy loads of a: the part of this block, of what a cluster shares."""
-        return Tile((1, self.config.m // self.across, self.k), self.a, self.a_tile.swizzle)
-
-    @property
-    def b_copy(self) -> Tile:
-        """What one copy loads of b: the part of this block, of what a cluster shares."""
-        return Tile((1, self.config.n // self.down, self.k), self.b, self.b_tile.swizzle)
-
-    @property
     def products(self) -> int:
-        """How many products a warpgroup has of a stage."""
-        return 2 if self.config.m == 256 or self.config.ahead else 1
-
-    @property
-    def second(self) -> tuple[int, int]:
-        """How many rows below, and columns right of the first, the second product begins."""
-        return (ROWS, 0) if self.config.m == 256 else (0, self.config.n // 2)
-
-    @property
-    def columns(self) -> int:
-        """Columns of a product."""
-        return self.second[1] if self.config.ahead and self.config.m < 256 else self.config.n
-
-    @property
-    def out_columns(self) -> int:
-        """Columns of the pieces in which a result is stored, and sums are kept."""
-        return math.gcd(self.columns, self.config.out_bytes // self.out.itemsize)
+        """How many products a warpgroup has of a stage, of 64 rows each."""
+        return self.config.m // ROWS // self.warpgroups
 
     @property
     def pieces(self) -> int:
-        """Pieces of the sums of a product."""
-        return self.columns // self.out_columns
+        """Pieces in which a result is stored, and sums are kept."""
+        return self.config.n // self.out_columns
 
     @property
     def scales_tile(self) -> Tile:

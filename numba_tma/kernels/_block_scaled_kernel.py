@@ -23,9 +23,9 @@ from numba_tma._environment import simulated
 from numba_tma.clusters import cluster
 from numba_tma.kernels._block_scaled_form import BLOCK, ScaledForm
 from numba_tma.kernels._block_scaled_sums import Columns, multiplying
-from numba_tma.kernels._matmul_kernel import part_of, writing
-from numba_tma.layout import Tile
-from numba_tma.pipeline import OrderedSequenceBarrier, StorePipeline, TilePipeline
+from numba_tma.kernels._matmul_form import ROWS
+from numba_tma.kernels._matmul_kernel import loading, part_of, writing
+from numba_tma.pipeline import StorePipeline, TilePipeline
 from numba_tma.scheduler import GroupedScheduler
 
 
@@ -37,40 +37,25 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
     LOAD, MATH = ROLES.load, tuple(role for role in ROLES.roles if role.name != "load")
     FIRST, ONE_WARPGROUP = MATH[0], len(MATH) == 1
     given: dict[str, Any] = {"producer": LOAD, "consumer": MATH, "sfa": form.scales_tile}
-    shared: Any = {}
-    if CLUSTER > 1:
-        shared = {"cluster": (CLUSTER, 1), "multicast": {config.share: "x"}}
+    shared: Any = {"cluster": (CLUSTER, 1), "multicast": {"b": "x"}} if CLUSTER > 1 else {}
     PIPE = TilePipeline(form.stages, a=form.a_tile, b=form.b_tile, **given, **shared)
     RESULTS = StorePipeline(config.out_stages, piece=form.out_tile, role=MATH)
     SCHEDULER = GroupedScheduler(max(1, config.group // CLUSTER))
-    ORDER: Any = OrderedSequenceBarrier(1, MATH) if config.turns is not None else None
-    TURNS, HEIGHT, TWO = ORDER is not None, M // len(MATH), form.products == 2
-    (BELOW, RIGHT), DOWN, ACROSS = form.second, form.down, form.across
-    load_a, load_b = loading(form.a_copy, ACROSS), loading(form.b_copy, DOWN)
-    multiply, store = multiplying(form), storing(form, form.pieces)
-
-    @cuda.jit(device=True)
-    def corner(tile, rank):  # type: ignore[no-untyped-def]
-        if ACROSS > 1:
-            return tile.row * M, (tile.column * ACROSS + rank) * N
-        return (tile.row * DOWN + rank) * M, tile.column * N
+    HEIGHT, TWO = form.products * ROWS, form.products == 2
+    load_b, multiply, store = loading(form), multiplying(form), storing(form, form.pieces)
 
     def block_scaled(a, b, sfa, scales, out, sizes):  # type: ignore[no-untyped-def]
-        order: Any = 0
-        if TURNS:
-            order = ORDER.start(sync=False)
         pipe, results = PIPE.start(), RESULTS.start()
-        rows, columns = sizes.tile_rows // DOWN, sizes.tile_columns // ACROSS
-        schedule = SCHEDULER.over(rows, columns, sizes.batch)
+        schedule = SCHEDULER.over(sizes.tile_rows // CLUSTER, sizes.tile_columns, sizes.batch)
         first, step, rank = ptx.clusterid_x(), ptx.nclusterid_x(), ptx.cluster_ctarank()
         if pipe.is_producer():
             LOAD.set_registers()
             for tile in schedule.tiles(first, step):
-                row, column = corner(tile, rank)
+                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
                 _, begin, end = part_of(tile.batch, sizes)
                 for k, stage in pipe.produce(begin, end):
-                    load_a(a, stage.a, row, k * K, stage.barrier, rank)
-                    load_b(b, stage.b, column, k * K, stage.barrier, rank)
+                    a.load(stage.a, (0, row, k * K), stage.barrier)
+                    load_b(b, stage, 0, column, k * K, rank)
                     sfa.load(stage.sfa, (0, k, row), stage.barrier)
         else:
             FIRST.set_registers()
@@ -80,37 +65,22 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
                 warpgroup = (ptx.tid_x() - FIRST.first) // 128
                 mine = cuda.shfl_sync(0xFFFFFFFF, warpgroup, 0) * HEIGHT
             for tile in schedule.tiles(first, step):
-                row, column = corner(tile, rank)
+                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
                 _, begin, end = part_of(tile.batch, sizes)
                 block = i32(column // BLOCK)
                 edge = i32((block + 1) * BLOCK - column)
                 left = i32(block * scales.column + begin * scales.k)
                 right = i32(min(block + 1, scales.last) * scales.column + begin * scales.k)
                 place = Columns(left, right, edge)
-                sums, more = multiply(works, order, mine, i32(end - begin), scales, place)
+                sums, more = multiply(works, mine, i32(end - begin), scales, place)
                 store(sums, results, out, tile.batch, row + mine, column)
                 if TWO:
-                    store(more, results, out, tile.batch, row + mine + BELOW, column + RIGHT)
+                    store(more, results, out, tile.batch, row + mine + ROWS, column)
         results.close()
         pipe.close()
 
     kernel = cluster(CLUSTER)(block_scaled) if CLUSTER > 1 else block_scaled
     return cuda.jit(kernel) if simulated() else cuda.jit(launch_bounds=ROLES.launch_bounds)(kernel)
-
-
-def loading(copy: Tile, blocks: int) -> Any:
-    """Return the device function that loads a tile, or this block's part of it for all blocks."""
-    ROWS, NBYTES, SHARED, ALL = copy.shape[1], copy.shared_nbytes, blocks > 1, (1 << blocks) - 1
-
-    @cuda.jit(device=True)
-    def load(source, tile, row, k, barrier, rank):  # type: ignore[no-untyped-def]
-        if SHARED:
-            to, at = tile.address + rank * NBYTES, (0, row + rank * ROWS, k)
-            ptx.cp_async_bulk_tensor_load(to, source, at, barrier, None, ALL)
-        else:
-            source.load(tile, (0, row, k), barrier)
-
-    return load
 
 
 def storing(form: ScaledForm, pieces: int) -> Any:

@@ -9,6 +9,7 @@ from numba import cuda
 from numba_tma import ptx
 from numba_tma._device import i32
 from numba_tma.kernels._block_scaled_form import ScaledForm
+from numba_tma.kernels._matmul_form import ROWS
 from numba_tma.layout import Tile
 from numba_tma.mma import fragment, load_rows, wgmma, wgmma_wait
 from numba_tma.vectors import load_vector
@@ -38,23 +39,21 @@ def multiplying(form: ScaledForm) -> Any:
 
     It returns the sums of a warpgroup's products, those of a second one being 0 if there is none.
     """
-    if form.config.ahead:
-        return _ahead(form)
     return _in_turn(form) if form.products == 2 else _alone(form)
 
 
 def _alone(form: ScaledForm) -> Any:
     """Return `multiply` for one product of each stage."""
-    N, ZEROS = form.columns, zeros(form.out_columns, form.pieces)
-    start, scales_of, add = starting(form), reading(form), adding(form, form.pieces)
+    N, ZEROS = form.config.n, zeros(form.out_columns, form.pieces)
+    scales_of, add = reading(form), adding(form, form.pieces)
 
     @cuda.jit(device=True, forceinline=True)
-    def multiply(works, order, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
+    def multiply(works, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
         sums, (left, right, edge) = ZEROS(), columns
         for _ in range(steps):
             stage = works.wait()
             of_a = stage.a.matrix_descriptor().advance(row=mine)
-            part = start(fragment(N), of_a, stage.b.matrix_descriptor(), order)
+            part = wgmma(fragment(N), of_a, stage.b.matrix_descriptor(), scale_d=False)
             by_row, _, near, far = scales_of(works, stage, mine, scales, left, right)
             left, right = i32(left + scales.k), i32(right + scales.k)
             part = wgmma_wait(part)
@@ -67,108 +66,43 @@ def _alone(form: ScaledForm) -> Any:
 
 def _in_turn(form: ScaledForm) -> Any:
     """Return `multiply` for two products of each stage, one after the other."""
-    N, ZEROS, (DOWN, RIGHT) = form.columns, zeros(form.out_columns, form.pieces), form.second
-    start, scales_of = starting(form), reading(form)
-    add, add_more = (adding(form, form.pieces, at) for at in (0, RIGHT))
+    N, ZEROS = form.config.n, zeros(form.out_columns, form.pieces)
+    scales_of, add = reading(form), adding(form, form.pieces)
 
     @cuda.jit(device=True, forceinline=True)
-    def multiply(works, order, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
+    def multiply(works, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
         sums, more, (left, right, edge) = ZEROS(), ZEROS(), columns
         for _ in range(steps):
             stage = works.wait()
             of_a, of_b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
-            part = start(fragment(N), of_a.advance(row=mine), of_b, order)
+            part = wgmma(fragment(N), of_a.advance(row=mine), of_b, scale_d=False)
             by_row, below, near, far = scales_of(works, stage, mine, scales, left, right)
             left, right = i32(left + scales.k), i32(right + scales.k)
             part = wgmma_wait(part)
             sums = add(sums, part, by_row, near, far, edge)
             # The fragment is used again, since ptxas would else have both, and too few registers.
-            of_a, of_b = of_a.advance(row=mine + DOWN), of_b.advance(row=RIGHT)
-            part = wgmma_wait(start(part, of_a, of_b, order))
+            part = wgmma_wait(wgmma(part, of_a.advance(row=mine + ROWS), of_b, scale_d=False))
             works.release()
-            more = add_more(more, part, below, near, far, edge)
+            more = add(more, part, below, near, far, edge)
         return sums, more
 
     return multiply
-
-
-def _ahead(form: ScaledForm) -> Any:
-    """Return `multiply` for two products of each stage, one under way while the other is added."""
-    N, ZEROS, (DOWN, RIGHT) = form.columns, zeros(form.out_columns, form.pieces), form.second
-    start, scales_of = starting(form), reading(form)
-    add, add_more = (adding(form, form.pieces, at) for at in (0, RIGHT))
-
-    @cuda.jit(device=True, forceinline=True)
-    def take(works, mine, scales, left, right):  # type: ignore[no-untyped-def]
-        stage = works.wait()
-        read = scales_of(works, stage, mine, scales, left, right)
-        return stage.a.matrix_descriptor(), stage.b.matrix_descriptor(), read
-
-    @cuda.jit(device=True, forceinline=True)
-    def multiply(works, order, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
-        sums, more, (left, right, edge) = ZEROS(), ZEROS(), columns
-        if steps > 0:
-            of_a, of_b, (by_row, below, near, far) = take(works, mine, scales, left, right)
-            for left_over in range(steps, 0, -1):
-                part = start(fragment(N), of_a.advance(row=mine), of_b, order)
-                of_a, of_b = of_a.advance(row=mine + DOWN), of_b.advance(row=RIGHT)
-                last = wgmma(fragment(N), of_a, of_b, scale_d=False)
-                left, right = i32(left + scales.k), i32(right + scales.k)
-                part = wgmma_wait(part, 1)
-                sums = add(sums, part, by_row, near, far, edge)
-                old = (below, near, far)
-                if left_over > 1:  # here, since ptxas would move the wait for the last product up
-                    of_a, of_b, (by_row, below, near, far) = take(works, mine, scales, left, right)
-                last = wgmma_wait(last)
-                works.release()
-                more = add_more(more, last, old[0], old[1], old[2], edge)
-        return sums, more
-
-    return multiply
-
-
-def starting(form: ScaledForm) -> Any:
-    """Return the device function that starts a product in a fragment, in its turn.
-
-    Left alone, both warpgroups start at the same time, and add at the same time, when the tensor
-    cores have nothing to do. So one starts when the other is some way into its product.
-    """
-    TURNS, FIRST = form.config.turns is not None, form.config.turns or 0
-    REST = form.k // 32 - FIRST
-
-    @cuda.jit(device=True, forceinline=True)
-    def start(part, of_a, of_b, order):  # type: ignore[no-untyped-def]
-        if TURNS:
-            order.wait()
-        if FIRST > 0:
-            part = wgmma(part, of_a, of_b, scale_d=False, k_steps=FIRST, commit=False)
-            order.arrive()
-            of_a, of_b = of_a.advance(FIRST), of_b.advance(FIRST)
-            part = wgmma(part, of_a, of_b, k_steps=REST, fence=False)
-        else:
-            if TURNS:
-                order.arrive()
-            part = wgmma(part, of_a, of_b, scale_d=False)
-        return part
-
-    return start
 
 
 def reading(form: ScaledForm) -> Any:
     """Return the device function that reads the scales of a stage, while a product is under way.
 
-    Of the rows of both products (of the first, if their rows are the same) and of the columns on
-    both sides of the edge.
+    Of the rows of both products, if there are two, and of the columns on both sides of the edge.
     """
-    SCALES, DOWN, EDGE = Tile(form.config.m, "f32"), form.second[0], form.has_edge
+    SCALES, TWO, EDGE = Tile(form.config.m, "f32"), form.products == 2, form.has_edge
 
     @cuda.jit(device=True, forceinline=True)
     def read(works, stage, mine, scales, left, right):  # type: ignore[no-untyped-def]
         of_rows = stage.sfa.view(SCALES)
         by_row = load_rows(of_rows, mine)
         below = by_row
-        if DOWN > 0:
-            below = load_rows(of_rows, mine + DOWN)
+        if TWO:
+            below = load_rows(of_rows, mine + ROWS)
         # Here it costs nothing; the stage's release, which others wait for, needs none then.
         ptx.fence_proxy_async()
         works.accesses.unfenced = False
@@ -199,19 +133,16 @@ def zeros(columns: int, pieces: int) -> Any:
     return cuda.jit(device=True)(all_of_them if before else first)
 
 
-def adding(form: ScaledForm, pieces: int, right: int = 0) -> Any:
-    """Return the device function that adds products, times the scales of rows and columns.
-
-    The product's columns begin at column `right` of the tile.
-    """
-    before: Any = adding(form, pieces - 1, right) if pieces > 1 else None
+def adding(form: ScaledForm, pieces: int) -> Any:
+    """Return the device function that adds products, times the scales of rows and columns."""
+    before: Any = adding(form, pieces - 1) if pieces > 1 else None
     LAST, EDGE, COLUMNS = pieces - 1, form.has_edge, form.out_columns
-    START, COLUMN = LAST * COLUMNS, LAST * COLUMNS + right
+    START = LAST * COLUMNS
 
     @cuda.jit(device=True)
     def piece(sums, part, by_row, near, far, edge):  # type: ignore[no-untyped-def]
         by_column = near
-        if EDGE and COLUMN >= edge:
+        if EDGE and START >= edge:
             by_column = far
         return sums[LAST] + part.columns(START, COLUMNS) * (by_row * by_column)
 

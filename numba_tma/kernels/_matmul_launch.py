@@ -152,21 +152,15 @@ def _multiply(
     )
 
 
-def cut(
-    form: Form, a: Matrices, b: Matrices, k: int, out: Matrices, across: int = 1
-) -> tuple[Sizes, int]:
-    """Return how a product is cut into tiles, and how many blocks work on them.
-
-    Of a cluster's blocks `across` lie side by side, and the others below.
-    """
-    config, down = form.config, form.config.cluster // across
-    tile_rows = -(-out.rows // (config.m * down)) * down
-    tile_columns = -(-out.columns // (config.n * across)) * across
-    clusters = tile_rows * tile_columns // config.cluster * out.batch
+def cut(form: Form, a: Matrices, b: Matrices, k: int, out: Matrices) -> tuple[Sizes, int]:
+    """Return how a product is cut into tiles, and how many blocks work on them."""
+    config = form.config
+    tile_rows, tile_columns = -(-out.rows // config.m), -(-out.columns // config.n)
+    clusters = -(-tile_rows // config.cluster) * tile_columns * out.batch
     sizes = Sizes(
         rows=out.rows,
         columns=out.columns,
-        tile_rows=tile_rows,
+        tile_rows=-(-tile_rows // config.cluster) * config.cluster,
         tile_columns=tile_columns,
         batch=out.batch,
         steps=-(-k // form.k),

@@ -148,14 +148,14 @@ def _multiply(
     out: Matrices,
 ) -> None:
     """Launch the kernel of a form on matrices that it reads as they are."""
-    sizes, blocks = cut(form, a, b, k, out, form.across)
+    sizes, blocks = cut(form, a, b, k, out)
     _, step, column = b_scales.steps
     launch(
         block_scaled_kernel(form.of_any_splits),
         blocks,
         form.roles.threads,
         stream,
-        tensor_map(a.view(form.a), form.a_copy, dtype=form.a),
+        tensor_map(a.view(form.a), form.a_tile, dtype=form.a),
         tensor_map(b.view(form.b), form.b_copy, dtype=form.b),
         tensor_map(a_scales.view(), form.scales_tile),
         Scales(b_scales.span(), step, column, max(0, b_scales.columns - 1)),

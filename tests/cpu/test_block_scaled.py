@@ -22,14 +22,10 @@ FORMS = {
     **{str(config): scaled_form(config) for config in CONFIGS},
     "tall": scaled_form(TALL),
     "wide": scaled_form(WIDE),
-    "ahead": scaled_form(ScaledConfig(128, 192, out_stages=1, ahead=True)),
-    "turns": scaled_form(ScaledConfig(256, 128, out_stages=1, turns=2)),
-    "tall, ahead": scaled_form(ScaledConfig(256, 96, out_stages=1, ahead=True)),
-    "tall, sharing a": scaled_form(ScaledConfig(256, 128, 2, out_stages=1, share="a")),
     "mixed": scaled_form(ScaledConfig(128, 128), "e5m2"),
     "odd": scaled_form(ScaledConfig(128, 160), addressable=False),
 }
-QUICK = (str(CONFIGS[0]), "tall", "wide", "ahead", "odd")
+QUICK = (str(CONFIGS[0]), "tall", "wide", "odd")
 
 
 def compiled(form):
@@ -152,11 +148,6 @@ def test_mistakes(scaled):
         ({"n": 224}, r"ScaledConfig\(m=128, n=224\): sums and products .* use n=192 or less"),
         ({"m": 256, "n": 160}, "use n=128 or less"),
         ({"k": 256}, "a stage has the 128 elements of K that share a scale: use k=128"),
-        ({"m": 256, "n": 128, "ahead": True}, "use n=96 or less"),
-        ({"m": 64, "turns": 1}, "two warpgroups take turns"),
-        ({"turns": 4}, "after 0 to 3 steps along K"),
-        ({"n": 160, "ahead": True}, "use an n that is a multiple of 64"),
-        ({"share": "c"}, "clusters share 'a' or 'b'"),
     ],
 )
 def test_configurations_that_do_not_work(options, message):

@@ -22,10 +22,8 @@ CONFIGS = {
     "128 x 160, pairs": ScaledConfig(128, 160, cluster=2),
     "128 x 192, pairs": ScaledConfig(128, 192, cluster=2, out_stages=1),
     "256 x 128, pairs": ScaledConfig(256, 128, cluster=2, out_stages=1),
-    "256 x 128, pairs share a": ScaledConfig(256, 128, 2, out_stages=1, share="a"),
-    "128 x 160, fours share a": ScaledConfig(128, 160, 4, share="a"),
-    "128 x 192, ahead": ScaledConfig(128, 192, out_stages=1, ahead=True),
-    "256 x 96, ahead": ScaledConfig(256, 96, cluster=2, out_stages=1, ahead=True),
+    "128 x 192": ScaledConfig(128, 192, out_stages=1),
+    "256 x 96": ScaledConfig(256, 96, out_stages=1),
     "64 x 64, parts of K": ScaledConfig(64, 64, splits=3),
 }
 SHAPES = [

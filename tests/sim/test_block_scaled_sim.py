@@ -43,11 +43,8 @@ def check(*given, config=ONE, **options):
         ((200, 320, 144), ScaledConfig(128, 160, stages=2)),
         ((300, 130, 272), ScaledConfig(256, 128, stages=2)),
         ((130, 130, 256), ScaledConfig(64, 64, cluster=2, stages=2)),
-        ((130, 130, 256), ScaledConfig(64, 64, cluster=2, share="a", stages=2)),
-        ((130, 130, 256), ScaledConfig(128, 64, stages=2, turns=2)),
-        ((300, 64, 128), ScaledConfig(256, 64, stages=2, turns=0)),
-        ((130, 330, 256), ScaledConfig(64, 192, stages=2, ahead=True)),
-        ((300, 64, 300), ScaledConfig(256, 64, stages=2, ahead=True)),
+        ((130, 330, 256), ScaledConfig(64, 192, stages=2)),
+        ((300, 64, 300), ScaledConfig(256, 64, cluster=2, stages=2)),
         ((70, 90, 520), ScaledConfig(64, 64, stages=2, splits=2)),
     ],
 )
