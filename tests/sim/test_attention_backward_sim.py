@@ -84,16 +84,27 @@ def test_queries_that_see_no_key_have_no_gradient():
     assert (dk != 0).any(axis=3).all() and (dv != 0).any(axis=3).all()
 
 
-@pytest.mark.parametrize("depth", quick([64], [64, 128]))
+def test_two_heads_share_keys():
+    check(*arrays(66, 40, heads=2, kv_heads=1, batch=1), causal=True)
+
+
+def test_two_blocks_of_keys_take_turns():
+    check(*arrays(66, 140, batch=1), causal=True, deterministic=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [64, 128])
 def test_heads_share_keys(depth):
     """The walk over queries goes on with the next head, where the mask begins anew."""
     check(*arrays(130, 150, heads=4, kv_heads=2, batch=2, depth=depth), causal=True)
 
 
+@pytest.mark.slow
 def test_heads_together_that_do_not_divide_all():
     check(*arrays(64, 140, heads=3, batch=1), causal=True, plan=Plan(heads_together=2))
 
 
+@pytest.mark.slow
 def test_blocks_of_keys_take_turns():
     given = arrays(130, 300, heads=2, kv_heads=1)
     for causal in (False, True):
