@@ -146,7 +146,8 @@ def test_plans(plan, causal):
 def test_queries_that_see_no_key_have_no_gradient():
     for depth in (64, 128):
         dq, dk, dv = check(*arrays(1000, 300, depth=depth), causal=True)
-        assert (dq[:, :700] == 0).all() and (dq[:, 700:] != 0).any(axis=3).all()
+        assert (dq[:, :700] == 0).all()
+        assert (dq[:, 701:] != 0).any(axis=3).all()  # of a query with one key, it is 0 or rounding
         assert (dk != 0).any(axis=3).all() and (dv != 0).any(axis=3).all()
 
 

@@ -8,12 +8,16 @@ import faulthandler
 import functools
 import importlib
 import multiprocessing
+import os
 import sys
 import traceback
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # references of all of them at once: one core for each
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 START_SECONDS = 60
 CASE_SECONDS = 20
