@@ -12,8 +12,8 @@ from numba_tma.bench.results import RATES, Results, Row, full_rows
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
-def table(results: Results) -> str:
-    """Return the results as a Markdown table."""
+def table(results: Results, short: bool = False) -> str:
+    """Return the results as a Markdown table; a short one has of all layers the mean alone."""
     lines = [
         f"Measured on an {results['gpu']} {_measured(results)}; median of alternating runs with a "
         "cold L2 cache, the worse of two. In brackets: numba_tma's rate over that one's. `launch` "
@@ -23,7 +23,7 @@ def table(results: Results) -> str:
         "| kernel | case | numba_tma | beside it | plain copy |",
         "|---|---|---|---|---|",
     ]
-    for row in _with_mean(results["rows"]):
+    for row in _with_mean(results["rows"], short):
         faster = row["unit"] in RATES
         peers = []
         for name, value in row["peers"].items():
@@ -46,11 +46,14 @@ def write_readme_table(readme: Path, results: Results) -> None:
     text = readme.read_text()
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
-    readme.write_text(f"{head}{BEGIN}\n{table(results)}\n{END}{tail}")
+    readme.write_text(f"{head}{BEGIN}\n{table(results, short=True)}\n{END}{tail}")
 
 
-def _with_mean(rows: list[Row]) -> list[Row]:
-    """Return the rows with the mean of all layers after the last one: of factors, so geometric."""
+def _with_mean(rows: list[Row], alone: bool) -> list[Row]:
+    """Return the rows with the mean of all layers after them, or instead of them.
+
+    It is geometric, as a mean of factors is.
+    """
     layers = [row for row in rows if row["kernel"] == LAYER_MATMUL]
     if not layers:
         return rows
@@ -61,7 +64,8 @@ def _with_mean(rows: list[Row]) -> list[Row]:
         "peers": {name: _geometric_mean([row["peers"][name] for row in layers]) for name in peers},
     }
     last = rows.index(layers[-1]) + 1
-    return [*rows[:last], mean, *rows[last:]]
+    before = [row for row in rows[:last] if not alone or row not in layers]
+    return [*before, mean, *rows[last:]]
 
 
 def _geometric_mean(values: list[float]) -> float:
