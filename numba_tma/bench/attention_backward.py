@@ -40,18 +40,20 @@ def _exact(torch: Any, dout: Any, q: Any, k: Any, v: Any, causal: bool) -> list[
 
 
 def _check(torch: Any, arrays: tuple[Any, ...], causal: bool, got: tuple[Any, ...]) -> None:
-    """Hold the gradients of the first and the last head to float64, by the size of their rows.
+    """Hold the gradients of the first and the last head to float64, by the size of each.
 
-    Rows that should be 0, or nearly, are held by the size of all.
+    A query that sees few keys has errors far above the others': they come from the rounding of the
+    forward's result, of which `delta` is made. So single values are held loosely, and all of a
+    gradient together as everything else.
     """
     for sequence, head in ((0, 0), (-1, -1)):
         dout, q, k, v = (t[sequence, :, head] for t in arrays)
         exact = _exact(torch, dout, q, k, v, causal)
         for result, gradient in zip(got, exact):
-            squares = gradient.square()
-            size = squares.mean(-1, keepdim=True).sqrt() + squares.mean().sqrt()
-            one, exact_one = result[sequence, :, head] / size, gradient / size
-            check(torch, one.reshape(1, -1), exact_one.reshape(1, -1), TOLERANCE)
+            one, flat = result[sequence, :, head].reshape(1, -1), gradient.reshape(1, -1)
+            check(torch, one, flat, SINGLE)
+            error = (one.double() - flat).square().mean(-1).sqrt()
+            check(torch, error, 0 * error, TOLERANCE * flat.square().mean(-1).sqrt())
 
 
 def _torch(name: str, torch: Any, arrays: tuple[Any, ...], causal: bool) -> dict[str, Run]:
