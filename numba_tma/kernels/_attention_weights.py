@@ -18,22 +18,9 @@ from numba_tma.kernels._registers import log2
 ZERO, ONE = np.float32(0), np.float32(1)
 LN_2 = np.float32(math.log(2))
 ROOM = np.float32(8)  # powers of 2 that weights may be above 1
-LIFT = np.float32(8)  # powers of 2 that weights of e4m3 are multiplied with
-
-
-@device_function
-def settled(top: Any, before: Any, scale: Any) -> Any:
-    """Return the maximum that weights are taken from: the one before, while they stay below 2**8.
-
-    So sums seldom have to decay; float32 has room for more than that.
-    """
-    return top if (top - before) * scale > ROOM else before
-
-
-@device_function
-def settled_at_once(top: Any, before: Any, scale: Any) -> Any:
-    """Return the maximum, for weights of e4m3, which have no room above."""
-    return top if top > before else before
+# Weights of e4m3 are multiplied with 2**6: so they go up to 2**8, of 448 that there are, and have all
+# their 4 bits down to 2**-12 of the largest, or 2**-14 if they are at their limit.
+LIFT, NARROW_ROOM = np.float32(6), np.float32(2)
 
 
 @device_function
@@ -44,10 +31,7 @@ def shift_of(top: Any, scale: Any) -> Any:
 
 @device_function
 def lifted_shift_of(top: Any, scale: Any) -> Any:
-    """Return what `shift_of` does, for weights up to 2**8, in the upper part of e4m3's range.
-
-    So weights are rounded to 4 bits down to 2**-14 of the largest. Their sums are as much larger.
-    """
+    """Return what `shift_of` does, for weights that are 2**LIFT times as large."""
     return LIFT - top * scale if top > MINUS_INFINITY else ZERO
 
 
@@ -82,7 +66,15 @@ def log_of_sum(total: Any, shift: Any) -> Any:
 @functools.cache
 def weighing(problem: Problem) -> tuple[Any, Any, Any]:
     """Return the device functions `settled`, `shift_of` and `operand` of a problem."""
-    DTYPE = problem.dtype.name
+    POWERS, DTYPE = NARROW_ROOM if problem.is_narrow else ROOM, problem.dtype.name
+
+    @device_function
+    def settled(top: Any, before: Any, scale: Any) -> Any:
+        """Return the maximum that weights are taken from: the one before, while there is room.
+
+        So sums seldom have to decay; float32 has room for more than that.
+        """
+        return top if (top - before) * scale > POWERS else before
 
     @device_function
     def operand(weights: Any) -> Any:
@@ -90,7 +82,7 @@ def weighing(problem: Problem) -> tuple[Any, Any, Any]:
         return weights.to(DTYPE)
 
     if problem.is_narrow:
-        return settled_at_once, lifted_shift_of, packed_e4m3
+        return settled, lifted_shift_of, packed_e4m3
     return settled, shift_of, operand
 
 

@@ -133,16 +133,13 @@ def _attention(
     is_narrow = q.dtype is E4M3
     out = Heads("out", arrays[3], out_dtype if is_narrow else dtype)
     check(q, k, v, out, narrow=True)
-    scales = {
-        name: heads_scale(name, array, like)
-        for name, array, like in zip(("q_scale", "k_scale", "v_scale"), arrays[5:], (q, k, v))
-        if array is not None
-    }
-    if not is_narrow and (scales or out_dtype not in (None, q.dtype, q.dtype.name)):
+    scaled = [pair for pair in zip(arrays[5:], (q, k, v)) if pair[0] is not None]
+    if not is_narrow and (scaled or out_dtype not in (None, q.dtype, q.dtype.name)):
         raise ValueError(
             f"attention(): q is {q.dtype}; q_scale, k_scale, v_scale and out_dtype are for e4m3: "
             "leave them out"
         )
+    scales = {f"{x.name}_scale": heads_scale(f"{x.name}_scale", a, x) for a, x in scaled}
     batch, queries, heads, _ = q.shape
     lse = logarithms(arrays[4], q, ("batch", "heads", "queries"), (batch, heads, queries))
     return run(q, k, v, out, lse, None, stream, numbers, plan, scales)
