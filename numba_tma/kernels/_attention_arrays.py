@@ -115,7 +115,8 @@ def heads_scale(name: str, array: Any, like: Heads) -> Any:
             "f32, contiguous, or None where nothing is to be multiplied"
         )
     if simulated():
-        return getattr(held, "_ary", held).reshape(-1)
+        host: Any = getattr(held, "_ary", held)
+        return host.reshape(-1)
     return as_array(View(held, address, (expected[0] * expected[1],), (4,), np.float32))
 
 

@@ -165,7 +165,9 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 here = place(tile, queries, keys)
                 key, steps = span(tile, here.queries, here.keys, more)
                 sees = edges(row, key, here.queries, here.keys, more)
-                scale, softcap, of_values = scales(factor, more, here.batch, tile.head, heads, sharing)
+                scale, softcap, of_values = scales(
+                    factor, more, here.batch, tile.head, heads, sharing
+                )
                 queries_ = q_works.wait().tile(mine).q.matrix_descriptor()
                 k_works.wait_k()
                 scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)

@@ -18,8 +18,8 @@ from numba_tma.kernels._registers import log2
 ZERO, ONE = np.float32(0), np.float32(1)
 LN_2 = np.float32(math.log(2))
 ROOM = np.float32(8)  # powers of 2 that weights may be above 1
-# Weights of e4m3 are multiplied with 2**6: so they go up to 2**8, of 448 that there are, and have all
-# their 4 bits down to 2**-12 of the largest, or 2**-14 if they are at their limit.
+# Weights of e4m3 are multiplied with 2**6 and may grow to 2**8, of the 448 that there are. So they
+# have all 4 bits down to 2**-12 of the largest, or less, and become 0 below 2**-16 of it, or less.
 LIFT, NARROW_ROOM = np.float32(6), np.float32(2)
 
 
@@ -92,9 +92,7 @@ def scaling(problem: Problem) -> Any:
     Q, K, V, SOFTCAP = problem.q_scale, problem.k_scale, problem.v_scale, problem.softcap
 
     @device_function
-    def scales(
-        factor: Any, more: Any, batch: Any, head: Any, heads: Any, sharing: Any
-    ) -> Any:
+    def scales(factor: Any, more: Any, batch: Any, head: Any, heads: Any, sharing: Any) -> Any:
         """Return the scale of a head's scores, that of a soft cap, and that of its values."""
         of_scores, of_values = ONE, ONE
         if Q:

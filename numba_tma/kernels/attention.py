@@ -49,9 +49,10 @@ def attention(
     ----------
     q
         Device array (batch, queries, heads, depth) of bf16 or f16, with a depth of 64, 96, 128 or
-        256, or of e4m3, with a depth of 64 or 128: torch, CuPy, numba, or anything with ``__cuda_array_interface__`` or ``__dlpack__``.
-        The depth is contiguous; the other axes may have any strides that are multiples of 16 B, so
-        that views of (batch, heads, queries, depth) do.
+        256, or of e4m3, with a depth of 64 or 128: torch, CuPy, numba, or anything with
+        ``__cuda_array_interface__`` or ``__dlpack__``. The depth is contiguous; the other axes may
+        have any strides that are multiples of 16 B, so that views of (batch, heads, queries, depth)
+        do.
     k, v
         Device arrays (batch, keys, kv_heads, depth) of the same type. Each of their heads serves
         heads / kv_heads neighbouring ones of `q`.

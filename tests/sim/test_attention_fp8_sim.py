@@ -26,10 +26,7 @@ def arrays(*args, **options):
 def scales(q, k):
     """Return scales of q, k and v, each different."""
     rng = np.random.default_rng(7)
-    return [
-        rng.uniform(0.3, 3, (len(x), x.shape[2])).astype(np.float32)
-        for x in (q, k, k)
-    ]
+    return [rng.uniform(0.3, 3, (len(x), x.shape[2])).astype(np.float32) for x in (q, k, k)]
 
 
 def check(q, k, v, causal=False, plan=ONE, scaled=(None,) * 3, out_dtype=None, **options):
