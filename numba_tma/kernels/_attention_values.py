@@ -26,7 +26,7 @@ from numba_tma.shared import shared_barrier, shared_tile
 from numba_tma.vectors import read_block, write_transposed
 
 BITS = as_dtype("u8")
-CHUNK = 16  # bytes, which TMA counts rows in; sides of a block that a thread turns
+CHUNK = 16  # sides of a block of bytes that a thread turns
 KEYS = 128  # of a tile
 THREADS = 64
 
@@ -81,15 +81,15 @@ def tiles(depth: int) -> tuple[Tile, Tile]:
 def turned(v: Heads, stream: Any, kept: list[Any]) -> Heads:
     """Return `v` turned round, (batch, depth, head, key), in new memory, which `kept` gets.
 
-    Keys go on to a multiple of 16; what lies behind the last is 0.
+    Keys go on to whole tiles, so to whole spans of any swizzle; what lies behind the last is 0.
     """
     batch, keys, heads, depth = v.shape
+    blocks = -(-keys // KEYS)
     make = np.empty if simulated() else cuda.device_array
-    memory = make((batch, heads, depth, -(-keys // CHUNK) * CHUNK), np.uint8)
+    memory = make((batch, heads, depth, blocks * KEYS), np.uint8)
     kept.append(memory)
     result = Heads("v", memory, None, v.function).swapped()
     source, target = tiles(depth)
-    blocks = -(-keys // KEYS)
     maps = v.map(source), result.map(target)
     launch(turning_kernel(depth), batch * heads * blocks, THREADS, stream, *maps, heads, blocks)
     return result
