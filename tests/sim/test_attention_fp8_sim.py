@@ -15,7 +15,7 @@ from tests.sim.test_attention_sim import arrays as any_arrays
 from tests.sim.test_attention_sim import exact
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
-ONE, TWO = Plan(1, 64), Plan(2, 64)
+ONE = Plan(1, 64)
 ORDER = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]  # of keys, in each 16
 
 
