@@ -116,7 +116,7 @@ def test_values_turn_round_in_registers(depth):
     report, code = ptxas(ptx), instructions(ptx)
     assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
     assert report.warnings == () and [line for line in code if ".local" in line] == []
-    # Each block of 16 x 16 bytes is read and written 16 B at a time, and nothing is divided in 64.
+    # Blocks of 16 x 16 bytes are read and written 16 B at a time.
     for access in ("ld.shared.v4", "st.shared.v4"):
         assert sum(access in line for line in code) % 16 == 0 < sum(access in line for line in code)
 
