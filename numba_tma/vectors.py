@@ -57,8 +57,9 @@ def read_block(source: SharedTile, at: Any) -> Any:
 def write_transposed(destination: SharedTile, to: Any, block: Any) -> None:
     """Write the transpose of what `read_block` returned to `destination`, from `to` on."""
     row, column = to
-    for i in range(len(block)):
-        destination.write_vector((row + i, column), block[:, i])
+    rows = np.stack(block)
+    for i in range(len(rows)):
+        destination.write_vector((row + i, column), rows[:, i])
 
 
 if not simulated():

@@ -9,7 +9,7 @@ from numba import types
 
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._attention_kernel import More, attention_kernel
-from numba_tma.kernels._attention_plan import PLANS, Plan, Problem
+from numba_tma.kernels._attention_plan import E4M3, NARROW_PLANS, PLANS, Plan, Problem
 from numba_tma.mma_rules import ROWS
 from numba_tma.ragged import WRAP_EXTENT
 from numba_tma.types import RaggedTensorMapType, TensorMapType
@@ -40,23 +40,41 @@ PROBLEMS |= {
         ("d128 causal", "left"),
     )
 }
+#: Inputs of 8 bits.
+PROBLEMS |= {
+    f"d{depth}{' causal' * causal} e4m3": Problem(depth, E4M3, causal, result=as_dtype("bf16"))
+    for depth, causal in NARROW_PLANS
+}
+PROBLEMS |= {
+    f"{name} {' '.join(more)}": replace(PROBLEMS[name], **dict.fromkeys(more, True))
+    for name, *more in (
+        ("d64 e4m3", "q_scale", "lse"),
+        ("d128 causal e4m3", "q_scale", "k_scale", "v_scale"),
+        ("d128 e4m3", "left", "right", "softcap", "k_scale", "lse"),
+    )
+}
 EMPTY = types.Tuple(())
 
 
 def plan_of(name: str) -> Plan:
     """Return the plan of a problem."""
-    return PLANS[PROBLEMS[name].depth, PROBLEMS[name].causal]
+    problem = PROBLEMS[name]
+    return (NARROW_PLANS if problem.is_narrow else PLANS)[problem.depth, problem.causal]
 
 
 def form(name: str) -> tuple[Any, tuple[Any, ...]]:
     """Return the kernel and its argument types."""
     problem, plan = PROBLEMS[name], plan_of(name)
-    rows = (ROWS, plan.block_k, plan.block_k, ROWS)
-    maps = [TensorMapType(4, problem.tile(n)) for n in rows]
+    tiles = problem.tile(ROWS), problem.tile(plan.block_k)
+    maps = [
+        TensorMapType(4, tile)
+        for tile in (*tiles, problem.values(plan.block_k), problem.output(ROWS))
+    ]
     if problem.packed:
-        parts = (problem.part(n) for n in rows[2:])
+        parts = (problem.part(n) for n in (plan.block_k, ROWS))
         maps[2:] = (RaggedTensorMapType(3, part, 0, "wrap", WRAP_EXTENT) for part in parts)
     fields = dict.fromkeys(More._fields, types.int64) | {"softcap": types.float32}
+    fields |= {f"{name}_scale": types.float32[::1] for name in "qkv"}
     starts = {name: types.int32[::1] for name in ("starts_q", "starts_k")}
     more = [
         typ if getattr(problem, "packed" if name in starts else name) else EMPTY

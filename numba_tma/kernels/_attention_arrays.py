@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy as np
 from numba_tma._array_interface import contiguous_strides, read_array, readers
 from numba_tma._environment import simulated
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._attention_plan import DEPTHS, DTYPES
-from numba_tma.kernels._host import View
+from numba_tma.kernels._attention_plan import DEPTHS, DTYPES, E4M3, NARROW_DEPTHS
+from numba_tma.kernels._host import View, as_array
 from numba_tma.ragged import ragged_tensor_map
 from numba_tma.tensor_map import tensor_map
 
@@ -53,22 +54,31 @@ class Heads:
 
     def map(self, tile: Any) -> Any:
         """Return the tensor map that copies `tile`, all its columns at once."""
-        return tensor_map(self._view(0), tile, dtype=self.dtype, fold=True)
+        return tensor_map(self._view(0, tile.dtype), tile, dtype=tile.dtype, fold=True)
+
+    def swapped(self) -> Heads:
+        """Return the same memory with the axes of positions and heads swapped."""
+        other = copy.copy(self)
+        other.shape, other.strides = (
+            (values[0], values[2], values[1], values[3]) for values in (self.shape, self.strides)
+        )
+        return other
 
     def ragged(self, part: Any) -> Any:
         """Return the map of packed sequences that copies `part`, some columns of a tile."""
-        return ragged_tensor_map(self._view(1), part, dtype=self.dtype)
+        return ragged_tensor_map(self._view(1, part.dtype), part, dtype=self.dtype)
 
-    def _view(self, first: int) -> Any:
-        """Return the array without its first axes: a source of tensor maps."""
+    def _view(self, first: int, dtype: DType) -> Any:
+        """Return the array without its first axes, of this type: a source of tensor maps."""
         # The stride of an axis of one element is any; the copy engine wants one that it can take.
         plain = contiguous_strides(self.shape, self.dtype.itemsize)
         strides = tuple(s if n > 1 else p for n, s, p in zip(self.shape, self.strides, plain))
         shape, strides = self.shape[first:], strides[first:]
         if simulated():
             host: Any = getattr(self.array, "_ary", self.array)
-            return np.lib.stride_tricks.as_strided(host.view(self.dtype.numpy), shape, strides)
-        return View(self.array, self.address, shape, strides, self.dtype.numpy)
+            bits = host.view(f"u{dtype.itemsize}")  # as_strided has no name for floats of 8 bits
+            return np.lib.stride_tricks.as_strided(bits, shape, strides).view(dtype.numpy)
+        return View(self.array, self.address, shape, strides, dtype.numpy)
 
 
 def logarithms(
@@ -90,12 +100,38 @@ def logarithms(
     return int(address)
 
 
-def check(q: Heads, k: Heads, v: Heads, out: Heads) -> None:
-    """Raise unless the arrays fit each other and the copy engine."""
-    if q.dtype.name not in DTYPES or q.shape[3] not in DEPTHS:
+def heads_scale(name: str, array: Any, like: Heads) -> Any:
+    """Return the scales of an array's heads as a Numba array of one axis, or raise."""
+    address, shape, strides, stored, in_elements, held, _ = readers.get(type(array), read_array)(
+        array
+    )
+    dtype, expected = as_dtype(stored), (like.shape[0], like.shape[2])
+    plain = contiguous_strides(tuple(shape), 1 if in_elements else dtype.itemsize)
+    wrong = strides is not None and any(n > 1 and s != p for n, s, p in zip(shape, strides, plain))
+    if tuple(shape) != expected or dtype.name != "f32" or wrong or address % 4:
+        raise ValueError(
+            f"{like.function}(): {name} has shape {tuple(shape)} of {dtype} and strides {strides}, "
+            f"but {like.name} has shape {like.given}; {name} takes (batch, heads) = {expected} of "
+            "f32, contiguous, or None where nothing is to be multiplied"
+        )
+    if simulated():
+        host: Any = getattr(held, "_ary", held)
+        return host.reshape(-1)
+    return as_array(View(held, address, (expected[0] * expected[1],), (4,), np.float32))
+
+
+def check(q: Heads, k: Heads, v: Heads, out: Heads, narrow: bool = False) -> None:
+    """Raise unless the arrays fit each other and the copy engine.
+
+    `narrow` is whether the function takes e4m3 as well.
+    """
+    is_narrow = narrow and q.dtype is E4M3
+    depths = NARROW_DEPTHS if is_narrow else DEPTHS
+    if not (is_narrow or q.dtype.name in DTYPES) or q.shape[3] not in depths:
+        also = f", and e4m3 with {' or '.join(map(str, NARROW_DEPTHS))}" if narrow else ""
         raise ValueError(
             f"{q.function}(): q has shape {q.given} of {q.dtype}; it takes {' and '.join(DTYPES)} "
-            f"with a depth of {', '.join(map(str, DEPTHS))}"
+            f"with a depth of {', '.join(map(str, DEPTHS))}{also}"
         )
     batch, _, heads, depth = q.shape
     fits = k.shape[0] == batch and k.shape[3] == depth
@@ -111,7 +147,13 @@ def check(q: Heads, k: Heads, v: Heads, out: Heads) -> None:
                 f"{like.given}; they must agree"
             )
     for array in (q, k, v, out):
-        if array.dtype is not q.dtype:
+        if is_narrow and array is out:
+            if out.dtype.name not in DTYPES:
+                raise ValueError(
+                    f"{q.function}(): out is {out.dtype}; the result of e4m3 is "
+                    f"{' or '.join(DTYPES)}: say which of them its bits are by out_dtype"
+                )
+        elif array.dtype is not q.dtype:
             raise ValueError(
                 f"{q.function}(): {array.name} is {array.dtype}, but q is {q.dtype}; they must "
                 "agree: convert one"

@@ -16,30 +16,33 @@ turns at them: that was measured to be slower.
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, NamedTuple
 
-import numpy as np
 from numba import cuda
 
-from numba_tma import ptx
 from numba_tma._device import device_function, i32
 from numba_tma._environment import simulated
 from numba_tma.causal_scheduler import CausalLPTScheduler
-from numba_tma.kernels._attention_masks import MINUS_INFINITY, masking, next_tile
+from numba_tma.kernels._attention_masks import masking, next_tile
 from numba_tma.kernels._attention_plan import Plan, Problem, replaces_queries
 from numba_tma.kernels._attention_sequences import PackedSchedule, copying
-from numba_tma.kernels._registers import log2, store_float
+from numba_tma.kernels._attention_weights import (
+    ONE,
+    decay_of,
+    inverse,
+    log_of_sum,
+    scaling,
+    weighing,
+    weight,
+)
+from numba_tma.kernels._registers import store_float
 from numba_tma.layout import Tile
 from numba_tma.mma import fragment, rows, wgmma, wgmma_wait
 from numba_tma.mma_rules import ROWS, THREADS
 from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
 from numba_tma.shared import shared_tile
 
-ZERO, ONE = np.float32(0), np.float32(1)
-LN_2 = np.float32(math.log(2))
 ALL_LANES = 0xFFFFFFFF
-ROOM = np.float32(8)  # powers of 2 that weights may be above 1
 
 
 class More(NamedTuple):
@@ -49,60 +52,17 @@ class More(NamedTuple):
     left: Any = ()  #: how many keys before its own place a query sees
     right: Any = ()  #: and how many behind it
     softcap: Any = ()  #: the scale over the cap; the scale is the cap then. float32
+    q_scale: Any = ()  #: float32, what the queries of each head are to be multiplied with
+    k_scale: Any = ()  #: and the keys
+    v_scale: Any = ()  #: and the values
     starts_q: Any = ()  #: int32: where each packed sequence begins, and the last one ends
     starts_k: Any = ()
-
-
-# ------------------------------------------------------------- numbers, element by element
-
-
-@device_function
-def settled(top: Any, before: Any, scale: Any) -> Any:
-    """Return the maximum that weights are taken from: the one before, while they stay below 2**8.
-
-    So sums seldom have to decay; float32 has room for more than that.
-    """
-    return top if (top - before) * scale > ROOM else before
-
-
-@device_function
-def shift_of(top: Any, scale: Any) -> Any:
-    """Return what is added to a scaled score; 0 where all are -inf, since inf - inf is NaN."""
-    return -top * scale if top > MINUS_INFINITY else ZERO
-
-
-@device_function
-def weight(score: Any, scale: Any, shift: Any) -> Any:
-    """Return exp(score - maximum), both times the scale: one multiply-add and a power of 2."""
-    return ptx.ex2_approx_ftz_f32(score * scale + shift)
-
-
-@device_function
-def decay_of(before: Any, top: Any, scale: Any) -> Any:
-    """Return exp(maximum before - maximum), both times the scale.
-
-    Of the difference: so it is 1 where the maximum stays. What `weight` makes of the maximum is off
-    by the rounding of its shift, and steps would add that up.
-    """
-    return ptx.ex2_approx_ftz_f32((before - top) * scale) if top > MINUS_INFINITY else ONE
 
 
 @device_function
 def any_decays(decay: Any) -> Any:
     """Return whether a row of the warp has sums that decay."""
     return cuda.any_sync(ALL_LANES, decay[0] != ONE or decay[1] != ONE)
-
-
-@device_function
-def inverse(total: Any) -> Any:
-    """Return 1 / total; 0 for a row that sees no key."""
-    return ptx.rcp_approx_ftz_f32(total) if total != ZERO else ZERO
-
-
-@device_function
-def log_of_sum(total: Any, shift: Any) -> Any:
-    """Return the natural logarithm of the sum of exp(score); -inf for a row that sees no key."""
-    return (log2(total) - shift) * LN_2
 
 
 # ---------------------------------------------------------------------------------- loads
@@ -137,7 +97,7 @@ def store_numbers(numbers: Any, address: Any, row: Any, end: Any) -> None:
 @functools.cache
 def attention_kernel(problem: Problem, plan: Plan) -> Any:
     """Return the kernel of a problem. It takes maps, lengths, heads, the scale and `More`."""
-    DEPTH, DTYPE, LSE = problem.depth, problem.dtype.name, problem.lse
+    DEPTH, LSE = problem.depth, problem.lse
     BLOCK_Q, BLOCK_K, WARPGROUPS = plan.block_q, plan.block_k, plan.warpgroups
     MATH = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
     ROLES = Roles(**MATH, load=Warpgroups(1, registers=24))
@@ -145,20 +105,27 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     LOAD, FIRST = ROLES.load, MATH_ROLES[0]
     of: dict[str, Any] = {"producer": LOAD, "consumer": MATH_ROLES}
     # The queries of each warpgroup are a tile of its own, and so is what it stores.
-    HELD, STORED = problem.tile(ROWS), Tile((ROWS, DEPTH), problem.dtype, problem.swizzle)
+    HELD, RESULT = problem.tile(ROWS), problem.output(ROWS)
+    STORED, OUT_DTYPE = Tile((ROWS, DEPTH), RESULT.dtype, RESULT.swizzle), RESULT.dtype.name
     Q = TilePipeline(1, q=HELD, k_group=plan.warpgroups, **of)
     ring: tuple[Any, ...] = (plan.stages, (1, BLOCK_K, 1), DEPTH, problem.dtype)
     K = KVPipeline(*ring, holds="k", swizzle=problem.swizzle, **of)
-    V = KVPipeline(*ring, holds="v", swizzle=problem.swizzle, **of)
-    OUT = StorePipeline(1, o=HELD, role=MATH_ROLES)
+    if problem.is_narrow:  # turned values lie as keys do: rows of what is summed over
+        turned = (plan.stages, (1, DEPTH, 1), BLOCK_K, problem.dtype)
+        V = KVPipeline(*turned, holds="k", swizzle=problem.values(BLOCK_K).swizzle, **of)
+    else:
+        V = KVPipeline(*ring, holds="v", swizzle=problem.swizzle, **of)
+    OUT = StorePipeline(1, o=RESULT, role=MATH_ROLES)
     QUERIES, REPLACES = problem.tile(plan.block_q), replaces_queries(problem, plan)
     RELEASES = not REPLACES
     span, edges, seen = masking(problem, plan)
     place, load_values, store_result = copying(problem, plan)
+    scales, SCALES_V = scaling(problem), problem.v_scale
+    settled, shift_of, operand = weighing(problem)
     PACKED = problem.packed
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
 
-    def attend(q, k, v, out, queries, keys, heads, batch, sharing, scale, more):  # type: ignore[no-untyped-def]
+    def attend(q, k, v, out, queries, keys, heads, batch, sharing, factor, more):  # type: ignore[no-untyped-def]
         memory = shared_tile(QUERIES)
         q_pipe = Q.start(tiles=memory, sync=False)
         if REPLACES:
@@ -194,23 +161,24 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
             mine = cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0)
             q_works = q_pipe.consumer()
             for tile in schedule.tiles():
-                row, here = (
-                    i32(tile.query_block * BLOCK_Q + mine * ROWS),
-                    place(tile, queries, keys),
-                )
+                row = i32(tile.query_block * BLOCK_Q + mine * ROWS)
+                here = place(tile, queries, keys)
                 key, steps = span(tile, here.queries, here.keys, more)
                 sees = edges(row, key, here.queries, here.keys, more)
+                scale, softcap, of_values = scales(
+                    factor, more, here.batch, tile.head, heads, sharing
+                )
                 queries_ = q_works.wait().tile(mine).q.matrix_descriptor()
                 k_works.wait_k()
                 scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
                 scores = wgmma_wait(scores)
                 k_works.release_k()
-                scores = seen(scores, sees, more)
+                scores = seen(scores, sees, softcap)
                 top = scores.row_max()
                 shift = top.map(shift_of, scale)
                 weights = scores.map(weight, scale, shift)
                 sums = weights.row_sum(quad=False)
-                p, total, decay = weights.to(DTYPE), fragment(DEPTH), rows(1)
+                p, total, decay = operand(weights), fragment(DEPTH), rows(1)
                 decays = any_decays(decay)
                 if steps > 1:
                     k_works.wait_k()
@@ -218,12 +186,12 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                     scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
                     if decays:
                         total *= decay
-                    v_works.wait_v()
-                    total = wgmma(total, p, v_works.get_v())
+                    v_works.wait()
+                    total = wgmma(total, p, v_works.get())
                     scores = wgmma_wait(scores, 1)
                     k_works.release_k()
                     sees = next_tile(sees, BLOCK_K)
-                    scores = seen(scores, sees, more)
+                    scores = seen(scores, sees, softcap)
                     before, top = top, scores.row_max().map(settled, top, scale)
                     shift = top.map(shift_of, scale)
                     weights = scores.map(weight, scale, shift)
@@ -233,19 +201,21 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                     if step + 1 < steps:
                         k_works.wait_k()
                     total, p = wgmma_wait((total, p))
-                    v_works.release_v()
-                    p = weights.to(DTYPE)
+                    v_works.release()
+                    p = operand(weights)
                 if RELEASES:
                     q_works.release()
                 total *= decay
-                v_works.wait_v()
-                total = wgmma(total, p, v_works.get_v())
+                v_works.wait()
+                total = wgmma(total, p, v_works.get())
                 total, p = wgmma_wait((total, p))
-                v_works.release_v()
+                v_works.release()
                 sums = sums.quad_sum()
                 total *= sums.map(inverse)
+                if SCALES_V:
+                    total *= of_values
                 stage = store.acquire()
-                total.to(DTYPE).store(stage.o.view(STORED), (0, 0))
+                total.to(OUT_DTYPE).store(stage.o.view(STORED), (0, 0))
                 store_result(store, out, stage, here, row, tile.head)
                 store.commit()
                 if REPLACES:  # all its warpgroup's products have read the queries

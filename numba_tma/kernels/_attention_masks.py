@@ -95,10 +95,10 @@ def masking(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
         return Edges(start, stop, end)
 
     @device_function
-    def seen(scores: Any, edges: Any, more: Any) -> Any:
+    def seen(scores: Any, edges: Any, softcap: Any) -> Any:
         """Return the scores of a tile, -inf where a key is not seen; most tiles need no mask."""
         if SOFTCAP:
-            scores = scores.map(capped, more.softcap)
+            scores = scores.map(capped, softcap)
         if STOPS:
             if edges.stop < BLOCK_K:
                 scores = scores.map_coords(before_stop, edges.stop)

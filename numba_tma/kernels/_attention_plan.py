@@ -9,16 +9,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from numba_tma.causal_scheduler import CausalLPTScheduler
-from numba_tma.dtypes import DType
+from numba_tma.dtypes import DType, as_dtype
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.mma_rules import ROWS, THREADS
 
 DTYPES = ("bf16", "f16")
+E4M3 = as_dtype("e4m3")
 #: How many heads are worked on together under a causal mask: each number is a kernel of its own.
 TOGETHER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 #: What stays in the L2 cache of their keys and values, and what twice as much costs.
 CACHED_BYTES, COST_OF_TWICE = 32 << 20, 0.03
 SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
+
+
+def widest(nbytes: int) -> Swizzle:
+    """Return the widest swizzle of which rows of so many bytes are whole spans."""
+    return next(s for s in (Swizzle.B128, Swizzle.B64, Swizzle.B32) if nbytes % s.span == 0)
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,7 @@ class Problem:
 
     `left` and `right` are whether a window has a limit on that side; with `causal` it ends at the
     query's own place. `packed` are sequences one after the other, whose lengths the device knows.
+    `q_scale`, `k_scale` and `v_scale` are whether the heads of an array have a scale each.
     """
 
     depth: int
@@ -37,11 +44,23 @@ class Problem:
     right: bool = False
     softcap: bool = False
     packed: bool = False
+    result: DType | None = None  #: type of the result, if not that of the inputs
+    q_scale: bool = False
+    k_scale: bool = False
+    v_scale: bool = False
 
     @property
     def swizzle(self) -> Swizzle:
         """The widest swizzle of which the rows of a head are whole spans."""
-        return Swizzle.B128 if self.depth * self.dtype.itemsize % 128 == 0 else Swizzle.B64
+        return widest(self.depth * self.dtype.itemsize)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether inputs have 8 bits, which the tensor cores read along the sum alone.
+
+        So V is turned before: its tiles are (depth, keys).
+        """
+        return self.dtype.itemsize == 1
 
     @property
     def span(self) -> int:
@@ -55,6 +74,17 @@ class Problem:
     def tile(self, rows: int) -> Tile:
         """Return the tile of so many positions of one head, (batch, position, head, depth)."""
         return Tile((1, rows, 1, self.depth), self.dtype, self.swizzle)
+
+    def values(self, keys: int) -> Tile:
+        """Return the tile of V of so many keys."""
+        if not self.is_narrow:
+            return self.tile(keys)
+        return Tile((1, self.depth, 1, keys), self.dtype, widest(keys * self.dtype.itemsize))
+
+    def output(self, rows: int) -> Tile:
+        """Return the tile of so many rows of the result."""
+        dtype = self.result or self.dtype
+        return Tile((1, rows, 1, self.depth), dtype, widest(self.depth * dtype.itemsize))
 
 
 @dataclass(frozen=True)
@@ -91,8 +121,9 @@ class Plan:
 
 def replaces_queries(problem: Problem, plan: Plan) -> bool:
     """Return whether results go where their queries were: shared memory has no room beside them."""
-    queries, keys = plan.block_q, 2 * plan.stages * plan.block_k
-    return (2 * queries + keys) * problem.depth * problem.dtype.itemsize > SHARED_BYTES
+    keys = 2 * plan.stages * problem.tile(plan.block_k).nbytes
+    held = problem.tile(plan.block_q).nbytes + problem.output(plan.block_q).nbytes
+    return held + keys > SHARED_BYTES
 
 
 #: What is fastest, by the depth of a head and whether the mask is causal.
@@ -106,7 +137,15 @@ PLANS = {
     (256, False): Plan(2, 80),
     (256, True): Plan(2, 80),
 }
+#: And of inputs of 8 bits.
+NARROW_PLANS = {
+    (64, False): Plan(3, 128),
+    (64, True): Plan(3, 128),
+    (128, False): Plan(2, 128),
+    (128, True): Plan(2, 128),
+}
 DEPTHS = tuple(sorted({depth for depth, _ in PLANS}))  #: elements of a head
+NARROW_DEPTHS = tuple(sorted({depth for depth, _ in NARROW_PLANS}))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -118,7 +157,8 @@ def plan_for(
     There are `heads` in all sequences together, of which `sharing` neighbours have the same keys,
     and `blocks` of threads that run at a time.
     """
-    plan = PLANS[problem.depth, problem.causal]
+    plans = NARROW_PLANS if problem.is_narrow else PLANS
+    plan = plans[problem.depth, problem.causal]
     blocks_are_equal = problem.left or not (problem.causal or problem.right)
     if blocks_are_equal or problem.packed:
         return plan

@@ -114,7 +114,7 @@ if not simulated():
 def copying(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
     """Return the device functions `place`, `load_values` and `store_result` of a problem."""
     PACKED, SPAN, PARTS = problem.packed, problem.span, problem.depth // problem.span
-    BLOCK_K = plan.block_k
+    BLOCK_K, TURNED = plan.block_k, problem.is_narrow
     NBYTES = SPAN * problem.dtype.itemsize  # of a row of a part, which have their rows together
 
     @device_function
@@ -127,9 +127,11 @@ def copying(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
     @device_function
     def load_values(loads: Any, v: Any, here: Any, key: Any, head: Any) -> None:
         """Load a tile of V when its stage is empty."""
-        loads.acquire_v()
-        barrier, tile = loads.get_v()
-        if PACKED:
+        loads.acquire()
+        barrier, tile = loads.get_tile()
+        if TURNED:
+            v.load(tile, (here.batch, 0, head, key), barrier)
+        elif PACKED:
             theirs = v.sequence(here.key, here.keys)
             for part in range(PARTS):
                 to = u32(tile.address + part * (BLOCK_K * NBYTES))

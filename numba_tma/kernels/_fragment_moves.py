@@ -1,7 +1,7 @@
-"""Two ways between fragments and shared memory that the gradients of attention need.
+"""What attention does with fragments, and users seldom would.
 
-Neither is seen by pipelines: the threads execute `fence_proxy_async` before the copy engine may
-touch the tile again.
+`row_fragment` and `store_by_thread` are not seen by pipelines: the threads execute
+`fence_proxy_async` before the copy engine may touch the tile again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from numba_tma import simulator
 from numba_tma._environment import simulated
 from numba_tma.dtypes import as_dtype
 from numba_tma.fragments import Fragment
-from numba_tma.shared import SharedTile
+from numba_tma.shared import SharedTile, _narrow
 
-F32 = as_dtype("f32")
+F32, E4M3 = as_dtype("f32"), as_dtype("e4m3")
 
 
 def row_fragment(tile: SharedTile) -> Fragment:
@@ -40,6 +40,18 @@ def store_by_thread(fragment: Fragment, tile: SharedTile) -> None:
     for i, four in enumerate(elements):
         place = tile.address + 16 * (128 * i + simulator.thread_in_warpgroup())
         simulator.shared_write(place, four)
+
+
+def packed_e4m3(fragment: Fragment) -> Fragment:
+    """Return a fragment of float32 as one of e4m3, its columns in another order.
+
+    Of each 16 they are columns 0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14 and 15: each thread
+    keeps what it has, where `Fragment.to` exchanges elements. For the factor A of a product whose
+    B is in the same order.
+    """
+    values = fragment._values("packed_e4m3")
+    by_16 = values.reshape(-1, 2, 2, 2)  # left and right 8 columns, row, neighbours
+    return Fragment(E4M3, fragment._n, _narrow(by_16.swapaxes(1, 2).reshape(-1), E4M3))
 
 
 if not simulated():

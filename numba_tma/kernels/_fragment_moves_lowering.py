@@ -10,10 +10,10 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import I32, TypingError, get_field, signature
 from numba_tma._fragment_lowering import FLOAT, FragmentType
-from numba_tma._shared_lowering import tile_of
+from numba_tma._shared_lowering import join_word, tile_of
 from numba_tma._vector_lowering import pack, unpack
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._fragment_moves import row_fragment, store_by_thread
+from numba_tma.kernels._fragment_moves import E4M3, packed_e4m3, row_fragment, store_by_thread
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
 
@@ -66,5 +66,21 @@ def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
+def _type_packed(fragment: types.Type) -> Any:
+    if not isinstance(fragment, FragmentType) or fragment.dtype.name != "f32" or fragment.n % 16:
+        raise TypingError(f"packed_e4m3 takes a fragment of f32 of 16 n columns, not {fragment}")
+    return signature(FragmentType(E4M3, fragment.n), fragment)
+
+
+def _lower_packed(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    words, values = [], unpack(builder, args[0])
+    for i in range(0, len(values), 8):  # two columns of both rows, and of those 8 to the right
+        for j in (i, i + 2):
+            four = values[j : j + 2] + values[j + 4 : j + 6]
+            words.append(join_word(builder, E4M3, four, I32))
+    return pack(builder, words)
+
+
+compiler.instruction_function(packed_e4m3, _type_packed, _lower_packed)
 compiler.instruction_function(row_fragment, _type_row, _lower_row)
 compiler.instruction_function(store_by_thread, _type_store, _lower_store)

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._attention_arrays import Heads, check, logarithms
+from numba_tma.kernels._attention_arrays import Heads, check, heads_scale, logarithms
 from numba_tma.kernels._attention_kernel import More, attention_kernel
-from numba_tma.kernels._attention_plan import Plan, Problem, plan_for
+from numba_tma.kernels._attention_plan import E4M3, Plan, Problem, plan_for
+from numba_tma.kernels._attention_values import turned
 from numba_tma.kernels._host import empty, empty_like, launch, launched_again, multiprocessors
 from numba_tma.mma_rules import ROWS
 
@@ -34,8 +35,12 @@ def attention(
     softcap: float | None = None,
     return_lse: bool = False,
     lse: Any = None,
+    q_scale: Any = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
     stream: Any = None,
     dtype: object = None,
+    out_dtype: object = None,
     plan: Plan | None = None,
 ) -> Any:
     """Return softmax(scale Q K') V for each sequence and head.
@@ -44,14 +49,15 @@ def attention(
     ----------
     q
         Device array (batch, queries, heads, depth) of bf16 or f16, with a depth of 64, 96, 128 or
-        256: torch, CuPy, numba, or anything with ``__cuda_array_interface__`` or ``__dlpack__``.
-        The depth is contiguous; the other axes may have any strides that are multiples of 16 B, so
-        that views of (batch, heads, queries, depth) do.
+        256, or of e4m3, with a depth of 64 or 128: torch, CuPy, numba, or anything with
+        ``__cuda_array_interface__`` or ``__dlpack__``. The depth is contiguous; the other axes may
+        have any strides that are multiples of 16 B, so that views of (batch, heads, queries, depth)
+        do.
     k, v
         Device arrays (batch, keys, kv_heads, depth) of the same type. Each of their heads serves
         heads / kv_heads neighbouring ones of `q`.
     out
-        Where to write, like `q`; a new array if None.
+        Where to write, like `q`, for e4m3 of `out_dtype`; a new array if None.
     causal
         Whether a query sees only the keys up to its own place, counted from the ends of both
         sequences: the last query sees all keys.
@@ -68,10 +74,17 @@ def attention(
         float32 (batch, heads, queries), -inf for a query that sees no key.
     lse
         Where to write these logarithms, a contiguous device array; a new one if None.
+    q_scale, k_scale, v_scale
+        For e4m3: what all numbers of a head are multiplied with, positive float32 (batch, heads) of
+        the device, for `k` and `v` (batch, kv_heads), contiguous; 1 if None. They are read when the
+        kernel runs, and not checked.
     stream
         A numba, torch or CuPy stream; the default stream if None.
     dtype
-        What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16.
+        What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16,
+        e4m3 as uint8.
+    out_dtype
+        Type of the result of e4m3, bf16 or f16; that of `out` if None, or bf16.
     plan
         How to cut the work up; what is measured to be fast if None.
 
@@ -79,7 +92,8 @@ def attention(
     -------
     Any
         `out`, or with `return_lse` (out, lse). Products are summed and the softmax is computed in
-        float32; the weights are rounded to the arrays' type before they are multiplied with V. A
+        float32 (for e4m3 the tensor cores keep about 14 bits of a sum); the weights are rounded to
+        the arrays' type before they are multiplied with V. A
         query all of whose scores are -inf, because it sees no key or by its inputs, gives 0.
 
     Raises
@@ -88,13 +102,23 @@ def attention(
         If shapes, types or strides do not fit, `scale` or `softcap` is not positive, or
         `window` is none.
     """
-    out = empty_like(q) if out is None else out
+    if out is None:
+        out = _result_like(q, dtype, out_dtype)
     if return_lse and lse is None:
         batch, queries, heads, _ = Heads("q", q, dtype).shape
         lse = empty(q, (batch, heads, queries), as_dtype("f32"))
     left, right = sides("attention", window, causal)
-    _attention((q, k, v, out, lse), stream, (scale, softcap, left, right), dtype, plan)
+    arrays = (q, k, v, out, lse, q_scale, k_scale, v_scale)
+    _attention(arrays, stream, (scale, softcap, left, right), dtype, out_dtype, plan)
     return (out, lse) if return_lse else out
+
+
+def _result_like(q: Any, dtype: object, out_dtype: object) -> Any:
+    """Return a new array for the result."""
+    given = Heads("q", q, dtype)
+    if given.dtype is not E4M3:
+        return empty_like(q)
+    return empty(q, given.shape, as_dtype(out_dtype or "bf16"))
 
 
 @launched_again
@@ -103,13 +127,23 @@ def _attention(
     stream: Any,
     numbers: tuple[Any, ...],
     dtype: object,
+    out_dtype: object,
     plan: Plan | None,
-) -> None:
-    q, k, v, out = (Heads(n, a, dtype) for n, a in zip(("q", "k", "v", "out"), arrays))
-    check(q, k, v, out)
+) -> list[Any]:
+    q, k, v = (Heads(n, a, dtype) for n, a in zip(("q", "k", "v"), arrays))
+    is_narrow = q.dtype is E4M3
+    out = Heads("out", arrays[3], out_dtype if is_narrow else dtype)
+    check(q, k, v, out, narrow=True)
+    scaled = [pair for pair in zip(arrays[5:], (q, k, v)) if pair[0] is not None]
+    if not is_narrow and (scaled or out_dtype not in (None, q.dtype, q.dtype.name)):
+        raise ValueError(
+            f"attention(): q is {q.dtype}; q_scale, k_scale, v_scale and out_dtype are for e4m3: "
+            "leave them out"
+        )
+    scales = {f"{x.name}_scale": heads_scale(f"{x.name}_scale", a, x) for a, x in scaled}
     batch, queries, heads, _ = q.shape
     lse = logarithms(arrays[4], q, ("batch", "heads", "queries"), (batch, heads, queries))
-    run(q, k, v, out, lse, None, stream, numbers, plan)
+    return run(q, k, v, out, lse, None, stream, numbers, plan, scales)
 
 
 def run(
@@ -122,8 +156,12 @@ def run(
     stream: Any,
     numbers: tuple[Any, ...],
     plan: Plan | None,
-) -> None:
-    """Launch the kernel for arrays that were checked; `starts` are those of packed sequences."""
+    scales: dict[str, Any] | None = None,
+) -> list[Any]:
+    """Launch the kernel for arrays that were checked; return memory that it needs.
+
+    `starts` are those of packed sequences, `scales` those of heads, by the names that `More` has.
+    """
     (batch, queries, heads, depth), (_, keys, kv_heads, _) = q.shape, k.shape
     scale, softcap, left, right = numbers
     scale = 1 / math.sqrt(depth) if scale is None else scale
@@ -143,15 +181,16 @@ def run(
         "right": right if right and right < queries - 1 else None,
         "softcap": None if softcap is None else np.float32(scale / softcap),
     }
-    more = {name: value for name, value in more.items() if value is not None}
+    more = {name: value for name, value in more.items() if value is not None} | (scales or {})
     flags = {name: True for name in more}
-    problem = Problem(depth, q.dtype, right == 0, packed=starts is not None, **flags)
+    result = None if out.dtype is q.dtype else out.dtype
+    problem = Problem(depth, q.dtype, right == 0, packed=starts is not None, result=result, **flags)
     if starts:
         batch = starts[0].shape[0] - 1
         more |= {"starts_q": starts[0], "starts_k": starts[1]}
     if 0 in q.shape or batch == 0:
-        return
-    sharing, blocks = heads // kv_heads, multiprocessors()
+        return []
+    sharing, blocks, kept = heads // kv_heads, multiprocessors(), list[Any]()
     plan = plan or plan_for(problem, queries, keys, batch * heads, sharing, blocks)
     maps = [a.map(problem.tile(rows)) for a, rows in ((q, ROWS), (k, plan.block_k))]
     if starts:
@@ -160,7 +199,9 @@ def run(
         maps += [a.ragged(problem.part(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))]
     else:
         tiles = batch * heads * -(-queries // plan.block_q)
-        maps += [a.map(problem.tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))]
+        if problem.is_narrow:
+            v = turned(v, stream, kept)
+        maps += [v.map(problem.values(plan.block_k)), out.map(problem.output(ROWS))]
     launch(
         attention_kernel(problem, plan),
         min(tiles, blocks),
@@ -171,6 +212,7 @@ def run(
         np.float32((scale if softcap is None else softcap) * math.log2(math.e)),
         More(**more),
     )
+    return kept
 
 
 def sides(function: str, window: Any, causal: bool) -> tuple[int | None, int | None]:

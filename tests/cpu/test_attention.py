@@ -9,19 +9,29 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
+from numba import types
 
 from numba_tma import _driver
 from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels import attention_varlen as attention_varlen_module
-from numba_tma.kernels._attention_plan import CACHED_BYTES, PLANS, Problem, balance, plan_for
+from numba_tma.kernels._attention_plan import (
+    CACHED_BYTES,
+    NARROW_DEPTHS,
+    PLANS,
+    Problem,
+    balance,
+    plan_for,
+)
+from numba_tma.kernels._attention_values import tiles, turning_kernel
 from numba_tma.kernels.attention import attention
 from numba_tma.kernels.attention_varlen import attention_varlen
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from numba_tma.types import TensorMapType
 from tests.attention_forms import PROBLEMS, form, plan_of
 from tests.tiers import quick
 
-BF16 = ml_dtypes.bfloat16
+BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 by_problem = pytest.mark.parametrize("name", quick(["d64 causal"], PROBLEMS))
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
 
@@ -59,7 +69,7 @@ def main_loop(name):
 
 
 def _operands(lines):
-    return re.findall(r"HGMMA\S+ R\d+, (R|gdesc)", "\n".join(lines))
+    return re.findall(r"GMMA\S+ R\d+, (R|gdesc)", "\n".join(lines))
 
 
 @needs_nvdisasm
@@ -68,11 +78,13 @@ def test_a_step_computes_and_moves_nothing(name):
     problem, plan = PROBLEMS[name], plan_of(name)
     scores, outputs = plan.block_k // 2, problem.depth // 2  # of a thread
     found = Counter(operation for operation, _ in main_loop(name))
-    assert found["HGMMA"] == problem.depth // 16 + plan.block_k // 16
+    product, depth = ("QGMMA", 32) if problem.is_narrow else ("HGMMA", 16)
+    assert found[product] == problem.depth // depth + plan.block_k // depth
     assert found["MUFU.EX2"] == scores + 2  # and of each of the two rows the decay
-    assert found["FFMA"] == scores + 2  # score * scale + shift
+    lifts = 2 * problem.is_narrow  # the shifts of e4m3 are sums, others products
+    assert found["FFMA"] == scores + 2 + lifts  # score * scale + shift
     assert found["MUFU.TANH"] == scores * problem.softcap
-    assert found["FMUL"] == outputs + 6 + scores * problem.softcap
+    assert found["FMUL"] == outputs + 6 - lifts + scores * problem.softcap
     assert found["VOTE"] == 1  # those of the outputs are left out unless a row's maximum grew far
     assert found["FADD"] == scores + 2
     assert found["FMNMX"] == scores + 2
@@ -81,7 +93,7 @@ def test_a_step_computes_and_moves_nothing(name):
     # What a step with masked keys has more, for each score; other steps branch around it.
     masked = 3.6 * (problem.causal + problem.left + problem.right) + 2 * (not problem.causal)
     masked += 2 * problem.softcap
-    around = 120 + 5 * found["HGMMA"]  # waits, and where the tiles are
+    around = 120 + 5 * found[product]  # waits, and where the tiles are
     assert sum(found.values()) <= (4.5 + masked) * scores + outputs + around, found
 
 
@@ -91,10 +103,22 @@ def test_exponentials_are_computed_while_products_run(name):
     """ptxas is free to wait for the product with V at once, which would cost all the overlap."""
     order = [operation for operation, _ in main_loop(name)]
     exponentials = [i for i, operation in enumerate(order) if operation == "MUFU.EX2"]
-    products = [i for i, operation in enumerate(order) if operation == "HGMMA"]
+    products = [i for i, operation in enumerate(order) if operation.endswith("GMMA")]
     waits = [i for i, operation in enumerate(order) if operation == "WARPGROUP.DEPBAR"]
     # Both products, the wait for the first, the softmax, the wait for the second.
     assert products[-1] < waits[0] < exponentials[0] < exponentials[-1] < waits[1]
+
+
+@pytest.mark.parametrize("depth", NARROW_DEPTHS)
+def test_values_turn_round_in_registers(depth):
+    maps = [TensorMapType(4, tile) for tile in tiles(depth)]
+    ptx = compile_ptx(turning_kernel(depth), (*maps, types.int64, types.int64))
+    report, code = ptxas(ptx), instructions(ptx)
+    assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
+    assert report.warnings == () and [line for line in code if ".local" in line] == []
+    # Blocks of 16 x 16 bytes are read and written 16 B at a time.
+    for access in ("ld.shared.v4", "st.shared.v4"):
+        assert sum(access in line for line in code) % 16 == 0 < sum(access in line for line in code)
 
 
 # --------------------------------------------------------------------------- what is chosen
@@ -205,6 +229,46 @@ MISTAKES = {
         {"lse": array((2, 4, 64), np.float32, (2048, 512, 8))},
         "lse has shape (2, 4, 64) of f32 and strides (2048, 512, 8), but",
     ),
+    "e4m3 of another depth": (
+        {name: array((2, 64, 4, 96), E4M3) for name in "qkv"},
+        "q has shape (2, 64, 4, 96) of e4m3; it takes bf16 and f16 with a depth of 64, 96, 128, "
+        "256, and e4m3 with 64 or 128",
+    ),
+    "e5m2": (
+        {name: array(dtype=ml_dtypes.float8_e5m2) for name in "qkv"},
+        "q has shape (2, 64, 4, 64) of e5m2; it takes bf16 and f16 with",
+    ),
+    "keys of another type": (
+        {"q": array(dtype=E4M3)},
+        "k is bf16, but q is e4m3; they must agree: convert one",
+    ),
+    "a result of e4m3": (
+        {name: array(dtype=E4M3) for name in ("q", "k", "v", "out")},
+        "out is e4m3; the result of e4m3 is bf16 or f16: say which of them its bits are by",
+    ),
+    "strides of e4m3": (
+        {name: array(dtype=E4M3, strides=(18432, 288, 72, 1)) for name in "qkv"},
+        COPY,
+    ),
+    "scales of bf16": (
+        {"q_scale": array((2, 4), np.float32)},
+        "q is bf16; q_scale, k_scale, v_scale and out_dtype are for e4m3: leave them out",
+    ),
+    "another result": ({"out_dtype": "f16"}, "q is bf16; q_scale, k_scale, v_scale and out_dtype"),
+    "scales of too few heads": (
+        {"v_scale": array((2, 1), np.float32)} | {name: array(dtype=E4M3) for name in "qkv"},
+        "v_scale has shape (2, 1) of f32 and strides None, but v has shape (2, 64, 4, 64); v_scale "
+        "takes (batch, heads) = (2, 4) of f32, contiguous, or None where nothing is to be",
+    ),
+    "scales of bits": (
+        {"k_scale": array((2, 4), np.int32)} | {name: array(dtype=E4M3) for name in "qkv"},
+        "k_scale has shape (2, 4) of i32",
+    ),
+    "scales apart": (
+        {"q_scale": array((2, 4), np.float32, (32, 8))}
+        | {name: array(dtype=E4M3) for name in "qkv"},
+        "q_scale has shape (2, 4) of f32 and strides (32, 8), but q",
+    ),
     "scale": ({"scale": 0}, "attention(scale=0): the scale is a positive number; negate q for a"),
     "cap": ({"softcap": 0.0}, "attention(softcap=0.0): the cap is a positive number, or None"),
     "no cap": ({"softcap": float("inf")}, "attention(softcap=inf): the cap is a positive number"),
@@ -227,6 +291,10 @@ VARLEN_MISTAKES = {
     "a batch": (
         {"q": array()},
         "attention_varlen(): q has shape (2, 64, 4, 64) of bf16; it takes (rows, heads, depth) of",
+    ),
+    "e4m3": (
+        {name: array((64, 4, 64), E4M3) for name in "qkv"},
+        "attention_varlen(): q has shape (64, 4, 64) of e4m3; it takes bf16 and f16 with a depth",
     ),
     "heads": (
         {"k": array((64, 3, 64))},
