@@ -103,7 +103,7 @@ def attention(
         `window` is none.
     """
     if out is None:
-        out = _result_like(q, dtype, out_dtype)
+        out, out_dtype = _result_like(q, dtype, out_dtype)
     if return_lse and lse is None:
         batch, queries, heads, _ = Heads("q", q, dtype).shape
         lse = empty(q, (batch, heads, queries), as_dtype("f32"))
@@ -113,12 +113,13 @@ def attention(
     return (out, lse) if return_lse else out
 
 
-def _result_like(q: Any, dtype: object, out_dtype: object) -> Any:
-    """Return a new array for the result."""
+def _result_like(q: Any, dtype: object, out_dtype: object) -> tuple[Any, object]:
+    """Return a new array for the result, and what its bits are if its own type may not say it."""
     given = Heads("q", q, dtype)
     if given.dtype is not E4M3:
-        return empty_like(q)
-    return empty(q, given.shape, as_dtype(out_dtype or "bf16"))
+        return empty_like(q), out_dtype
+    kind = as_dtype(out_dtype or "bf16")
+    return empty(q, given.shape, kind), kind
 
 
 @launched_again

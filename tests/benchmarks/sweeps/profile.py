@@ -1,0 +1,134 @@
+"""Which unit kernels keep busy, by ncu's counters, in tests/benchmarks/results/profile.json.
+
+``python tests/benchmarks/sweeps/profile.py`` from the repository's root, whose library it runs under ncu
+(`--clock-control none`). Shares are percent of what the unit could do at the clock it had.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, os.getcwd())
+
+RESULTS = Path("tests/benchmarks/results/profile.json")
+#: ncu's names, and ours.
+METRICS = {
+    "Duration": "us",
+    "SM Frequency": "GHz",
+    "DRAM Throughput": "DRAM",
+    "L2 Cache Throughput": "L2",
+    "L1/TEX Cache Throughput": "L1 and shared memory",
+    "SM Busy": "busiest pipe",
+    "Issue Slots Busy": "issue slots",
+}
+UNITS = {"us": 1e-3, "GHz": 1e-9}
+
+
+def cases():
+    """Return the runs by name, each of one kernel or a kernel and the one that adds its parts."""
+    import torch
+
+    from numba_tma.kernels.attention import attention
+    from numba_tma.kernels.block_scaled import block_scaled_matmul
+    from numba_tma.kernels.layernorm import layernorm
+    from numba_tma.kernels.matmul import matmul
+    from numba_tma.kernels.pointwise import add
+    from numba_tma.kernels.rmsnorm import rmsnorm
+    from numba_tma.kernels.softmax import softmax
+    from numba_tma.kernels.transpose import transpose
+
+    e4m3 = torch.float8_e4m3fn
+
+    def normal(*shape, dtype=torch.bfloat16):
+        return torch.randn(*shape, device="cuda").to(dtype)
+
+    def product(m, n, k, dtype=torch.bfloat16):
+        a, w, c = normal(m, k, dtype=dtype), normal(n, k, dtype=dtype), normal(m, n)
+        return lambda: matmul(a, w.T, out=c)
+
+    def scaled(m, n, k):
+        a, w, c = normal(m, k, dtype=e4m3), normal(n, k, dtype=e4m3), normal(m, n)
+        rows, blocks = torch.rand(k // 128, m, device="cuda"), normal(n // 128, k // 128)
+        return lambda: block_scaled_matmul(a, w.T, rows.T, blocks.float().T, out=c)
+
+    def attend(depth):
+        q, k, v, o = (normal(4, 4096, 16, depth) for _ in range(4))
+        return lambda: attention(q, k, v, o)
+
+    def rows(function, m, n, *vectors):
+        x, y, given = normal(m, n), normal(m, n), [normal(n) for _ in vectors]
+        return lambda: function(x, *given, out=y)
+
+    x, y = normal(16384, 16384), normal(16384, 16384)
+    return {
+        "matmul bf16 4096 x 4096 x 4096": product(4096, 4096, 4096),
+        "matmul bf16 8192 x 32768 x 512": product(8192, 32768, 512),
+        "matmul bf16 1 x 6144 x 4096": product(1, 6144, 4096),
+        "matmul bf16 16 x 7168 x 2048": product(16, 7168, 2048),
+        "matmul fp8 e4m3 4096 x 4096 x 4096": product(4096, 4096, 4096, e4m3),
+        "block-scaled matmul 4096 x 7168 x 16384": scaled(4096, 7168, 16384),
+        "attention bf16 full 4 x 4096 x 16 x 64": attend(64),
+        "attention bf16 full 4 x 4096 x 16 x 128": attend(128),
+        "rmsnorm bf16 16384 x 16384": rows(rmsnorm, 16384, 16384, "weight"),
+        "layernorm bf16 32768 x 1024": rows(layernorm, 32768, 1024, "weight", "bias"),
+        "softmax bf16 32768 x 4096": rows(softmax, 32768, 4096),
+        "transpose bf16 16384 x 16384": lambda: transpose(x, out=y),
+        "add bf16 2^28": lambda: add(x, x, out=y),
+    }
+
+
+def run():
+    """Run every case once while ncu looks, warmed up before."""
+    import torch
+
+    runs = cases()
+    for call in runs.values():
+        call()
+    profiler = torch.cuda.cudart()
+    print(f"on {torch.cuda.get_device_name()}", flush=True)
+    for name, call in runs.items():
+        torch.cuda.synchronize()
+        profiler.cudaProfilerStart()
+        call()
+        torch.cuda.synchronize()
+        profiler.cudaProfilerStop()
+        print(f"ran {name}", flush=True)
+
+
+def read(output):
+    """Return {case: {kernel: {metric: value}}} from what ncu and the runs printed."""
+    lines, kernels = output.splitlines(), {}
+    names = [line.removeprefix("ran ") for line in lines if line.startswith("ran ")]
+    header = next(i for i, line in enumerate(lines) if line.startswith('"ID"'))
+    for row in csv.DictReader(lines[header:]):
+        if row["Metric Name"] in METRICS:
+            name = METRICS[row["Metric Name"]]
+            value = float(row["Metric Value"].replace(",", "")) * UNITS.get(name, 1)
+            kernel = row["Kernel Name"].split("::")[1].split("[")[0]
+            kernels.setdefault((int(row["ID"]), kernel), {})[name] = round(value, 2)
+    found, cases_left = {}, iter(names)
+    for (_, kernel), metrics in sorted(kernels.items()):
+        if kernel != "add_parts":  # it follows the products that it adds up
+            case = next(cases_left)
+        found.setdefault(case, {})[kernel] = metrics
+    return found
+
+
+def main():
+    sections = [f"--section={s}" for s in ("SpeedOfLight", "ComputeWorkloadAnalysis")]
+    command = ["ncu", "--clock-control=none", "--profile-from-start=off", *sections]
+    command += ["--csv", "--page=details", sys.executable, __file__, "run"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    gpu = next(line for line in output.splitlines() if line.startswith("on ")).removeprefix("on ")
+    found = {"gpu": gpu, "date": datetime.date.today().isoformat(), "kernels": read(output)}
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    run() if sys.argv[1:] == ["run"] else main()
