@@ -1,7 +1,7 @@
 """Which unit kernels keep busy, by ncu's counters, in tests/benchmarks/results/profile.json.
 
-``python tests/benchmarks/sweeps/profile.py`` from the repository's root, whose library it runs under ncu
-(`--clock-control none`). Shares are percent of what the unit could do at the clock it had.
+``python tests/benchmarks/sweeps/profile.py`` from the repository's root, whose library it runs
+under ncu (`--clock-control none`). Shares are percent of what a unit could do at the clock it had.
 """
 
 from __future__ import annotations
