@@ -168,7 +168,7 @@ def test_no_thread_is_left_after_an_error_wherever_the_others_are():
 
 
 def test_an_interrupt_ends_a_kernel_that_never_reaches_a_scheduling_point():
-    spins = threading.Event()
+    spins, ended = threading.Event(), threading.Event()
 
     @cuda.jit
     def kernel():
@@ -179,15 +179,21 @@ def test_an_interrupt_ends_a_kernel_that_never_reaches_a_scheduling_point():
         cuda.syncthreads()
 
     def interrupt():
-        # Not before: what raises where Python ignores exceptions, as in a callback, is lost.
+        # Not before, and again: what raises where Python ignores exceptions, as in a callback of
+        # the garbage collector, is lost.
         assert spins.wait(60)
         time.sleep(0.1)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        while not ended.wait(20):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()
     with pytest.raises(KeyboardInterrupt):
-        kernel[1, 8]()
+        try:
+            kernel[1, 8]()
+        finally:
+            ended.set()
     interrupter.join()
     assert not simulated_threads()
 
