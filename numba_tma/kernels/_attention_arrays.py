@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import numpy as np
@@ -81,43 +82,73 @@ class Heads:
         return View(self.array, self.address, shape, strides, dtype.numpy)
 
 
+class Plain:
+    """An array of numbers beside Q, K and V, of any library."""
+
+    def __init__(self, array: Any) -> None:
+        read = readers.get(type(array), read_array)
+        address, shape, self.strides, stored, in_elements, self.array, _ = read(array)
+        self.address, self.shape, self.dtype = int(address), tuple(shape), as_dtype(stored)
+        plain = contiguous_strides(self.shape, 1 if in_elements else self.dtype.itemsize)
+        steps = plain if self.strides is None else self.strides
+        self.is_contiguous = all(n <= 1 or s == p for n, s, p in zip(self.shape, steps, plain))
+
+    def holds(self, shape: tuple[int, ...], dtype: str) -> bool:
+        """Return whether it has this shape and type, each number after the other."""
+        aligned = self.address % self.dtype.itemsize == 0
+        return self.shape == shape and self.dtype.name == dtype and self.is_contiguous and aligned
+
+    def flat(self) -> Any:
+        """Return all numbers as a Numba array of one axis."""
+        if simulated():
+            host: Any = getattr(self.array, "_ary", self.array)
+            return host.reshape(-1)
+        size = self.dtype.itemsize
+        return as_array(
+            View(self.array, self.address, (math.prod(self.shape),), (size,), self.dtype.numpy)
+        )
+
+    def __str__(self) -> str:
+        return f"shape {self.shape} of {self.dtype} and strides {self.strides}"
+
+
+def scale_of(function: str, scale: float | None, depth: int) -> float:
+    """Return what scores are multiplied with, or raise."""
+    found = 1 / math.sqrt(depth) if scale is None else scale
+    if not 0 < found < math.inf:
+        raise ValueError(
+            f"{function}(scale={found}): the scale is a positive number; negate q for a negative "
+            "one"
+        )
+    return found
+
+
 def logarithms(
     array: Any, q: Heads, axes: tuple[str, ...], expected: tuple[int, ...]
 ) -> int | None:
     """Return the address of where to write the logarithms of sums, if anywhere, or raise."""
     if array is None:
         return None
-    address, shape, strides, stored, in_elements, _, _ = readers.get(type(array), read_array)(array)
-    dtype, size = as_dtype(stored), as_dtype(stored).itemsize
-    plain = contiguous_strides(tuple(shape), 1 if in_elements else size)
-    wrong = strides is not None and any(n > 1 and s != p for n, s, p in zip(shape, strides, plain))
-    if tuple(shape) != expected or dtype.name != "f32" or wrong or address % size:
+    given = Plain(array)
+    if not given.holds(expected, "f32"):
         raise ValueError(
-            f"{q.function}(): lse has shape {tuple(shape)} of {dtype} and strides {strides}, but q "
+            f"{q.function}(): lse has {given}, but q "
             f"has shape {q.given}; lse takes ({', '.join(axes)}) = {expected} of f32, contiguous: "
             "leave it out for a new one"
         )
-    return int(address)
+    return given.address
 
 
 def heads_scale(name: str, array: Any, like: Heads) -> Any:
     """Return the scales of an array's heads as a Numba array of one axis, or raise."""
-    address, shape, strides, stored, in_elements, held, _ = readers.get(type(array), read_array)(
-        array
-    )
-    dtype, expected = as_dtype(stored), (like.shape[0], like.shape[2])
-    plain = contiguous_strides(tuple(shape), 1 if in_elements else dtype.itemsize)
-    wrong = strides is not None and any(n > 1 and s != p for n, s, p in zip(shape, strides, plain))
-    if tuple(shape) != expected or dtype.name != "f32" or wrong or address % 4:
+    given, expected = Plain(array), (like.shape[0], like.shape[2])
+    if not given.holds(expected, "f32"):
         raise ValueError(
-            f"{like.function}(): {name} has shape {tuple(shape)} of {dtype} and strides {strides}, "
+            f"{like.function}(): {name} has {given}, "
             f"but {like.name} has shape {like.given}; {name} takes (batch, heads) = {expected} of "
             "f32, contiguous, or None where nothing is to be multiplied"
         )
-    if simulated():
-        host: Any = getattr(held, "_ary", held)
-        return host.reshape(-1)
-    return as_array(View(held, address, (expected[0] * expected[1],), (4,), np.float32))
+    return given.flat()
 
 
 def check(q: Heads, k: Heads, v: Heads, out: Heads, narrow: bool = False) -> None:

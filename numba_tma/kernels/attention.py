@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._attention_arrays import Heads, check, heads_scale, logarithms
+from numba_tma.kernels._attention_arrays import Heads, check, heads_scale, logarithms, scale_of
 from numba_tma.kernels._attention_kernel import More, attention_kernel
 from numba_tma.kernels._attention_plan import E4M3, Plan, Problem, plan_for
 from numba_tma.kernels._attention_values import turned
@@ -165,12 +165,7 @@ def run(
     """
     (batch, queries, heads, depth), (_, keys, kv_heads, _) = q.shape, k.shape
     scale, softcap, left, right = numbers
-    scale = 1 / math.sqrt(depth) if scale is None else scale
-    if not 0 < scale < math.inf:
-        raise ValueError(
-            f"{q.function}(scale={scale}): the scale is a positive number; negate q for a negative "
-            "one"
-        )
+    scale = scale_of(q.function, scale, depth)
     if softcap is not None and not 0 < softcap < math.inf:
         raise ValueError(
             f"{q.function}(softcap={softcap}): the cap is a positive number, or None for none"

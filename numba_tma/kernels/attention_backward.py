@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.kernels._attention_arrays import Heads, check
+from numba_tma.kernels._attention_arrays import Heads, check, scale_of
 from numba_tma.kernels._attention_backward_kernel import PART, backward_kernel
 from numba_tma.kernels._attention_backward_passes import (
     CHUNK,
@@ -124,11 +124,7 @@ def _backward(
     logarithms = Matrix("lse", arrays[8])
     _check(dout, q, k, v, out, dq, dk, dv, logarithms)
     (batch, queries, heads, depth), (_, keys, kv_heads, _) = q.shape, k.shape
-    scale = 1 / math.sqrt(depth) if numbers[0] is None else numbers[0]
-    if not 0 < scale < math.inf:
-        raise ValueError(
-            f"{NAME}(scale={scale}): the scale is a positive number; negate q for a negative one"
-        )
+    scale = scale_of(NAME, numbers[0], depth)
     if batch == 0 or heads == 0:
         return []
     problem, sharing = Problem(depth, q.dtype, bool(causal)), heads // kv_heads

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from numba_tma._array_interface import contiguous_strides, read_array, readers
-from numba_tma._environment import simulated
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._attention_arrays import Heads, check, logarithms
+from numba_tma.kernels._attention_arrays import Heads, Plain, check, logarithms
 from numba_tma.kernels._attention_plan import Plan
-from numba_tma.kernels._host import View, as_array, empty, empty_like, launched_again
+from numba_tma.kernels._host import empty, empty_like, launched_again
 from numba_tma.kernels.attention import run, sides
 
 NAME = "attention_varlen"
@@ -107,18 +103,11 @@ def _attention_varlen(
 
 def _starts(name: str, array: Any) -> Any:
     """Return what tells where sequences begin, as a Numba array, or raise."""
-    address, shape, strides, stored, in_elements, held, _ = readers.get(type(array), read_array)(
-        array
-    )
-    dtype = as_dtype(stored)
-    plain = contiguous_strides(tuple(shape), 1 if in_elements else 4)
-    apart = strides is not None and len(shape) == 1 < shape[0] and tuple(strides) != plain
-    if len(shape) != 1 or shape[0] < 1 or dtype.name != "i32" or apart:
+    given = Plain(array)
+    if len(given.shape) != 1 or not given.shape[0] or not given.holds(given.shape, "i32"):
         raise ValueError(
-            f"{NAME}(): {name} has shape {tuple(shape)} of {dtype} and strides {strides}; it takes "
+            f"{NAME}(): {name} has {given}; it takes "
             "(sequences + 1,) of i32, contiguous, as of cumsum: where each sequence begins, and "
             "the last one ends"
         )
-    if simulated():
-        return getattr(held, "_ary", held)
-    return as_array(View(held, address, tuple(shape), (4,), np.int32))
+    return given.flat()

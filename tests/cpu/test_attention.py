@@ -14,7 +14,7 @@ from numba import types
 from numba_tma import _driver
 from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels import attention_varlen as attention_varlen_module
+from numba_tma.kernels import _attention_arrays
 from numba_tma.kernels._attention_plan import (
     CACHED_BYTES,
     NARROW_DEPTHS,
@@ -324,7 +324,7 @@ VARLEN_MISTAKES = {
 @pytest.mark.parametrize("name", VARLEN_MISTAKES)
 def test_mistakes_with_packed_sequences(name, monkeypatch):
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
-    monkeypatch.setattr(attention_varlen_module, "as_array", lambda view: view)
+    monkeypatch.setattr(_attention_arrays, "as_array", lambda view: view)
     given, message = VARLEN_MISTAKES[name]
     arrays = {name: array(PACKED) for name in ("q", "k", "v", "out")}
     arrays |= {name: array((4,), np.int32) for name in ("cu_seqlens_q", "cu_seqlens_k")}
