@@ -10,14 +10,23 @@ import numpy as np
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.kernels.block_scaled import ScaledConfig, block_scaled_matmul
+from numba_tma.kernels.block_scaled import ScaledConfig
 from numba_tma.kernels.copy import copy
-from numba_tma.kernels.grouped_matmul import grouped_matmul
 from numba_tma.kernels.matmul import Config, matmul
 from numba_tma.kernels.pointwise import scale_add
 from numba_tma.kernels.rmsnorm import rmsnorm
 from tests import ring_kernels as rings
-from tests.gpu import test_kv_gpu, test_output_pipeline_gpu, test_store_gpu
+from tests.gpu import (
+    test_attention_backward_gpu,
+    test_attention_fp8_gpu,
+    test_attention_gpu,
+    test_attention_varlen_gpu,
+    test_block_scaled_gpu,
+    test_grouped_matmul_gpu,
+    test_kv_gpu,
+    test_output_pipeline_gpu,
+    test_store_gpu,
+)
 
 CASE = rings.Case(cuda.to_device, lambda array: array.copy_to_host())
 W = tma.Warps
@@ -41,28 +50,63 @@ def shipped():
         y = rmsnorm(cuda.to_device(x), cuda.to_device(w)).copy_to_host()
         exact = x / np.sqrt((x.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-6) * w
         assert np.allclose(y, exact, rtol=1e-5, atol=1e-6)
-    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((200, 264), (264, 328)))
-    exact = a.astype(np.float64) @ b.astype(np.float64)
-    for config in (Config(128, 128, 2), Config(64, 64, splits=2)):
-        result = matmul(cuda.to_device(a), cuda.to_device(b), config=config, activation="relu")
-        assert np.allclose(result.copy_to_host(), np.maximum(exact, 0), rtol=2e-3, atol=2e-2)
-    sizes = np.array([70, 0, 129], np.int32)
-    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((200, 136), (3, 136, 264)))
-    exact = np.concatenate([a[:70] @ b[0], a[70:199] @ b[2]]).astype(np.float64)
-    result = grouped_matmul(*map(cuda.to_device, (a, b, sizes)), config=Config(128, 128, 2))
-    assert np.allclose(result.copy_to_host()[:199], exact, rtol=1e-2, atol=1e-1)
-    bits = np.full((300, 272), 0x38, np.uint8), np.full((200, 272), 0x38, np.uint8)  # of 1.0
-    scales = np.ones((300, 3), np.float32), np.ones((3, 2), np.float32)
-    a, b, x, y = map(cuda.to_device, (*bits, *scales))
-    for config in (ScaledConfig(256, 128, 2, out_stages=1), ScaledConfig(128, 160)):
-        result = cuda.to_device(np.zeros((300, 200), np.float32))
-        block_scaled_matmul(a, b.T, x, y, result, dtype="e4m3", config=config)
-        assert (result.copy_to_host() == 272).all()
 
 
 def in_process(case, *args):
     """Run a GPU case here and not in a worker."""
     case.__wrapped__(*args)
+
+
+def matmuls():
+    """Tiles that edges cut, parts of K that are added up, empty groups, scales."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((200, 264), (264, 328)))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    for config in (Config(128, 128, 2), Config(64, 64, splits=2)):
+        result = matmul(cuda.to_device(a), cuda.to_device(b), config=config, activation="relu")
+        assert np.allclose(result.copy_to_host(), np.maximum(exact, 0), rtol=2e-3, atol=2e-2)
+    check = test_grouped_matmul_gpu.check
+    check([70, 0, 129], 264, 136, ("f16", "f16"), "f16", config=Config(128, 128, 2))
+    scales = np.array([0.5, 3, -2], np.float32)
+    check([70, 0, 129], 264, 144, ("e4m3", "e5m2"), by_ends=True, scales=scales)
+    given = test_block_scaled_gpu.operands(300, 200, 272)
+    pairs, parts = ScaledConfig(256, 128, 2, out_stages=1), ScaledConfig(64, 64, splits=3)
+    for config in (pairs, ScaledConfig(128, 160), parts):
+        test_block_scaled_gpu.check(*given, config=config)
+
+
+def attention():
+    """Lengths of whole tiles and of none, queries that see no key, windows, soft caps, lse."""
+    arrays, check = test_attention_gpu.arrays, test_attention_gpu.check
+    for queries, keys in ((129, 257), (384, 256)):
+        for depth, causal in ((64, False), (128, True), (256, True)):
+            check(*arrays(queries, keys, 4, 2, depth), causal)
+        check(*arrays(queries, keys, 4, 2), window=(100, 30), softcap=20.0)
+    in_process(test_attention_gpu.test_lse, 128, True)
+
+
+def attention_of_packed_sequences():
+    lengths = (0, 70, 300, 64, 1), (9, 65, 130, 0, 500)
+    for depth, options in ((64, {}), (128, {"causal": True}), (256, {"window": (100, 30)})):
+        test_attention_varlen_gpu.check(*lengths, depth=depth, **options)
+
+
+def attention_of_8_bits():
+    module = test_attention_fp8_gpu
+    for queries, keys in ((129, 257), (384, 256)):
+        for depth, causal in ((64, False), (128, True)):
+            q, k, v = module.arrays(queries, keys, 4, 2, depth)
+            module.check(q, k, v, causal, scaled=module.random_scales(q, k))
+        module.check(*module.arrays(queries, keys), window=(100, 30), softcap=20.0)
+
+
+def attention_backward():
+    module = test_attention_backward_gpu
+    for queries, keys in ((130, 257), (257, 130)):
+        for depth, causal in ((64, False), (128, True)):
+            for deterministic in (False, True):
+                given = module.arrays(queries, keys, 4, 2, depth)
+                module.check(*given, causal, deterministic=deterministic)
 
 
 def few_tiles(module):
@@ -125,6 +169,11 @@ def one_ring_of_keys_and_values():
 
 PARTS = {
     "shipped": shipped,
+    "matmuls": matmuls,
+    "attention": attention,
+    "attention_of_packed_sequences": attention_of_packed_sequences,
+    "attention_of_8_bits": attention_of_8_bits,
+    "attention_backward": attention_backward,
     "tma": tma_rings,
     "cp_async": functools.partial(filled_by, "cp_async"),
     "threads": functools.partial(filled_by, "threads"),

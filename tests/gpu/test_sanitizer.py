@@ -15,7 +15,8 @@ pytestmark = pytest.mark.skipif(
 
 #: Parts of `sanitized`, in as many processes.
 GROUPS = (("shipped",), ("tma", "cp_async"), ("threads", "stores", "outputs"), ("clusters",))
-GROUPS += (("keys_and_values",), ("one_ring_of_keys_and_values",))
+GROUPS += (("keys_and_values",), ("one_ring_of_keys_and_values",), ("matmuls",), ("attention",))
+GROUPS += (("attention_of_packed_sequences", "attention_of_8_bits"), ("attention_backward",))
 
 
 def sanitize(tool, parts):
