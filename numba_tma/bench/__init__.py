@@ -14,11 +14,13 @@ from typing import Any
 from numba_tma.bench import (
     attention,
     attention_backward,
+    attention_varlen,
     copies,
     figure,
     first_call,
     host,
     matmul,
+    matmul_grouped,
     norms,
     pointwise,
 )
@@ -31,7 +33,9 @@ CASES: Cases = {
     **pointwise.CASES,
     **norms.CASES,
     **matmul.CASES,
+    **matmul_grouped.CASES,
     **attention.CASES,
+    **attention_varlen.CASES,
     **attention_backward.CASES,
     **host.CASES,
     **first_call.CASES,

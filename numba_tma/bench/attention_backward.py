@@ -10,8 +10,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from numba_tma.bench.attention import BATCH, DEPTHS, HEADS, LENGTHS, TOLERANCE, _named
-from numba_tma.bench.peers import check, offered, shipped, working
+from numba_tma.bench.attention import BATCH, DEPTHS, HEADS, LENGTHS, TOLERANCE, named
+from numba_tma.bench.peers import check, check_whole, offered, shipped, working
 from numba_tma.bench.results import Cases, Measured, operations
 from numba_tma.bench.timing import Run, worse_of_two
 
@@ -53,8 +53,7 @@ def _check(torch: Any, arrays: tuple[Any, ...], causal: bool, got: tuple[Any, ..
         for result, gradient in zip(got, exact):
             one, flat = result[sequence, :, head].reshape(1, -1), gradient.reshape(1, -1)
             check(torch, one, flat, SINGLE)
-            error, size = (x.square().mean(-1, keepdim=True) for x in (one.double() - flat, flat))
-            assert (error <= TOLERANCE**2 * size).all(), "a gradient as a whole is wrong"
+            check_whole(one, flat, TOLERANCE)
 
 
 def _torch(name: str, torch: Any, arrays: tuple[Any, ...], causal: bool) -> dict[str, Run]:
@@ -85,7 +84,7 @@ def bench_attention_backward(torch: Any, length: int, depth: int, causal: bool) 
     right: Callable[[Any], None] = functools.partial(_check, torch, arrays, causal)
     ours()
     right(tuple(into.values()))
-    case = f"attention backward {_named(length, depth, causal)}"
+    case = f"attention backward {named(length, depth, causal)}"
     sources = {name: functools.partial(_torch, name, torch, arrays, causal) for name in BACKENDS}
     peers = working(torch, case, offered(case, sources), right)
     count = 10 * BATCH * HEADS * length**2 * depth // (2 if causal else 1)
@@ -93,7 +92,7 @@ def bench_attention_backward(torch: Any, length: int, depth: int, causal: bool) 
 
 
 CASES: Cases = {
-    ("attention backward", _named(length, depth, causal)): functools.partial(
+    ("attention backward", named(length, depth, causal)): functools.partial(
         bench_attention_backward, length=length, depth=depth, causal=causal
     )
     for depth in DEPTHS

@@ -45,7 +45,7 @@ LAYERS: dict[str, tuple[int, int, tuple[int, ...]]] = {
 BF16_TOLERANCE, FP8_TOLERANCE = 2**-6, 2**-4
 
 
-def _check(torch: Any, tolerance: float, a: Any, w: Any, c: Any) -> None:
+def check_product(torch: Any, tolerance: float, a: Any, w: Any, c: Any) -> None:
     """Hold c to a @ w.T in float64, some rows at a time."""
     wide = w.double().T
     for rows, got in zip(a.split(2048), c.split(2048)):
@@ -91,7 +91,7 @@ def bench_bf16(torch: Any, shape: Shape) -> Measured:
     a, w = _inputs(torch, shape, torch.bfloat16)
     c, d = _empty(torch, a, w), _empty(torch, a, w)
     ours = functools.partial(matmul, a, w.T, out=c)
-    right = functools.partial(_check, torch, BF16_TOLERANCE, a, w)
+    right = functools.partial(check_product, torch, BF16_TOLERANCE, a, w)
     ours()
     right(c)
     peers = {
@@ -108,7 +108,7 @@ def bench_layer(torch: Any, shape: Shape) -> Measured:
     a, w = _inputs(torch, shape, torch.bfloat16)
     c, d = _empty(torch, a, w), _empty(torch, a, w)
     ours = functools.partial(matmul, a, w.T, out=c)
-    right = functools.partial(_check, torch, BF16_TOLERANCE, a, w)
+    right = functools.partial(check_product, torch, BF16_TOLERANCE, a, w)
     ours()
     right(c)
     cublas = {"cuBLAS": lambda: torch.mm(a, w.T, out=d)}
@@ -131,7 +131,7 @@ def bench_fp8(torch: Any, shape: Shape) -> Measured:
     a, w = _inputs(torch, shape, torch.float8_e4m3fn)
     c, one = _empty(torch, a, w), torch.ones(1, 1, device="cuda")
     ours = functools.partial(matmul, a, w.T, out=c)
-    right = functools.partial(_check, torch, FP8_TOLERANCE, a, w)
+    right = functools.partial(check_product, torch, FP8_TOLERANCE, a, w)
     ours()
     right(c)
     peers = {
@@ -154,7 +154,7 @@ def bench_block_scaled(torch: Any, shape: Shape) -> Measured:
     ours = functools.partial(matmul, a, w.T, a_scales, w_scales.T, out=c)
     wide = a.double() * a_scales.double().repeat_interleave(128, 1)
     weights = w.double() * w_scales.double().repeat_interleave(128, 0).repeat_interleave(128, 1)
-    right = functools.partial(_check, torch, FP8_TOLERANCE, wide, weights)
+    right = functools.partial(check_product, torch, FP8_TOLERANCE, wide, weights)
     ours()
     right(c)
     case = f"block-scaled matmul {_named(shape, E4M3)}"

@@ -63,3 +63,11 @@ def check(torch: Any, result: Any, exact: Any, tolerance: float) -> None:
     size = exact.abs() + exact.square().mean(-1, keepdim=True).sqrt()
     wrong = ~(error <= tolerance * size)  # NaN too
     assert not wrong.any(), f"{int(wrong.sum())} of {wrong.numel()} values are wrong"
+
+
+def check_whole(result: Any, exact: Any, tolerance: float) -> None:
+    """Hold the root mean square of all errors to that of a float64 result."""
+    error, size = (
+        x.reshape(1, -1).square().mean(-1, keepdim=True) for x in (result.double() - exact, exact)
+    )
+    assert (error <= tolerance**2 * size).all(), "the values as a whole are wrong"

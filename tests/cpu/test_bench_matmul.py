@@ -14,10 +14,13 @@ from numba_tma import bench
 from numba_tma.bench import (
     attention,
     attention_backward,
+    attention_varlen,
     first_call,
     matmul,
     matmul_gluon,
+    matmul_grouped,
     matmul_triton,
+    peers,
     timing,
 )
 
@@ -88,6 +91,7 @@ def torch(monkeypatch):
         "ones": lambda *shape: np.ones(shape),
         "linspace": np.linspace,
         "arange": np.arange,
+        "tensor": np.array,
     }
 
     def on_gpu(make):
@@ -98,7 +102,7 @@ def torch(monkeypatch):
             run()
         return {name: 1e-12 * (n + 1) for n, name in enumerate(runs)}
 
-    for module in (matmul, attention, attention_backward):
+    for module in (matmul, matmul_grouped, attention, attention_backward, attention_varlen):
         monkeypatch.setattr(module, "worse_of_two", times)
     monkeypatch.setattr(timing, "time_alternating", lambda runs, repeats: times(runs))
     monkeypatch.setattr(matmul_triton, "triton", None)
@@ -108,7 +112,8 @@ def torch(monkeypatch):
         **{name: on_gpu(make) for name, make in made.items()},
         full_like=np.full_like,
         bfloat16=np.float32,
-        float8_e4m3fn=np.float32,
+        float8_e4m3fn=np.float16,
+        int32=np.int32,
         mm=np.matmul,
         softmax=softmax,
         cat=lambda parts: np.concatenate(parts).view(Tensor),
@@ -193,6 +198,47 @@ def test_block_scales_are_those_of_rows_and_of_squares(torch, monkeypatch, capsy
     assert "cuBLASLt block-scaled fails" in capsys.readouterr().out
 
 
+def grouped(a, b, out, offsets):
+    """Multiply groups of rows that end at `offsets`."""
+    for weights, rows in zip(b, map(slice, [0, *offsets], offsets)):
+        np.matmul(a[rows], weights, out=out[rows])
+    return out
+
+
+def test_groups_are_beside_torchs_and_a_matmul_for_each(torch, monkeypatch, capsys):
+    def grouped_mm(a, b, offs, out_dtype):
+        assert offs.dtype == np.int32 and out_dtype == np.float32 and b.shape == (3, 64, 48)
+        return grouped(a, b, np.zeros((96, 48), out_dtype).view(Tensor), offs)
+
+    monkeypatch.setattr(matmul_grouped, "TOKENS", 96)
+    ship(monkeypatch, "grouped_matmul", "grouped_matmul", grouped)
+    torch._grouped_mm = grouped_mm
+    row = matmul_grouped.bench_grouped(torch, 3, (48, 64), "bf16")
+    assert row["numba_tma"] == 2 * 96 * 48 * 64 and capsys.readouterr().out == ""
+    assert list(row["peers"]) == ["torch", "cuBLAS, group by group"]
+    torch._grouped_mm = lambda a, b, offs, out_dtype: grouped_mm(a[::-1], b, offs, out_dtype)
+    row = matmul_grouped.bench_grouped(torch, 3, (48, 64), "bf16")
+    assert list(row["peers"]) == ["cuBLAS, group by group"]
+    assert "grouped matmul bf16 3 groups 96 x 48 x 64: torch fails" in capsys.readouterr().out
+
+
+def test_groups_of_fp8_have_scales_of_1_in_torch(torch, monkeypatch):
+    def scaled_grouped_mm(a, b, a_scales, b_scales, offs, out_dtype, use_fast_accum):
+        assert (a_scales == 1).all() and (b_scales == 1).all() and use_fast_accum
+        assert a_scales.shape == (96,) and b_scales.shape == (3, 48)
+        return grouped(a, b, np.zeros((96, 48), out_dtype).view(Tensor), offs)
+
+    monkeypatch.setattr(matmul_grouped, "TOKENS", 96)
+    torch._scaled_grouped_mm = scaled_grouped_mm
+    ship(monkeypatch, "grouped_matmul", "grouped_matmul", grouped)
+    row = matmul_grouped.bench_grouped(torch, 3, (48, 64), "fp8 e4m3")
+    assert list(row["peers"]) == ["torch"]
+    swapped = lambda a, b, out, offsets: grouped(a, b[::-1], out, offsets)  # noqa: E731
+    ship(monkeypatch, "grouped_matmul", "grouped_matmul", swapped)
+    with pytest.raises(AssertionError, match="values are wrong"):
+        matmul_grouped.bench_grouped(torch, 3, (48, 64), "fp8 e4m3")
+
+
 def exact(*arrays):
     *qkv, causal = arrays
     return np.swapaxes(of_heads(*(np.swapaxes(t, 1, 2) for t in qkv), causal), 1, 2)
@@ -222,6 +268,16 @@ def test_attention_is_right_or_is_not_timed(torch, monkeypatch, capsys, causal):
         attention.bench_attention(torch, 96, 16, causal)
 
 
+def fake_sdpa(torch, monkeypatch, attention_of_torch):
+    monkeypatch.setattr(Tensor, "transpose", np.swapaxes)
+    monkeypatch.setattr(Tensor, "contiguous", np.ndarray.copy, raising=False)
+    functional = types.SimpleNamespace(scaled_dot_product_attention=attention_of_torch)
+    torch.nn = types.SimpleNamespace(functional=functional)
+    named = types.SimpleNamespace(CUDNN_ATTENTION="cudnn", FLASH_ATTENTION="flash")
+    backends = types.SimpleNamespace(SDPBackend=named, sdpa_kernel=contextlib.nullcontext)
+    monkeypatch.setitem(sys.modules, "torch.nn.attention", backends)
+
+
 def test_each_gets_its_own_order_of_axes(torch, monkeypatch):
     def flash_attn_func(q, k, v, causal):
         assert q.shape == (4, 96, 16, 8)
@@ -231,14 +287,8 @@ def test_each_gets_its_own_order_of_axes(torch, monkeypatch):
         assert q.shape == (4, 16, 96, 8) and q.flags.c_contiguous
         return of_heads(q, k, v, is_causal)
 
-    monkeypatch.setattr(Tensor, "transpose", np.swapaxes)
-    monkeypatch.setattr(Tensor, "contiguous", np.ndarray.copy, raising=False)
-    functional = types.SimpleNamespace(scaled_dot_product_attention=attention_of_torch)
-    torch.nn = types.SimpleNamespace(functional=functional)
-    named = types.SimpleNamespace(CUDNN_ATTENTION="cudnn", FLASH_ATTENTION="flash")
-    backends = types.SimpleNamespace(SDPBackend=named, sdpa_kernel=contextlib.nullcontext)
+    fake_sdpa(torch, monkeypatch, attention_of_torch)
     theirs = types.SimpleNamespace(flash_attn_func=flash_attn_func)
-    monkeypatch.setitem(sys.modules, "torch.nn.attention", backends)
     monkeypatch.setitem(sys.modules, "flash_attn.cute", theirs)
     ship(
         *(monkeypatch, "attention", "attention"),
@@ -246,6 +296,71 @@ def test_each_gets_its_own_order_of_axes(torch, monkeypatch):
     )
     row = attention.bench_attention(torch, 96, 8, True)
     assert list(row["peers"]) == ["cuDNN", "torch FLASH", "FlashAttention-4"]
+
+
+def attention_of_fp8(q, k, v, out, causal, **scales):
+    """Compute as if weights were rounded; without scales, exactly."""
+    of_heads = [s[:, None, :, None] for s in scales.values()] or [1, 1, 1]
+    assert not scales or set(np.ravel(scales["v_scale"])) == {0.5, 1.0}
+    result = exact(*(t.astype(np.float64) * s for t, s in zip((q, k, v), of_heads)), causal)
+    noise = np.random.default_rng(1).standard_normal(result.shape) if scales else 0
+    out[:] = result * (1 + 2**-5 * noise)
+    return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_fp8_is_beside_bf16_of_the_same_values(torch, monkeypatch, causal):
+    fake_sdpa(torch, monkeypatch, lambda q, k, v, is_causal: of_heads(q, k, v, is_causal))
+    ship(monkeypatch, "attention", "attention", attention_of_fp8)
+    row = attention.bench_fp8(torch, 96, 16, causal)
+    assert row["numba_tma"] == 4 * 4 * 16 * 96**2 * 16 / (2 if causal else 1)
+    assert list(row["peers"]) == ["numba_tma bf16", "cuDNN bf16"]
+
+
+def test_attention_of_fp8_without_its_scales_is_not_timed(torch, monkeypatch):
+    def unscaled(*arrays, q_scale, **how):
+        return attention_of_fp8(*arrays, q_scale=1 + 0 * q_scale, **how)
+
+    ship(monkeypatch, "attention", "attention", unscaled)
+    with pytest.raises(AssertionError, match="wrong"):
+        attention.bench_fp8(torch, 96, 16, False)
+
+
+def test_many_small_errors_are_wrong_as_a_whole():
+    right = np.ones((3, 4)).view(Tensor)
+    peers.check_whole(1.06 * right, right, 2**-4)
+    with pytest.raises(AssertionError, match="as a whole are wrong"):
+        peers.check_whole(1.07 * right, right, 2**-4)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_sequences_are_each_by_itself(torch, monkeypatch, capsys, causal):
+    def packed(q, k, v, starts, also, out, causal):
+        assert starts.dtype == np.int32 and (starts == also).all()
+        for rows in map(slice, starts, starts[1:]):
+            out[rows] = exact(q[None, rows], k[None, rows], v[None, rows], causal)[0]
+        return out
+
+    def of_torch(q, k, v, starts, also, longest, too, dropout, causal, debug):
+        assert (longest, too, dropout, debug) == (40, 40, 0.0, False)
+        return packed(q, k, v, starts, also, np.zeros_like(q), causal), None
+
+    aten = types.SimpleNamespace(_flash_attention_forward=of_torch)
+    torch.ops = types.SimpleNamespace(aten=aten)
+    monkeypatch.setattr(attention_varlen, "DEPTH", 16)
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", None)
+    ship(monkeypatch, "attention_varlen", "attention_varlen", packed)
+    row = attention_varlen.bench_attention_varlen(torch, (3, 40, 12), causal)
+    assert row["numba_tma"] == 4 * 16 * (9 + 1600 + 144) * 16 // (2 if causal else 1)
+    assert list(row["peers"]) == ["torch FLASH"]
+    assert "no FlashAttention-4 beside it" in capsys.readouterr().out
+
+    def of_one(q, k, v, starts, also, out, causal):
+        out[:] = exact(q[None], k[None], v[None], causal)[0]
+
+    ship(monkeypatch, "attention_varlen", "attention_varlen", of_one)
+    with pytest.raises(AssertionError, match="values are wrong"):
+        attention_varlen.bench_attention_varlen(torch, (3, 40, 12), causal)
 
 
 def gradients(dout, q, k, v, causal):
