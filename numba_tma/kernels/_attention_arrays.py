@@ -36,7 +36,7 @@ class Heads:
         read = readers.get(type(array), read_array)
         self.address, shape, strides, stored, in_elements, self.array, _ = read(array)
         self.name, self.given = name, tuple(int(n) for n in shape)
-        self.shape = (1,) * packed + self.given
+        self.shape, self.is_packed = (1,) * packed + self.given, packed
         self.function = function  #: of which it is an argument
         self.dtype: DType = as_dtype(stored if dtype is None else dtype)
         size = self.dtype.itemsize
@@ -123,18 +123,16 @@ def scale_of(function: str, scale: float | None, depth: int) -> float:
     return found
 
 
-def logarithms(
-    array: Any, q: Heads, axes: tuple[str, ...], expected: tuple[int, ...]
-) -> int | None:
-    """Return the address of where to write the logarithms of sums, if anywhere, or raise."""
-    if array is None:
-        return None
-    given = Plain(array)
+def logarithms(array: Any, q: Heads) -> int:
+    """Return the address of the logarithms of sums of these queries, or raise."""
+    given, (batch, queries, heads, _) = Plain(array), q.shape
+    axes = ("heads", "rows") if q.is_packed else ("batch", "heads", "queries")
+    expected = (heads, queries) if q.is_packed else (batch, heads, queries)
     if not given.holds(expected, "f32"):
         raise ValueError(
-            f"{q.function}(): lse has {given}, but q "
-            f"has shape {q.given}; lse takes ({', '.join(axes)}) = {expected} of f32, contiguous: "
-            "leave it out for a new one"
+            f"{q.function}(): lse has {given}, but q has shape {q.given}; lse takes "
+            f"({', '.join(axes)}) = {expected} of f32, contiguous, as it is returned with "
+            "return_lse=True"
         )
     return given.address
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from numba_tma.kernels._attention_plan import Problem
+from numba_tma.kernels._limits import CACHED_BYTES
 from numba_tma.mma_rules import ROWS, THREADS
 
 WARPGROUPS = 2  #: that multiply; each has half of the keys of a block, and half of dQ
@@ -15,11 +16,6 @@ DEPTHS = (64, 128)  #: elements of a head
 def block_q(depth: int) -> int:
     """Return the queries of one step: each warpgroup computes 64 x 64 of their dQ."""
     return WARPGROUPS * ROWS * ROWS // depth
-
-
-#: What queries, gradients and sums of the heads may take that are worked on together: what the L2
-#: cache holds beside all else.
-BYTES_TOGETHER = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -64,6 +60,7 @@ def plan_for(problem: Problem, queries: int, sharing: int) -> Plan:
     if not problem.causal:
         return plan
     nbytes = queries * sharing * problem.depth * (2 * problem.dtype.itemsize + 4)
-    together = max(1, min(64, BYTES_TOGETHER // nbytes))
+    # Of the heads that are worked on together, the cache holds queries, gradients and sums.
+    together = max(1, min(64, CACHED_BYTES // nbytes))
     # A power of 2, since each number is a kernel of its own.
     return replace(plan, heads_together=1 << together.bit_length() - 1)

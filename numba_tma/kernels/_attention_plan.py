@@ -10,6 +10,7 @@ import numpy as np
 
 from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.dtypes import DType, as_dtype
+from numba_tma.kernels._limits import CACHED_BYTES, SHARED_BYTES
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.mma_rules import ROWS, THREADS
 
@@ -17,9 +18,8 @@ DTYPES = ("bf16", "f16")
 E4M3 = as_dtype("e4m3")
 #: How many heads are worked on together under a causal mask: each number is a kernel of its own.
 TOGETHER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-#: What stays in the L2 cache of their keys and values, and what twice as much costs.
-CACHED_BYTES, COST_OF_TWICE = 32 << 20, 0.03
-SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
+#: What it costs if their keys and values are twice what stays in the L2 cache.
+COST_OF_TWICE = 0.03
 
 
 def widest(nbytes: int) -> Swizzle:

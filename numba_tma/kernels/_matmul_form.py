@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from numba_tma.dtypes import DType, as_dtype
+from numba_tma.kernels._limits import SHARED_BYTES
 from numba_tma.kernels._matmul_epilogue import Epilogue
-from numba_tma.kernels._matmul_plan import SHARED_BYTES, Config
+from numba_tma.kernels._matmul_plan import Config
 from numba_tma.layout import Swizzle, Tile
 from numba_tma.pipeline import Roles, Warpgroups
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
-SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
+from numba_tma.kernels._limits import SHARED_BYTES
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ import numpy as np
 from numba_tma.dtypes import DType
 from numba_tma.kernels import _host
 from numba_tma.kernels._host import Matrix
+from numba_tma.kernels._limits import SHARED_BYTES
 from numba_tma.kernels._registers import Share
 from numba_tma.kernels._row_at_once import at_once
 from numba_tma.kernels._row_ring import row_per_stage
 from numba_tma.kernels._row_staged import staged_rows
-from numba_tma.kernels._rows import ROOM, Operation, Options, Plan, block_part
+from numba_tma.kernels._rows import Operation, Options, Plan, block_part
 
 
 def access_width(*matrices: Matrix | None) -> int:
@@ -110,7 +111,7 @@ def plan_for(
         if plan and options.output and not options.residual and not options.residual_out:
             return plan
         blocks = min(8, max(1, copies * full // 65536))
-        if nbytes > 32768 and copies * block_part(nbytes, blocks) <= ROOM:
+        if nbytes > 32768 and copies * block_part(nbytes, blocks) <= SHARED_BYTES:
             return _staged(blocks)
     if columns > LONGEST:
         raise ValueError(

@@ -14,6 +14,7 @@ from typing import Any
 
 from numba_tma import ptx
 from numba_tma._device import device_function
+from numba_tma.kernels._limits import SHARED_BYTES
 from numba_tma.kernels._registers import Share, larger, send_four, store_float, store_index, swapped
 from numba_tma.layout import Tile
 
@@ -91,10 +92,6 @@ class Plan:
                 raise ValueError(f"{self}: {rule}")
 
 
-#: Bytes of rows that fit into a block: 227 KB of shared memory, less what its threads meet in.
-ROOM = 225 << 10
-
-
 def block_part(nbytes: int, blocks: int) -> int:
     """Return the bytes of a row that each block of a cluster has; the last may have fewer, or 0."""
     return -(-nbytes // (16 * blocks)) * 16
@@ -102,11 +99,11 @@ def block_part(nbytes: int, blocks: int) -> int:
 
 def require_room(name: str, plan: Plan, nbytes: int) -> None:
     """Raise unless `nbytes` of rows fit into the shared memory of a block."""
-    if nbytes > ROOM:
+    if nbytes > SHARED_BYTES:
         raise ValueError(
-            f"{name}(plan={plan}): a block has {nbytes:,} B of rows, but room for {ROOM:,} B in "
-            "shared memory: give a row more blocks (cluster=, up to 8), a block fewer rows or "
-            "stages, or no plan"
+            f"{name}(plan={plan}): a block has {nbytes:,} B of rows, but room for "
+            f"{SHARED_BYTES:,} B in shared memory: give a row more blocks (cluster=, up to 8), a "
+            "block fewer rows or stages, or no plan"
         )
 
 

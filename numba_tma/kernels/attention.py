@@ -142,8 +142,7 @@ def _attention(
             "leave them out"
         )
     scales = {f"{x.name}_scale": heads_scale(f"{x.name}_scale", a, x) for a, x in scaled}
-    batch, queries, heads, _ = q.shape
-    lse = logarithms(arrays[4], q, ("batch", "heads", "queries"), (batch, heads, queries))
+    lse = None if arrays[4] is None else logarithms(arrays[4], q)
     return run(q, k, v, out, lse, None, stream, numbers, plan, scales)
 
 

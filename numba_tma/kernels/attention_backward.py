@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.kernels._attention_arrays import Heads, check, scale_of
+from numba_tma.kernels._attention_arrays import Heads, check, logarithms, scale_of
 from numba_tma.kernels._attention_backward_kernel import PART, backward_kernel
 from numba_tma.kernels._attention_backward_passes import (
     CHUNK,
@@ -67,20 +67,16 @@ def attention_backward(
         or f16, with a depth of 64 or 128.
     q, k, v, causal, scale
         What `attention` was given. Of any lengths, and with fewer heads in `k` and `v`.
-    out
-        What `attention` returned.
-    lse
-        For each row the natural logarithm of the sum of exp(score * scale), -inf where it sees no
-        key: contiguous float32 (batch, heads, queries).
+    out, lse
+        What `attention` returned with ``return_lse=True``: `lse` is float32 (batch, heads,
+        queries).
     deterministic
         Whether blocks of keys add to `dq` in a fixed order. It costs time: they wait for each
         other.
     dq, dk, dv
         Where to write, like q, k and v; new arrays if None.
-    stream
-        A numba, torch or CuPy stream; the default stream if None.
-    dtype
-        What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16.
+    stream, dtype
+        As in `attention`.
     plan
         How to cut the work up; what is measured to be fast if None.
 
@@ -121,8 +117,8 @@ def _backward(
     """Launch, and return the workspaces."""
     names = ("dout", "q", "k", "v", "out", "dq", "dk", "dv")
     dout, q, k, v, out, dq, dk, dv = (Heads(n, a, dtype, NAME) for n, a in zip(names, arrays))
-    logarithms = Matrix("lse", arrays[8])
-    _check(dout, q, k, v, out, dq, dk, dv, logarithms)
+    _check(dout, q, k, v, out, dq, dk, dv)
+    lse = logarithms(arrays[8], q)
     (batch, queries, heads, depth), (_, keys, kv_heads, _) = q.shape, k.shape
     scale = scale_of(NAME, numbers[0], depth)
     if batch == 0 or heads == 0:
@@ -144,7 +140,7 @@ def _backward(
         batch * heads * padded * (depth // CHUNK) // THREADS,
         THREADS,
         stream,
-        *(dout.address, dout.strides[:3], out.address, out.strides[:3], logarithms.address),
+        *(dout.address, dout.strides[:3], out.address, out.strides[:3], lse),
         *(places[1].address, places[2].address, places[0].address),
         *(places[3].address, parts, queries, heads, q_tiles),
     )
@@ -184,7 +180,6 @@ def _check(
     dq: Heads,
     dk: Heads,
     dv: Heads,
-    lse: Matrix,
 ) -> None:
     """Raise unless the arrays fit each other and the copy engine."""
     if q.shape[3] not in DEPTHS or q.shape[1] == 0:
@@ -201,10 +196,3 @@ def _check(
                 f"{NAME}(): {array.name} has shape {array.shape}, but {like.name} has "
                 f"{like.shape}; they must agree"
             )
-    batch, queries, heads, _ = q.shape
-    expected = (batch, heads, queries)
-    if lse.shape != expected or lse.dtype.name != "f32" or not lse.is_contiguous():
-        raise ValueError(
-            f"{NAME}(): lse has shape {lse.shape} of {lse.dtype}; it is contiguous float32 (batch, "
-            f"heads, queries), here {expected}"
-        )

@@ -90,8 +90,7 @@ def _attention_varlen(
     names = ("q", "k", "v", "out")
     q, k, v, out = (Heads(n, a, dtype, NAME, packed=True) for n, a in zip(names, arrays))
     check(q, k, v, out)
-    _, rows, heads, _ = q.shape
-    lse = logarithms(arrays[4], q, ("heads", "rows"), (heads, rows))
+    lse = None if arrays[4] is None else logarithms(arrays[4], q)
     starts = _starts("cu_seqlens_q", arrays[5]), _starts("cu_seqlens_k", arrays[6])
     if starts[0].shape != starts[1].shape:
         raise ValueError(

@@ -16,7 +16,6 @@ from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels import _attention_arrays
 from numba_tma.kernels._attention_plan import (
-    CACHED_BYTES,
     NARROW_DEPTHS,
     PLANS,
     Problem,
@@ -24,6 +23,7 @@ from numba_tma.kernels._attention_plan import (
     plan_for,
 )
 from numba_tma.kernels._attention_values import tiles, turning_kernel
+from numba_tma.kernels._limits import CACHED_BYTES
 from numba_tma.kernels.attention import attention
 from numba_tma.kernels.attention_varlen import attention_varlen
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
@@ -52,9 +52,9 @@ def test_registers_hold_everything(name):
 
 
 @functools.cache
-def main_loop(name):
-    """Return the machine code of the loop over keys, as (operation, instruction), in order."""
-    text = re.sub(r"/\*.*?\*/", "", sass(compiled(name)))
+def shortest_loop(ptx, holds):
+    """Return the machine code of a loop that `holds` is true of, as (operation, instruction)."""
+    text = re.sub(r"/\*.*?\*/", "", sass(ptx))
     code = [line.strip() for line in text.splitlines() if line.strip()]
     places = {line[:-1]: i for i, line in enumerate(code) if line.endswith(":")}
     loops = []
@@ -62,14 +62,19 @@ def main_loop(name):
         back = re.search(r"BRA.* `\((\.L_x_\d+)\)", line)
         if back and places[back[1]] < end:
             loops.append([i for i in code[places[back[1]] : end + 1] if not i.startswith(".")])
-    # Both products of a step, and the shortest such loop: the next one outside is over tiles.
-    both = [b for b in loops if {"R", "gdesc"} <= set(_operands(b))]
-    body = [re.sub(r"^@!?U?P\d ", "", i) for i in min(both, key=len)]
+    body = min((loop for loop in loops if holds("\n".join(loop))), key=len)
+    body = [re.sub(r"^@!?U?P\d ", "", i) for i in body]
     return [(re.match(r"[A-Z0-9]+(\.(DEPBAR|ARRIVE|EX2|TANH))?", i)[0], i) for i in body]
 
 
-def _operands(lines):
-    return re.findall(r"GMMA\S+ R\d+, (R|gdesc)", "\n".join(lines))
+def has_both_products(code):
+    """Return whether A comes from shared memory in one product, and from registers in another."""
+    return {"R", "gdesc"} <= set(re.findall(r"GMMA\S+ R\d+, (R|gdesc)", code))
+
+
+def main_loop(name):
+    """Return the loop over keys: the next one outside it is over tiles."""
+    return shortest_loop(compiled(name), has_both_products)
 
 
 @needs_nvdisasm
@@ -222,7 +227,7 @@ MISTAKES = {
     "logarithms": (
         {"lse": array((2, 64, 4), np.float32)},
         "lse has shape (2, 64, 4) of f32 and strides None, but q has shape (2, 64, 4, 64); lse "
-        "takes (batch, heads, queries) = (2, 4, 64) of f32, contiguous: leave it out for a new",
+        "takes (batch, heads, queries) = (2, 4, 64) of f32, contiguous, as it is returned wi",
     ),
     "type of the logarithms": ({"lse": array((2, 4, 64))}, "lse has shape (2, 4, 64) of bf16"),
     "logarithms apart": (

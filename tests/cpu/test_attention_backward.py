@@ -16,9 +16,9 @@ from numba_tma.kernels._attention_backward_plan import BLOCK_K, PLANS, Plan, blo
 from numba_tma.kernels._attention_plan import Problem
 from numba_tma.kernels.attention import Heads
 from numba_tma.kernels.attention_backward import attention_backward
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas
 from tests.attention_backward_forms import PROBLEMS, finish, form, prepare
-from tests.cpu.test_attention import COPY, array
+from tests.cpu.test_attention import COPY, array, shortest_loop
 from tests.cpu.test_wrappers import gpu  # noqa: F401
 
 by_problem = pytest.mark.parametrize("name", PROBLEMS)
@@ -57,20 +57,13 @@ def test_what_comes_before_and_after_reads_16_bytes_at_a_time(kernel, name):
     assert sum("v4.b32" in line for line in loads) == (2 if kernel is prepare else 4)
 
 
-@functools.cache
+def has_products(code):
+    return "HGMMA" in code
+
+
 def main_loop(name):
-    """Return the machine code of the loop over queries, as (operation, instruction), in order."""
-    text = re.sub(r"/\*.*?\*/", "", sass(compiled(name)))
-    code = [line.strip() for line in text.splitlines() if line.strip()]
-    places = {line[:-1]: i for i, line in enumerate(code) if line.endswith(":")}
-    loops = []
-    for end, line in enumerate(code):
-        back = re.search(r"BRA* `\((\.L_x_\d+)\)", line)
-        if back and places[back[1]] < end:
-            loops.append([i for i in code[places[back[1]] : end + 1] if not i.startswith(".")])
-    body = min((b for b in loops if any("HGMMA" in i for i in b)), key=len)
-    body = [re.sub(r"^@!?U?P\d ", "", i) for i in body]
-    return [(re.match(r"[A-Z0-9]+(\.(DEPBAR|ARRIVE|EX2))?", i)[0], i) for i in body]
+    """Return the loop over queries."""
+    return shortest_loop(compiled(name), has_products)
 
 
 @needs_nvdisasm
@@ -165,8 +158,8 @@ MISTAKES = {
     "address": ({"dk": array(K, start=2)}, COPY),
     "lse": (
         {"lse": number_array((2, 64, 4))},
-        "lse has shape (2, 64, 4) of f32; it is contiguous float32 (batch, heads, queries), here "
-        "(2, 4, 64)",
+        "lse has shape (2, 64, 4) of f32 and strides None, but q has shape (2, 64, 4, 64); lse "
+        "takes (batch, heads, queries) = (2, 4, 64) of f32, contiguous, as it is returned with",
     ),
     "type of lse": ({"lse": number_array(dtype=np.float64)}, "lse has shape (2, 4, 64) of f64"),
     "scale": ({"scale": 0}, "attention_backward(scale=0): the scale is a positive number; negate"),

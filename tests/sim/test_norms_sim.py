@@ -6,10 +6,11 @@ import pytest
 
 from numba_tma import simulator
 from numba_tma.kernels import _row_staged
+from numba_tma.kernels._limits import SHARED_BYTES
 from numba_tma.kernels._registers import global_memory
 from numba_tma.kernels._row_launch import LONGEST, plan_for
 from numba_tma.kernels._row_launch import PLANS as MEASURED
-from numba_tma.kernels._rows import ROOM, Options, Plan, block_part
+from numba_tma.kernels._rows import Options, Plan, block_part
 from numba_tma.kernels.layernorm import layernorm
 from numba_tma.kernels.rmsnorm import rmsnorm
 from numba_tma.kernels.softmax import log_softmax, softmax
@@ -247,7 +248,7 @@ def test_a_plan_covers_the_row(columns, width):
             plan = plan_for("rmsnorm", columns, itemsize, width, options)
             if plan.slot:
                 part = block_part(columns * itemsize, plan.cluster)
-                assert width == 16 and (1 + options.residual) * part <= ROOM
+                assert width == 16 and (1 + options.residual) * part <= SHARED_BYTES
             else:
                 assert 128 * plan.threads * plan.cluster >= columns
 
