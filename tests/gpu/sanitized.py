@@ -24,8 +24,11 @@ from tests.gpu import (
     test_block_scaled_gpu,
     test_grouped_matmul_gpu,
     test_kv_gpu,
+    test_norms_gpu,
     test_output_pipeline_gpu,
+    test_reductions_gpu,
     test_store_gpu,
+    test_transpose_gpu,
 )
 
 CASE = rings.Case(cuda.to_device, lambda array: array.copy_to_host())
@@ -55,6 +58,17 @@ def shipped():
 def in_process(case, *args):
     """Run a GPU case here and not in a worker."""
     case.__wrapped__(*args)
+
+
+def rows_and_columns():
+    """Rows of a part of a warp, of clusters, of rings; their gradients; columns; transposes."""
+    for regime in ("part of a warp", "bulk, rows", "cluster 8, bulk, ragged", "stages, ragged"):
+        in_process(test_norms_gpu.test_regimes, "layernorm", regime)
+    for regime in ("staged, partial", "cluster 2, staged, partial"):
+        in_process(test_norms_gpu.test_regimes, "softmax", regime)
+    in_process(test_norms_gpu.test_gradients, (301, 1000), "f32")
+    in_process(test_reductions_gpu.test_columns, (3000, 1000), "f32")
+    in_process(test_transpose_gpu.test_rows_with_gaps_and_odd_starts, 2)
 
 
 def matmuls():
@@ -169,6 +183,7 @@ def one_ring_of_keys_and_values():
 
 PARTS = {
     "shipped": shipped,
+    "rows_and_columns": rows_and_columns,
     "matmuls": matmuls,
     "attention": attention,
     "attention_of_packed_sequences": attention_of_packed_sequences,
