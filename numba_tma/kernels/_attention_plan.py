@@ -139,8 +139,8 @@ PLANS = {
 }
 #: And of inputs of 8 bits.
 NARROW_PLANS = {
-    (64, False): Plan(3, 128),
-    (64, True): Plan(3, 128),
+    (64, False): Plan(3, 96),
+    (64, True): Plan(3, 96),
     (128, False): Plan(2, 128),
     (128, True): Plan(2, 128),
 }
