@@ -12,8 +12,8 @@ Both products of a step, S of the next keys and P V of the last, are started bef
 the next keys, so that the tensor cores work while exponentials are computed. Warpgroups take no
 turns at them: that was measured to be slower.
 
-The tensor cores add P V up by themselves, but for inputs of 8 bits, of whose sums they keep too
-little: there they make P V of a tile of keys, which threads add to those before.
+Of inputs of 16 bits the tensor cores add P V to O. Of sums of 8 bits they keep about 14, too few
+for many keys: there they compute P V of a tile, and threads add it to O, while S is computed.
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     span, edges, seen = masking(problem, plan)
     place, load_values, store_result = copying(problem, plan)
     scales, SCALES_V = scaling(problem), problem.v_scale
+    # Whether threads add P V of each tile to O, or the tensor cores go on with it.
     BY_TILE, GOES_ON = problem.is_narrow, not problem.is_narrow
     settled, shift_of, operand = weighing(problem)
     PACKED = problem.packed
