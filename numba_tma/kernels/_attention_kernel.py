@@ -11,6 +11,9 @@ m cancels in O / l, so it stays while it is near the maximum, and O need not be 
 Both products of a step, S of the next keys and P V of the last, are started before the softmax of
 the next keys, so that the tensor cores work while exponentials are computed. Warpgroups take no
 turns at them: that was measured to be slower.
+
+Of inputs of 16 bits the tensor cores add P V to O. Of sums of 8 bits they keep about 14, too few
+for many keys: there they compute P V of a tile, and threads add it to O, while S is computed.
 """
 
 from __future__ import annotations
@@ -121,6 +124,8 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     span, edges, seen = masking(problem, plan)
     place, load_values, store_result = copying(problem, plan)
     scales, SCALES_V = scaling(problem), problem.v_scale
+    # Whether threads add P V of each tile to O, or the tensor cores go on with it.
+    BY_TILE, GOES_ON = problem.is_narrow, not problem.is_narrow
     settled, shift_of, operand = weighing(problem)
     PACKED = problem.packed
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
@@ -178,16 +183,22 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 shift = top.map(shift_of, scale)
                 weights = scores.map(weight, scale, shift)
                 sums = weights.row_sum(quad=False)
-                p, total, decay = operand(weights), fragment(DEPTH), rows(1)
+                p, acc, decay = operand(weights), fragment(DEPTH), rows(1)
+                if BY_TILE:
+                    total = fragment(DEPTH)
                 decays = any_decays(decay)
                 if steps > 1:
                     k_works.wait_k()
                 for step in range(1, steps):
                     scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
-                    if decays:
-                        total *= decay
+                    if BY_TILE:
+                        total += acc
+                        if decays:
+                            total *= decay
+                    elif decays:
+                        acc *= decay
                     v_works.wait()
-                    total = wgmma(total, p, v_works.get())
+                    acc = wgmma(acc, p, v_works.get(), scale_d=GOES_ON)
                     scores = wgmma_wait(scores, 1)
                     k_works.release_k()
                     sees = next_tile(sees, BLOCK_K)
@@ -200,22 +211,27 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                     sums = sums * decay + weights.row_sum(quad=False)
                     if step + 1 < steps:
                         k_works.wait_k()
-                    total, p = wgmma_wait((total, p))
+                    acc, p = wgmma_wait((acc, p))
                     v_works.release()
                     p = operand(weights)
                 if RELEASES:
                     q_works.release()
-                total *= decay
+                if BY_TILE:
+                    total = (total + acc) * decay
+                else:
+                    acc *= decay
                 v_works.wait()
-                total = wgmma(total, p, v_works.get())
-                total, p = wgmma_wait((total, p))
+                acc = wgmma(acc, p, v_works.get(), scale_d=GOES_ON)
+                acc, p = wgmma_wait((acc, p))
                 v_works.release()
+                if BY_TILE:
+                    acc += total
                 sums = sums.quad_sum()
-                total *= sums.map(inverse)
+                acc *= sums.map(inverse)
                 if SCALES_V:
-                    total *= of_values
+                    acc *= of_values
                 stage = store.acquire()
-                total.to(OUT_DTYPE).store(stage.o.view(STORED), (0, 0))
+                acc.to(OUT_DTYPE).store(stage.o.view(STORED), (0, 0))
                 store_result(store, out, stage, here, row, tile.head)
                 store.commit()
                 if REPLACES:  # all its warpgroup's products have read the queries

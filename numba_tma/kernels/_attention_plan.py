@@ -137,10 +137,10 @@ PLANS = {
     (256, False): Plan(2, 80),
     (256, True): Plan(2, 80),
 }
-#: And of inputs of 8 bits.
+#: And of inputs of 8 bits. P V of a tile takes registers beside O.
 NARROW_PLANS = {
-    (64, False): Plan(3, 128),
-    (64, True): Plan(3, 128),
+    (64, False): Plan(3, 96),
+    (64, True): Plan(3, 96),
     (128, False): Plan(2, 128),
     (128, True): Plan(2, 128),
 }

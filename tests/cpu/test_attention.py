@@ -82,6 +82,7 @@ def main_loop(name):
 def test_a_step_computes_and_moves_nothing(name):
     problem, plan = PROBLEMS[name], plan_of(name)
     scores, outputs = plan.block_k // 2, problem.depth // 2  # of a thread
+    added = outputs * problem.is_narrow  # by the threads, not the tensor cores
     found = Counter(operation for operation, _ in main_loop(name))
     product, depth = ("QGMMA", 32) if problem.is_narrow else ("HGMMA", 16)
     assert found[product] == problem.depth // depth + plan.block_k // depth
@@ -91,7 +92,7 @@ def test_a_step_computes_and_moves_nothing(name):
     assert found["MUFU.TANH"] == scores * problem.softcap
     assert found["FMUL"] == outputs + 6 - lifts + scores * problem.softcap
     assert found["VOTE"] == 1  # those of the outputs are left out unless a row's maximum grew far
-    assert found["FADD"] == scores + 2
+    assert found["FADD"] == scores + 2 + added
     assert found["FMNMX"] == scores + 2
     assert found["F2FP"] == scores // 2
     assert (found["WARPGROUP.ARRIVE"], found["WARPGROUP.DEPBAR"]) == (2, 2)
@@ -99,7 +100,7 @@ def test_a_step_computes_and_moves_nothing(name):
     masked = 3.6 * (problem.causal + problem.left + problem.right) + 2 * (not problem.causal)
     masked += 2 * problem.softcap
     around = 120 + 5 * found[product]  # waits, and where the tiles are
-    assert sum(found.values()) <= (4.5 + masked) * scores + outputs + around, found
+    assert sum(found.values()) <= (4.5 + masked) * scores + outputs + added + around, found
 
 
 @needs_nvdisasm

@@ -88,6 +88,16 @@ def test_weights_use_the_range_of_e4m3():
             np.testing.assert_allclose(got.astype(float), 199 / (199 + 2**power), rtol=2**-7)
 
 
+@pytest.mark.parametrize("order", [1, -1], ids=["rise", "fall"])
+def test_sums_decay_from_tile_to_tile(order):
+    """By more than a maximum may wait for, at each tile."""
+    q, _, v = arrays(9, 300)
+    q[:], k = 1, np.zeros_like(v)
+    k[..., 0] = (np.arange(300)[::order] // 16 / 2)[:, None]
+    check(q, k, v, scale=1.0)
+    check(q, k, np.abs(v), scale=1.0)
+
+
 def test_options():
     q, k, v = arrays(70, 200)
     check(q, k, v, scaled=scales(q, k), softcap=2.0)
