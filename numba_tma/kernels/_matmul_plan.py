@@ -62,6 +62,32 @@ class Config:
             )
 
 
+@dataclass(frozen=True)
+class SwappedConfig:
+    """How a matmul with few rows is cut up, whose factors change places (`_matmul_swapped_kernel`).
+
+    b is the first factor of the tensor cores then, so that `m` counts columns of the result.
+    """
+
+    m: int = 64  #: columns of the result in a tile, 64 for each warpgroup that multiplies
+    n: int = 8  #: rows of the result in a tile, a multiple of 8
+    cluster: int = 1  #: blocks, each of which adds up a part of K
+    k: int = 512  #: bytes along K in a stage
+    stages: int = 8  #: of what is loaded, at most: as many as fit
+
+    def __post_init__(self) -> None:
+        rules = {
+            "m": (self.m in (64, 128), "64 or 128"),
+            "n": (self.n % 8 == 0 and 8 <= self.n <= 128, "a multiple of 8 up to 128"),
+            "cluster": (self.cluster in (1, 2, 4, 8), "1, 2, 4 or 8"),
+            "k": (self.k in (128, 256, 512), "128, 256 or 512 bytes"),
+            "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
+        }
+        for name, (fits, rule) in rules.items():
+            if not fits:
+                raise ValueError(f"SwappedConfig({name}={getattr(self, name)}): it is {rule}")
+
+
 C = TypeVar("C", bound=Config)
 
 #: Of several that are expected to be equally fast, the first is taken.
