@@ -78,7 +78,7 @@ def swapped_kernel(form: SwappedForm) -> Any:
                 ptx.fence_mbarrier_init()
                 if rank == 0:
                     sent.arrive_expect_tx(SENT)
-            ptx.barrier_cluster_arrive()
+            ptx.barrier_cluster_arrive("relaxed")
         pipe = PIPE.start()
         schedule = SCHEDULER.over(sizes.tile_rows, sizes.tile_columns, sizes.batch)
         first, step = ptx.clusterid_x(), ptx.nclusterid_x()
