@@ -167,6 +167,11 @@ def _multiply_swapped(
     stream: Any,
 ) -> None:
     """Launch the kernel whose factors change places on factors that it reads as they are."""
+    if not sums_of(a.dtype).is_float:
+        raise ValueError(
+            f"matmul(): config is {config}, whose kernel adds up float32, but a is {a.dtype} and "
+            "sums of integers are exact: use a Config"
+        )
     out, residual, epilogue = product.out, product.residual, product.epilogue
     if a_major == "MN":  # of which the narrowest swizzle has 16
         config = dataclasses.replace(config, n=-(-config.n // 16) * 16)
