@@ -12,7 +12,7 @@ from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
 from numba_tma.kernels._matmul_form import Form, sums_of
 from numba_tma.kernels._matmul_kernel import Sizes, matmul_kernel
 from numba_tma.kernels._matmul_operands import Matrices, as_factor, as_readable, padded
-from numba_tma.kernels._matmul_plan import Config, Problem, SwappedConfig, choose
+from numba_tma.kernels._matmul_plan import AnyConfig, Problem, SwappedConfig, choose
 from numba_tma.kernels._matmul_splits import THREADS, Extents, Rows, adding_kernel
 from numba_tma.kernels._matmul_swapped_form import SwappedForm
 from numba_tma.kernels._matmul_swapped_kernel import swapped_kernel
@@ -66,7 +66,7 @@ def factor_type(matrices: Matrices) -> DType:
     return as_dtype("tf32") if matrices.dtype.name == "f32" else matrices.dtype
 
 
-def run(product: Product, config: Config | SwappedConfig | None, stream: Any) -> list[Any]:
+def run(product: Product, config: AnyConfig | None, stream: Any) -> list[Any]:
     """Launch a product that is not empty, and return the memory that it needs besides."""
     a, out, residual = product.a, product.out, product.residual
     kept: list[Any] = []

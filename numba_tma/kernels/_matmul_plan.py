@@ -88,6 +88,7 @@ class SwappedConfig:
                 raise ValueError(f"SwappedConfig({name}={getattr(self, name)}): it is {rule}")
 
 
+AnyConfig = Config | SwappedConfig
 C = TypeVar("C", bound=Config)
 
 #: Of several that are expected to be equally fast, the first is taken.

@@ -16,7 +16,6 @@ import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma._environment import simulated
 from numba_tma.clusters import cluster
 from numba_tma.debug import Site
 from numba_tma.kernels._matmul_epilogue import Place, finishing
@@ -56,14 +55,13 @@ def swapped_kernel(form: SwappedForm) -> Any:
 
     @cuda.jit(device=True)
     def send(value, column, row, to, barrier):  # type: ignore[no-untyped-def]
-        ptx.st_async_f32(np.uint32(to + row * PITCH + 4 * column), value, barrier)
+        ptx.st_async_f32(to + row * PITCH + 4 * column, value, barrier)
         return value
 
     @cuda.jit(device=True)
     def add(value, column, row, start):  # type: ignore[no-untyped-def]
         for part in range(BLOCKS - 1):
-            at = np.uint32(start + part * PART + row * PITCH + 4 * column)
-            value = value + ptx.ld_shared_f32(at)
+            value = value + ptx.ld_shared_f32(start + part * PART + row * PITCH + 4 * column)
         return value
 
     def swapped(a, b, out, old, residual, sizes, terms):  # type: ignore[no-untyped-def]
