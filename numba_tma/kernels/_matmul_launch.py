@@ -192,7 +192,7 @@ def _multiply_swapped(
     )
     blocks = tile_rows * tile_columns * out.batch * config.cluster
     if config.cluster == 1:
-        blocks = min(blocks, multiprocessors() * form.blocks)
+        blocks = min(blocks, multiprocessors() * config.blocks)
     old = out if epilogue.beta else None
     launch(
         swapped_kernel(form),

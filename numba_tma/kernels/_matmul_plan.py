@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
+#: Rows of a result up to which factors change places, and up to which that is measured (`tune`).
+FEW_ROWS, MOST_ROWS = 32, 64
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,16 @@ class SwappedConfig:
     m: int = 64  #: columns of the result in a tile, 64 for each warpgroup that multiplies
     n: int = 8  #: rows of the result in a tile, a multiple of 8
     cluster: int = 1  #: blocks, each of which adds up a part of K
-    k: int = 512  #: bytes along K in a stage
-    stages: int = 8  #: of what is loaded, at most: as many as fit
+    blocks: int = 1  #: of a multiprocessor, which share its memory
+    k: int = 256  #: bytes along K in a stage
+    stages: int = 16  #: of what is loaded, at most: as many as fit
 
     def __post_init__(self) -> None:
         rules = {
             "m": (self.m in (64, 128), "64 or 128"),
             "n": (self.n % 8 == 0 and 8 <= self.n <= 128, "a multiple of 8 up to 128"),
             "cluster": (self.cluster in (1, 2, 4, 8), "1, 2, 4 or 8"),
+            "blocks": (1 <= self.blocks <= 4, "1 to 4"),
             "k": (self.k in (128, 256, 512), "128, 256 or 512 bytes"),
             "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
         }
@@ -124,7 +128,7 @@ class Problem:
     batch: int = 1
     itemsize: int = 2  #: of a and b
     out_itemsize: int = 2
-    splittable: bool = True  #: whether K may be cut into parts
+    splittable: bool = True  #: whether K may be cut into parts, whose sums are float32
 
     def steps(self, config: Config) -> int:
         """Return how many stages there are along K."""
@@ -164,9 +168,44 @@ def expected_cycles(problem: Problem, config: Config, multiprocessors: int) -> f
     return cycles
 
 
-def candidates(problem: Problem, multiprocessors: int) -> Iterator[Config]:
+# Of matmuls with few rows, fitted to 130 times of 8 layers. Bytes a nanosecond: of all of DRAM, and
+# of what a multiprocessor takes. Nanoseconds: that a stage is under way, that a tile takes where
+# no other is loaded meanwhile, and until the sums of a cluster's blocks are in one.
+_STREAM, _PORT = 4490, 102
+_UNDER_WAY, _ALONE, _TOGETHER = 1300, 1400, 270
+
+
+def expected_nanoseconds(problem: Problem, config: SwappedConfig, multiprocessors: int) -> float:
+    """Return how long a matmul with few rows is expected to take, but for what all of them do."""
+    p, slots = problem, multiprocessors * config.blocks // config.cluster
+    tiles = -(-p.rows // config.n) * -(-p.columns // config.m) * p.batch
+    loaded = config.m + min(config.n, p.rows)  # rows of K elements, of which a's are in L2
+    free = SHARED_BYTES // config.blocks - 4 * (config.cluster - 1) * config.m * config.n
+    ahead = min(free // ((config.m + config.n) * config.k), p.steps(config) // config.cluster) - 1
+    under_way = max(0.5, ahead) * loaded * config.k
+    time = 0.0
+    for first in range(0, tiles, slots):  # waves of tiles
+        blocks = min(slots, tiles - first) * config.cluster
+        most = min(blocks * under_way / _UNDER_WAY, min(blocks, multiprocessors) * _PORT)
+        slowest = max(loaded / most, config.m / _STREAM)
+        time += blocks // config.cluster * p.k * p.itemsize * slowest
+        time += _ALONE if config.cluster > 1 else _ALONE / 4
+    return time + _TOGETHER * (config.cluster > 1)
+
+
+def swapped(problem: Problem) -> Iterator[SwappedConfig]:
+    """Yield the configurations with which factors change places, if a problem has few rows."""
+    if problem.splittable and problem.rows <= MOST_ROWS:
+        n = -(-problem.rows // 8) * 8
+        for cluster in (1, 2, 4, 8):
+            for m, blocks in ((64, 1), (64, 2), (128, 1)):
+                yield SwappedConfig(m, n, cluster, blocks)
+
+
+def candidates(problem: Problem, multiprocessors: int) -> Iterator[AnyConfig]:
     """Yield every configuration that makes sense for a problem, those of `CONFIGS` first."""
-    return with_parts(CONFIGS, problem, multiprocessors)
+    yield from with_parts(CONFIGS, problem, multiprocessors)
+    yield from swapped(problem)
 
 
 def with_parts(configs: tuple[C, ...], problem: Problem, multiprocessors: int) -> Iterator[C]:
@@ -181,8 +220,14 @@ def with_parts(configs: tuple[C, ...], problem: Problem, multiprocessors: int) -
                     yield replace(config, splits=splits)
 
 
-def choose(problem: Problem, multiprocessors: int) -> Config:
+@functools.lru_cache(maxsize=4096)
+def choose(problem: Problem, multiprocessors: int) -> AnyConfig:
     """Return the configuration that is expected to be fastest."""
+    if problem.rows <= FEW_ROWS and problem.splittable:
+        return min(
+            swapped(problem),
+            key=lambda config: expected_nanoseconds(problem, config, multiprocessors),
+        )
     return choose_from(CONFIGS, problem, multiprocessors)
 
 

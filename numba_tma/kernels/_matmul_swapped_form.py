@@ -60,13 +60,9 @@ class SwappedForm:
     @property
     def stages(self) -> int:
         """As many as the configuration has, or fewer, if no more fit."""
-        parts = self.parts_tile.nbytes if self.config.cluster > 1 else 0
-        return min(self.config.stages, (SHARED_BYTES - parts) // self.stage_nbytes)
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks a multiprocessor has shared memory for."""
-        return max(1, SHARED_BYTES // (self.stages * self.stage_nbytes + 2048))
+        blocks, parts = self.config.blocks, self.parts_tile.nbytes * (self.config.cluster > 1)
+        free = SHARED_BYTES // blocks - parts - (1024 if blocks > 1 else 0)  # of each, CUDA has 1 KB
+        return min(self.config.stages, free // self.stage_nbytes)
 
     @functools.cached_property
     def roles(self) -> Roles:

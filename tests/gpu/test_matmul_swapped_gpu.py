@@ -21,12 +21,13 @@ from tests.gpu.worker import on_gpu
 ONE = SwappedConfig(64, 8)
 CONFIGS = {
     "one block": ONE,
-    "two": SwappedConfig(64, 16, 2, stages=3),
-    "four": SwappedConfig(64, 8, 4, 256),
-    "eight": SwappedConfig(64, 64, 8, 256, 3),
-    "two warpgroups": SwappedConfig(128, 32, 1, 256),
-    "two warpgroups, four blocks": SwappedConfig(128, 16, 4, 128),
-    "most rows": SwappedConfig(128, 128, 2, 128),
+    "two": SwappedConfig(64, 16, 2, blocks=2),
+    "four": SwappedConfig(64, 8, 4),
+    "eight": SwappedConfig(64, 64, 8, stages=3),
+    "two warpgroups": SwappedConfig(128, 32),
+    "two warpgroups, four blocks": SwappedConfig(128, 16, 4, k=128),
+    "long stages": SwappedConfig(64, 16, k=512),
+    "most rows": SwappedConfig(128, 128, 2, k=128),
 }
 SHAPES = (
     *((1, 1, 1), (1, 8, 16), (1, 6144, 4096), (5, 1000, 1003), (8, 131, 65), (16, 4096, 520)),
