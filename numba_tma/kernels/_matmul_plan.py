@@ -181,8 +181,8 @@ def expected_nanoseconds(problem: Problem, config: SwappedConfig, multiprocessor
     tiles = -(-p.rows // config.n) * -(-p.columns // config.m) * p.batch
     loaded = config.m + min(config.n, p.rows)  # rows of K elements, of which a's are in L2
     free = SHARED_BYTES // config.blocks - 4 * (config.cluster - 1) * config.m * config.n
-    ahead = min(free // ((config.m + config.n) * config.k), p.steps(config) // config.cluster) - 1
-    under_way = max(0.5, ahead) * loaded * config.k
+    stages = min(free // ((config.m + config.n) * config.k) - 1, p.steps(config) / config.cluster)
+    under_way = stages * loaded * config.k
     time = 0.0
     for first in range(0, tiles, slots):  # waves of tiles
         blocks = min(slots, tiles - first) * config.cluster
