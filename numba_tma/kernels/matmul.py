@@ -85,7 +85,7 @@ def matmul(
         What the bits of a and b mean where their own type cannot say it, such as bf16 held as
         uint16; or a pair for a and b.
     config
-        How the work is cut up; what is expected to be fast if None.
+        How the work is cut up, a `Config` or `SwappedConfig`; what is expected to be fast if None.
     tune
         Take what is fastest, if no `config` is given: at the first call for a GPU and such arrays
         every configuration is compiled and measured, which takes a minute and synchronises, and
