@@ -130,7 +130,7 @@ class Problem:
     out_itemsize: int = 2
     splittable: bool = True  #: whether K may be cut into parts, whose sums are float32
 
-    def steps(self, config: Config) -> int:
+    def steps(self, config: AnyConfig) -> int:
         """Return how many stages there are along K."""
         return -(-self.k * self.itemsize // config.k)
 

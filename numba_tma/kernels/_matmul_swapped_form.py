@@ -61,7 +61,9 @@ class SwappedForm:
     def stages(self) -> int:
         """As many as the configuration has, or fewer, if no more fit."""
         blocks, parts = self.config.blocks, self.parts_tile.nbytes * (self.config.cluster > 1)
-        free = SHARED_BYTES // blocks - parts - (1024 if blocks > 1 else 0)  # of each, CUDA has 1 KB
+        if blocks > 1:
+            parts += 1024  # of each, which CUDA keeps for itself
+        free = SHARED_BYTES // blocks - parts
         return min(self.config.stages, free // self.stage_nbytes)
 
     @functools.cached_property

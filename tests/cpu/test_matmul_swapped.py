@@ -15,9 +15,7 @@ needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs
 FORMS = {
     "one block": swapped_form(),
     "parts": swapped_form(config=SwappedConfig(n=16, cluster=4, blocks=2)),
-    "everything": swapped_form(
-        epilogue=EVERYTHING, out="f32", config=SwappedConfig(128, 64, 2)
-    ),
+    "everything": swapped_form(epilogue=EVERYTHING, out="f32", config=SwappedConfig(128, 64, 2)),
     "most rows": swapped_form(config=SwappedConfig(128, 128, 2, k=128)),
     "NT": swapped_form(layout="NT", config=SwappedConfig(n=16)),
     "tf32": swapped_form("tf32", out="f32"),
