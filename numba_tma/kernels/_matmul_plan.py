@@ -17,7 +17,7 @@ from typing import ClassVar, TypeVar
 
 SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
 #: Rows of a result up to which factors change places, and up to which that is measured (`tune`).
-FEW_ROWS, MOST_ROWS = 32, 64
+FEW_ROWS, MOST_ROWS = 16, 64
 
 
 @dataclass(frozen=True)
@@ -168,29 +168,32 @@ def expected_cycles(problem: Problem, config: Config, multiprocessors: int) -> f
     return cycles
 
 
-# Of matmuls with few rows, fitted to 130 times of 8 layers. Bytes a nanosecond: of all of DRAM, and
-# of what a multiprocessor takes. Nanoseconds: that a stage is under way, that a tile takes where
-# no other is loaded meanwhile, and until the sums of a cluster's blocks are in one.
+# Of matmuls with few rows, fitted to 130 times of 8 layers on an H200. Bytes a nanosecond: of all of
+# DRAM, and of what a multiprocessor takes. Nanoseconds: that a stage is under way; that a tile of a
+# cluster takes besides, since no other is loaded meanwhile; until the sums of its blocks are in one.
 _STREAM, _PORT = 4490, 102
 _UNDER_WAY, _ALONE, _TOGETHER = 1300, 1400, 270
 
 
 def expected_nanoseconds(problem: Problem, config: SwappedConfig, multiprocessors: int) -> float:
     """Return how long a matmul with few rows is expected to take, but for what all of them do."""
-    p, slots = problem, multiprocessors * config.blocks // config.cluster
+    p, slots = problem, max(1, multiprocessors * config.blocks // config.cluster)
     tiles = -(-p.rows // config.n) * -(-p.columns // config.m) * p.batch
     loaded = config.m + min(config.n, p.rows)  # rows of K elements, of which a's are in L2
     free = SHARED_BYTES // config.blocks - 4 * (config.cluster - 1) * config.m * config.n
-    stages = min(free // ((config.m + config.n) * config.k) - 1, p.steps(config) / config.cluster)
-    under_way = stages * loaded * config.k
-    time = 0.0
-    for first in range(0, tiles, slots):  # waves of tiles
-        blocks = min(slots, tiles - first) * config.cluster
+    most_stages = free // ((config.m + config.n) * config.k) - 1
+    under_way = min(most_stages, max(1, p.steps(config) / config.cluster)) * loaded * config.k
+
+    def wave(tiles: int) -> float:
+        blocks = tiles * config.cluster
         most = min(blocks * under_way / _UNDER_WAY, min(blocks, multiprocessors) * _PORT)
-        slowest = max(loaded / most, config.m / _STREAM)
-        time += blocks // config.cluster * p.k * p.itemsize * slowest
-        time += _ALONE if config.cluster > 1 else _ALONE / 4
-    return time + _TOGETHER * (config.cluster > 1)
+        return tiles * p.k * p.itemsize * max(loaded / most, config.m / _STREAM)
+
+    waves, rest = divmod(tiles, slots)
+    time = waves * wave(slots) + (wave(rest) if rest else 0)
+    if config.cluster > 1:
+        time += -(-tiles // slots) * _ALONE + _TOGETHER
+    return time
 
 
 def swapped(problem: Problem) -> Iterator[SwappedConfig]:

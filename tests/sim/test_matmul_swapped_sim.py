@@ -87,6 +87,11 @@ def test_nothing_to_add_up():
     check(np.empty((3, 0), BF16), np.empty((0, 72), BF16), np.zeros((3, 72)), config=PARTS)
 
 
+def test_it_is_chosen_for_few_rows():
+    check(*factors(3, 200, 300), config=None)
+    check(np.empty((3, 0), BF16), np.empty((0, 72), BF16), np.zeros((3, 72)), config=None)
+
+
 def test_the_order_of_the_sums_is_that_of_k():
     """Parts are added up from the first to the last, in float32."""
     a, b = np.ones((1, 256), BF16), np.zeros((256, 64), BF16)
