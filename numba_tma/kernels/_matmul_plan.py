@@ -168,9 +168,9 @@ def expected_cycles(problem: Problem, config: Config, multiprocessors: int) -> f
     return cycles
 
 
-# Of matmuls with few rows, fitted to 130 times of 8 layers on an H200. Bytes a nanosecond: of all of
+# Of matmuls with few rows, fitted to 130 times of 8 layers on an H200. Bytes a nanosecond: of all
 # DRAM, and of what a multiprocessor takes. Nanoseconds: that a stage is under way; that a tile of a
-# cluster takes besides, since no other is loaded meanwhile; until the sums of its blocks are in one.
+# cluster takes besides, since no other is loaded then; until the sums of its blocks are in one.
 _STREAM, _PORT = 4490, 102
 _UNDER_WAY, _ALONE, _TOGETHER = 1300, 1400, 270
 
