@@ -17,7 +17,7 @@ from typing import ClassVar, TypeVar
 
 SHARED_BYTES = 225 << 10  # of a block, but for barriers and alignment
 #: Rows of a result up to which factors change places, and up to which that is measured (`tune`).
-FEW_ROWS, MOST_ROWS = 16, 64
+FEW_ROWS, MOST_ROWS = 32, 64
 
 
 @dataclass(frozen=True)
@@ -201,8 +201,9 @@ def swapped(problem: Problem) -> Iterator[SwappedConfig]:
     if problem.splittable and problem.rows <= MOST_ROWS:
         n = -(-problem.rows // 8) * 8
         for cluster in (1, 2, 4, 8):
-            for m, blocks in ((64, 1), (64, 2), (128, 1)):
-                yield SwappedConfig(m, n, cluster, blocks)
+            long = 512 if n <= 16 and cluster == 1 else 256  # faster, where five such stages fit
+            for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
+                yield SwappedConfig(m, n, cluster, blocks, k)
 
 
 def candidates(problem: Problem, multiprocessors: int) -> Iterator[AnyConfig]:

@@ -205,7 +205,7 @@ def test_few_rows_change_places(gpu):
     assert (done.sizes.rows, done.sizes.columns, done.sizes.tile_rows) == (5, 4096, 1)
     assert (done.out.shape, done.out.strides[1:]) == ((1, 4096, 5), (2, 8192))
     assert done.old == (0, 0, 0) and done.residual.row == 8192
-    assert not isinstance(launched(gpu, *pair(17, 64, 64), Array(3, (17, 64))).form, SwappedForm)
+    assert not isinstance(launched(gpu, *pair(33, 64, 64), Array(3, (33, 64))).form, SwappedForm)
 
 
 def test_few_rows_of_a_narrow_layer_are_a_cluster_each(gpu):
@@ -352,14 +352,14 @@ def test_what_is_chosen():
 
 
 def test_what_is_chosen_for_few_rows():
-    for rows in (1, 8, 16):
+    for rows in (1, 16, 32):
         config = choose(Problem(rows, 7168, 16384), 132)
         assert isinstance(config, SwappedConfig) and config.cluster == 1  # tiles enough
         assert config.n == -(-rows // 8) * 8
     assert choose(Problem(16, 10240, 8192), 132).blocks == 2  # all 160 tiles at once
     assert choose(Problem(1, 1024, 8192), 132).cluster >= 4
     assert choose(Problem(1, 64, 0), 132).cluster == choose(Problem(1, 64, 64), 2).cluster == 1
-    assert isinstance(choose(Problem(17, 7168, 16384), 132), Config)
+    assert isinstance(choose(Problem(33, 7168, 16384), 132), Config)
     assert isinstance(choose(Problem(1, 7168, 16384, splittable=False), 132), Config)
 
 
