@@ -12,7 +12,8 @@ from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
 from numba_tma.kernels._grouped_kernel import grouped_kernel
 from numba_tma.kernels._matmul_epilogue import Epilogue
 from numba_tma.kernels._matmul_kernel import matmul_kernel
-from numba_tma.kernels._matmul_plan import CONFIGS
+from numba_tma.kernels._matmul_plan import CONFIGS, SwappedConfig
+from numba_tma.kernels._matmul_swapped_kernel import swapped_kernel
 from numba_tma.testing import compile_ptx
 from tests import (
     attention_backward_forms,
@@ -33,6 +34,12 @@ HOPPER = (9, 0, "a")
 def _matmul() -> tuple[Any, Any]:
     form = matmul_forms.form(epilogue=Epilogue(bias=as_dtype("bf16")), config=CONFIGS[0])
     return matmul_kernel(form), matmul_forms.signature(form)
+
+
+def _matmul_swapped() -> tuple[Any, Any]:
+    config = SwappedConfig(64, 8, cluster=2)
+    form = matmul_forms.swapped_form(epilogue=Epilogue(bias=as_dtype("bf16")), config=config)
+    return swapped_kernel(form), matmul_forms.swapped_signature(form)
 
 
 def _grouped() -> tuple[Any, Any]:
@@ -61,6 +68,7 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     **{f"ring_{name}": (functools.partial(_ring, name), HOPPER) for name in ring_twins.TWINS},
     # wgmma is Hopper's alone.
     "matmul": (_matmul, HOPPER),
+    "matmul_swapped": (_matmul_swapped, HOPPER),
     "grouped_matmul": (_grouped, HOPPER),
     "block_scaled": (_block_scaled, HOPPER),
     "attention": (functools.partial(attention_forms.form, "d128"), HOPPER),

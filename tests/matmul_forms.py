@@ -10,12 +10,13 @@ from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
 from numba_tma.kernels._matmul_form import Form
 from numba_tma.kernels._matmul_kernel import Sizes
-from numba_tma.kernels._matmul_plan import Config
+from numba_tma.kernels._matmul_plan import Config, SwappedConfig
 from numba_tma.kernels._matmul_splits import Extents, Rows
+from numba_tma.kernels._matmul_swapped_form import SwappedForm
 from numba_tma.types import TensorMapType
 
 INT, F32, BYTES = types.int64, types.float32, types.uint8[::1]
-PLAIN, USUAL = Epilogue(), Config()
+PLAIN, USUAL, FEW_ROWS = Epilogue(), Config(), SwappedConfig()
 EVERYTHING = Epilogue(True, True, True, True, as_dtype("bf16"), "gelu", True)
 _HELD = {"f32": types.float32, "i32": types.int32, "f16": types.uint16, "bf16": types.uint16}
 
@@ -30,9 +31,25 @@ def form(
     config: Config = USUAL,
 ) -> Form:
     """Return the form for these types; `layout` is BLAS's: "T" for a row-major a, "N" for b.T."""
-    a_major, b_major = ("K" if is_k else "MN" for is_k in (layout[0] == "T", layout[1] == "N"))
     kinds = [as_dtype(name) for name in (a, b or a, out)]
-    return Form(*kinds[:2], a_major, b_major, kinds[2], config, epilogue, addressable)
+    return Form(*kinds[:2], *_majors(layout), kinds[2], config, epilogue, addressable)
+
+
+def swapped_form(
+    a: str = "bf16",
+    b: str = "",
+    out: str = "bf16",
+    layout: str = "TN",
+    epilogue: Epilogue = PLAIN,
+    config: SwappedConfig = FEW_ROWS,
+) -> SwappedForm:
+    """Return the form of the kernel whose factors change places, as `form`."""
+    kinds = [as_dtype(name) for name in (a, b or a, out)]
+    return SwappedForm(*kinds[:2], *_majors(layout), kinds[2], config, epilogue)
+
+
+def _majors(layout: str) -> tuple[str, str]:
+    return "K" if layout[0] == "T" else "MN", "K" if layout[1] == "N" else "MN"
 
 
 def signature(form: Form) -> tuple[Any, ...]:
@@ -42,12 +59,25 @@ def signature(form: Form) -> tuple[Any, ...]:
     sources = (
         _map(form.source_tile) if read else INT for read in (epilogue.beta, epilogue.residual)
     )
-    vectors = (epilogue.row_scale, epilogue.column_scale, epilogue.bias)
-    terms = (F32, F32, *(BYTES if given else INT for given in vectors))
     return (
         *(_map(form.a_tile), _map(form.b_copy), out, *sources),
-        *(types.NamedUniTuple(INT, len(Sizes._fields), Sizes), types.NamedTuple(terms, Terms)),
+        *(types.NamedUniTuple(INT, len(Sizes._fields), Sizes), _terms(epilogue)),
     )
+
+
+def swapped_signature(form: SwappedForm) -> tuple[Any, ...]:
+    """Return the argument types of the kernel whose factors change places."""
+    read = (form.epilogue.beta, form.epilogue.residual)
+    return (
+        *(_map(form.a_tile), _map(form.b_tile), types.Array(_HELD[form.out.name], 3, "A")),
+        *(_ROWS if given else types.NamedUniTuple(INT, 3, Rows) for given in read),
+        *(types.NamedUniTuple(INT, len(Sizes._fields), Sizes), _terms(form.epilogue)),
+    )
+
+
+def _terms(epilogue: Epilogue) -> types.NamedTuple:
+    vectors = (epilogue.row_scale, epilogue.column_scale, epilogue.bias)
+    return types.NamedTuple((F32, F32, *(BYTES if given else INT for given in vectors)), Terms)
 
 
 _ROWS = types.NamedTuple((BYTES, INT, INT), Rows)

@@ -71,12 +71,12 @@ class Form:
     @property
     def a_tile(self) -> Tile:
         """What a stage holds of a."""
-        return _tile(self.config.m, self.k, self.a, self.a_major, self.config.m)
+        return factor_tile(self.config.m, self.k, self.a, self.a_major)
 
     @property
     def b_tile(self) -> Tile:
         """What a stage holds of b."""
-        return _tile(self.config.n, self.k, self.b, self.b_major, self.b_part)
+        return factor_tile(self.config.n, self.k, self.b, self.b_major, self.b_part)
 
     @property
     def b_part(self) -> int:
@@ -132,11 +132,11 @@ def sums_of(factor: DType) -> DType:
     return as_dtype("i32" if factor.name in ("i8", "u8") else "f32")
 
 
-def _tile(rows: int, k: int, dtype: DType, major: str, part: int) -> Tile:
+def factor_tile(rows: int, k: int, dtype: DType, major: str, part: int = 0) -> Tile:
     """Return the tile of `rows` x `k` of a factor, of which copies move whole parts."""
     if major == "K":
         return _rows(rows, k, dtype)
-    span = math.gcd(part, 128 // dtype.itemsize) * dtype.itemsize
+    span = math.gcd(part or rows, 128 // dtype.itemsize) * dtype.itemsize
     return Tile((1, k, rows), dtype, _SWIZZLES[span])
 
 

@@ -12,8 +12,10 @@ from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
 from numba_tma.kernels._matmul_form import Form, sums_of
 from numba_tma.kernels._matmul_kernel import Sizes, matmul_kernel
 from numba_tma.kernels._matmul_operands import Matrices, as_factor, as_readable, padded
-from numba_tma.kernels._matmul_plan import Config, Problem, choose
+from numba_tma.kernels._matmul_plan import AnyConfig, Problem, SwappedConfig, choose
 from numba_tma.kernels._matmul_splits import THREADS, Extents, Rows, adding_kernel
+from numba_tma.kernels._matmul_swapped_form import SwappedForm
+from numba_tma.kernels._matmul_swapped_kernel import swapped_kernel
 from numba_tma.tensor_map import tensor_map
 
 F = TypeVar("F", bound=Form)
@@ -64,13 +66,16 @@ def factor_type(matrices: Matrices) -> DType:
     return as_dtype("tf32") if matrices.dtype.name == "f32" else matrices.dtype
 
 
-def run(product: Product, config: Config | None, stream: Any) -> list[Any]:
+def run(product: Product, config: AnyConfig | None, stream: Any) -> list[Any]:
     """Launch a product that is not empty, and return the memory that it needs besides."""
     a, out, residual = product.a, product.out, product.residual
     kept: list[Any] = []
     left, a_major = as_factor(a, stream, kept)
     right, b_major = as_factor(product.b.transposed, stream, kept)
     config = config or choose(product.problem, multiprocessors())
+    if isinstance(config, SwappedConfig):
+        _multiply_swapped(product, config, left, right, a_major, b_major, stream)
+        return kept
     form = Form(
         *(factor_type(left), factor_type(right), a_major, b_major, out.dtype, config),
         *(product.epilogue, out.is_writable),
@@ -149,6 +154,57 @@ def _multiply(
         *(tensor_map(m.view(), form.source_tile) if m else 0 for m in (old, residual)),
         sizes,
         terms,
+    )
+
+
+def _multiply_swapped(
+    product: Product,
+    config: SwappedConfig,
+    a: Matrices,
+    b: Matrices,
+    a_major: str,
+    b_major: str,
+    stream: Any,
+) -> None:
+    """Launch the kernel whose factors change places on factors that it reads as they are."""
+    if not sums_of(a.dtype).is_float:
+        raise ValueError(
+            f"matmul(): config is {config}, whose kernel adds up float32, but a is {a.dtype} and "
+            "sums of integers are exact: use a Config"
+        )
+    out, residual, epilogue = product.out, product.residual, product.epilogue
+    if a_major == "MN":  # of which the narrowest swizzle has 16
+        config = dataclasses.replace(config, n=-(-config.n // 16) * 16)
+    form = SwappedForm(
+        factor_type(a), factor_type(b), a_major, b_major, out.dtype, config, epilogue
+    )
+    tile_rows, tile_columns = -(-out.rows // config.n), -(-out.columns // config.m)
+    sizes = Sizes(
+        rows=out.rows,
+        columns=out.columns,
+        tile_rows=tile_rows,
+        tile_columns=tile_columns,
+        batch=out.batch,
+        steps=-(-product.a.columns // form.k),
+        a_batch=int(a.batch > 1),
+        b_batch=int(b.batch > 1),
+        splits=1,
+    )
+    blocks = tile_rows * tile_columns * out.batch * config.cluster
+    if config.cluster == 1:
+        blocks = min(blocks, multiprocessors() * config.blocks)
+    old = out if epilogue.beta else None
+    launch(
+        swapped_kernel(form),
+        blocks,
+        form.roles.threads,
+        stream,
+        tensor_map(a.view(form.a), form.a_tile, dtype=form.a),
+        tensor_map(b.view(form.b), form.b_tile, dtype=form.b),
+        out.transposed.array_of(as_dtype("u16") if out.dtype.itemsize == 2 else out.dtype),
+        *(_rows(m) if m else Rows(0, 0, 0) for m in (old, residual)),
+        sizes,
+        product.terms,
     )
 
 

@@ -118,7 +118,8 @@ class Matrices:
         whole = -(-self.columns * size // CHUNK) * CHUNK
         row = self.steps[1] if self.rows > 1 else whole  # of a single one any stride will do
         each = self.steps[0] if self.batch > 1 else max(1, self.rows) * row
-        return View(self.array, self.address, shape, (each, row, size), numpy)
+        apart = size if self.has_rows else self.steps[2]
+        return View(self.array, self.address, shape, (each, row, apart), numpy)
 
     def array_of(self, dtype: DType) -> Any:
         """Return (batch, rows, columns) over its memory as a Numba array of `dtype`."""

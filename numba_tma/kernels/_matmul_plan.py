@@ -17,6 +17,9 @@ from typing import ClassVar, TypeVar
 
 from numba_tma.kernels._limits import SHARED_BYTES
 
+#: Rows of a result up to which factors change places, and up to which that is measured (`tune`).
+FEW_ROWS, MOST_ROWS = 32, 64
+
 
 @dataclass(frozen=True)
 class Config:
@@ -62,6 +65,35 @@ class Config:
             )
 
 
+@dataclass(frozen=True)
+class SwappedConfig:
+    """How a matmul with few rows is cut up, whose factors change places (`_matmul_swapped_kernel`).
+
+    b is the first factor of the tensor cores then, so that `m` counts columns of the result.
+    """
+
+    m: int = 64  #: columns of the result in a tile, 64 for each warpgroup that multiplies
+    n: int = 8  #: rows of the result in a tile, a multiple of 8
+    cluster: int = 1  #: blocks, each of which adds up a part of K
+    blocks: int = 1  #: of a multiprocessor, which share its memory
+    k: int = 256  #: bytes along K in a stage
+    stages: int = 16  #: of what is loaded, at most: as many as fit
+
+    def __post_init__(self) -> None:
+        rules = {
+            "m": (self.m in (64, 128), "64 or 128"),
+            "n": (self.n % 8 == 0 and 8 <= self.n <= 128, "a multiple of 8 up to 128"),
+            "cluster": (self.cluster in (1, 2, 4, 8), "1, 2, 4 or 8"),
+            "blocks": (1 <= self.blocks <= 4, "1 to 4"),
+            "k": (self.k in (128, 256, 512), "128, 256 or 512 bytes"),
+            "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
+        }
+        for name, (fits, rule) in rules.items():
+            if not fits:
+                raise ValueError(f"SwappedConfig({name}={getattr(self, name)}): it is {rule}")
+
+
+AnyConfig = Config | SwappedConfig
 C = TypeVar("C", bound=Config)
 
 #: Of several that are expected to be equally fast, the first is taken.
@@ -97,9 +129,9 @@ class Problem:
     batch: int = 1
     itemsize: int = 2  #: of a and b
     out_itemsize: int = 2
-    splittable: bool = True  #: whether K may be cut into parts
+    splittable: bool = True  #: whether K may be cut into parts, whose sums are float32
 
-    def steps(self, config: Config) -> int:
+    def steps(self, config: AnyConfig) -> int:
         """Return how many stages there are along K."""
         return -(-self.k * self.itemsize // config.k)
 
@@ -137,9 +169,48 @@ def expected_cycles(problem: Problem, config: Config, multiprocessors: int) -> f
     return cycles
 
 
-def candidates(problem: Problem, multiprocessors: int) -> Iterator[Config]:
+# Of matmuls with few rows, fitted to 130 times of 8 layers on an H200. Bytes a nanosecond: of all
+# DRAM, and of what a multiprocessor takes. Nanoseconds: that a stage is under way; that a tile of a
+# cluster takes besides, since no other is loaded then; until the sums of its blocks are in one.
+_STREAM, _PORT = 4490, 102
+_UNDER_WAY, _ALONE, _TOGETHER = 1300, 1400, 270
+
+
+def expected_nanoseconds(problem: Problem, config: SwappedConfig, multiprocessors: int) -> float:
+    """Return how long a matmul with few rows is expected to take, but for what all of them do."""
+    p, slots = problem, max(1, multiprocessors * config.blocks // config.cluster)
+    tiles = -(-p.rows // config.n) * -(-p.columns // config.m) * p.batch
+    loaded = config.m + min(config.n, p.rows)  # rows of K elements, of which a's are in L2
+    free = SHARED_BYTES // config.blocks - 4 * (config.cluster - 1) * config.m * config.n
+    most_stages = free // ((config.m + config.n) * config.k) - 1
+    under_way = min(most_stages, max(1, p.steps(config) / config.cluster)) * loaded * config.k
+
+    def wave(tiles: int) -> float:
+        blocks = tiles * config.cluster
+        most = min(blocks * under_way / _UNDER_WAY, min(blocks, multiprocessors) * _PORT)
+        return tiles * p.k * p.itemsize * max(loaded / most, config.m / _STREAM)
+
+    waves, rest = divmod(tiles, slots)
+    time = waves * wave(slots) + (wave(rest) if rest else 0)
+    if config.cluster > 1:
+        time += -(-tiles // slots) * _ALONE + _TOGETHER
+    return time
+
+
+def swapped(problem: Problem) -> Iterator[SwappedConfig]:
+    """Yield the configurations with which factors change places, if a problem has few rows."""
+    if problem.splittable and problem.rows <= MOST_ROWS:
+        n = -(-problem.rows // 8) * 8
+        for cluster in (1, 2, 4, 8):
+            long = 512 if n <= 16 and cluster == 1 else 256  # faster, where five such stages fit
+            for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
+                yield SwappedConfig(m, n, cluster, blocks, k)
+
+
+def candidates(problem: Problem, multiprocessors: int) -> Iterator[AnyConfig]:
     """Yield every configuration that makes sense for a problem, those of `CONFIGS` first."""
-    return with_parts(CONFIGS, problem, multiprocessors)
+    yield from with_parts(CONFIGS, problem, multiprocessors)
+    yield from swapped(problem)
 
 
 def with_parts(configs: tuple[C, ...], problem: Problem, multiprocessors: int) -> Iterator[C]:
@@ -154,8 +225,14 @@ def with_parts(configs: tuple[C, ...], problem: Problem, multiprocessors: int) -
                     yield replace(config, splits=splits)
 
 
-def choose(problem: Problem, multiprocessors: int) -> Config:
+@functools.lru_cache(maxsize=4096)
+def choose(problem: Problem, multiprocessors: int) -> AnyConfig:
     """Return the configuration that is expected to be fastest."""
+    if problem.rows <= FEW_ROWS and problem.splittable:
+        return min(
+            swapped(problem),
+            key=lambda config: expected_nanoseconds(problem, config, multiprocessors),
+        )
     return choose_from(CONFIGS, problem, multiprocessors)
 
 

@@ -21,9 +21,10 @@ from numba import cuda
 
 from numba_tma._version import __version__
 from numba_tma.kernels._host import as_stream
-from numba_tma.kernels._matmul_plan import Config
+from numba_tma.kernels._matmul_plan import AnyConfig, Config, SwappedConfig
 
 RUNS, REPEATS = 10, 3  # launches that are timed together; of which the best counts
+_CLASSES: dict[str, type[AnyConfig]] = {c.__name__: c for c in (Config, SwappedConfig)}
 
 
 def cache_folder() -> Path:
@@ -45,20 +46,22 @@ def key_of(gpu: str, *described: object) -> str:
     return ", ".join(map(str, (gpu, f"numba_tma {__version__}", *described)))
 
 
-def known(key: str) -> Config | None:
+def known(key: str) -> AnyConfig | None:
     """Return what was measured to be fastest, if it was measured."""
     try:
-        return Config(**_read()[key])
+        fields = dict(_read()[key])
+        return _CLASSES[fields.pop("class")](**fields)
     except (KeyError, TypeError, ValueError):  # none, or that of another release
         return None
 
 
-def remember(key: str, config: Config) -> None:
+def remember(key: str, config: AnyConfig) -> None:
     """Write down what is fastest, beside all that other processes have found."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        entries = {**_read(), key: dataclasses.asdict(config)}
+        entry = {"class": type(config).__name__, **dataclasses.asdict(config)}
+        entries = {**_read(), key: entry}
         with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
             json.dump(entries, file, indent=1, sort_keys=True)
         os.replace(file.name, folder / "matmul.json")
@@ -74,7 +77,9 @@ def _read() -> dict[str, Any]:
     return entries if isinstance(entries, dict) else {}
 
 
-def fastest(key: str, configs: Iterable[Config], seconds: Callable[[Config], float]) -> Config:
+def fastest(
+    key: str, configs: Iterable[AnyConfig], seconds: Callable[[AnyConfig], float]
+) -> AnyConfig:
     """Return the configuration with the fewest `seconds`, from the file if it is there.
 
     One that raises an error is left out; the error is raised if all do.
@@ -82,7 +87,7 @@ def fastest(key: str, configs: Iterable[Config], seconds: Callable[[Config], flo
     found = known(key)
     if found is not None:
         return found
-    times: dict[Config, float] = {}
+    times: dict[AnyConfig, float] = {}
     error: Exception | None = None
     for config in configs:
         try:

@@ -18,7 +18,7 @@ from numba_tma.kernels._host import Matrix, empty, launched_again, multiprocesso
 from numba_tma.kernels._matmul_epilogue import ACTIVATIONS, Epilogue, Terms
 from numba_tma.kernels._matmul_launch import Product, factor_type, run
 from numba_tma.kernels._matmul_operands import Matrices, move, padded
-from numba_tma.kernels._matmul_plan import Config, candidates
+from numba_tma.kernels._matmul_plan import AnyConfig, candidates
 from numba_tma.kernels._matmul_tuner import fastest, key_of, time_on_gpu
 
 #: Types that go together as factors, and what their products are stored as, the usual one first.
@@ -46,7 +46,7 @@ def matmul(
     out_dtype: object = None,
     stream: Any = None,
     dtype: object = None,
-    config: Config | None = None,
+    config: AnyConfig | None = None,
     tune: bool = False,
 ) -> Any:
     """Multiply matrices, and do what follows in the same kernel.
@@ -85,7 +85,7 @@ def matmul(
         What the bits of a and b mean where their own type cannot say it, such as bf16 held as
         uint16; or a pair for a and b.
     config
-        How the work is cut up; what is expected to be fast if None.
+        How the work is cut up, a `Config` or `SwappedConfig`; what is expected to be fast if None.
     tune
         Take what is fastest, if no `config` is given: at the first call for a GPU and such arrays
         every configuration is compiled and measured, which takes a minute and synchronises, and
@@ -152,7 +152,7 @@ def _matmul(
     kinds: tuple[object, object],
     out_dtype: DType | None,
     activation: str | None,
-    config: Config | None,
+    config: AnyConfig | None,
     tunes: bool,
 ) -> list[Any]:
     product = _product(arrays, numbers, kinds, out_dtype, activation)
@@ -189,10 +189,10 @@ def _product(
     return Product(a, b, out, residual, epilogue, terms)
 
 
-_tuned_before: dict[str, Config] = {}
+_tuned_before: dict[str, AnyConfig] = {}
 
 
-def _tuned(product: Product, stream: Any) -> Config:
+def _tuned(product: Product, stream: Any) -> AnyConfig:
     """Return the fastest configuration, which is measured if that is not known."""
     key, out = key_of(cuda.get_current_device().name, product), product.out
     if key not in _tuned_before:
@@ -200,7 +200,7 @@ def _tuned(product: Product, stream: Any) -> Config:
         if product.epilogue.sources:  # which may be read from out
             move(out, saved, stream)
 
-        def seconds(config: Config) -> float:
+        def seconds(config: AnyConfig) -> float:
             with noting() as launches:
                 kept = run(product, config, stream)
             taken = time_on_gpu(launches, stream)

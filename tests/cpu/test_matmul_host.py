@@ -17,10 +17,13 @@ from numba_tma.kernels._matmul_plan import (
     CONFIGS,
     Config,
     Problem,
+    SwappedConfig,
     candidates,
     choose,
     expected_cycles,
+    expected_nanoseconds,
 )
+from numba_tma.kernels._matmul_swapped_form import SwappedForm
 from numba_tma.kernels.matmul import matmul
 from tests.cpu.test_launcher import device_array
 
@@ -61,7 +64,8 @@ def gpu(monkeypatch):
             "tensor_map": lambda view, tile, dtype=None: (view, tile, dtype),
         }.items():
             monkeypatch.setattr(path + function, fake, raising=False)
-    monkeypatch.setattr(_matmul_launch, "matmul_kernel", lambda form: form)
+    for kernel in ("matmul_kernel", "swapped_kernel"):
+        monkeypatch.setattr(_matmul_launch, kernel, lambda form: form)
     monkeypatch.setattr(_matmul_launch, "adding_kernel", lambda *of: ("add", *of))
     return noted
 
@@ -92,7 +96,7 @@ def launched(gpu, *arrays, **options):
     gpu.launches.clear()
     matmul(*arrays, **options)
     *before, (form, blocks, threads, arguments) = gpu.launches
-    assert isinstance(form, Form)
+    assert isinstance(form, Form | SwappedForm)
     return SimpleNamespace(
         before=[getattr(kernel, "__name__", kernel) for kernel, *_ in before],
         **{"form": form, "blocks": blocks, "threads": threads, "sizes": arguments[5]},
@@ -189,6 +193,37 @@ def test_sizes_and_blocks(gpu):
     assert (done.blocks, done.threads) == (12, 384)  # 2 clusters down, 3 across, of 2 blocks
     done = launched(gpu, *pair(8192, 8192, 64), Array(3, (8192, 8192)), config=config)
     assert done.blocks == 132
+
+
+def test_few_rows_change_places(gpu):
+    bias, residual = Array(4, (4096,)), Array(5, (5, 4096))
+    a, b = pair(5, 4096, 4096)
+    done = launched(gpu, a, b, Array(3, (5, 4096)), bias=bias, residual=residual)
+    config = done.form.config
+    assert isinstance(config, SwappedConfig) and (config.n, config.cluster) == (8, 1)
+    assert (done.blocks, done.threads) == (4096 // config.m, 32 + 2 * config.m)
+    assert (done.sizes.rows, done.sizes.columns, done.sizes.tile_rows) == (5, 4096, 1)
+    assert (done.out.shape, done.out.strides[1:]) == ((1, 4096, 5), (2, 8192))
+    assert done.old == (0, 0, 0) and done.residual.row == 8192
+    assert not isinstance(launched(gpu, *pair(33, 64, 64), Array(3, (33, 64))).form, SwappedForm)
+
+
+def test_few_rows_of_a_narrow_layer_are_a_cluster_each(gpu):
+    done = launched(gpu, *pair(1, 512, 8192), Array(3, (1, 512)))
+    config = done.form.config
+    assert config.cluster > 1 and done.blocks == 512 // config.m * config.cluster
+
+
+def test_few_rows_that_lie_along_m_are_16(gpu):
+    """The narrowest swizzle spans 32 B."""
+    done = launched(gpu, *pair(8, 4096, 4096, "NT"), Array(3, (8, 4096)))
+    assert (done.form.a_major, done.form.b_major) == ("MN", "MN")
+    assert done.form.a_tile.shape == (1, done.form.k, 16)
+
+
+def test_few_rows_of_integers_stay(gpu):
+    out = Array(3, (5, 4096), np.int32)
+    assert isinstance(launched(gpu, *pair(5, 4096, 4096, dtype=np.int8), out).form, Form)
 
 
 def test_parts_of_k_are_added_up(gpu):
@@ -310,13 +345,28 @@ def test_what_is_chosen():
 
     assert chosen(4096, 4096, 4096) == chosen(8192, 8192, 1024) == (128, 256, 1)
     assert choose(Problem(4096, 4096, 4096), 132).cluster == 2
-    assert chosen(16, 4096, 4096)[0] == chosen(64, 8192, 8192)[0] == 64  # half of 128 would be 0
+    assert chosen(64, 8192, 8192)[0] == 64  # half of 128 would be 0
     m, _, splits = chosen(64, 256, 65536)
     assert m == 64 and splits > 4
     assert chosen(64, 256, 65536, splittable=False)[2] == 1
 
 
+def test_what_is_chosen_for_few_rows():
+    for rows in (1, 16, 32):
+        config = choose(Problem(rows, 7168, 16384), 132)
+        assert isinstance(config, SwappedConfig) and config.cluster == 1  # tiles enough
+        assert config.n == -(-rows // 8) * 8
+    assert choose(Problem(16, 10240, 8192), 132).blocks == 2  # all 160 tiles at once
+    assert choose(Problem(1, 1024, 8192), 132).cluster >= 4
+    assert choose(Problem(1, 64, 0), 132).cluster == choose(Problem(1, 64, 64), 2).cluster == 1
+    assert isinstance(choose(Problem(33, 7168, 16384), 132), Config)
+    assert isinstance(choose(Problem(1, 7168, 16384, splittable=False), 132), Config)
+
+
 def test_costs_grow_with_the_problem():
+    for config in (SwappedConfig(), SwappedConfig(128, 16, 4), SwappedConfig(blocks=2)):
+        costs = [expected_nanoseconds(Problem(8, n, n), config, 132) for n in (256, 1024, 65536)]
+        assert costs == sorted(costs)
     for config in CONFIGS:
         costs = [expected_cycles(Problem(n, n, n), config, 132) for n in (256, 1024, 4096)]
         assert costs == sorted(costs)
@@ -326,7 +376,9 @@ def test_candidates_are_different_and_fit():
     for problem in (Problem(64, 256, 65536), Problem(4096, 4096, 4096)):
         every = list(candidates(problem, 132))
         assert len(set(every)) == len(every) and every[: len(CONFIGS)] == list(CONFIGS)
-        assert all(config.splits <= problem.steps(config) for config in every)
+        whole = [config for config in every if isinstance(config, Config)]
+        assert all(config.splits <= problem.steps(config) for config in whole)
+        assert (len(whole) < len(every)) == (problem.rows == 64)
 
 
 # -------------------------------------------------------------------------------- the tuner
