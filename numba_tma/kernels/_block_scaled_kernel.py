@@ -7,7 +7,8 @@ that is what scales need, and what keeps all bits that the tensor cores would dr
 Two warpgroups work side by side, so that the tensor cores have one's product while the other adds.
 
 The scales of a come with its tile, in the stage. Those of b are one number for a block of columns,
-or two; threads read them from global memory while their product is under way.
+or two; each lane of a warp reads one of 32 blocks of K from global memory, and they are passed
+round.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
                 right = i32(min(block + 1, scales.last) * scales.column + begin * scales.k)
                 place = Columns(left, right, edge)
                 sums, more = multiply(works, mine, i32(end - begin), scales, place)
+                pipe.release_pending()
                 store(sums, results, out, tile.batch, row + mine, column)
                 if TWO:
                     store(more, results, out, tile.batch, row + mine + ROWS, column)

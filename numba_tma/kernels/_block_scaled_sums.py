@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
@@ -11,10 +12,11 @@ from numba_tma._device import i32
 from numba_tma.kernels._block_scaled_form import ScaledForm
 from numba_tma.kernels._matmul_form import ROWS
 from numba_tma.layout import Tile
-from numba_tma.mma import fragment, load_rows, wgmma, wgmma_wait
+from numba_tma.mma import fragment, load_rows, rows, wgmma, wgmma_wait
 from numba_tma.vectors import load_vector
 
 _SCALE = Tile(1, "f32")
+ALL_LANES, NOTHING = 0xFFFFFFFF, np.float32(0)
 
 
 class Scales(NamedTuple):
@@ -38,6 +40,11 @@ def multiplying(form: ScaledForm) -> Any:
     """Return the device function that multiplies a tile: ``multiply(works, mine, steps, ...)``.
 
     It returns the sums of a warpgroup's products, those of a second one being 0 if there is none.
+    The caller hands the last stage back.
+
+    A stage is waited for, and its scales are read, while the last product of the stage before is
+    under way: only its addition is between that product and the next. Before the first stage there
+    is a product of zeros.
     """
     return _in_turn(form) if form.products == 2 else _alone(form)
 
@@ -49,68 +56,80 @@ def _alone(form: ScaledForm) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def multiply(works, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
-        sums, (left, right, edge) = ZEROS(), columns
-        for _ in range(steps):
+        sums, part = ZEROS(), fragment(N)
+        by, lanes = (rows(0.0), rows(0.0)), (NOTHING, NOTHING)
+        for i in range(steps):
             stage = works.wait()
-            of_a = stage.a.matrix_descriptor().advance(row=mine)
-            part = wgmma(fragment(N), of_a, stage.b.matrix_descriptor(), scale_d=False)
-            by_row, _, near, far = scales_of(works, stage, mine, scales, left, right)
-            left, right = i32(left + scales.k), i32(right + scales.k)
+            of_a, of_b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
+            lanes, upper, _ = scales_of(works, stage, mine, scales, columns, i, steps, lanes)
             part = wgmma_wait(part)
-            works.release()
-            sums = add(sums, part, by_row, near, far, edge)
-        return sums, 0
+            works.release_older()
+            sums = add(sums, part, by, columns.edge)
+            part = wgmma(part, of_a.advance(row=mine), of_b, scale_d=False)
+            by = upper
+        return add(sums, wgmma_wait(part), by, columns.edge), 0
 
     return multiply
 
 
 def _in_turn(form: ScaledForm) -> Any:
-    """Return `multiply` for two products of each stage, one after the other."""
+    """Return `multiply` for two products of each stage, one after the other.
+
+    They have one fragment: there are no registers for two.
+    """
     N, ZEROS = form.config.n, zeros(form.out_columns, form.pieces)
     scales_of, add = reading(form), adding(form, form.pieces)
 
     @cuda.jit(device=True, forceinline=True)
     def multiply(works, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
-        sums, more, (left, right, edge) = ZEROS(), ZEROS(), columns
-        for _ in range(steps):
+        sums, more, part = ZEROS(), ZEROS(), fragment(N)
+        by, lanes = (rows(0.0), rows(0.0)), (NOTHING, NOTHING)
+        for i in range(steps):
             stage = works.wait()
             of_a, of_b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
-            part = wgmma(fragment(N), of_a.advance(row=mine), of_b, scale_d=False)
-            by_row, below, near, far = scales_of(works, stage, mine, scales, left, right)
-            left, right = i32(left + scales.k), i32(right + scales.k)
+            lanes, upper, lower = scales_of(works, stage, mine, scales, columns, i, steps, lanes)
             part = wgmma_wait(part)
-            sums = add(sums, part, by_row, near, far, edge)
-            # The fragment is used again, since ptxas would else have both, and too few registers.
-            part = wgmma_wait(wgmma(part, of_a.advance(row=mine + ROWS), of_b, scale_d=False))
-            works.release()
-            more = add(more, part, below, near, far, edge)
-        return sums, more
+            works.release_older()
+            more = add(more, part, by, columns.edge)
+            part = wgmma_wait(wgmma(part, of_a.advance(row=mine), of_b, scale_d=False))
+            sums = add(sums, part, upper, columns.edge)
+            part = wgmma(part, of_a.advance(row=mine + ROWS), of_b, scale_d=False)
+            by = lower
+        return sums, add(more, wgmma_wait(part), by, columns.edge)
 
     return multiply
 
 
 def reading(form: ScaledForm) -> Any:
-    """Return the device function that reads the scales of a stage, while a product is under way.
+    """Return the device function that reads the scales of a stage, block `i` of a tile's `steps`.
 
-    Of the rows of both products, if there are two, and of the columns on both sides of the edge.
+    It returns what to multiply both products of the stage by, the columns on the left of the edge
+    and those on the right; and, for the next call, the scales of b that the lanes hold: of 32
+    blocks, since to load one for each block would wait for memory each time.
     """
     SCALES, TWO, EDGE = Tile(form.config.m, "f32"), form.products == 2, form.has_edge
 
     @cuda.jit(device=True, forceinline=True)
-    def read(works, stage, mine, scales, left, right):  # type: ignore[no-untyped-def]
+    def read(works, stage, mine, scales, columns, i, steps, lanes):  # type: ignore[no-untyped-def]
         of_rows = stage.sfa.view(SCALES)
-        by_row = load_rows(of_rows, mine)
-        below = by_row
+        upper = load_rows(of_rows, mine)
+        lower = upper
         if TWO:
-            below = load_rows(of_rows, mine + ROWS)
+            lower = load_rows(of_rows, mine + ROWS)
         # Here it costs nothing; the stage's release, which others wait for, needs none then.
         ptx.fence_proxy_async()
         works.accesses.unfenced = False
-        near = load_vector(scales.memory, left, _SCALE)[0]
-        far = near
+        (near, far), turn = lanes, i32(i % 32)
+        if turn == 0:
+            block = min(i32(i + ptx.laneid()), i32(steps - 1))
+            near = load_vector(scales.memory, i32(columns.left + block * scales.k), _SCALE)[0]
+            if EDGE:
+                far = load_vector(scales.memory, i32(columns.right + block * scales.k), _SCALE)[0]
+        left = cuda.shfl_sync(ALL_LANES, near, turn)
+        right = left
         if EDGE:
-            far = load_vector(scales.memory, right, _SCALE)[0]
-        return by_row, below, near, far
+            right = cuda.shfl_sync(ALL_LANES, far, turn)
+        return (near, far), (upper * left, upper * right), (lower * left, lower * right)
 
     return read
 
@@ -134,23 +153,22 @@ def zeros(columns: int, pieces: int) -> Any:
 
 
 def adding(form: ScaledForm, pieces: int) -> Any:
-    """Return the device function that adds products, times the scales of rows and columns."""
+    """Return the device function that adds products, times the scales of their rows and columns."""
     before: Any = adding(form, pieces - 1) if pieces > 1 else None
     LAST, EDGE, COLUMNS = pieces - 1, form.has_edge, form.out_columns
     START = LAST * COLUMNS
 
     @cuda.jit(device=True)
-    def piece(sums, part, by_row, near, far, edge):  # type: ignore[no-untyped-def]
-        by_column = near
+    def piece(sums, part, by, edge):  # type: ignore[no-untyped-def]
+        scale = by[0]
         if EDGE and START >= edge:
-            by_column = far
-        return sums[LAST] + part.columns(START, COLUMNS) * (by_row * by_column)
+            scale = by[1]
+        return sums[LAST] + part.columns(START, COLUMNS) * scale
 
-    def first(sums, part, by_row, near, far, edge):  # type: ignore[no-untyped-def]
-        return (piece(sums, part, by_row, near, far, edge),)
+    def first(sums, part, by, edge):  # type: ignore[no-untyped-def]
+        return (piece(sums, part, by, edge),)
 
-    def all_of_them(sums, part, by_row, near, far, edge):  # type: ignore[no-untyped-def]
-        added = before(sums, part, by_row, near, far, edge)
-        return added + (piece(sums, part, by_row, near, far, edge),)
+    def all_of_them(sums, part, by, edge):  # type: ignore[no-untyped-def]
+        return before(sums, part, by, edge) + (piece(sums, part, by, edge),)
 
     return cuda.jit(device=True)(all_of_them if before else first)

@@ -145,6 +145,15 @@ class Consumer:
         self._finish_stage()
         self._release(self._pop_oldest())
 
+    def release_older(self) -> None:
+        """Hand back the stages that are held, but for the newest.
+
+        For work that goes on in the next stage before it is done with this one, as where a product
+        is still under way.
+        """
+        self._close_stage()
+        self._release_beyond(1)
+
     def _release_stage(self, stage: Any) -> None:
         """Hand back `stage`, whose scope ends: the newest that is held, as scopes are nested."""
         self._finish_stage()
