@@ -26,9 +26,10 @@ from numba_tma.kernels._attention_values import tiles, turning_kernel
 from numba_tma.kernels._limits import CACHED_BYTES
 from numba_tma.kernels.attention import attention
 from numba_tma.kernels.attention_varlen import attention_varlen
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas
 from numba_tma.types import TensorMapType
 from tests.attention_forms import PROBLEMS, form, plan_of
+from tests.machine_code import shortest_loop
 from tests.tiers import quick
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
@@ -52,21 +53,6 @@ def test_registers_hold_everything(name):
 
 
 @functools.cache
-def shortest_loop(ptx, holds):
-    """Return the machine code of a loop that `holds` is true of, as (operation, instruction)."""
-    text = re.sub(r"/\*.*?\*/", "", sass(ptx))
-    code = [line.strip() for line in text.splitlines() if line.strip()]
-    places = {line[:-1]: i for i, line in enumerate(code) if line.endswith(":")}
-    loops = []
-    for end, line in enumerate(code):
-        back = re.search(r"BRA.* `\((\.L_x_\d+)\)", line)
-        if back and places[back[1]] < end:
-            loops.append([i for i in code[places[back[1]] : end + 1] if not i.startswith(".")])
-    body = min((loop for loop in loops if holds("\n".join(loop))), key=len)
-    body = [re.sub(r"^@!?U?P\d ", "", i) for i in body]
-    return [(re.match(r"[A-Z0-9]+(\.(DEPBAR|ARRIVE|EX2|TANH))?", i)[0], i) for i in body]
-
-
 def has_both_products(code):
     """Return whether A comes from shared memory in one product, and from registers in another."""
     return {"R", "gdesc"} <= set(re.findall(r"GMMA\S+ R\d+, (R|gdesc)", code))

@@ -18,8 +18,9 @@ from numba_tma.kernels.attention import Heads
 from numba_tma.kernels.attention_backward import attention_backward
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas
 from tests.attention_backward_forms import PROBLEMS, finish, form, prepare
-from tests.cpu.test_attention import COPY, array, shortest_loop
+from tests.cpu.test_attention import COPY, array
 from tests.cpu.test_wrappers import gpu  # noqa: F401
+from tests.machine_code import shortest_loop
 
 by_problem = pytest.mark.parametrize("name", PROBLEMS)
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")

@@ -1,6 +1,7 @@
 """The block-scaled matmul without a GPU: its kernels in registers, its launches, its messages."""
 
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from numba_tma.kernels import block_scaled as module
 from numba_tma.kernels._block_scaled_form import ScaledConfig
 from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
 from numba_tma.kernels.block_scaled import CONFIGS, block_scaled_matmul
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas
 from tests.block_forms import scaled_form, scaled_signature
 from tests.cpu.test_matmul_host import BF16, E4M3, Array
 from tests.cpu.test_matmul_host import gpu as gpu
+from tests.machine_code import shortest_loop
 
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
 TALL = ScaledConfig(256, 128, cluster=2, out_stages=1)
@@ -48,17 +50,17 @@ def test_registers_hold_sums_and_products(name):
 @needs_nvdisasm
 def test_a_step_is_its_products_and_one_multiply_add_for_each_sum():
     config = ScaledConfig(128, 128, cluster=2)
-    code = re.sub(r"/\*.*?\*/", "", sass(compiled(scaled_form(config)))).splitlines()
-    code = [line.strip() for line in code if line.strip()]
-    products = [i for i, line in enumerate(code) if line.startswith("QGMMA")]
-    assert len(products) == 4  # of 32 along K each, and so not unrolled further
-    end = next(i for i in range(products[-1], len(code)) if re.match(r"@P\d BRA", code[i]))
-    step = code[products[0] : end]
-    assert sum(line.startswith("FFMA") for line in step) == 64
-    assert sum(bool(re.search(r"\b(MOV|STL|LDL)\b", line)) for line in step) < 4
-    waited = next(i for i, line in enumerate(step) if "WARPGROUP.DEPBAR" in line)
-    scales = [i for i, line in enumerate(step) if re.match(r"(LDS|LDG|MEMBAR|FENCE)", line)]
-    assert scales and max(scales) < waited  # all while the product is under way
+    step = shortest_loop(compiled(scaled_form(config)), lambda code: "QGMMA" in code)
+    count = Counter(operation for operation, _ in step)
+    assert count["QGMMA"] == 4  # of 32 along K each, and so not unrolled further
+    assert count["FFMA"] == 64
+    assert count["MOV"] + count["STL"] + count["LDL"] < 8
+    # All while the product of the step before is under way, and none before the next one begins.
+    waited = next(i for i, (operation, _) in enumerate(step) if operation == "WARPGROUP.DEPBAR")
+    reads = [
+        i for i, (_, line) in enumerate(step) if re.match(r"LDS|LDG|MEMBAR|SHFL|.*TRYWAIT", line)
+    ]
+    assert len(reads) > 4 and max(reads) < waited
 
 
 # -------------------------------------------------------------------------- what is launched

@@ -1,0 +1,23 @@
+"""What is looked for in machine code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from numba_tma.testing import sass
+
+
+def shortest_loop(ptx: str, holds: Callable[[str], object]) -> list[tuple[str, str]]:
+    """Return the machine code of a loop that `holds` is true of, as (operation, instruction)."""
+    text = re.sub(r"/\*.*?\*/", "", sass(ptx))
+    code = [line.strip() for line in text.splitlines() if line.strip()]
+    places = {line[:-1]: i for i, line in enumerate(code) if line.endswith(":")}
+    loops = []
+    for end, line in enumerate(code):
+        back = re.search(r"BRA.* `\((\.L_x_\d+)\)", line)
+        if back and places[back[1]] < end:
+            loops.append([i for i in code[places[back[1]] : end + 1] if not i.startswith(".")])
+    body = min((loop for loop in loops if holds("\n".join(loop))), key=len)
+    body = [re.sub(r"^@!?U?P\d ", "", i) for i in body]
+    return [(re.match(r"[A-Z0-9]+(\.(DEPBAR|ARRIVE|EX2|TANH))?", i)[0], i) for i in body]
