@@ -52,12 +52,12 @@ def multiplying(form: ScaledForm) -> Any:
 def _alone(form: ScaledForm) -> Any:
     """Return `multiply` for one product of each stage."""
     N, ZEROS = form.config.n, zeros(form.out_columns, form.pieces)
-    scales_of, add = reading(form), adding(form, form.pieces)
+    hold, scales_of, add = holding(form), reading(form), adding(form, form.pieces)
 
     @cuda.jit(device=True, forceinline=True)
     def multiply(works, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
         sums, part = ZEROS(), fragment(N)
-        by, lanes = (rows(0.0), rows(0.0)), (NOTHING, NOTHING)
+        by, lanes = (rows(0.0), rows(0.0)), hold(scales, columns, 0, steps)
         for i in range(steps):
             stage = works.wait()
             of_a, of_b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
@@ -78,12 +78,12 @@ def _in_turn(form: ScaledForm) -> Any:
     They have one fragment: there are no registers for two.
     """
     N, ZEROS = form.config.n, zeros(form.out_columns, form.pieces)
-    scales_of, add = reading(form), adding(form, form.pieces)
+    hold, scales_of, add = holding(form), reading(form), adding(form, form.pieces)
 
     @cuda.jit(device=True, forceinline=True)
     def multiply(works, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
         sums, more, part = ZEROS(), ZEROS(), fragment(N)
-        by, lanes = (rows(0.0), rows(0.0)), (NOTHING, NOTHING)
+        by, lanes = (rows(0.0), rows(0.0)), hold(scales, columns, 0, steps)
         for i in range(steps):
             stage = works.wait()
             of_a, of_b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
@@ -104,10 +104,10 @@ def reading(form: ScaledForm) -> Any:
     """Return the device function that reads the scales of a stage, block `i` of a tile's `steps`.
 
     It returns what to multiply both products of the stage by, the columns on the left of the edge
-    and those on the right; and, for the next call, the scales of b that the lanes hold: of 32
-    blocks, since to load one for each block would wait for memory each time.
+    and those on the right; and, for the next call, what the lanes hold of b's scales.
     """
     SCALES, TWO, EDGE = Tile(form.config.m, "f32"), form.products == 2, form.has_edge
+    hold = holding(form)
 
     @cuda.jit(device=True, forceinline=True)
     def read(works, stage, mine, scales, columns, i, steps, lanes):  # type: ignore[no-untyped-def]
@@ -119,19 +119,36 @@ def reading(form: ScaledForm) -> Any:
         # Here it costs nothing; the stage's release, which others wait for, needs none then.
         ptx.fence_proxy_async()
         works.accesses.unfenced = False
-        (near, far), turn = lanes, i32(i % 32)
-        if turn == 0:
-            block = min(i32(i + ptx.laneid()), i32(steps - 1))
+        lane = i32(i32(i) & 31)
+        left = cuda.shfl_sync(ALL_LANES, lanes[0], lane)
+        right = left
+        if EDGE:
+            right = cuda.shfl_sync(ALL_LANES, lanes[1], lane)
+        if lane == 31:
+            lanes = hold(scales, columns, i + 1, steps)
+        return lanes, (upper * left, upper * right), (lower * left, lower * right)
+
+    return read
+
+
+def holding(form: ScaledForm) -> Any:
+    """Return the device function that loads b's scales of 32 blocks from `first` on, one a lane.
+
+    To load one for each block would wait for memory each time.
+    """
+    EDGE = form.has_edge
+
+    @cuda.jit(device=True)
+    def hold(scales, columns, first, steps):  # type: ignore[no-untyped-def]
+        block = min(i32(first + ptx.laneid()), i32(steps - 1))
+        near, far = NOTHING, NOTHING
+        if block >= 0:
             near = load_vector(scales.memory, i32(columns.left + block * scales.k), _SCALE)[0]
             if EDGE:
                 far = load_vector(scales.memory, i32(columns.right + block * scales.k), _SCALE)[0]
-        left = cuda.shfl_sync(ALL_LANES, near, turn)
-        right = left
-        if EDGE:
-            right = cuda.shfl_sync(ALL_LANES, far, turn)
-        return (near, far), (upper * left, upper * right), (lower * left, lower * right)
+        return near, far
 
-    return read
+    return hold
 
 
 # The sums are a tuple of pieces, as wide as those in which they are stored, since columns of a
