@@ -9,7 +9,8 @@ import functools
 from typing import Any
 
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._block_scaled_form import BLOCK, ScaledConfig, ScaledForm
+from numba_tma.kernels._block_scaled_form import BLOCK, ScaledForm
+from numba_tma.kernels._block_scaled_form import ScaledConfig as ScaledConfig
 from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
 from numba_tma.kernels._block_scaled_sums import Scales
 from numba_tma.kernels._host import empty, launch, launched_again, multiprocessors

@@ -19,6 +19,8 @@ from numba_tma.kernels._matmul_epilogue import ACTIVATIONS, Epilogue, Terms
 from numba_tma.kernels._matmul_launch import Product, factor_type, run
 from numba_tma.kernels._matmul_operands import Matrices, move, padded
 from numba_tma.kernels._matmul_plan import AnyConfig, candidates
+from numba_tma.kernels._matmul_plan import Config as Config
+from numba_tma.kernels._matmul_plan import SwappedConfig as SwappedConfig
 from numba_tma.kernels._matmul_tuner import fastest, key_of, time_on_gpu
 
 #: Types that go together as factors, and what their products are stored as, the usual one first.

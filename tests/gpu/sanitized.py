@@ -10,10 +10,9 @@ import numpy as np
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.kernels._matmul_plan import Config
 from numba_tma.kernels.block_scaled import ScaledConfig
 from numba_tma.kernels.copy import copy
-from numba_tma.kernels.matmul import matmul
+from numba_tma.kernels.matmul import Config, matmul
 from numba_tma.kernels.pointwise import scale_add
 from numba_tma.kernels.rmsnorm import rmsnorm
 from tests import ring_kernels as rings
