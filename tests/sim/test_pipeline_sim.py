@@ -229,6 +229,37 @@ def test_the_explicit_form(stages):
     assert sum(kind == "empty" for kind, _ in order) == 8
 
 
+@pytest.mark.parametrize("stages", [2, 4])
+def test_release_older_keeps_the_newest_stage(stages):
+    PIPE = tma.TilePipeline(stages, x=TILE)
+
+    @cuda.jit
+    def add_neighbours(x, y, n_tiles):  # each tile and the one before it
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for tile, stage in pipe.produce(0, n_tiles):
+                x.load(stage.x, (tile * ROWS, 0), stage.barrier)
+        else:
+            works = pipe.consumer()
+            before = works.wait().x
+            for tile in range(1, n_tiles):
+                now = works.wait().x
+                for i in range(cuda.threadIdx.x, TILE.size, pipe.num_consumers()):
+                    row, column = i // COLUMNS, i % COLUMNS
+                    y[tile * ROWS + row, column] = before[row, column] + now[row, column]
+                works.release_older()
+                before = now
+            pipe.release_pending()
+
+    x, n_tiles = matrix(7 * ROWS), 7
+    want = x[ROWS:] + x[:-ROWS]
+    for seed in range(4):
+        simulator.seed(seed)
+        y = np.zeros_like(x)
+        add_neighbours[1, 96](tma.tensor_map(x, TILE), y, n_tiles)
+        np.testing.assert_array_equal(y[ROWS:], want)
+
+
 @pytest.mark.parametrize(("tiles", "grid", "stages"), [(7, 1, 2), (7, 3, 2), (2, 5, 4), (0, 2, 1)])
 @pytest.mark.parametrize("in_flight", quick([1], [0, 1]))
 def test_a_queue_hands_out_every_tile_once(tiles, grid, stages, in_flight):
