@@ -125,6 +125,11 @@ def scale_of(function: str, scale: float | None, depth: int) -> float:
 
 def logarithms(array: Any, q: Heads) -> int:
     """Return the address of the logarithms of sums of these queries, or raise."""
+    if array is None:
+        raise ValueError(
+            f"{q.function}(): lse is None; it takes the second result of the forward pass, which "
+            "has it with return_lse=True"
+        )
     given, (batch, queries, heads, _) = Plain(array), q.shape
     axes = ("heads", "rows") if q.is_packed else ("batch", "heads", "queries")
     expected = (heads, queries) if q.is_packed else (batch, heads, queries)

@@ -11,6 +11,7 @@ DRAM takes as long as the matrices need, or longer, if the stages have too littl
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
@@ -94,6 +95,18 @@ class SwappedConfig:
 
 
 AnyConfig = Config | SwappedConfig
+
+
+def check_config(function: str, config: object, *kinds: type) -> None:
+    """Raise unless a configuration is of one of these classes, or None."""
+    if config is not None and type(config) not in kinds:
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(
+            f"{function}(config={config!r}): it is a {names}, of this function's module, or None "
+            "for what is expected to be fast"
+        )
+
+
 C = TypeVar("C", bound=Config)
 
 #: Of several that are expected to be equally fast, the first is taken.
@@ -177,12 +190,17 @@ _UNDER_WAY, _ALONE, _TOGETHER = 1300, 1400, 270
 
 
 def expected_nanoseconds(problem: Problem, config: SwappedConfig, multiprocessors: int) -> float:
-    """Return how long a matmul with few rows is expected to take, but for what all of them do."""
+    """Return how long a matmul with few rows is expected to take, but for what all of them do.
+
+    Infinitely long, if two stages do not fit into a block.
+    """
     p, slots = problem, max(1, multiprocessors * config.blocks // config.cluster)
     tiles = -(-p.rows // config.n) * -(-p.columns // config.m) * p.batch
     loaded = config.m + min(config.n, p.rows)  # rows of K elements, of which a's are in L2
     free = SHARED_BYTES // config.blocks - 4 * (config.cluster - 1) * config.m * config.n
     most_stages = free // ((config.m + config.n) * config.k) - 1
+    if most_stages < 1:
+        return math.inf
     under_way = min(most_stages, max(1, p.steps(config) / config.cluster)) * loaded * config.k
 
     def wave(tiles: int) -> float:
@@ -225,10 +243,16 @@ def with_parts(configs: tuple[C, ...], problem: Problem, multiprocessors: int) -
                     yield replace(config, splits=splits)
 
 
+def _is_long(problem: Problem, multiprocessors: int) -> bool:
+    """Return whether clusters are too small for the parts of K that would occupy the GPU."""
+    tiles = -(-problem.columns // 64) * problem.batch
+    return 32 * tiles < multiprocessors and problem.k * problem.itemsize > 1 << 17
+
+
 @functools.lru_cache(maxsize=4096)
 def choose(problem: Problem, multiprocessors: int) -> AnyConfig:
     """Return the configuration that is expected to be fastest."""
-    if problem.rows <= FEW_ROWS and problem.splittable:
+    if problem.rows <= FEW_ROWS and problem.splittable and not _is_long(problem, multiprocessors):
         return min(
             swapped(problem),
             key=lambda config: expected_nanoseconds(problem, config, multiprocessors),

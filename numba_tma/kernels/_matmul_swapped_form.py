@@ -30,7 +30,8 @@ class SwappedForm:
         if self.stages < 2:
             raise ValueError(
                 f"matmul(): {self.config} has stages of {self.stage_nbytes:,} B, of which two do "
-                f"not fit into the {SHARED_BYTES:,} B that a block has: use a smaller k, m or n"
+                f"not fit into the {max(0, self._free):,} B that a block has for them: use a "
+                "smaller k, m or n, or fewer blocks, or a smaller cluster"
             )
 
     @property
@@ -59,13 +60,17 @@ class SwappedForm:
         return self.a_tile.nbytes + self.b_tile.nbytes
 
     @property
-    def stages(self) -> int:
-        """As many as the configuration has, or fewer, if no more fit."""
+    def _free(self) -> int:
+        """Bytes that a block has for stages."""
         blocks, parts = self.config.blocks, self.parts_tile.nbytes * (self.config.cluster > 1)
         if blocks > 1:
             parts += 1024  # of each, which CUDA keeps for itself
-        free = SHARED_BYTES // blocks - parts
-        return min(self.config.stages, free // self.stage_nbytes)
+        return SHARED_BYTES // blocks - parts
+
+    @property
+    def stages(self) -> int:
+        """As many as the configuration has, or fewer, if no more fit."""
+        return min(self.config.stages, self._free // self.stage_nbytes)
 
     @functools.cached_property
     def roles(self) -> Roles:

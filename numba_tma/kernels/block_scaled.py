@@ -17,7 +17,7 @@ from numba_tma.kernels._host import empty, launch, launched_again, multiprocesso
 from numba_tma.kernels._matmul_epilogue import Terms
 from numba_tma.kernels._matmul_launch import add_up, cut, in_parts, parts_of, target
 from numba_tma.kernels._matmul_operands import Matrices, as_factor
-from numba_tma.kernels._matmul_plan import Problem, choose_from
+from numba_tma.kernels._matmul_plan import Problem, check_config, choose_from
 from numba_tma.tensor_map import tensor_map
 
 WHAT = "block_scaled_matmul()"
@@ -104,6 +104,7 @@ def _block_scaled(
     out_dtype: DType | None,
     config: ScaledConfig | None,
 ) -> list[Any]:
+    check_config("block_scaled_matmul", config, ScaledConfig)
     a, b = (Matrices(name, array, kind) for name, array, kind in zip("ab", arrays, kinds))
     a_scales, b_scales = (Matrices(f"{n}_scales", s) for n, s in zip("ab", arrays[2:]))
     out = Matrices("out", arrays[4], out_dtype)

@@ -24,7 +24,7 @@ from numba_tma.kernels._matmul_form import Form
 from numba_tma.kernels._matmul_kernel import Sizes
 from numba_tma.kernels._matmul_launch import target
 from numba_tma.kernels._matmul_operands import Matrices, as_factor, as_readable
-from numba_tma.kernels._matmul_plan import CONFIGS, Config, Problem, choose_from
+from numba_tma.kernels._matmul_plan import CONFIGS, Config, Problem, check_config, choose_from
 from numba_tma.ragged import ragged_tensor_map
 from numba_tma.tensor_map import tensor_map
 
@@ -117,6 +117,7 @@ def _grouped(
     out_dtype: DType | None,
     config: Config | None,
 ) -> list[Any]:
+    check_config("grouped_matmul", config, Config)
     a, b = (Matrices(name, array, kind) for name, array, kind in zip("ab", arrays, kinds))
     out = Matrices("out", arrays[2], out_dtype)
     shape, _ = _result(a, b, out.dtype)

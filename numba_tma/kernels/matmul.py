@@ -18,7 +18,7 @@ from numba_tma.kernels._host import Matrix, empty, launched_again, multiprocesso
 from numba_tma.kernels._matmul_epilogue import ACTIVATIONS, Epilogue, Terms
 from numba_tma.kernels._matmul_launch import Product, factor_type, run
 from numba_tma.kernels._matmul_operands import Matrices, move, padded
-from numba_tma.kernels._matmul_plan import AnyConfig, candidates
+from numba_tma.kernels._matmul_plan import AnyConfig, candidates, check_config
 from numba_tma.kernels._matmul_plan import Config as Config
 from numba_tma.kernels._matmul_plan import SwappedConfig as SwappedConfig
 from numba_tma.kernels._matmul_tuner import fastest, key_of, time_on_gpu
@@ -157,6 +157,7 @@ def _matmul(
     config: AnyConfig | None,
     tunes: bool,
 ) -> list[Any]:
+    check_config("matmul", config, Config, SwappedConfig)
     product = _product(arrays, numbers, kinds, out_dtype, activation)
     if not product.out.nbytes:
         return []
@@ -181,7 +182,7 @@ def _product(
         raise ValueError(
             f"matmul(): out has shape {out.shape}, but {a.shape} @ {b.shape} has shape {shape}"
         )
-    if out.repeats or not out.has_rows:
+    if out.nbytes and (out.repeats or not out.has_rows):
         raise ValueError(
             f"matmul(): out has shape {out.shape} and steps of {out.steps} B: its last axis must "
             "be contiguous, and no axis expanded; multiply b.T @ a.T into out.T, or pass another "

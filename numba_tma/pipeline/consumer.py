@@ -151,7 +151,7 @@ class Consumer:
         For work that goes on in the next stage before it is done with this one, as where a product
         is still under way.
         """
-        self._close_stage()
+        self._finish_stage()
         self._release_beyond(1)
 
     def _release_stage(self, stage: Any) -> None:

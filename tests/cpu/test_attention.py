@@ -52,12 +52,12 @@ def test_registers_hold_everything(name):
     assert [line for line in instructions(compiled(name)) if ".local" in line] == []
 
 
-@functools.cache
 def has_both_products(code):
     """Return whether A comes from shared memory in one product, and from registers in another."""
     return {"R", "gdesc"} <= set(re.findall(r"GMMA\S+ R\d+, (R|gdesc)", code))
 
 
+@functools.cache
 def main_loop(name):
     """Return the loop over keys: the next one outside it is over tiles."""
     return shortest_loop(compiled(name), has_both_products)

@@ -162,6 +162,7 @@ MISTAKES = {
         "lse has shape (2, 64, 4) of f32 and strides None, but q has shape (2, 64, 4, 64); lse "
         "takes (batch, heads, queries) = (2, 4, 64) of f32, contiguous, as it is returned with",
     ),
+    "no lse": ({"lse": None}, "lse is None; it takes the second result of the forward pass"),
     "type of lse": ({"lse": number_array(dtype=np.float64)}, "lse has shape (2, 4, 64) of f64"),
     "scale": ({"scale": 0}, "attention_backward(scale=0): the scale is a positive number; negate"),
 }

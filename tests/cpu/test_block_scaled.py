@@ -10,6 +10,7 @@ from numba_tma.kernels import block_scaled as module
 from numba_tma.kernels._block_scaled_form import ScaledConfig
 from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
 from numba_tma.kernels.block_scaled import CONFIGS, block_scaled_matmul
+from numba_tma.kernels.matmul import Config
 from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas
 from tests.block_forms import scaled_form, scaled_signature
 from tests.cpu.test_matmul_host import BF16, E4M3, Array
@@ -119,6 +120,11 @@ def test_few_tiles_of_a_long_k_are_computed_in_parts(scaled):
 def test_nothing_is_launched_for_nothing(scaled):
     block_scaled_matmul(*operands(0, 64, 128))
     assert scaled.launches == []
+
+
+def test_a_configuration_of_another_kind(scaled):
+    with pytest.raises(TypeError, match=r"matmul\(config=Config.*: it is a ScaledConfig"):
+        block_scaled_matmul(*operands(64, 64, 128), config=Config())
 
 
 def test_mistakes(scaled):

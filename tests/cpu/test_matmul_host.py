@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -11,6 +12,7 @@ import pytest
 from numba_tma import _driver
 from numba_tma.kernels import _host, _matmul_launch, _matmul_operands, _matmul_tuner
 from numba_tma.kernels import matmul as module
+from numba_tma.kernels._block_scaled_form import ScaledConfig
 from numba_tma.kernels._matmul_epilogue import Epilogue
 from numba_tma.kernels._matmul_form import Form
 from numba_tma.kernels._matmul_plan import (
@@ -262,6 +264,7 @@ def test_what_follows_is_compiled_in(gpu):
 
 def test_empty_matrices_launch_nothing(gpu):
     matmul(Array(1, (0, 64)), Array(2, (64, 8)), Array(3, (0, 8)))
+    matmul(Array(1, (3, 8)), Array(2, (8, 0)), Array(3, (3, 0)))
     assert gpu.launches == []
     done = launched(gpu, Array(1, (64, 0)), Array(2, (0, 64)), Array(3, (64, 64)))
     assert done.sizes.steps == 0
@@ -335,6 +338,13 @@ def test_configurations_that_do_not_work(options, message):
         Config(**options)
 
 
+@pytest.mark.parametrize("config", [(64, 8), ScaledConfig(), "fast"], ids=str)
+def test_configurations_of_another_kind(gpu, config):
+    arrays = Array(1, (8, 8)), Array(2, (8, 8)), Array(3, (8, 8))
+    with pytest.raises(TypeError, match=r"matmul\(config=.*\): it is a Config or SwappedConfig,"):
+        matmul(*arrays, config=config)
+
+
 # ------------------------------------------------------------------------------- the choice
 
 
@@ -360,6 +370,8 @@ def test_what_is_chosen_for_few_rows():
     assert choose(Problem(1, 1024, 8192), 132).cluster >= 4
     assert choose(Problem(1, 64, 0), 132).cluster == choose(Problem(1, 64, 64), 2).cluster == 1
     assert isinstance(choose(Problem(33, 7168, 16384), 132), Config)
+    assert choose(Problem(16, 64, 262144), 132).splits > 8  # more than blocks of a cluster
+    assert expected_nanoseconds(Problem(48, 512, 4096), SwappedConfig(128, 48, 8), 132) == math.inf
     assert isinstance(choose(Problem(1, 7168, 16384, splittable=False), 132), Config)
 
 

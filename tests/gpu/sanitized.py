@@ -12,7 +12,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma.kernels.block_scaled import ScaledConfig
 from numba_tma.kernels.copy import copy
-from numba_tma.kernels.matmul import Config, matmul
+from numba_tma.kernels.matmul import Config, SwappedConfig, matmul
 from numba_tma.kernels.pointwise import scale_add
 from numba_tma.kernels.rmsnorm import rmsnorm
 from tests import ring_kernels as rings
@@ -79,6 +79,9 @@ def matmuls():
     for config in (Config(128, 128, 2), Config(64, 64, splits=2)):
         result = matmul(cuda.to_device(a), cuda.to_device(b), config=config, activation="relu")
         assert np.allclose(result.copy_to_host(), np.maximum(exact, 0), rtol=2e-3, atol=2e-2)
+    for swapped in (SwappedConfig(64, 8, 4), SwappedConfig(64, 16, 2, blocks=2)):
+        few = matmul(cuda.to_device(a[:11]), cuda.to_device(b), config=swapped)
+        assert np.allclose(few.copy_to_host(), exact[:11], rtol=2e-3, atol=2e-2)
     check = test_grouped_matmul_gpu.check
     check([70, 0, 129], 264, 136, ("f16", "f16"), "f16", config=Config(128, 128, 2))
     scales = np.array([0.5, 3, -2], np.float32)

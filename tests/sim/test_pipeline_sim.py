@@ -260,6 +260,32 @@ def test_release_older_keeps_the_newest_stage(stages):
         np.testing.assert_array_equal(y[ROWS:], want)
 
 
+def test_release_older_waits_for_stores_that_a_loop_left_in_flight():
+    PIPE = tma.TilePipeline(3, x=TILE)
+
+    @cuda.jit
+    def copy(x, y, groups):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for group in range(groups):
+                for tile, stage in pipe.produce(group * 4, group * 4 + 4):
+                    x.load(stage.x, (tile * ROWS, 0), stage.barrier)
+        else:
+            works = pipe.consumer()
+            for group in range(groups):
+                for k, stage in pipe.consume(0, 3, in_flight=2):
+                    pipe.store(y, stage.x, ((group * 4 + k) * ROWS, 0), written=False)
+                pipe.store(y, works.wait().x, ((group * 4 + 3) * ROWS, 0), written=False)
+                works.release_older()
+
+    x = matrix(12 * ROWS)
+    for seed in range(4):
+        simulator.seed(seed)
+        y = np.zeros_like(x)
+        copy[1, 64](tma.tensor_map(x, TILE), tma.tensor_map(y, TILE), 3)
+        np.testing.assert_array_equal(y, x)
+
+
 @pytest.mark.parametrize(("tiles", "grid", "stages"), [(7, 1, 2), (7, 3, 2), (2, 5, 4), (0, 2, 1)])
 @pytest.mark.parametrize("in_flight", quick([1], [0, 1]))
 def test_a_queue_hands_out_every_tile_once(tiles, grid, stages, in_flight):

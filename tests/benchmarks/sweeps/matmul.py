@@ -17,8 +17,14 @@ import torch
 sys.path.insert(0, os.getcwd())
 
 from numba_tma.bench.timing import time_alternating
-from numba_tma.kernels._matmul_plan import Config, Problem, candidates, choose, expected_cycles
-from numba_tma.kernels.matmul import matmul
+from numba_tma.kernels._matmul_plan import (
+    Problem,
+    candidates,
+    choose,
+    expected_cycles,
+    expected_nanoseconds,
+)
+from numba_tma.kernels.matmul import Config, SwappedConfig, matmul
 
 SHAPES = (
     *("4096x4096x4096", "8192x8192x8192", "8192x8192x1024", "2048x2048x2048", "1024x1024x1024"),
@@ -51,8 +57,18 @@ OTHERS = (
 
 def short(config):
     """Return a configuration in few letters."""
+    if isinstance(config, SwappedConfig):
+        text = f"swapped {config.m}x{config.n} cluster {config.cluster} blocks {config.blocks}"
+        return f"{text} k {config.k}"
     text = f"{config.m}x{config.n} cluster {config.cluster} splits {config.splits}"
     return f"{text} k {config.k} group {config.group} out {config.out_stages}"
+
+
+def expected_microseconds(problem, config, cores):
+    """Return what is expected of a configuration; for few rows, but for what all of them do."""
+    if isinstance(config, SwappedConfig):
+        return expected_nanoseconds(problem, config, cores) / 1e3
+    return expected_cycles(problem, config, cores) / 1.6e3
 
 
 def operands(m, n, k, name, layout):
@@ -111,7 +127,7 @@ def sweep(shape, name, layout, repeats):
         except Exception as error:
             print(f"# {shape} {short(config)}: {str(error)[-300:]!r}")
     times = time_alternating(runs, repeats)
-    expected = {short(c): expected_cycles(problem, c, cores) for c in configs}
+    expected = {short(c): expected_microseconds(problem, c, cores) for c in configs}
     chosen = short(choose(problem, cores))
     best = times.get("cuBLAS", min(times.values()))
     for what, seconds in sorted(times.items(), key=lambda item: item[1]):
@@ -119,7 +135,7 @@ def sweep(shape, name, layout, repeats):
         print(
             f"{name} {layout} {shape} {what}: {1e6 * seconds:.1f} us, {rate:.0f} TFLOP/s, "
             f"{moved / seconds / 1e9:.0f} GB/s, {best / seconds:.3f} of cuBLAS"
-            + (f", expected {expected[what] / 1.6e3:.1f} us" if what in expected else "")
+            + (f", expected {expected[what]:.1f} us" if what in expected else "")
             + (" chosen" if what == chosen else ""),
             flush=True,
         )
