@@ -5,7 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from numba_tma.testing import sass
+from numba_tma.testing import PtxasReport, instructions, ptxas, sass
+
+
+def all_in_registers(ptx: str) -> PtxasReport:
+    """Assert that nothing is in local memory, and return what ptxas says.
+
+    It says so itself (C7508 to C7514) when it waits after each wgmma, or ignores setmaxnreg.
+    """
+    report = ptxas(ptx)
+    assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
+    assert report.warnings == ()
+    assert [line for line in instructions(ptx) if ".local" in line] == []
+    return report
 
 
 def shortest_loop(ptx: str, holds: Callable[[str], object]) -> list[tuple[str, str]]:

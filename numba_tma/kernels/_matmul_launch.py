@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -178,19 +179,9 @@ def _multiply_swapped(
     form = SwappedForm(
         factor_type(a), factor_type(b), a_major, b_major, out.dtype, config, epilogue
     )
-    tile_rows, tile_columns = -(-out.rows // config.n), -(-out.columns // config.m)
-    sizes = Sizes(
-        rows=out.rows,
-        columns=out.columns,
-        tile_rows=tile_rows,
-        tile_columns=tile_columns,
-        batch=out.batch,
-        steps=-(-product.a.columns // form.k),
-        a_batch=int(a.batch > 1),
-        b_batch=int(b.batch > 1),
-        splits=1,
-    )
-    blocks = tile_rows * tile_columns * out.batch * config.cluster
+    tiles = -(-out.rows // config.n), -(-out.columns // config.m)
+    sizes = _sizes(tiles, a, b, -(-product.a.columns // form.k), out)
+    blocks = math.prod(tiles) * out.batch * config.cluster
     if config.cluster == 1:
         blocks = min(blocks, multiprocessors() * config.blocks)
     old = out if epilogue.beta else None
@@ -201,7 +192,7 @@ def _multiply_swapped(
         stream,
         tensor_map(a.view(form.a), form.a_tile, dtype=form.a),
         tensor_map(b.view(form.b), form.b_tile, dtype=form.b),
-        out.transposed.array_of(as_dtype("u16") if out.dtype.itemsize == 2 else out.dtype),
+        _elements(out.transposed),
         *(_rows(m) if m else Rows(0, 0, 0) for m in (old, residual)),
         sizes,
         product.terms,
@@ -212,23 +203,37 @@ def cut(form: Form, a: Matrices, b: Matrices, k: int, out: Matrices) -> tuple[Si
     """Return how a product is cut into tiles, and how many blocks work on them."""
     config = form.config
     tile_rows, tile_columns = -(-out.rows // config.m), -(-out.columns // config.n)
-    clusters = -(-tile_rows // config.cluster) * tile_columns * out.batch
-    sizes = Sizes(
+    cluster_rows = -(-tile_rows // config.cluster)
+    clusters = cluster_rows * tile_columns * out.batch
+    tiles = cluster_rows * config.cluster, tile_columns
+    sizes = _sizes(tiles, a, b, -(-k // form.k), out, config.splits)
+    return sizes, min(resident_clusters(config.cluster, 1), clusters) * config.cluster
+
+
+def _sizes(
+    tiles: tuple[int, int], a: Matrices, b: Matrices, steps: int, out: Matrices, splits: int = 1
+) -> Sizes:
+    """Return the extents that a kernel needs, of so many tiles along rows and columns."""
+    return Sizes(
         rows=out.rows,
         columns=out.columns,
-        tile_rows=-(-tile_rows // config.cluster) * config.cluster,
-        tile_columns=tile_columns,
+        tile_rows=tiles[0],
+        tile_columns=tiles[1],
         batch=out.batch,
-        steps=-(-k // form.k),
+        steps=steps,
         a_batch=int(a.batch > 1),
         b_batch=int(b.batch > 1),
-        splits=config.splits,
+        splits=splits,
     )
-    return sizes, min(resident_clusters(config.cluster, 1), clusters) * config.cluster
 
 
 def target(form: Form, out: Matrices) -> Any:
     """Return the result as the kernel takes it: a map, or an array that threads write to."""
     if form.addressable:
         return tensor_map(out.view(), form.out_tile)
+    return _elements(out)
+
+
+def _elements(out: Matrices) -> Any:
+    """Return the array that threads write a result to, as bits where Numba lacks the type."""
     return out.array_of(as_dtype("u16") if out.dtype.itemsize == 2 else out.dtype)

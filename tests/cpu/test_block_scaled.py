@@ -11,11 +11,11 @@ from numba_tma.kernels._block_scaled_form import ScaledConfig
 from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
 from numba_tma.kernels.block_scaled import CONFIGS, block_scaled_matmul
 from numba_tma.kernels.matmul import Config
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas
+from numba_tma.testing import compile_ptx, find_tool
 from tests.block_forms import scaled_form, scaled_signature
 from tests.cpu.test_matmul_host import BF16, E4M3, Array
 from tests.cpu.test_matmul_host import gpu as gpu
-from tests.machine_code import shortest_loop
+from tests.machine_code import all_in_registers, shortest_loop
 
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
 TALL = ScaledConfig(256, 128, cluster=2, out_stages=1)
@@ -39,13 +39,9 @@ def compiled(form):
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FORMS]
 )
 def test_registers_hold_sums_and_products(name):
-    ptx = compiled(FORMS[name])
-    report = ptxas(ptx)
-    assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
-    assert report.warnings == ()
+    report = all_in_registers(compiled(FORMS[name]))
     if FORMS[name].warpgroups == 2:
         assert report.registers == 168  # of each thread at launch
-    assert [line for line in instructions(ptx) if ".local" in line] == []
 
 
 @needs_nvdisasm

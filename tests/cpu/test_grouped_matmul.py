@@ -8,10 +8,11 @@ from numba_tma.kernels._grouped_kernel import grouped_kernel
 from numba_tma.kernels._matmul_epilogue import Epilogue
 from numba_tma.kernels._matmul_plan import CONFIGS, Config
 from numba_tma.kernels.grouped_matmul import grouped_matmul
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.testing import compile_ptx
 from tests.block_forms import grouped_signature
 from tests.cpu.test_matmul_host import BF16, E4M3, Array
 from tests.cpu.test_matmul_host import gpu as gpu
+from tests.machine_code import all_in_registers
 from tests.matmul_forms import form
 
 ALPHA = Epilogue(alpha=True)
@@ -33,10 +34,7 @@ QUICK = ("pairs", "apart", "scales", "odd")
 def test_registers_hold_everything(name):
     shape, *options = FORMS[name]
     ptx = compile_ptx(grouped_kernel(shape, *options), grouped_signature(shape, options[-1]))
-    report = ptxas(ptx)
-    assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
-    assert report.warnings == ()
-    assert [line for line in instructions(ptx) if ".local" in line] == []
+    all_in_registers(ptx)
 
 
 @pytest.fixture

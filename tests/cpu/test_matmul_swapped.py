@@ -6,7 +6,8 @@ import pytest
 
 from numba_tma.kernels._matmul_plan import SwappedConfig
 from numba_tma.kernels._matmul_swapped_kernel import swapped_kernel
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from numba_tma.testing import compile_ptx, find_tool, sass
+from tests.machine_code import all_in_registers
 from tests.matmul_forms import EVERYTHING, swapped_form, swapped_signature
 from tests.tiers import quick
 
@@ -32,11 +33,7 @@ def compiled(form):
 
 @pytest.mark.parametrize("name", quick(QUICK, FORMS))
 def test_registers_hold_everything(name):
-    ptx = compiled(FORMS[name])
-    report = ptxas(ptx)
-    assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
-    assert report.warnings == ()
-    assert [line for line in instructions(ptx) if ".local" in line] == []
+    all_in_registers(compiled(FORMS[name]))
 
 
 @needs_nvdisasm

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from numba_tma.testing import compile_ptx, find_tool
+from tests.machine_code import all_in_registers, shortest_loop
 from tests.mma_kernels import attention, matmul
 from tests.tiers import quick
 
@@ -25,40 +26,24 @@ def compiled(name):
 # tests/cpu/test_attention.py looks at the attention that is shipped.
 @pytest.mark.parametrize("name", quick(["matmul"], KERNELS))
 def test_registers_hold_everything(name):
-    """ptxas says so itself (C7508, C7510) when it waits after each wgmma, or ignores setmaxnreg."""
-    report = ptxas(compiled(name))
-    assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
-    assert report.warnings == ()
-    assert report.registers == 168  # of each thread at launch
-    assert [line for line in instructions(compiled(name)) if ".local" in line] == []
+    assert all_in_registers(compiled(name)).registers == 168  # of each thread at launch
 
 
 @functools.cache
 def main_loop(name):
-    """Return the machine code of the shortest loop with products in it, without labels."""
-    text = re.sub(r"/\*.*?\*/", "", sass(compiled(name)))
-    code = [line.strip() for line in text.splitlines() if line.strip()]
-    places = {line[:-1]: i for i, line in enumerate(code) if line.endswith(":")}
-    loops = []
-    for end, line in enumerate(code):
-        back = re.search(r"BRA.* `\((\.L_x_\d+)\)", line)
-        if back and places[back[1]] < end:
-            body = [i for i in code[places[back[1]] : end + 1] if not i.startswith(".")]
-            if any("HGMMA" in i for i in body):
-                loops.append(body)
-    return min(loops, key=len)
+    """Return the operations and instructions of the shortest loop with products in it."""
+    return shortest_loop(compiled(name), lambda code: "HGMMA" in code)
 
 
 def operations(name):
     """Count the operations, without their modifiers."""
-    plain = [re.sub(r"^@!?U?P\d ", "", i) for i in main_loop(name)]
-    return Counter(re.match(r"[A-Z0-9]+(\.(DEPBAR|ARRIVE|EX2))?", i)[0] for i in plain)
+    return Counter(operation for operation, _ in main_loop(name))
 
 
 def accumulators(name):
     """Return the registers that each kind of product adds to, by its operand A: "R" or "gdesc"."""
     found = {}
-    for line in main_loop(name):
+    for _, line in main_loop(name):
         if product := re.search(r"HGMMA\.64x(\d+)x16\.F32\S* R(\d+), (R|gdesc)", line):
             columns, first = int(product[1]), int(product[2])
             held = {f"R{r}" for r in range(first, first + columns // 2)}
@@ -68,8 +53,8 @@ def accumulators(name):
 
 def naming(name, registers):
     """Return the operations that name one of the registers."""
-    named = [i for i in main_loop(name) if registers & set(re.findall(r"\bR\d+\b", i))]
-    return {re.match(r"(?:@!?U?P\d )?(\w+)", i)[1] for i in named}
+    named = [i for _, i in main_loop(name) if registers & set(re.findall(r"\bR\d+\b", i))]
+    return {re.match(r"\w+", i)[0] for i in named}
 
 
 @needs_nvdisasm
@@ -96,7 +81,7 @@ def test_the_loop_of_attention_computes_and_moves_nothing():
 @pytest.mark.slow
 @needs_nvdisasm
 def test_a_wait_stays_behind_what_is_to_overlap_with_the_product():
-    code = main_loop("attention")
+    code = [line for _, line in main_loop("attention")]
     waits, powers = (
         [n for n, line in enumerate(code) if name in line] for name in ("DEPBAR", "MUFU.EX2")
     )

@@ -130,18 +130,23 @@ def test_activations(name, out):
     np.testing.assert_allclose(got.astype(np.float64), expected, last, 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("n", "config"), [(72, TWO), pytest.param(71, ONE, marks=pytest.mark.slow)]
-)
-def test_everything_at_once(n, config):
-    a, b = factors(100, n, 72)
-    bias, out, residual = (values(s, BF16, 3 + i) for i, s in enumerate((n, (100, n), (100, n))))
-    rows, columns = values(100, np.float32, 6), values(n, np.float32, 7)
+def check_everything_at_once(m, n, k, config):
+    """Check a product with all that may follow it."""
+    a, b = factors(m, n, k)
+    bias, out, residual = (values(s, BF16, 3 + i) for i, s in enumerate((n, (m, n), (m, n))))
+    rows, columns = values(m, np.float32, 6), values(n, np.float32, 7)
     wide = [x.astype(np.float64) for x in (bias, out, residual)]
     scaled = 0.5 * rows[:, None] * columns * exact(a, b)
     expected = np.maximum(scaled - 2 * wide[1] + wide[0], 0) + wide[2]
     terms = {"bias": bias, "residual": residual, "row_scale": rows, "column_scale": columns}
     check(a, b, expected, out, config, alpha=0.5, beta=-2, activation="relu", **terms)
+
+
+@pytest.mark.parametrize(
+    ("n", "config"), [(72, TWO), pytest.param(71, ONE, marks=pytest.mark.slow)]
+)
+def test_everything_at_once(n, config):
+    check_everything_at_once(100, n, 72, config)
 
 
 def test_a_residual_in_place():

@@ -5,7 +5,16 @@ import pytest
 
 from numba_tma.kernels._matmul_plan import SwappedConfig
 from numba_tma.kernels.matmul import matmul
-from tests.sim.test_matmul_sim import BF16, E4M3, E5M2, check, exact, factors, values
+from tests.sim.test_matmul_sim import (
+    BF16,
+    E4M3,
+    E5M2,
+    check,
+    check_everything_at_once,
+    exact,
+    factors,
+    values,
+)
 from tests.tiers import quick
 
 ONE = SwappedConfig(64, 8, k=128, stages=2)
@@ -63,15 +72,7 @@ def test_float32_is_rounded_to_tf32():
 
 @pytest.mark.parametrize("config", quick([PARTS], [PARTS, WIDE]))
 def test_everything_at_once(config):
-    m, n = 10, 72
-    a, b = factors(m, n, 300)
-    bias, out, residual = (values(s, BF16, 3 + i) for i, s in enumerate((n, (m, n), (m, n))))
-    rows, columns = values(m, np.float32, 6), values(n, np.float32, 7)
-    wide = [x.astype(np.float64) for x in (bias, out, residual)]
-    scaled = 0.5 * rows[:, None] * columns * exact(a, b)
-    expected = np.maximum(scaled - 2 * wide[1] + wide[0], 0) + wide[2]
-    terms = {"bias": bias, "residual": residual, "row_scale": rows, "column_scale": columns}
-    check(a, b, expected, out, config, alpha=0.5, beta=-2, activation="relu", **terms)
+    check_everything_at_once(10, 72, 300, config)
 
 
 def test_batches():
