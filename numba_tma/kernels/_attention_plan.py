@@ -55,6 +55,11 @@ class Problem:
         return widest(self.depth * self.dtype.itemsize)
 
     @property
+    def tiles_are_equal(self) -> bool:
+        """Whether all blocks of queries see as many keys, or nearly."""
+        return not self.packed and (self.left or not (self.causal or self.right))
+
+    @property
     def is_narrow(self) -> bool:
         """Whether inputs have 8 bits, which the tensor cores read along the sum alone.
 
@@ -159,8 +164,7 @@ def plan_for(
     """
     plans = NARROW_PLANS if problem.is_narrow else PLANS
     plan = plans[problem.depth, problem.causal]
-    blocks_are_equal = problem.left or not (problem.causal or problem.right)
-    if blocks_are_equal or problem.packed:
+    if problem.tiles_are_equal or problem.packed:
         return plan
     schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 1)
     steps = np.array([1 + schedule.num_key_blocks(b) for b in range(schedule.num_query_blocks)])

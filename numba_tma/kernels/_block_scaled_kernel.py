@@ -14,7 +14,7 @@ round.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import cuda
 
@@ -23,7 +23,7 @@ from numba_tma._device import i32
 from numba_tma._environment import simulated
 from numba_tma.clusters import cluster
 from numba_tma.kernels._block_scaled_form import BLOCK, ScaledForm
-from numba_tma.kernels._block_scaled_sums import Columns, multiplying
+from numba_tma.kernels._block_scaled_sums import Columns, holding, multiplying
 from numba_tma.kernels._matmul_form import ROWS
 from numba_tma.kernels._matmul_kernel import loading, part_of, writing
 from numba_tma.pipeline import StorePipeline, TilePipeline
@@ -43,7 +43,8 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
     RESULTS = StorePipeline(config.out_stages, piece=form.out_tile, role=MATH)
     SCHEDULER = GroupedScheduler(max(1, config.group // CLUSTER))
     HEIGHT, TWO = form.products * ROWS, form.products == 2
-    load_b, multiply, store = loading(form), multiplying(form), storing(form, form.pieces)
+    load_b, prepare = loading(form), preparing(form)
+    multiply, store = multiplying(form), storing(form, form.pieces)
 
     def block_scaled(a, b, sfa, scales, out, sizes):  # type: ignore[no-untyped-def]
         pipe, results = PIPE.start(), RESULTS.start()
@@ -65,24 +66,53 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
             if not ONE_WARPGROUP:  # the same register for a warp: descriptors are computed once
                 warpgroup = (ptx.tid_x() - FIRST.first) // 128
                 mine = cuda.shfl_sync(0xFFFFFFFF, warpgroup, 0) * HEIGHT
-            for tile in schedule.tiles(first, step):
-                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
-                _, begin, end = part_of(tile.batch, sizes)
-                block = i32(column // BLOCK)
-                edge = i32((block + 1) * BLOCK - column)
-                left = i32(block * scales.column + begin * scales.k)
-                right = i32(min(block + 1, scales.last) * scales.column + begin * scales.k)
-                place = Columns(left, right, edge)
-                sums, more = multiply(works, mine, i32(end - begin), scales, place)
+            number, last = i32(first), i32(schedule.num_tiles - 1)
+            place, lanes = prepare(schedule.tile(number), rank, sizes, scales)
+            while number <= last:
+                batch, top, column = place.batch, place.row + mine, place.column
+                sums, more = multiply(works, mine, place.steps, scales, place.scales, lanes)
                 pipe.release_pending()
-                store(sums, results, out, tile.batch, row + mine, column)
+                number = i32(number + step)
+                # Where the next tile's scales are is computed, and they are under way, before this
+                # one is stored. After the last tile that is for nothing.
+                place, lanes = prepare(schedule.tile(min(number, last)), rank, sizes, scales)
+                store(sums, results, out, batch, top, column)
                 if TWO:
-                    store(more, results, out, tile.batch, row + mine + ROWS, column)
+                    store(more, results, out, batch, top + ROWS, column)
         results.close()
         pipe.close()
 
     kernel = cluster(CLUSTER)(block_scaled) if CLUSTER > 1 else block_scaled
     return cuda.jit(kernel) if simulated() else cuda.jit(launch_bounds=ROLES.launch_bounds)(kernel)
+
+
+class Place(NamedTuple):
+    """Where a block's tile is in the result, and what of a and b it is made of."""
+
+    batch: Any
+    row: Any
+    column: Any
+    steps: Any  #: blocks of K; int32
+    scales: Columns
+
+
+def preparing(form: ScaledForm) -> Any:
+    """Return the device function that finds a tile's `Place`, and loads the first scales of b."""
+    config, hold = form.config, holding(form)
+    M, N, CLUSTER = config.m, config.n, config.cluster
+
+    @cuda.jit(device=True)
+    def prepare(tile, rank, sizes, scales):  # type: ignore[no-untyped-def]
+        row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+        _, begin, end = part_of(tile.batch, sizes)
+        block, steps = i32(column // BLOCK), i32(end - begin)
+        edge = i32((block + 1) * BLOCK - column)
+        left = i32(block * scales.column + begin * scales.k)
+        right = i32(min(block + 1, scales.last) * scales.column + begin * scales.k)
+        columns = Columns(left, right, edge)
+        return Place(tile.batch, row, column, steps, columns), hold(scales, columns, 0, steps)
+
+    return prepare
 
 
 def storing(form: ScaledForm, pieces: int) -> Any:

@@ -12,7 +12,7 @@ from numba_tma._device import i32
 from numba_tma.kernels._block_scaled_form import ScaledForm
 from numba_tma.kernels._matmul_form import ROWS
 from numba_tma.layout import Tile
-from numba_tma.mma import fragment, load_rows, rows, wgmma, wgmma_wait
+from numba_tma.mma import fragment, load_rows, wgmma, wgmma_wait
 from numba_tma.vectors import load_vector
 
 _SCALE = Tile(1, "f32")
@@ -40,11 +40,14 @@ def multiplying(form: ScaledForm) -> Any:
     """Return the device function that multiplies a tile: ``multiply(works, mine, steps, ...)``.
 
     It returns the sums of a warpgroup's products, those of a second one being 0 if there is none.
-    The caller hands the last stage back.
+    The caller hands the last stage back, and has had b's first scales loaded into `lanes`.
 
-    A stage is waited for, and its scales are read, while the last product of the stage before is
-    under way: only its addition is between that product and the next. Before the first stage there
-    is a product of zeros.
+    Between a product and the next there is nothing but its addition. All that the next stage needs
+    is done while a product is under way: wait for it, read its scales, hand back the stage before.
+
+    No product is under way from one turn of a loop to the next. ptxas lets multiply-adds of a
+    warpgroup give way to the products of another (every second one yields), but only where it sees
+    that they add what a product has left in the same turn.
     """
     return _in_turn(form) if form.products == 2 else _alone(form)
 
@@ -52,22 +55,31 @@ def multiplying(form: ScaledForm) -> Any:
 def _alone(form: ScaledForm) -> Any:
     """Return `multiply` for one product of each stage."""
     N, ZEROS = form.config.n, zeros(form.out_columns, form.pieces)
-    hold, scales_of, add = holding(form), reading(form), adding(form, form.pieces)
+    scales_of, add = reading(form), adding(form, form.pieces)
 
     @cuda.jit(device=True, forceinline=True)
-    def multiply(works, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
+    def multiply(works, mine, steps, scales, columns, lanes):  # type: ignore[no-untyped-def]
         sums, part = ZEROS(), fragment(N)
-        by, lanes = (rows(0.0), rows(0.0)), hold(scales, columns, 0, steps)
-        for i in range(steps):
+        if steps > 0:
             stage = works.wait()
-            of_a, of_b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
-            lanes, upper, _ = scales_of(works, stage, mine, scales, columns, i, steps, lanes)
-            part = wgmma_wait(part)
             works.release_older()
-            sums = add(sums, part, by, columns.edge)
-            part = wgmma(part, of_a.advance(row=mine), of_b, scale_d=False)
-            by = upper
-        return add(sums, wgmma_wait(part), by, columns.edge), 0
+            a, b = stage.a.matrix_descriptor().advance(row=mine), stage.b.matrix_descriptor()
+            lanes, by, _ = scales_of(works, stage, mine, scales, columns, 0, steps, lanes)
+            for i in range(1, steps):
+                part = wgmma(part, a, b, scale_d=False)
+                works.release_older()
+                stage = works.wait()
+                a, b = stage.a.matrix_descriptor().advance(row=mine), stage.b.matrix_descriptor()
+                now = by
+                lanes, by, _ = scales_of(works, stage, mine, scales, columns, i, steps, lanes)
+                done_reading(works)
+                part = wgmma_wait(part)
+                sums = add(sums, part, now, columns.edge)
+            part = wgmma(part, a, b, scale_d=False)
+            works.release_older()
+            done_reading(works)
+            sums = add(sums, wgmma_wait(part), by, columns.edge)
+        return sums, 0
 
     return multiply
 
@@ -78,26 +90,52 @@ def _in_turn(form: ScaledForm) -> Any:
     They have one fragment: there are no registers for two.
     """
     N, ZEROS = form.config.n, zeros(form.out_columns, form.pieces)
-    hold, scales_of, add = holding(form), reading(form), adding(form, form.pieces)
+    scales_of, add = reading(form), adding(form, form.pieces)
 
     @cuda.jit(device=True, forceinline=True)
-    def multiply(works, mine, steps, scales, columns):  # type: ignore[no-untyped-def]
+    def multiply(works, mine, steps, scales, columns, lanes):  # type: ignore[no-untyped-def]
         sums, more, part = ZEROS(), ZEROS(), fragment(N)
-        by, lanes = (rows(0.0), rows(0.0)), hold(scales, columns, 0, steps)
-        for i in range(steps):
+        if steps > 0:
             stage = works.wait()
-            of_a, of_b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
-            lanes, upper, lower = scales_of(works, stage, mine, scales, columns, i, steps, lanes)
-            part = wgmma_wait(part)
             works.release_older()
-            more = add(more, part, by, columns.edge)
-            part = wgmma_wait(wgmma(part, of_a.advance(row=mine), of_b, scale_d=False))
+            a, b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
+            lanes, upper, lower = scales_of(works, stage, mine, scales, columns, 0, steps, lanes)
+            for i in range(1, steps):
+                part = wgmma(part, a.advance(row=mine), b, scale_d=False)
+                works.release_older()
+                by, by_more, a_more, b_more = upper, lower, a.advance(row=mine + ROWS), b
+                stage = works.wait()
+                a, b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
+                lanes, upper, lower = scales_of(
+                    works, stage, mine, scales, columns, i, steps, lanes
+                )
+                part = wgmma_wait(part)
+                sums = add(sums, part, by, columns.edge)
+                part = wgmma(part, a_more, b_more, scale_d=False)
+                done_reading(works)
+                part = wgmma_wait(part)
+                more = add(more, part, by_more, columns.edge)
+            part = wgmma(part, a.advance(row=mine), b, scale_d=False)
+            works.release_older()
+            part = wgmma_wait(part)
             sums = add(sums, part, upper, columns.edge)
-            part = wgmma(part, of_a.advance(row=mine + ROWS), of_b, scale_d=False)
-            by = lower
-        return sums, add(more, wgmma_wait(part), by, columns.edge)
+            part = wgmma(part, a.advance(row=mine + ROWS), b, scale_d=False)
+            done_reading(works)
+            part = wgmma_wait(part)
+            more = add(more, part, lower, columns.edge)
+        return sums, more
 
     return multiply
+
+
+@cuda.jit(device=True, forceinline=True)
+def done_reading(works):  # type: ignore[no-untyped-def]
+    """Fence what was read of the newest stage, while a product is under way and it costs nothing.
+
+    The stage's release, which others wait for, then needs no fence.
+    """
+    ptx.fence_proxy_async()
+    works.accesses.unfenced = False
 
 
 def reading(form: ScaledForm) -> Any:
@@ -116,9 +154,6 @@ def reading(form: ScaledForm) -> Any:
         lower = upper
         if TWO:
             lower = load_rows(of_rows, mine + ROWS)
-        # Here it costs nothing; the stage's release, which others wait for, needs none then.
-        ptx.fence_proxy_async()
-        works.accesses.unfenced = False
         lane = i32(i32(i) & 31)
         left = cuda.shfl_sync(ALL_LANES, lanes[0], lane)
         right = left
@@ -134,7 +169,7 @@ def reading(form: ScaledForm) -> Any:
 def holding(form: ScaledForm) -> Any:
     """Return the device function that loads b's scales of 32 blocks from `first` on, one a lane.
 
-    To load one for each block would wait for memory each time.
+    To load one for each block would wait for memory each time. Of a tile without blocks, 0.
     """
     EDGE = form.has_edge
 

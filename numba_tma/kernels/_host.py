@@ -184,6 +184,16 @@ def resident_clusters(size: int, blocks: int) -> int:
     return max(1, int(groups * (group // size)))
 
 
+def in_even_rounds(tiles: int, most: int) -> int:
+    """Return how many blocks, or clusters, take equal tiles: the fewest that are as soon done.
+
+    `most` run at once and take tiles in rounds, of which the last has fewer: 900 are 6 rounds of
+    132 and one of 108. With 129 at once there are 7 rounds too, and in all of them fewer share
+    memory and power.
+    """
+    return -(-tiles // -(-tiles // most))
+
+
 class View:
     """Another shape and strides (in bytes) over an array's memory; a source of tensor maps."""
 

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._host import launch, multiprocessors, resident_clusters
+from numba_tma.kernels._host import (
+    in_even_rounds,
+    launch,
+    multiprocessors,
+    resident_clusters,
+)
 from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
 from numba_tma.kernels._matmul_form import Form, sums_of
 from numba_tma.kernels._matmul_kernel import Sizes, matmul_kernel
@@ -207,7 +212,8 @@ def cut(form: Form, a: Matrices, b: Matrices, k: int, out: Matrices) -> tuple[Si
     clusters = cluster_rows * tile_columns * out.batch
     tiles = cluster_rows * config.cluster, tile_columns
     sizes = _sizes(tiles, a, b, -(-k // form.k), out, config.splits)
-    return sizes, min(resident_clusters(config.cluster, 1), clusters) * config.cluster
+    at_once = in_even_rounds(clusters, resident_clusters(config.cluster, 1))
+    return sizes, at_once * config.cluster
 
 
 def _sizes(

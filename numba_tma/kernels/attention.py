@@ -19,7 +19,14 @@ from numba_tma.kernels._attention_arrays import Heads, check, heads_scale, logar
 from numba_tma.kernels._attention_kernel import More, attention_kernel
 from numba_tma.kernels._attention_plan import E4M3, Plan, Problem, plan_for
 from numba_tma.kernels._attention_values import turned
-from numba_tma.kernels._host import empty, empty_like, launch, launched_again, multiprocessors
+from numba_tma.kernels._host import (
+    empty,
+    empty_like,
+    in_even_rounds,
+    launch,
+    launched_again,
+    multiprocessors,
+)
 from numba_tma.mma_rules import ROWS
 
 
@@ -201,7 +208,7 @@ def run(
         maps += [v.map(problem.values(plan.block_k)), out.map(problem.output(ROWS))]
     launch(
         attention_kernel(problem, plan),
-        min(tiles, blocks),
+        in_even_rounds(tiles, blocks) if problem.tiles_are_equal else min(tiles, blocks),
         plan.threads,
         stream,
         *maps,

@@ -25,7 +25,7 @@ FACTORS, RESULTS = ("e4m3", "e5m2"), ("bf16", "f16", "f32")
 
 #: Of several that are expected to be equally fast, the first is taken.
 CONFIGS = (
-    ScaledConfig(256, 128, group=8, out_stages=1),
+    ScaledConfig(256, 128, group=8, out_bytes=64, out_stages=3),
     ScaledConfig(128, 192, group=12, out_stages=1),
     ScaledConfig(128, 128, group=12),
     ScaledConfig(128, 64, group=8),

@@ -52,6 +52,8 @@ def test_a_step_is_its_products_and_one_multiply_add_for_each_sum():
     assert count["QGMMA"] == 4  # of 32 along K each, and so not unrolled further
     assert count["FFMA"] == 64
     assert count["MOV"] + count["STL"] + count["LDL"] < 8
+    # Every second one yields to the products of others, and so keeps no scale for the next.
+    assert sum(".reuse" in line for operation, line in step if operation == "FFMA") <= 36
     # All while the product of the step before is under way, and none before the next one begins.
     waited = next(i for i, (operation, _) in enumerate(step) if operation == "WARPGROUP.DEPBAR")
     reads = [

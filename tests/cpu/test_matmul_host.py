@@ -13,6 +13,7 @@ from numba_tma import _driver
 from numba_tma.kernels import _host, _matmul_launch, _matmul_operands, _matmul_tuner
 from numba_tma.kernels import matmul as module
 from numba_tma.kernels._block_scaled_form import ScaledConfig
+from numba_tma.kernels._host import in_even_rounds
 from numba_tma.kernels._matmul_epilogue import Epilogue
 from numba_tma.kernels._matmul_form import Form
 from numba_tma.kernels._matmul_plan import (
@@ -194,7 +195,16 @@ def test_sizes_and_blocks(gpu):
     assert (done.sizes.tile_rows, done.sizes.tile_columns, done.sizes.steps) == (4, 3, 17)
     assert (done.blocks, done.threads) == (12, 384)  # 2 clusters down, 3 across, of 2 blocks
     done = launched(gpu, *pair(8192, 8192, 64), Array(3, (8192, 8192)), config=config)
-    assert done.blocks == 132
+    assert done.blocks == 128  # 1024 clusters in 16 rounds of 64; 66 at once would need 16 too
+
+
+def test_blocks_share_rounds_evenly():
+    assert [in_even_rounds(tiles, 132) for tiles in (1, 132, 133, 896)] == [1, 132, 67, 128]
+    for tiles in range(1, 1000):
+        blocks = in_even_rounds(tiles, 132)
+        rounds = -(-tiles // blocks)
+        assert blocks <= 132 and rounds == -(-tiles // 132)  # as soon done as with all
+        assert -(-tiles // (blocks - 1)) > rounds if blocks > 1 else True  # and with fewer not
 
 
 def test_few_rows_change_places(gpu):
