@@ -66,16 +66,15 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
             if not ONE_WARPGROUP:  # the same register for a warp: descriptors are computed once
                 warpgroup = (ptx.tid_x() - FIRST.first) // 128
                 mine = cuda.shfl_sync(0xFFFFFFFF, warpgroup, 0) * HEIGHT
-            number, last = i32(first), i32(schedule.num_tiles - 1)
+            number, end = i32(first), i32(schedule.num_tiles)
             place, lanes = prepare(schedule.tile(number), rank, sizes, scales)
-            while number <= last:
+            while number < end:
                 batch, top, column = place.batch, place.row + mine, place.column
                 sums, more = multiply(works, mine, place.steps, scales, place.scales, lanes)
                 pipe.release_pending()
                 number = i32(number + step)
-                # Where the next tile's scales are is computed, and they are under way, before this
-                # one is stored. After the last tile that is for nothing.
-                place, lanes = prepare(schedule.tile(min(number, last)), rank, sizes, scales)
+                if number < end:  # its scales are under way while this one is stored
+                    place, lanes = prepare(schedule.tile(number), rank, sizes, scales)
                 store(sums, results, out, batch, top, column)
                 if TWO:
                     store(more, results, out, batch, top + ROWS, column)

@@ -40,10 +40,12 @@ def multiplying(form: ScaledForm) -> Any:
     """Return the device function that multiplies a tile: ``multiply(works, mine, steps, ...)``.
 
     It returns the sums of a warpgroup's products, those of a second one being 0 if there is none.
-    The caller hands the last stage back, and has had b's first scales loaded into `lanes`.
+    `steps` is at least 1. The caller hands the last stage back, and has had the first scales of b
+    loaded into `lanes`.
 
     Between a product and the next there is nothing but its addition. All that the next stage needs
-    is done while a product is under way: wait for it, read its scales, hand back the stage before.
+    is done while a product is under way: hand back the stage before, wait for the next one, read
+    its scales and fence them.
 
     No product is under way from one turn of a loop to the next. ptxas lets multiply-adds of a
     warpgroup give way to the products of another (every second one yields), but only where it sees
@@ -60,25 +62,24 @@ def _alone(form: ScaledForm) -> Any:
     @cuda.jit(device=True, forceinline=True)
     def multiply(works, mine, steps, scales, columns, lanes):  # type: ignore[no-untyped-def]
         sums, part = ZEROS(), fragment(N)
-        if steps > 0:
-            stage = works.wait()
-            works.release_older()
-            a, b = stage.a.matrix_descriptor().advance(row=mine), stage.b.matrix_descriptor()
-            lanes, by, _ = scales_of(works, stage, mine, scales, columns, 0, steps, lanes)
-            for i in range(1, steps):
-                part = wgmma(part, a, b, scale_d=False)
-                works.release_older()
-                stage = works.wait()
-                a, b = stage.a.matrix_descriptor().advance(row=mine), stage.b.matrix_descriptor()
-                now = by
-                lanes, by, _ = scales_of(works, stage, mine, scales, columns, i, steps, lanes)
-                done_reading(works)
-                part = wgmma_wait(part)
-                sums = add(sums, part, now, columns.edge)
+        stage = works.wait()
+        works.release_older()
+        a, b = stage.a.matrix_descriptor().advance(row=mine), stage.b.matrix_descriptor()
+        lanes, by, _ = scales_of(works, stage, mine, scales, columns, 0, steps, lanes)
+        for i in range(1, steps):
             part = wgmma(part, a, b, scale_d=False)
             works.release_older()
-            done_reading(works)
-            sums = add(sums, wgmma_wait(part), by, columns.edge)
+            stage = works.wait()
+            a, b = stage.a.matrix_descriptor().advance(row=mine), stage.b.matrix_descriptor()
+            now = by
+            lanes, by, _ = scales_of(works, stage, mine, scales, columns, i, steps, lanes)
+            ptx.fence_proxy_async()
+            part = wgmma_wait(part)
+            sums = add(sums, part, now, columns.edge)
+        part = wgmma(part, a, b, scale_d=False)
+        works.release_older()
+        ptx.fence_proxy_async()
+        sums = add(sums, wgmma_wait(part), by, columns.edge)
         return sums, 0
 
     return multiply
@@ -95,54 +96,42 @@ def _in_turn(form: ScaledForm) -> Any:
     @cuda.jit(device=True, forceinline=True)
     def multiply(works, mine, steps, scales, columns, lanes):  # type: ignore[no-untyped-def]
         sums, more, part = ZEROS(), ZEROS(), fragment(N)
-        if steps > 0:
-            stage = works.wait()
-            works.release_older()
-            a, b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
-            lanes, upper, lower = scales_of(works, stage, mine, scales, columns, 0, steps, lanes)
-            for i in range(1, steps):
-                part = wgmma(part, a.advance(row=mine), b, scale_d=False)
-                works.release_older()
-                by, by_more, a_more, b_more = upper, lower, a.advance(row=mine + ROWS), b
-                stage = works.wait()
-                a, b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
-                lanes, upper, lower = scales_of(
-                    works, stage, mine, scales, columns, i, steps, lanes
-                )
-                part = wgmma_wait(part)
-                sums = add(sums, part, by, columns.edge)
-                part = wgmma(part, a_more, b_more, scale_d=False)
-                done_reading(works)
-                part = wgmma_wait(part)
-                more = add(more, part, by_more, columns.edge)
+        stage = works.wait()
+        works.release_older()
+        a, b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
+        lanes, upper, lower = scales_of(works, stage, mine, scales, columns, 0, steps, lanes)
+        for i in range(1, steps):
             part = wgmma(part, a.advance(row=mine), b, scale_d=False)
             works.release_older()
+            by, by_more, a_more, b_more = upper, lower, a.advance(row=mine + ROWS), b
+            stage = works.wait()
+            a, b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
+            lanes, upper, lower = scales_of(works, stage, mine, scales, columns, i, steps, lanes)
             part = wgmma_wait(part)
-            sums = add(sums, part, upper, columns.edge)
-            part = wgmma(part, a.advance(row=mine + ROWS), b, scale_d=False)
-            done_reading(works)
+            sums = add(sums, part, by, columns.edge)
+            part = wgmma(part, a_more, b_more, scale_d=False)
+            ptx.fence_proxy_async()
             part = wgmma_wait(part)
-            more = add(more, part, lower, columns.edge)
+            more = add(more, part, by_more, columns.edge)
+        part = wgmma(part, a.advance(row=mine), b, scale_d=False)
+        works.release_older()
+        part = wgmma_wait(part)
+        sums = add(sums, part, upper, columns.edge)
+        part = wgmma(part, a.advance(row=mine + ROWS), b, scale_d=False)
+        ptx.fence_proxy_async()
+        part = wgmma_wait(part)
+        more = add(more, part, lower, columns.edge)
         return sums, more
 
     return multiply
-
-
-@cuda.jit(device=True, forceinline=True)
-def done_reading(works):  # type: ignore[no-untyped-def]
-    """Fence what was read of the newest stage, while a product is under way and it costs nothing.
-
-    The stage's release, which others wait for, then needs no fence.
-    """
-    ptx.fence_proxy_async()
-    works.accesses.unfenced = False
 
 
 def reading(form: ScaledForm) -> Any:
     """Return the device function that reads the scales of a stage, block `i` of a tile's `steps`.
 
     It returns what to multiply both products of the stage by, the columns on the left of the edge
-    and those on the right; and, for the next call, what the lanes hold of b's scales.
+    and those on the right; and, for the next call, what the lanes hold of b's scales. The caller
+    fences what it has read (`fence_proxy_async`) before the stage is handed back.
     """
     SCALES, TWO, EDGE = Tile(form.config.m, "f32"), form.products == 2, form.has_edge
     hold = holding(form)
@@ -154,6 +143,7 @@ def reading(form: ScaledForm) -> Any:
         lower = upper
         if TWO:
             lower = load_rows(of_rows, mine + ROWS)
+        works.accesses.unfenced = False  # the caller does it
         lane = i32(i32(i) & 31)
         left = cuda.shfl_sync(ALL_LANES, lanes[0], lane)
         right = left
@@ -169,7 +159,7 @@ def reading(form: ScaledForm) -> Any:
 def holding(form: ScaledForm) -> Any:
     """Return the device function that loads b's scales of 32 blocks from `first` on, one a lane.
 
-    To load one for each block would wait for memory each time. Of a tile without blocks, 0.
+    To load one for each block would wait for memory each time.
     """
     EDGE = form.has_edge
 
@@ -177,7 +167,7 @@ def holding(form: ScaledForm) -> Any:
     def hold(scales, columns, first, steps):  # type: ignore[no-untyped-def]
         block = min(i32(first + ptx.laneid()), i32(steps - 1))
         near, far = NOTHING, NOTHING
-        if block >= 0:
+        if block >= 0:  # as it is: where this is asked, ptxas counts in uniform registers
             near = load_vector(scales.memory, i32(columns.left + block * scales.k), _SCALE)[0]
             if EDGE:
                 far = load_vector(scales.memory, i32(columns.right + block * scales.k), _SCALE)[0]

@@ -6,6 +6,7 @@ How the kernel works is told in `_block_scaled_kernel`, and in docs/kernels_matm
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 from numba_tma.dtypes import DType, as_dtype
@@ -14,8 +15,8 @@ from numba_tma.kernels._block_scaled_form import ScaledConfig as ScaledConfig
 from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
 from numba_tma.kernels._block_scaled_sums import Scales
 from numba_tma.kernels._host import empty, launch, launched_again, multiprocessors
-from numba_tma.kernels._matmul_epilogue import Terms
-from numba_tma.kernels._matmul_launch import add_up, cut, in_parts, parts_of, target
+from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
+from numba_tma.kernels._matmul_launch import Product, add_up, cut, in_parts, parts_of, run, target
 from numba_tma.kernels._matmul_operands import Matrices, as_factor
 from numba_tma.kernels._matmul_plan import Problem, check_config, choose_from
 from numba_tma.tensor_map import tensor_map
@@ -121,6 +122,8 @@ def _block_scaled(
         )
     if not out.nbytes:
         return []
+    if not blocks_k:  # and so no scales: zeros, as of any product without K
+        return run(Product(a, b, out, None, Epilogue(), Terms()), None, stream)
     kept: list[Any] = []
     left, _ = as_factor(a, stream, kept)
     right, _ = as_factor(b.transposed, stream, kept)
@@ -128,6 +131,7 @@ def _block_scaled(
     if config is None:
         problem = Problem(out.rows, out.columns, a.columns, 1, 1, out.dtype.itemsize)
         config = choose_from(CONFIGS, problem, multiprocessors())
+    config = replace(config, splits=min(config.splits, blocks_k))  # none of which is empty
     form = ScaledForm(a.dtype, b.dtype, "K", "K", out.dtype, config, addressable=out.is_writable)
     multiply = functools.partial(_multiply, left, right, by_block, b_scales, a.columns, stream)
     if config.splits == 1:

@@ -46,6 +46,7 @@ def check(*given, config=ONE, **options):
         ((130, 330, 256), ScaledConfig(64, 192, stages=2)),
         ((300, 64, 300), ScaledConfig(256, 64, cluster=2, stages=2)),
         ((70, 90, 520), ScaledConfig(64, 64, stages=2, splits=2)),
+        ((70, 90, 200), ScaledConfig(64, 64, stages=2, splits=5)),  # of two blocks
     ],
 )
 def test_shapes(shape, config):
