@@ -200,6 +200,18 @@ def test_huge_scores():
     check(q * BF16(1000), k, v)
 
 
+def test_a_weight_that_is_much_of_its_row_is_not_rounded():
+    """Of one key behind 128 equal ones: until it is 1/32 of them, their maximum stays."""
+    q, k, v = (np.zeros_like(x) for x in arrays(64, 140))
+    powers = np.linspace(0.05, 6, 64).astype(BF16)  # by which it outweighs each of the others
+    q[0, :, 0, 0], k[0, 135, 0, 0], v[0, 135] = powers, 1, 1
+    largest = np.exp2(powers.astype(np.float64))
+    used = np.where(largest < 4, largest.astype(BF16).astype(np.float64), largest)
+    expected = (used / (139 + largest)).astype(BF16)
+    got = attention(q, k, v, scale=np.log(2), plan=ONE)
+    np.testing.assert_array_equal(got[0, :, 0], np.broadcast_to(expected[:, None], (64, 64)))
+
+
 def test_minus_infinity_masks():
     """A score of -inf weighs nothing, and a query that has no other gives 0."""
     q, k, v = arrays(64, 130)

@@ -35,7 +35,7 @@ ROWS = 2048  #: of scores in float64 at a time
 
 
 def cases():
-    """Yield (name, length, heads, heads of k and v, depth, causal, how large scores are)."""
+    """Yield (name, length, heads, heads of k and v, depth, causal, the scores' deviation)."""
     for depth in (64, 128):
         for causal in (False, True):
             mask = "causal" if causal else "full"
@@ -44,7 +44,10 @@ def cases():
             for shared in (4, 8):
                 name = f"{mask} 1 x 1000 x 8 x {depth}, {shared} heads share keys"
                 yield name, 1000, 8, 8 // shared, depth, causal, 1.0
-            yield f"{mask} 1 x 1000 x 4 x {depth}, scores of 100", 1000, 4, 4, depth, causal, 10.0
+            for length in (1000, 4096):
+                for size in (3.0, 10.0):  # where one weight is a good part of its row
+                    name = f"{mask} 1 x {length} x 4 x {depth}, scores of {size:g}"
+                    yield name, length, 4, 4, depth, causal, size
 
 
 def exact(q, k, v, causal):
