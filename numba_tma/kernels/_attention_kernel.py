@@ -7,7 +7,9 @@ P's rows and O = P V, a step of the recurrence is::
     m' = max(m, S);  P = exp(S - m');  l' = l exp(m - m') + sum(P);  O' = O exp(m - m') + P V
 
 m cancels in O / l, so it stays while it is near the maximum, and O need not be multiplied. But the
-weight of m itself is 1, and others are rounded: it follows a score whose weight is much of l.
+weight of m itself is 1, and others are rounded: it follows a score whose weight is much of l. How
+much room that leaves is computed when 1, 2, 4, 8, ... tiles are done, since a larger l leaves more;
+a row whose l decays has none until then.
 
 Both products of a step, S of the next keys and P V of the last, are started before the softmax of
 the next keys, so that the tensor cores work while exponentials are computed. Warpgroups take no
@@ -32,8 +34,10 @@ from numba_tma.kernels._attention_plan import Plan, Problem, replaces_queries
 from numba_tma.kernels._attention_sequences import PackedSchedule, copying
 from numba_tma.kernels._attention_weights import (
     ONE,
+    decay_of,
     inverse,
     log_of_sum,
+    room_left,
     scaling,
     settled,
     weighing,
@@ -127,7 +131,7 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     scales, SCALES_V = scaling(problem), problem.v_scale
     # Whether threads add P V of each tile to O, or the tensor cores go on with it.
     BY_TILE, GOES_ON = problem.is_narrow, not problem.is_narrow
-    decay_of, shift_of, operand = weighing(problem)
+    room_of, shift_of, operand = weighing(problem)
     PACKED = problem.packed
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
 
@@ -183,7 +187,8 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 top = scores.row_max()
                 shift = top.map(shift_of, scale)
                 weights = scores.map(weight, scale, shift)
-                sums = weights.row_sum()
+                sums = weights.row_sum(quad=False)
+                room = sums.quad_sum().map(room_of)
                 p, acc, decay = operand(weights), fragment(DEPTH), rows(1)
                 if BY_TILE:
                     total = fragment(DEPTH)
@@ -194,23 +199,26 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                     scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
                     if BY_TILE:
                         total += acc
-                        if decays:
+                    if decays:
+                        if BY_TILE:
                             total *= decay
-                    elif decays:
-                        acc *= decay
+                        else:
+                            acc *= decay
+                        room = room.map(room_left, decay)
                     v_works.wait()
                     acc = wgmma(acc, p, v_works.get(), scale_d=GOES_ON)
                     scores = wgmma_wait(scores, 1)
                     k_works.release_k()
                     sees = next_tile(sees, BLOCK_K)
                     scores = seen(scores, sees, softcap)
-                    largest = scores.row_max()
-                    decay = top.map(decay_of, largest, sums, scale)
-                    decays = any_decays(decay)
-                    top = top.map(settled, largest, decay)
+                    before, top = top, scores.row_max().map(settled, top, scale, room)
                     shift = top.map(shift_of, scale)
                     weights = scores.map(weight, scale, shift)
-                    sums = sums * decay + weights.row_sum()
+                    decay = before.map(decay_of, top, scale)
+                    decays = any_decays(decay)
+                    sums = sums * decay + weights.row_sum(quad=False)
+                    if step & (step + 1) == 0:  # 2, 4, 8, ... tiles are done
+                        room = sums.quad_sum().map(room_of)
                     if step + 1 < steps:
                         k_works.wait_k()
                     acc, p = wgmma_wait((acc, p))
@@ -228,6 +236,7 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 v_works.release()
                 if BY_TILE:
                     acc += total
+                sums = sums.quad_sum()
                 acc *= sums.map(inverse)
                 if SCALES_V:
                     acc *= of_values
