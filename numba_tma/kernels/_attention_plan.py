@@ -134,7 +134,7 @@ def replaces_queries(problem: Problem, plan: Plan) -> bool:
 #: What is fastest, by the depth of a head and whether the mask is causal.
 PLANS = {
     (64, False): Plan(3, 128),
-    (64, True): Plan(3, 112),
+    (64, True): Plan(3, 128),
     (96, False): Plan(2, 128),
     (96, True): Plan(2, 128),
     (128, False): Plan(2, 128),
