@@ -188,7 +188,8 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 shift = top.map(shift_of, scale)
                 weights = scores.map(weight, scale, shift)
                 sums = weights.row_sum(quad=False)
-                p, acc, decay, room = operand(weights), fragment(DEPTH), rows(1), rows(0)
+                room = sums.quad_sum().map(room_of)
+                p, acc, decay = operand(weights), fragment(DEPTH), rows(1)
                 if BY_TILE:
                     total = fragment(DEPTH)
                 decays = any_decays(decay)
@@ -206,8 +207,6 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                         room = room.map(room_left, decay)
                     v_works.wait()
                     acc = wgmma(acc, p, v_works.get(), scale_d=GOES_ON)
-                    if step & (step - 1) == 0:  # 1, 2, 4, 8, ... tiles are done
-                        room = sums.quad_sum().map(room_of)
                     scores = wgmma_wait(scores, 1)
                     k_works.release_k()
                     sees = next_tile(sees, BLOCK_K)
@@ -218,6 +217,8 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                     decay = before.map(decay_of, top, scale)
                     decays = any_decays(decay)
                     sums = sums * decay + weights.row_sum(quad=False)
+                    if step & (step + 1) == 0:  # 2, 4, 8, ... tiles are done
+                        room = sums.quad_sum().map(room_of)
                     if step + 1 < steps:
                         k_works.wait_k()
                     acc, p = wgmma_wait((acc, p))
