@@ -519,11 +519,22 @@ def test_the_readme_shows_the_results_file_as_it_is():
 
 def test_every_results_file_has_the_schema():
     folder = ROOT / results.RESULTS
-    for path in {*folder.glob("*.json")} - {folder / "ladder.json", folder / "profile.json"}:
+    others = {folder / f"{name}.json" for name in ("attention_errors", "ladder", "profile")}
+    for path in {*folder.glob("*.json")} - others:
         found = json.loads(path.read_text())
         check_schema(found)
         assert path.stem == found["gpu"].split()[-1].lower()
         assert {(row["kernel"], row["case"]) for row in found["rows"]} <= set(bench.CASES)
+
+
+def test_attentions_errors_are_those_of_its_best_peer():
+    """As docs/kernels_attention.md says: what was measured, beside cuDNN and torch FLASH."""
+    found = json.loads((ROOT / results.RESULTS / "attention_errors.json").read_text())["errors"]
+    assert len(found) == 56
+    for case, errors in found.items():
+        (mean, largest), *peers = errors.pop("numba_tma"), *errors.values()
+        assert mean <= 1.04 * min(peer[0] for peer in peers), case
+        assert largest <= 1.14 * min(peer[1] for peer in peers), case
 
 
 def test_the_readmes_numbers_stand_in_its_table():
