@@ -9,7 +9,7 @@ P's rows and O = P V, a step of the recurrence is::
 m cancels in O / l, so it stays while it is near the maximum, and O need not be multiplied. But the
 weight of m itself is 1, and others are rounded: it follows a score whose weight is much of l. How
 much room that leaves is computed when 1, 2, 4, 8, ... tiles are done, since a larger l leaves more;
-a row whose l decays has none until then.
+a row whose l decays has none until the next time, or the one after if it decays just then.
 
 Both products of a step, S of the next keys and P V of the last, are started before the softmax of
 the next keys, so that the tensor cores work while exponentials are computed. Warpgroups take no

@@ -56,8 +56,8 @@ class Problem:
 
     @property
     def tiles_are_equal(self) -> bool:
-        """Whether all blocks of queries see as many keys, or nearly."""
-        return not self.packed and (self.left or not (self.causal or self.right))
+        """Whether all blocks of queries see as many keys."""
+        return not (self.causal or self.left or self.right or self.packed)
 
     @property
     def is_narrow(self) -> bool:
@@ -164,8 +164,8 @@ def plan_for(
     """
     plans = NARROW_PLANS if problem.is_narrow else PLANS
     plan = plans[problem.depth, problem.causal]
-    if problem.tiles_are_equal or problem.packed:
-        return plan
+    if problem.tiles_are_equal or problem.left or problem.packed:
+        return plan  # of a window nearly all blocks of queries see as many keys
     schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 1)
     steps = np.array([1 + schedule.num_key_blocks(b) for b in range(schedule.num_query_blocks)])
     nbytes = 2 * keys * problem.depth * problem.dtype.itemsize / sharing

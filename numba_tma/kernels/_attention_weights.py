@@ -87,10 +87,10 @@ def weighing(problem: Problem) -> tuple[Any, Any, Any]:
 
     @device_function
     def room_of(total: Any) -> Any:
-        """Return how far above a row's maximum scores may be that it stays for, in powers of 2.
+        """Return how far above a row's maximum a score may be that it does not follow.
 
-        `total` is the sum of the row's weights. While sums do not decay they grow, so that an
-        earlier one leaves less room.
+        In powers of 2. `total` is the sum of the row's weights. While sums do not decay they grow,
+        so that an earlier one leaves less room.
         """
         room = larger(log2(total) - MUCH, ZERO)
         return room if room < POWERS else POWERS

@@ -66,15 +66,15 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
             if not ONE_WARPGROUP:  # the same register for a warp: descriptors are computed once
                 warpgroup = (ptx.tid_x() - FIRST.first) // 128
                 mine = cuda.shfl_sync(0xFFFFFFFF, warpgroup, 0) * HEIGHT
-            number, end = i32(first), i32(schedule.num_tiles)
-            place, lanes = prepare(schedule.tile(number), rank, sizes, scales)
-            while number < end:
-                batch, top, column = place.batch, place.row + mine, place.column
-                sums, more = multiply(works, mine, place.steps, scales, place.scales, lanes)
+            number, tiles = i32(first), i32(schedule.num_tiles)
+            work, lanes = prepare(schedule.tile(number), rank, sizes, scales)
+            while number < tiles:
+                batch, top, column = work.batch, work.row + mine, work.column
+                sums, more = multiply(works, mine, work.steps, scales, work.scales, lanes)
                 pipe.release_pending()
                 number = i32(number + step)
-                if number < end:  # its scales are under way while this one is stored
-                    place, lanes = prepare(schedule.tile(number), rank, sizes, scales)
+                if number < tiles:  # its scales are under way while this one is stored
+                    work, lanes = prepare(schedule.tile(number), rank, sizes, scales)
                 store(sums, results, out, batch, top, column)
                 if TWO:
                     store(more, results, out, batch, top + ROWS, column)
@@ -85,7 +85,7 @@ def block_scaled_kernel(form: ScaledForm) -> Any:
     return cuda.jit(kernel) if simulated() else cuda.jit(launch_bounds=ROLES.launch_bounds)(kernel)
 
 
-class Place(NamedTuple):
+class Work(NamedTuple):
     """Where a block's tile is in the result, and what of a and b it is made of."""
 
     batch: Any
@@ -96,7 +96,7 @@ class Place(NamedTuple):
 
 
 def preparing(form: ScaledForm) -> Any:
-    """Return the device function that finds a tile's `Place`, and loads the first scales of b."""
+    """Return the device function that finds a tile's `Work`, and loads the first scales of b."""
     config, hold = form.config, holding(form)
     M, N, CLUSTER = config.m, config.n, config.cluster
 
@@ -109,7 +109,7 @@ def preparing(form: ScaledForm) -> Any:
         left = i32(block * scales.column + begin * scales.k)
         right = i32(min(block + 1, scales.last) * scales.column + begin * scales.k)
         columns = Columns(left, right, edge)
-        return Place(tile.batch, row, column, steps, columns), hold(scales, columns, 0, steps)
+        return Work(tile.batch, row, column, steps, columns), hold(scales, columns, 0, steps)
 
     return prepare
 

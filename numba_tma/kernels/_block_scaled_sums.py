@@ -40,8 +40,8 @@ def multiplying(form: ScaledForm) -> Any:
     """Return the device function that multiplies a tile: ``multiply(works, mine, steps, ...)``.
 
     It returns the sums of a warpgroup's products, those of a second one being 0 if there is none.
-    `steps` is at least 1. The caller hands the last stage back, and has had the first scales of b
-    loaded into `lanes`.
+    `steps` is at least 1: a stage is waited for before they are counted. The caller hands the last
+    stage back, and has had the first scales of b loaded into `lanes`.
 
     Between a product and the next there is nothing but its addition. All that the next stage needs
     is done while a product is under way: hand back the stage before, wait for the next one, read
@@ -63,7 +63,7 @@ def _alone(form: ScaledForm) -> Any:
     def multiply(works, mine, steps, scales, columns, lanes):  # type: ignore[no-untyped-def]
         sums, part = ZEROS(), fragment(N)
         stage = works.wait()
-        works.release_older()
+        works.release_older()  # none: but the compiler knows then that one is held
         a, b = stage.a.matrix_descriptor().advance(row=mine), stage.b.matrix_descriptor()
         lanes, by, _ = scales_of(works, stage, mine, scales, columns, 0, steps, lanes)
         for i in range(1, steps):
@@ -97,7 +97,7 @@ def _in_turn(form: ScaledForm) -> Any:
     def multiply(works, mine, steps, scales, columns, lanes):  # type: ignore[no-untyped-def]
         sums, more, part = ZEROS(), ZEROS(), fragment(N)
         stage = works.wait()
-        works.release_older()
+        works.release_older()  # none: but the compiler knows then that one is held
         a, b = stage.a.matrix_descriptor(), stage.b.matrix_descriptor()
         lanes, upper, lower = scales_of(works, stage, mine, scales, columns, 0, steps, lanes)
         for i in range(1, steps):
@@ -167,7 +167,7 @@ def holding(form: ScaledForm) -> Any:
     def hold(scales, columns, first, steps):  # type: ignore[no-untyped-def]
         block = min(i32(first + ptx.laneid()), i32(steps - 1))
         near, far = NOTHING, NOTHING
-        if block >= 0:  # as it is: where this is asked, ptxas counts in uniform registers
+        if block >= 0:  # always; but with the question ptxas counts the loop in uniform registers
             near = load_vector(scales.memory, i32(columns.left + block * scales.k), _SCALE)[0]
             if EDGE:
                 far = load_vector(scales.memory, i32(columns.right + block * scales.k), _SCALE)[0]

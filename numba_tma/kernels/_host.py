@@ -185,7 +185,7 @@ def resident_clusters(size: int, blocks: int) -> int:
 
 
 def in_even_rounds(tiles: int, most: int) -> int:
-    """Return how many blocks, or clusters, take equal tiles: the fewest that are as soon done.
+    """Return how many blocks, or clusters, take equal tiles, one or more: as few as need no longer.
 
     `most` run at once and take tiles in rounds, of which the last has fewer: 900 are 6 rounds of
     132 and one of 108. With 129 at once there are 7 rounds too, and in all of them fewer share

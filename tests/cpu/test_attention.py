@@ -136,6 +136,14 @@ def test_the_balance_is_that_of_the_schedule(heads, together):
     assert balance(steps, heads, together, blocks) == pytest.approx(np.mean(done) / max(done))
 
 
+@pytest.mark.parametrize("mask", ["causal", "left", "right", "packed"])
+def test_tiles_are_equal_where_nothing_hides_keys(mask):
+    """Only they are dealt in even rounds: a window's first ones are shorter, and fall into step."""
+    problem = PROBLEMS["d64"]
+    assert problem.tiles_are_equal
+    assert not replace(problem, **{mask: True}).tiles_are_equal
+
+
 def test_blocks_of_a_window_are_equally_long():
     """So that heads come one after the other, and their keys stay in the L2 cache."""
     window = Problem(128, as_dtype("bf16"), causal=True, left=True)

@@ -54,12 +54,30 @@ def test_a_step_is_its_products_and_one_multiply_add_for_each_sum():
     assert count["MOV"] + count["STL"] + count["LDL"] < 8
     # Every second one yields to the products of others, and so keeps no scale for the next.
     assert sum(".reuse" in line for operation, line in step if operation == "FFMA") <= 36
-    # All while the product of the step before is under way, and none before the next one begins.
-    waited = next(i for i, (operation, _) in enumerate(step) if operation == "WARPGROUP.DEPBAR")
-    reads = [
-        i for i, (_, line) in enumerate(step) if re.match(r"LDS|LDG|MEMBAR|SHFL|.*TRYWAIT", line)
-    ]
-    assert len(reads) > 4 and max(reads) < waited
+    reads = places(step, r"LDS|LDG|MEMBAR|SHFL|.*TRYWAIT")
+    assert len(reads) > 4
+    # All that the next stage needs is done while the product is under way.
+    assert max(places(step, "QGMMA")) < min(reads)
+    assert max(reads) < places(step, "WARPGROUP.DEPBAR")[0]
+
+
+@needs_nvdisasm
+def test_a_step_of_two_products():
+    step = shortest_loop(compiled(scaled_form(CONFIGS[0])), lambda code: "QGMMA" in code)
+    products, adds, waits = (places(step, what) for what in ("QGMMA", "FFMA", "WARPGROUP.DEPBAR"))
+    assert (len(products), len(adds), len(waits)) == (8, 128, 2)
+    assert sum(".reuse" in step[i][1] for i in adds) <= 72
+    # A product, the next stage, a wait, additions; a product, the fence, a wait, additions.
+    assert products[3] < waits[0] < adds[0] and adds[63] < products[4]
+    assert products[7] < waits[1] < adds[64]
+    reads, (fence,) = places(step, r"LDS|LDG|SHFL|.*TRYWAIT"), places(step, "MEMBAR")
+    assert products[3] < min(reads) and max(reads) < waits[0]
+    assert products[7] < fence < waits[1]
+
+
+def places(step, what):
+    """Return where instructions of a step are that begin so."""
+    return [i for i, (_, line) in enumerate(step) if re.match(what, line)]
 
 
 # -------------------------------------------------------------------------- what is launched

@@ -24,11 +24,12 @@ CONFIGS = {
     "256 x 128, pairs": ScaledConfig(256, 128, cluster=2, out_stages=1),
     "128 x 192": ScaledConfig(128, 192, out_stages=1),
     "256 x 96": ScaledConfig(256, 96, out_stages=1),
+    "256 x 128": ScaledConfig(256, 128, group=8, out_bytes=64, out_stages=3),
     "64 x 64, parts of K": ScaledConfig(64, 64, splits=3),
 }
 SHAPES = [
     *((1, 1, 1), (64, 128, 128), (129, 257, 272), (130, 384, 1040), (1000, 1000, 1000)),
-    *((300, 1288, 4096), (2049, 520, 384)),
+    *((300, 1288, 4096), (2049, 520, 384), (300, 520, 8320)),
 ]
 
 

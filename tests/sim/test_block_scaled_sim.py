@@ -47,6 +47,8 @@ def check(*given, config=ONE, **options):
         ((300, 64, 300), ScaledConfig(256, 64, cluster=2, stages=2)),
         ((70, 90, 520), ScaledConfig(64, 64, stages=2, splits=2)),
         ((70, 90, 200), ScaledConfig(64, 64, stages=2, splits=5)),  # of two blocks
+        ((150, 64, 256), ScaledConfig(64, 64, cluster=2, stages=2)),
+        ((64, 64, 4300), ONE),  # lanes load scales of b a second time
     ],
 )
 def test_shapes(shape, config):
