@@ -18,8 +18,8 @@ from numba_tma.kernels._registers import larger, log2
 ZERO, ONE = np.float32(0), np.float32(1)
 LN_2 = np.float32(math.log(2))
 # Weights are rounded; that of the maximum is 1, which loses nothing. So a maximum stays only while
-# the weight of a larger score is at most 1 / PARTS of its row's sum, and 2**ROOM. With 1000 keys,
-# scores of deviation 1 and tiles of 128, errors are 1.3 % larger than if it never stayed.
+# the weight of a larger score is at most 1 / PARTS of its row's sum, and 2**ROOM. More parts make
+# errors smaller and sums decay more often (tests/benchmarks/sweeps/attention_errors.py).
 PARTS, ROOM = 26, np.float32(8)
 # Weights of e4m3 are multiplied with 2**6 and may grow to 2**8, of the 448 that there are. So they
 # have all 4 bits down to 2**-12 of the largest, or less, and become 0 below 2**-16 of it, or less.

@@ -143,7 +143,7 @@ def reading(form: ScaledForm) -> Any:
         lower = upper
         if TWO:
             lower = load_rows(of_rows, mine + ROWS)
-        works.accesses.unfenced = False  # the caller does it
+        works.accesses.unfenced = False  # the caller fences, where it costs nothing
         lane = i32(i32(i) & 31)
         left = cuda.shfl_sync(ALL_LANES, lanes[0], lane)
         right = left

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from numba_tma.dtypes import DType, as_dtype
-from numba_tma.kernels._host import (
-    in_even_rounds,
-    launch,
-    multiprocessors,
-    resident_clusters,
-)
+from numba_tma.kernels._host import in_even_rounds, launch, multiprocessors, resident_clusters
 from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
 from numba_tma.kernels._matmul_form import Form, sums_of
 from numba_tma.kernels._matmul_kernel import Sizes, matmul_kernel

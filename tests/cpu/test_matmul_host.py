@@ -204,7 +204,7 @@ def test_blocks_share_rounds_evenly():
         blocks = in_even_rounds(tiles, 132)
         rounds = -(-tiles // blocks)
         assert blocks <= 132 and rounds == -(-tiles // 132)  # as soon done as with all
-        assert -(-tiles // (blocks - 1)) > rounds if blocks > 1 else True  # and with fewer not
+        assert blocks == 1 or -(-tiles // (blocks - 1)) > rounds  # and with fewer not
 
 
 def test_few_rows_change_places(gpu):
