@@ -6,10 +6,8 @@ P's rows and O = P V, a step of the recurrence is::
 
     m' = max(m, S);  P = exp(S - m');  l' = l exp(m - m') + sum(P);  O' = O exp(m - m') + P V
 
-m cancels in O / l, so it stays while it is near the maximum, and O need not be multiplied. But the
-weight of m itself is 1, and others are rounded: it follows a score whose weight is much of l. How
-much room that leaves is computed when 1, 2, 4, 8, ... tiles are done, since a larger l leaves more;
-a row whose l decays has none until the next time, or the one after if it decays just then.
+m cancels in O / l, so it could stay while it is near the maximum, and O would seldom be decayed.
+But weights are rounded, and that of m itself is 1, which loses nothing: it is always the maximum.
 
 Both products of a step, S of the next keys and P V of the last, are started before the softmax of
 the next keys, so that the tensor cores work while exponentials are computed. Warpgroups take no
@@ -33,17 +31,14 @@ from numba_tma.kernels._attention_masks import masking, next_tile
 from numba_tma.kernels._attention_plan import Plan, Problem, replaces_queries
 from numba_tma.kernels._attention_sequences import PackedSchedule, copying
 from numba_tma.kernels._attention_weights import (
-    ONE,
     decay_of,
     inverse,
     log_of_sum,
-    room_left,
     scaling,
-    settled,
     weighing,
     weight,
 )
-from numba_tma.kernels._registers import store_float
+from numba_tma.kernels._registers import larger, store_float
 from numba_tma.layout import Tile
 from numba_tma.mma import fragment, rows, wgmma, wgmma_wait
 from numba_tma.mma_rules import ROWS, THREADS
@@ -68,9 +63,9 @@ class More(NamedTuple):
 
 
 @device_function
-def any_decays(decay: Any) -> Any:
-    """Return whether a row of the warp has sums that decay."""
-    return cuda.any_sync(ALL_LANES, decay[0] != ONE or decay[1] != ONE)
+def any_rises(before: Any, top: Any) -> Any:
+    """Return whether a row of the warp has a larger maximum than before."""
+    return cuda.any_sync(ALL_LANES, before[0] != top[0] or before[1] != top[1])
 
 
 # ---------------------------------------------------------------------------------- loads
@@ -108,7 +103,7 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     DEPTH, LSE = problem.depth, problem.lse
     BLOCK_Q, BLOCK_K, WARPGROUPS = plan.block_q, plan.block_k, plan.warpgroups
     MATH = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
-    ROLES = Roles(**MATH, load=Warpgroups(1, registers=24))
+    ROLES = Roles(**MATH, load=Warpgroups(1, registers=plan.load_registers))
     MATH_ROLES = tuple(getattr(ROLES, name) for name in MATH)
     LOAD, FIRST = ROLES.load, MATH_ROLES[0]
     of: dict[str, Any] = {"producer": LOAD, "consumer": MATH_ROLES}
@@ -131,7 +126,8 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     scales, SCALES_V = scaling(problem), problem.v_scale
     # Whether threads add P V of each tile to O, or the tensor cores go on with it.
     BY_TILE, GOES_ON = problem.is_narrow, not problem.is_narrow
-    room_of, shift_of, operand = weighing(problem)
+    VOTES = plan.votes
+    shift_of, operand = weighing(problem)
     PACKED = problem.packed
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
 
@@ -188,37 +184,34 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 shift = top.map(shift_of, scale)
                 weights = scores.map(weight, scale, shift)
                 sums = weights.row_sum(quad=False)
-                room = sums.quad_sum().map(room_of)
                 p, acc, decay = operand(weights), fragment(DEPTH), rows(1)
                 if BY_TILE:
                     total = fragment(DEPTH)
-                decays = any_decays(decay)
+                rises = not VOTES
                 if steps > 1:
                     k_works.wait_k()
                 for step in range(1, steps):
                     scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
                     if BY_TILE:
                         total += acc
-                    if decays:
+                    if rises:
                         if BY_TILE:
                             total *= decay
                         else:
                             acc *= decay
-                        room = room.map(room_left, decay)
                     v_works.wait()
                     acc = wgmma(acc, p, v_works.get(), scale_d=GOES_ON)
                     scores = wgmma_wait(scores, 1)
                     k_works.release_k()
                     sees = next_tile(sees, BLOCK_K)
                     scores = seen(scores, sees, softcap)
-                    before, top = top, scores.row_max().map(settled, top, scale, room)
+                    before, top = top, scores.row_max().map(larger, top)
+                    if VOTES:
+                        rises = any_rises(before, top)
                     shift = top.map(shift_of, scale)
                     weights = scores.map(weight, scale, shift)
                     decay = before.map(decay_of, top, scale)
-                    decays = any_decays(decay)
                     sums = sums * decay + weights.row_sum(quad=False)
-                    if step & (step + 1) == 0:  # 2, 4, 8, ... tiles are done
-                        room = sums.quad_sum().map(room_of)
                     if step + 1 < steps:
                         k_works.wait_k()
                     acc, p = wgmma_wait((acc, p))

@@ -13,17 +13,13 @@ from numba_tma._device import device_function
 from numba_tma.kernels._attention_masks import MINUS_INFINITY
 from numba_tma.kernels._attention_plan import Problem
 from numba_tma.kernels._fragment_moves import packed_e4m3
-from numba_tma.kernels._registers import larger, log2
+from numba_tma.kernels._registers import log2
 
 ZERO, ONE = np.float32(0), np.float32(1)
 LN_2 = np.float32(math.log(2))
-# Weights are rounded; that of the maximum is 1, which loses nothing. So a maximum stays only while
-# the weight of a larger score is at most 1 / PARTS of its row's sum, and 2**ROOM. More parts make
-# errors smaller and sums decay more often (tests/benchmarks/sweeps/attention_errors.py).
-PARTS, ROOM = 26, np.float32(8)
-# Weights of e4m3 are multiplied with 2**6 and may grow to 2**8, of the 448 that there are. So they
-# have all 4 bits down to 2**-12 of the largest, or less, and become 0 below 2**-16 of it, or less.
-LIFT, NARROW_ROOM = np.float32(6), np.float32(2)
+# Weights of e4m3, at most 448, are multiplied with 2**8. So they have all 4 bits down to 2**-14 of
+# the largest, and become 0 below 2**-18 of it.
+LIFT = np.float32(8)
 
 
 @device_function
@@ -42,18 +38,6 @@ def lifted_shift_of(top: Any, scale: Any) -> Any:
 def weight(score: Any, scale: Any, shift: Any) -> Any:
     """Return exp(score - maximum), both times the scale: one multiply-add and a power of 2."""
     return ptx.ex2_approx_ftz_f32(score * scale + shift)
-
-
-@device_function
-def settled(top: Any, before: Any, scale: Any, room: Any) -> Any:
-    """Return the maximum that weights are taken from: the one before, while there is room."""
-    return top if (top - before) * scale > room else before
-
-
-@device_function
-def room_left(room: Any, decay: Any) -> Any:
-    """Return the room that is left: none in a row whose sum has decayed, and so is smaller now."""
-    return room if decay == ONE else ZERO
 
 
 @device_function
@@ -79,21 +63,9 @@ def log_of_sum(total: Any, shift: Any) -> Any:
 
 
 @functools.cache
-def weighing(problem: Problem) -> tuple[Any, Any, Any]:
-    """Return the device functions `room_of`, `shift_of` and `operand` of a problem."""
+def weighing(problem: Problem) -> tuple[Any, Any]:
+    """Return the device functions `shift_of` and `operand` of a problem."""
     DTYPE = problem.dtype.name
-    POWERS = NARROW_ROOM if problem.is_narrow else ROOM
-    MUCH = np.float32(math.log2(PARTS) + (LIFT if problem.is_narrow else 0))
-
-    @device_function
-    def room_of(total: Any) -> Any:
-        """Return how far above a row's maximum a score may be that it does not follow.
-
-        In powers of 2. `total` is the sum of the row's weights. While sums do not decay they grow,
-        so that an earlier one leaves less room.
-        """
-        room = larger(log2(total) - MUCH, ZERO)
-        return room if room < POWERS else POWERS
 
     @device_function
     def operand(weights: Any) -> Any:
@@ -101,8 +73,8 @@ def weighing(problem: Problem) -> tuple[Any, Any, Any]:
         return weights.to(DTYPE)
 
     if problem.is_narrow:
-        return room_of, lifted_shift_of, packed_e4m3
-    return room_of, shift_of, operand
+        return lifted_shift_of, packed_e4m3
+    return shift_of, operand
 
 
 @functools.cache

@@ -81,7 +81,7 @@ def exact(q, k, v, rows, causal, scaled, scale=None, window=(None, None), softca
         expected[batch, :, head] = weights @ c
         size, spread = weights @ np.abs(c), np.sqrt(weights**2 @ c**2)
         rounded = np.minimum(2.0**-4 * size, 2.0**-2 * spread)  # all the same way, or at random
-        rounded += 2.0**-15 * np.abs(c).sum(axis=0) / np.maximum(total, 1)
+        rounded += 2.0**-17 * np.abs(c).sum(axis=0) / np.maximum(total, 1)
         summed = SUMS * (1 + min(keys, TILE) / 32) * size
         slack[batch, :, head] = rounded + summed + np.expm1(2 * wrong) * size
     return expected, slack, logs, wrong_logs

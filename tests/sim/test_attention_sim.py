@@ -1,11 +1,12 @@
 """Attention in the simulator: masks, odd lengths, shared heads, views and what is not finite."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 from numba_tma.kernels._attention_plan import Plan
-from numba_tma.kernels._attention_weights import PARTS
 from numba_tma.kernels.attention import attention
 from tests.tiers import quick
 
@@ -201,29 +202,32 @@ def test_huge_scores():
     check(q * BF16(1000), k, v)
 
 
-@pytest.mark.parametrize(("tile", "summed"), quick([(3, 2)], [(1, 1), (2, 2), (3, 2), (5, 4)]))
-def test_a_weight_that_is_much_of_its_row_is_not_rounded(tile, summed):
-    """Of one key among equal ones: until it is much of 1, 2, 4 tiles of them, the maximum stays."""
+@pytest.mark.parametrize("tile", quick([3], [0, 1, 2, 3, 5]))
+def test_the_largest_weight_is_not_rounded(tile):
+    """Of one key among equal ones, in whichever tile: the maximum never stays behind it."""
     keys = 64 * tile + 12
     q, k, v = (np.zeros_like(x) for x in arrays(64, keys))
     powers = np.linspace(0.05, 6, 64).astype(BF16)  # by which it outweighs each of the others
     q[0, :, 0, 0], k[0, 64 * tile + 7, 0, 0], v[0, 64 * tile + 7] = powers, 1, 1
     largest = np.exp2(powers.astype(np.float64))
-    used = np.where(PARTS * largest < 64 * summed, largest.astype(BF16), largest)
-    expected = (used / (keys - 1 + largest)).astype(BF16)
+    expected = (largest / (keys - 1 + largest)).astype(BF16)
     got = attention(q, k, v, scale=np.log(2), plan=ONE)
     np.testing.assert_array_equal(got[0, :, 0], np.broadcast_to(expected[:, None], (64, 64)))
 
 
-def test_a_maximum_does_not_stay_in_a_row_that_decayed():
-    """Its sum is no longer the one that left room, but a small part of it."""
+@pytest.mark.parametrize("votes", [True, False])
+def test_a_maximum_rises_again(votes):
+    """In one tile and the next, by different powers in the rows of a warp, or not at all."""
     q, k, v = (np.zeros_like(x) for x in arrays(64, 204))
-    powers = 6 + np.arange(64) / 32
+    powers = 6 + np.arange(-32, 32) / 16
     q[0, :, 0, 0], k[0, 135, 0, 0] = 6, 1  # in the third tile
     q[0, :, 0, 1], k[0, 199, 0, 1], v[0, 199] = powers, 1, 1  # and the fourth
-    expected = (np.exp2(powers) / (202 + np.exp2(6) + np.exp2(powers))).astype(BF16)
-    got = attention(q, k, v, scale=np.log(2), plan=ONE)
-    np.testing.assert_array_equal(got[0, :, 0], np.broadcast_to(expected[:, None], (64, 64)))
+    expected = np.exp2(powers) / (202 + np.exp2(6) + np.exp2(powers))
+    plan = replace(ONE, votes=votes)
+    got = attention(q, k, v, scale=np.log(2), plan=plan)[0, :, 0]
+    np.testing.assert_allclose(got, np.broadcast_to(expected[:, None], (64, 64)), rtol=2**-7)
+    rising = powers >= 6
+    np.testing.assert_array_equal(got[rising, 0], expected[rising].astype(BF16))
 
 
 def test_minus_infinity_masks():

@@ -27,11 +27,12 @@ METRICS = {
     "SM Busy": "busiest pipe",
     "Issue Slots Busy": "issue slots",
 }
+SEPARATOR = "spin_kernel"  #: of torch.cuda._sleep
 UNITS = {"us": 1e-3, "GHz": 1e-9}
 
 
 def cases():
-    """Return the runs by name, each of one kernel or a kernel and the one that adds its parts."""
+    """Return the runs by name."""
     import torch
 
     from numba_tma.kernels.attention import attention
@@ -57,9 +58,9 @@ def cases():
         rows, blocks = torch.rand(k // 128, m, device="cuda"), normal(n // 128, k // 128)
         return lambda: block_scaled_matmul(a, w.T, rows.T, blocks.float().T, out=c)
 
-    def attend(depth):
-        q, k, v, o = (normal(4, 4096, 16, depth) for _ in range(4))
-        return lambda: attention(q, k, v, o)
+    def attend(depth, rows, causal=False):
+        q, k, v, o = (normal(4, rows, 16, depth) for _ in range(4))
+        return lambda: attention(q, k, v, o, causal=causal)
 
     def rows(function, m, n, *vectors):
         x, y, given = normal(m, n), normal(m, n), [normal(n) for _ in vectors]
@@ -68,13 +69,19 @@ def cases():
     x, y = normal(16384, 16384), normal(16384, 16384)
     return {
         "matmul bf16 4096 x 4096 x 4096": product(4096, 4096, 4096),
+        "matmul bf16 8192 x 8192 x 8192": product(8192, 8192, 8192),
+        "matmul bf16 8192 x 8192 x 1024": product(8192, 8192, 1024),
         "matmul bf16 8192 x 32768 x 512": product(8192, 32768, 512),
         "matmul bf16 1 x 6144 x 4096": product(1, 6144, 4096),
         "matmul bf16 16 x 7168 x 2048": product(16, 7168, 2048),
         "matmul fp8 e4m3 4096 x 4096 x 4096": product(4096, 4096, 4096, e4m3),
+        "matmul fp8 e4m3 4096 x 7168 x 16384": product(4096, 7168, 16384, e4m3),
         "block-scaled matmul 4096 x 7168 x 16384": scaled(4096, 7168, 16384),
-        "attention bf16 full 4 x 4096 x 16 x 64": attend(64),
-        "attention bf16 full 4 x 4096 x 16 x 128": attend(128),
+        "attention bf16 full 4 x 4096 x 16 x 64": attend(64, 4096),
+        "attention bf16 full 4 x 4096 x 16 x 128": attend(128, 4096),
+        "attention bf16 full 4 x 16384 x 16 x 128": attend(128, 16384),
+        "attention bf16 causal 4 x 4096 x 16 x 64": attend(64, 4096, causal=True),
+        "attention bf16 causal 4 x 4096 x 16 x 128": attend(128, 4096, causal=True),
         "rmsnorm bf16 16384 x 16384": rows(rmsnorm, 16384, 16384, "weight"),
         "layernorm bf16 32768 x 1024": rows(layernorm, 32768, 1024, "weight", "bias"),
         "softmax bf16 32768 x 4096": rows(softmax, 32768, 4096),
@@ -84,7 +91,7 @@ def cases():
 
 
 def run():
-    """Run every case once while ncu looks, warmed up before."""
+    """Run every case once while ncu looks, warmed up before, each behind a `SEPARATOR`."""
     import torch
 
     runs = cases()
@@ -95,6 +102,7 @@ def run():
     for name, call in runs.items():
         torch.cuda.synchronize()
         profiler.cudaProfilerStart()
+        torch.cuda._sleep(1)
         call()
         torch.cuda.synchronize()
         profiler.cudaProfilerStop()
@@ -103,20 +111,19 @@ def run():
 
 def read(output):
     """Return {case: {kernel: {metric: value}}} from what ncu and the runs printed."""
-    lines, kernels = output.splitlines(), {}
-    names = [line.removeprefix("ran ") for line in lines if line.startswith("ran ")]
+    lines = output.splitlines()
+    names = (line.removeprefix("ran ") for line in lines if line.startswith("ran "))
     header = next(i for i, line in enumerate(lines) if line.startswith('"ID"'))
+    found, separator = {}, None
     for row in csv.DictReader(lines[header:]):
-        if row["Metric Name"] in METRICS:
+        if SEPARATOR in row["Kernel Name"]:
+            if row["ID"] != separator:
+                separator, case = row["ID"], found.setdefault(next(names), {})
+        elif row["Metric Name"] in METRICS:
             name = METRICS[row["Metric Name"]]
             value = float(row["Metric Value"].replace(",", "")) * UNITS.get(name, 1)
             kernel = row["Kernel Name"].split("::")[1].split("[")[0]
-            kernels.setdefault((int(row["ID"]), kernel), {})[name] = round(value, 2)
-    found, cases_left = {}, iter(names)
-    for (_, kernel), metrics in sorted(kernels.items()):
-        if kernel != "add_parts":  # it follows the products that it adds up
-            case = next(cases_left)
-        found.setdefault(case, {})[kernel] = metrics
+            case.setdefault(kernel, {})[name] = round(value, 2)
     return found
 
 
