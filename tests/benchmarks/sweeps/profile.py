@@ -55,8 +55,8 @@ def cases():
 
     def scaled(m, n, k):
         a, w, c = normal(m, k, dtype=e4m3), normal(n, k, dtype=e4m3), normal(m, n)
-        rows, blocks = torch.rand(k // 128, m, device="cuda"), normal(n // 128, k // 128)
-        return lambda: block_scaled_matmul(a, w.T, rows.T, blocks.float().T, out=c)
+        rows, blocks = (torch.rand(k // 128, x, device="cuda") for x in (m, n // 128))
+        return lambda: block_scaled_matmul(a, w.T, rows.T, blocks, out=c)
 
     def attend(depth, rows, causal=False):
         q, k, v, o = (normal(4, rows, 16, depth) for _ in range(4))
@@ -66,7 +66,7 @@ def cases():
         x, y, given = normal(m, n), normal(m, n), [normal(n) for _ in vectors]
         return lambda: function(x, *given, out=y)
 
-    x, y = normal(16384, 16384), normal(16384, 16384)
+    x, y, z = (normal(16384, 16384) for _ in range(3))
     return {
         "matmul bf16 4096 x 4096 x 4096": product(4096, 4096, 4096),
         "matmul bf16 8192 x 8192 x 8192": product(8192, 8192, 8192),
@@ -86,7 +86,7 @@ def cases():
         "layernorm bf16 32768 x 1024": rows(layernorm, 32768, 1024, "weight", "bias"),
         "softmax bf16 32768 x 4096": rows(softmax, 32768, 4096),
         "transpose bf16 16384 x 16384": lambda: transpose(x, out=y),
-        "add bf16 2^28": lambda: add(x, x, out=y),
+        "add bf16 2^28": lambda: add(x, z, out=y),
     }
 
 
