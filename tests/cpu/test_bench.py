@@ -531,8 +531,9 @@ def test_attentions_errors_are_those_of_its_best_peer():
     """As docs/kernels_attention.md says: what was measured, beside cuDNN and torch FLASH."""
     found = json.loads((ROOT / results.RESULTS / "attention_errors.json").read_text())["errors"]
     assert len(found) == 56
-    others = [case for case, e in found.items() if e["numba_tma"][0] != e["cuDNN"][0]]
-    assert len(others) == 2, others
+    by_cudnn = [e for e in found.values() if "cuDNN" in e]
+    assert len(by_cudnn) == 52
+    assert sum(e["numba_tma"][0] != e["cuDNN"][0] for e in by_cudnn) == 2
     for case, errors in found.items():
         (mean, largest), *peers = errors.pop("numba_tma"), *errors.values()
         assert mean <= 1.03 * min(peer[0] for peer in peers), case
