@@ -107,7 +107,7 @@ class Plan:
     heads_together
         How many heads are worked on before the next, longest blocks of queries first.
     votes
-        Whether a warp multiplies its sums only if one of its rows has a new maximum.
+        Whether a warp multiplies O only if one of its rows has a new maximum.
     """
 
     warpgroups: int = 2

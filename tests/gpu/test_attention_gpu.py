@@ -29,6 +29,7 @@ PLANS = {
     "160 keys": (128, Plan(2, 160)),
     "64 queries of depth 256": (256, Plan(1, 64)),
     "64 keys of depth 256": (256, Plan(2, 64)),
+    "always decaying": (128, Plan(2, 128, votes=False)),
     "4 heads together": (128, Plan(2, 128, heads_together=4)),
 }
 by_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

@@ -3,6 +3,8 @@
 Inputs are exact in float64 then; what may be wrong is the rounding of the weights and the result.
 """
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -45,7 +47,7 @@ def check(q, k, v, causal=False, plan=ONE, scaled=(None,) * 3, out_dtype=None, *
     np.testing.assert_allclose(lse, logs, rtol=1e-6, atol=1e-5)
     # Weights are rounded to 4 bits, those below 2**-14 of the largest to a multiple of 2**-17.
     most = np.abs(real[2]).max() * k.shape[1]
-    error = 2.0**-4 * size + 2.0**-15 * most + float(kind.eps) * np.abs(expected) + 1e-6
+    error = 2.0**-4 * size + 2.0**-17 * most + float(kind.eps) * np.abs(expected) + 1e-6
     assert (np.abs(got.astype(np.float64) - expected) <= error).all()
     return got
 
@@ -75,7 +77,7 @@ def test_scales_of_heads():
 
 
 def test_weights_use_the_range_of_e4m3():
-    """One key outweighs each of the others by 2**13, and all of them hardly."""
+    """One key outweighs each of the others by up to 2**14, and all of them hardly."""
     q, k, v = arrays(9, 200)
     q[:], k[:] = 1, 0
     k[:, 0] = 1
@@ -83,19 +85,20 @@ def test_weights_use_the_range_of_e4m3():
     for first in (0, 199):  # where the maximum is known from the first, and where it comes last
         k[:, 0], k[:, first] = 0, 1
         v[:, 0], v[:, first] = 1, 0
-        for power in (2, 8, 12):
+        for power in (2, 8, 14):
             got = attention(q, k, v, scale=power * np.log(2) / 64, plan=ONE)
             np.testing.assert_allclose(got.astype(float), 199 / (199 + 2**power), rtol=2**-7)
 
 
+@pytest.mark.parametrize("votes", [True, False])
 @pytest.mark.parametrize("order", [1, -1], ids=["rise", "fall"])
-def test_sums_decay_from_tile_to_tile(order):
-    """By more than a maximum may wait for, at each tile."""
+def test_sums_decay_from_tile_to_tile(order, votes):
     q, _, v = arrays(9, 300)
     q[:], k = 1, np.zeros_like(v)
     k[..., 0] = (np.arange(300)[::order] // 16 / 2)[:, None]
-    check(q, k, v, scale=1.0)
-    check(q, k, np.abs(v), scale=1.0)
+    plan = replace(ONE, votes=votes)
+    check(q, k, v, plan=plan, scale=1.0)
+    check(q, k, np.abs(v), plan=plan, scale=1.0)
 
 
 def test_options():

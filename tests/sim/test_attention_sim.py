@@ -217,17 +217,19 @@ def test_the_largest_weight_is_not_rounded(tile):
 
 @pytest.mark.parametrize("votes", [True, False])
 def test_a_maximum_rises_again(votes):
-    """In one tile and the next, by different powers in the rows of a warp, or not at all."""
+    """In one tile, and in the next one again in some rows of a warp or in none."""
     q, k, v = (np.zeros_like(x) for x in arrays(64, 204))
-    powers = 6 + np.arange(-32, 32) / 16
-    q[0, :, 0, 0], k[0, 135, 0, 0] = 6, 1  # in the third tile
-    q[0, :, 0, 1], k[0, 199, 0, 1], v[0, 199] = powers, 1, 1  # and the fourth
-    expected = np.exp2(powers) / (202 + np.exp2(6) + np.exp2(powers))
-    plan = replace(ONE, votes=votes)
-    got = attention(q, k, v, scale=np.log(2), plan=plan)[0, :, 0]
-    np.testing.assert_allclose(got, np.broadcast_to(expected[:, None], (64, 64)), rtol=2**-7)
-    rising = powers >= 6
-    np.testing.assert_array_equal(got[rising, 0], expected[rising].astype(BF16))
+    rises = np.repeat([0, 1, 1, 0, 0, 0], 8).tolist() + [0, 1] * 8
+    powers = 6 + np.where(rises, 1, -1) * np.arange(1, 65) / 32
+    q[0, :, 0, 0], k[0, 70, 0, 0] = 6, 1  # in the second tile
+    q[0, :, 0, 1], k[0, 135, 0, 1] = powers, 1  # and the third
+    v[0, 135, 0, :32] = v[0, 5, 0, 32:] = 1  # what is the largest at last, and what decays
+    weights = np.stack([np.exp2(powers), np.ones(64)], axis=1)
+    expected = (weights / (202 + 2**6 + weights[:, :1])).repeat(32, axis=1)
+    got = attention(q, k, v, scale=np.log(2), plan=replace(ONE, votes=votes))[0, :, 0]
+    np.testing.assert_allclose(got.astype(float), expected, rtol=2**-7)
+    rising = powers > 6
+    np.testing.assert_array_equal(got[rising, :32], expected[rising, :32].astype(BF16))
 
 
 def test_minus_infinity_masks():

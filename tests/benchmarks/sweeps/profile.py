@@ -55,11 +55,11 @@ def cases():
 
     def scaled(m, n, k):
         a, w, c = normal(m, k, dtype=e4m3), normal(n, k, dtype=e4m3), normal(m, n)
-        rows, blocks = (torch.rand(k // 128, x, device="cuda") for x in (m, n // 128))
-        return lambda: block_scaled_matmul(a, w.T, rows.T, blocks, out=c)
+        of_rows, of_blocks = (torch.rand(k // 128, x, device="cuda") for x in (m, n // 128))
+        return lambda: block_scaled_matmul(a, w.T, of_rows.T, of_blocks, out=c)
 
-    def attend(depth, rows, causal=False):
-        q, k, v, o = (normal(4, rows, 16, depth) for _ in range(4))
+    def attend(depth, length, causal=False):
+        q, k, v, o = (normal(4, length, 16, depth) for _ in range(4))
         return lambda: attention(q, k, v, o, causal=causal)
 
     def rows(function, m, n, *vectors):
