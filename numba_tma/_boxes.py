@@ -48,6 +48,13 @@ class Copies:
         )
 
     @property
+    def count(self) -> int:
+        """How many copies there are, which `starts` lists; that takes long for a huge tile."""
+        if self.fold:
+            return 1
+        return math.prod(-(-e // b) for e, b in zip(self.tile.shape, self.box.shape, strict=True))
+
+    @property
     def axis(self) -> int:
         """The axis that a fold puts in: it counts the parts of the innermost one."""
         return 0 if self.tile.num_slabs > 1 else self.tile.ndim - 1
@@ -96,7 +103,7 @@ class Copies:
         """What a map's repr says of them: nothing where one box is all."""
         if self.fold:
             return "folded, "
-        return f"{len(self.starts)} copies, " if len(self.starts) > 1 else ""
+        return f"{self.count} copies, " if self.count > 1 else ""
 
 
 class Column(Copies):
@@ -119,13 +126,14 @@ def copies_of(tile: Tile, element_strides: tuple[int, ...] | None = None) -> Cop
     ones = (1,) * tile.ndim
     copies = Copies(tile, element_strides or ones)
     # Where one box is all, element strides are no business of the kernel.
-    return copies if len(copies.starts) > 1 else Copies(tile, ones)
+    return copies if copies.count > 1 else Copies(tile, ones)
 
 
 def copies_violations(copies: Copies, interleave: int | None) -> list[str]:
     """List why a tile cannot be moved box by box."""
     tile, steps = copies.tile, copies.element_strides
-    for axis, extent in enumerate(copies.box.shape):
+    for axis in reversed(range(tile.ndim)):  # the first one that nothing divides, as `cut` goes
+        extent = copies.box.shape[axis]
         if extent * steps[axis] > MAX_BOX:
             whole = next(
                 n for n in range(extent + 1, extent + MAX_BOX + 1) if _is_cut(copies, axis, n)
@@ -135,7 +143,7 @@ def copies_violations(copies: Copies, interleave: int | None) -> list[str]:
                 f"and no box of {MAX_BOX // steps[axis]} or fewer divides {tile} into parts "
                 f"aligned to {tile.alignment} B: use {whole}"
             ]
-    count = len(copies.starts)
+    count = copies.count
     if count > 1 and interleave is not None:
         return [
             f"tile {tile} takes {count} copies, but with interleave={interleave} a load is one: "

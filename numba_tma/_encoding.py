@@ -256,7 +256,7 @@ def _check_copies(
     """Find the copies that move a tile, what one of them covers in the array, and what is wrong."""
     copies = Copies(tile, steps)
     violations = copies_violations(copies, interleave)
-    one_box = len(copies.starts) == 1 and not violations
+    one_box = copies.count == 1 and not violations
     if fold and not one_box and len(shape) == tile.ndim:
         whole = (*tile.shape[:-1], tile.num_slabs * tile.slab)
         violations = fold_violations(copies, shape, interleave)

@@ -55,7 +55,7 @@ def _copies(e: Encoding) -> str:
             f"1, folded: the box {box.shape} of an array of shape {copies.fold_shape(e.shape)}, "
             f"{box.nbytes:,} B"
         )
-    count = len(copies.starts)
+    count = copies.count
     if count == 1:
         return f"1 of the box {e.box}, {box.nbytes:,} B"
     offsets = ", ".join(f"{offset:,}" for offset, _ in copies.starts[:4]) + ", ..." * (count > 4)

@@ -78,10 +78,10 @@ def load_partitioned(
 def count_slices(tile: Tile, copies: Copies) -> int:
     """Return into how many boxes a tile is cut along its first axis, or raise a ValueError."""
     box = copies.tile
-    if len(copies.starts) > 1 or copies.fold:
+    if copies.count > 1 or copies.fold:
         raise ValueError(
             f"a slice is one copy, unfolded, but the map moves {box} in "
-            f"{'a folded one' if copies.fold else len(copies.starts)}: use a narrower tile"
+            f"{'a folded one' if copies.fold else copies.count}: use a narrower tile"
         )
     slices, rest = divmod(tile.shape[0], box.shape[0])
     if (

@@ -228,9 +228,9 @@ def artificial_tensor(
 def _check(
     plain: Encoding, axis: int, encoding: RaggedEncoding | None
 ) -> tuple[int, RaggedEncoding]:
-    if len(plain.copies.starts) > 1:
+    if plain.copies.count > 1:
         raise ValueError(
-            f"ragged_tensor_map: {plain.tile} takes {len(plain.copies.starts)} copies, but a "
+            f"ragged_tensor_map: {plain.tile} takes {plain.copies.count} copies, but a "
             f"ragged map moves a tile in one: use tiles like {plain.copies.box}, and several"
         )
     rank, asked = len(plain.shape), operator.index(axis)

@@ -74,7 +74,7 @@ class TensorMapType(types.CPointer):
     def _copies_once(self) -> bool:
         """Whether a kernel that only knows the rank copies right: by one tiled copy, unfolded."""
         copies = self.copies
-        one = copies is None or (len(copies.starts) == 1 and not copies.fold)
+        one = copies is None or (copies.count == 1 and not copies.fold)
         return self.mode == "tiled" and one and not self.interleave
 
     @property
@@ -265,9 +265,9 @@ def check_copy(
             "map's box"
         )
     if box is None:
-        if tile is not None and len(copies_of(tile).starts) > 1:
+        if tile is not None and copies_of(tile).count > 1:
             raise TypingError(
-                f"{what}: {tile} takes {len(copies_of(tile).starts)} copies, but of {tensor_map} "
+                f"{what}: {tile} takes {copies_of(tile).count} copies, but of {tensor_map} "
                 "only the rank is known, and so one copy: leave the signature of the device "
                 "function out"
             )

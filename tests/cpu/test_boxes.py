@@ -221,8 +221,27 @@ def test_the_boxes_are_the_tile(move):
     tile, steps, shape, coords = move
     copies, array = Copies(tile, steps), noise(shape, tile.itemsize)
     assert all(extent * step <= 256 for extent, step in zip(copies.box.shape, steps))
+    assert copies.count == len(copies.starts)
     expected = reference_tile(array, tile, coords, element_strides=steps)
     np.testing.assert_array_equal(loaded(copies, array, coords), expected)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_the_extent_that_is_advised_can_be_cut(data):
+    extents = [1, 2, 3, 16, 100, 259, 264, 320, 509]
+    chunk = 16 // (itemsize := data.draw(st.sampled_from([1, 2, 4, 8])))
+    lead = data.draw(st.lists(st.sampled_from(extents), max_size=3))
+    shape = (*lead, data.draw(st.integers(1, 70)) * chunk)
+    tile = Tile(shape, f"u{8 * itemsize}", data.draw(st.sampled_from(Swizzle)))
+    steps = *(data.draw(st.integers(1, 8)) for _ in lead), 1
+    for text in copies_violations(Copies(tile, steps), None):
+        if found := re.match(r"tile axis (\d) is (\d+);.*: use (\d+)$", text):
+            axis, extent, advised = map(int, found.groups())
+            assert tile.shape[axis] == extent < advised
+            shape = (*tile.shape[:axis], advised, *tile.shape[axis + 1 :])
+            box = cut(Tile(shape, tile.dtype, tile.swizzle), steps)
+            assert all(extent * step <= 256 for extent, step in zip(box, steps))
 
 
 @few
@@ -359,6 +378,25 @@ LEAVE = "; or leave fold out for one copy per box"
                 "tile axis 1 is 1000; TMA copies 1 to 256 elements along an axis, and no box of "
                 "256 or fewer divides Tile((8, 1000), bf16, NONE) into parts aligned to 128 B: "
                 "use 1024"
+            ],
+        ),
+        (
+            (400, 400),
+            Tile((264, 272), "u8"),
+            {},
+            [
+                "tile axis 1 is 272; TMA copies 1 to 256 elements along an axis, and no box of "
+                "256 or fewer divides Tile((264, 272), u8, NONE) into parts aligned to 128 B: "
+                "use 384"
+            ],
+        ),
+        (
+            (65536, 65536),  # of an array as a tile copies are counted, not listed
+            Tile((65536, 65536), "f32"),
+            {},
+            [
+                "tile Tile((65536, 65536), f32, NONE) takes 16777216 copies of the box (1, 256); a "
+                "load is unrolled into at most 64: use a smaller tile, a swizzle, or fold=True"
             ],
         ),
         (
