@@ -12,7 +12,7 @@ from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._limits import CACHED_BYTES, SHARED_BYTES
 from numba_tma.layout import Swizzle, Tile
-from numba_tma.mma_rules import ROWS, THREADS
+from numba_tma.mma_rules import MAX_COLUMNS, ROWS, THREADS
 
 DTYPES = ("bf16", "f16")
 E4M3 = as_dtype("e4m3")
@@ -130,6 +130,17 @@ class Plan:
     def load_registers(self) -> int:
         """Registers of each thread that loads: what 240 or 160 of each that multiplies leave."""
         return 32 if self.warpgroups == 3 else 24
+
+
+def check_plan(function: str, problem: Problem, plan: Plan) -> None:
+    """Raise unless the tensor cores can multiply tiles of the plan."""
+    unit = 32 if problem.is_narrow else 16
+    if plan.warpgroups < 1 or plan.block_k % unit or not unit <= plan.block_k <= MAX_COLUMNS:
+        raise ValueError(
+            f"{function}(plan={plan}): a plan has 1 warpgroup or more, and its block_k is a "
+            f"multiple of {unit} up to {MAX_COLUMNS}, since a product with {problem.dtype} takes "
+            f"{unit} keys at a time: use a block_k of 64, 96 or 128"
+        )
 
 
 def replaces_queries(problem: Problem, plan: Plan) -> bool:

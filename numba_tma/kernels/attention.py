@@ -17,7 +17,7 @@ import numpy as np
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._attention_arrays import Heads, check, heads_scale, logarithms, scale_of
 from numba_tma.kernels._attention_kernel import More, attention_kernel
-from numba_tma.kernels._attention_plan import E4M3, Plan, Problem, plan_for
+from numba_tma.kernels._attention_plan import E4M3, Plan, Problem, check_plan, plan_for
 from numba_tma.kernels._attention_values import turned
 from numba_tma.kernels._host import (
     empty,
@@ -108,8 +108,8 @@ def attention(
     Raises
     ------
     ValueError
-        If shapes, types or strides do not fit, `scale` or `softcap` is not positive, or
-        `window` is none.
+        If shapes, types or strides do not fit, `scale` or `softcap` is not positive, `window` is
+        none, or `plan` has tiles that products do not take.
     """
     if out is None:
         out, out_dtype = _result_like(q, dtype, out_dtype)
@@ -189,6 +189,8 @@ def run(
     flags = {name: True for name in more}
     result = None if out.dtype is q.dtype else out.dtype
     problem = Problem(depth, q.dtype, right == 0, packed=starts is not None, result=result, **flags)
+    if plan:
+        check_plan(q.function, problem, plan)
     if starts:
         batch = starts[0].shape[0] - 1
         more |= {"starts_q": starts[0], "starts_k": starts[1]}

@@ -66,8 +66,8 @@ def attention_varlen(
     Raises
     ------
     ValueError
-        If shapes, types or strides do not fit, `scale` or `softcap` is not positive, or `window` is
-        none.
+        If shapes, types or strides do not fit, `scale` or `softcap` is not positive, `window` is
+        none, or `plan` has tiles that products do not take.
     """
     out = empty_like(q) if out is None else out
     if return_lse and lse is None:

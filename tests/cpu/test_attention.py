@@ -18,6 +18,7 @@ from numba_tma.kernels import _attention_arrays
 from numba_tma.kernels._attention_plan import (
     NARROW_DEPTHS,
     PLANS,
+    Plan,
     Problem,
     balance,
     plan_for,
@@ -276,6 +277,18 @@ MISTAKES = {
     "windows": ({"window": (1, 2, 3)}, "attention(window=(1, 2, 3)): a window is (left, right)"),
     "half a key": ({"window": (1, 0.5)}, "whole numbers from 0, or None for all; or one number"),
     "a window of truth": ({"window": True}, "attention(window=True): a window is"),
+    "a plan of 100 keys": (
+        {"plan": Plan(2, 100)},
+        "attention(plan=Plan(warpgroups=2, block_k=100, stages=2, heads_together=1, votes=True)): "
+        "a plan has 1 warpgroup or more, and its block_k is a multiple of 16 up to 256, since a "
+        "product with bf16 takes 16 keys at a time: use a block_k of 64, 96 or 128",
+    ),
+    "a plan of 272 keys": ({"plan": Plan(1, 272)}, "its block_k is a multiple of 16 up to 256"),
+    "a plan of nobody": ({"plan": Plan(0)}, "a plan has 1 warpgroup or more"),
+    "a plan of e4m3": (
+        {"plan": Plan(3, 112)} | {name: array(dtype=E4M3) for name in "qkv"},
+        "its block_k is a multiple of 32 up to 256, since a product with e4m3 takes 32 keys",
+    ),
     "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
 }
 
