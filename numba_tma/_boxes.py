@@ -55,6 +55,11 @@ class Copies:
         return math.prod(-(-e // b) for e, b in zip(self.tile.shape, self.box.shape, strict=True))
 
     @property
+    def is_one_box(self) -> bool:
+        """Whether one copy, unfolded, moves the tile."""
+        return self.count == 1 and not self.fold
+
+    @property
     def axis(self) -> int:
         """The axis that a fold puts in: it counts the parts of the innermost one."""
         return 0 if self.tile.num_slabs > 1 else self.tile.ndim - 1

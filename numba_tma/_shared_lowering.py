@@ -504,7 +504,7 @@ def _type_prefetch_tile(self: Any, coords: Any, cache_hint: Any = types.none) ->
 def _emit_copies(row: Instruction, context: Any, builder: Any, given: Any) -> Any:
     """Emit the copies that move the map's tile: one, unless it is larger than a box."""
     copies = given["tensor_map"][0].copies
-    if copies is None or (copies.count == 1 and not copies.fold):
+    if copies is None or copies.is_one_box:
         return emit(row, context, builder, given)
     _, coords = given["coordinates"]
     shared = next((name for name in ("destination", "source") if name in given), None)

@@ -78,7 +78,7 @@ def load_partitioned(
 def count_slices(tile: Tile, copies: Copies) -> int:
     """Return into how many boxes a tile is cut along its first axis, or raise a ValueError."""
     box = copies.tile
-    if copies.count > 1 or copies.fold:
+    if not copies.is_one_box:
         raise ValueError(
             f"a slice is one copy, unfolded, but the map moves {box} in "
             f"{'a folded one' if copies.fold else copies.count}: use a narrower tile"

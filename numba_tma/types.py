@@ -73,8 +73,7 @@ class TensorMapType(types.CPointer):
     @property
     def _copies_once(self) -> bool:
         """Whether a kernel that only knows the rank copies right: by one tiled copy, unfolded."""
-        copies = self.copies
-        one = copies is None or (copies.count == 1 and not copies.fold)
+        one = self.copies is None or self.copies.is_one_box
         return self.mode == "tiled" and one and not self.interleave
 
     @property

@@ -32,4 +32,4 @@ def shortest_loop(ptx: str, holds: Callable[[str], object]) -> list[tuple[str, s
             loops.append([i for i in code[places[back[1]] : end + 1] if not i.startswith(".")])
     body = min((loop for loop in loops if holds("\n".join(loop))), key=len)
     body = [re.sub(r"^@!?U?P\d ", "", i) for i in body]
-    return [(re.match(r"[A-Z0-9]+(\.(DEPBAR|ARRIVE|EX2|LG2|TANH))?", i)[0], i) for i in body]
+    return [(re.match(r"[A-Z0-9]+(\.(DEPBAR|ARRIVE|EX2|TANH))?", i)[0], i) for i in body]

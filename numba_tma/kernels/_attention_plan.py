@@ -12,6 +12,7 @@ from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._limits import CACHED_BYTES, SHARED_BYTES
 from numba_tma.layout import Swizzle, Tile
+from numba_tma.matrix_layout import STEP_BYTES
 from numba_tma.mma_rules import MAX_COLUMNS, ROWS, THREADS
 
 DTYPES = ("bf16", "f16")
@@ -134,7 +135,7 @@ class Plan:
 
 def check_plan(function: str, problem: Problem, plan: Plan) -> None:
     """Raise unless the tensor cores can multiply tiles of the plan."""
-    unit = 32 if problem.is_narrow else 16
+    unit = STEP_BYTES // problem.dtype.itemsize
     if plan.warpgroups < 1 or plan.block_k % unit or not unit <= plan.block_k <= MAX_COLUMNS:
         raise ValueError(
             f"{function}(plan={plan}): a plan has 1 warpgroup or more, and its block_k is a "
