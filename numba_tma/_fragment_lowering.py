@@ -119,7 +119,7 @@ def place(context: Any, builder: Any, run: int) -> tuple[Any, Any]:
 def coordinates(context: Any, builder: Any, typ: FragmentType) -> list[tuple[Any, Any]]:
     """Return (row, column) of each of the calling thread's elements."""
     # Moved, so that LLVM does not take the coordinates out of a loop, and a register for each.
-    row, column = (_moved(builder, place) for place in place(context, builder, typ.run))
+    row, column = (moved(builder, place) for place in place(context, builder, typ.run))
     halves = [row, builder.add(row, ir.Constant(I32, 8))]
     run, found = typ.run, []
     for i in range(num_elements(typ.n)):
@@ -128,7 +128,7 @@ def coordinates(context: Any, builder: Any, typ: FragmentType) -> list[tuple[Any
     return found
 
 
-def _moved(builder: Any, value: Any) -> Any:
+def moved(builder: Any, value: Any) -> Any:
     """Return the value, of which LLVM does not know that it is always the same."""
     asm = ir.InlineAsm(ir.FunctionType(I32, [I32]), "mov.b32 $0, $1;", "=r,r", side_effect=True)
     return builder.call(asm, [value])

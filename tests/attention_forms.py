@@ -38,6 +38,11 @@ PROBLEMS |= {
         ("d128 causal", "packed"),
         ("d256", "left", "right", "packed"),
         ("d128 causal", "left"),
+        ("d64", "splits", "lse"),
+        ("d96 causal", "splits", "lse"),
+        ("d128", "splits", "lse"),
+        ("d256", "splits", "lse"),
+        ("d128", "right", "left", "splits", "lse"),
     )
 }
 #: Inputs of 8 bits.
@@ -51,6 +56,7 @@ PROBLEMS |= {
         ("d64 e4m3", "q_scale", "lse"),
         ("d128 causal e4m3", "q_scale", "k_scale", "v_scale"),
         ("d128 e4m3", "left", "right", "softcap", "k_scale", "lse"),
+        ("d128 e4m3", "splits", "lse"),
     )
 }
 EMPTY = types.Tuple(())
@@ -75,10 +81,10 @@ def form(name: str) -> tuple[Any, tuple[Any, ...]]:
         maps[2:] = (RaggedTensorMapType(3, part, 0, "wrap", WRAP_EXTENT) for part in parts)
     fields = dict.fromkeys(More._fields, types.int64) | {"softcap": types.float32}
     fields |= {f"{name}_scale": types.float32[::1] for name in "qkv"}
-    starts = {name: types.int32[::1] for name in ("starts_q", "starts_k")}
+    fields |= {"starts_q": types.int32[::1], "starts_k": types.int32[::1]}
+    flags = {"starts_q": "packed", "starts_k": "packed", "parts": "splits"}
     more = [
-        typ if getattr(problem, "packed" if name in starts else name) else EMPTY
-        for name, typ in (fields | starts).items()
+        typ if getattr(problem, flags.get(name, name)) else EMPTY for name, typ in fields.items()
     ]
     numbers = (*[types.int64] * 5, types.float32, types.NamedTuple(more, More))
     return attention_kernel(problem, plan), (*maps, *numbers)

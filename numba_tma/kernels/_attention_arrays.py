@@ -65,6 +65,27 @@ class Heads:
         )
         return other
 
+    def last(self, positions: int) -> Heads:
+        """Return the same memory without all but so many positions, the last ones."""
+        other, first = copy.copy(self), self.shape[1] - positions
+        other.shape = (self.shape[0], positions, *self.shape[2:])
+        other.address += first * self.strides[1]
+        if simulated():
+            other.array = getattr(self.array, "_ary", self.array)[:, first:]
+        return other
+
+    def as_queries(self, sharing: int) -> Heads:
+        """Return the same memory, of one position, with each `sharing` heads as positions of one.
+
+        So heads that share keys are the queries of the keys' head.
+        """
+        other = copy.copy(self)
+        batch, _, heads, depth = self.shape
+        step = self.strides[2]
+        other.shape = batch, sharing, heads // sharing, depth
+        other.strides = self.strides[0], step, step * sharing, self.strides[3]
+        return other
+
     def ragged(self, part: Any) -> Any:
         """Return the map of packed sequences that copies `part`, some columns of a tile."""
         return ragged_tensor_map(self._view(1, part.dtype), part, dtype=self.dtype)

@@ -38,6 +38,7 @@ from numba_tma.kernels._attention_weights import (
     weighing,
     weight,
 )
+from numba_tma.kernels._fragment_moves import store_rows
 from numba_tma.kernels._registers import larger, store_float
 from numba_tma.layout import Tile
 from numba_tma.mma import fragment, rows, wgmma, wgmma_wait
@@ -51,7 +52,7 @@ ALL_LANES = 0xFFFFFFFF
 class More(NamedTuple):
     """What only some problems have. An empty tuple takes no place among a kernel's arguments."""
 
-    lse: Any = ()  #: the address of float32 (batch, heads, queries), or (heads, queries)
+    lse: Any = ()  #: the address of float32 (batch, heads, queries) or (heads, queries), of `splits`
     left: Any = ()  #: how many keys before its own place a query sees
     right: Any = ()  #: and how many behind it
     softcap: Any = ()  #: the scale over the cap; the scale is the cap then. float32
@@ -60,6 +61,8 @@ class More(NamedTuple):
     v_scale: Any = ()  #: and the values
     starts_q: Any = ()  #: int32: where each packed sequence begins, and the last one ends
     starts_k: Any = ()
+    splits: Any = ()  #: parts that the keys of each block of queries are shared out to
+    parts: Any = ()  #: the address of their results, float32 (batch, heads, queries, splits, depth)
 
 
 @device_function
@@ -84,14 +87,14 @@ def load_keys(loads: Any, k: Any, here: Any, key: Any, head: Any) -> None:
 
 
 @device_function
-def store_numbers(numbers: Any, address: Any, row: Any, end: Any) -> None:
-    """Store those of a fragment's rows that lie before `end`, float32 one after the other."""
-    first, second = i32(row + numbers.coords(0)), i32(row + numbers.coords(1))
+def store_numbers(numbers: Any, address: Any, apart: Any, count: Any) -> None:
+    """Store the first `count` of a fragment's rows, float32 so many bytes `apart`."""
+    first, second = i32(numbers.coords(0)), i32(numbers.coords(1))
     if cuda.threadIdx.x % 4 == 0:  # the four threads of a quad have the same
-        if first < end:
-            store_float(address + 4 * first, numbers[0])
-        if second < end:
-            store_float(address + 4 * second, numbers[1])
+        if first < count:
+            store_float(address + apart * first, numbers[0])
+        if second < count:
+            store_float(address + apart * second, numbers[1])
 
 
 # --------------------------------------------------------------------------------- kernel
@@ -120,7 +123,7 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
         V = KVPipeline(*ring, holds="v", swizzle=problem.swizzle, **of)
     OUT = StorePipeline(1, o=RESULT, role=MATH_ROLES)
     QUERIES, REPLACES = problem.tile(plan.block_q), replaces_queries(problem, plan)
-    RELEASES = not REPLACES
+    RELEASES, SPLITS = not REPLACES, problem.splits
     span, edges, seen = masking(problem, plan)
     place, load_values, store_result = copying(problem, plan)
     scales, SCALES_V = scaling(problem), problem.v_scale
@@ -129,14 +132,14 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
     VOTES = plan.votes
     shift_of, operand = weighing(problem)
     PACKED = problem.packed
-    SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together)
+    SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together or None)
 
     def attend(q, k, v, out, queries, keys, heads, batch, sharing, factor, more):  # type: ignore[no-untyped-def]
         memory = shared_tile(QUERIES)
         q_pipe = Q.start(tiles=memory, sync=False)
         if REPLACES:
             store = OUT.start(tiles=memory)
-        else:
+        elif not SPLITS:
             store = OUT.start()
         k_loads, k_works = K.start(sync=False)
         v_loads, v_works = V.start()
@@ -149,8 +152,8 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
             q_loads = q_pipe.producer()
             if q_loads.enters():
                 for tile in schedule.tiles():
-                    head, here = tile.head // sharing, place(tile, queries, keys)
-                    key, steps = span(tile, here.queries, here.keys, more)
+                    head, here = tile.head // sharing, place(tile, queries, keys, more)
+                    key, steps = span(tile, here, more)
                     load_keys(k_loads, k, here, key, head)
                     held = q_loads.acquire()
                     for i in range(WARPGROUPS):
@@ -168,8 +171,8 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
             q_works = q_pipe.consumer()
             for tile in schedule.tiles():
                 row = i32(tile.query_block * BLOCK_Q + mine * ROWS)
-                here = place(tile, queries, keys)
-                key, steps = span(tile, here.queries, here.keys, more)
+                here = place(tile, queries, keys, more)
+                key, steps = span(tile, here, more)
                 sees = edges(row, key, here.queries, here.keys, more)
                 scale, softcap, of_values = scales(
                     factor, more, here.batch, tile.head, heads, sharing
@@ -233,18 +236,26 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 acc *= sums.map(inverse)
                 if SCALES_V:
                     acc *= of_values
-                stage = store.acquire()
-                acc.to(OUT_DTYPE).store(stage.o.view(STORED), (0, 0))
-                store_result(store, out, stage, here, row, tile.head)
-                store.commit()
+                # Where the first row's is, among results query by query and part by part.
+                at, apart = queries * (here.batch * heads + tile.head) + here.query + row, 1
+                if SPLITS:
+                    at, apart = at * more.splits + here.part, more.splits
+                left = i32(here.queries - row)
+                if SPLITS:
+                    store_rows(acc, more.parts + 4 * DEPTH * at, 4 * DEPTH * apart, left)
+                else:
+                    stage = store.acquire()
+                    acc.to(OUT_DTYPE).store(stage.o.view(STORED), (0, 0))
+                    store_result(store, out, stage, here, row, tile.head)
+                    store.commit()
                 if REPLACES:  # all its warpgroup's products have read the queries
                     store.tail(read=True)
                     q_works.release()
                 if LSE:
-                    at = queries * (here.batch * heads + tile.head) + here.query
                     logs = sums.map(log_of_sum, shift)
-                    store_numbers(logs, more.lse + 4 * at, row, i32(here.queries))
-            store.tail(read=True)
+                    store_numbers(logs, more.lse + 4 * at, 4 * apart, left)
+            if not SPLITS:
+                store.tail(read=True)
         q_pipe.close()
 
     bounds = {} if simulated() else {"launch_bounds": ROLES.launch_bounds}

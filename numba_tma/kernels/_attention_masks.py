@@ -60,13 +60,17 @@ def masking(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
     """Return the device functions `span`, `edges` and `seen` of a problem."""
     BLOCK_Q, BLOCK_K = plan.block_q, plan.block_k
     CAUSAL, LEFT, RIGHT = problem.causal, problem.left, problem.right
-    SOFTCAP = problem.softcap
+    SOFTCAP, SPLITS = problem.softcap, problem.splits
     STOPS, ENDS = CAUSAL or RIGHT, not CAUSAL
     COUNTED = CAUSAL and not LEFT and not problem.packed  # by the scheduler
 
     @device_function
-    def span(tile: Any, queries: Any, keys: Any, more: Any) -> Any:
-        """Return the first key that is loaded for a block of queries, and how many tiles."""
+    def span(tile: Any, here: Any, more: Any) -> Any:
+        """Return the first key that is loaded for a block of queries, and how many tiles.
+
+        Of keys that are shared out these are those of the tile's part.
+        """
+        queries, keys = here.queries, here.keys
         first, tiles = i32(0), i32((keys + BLOCK_K - 1) // BLOCK_K)
         if COUNTED:
             tiles = i32(tile.num_key_blocks)
@@ -80,6 +84,12 @@ def masking(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
             if LEFT:
                 first = i32(max(i32(place - more.left), i32(0)) // BLOCK_K)
                 tiles = i32(tiles - first)
+        if SPLITS:
+            begin = i32(tiles * here.part // more.splits)
+            end = i32(tiles * (here.part + 1) // more.splits)
+            first, tiles = i32(first + begin), i32(end - begin)
+            if tiles <= 0:  # of few tiles: one behind the last key
+                first = i32((keys + BLOCK_K - 1) // BLOCK_K)
         # Queries that see no key see a tile of masked ones.
         return i32(first * BLOCK_K), max(i32(1), tiles)
 

@@ -21,6 +21,8 @@ E4M3 = as_dtype("e4m3")
 TOGETHER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 #: What it costs if their keys and values are twice what stays in the L2 cache.
 COST_OF_TWICE = 0.03
+#: What it takes to add up the parts of results, in steps, and how many a block of threads has.
+ADDING_STEPS, PARTS_PER_BLOCK = 3, 2
 
 
 def widest(nbytes: int) -> Swizzle:
@@ -34,7 +36,7 @@ class Problem:
 
     `left` and `right` are whether a window has a limit on that side; with `causal` it ends at the
     query's own place. `packed` are sequences one after the other, whose lengths the device knows.
-    `q_scale`, `k_scale` and `v_scale` are whether the heads of an array have a scale each.
+    `splits` is whether keys are shared out to several blocks, whose results are parts. `q_scale`, `k_scale` and `v_scale` are whether the heads of an array have a scale each.
     """
 
     depth: int
@@ -45,6 +47,7 @@ class Problem:
     right: bool = False
     softcap: bool = False
     packed: bool = False
+    splits: bool = False
     result: DType | None = None  #: type of the result, if not that of the inputs
     q_scale: bool = False
     k_scale: bool = False
@@ -106,9 +109,12 @@ class Plan:
     stages
         Tiles of keys, and tiles of values, that are loaded or used at a time.
     heads_together
-        How many heads are worked on before the next, longest blocks of queries first.
+        How many heads are worked on before the next, longest blocks of queries first; 0 for all.
     votes
         Whether a warp multiplies O only if one of its rows has a new maximum.
+    splits
+        How many parts the keys of a block of queries are cut into, each as a block's work of its
+        own. The parts of results are float32 in a workspace, and a second kernel adds them up.
     """
 
     warpgroups: int = 2
@@ -116,6 +122,7 @@ class Plan:
     stages: int = 2
     heads_together: int = 1
     votes: bool = True
+    splits: int = 1
 
     @property
     def block_q(self) -> int:
@@ -134,7 +141,12 @@ class Plan:
 
 
 def check_plan(function: str, problem: Problem, plan: Plan) -> None:
-    """Raise unless the tensor cores can multiply tiles of the plan."""
+    """Raise unless the kernels can follow the plan."""
+    if plan.splits < 1 or (problem.packed and plan.splits > 1):
+        raise ValueError(
+            f"{function}(plan={plan}): splits is 1 or more, and 1 for packed sequences, whose "
+            "lengths only the device knows"
+        )
     unit = STEP_BYTES // problem.dtype.itemsize
     if plan.warpgroups < 1 or plan.block_k % unit or not unit <= plan.block_k <= MAX_COLUMNS:
         raise ValueError(
@@ -146,6 +158,8 @@ def check_plan(function: str, problem: Problem, plan: Plan) -> None:
 
 def replaces_queries(problem: Problem, plan: Plan) -> bool:
     """Return whether results go where their queries were: shared memory has no room beside them."""
+    if problem.splits:
+        return False  # parts go from registers to global memory
     keys = 2 * plan.stages * problem.tile(plan.block_k).nbytes
     held = problem.tile(plan.block_q).nbytes + problem.output(plan.block_q).nbytes
     return held + keys > SHARED_BYTES
@@ -169,6 +183,15 @@ NARROW_PLANS = {
     (128, False): Plan(2, 128),
     (128, True): Plan(2, 128),
 }
+#: Of one warpgroup's queries or fewer, where keys and values are what takes time: so many stages as
+#: shared memory has room for.
+FEW_PLANS = {
+    64: Plan(1, 128, stages=6, votes=False),
+    96: Plan(1, 128, stages=4),
+    128: Plan(1, 128, stages=3),
+    256: Plan(1, 48, stages=4),
+}
+NARROW_FEW_PLANS = {64: Plan(1, 96, stages=12), 128: Plan(1, 96, stages=8)}
 DEPTHS = tuple(sorted({depth for depth, _ in PLANS}))  #: elements of a head
 NARROW_DEPTHS = tuple(sorted({depth for depth, _ in NARROW_PLANS}))
 
@@ -180,26 +203,57 @@ def plan_for(
     """Return what is fastest for sequences of so many queries and keys.
 
     There are `heads` in all sequences together, of which `sharing` neighbours have the same keys,
-    and `blocks` of threads that run at a time.
+    and `blocks` of threads that run at a time. Of a window on the left, `keys` are those that a
+    block of queries sees.
     """
-    plans = NARROW_PLANS if problem.is_narrow else PLANS
-    plan = plans[problem.depth, problem.causal]
-    if problem.tiles_are_equal or problem.left or problem.packed:
-        return plan  # of a window nearly all blocks of queries see as many keys
+    few, narrow = queries <= ROWS and not problem.packed, problem.is_narrow
+    if few:
+        plan = (NARROW_FEW_PLANS if narrow else FEW_PLANS)[problem.depth]
+    else:
+        plan = (NARROW_PLANS if narrow else PLANS)[problem.depth, problem.causal]
+    if problem.packed:
+        return plan
     schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 1)
-    steps = np.array([1 + schedule.num_key_blocks(b) for b in range(schedule.num_query_blocks)])
+    is_even = problem.tiles_are_equal or problem.left  # as nearly all blocks of a window are
+    if is_even:
+        steps = np.full(schedule.num_query_blocks, -(-keys // plan.block_k))
+    else:
+        steps = np.array([schedule.num_key_blocks(b) for b in range(schedule.num_query_blocks)])
+    splits = splits_for(steps, heads, blocks)
+    if is_even or splits > 1:
+        return replace(plan, splits=splits, heads_together=1 if is_even else 0)
     nbytes = 2 * keys * problem.depth * problem.dtype.itemsize / sharing
 
     def speed(together: int) -> float:
         spilt = max(0, math.log2(together * nbytes / CACHED_BYTES))
-        return balance(steps, heads, together, blocks) * (1 - COST_OF_TWICE * spilt)
+        return balance(1 + steps, heads, together, blocks) * (1 - COST_OF_TWICE * spilt)
 
     best = max((n for n in TOGETHER if n == 1 or n <= heads), key=speed)
     return replace(plan, heads_together=best)
 
 
+def splits_for(steps: np.ndarray, heads: int, blocks: int) -> int:
+    """Return into how many parts to cut the keys, of which blocks of queries have so many `steps`.
+
+    What counts is the block of threads that has the most to do, and that parts are added up.
+    """
+    most = min(int(steps.max(initial=1)), PARTS_PER_BLOCK * blocks // max(1, len(steps) * heads))
+
+    def time(splits: int) -> int:
+        longest = dealt(1 + -(-steps // splits), heads * splits, heads * splits, blocks).max()
+        return int(longest) + ADDING_STEPS * (splits > 1)
+
+    return min(range(1, max(1, most) + 1), key=time)
+
+
 def balance(steps: np.ndarray, heads: int, together: int, blocks: int) -> float:
-    """Return the mean of what blocks have to do, as `CausalSchedule` deals it out, over the most.
+    """Return the mean of what blocks have to do over the most."""
+    sums = dealt(steps, heads, together, blocks)
+    return float(sums.mean() / sums.max())
+
+
+def dealt(steps: np.ndarray, heads: int, together: int, blocks: int) -> np.ndarray:
+    """Return what each block of threads has to do, as `CausalSchedule` deals it out.
 
     `steps` are those of the blocks of queries of a head, the first ones first.
     """
@@ -207,5 +261,4 @@ def balance(steps: np.ndarray, heads: int, together: int, blocks: int) -> float:
     tiles = np.concatenate([np.repeat(steps[::-1], group) for group in groups])
     rounds = np.append(tiles, np.zeros(-len(tiles) % blocks, int)).reshape(-1, blocks)
     rounds[1::2] = rounds[1::2, ::-1]
-    sums = rounds.sum(axis=0)
-    return float(sums.mean() / sums.max())
+    return rounds.sum(axis=0)

@@ -28,6 +28,7 @@ class Place(NamedTuple):
     """Where a tile's sequence lies, and its lengths."""
 
     batch: Any  #: coordinate of the first axis
+    part: Any  #: of the keys, where these are shared out to several tiles
     query: Any  #: its first one's row
     queries: Any
     key: Any
@@ -114,15 +115,18 @@ if not simulated():
 def copying(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
     """Return the device functions `place`, `load_values` and `store_result` of a problem."""
     PACKED, SPAN, PARTS = problem.packed, problem.span, problem.depth // problem.span
-    BLOCK_K, TURNED = plan.block_k, problem.is_narrow
+    BLOCK_K, TURNED, SPLITS = plan.block_k, problem.is_narrow, problem.splits
     NBYTES = SPAN * problem.dtype.itemsize  # of a row of a part, which have their rows together
 
     @device_function
-    def place(tile: Any, queries: Any, keys: Any) -> Any:
+    def place(tile: Any, queries: Any, keys: Any, more: Any) -> Any:
         """Return where the sequence of a tile lies."""
         if PACKED:
-            return Place(i32(0), tile.query, tile.queries, tile.key, tile.keys)
-        return Place(tile.batch, i32(0), queries, i32(0), keys)
+            return Place(i32(0), i32(0), tile.query, tile.queries, tile.key, tile.keys)
+        if SPLITS:
+            batch, part = quotient(u32(tile.batch), u32(more.splits))
+            return Place(i32(batch), i32(part), i32(0), queries, i32(0), keys)
+        return Place(tile.batch, i32(0), i32(0), queries, i32(0), keys)
 
     @device_function
     def load_values(loads: Any, v: Any, here: Any, key: Any, head: Any) -> None:

@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from numba_tma import simulator
 from numba_tma._environment import simulated
 from numba_tma.dtypes import as_dtype
 from numba_tma.fragments import Fragment
+from numba_tma.kernels._registers import global_memory
 from numba_tma.shared import SharedTile, _narrow
 
 F32, E4M3 = as_dtype("f32"), as_dtype("e4m3")
@@ -40,6 +43,19 @@ def store_by_thread(fragment: Fragment, tile: SharedTile) -> None:
     for i, four in enumerate(elements):
         place = tile.address + 16 * (128 * i + simulator.thread_in_warpgroup())
         simulator.shared_write(place, four)
+
+
+def store_rows(fragment: Fragment, location: Any, apart: Any, count: Any) -> None:
+    """Write the first `count` rows of a fragment of float32 to global memory.
+
+    They begin `apart` bytes after each other, the first one at the address `location`, all at
+    multiples of 8 bytes. A thread writes neighbours together.
+    """
+    elements = fragment._ready("store_rows")
+    for row, column, element in zip(*fragment._places(), elements):
+        if row < count:
+            place = location + apart * int(row) + F32.itemsize * int(column)
+            global_memory(place, F32.itemsize).view(F32.numpy)[0] = element
 
 
 def packed_e4m3(fragment: Fragment) -> Fragment:

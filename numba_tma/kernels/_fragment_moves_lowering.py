@@ -8,12 +8,18 @@ from llvmlite import ir
 from numba.core import types
 
 from numba_tma import _compiler as compiler
-from numba_tma._compiler import I32, TypingError, get_field, signature
-from numba_tma._fragment_lowering import FLOAT, FragmentType
+from numba_tma._compiler import I32, I64, TypingError, get_field, signature
+from numba_tma._fragment_lowering import FLOAT, FragmentType, moved, place
 from numba_tma._shared_lowering import join_word, tile_of
 from numba_tma._vector_lowering import pack, unpack
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._fragment_moves import E4M3, packed_e4m3, row_fragment, store_by_thread
+from numba_tma.kernels._fragment_moves import (
+    E4M3,
+    packed_e4m3,
+    row_fragment,
+    store_by_thread,
+    store_rows,
+)
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._lowering import emit
 
@@ -66,6 +72,31 @@ def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
+def _type_rows(fragment: types.Type, location: Any, apart: Any, count: Any) -> Any:
+    if not isinstance(fragment, FragmentType) or fragment.dtype.name != "f32":
+        raise TypingError(f"store_rows takes a fragment of f32, not {fragment}")
+    return signature(types.void, fragment, types.int64, types.int64, types.int32)
+
+
+def _lower_rows(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    fragment, location, apart, count = args
+    # Computed here: LLVM would keep it in registers from the kernel's start on.
+    down, right = (moved(builder, at) for at in place(context, builder, 2))
+    words = unpack(builder, fragment)
+    for half in (0, 1):
+        row = builder.add(down, ir.Constant(I32, 8 * half))
+        start = builder.add(location, builder.mul(apart, builder.zext(row, I64)))
+        start = builder.add(start, builder.zext(builder.mul(right, ir.Constant(I32, 4)), I64))
+        with builder.if_then(builder.icmp_signed("<", row, count)):
+            for i in range(half, len(words) // 2, 2):
+                two = ir.Constant(ir.VectorType(FLOAT, 2), ir.Undefined)
+                for j in (0, 1):
+                    two = builder.insert_element(two, words[2 * i + j], ir.Constant(I32, j))
+                at = builder.add(start, ir.Constant(I64, 32 * (i // 2)))
+                builder.store(two, builder.inttoptr(at, two.type.as_pointer(1)), align=8)
+    return context.get_dummy_value()
+
+
 def _type_packed(fragment: types.Type) -> Any:
     if not isinstance(fragment, FragmentType) or fragment.dtype.name != "f32" or fragment.n % 16:
         raise TypingError(f"packed_e4m3 takes a fragment of f32 of 16 n columns, not {fragment}")
@@ -82,5 +113,6 @@ def _lower_packed(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 compiler.instruction_function(packed_e4m3, _type_packed, _lower_packed)
+compiler.instruction_function(store_rows, _type_rows, _lower_rows)
 compiler.instruction_function(row_fragment, _type_row, _lower_row)
 compiler.instruction_function(store_by_thread, _type_store, _lower_store)

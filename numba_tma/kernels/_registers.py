@@ -169,6 +169,14 @@ def fused(x: Any, slope: Any, shift: Any) -> Any:
     return (x.astype(np.float64) * slope + shift).astype(np.float32)
 
 
+def weighted(share: Any, values: Any, weights: Any) -> Any:
+    """Return the sum of a thread's accesses, each times its weight, in their order (fma.rn)."""
+    result = np.zeros(share.lanes, np.float32)
+    for lanes, weight in zip(values.reshape(-1, share.lanes), weights):
+        result = (lanes.astype(np.float64) * weight + result).astype(np.float32)
+    return result
+
+
 def log2(x: Any) -> Any:
     """Return the binary logarithm of a number (lg2.approx)."""
     return np.log2(np.float32(x))

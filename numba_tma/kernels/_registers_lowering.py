@@ -340,6 +340,26 @@ compiler.instruction_function(
     _lower_fused,
 )
 
+
+def _type_weighted(share: Any, values: Any, weights: Any) -> Any:
+    static = _share(share, "weighted")
+    kinds = VectorType(_FLOATS, static.values), VectorType(_FLOATS, static.count)
+    return signature(VectorType(_FLOATS, static.lanes), share, *kinds)
+
+
+def _lower_weighted(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    share = sig.args[0].static[0]
+    values, weights = unpack(builder, args[1]), unpack(builder, args[2])
+    result = [ir.Constant(FLOAT, 0.0)] * share.lanes
+    for i, value in enumerate(values):
+        access, lane = divmod(i, share.lanes)
+        terms = value, weights[access], result[lane]
+        result[lane] = _instruction(builder, "fma.rn.f32 $0, $1, $2, $3;", *terms)
+    return pack(builder, result)
+
+
+compiler.instruction_function(registers.weighted, _type_weighted, _lower_weighted)
+
 _MAX = "max.f32 $0, $1, $2;"
 
 compiler.instruction_function(

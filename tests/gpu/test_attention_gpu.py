@@ -31,6 +31,11 @@ PLANS = {
     "64 keys of depth 256": (256, Plan(2, 64)),
     "always decaying": (128, Plan(2, 128, votes=False)),
     "4 heads together": (128, Plan(2, 128, heads_together=4)),
+    "all heads together": (128, Plan(2, 128, heads_together=0)),
+    "2 parts": (128, Plan(2, 128, splits=2)),
+    "more parts than are loaded at a time": (64, Plan(1, 64, splits=9)),
+    "3 parts of depth 96": (96, Plan(3, 112, splits=3)),
+    "3 parts of depth 256": (256, Plan(2, 80, splits=3)),
 }
 by_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 

@@ -83,7 +83,7 @@ def error(result, expected):
     assert torch.isfinite(result).all(), "not finite"
     wrong, size = (result.double() - expected), expected.square().mean().sqrt()
     return [
-        float(f"{x.item():.3g}")
+        float(f"{x.item():.4g}")
         for x in (wrong.square().mean().sqrt() / size, wrong.abs().max() / size)
     ]
 
@@ -110,14 +110,13 @@ def peers():
 
 
 def measure(name, runs, expected):
-    """Return the errors of all that can do a case."""
+    """Return the errors of all that can do a case, of each result."""
     errors = {}
     for who, run in runs.items():
         try:
             results = run()
             torch.cuda.synchronize()
-            pairs = [error(r, e) for r, e in zip(results, expected, strict=True)]
-            errors[who] = [max(column) for column in zip(*pairs)]
+            errors[who] = [error(r, e) for r, e in zip(results, expected, strict=True)]
         except Exception as problem:  # not installed, or not for this shape
             if who == "numba_tma":
                 raise
@@ -134,11 +133,11 @@ def forward(name, length, heads, shared, depth, causal, size):
     expected = exact(*(t[0].transpose(0, 1) for t in (q, k, v)), causal).transpose(0, 1)[None]
     everyone = {"numba_tma": lambda q, k, v, causal: attention(q, k, v, causal=causal), **peers()}
     runs = {who: lambda run=run: (run(q, k, v, causal=causal),) for who, run in everyone.items()}
-    return measure(name, runs, (expected,))
+    return {who: errors[0] for who, errors in measure(name, runs, (expected,)).items()}
 
 
-def backward(name, length, depth, causal):
-    """Return the errors of a case's gradients, of the three the largest."""
+def backward(length, depth, causal):
+    """Yield the errors of a case's gradients: of which one, who has which."""
     q, k, v, dout = (torch.randn(1, length, 4, depth, device="cuda").bfloat16() for _ in range(4))
     heads = [t[0].transpose(0, 1) for t in (dout, q, k, v)]
     expected = [t.transpose(0, 1)[None] for t in exact_gradients(*heads, causal)]
@@ -151,8 +150,10 @@ def backward(name, length, depth, causal):
         leaves = [t.detach().clone().requires_grad_() for t in (q, k, v)]
         return torch.autograd.grad(run(*leaves, causal=causal), leaves, dout)
 
-    runs = {who: functools.partial(theirs, run) for who, run in peers().items()}
-    return measure(name, {"numba_tma": ours, **runs}, expected)
+    runs = {"numba_tma": ours, **{w: functools.partial(theirs, run) for w, run in peers().items()}}
+    found = measure(f"gradients of {length}", runs, expected)
+    for i, which in enumerate(("dq", "dk", "dv")):
+        yield which, {who: errors[i] for who, errors in found.items()}
 
 
 def main():
@@ -160,8 +161,8 @@ def main():
     found = {name: forward(name, *rest) for name, *rest in cases()}
     for depth in (64, 128):
         for causal in (False, True):
-            name = f"gradients, {'causal' if causal else 'full'} 1 x 1000 x 4 x {depth}"
-            found[name] = backward(name, 1000, depth, causal)
+            for which, errors in backward(1000, depth, causal):
+                found[f"{which}, {'causal' if causal else 'full'} 1 x 1000 x 4 x {depth}"] = errors
     result = {"gpu": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat()}
     RESULTS.write_text(json.dumps({**result, "errors": found}, indent=1) + "\n")
     bad = []
