@@ -43,6 +43,12 @@ def current_device() -> int:
     return -1 if error else int(device)
 
 
+def is_capturing(stream: int) -> bool:
+    """Return whether launches on the stream of this handle go to a graph."""
+    error, status = _driver().cuStreamIsCapturing(stream)
+    return not error and bool(int(status))
+
+
 def encode_tiled(
     dtype: DType,
     address: int,

@@ -9,7 +9,15 @@ from numba import types
 
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._attention_kernel import More, attention_kernel
-from numba_tma.kernels._attention_plan import E4M3, NARROW_PLANS, PLANS, Plan, Problem
+from numba_tma.kernels._attention_plan import (
+    E4M3,
+    FEW_PLANS,
+    NARROW_FEW_PLANS,
+    NARROW_PLANS,
+    PLANS,
+    Plan,
+    Problem,
+)
 from numba_tma.mma_rules import ROWS
 from numba_tma.ragged import WRAP_EXTENT
 from numba_tma.types import RaggedTensorMapType, TensorMapType
@@ -42,7 +50,7 @@ PROBLEMS |= {
         ("d96 causal", "splits", "lse"),
         ("d128", "splits", "lse"),
         ("d256", "splits", "lse"),
-        ("d128", "right", "left", "splits", "lse"),
+        ("d128", "left", "right", "splits", "lse"),
     )
 }
 #: Inputs of 8 bits.
@@ -59,12 +67,22 @@ PROBLEMS |= {
         ("d128 e4m3", "splits", "lse"),
     )
 }
+#: Of few queries, whose blocks have one warpgroup that multiplies.
+FEW = {
+    f"{name} few": problem
+    for name, problem in PROBLEMS.items()
+    if not problem.causal and name.split()[1:] in ([], ["e4m3"], ["splits", "lse"])
+}
+FEW["d128 e4m3 splits lse few"] = PROBLEMS["d128 e4m3 splits lse"]
+PROBLEMS |= FEW
 EMPTY = types.Tuple(())
 
 
 def plan_of(name: str) -> Plan:
     """Return the plan of a problem."""
     problem = PROBLEMS[name]
+    if name in FEW:
+        return (NARROW_FEW_PLANS if problem.is_narrow else FEW_PLANS)[problem.depth]
     return (NARROW_PLANS if problem.is_narrow else PLANS)[problem.depth, problem.causal]
 
 

@@ -9,7 +9,7 @@ from numba import types
 
 from numba_tma import Swizzle, Tile
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels import copy, pointwise, transpose
+from numba_tma.kernels import _attention_splits, copy, pointwise, transpose
 from numba_tma.kernels._columns import add_parts
 from numba_tma.kernels._matmul_epilogue import Epilogue
 from numba_tma.kernels._matmul_splits import adding_kernel
@@ -116,6 +116,10 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (types.Array(types.uint16, 3, "A"),) * 2 + (INT, INT),
     ),
     "matmul_parts": (adding_kernel(Epilogue(bias=BF16), BF16), matmul_forms.ADDING),
+    "attention_parts": (
+        _attention_splits.adding_kernel(BF16, 128, True, 8),
+        (*[INT] * 4, types.UniTuple(INT, 3), *[INT] * 4),
+    ),
     "transpose_2": _transpose(2),
     "transpose_4": _transpose(4),
 }

@@ -14,6 +14,7 @@ from typing import Any
 from numba_tma.bench import (
     attention,
     attention_backward,
+    attention_few,
     attention_varlen,
     copies,
     figure,
@@ -35,6 +36,7 @@ CASES: Cases = {
     **matmul.CASES,
     **matmul_grouped.CASES,
     **attention.CASES,
+    **attention_few.CASES,
     **attention_varlen.CASES,
     **attention_backward.CASES,
     **host.CASES,

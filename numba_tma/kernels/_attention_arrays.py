@@ -71,7 +71,8 @@ class Heads:
         other.shape = (self.shape[0], positions, *self.shape[2:])
         other.address += first * self.strides[1]
         if simulated():
-            other.array = getattr(self.array, "_ary", self.array)[:, first:]
+            host: Any = getattr(self.array, "_ary", self.array)
+            other.array = host[:, first:]
         return other
 
     def as_queries(self, sharing: int) -> Heads:

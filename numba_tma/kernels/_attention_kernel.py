@@ -52,7 +52,7 @@ ALL_LANES = 0xFFFFFFFF
 class More(NamedTuple):
     """What only some problems have. An empty tuple takes no place among a kernel's arguments."""
 
-    lse: Any = ()  #: the address of float32 (batch, heads, queries) or (heads, queries), of `splits`
+    lse: Any = ()  #: the address of float32 (batch, heads, queries, splits), or (heads, queries)
     left: Any = ()  #: how many keys before its own place a query sees
     right: Any = ()  #: and how many behind it
     softcap: Any = ()  #: the scale over the cap; the scale is the cap then. float32

@@ -36,7 +36,8 @@ class Problem:
 
     `left` and `right` are whether a window has a limit on that side; with `causal` it ends at the
     query's own place. `packed` are sequences one after the other, whose lengths the device knows.
-    `splits` is whether keys are shared out to several blocks, whose results are parts. `q_scale`, `k_scale` and `v_scale` are whether the heads of an array have a scale each.
+    `splits` is whether keys are shared out to several blocks, whose results are parts. `q_scale`,
+    `k_scale` and `v_scale` are whether the heads of an array have a scale each.
     """
 
     depth: int
@@ -186,12 +187,12 @@ NARROW_PLANS = {
 #: Of one warpgroup's queries or fewer, where keys and values are what takes time: so many stages as
 #: shared memory has room for.
 FEW_PLANS = {
-    64: Plan(1, 128, stages=6, votes=False),
-    96: Plan(1, 128, stages=4),
-    128: Plan(1, 128, stages=3),
-    256: Plan(1, 48, stages=4),
+    64: Plan(1, 128, stages=4, votes=False),
+    96: Plan(1, 128),
+    128: Plan(1, 128),
+    256: Plan(1, 48),
 }
-NARROW_FEW_PLANS = {64: Plan(1, 96, stages=12), 128: Plan(1, 96, stages=8)}
+NARROW_FEW_PLANS = {64: Plan(1, 96, stages=6), 128: Plan(1, 96, stages=4)}
 DEPTHS = tuple(sorted({depth for depth, _ in PLANS}))  #: elements of a head
 NARROW_DEPTHS = tuple(sorted({depth for depth, _ in NARROW_PLANS}))
 

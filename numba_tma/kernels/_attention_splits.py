@@ -42,28 +42,32 @@ from numba_tma.kernels._registers import (
 )
 
 THREADS = 128
-CHUNK, TOGETHER = 4, 8  # elements of a thread, and parts that are loaded at a time
+CHUNK = 4  # elements of a thread
 F32, LOG2_E = as_dtype("f32"), np.float32(np.log2(np.e))
 
 
 @functools.cache
-def adding_kernel(dtype: DType, depth: int, logs: bool) -> Any:
+def adding_kernel(dtype: DType, depth: int, logs: bool, together: int) -> Any:
     """Return the kernel in which each thread adds up the parts of `CHUNK` elements.
 
     `parts` is the address of float32 (batch, heads, queries, splits, depth), `sums` that of the
     logarithms, the same without the depth. `out` is (batch, queries, heads, depth) of `dtype`, with
-    strides in bytes, and `lse` (batch, heads, queries), which is written if `logs`.
+    strides in bytes, and `lse` (batch, heads, queries), which is written if `logs`. So many parts
+    are loaded `together`: a thread waits for memory once for all of them.
     """
-    CHUNKS, LSE = depth // CHUNK, logs
-    PARTS, NUMBERS = Share(F32, 4 * CHUNK, TOGETHER, CHUNKS, False), Share(F32, 4, TOGETHER, 1, False)
+    CHUNKS, LSE, TOGETHER = depth // CHUNK, logs, together
+    PARTS, NUMBERS = (
+        Share(F32, 4 * CHUNK, TOGETHER, CHUNKS, False),
+        Share(F32, 4, TOGETHER, 1, False),
+    )
     OUT = Share(dtype, dtype.itemsize * CHUNK, 1, 1, True)
 
     @cuda.jit
     def add_parts(parts, sums, splits, out, strides, rows, queries, heads, lse):  # type: ignore[no-untyped-def]
         thread = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         row, chunk = np.int64(thread // CHUNKS), np.int32(thread % CHUNKS)
-        head, query = np.uint32(row) // np.uint32(queries), np.uint32(row) % np.uint32(queries)
-        sequence, head = np.int64(head // np.uint32(heads)), np.int64(head % np.uint32(heads))
+        number, query = np.uint32(row) // np.uint32(queries), np.uint32(row) % np.uint32(queries)
+        sequence, head = np.int64(number // np.uint32(heads)), np.int64(number % np.uint32(heads))
         ptx.griddepcontrol_wait()  # its blocks start while the last parts are computed
         if row < rows:
             numbers = sums + 4 * row * splits
@@ -107,14 +111,12 @@ def parts_of(out: Heads, splits: int, kept: list[Any]) -> tuple[int, int]:
     return first, second
 
 
-def add_parts(
-    parts: int, sums: int, splits: int, out: Heads, lse: int | None, stream: Any
-) -> None:
+def add_parts(parts: int, sums: int, splits: int, out: Heads, lse: int | None, stream: Any) -> None:
     """Launch the kernel that adds up parts."""
     batch, queries, heads, depth = out.shape
     rows = batch * queries * heads
     launch(
-        adding_kernel(out.dtype, depth, lse is not None),
+        adding_kernel(out.dtype, depth, lse is not None, 8 if splits <= 8 else 32),
         -(-rows * (depth // CHUNK) // THREADS),
         THREADS,
         stream,

@@ -100,7 +100,8 @@ def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
     launches by `launch` alone. Equal are calls with arrays of the same address, shape, strides and
     type, equal options, the same stream and device; these repeat the launches of the first one,
     which hold addresses and no arrays. Memory of its own that the launches need as well, a sequence
-    of arrays, it returns, and it is kept with them: no other call may write there meanwhile.
+    of arrays, it returns, and it is kept with them: no other call may write there meanwhile. What a
+    graph captures is kept for ever, since nobody says when the graph is gone.
 
     Options are hashable, and equal ones mean the same. What is passed to a kernel belongs to
     `numbers`, which are told apart as they are written: 0.0 and -0.0 differ, and NaN is NaN. Only
@@ -118,6 +119,7 @@ def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
         known = calls.get(key)
         outer = getattr(_noted, "launches", None)
         if known is not None and known[0] == written:
+            _keep_for_graphs(known[2], stream)
             for again in known[1]:
                 again()
             if outer is not None:
@@ -130,10 +132,20 @@ def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
         while calls and (len(calls) >= _MOST_CALLS or _held(calls) > free):
             calls.pop(next(iter(calls)), None)
         calls[key] = written, launches, kept
+        _keep_for_graphs(kept, stream)
         if outer is not None:
             outer += launches
 
     return prepare if simulated() else call
+
+
+#: The memory of calls that graphs have captured.
+_captured: dict[int, Sequence[Any]] = {}
+
+
+def _keep_for_graphs(kept: Sequence[Any], stream: Any) -> None:
+    if kept and _driver.is_capturing(handle_of(stream)):
+        _captured[id(kept)] = kept
 
 
 def _nbytes(arrays: Sequence[Any]) -> int:

@@ -16,12 +16,14 @@ from numba_tma.causal_scheduler import CausalLPTScheduler
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels import _attention_arrays
 from numba_tma.kernels._attention_plan import (
+    FEW_PLANS,
     NARROW_DEPTHS,
     PLANS,
     Plan,
     Problem,
     balance,
     plan_for,
+    splits_for,
 )
 from numba_tma.kernels._attention_values import tiles, turning_kernel
 from numba_tma.kernels._limits import CACHED_BYTES
@@ -34,7 +36,8 @@ from tests.machine_code import all_in_registers, shortest_loop
 from tests.tiers import quick
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
-by_problem = pytest.mark.parametrize("name", quick(["d64 causal"], PROBLEMS))
+QUICK = ["d64 causal", "d128 splits lse", "d256 splits lse few"]
+by_problem = pytest.mark.parametrize("name", quick(QUICK, PROBLEMS))
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
 
 
@@ -46,7 +49,7 @@ def compiled(name):
 @by_problem
 def test_registers_hold_everything(name):
     report = all_in_registers(compiled(name))
-    assert report.registers == 65536 // plan_of(name).threads // 8 * 8  # at launch
+    assert report.registers == min(255, 65536 // plan_of(name).threads // 8 * 8)  # at launch
 
 
 def has_both_products(code):
@@ -83,8 +86,8 @@ def test_a_step_computes_and_moves_nothing(name):
     # What a step with masked keys has more, for each score; other steps branch around it.
     masked = 3.6 * (problem.causal + problem.left + problem.right) + 2 * (not problem.causal)
     masked += 2 * problem.softcap
-    # Waits, and where the tiles are.
-    around = 110 + 5 * found[product]
+    # Waits, and where the tiles are, for which ptxas uses other registers in a smaller block.
+    around = 110 + (7 if plan.warpgroups == 1 else 5) * found[product]
     assert sum(found.values()) <= (4.5 + masked) * scores + outputs + added + around, found
 
 
@@ -141,16 +144,67 @@ def test_blocks_of_a_window_are_equally_long():
     )
 
 
-@pytest.mark.parametrize("keys", [1, 512, 4096, 8192, 16384, 100_000])
+@pytest.mark.parametrize("keys", [512, 4096, 8192, 16384, 100_000])
 @pytest.mark.parametrize("depth", [64, 128])
 def test_heads_together_share_the_cache_and_the_work(depth, keys):
     problem = Problem(depth, as_dtype("bf16"), causal=True)
     plan = plan_for(problem, keys, keys, 64, 1, 132)
     assert plan == replace(PLANS[depth, True], heads_together=plan.heads_together)
     assert plan.heads_together == 1 or 4 * keys * depth * plan.heads_together < 2.5 * CACHED_BYTES
-    assert plan_for(problem, keys, keys, 1, 1, 132).heads_together == 1
     full = Problem(depth, as_dtype("bf16"))
     assert plan_for(full, keys, keys, 64, 1, 132) == PLANS[depth, False]
+
+
+FULL, CAUSAL = (Problem(128, as_dtype("bf16"), causal) for causal in (False, True))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "splits"),
+    [
+        (1, 16384, 8, 16),  # as many parts as there are blocks for
+        (1, 131072, 1, 128),
+        (1000, 1000, 4, 4),
+        (1, 300, 8, 1),  # to add parts up would take longer
+        (64, 128, 1, 1),
+        (1, 4096, 512, 1),
+        (4096, 4096, 64, 1),
+    ],
+)
+def test_keys_are_shared_out_where_queries_are_few(queries, keys, heads, splits):
+    plan = plan_for(FULL, queries, keys, heads, 1, 132)
+    chosen = FEW_PLANS[128] if queries <= 64 else PLANS[128, False]
+    assert plan == replace(chosen, splits=splits)
+
+
+def test_parts_even_out_what_a_mask_leaves():
+    """128 blocks of queries have 1 to 32 steps; in two parts each, none has more than about 17."""
+    assert plan_for(CAUSAL, 4096, 4096, 4, 1, 132) == Plan(2, 128, splits=2, heads_together=0)
+    assert plan_for(CAUSAL, 4096, 4096, 16, 1, 132).splits == 1
+
+
+def test_a_window_is_shared_out_by_the_keys_that_it_shows():
+    window = replace(CAUSAL, left=True)
+    assert plan_for(window, 128, 16384, 1, 1, 132).splits == 128
+    assert plan_for(window, 128, 1024, 1, 1, 132).splits == 8
+    assert plan_for(replace(window, packed=True), 128, 16384, 1, 1, 132).splits == 1
+
+
+@pytest.mark.parametrize("heads", [1, 3, 7, 40])
+@pytest.mark.parametrize("steps", [[5], [1, 2, 3, 4], [0, 0, 6], [100] * 3])
+def test_no_number_of_parts_is_faster(steps, heads):
+    """Of those that leave a block of threads no more than two or so."""
+    steps, blocks = np.array(steps), 17
+
+    def time(splits):
+        parts = [-(-n // splits) + 1 for n in steps[::-1] for _ in range(heads * splits)]
+        sums = [0] * blocks
+        for number, part in enumerate(parts):
+            turn, place = divmod(number, blocks)
+            sums[place if turn % 2 == 0 else blocks - 1 - place] += part
+        return max(sums) + 3 * (splits > 1)
+
+    possible = range(1, max(1, min(max(steps), 2 * blocks // (len(steps) * heads))) + 1)
+    assert splits_for(steps, heads, blocks) == min(possible, key=time)
 
 
 # ----------------------------------------------------------------------------------- errors
@@ -279,9 +333,9 @@ MISTAKES = {
     "a window of truth": ({"window": True}, "attention(window=True): a window is"),
     "a plan of 100 keys": (
         {"plan": Plan(2, 100)},
-        "attention(plan=Plan(warpgroups=2, block_k=100, stages=2, heads_together=1, votes=True)): "
-        "a plan has 1 warpgroup or more, and its block_k is a multiple of 16 up to 256, since a "
-        "product with bf16 takes 16 keys at a time: use a block_k of 64, 96 or 128",
+        "attention(plan=Plan(warpgroups=2, block_k=100, stages=2, heads_together=1, votes=True, "
+        "splits=1)): a plan has 1 warpgroup or more, and its block_k is a multiple of 16 up to "
+        "256, since a product with bf16 takes 16 keys at a time: use a block_k of 64, 96 or 128",
     ),
     "a plan of 272 keys": ({"plan": Plan(1, 272)}, "its block_k is a multiple of 16 up to 256"),
     "a plan of nobody": ({"plan": Plan(0)}, "a plan has 1 warpgroup or more"),
@@ -289,6 +343,7 @@ MISTAKES = {
         {"plan": Plan(3, 112)} | {name: array(dtype=E4M3) for name in "qkv"},
         "its block_k is a multiple of 32 up to 256, since a product with e4m3 takes 32 keys",
     ),
+    "no parts": ({"plan": Plan(splits=0)}, "splits is 1 or more, and 1 for packed sequences"),
     "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
 }
 
@@ -326,6 +381,7 @@ VARLEN_MISTAKES = {
         "lse has shape (64, 4) of f32 and strides None, but q has shape (64, 4, 64); lse takes "
         "(heads, rows) = (4, 64) of f32",
     ),
+    "parts": ({"plan": Plan(splits=2)}, "and 1 for packed sequences, whose lengths only the dev"),
     "window": ({"window": -1}, "attention_varlen(window=-1): a window is (left, right)"),
     "scale": ({"scale": -1}, "attention_varlen(scale=-1): the scale is a positive number"),
 }

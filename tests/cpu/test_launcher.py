@@ -606,9 +606,29 @@ def test_other_numbers_replace_those_of_the_last_call(driver, monkeypatch):
     assert prepared == []
 
 
+def test_what_a_graph_captured_is_kept(monkeypatch):
+    from numba_tma.kernels import _host
+
+    @_host.launched_again
+    def wrapper(arrays, stream, numbers, nbytes):
+        space = SimpleWorkspace(nbytes)
+        workspaces.add(space)
+        return [space]
+
+    workspaces = weakref.WeakSet()
+    monkeypatch.setattr(_host, "_MOST_BYTES", 100)
+    monkeypatch.setattr(_host, "_captured", {})
+    monkeypatch.setattr(_driver, "is_capturing", lambda stream: stream == 5)
+    for n, stream in ((10, None), (20, 5), (10, 5), (30, None), (10, 5), (40, 5), (70, 7)):
+        wrapper((), stream, (), n)
+    gc.collect()
+    assert sorted(space.nbytes for space in workspaces) == [10, 20, 40, 70]
+
+
 def test_a_wrapper_keeps_its_own_memory_up_to_a_limit(monkeypatch):
     from numba_tma.kernels import _host
 
+    monkeypatch.setattr(_driver, "is_capturing", lambda stream: False)
     prepared, workspaces = [], weakref.WeakSet()
 
     @_host.launched_again

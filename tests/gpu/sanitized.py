@@ -93,7 +93,7 @@ def matmuls():
 
 
 def attention():
-    """Lengths of whole tiles and of none, queries that see no key, windows, soft caps, lse."""
+    """Lengths of whole tiles and of none, parts, queries that see no key, windows, caps, lse."""
     arrays, check = test_attention_gpu.arrays, test_attention_gpu.check
     for queries, keys in ((129, 257), (384, 256)):
         for depth, causal in ((64, False), (128, True), (256, True)):

@@ -7,9 +7,13 @@ products in float32, of which the tensor cores keep a few bits less, and of the 
 import ml_dtypes
 import numpy as np
 import pytest
+from cuda.bindings import driver
 from numba import cuda
 
-from numba_tma.kernels._attention_plan import DEPTHS, Plan
+from numba_tma.dtypes import as_dtype
+from numba_tma.kernels import _host
+from numba_tma.kernels._attention_plan import DEPTHS, NARROW_PLANS, Plan, Problem, plan_for
+from numba_tma.kernels._attention_plan import PLANS as PLANS_OF_DEPTHS
 from numba_tma.kernels.attention import attention
 from tests.gpu.test_kernels import EPS32, TYPES, assert_close, normal
 from tests.gpu.test_matmul_gpu import Device
@@ -88,8 +92,19 @@ def exact(q, k, v, rows, causal=False, scale=None, whole=False, window=(None, No
     return expected, slack
 
 
+def whole_plan(q, causal):
+    """Return the plan in which each block of threads sees all keys of its queries."""
+    narrow = q.dtype.itemsize == 1
+    return (NARROW_PLANS if narrow else PLANS_OF_DEPTHS)[q.shape[3], causal]
+
+
 def check(q, k, v, causal=False, plan=None, scale=None, out=None, whole=False, **options):
-    """Compute and compare; return what was computed."""
+    """Compute and compare; return what was computed.
+
+    Without a plan it is computed twice: few queries have their keys shared out.
+    """
+    if plan is None:
+        check(q, k, v, causal, whole_plan(q, causal), scale, out, whole, **options)
     target = Device(np.full(q.shape, 7, q.dtype) if out is None else out)
     device = [Device(x) for x in (q, k, v)]
     given = {"causal": causal, "scale": scale, "plan": plan, **options}
@@ -160,13 +175,15 @@ def test_windows(depth, causal):
 @by_mask
 @on_gpu(limit=LIMIT)
 def test_lse_of_windows(causal):
-    for queries, keys in ((300, 200), (300, 1000)):
+    for queries, keys in ((1, 1000), (300, 200), (300, 1000)):
         q, k, v = arrays(queries, keys)
         out, lse = Device(np.full(q.shape, 7, q.dtype)), Device(np.full((2, 2, queries), 7, "f4"))
         for window in ((0, 0), (30, 40), (None, 50), (100, None)):
-            attention(*map(Device, (q, k, v)), out, lse=lse, causal=causal, window=window)
             expected = logs_of_sums(q, k, causal, window=window)
-            np.testing.assert_allclose(lse.get(), expected, rtol=2e-6, atol=2e-4)
+            for plan in (None, whole_plan(q, causal)):
+                given = {"causal": causal, "window": window, "plan": plan}
+                attention(*map(Device, (q, k, v)), out, lse=lse, **given)
+                np.testing.assert_allclose(lse.get(), expected, rtol=2e-6, atol=2e-4)
 
 
 @on_gpu(limit=LIMIT)
@@ -192,9 +209,10 @@ def test_soft_caps(depth, causal):
             lse = Device(np.full((2, 4, queries), 7, np.float32))
             out = Device(np.full(q.shape, 7, q.dtype))
             given = {"causal": causal, "softcap": softcap, "scale": scale}
-            attention(*map(Device, (q, k, v)), out, lse=lse, **given)
-            expected = logs_of_sums(q, k, **given)
-            np.testing.assert_allclose(lse.get(), expected, rtol=2e-6, atol=2.0**-10.9 * softcap)
+            expected, limit = logs_of_sums(q, k, **given), 2.0**-10.9 * softcap
+            for plan in (None, whole_plan(q, causal)):
+                attention(*map(Device, (q, k, v)), out, lse=lse, plan=plan, **given)
+                np.testing.assert_allclose(lse.get(), expected, rtol=2e-6, atol=limit)
 
 
 @by_mask
@@ -209,16 +227,18 @@ def test_lse(depth, causal):
             outs = [Device(np.full(q.shape, 7, q.dtype)) for _ in range(2)]
             memory = np.full(8 + 2 * 4 * queries + 8, 7, np.float32)
             lse = Device(memory[8:-8].reshape(2, 4, queries))
-            attention(*device, outs[0], causal=causal, scale=scale)
-            given = {"causal": causal, "scale": scale, "lse": lse, "return_lse": True}
-            assert attention(*device, outs[1], **given) == (outs[1], lse)
-            np.testing.assert_array_equal(*(out.get().view(np.uint16) for out in outs))
             expected = logs_of_sums(q, k, causal, scale)
             largest = np.abs(q.astype(float)).sum(axis=3).max() * np.abs(k.astype(float)).max()
             limit = 8 * EPS32 * (scale or depth**-0.5) * largest + 1e-5
-            np.testing.assert_allclose(lse.get(), expected, rtol=2e-6, atol=limit)
-            around = lse.memory.copy_to_host().view(np.float32)
-            assert (around[:8] == 7).all() and (around[-8:] == 7).all()
+            for plan in (None, whole_plan(q, causal)):
+                given = {"causal": causal, "scale": scale, "plan": plan}
+                attention(*device, outs[0], **given)
+                given |= {"lse": lse, "return_lse": True}
+                assert attention(*device, outs[1], **given) == (outs[1], lse)
+                np.testing.assert_array_equal(*(out.get().view(np.uint16) for out in outs))
+                np.testing.assert_allclose(lse.get(), expected, rtol=2e-6, atol=limit)
+                around = lse.memory.copy_to_host().view(np.float32)
+                assert (around[:8] == 7).all() and (around[-8:] == 7).all()
 
 
 @on_gpu(limit=LIMIT)
@@ -331,6 +351,73 @@ def test_nothing():
     attention(Device(q[:0]), Device(k[:0]), Device(v[:0]), Device(out.host[:0]))
     attention(Device(q[:, :0]), Device(k), Device(v), Device(out.host[:, :0]))
     assert (out.get() == 7).all()
+
+
+@by_mask
+@pytest.mark.parametrize("depth", DEPTHS)
+@on_gpu(limit=LIMIT)
+def test_few_queries_on_many_keys(depth, causal):
+    """As many parts as there are blocks for, one query of all heads that share keys, windows."""
+    for queries, heads, name in ((1, (2, 1), "bf16"), (1, (32, 8), "f16"), (64, (2, 2), "f16")):
+        q, k, v = arrays(queries, 33000, *heads, depth, name, batch=1)
+        problem = Problem(depth, as_dtype(name), causal and queries > 1)
+        assert plan_for(problem, queries, k.shape[1], heads[1], 1, 132).splits > 8
+        check(q, k, v, causal)
+        check(q, k, v, causal, window=(5000, 0))
+        check(q, k, v, causal, window=(0, 0))
+
+
+@on_gpu(limit=LIMIT)
+def test_a_part_without_a_score_weighs_nothing():
+    q, k, v = arrays(200, 1024)
+    q[..., 0], k[:, 256:512, :, 0] = 1, -np.inf
+    left = np.r_[:256, 512:1024]
+    got = Device(np.full(q.shape, 7, q.dtype))
+    plan = Plan(2, 128, splits=4)
+    attention(*map(Device, (q, k, v)), got, plan=plan)
+    expected, slack = exact(q, k[:, left], v[:, left], np.arange(200))
+    assert_close(got.get(), expected, q.dtype, 2 * slack, 0.5, "-inf")
+    k[..., 0] = -np.inf
+    assert (attention(*map(Device, (q, k, v)), got, plan=plan).get() == 0).all()
+
+
+@on_gpu(limit=LIMIT)
+def test_a_graph_keeps_the_memory_of_parts():
+    """Also when so many other calls have been made that they are all that is remembered."""
+    q, k, v = arrays(100, 3000)
+    device, target = [Device(x) for x in (q, k, v)], Device(np.full(q.shape, 7, q.dtype))
+    stream = cuda.stream()
+    attention(*device, target, stream=stream)
+    stream.synchronize()
+    handle, most = driver.CUstream(_host.stream_key(stream)), _host._MOST_BYTES
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    succeeded(driver.cuStreamBeginCapture(handle, mode))
+    attention(*device, target, stream=stream)
+    graph = succeeded(driver.cuStreamEndCapture(handle))
+    graph = succeeded(driver.cuGraphInstantiate(graph, 0))
+    try:
+        _host._MOST_BYTES = 1
+        others = [Device(np.full(q.shape, 7, q.dtype)) for _ in range(4)]
+        for other in others:
+            attention(*device, other, stream=stream)
+        cuda.current_context().deallocations.clear()
+        taken = [cuda.to_device(np.full(n, np.nan, "f4")) for n in (1 << 18, 1 << 20, 1 << 22)]
+    finally:
+        _host._MOST_BYTES = most
+    target.memory.copy_to_device(np.full(q.shape, 7, np.uint16))
+    cuda.synchronize()
+    succeeded(driver.cuGraphLaunch(graph, handle))
+    stream.synchronize()
+    expected, slack = exact(q, k, v, np.arange(100))
+    assert_close(target.get(), expected, q.dtype, slack, 0.5, "a graph")
+    assert len(taken) == 3
+
+
+def succeeded(answer):
+    """Return what a function of the driver gives."""
+    error, *values = answer
+    assert not error, error
+    return values[0] if values else None
 
 
 @on_gpu(limit=LIMIT)

@@ -103,6 +103,54 @@ def test_heads_share_keys(kv_heads, plan):
     check(*arrays(70, 70, heads=4, kv_heads=kv_heads, batch=2), causal=True, plan=plan)
 
 
+PARTS = [(70, 200, 2), (70, 200, 5), (150, 129, 3), (70, 30, 2)]  # some of no keys
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(("queries", "keys", "splits"), quick([(70, 200, 5), (70, 30, 2)], PARTS))
+def test_parts(queries, keys, splits, causal):
+    q, k, v = arrays(queries, keys, heads=2, kv_heads=1, batch=2)
+    got = check(q, k, v, causal, replace(ONE, splits=splits), return_lse=True)
+    again = attention(q, k, v, causal=causal, plan=replace(ONE, splits=splits))
+    np.testing.assert_array_equal(again, got)
+
+
+def test_parts_of_a_window():
+    check(*arrays(70, 300), True, replace(ONE, splits=3), window=(100, None), return_lse=True)
+
+
+def test_more_parts_than_are_loaded_at_a_time():
+    check(*arrays(3, 640), plan=replace(ONE, splits=10), return_lse=True)
+
+
+def test_parts_of_which_all_scores_are_minus_infinity():
+    q, k, v = arrays(64, 256)
+    q[..., 0], k[:, 64:128, :, 0] = 1, -np.inf
+    left = np.r_[:64, 128:256]
+    got = attention(q, k, v, plan=replace(ONE, splits=4))
+    expected, error, _ = exact(q, k[:, left], v[:, left])
+    assert (np.abs(got.astype(np.float64) - expected) <= error).all()
+    k[..., 0] = -np.inf
+    got, lse = attention(q, k, v, plan=replace(ONE, splits=4), return_lse=True)
+    assert (got == 0).all() and np.isneginf(lse).all()
+
+
+def test_a_nan_stays_in_the_rows_of_its_part():
+    q, k, v = arrays(64, 128, heads=2)
+    k[0, 100, 1] = np.nan
+    got, lse = attention(q, k, v, plan=replace(ONE, splits=2), return_lse=True)
+    assert np.isnan(got[:, :, 1]).all() and np.isfinite(got[:, :, 0]).all()
+    assert np.isnan(lse[:, 1]).all() and np.isfinite(lse[:, 0]).all()
+
+
+@pytest.mark.parametrize("window", [None, (69, None), (0, 5)])
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_one_query(kv_heads, window):
+    """Heads that share keys are its queries then, and of a window the last keys are all."""
+    given = arrays(1, 300, heads=4, kv_heads=kv_heads, batch=2)
+    check(*given, True, None, window=window or (None, None), return_lse=True)
+
+
 def test_float16():
     check(*arrays(65, 70, dtype=np.float16), causal=True)
 

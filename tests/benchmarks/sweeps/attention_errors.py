@@ -26,11 +26,12 @@ from numba_tma.kernels.attention import attention
 from numba_tma.kernels.attention_backward import attention_backward
 
 RESULTS = Path("tests/benchmarks/results/attention_errors.json")
-#: Of the best peer's error: as many values as there are have errors that agree to a few percent.
+#: Of the best peer's error: as many values as there are have errors that agree to a percent.
 #: The largest error is that of one value, and more of a matter of chance.
-SLACK, SLACK_OF_LARGEST = 1.05, 2.0
+SLACK, SLACK_OF_LARGEST = 1.01, 2.0
 LENGTHS = (1, 63, 64, 65, 1000, 4096, 16384)
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "torch FLASH": SDPBackend.FLASH_ATTENTION}
+HEADS = 32  #: of gradients: a few rows of each head have much of the error
 ROWS = 2048  #: of scores in float64 at a time
 
 
@@ -138,7 +139,9 @@ def forward(name, length, heads, shared, depth, causal, size):
 
 def backward(length, depth, causal):
     """Yield the errors of a case's gradients: of which one, who has which."""
-    q, k, v, dout = (torch.randn(1, length, 4, depth, device="cuda").bfloat16() for _ in range(4))
+    q, k, v, dout = (
+        torch.randn(1, length, HEADS, depth, device="cuda").bfloat16() for _ in range(4)
+    )
     heads = [t[0].transpose(0, 1) for t in (dout, q, k, v)]
     expected = [t.transpose(0, 1)[None] for t in exact_gradients(*heads, causal)]
 
@@ -161,8 +164,9 @@ def main():
     found = {name: forward(name, *rest) for name, *rest in cases()}
     for depth in (64, 128):
         for causal in (False, True):
+            case = f"{'causal' if causal else 'full'} 1 x 1000 x {HEADS} x {depth}"
             for which, errors in backward(1000, depth, causal):
-                found[f"{which}, {'causal' if causal else 'full'} 1 x 1000 x 4 x {depth}"] = errors
+                found[f"{which}, {case}"] = errors
     result = {"gpu": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat()}
     RESULTS.write_text(json.dumps({**result, "errors": found}, indent=1) + "\n")
     bad = []
