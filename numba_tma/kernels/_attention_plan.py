@@ -184,10 +184,10 @@ NARROW_PLANS = {
     (128, False): Plan(2, 128),
     (128, True): Plan(2, 128),
 }
-#: Of one warpgroup's queries or fewer, where keys and values are what takes time: so many stages as
-#: shared memory has room for.
+#: Of one warpgroup's queries or fewer, where the time goes into reading keys and values. More stages
+#: are slower: the copy engine then reads from more places at a time.
 FEW_PLANS = {
-    64: Plan(1, 128, stages=4, votes=False),
+    64: Plan(1, 192, votes=False),
     96: Plan(1, 128),
     128: Plan(1, 128),
     256: Plan(1, 48),
