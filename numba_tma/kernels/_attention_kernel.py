@@ -177,6 +177,10 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 scale, softcap, of_values = scales(
                     factor, more, here.batch, tile.head, heads, sharing
                 )
+                if SPLITS:
+                    # Where this part is among all: one register while keys are gone through.
+                    at = queries * (here.batch * heads + tile.head) * more.splits + here.part
+                    number = cuda.shfl_sync(ALL_LANES, i32(at), 0)
                 queries_ = q_works.wait().tile(mine).q.matrix_descriptor()
                 k_works.wait_k()
                 scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
@@ -236,14 +240,12 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 acc *= sums.map(inverse)
                 if SCALES_V:
                     acc *= of_values
-                # Where the first row's is, among results query by query and part by part.
-                at, apart = queries * (here.batch * heads + tile.head) + here.query + row, 1
-                if SPLITS:
-                    at, apart = at * more.splits + here.part, more.splits
                 left = i32(here.queries - row)
                 if SPLITS:
+                    at, apart = number + row * more.splits, more.splits
                     store_rows(acc, more.parts + 4 * DEPTH * at, 4 * DEPTH * apart, left)
                 else:
+                    at, apart = queries * (here.batch * heads + tile.head) + here.query + row, 1
                     stage = store.acquire()
                     acc.to(OUT_DTYPE).store(stage.o.view(STORED), (0, 0))
                     store_result(store, out, stage, here, row, tile.head)

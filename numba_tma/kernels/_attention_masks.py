@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numba_tma import ptx
-from numba_tma._device import device_function, i32
+from numba_tma._device import device_function, i32, u32
 from numba_tma.kernels._attention_plan import Plan, Problem
 from numba_tma.mma_rules import ROWS
+from numba_tma.scheduler import quotient
 
 MINUS_INFINITY = np.float32(-np.inf)
 
@@ -85,8 +86,9 @@ def masking(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
                 first = i32(max(i32(place - more.left), i32(0)) // BLOCK_K)
                 tiles = i32(tiles - first)
         if SPLITS:
-            begin = i32(tiles * here.part // more.splits)
-            end = i32(tiles * (here.part + 1) // more.splits)
+            count, splits, part = u32(max(i32(0), tiles)), u32(more.splits), u32(here.part)
+            begin = i32(quotient(u32(count * part), splits)[0])
+            end = i32(quotient(u32(count * u32(part + u32(1))), splits)[0])
             first, tiles = i32(first + begin), i32(end - begin)
             if tiles <= 0:  # of few tiles: one behind the last key
                 first = i32((keys + BLOCK_K - 1) // BLOCK_K)

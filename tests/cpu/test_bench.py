@@ -530,14 +530,13 @@ def test_every_results_file_has_the_schema():
 def test_attentions_errors_are_those_of_its_best_peer():
     """As docs/kernels_attention.md says: what was measured, beside cuDNN and torch FLASH."""
     found = json.loads((ROOT / results.RESULTS / "attention_errors.json").read_text())["errors"]
-    assert len(found) == 56
-    by_cudnn = [e for e in found.values() if "cuDNN" in e]
-    assert len(by_cudnn) == 52
-    assert sum(e["numba_tma"][0] != e["cuDNN"][0] for e in by_cudnn) == 2
+    assert len(found) == 64
     for case, errors in found.items():
         (mean, largest), *peers = errors.pop("numba_tma"), *errors.values()
-        assert mean <= 1.03 * min(peer[0] for peer in peers), case
-        assert largest <= 1.14 * min(peer[1] for peer in peers), case
+        assert mean <= 1.006 * min(peer[0] for peer in peers), case
+        assert largest <= 1.25 * min(peer[1] for peer in peers), case
+        if "cuDNN" in errors and not case.startswith("d"):  # dq, dk and dv
+            assert mean <= errors["cuDNN"][0], case
 
 
 def test_the_readmes_numbers_stand_in_its_table():
