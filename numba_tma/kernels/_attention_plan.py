@@ -184,7 +184,7 @@ NARROW_PLANS = {
     (128, False): Plan(2, 128),
     (128, True): Plan(2, 128),
 }
-#: Of one warpgroup's queries or fewer, where the time goes into reading keys and values. More stages
+#: Of one warpgroup's queries or fewer, where time goes into reading keys and values. More stages
 #: are slower: the copy engine then reads from more places at a time.
 FEW_PLANS = {
     64: Plan(1, 192, votes=False),

@@ -9,27 +9,15 @@ docs/kernels_attention.md.
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._attention_arrays import Heads, check, heads_scale, logarithms, scale_of
-from numba_tma.kernels._attention_kernel import More, attention_kernel
-from numba_tma.kernels._attention_plan import E4M3, Plan, Problem, check_plan, plan_for
-from numba_tma.kernels._attention_splits import add_parts, parts_of
-from numba_tma.kernels._attention_values import turned
-from numba_tma.kernels._host import (
-    empty,
-    empty_like,
-    in_even_rounds,
-    launch,
-    launched_again,
-    multiprocessors,
-)
-from numba_tma.mma_rules import ROWS
+from numba_tma.kernels._attention_arrays import Heads, check, heads_scale, logarithms
+from numba_tma.kernels._attention_launch import run
+from numba_tma.kernels._attention_plan import E4M3, Plan
+from numba_tma.kernels._host import empty, empty_like, launched_again
 
 
 def attention(
@@ -155,90 +143,6 @@ def _attention(
     scales = {f"{x.name}_scale": heads_scale(f"{x.name}_scale", a, x) for a, x in scaled}
     lse = None if arrays[4] is None else logarithms(arrays[4], q)
     return run(q, k, v, out, lse, None, stream, numbers, plan, scales)
-
-
-def run(
-    q: Heads,
-    k: Heads,
-    v: Heads,
-    out: Heads,
-    lse: int | None,
-    starts: tuple[Any, Any] | None,
-    stream: Any,
-    numbers: tuple[Any, ...],
-    plan: Plan | None,
-    scales: dict[str, Any] | None = None,
-) -> list[Any]:
-    """Launch the kernel for arrays that were checked; return memory that it needs.
-
-    `starts` are those of packed sequences, `scales` those of heads, by the names that `More` has.
-    """
-    (batch, queries, heads, depth), (_, keys, kv_heads, _) = q.shape, k.shape
-    scale, softcap, left, right = numbers
-    scale, scales = scale_of(q.function, scale, depth), scales or {}
-    if softcap is not None and not 0 < softcap < math.inf:
-        raise ValueError(
-            f"{q.function}(softcap={softcap}): the cap is a positive number, or None for none"
-        )
-    if queries == 1 and heads and not starts:
-        # It sees the last keys, which are all that there are to it.
-        if left is not None and left < keys:
-            k, v, keys = k.last(left + 1), v.last(left + 1), left + 1
-        left = right = None
-        if "q_scale" not in scales:
-            q, out = (x.as_queries(heads // kv_heads) for x in (q, out))
-            queries, heads = heads // kv_heads, kv_heads
-    # A side on which all keys are in the window has no limit, which takes no masks.
-    more = {
-        "lse": lse,
-        "left": left if left is not None and left < keys - 1 else None,
-        "right": right if right and right < queries - 1 else None,
-        "softcap": None if softcap is None else np.float32(scale / softcap),
-    }
-    more = {name: value for name, value in more.items() if value is not None} | scales
-    flags = {name: True for name in more}
-    result = None if out.dtype is q.dtype else out.dtype
-    problem = Problem(depth, q.dtype, right == 0, packed=starts is not None, result=result, **flags)
-    if plan:
-        check_plan(q.function, problem, plan)
-    if starts:
-        batch = starts[0].shape[0] - 1
-        more |= {"starts_q": starts[0], "starts_k": starts[1]}
-    if 0 in q.shape or batch == 0:
-        return []
-    sharing, blocks, kept = heads // kv_heads, multiprocessors(), list[Any]()
-    if not plan:
-        reach = keys
-        if problem.left:
-            reach = min(keys, left + more.get("right", 0) + 2 * ROWS)
-        plan = plan_for(problem, queries, reach, batch * heads, sharing, blocks)
-    if plan.splits > 1:
-        problem, batch = replace(problem, splits=True, lse=True), batch * plan.splits
-        parts, sums = parts_of(out, plan.splits, kept)
-        more |= {"splits": plan.splits, "parts": parts, "lse": sums}
-    maps = [a.map(problem.tile(rows)) for a, rows in ((q, ROWS), (k, plan.block_k))]
-    if starts:
-        # As many as there may be: the ends of sequences are in blocks of their own.
-        tiles = heads * (queries // plan.block_q + batch)
-        maps += [a.ragged(problem.part(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))]
-    else:
-        tiles = batch * heads * -(-queries // plan.block_q)
-        if problem.is_narrow:
-            v = turned(v, stream, kept)
-        maps += [v.map(problem.values(plan.block_k)), out.map(problem.output(ROWS))]
-    launch(
-        attention_kernel(problem, replace(plan, splits=1)),  # the same kernel for any number
-        in_even_rounds(tiles, blocks) if problem.tiles_are_equal else min(tiles, blocks),
-        plan.threads,
-        stream,
-        *maps,
-        *(queries, keys, heads, batch, sharing),
-        np.float32((scale if softcap is None else softcap) * math.log2(math.e)),
-        More(**more),
-    )
-    if plan.splits > 1:
-        add_parts(parts, sums, plan.splits, out, lse, stream)
-    return kept
 
 
 def sides(function: str, window: Any, causal: bool) -> tuple[int | None, int | None]:
