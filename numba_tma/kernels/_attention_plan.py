@@ -238,11 +238,16 @@ def splits_for(steps: np.ndarray, heads: int, blocks: int) -> int:
 
     What counts is the block of threads that has the most to do, and that parts are added up.
     """
-    most = min(int(steps.max(initial=1)), PARTS_PER_BLOCK * blocks // max(1, len(steps) * heads))
+    tiles, fewest, longest = len(steps) * heads, int(steps.min()), int(steps.max())
+    most = min(longest, PARTS_PER_BLOCK * blocks // tiles)
 
     def time(splits: int) -> int:
-        longest = dealt(1 + -(-steps // splits), heads * splits, heads * splits, blocks).max()
-        return int(longest) + ADDING_STEPS * (splits > 1)
+        parts = heads * splits
+        if fewest == longest:
+            sums = -(-tiles * splits // blocks) * (1 - -longest // splits)
+        else:
+            sums = int(dealt(1 - -steps // splits, parts, parts, blocks).max())
+        return sums + ADDING_STEPS * (splits > 1)
 
     return min(range(1, max(1, most) + 1), key=time)
 
