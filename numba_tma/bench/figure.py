@@ -22,6 +22,7 @@ PANELS = {
     "GB/s": ("plain copy", "bytes per second, as a share of a plain copy's"),
     "TFLOP/s": ("cuBLAS, cuDNN", "operations per second, as a share of cuBLAS's or cuDNN's"),
 }
+WIDE = 2  #: shares from which on an axis is logarithmic, so that the others stay apart
 
 
 def base(row: Row) -> float | None:
@@ -75,6 +76,9 @@ def _draw(axes: Axes, unit: str, rows: list[Row]) -> None:
         )
     shares = [row["numba_tma"] / bases[y] for y, row in enumerate(rows)]
     axes.scatter(shares, range(len(rows)), label="numba_tma", **OURS)
+    if max(shares) > WIDE:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
     axes.set_yticks(range(len(rows)), [f"{row['kernel']}, {row['case']}" for row in rows])
     axes.invert_yaxis()
     axes.grid(axis="y", color="#e8e8e8", zorder=0)

@@ -298,6 +298,9 @@ def test_the_picture_has_what_stands_beside_a_copy(tmp_path, capsys):
     assert below.get_xlabel() == "operations per second, as a share of cuBLAS's or cuDNN's"
     drawn = {dots.get_label(): dots.get_offsets().tolist() for dots in below.collections}
     assert drawn == {"Triton": [[1.5, 0.0]], "numba_tma": [[0.5, 0.0], [2.0, 1.0]]}
+    far = LAYERS[0] | {"numba_tma": 5 * LAYERS[0]["numba_tma"]}
+    (axes,) = figure.draw(RESULTS | {"rows": [*LAYERS, far]}).axes
+    assert (below.get_xscale(), axes.get_xscale()) == ("linear", "log")
     file.write_text(json.dumps(RESULTS | {"rows": [alone]}))
     with pytest.raises(SystemExit, match="no row of the results has a plain copy,"):
         bench.main(["--from-results", str(file), "--plot", str(path)])
