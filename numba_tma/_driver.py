@@ -1,7 +1,9 @@
 """The driver's part: 128 encoded bytes inside the one object that a launch passes by value."""
 
+import contextlib
 import ctypes
 import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .dtypes import DType
@@ -50,6 +52,18 @@ def is_capturing(stream: int) -> bool:
     except RuntimeError:  # no driver on this machine
         return False
     return not error and bool(int(status))
+
+
+@contextlib.contextmanager
+def allocating_while_capturing() -> Iterator[None]:
+    """Let this thread allocate memory though a stream is being captured, which is no part of it."""
+    driver = _driver()
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    _, before = driver.cuThreadExchangeStreamCaptureMode(mode)
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
 
 
 def encode_tiled(

@@ -63,12 +63,15 @@ def run(
         return []
     sharing, blocks, kept = heads // kv_heads, multiprocessors(), list[Any]()
     if not plan:
-        shown = left + more.get("right", 0) + 2 * ROWS if problem.left else keys
+        shown = keys
+        if problem.left:
+            shown = left + 2 * ROWS + more.get("right", 0 if problem.causal else queries)
         plan = plan_for(problem, queries, min(keys, shown), batch * heads, sharing, blocks)
-    if plan.splits > 1:
-        problem, batch = replace(problem, splits=True, lse=True), batch * plan.splits
-        parts, sums = parts_of(out, plan.splits, kept)
-        more |= {"splits": plan.splits, "parts": parts, "lse": sums}
+    splits = min(plan.splits, -(-keys // plan.block_k))
+    if splits > 1:
+        problem, batch = replace(problem, splits=True, lse=True), batch * splits
+        parts, sums = parts_of(out, splits, kept)
+        more |= {"splits": splits, "parts": parts, "lse": sums}
     maps = [a.map(problem.tile(rows)) for a, rows in ((q, ROWS), (k, plan.block_k))]
     if starts:
         # As many as there may be: the ends of sequences are in blocks of their own.
@@ -89,8 +92,8 @@ def run(
         np.float32((scale if softcap is None else softcap) * math.log2(math.e)),
         More(**more),
     )
-    if plan.splits > 1:
-        add_parts(parts, sums, plan.splits, out, lse, stream)
+    if splits > 1:
+        add_parts(parts, sums, splits, out, lse, stream)
     return kept
 
 

@@ -143,7 +143,8 @@ class Plan:
 
 def check_plan(function: str, problem: Problem, plan: Plan) -> None:
     """Raise unless the kernels can follow the plan."""
-    if plan.splits < 1 or (problem.packed and plan.splits > 1):
+    whole = isinstance(plan.splits, int) and plan.splits >= 1
+    if not whole or (problem.packed and plan.splits > 1):
         raise ValueError(
             f"{function}(plan={plan}): splits is 1 or more, and 1 for packed sequences, whose "
             "lengths only the device knows"

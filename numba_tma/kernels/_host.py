@@ -125,7 +125,9 @@ def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
             if outer is not None:
                 outer += known[1]
             return
-        with noting() as launches:
+        captured = _driver.is_capturing(handle_of(stream))
+        allowed = _driver.allocating_while_capturing() if captured else contextlib.nullcontext()
+        with noting() as launches, allowed:
             kept = prepare(arrays, stream, numbers, *options) or ()
         calls.pop(key, None)
         free = _MOST_BYTES - _nbytes(kept)

@@ -99,13 +99,13 @@ def attention(
     ------
     ValueError
         If shapes, types or strides do not fit, `scale` or `softcap` is not positive, `window` is
-        none, or `plan` has tiles that products do not take.
+        none, or `plan` has tiles that products do not take, or no parts.
 
     Notes
     -----
     Where queries are few, their keys are shared out to several blocks, and a second kernel adds up
-    the parts of results. These take a workspace, as e4m3 takes one of the size of `v`: call once
-    before a graph is captured.
+    the parts of results. These take a workspace, as e4m3 takes one of the size of `v`; a graph that
+    captures the call keeps it.
     """
     if out is None:
         out, out_dtype = _result_like(q, dtype, out_dtype)

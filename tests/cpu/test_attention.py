@@ -343,6 +343,7 @@ MISTAKES = {
         {"plan": Plan(3, 112)} | {name: array(dtype=E4M3) for name in "qkv"},
         "its block_k is a multiple of 32 up to 256, since a product with e4m3 takes 32 keys",
     ),
+    "half a part": ({"plan": Plan(splits=1.5)}, "splits is 1 or more, and 1 for packed"),
     "no parts": ({"plan": Plan(splits=0)}, "splits is 1 or more, and 1 for packed sequences"),
     "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
 }

@@ -1,5 +1,6 @@
 """Launchers without a GPU: what they pack, against numba-cuda's own packing; what they refuse."""
 
+import contextlib
 import ctypes
 import enum
 import gc
@@ -619,6 +620,7 @@ def test_what_a_graph_captured_is_kept(monkeypatch):
     monkeypatch.setattr(_host, "_MOST_BYTES", 100)
     monkeypatch.setattr(_host, "_captured", {})
     monkeypatch.setattr(_driver, "is_capturing", lambda stream: stream == 5)
+    monkeypatch.setattr(_driver, "allocating_while_capturing", contextlib.nullcontext)
     for n, stream in ((10, None), (20, 5), (10, 5), (30, None), (10, 5), (40, 5), (70, 7)):
         wrapper((), stream, (), n)
     gc.collect()
