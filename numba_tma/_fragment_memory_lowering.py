@@ -265,13 +265,12 @@ def _lower_store_global(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         builder.icmp_signed("<=", end, extents[1]),
         builder.icmp_unsigned("==", column_stride, size),
     ]
-    runs = _runs(builder, typ, args[0])
+    runs = runs_of(builder, typ, args[0])
     with builder.if_else(_all(builder, plain)) as (whole, single):
         with whole:
             for half, (exists, start) in enumerate(rows):
                 with builder.if_then(exists):
-                    for block, values in enumerate(runs[half::2]):
-                        _store(builder, _vector(builder, values), start, block * 4 * nbytes, nbytes)
+                    store_row(builder, runs[half::2], start, nbytes)
         with single:
             left = builder.add(args[3], right)
             for half, (exists, start) in enumerate(rows):
@@ -292,8 +291,14 @@ def _all(builder: Any, conditions: list[Any]) -> Any:
     return first
 
 
-def _runs(builder: Any, typ: FragmentType, value: Any) -> list[list[Any]]:
-    """Return the neighbours that a thread holds, as bits of the elements' size."""
+def store_row(builder: Any, runs: list[list[Any]], start: Any, nbytes: int) -> None:
+    """Store what a thread holds of a row, in runs of `nbytes`, of which the first is at `start`."""
+    for block, values in enumerate(runs):
+        _store(builder, _vector(builder, values), start, block * 4 * nbytes, nbytes)
+
+
+def runs_of(builder: Any, typ: FragmentType, value: Any) -> list[list[Any]]:
+    """Return the neighbours that a thread holds, as bits of the elements' size, rows in turn."""
     words = unpack(builder, value)
     if typ.dtype.itemsize == 4:
         return [words[i : i + 2] for i in range(0, len(words), 2)]

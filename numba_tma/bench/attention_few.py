@@ -7,13 +7,12 @@ What takes time of one query is to read its keys and values; of more, operations
 from __future__ import annotations
 
 import functools
-import importlib
 from typing import Any, NamedTuple
 
-from numba_tma.bench.attention import check_rows
+from numba_tma.bench.attention import by_torch, check_rows
 from numba_tma.bench.peers import offered, shipped, working
 from numba_tma.bench.results import Cases, Measured, operations, rate
-from numba_tma.bench.timing import Run, worse_of_two
+from numba_tma.bench.timing import worse_of_two
 
 
 class Shape(NamedTuple):
@@ -43,22 +42,6 @@ SHAPES = (
 )
 
 
-def _torch(torch: Any, q: Any, k: Any, v: Any) -> dict[str, Run]:
-    backends = importlib.import_module("torch.nn.attention")
-    attention = torch.nn.functional.scaled_dot_product_attention
-    arrays = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
-    shared = q.shape[2] != k.shape[2]
-
-    def run(backend: Any) -> Any:
-        with backends.sdpa_kernel(backend):
-            return attention(*arrays, enable_gqa=shared).transpose(1, 2)
-
-    return {
-        "cuDNN": functools.partial(run, backends.SDPBackend.CUDNN_ATTENTION),
-        "torch FLASH": functools.partial(run, backends.SDPBackend.FLASH_ATTENTION),
-    }
-
-
 def bench_attention_few(torch: Any, shape: Shape) -> Measured:
     """Time attention of each query on all keys."""
     attention = shipped("attention", "attention")
@@ -72,7 +55,8 @@ def bench_attention_few(torch: Any, shape: Shape) -> Measured:
     ours()
     right(o)
     case = f"attention few {shape}"
-    peers = working(torch, case, offered(case, {"SDPA": lambda: _torch(torch, q, k, v)}), right)
+    source = functools.partial(by_torch, torch, q, k, v, False)
+    peers = working(torch, case, offered(case, {"SDPA": source}), right)
     times = worse_of_two({"numba_tma": ours, **peers})
     if shape.queries == 1:
         return rate(2 * sum(t.numel() for t in (q, k, v, o)), times)

@@ -15,6 +15,7 @@ from numba import cuda
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._attention_backward_plan import WARPGROUPS, block_q
 from numba_tma.kernels._attention_plan import Problem
+from numba_tma.kernels._attention_weights import LOG2_E
 from numba_tma.kernels._registers import (
     Share,
     four,
@@ -32,7 +33,7 @@ from numba_tma.mma_rules import ROWS
 
 THREADS = 256  #: of a block
 CHUNK = 8  # elements of a thread
-LOG2_E, INFINITY, ZERO = np.float32(np.log2(np.e)), np.float32(np.inf), np.float32(0)
+INFINITY, ZERO = np.float32(np.inf), np.float32(0)
 F32 = as_dtype("f32")
 
 

@@ -240,10 +240,10 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                 acc *= sums.map(inverse)
                 if SCALES_V:
                     acc *= of_values
-                left = i32(here.queries - row)
+                count = i32(here.queries - row)  # of rows that there are
                 if SPLITS:
                     at, apart = number + row * more.splits, more.splits
-                    store_rows(acc, more.parts + 4 * DEPTH * at, 4 * DEPTH * apart, left)
+                    store_rows(acc, more.parts + 4 * DEPTH * at, 4 * DEPTH * apart, count)
                 else:
                     at, apart = queries * (here.batch * heads + tile.head) + here.query + row, 1
                     stage = store.acquire()
@@ -255,7 +255,7 @@ def attention_kernel(problem: Problem, plan: Plan) -> Any:
                     q_works.release()
                 if LSE:
                     logs = sums.map(log_of_sum, shift)
-                    store_numbers(logs, more.lse + 4 * at, 4 * apart, left)
+                    store_numbers(logs, more.lse + 4 * at, 4 * apart, count)
             if not SPLITS:
                 store.tail(read=True)
         q_pipe.close()

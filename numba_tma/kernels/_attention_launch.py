@@ -11,7 +11,7 @@ import numpy as np
 from numba_tma.kernels._attention_arrays import Heads, scale_of
 from numba_tma.kernels._attention_kernel import More, attention_kernel
 from numba_tma.kernels._attention_plan import Plan, Problem, check_plan, plan_for
-from numba_tma.kernels._attention_splits import add_parts, parts_of
+from numba_tma.kernels._attention_splits import add_up, parts_of
 from numba_tma.kernels._attention_values import turned
 from numba_tma.kernels._host import in_even_rounds, launch, multiprocessors
 from numba_tma.mma_rules import ROWS
@@ -29,7 +29,7 @@ def run(
     plan: Plan | None,
     scales: dict[str, Any] | None = None,
 ) -> list[Any]:
-    """Launch the kernel for arrays that were checked; return memory that it needs.
+    """Launch the kernels for arrays that were checked; return memory that they need.
 
     `starts` are those of packed sequences, `scales` those of heads, by the names that `More` has.
     """
@@ -93,7 +93,7 @@ def run(
         More(**more),
     )
     if splits > 1:
-        add_parts(parts, sums, splits, out, lse, stream)
+        add_up(parts, sums, splits, out, lse, stream)
     return kept
 
 
@@ -111,3 +111,19 @@ def of_one_query(
     if not scaled and sharing:
         q, out = q.as_queries(sharing), out.as_queries(sharing)
     return q, k, v, out
+
+
+def sides(function: str, window: Any, causal: bool) -> tuple[int | None, int | None]:
+    """Return how many keys a query sees before its place and behind it; None: all."""
+    pair = isinstance(window, tuple | list) and len(window) == 2
+    given = window if pair else (window, window)
+    for side in given:
+        whole = isinstance(side, int | np.integer) and not isinstance(side, bool)
+        if side is not None and not (whole and side >= 0):
+            raise ValueError(
+                f"{function}(window={window!r}): a window is (left, right), the numbers of keys "
+                "that a query sees before its place and behind it: whole numbers from 0, or None "
+                "for all; or one number for both"
+            )
+    left, right = (None if side is None else int(side) for side in given)
+    return left, 0 if causal else right

@@ -114,9 +114,11 @@ if not simulated():
 @functools.cache
 def copying(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
     """Return the device functions `place`, `load_values` and `store_result` of a problem."""
-    PACKED, SPAN, PARTS = problem.packed, problem.span, problem.depth // problem.span
+    PACKED, SPAN, SPANS = problem.packed, problem.span, problem.depth // problem.span
     BLOCK_K, TURNED, SPLITS = plan.block_k, problem.is_narrow, problem.splits
-    NBYTES = SPAN * problem.dtype.itemsize  # of a row of a part, which have their rows together
+    NBYTES = (
+        SPAN * problem.dtype.itemsize
+    )  # of a row of a span of columns; each has its rows together
 
     @device_function
     def place(tile: Any, queries: Any, keys: Any, more: Any) -> Any:
@@ -137,9 +139,9 @@ def copying(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
             v.load(tile, (here.batch, 0, head, key), barrier)
         elif PACKED:
             theirs = v.sequence(here.key, here.keys)
-            for part in range(PARTS):
-                to = u32(tile.address + part * (BLOCK_K * NBYTES))
-                theirs.load(to, (key, head, part * SPAN), barrier)
+            for i in range(SPANS):
+                to = u32(tile.address + i * (BLOCK_K * NBYTES))
+                theirs.load(to, (key, head, i * SPAN), barrier)
         else:
             v.load(tile, (here.batch, key, head, 0), barrier)
         loads.commit_step()
@@ -149,9 +151,9 @@ def copying(problem: Problem, plan: Plan) -> tuple[Any, Any, Any]:
         """Store what a warpgroup has written to its stage."""
         if PACKED:
             theirs = out.sequence(here.query, here.queries)
-            for part in range(PARTS):
-                address = u32(stage.o.address + part * (ROWS * NBYTES))
-                store.store(theirs, address, (row, head, part * SPAN))
+            for i in range(SPANS):
+                address = u32(stage.o.address + i * (ROWS * NBYTES))
+                store.store(theirs, address, (row, head, i * SPAN))
         else:
             store.store(out, stage.o, (here.batch, row, head, 0))
 

@@ -20,7 +20,7 @@ from numba_tma import ptx
 from numba_tma.dtypes import DType, as_dtype
 from numba_tma.kernels._attention_arrays import Heads
 from numba_tma.kernels._attention_masks import MINUS_INFINITY
-from numba_tma.kernels._attention_weights import LN_2, ZERO, inverse
+from numba_tma.kernels._attention_weights import LOG2_E, ZERO, inverse, log_of_sum, shift_of
 from numba_tma.kernels._columns import workspace
 from numba_tma.kernels._host import Matrix, launch
 from numba_tma.kernels._registers import (
@@ -32,7 +32,6 @@ from numba_tma.kernels._registers import (
     larger,
     largest,
     load_global,
-    log2,
     store_float,
     store_global,
     to_float,
@@ -43,7 +42,7 @@ from numba_tma.kernels._registers import (
 
 THREADS = 128
 CHUNK = 4  # elements of a thread
-F32, LOG2_E = as_dtype("f32"), np.float32(np.log2(np.e))
+F32 = as_dtype("f32")
 
 
 @functools.cache
@@ -56,10 +55,8 @@ def adding_kernel(dtype: DType, depth: int, logs: bool, together: int) -> Any:
     are loaded `together`: a thread waits for memory once for all of them.
     """
     CHUNKS, LSE, TOGETHER = depth // CHUNK, logs, together
-    PARTS, NUMBERS = (
-        Share(F32, 4 * CHUNK, TOGETHER, CHUNKS, False),
-        Share(F32, 4, TOGETHER, 1, False),
-    )
+    PARTS = Share(F32, 4 * CHUNK, TOGETHER, CHUNKS, False)
+    NUMBERS = Share(F32, 4, TOGETHER, 1, False)
     OUT = Share(dtype, dtype.itemsize * CHUNK, 1, 1, True)
 
     @cuda.jit
@@ -76,9 +73,7 @@ def adding_kernel(dtype: DType, depth: int, logs: bool, together: int) -> Any:
                 found = load_global(NUMBERS, numbers, part, splits)
                 found = keep(NUMBERS, to_float(NUMBERS, found), part, splits, MINUS_INFINITY)
                 top = larger(top, largest(found))
-            shift = ZERO
-            if top > MINUS_INFINITY:
-                shift = -top * LOG2_E
+            shift = shift_of(top, LOG2_E)
             result, whole = zeros(OUT), ZERO
             for part in range(0, splits, TOGETHER):
                 at = parts + 4 * depth * (row * splits + part)
@@ -93,7 +88,7 @@ def adding_kernel(dtype: DType, depth: int, logs: bool, together: int) -> Any:
             store_global(OUT, to, chunk, CHUNKS, from_float(OUT, result))
             if LSE:
                 if chunk == 0:
-                    store_float(lse + 4 * row, (log2(whole) - shift) * LN_2)
+                    store_float(lse + 4 * row, log_of_sum(whole, shift))
 
     return add_parts
 
@@ -111,7 +106,7 @@ def parts_of(out: Heads, splits: int, kept: list[Any]) -> tuple[int, int]:
     return first, second
 
 
-def add_parts(parts: int, sums: int, splits: int, out: Heads, lse: int | None, stream: Any) -> None:
+def add_up(parts: int, sums: int, splits: int, out: Heads, lse: int | None, stream: Any) -> None:
     """Launch the kernel that adds up parts."""
     batch, queries, heads, depth = out.shape
     rows = batch * queries * heads

@@ -16,7 +16,7 @@ from numba_tma.kernels._fragment_moves import packed_e4m3
 from numba_tma.kernels._registers import log2
 
 ZERO, ONE = np.float32(0), np.float32(1)
-LN_2 = np.float32(math.log(2))
+LN_2, LOG2_E = np.float32(math.log(2)), np.float32(math.log2(math.e))
 # Weights of e4m3, at most 448, are multiplied with 2**8. So they have all 4 bits down to 2**-14 of
 # the row's largest so far, and become 0 below 2**-18 of it.
 LIFT = np.float32(8)

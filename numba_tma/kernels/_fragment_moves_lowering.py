@@ -10,6 +10,7 @@ from numba.core import types
 from numba_tma import _compiler as compiler
 from numba_tma._compiler import I32, I64, TypingError, get_field, signature
 from numba_tma._fragment_lowering import FLOAT, FragmentType, moved, place
+from numba_tma._fragment_memory_lowering import runs_of, store_row
 from numba_tma._shared_lowering import join_word, tile_of
 from numba_tma._vector_lowering import pack, unpack
 from numba_tma.dtypes import as_dtype
@@ -82,18 +83,13 @@ def _lower_rows(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     fragment, location, apart, count = args
     # Computed here: LLVM would keep it in registers from the kernel's start on.
     down, right = (moved(builder, at) for at in place(context, builder, 2))
-    words = unpack(builder, fragment)
+    runs = runs_of(builder, sig.args[0], fragment)
     for half in (0, 1):
         row = builder.add(down, ir.Constant(I32, 8 * half))
         start = builder.add(location, builder.mul(apart, builder.zext(row, I64)))
         start = builder.add(start, builder.zext(builder.mul(right, ir.Constant(I32, 4)), I64))
         with builder.if_then(builder.icmp_signed("<", row, count)):
-            for i in range(half, len(words) // 2, 2):
-                two = ir.Constant(ir.VectorType(FLOAT, 2), ir.Undefined)
-                for j in (0, 1):
-                    two = builder.insert_element(two, words[2 * i + j], ir.Constant(I32, j))
-                at = builder.add(start, ir.Constant(I64, 32 * (i // 2)))
-                builder.store(two, builder.inttoptr(at, two.type.as_pointer(1)), align=8)
+            store_row(builder, runs[half::2], start, 8)
     return context.get_dummy_value()
 
 

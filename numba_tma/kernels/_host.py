@@ -119,7 +119,8 @@ def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
         known = calls.get(key)
         outer = getattr(_noted, "launches", None)
         if known is not None and known[0] == written:
-            _keep_for_graphs(known[2], stream)
+            if known[2] and _driver.is_capturing(handle_of(stream)):
+                _captured[id(known[2])] = known[2]
             for again in known[1]:
                 again()
             if outer is not None:
@@ -134,7 +135,8 @@ def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
         while calls and (len(calls) >= _MOST_CALLS or _held(calls) > free):
             calls.pop(next(iter(calls)), None)
         calls[key] = written, launches, kept
-        _keep_for_graphs(kept, stream)
+        if captured and kept:
+            _captured[id(kept)] = kept
         if outer is not None:
             outer += launches
 
@@ -143,11 +145,6 @@ def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
 
 #: The memory of calls that graphs have captured.
 _captured: dict[int, Sequence[Any]] = {}
-
-
-def _keep_for_graphs(kept: Sequence[Any], stream: Any) -> None:
-    if kept and _driver.is_capturing(handle_of(stream)):
-        _captured[id(kept)] = kept
 
 
 def _nbytes(arrays: Sequence[Any]) -> int:

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._attention_arrays import Heads, check, heads_scale, logarithms
-from numba_tma.kernels._attention_launch import run
+from numba_tma.kernels._attention_launch import run, sides
 from numba_tma.kernels._attention_plan import E4M3, Plan
 from numba_tma.kernels._host import empty, empty_like, launched_again
 
@@ -149,19 +147,3 @@ def _attention(
     scales = {f"{x.name}_scale": heads_scale(f"{x.name}_scale", a, x) for a, x in scaled}
     lse = None if arrays[4] is None else logarithms(arrays[4], q)
     return run(q, k, v, out, lse, None, stream, numbers, plan, scales)
-
-
-def sides(function: str, window: Any, causal: bool) -> tuple[int | None, int | None]:
-    """Return how many keys a query sees before its place and behind it; None: all."""
-    pair = isinstance(window, tuple | list) and len(window) == 2
-    given = window if pair else (window, window)
-    for side in given:
-        whole = isinstance(side, int | np.integer) and not isinstance(side, bool)
-        if side is not None and not (whole and side >= 0):
-            raise ValueError(
-                f"{function}(window={window!r}): a window is (left, right), the numbers of keys "
-                "that a query sees before its place and behind it: whole numbers from 0, or None "
-                "for all; or one number for both"
-            )
-    left, right = (None if side is None else int(side) for side in given)
-    return left, 0 if causal else right

@@ -11,10 +11,9 @@ from typing import Any
 
 from numba_tma.dtypes import as_dtype
 from numba_tma.kernels._attention_arrays import Heads, Plain, check, logarithms
-from numba_tma.kernels._attention_launch import run
+from numba_tma.kernels._attention_launch import run, sides
 from numba_tma.kernels._attention_plan import Plan
 from numba_tma.kernels._host import empty, empty_like, launched_again
-from numba_tma.kernels.attention import sides
 
 NAME = "attention_varlen"
 
