@@ -45,16 +45,15 @@ def check_rows(
             check_whole(one_out[rows], exact, FP8_TOLERANCE)
 
 
-def by_torch(torch: Any, q: Any, k: Any, v: Any, causal: bool) -> dict[str, Run]:
-    """Return torch's attention by two of its backends; heads may share those of k and v."""
+def by_torch(torch: Any, q: Any, k: Any, v: Any, **options: bool) -> dict[str, Run]:
+    """Return torch's attention, with its own options, by two of its backends."""
     backends = importlib.import_module("torch.nn.attention")
     attention = torch.nn.functional.scaled_dot_product_attention
     arrays = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
-    shared = q.shape[2] != k.shape[2]
 
     def run(backend: Any) -> Any:
         with backends.sdpa_kernel(backend):
-            return attention(*arrays, is_causal=causal, enable_gqa=shared).transpose(1, 2)
+            return attention(*arrays, **options).transpose(1, 2)
 
     return {
         "cuDNN": functools.partial(run, backends.SDPBackend.CUDNN_ATTENTION),
@@ -85,7 +84,7 @@ def bench_attention(torch: Any, length: int, depth: int, causal: bool) -> Measur
     right(o)
     case = f"attention {named(length, depth, causal)}"
     sources = {
-        "SDPA": functools.partial(by_torch, torch, q, k, v, causal),
+        "SDPA": functools.partial(by_torch, torch, q, k, v, is_causal=causal),
         "FlashAttention-4": functools.partial(_flash_attention_4, q, k, v, causal),
     }
     peers = working(torch, case, offered(case, sources), right)
@@ -107,7 +106,7 @@ def bench_fp8(torch: Any, length: int, depth: int, causal: bool) -> Measured:
     ours()
     right(o, narrow=True)
     case = f"attention {named(length, depth, causal, E4M3)}"
-    of_bf16 = offered(case, {"SDPA": functools.partial(by_torch, torch, q, k, v, causal)})
+    of_bf16 = offered(case, {"SDPA": functools.partial(by_torch, torch, q, k, v, is_causal=causal)})
     runs: dict[str, Run] = {
         "numba_tma bf16": functools.partial(attention, q, k, v, out=wide, causal=causal),
         **{f"{name} bf16": run for name, run in of_bf16.items() if name == "cuDNN"},

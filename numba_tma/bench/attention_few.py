@@ -55,7 +55,8 @@ def bench_attention_few(torch: Any, shape: Shape) -> Measured:
     ours()
     right(o)
     case = f"attention few {shape}"
-    source = functools.partial(by_torch, torch, q, k, v, False)
+    shared = shape.heads != shape.kv_heads
+    source = functools.partial(by_torch, torch, q, k, v, enable_gqa=shared)
     peers = working(torch, case, offered(case, {"SDPA": source}), right)
     times = worse_of_two({"numba_tma": ours, **peers})
     if shape.queries == 1:
