@@ -14,6 +14,7 @@ from numba_tma import bench
 from numba_tma.bench import (
     attention,
     attention_backward,
+    attention_few,
     attention_varlen,
     first_call,
     matmul,
@@ -102,7 +103,14 @@ def torch(monkeypatch):
             run()
         return {name: 1e-12 * (n + 1) for n, name in enumerate(runs)}
 
-    for module in (matmul, matmul_grouped, attention, attention_backward, attention_varlen):
+    for module in (
+        matmul,
+        matmul_grouped,
+        attention,
+        attention_backward,
+        attention_few,
+        attention_varlen,
+    ):
         monkeypatch.setattr(module, "worse_of_two", times)
     monkeypatch.setattr(timing, "time_alternating", lambda runs, repeats: times(runs))
     monkeypatch.setattr(matmul_triton, "triton", None)
@@ -296,6 +304,27 @@ def test_each_gets_its_own_order_of_axes(torch, monkeypatch):
     )
     row = attention.bench_attention(torch, 96, 8, True)
     assert list(row["peers"]) == ["cuDNN", "torch FLASH", "FlashAttention-4"]
+
+
+@pytest.mark.parametrize(("queries", "unit"), [(1, "GB/s"), (16, "TFLOP/s")])
+def test_few_queries_share_keys_by_heads(torch, monkeypatch, queries, unit):
+    """One is measured by the bytes of all arrays, more by operations."""
+
+    def of_shared_heads(q, k, v, enable_gqa=True):
+        assert enable_gqa
+        return of_heads(q, *(np.repeat(t, 4, axis=1) for t in (k, v)), False)
+
+    def ours(q, k, v, out):
+        out[:] = np.swapaxes(of_shared_heads(*(np.swapaxes(t, 1, 2) for t in (q, k, v))), 1, 2)
+
+    fake_sdpa(torch, monkeypatch, of_shared_heads)
+    ship(monkeypatch, "attention", "attention", ours)
+    row = attention_few.bench_attention_few(torch, attention_few.Shape(2, queries, 8, 16, 96, 2))
+    assert (row["unit"], list(row["peers"])) == (unit, ["cuDNN", "torch FLASH"])
+    wrong = lambda q, k, v, out: ours(q, k[:, :, ::-1], v, out)  # noqa: E731
+    ship(monkeypatch, "attention", "attention", wrong)
+    with pytest.raises(AssertionError, match="values are wrong"):
+        attention_few.bench_attention_few(torch, attention_few.Shape(2, queries, 8, 16, 96, 2))
 
 
 def attention_of_fp8(q, k, v, out, causal, **scales):
