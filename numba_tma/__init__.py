@@ -11,12 +11,12 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from numba_tma._environment import simulated
 from numba_tma._version import __version__
-from numba_tma.debug import ByteLedgerError, CoordinateError, PipelineError, PipelineTimeout
-from numba_tma.dtypes import DType
-from numba_tma.im2col import Im2colMap, im2col_map, im2col_wide_map
-from numba_tma.layout import (
+from numba_tma.host.debug import ByteLedgerError, CoordinateError, PipelineError, PipelineTimeout
+from numba_tma.host.dtypes import DType
+from numba_tma.host.environment import simulated
+from numba_tma.host.im2col import Im2colMap, im2col_map, im2col_wide_map
+from numba_tma.host.layout import (
     Swizzle,
     Tile,
     reference_reduce,
@@ -24,28 +24,28 @@ from numba_tma.layout import (
     reference_tile,
     swizzle_index,
 )
-from numba_tma.matrix_layout import MatrixLayout, reference_matrix
-from numba_tma.pixel_box import PixelBox, reference_im2col, reference_im2col_store
-from numba_tma.ragged import RaggedTensorMap, ragged_tensor_map
-from numba_tma.tensor_map import TensorMap, tensor_map
-from numba_tma.tensor_map_array import TensorMapArray
+from numba_tma.host.matrix_layout import MatrixLayout, reference_matrix
+from numba_tma.host.pixel_box import PixelBox, reference_im2col, reference_im2col_store
+from numba_tma.host.ragged import RaggedTensorMap, ragged_tensor_map
+from numba_tma.host.tensor_map import TensorMap, tensor_map
+from numba_tma.host.tensor_map_array import TensorMapArray
 
 #: Where the names are that need Numba, which is imported only when one of them is used.
 _HOME = {
-    "Barrier": "barrier",
-    "BarrierArray": "barrier",
+    "Barrier": "device.barrier",
+    "BarrierArray": "device.barrier",
     "BlockScaledTilePayload": "pipeline",
     "CachePolicy": "ptx",
-    "CausalLPTScheduler": "causal_scheduler",
+    "CausalLPTScheduler": "device.causal_scheduler",
     "CircularBuffer": "pipeline",
-    "DESCRIPTOR": "template",
-    "Fragment": "mma",
-    "GridStridedScheduler": "scheduler",
-    "GroupedScheduler": "scheduler",
-    "HilbertScheduler": "scheduler",
+    "DESCRIPTOR": "device.edit_map",
+    "Fragment": "device.mma",
+    "GridStridedScheduler": "device.scheduler",
+    "GroupedScheduler": "device.scheduler",
+    "HilbertScheduler": "device.scheduler",
     "KVPipeline": "pipeline",
-    "MatrixDescriptor": "matrix_descriptor",
-    "MatrixDescriptorPair": "matrix_descriptor",
+    "MatrixDescriptor": "device.matrix_descriptor",
+    "MatrixDescriptorPair": "device.matrix_descriptor",
     "NamedBarrier": "pipeline",
     "OrderedSequenceBarrier": "pipeline",
     "OutputConsumer": "pipeline",
@@ -57,37 +57,37 @@ _HOME = {
     "PipelineState": "pipeline",
     "Role": "pipeline",
     "Roles": "pipeline",
-    "Rows": "mma",
-    "SharedTile": "shared",
+    "Rows": "device.mma",
+    "SharedTile": "device.shared",
     "StagedPipeline": "pipeline",
     "StandardTilePayload": "pipeline",
     "StorePipeline": "pipeline",
     "TMAConsumerPipeline": "pipeline",
     "TMAProducerPipeline": "pipeline",
-    "TensorMapType": "types",
+    "TensorMapType": "backend.lowering.types",
     "Threads": "pipeline",
     "TilePipeline": "pipeline",
     "TileQueue": "pipeline",
     "Warpgroups": "pipeline",
     "Warps": "pipeline",
-    "cluster": "clusters",
-    "cluster_sync": "clusters",
-    "edit_map": "template",
+    "cluster": "device.clusters",
+    "cluster_sync": "device.clusters",
+    "edit_map": "device.edit_map",
     "elect_sync": "ptx",
     "fence_mbarrier_init": "ptx",
     "fence_proxy_async": "ptx",
-    "fragment": "mma",
-    "launcher": "launching",
-    "load_fragment": "mma",
-    "load_partitioned": "multicast",
-    "load_rows": "mma",
-    "rows": "mma",
-    "scopes": "scope",
-    "shared_barrier": "shared",
-    "shared_barriers": "shared",
-    "shared_tile": "shared",
-    "wgmma": "mma",
-    "wgmma_wait": "mma",
+    "fragment": "device.mma",
+    "launcher": "host.launching",
+    "load_fragment": "device.mma",
+    "load_partitioned": "device.multicast",
+    "load_rows": "device.mma",
+    "rows": "device.mma",
+    "scopes": "device.scope",
+    "shared_barrier": "device.shared",
+    "shared_barriers": "device.shared",
+    "shared_tile": "device.shared",
+    "wgmma": "device.mma",
+    "wgmma_wait": "device.mma",
 }
 
 __all__ = [  # noqa: PLE0604
@@ -122,23 +122,34 @@ __all__ = [  # noqa: PLE0604
 
 if TYPE_CHECKING:
     from numba_tma import ptx as ptx
-    from numba_tma.barrier import Barrier as Barrier
-    from numba_tma.barrier import BarrierArray as BarrierArray
-    from numba_tma.causal_scheduler import CausalLPTScheduler as CausalLPTScheduler
-    from numba_tma.clusters import cluster as cluster
-    from numba_tma.clusters import cluster_sync as cluster_sync
-    from numba_tma.launching import launcher as launcher
-    from numba_tma.matrix_descriptor import MatrixDescriptor as MatrixDescriptor
-    from numba_tma.matrix_descriptor import MatrixDescriptorPair as MatrixDescriptorPair
-    from numba_tma.mma import Fragment as Fragment
-    from numba_tma.mma import Rows as Rows
-    from numba_tma.mma import fragment as fragment
-    from numba_tma.mma import load_fragment as load_fragment
-    from numba_tma.mma import load_rows as load_rows
-    from numba_tma.mma import rows as rows
-    from numba_tma.mma import wgmma as wgmma
-    from numba_tma.mma import wgmma_wait as wgmma_wait
-    from numba_tma.multicast import load_partitioned as load_partitioned
+    from numba_tma.backend.lowering.types import TensorMapType as TensorMapType
+    from numba_tma.device.barrier import Barrier as Barrier
+    from numba_tma.device.barrier import BarrierArray as BarrierArray
+    from numba_tma.device.causal_scheduler import CausalLPTScheduler as CausalLPTScheduler
+    from numba_tma.device.clusters import cluster as cluster
+    from numba_tma.device.clusters import cluster_sync as cluster_sync
+    from numba_tma.device.edit_map import DESCRIPTOR as DESCRIPTOR
+    from numba_tma.device.edit_map import edit_map as edit_map
+    from numba_tma.device.matrix_descriptor import MatrixDescriptor as MatrixDescriptor
+    from numba_tma.device.matrix_descriptor import MatrixDescriptorPair as MatrixDescriptorPair
+    from numba_tma.device.mma import Fragment as Fragment
+    from numba_tma.device.mma import Rows as Rows
+    from numba_tma.device.mma import fragment as fragment
+    from numba_tma.device.mma import load_fragment as load_fragment
+    from numba_tma.device.mma import load_rows as load_rows
+    from numba_tma.device.mma import rows as rows
+    from numba_tma.device.mma import wgmma as wgmma
+    from numba_tma.device.mma import wgmma_wait as wgmma_wait
+    from numba_tma.device.multicast import load_partitioned as load_partitioned
+    from numba_tma.device.scheduler import GridStridedScheduler as GridStridedScheduler
+    from numba_tma.device.scheduler import GroupedScheduler as GroupedScheduler
+    from numba_tma.device.scheduler import HilbertScheduler as HilbertScheduler
+    from numba_tma.device.scope import scopes as scopes
+    from numba_tma.device.shared import SharedTile as SharedTile
+    from numba_tma.device.shared import shared_barrier as shared_barrier
+    from numba_tma.device.shared import shared_barriers as shared_barriers
+    from numba_tma.device.shared import shared_tile as shared_tile
+    from numba_tma.host.launching import launcher as launcher
     from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
     from numba_tma.pipeline import CircularBuffer as CircularBuffer
     from numba_tma.pipeline import KVPipeline as KVPipeline
@@ -167,17 +178,6 @@ if TYPE_CHECKING:
     from numba_tma.ptx import elect_sync as elect_sync
     from numba_tma.ptx import fence_mbarrier_init as fence_mbarrier_init
     from numba_tma.ptx import fence_proxy_async as fence_proxy_async
-    from numba_tma.scheduler import GridStridedScheduler as GridStridedScheduler
-    from numba_tma.scheduler import GroupedScheduler as GroupedScheduler
-    from numba_tma.scheduler import HilbertScheduler as HilbertScheduler
-    from numba_tma.scope import scopes as scopes
-    from numba_tma.shared import SharedTile as SharedTile
-    from numba_tma.shared import shared_barrier as shared_barrier
-    from numba_tma.shared import shared_barriers as shared_barriers
-    from numba_tma.shared import shared_tile as shared_tile
-    from numba_tma.template import DESCRIPTOR as DESCRIPTOR
-    from numba_tma.template import edit_map as edit_map
-    from numba_tma.types import TensorMapType as TensorMapType
 
 
 if simulated():
@@ -185,8 +185,10 @@ if simulated():
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("kernels", "ptx", "testing"):
+    if name in ("kernels", "ptx"):
         return importlib.import_module(f"numba_tma.{name}")
+    if name == "testing":
+        return importlib.import_module("numba_tma.tools.testing")
     if name not in _HOME or name not in __all__:
         raise AttributeError(f"module 'numba_tma' has no attribute {name!r}")
     home = f"numba_tma.{_HOME[name]}"
@@ -206,12 +208,12 @@ def _register(home: str = "numba_tma.pipeline") -> None:
     if missing and not simulated():
         for module in missing:
             importlib.import_module(module)
-        importlib.import_module("numba_tma._compiler").refresh_registries()
+        importlib.import_module("numba_tma.backend.numba_cuda").refresh_registries()
 
 
 def _numba_type(argument: TensorMap | TensorMapArray) -> Any:
     _register()
-    return importlib.import_module("numba_tma.types").type_of(argument)
+    return importlib.import_module("numba_tma.backend.lowering.types").type_of(argument)
 
 
 if simulated():

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     # Imported here: doctor has to run where numba, which the others need, is broken.
-    status: int = importlib.import_module(f"numba_tma.{chosen.command}").main(rest)
+    status: int = importlib.import_module(f"numba_tma.tools.{chosen.command}").main(rest)
     return status
 
 

@@ -12,7 +12,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma._device import u32
+from numba_tma.backend.interface import u32
 
 COLUMNS = 32
 STAGES = 2

@@ -6,14 +6,14 @@ from typing import Any
 
 from numba import types
 
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._attention_backward_kernel import PART, backward_kernel
-from numba_tma.kernels._attention_backward_passes import finish_kernel, prepare_kernel
-from numba_tma.kernels._attention_backward_plan import BLOCK_K, PLANS, block_q
-from numba_tma.kernels._attention_plan import Problem
-from numba_tma.layout import Tile
-from numba_tma.mma_rules import ROWS
-from numba_tma.types import TensorMapType
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.device.mma_rules import ROWS
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.layout import Tile
+from numba_tma.kernels.attention.backward_kernel import PART, backward_kernel
+from numba_tma.kernels.attention.backward_passes import finish_kernel, prepare_kernel
+from numba_tma.kernels.attention.backward_plan import BLOCK_K, PLANS, block_q
+from numba_tma.kernels.attention.plan import Problem
 
 INT, F32 = types.int64, types.float32
 STRIDES = types.UniTuple(INT, 3)

@@ -7,9 +7,12 @@ from typing import Any
 
 from numba import types
 
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._attention_kernel import More, attention_kernel
-from numba_tma.kernels._attention_plan import (
+from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType
+from numba_tma.device.mma_rules import ROWS
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.ragged import WRAP_EXTENT
+from numba_tma.kernels.attention.kernel import More, attention_kernel
+from numba_tma.kernels.attention.plan import (
     E4M3,
     FEW_PLANS,
     NARROW_FEW_PLANS,
@@ -18,9 +21,6 @@ from numba_tma.kernels._attention_plan import (
     Plan,
     Problem,
 )
-from numba_tma.mma_rules import ROWS
-from numba_tma.ragged import WRAP_EXTENT
-from numba_tma.types import RaggedTensorMapType, TensorMapType
 
 #: What there is a plan for, by name.
 PROBLEMS = {

@@ -6,13 +6,13 @@ from typing import Any
 
 from numba import types
 
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._block_scaled_form import ScaledConfig, ScaledForm
-from numba_tma.kernels._block_scaled_sums import Scales
-from numba_tma.kernels._grouped_kernel import Groups
-from numba_tma.kernels._matmul_form import Form
-from numba_tma.kernels._matmul_kernel import Sizes
-from numba_tma.types import RaggedTensorMapType, TensorMapType
+from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig, ScaledForm
+from numba_tma.kernels.matmul.block_scaled_sums import Scales
+from numba_tma.kernels.matmul.form import Form
+from numba_tma.kernels.matmul.grouped_kernel import Groups
+from numba_tma.kernels.matmul.kernel import Sizes
 from tests.matmul_forms import BYTES, F32, INT
 
 _SIZES = types.NamedUniTuple(INT, len(Sizes._fields), Sizes)

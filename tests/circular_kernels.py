@@ -8,8 +8,8 @@ from numba import cuda, int64, types, uint32
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.shared import SharedTile
-from numba_tma.types import TensorMapType
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.device.shared import SharedTile
 
 STAGES, PREFETCH, THREADS = 4, 2, 128
 ROWS, COLUMNS = 16, 128

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from numba_tma._environment import simulated
-from numba_tma.testing import gpu_available
+from numba_tma.host.environment import simulated
+from numba_tma.tools.testing import gpu_available
 
 TESTS = Path(__file__).parent
 

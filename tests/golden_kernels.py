@@ -6,15 +6,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels import block_scaled
-from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
-from numba_tma.kernels._grouped_kernel import grouped_kernel
-from numba_tma.kernels._matmul_epilogue import Epilogue
-from numba_tma.kernels._matmul_kernel import matmul_kernel
-from numba_tma.kernels._matmul_plan import CONFIGS, SwappedConfig
-from numba_tma.kernels._matmul_swapped_kernel import swapped_kernel
-from numba_tma.testing import compile_ptx
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.matmul import block_scaled
+from numba_tma.kernels.matmul.block_scaled_kernel import block_scaled_kernel
+from numba_tma.kernels.matmul.epilogue import Epilogue
+from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
+from numba_tma.kernels.matmul.kernel import matmul_kernel
+from numba_tma.kernels.matmul.plan import CONFIGS, SwappedConfig
+from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
+from numba_tma.tools.testing import compile_ptx
 from tests import (
     attention_backward_forms,
     attention_forms,

@@ -15,7 +15,7 @@ from numba import cuda, types, uint32, uint64
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma._environment import simulated
+from numba_tma.host.environment import simulated
 
 BN, DEPTH, SWIZZLE = 16, 64, tma.Swizzle.B32  # a depth of four spans
 Kernel = tuple[Any, tuple[Any, ...]]

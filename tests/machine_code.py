@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from numba_tma.testing import PtxasReport, instructions, ptxas, sass
+from numba_tma.tools.testing import PtxasReport, instructions, ptxas, sass
 
 
 def all_in_registers(ptx: str) -> PtxasReport:

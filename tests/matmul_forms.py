@@ -6,14 +6,14 @@ from typing import Any
 
 from numba import types
 
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._matmul_epilogue import Epilogue, Terms
-from numba_tma.kernels._matmul_form import Form
-from numba_tma.kernels._matmul_kernel import Sizes
-from numba_tma.kernels._matmul_plan import Config, SwappedConfig
-from numba_tma.kernels._matmul_splits import Extents, Rows
-from numba_tma.kernels._matmul_swapped_form import SwappedForm
-from numba_tma.types import TensorMapType
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.matmul.epilogue import Epilogue, Terms
+from numba_tma.kernels.matmul.form import Form
+from numba_tma.kernels.matmul.kernel import Sizes
+from numba_tma.kernels.matmul.plan import Config, SwappedConfig
+from numba_tma.kernels.matmul.splits import Extents, Rows
+from numba_tma.kernels.matmul.swapped_form import SwappedForm
 
 INT, F32, BYTES = types.int64, types.float32, types.uint8[::1]
 PLAIN, USUAL, FEW_ROWS = Epilogue(), Config(), SwappedConfig()

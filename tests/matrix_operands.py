@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from numba_tma import Swizzle, Tile
-from numba_tma.dtypes import as_dtype
-from numba_tma.matrix_layout import LEGAL, MatrixLayout
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.matrix_layout import LEGAL, MatrixLayout
 
 DTYPES = ("bf16", "f16", "tf32", "e4m3", "e5m2", "i8", "u8")
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from numba_tma import MatrixLayout, Swizzle, Tile
-from numba_tma.matrix_layout import LEGAL, decode_descriptor
+from numba_tma.host.matrix_layout import LEGAL, decode_descriptor
 
 FILE = Path(__file__).parents[1] / "docs" / "matrix_descriptors.md"
 ROWS, K = 128, 128  # of the example: several slabs with every swizzle

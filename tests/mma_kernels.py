@@ -14,7 +14,7 @@ from numba import cuda, types
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma._environment import simulated
+from numba_tma.host.environment import simulated
 from tests.matrix_operands import Operand
 
 B128 = tma.Swizzle.B128

@@ -15,7 +15,7 @@ from numba import cuda, types
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma._device import u32
+from numba_tma.backend.interface import u32
 
 ROWS, COLUMNS = 16, 8
 W = tma.Warps

@@ -16,7 +16,7 @@ from numba import cuda, int64, types, uint32
 
 import numba_tma as tma
 from numba_tma import Tile, ptx
-from numba_tma._environment import simulated
+from numba_tma.host.environment import simulated
 
 U32 = types.uint32
 Kernel = tuple[Any, tuple[Any, ...]]

@@ -13,10 +13,10 @@ from numba import cuda, int64, types, uint32
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma._device import device_function
-from numba_tma.shared import shared_tile
-from numba_tma.testing import compile_ptx
-from numba_tma.types import TensorMapType
+from numba_tma.backend.interface import device_function
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.device.shared import shared_tile
+from numba_tma.tools.testing import compile_ptx
 
 STAGES = 4
 A, B = tma.Tile((2, 256), "u32"), tma.Tile((4, 256), "u32")

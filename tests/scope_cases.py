@@ -12,7 +12,7 @@ from typing import Any
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma._device import device_class, i64, u32
+from numba_tma.backend.interface import device_class, i64, u32
 from numba_tma.ptx import tid_x
 
 THREADS, EVENTS = 2, 40

@@ -8,21 +8,24 @@ from typing import Any
 from numba import types
 
 from numba_tma import Swizzle, Tile
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels import _attention_splits, copy, pointwise, transpose
-from numba_tma.kernels._columns import add_parts
-from numba_tma.kernels._matmul_epilogue import Epilogue
-from numba_tma.kernels._matmul_splits import adding_kernel
-from numba_tma.kernels._registers import Share
-from numba_tma.kernels._row_launch import PLANS, kernel_for, plan_for, share_of
-from numba_tma.kernels._rows import Operation, Options, Plan
-from numba_tma.kernels.activations import GELU, SWIGLU
-from numba_tma.kernels.layernorm import LAYERNORM
-from numba_tma.kernels.norm_backward import backward_kernel
-from numba_tma.kernels.pointwise import plan_for as pointwise_plan
-from numba_tma.kernels.rmsnorm import RMSNORM
-from numba_tma.kernels.softmax import SOFTMAX
-from numba_tma.types import TensorMapType
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.device.registers import Share
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.attention import splits as _attention_splits
+from numba_tma.kernels.copy import api as copy
+from numba_tma.kernels.matmul.epilogue import Epilogue
+from numba_tma.kernels.matmul.splits import adding_kernel
+from numba_tma.kernels.pointwise import api as pointwise
+from numba_tma.kernels.pointwise.activations import GELU, SWIGLU
+from numba_tma.kernels.pointwise.api import plan_for as pointwise_plan
+from numba_tma.kernels.rows.backward import backward_kernel
+from numba_tma.kernels.rows.columns import add_parts
+from numba_tma.kernels.rows.launching import PLANS, kernel_for, plan_for, share_of
+from numba_tma.kernels.rows.layernorm import LAYERNORM
+from numba_tma.kernels.rows.operation import Operation, Options, Plan
+from numba_tma.kernels.rows.rmsnorm import RMSNORM
+from numba_tma.kernels.rows.softmax import SOFTMAX
+from numba_tma.kernels.transpose import api as transpose
 from tests import matmul_forms
 
 BYTES, COUNTER, INT, F32 = types.uint8[::1], types.uint32[::1], types.int64, types.float32

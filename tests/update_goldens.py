@@ -12,7 +12,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from numba_tma.testing import find_tool, instructions, ptxas
+from numba_tma.tools.testing import find_tool, instructions, ptxas
 from tests import gallery_page, instruction_table, matrix_table, schedule_page
 from tests.golden_kernels import GOLDENS, arch, compiled
 

@@ -20,7 +20,7 @@ one register.
   and work.
 """
 
-from numba_tma._environment import simulated
+from numba_tma.host.environment import simulated
 from numba_tma.pipeline.circular import CircularBuffer
 from numba_tma.pipeline.circular_stages import LoadStage, Stage
 from numba_tma.pipeline.circular_started import Ring
@@ -49,15 +49,15 @@ from numba_tma.pipeline.store import StorePipeline
 from numba_tma.pipeline.store_started import Store, StoreStage
 
 if not simulated():
-    from numba_tma.pipeline import (  # noqa: F401
-        _circular_lowering,
-        _kv_lowering,
-        _lowering,
-        _ordered_lowering,
-        _output_lowering,
-        _roles_lowering,
-        _staged_lowering,
-        _store_lowering,
+    from numba_tma.backend.lowering.pipeline import (  # noqa: F401
+        circular,
+        kv,
+        ordered,
+        output,
+        roles,
+        staged,
+        store,
+        tile,
     )
 
 __all__ = [

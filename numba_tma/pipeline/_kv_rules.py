@@ -6,8 +6,8 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from numba_tma import simulator
-from numba_tma.layout import Swizzle
-from numba_tma.matrix_layout import MatrixLayout
+from numba_tma.host.layout import Swizzle
+from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.pipeline.roles import Role
 
 if TYPE_CHECKING:

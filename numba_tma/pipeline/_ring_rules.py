@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from numba_tma._cluster_rules import cluster_size
+from numba_tma.host.cluster_rules import cluster_size
 from numba_tma.pipeline.roles import Role
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from numba_tma._device import constant_class
-from numba_tma.debug import Site, is_bounded
-from numba_tma.layout import Tile
+from numba_tma.backend.interface import constant_class
+from numba_tma.host.debug import Site, is_bounded
+from numba_tma.host.layout import Tile
 from numba_tma.pipeline.roles import WARP, Role
 from numba_tma.pipeline.stage_layout import RESERVED, StageLayout, named_tiles
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numba_tma import simulator
-from numba_tma._device import device_class, u32
-from numba_tma.barrier import Barrier
+from numba_tma.backend.interface import device_class, u32
+from numba_tma.device.barrier import Barrier
+from numba_tma.device.shared import SharedTile
 from numba_tma.pipeline.circular import CircularBuffer
 from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.stages import slot_tile
-from numba_tma.shared import SharedTile
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.circular_started import Ring

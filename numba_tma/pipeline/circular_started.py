@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma import simulator
-from numba_tma._device import device_class, i64, u32
-from numba_tma.barrier import Barrier
+from numba_tma.backend.interface import device_class, i64, u32
+from numba_tma.device.barrier import Barrier
+from numba_tma.device.waiting import meet, wait_for
 from numba_tma.pipeline.circular import CircularBuffer
 from numba_tma.pipeline.circular_stages import Loads, LoadStage, Tiles
 from numba_tma.pipeline.roles import WARP
@@ -28,7 +29,6 @@ from numba_tma.ptx import (
     st_shared_u64,
     tid_x,
 )
-from numba_tma.waiting import meet, wait_for
 
 
 @device_class(static=("pipeline",), mutable=True)

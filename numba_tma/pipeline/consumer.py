@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma._device import device_class, u32
-from numba_tma.barrier import Barrier
+from numba_tma.backend.interface import device_class, u32
+from numba_tma.device.barrier import Barrier
+from numba_tma.device.shared import Accesses, SharedTile
+from numba_tma.device.waiting import meet, wait_for
 from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.stages import ConsumerStage
 from numba_tma.pipeline.state import PipelineState
@@ -21,8 +23,6 @@ from numba_tma.ptx import (
     mbarrier_arrive,
     mbarrier_arrive_remote,
 )
-from numba_tma.shared import Accesses, SharedTile
-from numba_tma.waiting import meet, wait_for
 
 
 @device_class(static=("pipeline",), mutable=True)

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from numba_tma._device import constant_class
-from numba_tma.debug import Site, is_bounded
-from numba_tma.dtypes import DType, as_dtype
-from numba_tma.layout import Swizzle, Tile, as_shape
+from numba_tma.backend.interface import constant_class
+from numba_tma.host.debug import Site, is_bounded
+from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.layout import Swizzle, Tile, as_shape
 from numba_tma.pipeline._kv_rules import HOLDS, check_roles, check_tiles, positive
 from numba_tma.pipeline.roles import Role
 

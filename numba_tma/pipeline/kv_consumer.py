@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma._device import device_class, u32
-from numba_tma.matrix_descriptor import MatrixDescriptor
+from numba_tma.backend.interface import device_class, u32
+from numba_tma.device.matrix_descriptor import MatrixDescriptor
+from numba_tma.device.shared import Accesses, SharedTile
 from numba_tma.pipeline._kv_rules import check_holds
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_side import KVSide
 from numba_tma.pipeline.staged import StagedPipeline, check_sub_stage, elected, sub_stages
 from numba_tma.ptx import fence_proxy_async
-from numba_tma.shared import Accesses, SharedTile
 
 
 @device_class(static=("kv",), mutable=True)

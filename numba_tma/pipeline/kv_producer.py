@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma._device import device_class, u32
-from numba_tma.barrier import Barrier
+from numba_tma.backend.interface import device_class, u32
+from numba_tma.device.barrier import Barrier
+from numba_tma.device.shared import Accesses, SharedTile
 from numba_tma.pipeline._kv_rules import check_holds
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_side import KVSide
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.staged import StagedPipeline, check_sub_stage
 from numba_tma.ptx import elect_sync, mbarrier_arrive_expect_tx, st_shared_u32
-from numba_tma.shared import Accesses, SharedTile
 
 
 @device_class(static=("kv",), mutable=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from numba_tma.device.shared import Accesses, SharedTile
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.staged import StagedPipeline
-from numba_tma.shared import Accesses, SharedTile
 
 #: Members of a `KVPipeline` that both its sides have as well, at compile time.
 MEMBERS = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from numba_tma import simulator
-from numba_tma._device import u32
+from numba_tma.backend.interface import u32
+from numba_tma.device.shared import Accesses
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
 from numba_tma.pipeline.kv_producer import TMAProducerPipeline
@@ -13,7 +14,6 @@ from numba_tma.pipeline.staged import StagedPipeline
 from numba_tma.pipeline.started import block_rule, given_address
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import barrier_sync, fence_mbarrier_init, ntid_x, st_shared_u64, tid_x
-from numba_tma.shared import Accesses
 
 
 def start(

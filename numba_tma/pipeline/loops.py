@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma._device import device_class, i64, u32
+from numba_tma.backend.interface import device_class, i64, u32
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.producer import NO_TILE, Producer
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage

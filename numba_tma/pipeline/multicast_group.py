@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba_tma._device import device_class, u32
+from numba_tma.backend.interface import device_class, u32
 from numba_tma.pipeline.ring import TilePipeline
 
 

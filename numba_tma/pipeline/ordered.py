@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma import simulator
-from numba_tma._device import constant_class, device_class, device_function, u32
-from numba_tma._environment import simulated
-from numba_tma.barrier import Barrier
-from numba_tma.debug import Site, is_bounded
+from numba_tma.backend.interface import constant_class, device_class, device_function, u32
+from numba_tma.device.barrier import Barrier
+from numba_tma.device.waiting import wait_for
+from numba_tma.host.debug import Site, is_bounded
+from numba_tma.host.environment import simulated
 from numba_tma.pipeline.roles import Role
 from numba_tma.pipeline.started import block_rule, given_address
 from numba_tma.pipeline.state import PipelineState
@@ -28,7 +29,6 @@ from numba_tma.ptx import (
     ntid_x,
     tid_x,
 )
-from numba_tma.waiting import wait_for
 
 
 @dataclass(frozen=True, init=False)

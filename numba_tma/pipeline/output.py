@@ -10,10 +10,10 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from numba_tma._cluster_rules import cluster_size
-from numba_tma._device import constant_class
-from numba_tma.debug import is_bounded
-from numba_tma.layout import Swizzle, Tile
+from numba_tma.backend.interface import constant_class
+from numba_tma.host.cluster_rules import cluster_size
+from numba_tma.host.debug import is_bounded
+from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import WARP, Role
 from numba_tma.ptx import (

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from numba_tma import simulator
-from numba_tma._device import device_class, i64, u32
-from numba_tma.clusters import cluster_sync
+from numba_tma.backend.interface import device_class, i64, u32
+from numba_tma.device.clusters import cluster_sync
+from numba_tma.device.shared import SharedTile
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.output import OutputTilePipeline
@@ -28,7 +29,6 @@ from numba_tma.ptx import (
     tcgen05_wait_st,
     tid_x,
 )
-from numba_tma.shared import SharedTile
 
 #: What `OutputStage.load` and `OutputStage.store` can move at once, in columns.
 NUMS = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba_tma.layout import Tile
+from numba_tma.host.layout import Tile
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma._device import device_class, u32
-from numba_tma.barrier import Barrier
+from numba_tma.backend.interface import device_class, u32
+from numba_tma.device.barrier import Barrier
+from numba_tma.device.shared import Accesses
+from numba_tma.device.waiting import count_bytes, try_wait_for, wait_for
 from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stages import ProducerStage
@@ -20,8 +22,6 @@ from numba_tma.ptx import (
     mbarrier_arrive_expect_tx,
     st_shared_u32,
 )
-from numba_tma.shared import Accesses
-from numba_tma.waiting import count_bytes, try_wait_for, wait_for
 
 NO_TILE = 0xFFFFFFFF  # what a TileQueue's producer passes on when the queue is empty
 

@@ -10,9 +10,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from numba_tma._device import constant_class
-from numba_tma.debug import Site, is_bounded
-from numba_tma.layout import Tile
+from numba_tma.backend.interface import constant_class
+from numba_tma.host.debug import Site, is_bounded
+from numba_tma.host.layout import Tile
 from numba_tma.pipeline._ring_rules import (
     check_multicast,
     check_roles,

@@ -11,7 +11,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma._device import constant_class, u32
+from numba_tma.backend.interface import constant_class, u32
 from numba_tma.ptx import barrier_arrive, barrier_sync, setmaxnreg_dec, setmaxnreg_inc, tid_x
 
 WARP, WARPGROUP = 32, 128

@@ -9,7 +9,7 @@ import dataclasses
 import operator
 from typing import Any
 
-from numba_tma.layout import Tile
+from numba_tma.host.layout import Tile
 
 #: Names that mean something else on a stage, or on what its `tile` returns.
 RESERVED = frozenset(

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma import simulator
-from numba_tma._device import device_class, u32
-from numba_tma.barrier import Barrier
-from numba_tma.debug import Site
+from numba_tma.backend.interface import device_class, u32
+from numba_tma.device.barrier import Barrier
+from numba_tma.device.waiting import wait_for
+from numba_tma.host.debug import Site
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import bar_warp_sync, elect_sync, mbarrier_arrive, mbarrier_init
-from numba_tma.waiting import wait_for
 
 # What debug mode calls the waits of a ring of which nothing more is known.
 EMPTY, FULL = Site("'stage.empty'", "producer"), Site("'stage.full'", "consumer")

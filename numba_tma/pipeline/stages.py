@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma._device import device_class, u32
-from numba_tma.barrier import Barrier
+from numba_tma.backend.interface import device_class, u32
+from numba_tma.device.barrier import Barrier
+from numba_tma.device.shared import SharedTile
 from numba_tma.pipeline.stage_layout import tile_stride
-from numba_tma.shared import SharedTile
 from numba_tma.simulator import BadOperand
 
 

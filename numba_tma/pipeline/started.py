@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma import simulator
-from numba_tma._device import device_class, i64, u32
-from numba_tma.clusters import cluster_sync
+from numba_tma.backend.interface import device_class, i64, u32
+from numba_tma.device.clusters import cluster_sync
+from numba_tma.device.shared import Accesses, SharedTile
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.loops import Consume, ConsumeFrom, Produce, ProduceFrom, TileQueue
 from numba_tma.pipeline.multicast_group import MulticastGroup, axis_mask, multicast_rule
@@ -27,7 +28,6 @@ from numba_tma.ptx import (
     st_shared_u64,
     tid_x,
 )
-from numba_tma.shared import Accesses, SharedTile
 
 CONSUMER_BARRIER = 1  # named barrier of the consumers where no roles are named
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from numba_tma._device import constant_class
-from numba_tma.debug import Site, is_bounded
-from numba_tma.layout import Tile
+from numba_tma.backend.interface import constant_class
+from numba_tma.host.debug import Site, is_bounded
+from numba_tma.host.layout import Tile
 from numba_tma.pipeline.roles import WARP, Role
 from numba_tma.pipeline.stage_layout import StageLayout, named_tiles, positive, round_up
 

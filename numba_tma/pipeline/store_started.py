@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma import simulator
-from numba_tma._device import device_class, i64, u32
-from numba_tma.barrier import Barrier
+from numba_tma.backend.interface import device_class, i64, u32
+from numba_tma.device.barrier import Barrier
+from numba_tma.device.shared import Accesses, SharedTile
+from numba_tma.device.waiting import meet
 from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stage_layout import tile_stride
@@ -25,8 +27,6 @@ from numba_tma.ptx import (
     ntid_x,
     tid_x,
 )
-from numba_tma.shared import Accesses, SharedTile
-from numba_tma.waiting import meet
 
 
 @device_class(static=("pipeline",), mutable=True)

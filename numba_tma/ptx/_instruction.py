@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 import numpy as np
 
 from numba_tma import simulator
-from numba_tma._environment import simulated
+from numba_tma.host.environment import simulated
 
 # Operand kinds, as they stand in the annotations of the rows.
 u16: TypeAlias = int
@@ -193,7 +193,7 @@ def instruction(
         TABLE[row.name] = row
         body.__doc__ = f"{inspect.cleandoc(body.__doc__ or '')}\n\n{_versions(row)}"
         if not simulated():
-            from numba_tma.ptx._lowering import register
+            from numba_tma.backend.lowering.instructions import register
 
             register(row, body)
         return body

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from numba_tma.ptx import _convert
+from numba_tma.backend.lowering import conversions as _convert
 from numba_tma.ptx._instruction import f32, instruction, u16, u32
 
 Relu: TypeAlias = Literal["relu"]

@@ -6,7 +6,7 @@ thread, the bytes and the repair. All functions act for the simulated thread tha
 shared addresses are byte offsets into the block's window.
 """
 
-from .async_copy_instructions import (
+from numba_tma.simulator.async_copy_instructions import (
     cp_async,
     cp_async_commit_group,
     cp_async_mbarrier_arrive,
@@ -14,9 +14,9 @@ from .async_copy_instructions import (
     cp_async_wait_all,
     cp_async_wait_group,
 )
-from .checks import check_block, check_choice, check_coordinates, check_copy
-from .cluster import getctarank, mapa
-from .cluster_instructions import (
+from numba_tma.simulator.checks import check_block, check_choice, check_coordinates, check_copy
+from numba_tma.simulator.cluster import getctarank, mapa
+from numba_tma.simulator.cluster_instructions import (
     barrier_cluster_arrive,
     barrier_cluster_wait,
     cluster_block_index,
@@ -31,7 +31,7 @@ from .cluster_instructions import (
     shared_cluster_write,
     st_async,
 )
-from .copy_instructions import (
+from numba_tma.simulator.copy_instructions import (
     cp_async_bulk_commit_group,
     cp_async_bulk_copy_cluster,
     cp_async_bulk_load,
@@ -49,7 +49,7 @@ from .copy_instructions import (
     fence_proxy_async,
     prefetch_tensormap,
 )
-from .errors import (
+from numba_tma.simulator.errors import (
     BadCoordinate,
     BadOperand,
     BarrierMisuse,
@@ -68,15 +68,15 @@ from .errors import (
     UninitializedRead,
     WrongByteCount,
 )
-from .exploration import Report, explore
-from .im2col_instructions import (
+from numba_tma.simulator.exploration import Report, explore
+from numba_tma.simulator.im2col_instructions import (
     cp_async_bulk_prefetch_tensor_im2col,
     cp_async_bulk_tensor_im2col_load,
     cp_async_bulk_tensor_im2col_store,
     cp_reduce_async_bulk_tensor_im2col,
 )
-from .matrix_instructions import ldmatrix, stmatrix
-from .mbarrier_instructions import (
+from numba_tma.simulator.matrix_instructions import ldmatrix, stmatrix
+from numba_tma.simulator.mbarrier_instructions import (
     fence_acq_rel,
     mbarrier_arrive,
     mbarrier_arrive_drop,
@@ -100,8 +100,8 @@ from .mbarrier_instructions import (
     mbarrier_try_wait,
     mbarrier_try_wait_parity,
 )
-from .numba_hooks import install, seed
-from .product_instructions import (
+from numba_tma.simulator.numba_hooks import install, seed
+from numba_tma.simulator.product_instructions import (
     exchange_in_quad,
     has_waited,
     thread_in_warpgroup,
@@ -110,8 +110,8 @@ from .product_instructions import (
     wgmma_fence,
     wgmma_wait_group,
 )
-from .products import PendingProduct, ProductCall, SharedOperand
-from .tensor_memory_instructions import (
+from numba_tma.simulator.products import PendingProduct, ProductCall, SharedOperand
+from numba_tma.simulator.tensor_memory_instructions import (
     tcgen05_alloc,
     tcgen05_commit,
     tcgen05_dealloc,
@@ -123,14 +123,14 @@ from .tensor_memory_instructions import (
     tcgen05_wait_ld,
     tcgen05_wait_st,
 )
-from .tensormap import (
+from numba_tma.simulator.tensormap import (
     copy_template,
     fence_proxy_tensormap_acquire,
     fence_proxy_tensormap_release,
     tensormap_cp_fenceproxy,
     tensormap_replace,
 )
-from .thread_instructions import (
+from numba_tma.simulator.thread_instructions import (
     activemask,
     all_sync,
     allocate_shared,
@@ -166,7 +166,7 @@ from .thread_instructions import (
     warp_id,
     yield_turn,
 )
-from .trace import Event, Trace, record
+from numba_tma.simulator.trace import Event, Trace, record
 
 __all__ = [
     "BadCoordinate",

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .clocks import Clocks
-from .copies import Bytes, call_site
-from .errors import EarlyOverwrite, EarlyRead, MissingFence, SimulatorError
-from .memory import END, SharedMemory
+from numba_tma.simulator.clocks import Clocks
+from numba_tma.simulator.copies import Bytes, call_site
+from numba_tma.simulator.errors import EarlyOverwrite, EarlyRead, MissingFence, SimulatorError
+from numba_tma.simulator.memory import END, SharedMemory
 
 if TYPE_CHECKING:
-    from .thread import SimulatedThread
+    from numba_tma.simulator.thread import SimulatedThread
 
 WORD = 4
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .async_copies import AsyncArrival, AsyncCopy, AsyncWait
-from .copies import Bytes
-from .copy_instructions import global_view
-from .errors import BadOperand, BarrierMisuse
-from .mbarrier_instructions import change
-from .protocol import ArriveAfterCopies, AwaitCopies, CopyAsync, Span
-from .thread import current
+from numba_tma.simulator.async_copies import AsyncArrival, AsyncCopy, AsyncWait
+from numba_tma.simulator.copies import Bytes
+from numba_tma.simulator.copy_instructions import global_view
+from numba_tma.simulator.errors import BadOperand, BarrierMisuse
+from numba_tma.simulator.mbarrier_instructions import change
+from numba_tma.simulator.protocol import ArriveAfterCopies, AwaitCopies, CopyAsync, Span
+from numba_tma.simulator.thread import current
 
 
 def cp_async(what: str, dst: int, src: Bytes, nbytes: int, src_size: int) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .clocks import Clock, Clocks, join
-from .errors import BarrierMisuse, WrongByteCount
-from .mbarrier import Mbarrier
-from .trace import role
+from numba_tma.simulator.clocks import Clock, Clocks, join
+from numba_tma.simulator.errors import BarrierMisuse, WrongByteCount
+from numba_tma.simulator.mbarrier import Mbarrier
+from numba_tma.simulator.trace import role
 
 if TYPE_CHECKING:
-    from .copies import Load
-    from .thread import SimulatedThread
+    from numba_tma.simulator.copies import Load
+    from numba_tma.simulator.thread import SimulatedThread
 
 #: Bits of a token that hold the barrier's address, and the pending arrivals above them; the phase
 #: stands above both.

@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from itertools import product
 
-from . import trace
-from .barriers import Barrier, MbarrierWait
-from .clocks import Clock, Clocks, join
-from .copies import call_site
-from .errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCopy
-from .hazards import Hazards
-from .memory import SharedMemory
-from .protocol import AwaitMeeting, Meet
-from .registers import Registers
-from .rendezvous import Rendezvous
-from .scheduler import Scheduler
-from .tensor_memory import TensorMemory
-from .thread import WARP_SIZE, SimulatedThread
+from numba_tma.simulator import trace
+from numba_tma.simulator.barriers import Barrier, MbarrierWait
+from numba_tma.simulator.clocks import Clock, Clocks, join
+from numba_tma.simulator.copies import call_site
+from numba_tma.simulator.errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCopy
+from numba_tma.simulator.hazards import Hazards
+from numba_tma.simulator.memory import SharedMemory
+from numba_tma.simulator.protocol import AwaitMeeting, Meet
+from numba_tma.simulator.registers import Registers
+from numba_tma.simulator.rendezvous import Rendezvous
+from numba_tma.simulator.scheduler import Scheduler
+from numba_tma.simulator.tensor_memory import TensorMemory
+from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread
 
 Dim3 = tuple[int, int, int]
 

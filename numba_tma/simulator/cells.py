@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from .protocol import CopyAsync, Issue, Log, Run, Span, Store, Touch
+from numba_tma.simulator.protocol import CopyAsync, Issue, Log, Run, Span, Store, Touch
 
 Kind = Literal["read", "change", "write"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._boxes import WITHOUT_SLICE
-from ..tensor_map import wrong_mode
-from .errors import BadCoordinate, BadOperand
-from .thread import WARP_SIZE, current
+from numba_tma.host.boxes import WITHOUT_SLICE
+from numba_tma.host.tensor_map import wrong_mode
+from numba_tma.simulator.errors import BadCoordinate, BadOperand
+from numba_tma.simulator.thread import WARP_SIZE, current
 
 if TYPE_CHECKING:
-    from ..tensor_map import TensorMap
+    from numba_tma.host.tensor_map import TensorMap
 
 
 def check_block(what: str, minimum: int) -> None:

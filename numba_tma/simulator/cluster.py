@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .block import Cta, Dim3
-from .clocks import Clocks
-from .errors import BadOperand
-from .thread import SimulatedThread, current
+from numba_tma.simulator.block import Cta, Dim3
+from numba_tma.simulator.clocks import Clocks
+from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.thread import SimulatedThread, current
 
 #: Above these bits an address holds the block's rank plus 1; 0 is the block that uses it.
 RANK_SHIFT = 24

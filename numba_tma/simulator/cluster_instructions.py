@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .block import FULL_MASK, Cta, Dim3
-from .cluster import resolve
-from .copies import Bytes, Load
-from .copy_instructions import note_issue
-from .errors import BadOperand, UninitializedRead
-from .protocol import Unmodelled
-from .thread import SimulatedThread, current
-from .thread_instructions import read_from, write_to, yield_turn
+from numba_tma.simulator.block import FULL_MASK, Cta, Dim3
+from numba_tma.simulator.cluster import resolve
+from numba_tma.simulator.copies import Bytes, Load
+from numba_tma.simulator.copy_instructions import note_issue
+from numba_tma.simulator.errors import BadOperand, UninitializedRead
+from numba_tma.simulator.protocol import Unmodelled
+from numba_tma.simulator.thread import SimulatedThread, current
+from numba_tma.simulator.thread_instructions import read_from, write_to, yield_turn
 
 if TYPE_CHECKING:
-    from .barriers import Barrier
-    from .clocks import Clock
+    from numba_tma.simulator.barriers import Barrier
+    from numba_tma.simulator.clocks import Clock
 
 Reduction = Callable[[Any, Any], Any]
 

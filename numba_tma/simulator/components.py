@@ -11,9 +11,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .errors import BarrierMisuse, EarlyOverwrite, EarlyRead, WrongByteCount
-from .mbarrier import Mbarrier
-from .protocol import Arrive, CountBytes, Init, Inval, Wait
+from numba_tma.simulator.errors import BarrierMisuse, EarlyOverwrite, EarlyRead, WrongByteCount
+from numba_tma.simulator.mbarrier import Mbarrier
+from numba_tma.simulator.protocol import Arrive, CountBytes, Init, Inval, Wait
 
 
 class BarrierValue(NamedTuple):

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .clocks import Clock
-from .errors import UnfinishedCopy
+from numba_tma.simulator.clocks import Clock
+from numba_tma.simulator.errors import UnfinishedCopy
 
 if TYPE_CHECKING:
-    from .barriers import Barrier
-    from .thread import SimulatedThread
+    from numba_tma.simulator.barriers import Barrier
+    from numba_tma.simulator.thread import SimulatedThread
 
 Bytes = NDArray[np.uint8]
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..dtypes import DType, as_dtype, reduction_violation
-from ..tensor_map import wrong_mode
-from .barriers import Barrier
-from .block import Cta
-from .cluster import mapa, resolve
-from .copies import Bytes, GroupWait, Load, Store
-from .errors import BadCoordinate, BadOperand, MissingFence
-from .protocol import AwaitStores, Issue, Span, Transfer, Unmodelled
-from .protocol import Store as NotedStore
-from .tensormap import check_acquired
-from .thread import SimulatedThread, current
+from numba_tma.host.dtypes import DType, as_dtype, reduction_violation
+from numba_tma.host.tensor_map import wrong_mode
+from numba_tma.simulator.barriers import Barrier
+from numba_tma.simulator.block import Cta
+from numba_tma.simulator.cluster import mapa, resolve
+from numba_tma.simulator.copies import Bytes, GroupWait, Load, Store
+from numba_tma.simulator.errors import BadCoordinate, BadOperand, MissingFence
+from numba_tma.simulator.protocol import AwaitStores, Issue, Span, Transfer, Unmodelled
+from numba_tma.simulator.protocol import Store as NotedStore
+from numba_tma.simulator.tensormap import check_acquired
+from numba_tma.simulator.thread import SimulatedThread, current
 
 if TYPE_CHECKING:
-    from ..tensor_map import TensorMap
+    from numba_tma.host.tensor_map import TensorMap
 
 _BULK_ALIGNMENT = 16
 _TENSOR_ALIGNMENT = 128
@@ -64,7 +64,7 @@ def cp_async_bulk_tensor_load(
 
     With `multicast` to every block of the cluster that the mask names, at the same offsets.
     """
-    from ..layout import reference_tile
+    from numba_tma.host.layout import reference_tile
 
     what = "cp_async_bulk_tensor_load"
     thread, address = current(), int(dst)
@@ -86,7 +86,7 @@ def cp_async_bulk_tensor_load(
 
 def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src: int) -> None:
     """Copy shared bytes at `src` to the box at `coords` (NumPy axis order)."""
-    from ..layout import reference_store
+    from numba_tma.host.layout import reference_store
 
     what = "cp_async_bulk_tensor_store"
     thread, address = current(), int(src)
@@ -130,7 +130,7 @@ def cp_async_bulk_prefetch_tensor(tensor_map: TensorMap, coords: Sequence[int]) 
 
 def cp_reduce_async_bulk_store(dst: Bytes, src: int, operation: str) -> None:
     """Combine shared bytes at `src` with `dst`, a 1-D view of global bytes; joins the group."""
-    from ..layout import reduce_elements
+    from numba_tma.host.layout import reduce_elements
 
     what = "cp_reduce_async_bulk_store"
     thread, address = current(), int(src)
@@ -149,7 +149,7 @@ def cp_reduce_async_bulk_cluster(
     dst: int, src: int, nbytes: int, mbar: int, operation: str
 ) -> None:
     """Combine shared bytes at `src` with those at `dst` in a block of the cluster."""
-    from ..layout import reduce_elements
+    from numba_tma.host.layout import reduce_elements
 
     name, dtype = _reduction(operation)
 
@@ -164,7 +164,7 @@ def cp_reduce_async_bulk_tensor(
     tensor_map: TensorMap, coords: Sequence[int], src: int, operation: str
 ) -> None:
     """Combine shared bytes at `src` with the tile at `coords` (NumPy axis order)."""
-    from ..layout import reference_reduce
+    from numba_tma.host.layout import reference_reduce
 
     what = "cp_reduce_async_bulk_tensor"
     thread, address = current(), int(src)

@@ -11,13 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from . import numba_hooks
-from .components import BLOCKED, BarrierValue
-from .errors import BarrierMisuse, Deadlock, SimulatorError, TimingDependent, TooManyStates
-from .programs import Step
-from .protocol import Run, recorded_protocol
-from .report import operation_in_words, threads_in_words
-from .state_space import State, StateSpace
+from numba_tma.simulator import numba_hooks
+from numba_tma.simulator.components import BLOCKED, BarrierValue
+from numba_tma.simulator.errors import (
+    BarrierMisuse,
+    Deadlock,
+    SimulatorError,
+    TimingDependent,
+    TooManyStates,
+)
+from numba_tma.simulator.programs import Step
+from numba_tma.simulator.protocol import Run, recorded_protocol
+from numba_tma.simulator.report import operation_in_words, threads_in_words
+from numba_tma.simulator.state_space import State, StateSpace
 
 #: Steps of a way to an error that its message shows; `error.interleaving` has all of them.
 _SHOWN = 30

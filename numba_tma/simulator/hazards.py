@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .async_copies import AsyncRecords
-from .clocks import Clock, Clocks
-from .errors import (
+from numba_tma.simulator.async_copies import AsyncRecords
+from numba_tma.simulator.clocks import Clock, Clocks
+from numba_tma.simulator.errors import (
     EarlyOverwrite,
     EarlyRead,
     MissingFence,
     SimulatorError,
     UninitializedRead,
 )
-from .memory import END, SharedMemory
+from numba_tma.simulator.memory import END, SharedMemory
 
 if TYPE_CHECKING:
-    from .barriers import Barrier
-    from .products import PendingProduct
-    from .thread import SimulatedThread
+    from numba_tma.simulator.barriers import Barrier
+    from numba_tma.simulator.products import PendingProduct
+    from numba_tma.simulator.thread import SimulatedThread
 
 GRANULE = 16
 #: The unit of st.async and red.async, whose neighbours in a granule are others' business.

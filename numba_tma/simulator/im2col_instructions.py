@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ..dtypes import reduction_violation
-from ..layout import reduce_elements
-from .copies import Bytes
-from .copy_instructions import _arrivals, _check_tensor, _load, _store
-from .errors import BadCoordinate, BadOperand
-from .thread import current
+from numba_tma.host.dtypes import reduction_violation
+from numba_tma.host.layout import reduce_elements
+from numba_tma.simulator.copies import Bytes
+from numba_tma.simulator.copy_instructions import _arrivals, _check_tensor, _load, _store
+from numba_tma.simulator.errors import BadCoordinate, BadOperand
+from numba_tma.simulator.thread import current
 
 if TYPE_CHECKING:
-    from ..im2col import Im2colMap
+    from numba_tma.host.im2col import Im2colMap
 
 
 def cp_async_bulk_tensor_im2col_load(
@@ -27,7 +27,7 @@ def cp_async_bulk_tensor_im2col_load(
     multicast: int | None = None,
 ) -> None:
     """Copy the column of pixels from `coords` on to shared `dst`; completes on `mbar`."""
-    from ..pixel_box import reference_im2col
+    from numba_tma.host.pixel_box import reference_im2col
 
     what = "cp_async_bulk_tensor_im2col_load"
     thread, address = current(), int(dst)
@@ -88,7 +88,7 @@ def _write(
     src: int,
     combine: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]],
 ) -> None:
-    from ..pixel_box import im2col_store_values
+    from numba_tma.host.pixel_box import im2col_store_values
 
     thread, address = current(), int(src)
     box = tensor_map.pixel_box
@@ -113,7 +113,7 @@ def _write(
 def _check_im2col(
     what: str, tensor_map: Im2colMap, coords: Sequence[int], address: int, name: str
 ) -> tuple[int, ...]:
-    from ..pixel_box import outside
+    from numba_tma.host.pixel_box import outside
 
     first = _check_tensor(what, tensor_map, coords, address, name, "im2col")
     extents, place = tensor_map.shape[1:-1], first[1:-1]
@@ -123,7 +123,7 @@ def _check_im2col(
 
 
 def _check_offsets(what: str, tensor_map: Im2colMap, offsets: Sequence[int]) -> tuple[int, ...]:
-    from .._im2col_rules import offset_limit
+    from numba_tma.host.im2col_rules import offset_limit
 
     further = tuple(int(offset) for offset in offsets)
     limit = offset_limit(tensor_map.rank)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .block import FULL_MASK
-from .errors import BadOperand
-from .thread import WARP_SIZE, current
-from .thread_instructions import exchange, shared_read, shared_write
+from numba_tma.simulator.block import FULL_MASK
+from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.thread import WARP_SIZE, current
+from numba_tma.simulator.thread_instructions import exchange, shared_read, shared_write
 
 _ROW_BYTES = 16
 

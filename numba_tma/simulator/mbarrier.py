@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .errors import BarrierMisuse
+from numba_tma.simulator.errors import BarrierMisuse
 
 #: Largest arrival count, and largest transaction count in either direction.
 LIMIT = 2**20 - 1

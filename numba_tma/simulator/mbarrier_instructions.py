@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import trace
-from .barriers import ADDRESS_BITS, PENDING_BITS, Barrier, MbarrierWait
-from .block import Cta
-from .cluster import resolve
-from .errors import BarrierMisuse
-from .protocol import Arrive, CountBytes, Init, Inval, Wait
-from .thread import SimulatedThread, current
+from numba_tma.simulator import trace
+from numba_tma.simulator.barriers import ADDRESS_BITS, PENDING_BITS, Barrier, MbarrierWait
+from numba_tma.simulator.block import Cta
+from numba_tma.simulator.cluster import resolve
+from numba_tma.simulator.errors import BarrierMisuse
+from numba_tma.simulator.protocol import Arrive, CountBytes, Init, Inval, Wait
+from numba_tma.simulator.thread import SimulatedThread, current
 
 
 def mbarrier_init(addr: int, count: int) -> None:

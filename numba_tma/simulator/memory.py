@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BadOperand, OutOfSharedMemory
+from numba_tma.simulator.errors import BadOperand, OutOfSharedMemory
 
 #: The first address given out. The hardware keeps the first KiB for itself; 0 is never valid.
 BASE = 1024

@@ -17,14 +17,14 @@ from numba.cuda import types
 from numba.cuda.np import numpy_support
 from numba.cuda.simulator import kernel, kernelapi
 
-from .._cluster_rules import check_device_function, check_grid, cluster_of
-from . import protocol
-from . import thread_instructions as instructions
-from .block import Cta, Dim3
-from .cluster import form_cluster
-from .report import deadlock_report
-from .scheduler import Scheduler
-from .thread import current
+from numba_tma.host.cluster_rules import check_device_function, check_grid, cluster_of
+from numba_tma.simulator import protocol
+from numba_tma.simulator import thread_instructions as instructions
+from numba_tma.simulator.block import Cta, Dim3
+from numba_tma.simulator.cluster import form_cluster
+from numba_tma.simulator.report import deadlock_report
+from numba_tma.simulator.scheduler import Scheduler
+from numba_tma.simulator.thread import current
 
 _seed = int(os.environ.get("NUMBA_TMA_SIM_SEED", "0"))
 

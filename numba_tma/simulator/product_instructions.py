@@ -5,15 +5,23 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from ..mma_rules import ROWS, THREADS, RegisterOperand
-from .block import FULL_MASK
-from .errors import BadOperand
-from .products import Array, PendingProduct, ProductCall, bytes_of, gathered, multiplied, scattered
-from .thread import WARP_SIZE, SimulatedThread, current
-from .thread_instructions import exchange
+from numba_tma.device.mma_rules import ROWS, THREADS, RegisterOperand
+from numba_tma.simulator.block import FULL_MASK
+from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.products import (
+    Array,
+    PendingProduct,
+    ProductCall,
+    bytes_of,
+    gathered,
+    multiplied,
+    scattered,
+)
+from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread, current
+from numba_tma.simulator.thread_instructions import exchange
 
 if TYPE_CHECKING:
-    from .block import Cta
+    from numba_tma.simulator.block import Cta
 
 _WARPS = THREADS // WARP_SIZE
 

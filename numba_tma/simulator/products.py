@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dtypes import DType
-from ..matrix_layout import CHUNK_BYTES, STEP_BYTES, MatrixLayout, matrix_addresses
-from ..mma_rules import ROWS, THREADS, Product, RegisterOperand, fragment_coords, num_elements
-from .copies import call_site
-from .errors import BadOperand, UnfinishedProduct
-from .memory import END, SharedMemory
+from numba_tma.device.mma_rules import (
+    ROWS,
+    THREADS,
+    Product,
+    RegisterOperand,
+    fragment_coords,
+    num_elements,
+)
+from numba_tma.host.dtypes import DType
+from numba_tma.host.matrix_layout import CHUNK_BYTES, STEP_BYTES, MatrixLayout, matrix_addresses
+from numba_tma.simulator.copies import call_site
+from numba_tma.simulator.errors import BadOperand, UnfinishedProduct
+from numba_tma.simulator.memory import END, SharedMemory
 
 if TYPE_CHECKING:
-    from .thread import SimulatedThread
+    from numba_tma.simulator.thread import SimulatedThread
 
 Array = NDArray[Any]
 

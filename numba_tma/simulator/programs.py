@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from .components import Table
-from .errors import BadOperand
-from .protocol import AwaitMeeting, Log, Meet, Operation, Run, Unmodelled, Wait
+from numba_tma.simulator.components import Table
+from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.protocol import AwaitMeeting, Log, Meet, Operation, Run, Unmodelled, Wait
 
 Meeting = tuple[tuple[int, Hashable], int]
 #: Classes, and how far each must have come.

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .memory import END
+from numba_tma.simulator.memory import END
 
 if TYPE_CHECKING:
-    from .block import Cta
-    from .thread import SimulatedThread
+    from numba_tma.simulator.block import Cta
+    from numba_tma.simulator.thread import SimulatedThread
 
 #: Where something is: the block's rank in its cluster, and the shared address there.
 Place = tuple[int, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .thread import SimulatedThread
+    from numba_tma.simulator.thread import SimulatedThread
 
 WARPGROUP = 128
 REGISTER_FILE = 65536  # of a multiprocessor, 32 bits each

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .clocks import Clock, join
+from numba_tma.simulator.clocks import Clock, join
 
 if TYPE_CHECKING:
-    from .thread import SimulatedThread
+    from numba_tma.simulator.thread import SimulatedThread
 
 
 class Rendezvous:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from .protocol import (
+from numba_tma.simulator.protocol import (
     Arrive,
     ArriveAfterCopies,
     AwaitCopies,
@@ -25,7 +25,7 @@ from .protocol import (
 )
 
 if TYPE_CHECKING:
-    from .thread import SimulatedThread
+    from numba_tma.simulator.thread import SimulatedThread
 
 
 class Lane(Protocol):

@@ -12,10 +12,10 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 
-from .barriers import MbarrierWait
-from .copies import Copy
-from .errors import Deadlock, SimulatorError
-from .thread import SimulatedThread, Stopped, Wait
+from numba_tma.simulator.barriers import MbarrierWait
+from numba_tma.simulator.copies import Copy
+from numba_tma.simulator.errors import Deadlock, SimulatorError
+from numba_tma.simulator.thread import SimulatedThread, Stopped, Wait
 
 #: How often every try_wait and test_wait may give False, with nothing happening in between,
 #: before that counts as a deadlock.

@@ -23,8 +23,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from .cells import Cells
-from .components import (
+from numba_tma.simulator.cells import Cells
+from numba_tma.simulator.components import (
     Await,
     CellValue,
     Complete,
@@ -42,8 +42,16 @@ from .components import (
     Turn,
     Value,
 )
-from .programs import Guards, Meeting, Step, in_scope, meetings_of, programs_of, segment_at
-from .protocol import (
+from numba_tma.simulator.programs import (
+    Guards,
+    Meeting,
+    Step,
+    in_scope,
+    meetings_of,
+    programs_of,
+    segment_at,
+)
+from numba_tma.simulator.protocol import (
     Arrive,
     ArriveAfterCopies,
     AwaitCopies,
@@ -63,8 +71,8 @@ from .protocol import (
     Transfer,
     Wait,
 )
-from .report import operation_in_words, threads_in_words
-from .symmetry import Symmetry
+from numba_tma.simulator.report import operation_in_words, threads_in_words
+from numba_tma.simulator.symmetry import Symmetry
 
 State = tuple[int, ...]
 Effects = list[tuple[int, Table]]

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from .cells import Cells
-from .programs import Program
-from .protocol import (
+from numba_tma.simulator.cells import Cells
+from numba_tma.simulator.programs import Program
+from numba_tma.simulator.protocol import (
     ArriveAfterCopies,
     CopyAsync,
     Init,

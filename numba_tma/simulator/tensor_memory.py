@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .async_copies import AsyncCopies
-from .clocks import Clocks
-from .copies import call_site
-from .errors import EarlyRead, MissingFence, SimulatorError, TensorMemoryMisuse
-from .thread import WARP_SIZE
+from numba_tma.simulator.async_copies import AsyncCopies
+from numba_tma.simulator.clocks import Clocks
+from numba_tma.simulator.copies import call_site
+from numba_tma.simulator.errors import EarlyRead, MissingFence, SimulatorError, TensorMemoryMisuse
+from numba_tma.simulator.thread import WARP_SIZE
 
 if TYPE_CHECKING:
-    from .block import Cta
-    from .clocks import Clock
-    from .tensor_memory_instructions import Commit
-    from .thread import SimulatedThread
+    from numba_tma.simulator.block import Cta
+    from numba_tma.simulator.clocks import Clock
+    from numba_tma.simulator.tensor_memory_instructions import Commit
+    from numba_tma.simulator.thread import SimulatedThread
 
 LANES = 128
 COLUMNS = 512

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .async_copies import AsyncWait
-from .block import FULL_MASK
-from .cluster import mapa, resolve
-from .copies import call_site
-from .errors import (
+from numba_tma.simulator.async_copies import AsyncWait
+from numba_tma.simulator.block import FULL_MASK
+from numba_tma.simulator.cluster import mapa, resolve
+from numba_tma.simulator.copies import call_site
+from numba_tma.simulator.errors import (
     BadOperand,
     BarrierMisuse,
     EarlyOverwrite,
@@ -20,8 +20,8 @@ from .errors import (
     UnfinishedCopy,
     UninitializedRead,
 )
-from .mbarrier_instructions import change
-from .tensor_memory import (
+from numba_tma.simulator.mbarrier_instructions import change
+from numba_tma.simulator.tensor_memory import (
     SHAPES,
     Accesses,
     Register,
@@ -30,12 +30,12 @@ from .tensor_memory import (
     TensorStore,
     fragment,
 )
-from .thread import WARP_SIZE, SimulatedThread, current
-from .thread_instructions import exchange, write_to
+from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread, current
+from numba_tma.simulator.thread_instructions import exchange, write_to
 
 if TYPE_CHECKING:
-    from .barriers import Barrier
-    from .clocks import Clock
+    from numba_tma.simulator.barriers import Barrier
+    from numba_tma.simulator.clocks import Clock
 
 
 class Commit:

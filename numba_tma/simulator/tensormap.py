@@ -14,16 +14,16 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from .._boxes import copies_of
-from .._driver import NBYTES
-from ..dtypes import DType, as_dtype
-from ..layout import Swizzle, Tile
-from . import thread_instructions
-from .errors import BadOperand, MissingFence
-from .thread import current
+from numba_tma.host.boxes import copies_of
+from numba_tma.host.driver import NBYTES
+from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.simulator import thread_instructions
+from numba_tma.simulator.errors import BadOperand, MissingFence
+from numba_tma.simulator.thread import current
 
 if TYPE_CHECKING:
-    from ..tensor_map import TensorMap
+    from numba_tma.host.tensor_map import TensorMap
 
 
 #: A map's bytes. Axes are counted from the innermost; `origin` says which map it was copied from.

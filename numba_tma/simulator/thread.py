@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from numba.cuda.simulator.kernel import BlockThread
 
-from .async_copies import AsyncCopies
-from .clocks import Clock
-from .copies import BulkGroups
-from .products import ProductGroups
+from numba_tma.simulator.async_copies import AsyncCopies
+from numba_tma.simulator.clocks import Clock
+from numba_tma.simulator.copies import BulkGroups
+from numba_tma.simulator.products import ProductGroups
 
 if TYPE_CHECKING:
-    from .block import Cta
-    from .clocks import Clock
-    from .protocol import Log, Operation
-    from .rendezvous import Rendezvous
+    from numba_tma.simulator.block import Cta
+    from numba_tma.simulator.clocks import Clock
+    from numba_tma.simulator.protocol import Log, Operation
+    from numba_tma.simulator.rendezvous import Rendezvous
 
 WARP_SIZE = 32
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .block import FULL_MASK, Cta
-from .errors import BadOperand
-from .memory import END
-from .registers import take as take_registers
-from .thread import WARP_SIZE, SimulatedThread, current
+from numba_tma.simulator.block import FULL_MASK, Cta
+from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.memory import END
+from numba_tma.simulator.registers import take as take_registers
+from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread, current
 
 _DIM3 = tuple[int, int, int]
 

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from numba import types
 
-from numba_tma import _driver
-from numba_tma.causal_scheduler import CausalLPTScheduler
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels import _attention_arrays
-from numba_tma.kernels._attention_plan import (
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.device.causal_scheduler import CausalLPTScheduler
+from numba_tma.host import driver as _driver
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels._host.limits import CACHED_BYTES
+from numba_tma.kernels.attention import arrays as _attention_arrays
+from numba_tma.kernels.attention import attention
+from numba_tma.kernels.attention.plan import (
     FEW_PLANS,
     NARROW_DEPTHS,
     PLANS,
@@ -25,12 +28,9 @@ from numba_tma.kernels._attention_plan import (
     plan_for,
     splits_for,
 )
-from numba_tma.kernels._attention_values import tiles, turning_kernel
-from numba_tma.kernels._limits import CACHED_BYTES
-from numba_tma.kernels.attention import attention
-from numba_tma.kernels.attention_varlen import attention_varlen
-from numba_tma.testing import compile_ptx, find_tool, instructions
-from numba_tma.types import TensorMapType
+from numba_tma.kernels.attention.values import tiles, turning_kernel
+from numba_tma.kernels.attention.varlen import attention_varlen
+from numba_tma.tools.testing import compile_ptx, find_tool, instructions
 from tests.attention_forms import PROBLEMS, form, plan_of
 from tests.machine_code import all_in_registers, shortest_loop
 from tests.tiers import quick

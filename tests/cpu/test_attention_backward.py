@@ -7,16 +7,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from numba_tma import _driver
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels import _columns
-from numba_tma.kernels import attention_backward as backward
-from numba_tma.kernels._attention_backward_kernel import backward_kernel
-from numba_tma.kernels._attention_backward_plan import BLOCK_K, PLANS, Plan, block_q, plan_for
-from numba_tma.kernels._attention_plan import Problem
-from numba_tma.kernels.attention import Heads
-from numba_tma.kernels.attention_backward import attention_backward
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas
+from numba_tma.host import driver as _driver
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.attention import backward as backward
+from numba_tma.kernels.attention.api import Heads
+from numba_tma.kernels.attention.backward import attention_backward
+from numba_tma.kernels.attention.backward_kernel import backward_kernel
+from numba_tma.kernels.attention.backward_plan import BLOCK_K, PLANS, Plan, block_q, plan_for
+from numba_tma.kernels.attention.plan import Problem
+from numba_tma.kernels.rows import columns as _columns
+from numba_tma.tools.testing import compile_ptx, find_tool, instructions, ptxas
 from tests.attention_backward_forms import PROBLEMS, finish, form, prepare
 from tests.cpu.test_attention import COPY, array
 from tests.cpu.test_wrappers import gpu  # noqa: F401

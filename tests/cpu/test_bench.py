@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from numba_tma import bench
-from numba_tma.bench import compiled, figure, host, norms, peers, report, results, timing
-from numba_tma.bench.progress import progress
+from numba_tma.tools import bench
+from numba_tma.tools.bench import compiled, figure, host, norms, peers, report, results, timing
+from numba_tma.tools.bench.progress import progress
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

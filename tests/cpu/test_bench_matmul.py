@@ -10,8 +10,8 @@ import types
 import numpy as np
 import pytest
 
-from numba_tma import bench
-from numba_tma.bench import (
+from numba_tma.tools import bench
+from numba_tma.tools.bench import (
     attention,
     attention_backward,
     attention_few,

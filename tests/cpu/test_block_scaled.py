@@ -6,12 +6,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from numba_tma.kernels import block_scaled as module
-from numba_tma.kernels._block_scaled_form import ScaledConfig
-from numba_tma.kernels._block_scaled_kernel import block_scaled_kernel
-from numba_tma.kernels.block_scaled import CONFIGS, block_scaled_matmul
-from numba_tma.kernels.matmul import Config
-from numba_tma.testing import compile_ptx, find_tool
+from numba_tma.kernels.matmul import block_scaled as module
+from numba_tma.kernels.matmul.api import Config
+from numba_tma.kernels.matmul.block_scaled import CONFIGS, block_scaled_matmul
+from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig
+from numba_tma.kernels.matmul.block_scaled_kernel import block_scaled_kernel
+from numba_tma.tools.testing import compile_ptx, find_tool
 from tests.block_forms import scaled_form, scaled_signature
 from tests.cpu.test_matmul_host import BF16, E4M3, Array
 from tests.cpu.test_matmul_host import gpu as gpu

@@ -15,11 +15,12 @@ from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
-from numba_tma import Swizzle, TensorMapType, Tile, _encoding
-from numba_tma._boxes import Copies, copies_of, copies_violations, fold_violations
-from numba_tma.layout import box_violations, cut, reference_store, reference_tile
-from numba_tma.testing import compile_ptx, instructions, ptxas
-from numba_tma.types import type_of
+from numba_tma import Swizzle, TensorMapType, Tile
+from numba_tma.backend.lowering.types import type_of
+from numba_tma.host import encoding as _encoding
+from numba_tma.host.boxes import Copies, copies_of, copies_violations, fold_violations
+from numba_tma.host.layout import box_violations, cut, reference_store, reference_tile
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 
 WIDE = Tile((128, 256), "bf16", Swizzle.B128)
 LOADS, STORES = "cp.async.bulk.tensor.{}d.shared", "cp.async.bulk.tensor.{}d.global"
@@ -41,14 +42,14 @@ class Array:
 
 def wide_map(shape, tile, **options):
     """Return a map made without a driver, and what the driver would have been asked."""
-    module = sys.modules["numba_tma.tensor_map"]  # the package exports the function by that name
+    module = sys.modules["numba_tma.host.tensor_map"]  # the package exports the function by that name
     asked = []
     typestr = f"<u{tile.itemsize}" if isinstance(tile, Tile) else "<u2"
     if isinstance(tile, Tile):
         options.setdefault("dtype", tile.dtype)
     with (
         mock.patch.object(module, "current_device", lambda: 0),
-        mock.patch("numba_tma._encoding.encode_tiled", lambda *given: asked.append(given) or 1),
+        mock.patch("numba_tma.host.encoding.encode_tiled", lambda *given: asked.append(given) or 1),
     ):
         _encoding.encode.cache_clear()
         made = tma.tensor_map(Array(shape, typestr), tile, **options)

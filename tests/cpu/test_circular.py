@@ -8,8 +8,8 @@ from numba.core.errors import NumbaError
 
 import numba_tma as tma
 from numba_tma import CircularBuffer, TensorMapType, Tile
-from numba_tma.layout import Swizzle
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.host.layout import Swizzle
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.tiers import quick
 
 TILE, WIDE = Tile((16, 64), "f32"), Tile((8, 64), "bf16", Swizzle.B128)

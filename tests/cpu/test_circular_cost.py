@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from numba_tma.tools.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.circular_kernels import add_by_hand, circular_add
 from tests.tiers import every
 

@@ -11,7 +11,7 @@ from numba.cuda.dispatcher import _Kernel
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.testing import compile_ptx, ptxas, run_isolated
+from numba_tma.tools.testing import compile_ptx, ptxas, run_isolated
 from tests.cpu.test_compiler import Application
 
 OUT = types.int32[::1]

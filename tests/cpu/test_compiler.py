@@ -14,8 +14,8 @@ from numba.cuda import codegen, dispatcher
 
 import numba_tma as tma
 from numba_tma import Tile, ptx
-from numba_tma._compiler import cache
-from numba_tma.testing import compile_ptx, instructions, run_isolated
+from numba_tma.backend.numba_cuda import cache
+from numba_tma.tools.testing import compile_ptx, instructions, run_isolated
 
 MAP = tma.TensorMapType(2, Tile((16, 64), "f32"))
 SIGNATURE = (MAP, types.int64)

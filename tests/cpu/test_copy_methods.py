@@ -9,10 +9,10 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import TensorMapType, Tile, ptx
-from numba_tma._boxes import Copies, copies_of
-from numba_tma.multicast import count_slices
-from numba_tma.testing import compile_ptx, ptxas
-from numba_tma.types import TensorMapArrayType
+from numba_tma.backend.lowering.types import TensorMapArrayType
+from numba_tma.device.multicast import count_slices
+from numba_tma.host.boxes import Copies, copies_of
+from numba_tma.tools.testing import compile_ptx, ptxas
 
 TILE, SLICE, COUNTS = Tile((64, 32), "f32"), Tile((16, 32), "f32"), Tile((16, 32), "u32")
 MAP, SLICES, COUNTERS = (TensorMapType(2, t) for t in (TILE, SLICE, COUNTS))

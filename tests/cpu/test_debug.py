@@ -12,11 +12,12 @@ import pytest
 from numba import cuda, types
 
 import numba_tma as tma
-from numba_tma import _environment, debug
-from numba_tma._compiler import kernels as compiled_kernels
-from numba_tma.debug import Record, Site
-from numba_tma.testing import compile_ptx, instructions, ptxas, run_isolated
-from numba_tma.types import TensorMapType
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.backend.numba_cuda import kernels as compiled_kernels
+from numba_tma.host import debug
+from numba_tma.host import environment as _environment
+from numba_tma.host.debug import Record, Site
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas, run_isolated
 from tests.cpu.test_compiler import Application, hopper_that_loads_nothing
 
 TILE = tma.Tile((8, 32), "f32")
@@ -491,7 +492,7 @@ def test_the_debug_flag_is_in_the_key(monkeypatch):
         ):
             return compiled_kernels_cache._index_key_with_captures(cache, (MAP,), None)
 
-    from numba_tma._compiler import cache as compiled_kernels_cache
+    from numba_tma.backend.numba_cuda import cache as compiled_kernels_cache
 
     plain = key()
     monkeypatch.setattr(compiled_kernels_cache, "debugging", lambda: True)
@@ -514,7 +515,7 @@ def test_the_ring_has_room_for_its_ledgers():
 
 def test_the_environment_decides_where_nothing_is_said(monkeypatch):
     assert not tma.TilePipeline(2, x=TILE).debug
-    monkeypatch.setattr("numba_tma.debug.debugging", lambda: True)
+    monkeypatch.setattr("numba_tma.host.debug.debugging", lambda: True)
     assert tma.TilePipeline(2, x=TILE).debug
     assert not tma.TilePipeline(2, x=TILE, debug=False).debug
 

@@ -7,9 +7,9 @@ import pytest
 from numba import cuda, types
 
 import numba_tma as tma
-from numba_tma import debug
-from numba_tma.testing import compile_ptx, instructions, ptxas, run_isolated
-from numba_tma.types import TensorMapType
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.host import debug
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas, run_isolated
 from tests.cpu.test_debug import unbounded_waits
 from tests.tiers import quick
 

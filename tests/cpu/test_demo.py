@@ -10,11 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma import demo
 from numba_tma.__main__ import main
+from numba_tma.tools import demo
 
 ROOT = Path(__file__).parents[2]
-RMSNORM = importlib.import_module("numba_tma.kernels.rmsnorm")
+RMSNORM = importlib.import_module("numba_tma.kernels.rows.rmsnorm")
 
 
 def without_gpu():
@@ -84,7 +84,7 @@ def test_the_status_of_the_simulating_process_is_passed_on(monkeypatch, capsys):
         return subprocess.CompletedProcess(command, 3)
 
     monkeypatch.setattr(demo.subprocess, "run", run)
-    monkeypatch.setattr("numba_tma.testing.gpu_available", lambda: False)
+    monkeypatch.setattr("numba_tma.tools.testing.gpu_available", lambda: False)
     assert main(["demo"]) == 3
     assert commands == [([sys.executable, "-m", "numba_tma", "demo"], "1", False)]
     assert "running in the simulator" in capsys.readouterr().out

@@ -12,8 +12,8 @@ from packaging.requirements import Requirement
 
 import numba_tma
 from numba_tma import __main__ as command_line
-from numba_tma import doctor
-from numba_tma.testing import gpu_available
+from numba_tma.tools import doctor
+from numba_tma.tools.testing import gpu_available
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

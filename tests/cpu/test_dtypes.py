@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cuda.bindings import driver
 
-from numba_tma.dtypes import DType, as_dtype, names
+from numba_tma.host.dtypes import DType, as_dtype, names
 
 # name: NumPy type, Numba type of the stored size, Numba type of a read, tensor-map type, float?
 TABLE = {

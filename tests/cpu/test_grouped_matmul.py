@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from numba_tma.kernels import grouped_matmul as module
-from numba_tma.kernels._grouped_kernel import grouped_kernel
-from numba_tma.kernels._matmul_epilogue import Epilogue
-from numba_tma.kernels._matmul_plan import CONFIGS, Config
-from numba_tma.kernels.grouped_matmul import grouped_matmul
-from numba_tma.testing import compile_ptx
+from numba_tma.kernels.matmul import grouped as module
+from numba_tma.kernels.matmul.epilogue import Epilogue
+from numba_tma.kernels.matmul.grouped import grouped_matmul
+from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
+from numba_tma.kernels.matmul.plan import CONFIGS, Config
+from numba_tma.tools.testing import compile_ptx
 from tests.block_forms import grouped_signature
 from tests.cpu.test_matmul_host import BF16, E4M3, Array
 from tests.cpu.test_matmul_host import gpu as gpu

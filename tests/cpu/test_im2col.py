@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from numba import cuda, types
 
 import numba_tma as tma
-from numba_tma import _driver, _encoding, im2col
-from numba_tma.dtypes import as_dtype
-from numba_tma.pixel_box import PixelBox, reference_im2col, reference_im2col_store
-from numba_tma.testing import compile_ptx
-from numba_tma.types import TensorMapType
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.host import driver as _driver
+from numba_tma.host import encoding as _encoding
+from numba_tma.host import im2col
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.pixel_box import PixelBox, reference_im2col, reference_im2col_store
+from numba_tma.tools.testing import compile_ptx
 
 ADDRESS = 0x7F00_0000_0000
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)

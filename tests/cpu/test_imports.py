@@ -137,7 +137,7 @@ def test_the_compiler_is_touched_in_one_place(module):
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("import numba_tma.layout", ["layout"]),
+        ("import numba_tma.host.layout", ["layout"]),
         ("import numba_tma", [""]),
         ("from numba_tma import layout, Tile", ["", "layout"]),
         ("from numba_tma.simulator import install", ["simulator"]),
@@ -199,7 +199,7 @@ def test_numba_is_really_blocked():
 
 
 def test_a_tile_is_described_without_numba():
-    source = "import numpy as np\nfrom numba_tma.layout import Tile\n"
+    source = "import numpy as np\nfrom numba_tma.host.layout import Tile\n"
     assert run(f"{BLOCK_NUMBA}\n{source}print(Tile((64, 128), np.float32).nbytes)") == "32768\n"
 
 

@@ -12,9 +12,9 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import TensorMapType, Tile, TilePipeline, ptx
-from numba_tma.layout import Swizzle
-from numba_tma.testing import compile_ptx
-from numba_tma.types import TensorMapArrayType, type_of
+from numba_tma.backend.lowering.types import TensorMapArrayType, type_of
+from numba_tma.host.layout import Swizzle
+from numba_tma.tools.testing import compile_ptx
 
 TILE, SHORT, HALF = Tile((64, 64), "f32"), Tile((32, 64), "f32"), Tile((64, 64), "f16")
 FLAT, LARGE = Tile(4096, "f32"), Tile((300, 1024), "u8")
@@ -595,7 +595,7 @@ def partial_map(**options):
             "version": 3,
         }
 
-    with mock.patch("numba_tma._encoding.encode_tiled", lambda *arguments: object()):
+    with mock.patch("numba_tma.host.encoding.encode_tiled", lambda *arguments: object()):
         return type_of(tma.tensor_map(OnDevice(), TILE, **options))
 
 

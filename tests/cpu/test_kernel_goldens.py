@@ -4,7 +4,7 @@ import difflib
 
 import pytest
 
-from numba_tma.testing import instructions, ptxas
+from numba_tma.tools.testing import instructions, ptxas
 from tests import update_goldens as goldens
 from tests.golden_kernels import GOLDENS, compiled
 from tests.shipped_kernels import SHIPPED

@@ -16,8 +16,8 @@ from numba.cuda.core.errors import TypingError
 
 import numba_tma as tma
 from numba_tma import TensorMapType, Tile
-from numba_tma.layout import Swizzle
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.host.layout import Swizzle
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.tiers import every
 
 TILE, BYTES = Tile((16, 32), "f32"), Tile((16, 64), "u8", Swizzle.B64)
@@ -261,7 +261,7 @@ def kernel(x):
 
 x = tma.tensor_map(Tensor(), (16, 32))
 numba_type = kernel.typeof_pyval(x)
-from numba_tma.testing import compile_ptx
+from numba_tma.tools.testing import compile_ptx
 assert "prefetch.tensormap" in compile_ptx(kernel, (numba_type,))
 print(numba_type)
 """
@@ -272,7 +272,7 @@ import numba_tma as tma
 assert "numba" not in sys.modules
 tensor_map = tma.tensor_map
 from numba import cuda
-assert "numba_tma.types" not in sys.modules
+assert "numba_tma.backend.lowering.types" not in sys.modules
 """
 
 
@@ -371,8 +371,8 @@ FIRST_USED_IN_A_KERNEL = """
 import sys
 import numba_tma as tma
 from numba import cuda, types
-from numba_tma.testing import compile_ptx
-assert "numba_tma.shared" not in sys.modules
+from numba_tma.tools.testing import compile_ptx
+assert "numba_tma.device.shared" not in sys.modules
 TILE = tma.Tile((8, 32), "f32")
 
 def kernel(out):

@@ -9,9 +9,9 @@ from numba import cuda, types
 
 import numba_tma as tma
 from numba_tma import KVPipeline, Swizzle, TensorMapType, Tile
-from numba_tma.debug import MARKER
-from numba_tma.shared import Accesses
-from numba_tma.testing import compile_ptx, instructions, ptxas, run_isolated
+from numba_tma.device.shared import Accesses
+from numba_tma.host.debug import MARKER
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas, run_isolated
 from tests.cpu.test_kernel_errors import message
 
 ROLES = tma.Roles(mma=tma.Warpgroups(2), load=tma.Warps(1))

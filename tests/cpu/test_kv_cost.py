@@ -5,7 +5,7 @@ import re
 import pytest
 from numba import types
 
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from numba_tma.tools.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests import kv_kernels as kernels
 from tests.tiers import quick
 

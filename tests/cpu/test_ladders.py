@@ -6,8 +6,8 @@ import json
 import pytest
 from numba import types
 
-from numba_tma.testing import compile_ptx, instructions, ptxas
-from numba_tma.types import TensorMapType
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.benchmarks.sweeps.ladder import RESULTS
 from tests.ladders import LADDERS, NOTEBOOKS, RUNGS, executed
 from tests.tiers import quick

@@ -17,8 +17,11 @@ from numba import cuda, types
 from numba.cuda.cudadrv.devicearray import DeviceNDArray, DeviceRecord
 
 import numba_tma as tma
-from numba_tma import _driver, _encoding, _prepared_launch, _streams
-from numba_tma._compiler import launches as compiler
+from numba_tma.backend.numba_cuda import launches as compiler
+from numba_tma.host import driver as _driver
+from numba_tma.host import encoding as _encoding
+from numba_tma.host import prepared_launch as _prepared_launch
+from numba_tma.host import streams as _streams
 from tests.cpu.test_compiler import hopper_that_loads_nothing
 
 ADDRESS = 0x7F00_1234_5000
@@ -467,7 +470,7 @@ def test_arguments_that_are_bound_stay(driver):
 
 
 def test_a_kernel_in_debug_mode_is_watched_at_each_launch(driver, monkeypatch):
-    from numba_tma._compiler import kernels
+    from numba_tma.backend.numba_cuda import kernels
 
     pipe = tma.TilePipeline(2, x=TILE, debug=True)
 
@@ -526,7 +529,7 @@ def test_what_only_numba_cuda_can_launch_goes_through_it(driver, monkeypatch):
 
 
 def test_a_wrapper_launches_again_for_arrays_at_the_same_place(driver, monkeypatch):
-    from numba_tma.kernels import _host
+    from numba_tma.kernels._host import launching as _host
 
     kernel, prepared = kernel_of(3), []
 
@@ -571,7 +574,7 @@ def test_a_wrapper_launches_again_for_arrays_at_the_same_place(driver, monkeypat
 
 
 def test_a_wrapper_forgets_the_oldest_call(driver, monkeypatch):
-    from numba_tma.kernels import _host
+    from numba_tma.kernels._host import launching as _host
 
     prepared = []
     monkeypatch.setattr(_host, "_MOST_CALLS", 2)
@@ -582,7 +585,7 @@ def test_a_wrapper_forgets_the_oldest_call(driver, monkeypatch):
 
 
 def test_other_numbers_replace_those_of_the_last_call(driver, monkeypatch):
-    from numba_tma.kernels import _host
+    from numba_tma.kernels._host import launching as _host
 
     kernel, prepared = kernel_of(1), []
 
@@ -608,7 +611,7 @@ def test_other_numbers_replace_those_of_the_last_call(driver, monkeypatch):
 
 
 def test_what_a_graph_captured_is_kept(monkeypatch):
-    from numba_tma.kernels import _host
+    from numba_tma.kernels._host import launching as _host
 
     @_host.launched_again
     def wrapper(arrays, stream, numbers, nbytes):
@@ -628,7 +631,7 @@ def test_what_a_graph_captured_is_kept(monkeypatch):
 
 
 def test_a_wrapper_keeps_its_own_memory_up_to_a_limit(monkeypatch):
-    from numba_tma.kernels import _host
+    from numba_tma.kernels._host import launching as _host
 
     monkeypatch.setattr(_driver, "is_capturing", lambda stream: False)
     prepared, workspaces = [], weakref.WeakSet()

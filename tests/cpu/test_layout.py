@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from numba_tma.dtypes import as_dtype, names
-from numba_tma.layout import (
+from numba_tma.host.dtypes import as_dtype, names
+from numba_tma.host.layout import (
     Swizzle,
     Tile,
     box_violations,

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._matmul_epilogue import Epilogue
-from numba_tma.kernels._matmul_kernel import matmul_kernel
-from numba_tma.kernels._matmul_plan import CONFIGS, Config
-from numba_tma.testing import compile_ptx, find_tool, sass
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.matmul.epilogue import Epilogue
+from numba_tma.kernels.matmul.kernel import matmul_kernel
+from numba_tma.kernels.matmul.plan import CONFIGS, Config
+from numba_tma.tools.testing import compile_ptx, find_tool, sass
 from tests.machine_code import all_in_registers
 from tests.matmul_forms import EVERYTHING, form, signature
 from tests.tiers import quick

@@ -9,14 +9,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma import _driver
-from numba_tma.kernels import _host, _matmul_launch, _matmul_operands, _matmul_tuner
-from numba_tma.kernels import matmul as module
-from numba_tma.kernels._block_scaled_form import ScaledConfig
-from numba_tma.kernels._host import in_even_rounds
-from numba_tma.kernels._matmul_epilogue import Epilogue
-from numba_tma.kernels._matmul_form import Form
-from numba_tma.kernels._matmul_plan import (
+from numba_tma.host import driver as _driver
+from numba_tma.kernels._host import launching as _host
+from numba_tma.kernels._host.launching import in_even_rounds
+from numba_tma.kernels.matmul import api as matmul
+from numba_tma.kernels.matmul import api as module
+from numba_tma.kernels.matmul import launching as _matmul_launch
+from numba_tma.kernels.matmul import operands as _matmul_operands
+from numba_tma.kernels.matmul import tuner as _matmul_tuner
+from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig
+from numba_tma.kernels.matmul.epilogue import Epilogue
+from numba_tma.kernels.matmul.form import Form
+from numba_tma.kernels.matmul.plan import (
     CONFIGS,
     Config,
     Problem,
@@ -26,8 +30,7 @@ from numba_tma.kernels._matmul_plan import (
     expected_cycles,
     expected_nanoseconds,
 )
-from numba_tma.kernels._matmul_swapped_form import SwappedForm
-from numba_tma.kernels.matmul import matmul
+from numba_tma.kernels.matmul.swapped_form import SwappedForm
 from tests.cpu.test_launcher import device_array
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from numba_tma.kernels._matmul_plan import SwappedConfig
-from numba_tma.kernels._matmul_swapped_kernel import swapped_kernel
-from numba_tma.testing import compile_ptx, find_tool, sass
+from numba_tma.kernels.matmul.plan import SwappedConfig
+from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
+from numba_tma.tools.testing import compile_ptx, find_tool, sass
 from tests.machine_code import all_in_registers
 from tests.matmul_forms import EVERYTHING, swapped_form, swapped_signature
 from tests.tiers import quick

@@ -8,7 +8,7 @@ from numba import cuda, types
 
 import numba_tma as tma
 from numba_tma import MatrixLayout, Swizzle, Tile, TilePipeline
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.cpu.test_kernel_errors import holds, message
 from tests.matrix_operands import operands
 from tests.tiers import every

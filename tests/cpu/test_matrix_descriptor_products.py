@@ -2,7 +2,7 @@
 
 import pytest
 
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.gpu.test_matrix_descriptor_gpu import ACCUMULATORS, CASES, NARROW
 from tests.mma_kernels import product
 from tests.tiers import every

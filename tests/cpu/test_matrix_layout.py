@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from numba_tma import MatrixLayout, Swizzle, Tile, reference_matrix, reference_tile
-from numba_tma.dtypes import names
-from numba_tma.matrix_layout import LEGAL, MatrixFields, decode_descriptor, matrix_addresses
+from numba_tma.host.dtypes import names
+from numba_tma.host.matrix_layout import LEGAL, MatrixFields, decode_descriptor, matrix_addresses
 from tests import matrix_table
 from tests.matrix_operands import Operand, noise, operands
 from tests.tiers import every

@@ -8,7 +8,7 @@ from numba.core.errors import TypingError
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.testing import compile_ptx
+from numba_tma.tools.testing import compile_ptx
 
 BYTES = types.uint8[::1]
 TILE = tma.Tile(64, "u32")

@@ -7,7 +7,9 @@ import re
 import pytest
 
 import numba_tma as tma
-from numba_tma import barrier, layout, pipeline, shared
+from numba_tma import pipeline
+from numba_tma.device import barrier, shared
+from numba_tma.host import layout
 from tests import migration
 
 TABLES = migration.tables()

@@ -11,9 +11,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import Swizzle, Tile
-from numba_tma.dtypes import as_dtype
-from numba_tma.matrix_layout import MatrixLayout
-from numba_tma.mma_rules import (
+from numba_tma.device.mma_rules import (
     FORMS,
     FRAGMENT_DTYPES,
     RegisterOperand,
@@ -22,7 +20,9 @@ from numba_tma.mma_rules import (
     num_elements,
     num_registers,
 )
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.matrix_layout import MatrixLayout
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.fragments import fragments
 from tests.matrix_operands import Operand
 from tests.mma_kernels import product

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from numba_tma.testing import compile_ptx, find_tool
+from numba_tma.tools.testing import compile_ptx, find_tool
 from tests.machine_code import all_in_registers, shortest_loop
 from tests.mma_kernels import attention, matmul
 from tests.tiers import quick

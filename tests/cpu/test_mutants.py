@@ -10,9 +10,10 @@ from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
-from numba_tma import debug, pipeline, simulator
-from numba_tma._compiler import kernels
-from numba_tma.testing import compile_ptx
+from numba_tma import pipeline, simulator
+from numba_tma.backend.numba_cuda import kernels
+from numba_tma.host import debug
+from numba_tma.tools.testing import compile_ptx
 from tests import gallery_page
 from tests.mutants.mutants import IMPOSSIBLE, MUTANTS, PROGRAMS, TABLE
 from tests.mutants.table import CATCHERS, MUTATIONS, broken

@@ -2,15 +2,15 @@
 
 import pytest
 
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._columns import add_rows_kernel
-from numba_tma.kernels._row_launch import PLANS, kernel_for, plan_for
-from numba_tma.kernels._rows import Options, Plan
-from numba_tma.kernels.layernorm import LAYERNORM
-from numba_tma.kernels.reductions import ROW_MAX, ROW_SUM
-from numba_tma.kernels.rmsnorm import RMSNORM
-from numba_tma.kernels.softmax import LOG_SOFTMAX, SOFTMAX
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.rows.columns import add_rows_kernel
+from numba_tma.kernels.rows.launching import PLANS, kernel_for, plan_for
+from numba_tma.kernels.rows.layernorm import LAYERNORM
+from numba_tma.kernels.rows.operation import Options, Plan
+from numba_tma.kernels.rows.reductions import ROW_MAX, ROW_SUM
+from numba_tma.kernels.rows.rmsnorm import RMSNORM
+from numba_tma.kernels.rows.softmax import LOG_SOFTMAX, SOFTMAX
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.shipped_kernels import EVERYTHING, INT, RESIDUAL, ROWS
 
 OPTIONS = {

@@ -9,7 +9,7 @@ from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from numba_tma.tools.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests import output_kernels as kernels
 from tests.tiers import every
 

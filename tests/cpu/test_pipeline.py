@@ -9,8 +9,8 @@ from numba import cuda, types
 
 import numba_tma as tma
 from numba_tma import TensorMapType, Tile, TilePipeline
-from numba_tma.layout import Swizzle
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.host.layout import Swizzle
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.cpu.test_shared import integers
 
 TILE = Tile((16, 64), "f32")

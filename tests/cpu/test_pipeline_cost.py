@@ -7,9 +7,9 @@ import pytest
 from numba import cuda, int64, types, uint32
 
 from numba_tma import Tile, TilePipeline, ptx
-from numba_tma.shared import shared_tile
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
-from numba_tma.types import TensorMapType
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.device.shared import shared_tile
+from numba_tma.tools.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.tiers import every
 
 STAGES, ROWS = 4, 16

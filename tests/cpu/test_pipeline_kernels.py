@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from numba_tma.testing import compile_ptx, find_tool, instructions, ptxas, sass
+from numba_tma.tools.testing import compile_ptx, find_tool, instructions, ptxas, sass
 from tests.pipeline_kernels import PIPELINES
 from tests.tiers import every
 

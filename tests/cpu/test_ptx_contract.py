@@ -6,10 +6,10 @@ import pytest
 from numba import cuda, types
 
 from numba_tma import Tile, ptx
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.device.shared import shared_barrier, shared_tile
 from numba_tma.ptx._instruction import vector_of
-from numba_tma.shared import shared_barrier, shared_tile
-from numba_tma.testing import PtxasError, compile_ptx, ptxas
-from numba_tma.types import TensorMapType
+from numba_tma.tools.testing import PtxasError, compile_ptx, ptxas
 from tests import ptx_contract as contract
 from tests.tiers import every, quick
 

@@ -11,10 +11,12 @@ from numba import cuda, types
 from numba.core.errors import NumbaError
 
 import numba_tma as tma
-from numba_tma import Tile, _encoding, ragged, ragged_tensor_map
-from numba_tma.ragged import WRAP_EXTENT
-from numba_tma.testing import compile_ptx, instructions, ptxas
-from numba_tma.types import RaggedTensorMapType, TensorMapType, type_of
+from numba_tma import Tile, ragged_tensor_map
+from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType, type_of
+from numba_tma.host import encoding as _encoding
+from numba_tma.host import ragged
+from numba_tma.host.ragged import WRAP_EXTENT
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 
 ADDRESS = 0x7F00_0000_0000
 PARAMETERS = (

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numba_tma import Swizzle, Tile, reference_reduce
-from numba_tma.dtypes import as_dtype, names, reduction_violation
-from numba_tma.layout import reduce_elements, swizzle_index
+from numba_tma.host.dtypes import as_dtype, names, reduction_violation
+from numba_tma.host.layout import reduce_elements, swizzle_index
 
 LEGAL = {
     "u32": {"add", "min", "max", "inc", "dec", "and", "or", "xor"},

@@ -13,9 +13,9 @@ from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
 from numba_tma import Tile, TilePipeline, pipeline
-from numba_tma._compiler import releases
-from numba_tma.testing import compile_ptx
-from numba_tma.types import TensorMapType
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.backend.numba_cuda import releases
+from numba_tma.tools.testing import compile_ptx
 from tests.gpu import test_pipeline as gpu_pipeline
 
 TILE = Tile((16, 64), "f32")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from numba_tma.testing import find_tool, instructions, ptxas, sass
+from numba_tma.tools.testing import find_tool, instructions, ptxas, sass
 from tests.ring_twins import TWINS, compiled
 from tests.tiers import every
 

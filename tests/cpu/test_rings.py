@@ -24,9 +24,9 @@ from numba_tma import (
     Warpgroups,
     Warps,
 )
-from numba_tma.layout import Swizzle
+from numba_tma.host.layout import Swizzle
 from numba_tma.pipeline.multicast_group import axis_mask
-from numba_tma.testing import compile_ptx, instructions
+from numba_tma.tools.testing import compile_ptx, instructions
 from tests.cpu.test_compiler import hopper_that_loads_nothing
 from tests.cpu.test_pipeline import operations
 from tests.cpu.test_shared import integers

@@ -14,7 +14,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import NamedBarrier, Roles, Threads, Tile, TilePipeline, Warpgroups, Warps
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.cpu.test_compiler import hopper_that_loads_nothing
 from tests.cpu.test_shared import integers
 

@@ -6,8 +6,8 @@ from numba.core.errors import TypingError
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.scheduler import quotient  # division as in CUDA C++, with no test for 0
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.device.scheduler import quotient  # division as in CUDA C++, with no test for 0
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 
 OUT = types.int64[:, ::1]
 GRID = (OUT, types.int64, types.int64, types.int64)
@@ -188,7 +188,7 @@ def scheduled_copy(source, destination, rows, columns):
 
 
 def test_both_roles_of_a_pipeline_take_tiles_from_it():
-    from numba_tma.types import TensorMapType
+    from numba_tma.backend.lowering.types import TensorMapType
 
     text = compile_ptx(
         scheduled_copy,

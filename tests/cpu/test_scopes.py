@@ -14,7 +14,7 @@ from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.scope_cases import CASES, Log, Scope
 
 ROWS, I64 = types.int64[:, ::1], types.int64

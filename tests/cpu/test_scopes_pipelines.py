@@ -10,8 +10,8 @@ from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
-from numba_tma.testing import compile_ptx, instructions, ptxas
-from numba_tma.types import TensorMapType
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests import scope_pipelines as scoped
 from tests.tiers import every, quick
 

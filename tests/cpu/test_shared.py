@@ -9,9 +9,10 @@ from numba import cuda, types
 from numba.cuda import extending
 
 import numba_tma as tma
-from numba_tma import Tile, TilePipeline, dtypes
-from numba_tma.layout import Swizzle
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma import Tile, TilePipeline
+from numba_tma.host import dtypes
+from numba_tma.host.layout import Swizzle
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.tiers import every
 
 I64, U32, FLOATS = types.int64, types.uint32, types.float32[::1]

@@ -10,8 +10,8 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import OrderedSequenceBarrier, Roles, StorePipeline, TensorMapType, Tile
-from numba_tma._compiler.kernels import _check_line
-from numba_tma.testing import compile_ptx, instructions, ptxas
+from numba_tma.backend.numba_cuda.kernels import _check_line
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.pipeline_kernels import reduce_store, store_pipeline
 
 TILE, SMALL = Tile((16, 64), "f32"), Tile((3, 16), "u8")

@@ -7,7 +7,7 @@ from numba import types
 from numba.core.errors import TypingError
 
 from numba_tma import ptx
-from numba_tma.testing import compile_ptx, ptxas
+from numba_tma.tools.testing import compile_ptx, ptxas
 from tests.accumulators import hand_over
 
 SM_100A = (10, 0, "a")

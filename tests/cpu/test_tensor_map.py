@@ -18,14 +18,15 @@ from cuda.core.utils import StridedMemoryView
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numba_tma import _array_interface, _encoding
-from numba_tma.dtypes import as_dtype, names
-from numba_tma.layout import Swizzle, Tile
-from numba_tma.tensor_map import TensorMap, tensor_map
+from numba_tma.host import array_interface as _array_interface
+from numba_tma.host import encoding as _encoding
+from numba_tma.host.dtypes import as_dtype, names
+from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.host.tensor_map import TensorMap, tensor_map
 from tests.tiers import every
 
 # The package exports the function under the name of its module.
-tensor_map_module = importlib.import_module("numba_tma.tensor_map")
+tensor_map_module = importlib.import_module("numba_tma.host.tensor_map")
 
 ADDRESS = 0x7F00_0000_0000
 PARAMETERS = (
@@ -1164,8 +1165,8 @@ def test_the_simulators_device_arrays_are_unwrapped():
     program = """
 import numpy as np
 from numba import cuda
-from numba_tma._environment import simulated
-from numba_tma.tensor_map import tensor_map
+from numba_tma.host.environment import simulated
+from numba_tma.host.tensor_map import tensor_map
 array = cuda.to_device(np.arange(64 * 64, dtype=np.float32).reshape(64, 64))
 made = tensor_map(array, (8, 16))
 assert simulated() and type(made.array) is np.ndarray and made.value is None
@@ -1178,14 +1179,14 @@ print("ran")
 
 @pytest.mark.parametrize("value, expected", [("1", True), ("0", False), ("", False)])
 def test_the_variable_that_turns_the_simulator_on(value, expected):
-    program = "from numba_tma._environment import simulated; print(simulated())"
+    program = "from numba_tma.host.environment import simulated; print(simulated())"
     assert run(program, NUMBA_ENABLE_CUDASIM=value) == f"{expected}\n"
 
 
 def test_the_host_layer_imports_without_the_compiler():
     program = """
 import sys
-import numba_tma.layout, numba_tma.tensor_map
+import numba_tma.host.layout, numba_tma.host.tensor_map
 heavy = {"numba", "torch", "cupy", "cuda.core", "cuda.bindings"} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -14,22 +14,14 @@ from numba import cuda, types
 from numba.core.errors import NumbaError
 
 import numba_tma as tma
-from numba_tma import (
-    Swizzle,
-    TensorMapArray,
-    Tile,
-    _encoding,
-    im2col,
-    im2col_map,
-    ragged,
-    ragged_tensor_map,
-    tensor_map,
-)
-from numba_tma._boxes import Copies
-from numba_tma._driver import _descriptor, address_of
-from numba_tma.kernels.grouped_copy import grouped_copy_kernel
-from numba_tma.testing import compile_ptx, instructions, ptxas, sass
-from numba_tma.types import TensorMapArrayType, TensorMapType, type_of
+from numba_tma import Swizzle, TensorMapArray, Tile, im2col_map, ragged_tensor_map
+from numba_tma.backend.lowering.types import TensorMapArrayType, TensorMapType, type_of
+from numba_tma.host import encoding as _encoding
+from numba_tma.host import im2col, ragged, tensor_map
+from numba_tma.host.boxes import Copies
+from numba_tma.host.driver import _descriptor, address_of
+from numba_tma.kernels.copy.grouped import grouped_copy_kernel
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas, sass
 
 ADDRESS = 0x7F00_0000_0000
 TILE = Tile((16, 32), "f32")

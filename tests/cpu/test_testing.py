@@ -1,4 +1,4 @@
-"""numba_tma.testing: compile, assemble and isolate without a GPU."""
+"""numba_tma.tools.testing: compile, assemble and isolate without a GPU."""
 
 import os
 import re
@@ -9,8 +9,8 @@ import pytest
 from numba import cuda, types
 from numba.cuda import extending
 
-from numba_tma import testing
-from numba_tma.testing import compile_ptx, instructions, ptxas, run_isolated, sass
+from numba_tma.tools import testing
+from numba_tma.tools.testing import compile_ptx, instructions, ptxas, run_isolated, sass
 
 FLOATS = types.float32[::1]
 
@@ -379,7 +379,7 @@ def test_without_a_driver_there_is_no_gpu_and_tests_skip():
 import cuda.core, unittest
 def refuse(index): raise RuntimeError("no driver")
 cuda.core.Device = refuse
-from numba_tma import testing
+from numba_tma.tools import testing
 try:
     testing.skip_without_gpu()
 except unittest.SkipTest as skip:

@@ -8,10 +8,10 @@ from numba import cuda, types
 from numba.core.errors import TypingError
 
 from numba_tma import Tile
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels.pointwise import Plan, chunk_kernel, pointwise
-from numba_tma.testing import compile_ptx, instructions
-from numba_tma.vectors import load_vector, map_lanes, store_vector
+from numba_tma.device.vectors import load_vector, map_lanes, store_vector
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.pointwise.api import Plan, chunk_kernel, pointwise
+from numba_tma.tools.testing import compile_ptx, instructions
 
 BYTES = types.uint8[::1]
 BF16X8, F32X4, F32X2, LONG = Tile(8, "bf16"), Tile(4, "f32"), Tile(2, "f32"), Tile(16, "f32")

@@ -6,16 +6,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from numba_tma import _driver
-from numba_tma.kernels import _columns, _host
-from numba_tma.kernels.activations import gelu, swiglu
+from numba_tma.host import driver as _driver
+from numba_tma.kernels._host import launching as _host
 from numba_tma.kernels.copy import copy
-from numba_tma.kernels.layernorm import layernorm
-from numba_tma.kernels.norm_backward import layernorm_backward, rmsnorm_backward
-from numba_tma.kernels.pointwise import Pointwise, add, pointwise, scale_add
-from numba_tma.kernels.reductions import column_sum, row_argmax, row_max, row_sum
-from numba_tma.kernels.rmsnorm import rmsnorm
-from numba_tma.kernels.softmax import log_softmax, softmax
+from numba_tma.kernels.pointwise.activations import gelu, swiglu
+from numba_tma.kernels.pointwise.api import Pointwise, add, pointwise, scale_add
+from numba_tma.kernels.rows import columns as _columns
+from numba_tma.kernels.rows.backward import layernorm_backward, rmsnorm_backward
+from numba_tma.kernels.rows.layernorm import layernorm
+from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
+from numba_tma.kernels.rows.rmsnorm import rmsnorm
+from numba_tma.kernels.rows.softmax import log_softmax, softmax
 from numba_tma.kernels.transpose import transpose
 from tests.cpu.test_launcher import device_array
 

@@ -11,8 +11,8 @@ import numpy as np
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma._driver import encode_im2col
-from numba_tma.dtypes import as_dtype
+from numba_tma.host.driver import encode_im2col
+from numba_tma.host.dtypes import as_dtype
 from tests.gpu import copies, im2col_copies
 from tests.gpu.copies import THREADS, Tensor
 from tests.gpu.worker import WORKER, WorkerLost, on_gpu

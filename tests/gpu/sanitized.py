@@ -10,11 +10,11 @@ import numpy as np
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.kernels.block_scaled import ScaledConfig
-from numba_tma.kernels.copy import copy
-from numba_tma.kernels.matmul import Config, SwappedConfig, matmul
-from numba_tma.kernels.pointwise import scale_add
-from numba_tma.kernels.rmsnorm import rmsnorm
+from numba_tma.kernels.copy.api import copy
+from numba_tma.kernels.matmul.api import Config, SwappedConfig, matmul
+from numba_tma.kernels.matmul.block_scaled import ScaledConfig
+from numba_tma.kernels.pointwise.api import scale_add
+from numba_tma.kernels.rows.rmsnorm import rmsnorm
 from tests import ring_kernels as rings
 from tests.gpu import (
     test_attention_backward_gpu,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels._attention_backward_plan import Plan
-from numba_tma.kernels.attention_backward import attention_backward
+from numba_tma.kernels.attention.backward import attention_backward
+from numba_tma.kernels.attention.backward_plan import Plan
 from tests.gpu.test_attention_gpu import by_mask
 from tests.gpu.test_kernels import EPS32, TYPES, normal
 from tests.gpu.test_matmul_gpu import Device

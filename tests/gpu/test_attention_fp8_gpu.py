@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels._attention_plan import NARROW_DEPTHS, Plan
-from numba_tma.kernels.attention import attention
+from numba_tma.kernels.attention.api import attention
+from numba_tma.kernels.attention.plan import NARROW_DEPTHS, Plan
 from tests.gpu.test_attention_gpu import ALL_ROWS, LENGTHS, LIMIT, by_mask, seen_by, whole_plan
 from tests.gpu.test_kernels import TYPES
 from tests.gpu.test_matmul_gpu import Device

@@ -10,11 +10,11 @@ import pytest
 from cuda.bindings import driver
 from numba import cuda
 
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels import _host
-from numba_tma.kernels._attention_plan import DEPTHS, NARROW_PLANS, Plan, Problem, plan_for
-from numba_tma.kernels._attention_plan import PLANS as PLANS_OF_DEPTHS
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels._host import launching as _host
 from numba_tma.kernels.attention import attention
+from numba_tma.kernels.attention.plan import DEPTHS, NARROW_PLANS, Plan, Problem, plan_for
+from numba_tma.kernels.attention.plan import PLANS as PLANS_OF_DEPTHS
 from tests.gpu.test_kernels import EPS32, TYPES, assert_close, normal
 from tests.gpu.test_matmul_gpu import Device
 from tests.gpu.worker import on_gpu

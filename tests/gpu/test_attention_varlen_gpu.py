@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels._attention_plan import DEPTHS, Plan
-from numba_tma.kernels.attention import attention
-from numba_tma.kernels.attention_varlen import attention_varlen
+from numba_tma.kernels.attention.api import attention
+from numba_tma.kernels.attention.plan import DEPTHS, Plan
+from numba_tma.kernels.attention.varlen import attention_varlen
 from tests.gpu.test_attention_gpu import LIMIT, exact, logs_of_sums
 from tests.gpu.test_kernels import assert_close, normal
 from tests.gpu.test_matmul_gpu import Device

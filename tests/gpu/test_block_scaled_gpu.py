@@ -6,8 +6,8 @@ The tensor cores keep 13 bits or so of the sums of a block of K, which is what i
 import numpy as np
 import pytest
 
-from numba_tma.kernels._block_scaled_form import ScaledConfig
-from numba_tma.kernels.block_scaled import block_scaled_matmul
+from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
+from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig
 from tests.gpu.test_matmul_gpu import LIMIT, TYPES, Device, values
 from tests.gpu.worker import on_gpu
 

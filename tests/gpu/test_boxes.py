@@ -9,8 +9,8 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import Swizzle, Tile, ptx
-from numba_tma._boxes import Copies
-from numba_tma.dtypes import as_dtype, names
+from numba_tma.host.boxes import Copies
+from numba_tma.host.dtypes import as_dtype, names
 from tests.gpu import copies
 from tests.gpu.copies import THREADS, Tensor, finish_load, prepare_load, prepare_store
 from tests.gpu.worker import WorkerLost, on_gpu

@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import testing
+from numba_tma.tools import testing
 from tests.gpu.worker import on_gpu
 
 TILE = tma.Tile((16, 64), "f32")

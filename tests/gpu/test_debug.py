@@ -800,7 +800,7 @@ def test_a_dead_peer_in_a_cluster(run):
 
 @on_gpu
 def pipelines_that_ask_for_it():
-    import numba_tma._environment as environment
+    import numba_tma.host.environment as environment
 
     assert not environment.debugging()
     return caught(never_release, 1, 128, new_map())

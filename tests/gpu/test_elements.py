@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.dtypes import as_dtype, names
+from numba_tma.host.dtypes import as_dtype, names
 from tests.gpu.worker import on_gpu
 
 ROWS, CONSUMERS = 8, 64

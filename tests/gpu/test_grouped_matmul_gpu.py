@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from numba_tma.kernels._matmul_plan import Config
-from numba_tma.kernels.grouped_matmul import grouped_matmul
+from numba_tma.kernels.matmul.grouped import grouped_matmul
+from numba_tma.kernels.matmul.plan import Config
 from tests.gpu.test_kernels import EPS32, assert_close
 from tests.gpu.test_matmul_gpu import LIMIT, TYPES, Device, values
 from tests.gpu.worker import on_gpu

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma._driver import compute_capability, encode_im2col
-from numba_tma.dtypes import as_dtype, names
-from numba_tma.pixel_box import im2col_store_values
+from numba_tma.host.driver import compute_capability, encode_im2col
+from numba_tma.host.dtypes import as_dtype, names
+from numba_tma.host.pixel_box import im2col_store_values
 from tests.gpu import copies, im2col_copies
 from tests.gpu.copies import GUARD_BYTES, SHARED_BYTES, SWIZZLES, Tensor
 from tests.gpu.im2col_copies import OPERATIONS, Case

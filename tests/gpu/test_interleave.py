@@ -5,7 +5,7 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.dtypes import as_dtype
+from numba_tma.host.dtypes import as_dtype
 from tests.gpu import copies
 from tests.gpu.worker import on_gpu
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels.copy import copy
-from numba_tma.kernels.pointwise import scale_add
-from numba_tma.kernels.rmsnorm import rmsnorm
+from numba_tma.kernels.copy.api import copy
+from numba_tma.kernels.pointwise.api import scale_add
+from numba_tma.kernels.rows.rmsnorm import rmsnorm
 from tests.gpu.worker import on_gpu
 
 TYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}

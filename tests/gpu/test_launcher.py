@@ -13,8 +13,8 @@ from numba import cuda, types
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.kernels.copy import copy
-from numba_tma.kernels.rmsnorm import rmsnorm
+from numba_tma.kernels.copy.api import copy
+from numba_tma.kernels.rows.rmsnorm import rmsnorm
 from tests.gpu.worker import on_gpu
 
 needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="no torch here")

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels._matmul_plan import Config
-from numba_tma.kernels.matmul import matmul
+from numba_tma.kernels.matmul.api import matmul
+from numba_tma.kernels.matmul.plan import Config
 from tests.gpu.test_kernels import EPS32, assert_close, ulp
 from tests.gpu.worker import on_gpu
 

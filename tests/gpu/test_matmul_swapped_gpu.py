@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from numba_tma.kernels._matmul_plan import SwappedConfig
-from numba_tma.kernels.matmul import matmul
+from numba_tma.kernels.matmul.api import matmul
+from numba_tma.kernels.matmul.plan import SwappedConfig
 from tests.gpu.test_kernels import EPS32, assert_close
 from tests.gpu.test_matmul_gpu import (
     ACTIVATIONS,

@@ -9,7 +9,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import Swizzle
-from numba_tma.dtypes import as_dtype
+from numba_tma.host.dtypes import as_dtype
 from tests.gpu.copies import Tensor
 from tests.gpu.worker import on_gpu
 from tests.matrix_operands import Operand, ways

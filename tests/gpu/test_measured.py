@@ -5,7 +5,7 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.dtypes import as_dtype, names
+from numba_tma.host.dtypes import as_dtype, names
 from tests.gpu import copies
 from tests.gpu.copies import Tensor
 from tests.gpu.worker import WorkerLost, on_gpu

@@ -12,8 +12,8 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import Swizzle, Tile, ptx
-from numba_tma.dtypes import as_dtype
-from numba_tma.mma_rules import fragment_coords, num_elements
+from numba_tma.device.mma_rules import fragment_coords, num_elements
+from numba_tma.host.dtypes import as_dtype
 from tests import mma_kernels
 from tests.gpu.test_matrix_descriptor_gpu import on_device
 from tests.gpu.worker import on_gpu

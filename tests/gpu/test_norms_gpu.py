@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels._rows import Plan
-from numba_tma.kernels.layernorm import layernorm
-from numba_tma.kernels.norm_backward import layernorm_backward, rmsnorm_backward
-from numba_tma.kernels.rmsnorm import rmsnorm
-from numba_tma.kernels.softmax import log_softmax, softmax
+from numba_tma.kernels.rows.backward import layernorm_backward, rmsnorm_backward
+from numba_tma.kernels.rows.layernorm import layernorm
+from numba_tma.kernels.rows.operation import Plan
+from numba_tma.kernels.rows.rmsnorm import rmsnorm
+from numba_tma.kernels.rows.softmax import log_softmax, softmax
 from tests.gpu.test_kernels import EPS32, TYPES, assert_close, normal, to_device, to_host
 from tests.gpu.worker import on_gpu
 

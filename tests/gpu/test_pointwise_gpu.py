@@ -7,10 +7,10 @@ import pytest
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma.kernels import copy as copies
-from numba_tma.kernels.activations import SWIGLU, gelu, swiglu
-from numba_tma.kernels.copy import copy
-from numba_tma.kernels.pointwise import Plan, add, plan_for, pointwise, scale_add
+from numba_tma.kernels.copy import api as copies
+from numba_tma.kernels.copy import api as copy
+from numba_tma.kernels.pointwise.activations import SWIGLU, gelu, swiglu
+from numba_tma.kernels.pointwise.api import Plan, add, plan_for, pointwise, scale_add
 from tests.gpu.test_kernels import EPS32, TYPES, assert_close, normal, to_device, to_host, ulp
 from tests.gpu.worker import on_gpu
 

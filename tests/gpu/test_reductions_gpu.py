@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels._rows import Plan
-from numba_tma.kernels.reductions import column_sum, row_argmax, row_max, row_sum
+from numba_tma.kernels.rows.operation import Plan
+from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
 from tests.gpu.test_kernels import EPS32, TYPES, normal, to_device, to_host
 from tests.gpu.worker import on_gpu
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.dtypes import as_dtype, names
+from numba_tma.host.dtypes import as_dtype, names
 from tests.gpu import copies
 from tests.gpu.copies import GUARD_BYTES, SHARED_BYTES, SWIZZLES, Tensor
 from tests.gpu.worker import on_gpu

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels.transpose import PLANS, Plan, transpose
+from numba_tma.kernels.transpose.api import PLANS, Plan, transpose
 from tests.gpu.worker import on_gpu
 
 SHAPES = [

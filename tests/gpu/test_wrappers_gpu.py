@@ -5,15 +5,15 @@ import threading
 import numpy as np
 from numba import cuda
 
-from numba_tma.kernels.activations import gelu, swiglu
-from numba_tma.kernels.copy import copy
-from numba_tma.kernels.layernorm import layernorm
-from numba_tma.kernels.norm_backward import layernorm_backward
-from numba_tma.kernels.pointwise import add, scale_add
-from numba_tma.kernels.reductions import column_sum, row_argmax, row_max, row_sum
-from numba_tma.kernels.rmsnorm import rmsnorm
-from numba_tma.kernels.softmax import log_softmax, softmax
-from numba_tma.kernels.transpose import transpose
+from numba_tma.kernels.copy.api import copy
+from numba_tma.kernels.pointwise.activations import gelu, swiglu
+from numba_tma.kernels.pointwise.api import add, scale_add
+from numba_tma.kernels.rows.backward import layernorm_backward
+from numba_tma.kernels.rows.layernorm import layernorm
+from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
+from numba_tma.kernels.rows.rmsnorm import rmsnorm
+from numba_tma.kernels.rows.softmax import log_softmax, softmax
+from numba_tma.kernels.transpose.api import transpose
 from tests.gpu.worker import on_gpu
 
 ROWS, COLUMNS = SHAPE = 37, 264

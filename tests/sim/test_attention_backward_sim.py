@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels._attention_backward_plan import Plan
-from numba_tma.kernels.attention_backward import attention_backward
+from numba_tma.kernels.attention.backward import attention_backward
+from numba_tma.kernels.attention.backward_plan import Plan
 from tests.tiers import quick
 
 BF16 = ml_dtypes.bfloat16

@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels._attention_arrays import Heads
-from numba_tma.kernels._attention_plan import Plan
-from numba_tma.kernels._attention_values import turned
-from numba_tma.kernels.attention import attention
+from numba_tma.kernels.attention.api import attention
+from numba_tma.kernels.attention.arrays import Heads
+from numba_tma.kernels.attention.plan import Plan
+from numba_tma.kernels.attention.values import turned
 from tests.sim.test_attention_sim import arrays as any_arrays
 from tests.sim.test_attention_sim import exact
 

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels._attention_plan import Plan
-from numba_tma.kernels.attention import attention
+from numba_tma.kernels.attention.api import attention
+from numba_tma.kernels.attention.plan import Plan
 from tests.tiers import quick
 
 BF16 = ml_dtypes.bfloat16

@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels._attention_plan import Plan
-from numba_tma.kernels.attention_varlen import attention_varlen
+from numba_tma.kernels.attention.plan import Plan
+from numba_tma.kernels.attention.varlen import attention_varlen
 from tests.sim.test_attention_sim import exact
 
 BF16 = ml_dtypes.bfloat16

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from numba_tma.kernels._block_scaled_form import ScaledConfig
-from numba_tma.kernels.block_scaled import block_scaled_matmul
+from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
+from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig
 from tests.sim.test_matmul_sim import BF16, E4M3, E5M2, assert_close, values
 
 ONE = ScaledConfig(64, 64, stages=2)

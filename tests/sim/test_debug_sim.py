@@ -4,9 +4,9 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import waiting
-from numba_tma._environment import debugging
-from numba_tma.debug import UNCOUNTED, Site
+from numba_tma.device import waiting
+from numba_tma.host.debug import UNCOUNTED, Site
+from numba_tma.host.environment import debugging
 from numba_tma.simulator import SimulatorError
 
 TILE = tma.Tile((8, 32), "f32")

@@ -8,7 +8,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator as sim
-from numba_tma.layout import Tile
+from numba_tma.host.layout import Tile
 from numba_tma.simulator.hazards import Hazards
 from tests.tiers import quick, seeds
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from numba_tma.kernels._matmul_plan import Config
-from numba_tma.kernels.grouped_matmul import grouped_matmul
+from numba_tma.kernels.matmul.grouped import grouped_matmul
+from numba_tma.kernels.matmul.plan import Config
 from tests.sim.test_matmul_sim import BF16, E4M3, E5M2, assert_close, values
 
 ONE, PAIRS = Config(64, 64, stages=2), Config(64, 64, stages=2, cluster=2)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from numba_tma import simulator
-from numba_tma.kernels.copy import copy
-from numba_tma.kernels.pointwise import scale_add
+from numba_tma.kernels.copy.api import copy
+from numba_tma.kernels.pointwise.api import scale_add
 from tests.tiers import seeds
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]

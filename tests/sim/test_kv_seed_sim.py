@@ -10,8 +10,8 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator
+from numba_tma.device.shared import Accesses
 from numba_tma.pipeline import Warps
-from numba_tma.shared import Accesses
 from tests.tiers import every
 
 BN, DEPTH, STAGES, PARTS = 16, 64, 2, 2

@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels._matmul_plan import Config
-from numba_tma.kernels.matmul import matmul
+from numba_tma.kernels.matmul.api import matmul
+from numba_tma.kernels.matmul.plan import Config
 from tests.tiers import quick
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from numba_tma.kernels._matmul_plan import SwappedConfig
-from numba_tma.kernels.matmul import matmul
+from numba_tma.kernels.matmul.api import matmul
+from numba_tma.kernels.matmul.plan import SwappedConfig
 from tests.sim.test_matmul_sim import (
     BF16,
     E4M3,

@@ -11,7 +11,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import Swizzle, Tile
 from numba_tma import simulator as sim
-from numba_tma.dtypes import as_dtype
+from numba_tma.host.dtypes import as_dtype
 from tests.matrix_operands import Operand
 
 BF16 = ml_dtypes.bfloat16

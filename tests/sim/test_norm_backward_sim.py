@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels._rows import Plan
-from numba_tma.kernels.norm_backward import layernorm_backward, plan_for, rmsnorm_backward
+from numba_tma.kernels.rows.backward import layernorm_backward, plan_for, rmsnorm_backward
+from numba_tma.kernels.rows.operation import Plan
 
 
 def values(shape, dtype=np.float32, seed=0):

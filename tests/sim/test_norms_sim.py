@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 
 from numba_tma import simulator
-from numba_tma.kernels import _row_staged
-from numba_tma.kernels._limits import SHARED_BYTES
-from numba_tma.kernels._registers import global_memory
-from numba_tma.kernels._row_launch import LONGEST, plan_for
-from numba_tma.kernels._row_launch import PLANS as MEASURED
-from numba_tma.kernels._rows import Options, Plan, block_part
-from numba_tma.kernels.layernorm import layernorm
-from numba_tma.kernels.rmsnorm import rmsnorm
-from numba_tma.kernels.softmax import log_softmax, softmax
+from numba_tma.device.registers import global_memory
+from numba_tma.kernels._host.limits import SHARED_BYTES
+from numba_tma.kernels.rows import staged as _row_staged
+from numba_tma.kernels.rows.launching import LONGEST, plan_for
+from numba_tma.kernels.rows.launching import PLANS as MEASURED
+from numba_tma.kernels.rows.layernorm import layernorm
+from numba_tma.kernels.rows.operation import Options, Plan, block_part
+from numba_tma.kernels.rows.rmsnorm import rmsnorm
+from numba_tma.kernels.rows.softmax import log_softmax, softmax
 from tests.tiers import quick
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]

@@ -18,8 +18,9 @@ from nbclient import NotebookClient
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import plot, simulator
+from numba_tma import simulator
 from numba_tma.simulator import Event, Trace
+from numba_tma.tools import plot
 from tests.tiers import quick
 
 ROOT = Path(__file__).parents[2]
@@ -253,7 +254,7 @@ def test_a_timeline_needs_a_pipeline():
 
 
 def test_matplotlib_is_needed_for_a_picture_only():
-    code = "import sys, numba_tma.plot; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, numba_tma.tools.plot; sys.exit('matplotlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=100)
 
 

@@ -9,7 +9,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator as sim
-from numba_tma.layout import Tile
+from numba_tma.host.layout import Tile
 
 ROWS, COLUMNS = 4, 16
 TILE = Tile((ROWS, COLUMNS), "f32")

@@ -6,7 +6,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator as sim
-from numba_tma.layout import Tile
+from numba_tma.host.layout import Tile
 from numba_tma.pipeline import ConsumerStage
 
 ROWS, COLUMNS, STAGES, TILES = 4, 16, 2, 7

@@ -6,8 +6,9 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import dtypes, simulator
-from numba_tma.layout import Swizzle, Tile, reference_tile
+from numba_tma import simulator
+from numba_tma.host import dtypes
+from numba_tma.host.layout import Swizzle, Tile, reference_tile
 from tests.tiers import every, quick, seeds
 
 ROWS, COLUMNS = 4, 16

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from numba_tma import simulator
-from numba_tma.kernels import copy as copies
-from numba_tma.kernels import transpose as transposes
-from numba_tma.kernels.activations import gelu, swiglu
-from numba_tma.kernels.copy import copy
-from numba_tma.kernels.pointwise import Plan, add, pointwise, scale_add
-from numba_tma.kernels.transpose import transpose
+from numba_tma.kernels.copy import api as copies
+from numba_tma.kernels.copy import api as copy
+from numba_tma.kernels.pointwise.activations import gelu, swiglu
+from numba_tma.kernels.pointwise.api import Plan, add, pointwise, scale_add
+from numba_tma.kernels.transpose import api as transpose
+from numba_tma.kernels.transpose import api as transposes
 from numba_tma.simulator.hazards import Hazards
 
 BF16 = ml_dtypes.bfloat16

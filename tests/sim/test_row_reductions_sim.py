@@ -7,11 +7,11 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.kernels import _rows
-from numba_tma.kernels._registers import four
-from numba_tma.kernels._rows import Plan, meeting, meeting_places
-from numba_tma.kernels.reductions import column_sum, row_argmax, row_max, row_sum
-from numba_tma.kernels.rmsnorm import combine_sums
+from numba_tma.device.registers import four
+from numba_tma.kernels.rows import operation as _rows
+from numba_tma.kernels.rows.operation import Plan, meeting, meeting_places
+from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
+from numba_tma.kernels.rows.rmsnorm import combine_sums
 
 
 def values(shape, dtype=np.float32, seed=0):

@@ -7,7 +7,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import ptx
 from numba_tma import simulator as sim
-from numba_tma._device import u32
+from numba_tma.backend.interface import u32
 from tests import output_kernels as kernels
 
 ROLES = tma.Roles(mma=tma.Warps(1), epilogue=tma.Warps(1))

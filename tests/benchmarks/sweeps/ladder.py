@@ -34,7 +34,7 @@ def view(array, shape, strides):
 
 def shipped_matmul(names):
     """Return the same product by the library."""
-    from numba_tma.kernels.matmul import matmul
+    from numba_tma.kernels.matmul.api import matmul
 
     right = view(names["b"], (names["K"], names["N"]), (1, names["K"]))
     return functools.partial(matmul, names["a"], right, names["c"], dtype="bf16")
@@ -42,7 +42,7 @@ def shipped_matmul(names):
 
 def shipped_attention(names):
     """Return the same attention by the library."""
-    from numba_tma.kernels.attention import attention
+    from numba_tma.kernels.attention.api import attention
 
     heads, length, depth = names["HEADS"], names["LENGTH"], names["DEPTH"]
     shape, strides = (1, length, heads, depth), (heads * length * depth, depth, length * depth, 1)
@@ -64,7 +64,7 @@ def measured(ladder, repeats):
         sys.exit("a GPU of compute capability 9.0 is needed: speeds of the simulator say nothing")
     import numpy as np
 
-    from numba_tma.bench.timing import time_alternating
+    from numba_tma.tools.bench.timing import time_alternating
 
     result = names["c" if ladder == "matmul" else "out"]
     poison = np.full(result.shape, 0x7FC0, np.uint16)  # NaN

@@ -16,15 +16,15 @@ import torch
 
 sys.path.insert(0, os.getcwd())
 
-from numba_tma.bench.timing import time_alternating
-from numba_tma.kernels._matmul_plan import (
+from numba_tma.kernels.matmul.api import Config, SwappedConfig, matmul
+from numba_tma.kernels.matmul.plan import (
     Problem,
     candidates,
     choose,
     expected_cycles,
     expected_nanoseconds,
 )
-from numba_tma.kernels.matmul import Config, SwappedConfig, matmul
+from numba_tma.tools.bench.timing import time_alternating
 
 SHAPES = (
     *("4096x4096x4096", "8192x8192x8192", "8192x8192x1024", "2048x2048x2048", "1024x1024x1024"),

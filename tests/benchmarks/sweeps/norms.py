@@ -28,13 +28,13 @@ sys.path.insert(0, os.getcwd())
 
 from numba import types
 
-from numba_tma.bench.timing import time_alternating
-from numba_tma.dtypes import as_dtype
-from numba_tma.kernels._row_launch import prepared
-from numba_tma.kernels._rows import Plan
-from numba_tma.kernels.layernorm import LAYERNORM, layernorm
-from numba_tma.kernels.rmsnorm import RMSNORM, rmsnorm
-from numba_tma.kernels.softmax import SOFTMAX, softmax
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.rows.launching import prepared
+from numba_tma.kernels.rows.layernorm import LAYERNORM, layernorm
+from numba_tma.kernels.rows.operation import Plan
+from numba_tma.kernels.rows.rmsnorm import RMSNORM, rmsnorm
+from numba_tma.kernels.rows.softmax import SOFTMAX, softmax
+from numba_tma.tools.bench.timing import time_alternating
 
 #: Those that compile longest first.
 SHAPES = (
@@ -142,7 +142,7 @@ def peers(name, x, w, b, y, say):
     except Exception as error:
         say(f"# {name} {x.shape[-1]} quack: {str(error)[:200]!r}")
     try:
-        from numba_tma.bench.norms_triton import runs
+        from numba_tma.tools.bench.norms_triton import runs
     except ImportError as error:
         say(f"# triton: {error!r}")
         return

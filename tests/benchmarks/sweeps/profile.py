@@ -35,14 +35,14 @@ def cases():
     """Return the runs by name."""
     import torch
 
-    from numba_tma.kernels.attention import attention
-    from numba_tma.kernels.block_scaled import block_scaled_matmul
-    from numba_tma.kernels.layernorm import layernorm
-    from numba_tma.kernels.matmul import matmul
-    from numba_tma.kernels.pointwise import add
-    from numba_tma.kernels.rmsnorm import rmsnorm
-    from numba_tma.kernels.softmax import softmax
-    from numba_tma.kernels.transpose import transpose
+    from numba_tma.kernels.attention.api import attention
+    from numba_tma.kernels.matmul.api import matmul
+    from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
+    from numba_tma.kernels.pointwise.api import add
+    from numba_tma.kernels.rows.layernorm import layernorm
+    from numba_tma.kernels.rows.rmsnorm import rmsnorm
+    from numba_tma.kernels.rows.softmax import softmax
+    from numba_tma.kernels.transpose.api import transpose
 
     e4m3 = torch.float8_e4m3fn
 

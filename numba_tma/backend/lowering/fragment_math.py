@@ -1,0 +1,326 @@
+"""Fragments in kernels: what is computed with their elements, and conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend.lowering.fragments import (
+    FLOAT,
+    INDEX,
+    METHODS,
+    FragmentType,
+    RowsType,
+    coordinates,
+    dtype_of,
+    elements,
+    from_elements,
+    is_held,
+)
+from numba_tma.backend.lowering.instructions import emit
+from numba_tma.backend.lowering.shared import join_word, pure_asm
+from numba_tma.backend.lowering.vector_type import OPERATORS, pack, unpack
+from numba_tma.backend.numba_cuda import I32, NativeMethod, TypingError, signature
+from numba_tma.device.mma import rows
+from numba_tma.device.mma_rules import check_conversion, check_fragment, num_elements
+from numba_tma.ptx import TABLE
+
+_TRUE = types.literal(True)
+
+
+# ------------------------------------------------------------------ element by element
+
+
+def _columns(context: Any, builder: Any, shape: Any, typ: Any, value: Any) -> list[Any]:
+    """Return one value for each element of a fragment, or of rows, of the type `shape`."""
+    if isinstance(typ, FragmentType):
+        return elements(context, builder, typ, value)
+    if isinstance(shape, RowsType):
+        return unpack(builder, value) if isinstance(typ, RowsType) else [value] * 2
+    count = num_elements(shape.n)
+    if isinstance(typ, RowsType):
+        two = unpack(builder, value)
+        return [two[i // shape.run % 2] for i in range(count)]
+    return [value] * count
+
+
+def _apply(
+    context: Any, builder: Any, function: types.Type, shape: Any, scalars: Any, columns: Any
+) -> Any:
+    """Call `function` for each element, and return what it makes as a value of the type `shape`."""
+    resolved = context.typing_context.resolve_function_type(function, scalars, {})
+    body = context.get_function(function, resolved)
+    context.add_linking_libs(getattr(body, "libs", ()))
+    results = []
+    for given in zip(*columns):
+        cast = [context.cast(builder, g, s, t) for g, s, t in zip(given, scalars, resolved.args)]
+        value = body(builder, cast)
+        results.append(context.cast(builder, value, resolved.return_type, shape.element))
+    if isinstance(shape, RowsType):
+        return pack(builder, results)
+    return from_elements(builder, shape, results)
+
+
+def _layout(typ: types.Type) -> Any:
+    return (typ.n, typ.run) if isinstance(typ, FragmentType) else None
+
+
+def _scalar(typ: types.Type) -> types.Type:
+    return typ.element if is_held(typ) else typ
+
+
+def _register_operator(function: Callable[..., Any]) -> None:
+    class Template(compiler.AbstractTemplate):
+        key = function
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            held = [a for a in args if is_held(a)]
+            fragments = [a for a in held if isinstance(a, FragmentType)]
+            numbers = (types.Number, FragmentType, RowsType)
+            if not held or kws or not all(isinstance(types.unliteral(a), numbers) for a in args):
+                return None
+            shape = (fragments or held)[0]
+            if any(f != shape for f in fragments) or any(h.element != shape.element for h in held):
+                raise TypingError(
+                    f"{function.__name__} of {' and '.join(map(str, args))}: fragments of one "
+                    "size and dtype go together, with rows of their elements; convert with to()"
+                )
+            if shape.element == types.int32 and "div" in function.__name__:
+                raise TypingError(
+                    f'{function.__name__} of {shape}: convert the integers first, with to("f32")'
+                )
+            return signature(shape, *(a if is_held(a) else shape.element for a in args))
+
+    compiler.typing_registry.register_global(function)(Template)
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        shape = sig.return_type
+        columns = [_columns(context, builder, shape, t, a) for t, a in zip(sig.args, args)]
+        typ = context.typing_context.resolve_value_type(function)
+        return _apply(context, builder, typ, shape, (shape.element,) * 2, columns)
+
+    for kind in (FragmentType, RowsType):
+        for kinds in ((kind, kind), (kind, types.Number), (types.Number, kind)):
+            compiler.lowering_registry.lower(function, *kinds)(lower)
+    compiler.lowering_registry.lower(function, FragmentType, RowsType)(lower)
+    compiler.lowering_registry.lower(function, RowsType, FragmentType)(lower)
+
+
+for _function in OPERATORS:
+    _register_operator(_function)
+
+
+class _Map:
+    """`map` and `map_coords`: a function of the kernel's globals, called for each element."""
+
+    def __init__(self, name: str, owner: type, coords: bool = False) -> None:
+        self.key, self.coords = (owner, name), coords
+        compiler.lowering_registry.lower(self.key, types.VarArg(types.Any))(self.lower)
+
+    def scalars(self, args: Any) -> tuple[types.Type, ...]:
+        """Return the types that the function is called with."""
+        places = (INDEX, INDEX) if self.coords else ()
+        return args[0].element, *places, *map(_scalar, args[2:])
+
+    def bind(self, context: Any, shape: Any) -> types.BoundFunction:
+        method, what = self, f"{type(shape).__name__.removesuffix('Type')}.{self.key[1]}"
+
+        class Template(compiler.AbstractTemplate):
+            key = method.key
+
+            def generic(self, args: Any, kws: Any) -> Any:
+                if not args or kws:
+                    raise TypingError(f"{what}(function, *others) takes no keywords")
+                function, *others = args
+                for other in others:
+                    if isinstance(other, FragmentType) and _layout(other) != _layout(shape):
+                        raise TypingError(
+                            f"{what}: {other} does not go with {shape}: threads hold other "
+                            "elements of it"
+                        )
+                scalars = method.scalars((shape, function, *others))
+                resolved = self.context.resolve_function_type(function, scalars, {})
+                if resolved is None:
+                    raise TypingError(
+                        f"{what}(function=...): {function} does not take "
+                        f"({', '.join(map(str, scalars))})"
+                    )
+                if resolved.return_type != shape.element:
+                    raise TypingError(
+                        f"{what}: the function returns {resolved.return_type}, and the elements "
+                        f"are {shape.element}: a literal such as 0.5 is a float64, and so is what "
+                        "is computed with it; write np.float32(0.5)"
+                    )
+                return signature(shape, *args, recvr=shape)
+
+        return types.BoundFunction(Template, shape)
+
+    def lower(self, context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        shape, function = sig.args[:2]
+        columns = [_columns(context, builder, shape, shape, args[0])]
+        if self.coords:
+            columns += map(list, zip(*coordinates(context, builder, shape)))
+        for typ, value in zip(sig.args[2:], args[2:]):
+            columns.append(_columns(context, builder, shape, typ, value))
+        return _apply(context, builder, function, shape, self.scalars(sig.args), columns)
+
+
+# -------------------------------------------------------------------------- reductions
+
+
+def _type_reduction(self: FragmentType, quad: types.Type = _TRUE) -> Any:
+    if self.element not in (types.float32, types.int32):
+        raise TypingError(f'{self} has no reduction: convert it first, with to("f32")')
+    if not isinstance(compiler.static_of(quad, "quad"), bool):
+        raise TypingError(f"quad is True or False, not {quad}")
+    return signature(RowsType(self.element), self, quad)
+
+
+def _reduction(combine: Callable[..., Any]) -> Callable[..., Any]:
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        typ = sig.args[0]
+        values, run = elements(context, builder, typ, args[0]), typ.run
+        two = []
+        for half in range(2):
+            # As many chains as a thread has neighbours: one would wait for itself.
+            chains = [values[run * half + i :: 2 * run] for i in range(run)]
+            two.append(_fold(builder, combine, [_fold(builder, combine, c) for c in chains]))
+        if len(sig.args) == 1 or compiler.static_of(sig.args[1], "quad"):
+            two = [_over_quad(builder, combine, value) for value in two]
+        return pack(builder, two)
+
+    return lower
+
+
+def _fold(builder: Any, combine: Callable[..., Any], values: list[Any]) -> Any:
+    total = values[0]
+    for value in values[1:]:
+        total = combine(builder, total, value)
+    return total
+
+
+def _over_quad(builder: Any, combine: Callable[..., Any], value: Any) -> Any:
+    for apart in (1, 2):
+        value = combine(builder, value, shuffle(builder, "bfly", value, ir.Constant(I32, apart)))
+    return value
+
+
+def shuffle(builder: Any, mode: str, value: Any, lane: Any, control: int = 0x1F) -> Any:
+    """Return another lane's value, by all lanes of the warp."""
+    letter = "f" if value.type == FLOAT else "r"
+    text = f"shfl.sync.{mode}.b32 $0, $1, $2, {control:#x}, 0xffffffff;"
+    function = ir.FunctionType(value.type, [value.type, I32])
+    asm = ir.InlineAsm(function, text, f"={letter},{letter},r")
+    return builder.call(asm, [value, lane], attrs=("convergent", "readnone", "nounwind"))
+
+
+def _type_over_quad(self: RowsType) -> Any:
+    return signature(self, self)
+
+
+def _lower_over_quad(combine: Callable[..., Any]) -> Callable[..., Any]:
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = unpack(builder, args[0])
+        return pack(builder, [_over_quad(builder, combine, value) for value in values])
+
+    return lower
+
+
+def _larger(builder: Any, a: Any, b: Any) -> Any:
+    kind, operands = ("f32", "=f,f,f") if a.type == FLOAT else ("s32", "=r,r,r")
+    return pure_asm(builder, a.type, f"max.{kind} $0, $1, $2;", operands, a, b)
+
+
+def _sum(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fadd(a, b) if a.type == FLOAT else builder.add(a, b)
+
+
+# --------------------------------------------------------------------------------- rows
+
+
+def _type_rows(value: types.Type) -> Any:
+    if not isinstance(types.unliteral(value), types.Number):
+        raise TypingError(f"rows(value=...) takes a number, not {value}")
+    return signature(RowsType(types.float32), types.float32)
+
+
+compiler.instruction_function(
+    rows, _type_rows, lambda context, builder, sig, args: pack(builder, [args[0]] * 2)
+)
+
+
+# -------------------------------------------------------------------------- conversions
+
+
+def _i32(value: int) -> Any:
+    return ir.Constant(I32, value)
+
+
+def _type_to(self: FragmentType, dtype: types.Type) -> Any:
+    try:
+        found = check_conversion(self.dtype, dtype_of(dtype, "Fragment.to(dtype=...)"))
+        check_fragment(self.n, found, "Fragment.to")
+    except ValueError as error:
+        raise TypingError(str(error)) from None
+    return signature(FragmentType(found, self.n), self, dtype)
+
+
+def _lower_to(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    source, target = sig.args[0], sig.return_type
+    if source == target:
+        return args[0]
+    values = elements(context, builder, source, args[0])
+    if source.dtype.name == "i32":
+        values = [builder.sitofp(value, FLOAT) for value in values]
+    if target.dtype.itemsize > 1:
+        return from_elements(builder, target, values)
+    return _quads_exchange(context, builder, target, values)
+
+
+def _quads_exchange(context: Any, builder: Any, target: FragmentType, values: list[Any]) -> Any:
+    """Pack floats to 8 bits, and bring four neighbouring columns into one thread.
+
+    Of 16 columns a thread of a quad has two and, 8 to the right, two more, in both of its rows; it
+    is to have four. Each thread offers one word a round, with its two columns in both rows: threads
+    of even and odd number begin with different halves, so that in two rounds everyone is served.
+    """
+    tid = emit(TABLE["tid_x"], context, builder, {})
+    odd = builder.and_(tid, _i32(1))
+    right = builder.and_(builder.lshr(tid, _i32(1)), _i32(1))
+    is_odd = builder.icmp_unsigned("!=", odd, _i32(0))
+    is_right = builder.icmp_unsigned("!=", right, _i32(0))
+    pair = builder.shl(odd, _i32(1))
+    lanes = [builder.or_(pair, right), builder.or_(pair, builder.xor(right, _i32(1)))]
+    # The bytes of both words that make the upper row, and the lower one: prmt's selectors.
+    orders = [
+        builder.select(is_right, _i32(turned), _i32(straight))
+        for straight, turned in ((0x5410, 0x1054), (0x7632, 0x3276))
+    ]
+    words = []
+    for i in range(0, len(values), 8):
+        left, over = (join_word(builder, target.dtype, values[j : j + 4], I32) for j in (i, i + 4))
+        offered = [builder.select(is_odd, over, left), builder.select(is_odd, left, over)]
+        got = [shuffle(builder, "idx", o, lane, 0x1C1F) for o, lane in zip(offered, lanes)]
+        words += [
+            pure_asm(builder, I32, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", *got, order)
+            for order in orders
+        ]
+    return pack(builder, words)
+
+
+METHODS[FragmentType] |= {
+    "map": _Map("map", FragmentType),
+    "map_coords": _Map("map_coords", FragmentType, coords=True),
+    "row_max": NativeMethod("Fragment", "row_max", _type_reduction, _reduction(_larger)),
+    "row_sum": NativeMethod("Fragment", "row_sum", _type_reduction, _reduction(_sum)),
+    "to": NativeMethod("Fragment", "to", _type_to, _lower_to),
+}
+METHODS[RowsType] |= {
+    "map": _Map("map", RowsType),
+    "quad_max": NativeMethod("Rows", "quad_max", _type_over_quad, _lower_over_quad(_larger)),
+    "quad_sum": NativeMethod("Rows", "quad_sum", _type_over_quad, _lower_over_quad(_sum)),
+}

@@ -1,0 +1,114 @@
+"""The compiled half of `_fragment_moves`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend.lowering.fragment_memory import runs_of, store_row
+from numba_tma.backend.lowering.fragments import FLOAT, FragmentType, moved, place
+from numba_tma.backend.lowering.instructions import emit
+from numba_tma.backend.lowering.shared import join_word, tile_of
+from numba_tma.backend.lowering.vector_type import pack, unpack
+from numba_tma.backend.numba_cuda import I32, I64, TypingError, get_field, signature
+from numba_tma.device.fragment_moves import (
+    E4M3,
+    packed_e4m3,
+    row_fragment,
+    store_by_thread,
+    store_rows,
+)
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.ptx import TABLE
+
+
+def _places(context: Any, builder: Any, typ: Any, tile: Any, mask: int, unit: int) -> Any:
+    """Return the shared address `unit` bytes for each of the thread's last bits into the tile."""
+    tid = emit(TABLE["tid_x"], context, builder, {})
+    mine = builder.mul(builder.and_(tid, ir.Constant(I32, mask)), ir.Constant(I32, unit))
+    return builder.add(get_field(builder, typ, tile, "address"), mine)
+
+
+def _pointer(builder: Any, start: Any, nbytes: int, lanes: int) -> Any:
+    kind = ir.PointerType(ir.VectorType(FLOAT, lanes), 3)
+    return builder.inttoptr(builder.add(start, ir.Constant(I32, nbytes)), kind)
+
+
+def _type_row(tile: types.Type) -> Any:
+    held = tile_of(tile)
+    if held is None or held.dtype.name != "f32" or held.swizzle or held.shape[-1] % 8:
+        raise TypingError(f"row_fragment takes an unswizzled tile of f32, not {tile}")
+    return signature(FragmentType(as_dtype("f32"), held.shape[-1]), tile)
+
+
+def _lower_row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    start = _places(context, builder, sig.args[0], args[0], 3, 8)
+    words: list[Any] = []
+    for i in range(sig.return_type.n // 8):
+        loaded = builder.load(_pointer(builder, start, 32 * i, 2), align=8)
+        words += [builder.extract_element(loaded, ir.Constant(I32, j)) for j in (0, 1)] * 2
+    return pack(builder, words)
+
+
+def _type_store(fragment: types.Type, tile: types.Type) -> Any:
+    held = tile_of(tile)
+    if not isinstance(fragment, FragmentType) or fragment.dtype.name != "f32":
+        raise TypingError(f"store_by_thread takes a fragment of f32, not {fragment}")
+    if held is None or held.swizzle or held.nbytes != 256 * fragment.n:
+        raise TypingError(f"store_by_thread takes an unswizzled tile of its size, not {tile}")
+    return signature(types.void, fragment, tile)
+
+
+def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    start = _places(context, builder, sig.args[1], args[1], 127, 16)
+    words = unpack(builder, args[0])
+    for i in range(0, len(words), 4):
+        four = ir.Constant(ir.VectorType(FLOAT, 4), ir.Undefined)
+        for j in range(4):
+            four = builder.insert_element(four, words[i + j], ir.Constant(I32, j))
+        builder.store(four, _pointer(builder, start, 512 * i, 4), align=16)
+    return context.get_dummy_value()
+
+
+def _type_rows(fragment: types.Type, location: Any, apart: Any, count: Any) -> Any:
+    if not isinstance(fragment, FragmentType) or fragment.dtype.name != "f32":
+        raise TypingError(f"store_rows takes a fragment of f32, not {fragment}")
+    return signature(types.void, fragment, types.int64, types.int64, types.int32)
+
+
+def _lower_rows(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    fragment, location, apart, count = args
+    # Computed here: LLVM would keep it in registers from the kernel's start on.
+    down, right = (moved(builder, at) for at in place(context, builder, 2))
+    runs = runs_of(builder, sig.args[0], fragment)
+    for half in (0, 1):
+        row = builder.add(down, ir.Constant(I32, 8 * half))
+        start = builder.add(location, builder.mul(apart, builder.zext(row, I64)))
+        start = builder.add(start, builder.zext(builder.mul(right, ir.Constant(I32, 4)), I64))
+        with builder.if_then(builder.icmp_signed("<", row, count)):
+            store_row(builder, runs[half::2], start, 8)
+    return context.get_dummy_value()
+
+
+def _type_packed(fragment: types.Type) -> Any:
+    if not isinstance(fragment, FragmentType) or fragment.dtype.name != "f32" or fragment.n % 16:
+        raise TypingError(f"packed_e4m3 takes a fragment of f32 of 16 n columns, not {fragment}")
+    return signature(FragmentType(E4M3, fragment.n), fragment)
+
+
+def _lower_packed(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    words, values = [], unpack(builder, args[0])
+    for i in range(0, len(values), 8):  # two columns of both rows, and of those 8 to the right
+        for j in (i, i + 2):
+            four = values[j : j + 2] + values[j + 4 : j + 6]
+            words.append(join_word(builder, E4M3, four, I32))
+    return pack(builder, words)
+
+
+compiler.instruction_function(packed_e4m3, _type_packed, _lower_packed)
+compiler.instruction_function(store_rows, _type_rows, _lower_rows)
+compiler.instruction_function(row_fragment, _type_row, _lower_row)
+compiler.instruction_function(store_by_thread, _type_store, _lower_store)

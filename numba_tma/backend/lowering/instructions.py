@@ -1,0 +1,374 @@
+"""The operand kinds of the instruction table: what each accepts, and how it is lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.backend.numba_cuda import TypingError
+from numba_tma.ptx._instruction import Instruction, vector_of
+
+_LLVM = {
+    "b": ir.IntType(1),
+    "h": ir.IntType(16),
+    "r": ir.IntType(32),
+    "l": ir.IntType(64),
+    "f": ir.FloatType(),
+    "d": ir.DoubleType(),
+}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How one operand kind is typed (`accept`) and lowered to registers (`lower`)."""
+
+    constraint: str
+    accept: Callable[[types.Type, str], types.Type]
+    lower: Callable[[Any, Any, types.Type, Any], list[Any]]
+
+
+def _scalar(numba_type: types.Type, constraint: str) -> Operand:
+    def accept(given: types.Type, where: str) -> types.Type:
+        if isinstance(types.unliteral(given), (types.Number, types.Boolean)):
+            return numba_type
+        raise TypingError(f"{where} takes a number ({numba_type}), not {given}")
+
+    return Operand(constraint, accept, lambda context, builder, typ, value: [value])
+
+
+def _is_object(given: types.Type, kind: str) -> bool:
+    return (
+        isinstance(given, compiler.ObjectType) and getattr(given.cls, "shared_kind", None) == kind
+    )
+
+
+def _shared(kinds: tuple[str, ...], expected: str) -> Operand:
+    def accept(given: types.Type, where: str) -> types.Type:
+        if any(_is_object(given, kind) for kind in kinds):
+            return given
+        if "tile" in kinds and isinstance(given, types.Array):
+            return given
+        if isinstance(types.unliteral(given), types.Integer):
+            return types.uint32
+        raise TypingError(f"{where} takes {expected}, not {given}")
+
+    def lower(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+        if isinstance(typ, compiler.ObjectType):
+            return [compiler.get_field(builder, typ, value, "address")]
+        if isinstance(typ, types.Array):
+            data = context.make_array(typ)(context, builder, value).data
+            shared = builder.addrspacecast(data, data.type.pointee.as_pointer(3))
+            return [builder.ptrtoint(shared, compiler.I32)]
+        return [value]
+
+    return Operand("r", accept, lower)
+
+
+def _accept_global(given: types.Type, where: str) -> types.Type:
+    if isinstance(given, types.Array):
+        return given
+    if isinstance(types.unliteral(given), types.Integer):
+        return types.uint64
+    raise TypingError(f"{where} takes an array in global memory or its address, not {given}")
+
+
+def _lower_global(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+    if isinstance(typ, types.Array):
+        value = builder.ptrtoint(
+            context.make_array(typ)(context, builder, value).data, compiler.I64
+        )
+    return [value]
+
+
+def _accept_map(given: types.Type, where: str) -> types.Type:
+    if isinstance(given, TensorMapType):
+        return given
+    raise TypingError(f"{where} takes a TensorMap, not {given}")
+
+
+def _accept_editable(given: types.Type, where: str) -> types.Type:
+    if _accept_map(given, where).editable:
+        return given
+    raise TypingError(
+        f"{where}: {given} is not in global memory, where a kernel could edit it; give an element "
+        "of a TensorMapArray"
+    )
+
+
+def _accept_descriptor(given: types.Type, where: str) -> types.Type:
+    if isinstance(given, TensorMapType):
+        return _accept_editable(given, where)
+    if _is_object(given, "tile"):
+        return given
+    if isinstance(types.unliteral(given), types.Integer):
+        return types.uint64
+    raise TypingError(
+        f"{where} takes a TensorMap in global memory, or a shared tile of 128 bytes, not {given}"
+    )
+
+
+def _lower_descriptor(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+    if isinstance(typ, TensorMapType):
+        return [builder.ptrtoint(value, compiler.I64)]
+    if isinstance(typ, compiler.ObjectType):
+        return [builder.zext(compiler.get_field(builder, typ, value, "address"), compiler.I64)]
+    return [value]
+
+
+def _accept_coordinates(given: types.Type, where: str) -> types.Type:
+    if isinstance(given, types.BaseTuple) and 1 <= len(given) <= 5:
+        if all(isinstance(types.unliteral(t), types.Integer) for t in given):
+            return types.UniTuple(types.int32, len(given))
+    raise TypingError(
+        f"{where} takes a tuple of 1 to 5 integers in the array's axis order, not {given}"
+    )
+
+
+def _accept_offsets(given: types.Type, where: str) -> types.Type:
+    if isinstance(given, types.BaseTuple) and 1 <= len(given) <= 3:
+        if all(isinstance(types.unliteral(t), types.Integer) for t in given):
+            literal = [t.literal_value for t in given if isinstance(t, types.IntegerLiteral)]
+            if all(0 <= offset < 1 << 16 for offset in literal):
+                return types.UniTuple(types.uint16, len(given))
+    raise TypingError(
+        f"{where} takes a tuple of 1 to 3 integers from 0 to 65535, one per spatial axis in the "
+        f"array's axis order, not {given}"
+    )
+
+
+def _lower_coordinates(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+    # The hardware counts axes from the innermost; this is the one place that turns them round.
+    return [builder.extract_value(value, i) for i in reversed(range(len(typ)))]
+
+
+def _accept_hint(given: types.Type, where: str) -> types.Type:
+    if isinstance(types.unliteral(given), (types.Integer, types.IntEnumMember)):
+        return types.uint64
+    raise TypingError(f"{where} takes a CachePolicy or a createpolicy result, not {given}")
+
+
+def _accept_immediate(given: types.Type, where: str) -> types.Type:
+    if isinstance(given, types.IntegerLiteral):
+        return given
+    raise TypingError(f"{where} is part of the instruction and must be a literal, not {given}")
+
+
+def _accept_registers(given: types.Type, where: str) -> types.Type:
+    count = _accept_immediate(given, where).literal_value
+    if count % 8 or not 24 <= count <= 256:
+        raise TypingError(
+            f"{where} is {count}; a thread can have 24 to 256 registers, in multiples of 8"
+        )
+    return given
+
+
+def _vector(element: types.Type, constraint: str, count: int) -> Operand:
+    expected = types.UniTuple(element, count)
+
+    def accept(given: types.Type, where: str) -> types.Type:
+        if isinstance(given, types.BaseTuple) and len(given) == count:
+            if all(isinstance(types.unliteral(t), types.Number) for t in given):
+                return expected
+        raise TypingError(f"{where} takes a tuple of {count} numbers ({element}), not {given}")
+
+    def lower(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+        return [builder.extract_value(value, i) for i in range(count)]
+
+    return Operand(constraint, accept, lower)
+
+
+#: Kinds that are one register: Numba type and inline-asm constraint. Also what rows return.
+_SCALARS: dict[str, tuple[types.Type, str]] = {
+    "u16": (types.uint16, "h"),
+    "u32": (types.uint32, "r"),
+    "i32": (types.int32, "r"),
+    "u64": (types.uint64, "l"),
+    "f32": (types.float32, "f"),
+    "f64": (types.float64, "d"),
+}
+
+#: Kinds that are no vector of registers.
+OPERANDS: dict[str, Operand] = {
+    **{kind: _scalar(*scalar) for kind, scalar in _SCALARS.items()},
+    "Predicate": Operand(
+        "r",
+        _scalar(types.boolean, "").accept,
+        lambda context, builder, typ, value: [builder.zext(value, compiler.I32)],
+    ),
+    "ClusterAddress": _scalar(types.uint32, "r"),
+    "TensorMemoryAddress": _scalar(types.uint32, "r"),
+    "BarrierAddress": _shared(("barrier",), "a Barrier (or its shared-memory address)"),
+    "TileAddress": _shared(("tile",), "a tile in shared memory"),
+    "SharedAddress": _shared(("barrier", "tile"), "a Barrier, or a tile in shared memory"),
+    "GlobalAddress": Operand("l", _accept_global, _lower_global),
+    "TensorMapOperand": Operand(
+        "l", _accept_map, lambda c, builder, t, value: [builder.ptrtoint(value, compiler.I64)]
+    ),
+    "EditableTensorMap": Operand(
+        "l", _accept_editable, lambda c, builder, t, value: [builder.ptrtoint(value, compiler.I64)]
+    ),
+    "DescriptorAddress": Operand("l", _accept_descriptor, _lower_descriptor),
+    "Coordinates": Operand("r", _accept_coordinates, _lower_coordinates),
+    "Offsets": Operand("h", _accept_offsets, _lower_coordinates),
+    "CacheHint": Operand("l", _accept_hint, lambda context, builder, typ, value: [value]),
+    "Immediate": Operand("", _accept_immediate, lambda context, builder, typ, value: []),
+    "RegisterCount": Operand("", _accept_registers, lambda context, builder, typ, value: []),
+}
+
+
+def _operand(kind: str, choices: Mapping[str, Any]) -> Operand:
+    """Return how a kind is typed and lowered where a call makes these choices."""
+    vector = vector_of(kind, choices)
+    if vector is None:
+        return OPERANDS[kind]
+    element, count = vector
+    return _vector(*_SCALARS[element], count)
+
+
+def _returned(row: Instruction, choices: Mapping[str, Any]) -> tuple[types.Type, str, int]:
+    """Return the Numba type of a result, the constraint of its registers and their number."""
+    if row.returns == "None":
+        return types.void, "", 0
+    if row.returns == "bool":
+        return types.boolean, "b", 1
+    if vector := vector_of(row.returns, choices):
+        element, count = vector
+        numba_type, constraint = _SCALARS[element]
+        return types.UniTuple(numba_type, count), constraint, count
+    return *_SCALARS[row.returns], 1
+
+
+def _choose(row: Instruction, name: str, given: types.Type) -> types.Type:
+    """Hold an argument to the values that PTX has for it."""
+    if isinstance(given, types.Literal) and given.literal_value in row.choices[name]:
+        return given
+    shown = repr(given.literal_value) if isinstance(given, types.Literal) else str(given)
+    raise TypingError(
+        f"{row.name}({name}=...) is part of the instruction: one of "
+        f"{', '.join(map(repr, row.choices[name]))}, not {shown}"
+    )
+
+
+def is_absent(typ: types.Type) -> bool:
+    """Whether an optional operand is not given."""
+    return typ is types.none or (isinstance(typ, types.Omitted) and typ.value is None)
+
+
+def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
+    """Type a call of `row`: the arguments as the instruction takes them, or a TypingError."""
+    compiler.require_architecture(f"{row.name}()", row.sm)
+    chosen = {
+        name: _choose(row, name, typ)
+        for name, typ in given.items()
+        if name in row.choices and not is_absent(typ)
+    }
+    choices = _values(chosen)
+    args = []
+    for name, typ in given.items():
+        if is_absent(typ):
+            args.append(typ)
+        elif name in chosen:
+            args.append(chosen[name])
+        else:
+            operand = _operand(row.operands[name], choices)
+            args.append(operand.accept(typ, f"{row.name}({name}=...)"))
+    if "offsets" in given and len(given["offsets"]) != len(given["coordinates"]) - 2:
+        raise TypingError(
+            f"{row.name}: {len(given['offsets'])} offsets for {len(given['coordinates'])} "
+            "coordinates; give one per spatial axis: every axis but the first and the last"
+        )
+    return compiler.signature(_returned(row, choices)[0], *args)
+
+
+def _values(literals: Mapping[str, types.Type]) -> dict[str, Any]:
+    return {name: typ.literal_value for name, typ in literals.items()}
+
+
+#: What is called before a row is emitted, as `emit` is: debug mode looks at copies there.
+HOOKS: list[Callable[..., None]] = []
+
+
+def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[Any, Any]]) -> Any:
+    """Emit `row` with its operands, given as (Numba type, LLVM value) by name."""
+    for hook in HOOKS:
+        hook(row, context, builder, given)
+    choices = _values(
+        {n: typ for n, (typ, _) in given.items() if n in row.choices and not is_absent(typ)}
+    )
+    result_type, result_constraint, results = _returned(row, choices)
+    values: list[Any] = []
+    constraints = [f"={result_constraint}"] * results
+    names: dict[str, str] = {}
+    rank = predicate = None
+    for name, (typ, value) in given.items():
+        if is_absent(typ):
+            continue
+        kind = row.operands[name]
+        if name in choices:
+            names[name] = str(choices[name])
+            continue
+        operand = _operand(kind, choices)
+        if not operand.constraint:
+            names[name] = str(typ.literal_value)
+            continue
+        registers = operand.lower(context, builder, typ, value)
+        first = len(constraints)
+        texts = [f"${first + i}" for i in range(len(registers))]
+        if kind == "Coordinates":
+            rank = len(registers)
+        if kind in ("Coordinates", "Offsets") or vector_of(kind, choices):
+            names[name] = "{" + ", ".join(texts) + "}"
+        elif kind == "Predicate":
+            names[name], predicate = "p", texts[0]
+        else:
+            names[name] = texts[0]
+        values += registers
+        constraints += [operand.constraint] * len(registers)
+    vector = isinstance(result_type, types.UniTuple)
+    result = "{" + ", ".join(f"${i}" for i in range(results)) + "}" if vector else "$0"
+    text = row.text(names | {"result": result, "predicate": "$0"}, set(names), rank)
+    if predicate is not None:  # which no operand of inline asm can be
+        text = f"{{ .reg .pred p; setp.ne.u32 p, {predicate}, 0; {text} }}"
+    if not row.pure:
+        constraints.append("~{memory}")
+    asm = ir.InlineAsm(
+        ir.FunctionType(_llvm_result(result_constraint, results), [v.type for v in values]),
+        text,
+        ",".join(constraints),
+        side_effect=not row.pure,
+    )
+    # readnone: two reads of one special register are one instruction. convergent: LLVM does not
+    # duplicate a meeting of threads into branches that they take apart.
+    attributes = ("readnone", "nounwind") if row.pure else ("convergent",) if row.convergent else ()
+    value = builder.call(asm, values, attrs=attributes)
+    if not results:
+        return context.get_dummy_value()
+    if vector:
+        several = results > 1
+        parts = [builder.extract_value(value, i) if several else value for i in range(results)]
+        return context.make_tuple(builder, result_type, parts)
+    return value
+
+
+def _llvm_result(constraint: str, count: int) -> Any:
+    if count == 0:
+        return ir.VoidType()
+    return _LLVM[constraint] if count == 1 else ir.LiteralStructType([_LLVM[constraint]] * count)
+
+
+def register(row: Instruction, function: Callable[..., Any]) -> None:
+    """Let kernels call `function` for the instruction `row`."""
+
+    def typer(**given: types.Type) -> types.Type:
+        return type_call(row, given)
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return emit(row, context, builder, dict(zip(sig.pysig.parameters, zip(sig.args, args))))
+
+    compiler.instruction_function(function, typer, lower)

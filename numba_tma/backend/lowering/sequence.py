@@ -1,0 +1,143 @@
+"""How kernels copy within a sequence of a ragged map: the compiled half of `sequence`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+import numba_tma.device.shared  # noqa: F401  # before its compiled half, which is used here
+from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend.lowering import shared as shared_lowering
+from numba_tma.backend.lowering.instructions import emit, type_call
+from numba_tma.backend.lowering.types import (
+    RAGGED_METHODS,
+    RaggedTensorMapType,
+    check_copy,
+    check_store,
+)
+from numba_tma.backend.numba_cuda import I32, ObjectType, TypingError, get_field, signature
+from numba_tma.device.sequence import RaggedSequence, only_stores
+from numba_tma.ptx import TABLE
+from numba_tma.ptx._instruction import Instruction
+
+_LOAD, _STORE = TABLE["cp_async_bulk_tensor_load"], TABLE["cp_async_bulk_tensor_store"]
+_REDUCE = TABLE["cp_reduce_async_bulk_tensor"]
+_PREFETCH = TABLE["cp_async_bulk_prefetch_tensor"]
+
+
+def _type_sequence(self: RaggedTensorMapType, start: types.Type, length: types.Type) -> Any:
+    for name, given in (("start", start), ("length", length)):
+        if not isinstance(types.unliteral(given), types.Integer):
+            raise TypingError(f"RaggedTensorMap.sequence({name}=...) takes an integer, not {given}")
+    result = ObjectType(RaggedSequence, (), (self, types.int32, types.int32))
+    return signature(result, self, types.int32, types.int32)
+
+
+def _lower_sequence(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return compiler.make_object(context, builder, sig.return_type, list(args))
+
+
+RAGGED_METHODS["sequence"] = compiler.NativeMethod(
+    "RaggedTensorMap", "sequence", _type_sequence, _lower_sequence
+)
+
+
+def _coordinates(
+    context: Any, builder: Any, typ: ObjectType, sequence: Any, coords: Any
+) -> tuple[types.Type, Any]:
+    """Return where a tile of the sequence lies in the tensor that the hardware sees."""
+    ragged = typ.field_types[0]
+    start, length = (get_field(builder, typ, sequence, name) for name in ("start", "length"))
+    extent = ir.Constant(I32, ragged.extent)
+    result = [builder.extract_value(coords, i) for i in range(ragged.rank)]
+    # Rows from `length` on get coordinates from `extent` on, which lie outside.
+    result[ragged.axis] = builder.add(builder.sub(extent, length), result[ragged.axis])
+    result.insert(0, builder.add(start, length))
+    if ragged.encoding == "wrap":
+        result.insert(0, extent)
+    kind = types.UniTuple(types.int32, len(result))
+    return kind, context.make_tuple(builder, kind, result)
+
+
+def _check_row(what: str, ragged: RaggedTensorMapType, coords: types.Type) -> None:
+    row = coords[ragged.axis]
+    if isinstance(row, types.IntegerLiteral) and row.literal_value < 0:
+        raise TypingError(
+            f"{what}: the coordinate of axis {ragged.axis} is {row.literal_value}; a tile starts "
+            "in its sequence or past it, since the rows before belong to another"
+        )
+
+
+def _typed(row: Instruction, self: Any, given: dict[str, Any]) -> Any:
+    """Type the instruction of a method; `given` has its operands in the order of the parameters."""
+    args = type_call(row, {"tensor_map": self.field_types[0], **given}).args
+    return signature(types.void, self, *args[1:])
+
+
+def _check(what: str, ragged: Any, tile: Any, coords: Any, reads: bool) -> None:
+    if reads and ragged.encoding == "shift":
+        raise TypingError(f"{what}: {only_stores(ragged.rank)}")
+    check_copy(what, ragged, shared_lowering.tile_of(tile), coords)
+    _check_row(what, ragged, coords)
+    if not reads:
+        check_store(what, ragged, coords)
+
+
+def _type_load(
+    self: Any,
+    tile: Any,
+    coords: Any,
+    barrier: Any,
+    cache_hint: Any = types.none,
+    multicast: Any = types.none,
+) -> Any:
+    given = {"destination": tile, "coordinates": coords, "barrier": barrier}
+    sig = _typed(_LOAD, self, given | {"cache_hint": cache_hint, "multicast": multicast})
+    _check("RaggedTensorMap.load", self.field_types[0], tile, coords, reads=True)
+    return sig
+
+
+def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+    given = {"source": tile, "coordinates": coords, "cache_hint": cache_hint}
+    sig = _typed(_STORE, self, given)
+    _check("RaggedTensorMap.store", self.field_types[0], tile, coords, reads=False)
+    return sig
+
+
+def _type_reduce(self: Any, tile: Any, coords: Any, op: Any, cache_hint: Any = types.none) -> Any:
+    what, ragged = "RaggedTensorMap.reduce", self.field_types[0]
+    shared_lowering.check_reduction(what, ragged, op)
+    given = {"source": tile, "coordinates": coords, "operation": op, "cache_hint": cache_hint}
+    sig = _typed(_REDUCE, self, given)
+    _check(what, ragged, tile, coords, reads=False)
+    return sig
+
+
+def _type_prefetch_tile(self: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+    sig = _typed(_PREFETCH, self, {"coordinates": coords, "cache_hint": cache_hint})
+    _check("RaggedTensorMap.prefetch_tile", self.field_types[0], None, coords, reads=True)
+    return sig
+
+
+def _lower_copy(row: Instruction, *names: str) -> Any:
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        typ = sig.args[0]
+        given = dict(zip(names, zip(sig.args[1:], args[1:])))
+        given["coordinates"] = _coordinates(context, builder, typ, args[0], given["coordinates"][1])
+        tensor_map = get_field(builder, typ, args[0], "tensor_map")
+        given["tensor_map"] = typ.field_types[0], tensor_map
+        return emit(row, context, builder, given)
+
+    return lower
+
+
+for _name, _typer, _row, _operands in (
+    ("load", _type_load, _LOAD, "destination coordinates barrier cache_hint multicast"),
+    ("store", _type_store, _STORE, "source coordinates cache_hint"),
+    ("reduce", _type_reduce, _REDUCE, "source coordinates operation cache_hint"),
+    ("prefetch_tile", _type_prefetch_tile, _PREFETCH, "coordinates cache_hint"),
+):
+    _lower = _lower_copy(_row, *_operands.split())
+    compiler.native_method(RaggedSequence, _name, _typer, _lower)

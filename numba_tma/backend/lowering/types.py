@@ -1,0 +1,305 @@
+"""The Numba types of what a kernel can take: tensor maps, tiles, and their compile-time facts."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.typeconv import Conversion
+
+from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend.numba_cuda import TypingError
+from numba_tma.host.boxes import WITHOUT_SLICE, Copies, copies_of
+from numba_tma.host.layout import Tile
+from numba_tma.host.ragged import NO_SEQUENCE, OF_THE_MAP, RaggedTensorMap
+from numba_tma.host.tensor_map import TensorMap, describe_kind, kind_of, wrong_mode
+from numba_tma.host.tensor_map_array import TensorMapArray
+
+
+class TensorMapType(types.CPointer):
+    """The Numba type of a `TensorMap`: its rank, its tile and the copies of it, interleave, mode.
+
+    A map in a `TensorMapArray` is `editable`: it lies in global memory, as kernel arguments do not.
+    `TensorMapType(rank)` without a tile is the generic form: a device function with that in its
+    signature takes any map of the rank. cuda.core's own `TensorMapDescriptor`, of which only the
+    128 bytes are known, is `TensorMapType()`.
+    """
+
+    def __init__(
+        self,
+        rank: int | None = None,
+        tile: Tile | None = None,
+        interleave: int | None = None,
+        partial_rows: str = "",
+        copies: Copies | None = None,
+        mode: str = "tiled",
+        editable: bool = False,
+    ) -> None:
+        super().__init__(types.uint8)
+        self.editable = editable
+        self.rank, self.tile, self.interleave = rank, tile, interleave
+        self.partial_rows, self.mode = partial_rows, mode
+        self.copies = copies_of(tile) if copies is None and tile and mode == "tiled" else copies
+        if interleave and self.copies is not None:
+            self.copies = replace(self.copies, interleaved=True)
+        self.name = f"TensorMap({describe_kind(self)}{', in an array' if editable else ''})"
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """That of the maps; see `TensorMap.kind`."""
+        return kind_of(self)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells two of these types apart."""
+        return *self.kind, self.editable
+
+    @property
+    def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
+        """What numba-cuda builds the names of compiled functions from."""
+        return "TensorMap", (self.name,)
+
+    def can_convert_to(self, context: Any, other: types.Type) -> Conversion | None:
+        """Convert to a type that knows less of the same map."""
+        if not isinstance(other, TensorMapType) or other.editable:
+            return None
+        if other.tile is None and self._copies_once and other.rank in (None, self.rank):
+            return Conversion.safe
+        return Conversion.safe if self.editable and other.kind == self.kind else None
+
+    @property
+    def _copies_once(self) -> bool:
+        """Whether a kernel that only knows the rank copies right: by one tiled copy, unfolded."""
+        one = self.copies is None or self.copies.is_one_box
+        return self.mode == "tiled" and one and not self.interleave
+
+    @property
+    def in_array(self) -> TensorMapType:
+        """The type of such a map in a `TensorMapArray`, where kernels can edit it."""
+        return TensorMapType(
+            *(self.rank, self.tile, self.interleave, self.partial_rows, self.copies, self.mode),
+            editable=True,
+        )
+
+
+class RaggedTensorMapType(TensorMapType):
+    """The Numba type of a `RaggedTensorMap`: also how the hardware sees its sequences end."""
+
+    def __init__(
+        self, rank: int, tile: Tile, axis: int, encoding: str, extent: int, partial_rows: str = ""
+    ) -> None:
+        super().__init__(rank, tile, None, partial_rows)
+        self.axis, self.encoding, self.extent = axis, encoding, extent
+        self.name = f"RaggedTensorMap({describe_kind(self)})"
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """That of the maps; see `RaggedTensorMap.kind`."""
+        return *super().kind, self.axis, self.encoding, self.extent
+
+    @property
+    def mangling_args(self) -> tuple[str, tuple[Any, ...]]:
+        """What numba-cuda builds the names of compiled functions from."""
+        return "RaggedTensorMap", (self.name,)
+
+    def can_convert_to(self, context: Any, other: types.Type) -> Conversion | None:
+        """Convert to nothing: without its sequences the map is another tensor."""
+        return None
+
+    @property
+    def in_array(self) -> TensorMapType:
+        """The same type: no kernel edits a ragged map."""
+        return self
+
+
+@compiler.register_model(RaggedTensorMapType)
+@compiler.register_model(TensorMapType)
+class _TensorMapModel(compiler.core_models.PrimitiveModel):
+    """A pointer to the 128 bytes, which live in ``__grid_constant__`` parameter space."""
+
+    def __init__(self, manager: Any, numba_type: types.Type) -> None:
+        super().__init__(manager, numba_type, ir.ArrayType(compiler.I64, 16).as_pointer())
+
+    def from_argument(self, builder: Any, value: Any) -> Any:
+        compiler.require_architecture("a TensorMap argument", 90)
+        return compiler.grid_constant(value)
+
+
+def type_of(argument: TensorMap | TensorMapArray) -> Any:
+    """Return the Numba type of a map, or of an array of maps."""
+    if isinstance(argument, TensorMapArray):
+        if argument.numba_type is None:  # a launch asks for it each time
+            argument.numba_type = TensorMapArrayType(_type_of_map(argument.maps[0]))
+        return argument.numba_type
+    return _type_of_map(argument)
+
+
+def _type_of_map(tensor_map: TensorMap) -> TensorMapType:
+    if tensor_map.numba_type is None and isinstance(tensor_map, RaggedTensorMap):
+        tensor_map.numba_type = RaggedTensorMapType(
+            *(tensor_map.rank, tensor_map.tile, tensor_map.axis, tensor_map.encoding),
+            *(tensor_map.extent, tensor_map.partial_rows),
+        )
+    elif tensor_map.numba_type is None:
+        tensor_map.numba_type = TensorMapType(
+            *(tensor_map.rank, tensor_map.tile, tensor_map.interleave, tensor_map.partial_rows),
+            copies=tensor_map.copies if tensor_map.mode == "tiled" else None,
+            mode=tensor_map.mode,
+        )
+    return tensor_map.numba_type
+
+
+compiler.typeof_impl.register(TensorMap)(lambda value, context: type_of(value))
+compiler.typeof_impl.register(RaggedTensorMap)(lambda value, context: type_of(value))
+
+
+def _accept_descriptors() -> None:
+    """Accept cuda.core's own `TensorMapDescriptor` as a kernel argument."""
+    from cuda.core._tensor_map import TensorMapDescriptor
+
+    compiler.typeof_impl.register(TensorMapDescriptor)(lambda value, context: TensorMapType())
+
+
+_accept_descriptors()
+
+# numba-cuda hands the driver whatever a launch passes for a pointer; a TensorMapDescriptor there
+# is passed by value, all 128 bytes.
+compiler.ARGUMENTS[TensorMapType] = lambda argument: getattr(argument, "value", argument)
+compiler.ARGUMENTS[RaggedTensorMapType] = compiler.ARGUMENTS[TensorMapType]
+
+
+@compiler.lowering_registry.lower_cast(TensorMapType, TensorMapType)
+def _cast_map(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
+    return value
+
+
+# ------------------------------------------------------------------- arrays of maps
+
+
+class TensorMapArrayType(types.Type):
+    """The Numba type of a `TensorMapArray`: that of its maps."""
+
+    def __init__(self, element: TensorMapType) -> None:
+        self.element = element
+        super().__init__(f"TensorMapArray({element.name})")
+
+    @property
+    def key(self) -> Any:
+        """What tells two of these types apart."""
+        return self.element.kind
+
+
+@compiler.register_model(TensorMapArrayType)
+class _TensorMapArrayModel(compiler.core_models.PrimitiveModel):
+    """A pointer to the first map, in global memory."""
+
+    def __init__(self, manager: Any, numba_type: types.Type) -> None:
+        super().__init__(manager, numba_type, ir.ArrayType(compiler.I64, 16).as_pointer())
+
+
+compiler.typeof_impl.register(TensorMapArray)(lambda value, context: type_of(value))
+compiler.ARGUMENTS[TensorMapArrayType] = lambda argument: argument.address
+
+
+@compiler.typing_registry.register_global(operator.getitem)
+class _GetMap(compiler.AbstractTemplate):
+    key = operator.getitem
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        if not isinstance(args[0], TensorMapArrayType):
+            return None
+        if not isinstance(types.unliteral(args[1]), types.Integer):
+            raise TypingError(f"a TensorMapArray is indexed with an integer, not {args[1]}")
+        return compiler.signature(args[0].element.in_array, args[0], types.int64)
+
+
+@compiler.lowering_registry.lower(operator.getitem, TensorMapArrayType, types.Integer)
+def _lower_get_map(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.gep(args[0], [args[1]])
+
+
+#: The methods that kernels can call on a map, by name.
+METHODS: dict[str, compiler.NativeMethod] = {}
+#: And on a ragged one, beside those `OF_THE_MAP`.
+RAGGED_METHODS: dict[str, compiler.NativeMethod] = {}
+
+
+@compiler.typing_registry.register_attr
+class _TensorMapAttributes(compiler.AttributeTemplate):
+    key = TensorMapType
+
+    def generic_resolve(self, typ: TensorMapType, attr: str) -> types.Type | None:
+        if isinstance(typ, RaggedTensorMapType):
+            if attr in RAGGED_METHODS:
+                return RAGGED_METHODS[attr].bind(self.context, typ)
+            if attr in METHODS and attr not in OF_THE_MAP:
+                raise TypingError(f"RaggedTensorMap.{attr}: {NO_SEQUENCE}")
+        return METHODS[attr].bind(self.context, typ) if attr in METHODS else None
+
+
+def check_copy(
+    what: str,
+    tensor_map: types.Type,
+    tile: Tile | None,
+    coordinates: types.Type,
+    mode: str = "tiled",
+) -> None:
+    """Raise a TypingError when a tile, a map and literal coordinates cannot go together."""
+    rank, box = tensor_map.rank, tensor_map.tile
+    if box is not None and tensor_map.mode != mode:
+        raise TypingError(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
+    sliced = bool(tensor_map.interleave) and mode == "tiled"
+    if rank is not None and rank - sliced != len(coordinates):
+        raise TypingError(
+            f"{what}: {len(coordinates)} coordinates for {tensor_map}, which has rank {rank}; give "
+            f"one coordinate per axis, in the array's axis order{WITHOUT_SLICE if sliced else ''}"
+        )
+    if box is not None and tile is not None and box != tile:
+        raise TypingError(
+            f"{what}: the map copies {box} but the tile in shared memory is {tile}; make the map "
+            f"with {'tensor' if mode == 'tiled' else mode}_map(array, {tile}) or the tile from the "
+            "map's box"
+        )
+    if box is None:
+        if tile is not None and copies_of(tile).count > 1:
+            raise TypingError(
+                f"{what}: {tile} takes {copies_of(tile).count} copies, but of {tensor_map} "
+                "only the rank is known, and so one copy: leave the signature of the device "
+                "function out"
+            )
+        return
+    if sliced:
+        return  # the innermost coordinate counts whole slices
+    inner = types.literal(0) if not len(coordinates) else coordinates[len(coordinates) - 1]
+    if isinstance(inner, types.IntegerLiteral) and inner.literal_value * box.itemsize % 16:
+        step = 16 // box.itemsize
+        raise TypingError(
+            f"{what}: the innermost coordinate is {inner.literal_value}, which is "
+            f"{inner.literal_value * box.itemsize} B into the row; TMA needs a multiple of 16 B "
+            f"(on the GPU this is an illegal instruction): use a multiple of {step} elements"
+        )
+    copies = tensor_map.copies
+    if copies is not None and copies.fold and isinstance(inner, types.IntegerLiteral):
+        if inner.literal_value % copies.part:
+            raise TypingError(
+                f"{what}: the innermost coordinate is {inner.literal_value}; a map with fold=True "
+                f"moves parts of {copies.part} elements: use a multiple of {copies.part}, or a map "
+                "without fold"
+            )
+
+
+def check_store(what: str, tensor_map: types.Type, coordinates: types.Type) -> None:
+    """Raise a TypingError when a store through a map would trap, or spoil what lies beside."""
+    kind = "reduction" if what.endswith("reduce") else "store"
+    if tensor_map.partial_rows:
+        raise TypingError(f"{what}: {tensor_map.partial_rows}")
+    for axis, coordinate in enumerate(coordinates):
+        if isinstance(coordinate, types.IntegerLiteral) and coordinate.literal_value < 0:
+            raise TypingError(
+                f"{what}: the coordinate of axis {axis} is {coordinate.literal_value}; a {kind} "
+                "starts inside or past the tensor, never before it (on the GPU this is an illegal "
+                "instruction): move the tile to 0 and store less of it"
+            )

@@ -1,0 +1,220 @@
+"""Vectors in kernels: the compiled half of `vectors`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend.lowering.shared import (
+    element_type,
+    join_word,
+    read_vector,
+    split_word,
+    write_vector,
+)
+from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
+from numba_tma.backend.numba_cuda import I32, I64, TypingError, signature
+from numba_tma.device.shared import SharedTile
+from numba_tma.device.vectors import (
+    load_vector,
+    map_lanes,
+    read_block,
+    store_vector,
+    write_transposed,
+)
+from numba_tma.host.dtypes import DType
+from numba_tma.host.layout import Tile
+
+BYTES = types.Array(types.uint8, 1, "C")
+
+
+def _vector_tile(tile: types.Type, what: str) -> Tile:
+    value = compiler.static_of(tile, f"{what}(tile=...)")
+    if not isinstance(value, Tile) or value.nbytes not in (1, 2, 4, 8, 16):
+        raise TypingError(
+            f"{what}(tile=...) is {value!r}; a vector has 1, 2, 4, 8 or 16 bytes: use a Tile of "
+            "16 bytes or fewer"
+        )
+    return value
+
+
+def _check_array(array: types.Type, what: str) -> None:
+    known = isinstance(array, types.Array) and array.dtype == types.uint8
+    if not known or array.ndim != 1 or array.layout != "C":
+        raise TypingError(f"{what}(array=...) takes a contiguous array of uint8, not {array}")
+
+
+def _words(tile: Tile) -> tuple[Any, int]:
+    """Return the LLVM type in which a vector is moved, and how many elements one word holds."""
+    word = ir.IntType(8 * min(tile.nbytes, 8 if tile.itemsize == 8 else 4))
+    return word, word.width // 8 // tile.itemsize
+
+
+def _pointer(context: Any, builder: Any, sig: Any, args: Any, element: Any) -> Any:
+    array = context.make_array(sig.args[0])(context, builder, args[0])
+    start = context.cast(builder, args[1], sig.args[1], types.int64)
+    return builder.bitcast(builder.gep(array.data, [start]), ir.PointerType(element))
+
+
+def _type_load(array: types.Type, start: types.Type, tile: types.Type) -> Any:
+    _check_array(array, "load_vector")
+    value = _vector_tile(tile, "load_vector")
+    return signature(VectorType(element_type(value), value.size), array, types.int64, tile)
+
+
+def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    tile = _vector_tile(sig.args[2], "load_vector")
+    word, _ = _words(tile)
+    vector = ir.VectorType(word, tile.nbytes * 8 // word.width)
+    loaded = builder.load(_pointer(context, builder, sig, args, vector), align=tile.nbytes)
+    elements: list[Any] = []
+    for i in range(vector.count):
+        value = builder.extract_element(loaded, ir.Constant(I32, i))
+        elements += _split(context, builder, tile.dtype, value)
+    return pack(builder, elements)
+
+
+def _split(context: Any, builder: Any, dtype: DType, word: Any) -> list[Any]:
+    count = word.type.width // 8 // dtype.itemsize
+    if word.type.width < 32:
+        word = builder.zext(word, I32)
+    return split_word(context, builder, dtype, word)[:count]
+
+
+def _type_store(array: types.Type, start: types.Type, values: types.Type, tile: types.Type) -> Any:
+    _check_array(array, "store_vector")
+    value = _vector_tile(tile, "store_vector")
+    expected = VectorType(element_type(value), value.size)
+    if values != expected:
+        raise TypingError(f"store_vector(values=...) of {value} takes {expected}, not {values}")
+    return signature(types.void, array, types.int64, expected, tile)
+
+
+def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    tile = _vector_tile(sig.args[3], "store_vector")
+    word, per_word = _words(tile)
+    vector = ir.VectorType(word, tile.nbytes * 8 // word.width)
+    elements = unpack(builder, args[2])
+    packed = ir.Constant(vector, ir.Undefined)
+    for i in range(vector.count):
+        part = elements[i * per_word : (i + 1) * per_word]
+        whole = I64 if tile.itemsize == 8 else I32
+        missing = whole.width // 8 // tile.itemsize - per_word
+        value = join_word(builder, tile.dtype, part + [_zero(part[0])] * missing, whole)
+        if word.width < whole.width:
+            value = builder.trunc(value, word)
+        packed = builder.insert_element(packed, value, ir.Constant(I32, i))
+    builder.store(packed, _pointer(context, builder, sig, args, vector), align=tile.nbytes)
+    return context.get_dummy_value()
+
+
+def _zero(value: Any) -> Any:
+    return ir.Constant(value.type, 0.0 if isinstance(value.type, ir.FloatType) else 0)
+
+
+compiler.instruction_function(load_vector, _type_load, _lower_load)
+compiler.instruction_function(store_vector, _type_store, _lower_store)
+
+
+# ---------------------------------------------------------------------- lane by lane
+
+
+@compiler.typing_registry.register
+class _MapLanes(compiler.AbstractTemplate):
+    key = map_lanes
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        function, vectors, *rest = args
+        numbers = rest[0] if rest else types.Tuple(())
+        if kws or not all(isinstance(v, VectorType) for v in vectors):
+            raise TypingError(f"map_lanes(vectors=...) takes a tuple of vectors, not {vectors}")
+        widest = max(vectors, key=lambda v: v.count)
+        if any(v.count not in (1, widest.count) for v in vectors):
+            raise TypingError(f"map_lanes(vectors=...): {vectors} have different numbers of lanes")
+        scalars = (*(v.dtype for v in vectors), *numbers)
+        resolved = self.context.resolve_function_type(function, scalars, {})
+        if resolved is None:
+            raise TypingError(
+                f"map_lanes(function=...) does not take {len(scalars)} arguments of the types "
+                f"{', '.join(map(str, scalars))}"
+            )
+        if resolved.return_type != widest.dtype:
+            raise TypingError(
+                f"the function returns {resolved.return_type}, and the lanes are {widest.dtype}: a "
+                "literal such as 0.5 is a float64, and so is what is computed with it; write "
+                "np.float32(0.5)"
+            )
+        return signature(widest, *args)
+
+
+compiler.typing_registry.register_global(map_lanes, types.Function(_MapLanes))
+
+
+@compiler.lowering_registry.lower(map_lanes, types.VarArg(types.Any))
+def _lower_map_lanes(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    function, vectors, *rest = sig.args
+    number_types = list(rest[0]) if rest else []
+    scalars = (*(v.dtype for v in vectors), *number_types)
+    resolved = context.typing_context.resolve_function_type(function, scalars, {})
+    body = context.get_function(function, resolved)
+    context.add_linking_libs(getattr(body, "libs", ()))
+    numbers = [builder.extract_value(args[2], i) for i in range(len(number_types))]
+    columns = [unpack(builder, builder.extract_value(args[1], i)) for i in range(len(vectors))]
+    results = []
+    for lane in range(sig.return_type.count):
+        given = [*(c[lane if len(c) > 1 else 0] for c in columns), *numbers]
+        cast = [context.cast(builder, g, s, t) for g, s, t in zip(given, scalars, resolved.args)]
+        results.append(body(builder, cast))
+    return pack(builder, results)
+
+
+# -------------------------------------------------------------------------- transposed
+
+
+def _check_block(what: str, tile: Any) -> None:
+    if getattr(tile, "cls", None) is not SharedTile or tile.static[0].ndim != 2:
+        raise TypingError(f"{what} takes a tile of two axes, not {tile}")
+
+
+INDEX = types.UniTuple(types.uint32, 2)
+
+
+def _type_read_block(source: Any, at: Any) -> Any:
+    _check_block("read_block(source=...)", source)
+    lanes = 16 // source.static[0].itemsize
+    rows = types.UniTuple(VectorType(element_type(source.static[0]), lanes), lanes)
+    return signature(rows, source, INDEX)
+
+
+def _type_write_transposed(destination: Any, to: Any, block: Any) -> Any:
+    _check_block("write_transposed(destination=...)", destination)
+    return signature(types.void, destination, INDEX, block)
+
+
+def _below(builder: Any, start: Any, rows: int) -> Any:
+    row = builder.add(builder.extract_value(start, 0), ir.Constant(I32, rows))
+    return builder.insert_value(start, row, 0)
+
+
+def _lower_read_block(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    reads = signature(sig.return_type.dtype, *sig.args)
+    places = (_below(builder, args[1], i) for i in range(sig.return_type.count))
+    rows = [read_vector(context, builder, reads, (args[0], place)) for place in places]
+    return context.make_tuple(builder, sig.return_type, rows)
+
+
+def _lower_write_transposed(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    destination, index, block = sig.args
+    writes = signature(types.void, destination, index, block.dtype)
+    rows = [unpack(builder, builder.extract_value(args[2], i)) for i in range(block.count)]
+    for i, column in enumerate(zip(*rows)):
+        place = _below(builder, args[1], i)
+        write_vector(context, builder, writes, (args[0], place, pack(builder, list(column))))
+    return context.get_dummy_value()
+
+
+compiler.instruction_function(read_block, _type_read_block, _lower_read_block)
+compiler.instruction_function(write_transposed, _type_write_transposed, _lower_write_transposed)

@@ -1,0 +1,275 @@
+"""How kernels give up: the compiled half of `waiting`, and of the byte ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend.lowering.instructions import HOOKS, emit, is_absent
+from numba_tma.backend.numba_cuda import I32, I64, ObjectType, signature
+from numba_tma.device import waiting as w
+from numba_tma.host import debug
+from numba_tma.host.environment import debugging
+from numba_tma.ptx import TABLE
+from numba_tma.ptx._instruction import Instruction
+
+U32, U64, I1 = types.uint32, types.uint64, ir.IntType(1)
+WORD = ir.PointerType(I32, 1)
+
+
+# ------------------------------------------------------------------------- instructions
+
+
+def _asm(
+    builder: Any, result: Any, text: str, constraints: str, *values: Any, convergent: bool = False
+) -> Any:
+    function = ir.FunctionType(result, [v.type for v in values])
+    asm = ir.InlineAsm(function, text, constraints, side_effect=True)
+    return builder.call(asm, values, attrs=("convergent",) if convergent else ())
+
+
+def _read(name: str, context: Any, builder: Any) -> Any:
+    return emit(TABLE[name], context, builder, {})
+
+
+def _word(builder: Any, index: Any) -> Any:
+    """Return a pointer to the word `index` of the buffer."""
+    offset = builder.shl(builder.zext(index, I64), ir.Constant(I64, 2))
+    base = ir.Constant(I64, debug.buffer_address())
+    return builder.inttoptr(builder.add(base, offset), WORD)
+
+
+def _increment(builder: Any, index: int) -> Any:
+    pointer = _word(builder, ir.Constant(I32, index))
+    return builder.atomic_rmw("add", pointer, ir.Constant(I32, 1), "monotonic")
+
+
+def _lower_is_first_lane(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    active = _asm(builder, I32, "activemask.b32 $0;", "=r,~{memory}", convergent=True)
+    before = builder.and_(active, _read("lanemask_lt", context, builder))
+    return builder.icmp_unsigned("==", before, ir.Constant(I32, 0))
+
+
+def _lower_is_ending(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    pointer = _word(builder, ir.Constant(I32, debug.COUNT))
+    address = builder.ptrtoint(pointer, I64)
+    text = "ld.relaxed.sys.global.u32 $0, [$1];"
+    count = _asm(builder, I32, text, "=r,l,~{memory}", address)
+    return builder.icmp_unsigned("!=", count, ir.Constant(I32, 0))
+
+
+def _lower_count_stopped(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    _increment(builder, debug.STOPPED)
+    return context.get_dummy_value()
+
+
+def _lower_claim(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    # A word of the buffer by hash. Two barriers that share one only lose the second's numbers.
+    hashed = builder.lshr(args[0], ir.Constant(I32, 3))
+    for axis, factor in zip("xyz", (37, 101, 211)):
+        part = builder.mul(_read(f"ctaid_{axis}", context, builder), ir.Constant(I32, factor))
+        hashed = builder.add(hashed, part)
+    index = builder.urem(hashed, ir.Constant(I32, debug.NUM_CLAIMS))
+    pointer = _word(builder, builder.add(index, ir.Constant(I32, debug.CLAIMS)))
+    before = builder.atomic_rmw("xchg", pointer, ir.Constant(I32, 1), "monotonic")
+    return builder.icmp_unsigned("==", before, ir.Constant(I32, 0))
+
+
+def _lower_record(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    site = ir.Constant(I32, debug.site_number(sig.args[0].static[0]))
+    _, stage, parity, iteration, nanoseconds, address, word, issued = args
+    values = {"site": site, "stage": stage, "parity": parity, "iteration": iteration}
+    values |= {f"block_{axis}": _read(f"ctaid_{axis}", context, builder) for axis in "xyz"}
+    x, y, z = (_read(f"tid_{axis}", context, builder) for axis in "xyz")
+    width, height = (_read(f"ntid_{axis}", context, builder) for axis in "xy")
+    thread = builder.add(builder.mul(builder.add(builder.mul(z, height), y), width), x)
+    values["warp"] = builder.lshr(thread, ir.Constant(I32, 5))
+    values["lane"] = _read("laneid", context, builder)
+    values["rank"] = _read("cluster_ctarank", context, builder)
+    values |= {"address": address, "issued": issued, "nanoseconds": nanoseconds, "word": word}
+    slot = _increment(builder, debug.COUNT)
+    room = builder.icmp_unsigned("<", slot, ir.Constant(I32, debug.CAPACITY))
+    with builder.if_then(room):
+        skipped = builder.mul(slot, ir.Constant(I32, debug.RECORD.itemsize // 4))
+        start = builder.add(skipped, ir.Constant(I32, debug.HEADER))
+        for name, value in values.items():
+            place = debug.offset_of(name) // 4
+            for half in range(value.type.width // 32):
+                low = builder.lshr(value, ir.Constant(value.type, 32 * half))
+                low = builder.trunc(low, I32) if value.type != I32 else low
+                index = builder.add(start, ir.Constant(I32, place + half))
+                builder.store(low, _word(builder, index), align=4)
+    return context.get_dummy_value()
+
+
+def _lower_leave(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    # The comment is what a launch knows such a kernel by.
+    text = f"exit; // {debug.MARKER}"
+    _asm(builder, ir.VoidType(), text, "~{memory}", convergent=True)
+    return context.get_dummy_value()
+
+
+def _lower_count_bytes(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    # An address of the block's own shared memory is one of the cluster's, too.
+    text = "red.relaxed.cluster.shared::cluster.add.u32 [$0], $1;"
+    _asm(builder, ir.VoidType(), text, "r,r,~{memory}", *args)
+    return context.get_dummy_value()
+
+
+def _native(function: Any, lower: Any, result: types.Type, *parameters: types.Type) -> None:
+    """Give `function` a meaning in kernels; a `Site` among its parameters stays as it is."""
+
+    def typer(*args: types.Type, **kws: types.Type) -> Any:
+        given = [*args, *kws.values()]
+        return signature(result, *(p or g for p, g in zip(parameters, given)))
+
+    compiler.instruction_function(function, typer, lower)
+
+
+BOOL, VOID = types.boolean, types.void
+_native(w.is_first_lane, _lower_is_first_lane, BOOL)
+_native(w.is_ending, _lower_is_ending, BOOL)
+_native(w.count_stopped, _lower_count_stopped, VOID)
+_native(w.claim, _lower_claim, BOOL, U32)
+_native(w.record, _lower_record, VOID, None, U32, U32, U32, U64, U32, U64, U32)
+_native(w.count_bytes, _lower_count_bytes, VOID, U32, U32)
+_native(w.leave, _lower_leave, VOID)
+
+
+# -------------------------------------------------------------------------------- waits
+
+compiler.device_function(w.try_wait_for)
+compiler.device_function(w.wait_bounded)
+compiler.device_function(w.wait_counted)
+compiler.device_function(w.meet_bounded)
+compiler.device_function(w.is_out_of_time)
+compiler.device_function(w.give_up)
+compiler.device_function(w.issued_bytes)
+compiler.device_function(w.is_miscounted)
+compiler.device_function(w.check_coordinate)
+compiler.device_function(w.count_multicast)
+
+
+@compiler.device_function
+def _wait(barrier: Any, parity: Any, site: Any) -> None:
+    """Be `waiting.wait_for` outside of debug mode: its body, less what nobody reads."""
+    while not w.try_wait_for(barrier, parity, site):
+        pass
+
+
+def _site(given: types.Type, what: str) -> debug.Site:
+    value = compiler.static_of(given, what)
+    if not isinstance(value, debug.Site):
+        raise compiler.TypingError(f"{what} takes a Site, not {value!r}")
+    return value
+
+
+def _is_bounded(site: debug.Site) -> bool:
+    return debugging() if site.debug is None else site.debug
+
+
+def _type_wait(barrier: Any, parity: Any, site: Any, **rest: types.Type) -> Any:
+    _site(site, "wait_for(site=...)")
+    return signature(VOID, barrier, U32, site, *(U32 for _ in rest))
+
+
+def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    barrier, _, site, *_ = sig.args
+    value = site.static[0]
+    if not _is_bounded(value):
+        plain = signature(VOID, barrier, U32, site)
+        return compiler.BODIES[_wait].call(context, builder, plain, args[:3])
+    zeros = [ir.Constant(I32, 0)] * (5 - len(args))
+    body = w.wait_counted if value.tx_bytes else w.wait_bounded
+    full = signature(VOID, barrier, U32, site, U32, U32)
+    return compiler.BODIES[body].call(context, builder, full, [*args, *zeros])
+
+
+def _type_meet(barrier_id: Any, threads: Any, barrier: Any, site: Any) -> Any:
+    _site(site, "meet(site=...)")
+    return signature(VOID, U32, U32, barrier, site)
+
+
+def _lower_meet(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    if _is_bounded(sig.args[3].static[0]):
+        bounded = signature(VOID, *sig.args[2:])
+        return compiler.BODIES[w.meet_bounded].call(context, builder, bounded, args[2:])
+    given = {"barrier_id": (U32, args[0]), "threads": (U32, args[1])}
+    return emit(TABLE["barrier_sync"], context, builder, given)
+
+
+compiler.instruction_function(w.wait_for, _type_wait, _lower_wait)
+compiler.instruction_function(w.meet, _type_meet, _lower_meet)
+
+
+# ------------------------------------------------------------------------------- copies
+
+_TILED = {
+    "cp_async_bulk_tensor_load": "load",
+    "cp_async_bulk_tensor_store": "store",
+    "cp_reduce_async_bulk_tensor": "reduce",
+    "cp_async_bulk_prefetch_tensor": "prefetch_tile",
+}
+
+
+def _ledger(given: dict[str, tuple[Any, Any]]) -> int:
+    """Return the offset from the barrier of a copy to its ledger, 0 if it has none."""
+    typ = given.get("barrier", (None,))[0]
+    return typ.static_value("ledger") if isinstance(typ, ObjectType) and typ.static else 0
+
+
+def _nbytes(row: Instruction, given: dict[str, tuple[Any, Any]]) -> Any:
+    """Return the bytes that a row completes on its barrier; None where nothing tells."""
+    if row.name in ("cp_async_bulk_load", "mbarrier_complete_tx"):
+        return given["nbytes" if "nbytes" in given else "tx_bytes"][1]
+    if row.name not in ("cp_async_bulk_tensor_load", "cp_async_bulk_tensor_im2col_load"):
+        return None
+    tensor_map, tile = given["tensor_map"][0], given["destination"][0]
+    if tensor_map.copies is not None:
+        return ir.Constant(I32, tensor_map.copies.box.nbytes)
+    known = tensor_map.tile or (tile.static[0] if isinstance(tile, ObjectType) else None)
+    return ir.Constant(I32, known.nbytes) if known is not None else None
+
+
+def _watch_copy(row: Instruction, context: Any, builder: Any, given: Any) -> None:
+    """Before a copy is issued, check its coordinates and enter its bytes into the ledger."""
+    ledger = _ledger(given)
+    if row.name in _TILED and (ledger or debugging()):
+        _check_coordinate(row, context, builder, given)
+    if not ledger or not (row.name.startswith("cp_async_bulk") or row.name.endswith("complete_tx")):
+        return
+    nbytes = _nbytes(row, given)
+    if nbytes is None:  # the word after the ledger says that it does not hold
+        ledger, nbytes = ledger + 4, ir.Constant(I32, 1)
+    typ, barrier = given["barrier"]
+    address = compiler.get_field(builder, typ, barrier, "address")
+    address = builder.add(address, ir.Constant(I32, ledger))
+    mask_type, mask = given.get("multicast", (types.none, None))
+    if is_absent(mask_type):
+        _lower_count_bytes(context, builder, None, [address, nbytes])
+    else:
+        sig = signature(VOID, U32, U32, U32)
+        mask = builder.zext(mask, I32)
+        compiler.BODIES[w.count_multicast].call(context, builder, sig, [address, nbytes, mask])
+
+
+def _check_coordinate(row: Instruction, context: Any, builder: Any, given: Any) -> None:
+    tensor_map, (typ, coordinates) = given["tensor_map"][0], given["coordinates"]
+    if tensor_map.tile is None or tensor_map.interleave:
+        return  # of which the type says nothing, or which counts slices
+    tile = tensor_map.tile
+    what = f"{_TILED[row.name]} of {tile}"
+    if tensor_map.copies is not None and tensor_map.copies.fold:
+        what += f" by a folded map, in parts of {tensor_map.copies.part} columns"
+    site = debug.Site(what, kind="coordinate", itemsize=tile.itemsize)
+    site_type = ObjectType(debug.Site, (site,))
+    nothing = ir.Constant(ir.LiteralStructType([ir.IntType(8)]), ir.Undefined)
+    innermost = builder.extract_value(coordinates, len(typ) - 1)
+    sig = signature(VOID, site_type, types.int32)
+    compiler.BODIES[w.check_coordinate].call(context, builder, sig, [nothing, innermost])
+
+
+HOOKS.append(_watch_copy)

@@ -1,0 +1,95 @@
+"""Every touch point with numba-cuda's compiler: the one layer a second backend has to replace.
+
+It offers these things, and the rest of the library is written in them:
+
+- `functions`: a plain ``def`` becomes an instruction of a kernel, or is compiled and inlined;
+- `objects`: a dataclass becomes an object that a kernel can hold, by value or by reference;
+- `kernels`: tensor-map parameters in ``__grid_constant__`` space, shared memory, clusters and
+  launches;
+- `launches`: what a prepared launch asks of numba-cuda;
+- `passes`, `scopes`, `releases`: what is looked at between typing a kernel and lowering it;
+- `cache`: what the key of a kernel cached on disk has to take in.
+
+In the simulator nothing of this runs: the same functions and classes are ordinary Python there.
+"""
+
+from numba.cuda.core.errors import TypingError
+from numba.cuda.cudadecl import registry as typing_registry
+from numba.cuda.cudaimpl import registry as lowering_registry
+from numba.cuda.extending import core_models, register_model, typeof_impl
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+
+from numba_tma.backend.numba_cuda import cache as cache
+from numba_tma.backend.numba_cuda import releases as releases
+from numba_tma.backend.numba_cuda.functions import (
+    BODIES,
+    LiteralTemplate,
+    compute_capability,
+    device_function,
+    instruction_function,
+    require_architecture,
+)
+from numba_tma.backend.numba_cuda.kernels import (
+    ARGUMENTS,
+    I8,
+    I32,
+    I64,
+    allocate_shared,
+    check_shared_size,
+    grid_constant,
+    refresh_registries,
+    require_cluster,
+    require_launch_bounds,
+)
+from numba_tma.backend.numba_cuda.objects import (
+    NativeMethod,
+    ObjectType,
+    constant_class,
+    describe,
+    device_class,
+    get_field,
+    make_object,
+    native_method,
+    set_field,
+    static_of,
+)
+
+__all__ = [
+    "ARGUMENTS",
+    "BODIES",
+    "I32",
+    "I64",
+    "I8",
+    "AbstractTemplate",
+    "AttributeTemplate",
+    "LiteralTemplate",
+    "NativeMethod",
+    "ObjectType",
+    "TypingError",
+    "allocate_shared",
+    "cache",
+    "check_shared_size",
+    "compute_capability",
+    "constant_class",
+    "core_models",
+    "describe",
+    "device_class",
+    "device_function",
+    "get_field",
+    "grid_constant",
+    "instruction_function",
+    "lowering_registry",
+    "make_object",
+    "native_method",
+    "refresh_registries",
+    "register_model",
+    "releases",
+    "require_architecture",
+    "require_cluster",
+    "require_launch_bounds",
+    "set_field",
+    "signature",
+    "static_of",
+    "typeof_impl",
+    "typing_registry",
+]

@@ -1,0 +1,452 @@
+"""Kernels as a whole: tensor-map parameters, shared memory, clusters, what a launch must have."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding
+from llvmlite import ir
+from numba import cuda
+from numba.cuda import cgutils, compiler, dispatcher
+from numba.cuda.core import targetconfig
+from numba.cuda.core.errors import TypingError
+from numba.cuda.cudadrv import nvvm
+from numba.cuda.descriptor import cuda_target
+from numba.cuda.dispatcher import _Kernel
+
+from numba_tma.backend.numba_cuda.functions import compute_capability
+from numba_tma.host import debug
+from numba_tma.host.cluster_rules import check_device_function, check_grid, cluster_of
+
+I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+#: Static shared memory ptxas of CUDA 13 accepts, in bytes, by compute capability.
+SHARED_LIMITS = {(9, 0): 232448, (10, 0): 232448, (10, 3): 232448}
+SHARED_LIMIT_DEFAULT = 49152
+
+
+class _GridConstant(ir.values.ArgumentAttributes):
+    """Parameter attributes of a tensor map; they hold only once the function is a kernel."""
+
+    is_kernel = False
+    typed = False
+
+    def _to_list(self, typ: Any) -> list[str]:
+        if not self.is_kernel:
+            return []
+        # libNVVM speaks LLVM 7 below compute capability 10.0, where byval has no type.
+        return [f"byval({typ.pointee})" if self.typed else "byval", "align 64"]
+
+
+def grid_constant(argument: Any) -> Any:
+    """Pass `argument` (a pointer) by value in ``__grid_constant__`` space if this is a kernel."""
+    if isinstance(argument, ir.Argument):
+        attributes = _GridConstant()
+        flags = targetconfig.ConfigStack.top_or_none()
+        debug = flags.debuginfo and not flags.dbg_directives_only
+        attributes.typed = debug or compute_capability() >= (10, 0)
+        argument.attributes = attributes
+    return argument
+
+
+def _annotate_tensor_maps(function: Any) -> None:
+    positions = []
+    for position, argument in enumerate(function.args, 1):
+        if isinstance(argument.attributes, _GridConstant):
+            argument.attributes.is_kernel = True
+            positions.append(ir.Constant(I32, position))
+    if positions:
+        module = function.module
+        annotation = module.add_metadata(
+            (function, ir.MetaDataString(module, "grid_constant"), module.add_metadata(positions))
+        )
+        cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(annotation)
+
+
+def _check_shared_sum(function: Any) -> None:
+    """Hold all shared memory of a kernel, the library's and the user's, to what a block has."""
+    variables = [g for g in function.module.global_values if _in_shared_memory(g)]
+    ours = [g for g in variables if hasattr(g, "limit")]
+    if ours:
+        parts: dict[str, int] = {}
+        for i, variable in enumerate(variables, 1):  # ptxas lays them out in this order
+            gap = -sum(parts.values()) % (variable.align or 1)
+            if gap:
+                parts[f"alignment of {i}."] = gap
+            what = getattr(variable, "what", "cuda.shared.array")
+            parts[f"{i}. {what}"] = _nbytes(variable)
+        _check_sum("the kernel", parts, ours[0].limit, ours[0].target)
+
+
+def _in_shared_memory(variable: Any) -> bool:
+    return isinstance(variable, ir.GlobalVariable) and variable.addrspace == nvvm.ADDRSPACE_SHARED
+
+
+def _nbytes(variable: Any) -> int:
+    layout = llvmlite.binding.create_target_data(nvvm.NVVM().data_layout)
+    return int(variable.type.pointee.get_abi_size(layout))
+
+
+def _annotate_cluster(function: Any) -> None:
+    module = function.module
+    annotations = cgutils.get_or_insert_named_metadata(module, "nvvm.annotations")
+    for axis, blocks in zip("xyz", getattr(function, "cluster", ())):
+        name = ir.MetaDataString(module, f"cluster_dim_{axis}")
+        annotations.add(module.add_metadata((function, name, ir.Constant(I32, blocks))))
+
+
+_compile_cuda = compiler.compile_cuda
+
+
+@functools.wraps(_compile_cuda)
+def _compile_cuda_with_cluster(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keep the cluster of the Python function with the LLVM one, until that becomes a kernel."""
+    size = cluster_of(pyfunc)
+    if size and kwargs["cc"] < (9, 0):
+        raise TypingError(
+            f"{pyfunc.__qualname__}: clusters need compute capability 9.0 (Hopper) or newer, and "
+            "it is compiled for {}.{}".format(*kwargs["cc"])
+        )
+    result = _compile_cuda(pyfunc, *args, **kwargs)
+    if size:
+        result.library.get_function(result.fndesc.llvm_func_name).cluster = size
+    return result
+
+
+compiler.compile_cuda = dispatcher.compile_cuda = _compile_cuda_with_cluster
+
+
+_compile_device = dispatcher.CUDADispatcher.compile_device
+
+
+@functools.wraps(_compile_device)
+def _compile_device_without_cluster(self: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        check_device_function(self.py_func)
+    except ValueError as error:
+        raise TypingError(str(error)) from None
+    return _compile_device(self, *args, **kwargs)
+
+
+dispatcher.CUDADispatcher.compile_device = _compile_device_without_cluster
+
+
+_set_cuda_kernel = nvvm.set_cuda_kernel
+
+
+def _set_cuda_kernel_and_finish(function: Any) -> None:
+    _set_cuda_kernel(function)
+    _annotate_tensor_maps(function)
+    _annotate_cluster(function)
+    _check_cluster(function)
+    _check_shared_sum(function)
+
+
+nvvm.set_cuda_kernel = _set_cuda_kernel_and_finish
+
+
+def require_launch_bounds(builder: Any, bounds: tuple[int, int]) -> None:
+    """Give the kernel that `builder` writes launch bounds, unless the user gives the same."""
+    before = getattr(builder.module, "numba_tma_launch_bounds", bounds)
+    if before != bounds:
+        raise TypingError(
+            f"set_registers: one role is of a block of {before[0]} threads and another of one of "
+            f"{bounds[0]}; a kernel has the roles of one Roles"
+        )
+    builder.module.numba_tma_launch_bounds = bounds
+
+
+def require_cluster(builder: Any, size: tuple[int, int], rule: Callable[[Any], str]) -> None:
+    """Hold the kernel that `builder` writes to clusters of `size`; `rule` says what is wrong."""
+    required = getattr(builder.module, "numba_tma_clusters", [])
+    builder.module.numba_tma_clusters = [*required, ((*size, 1), rule)]
+
+
+def _check_cluster(function: Any) -> None:
+    size = getattr(function, "cluster", (1, 1, 1))
+    for required, rule in getattr(function.module, "numba_tma_clusters", ()):
+        if required != size:
+            raise TypingError(rule(size))
+
+
+_set_launch_bounds = nvvm.set_launch_bounds
+
+
+def _set_launch_bounds_of_roles(function: Any, launch_bounds: Any) -> None:
+    required = getattr(function.module, "numba_tma_launch_bounds", None)
+    if required and launch_bounds is not None:
+        given = launch_bounds if isinstance(launch_bounds, tuple) else (launch_bounds,)
+        if tuple(given[:2]) != required:
+            raise TypingError(
+                f"launch_bounds={launch_bounds}: the kernel's roles move registers between "
+                f"{required[0]} threads, one block to a multiprocessor: leave launch_bounds out, "
+                f"or give {required}, which Roles.launch_bounds says"
+            )
+    _set_launch_bounds(function, required if launch_bounds is None else launch_bounds)
+
+
+nvvm.set_launch_bounds = _set_launch_bounds_of_roles
+
+
+def _check_registers(ptx: str) -> None:
+    """Raise if ptxas would drop the setmaxnreg of a kernel, which then waits for registers."""
+    if "setmaxnreg" in ptx and not re.search(r"\.minnctapersm|\.maxnreg", ptx):
+        raise TypingError(
+            "a kernel moves registers (Role.set_registers or setmaxnreg) in a function that it "
+            "calls, and has no launch bounds of its own, without which the assembler drops that: "
+            "give @cuda.jit(launch_bounds=ROLES.launch_bounds)"
+        )
+    _check_register_sum(ptx)
+
+
+def _check_register_sum(ptx: str) -> None:
+    """Raise if a warpgroup asks for registers that the others cannot give back, whatever they do.
+
+    Which warpgroup executes which setmaxnreg is not known, so all others are taken to keep no more
+    than any of them does.
+    """
+    moved = re.findall(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s+(\d+)", ptx)
+    threads = re.search(r"\.maxntid\s+(\d+)", ptx)
+    most = max((int(n) for change, n in moved if change == "inc"), default=0)
+    if not most or not threads or int(threads[1]) < 128:
+        return
+    block = int(threads[1])
+    launch = min(256, 65536 // block // 8 * 8)
+    kept = min([launch, *(int(n) for change, n in moved if change == "dec")])
+    others = block - 128
+    if most > launch and most * 128 + kept * others > 65536:
+        total = most * 128 + kept * others
+        raise TypingError(
+            f"setmaxnreg.inc to {most} can never be had: {most} x 128 + {kept} x {others} (that "
+            f"the other threads keep at least) = {total:,} registers, and a multiprocessor has "
+            "65,536, so it waits for ever: ask for fewer, or let other warpgroups give back more "
+            "by setmaxnreg_dec"
+        )
+
+
+def shared_limit() -> int:
+    """Return the bytes of static shared memory a block may have on the target."""
+    if toolkit_major() < 13:
+        return SHARED_LIMIT_DEFAULT
+    return SHARED_LIMITS.get(compute_capability(), SHARED_LIMIT_DEFAULT)
+
+
+def check_shared_size(what: str, parts: dict[str, int]) -> None:
+    """Raise a TypingError with the sum if `parts` (bytes by name) exceed the shared memory."""
+    _check_sum(what, parts, shared_limit(), compute_capability())
+
+
+def _check_sum(what: str, parts: dict[str, int], limit: int, target: tuple[int, int]) -> None:
+    total = sum(parts.values())
+    if total <= limit:
+        return
+    terms = " + ".join(f"{n:,} B ({name})" for name, n in parts.items())
+    raise TypingError(
+        f"{what} needs {terms} = {total:,} B of shared memory, but a block has {limit:,} B on "
+        f"compute capability {target[0]}.{target[1]}{_old_toolkit(target)}: use fewer stages or "
+        "smaller tiles"
+    )
+
+
+def _old_toolkit(target: tuple[int, int]) -> str:
+    if toolkit_major() >= 13 or target not in SHARED_LIMITS:
+        return ""
+    return (
+        f" with CUDA {toolkit_major()}, whose ptxas refuses more than 48 KiB of static shared "
+        f"memory (CUDA 13 allows {SHARED_LIMITS[target]:,} B: install numba-cuda[cu13])"
+    )
+
+
+def refresh_registries() -> None:
+    """Let a compilation that is under way see what has been registered since it began."""
+    cuda_target.typing_context.refresh()
+    cuda_target.target_context.refresh()
+
+
+@functools.cache
+def toolkit_major() -> int:
+    """Return the major version of the CUDA toolkit that links kernels, whose ptxas decides."""
+    from cuda.bindings import nvjitlink
+
+    return int(nvjitlink.version()[0])
+
+
+def allocate_shared(
+    builder: Any, nbytes: int, alignment: int, what: str, kind: str = "shared"
+) -> Any:
+    """Return the shared-memory address (i32) of a new static allocation of this function.
+
+    `kind` is a word of the variable's name, which a launch finds in the PTX.
+    """
+    # NVVM links a kernel's functions into one module: the name must be theirs alone, without dots.
+    owner = hashlib.sha256(builder.function.name.encode()).hexdigest()[:8]
+    mine = sum(g.name.startswith("numba_tma_") for g in builder.module.global_values)
+    name = f"numba_tma_{kind}_{owner}_{mine}"
+    variable = ir.GlobalVariable(
+        builder.module, ir.ArrayType(I8, nbytes), name, nvvm.ADDRSPACE_SHARED
+    )
+    variable.align = alignment
+    variable.initializer = ir.Constant(variable.type.pointee, ir.Undefined)
+    variable.what, variable.limit = what, shared_limit()
+    variable.target = compute_capability()
+    return builder.ptrtoint(variable, I32)
+
+
+# ---------------------------------------------------------------------------- launches
+
+#: How the launcher gets what it passes to the driver from an argument, by Numba type class.
+ARGUMENTS: dict[type, Callable[[Any], Any]] = {}
+
+
+def _prepare_argument(
+    prepare: Callable[..., None], typ: Any, value: Any, stream: Any, retr: Any, kernelargs: Any
+) -> None:
+    """Pass an argument of the library's types on, and any other as numba-cuda does."""
+    unwrap = ARGUMENTS.get(type(typ))
+    if unwrap is not None:
+        kernelargs.append(unwrap(value))
+    else:
+        prepare(typ, value, stream, retr, kernelargs)
+
+
+def _check_block(
+    launch: Callable[..., Any], sizes: set[int], args: Any, griddim: Any, blockdim: Any, *rest: Any
+) -> Any:
+    """Launch a kernel that holds a pipeline, if its block has a producer and consumers.
+
+    `sizes` are the threads that the roles of its pipelines have; 0 where none are named.
+    """
+    x, y, z = blockdim
+    for size in sizes - {0}:
+        if tuple(blockdim) != (size, 1, 1):
+            raise ValueError(
+                f"block {tuple(blockdim)}: the roles of the kernel's pipeline have {size} threads, "
+                f"in one dimension: launch blocks of {size}, which Roles.threads says"
+            )
+    if 0 in sizes and (y != 1 or z != 1 or not 64 <= x <= 1024 or x % 32):
+        raise ValueError(
+            f"block {tuple(blockdim)}: a kernel with a TilePipeline has one-dimensional blocks of "
+            "whole warps, the last of which produces and the others consume: use 64, 96, 128, ... "
+            "1024 threads"
+        )
+    return launch(args, griddim, blockdim, *rest)
+
+
+def _check_line(
+    launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any
+) -> Any:
+    """Launch a kernel whose whole block loads or stores tiles, if that is numbered by x alone."""
+    x, y, z = blockdim
+    if y != 1 or z != 1 or x % 32:
+        raise ValueError(
+            f"block {tuple(blockdim)}: a kernel with a StorePipeline or a CircularBuffer that "
+            "names no role has one-dimensional blocks of whole warps: use 32, 64, 96, ... 1024 "
+            "threads"
+        )
+    return launch(args, griddim, blockdim, *rest)
+
+
+def _check_clusters(
+    launch: Callable[..., Any], size: Any, args: Any, griddim: Any, *rest: Any
+) -> Any:
+    """Launch a kernel that runs in clusters of `size`, if they divide the grid."""
+    check_grid(griddim, size)
+    return launch(args, griddim, *rest)
+
+
+def _watch(
+    launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, stream: Any, *rest: Any
+) -> Any:
+    """Launch a kernel in debug mode, wait for its end, and raise what its warps left behind."""
+    if _is_capturing(stream):
+        raise RuntimeError(
+            "this kernel was compiled in debug mode, in which each launch waits for the kernel's "
+            "end; a stream that is being captured cannot be waited for: capture without "
+            "NUMBA_TMA_DEBUG and debug=True"
+        )
+    with debug.LOCK:  # there is one buffer
+        records = debug.mapped_buffer()
+        records.clear()
+        result = launch(args, griddim, blockdim, stream, *rest)
+        try:
+            cuda.synchronize()
+        except Exception as error:  # the context is lost, but not what was recorded before
+            records.check(error)
+            raise
+        records.check()
+    return result
+
+
+def _is_capturing(stream: Any) -> bool:
+    from cuda.bindings import driver
+
+    error, status = driver.cuStreamIsCapturing(int(getattr(stream, "handle", stream)))
+    # Legacy default stream while another one captures: no launch there is possible either.
+    return bool(error) or status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
+
+def is_watched(kernel: Any) -> bool:
+    """Return whether a compiled kernel can leave records, for one process's buffer alone."""
+    return debug.MARKER in kernel._codelibrary.get_asm_str()
+
+
+def _takes_ours(types_: Any) -> bool:
+    return any(type(t) in ARGUMENTS or _takes_ours(getattr(t, "types", ())) for t in types_)
+
+
+def _adapt_launches(kernel: Any) -> None:
+    """Let this kernel's launches know the library; other kernels are left as they are."""
+    if _takes_ours(kernel.argument_types):
+        kernel._prepare_args = functools.partial(_prepare_argument, kernel._prepare_args)
+    guards: list[Callable[..., Any]] = []
+    ptx = kernel._codelibrary.get_asm_str()
+    if sizes := {int(n or 0) for n in re.findall(r"numba_tma_ring(\d*)_", ptx)}:
+        guards.append(lambda launch, *rest: _check_block(launch, sizes, *rest))
+    if "numba_tma_line_" in ptx:
+        guards.append(_check_line)
+    _check_registers(ptx)
+    if size := compiled_cluster(kernel):
+        guards.append(lambda launch, *rest: _check_clusters(launch, size, *rest))
+    if debug.MARKER in ptx:
+        guards.append(_watch)
+    if guards:
+        kernel.numba_tma_guards = guards
+        kernel.launch = guarded(kernel, kernel.launch)
+
+
+def guarded(kernel: Any, launch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `launch` behind what checks or watches the launches of this kernel."""
+    for guard in getattr(kernel, "numba_tma_guards", ()):
+        launch = functools.partial(guard, launch)
+    return launch
+
+
+def compiled_cluster(kernel: Any) -> tuple[int, ...] | None:
+    """Return the size of the clusters that a compiled kernel was made for, if it was."""
+    # From the PTX: a kernel that comes from a cache has no Python function any more.
+    ptx = kernel._codelibrary.get_asm_str()
+    required = re.search(r"\.reqnctapercluster (\d+), (\d+), (\d+)", ptx)
+    return tuple(map(int, required.groups())) if required else None
+
+
+_init, _rebuild = _Kernel.__init__, _Kernel._rebuild.__func__
+
+
+@functools.wraps(_init)
+def _init_and_adapt(self: Any, *args: Any, **kwargs: Any) -> None:
+    _init(self, *args, **kwargs)
+    _adapt_launches(self)
+
+
+def _rebuild_and_adapt(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    kernel = _rebuild(cls, *args, **kwargs)
+    _adapt_launches(kernel)
+    return kernel
+
+
+_Kernel.__init__ = _init_and_adapt
+_Kernel._rebuild = classmethod(_rebuild_and_adapt)

@@ -1,0 +1,338 @@
+"""Stages that are waited for and never handed back, where a function's control flow shows it.
+
+After type inference the stages that a handle holds are counted along the control-flow graph. For
+each point of the function there is a smallest number that can be held there, over all ways in, and
+a largest number that can still be handed back, over all ways out. Where more is held than can be
+handed back, every run that comes by ends with a stage in hand, whatever the conditions are: that
+is an error. All else is left to the simulator. No path is assumed that might not exist, so that a
+release under the same condition as its wait, or a turn later, is never reported.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from numba.core import types
+from numba.cuda.core import ir
+from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
+from numba.cuda.core.errors import TypingError
+from numba.cuda.core.typed_passes import NopythonTypeInference
+
+from numba_tma.backend.numba_cuda.objects import ObjectType
+from numba_tma.backend.numba_cuda.passes import add_pass
+
+
+@dataclass(frozen=True)
+class Handle:
+    """The methods of a class that matter here; any other hands back everything, for all we know."""
+
+    opens: tuple[str, ...] = ()  #: take one more stage
+    closes: tuple[str, ...] = ()  #: hand one stage back
+    keeps: tuple[str, ...] = ()  #: do neither
+
+
+#: By the name of a class of this library (the classes stand to the right of this layer): handles
+#: with what takes a stage, and what may hand stages back as well, which are a handle's stages and
+#: what a handle is had from.
+HANDLES = {
+    "Consumer": Handle(
+        ("wait", "acquire", "wait_if_needed"),
+        ("release",),
+        ("store", "enters", "try_wait", "skip", "sync"),
+    ),
+    "ConsumerStage": Handle(keeps=("enters", "tile", "get_tile")),
+    "Pipeline": Handle(
+        keeps=(
+            *("is_producer", "is_consumer", "num_consumers", "producer", "consumer"),
+            *("produce", "produce_from", "store", "sync_consumers"),
+            *("consumer_thread", "multicast_group"),
+        )
+    ),
+    "OutputConsumer": Handle(("acquire",), ("release",), ("store", "enters", "sync")),
+    "OutputStage": Handle(keeps=("enters", "load", "store")),
+    "OutputPipeline": Handle(
+        ("acquire_for_epilogue",),
+        ("release_from_epilogue",),
+        ("enters", "producer", "consumer", "acquire_for_mma", "release_from_mma", "produce"),
+    ),
+}
+_OTHER = Handle()
+
+#: What a statement does to the number of stages held: add to it, or (None) end it.
+Effect = int | None
+
+
+def _handle(cls: type) -> Handle:
+    ours = cls.__module__.partition(".")[0] == "numba_tma"
+    return HANDLES.get(cls.__qualname__, _OTHER) if ours else _OTHER
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class CheckReleases(FunctionPass):
+    """Raise a TypingError for a stage that is never handed back."""
+
+    _name = "numba_tma_check_releases"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        """Check every kind of handle that the function itself has made."""
+        for watched in _opened(state.typemap):
+            flow = _Flow(state, watched)
+            # What a caller hands in, the caller may hand back.
+            if not any(map(flow.concerns, state.args)):
+                flow.check()
+        return False
+
+
+def _opened(typemap: dict[str, types.Type]) -> list[ObjectType]:
+    """Return the types of the handles on which stages are waited for."""
+    found: dict[ObjectType, None] = {}
+    for typ in typemap.values():
+        if isinstance(typ, types.BoundFunction) and isinstance(typ.this, ObjectType):
+            if typ.typing_key[-1] in _handle(typ.this.cls).opens:
+                found[typ.this] = None
+    return list(found)
+
+
+def _reaches(typ: Any, watched: set[types.Type]) -> bool:
+    """Return whether an object of type `typ` is, or holds, one of a type in `watched`."""
+    if typ in watched:
+        return True
+    parts = (*getattr(typ, "field_types", ()), *getattr(typ, "types", ()))
+    return any(_reaches(part, watched) for part in parts)
+
+
+class _Flow:
+    """The control flow of a function, and what it does to the stages of one type of handle."""
+
+    def __init__(self, state: Any, watched: ObjectType) -> None:
+        self.typemap, self.calltypes, self.watched = state.typemap, state.calltypes, watched
+        self.blocks = state.func_ir.blocks
+        self.entry = min(self.blocks)
+        self.next = {b: _successors(block) for b, block in self.blocks.items()}
+        self.related = self.related_types()
+        self.effects: dict[int, list[tuple[Any, Effect]]] = {
+            b: [
+                (statement, effect)
+                for statement in block.body
+                if (effect := self.effect(statement)) != 0
+            ]
+            for b, block in self.blocks.items()
+        }
+        self.limit = sum(e == 1 for block in self.effects.values() for _, e in block)
+
+    # -------------------------------------------------------------- what a statement does
+
+    def related_types(self) -> set[types.Type]:
+        """Return the types of the handle, of what it is had from, and of the stages it gives."""
+        found: set[types.Type] = {self.watched}
+        methods = [
+            (called, self.calltypes[call].return_type)
+            for block in self.blocks.values()
+            for call in _calls(block)
+            if (called := self.method(call)) is not None
+        ]
+        before = 0
+        while before != len(found):
+            before = len(found)
+            found |= {owner for (owner, _), result in methods if _reaches(result, found)}
+        stages = {r for called, r in methods if called == (self.watched, "opens")}
+        return found | {s for s in stages if isinstance(s, ObjectType)}
+
+    def method(self, call: Any) -> tuple[types.Type, str] | None:
+        """Return the object and the kind of method that is called, if it is one of ours."""
+        function = self.typemap.get(call.func.name)
+        if not isinstance(function, types.BoundFunction):
+            return None
+        if not isinstance(function.this, ObjectType):
+            return None
+        handle, name = _handle(function.this.cls), function.typing_key[-1]
+        kinds = [k for k in ("opens", "closes", "keeps") if name in getattr(handle, k)]
+        return function.this, kinds[0] if kinds else ""
+
+    def effect(self, statement: Any) -> Effect:
+        value = getattr(statement, "value", None)
+        if not isinstance(statement, ir.assign_types) or not isinstance(value, ir.expr_types):
+            return 0
+        if value.op in ("iternext", "getiter"):
+            return None if self.concerns(self.typemap[value.value.name]) else 0
+        if value.op != "call":
+            return 0
+        given = [*value.args, *(v for _, v in value.kws), *filter(None, [value.vararg])]
+        if any(self.concerns(self.typemap[v.name]) for v in given):
+            return None  # what was handed on may be handed back there
+        called = self.method(value)
+        if called is None or not self.concerns(called[0]):
+            return 0
+        owner, kind = called
+        if owner != self.watched:
+            return 0 if kind == "keeps" else None
+        return {"opens": 1, "closes": -1, "keeps": 0, "": None}[kind]
+
+    def concerns(self, typ: types.Type) -> bool:
+        return _reaches(typ, self.related)
+
+    # ------------------------------------------------------------------------- counting
+
+    def check(self) -> None:
+        """Raise a TypingError if there is a point from which a stage is never handed back."""
+        before, after = self.held(), self.owed()
+        never: list[Any] = []
+        somewhere: list[Any] = []
+        decisive: list[tuple[int, int]] = []
+        for b in sorted(before):
+            held, left = before[b], self.exit(b, after)
+            for i, (statement, effect) in enumerate(self.effects[b]):
+                held = _apply(held, effect)
+                rest = self.rest([e for _, e in self.effects[b][i + 1 :]], left)
+                if effect == 1 and rest is not None and held + rest > 0:
+                    (somewhere if self.closes_after(b, i) else never).append(statement)
+            for target in self.next[b]:
+                rest = after.get(target)
+                if rest is not None and left is not None and min(held, held + rest) > 0:
+                    if held + left <= 0:
+                        decisive.append((b, target))
+        if never:
+            self.report(never[0], "that no {release} after it hands back", "after its use")
+        if decisive:
+            way = f"that is not handed back {self.path(*decisive[0])}"
+            self.report(self.last_opened(decisive[0][0]), way, "on that way too")
+        if somewhere:
+            self.report(somewhere[-1], "more than {release} hands back after it", "once for each")
+
+    def closes_after(self, block: int, place: int) -> bool:
+        """Return whether anything after an effect of `block` may hand a stage back."""
+        seen: set[int] = set()
+        effects, todo = self.effects[block][place + 1 :], list(self.next[block])
+        while not any(effect != 1 for _, effect in effects):
+            todo = [b for b in todo if b not in seen]
+            if not todo:
+                return False
+            seen.add(b := todo.pop())
+            effects = self.effects[b]
+            todo += self.next[b]
+        return True
+
+    def held(self) -> dict[int, int]:
+        """Return the least number of stages held before each block, over all ways to it."""
+        before, todo = {self.entry: 0}, [self.entry]
+        while todo:
+            block = todo.pop()
+            held = before[block]
+            for _, effect in self.effects[block]:
+                held = _apply(held, effect)
+            for target in self.next[block]:
+                if target not in before or held < before[target]:
+                    before[target] = held
+                    todo.append(target)
+        return before
+
+    def owed(self) -> dict[int, int]:
+        """Return what the rest of the function does at best, from each block that can return."""
+        after: dict[int, int] = {}
+        changed = True
+        while changed:
+            changed = False
+            for b in self.blocks:
+                rest = self.rest([e for _, e in self.effects[b]], self.exit(b, after))
+                if rest is not None and rest != after.get(b):
+                    after[b] = rest
+                    changed = True
+        return after
+
+    def exit(self, block: int, after: dict[int, int]) -> int | None:
+        """Return what happens at best after a block; None if it does not return."""
+        terminator = self.blocks[block].terminator
+        if isinstance(terminator, ir.return_types):
+            return 0
+        if not self.next[block]:
+            return -self.limit  # it raises: what it holds does not matter
+        return min((after[t] for t in self.next[block] if t in after), default=None)
+
+    def rest(self, effects: list[Effect], rest: int | None) -> int | None:
+        """Return what `effects`, and then `rest`, do."""
+        if rest is None:
+            return None
+        for effect in reversed(effects):
+            rest = -self.limit if effect is None else max(rest + effect, -self.limit)
+        return rest
+
+    # ------------------------------------------------------------------------ reporting
+
+    def last_opened(self, block: int) -> Any:
+        """Return the wait that comes closest before the end of `block`."""
+        before: dict[int, list[int]] = {}
+        for b, targets in self.next.items():
+            for target in targets:
+                before.setdefault(target, []).append(b)
+        seen, todo = {block}, [block]
+        while todo:
+            b = todo.pop(0)
+            for statement, effect in reversed(self.effects[b]):
+                if effect == 1:
+                    return statement
+            todo += [p for p in before.get(b, ()) if p not in seen]
+            seen.update(todo)
+        raise AssertionError("nothing is held that was not waited for")
+
+    def report(self, statement: Any, lost: str, where: str) -> None:
+        method = self.typemap[statement.value.func.name].typing_key[-1]
+        name = _receiver(statement.loc, method) or self.watched.cls.__name__.lower()
+        release = f"{name}.{_handle(self.watched.cls).closes[0]}()"
+        raise TypingError(
+            f"line {statement.loc.line}: {name}.{method}() takes a stage "
+            f"{lost.format(release=release)}; a producer that needs the stage again waits for "
+            f"ever. Call {release} {where}, or let `for tile, stage in pipe.consume(...)` do it",
+            loc=statement.loc,
+        )
+
+    def path(self, block: int, target: int) -> str:
+        """Say which way is taken where a branch of the function goes wrong."""
+        branch, there = self.blocks[block].terminator, self.blocks[target].body[0].loc
+        text = _source(branch.loc)
+        ends = re.match(r"(break|continue|return)\b", _source(there))
+        leave = f" (the `{ends[1]}` at line {there.line})" if ends else ""
+        if not isinstance(branch, ir.branch_types):
+            return f"after line {branch.loc.line}"
+        found = re.match(r"(if|elif|while|for)\b(.*)", text)
+        if not found:
+            return f"on the way from line {branch.loc.line} to line {there.line}{leave}"
+        word, condition = found.groups()
+        taken = target == branch.truebr
+        if condition.startswith(" not ") and not re.search(r"\b(and|or)\b", condition):
+            taken = not taken
+        where = f"the `{word}` at line {branch.loc.line}"
+        if word in ("while", "for"):
+            return f"when {where} goes on{leave}" if taken else f"when {where} ends{leave}"
+        return f"when {where} is {'taken' if taken else 'not taken'}{leave}"
+
+
+def _apply(held: int, effect: Effect) -> int:
+    return 0 if effect is None else max(held + effect, 0)
+
+
+def _successors(block: Any) -> list[int]:
+    return list(dict.fromkeys(block.terminator.get_targets()))
+
+
+def _calls(block: Any) -> list[Any]:
+    values = [s.value for s in block.body if isinstance(s, ir.assign_types)]
+    return [v for v in values if isinstance(v, ir.expr_types) and v.op == "call"]
+
+
+def _source(loc: Any) -> str:
+    return linecache.getline(loc.filename, loc.line).strip()
+
+
+def _receiver(loc: Any, method: str) -> str | None:
+    """Return what stands before ``.method(`` in the source, if it is simple."""
+    found = re.search(rf"([\w.]+(?:\(\))?)\.{method}\(", _source(loc))
+    return found[1] if found else None
+
+
+add_pass(CheckReleases, NopythonTypeInference, "looking for stages that are never handed back")

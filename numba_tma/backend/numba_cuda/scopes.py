@@ -1,0 +1,86 @@
+"""What `numba_tma.device.scope` needs of the compiler: typed scopes, and one branch less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba.core import types
+from numba.cuda.core import ir
+from numba.cuda.core.analysis import dead_branch_prune
+from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
+from numba.cuda.core.errors import TypingError
+from numba.cuda.core.ir_utils import build_definitions
+from numba.cuda.core.typed_passes import PartialTypeInference
+from numba.cuda.core.untyped_passes import LiteralPropagationSubPipelinePass
+from numba.cuda.descriptor import cuda_target
+from numba.cuda.typing.templates import signature
+
+from numba_tma.backend.numba_cuda.functions import instruction_function
+from numba_tma.backend.numba_cuda.objects import static_of
+from numba_tma.backend.numba_cuda.passes import add_pass
+
+_returns = ""
+
+
+def register(as_scope: Callable[..., Any], wanted: str, returns: str) -> None:
+    """Let kernels call `as_scope`; `returns` marks functions that return from within a scope."""
+    global _returns
+    _returns = returns
+
+    def typer(value: Any, line: Any) -> Any:
+        context = cuda_target.typing_context
+        if not all(context.resolve_getattr(value, name) for name in ("enters", "close")):
+            # Numba drops the place of an error that comes out of a call's typing.
+            raise TypingError(f"line {static_of(line, 'line')}, with over {value}: {wanted}")
+        return signature(value, value, line)
+
+    instruction_function(as_scope, typer, lambda context, builder, sig, args: args[0])
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class EnterAlways(FunctionPass):
+    """Drop the way round a scope that every thread enters.
+
+    A function that returns a value from within it would else return None on that way, too, and
+    what it returns would have the type of both.
+    """
+
+    _name = "numba_tma_enter_always"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        """Make ``scope.enters()`` a constant where its type is one, and prune."""
+        if not getattr(state.func_id.func, _returns, False):
+            return False
+        PartialTypeInference().run_pass(state)
+        for block in state.func_ir.blocks.values():
+            for assign in list(block.find_insts(ir.Assign)):
+                if _is_entered_by_all(assign, state.typemap):
+                    # The call stays, for what it does besides.
+                    entered = ir.Assign(ir.Const(True, assign.loc), assign.target, assign.loc)
+                    block.insert_after(entered, assign)
+                    assign.target = block.scope.make_temp(assign.loc)
+        state.typemap = state.calltypes = None
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
+        dead_branch_prune(state.func_ir, state.args)
+        return True
+
+
+def _is_entered_by_all(assign: Any, typemap: dict[str, types.Type]) -> bool:
+    value = assign.value
+    if not isinstance(value, ir.Expr) or value.op != "call":
+        return False
+    method, entered = typemap.get(value.func.name), typemap.get(assign.target.name)
+    return (
+        isinstance(method, types.BoundFunction)
+        and isinstance(method.typing_key, tuple)
+        and method.typing_key[-1] == "enters"
+        and isinstance(entered, types.BooleanLiteral)
+        and entered.literal_value is True
+    )
+
+
+add_pass(EnterAlways, LiteralPropagationSubPipelinePass, "entering scopes")

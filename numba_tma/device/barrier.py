@@ -1,0 +1,135 @@
+"""`Barrier`: an mbarrier as an object, with the wait loop that PTX leaves to its users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numba_tma import simulator
+from numba_tma.backend.interface import device_class, u32
+from numba_tma.device.waiting import wait_for
+from numba_tma.host.debug import Site
+from numba_tma.ptx import (
+    mbarrier_arrive,
+    mbarrier_arrive_drop,
+    mbarrier_arrive_expect_tx,
+    mbarrier_complete_tx,
+    mbarrier_expect_tx,
+    mbarrier_init,
+    mbarrier_inval,
+    mbarrier_pending_count,
+    mbarrier_test_wait_parity,
+    mbarrier_try_wait_parity,
+)
+
+WAIT = Site("Barrier.wait")  # all that is known of a barrier outside of a pipeline
+
+
+@device_class(static=("ledger",))
+@dataclass(frozen=True)
+class Barrier:
+    """An mbarrier, known by its shared-memory address.
+
+    A phase completes when all arrivals have been made and all expected bytes have been copied; the
+    barrier then starts the next phase. Waits name the phase by its parity: 0 for the first, 1 for
+    the second, 0 for the third. On a fresh barrier a wait for parity 1 passes at once.
+    """
+
+    address: u32
+    #: In debug mode, how many bytes after the barrier its ledger lies: a 32-bit sum of the bytes
+    #: that copies onto it have issued. 0 where nobody counts.
+    ledger: int = 0
+    shared_kind = "barrier"
+
+    def init(self, count: Any) -> None:
+        """Set the arrivals that a phase needs. By one thread, then `fence_mbarrier_init`."""
+        mbarrier_init(self, count)
+
+    def inval(self) -> None:
+        """End the barrier's life, so that its memory can be used otherwise. By one thread."""
+        mbarrier_inval(self)
+
+    def arrive(self, count: Any = None) -> int:
+        """Arrive once, or `count` times; return the phase's state.
+
+        Executed by each arriving thread, with release semantics at block scope (PTX
+        mbarrier.arrive).
+        """
+        return mbarrier_arrive(self, count)
+
+    def arrive_drop(self, count: Any = None) -> int:
+        """Arrive once, or `count` times, and take no part in later phases; return the state.
+
+        Executed by a thread that leaves, with release semantics at block scope
+        (mbarrier.arrive_drop).
+        """
+        return mbarrier_arrive_drop(self, count)
+
+    def arrive_expect_tx(self, tx_bytes: Any) -> int:
+        """Expect `tx_bytes` more bytes in this phase and arrive once; return the phase's state.
+
+        Executed by one thread, with release semantics at block scope (mbarrier.arrive.expect_tx).
+        """
+        return mbarrier_arrive_expect_tx(self, tx_bytes)
+
+    def expect_tx(self, tx_bytes: Any) -> None:
+        """Expect `tx_bytes` more bytes in this phase. This does not arrive, and orders nothing."""
+        mbarrier_expect_tx(self, tx_bytes)
+
+    def complete_tx(self, tx_bytes: Any) -> None:
+        """Count `tx_bytes` of this phase as copied: those of a load that is skipped.
+
+        Does not arrive, and orders nothing (mbarrier.complete_tx).
+        """
+        mbarrier_complete_tx(self, tx_bytes)
+
+    def pending_count(self, state: Any) -> int:
+        """Return how many arrivals the phase lacked before the one that returned `state`."""
+        return mbarrier_pending_count(state)
+
+    def try_wait(self, parity: Any) -> bool:
+        """Return whether the phase of `parity` completed, after waiting a limited time.
+
+        Executed by any thread; acquire semantics at block scope when True (mbarrier.try_wait).
+        """
+        return mbarrier_try_wait_parity(self, parity)
+
+    def test_wait(self, parity: Any) -> bool:
+        """Return whether the phase of `parity` completed, without waiting.
+
+        Executed by any thread; acquire semantics at block scope when True (mbarrier.test_wait).
+        """
+        return mbarrier_test_wait_parity(self, parity)
+
+    def wait(self, parity: Any) -> None:
+        """Wait until the phase of `parity` has completed, with acquire semantics at block scope.
+
+        Executed by any thread: a loop over mbarrier.try_wait, which ends in debug mode.
+        """
+        wait_for(self, parity, WAIT)
+
+
+@device_class(static=("num_barriers",))
+@dataclass(frozen=True)
+class BarrierArray:
+    """`num_barriers` mbarriers one after another: ``barriers[i]`` is a `Barrier`."""
+
+    num_barriers: int
+    address: u32
+
+    def __getitem__(self, index: Any) -> Barrier:
+        if not 0 <= index < self.num_barriers:
+            raise simulator.BadOperand(
+                f"barriers[{index}]: the array has the barriers 0 to {self.num_barriers - 1}"
+            )
+        return Barrier(self.address + 8 * index)
+
+    def init(self, count: Any) -> None:
+        """Set the arrivals that a phase of each of them needs; see `Barrier.init`."""
+        for index in range(self.num_barriers):
+            mbarrier_init(self.address + 8 * index, count)
+
+    def inval(self) -> None:
+        """End their lives, so that their memory can be used otherwise. By one thread."""
+        for index in range(self.num_barriers):
+            mbarrier_inval(self.address + 8 * index)

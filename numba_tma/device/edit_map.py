@@ -1,0 +1,133 @@
+"""Templates: kernels that make the maps of their tensors, whose sizes only the device knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numba_tma import simulator
+from numba_tma.device import shared as shared  # kernels know a map's methods once it is imported
+from numba_tma.host.environment import simulated
+from numba_tma.host.layout import Tile
+from numba_tma.host.tensor_map import describe_kind
+from numba_tma.ptx import (
+    bar_warp_sync,
+    laneid,
+    tensormap_cp_fenceproxy,
+    tensormap_replace_global_address,
+    tensormap_replace_global_dim,
+    tensormap_replace_global_stride,
+)
+
+#: 128 bytes of shared memory in which `edit_map` builds a map: ``shared_tile(DESCRIPTOR)``.
+DESCRIPTOR = Tile((128,), "u8")
+
+
+def edit_map(
+    destination: Any,
+    template: Any,
+    scratch: Any,
+    address: Any = None,
+    shape: Any = None,
+    strides: Any = None,
+) -> None:
+    """Make `destination` a map like `template`, of another tensor.
+
+    Executed by all threads of one warp together. No copy through the old `destination` may be under
+    way: loads have been waited for, and stores with ``cp_async_bulk_wait_group(0)`` (not its
+    ``_read`` form). Every thread that uses the new map then synchronises with this warp and calls
+    ``destination.fence_acquire()``, this warp's own threads too. `scratch` can be used again at
+    once, by the same warp.
+
+    The device checks nothing: an address or a stride that is no multiple of 16 B, or a tensor that
+    is not there, is an error of the copy.
+
+    Parameters
+    ----------
+    destination
+        An element of a `TensorMapArray`: ``maps[i]``.
+    template
+        A map of the same type. What is not replaced is taken from it.
+    scratch
+        A ``shared_tile(DESCRIPTOR)`` that no other warp uses meanwhile.
+    address
+        Of the first element: an integer, or an array.
+    shape
+        Extents in the array's axis order, one per axis.
+    strides
+        In bytes, in the array's axis order. The innermost is implied, and may be left out.
+
+    Notes
+    -----
+    PTX ``tensormap.replace.tile`` on a copy in shared memory, then
+    ``tensormap.cp_fenceproxy...release.gpu``. Needs an architecture-specific target, such as
+    sm_90a, which numba-cuda chooses by itself.
+    """
+    bar_warp_sync()  # the warp has done with what was in the scratch
+    if laneid() == 0:
+        build_map(scratch, template, destination, address, shape, strides)
+    bar_warp_sync()
+    tensormap_cp_fenceproxy(destination, scratch, "gpu")
+    bar_warp_sync()  # each thread of the warp copies a part
+
+
+def build_map(
+    scratch: Any, template: Any, destination: Any, address: Any, shape: Any, strides: Any
+) -> None:
+    """Copy the template to the scratch and replace fields there; by one thread."""
+    if wrong := wrong_template(destination, template):
+        raise simulator.BadOperand(wrong)
+    simulator.copy_template(scratch.address, template)
+    if address is not None:
+        host = getattr(address, "_ary", address)
+        host = host.ctypes.data if isinstance(host, np.ndarray) else int(host)
+        tensormap_replace_global_address(scratch, "shared::cta", host)
+    inner = template.rank - 1
+    if wrong := wrong_length(template.rank, shape, strides):
+        raise simulator.BadOperand(wrong)
+    for axis, extent in enumerate(shape or ()):
+        tensormap_replace_global_dim(scratch, "shared::cta", inner - axis, extent)
+    for axis, stride in enumerate((strides or ())[:inner]):
+        tensormap_replace_global_stride(scratch, "shared::cta", inner - 1 - axis, stride)
+
+
+def wrong_template(destination: Any, template: Any) -> str:
+    """Say why a map, or a type of maps, cannot be made from a template; "" if it can."""
+    if template.mode != "tiled":
+        return (
+            f"edit_map: the template is {describe_kind(template)}; only maps of tensor_map can be "
+            "edited: make the others before the launch, in a TensorMapArray"
+        )
+    if template.copies is not None and template.copies.fold:
+        return (
+            "edit_map: the template is folded, so that its axes are not the array's; make it "
+            "without fold=True"
+        )
+    if template.interleave:
+        return (
+            "edit_map: the template is interleaved, so that its axes are not the array's; make the "
+            "others before the launch, in a TensorMapArray"
+        )
+    if destination.kind == template.kind:
+        return ""
+    return (
+        f"edit_map: the destination's maps are {describe_kind(destination)}, the template "
+        f"{describe_kind(template)}; make the TensorMapArray of maps like the template"
+    )
+
+
+def wrong_length(rank: int, shape: Any, strides: Any) -> str:
+    """Say what is wrong with the number of extents or strides; "" if nothing."""
+    if shape is not None and len(shape) != rank:
+        return f"edit_map: {len(shape)} extents for a template of rank {rank}; give one per axis"
+    if strides is not None and len(strides) not in (rank - 1, rank):
+        return (
+            f"edit_map: {len(strides)} strides for a template of rank {rank}; give one per axis, "
+            "in bytes, with or without the innermost"
+        )
+    return ""
+
+
+if not simulated():
+    from numba_tma.backend.lowering import edit_map as _template_lowering  # noqa: F401

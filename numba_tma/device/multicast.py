@@ -1,0 +1,106 @@
+"""Multicast by parts: the blocks of a cluster share the work of loading what all of them need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba_tma.device.shared import SharedTile
+from numba_tma.host.boxes import Copies
+from numba_tma.host.environment import simulated
+from numba_tma.host.layout import Tile
+from numba_tma.host.ragged import RaggedTensorMap
+from numba_tma.host.tensor_map import TensorMap, wrong_mode
+from numba_tma.ptx import CachePolicy, cp_async_bulk_tensor_load
+from numba_tma.simulator import BadOperand
+
+NO_SLICES = (
+    "the blocks share the tiles of a map of tensor_map(array, slice); of a ragged one each block "
+    "loads its own tile, with y.sequence(start, length).load(..., multicast=mask)"
+)
+
+
+def load_partitioned(
+    tensor_map: TensorMap,
+    tile: SharedTile,
+    coords: tuple[int, ...],
+    barrier: Any,
+    rank: int,
+    cache_hint: CachePolicy | int | None = None,
+    multicast: int | None = None,
+) -> None:
+    """Load this block's slice of `tile`, and give it to every block that loads the other slices.
+
+    For kernels. To be executed by one thread of each block of the group. The map copies a slice:
+    the tile cut along its first axis into as many parts as blocks take part. Together the blocks
+    read the tile from global memory once; each of them gets all of it, and expects ``tile.nbytes``
+    on its own `barrier`. The blocks have initialised their barriers, and freed their tiles, before
+    any of them calls this (a barrier of the cluster says so), and outlive the copies.
+
+    Parameters
+    ----------
+    tensor_map
+        A map whose tile is one slice.
+    tile, barrier
+        In shared memory, at the same offset in every block of the group.
+    coords
+        First element of the whole tile in the tensor, the same for every block.
+    rank
+        Which slice this block loads, from 0.
+    cache_hint
+        How long the data should stay in the L2 cache, if it matters.
+    multicast
+        The group: bit r is the block of rank r in the cluster. By default the ranks from 0 to the
+        number of slices.
+    """
+    if isinstance(tensor_map, RaggedTensorMap) or not isinstance(tensor_map, TensorMap):
+        raise BadOperand(f"load_partitioned: {NO_SLICES}, not {tensor_map}")
+    if tensor_map.mode != "tiled":
+        raise BadOperand(f"load_partitioned: {wrong_mode(str(tensor_map), tensor_map.mode)}")
+    box = tensor_map.tile
+    try:
+        slices = count_slices(tile.tile, tensor_map.copies)
+    except ValueError as error:
+        raise BadOperand(f"load_partitioned: {error}") from None
+    if not 0 <= rank < slices:
+        raise BadOperand(
+            f"load_partitioned: rank is {rank}; the tile has the slices 0 to {slices - 1}"
+        )
+    cp_async_bulk_tensor_load(
+        tile.address + rank * box.shared_nbytes,
+        tensor_map,
+        (coords[0] + rank * box.shape[0], *coords[1:]),
+        barrier,
+        cache_hint,
+        (1 << slices) - 1 if multicast is None else multicast,
+    )
+
+
+def count_slices(tile: Tile, copies: Copies) -> int:
+    """Return into how many boxes a tile is cut along its first axis, or raise a ValueError."""
+    box = copies.tile
+    if not copies.is_one_box:
+        raise ValueError(
+            f"a slice is one copy, unfolded, but the map moves {box} in "
+            f"{'a folded one' if copies.fold else copies.count}: use a narrower tile"
+        )
+    slices, rest = divmod(tile.shape[0], box.shape[0])
+    if (
+        rest
+        or (tile.shape[1:], tile.dtype, tile.swizzle) != (box.shape[1:], box.dtype, box.swizzle)
+        or slices > 16
+    ):
+        raise ValueError(
+            f"{tile} is not cut along its first axis into slices of {box}: the map's tile has an "
+            "n-th of its rows, for a group of n blocks (1 to 16), and all else alike"
+        )
+    if slices > 1 and box.shared_nbytes % box.alignment:
+        raise ValueError(
+            f"a slice of {box} has {box.shared_nbytes} B; the next one would not start at a "
+            f"multiple of {box.alignment} B, as the copy engine needs: use a tile with more rows, "
+            "or fewer slices"
+        )
+    return slices
+
+
+if not simulated():
+    from numba_tma.backend.lowering import multicast as _multicast_lowering  # noqa: F401

@@ -1,0 +1,277 @@
+"""What a block holds in shared memory: tiles that are read and written through their swizzle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from numba_tma import simulator
+from numba_tma.backend.interface import constant_class, device_class, u32
+from numba_tma.device.barrier import Barrier, BarrierArray
+from numba_tma.device.matrix_descriptor import MatrixDescriptor, matrix_descriptor
+from numba_tma.host.dtypes import DType
+from numba_tma.host.environment import simulated
+from numba_tma.host.im2col import Im2colMap
+from numba_tma.host.layout import Tile
+from numba_tma.host.tensor_map import TensorMap
+from numba_tma.ptx import (
+    cp_async_bulk_prefetch_tensor,
+    cp_async_bulk_tensor_im2col_load,
+    cp_async_bulk_tensor_im2col_store,
+    cp_async_bulk_tensor_load,
+    cp_async_bulk_tensor_store,
+    cp_reduce_async_bulk_tensor,
+    fence_proxy_tensormap_acquire,
+    prefetch_tensormap,
+)
+from numba_tma.ptx._instruction import address
+
+constant_class(Tile)
+
+Index = Any  #: an integer, or a tuple of one integer per axis
+
+
+@device_class(mutable=True)
+@dataclass
+class Accesses:
+    """Whether the thread has read or written tiles since its last `fence_proxy_async`.
+
+    Reads count: an arrival on an mbarrier does not wait for those that are on their way, and the
+    copy engine, which is of another proxy, does not queue behind them.
+    """
+
+    unfenced: bool = False
+
+
+@device_class(static=("tile",))
+@dataclass(frozen=True)
+class SharedTile:
+    """A tile in shared memory.
+
+    ``tile[i, j]`` reads and writes an element through the swizzle. Floats of 16 bits or less are
+    read as float32, which is exact, and rounded to nearest even when written (8-bit floats
+    saturate). No bounds are checked on the GPU, and negative indices do not count from the end. Any
+    thread may use it, once the tile's copy has been waited for. Its reads and writes must be fenced
+    (`fence_proxy_async`) before the copy engine may touch the tile again, which pipelines do by
+    themselves.
+    """
+
+    tile: Tile
+    address: u32
+    accesses: Accesses
+    shared_kind = "tile"
+
+    def __getitem__(self, index: Index) -> Any:
+        dtype = self.tile.dtype
+        value = _widen(simulator.shared_read(self._address_of(index), dtype.numpy), dtype.compute)
+        self.accesses.unfenced = True
+        return value
+
+    def __setitem__(self, index: Index, value: Any) -> None:
+        dtype = self.tile.dtype
+        simulator.shared_write(self._address_of(index), _narrow(value, dtype))
+        self.accesses.unfenced = True
+
+    def address_of(self, index: Index) -> int:
+        """Return the shared-memory address of the element `index`, through the swizzle.
+
+        For instructions that take an address, such as ``tma.ptx.cp_async_cg``: the 16 bytes from
+        an element whose offset in its row is a multiple of 16 B lie together. Pipelines do not see
+        what is read or written by an address: whoever takes one fences that himself
+        (`fence_proxy_async`), before the copy engine may touch the tile again.
+        """
+        return self._address_of(index)
+
+    def read_vector(self, index: Index) -> Any:
+        """Return the 16 bytes that start at the element `index` as a vector.
+
+        16 elements of 1 byte, 8 of 2, 4 of 4 or 2 of 8, in one shared-memory load; the offset of
+        `index` in its row is a multiple of 16 B. Vectors have elementwise + - * / with each other
+        and with numbers, ``v[i]`` with a literal, and ``sum()``, ``max()``, ``min()``.
+        """
+        dtype = self.tile.dtype
+        values = simulator.shared_read(
+            self._vector_address(index), dtype.numpy, 16 // dtype.itemsize
+        )
+        self.accesses.unfenced = True
+        return _widen(values, dtype.compute)
+
+    def write_vector(self, index: Index, values: Any) -> None:
+        """Write a vector to the 16 bytes that start at `index`; the reverse of `read_vector`."""
+        simulator.shared_write(self._vector_address(index), _narrow(values, self.tile.dtype))
+        self.accesses.unfenced = True
+
+    def view(self, tile: Tile) -> SharedTile:
+        """Return the same bytes as another tile: same size, same swizzle.
+
+        For a flat index over a tile of several axes (which has no swizzle), or for the bits of its
+        elements.
+        """
+        check_view(self.tile, tile)
+        return SharedTile(tile, self.address, self.accesses)
+
+    def matrix_descriptor(self, major: str = "K") -> MatrixDescriptor:
+        """Return what tells the tensor cores how to read the tile as a matrix operand.
+
+        ``"K"``: the tile is (rows of A, K) or (columns of B, K), K innermost. ``"MN"``: the tile is
+        (K, rows of A) or (K, columns of B), as PTX calls transposed, for 16-bit types on compute
+        capability 9.0. An unswizzled tile has its chunks of 16 B as a first axis. What cannot be
+        read does not compile; see `MatrixLayout`.
+
+        Executed by any thread; it reads nothing, and orders nothing. What threads wrote to the tile
+        must be fenced (`fence_proxy_async`) before the tensor cores read it.
+        """
+        return matrix_descriptor(self.tile, self.address, major)
+
+    def _address_of(self, index: Index) -> int:
+        index = index if isinstance(index, tuple) else (index,)
+        shape = self.tile.shape
+        if len(index) != len(shape) or any(not 0 <= i < n for i, n in zip(index, shape)):
+            raise IndexError(f"index {index} is outside {self.tile}, whose shape is {shape}")
+        return self.address + int(self.tile.offset(*index))
+
+    def _vector_address(self, index: Index) -> int:
+        address = self._address_of(index)
+        if address % 16:
+            raise IndexError(
+                f"a vector at index {index} of {self.tile} starts {address % 16} B after a "
+                f"multiple of 16 B: use a multiple of {16 // self.tile.itemsize} along the last "
+                "axis"
+            )
+        return address
+
+
+def check_view(tile: Tile, other: Any) -> None:
+    """Raise a ValueError unless the bytes of `tile` can be seen as the tile `other`."""
+    if not isinstance(other, Tile):
+        raise ValueError(f"SharedTile.view(tile=...) takes a Tile, not {other!r}")
+    if other.shared_nbytes != tile.shared_nbytes:
+        raise ValueError(
+            f"{tile} has {tile.shared_nbytes:,} B and cannot be seen as {other}, which has "
+            f"{other.shared_nbytes:,} B"
+        )
+    if (tile.swizzle or other.swizzle) and (tile.swizzle, tile.itemsize * tile.shape[-1]) != (
+        other.swizzle,
+        other.itemsize * other.shape[-1],
+    ):
+        raise ValueError(
+            f"{tile} cannot be seen as {other}: a swizzled tile keeps its swizzle and the bytes of "
+            "its innermost axis"
+        )
+
+
+def _widen(value: Any, compute: str) -> Any:
+    return value.astype(compute)
+
+
+def _narrow(value: Any, dtype: DType) -> Any:
+    if dtype.compute == "float32" and dtype.itemsize == 1:  # 8 bits saturate: cvt.satfinite
+        limit = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
+        value = np.clip(np.float32(value), -limit, limit)
+    with np.errstate(over="ignore"):  # 16 bits overflow to infinity without a word, as on a GPU
+        return np.asarray(value).astype(dtype.numpy)
+
+
+def shared_tile(tile: Tile) -> SharedTile:
+    """Return a new tile in the block's shared memory, aligned as TMA and its swizzle need.
+
+    Each call in the source is one allocation, the same for every thread of the block. `tile` is a
+    `Tile` from the kernel's globals. Called in the kernel, and passed down to device functions.
+    """
+    return SharedTile(
+        tile, simulator.allocate_shared(tile, tile.shared_nbytes, tile.alignment), Accesses()
+    )
+
+
+def shared_barrier() -> Barrier:
+    """Return a new, uninitialised mbarrier in the block's shared memory.
+
+    Each call in the source is one barrier, the same for every thread of the block.
+    """
+    return Barrier(simulator.allocate_shared("shared_barrier", 8, 8))
+
+
+def shared_barriers(count: int) -> BarrierArray:
+    """Return `count` new, uninitialised mbarriers in the block's shared memory, as an array.
+
+    Each call in the source is one array, the same for every thread of the block. `count` is a
+    compile-time constant.
+    """
+    if count < 1:
+        raise simulator.BadOperand(barrier_count_rule(count))
+    return BarrierArray(count, simulator.allocate_shared("shared_barriers", 8 * count, 8))
+
+
+def barrier_count_rule(count: int) -> str:
+    """Return what is wrong with an array of `count` barriers."""
+    return f"shared_barriers({count}): an array has at least 1 barrier"
+
+
+if simulated():
+
+    def _load(
+        self: TensorMap,
+        tile: Any,
+        coords: Any,
+        barrier: Any,
+        cache_hint: Any = None,
+        multicast: Any = None,
+    ) -> None:
+        simulator.check_copy(self, tile, coords, barrier)
+        for offset, moved in self.copies.each(coords):
+            destination = address(tile) + offset
+            cp_async_bulk_tensor_load(destination, self, moved, barrier, cache_hint, multicast)
+
+    def _store(self: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
+        simulator.check_copy(self, tile, coords)
+        for offset, moved in self.copies.each(coords):
+            cp_async_bulk_tensor_store(self, moved, address(tile) + offset, cache_hint)
+
+    def _fence_acquire(self: TensorMap) -> None:
+        fence_proxy_tensormap_acquire(self, "gpu")
+
+    def _reduce(self: TensorMap, tile: Any, coords: Any, op: Any, cache_hint: Any = None) -> None:
+        simulator.check_copy(self, tile, coords)
+        for offset, moved in self.copies.each(coords):
+            cp_reduce_async_bulk_tensor(self, moved, address(tile) + offset, op, cache_hint)
+
+    def _prefetch_tile(self: TensorMap, coords: Any, cache_hint: Any = None) -> None:
+        simulator.check_coordinates(self, coords)
+        for _, moved in self.copies.each(coords):
+            cp_async_bulk_prefetch_tensor(self, moved, cache_hint)
+
+    def _load_im2col(
+        self: TensorMap,
+        tile: Any,
+        coords: Any,
+        offsets: Any,
+        barrier: Any,
+        cache_hint: Any = None,
+        multicast: Any = None,
+    ) -> None:
+        simulator.check_copy(self, tile, coords, barrier, mode="im2col")
+        cp_async_bulk_tensor_im2col_load(
+            tile, self, coords, barrier, offsets, cache_hint, multicast
+        )
+
+    def _store_im2col(self: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
+        simulator.check_copy(self, tile, coords, mode="im2col")
+        cp_async_bulk_tensor_im2col_store(self, coords, tile, cache_hint)
+
+    TensorMap.load, TensorMap.store = _load, _store  # type: ignore[method-assign]
+    for _class in (TensorMap, Im2colMap):  # a tiled map says what it lacks
+        _class.load_im2col = _load_im2col  # type: ignore[attr-defined]
+        _class.store_im2col = _store_im2col  # type: ignore[attr-defined]
+    TensorMap.fence_acquire = _fence_acquire  # type: ignore[method-assign]
+    TensorMap.reduce = _reduce  # type: ignore[method-assign]
+    TensorMap.prefetch_tile = _prefetch_tile  # type: ignore[method-assign]
+    TensorMap.prefetch = prefetch_tensormap  # type: ignore[method-assign, assignment]
+else:
+    from numba_tma.backend.lowering import im2col as _im2col_lowering  # noqa: F401
+    from numba_tma.backend.lowering import shared as _shared_lowering  # noqa: F401
+
+# What tiles can be copied through beside plain maps; kernels know it once it is imported.
+from numba_tma.device import sequence  # noqa: E402, F401

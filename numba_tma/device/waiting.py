@@ -1,0 +1,222 @@
+"""Waiting on mbarriers: the loop that PTX leaves to its users, and in debug mode its limit.
+
+Every wait of the library is one of the two functions here. Off, they are the plain loop and the
+plain named barrier. In debug mode, which the environment or the `Site` says when a kernel is
+compiled, they give up after `wait_limit` seconds: one thread of the warp leaves a record for the
+host, and all of them exit. See `debug`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba_tma.backend.interface import constant_class, i64, u32
+from numba_tma.host.debug import UNCOUNTED, Site
+from numba_tma.host.environment import simulated, wait_limit
+from numba_tma.ptx import (
+    barrier_sync,
+    cluster_nctarank,
+    fence_acq_rel,
+    globaltimer,
+    ld_shared_u32,
+    ld_shared_u64,
+    mapa,
+    mbarrier_arrive,
+    mbarrier_inval,
+    mbarrier_try_wait,
+    mbarrier_try_wait_parity,
+    nanosleep,
+)
+
+constant_class(Site)
+
+LIMIT = int(wait_limit() * 1e9)  # nanoseconds
+# What takes longer than this is no healthy wait, nor a count of bytes on its way.
+GRACE = LIMIT // 32
+
+
+def wait_for(barrier: Any, parity: Any, site: Site, stage: Any = 0, iteration: Any = 0) -> None:
+    """Wait until the phase of `parity` has completed, with acquire semantics at block scope.
+
+    Executed by any thread: a loop over mbarrier.try_wait. `site`, the index `stage` and the number
+    `iteration`, counted from 0, are what debug mode calls it. There it gives up in the end, and
+    where the site has `tx_bytes` it also compares what `barrier` counted, if it has a ledger.
+    """
+    while not try_wait_for(barrier, parity, site):
+        pass
+
+
+def try_wait_for(barrier: Any, parity: Any, site: Site) -> bool:
+    """Return whether the phase of `parity` has completed, after waiting a limited time."""
+    if site.in_cluster:
+        return mbarrier_try_wait_parity(barrier, parity, None, "acquire.cluster")
+    return mbarrier_try_wait_parity(barrier, parity)
+
+
+def meet(barrier_id: Any, threads: Any, barrier: Any, site: Site) -> None:
+    """Synchronise `threads` threads by the named barrier `barrier_id`, as `barrier_sync` does.
+
+    In debug mode by `barrier` instead, an mbarrier that expects so many arrivals: a named barrier
+    whose other threads have exited never ends.
+    """
+    barrier_sync(barrier_id, threads)
+
+
+# --------------------------------------------------- the bounded forms, only ever compiled
+
+
+def wait_bounded(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any) -> None:
+    """Do what `wait_for` says, for a limited time."""
+    if not try_wait_for(barrier, parity, site):
+        start = i64(globaltimer())
+        while not try_wait_for(barrier, parity, site):
+            if is_out_of_time(start):
+                give_up(barrier, parity, site, stage, iteration, start)
+
+
+def wait_counted(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any) -> None:
+    """Do what `wait_bounded` does, then compare the bytes that were issued with the expected."""
+    wait_bounded(barrier, parity, site, stage, iteration)
+    if is_miscounted(barrier, site, iteration):
+        start = i64(globaltimer())
+        # A count from another block of the cluster may arrive later than the bytes themselves.
+        while is_miscounted(barrier, site, iteration):
+            if i64(globaltimer()) - start > GRACE:
+                issued = issued_bytes(barrier, site, iteration)
+                if is_first_lane():
+                    record(site.ledger, stage, parity, iteration, 0, barrier.address, 0, issued)
+                    fence_acq_rel("sys")
+                leave()
+
+
+def is_miscounted(barrier: Any, site: Any, iteration: Any) -> Any:
+    """Whether other bytes were issued than the stage expects, as far as they could be counted."""
+    issued = issued_bytes(barrier, site, iteration)
+    return issued != u32(site.tx_bytes) and issued != u32(UNCOUNTED)
+
+
+def meet_bounded(barrier: Any, site: Any) -> None:
+    """Arrive on `barrier` and wait for a limited time until the others have."""
+    state = mbarrier_arrive(barrier)
+    if not mbarrier_try_wait(barrier, state):
+        start = i64(globaltimer())
+        while not mbarrier_try_wait(barrier, state):
+            if is_out_of_time(start):
+                give_up(barrier, u32(0), site, u32(0), u32(0), start)
+
+
+def is_out_of_time(start: Any) -> Any:
+    """Whether a wait has lasted too long; one that is still young when the kernel ends is ended."""
+    waited = i64(globaltimer()) - start
+    # A grid has many more blocks than run at a time: the later ones do not wait so long again.
+    if GRACE < waited and waited < 2 * GRACE and is_ending():
+        if is_first_lane():
+            count_stopped()
+        leave()
+    return waited > LIMIT
+
+
+def give_up(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any, start: Any) -> None:
+    """Leave one record of the warp's stuck threads, and end them."""
+    if is_first_lane():
+        waited = i64(globaltimer()) - start
+        # Others that are stuck as well get the time to say so too, before threads leave and the
+        # barrier is taken apart.
+        while i64(globaltimer()) - start < waited + GRACE:
+            nanosleep(u32(1000))
+        address = u32(barrier.address)
+        word = i64(0)
+        # The state of a live mbarrier is not in the memory that an ordinary load sees, but after
+        # mbarrier.inval it is (measured on an H200). One warp alone does that.
+        if claim(address):
+            mbarrier_inval(address)
+            word = i64(ld_shared_u64(address))
+        issued = issued_bytes(barrier, site, iteration)
+        record(site, stage, parity, iteration, waited, address, word, issued)
+        fence_acq_rel("sys")
+    leave()
+
+
+def check_coordinate(site: Any, coordinate: Any) -> None:
+    """End the threads that would start a tiled copy off 16 bytes: the GPU would fault."""
+    if u32(coordinate * site.itemsize) % u32(16) != 0:
+        if is_first_lane():
+            record(site, u32(0), u32(0), coordinate, 0, u32(0), 0, u32(0))
+            fence_acq_rel("sys")
+        leave()
+
+
+def count_multicast(ledger: Any, nbytes: Any, mask: Any) -> None:
+    """Add `nbytes` to the ledgers of the blocks in `mask`, at the offset that `ledger` has here."""
+    for rank in range(cluster_nctarank()):
+        if (u32(mask) >> u32(rank)) & u32(1) != 0:
+            count_bytes(mapa(ledger, rank), nbytes)
+
+
+def issued_bytes(barrier: Any, site: Any, iteration: Any) -> int:
+    """Return the bytes that copies onto a stage's barrier have issued since its turn began."""
+    if site.tx_bytes == 0:
+        return u32(0)
+    if barrier.ledger == 0:
+        return u32(UNCOUNTED)
+    ledger = u32(barrier.address + barrier.ledger)
+    turn, before = u32(0), u32(0)
+    if site.stages == 0:
+        turn = u32(iteration)
+    else:
+        # It is never set back: a peer of the cluster may already load for the next turn.
+        before = u32(u32(iteration) // u32(site.stages)) * u32(site.tx_bytes)
+    if ld_shared_u32(ledger + 4) != turn:
+        return u32(UNCOUNTED)
+    return u32(ld_shared_u32(ledger) - before)
+
+
+# ------------------------------------------------ what only kernels have: no Python stands for it
+
+
+def is_first_lane() -> bool:
+    """Whether the thread is the first of those of its warp that execute this together."""
+    raise NotImplementedError
+
+
+def is_ending() -> bool:
+    """Whether a warp of the grid has left a record."""
+    raise NotImplementedError
+
+
+def count_stopped() -> None:
+    """Count a wait that is cut short because the kernel is ending."""
+    raise NotImplementedError
+
+
+def claim(address: Any) -> bool:
+    """Whether no other warp has claimed the barrier at `address` of this block before."""
+    raise NotImplementedError
+
+
+def record(
+    site: Any,
+    stage: Any,
+    parity: Any,
+    iteration: Any,
+    nanoseconds: Any,
+    address: Any,
+    word: Any,
+    issued: Any,
+) -> None:
+    """Write a record for the host, if there is room."""
+    raise NotImplementedError
+
+
+def count_bytes(ledger: Any, nbytes: Any) -> None:
+    """Add to a ledger of this block, or of another block of its cluster by its `mapa` address."""
+    raise NotImplementedError
+
+
+def leave() -> None:
+    """End the thread."""
+    raise NotImplementedError
+
+
+if not simulated():
+    from numba_tma.backend.lowering import waiting as _waiting_lowering  # noqa: F401

@@ -1,0 +1,221 @@
+"""How a tile is moved: by one copy per box, or by one through an extra axis (the folded form)."""
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from numba_tma.host.layout import MAX_BOX, MAX_RANK, Tile, cut
+
+WITHOUT_SLICE = ", but for the last: copies take whole slices"
+MAX_COPIES = 64  # a load is unrolled into its copies
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The copies that move one tile. A folded map moves all of it in one.
+
+    The folded form of a matrix of D columns is a tensor of rank 3: (D / part, rows, part). A box
+    of it that is `count` deep lands as `count` slabs one after the other. Where rows lie whole in
+    shared memory the extra axis stands next to the innermost one instead.
+    """
+
+    tile: Tile
+    element_strides: tuple[int, ...]
+    fold: bool = False
+    interleaved: bool = False  #: the last axis is one element of the encoded map, a slice
+
+    @cached_property
+    def box(self) -> Tile:
+        """What one copy moves, in the axes of the encoded map."""
+        if not self.fold:
+            return Tile(cut(self.tile, self.element_strides), self.tile.dtype, self.tile.swizzle)
+        return Tile(self.fold_shape(self.tile.shape), self.tile.dtype, self.tile.swizzle)
+
+    @cached_property
+    def starts(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Where each copy goes: its byte offset in shared memory, its coordinates' offset."""
+        if self.fold:
+            return ((0, (0,) * self.tile.ndim),)
+        return tuple(
+            (offset, tuple(i * step for i, step in zip(start, self.element_strides, strict=True)))
+            for offset, start in self.tile.boxes(self.element_strides)
+        )
+
+    @property
+    def count(self) -> int:
+        """How many copies there are, which `starts` lists; that takes long for a huge tile."""
+        if self.fold:
+            return 1
+        return math.prod(-(-e // b) for e, b in zip(self.tile.shape, self.box.shape, strict=True))
+
+    @property
+    def is_one_box(self) -> bool:
+        """Whether one copy, unfolded, moves the tile."""
+        return self.count == 1 and not self.fold
+
+    @property
+    def axis(self) -> int:
+        """The axis that a fold puts in: it counts the parts of the innermost one."""
+        return 0 if self.tile.num_slabs > 1 else self.tile.ndim - 1
+
+    @property
+    def part(self) -> int:
+        """Elements of the innermost axis that stay together in a fold, a power of two."""
+        return self.tile.slab if self.tile.num_slabs > 1 else math.gcd(self.tile.slab, MAX_BOX)
+
+    def with_axis(self, values: Sequence[int], extra: int) -> tuple[int, ...]:
+        """Return one value per axis of the user's array with that of the extra axis put in."""
+        return (*values[: self.axis], extra, *values[self.axis :])
+
+    def fold_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return a shape with the innermost axis cut into parts."""
+        return self.with_axis((*shape[:-1], self.part), -(-shape[-1] // self.part))
+
+    def fold_strides(self, strides: Sequence[int]) -> tuple[int, ...]:
+        """Return the strides of a tensor with the innermost axis cut into parts."""
+        return self.with_axis(strides, self.part * strides[-1])
+
+    def encoded_steps(self, element_strides: Sequence[int]) -> tuple[int, ...]:
+        """Return the element strides of the encoded map."""
+        return self.with_axis(element_strides, 1) if self.fold else tuple(element_strides)
+
+    def view(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return an array in the axes of the encoded map."""
+        if not self.fold:
+            return array
+        return as_strided(array, self.fold_shape(array.shape), self.fold_strides(array.strides))
+
+    def each(self, coords: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield each copy's offset in shared memory, and its coordinates in the encoded map."""
+        if self.interleaved:  # always one copy
+            yield 0, tuple(coords)
+            return
+        for offset, start in self.starts:
+            moved = tuple(int(c) + i for c, i in zip(coords, start, strict=True))
+            if self.fold:
+                part, column = divmod(moved[-1], self.part)
+                moved = self.with_axis((*moved[:-1], column), part)
+            yield offset, moved
+
+    @property
+    def summary(self) -> str:
+        """What a map's repr says of them: nothing where one box is all."""
+        if self.fold:
+            return "folded, "
+        return f"{self.count} copies, " if self.count > 1 else ""
+
+
+class Column(Copies):
+    """The one copy of an im2col map: it has pixels and channels, and no box of the tensor."""
+
+    @cached_property
+    def box(self) -> Tile:
+        """What the copy moves: all of the tile."""
+        return self.tile
+
+    @cached_property
+    def starts(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Where it goes: to the beginning, whatever the limits of a box are."""
+        return ((0, (0,) * self.tile.ndim),)
+
+
+@functools.lru_cache(maxsize=1024)  # asked for once per map
+def copies_of(tile: Tile, element_strides: tuple[int, ...] | None = None) -> Copies:
+    """Return the copies, box by box, that move a tile."""
+    ones = (1,) * tile.ndim
+    copies = Copies(tile, element_strides or ones)
+    # Where one box is all, element strides are no business of the kernel.
+    return copies if copies.count > 1 else Copies(tile, ones)
+
+
+def copies_violations(copies: Copies, interleave: int | None) -> list[str]:
+    """List why a tile cannot be moved box by box."""
+    tile, steps = copies.tile, copies.element_strides
+    for axis in reversed(range(tile.ndim)):  # the first one that nothing divides, as `cut` goes
+        extent = copies.box.shape[axis]
+        if extent * steps[axis] > MAX_BOX:
+            whole = next(
+                n for n in range(extent + 1, extent + MAX_BOX + 1) if _is_cut(copies, axis, n)
+            )
+            return [
+                f"tile axis {axis} is {extent}; TMA copies 1 to {MAX_BOX} elements along an axis, "
+                f"and no box of {MAX_BOX // steps[axis]} or fewer divides {tile} into parts "
+                f"aligned to {tile.alignment} B: use {whole}"
+            ]
+    count = copies.count
+    if count > 1 and interleave is not None:
+        return [
+            f"tile {tile} takes {count} copies, but with interleave={interleave} a load is one: "
+            f"use tiles like {copies.box}, and several"
+        ]
+    if count > MAX_COPIES:
+        return [
+            f"tile {tile} takes {count} copies of the box {copies.box.shape}; a load is unrolled "
+            f"into at most {MAX_COPIES}: use a smaller tile, a swizzle, or fold=True"
+        ]
+    return []
+
+
+def _is_cut(copies: Copies, axis: int, extent: int) -> bool:
+    tile = copies.tile
+    shape = (*tile.shape[:axis], extent, *tile.shape[axis + 1 :])
+    box = cut(Tile(shape, tile.dtype, tile.swizzle), copies.element_strides)
+    return box[axis] * copies.element_strides[axis] <= MAX_BOX
+
+
+def fold_violations(copies: Copies, shape: tuple[int, ...], interleave: int | None) -> list[str]:
+    """List why a tile cannot be moved from a tensor of `shape` in one folded copy."""
+    tile, part = copies.tile, copies.part
+    inner, rows = tile.ndim - 1, math.prod(tile.shape[:-1])
+    reasons = []
+    if interleave is not None:
+        reasons.append(f"is not modelled for interleave={interleave}")
+    if tile.ndim == MAX_RANK:
+        reasons.append(f"adds an axis to the {MAX_RANK} of the array, and TMA takes {MAX_RANK}")
+    for axis, (extent, step) in enumerate(zip(tile.shape, copies.element_strides, strict=True)):
+        if axis < inner and extent * step > MAX_BOX:
+            reasons.append(
+                f"moves the {extent * step} elements along axis {axis} at once, and TMA copies 1 "
+                f"to {MAX_BOX}: use a tile of {MAX_BOX // step} or fewer there"
+            )
+    if part * tile.itemsize % 16:
+        reasons.append(
+            f"takes axis {inner} of {tile} in parts of {part} = {part * tile.itemsize} B, and TMA "
+            "needs a multiple of 16 B"
+        )
+    elif -(-tile.shape[-1] // part) > MAX_BOX:
+        reasons.append(
+            f"takes axis {inner} of {tile} in {-(-tile.shape[-1] // part)} parts of {part}, and "
+            f"TMA copies 1 to {MAX_BOX}"
+        )
+    if shape[-1] % part:
+        reasons.append(
+            f"takes axis {inner} in parts of {part} elements, and the array has {shape[-1]} there: "
+            f"the last part would read on into the next row; pad the rows to "
+            f"{-(-shape[-1] // part) * part} columns"
+        )
+    if tile.num_slabs > 1 and tile.slab_nbytes != rows * tile.pitch:
+        reasons.append(
+            f"puts slabs side by side, and slabs of {rows} rows are not aligned to "
+            f"{tile.alignment} B: use a multiple of {tile.alignment // tile.pitch} rows"
+        )
+    return [f"fold=True {reason}; or leave fold out for one copy per box" for reason in reasons]
+
+
+def padding_store(tile: Tile, shape: tuple[int, ...]) -> str:
+    """Say what a store of a tile with a padded last slab would overwrite; "" if nothing."""
+    width = tile.num_slabs * tile.slab
+    if shape[-1] <= tile.shape[-1] or width == tile.shape[-1]:
+        return ""
+    return (
+        f"{tile} lies in slabs of {tile.slab} columns, and TMA stores whole slabs: columns "
+        f"{tile.shape[-1]} to {width - 1} past the tile's start would be overwritten, of an array "
+        f"that has {shape[-1]}; use a tile of {width} or {width - tile.slab} columns, or one map "
+        f"of array[..., start:start + {tile.shape[-1]}] per column of tiles"
+    )

@@ -1,0 +1,260 @@
+"""The driver's part: 128 encoded bytes inside the one object that a launch passes by value."""
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from numba_tma.host.dtypes import DType
+from numba_tma.host.layout import Swizzle
+from numba_tma.host.pixel_box import PixelBox
+
+if TYPE_CHECKING:
+    from cuda.core._tensor_map import TensorMapDescriptor
+
+# What the options are called in the driver's enumerations.
+L2_PROMOTION = {None: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
+OOB_FILL = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
+INTERLEAVE = {None: "NONE", 16: "16B", 32: "32B"}
+SWIZZLE = {
+    Swizzle.NONE: "NONE",
+    Swizzle.B32: "32B",
+    Swizzle.B64: "64B",
+    Swizzle.B128: "128B",
+    Swizzle.B128_ATOM_32B: "128B_ATOM_32B",
+    Swizzle.B128_ATOM_64B: "128B_ATOM_64B",
+}
+
+NBYTES = 128
+
+
+@functools.cache
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+def current_device() -> int:
+    """Ordinal of the GPU whose context is current on this thread; -1 if there is none."""
+    try:
+        error, device = _driver().cuCtxGetDevice()
+    except RuntimeError:  # no driver on this machine
+        return -1
+    return -1 if error else int(device)
+
+
+def is_capturing(stream: int) -> bool:
+    """Return whether launches on the stream of this handle go to a graph."""
+    try:
+        error, status = _driver().cuStreamIsCapturing(stream)
+    except RuntimeError:  # no driver on this machine
+        return False
+    return not error and bool(int(status))
+
+
+@contextlib.contextmanager
+def allocating_while_capturing() -> Iterator[None]:
+    """Let this thread allocate memory though a stream is being captured, which is no part of it."""
+    driver = _driver()
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    _, before = driver.cuThreadExchangeStreamCaptureMode(mode)
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
+
+
+def encode_tiled(
+    dtype: DType,
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    box: tuple[int, ...],
+    element_strides: tuple[int, ...],
+    interleave: int | None,
+    swizzle: Swizzle,
+    l2_promotion: int | None,
+    oob_fill: str,
+) -> "TensorMapDescriptor":
+    """Encode a tensor map. This is where NumPy's axis order becomes the hardware's, reversed."""
+    arguments = {
+        **_tensor(dtype, address, shape, strides),
+        "boxDim": _u32(box),
+        "elementStrides": _u32(element_strides),
+        **_interleave(interleave),
+        **_options(swizzle, l2_promotion, oob_fill),
+    }
+    return _encode("cuTensorMapEncodeTiled", arguments)
+
+
+def encode_im2col(
+    dtype: DType,
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    column: tuple[int, ...],
+    box: PixelBox,
+    interleave: int | None,
+    swizzle: Swizzle,
+    l2_promotion: int | None,
+    oob_fill: str,
+) -> "TensorMapDescriptor":
+    """Encode an im2col map of columns of (pixels, channels)."""
+    arguments = {
+        **_tensor(dtype, address, shape, strides),
+        "pixelBoxLowerCorner": list(box.lower[::-1]),
+        "pixelBoxUpperCorner": list(box.upper[::-1]),
+        "channelsPerPixel": column[1],
+        "pixelsPerColumn": column[0],
+        "elementStrides": _u32((1, *box.stride, 1)),
+        **_interleave(interleave),
+        **_options(swizzle, l2_promotion, oob_fill),
+    }
+    return _encode("cuTensorMapEncodeIm2col", arguments)
+
+
+def encode_im2col_wide(
+    dtype: DType,
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    column: tuple[int, ...],
+    box: PixelBox,
+    mode: str,
+    swizzle: Swizzle,
+    l2_promotion: int | None,
+    oob_fill: str,
+) -> "TensorMapDescriptor":
+    """Encode an im2col map that walks along W alone; of `box` the last axis counts."""
+    arguments = {
+        **_tensor(dtype, address, shape, strides),
+        "pixelBoxLowerCornerWidth": box.lower[-1],
+        "pixelBoxUpperCornerWidth": box.upper[-1],
+        "channelsPerPixel": column[1],
+        "pixelsPerColumn": column[0],
+        "elementStrides": _u32((1, *box.stride, 1)),
+        **_interleave(None),
+        "mode": _option("CUtensorMapIm2ColWideMode", "IM2COL_WIDE_MODE", mode.upper()),
+        **_options(swizzle, l2_promotion, oob_fill),
+    }
+    return _encode("cuTensorMapEncodeIm2colWide", arguments)
+
+
+@functools.cache
+def compute_capability(device: int) -> tuple[int, int]:
+    """Return the compute capability of a GPU."""
+    attribute = _driver().CUdevice_attribute
+    numbers = []
+    for name in ("MAJOR", "MINOR"):
+        which = getattr(attribute, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{name}")
+        error, number = _driver().cuDeviceGetAttribute(which, device)
+        if error:
+            raise RuntimeError(f"cuDeviceGetAttribute({which.name}, {device}): {error.name}")
+        numbers.append(int(number))
+    return numbers[0], numbers[1]
+
+
+def _tensor(
+    dtype: DType, address: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> dict[str, Any]:
+    u64 = _driver().cuuint64_t
+    return {
+        "tensorDataType": _option("CUtensorMapDataType", "DATA_TYPE", dtype.tensor_map),
+        "tensorRank": len(shape),
+        "globalAddress": address,
+        "globalDim": [u64(n) for n in shape[::-1]],
+        # The innermost stride is implied. Of rank 1 none is read, but an empty list would become
+        # a null pointer, of which the driver's manual does not say that it is allowed.
+        "globalStrides": [u64(n) for n in strides[-2::-1] or (16,)],
+    }
+
+
+def _u32(numbers: tuple[int, ...]) -> list[Any]:
+    return [_driver().cuuint32_t(n) for n in numbers[::-1]]
+
+
+def _interleave(interleave: int | None) -> dict[str, Any]:
+    option = _option("CUtensorMapInterleave", "INTERLEAVE", INTERLEAVE[interleave])
+    return {"interleave": option}
+
+
+def _options(swizzle: Swizzle, l2_promotion: int | None, oob_fill: str) -> dict[str, Any]:
+    promotion = L2_PROMOTION[l2_promotion]
+    return {
+        "swizzle": _option("CUtensorMapSwizzle", "SWIZZLE", SWIZZLE[swizzle]),
+        "l2Promotion": _option("CUtensorMapL2promotion", "L2_PROMOTION", promotion),
+        "oobFill": _option("CUtensorMapFloatOOBfill", "FLOAT_OOB_FILL", OOB_FILL[oob_fill]),
+    }
+
+
+def _encode(function: str, arguments: dict[str, Any]) -> Any:
+    try:
+        error, encoded = getattr(_driver(), function)(*arguments.values())
+    except Exception as exception:  # no driver, or one that does not know the function
+        raise RuntimeError(_refusal(function, str(exception), arguments)) from exception
+    if error:
+        raise RuntimeError(_refusal(function, error.name, arguments))
+    return _descriptor(int(encoded.getPtr()))
+
+
+def replace_address(descriptor: "TensorMapDescriptor", address: int) -> "TensorMapDescriptor":
+    """Return a copy of an encoded map with another base address."""
+    driver = _driver()
+    copied = driver.CUtensorMap()
+    ctypes.memmove(int(copied.getPtr()), address_of(descriptor), NBYTES)
+    (error,) = driver.cuTensorMapReplaceAddress(copied, address)
+    if error:
+        raise RuntimeError(
+            f"cuTensorMapReplaceAddress failed: {error.name}, for the address {address:#x}"
+        )
+    return _descriptor(int(copied.getPtr()))
+
+
+@functools.cache
+def _option(enumeration: str, prefix: str, name: str) -> Any:
+    return getattr(getattr(_driver(), enumeration), f"CU_TENSOR_MAP_{prefix}_{name}")
+
+
+def _refusal(function: str, problem: str, arguments: dict[str, Any]) -> str:
+    dump = "\n".join(f"  {name} = {value}" for name, value in arguments.items())
+    return (
+        f"{function} failed: {problem}. The arguments keep every rule known to us, so "
+        "look first at the set-up: a driver for CUDA 12.0 or newer, a GPU of compute capability "
+        "9.0 or newer, and a context that is current on this thread (cuda.core.Device()"
+        f".set_current()). Its arguments, innermost axis first:\n{dump}"
+    )
+
+
+def _descriptor(source: int) -> Any:
+    """Put the encoded bytes at `source` into a descriptor of exactly cuda.core's class.
+
+    The launcher takes no other class by value, and the class has no constructor from bytes. Where
+    its bytes lie is told by the launcher's own preparation of a kernel argument.
+    """
+    TensorMapDescriptor, _ = _launcher_classes()
+    descriptor = TensorMapDescriptor.__new__(TensorMapDescriptor)
+    ctypes.memmove(address_of(descriptor), source, NBYTES)
+    return descriptor
+
+
+def address_of(descriptor: Any) -> int:
+    """Return the address of the 128 bytes in a descriptor."""
+    TensorMapDescriptor, ParamHolder = _launcher_classes()
+    holder = ParamHolder((descriptor,))
+    target = ctypes.c_void_p.from_address(holder.ptr).value or 0
+    if not 0 <= target - id(descriptor) <= TensorMapDescriptor.__basicsize__ - NBYTES:
+        raise RuntimeError(
+            "this version of cuda.core keeps a descriptor's bytes outside of the object; "
+            "numba_tma needs a version that keeps them inside, e.g. 1.2"
+        )
+    return target
+
+
+@functools.cache
+def _launcher_classes() -> tuple[Any, Any]:
+    from cuda.core._kernel_arg_handler import ParamHolder
+    from cuda.core._tensor_map import TensorMapDescriptor
+
+    return TensorMapDescriptor, ParamHolder

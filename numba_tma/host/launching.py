@@ -1,0 +1,269 @@
+"""Launches that are prepared once: a kernel, its grid, block and stream, then only arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from numba_tma.host.cluster_rules import check_grid, cluster_of, cluster_size, set_cluster
+from numba_tma.host.environment import simulated
+
+Dim3 = tuple[int, int, int]
+
+_LARGEST_GRID = (2**31 - 1, 65535, 65535)
+_LARGEST_BLOCK = (1024, 1024, 64)
+_MOST_THREADS = 1024
+
+
+def launcher(
+    kernel: Any,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    *,
+    cluster: int | tuple[int, ...] | None = None,
+    stream: Any = None,
+    pdl: bool = False,
+) -> Callable[..., None]:
+    """Prepare the launches of a kernel, so that each costs the host little more than the driver's.
+
+    It launches the same compiled kernel as ``kernel[grid, block, stream](*arguments)``::
+
+        launch = tma.launcher(kernel, blocks, 128, stream=torch.cuda.current_stream())
+        launch(x_map, y_map, n)
+
+    Parameters
+    ----------
+    kernel
+        A ``@cuda.jit`` kernel. It is compiled at the first launch with arguments of new types.
+    grid, block
+        Blocks, and threads of a block: an integer, or a tuple for x, y and z.
+    cluster
+        Blocks of a cluster, for a kernel without ``@tma.cluster``. They divide the grid.
+    stream
+        A numba, CuPy, torch or cuda.core stream, anything with ``__cuda_stream__``, or a handle;
+        the default stream if None. It is kept alive.
+    pdl
+        Programmatic dependent launch: blocks may start before the kernel that is in front of this
+        one on the stream has ended, once all its blocks have executed
+        `ptx.griddepcontrol_launch_dependents` or ended. So this kernel must execute
+        `ptx.griddepcontrol_wait` before it touches what others wrote, or reads.
+
+    Returns
+    -------
+    Callable
+        A function of the kernel's arguments. It returns when the driver has taken them; they may be
+        changed then, but the memory they point to must live until the kernel ends, as for any
+        launch. It raises a TypeError for arguments that are not the kernel's, or that cannot be
+        passed (arrays in host memory, which it does not copy to the GPU), and a RuntimeError when
+        the driver refuses the launch. ``launch.bind(*arguments)`` returns a function without
+        arguments that launches with just these.
+
+    Raises
+    ------
+    TypeError
+        When `kernel` is no kernel, or `stream` no stream.
+    ValueError
+        When no GPU can run such a grid, block or cluster, or the stream is closed.
+    """
+    kind = _SimulatedLauncher if simulated() else Launcher
+    function: Callable[..., None] = kind(kernel, grid, block, cluster, stream, pdl).function
+    return function
+
+
+class Unfit(Exception):
+    """The arguments are of other types than those that a launch was prepared for."""
+
+
+class Launcher:
+    """What a launch function needs to know: its kernel, configuration, and the types it has seen.
+
+    `function` is what `launcher` returns. Its code is for the types of its last arguments; where
+    others come it calls `_other`, which gives it the code for those. Any number of threads may call
+    it: whatever code a call begins with, it also ends with.
+    """
+
+    core_stream: Any = None
+
+    def __init__(
+        self, kernel: Any, grid: Any, block: Any, cluster: Any, stream: Any, pdl: bool
+    ) -> None:
+        self.kernel = kernel
+        self._check_kernel()
+        self.names = _parameters(kernel.py_func)
+        self.grid = _dimensions("grid", grid, _LARGEST_GRID, "blocks")
+        self.block = _dimensions("block", block, _LARGEST_BLOCK, "threads")
+        if math.prod(self.block) > _MOST_THREADS:
+            raise ValueError(
+                f"launcher: block {self.block} has {math.prod(self.block):,} threads; a block has "
+                f"at most {_MOST_THREADS:,}"
+            )
+        self.cluster = None if cluster is None else self._check_cluster(cluster_size(cluster))
+        self.stream, self.pdl = stream, bool(pdl)
+        self._prepare_stream()
+        self._prepared: list[tuple[Any, Any]] = []  # one for each set of types, with its code
+        self._namespace: dict[str, Any] = {"_type": type, "_other": self._other}
+        self.function = self._function()
+        self.function.bind = self.bind
+
+    def bind(self, *arguments: Any) -> Callable[[], None]:
+        """Return a function that launches with these arguments, which are read only now.
+
+        It holds addresses: the memory, which it does not keep alive, must still be there then.
+        """
+        _, bound = self._find(arguments)
+        return self._guarded(bound)
+
+    def __repr__(self) -> str:
+        parts = [repr(_name(self.kernel)), f"grid={self.grid}", f"block={self.block}"]
+        parts += [f"cluster={self.cluster}"] * bool(self.cluster)
+        parts += [f"stream={self.stream!r}"] * (self.stream is not None) + ["pdl=True"] * self.pdl
+        return f"launcher({', '.join(parts)})"
+
+    def _function(self) -> Any:
+        """Return a function that takes the kernel's arguments and launches nothing yet."""
+        arguments = "".join(f"{name}, " for name in self.names)
+        source = f"def launch({arguments}): _other(None, ({arguments}))"
+        defined: dict[str, Any] = {}
+        exec(compile(source, "<launcher>", "exec"), self._namespace, defined)
+        function = defined["launch"]
+        function.__name__ = function.__qualname__ = _name(self.kernel)
+        function.__doc__ = f"Launch: {self}."
+        return function
+
+    def _other(self, error: Exception | None, arguments: tuple[Any, ...]) -> None:
+        """Launch with arguments that the function's code is not for, or after an `error`."""
+        from numba_tma.host.prepared_launch import CUDAError, again
+
+        (_, code), bound = self._find(arguments)
+        if isinstance(error, CUDAError):
+            again(self, error, bound)
+            return
+        if code is not None:
+            self.function.__code__ = code
+        self._guarded(bound)()
+
+    def _guarded(self, bound: Callable[[], None]) -> Callable[[], None]:
+        def launch() -> None:
+            try:
+                bound()
+            except Exception as error:
+                from numba_tma.host.prepared_launch import again
+
+                again(self, error, bound)
+
+        return launch
+
+    def _find(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, Any], Callable[[], None]]:
+        """Return what was prepared for such arguments, or is now, and the launch with these."""
+        from numba_tma.host import prepared_launch as _prepared_launch
+
+        if len(arguments) != len(self.names):
+            raise TypeError(
+                f"{_name(self.kernel)}() takes {len(self.names)} arguments "
+                f"({', '.join(self.names)}), and is given {len(arguments)}"
+            )
+        for known in self._prepared:
+            try:
+                return known, known[0].bind(arguments)
+            except Unfit:
+                continue
+        prepared = _prepared_launch.prepare(self, arguments)
+        try:
+            bound = prepared.bind(arguments)
+        except Unfit as error:
+            raise TypeError(f"{_name(self.kernel)}(): {error}") from None
+        known = prepared, prepared.generate(len(self._prepared), self._namespace)
+        self._prepared.append(known)
+        return known, bound
+
+    def _check_kernel(self) -> None:
+        from numba_tma.backend.numba_cuda.launches import is_kernel
+
+        if not is_kernel(self.kernel):
+            raise TypeError(
+                f"launcher: {self.kernel!r} is no kernel: give a function under @cuda.jit, without "
+                "device=True and not yet configured by [grid, block]"
+            )
+
+    def _check_cluster(self, size: Dim3) -> Dim3:
+        declared = cluster_of(self.kernel.py_func)
+        if declared not in (None, size):
+            raise ValueError(
+                f"launcher: cluster={size}, but {_name(self.kernel)} stands under "
+                f"@tma.cluster({declared}), for which it is compiled: leave cluster out"
+            )
+        check_grid(self.grid, size)
+        return size
+
+    def _prepare_stream(self) -> None:
+        from numba_tma.host.streams import closable, handle_of
+
+        self.handle = handle_of(self.stream)
+        self.closable = closable(self.stream)
+
+
+class _SimulatedLauncher(Launcher):
+    """Launches in the simulator, where a launch ends before the next begins, on any stream."""
+
+    def _other(self, error: Exception | None, arguments: tuple[Any, ...]) -> None:
+        function = self.kernel.py_func
+        before = cluster_of(function)
+        try:
+            if self.cluster:
+                set_cluster(function, self.cluster)
+            self.kernel[self.grid, self.block](*arguments)
+        finally:
+            if self.cluster:
+                set_cluster(function, before)
+
+    def bind(self, *arguments: Any) -> Callable[[], None]:
+        return functools.partial(self.function, *arguments)
+
+    def _check_kernel(self) -> None:
+        if not hasattr(self.kernel, "py_func") or getattr(self.kernel, "_device", False):
+            raise TypeError(
+                f"launcher: {self.kernel!r} is no kernel: give a function under @cuda.jit, without "
+                "device=True"
+            )
+
+    def _prepare_stream(self) -> None:
+        self.handle, self.closable = 0, None
+
+
+def _parameters(function: Any) -> list[str]:
+    """Return the names of a kernel's parameters."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
+        raise TypeError(
+            f"launcher: {function.__name__}{inspect.signature(function)} does not have a fixed "
+            "number of arguments: write them one by one"
+        )
+    return [p.name for p in parameters]
+
+
+def _name(kernel: Any) -> str:
+    return str(kernel.py_func.__qualname__.rpartition(".")[2])
+
+
+def _dimensions(name: str, given: Any, most: Dim3, unit: str) -> Dim3:
+    """Return the extents along x, y and z, or say which one no GPU can run."""
+    extents = given if isinstance(given, tuple | list) else (given,)
+    try:
+        if any(isinstance(n, bool) for n in extents) or not 1 <= len(extents) <= 3:
+            raise TypeError
+        x, y, z = [*map(operator.index, extents), *[1] * (3 - len(extents))]
+    except TypeError:
+        raise TypeError(
+            f"launcher: {name}={given!r} is neither an integer nor a tuple of 1 to 3 integers"
+        ) from None
+    for axis, extent, limit in zip("xyz", (x, y, z), most):
+        if not 1 <= extent <= limit:
+            raise ValueError(
+                f"launcher: {name} {(x, y, z)} has {extent:,} {unit} along {axis}; it is 1 to "
+                f"{limit:,}"
+            )
+    return x, y, z

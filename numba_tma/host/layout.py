@@ -1,0 +1,514 @@
+"""Tiles in shared memory: shape, swizzle, and the bytes that a TMA copy puts there.
+
+Pure NumPy. Everything here is in NumPy axis order, innermost axis last.
+"""
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numba_tma.host.dtypes import DType, as_dtype, reduction_violation
+
+MAX_RANK = 5
+MAX_BOX = 256  # elements along one axis of one copy
+Index = int | NDArray[np.integer[Any]]
+
+
+class Swizzle(IntEnum):
+    """How a tile's chunks are permuted in shared memory, to avoid bank conflicts.
+
+    The chunks have 16 bytes. Those with another atom exist from compute capability 10.0 on.
+    """
+
+    NONE = 0
+    B32 = 1
+    B64 = 2
+    B128 = 3
+    # The driver's 5, which also swaps the halves of 16 bytes, would tear 16-byte vectors apart.
+    B128_ATOM_32B = 4
+    B128_ATOM_64B = 6
+
+    @property
+    def span(self) -> int:
+        """Bytes within which chunks are permuted; the inner axis of a box may not be wider."""
+        return 16 << min(self.value, 3)
+
+    @property
+    def atom(self) -> int:
+        """Bytes of the chunks, which stay together."""
+        return {4: 32, 6: 64}.get(self.value, 16)
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which a tile must be aligned: its pattern repeats there."""
+        return 128 * self.span // self.atom
+
+    __hash__ = int.__hash__  # Enum's own is a Python function, too slow for tensor_map's cache
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Tile:
+    """A block of elements in shared memory, in row-major order.
+
+    It may be larger than the box that one copy moves: `boxes` lists what it is cut into. Rows that
+    are wider than the swizzle's span lie in slabs of that width, one after the other, the last
+    one padded to it.
+
+    Parameters
+    ----------
+    shape
+        Elements per axis, 1 to 5 axes, innermost last.
+    dtype
+        Anything that `as_dtype` takes.
+    swizzle
+        The permutation of chunks.
+
+    Examples
+    --------
+    >>> Tile((64, 32), np.float32, Swizzle.B128)
+    Tile((64, 32), f32, B128)
+    >>> Tile((64, 80), np.float32, Swizzle.B128).boxes()
+    [(0, (0, 0)), (8192, (0, 32)), (16384, (0, 64))]
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    swizzle: Swizzle
+
+    def __init__(
+        self, shape: int | Sequence[int], dtype: object, swizzle: Swizzle = Swizzle.NONE
+    ) -> None:
+        shape, dtype, swizzle = as_shape(shape), as_dtype(dtype), Swizzle(swizzle)
+        if not 1 <= len(shape) <= MAX_RANK:
+            raise ValueError(f"tile shape {shape} has {len(shape)} axes; a tile has 1 to 5")
+        for axis, extent in enumerate(shape):
+            if extent < 1:
+                raise ValueError(f"tile axis {axis} is {extent}; a tile needs at least 1 element")
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "swizzle", swizzle)
+        object.__setattr__(self, "_hash", hash((shape, dtype, swizzle)))
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return self.dtype.itemsize
+
+    @property
+    def slab(self) -> int:
+        """Elements of a row that lie together: all, or what fills the swizzle's span."""
+        if self.swizzle is Swizzle.NONE:
+            return self.shape[-1]
+        return min(self.shape[-1], self.swizzle.span // self.itemsize)
+
+    @property
+    def num_slabs(self) -> int:
+        """Slabs that the rows are split into, 1 unless they are wider than the swizzle's span."""
+        return _ceil_div(self.shape[-1], self.slab)
+
+    @property
+    def slab_nbytes(self) -> int:
+        """Bytes from one slab to the next in shared memory: all rows, rounded up to `alignment`."""
+        nbytes = self.size // self.shape[-1] * self.pitch
+        return nbytes if self.num_slabs == 1 else _ceil_div(nbytes, self.alignment) * self.alignment
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a load of the tile brings and its barrier has to expect, whole slabs."""
+        return self.size // self.shape[-1] * self.num_slabs * self.slab * self.itemsize
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one row to the next in shared memory: a swizzled row takes a whole span."""
+        row = self.slab * self.itemsize
+        return row if self.swizzle is Swizzle.NONE else self.swizzle.span
+
+    @property
+    def shared_nbytes(self) -> int:
+        """Bytes that the tile takes up in shared memory; more than `nbytes` if rows are padded."""
+        return self.num_slabs * self.slab_nbytes
+
+    @property
+    def box(self) -> tuple[int, ...]:
+        """What one copy moves: the tile, or the largest part that lies in one piece."""
+        return cut(self)
+
+    def boxes(
+        self, element_strides: Sequence[int] | None = None
+    ) -> list[tuple[int, tuple[int, ...]]]:
+        """List the boxes: the byte offset of each in shared memory, and its first index.
+
+        Boxes that skip elements of the tensor reach further there, so that more may be needed.
+        """
+        starts = map(range, (0,) * self.ndim, self.shape, cut(self, element_strides))
+        return [(int(self.offset(*start)), start) for start in itertools.product(*starts)]
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which the tile's base in shared memory must be aligned."""
+        return self.swizzle.alignment
+
+    def offset(self, *index: Index) -> Index:
+        """Byte offset of an element from the aligned base of the tile, through the swizzle.
+
+        Parameters
+        ----------
+        *index
+            One index per axis: ints, or integer arrays that broadcast against each other.
+        """
+        if len(index) != self.ndim:
+            raise IndexError(f"{self!r} takes {self.ndim} indices, got {len(index)}")
+        row: Any = 0
+        for axis, (i, extent) in enumerate(zip(index, self.shape, strict=True)):
+            # int64, since the arithmetic below would wrap round in a narrow index type.
+            i = int(i) if isinstance(i, int | np.integer) else np.asarray(i, np.int64)
+            inside = 0 <= i < extent if isinstance(i, int) else np.all((i >= 0) & (i < extent))
+            if not inside:
+                raise IndexError(f"index {i} is outside axis {axis} of {self!r}")
+            if axis < self.ndim - 1:
+                row = row * extent + i
+        slab, column = divmod(i, self.slab)
+        linear = slab * self.slab_nbytes + row * self.pitch + column * self.itemsize
+        result: Index = swizzle_index(self.swizzle, linear)
+        return result
+
+    def __hash__(self) -> int:
+        cached: int = self._hash  # type: ignore[attr-defined]
+        return cached
+
+    def __reduce__(self) -> tuple[Callable[..., "Tile"], tuple[object, ...]]:
+        return Tile, (self.shape, self.dtype, self.swizzle)  # the hash holds in this process only
+
+    def __repr__(self) -> str:
+        return f"Tile({self.shape}, {self.dtype}, {self.swizzle.name})"
+
+
+@overload
+def swizzle_index(swizzle: Swizzle, byte_offset: int) -> int: ...
+@overload
+def swizzle_index(
+    swizzle: Swizzle, byte_offset: NDArray[np.integer[Any]]
+) -> NDArray[np.integer[Any]]: ...
+def swizzle_index(swizzle: Swizzle, byte_offset: Index) -> Index:
+    """Where the byte at `byte_offset` of a row-major tile lies in the swizzled tile.
+
+    The number of its 128-byte line is XORed into the number of its chunk: as many bits of it as
+    number the chunks of a span, so one for B32, two for B64, three for B128. The hardware takes
+    these bits from the shared-memory address, so the offset counts from a base aligned to
+    ``swizzle.alignment``. The map is its own inverse.
+    """
+    span, atom = swizzle.span, swizzle.atom
+    return byte_offset ^ ((byte_offset >> 7) * atom & (span - atom))
+
+
+def cut(tile: Tile, element_strides: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Return the largest box that cuts a tile into equal copies, in elements of the tile.
+
+    Each box lies in one piece of shared memory, aligned as a copy needs. With element strides a
+    box covers more of the tensor, and so takes fewer elements. Where no box divides the tile it
+    is one that is too large.
+    """
+    steps = element_strides or (1,) * tile.ndim
+    shape = (*tile.shape[:-1], tile.slab)
+    for axis in reversed(range(tile.ndim)):
+        most = max(1, MAX_BOX // max(1, steps[axis]))
+        if shape[axis] <= most:
+            continue
+        inner = axis == tile.ndim - 1
+        step = tile.itemsize if inner else math.prod(shape[axis + 1 : -1]) * tile.pitch
+        for extent in range(most, 0, -1):
+            if shape[axis] % extent == 0 and extent * step % tile.alignment == 0:
+                return (1,) * axis + (extent,) + shape[axis + 1 :]
+        break
+    return shape
+
+
+def box_violations(
+    tile: Tile | Sequence[int],
+    dtype: object = None,
+    swizzle: Swizzle = Swizzle.NONE,
+    interleave: int | None = None,
+    splits: bool = True,
+) -> list[str]:
+    """List every rule for the box of one tensor copy that a tile breaks, each with a repair.
+
+    Parameters
+    ----------
+    tile
+        A `Tile`, which may have to be cut into boxes, or the shape of one box with its `dtype` and
+        `swizzle`.
+    dtype, swizzle
+        Element type and swizzle where `tile` is only a shape.
+    interleave
+        None, 16 or 32 bytes.
+    splits
+        Whether a `Tile` of this shape would be split into several boxes, which repairs some.
+    """
+    if isinstance(tile, Tile):
+        shape, dtype, swizzle = tile.box, tile.dtype, tile.swizzle
+    else:
+        shape, dtype = tuple(tile), as_dtype(dtype)
+    violations = []
+    for axis, extent in enumerate(shape):
+        if not 1 <= extent <= MAX_BOX:
+            count = _ceil_div(extent, MAX_BOX)
+            split = f"split it into {count} boxes of {MAX_BOX} or fewer"
+            split += "; a Tile is split by itself" if splits else ""
+            violations.append(
+                f"box axis {axis} is {extent}; TMA copies 1 to {MAX_BOX} elements along an axis: "
+                + (split if extent > 0 else "use at least 1")
+            )
+    if not shape:
+        return violations
+    inner, itemsize = shape[-1], dtype.itemsize
+    if interleave is None and inner > 0 and inner * itemsize % 16:
+        unit = 16 // itemsize
+        below, above = inner // unit * unit, _ceil_div(inner, unit) * unit
+        violations.append(
+            f"box axis {len(shape) - 1} is {inner} {dtype} = {inner * itemsize} B; TMA needs a "
+            "multiple of 16 B along the innermost axis: use "
+            + " or ".join(str(n) for n in (below, above) if 1 <= n <= MAX_BOX)
+        )
+    if swizzle is not Swizzle.NONE and inner * itemsize > swizzle.span:
+        fits = swizzle.span // itemsize
+        repair = f"use {fits} or fewer elements"
+        if interleave is None and not splits:
+            repair += f" (and {_ceil_div(inner, fits)} copies), or Swizzle.NONE"
+        elif interleave is None:
+            repair += (
+                f", Swizzle.NONE, or Tile({shape}, {dtype}, {swizzle.name}), which splits it into "
+                f"{_ceil_div(inner, fits)} boxes"
+            )
+        violations.append(
+            f"box axis {len(shape) - 1} is {inner} {dtype} = {inner * itemsize} B; swizzle "
+            f"{swizzle.name} spans {swizzle.span} B: {repair}"
+        )
+    return violations
+
+
+def reference_tile(
+    array: NDArray[Any],
+    tile: Tile,
+    coords: Sequence[int],
+    *,
+    oob_fill: str = "zeros",
+    element_strides: Sequence[int] | None = None,
+) -> NDArray[np.uint8]:
+    """Compute the bytes that a TMA load puts into shared memory.
+
+    Parameters
+    ----------
+    array
+        The tensor in global memory, any strides, with elements of ``tile.itemsize`` bytes.
+    tile
+        What lands in shared memory.
+    coords
+        Where in `array` the tile starts; negative, or past the end, is filled.
+    oob_fill
+        ``"zeros"`` or ``"nan"``: what stands for elements outside of `array`.
+    element_strides
+        Take every n-th element along an axis (default 1); the innermost must be 1.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``tile.shared_nbytes`` bytes, swizzled. Where rows of one slab are padded to the swizzle's
+        span the padding is 0 here; the copy engine leaves it as it was. The last of several slabs
+        is whole: past the tile it holds what follows in `array`.
+    """
+    image = np.zeros(tile.shared_nbytes, np.uint8)
+    for part, slab, start in _slabs(image, tile, coords):
+        bits, positions, inside = _footprint(array, slab, start, element_strides)
+        values = np.full(slab.shape, fill_bits(slab.dtype, oob_fill), bits.dtype)
+        values[inside] = convert_bits(bits[positions], slab.dtype)
+        part.view(bits.dtype)[slots(slab)] = values
+    return image
+
+
+def reference_store(
+    array: NDArray[Any],
+    image: NDArray[np.uint8],
+    tile: Tile,
+    coords: Sequence[int],
+    element_strides: Sequence[int] | None = None,
+) -> None:
+    """Write into `array` what a TMA store of the swizzled bytes `image` writes: what is in bounds.
+
+    Parameters are those of `reference_tile`. The last of several slabs is stored whole. Where
+    strides make elements of `array` overlap, the copy engine's order, and so the value, is
+    undefined.
+    """
+    image = _checked_image(image, tile)
+    for part, slab, start in _slabs(image, tile, coords):
+        bits, positions, inside = _footprint(array, slab, start, element_strides)
+        bits[positions] = part.view(bits.dtype)[slots(slab)][inside]
+
+
+def reference_reduce(
+    array: NDArray[Any],
+    image: NDArray[np.uint8],
+    tile: Tile,
+    coords: Sequence[int],
+    operation: str,
+    element_strides: Sequence[int] | None = None,
+) -> None:
+    """Combine `array` with the swizzled bytes `image` as a TMA reduction does: what is in bounds.
+
+    Parameters
+    ----------
+    array, image, tile, coords, element_strides
+        Those of `reference_store`. No two elements of `array` may share memory.
+    operation
+        One of ``tile.dtype.reductions``; see `reduce_elements`.
+    """
+    if violation := reduction_violation(tile.dtype, operation):
+        raise ValueError(violation)
+    numpy, image = tile.dtype.numpy, _checked_image(image, tile)
+    for part, slab, start in _slabs(image, tile, coords):
+        bits, positions, inside = _footprint(array, slab, start, element_strides)
+        values = part.view(bits.dtype)[slots(slab)][inside]
+        result = reduce_elements(operation, bits[positions].view(numpy), values.view(numpy))
+        bits[positions] = result.view(bits.dtype)
+
+
+def _checked_image(image: NDArray[np.uint8], tile: Tile) -> NDArray[np.uint8]:
+    if image.shape != (tile.shared_nbytes,):
+        raise ValueError(
+            f"image has shape {image.shape}; {tile!r} takes {tile.shared_nbytes} bytes"
+        )
+    return np.ascontiguousarray(image, np.uint8)
+
+
+def reduce_elements(operation: str, old: NDArray[Any], operand: NDArray[Any]) -> NDArray[Any]:
+    """Return what a reduction of the copy engine makes of `old`, element by element.
+
+    Integers wrap round. ``inc`` counts up and starts again at 0 after `operand`, ``dec`` counts
+    down and starts again at `operand` after 0. Subnormal numbers are kept.
+    """
+    with np.errstate(all="ignore"):
+        if operation == "inc":
+            result = np.where(old >= operand, 0, old + 1)
+        elif operation == "dec":
+            result = np.where((old == 0) | (old > operand), operand, old - 1)
+        else:
+            result = _UFUNCS[operation](old, operand)
+    return np.ascontiguousarray(result.astype(old.dtype, copy=False))
+
+
+_UFUNCS: dict[str, Callable[..., NDArray[Any]]] = {
+    "add": np.add,
+    "min": np.fmin,
+    "max": np.fmax,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """Normalise a shape to a tuple of Python ints; one int is one axis."""
+    if isinstance(shape, int | np.integer):
+        return (int(shape),)
+    return tuple(operator.index(extent) for extent in shape)
+
+
+def _ceil_div(n: int, divisor: int) -> int:
+    return -(-n // divisor)
+
+
+def _slabs(
+    image: NDArray[np.uint8], tile: Tile, coords: Sequence[int]
+) -> Iterator[tuple[NDArray[np.uint8], Tile, Sequence[int]]]:
+    """Yield each slab of a tile: its part of the image, its tile, and where that starts."""
+    if tile.num_slabs == 1:
+        yield image, tile, coords
+        return
+    slab = Tile((*tile.shape[:-1], tile.slab), tile.dtype, tile.swizzle)
+    for number, part in enumerate(np.split(image, tile.num_slabs)):
+        yield part[: slab.shared_nbytes], slab, (*coords[:-1], coords[-1] + number * tile.slab)
+
+
+_Axes = tuple[NDArray[np.intp], ...]
+
+
+def _footprint(
+    array: NDArray[Any],
+    tile: Tile,
+    coords: Sequence[int],
+    element_strides: Sequence[int] | None,
+) -> tuple[NDArray[Any], _Axes, _Axes]:
+    """Find the tensor's bits, and where in it and in the tile the in-bounds elements lie."""
+    steps = (1,) * tile.ndim if element_strides is None else tuple(element_strides)
+    if not array.ndim == len(coords) == len(steps) == tile.ndim:
+        raise ValueError(
+            f"{tile!r} has {tile.ndim} axes, the array {array.ndim}, the coordinates "
+            f"{len(coords)}, the element strides {len(steps)}; they must agree"
+        )
+    if array.dtype.itemsize != tile.itemsize:
+        raise TypeError(
+            f"the array's {array.dtype} has {array.dtype.itemsize} B, {tile!r} {tile.itemsize} B"
+        )
+    if steps[-1] != 1:
+        raise ValueError(f"innermost element stride is {steps[-1]}; TMA has only 1 there")
+    positions, inside = [], []
+    for start, step, count, extent in zip(coords, steps, tile.shape, array.shape, strict=True):
+        position = int(start) + step * np.arange(count)
+        kept = np.flatnonzero((position >= 0) & (position < extent))
+        positions.append(position[kept])
+        inside.append(kept)
+    return array.view(f"u{tile.itemsize}"), np.ix_(*positions), np.ix_(*inside)
+
+
+def slots(tile: Tile) -> NDArray[np.intp]:
+    """Return where each element of the tile lies in its image, counted in elements."""
+    rows = np.arange(tile.size // tile.shape[-1]) * tile.pitch
+    row_major = (rows[:, None] + np.arange(tile.shape[-1]) * tile.itemsize).reshape(tile.shape)
+    offsets = swizzle_index(tile.swizzle, row_major)
+    return (offsets // tile.itemsize).astype(np.intp, copy=False)
+
+
+# The copy engine's NaN, as an H200 fills it in: the same 16 bits over and over.
+_NAN_BITS = {2: 0x7FF7, 4: 0x7FF7_7FF7, 8: 0x7FF7_7FF7_7FF7_7FF7}
+
+
+def fill_bits(dtype: DType, oob_fill: str) -> int:
+    """Return what a load puts where there is no tensor."""
+    if oob_fill == "zeros":
+        return 0
+    if oob_fill == "nan" and dtype.is_float:
+        return _NAN_BITS[dtype.itemsize]
+    allowed = '"zeros" or "nan"' if dtype.is_float else '"zeros", as an integer copy'
+    raise ValueError(f"oob_fill is {oob_fill!r}; {dtype} takes {allowed}")
+
+
+def convert_bits(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
+    """Change bits the way a load of `dtype` does on an H200; stores change none.
+
+    ``tf32`` and ``tf32_ftz`` round to 10 mantissa bits, to nearest, ties to even, denormals too;
+    every NaN becomes 0x7fffe000. Despite their names, neither ``f32_ftz`` nor ``tf32_ftz`` flushes
+    denormals.
+    """
+    if not dtype.name.startswith("tf32"):
+        return values
+    half = np.uint32(0x0FFF) + ((values >> np.uint32(13)) & np.uint32(1))
+    rounded = (values + half) & np.uint32(0xFFFF_E000)
+    infinite = (values & np.uint32(0x7FFF_FFFF)) == 0x7F80_0000
+    nan = (values & np.uint32(0x7FFF_FFFF)) > 0x7F80_0000
+    return np.where(nan, np.uint32(0x7FFF_E000), np.where(infinite, values, rounded))

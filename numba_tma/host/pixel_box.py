@@ -1,0 +1,211 @@
+"""What an im2col copy moves: the pixels of a convolution's input, in the order of its output.
+
+Pure NumPy. Tensors are (image, spatial axes..., channel), that is NWC, NHWC or NDHWC.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numba_tma.host.layout import Tile, convert_bits, fill_bits, slots
+
+
+@dataclass(frozen=True, slots=True)
+class PixelBox:
+    """Where base pixels lie: for a convolution, where the first element of its filter is put.
+
+    Along a spatial axis of extent n they are ``lower, lower + stride, ...`` as far as they stay
+    below ``n + upper``. A convolution of a filter of f elements, d apart, over an input padded by p
+    before and q after it has ``lower = -p`` and ``upper = q - (f - 1) * d``.
+    """
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @staticmethod
+    def of_filter(
+        filter: Sequence[int],
+        padding: Sequence[tuple[int, int]],
+        stride: Sequence[int],
+        dilation: Sequence[int],
+    ) -> "PixelBox":
+        """Return the box of a convolution; everything is per spatial axis, padding (before, after).
+
+        Examples
+        --------
+        >>> PixelBox.of_filter((3, 3), ((1, 1), (1, 1)), (2, 2), (1, 1))
+        PixelBox(lower=(-1, -1), upper=(-1, -1), stride=(2, 2))
+        """
+        reach = [(f - 1) * d for f, d in zip(filter, dilation, strict=True)]
+        return PixelBox(
+            tuple(-before for before, _ in padding),
+            tuple(after - r for (_, after), r in zip(padding, reach, strict=True)),
+            tuple(stride),
+        )
+
+    def output_shape(self, extents: Sequence[int]) -> tuple[int, ...]:
+        """Return how many base pixels there are along each axis: the convolution's output.
+
+        Parameters
+        ----------
+        extents
+            Those of the tensor's spatial axes.
+        """
+        corners = zip(extents, self.lower, self.upper, self.stride, strict=True)
+        return tuple((n + hi - lo - 1) // step + 1 for n, lo, hi, step in corners)
+
+    def holds(self, extents: Sequence[int], place: Sequence[int]) -> bool:
+        """Return whether a copy may start at `place`."""
+        corners = zip(extents, self.lower, self.upper, place, strict=True)
+        return all(lo <= p < n + hi for n, lo, hi, p in corners)
+
+    def walk(
+        self, extents: Sequence[int], first: Sequence[int], count: int
+    ) -> Iterator[tuple[int, ...]]:
+        """Yield (image, place...) of `count` base pixels from `first` on.
+
+        The last axis steps first. One that leaves the box goes back to its lower corner, and the
+        axis before it steps; past the first spatial axis begins the next image, whether there is
+        one or not.
+        """
+        at = list(first)
+        for _ in range(count):
+            yield tuple(at)
+            for axis in reversed(range(len(extents))):
+                at[axis + 1] += self.stride[axis]
+                if at[axis + 1] < extents[axis] + self.upper[axis]:
+                    break
+                at[axis + 1] = self.lower[axis]
+            else:
+                at[0] += 1
+
+
+def reference_im2col(
+    array: NDArray[Any],
+    tile: Tile,
+    coords: Sequence[int],
+    offsets: Sequence[int],
+    box: PixelBox,
+    *,
+    oob_fill: str = "zeros",
+) -> NDArray[np.uint8]:
+    """Compute the bytes that an im2col load puts into shared memory.
+
+    Parameters
+    ----------
+    array
+        The tensor in global memory, any strides, with elements of ``tile.itemsize`` bytes.
+    tile
+        What lands in shared memory: (pixels, channels).
+    coords
+        The first base pixel and its first channel, one coordinate per axis of `array`.
+    offsets
+        How far from each base pixel the copied one lies, per spatial axis.
+    box
+        Where base pixels lie.
+    oob_fill
+        ``"zeros"`` or ``"nan"``: what stands for elements outside of `array`.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``tile.shared_nbytes`` bytes, swizzled, as `reference_tile` returns them.
+    """
+    bits, pixels, channels, inside = _footprint(array, tile, coords, offsets, box)
+    values = np.full(tile.shape, fill_bits(tile.dtype, oob_fill), bits.dtype)
+    values[inside] = convert_bits(bits[(*pixels, channels)], tile.dtype)
+    image = np.zeros(tile.shared_nbytes, np.uint8)
+    image.view(bits.dtype)[slots(tile)] = values
+    return image
+
+
+def reference_im2col_store(
+    array: NDArray[Any],
+    image: NDArray[np.uint8],
+    tile: Tile,
+    coords: Sequence[int],
+    box: PixelBox,
+) -> None:
+    """Write into `array` what an im2col store of the swizzled bytes `image` writes.
+
+    Parameters are those of `reference_im2col`; stores have no offsets.
+    """
+    positions, values = im2col_store_values(array, image, tile, coords, box)
+    bits = array.view(f"u{tile.itemsize}")
+    bits[positions] = values
+
+
+def im2col_store_values(
+    array: NDArray[Any],
+    image: NDArray[np.uint8],
+    tile: Tile,
+    coords: Sequence[int],
+    box: PixelBox,
+) -> tuple[tuple[NDArray[np.intp], ...], NDArray[Any]]:
+    """Return where in `array` a store or a reduction puts something, and the bits that it brings.
+
+    Parameters are those of `reference_im2col_store`.
+    """
+    offsets = (0,) * len(box.lower)
+    bits, pixels, channels, inside = _footprint(array, tile, coords, offsets, box)
+    if image.shape != (tile.shared_nbytes,):
+        raise ValueError(
+            f"image has shape {image.shape}; {tile!r} takes {tile.shared_nbytes} bytes"
+        )
+    values = np.ascontiguousarray(image, np.uint8).view(bits.dtype)[slots(tile)]
+    return (*pixels, channels), values[inside]
+
+
+_Inside = tuple[NDArray[np.intp], ...]
+
+
+def _footprint(
+    array: NDArray[Any],
+    tile: Tile,
+    coords: Sequence[int],
+    offsets: Sequence[int],
+    box: PixelBox,
+) -> tuple[NDArray[Any], list[NDArray[np.intp]], NDArray[np.intp], _Inside]:
+    """Find the tensor's bits, and where in it and in the tile the in-bounds elements lie.
+
+    The positions index the tensor as ``bits[(*pixels, channels)]``, the tile as ``values[inside]``.
+    """
+    spatial = array.ndim - 2
+    given = (len(coords), len(offsets) + 2, len(box.lower) + 2)
+    if tile.ndim != 2 or spatial < 1 or given != (array.ndim,) * 3:
+        raise ValueError(
+            f"{tile!r} has {tile.ndim} axes, which must be (pixels, channels); the array has "
+            f"{array.ndim} axes, of which all but two are spatial, and there are {len(coords)} "
+            f"coordinates, {len(offsets)} offsets and a box of {len(box.lower)} axes"
+        )
+    if array.dtype.itemsize != tile.itemsize:
+        raise TypeError(
+            f"the array's {array.dtype} has {array.dtype.itemsize} B, {tile!r} {tile.itemsize} B"
+        )
+    extents = array.shape[1:-1]
+    first = tuple(int(c) for c in coords[:-1])
+    if not box.holds(extents, first[1:]):
+        raise ValueError(outside(box, extents, first[1:]))
+    walked = np.array(list(box.walk(extents, first, tile.shape[0])), np.intp)
+    walked[:, 1:] += np.asarray(offsets, np.intp)
+    channel = int(coords[-1]) + np.arange(tile.shape[1])
+    pixels = np.flatnonzero(((walked >= 0) & (walked < array.shape[:-1])).all(axis=1))
+    channels = np.flatnonzero((channel >= 0) & (channel < array.shape[-1]))
+    places = [column[:, None] for column in walked[pixels].T]
+    bits = array.view(f"u{tile.itemsize}")
+    return bits, places, channel[channels], np.ix_(pixels, channels)
+
+
+def outside(box: PixelBox, extents: Sequence[int], place: Sequence[int]) -> str:
+    """Say that a copy may not start at `place`."""
+    corners = zip(extents, box.lower, box.upper, strict=True)
+    ranges = ", ".join(f"{lo} to {n + hi - 1}" for n, lo, hi in corners)
+    return (
+        f"the first pixel is {tuple(place)}, outside of the box of base pixels, which is {ranges} "
+        "per spatial axis: coordinates are those of the tensor, so output pixel (p, q) starts at "
+        "lower + stride * (p, q)"
+    )

@@ -1,0 +1,281 @@
+"""Ragged tensor maps: sequences of any length, packed along one axis, that copies do not leave."""
+
+import functools
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+from numba_tma.host.array_interface import read_array, readers
+from numba_tma.host.driver import current_device, encode_tiled
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.encoding import (
+    SIMULATED,
+    Encoding,
+    L2Promotion,
+    OobFill,
+    as_box,
+    atom_violations,
+    encode,
+    say_broken,
+)
+from numba_tma.host.environment import simulated
+from numba_tma.host.layout import MAX_RANK, Swizzle, Tile
+from numba_tma.host.tensor_map import TensorMap
+
+__all__ = ["RaggedTensorMap", "ragged_tensor_map"]
+
+RaggedEncoding = Literal["wrap", "shift"]
+
+# A copy is held to the end of its sequence by the extent of an axis: row r of a sequence of length
+# L is given the coordinate extent - L + r there, so that rows from L on lie outside. An axis in
+# front with the same stride adds the sequence's end, start + L. That makes `extent` rows too many:
+# the base address is shifted by them ("shift"); or, in arithmetic modulo 2**64, another axis takes
+# them off by `extent` steps of WRAP - stride ("wrap": extent * WRAP is 2**66).
+WRAP_EXTENT = 1 << 30
+WRAP = 1 << 36
+ADDED_AXES = {"wrap": 2, "shift": 1}
+
+NO_SEQUENCE = (
+    "a ragged map copies within one sequence: use y.sequence(start, length).load(...), "
+    ".store(...), .reduce(...) or .prefetch_tile(...), whose coordinates count from the sequence's "
+    "first row"
+)
+#: The methods of the map itself: what its 128 bytes need, and no copy.
+OF_THE_MAP = ("prefetch", "fence_acquire")
+
+
+def _needs_sequence(name: str) -> Callable[..., None]:
+    """Return a method of a ragged map that raises."""
+
+    def method(self: "RaggedTensorMap", *args: Any, **kwargs: Any) -> None:
+        """Raise: a copy needs a sequence."""
+        raise TypeError(f"RaggedTensorMap.{name}: {NO_SEQUENCE}")
+
+    method.__name__ = name
+    return method
+
+
+def ragged_tensor_map(
+    array: Any,
+    tile_or_box: Any,
+    *,
+    axis: int = 0,
+    encoding: RaggedEncoding | None = None,
+    swizzle: Swizzle | None = None,
+    l2_promotion: L2Promotion = 128,
+    oob_fill: OobFill = "zeros",
+    dtype: object = None,
+    overwrite_padding: bool = False,
+) -> "RaggedTensorMap":
+    """Describe an array in which sequences of different lengths follow each other along an axis.
+
+    A kernel copies through ``y.sequence(start, length)``: loads find `oob_fill` past the sequence's
+    end, and stores write nothing there, wherever in a tile the sequence ends. The hardware does the
+    masking; a copy costs what any tensor copy costs.
+
+    Parameters
+    ----------
+    array
+        2 to 4 axes in GPU memory, as for `tensor_map`. With 4 it can only be stored to.
+    tile_or_box
+        As for `tensor_map`: a `Tile`, or the shape of a box, with the rank of `array`.
+    axis
+        Along which the sequences are packed. Not the innermost.
+    encoding
+        ``"wrap"`` loads and stores, and adds two axes to the tensor that the hardware sees.
+        ``"shift"`` adds one and only stores. None takes ``"wrap"`` where the rank leaves room.
+    swizzle, l2_promotion, oob_fill, dtype, overwrite_padding
+        As for `tensor_map`.
+
+    Raises
+    ------
+    ValueError
+        With the rule that the arguments break, and the repair.
+    """
+    if type(tile_or_box) is not Tile and type(tile_or_box) is not tuple:
+        tile_or_box = as_box(tile_or_box, "ragged_tensor_map")
+    if dtype is not None:
+        dtype = as_dtype(dtype)
+    read = readers.get(type(array), read_array)
+    address, shape, strides, stored, in_elements, array, owner = read(array)
+    plain = encode(
+        *(SIMULATED, address, shape, strides, stored, in_elements, tile_or_box, swizzle),
+        *(l2_promotion, oob_fill, None, None, dtype, overwrite_padding, False),
+        what="ragged_tensor_map",
+    )
+    device = SIMULATED if simulated() else current_device()
+    return RaggedTensorMap(array, owner, *_encode_ragged(device, plain, axis, encoding))
+
+
+class RaggedTensorMap(TensorMap):
+    """Sequences packed along one axis, and the tile that one copy takes; see `ragged_tensor_map`.
+
+    Shape, strides and address are those of the array.
+    """
+
+    __slots__ = ("_axis", "_chosen", "_extent")
+
+    def __init__(
+        self,
+        array: Any,
+        owner: object,
+        encoding: Encoding,
+        axis: int,
+        chosen: RaggedEncoding,
+        extent: int,
+    ) -> None:
+        super().__init__(array, owner, encoding)
+        self._axis, self._chosen, self._extent = axis, chosen, extent
+
+    @property
+    def axis(self) -> int:
+        """Along which the sequences are packed."""
+        return self._axis
+
+    @property
+    def encoding(self) -> RaggedEncoding:
+        """How the hardware is made to see the sequences' ends: ``"wrap"`` or ``"shift"``."""
+        return self._chosen
+
+    @property
+    def extent(self) -> int:
+        """How many rows a sequence may have at most."""
+        return self._extent
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What is known of the map when a kernel is compiled."""
+        return *super().kind, self.axis, self.encoding, self.extent
+
+    def sequence(self, start: Any, length: Any) -> Any:
+        """Return the sequence of `length` rows from row `start` on, to load from or store to.
+
+        For kernels. It has `load`, `store`, `reduce` and `prefetch_tile` of a `TensorMap`, with
+        the same arguments, as if it were the map of the sequence alone. The
+        coordinate along the ragged axis counts from the sequence's first row and is not negative.
+        The sequence lies in the array: past its last row nothing is copied at all. Nothing is
+        executed here; a copy is one instruction.
+        """
+        raise RuntimeError(
+            "RaggedTensorMap.sequence runs inside a @cuda.jit kernel, which takes the map as an "
+            "argument; it cannot be called on the host"
+        )
+
+    load = _needs_sequence("load")
+    store = _needs_sequence("store")
+    reduce = _needs_sequence("reduce")
+    prefetch_tile = _needs_sequence("prefetch_tile")
+    load_im2col = _needs_sequence("load_im2col")
+    store_im2col = _needs_sequence("store_im2col")
+
+    def replace_address(self, array: Any) -> "RaggedTensorMap":
+        """Raise: the address of a ragged map is not always its array's."""
+        raise TypeError(
+            "RaggedTensorMap.replace_address: a ragged map is made anew; call "
+            "ragged_tensor_map(array, tile), which is cached"
+        )
+
+    def explain(self) -> str:
+        """Say what `TensorMap.explain` does, and where sequences end."""
+        added = "2 axes added" if self.encoding == "wrap" else "1 axis added, stores only"
+        return (
+            f"{super().explain()}\nsequences\n"
+            f"  axis {self.axis}     of up to {self.extent:,} rows; "
+            f"encoding {self.encoding!r}, {added}"
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"RaggedTensorMap({self.dtype}, shape {self.shape}, strides {self.strides} B, "
+            f"sequences along axis {self.axis}, tile {self.tile}, encoding {self.encoding!r})"
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _encode_ragged(
+    device: int, plain: Encoding, axis: int, encoding: RaggedEncoding | None
+) -> tuple[Encoding, int, RaggedEncoding, int]:
+    """Return the encoding, its axis, what was chosen and the extent of the ragged axis."""
+    axis, chosen = _check(plain, axis, encoding)
+    if wrong := atom_violations(plain.tile.swizzle, device):
+        raise ValueError(say_broken("ragged_tensor_map", wrong))
+    extent, address, shape, strides = artificial_tensor(plain, axis, chosen)
+    value = None
+    if device != SIMULATED:
+        ones = (1,) * ADDED_AXES[chosen]
+        value = encode_tiled(
+            *(plain.dtype, address, shape, strides, ones + plain.box, (1,) * len(shape), None),
+            *(plain.tile.swizzle, plain.l2_promotion, plain.oob_fill),
+        )
+    return replace(plain, value=value, numba_type=None), axis, chosen, extent
+
+
+def artificial_tensor(
+    plain: Encoding, axis: int, encoding: RaggedEncoding
+) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    """Return the ragged axis's extent, and address, shape and strides of what the hardware sees."""
+    rows, stride = plain.shape[axis], plain.strides[axis]
+    # A power of two, since it is a constant of the kernel: few lengths make few compilations.
+    extent = WRAP_EXTENT if encoding == "wrap" else 1 << (rows - 1).bit_length()
+    shape = (rows + 1, *plain.shape[:axis], extent, *plain.shape[axis + 1 :])
+    strides = (stride, *plain.strides)
+    if encoding == "wrap":
+        return extent, plain.address, (extent + 1, *shape), (WRAP - stride, *strides)
+    return extent, plain.address - extent * stride, shape, strides
+
+
+def _check(
+    plain: Encoding, axis: int, encoding: RaggedEncoding | None
+) -> tuple[int, RaggedEncoding]:
+    if plain.copies.count > 1:
+        raise ValueError(
+            f"ragged_tensor_map: {plain.tile} takes {plain.copies.count} copies, but a "
+            f"ragged map moves a tile in one: use tiles like {plain.copies.box}, and several"
+        )
+    rank, asked = len(plain.shape), operator.index(axis)
+    if not -rank <= asked < rank:
+        raise ValueError(
+            f"ragged_tensor_map: axis is {axis}; the array has the axes 0 to {rank - 1}"
+        )
+    axis = asked % rank
+    if axis == rank - 1:
+        repair = "array.reshape(-1, columns)" if rank == 1 else "array.transpose(...)"
+        raise ValueError(
+            f"ragged_tensor_map: axis {axis} is the innermost of the array, along which TMA copies "
+            f"chunks of 16 B; sequences are packed along an outer one: pass {repair}"
+        )
+    if encoding not in (None, "wrap", "shift"):
+        raise ValueError(
+            f'ragged_tensor_map: encoding is {encoding!r}; it is "wrap", "shift" or None'
+        )
+    chosen: RaggedEncoding = encoding or ("wrap" if rank + 2 <= MAX_RANK else "shift")
+    added = ADDED_AXES[chosen]
+    if rank + added > MAX_RANK:
+        other = "" if rank > 4 else 'encoding="shift", which only stores, or '
+        raise ValueError(
+            f"ragged_tensor_map: array has rank {rank} and encoding {chosen!r} adds {added}, but "
+            f"TMA takes {MAX_RANK} axes: use {other}merge axes with array.reshape, or make one map "
+            "per index of an axis"
+        )
+    rows, stride = plain.shape[axis], plain.strides[axis]
+    if rows >= 1 << 31:
+        raise ValueError(
+            f"ragged_tensor_map: axis {axis} has {rows} rows; the end of a sequence is a "
+            f"coordinate of 31 bits: make {-(-rows // ((1 << 31) - 1))} maps of parts of the array"
+        )
+    if chosen == "wrap" and stride >= WRAP:
+        raise ValueError(
+            f"ragged_tensor_map: axis {axis} stride is {stride} B; the wrap-around encoding needs "
+            'less than 2**36: use encoding="shift", which only stores, or copy the array to '
+            "contiguous memory"
+        )
+    if chosen == "shift":
+        extent = 1 << (rows - 1).bit_length()
+        if plain.address < extent * stride:
+            raise ValueError(
+                f"ragged_tensor_map: the array's address {plain.address:#x} is less than {extent} "
+                f"rows of {stride} B, by which the shifted encoding moves it: make maps of parts "
+                "of the array"
+            )
+    return axis, chosen

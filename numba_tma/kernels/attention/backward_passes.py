@@ -1,0 +1,132 @@
+"""What comes before and after the gradients of attention: sums of rows, and dQ's way back.
+
+dQ is added up in float32 in the order in which the threads of a product hold it, which no array
+has. Both kernels read and write each byte once.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from numba_tma.device.mma_rules import ROWS
+from numba_tma.device.registers import (
+    Share,
+    four,
+    from_float,
+    load_global,
+    store_float,
+    store_global,
+    store_sums,
+    swapped,
+    to_float,
+    total,
+    zeros,
+)
+from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.kernels.attention.backward_plan import WARPGROUPS, block_q
+from numba_tma.kernels.attention.plan import Problem
+from numba_tma.kernels.attention.weights import LOG2_E
+
+THREADS = 256  #: of a block
+CHUNK = 8  # elements of a thread
+INFINITY, ZERO = np.float32(np.inf), np.float32(0)
+F32 = as_dtype("f32")
+
+
+@functools.cache
+def prepare_kernel(problem: Problem) -> Any:
+    """Return the kernel that sums dO * O along rows, scales lse and clears what dQ is added to.
+
+    It writes numbers for whole tiles of queries. Rows that are not there, or see no key, get an lse
+    of infinity, so that all their weights are 0.
+    """
+    ELEMENTS, NUMBER = Share(problem.dtype, 16, 1, 1, False), Share(F32, 4, 1, 1, False)
+    CLEARED = Share(F32, 16, 2, 1, True)
+    LANES, BLOCK_Q, DEPTH = problem.depth // CHUNK, block_q(problem.depth), problem.depth
+
+    @cuda.jit
+    def prepare(  # type: ignore[no-untyped-def]
+        dout,
+        dout_strides,
+        out,
+        out_strides,
+        lse,
+        scaled,
+        delta,
+        sums,
+        turns,
+        parts,
+        queries,
+        heads,
+        q_tiles,
+    ):
+        place = cuda.blockIdx.x * (THREADS // LANES) + cuda.threadIdx.x // LANES
+        lane = cuda.threadIdx.x % LANES
+        padded = q_tiles * BLOCK_Q
+        head, row = place // padded, place % padded
+        sequence, one = head // heads, head % heads
+        present = 1 if row < queries else 0
+        at = dout + sequence * dout_strides[0] + row * dout_strides[1] + one * dout_strides[2]
+        grads = to_float(ELEMENTS, load_global(ELEMENTS, at + 16 * lane, 0, present))
+        at = out + sequence * out_strides[0] + row * out_strides[1] + one * out_strides[2]
+        values = to_float(ELEMENTS, load_global(ELEMENTS, at + 16 * lane, 0, present))
+        product = total(grads * values)
+        distance = 1
+        while distance < LANES:
+            product += swapped(product, distance)
+            distance *= 2
+        store_sums(CLEARED, sums + 4 * (place * DEPTH + lane * CHUNK), 0, 2, zeros(CLEARED))
+        if lane == 0:
+            number = lse + 4 * (head * queries + row)
+            known = to_float(NUMBER, load_global(NUMBER, number, 0, present))[0]
+            shift = known * LOG2_E
+            if present == 0 or known == -INFINITY:
+                shift = INFINITY
+            store_float(scaled + 4 * place, shift)
+            store_float(delta + 4 * place, product)
+            if place < parts:  # fewer than rows
+                store_float(turns + 4 * place, ZERO)
+
+    return prepare
+
+
+@functools.cache
+def finish_kernel(dtype: DType, depth: int) -> Any:
+    """Return the kernel that rounds the sums to dQ: a thread has 8 columns of rows r and r + 8."""
+    SUMS, OUT = Share(F32, 16, 4, 1, True), Share(dtype, 8, 1, 1, False)
+    BLOCK_Q, SIZE = block_q(depth), dtype.itemsize
+    SPLITS_DEPTH = BLOCK_Q == ROWS
+
+    @cuda.jit
+    def finish(sums, dq, strides, queries, heads, q_tiles, scale):  # type: ignore[no-untyped-def]
+        part, thread = cuda.blockIdx.x, cuda.threadIdx.x
+        tile, mine = part // WARPGROUPS, part % WARPGROUPS
+        head, row = tile // q_tiles, tile % q_tiles * BLOCK_Q
+        column = 0
+        if SPLITS_DEPTH:
+            column = 64 * mine
+        else:
+            row += 64 * mine
+        chunk, pair = thread % 8, thread // 8
+        warp, quad = pair // 8, pair % 8
+        at = sums + 16384 * part + 16 * (128 * chunk + 32 * warp + 4 * quad)
+        values = to_float(SUMS, load_global(SUMS, at, 0, 4)) * scale
+        row += 16 * warp + quad
+        out = dq + head // heads * strides[0] + head % heads * strides[2]
+        out += row * strides[1] + (column + 8 * chunk) * SIZE
+        upper, lower = 1 if row < queries else 0, 1 if row + 8 < queries else 0
+        left = four(values[0], values[1], values[4], values[5])
+        right = four(values[8], values[9], values[12], values[13])
+        store_global(OUT, out, 0, upper, from_float(OUT, left))
+        store_global(OUT, out + 4 * SIZE, 0, upper, from_float(OUT, right))
+        out += 8 * strides[1]
+        left = four(values[2], values[3], values[6], values[7])
+        right = four(values[10], values[11], values[14], values[15])
+        store_global(OUT, out, 0, lower, from_float(OUT, left))
+        store_global(OUT, out + 4 * SIZE, 0, lower, from_float(OUT, right))
+
+    return finish

@@ -1,0 +1,177 @@
+"""Activations: GELU by erf and by tanh, SwiGLU. What they cost is arithmetic, so it is counted.
+
+GELU is x Phi(x), with Phi the normal distribution. ``erf`` in single precision takes 25 to 30
+instructions an element and is wrong below x = -5, where 1 + erf cancels. Here, for 16-bit types,
+
+    gelu(x) = max(x, 0) - a Phi(-a),    a = min(|x|, LIMIT),
+
+which cancels nowhere, and Phi(-a) = 2^q(a): q is smooth, starts at -1 and falls about as
+a^2 / (2 ln 2), so that a polynomial of degree 7 has it to 2^-10 (bf16) and 2^-17 (f16) over all a
+for which the result does not round to zero. The polynomials are minimax fits (Remez) to
+log2(erfc(a / sqrt 2) / 2) in double precision. 13.5 instructions an element, of which one goes to
+the special-function unit: |x| and min 1, polynomial 7, ex2 1, a scaling 1, max 1, the last
+multiply-add 1, and 1.5 to unpack and to pack.
+
+In bf16 the tail goes down to 2^-134, below what ex2.approx.ftz returns, so that the factor a lends
+2^-13 to the exponent. Before the one rounding the error is below a quarter of an ulp of bf16 and
+f16, subnormal results included, and after it below two thirds of one. float32 takes erfc, which has
+4 bytes more per element to hide behind; its relative error is x^2 2^-24 and a few ulp.
+
+NaN gives NaN and infinity infinity. -infinity gives 0 by erf, the limit; torch gives NaN there. By
+tanh and in SwiGLU it gives NaN, as torch does. A zero may have either sign.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numba_tma import ptx
+from numba_tma.host.array_interface import read_array, readers
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.pointwise.api import Plan, Pointwise
+
+_DOWN: Any = np.float32(2.0**-13)
+_ZERO: Any = np.float32(0)
+_ONE: Any = np.float32(1)
+_HALF: Any = np.float32(0.5)
+
+# q(a) + 13, lowest power first.
+_BF16_LIMIT: Any = np.float32(13.75)
+_BF16 = tuple(
+    map(
+        np.float32,
+        (
+            11.99906063079834,
+            -1.1415398120880127,
+            -0.4749109447002411,
+            -0.04339056834578514,
+            0.005210121162235737,
+            -0.00038839297485537827,
+            1.6014317225199193e-05,
+            -2.7742834163291263e-07,
+        ),
+    )
+)
+_F16_LIMIT: Any = np.float32(6)
+_F16 = tuple(
+    map(
+        np.float32,
+        (
+            12.000004768371582,
+            -1.1512510776519775,
+            -0.4584643840789795,
+            -0.05396007001399994,
+            0.00850789062678814,
+            -0.0009305247804149985,
+            6.159828626550734e-05,
+            -1.8348109733778983e-06,
+        ),
+    )
+)
+
+
+def _gelu_by_polynomial(limit: Any, c: tuple[Any, ...]) -> Any:
+    c0, c1, c2, c3, c4, c5, c6, c7 = c
+
+    def gelu(x):  # type: ignore[no-untyped-def]
+        a = ptx.min_f32(abs(x), limit)
+        q = ((((((c7 * a + c6) * a + c5) * a + c4) * a + c3) * a + c2) * a + c1) * a + c0
+        return ptx.max_nan_f32(x, _ZERO) - (a * _DOWN) * ptx.ex2_approx_ftz_f32(q)
+
+    return gelu
+
+
+gelu_bf16 = _gelu_by_polynomial(_BF16_LIMIT, _BF16)
+gelu_f16 = _gelu_by_polynomial(_F16_LIMIT, _F16)
+
+_ROOT_HALF = np.float32(math.sqrt(0.5))
+_LOWEST: Any = np.float32(-15)  # where the result has become zero, and infinity times zero is near
+
+
+def gelu_f32(x):  # type: ignore[no-untyped-def]
+    """GELU of a float32 by erfc: 0.5 x erfc(-x / sqrt(2))."""
+    x = ptx.max_nan_f32(x, _LOWEST)
+    return _HALF * x * np.float32(math.erfc(-x * _ROOT_HALF))
+
+
+# 1 + tanh(u) is 2 / (1 + exp(-2 u)), which does not cancel where u is negative.
+_LINEAR = np.float32(-2 * math.sqrt(2 / math.pi) / math.log(2))
+_CUBIC = np.float32(-2 * math.sqrt(2 / math.pi) / math.log(2) * 0.044715)
+_LOG2_E = np.float32(-1 / math.log(2))
+
+
+def gelu_tanh_lane(x):  # type: ignore[no-untyped-def]
+    """GELU by tanh: x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    e = ptx.ex2_approx_ftz_f32(x * (_CUBIC * (x * x) + _LINEAR))
+    return x * ptx.rcp_approx_ftz_f32(_ONE + e)
+
+
+def swiglu_lane(gate, up):  # type: ignore[no-untyped-def]
+    """SwiGLU: gate / (1 + exp(-gate)) up."""
+    e = ptx.ex2_approx_ftz_f32(gate * _LOG2_E)
+    return gate * ptx.rcp_approx_ftz_f32(_ONE + e) * up
+
+
+#: The kernels of each type; the fast functions of one type are too coarse for another.
+GELU = {
+    "bf16": Pointwise(gelu_bf16, "gelu"),
+    "f16": Pointwise(gelu_f16, "gelu"),
+    "f32": Pointwise(gelu_f32, "gelu"),
+}
+GELU_TANH = Pointwise(gelu_tanh_lane, "gelu_tanh")
+# Twice the threads of an addition: each has a chain of an exponential and a reciprocal to wait for.
+SWIGLU = Pointwise(swiglu_lane, "swiglu", Plan("ring", 256, 8192, 4, 2, "tma"))
+
+
+def gelu(
+    x: Any,
+    *,
+    approximate: str = "none",
+    out: Any = None,
+    stream: Any = None,
+    dtype: object = None,
+    plan: Plan | None = None,
+) -> Any:
+    """Compute x Phi(x), or its approximation by tanh.
+
+    Parameters
+    ----------
+    x
+        Device array of f32, f16 or bf16; see `pointwise` for what arrays can be.
+    approximate
+        ``"none"`` or ``"tanh"``, as in torch. By tanh results below 2^-119 become zero.
+    out, stream, dtype, plan
+        As in `pointwise`.
+
+    Returns
+    -------
+    Any
+        `out`, computed in float32 and rounded once.
+    """
+    if approximate == "tanh":
+        return GELU_TANH(x, out=out, stream=stream, dtype=dtype, plan=plan)
+    if approximate != "none":
+        raise ValueError(f'gelu(): approximate is {approximate!r}; use "none" or "tanh"')
+    stored = readers.get(type(x), read_array)(x)[3] if dtype is None else dtype
+    chosen = GELU.get(as_dtype(stored).name, GELU["f32"])
+    return chosen(x, out=out, stream=stream, dtype=dtype, plan=plan)
+
+
+def swiglu(
+    gate: Any,
+    up: Any,
+    *,
+    out: Any = None,
+    stream: Any = None,
+    dtype: object = None,
+    plan: Plan | None = None,
+) -> Any:
+    """Compute silu(gate) * up, with silu(x) = x / (1 + exp(-x)).
+
+    Parameters and result are those of `gelu`. Below gate = -87, where silu is below 2^-119, the
+    result is zero.
+    """
+    return SWIGLU(gate, up, out=out, stream=stream, dtype=dtype, plan=plan)

@@ -1,0 +1,122 @@
+"""Sums over rows, column by column: partial sums of blocks in float32, then their sum.
+
+Every sum is made in one order, so that the same input gives the same bits. What a block adds up in
+registers goes to a row of its own in a workspace, and a second kernel adds up those rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from numba_tma.device.registers import (
+    Share,
+    from_float,
+    load_cached,
+    load_global,
+    store_global,
+    store_sums,
+    to_float,
+)
+from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.environment import simulated
+from numba_tma.kernels._host import launching as _host
+from numba_tma.kernels._host.launching import Matrix
+from numba_tma.kernels.rows.launching import access_width
+
+THREADS = 128
+ROWS_OF_SUMS = 512  # at most; each is written, and read again, for every so many rows
+
+
+@functools.cache
+def add_parts(share: Share, across: int) -> Any:
+    """Return the kernel in which `across` threads go down neighbouring columns.
+
+    A thread adds every so many rows, in registers, and writes its sums to the workspace.
+    """
+    SHARE, ACROSS, DOWN = share, across, THREADS // across
+
+    @cuda.jit
+    def add_some_rows(x, x_stride, rows, accesses, row_of_sums, sums, parts, tiles):  # type: ignore[no-untyped-def]
+        first = cuda.blockIdx.x % tiles * ACROSS + cuda.threadIdx.x % ACROSS
+        part = cuda.blockIdx.x // tiles * DOWN + cuda.threadIdx.x // ACROSS
+        values = to_float(
+            SHARE, load_global(SHARE, x + part * x_stride, first, accesses if part < rows else 0)
+        )
+        for row in range(part + parts, rows, parts):
+            values = values + to_float(
+                SHARE, load_global(SHARE, x + row * x_stride, first, accesses)
+            )
+        store_sums(SHARE, sums + part * row_of_sums, first, accesses, values)
+
+    return add_some_rows
+
+
+def partial_sums(x: Matrix, stream: Any, parts: int | None = None) -> Any:
+    """Return a new workspace with the sums of every so many rows of `x`."""
+    width = access_width(x)
+    accesses = x.columns * x.dtype.itemsize // width
+    across = min(THREADS, 1 << (accesses - 1).bit_length())
+    down, tiles = THREADS // across, -(-accesses // across)
+    if parts is None:
+        parts = min(ROWS_OF_SUMS, x.rows, 16 * _host.multiprocessors() * down // tiles)
+    groups = max(1, -(-parts // down))
+    sums = workspace(groups * down, x.columns)
+    _host.launch(
+        add_parts(Share(x.dtype, width, 1, across, False), across),
+        groups * tiles,
+        THREADS,
+        stream,
+        x.address,
+        x.row_stride,
+        x.rows,
+        accesses,
+        4 * x.columns,
+        Matrix("sums", sums).address,
+        groups * down,
+        tiles,
+    )
+    return sums
+
+
+@functools.cache
+def add_rows_kernel(dtype: DType) -> Any:
+    """Return the kernel that adds the rows of a float32 workspace: a thread has a column."""
+    SUMS = Share(as_dtype("f32"), 4, 1, 1, False)
+    OUT = Share(dtype, dtype.itemsize, 1, 1, False)
+
+    @cuda.jit
+    def add_rows(sums, rows, columns, out):  # type: ignore[no-untyped-def]
+        column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+        total = to_float(SUMS, load_cached(SUMS, sums, column, columns))
+        for row in range(1, rows):
+            place = sums + row * columns * 4
+            total = total + to_float(SUMS, load_cached(SUMS, place, column, columns))
+        store_global(OUT, out, column, columns, from_float(OUT, total))
+
+    return add_rows
+
+
+def workspace(rows: int, columns: int) -> Any:
+    """Return a new float32 array on the device, of which every element will be written."""
+    if simulated():
+        return np.empty((rows, columns), np.float32)
+    return cuda.device_array((rows, columns), np.float32)
+
+
+def add_rows(sums: Matrix, out: Matrix, stream: Any) -> None:
+    """Add the rows of a workspace into `out`, rounded once."""
+    blocks = -(-sums.columns // THREADS)
+    _host.launch(
+        add_rows_kernel(out.dtype),
+        blocks,
+        THREADS,
+        stream,
+        sums.address,
+        sums.rows,
+        sums.columns,
+        out.address,
+    )

@@ -1,0 +1,163 @@
+"""LayerNorm: y = (x - mean) / sqrt(variance + eps) * weight + bias, row by row.
+
+Cost model: that of RMSNorm. The variance is that of differences: each thread takes the mean of the
+values in its registers and the squares of their differences from it, and means and squares of
+threads, warps and blocks are combined after Chan, Golub and LeVeque, so that a mean far from 0
+costs no digits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numba_tma.backend.interface import device_function
+from numba_tma.device.registers import four, keep, larger, num_present, reciprocal, rsqrt, total
+from numba_tma.kernels._host.launching import empty_like, launched_again
+from numba_tma.kernels.rows.launching import normalise
+from numba_tma.kernels.rows.operation import Operation, Plan, lanes_sum
+
+
+@device_function
+def reduce_moments(share: Any, values: Any, first: Any, limit: Any, eps: Any) -> Any:
+    """Return (count, mean, sum of squared differences from it), and the values."""
+    zero = np.float32(0)
+    count = num_present(share, first, limit)
+    mean = total(values) * reciprocal(larger(count, np.float32(1)))
+    differences = keep(share, values - mean, first, limit, zero)
+    return four(count, mean, total(differences * differences), zero), values
+
+
+@device_function
+def combine_moments(part: Any, lanes: Any, scalar: Any) -> Any:
+    """Bring the means together, and the squares to the common mean."""
+    count = lanes_sum(part[0], lanes)
+    mean = lanes_sum(part[0] * part[1], lanes) * reciprocal(larger(count, np.float32(1)))
+    difference = part[1] - mean
+    squares = lanes_sum(part[2] + part[0] * difference * difference, lanes)
+    return four(count, mean, squares, np.float32(0))
+
+
+@device_function
+def combine_equal_moments(part: Any, lanes: Any, scalar: Any) -> Any:
+    """As `combine_moments`, of parts of as many elements: two sums instead of three."""
+    mean = lanes_sum(part[1], lanes) * (np.float32(1) / np.float32(lanes))
+    difference = part[1] - mean
+    squares = lanes_sum(part[2] + part[0] * difference * difference, lanes)
+    return four(part[0] * np.float32(lanes), mean, squares, np.float32(0))
+
+
+@device_function
+def apply_moments(values: Any, own: Any, whole: Any, columns: Any, eps: Any) -> Any:
+    """Subtract the mean and divide by the standard deviation."""
+    return (values - whole[1]) * rsqrt(whole[2] * reciprocal(np.float32(columns)) + eps)
+
+
+@device_function
+def moments(whole: Any, columns: Any, eps: Any) -> Any:
+    """Return (mean, 1 / standard deviation)."""
+    zero = np.float32(0)
+    return four(whole[1], rsqrt(whole[2] * reciprocal(np.float32(columns)) + eps), zero, zero)
+
+
+@device_function
+def merge_moments(part: Any, other: Any, eps: Any) -> Any:
+    """Combine two."""
+    count = part[0] + other[0]
+    share = other[0] * reciprocal(larger(count, np.float32(1)))
+    difference = other[1] - part[1]
+    squares = part[2] + other[2] + difference * difference * part[0] * share
+    return four(count, part[1] + difference * share, squares, np.float32(0))
+
+
+LAYERNORM = Operation(
+    "layernorm",
+    reduce_moments,
+    combine_moments,
+    apply_moments,
+    moments,
+    merge_moments,
+    apply_moments,
+    combine_equal_moments,
+)
+
+
+def layernorm(
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    eps: float = 1e-5,
+    residual: Any = None,
+    residual_out: Any = None,
+    mean: Any = None,
+    rstd: Any = None,
+    out: Any = None,
+    stream: Any = None,
+    dtype: object = None,
+    plan: Plan | None = None,
+) -> Any:
+    """Bring the rows of `x` to mean 0 and variance 1, scale them by `weight` and add `bias`.
+
+    Parameters
+    ----------
+    x
+        Device array (..., columns) of f32, f16 or bf16: torch, CuPy, numba, or anything with
+        ``__cuda_array_interface__`` or ``__dlpack__``. Rows that start and end at multiples of
+        16 B are accessed 16 B at a time, others by as much as divides both.
+    weight, bias
+        Device arrays (columns,) of the same type; 1 and 0 if None.
+    eps
+        Added to the variance.
+    residual
+        Device array like `x` that is added to it first, in float32.
+    residual_out
+        Where to write the sum of `x` and `residual`. May be either.
+    mean, rstd
+        Where to write the mean and 1 / standard deviation: float32, one for each row.
+    out
+        Where to write; a new array like `x` if None. May be `x`.
+    stream
+        A numba, torch or CuPy stream; the default stream if None.
+    dtype
+        What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16.
+    plan
+        How to cut the work up; what is measured to be fast if None.
+
+    Returns
+    -------
+    Any
+        `out`. Everything is computed in float32 and rounded once.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types disagree.
+    """
+    out = empty_like(x) if out is None else out
+    arrays = (x, weight, bias, out, residual, residual_out, mean, rstd)
+    _layernorm(arrays, stream, (eps,), dtype, plan)
+    return out
+
+
+@launched_again
+def _layernorm(
+    arrays: tuple[Any, ...],
+    stream: Any,
+    numbers: tuple[float],
+    dtype: object,
+    plan: Plan | None,
+) -> None:
+    x, weight, bias, out, residual, residual_out, mean, rstd = arrays
+    normalise(
+        *(LAYERNORM, stream, numbers, dtype, plan),
+        x=x,
+        out=out,
+        weight=weight,
+        bias=bias,
+        residual=residual,
+        residual_out=residual_out,
+        mean=mean,
+        rstd=rstd,
+    )

@@ -1,0 +1,208 @@
+"""Softmax and log-softmax of rows: exp(scale * x) over its sum, and the logarithm of that.
+
+Cost model: each row is read once and written once. One exponential an element is a quarter of what
+the special function units do while DRAM moves it: a thread keeps the exponentials below its own
+maximum, and brings them to the row's by one factor. Rows that wait in shared memory take two
+exponentials an element, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numba_tma.backend.interface import device_function
+from numba_tma.device.registers import (
+    exp2,
+    four,
+    fused,
+    keep,
+    larger,
+    largest,
+    log2,
+    reciprocal,
+    total,
+)
+from numba_tma.kernels._host.launching import empty_like, launched_again
+from numba_tma.kernels.rows.launching import normalise
+from numba_tma.kernels.rows.operation import Operation, Plan, lanes_max, lanes_sum
+
+LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
+MINUS_INFINITY = np.float32(-math.inf)
+
+
+@device_function
+def finite(maximum: Any) -> Any:
+    """Return what is subtracted for a maximum: of nothing but -inf, 0, since inf - inf is NaN."""
+    return maximum if maximum > MINUS_INFINITY else np.float32(0)
+
+
+@device_function
+def reduce_softmax(share: Any, values: Any, first: Any, limit: Any, scale: Any) -> Any:
+    """Return (maximum, sum of exponentials below it), and the exponentials."""
+    values = keep(share, values, first, limit, MINUS_INFINITY)
+    maximum = largest(values)
+    powers = exp2((values - finite(maximum)) * (scale * LOG2_E))
+    return four(maximum, total(powers), np.float32(0), np.float32(0)), powers
+
+
+@device_function
+def combine_softmax(part: Any, lanes: Any, scale: Any) -> Any:
+    """Bring sums to the common maximum, and add them."""
+    maximum = lanes_max(part[0], lanes)
+    factor = exp2((part[0] - finite(maximum)) * (scale * LOG2_E))
+    return four(maximum, lanes_sum(part[1] * factor, lanes), np.float32(0), np.float32(0))
+
+
+@device_function
+def apply_softmax(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
+    """Bring the exponentials to the row's maximum, over the row's sum."""
+    return values * (exp2((own[0] - whole[0]) * (scale * LOG2_E)) * reciprocal(whole[1]))
+
+
+@device_function
+def logsumexp(whole: Any, columns: Any, scale: Any) -> Any:
+    """Return the logarithm of the sum of exponentials."""
+    zero = np.float32(0)
+    return four(whole[0] * scale + log2(whole[1]) * LN_2, zero, zero, zero)
+
+
+@device_function
+def reduce_log_softmax(share: Any, values: Any, first: Any, limit: Any, scale: Any) -> Any:
+    """Return (maximum, sum of exponentials below it), and the values."""
+    part, _ = reduce_softmax(share, values, first, limit, scale)
+    return part, values
+
+
+@device_function
+def apply_log_softmax(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
+    """Subtract the maximum, and the logarithm of the sum."""
+    return (values - whole[0]) * scale - log2(whole[1]) * LN_2
+
+
+@device_function
+def merge_softmax(part: Any, other: Any, scale: Any) -> Any:
+    """Bring two sums to the common maximum, and add them."""
+    maximum, zero = larger(part[0], other[0]), np.float32(0)
+    ours = part[1] * exp2((part[0] - finite(maximum)) * (scale * LOG2_E))
+    theirs = other[1] * exp2((other[0] - finite(maximum)) * (scale * LOG2_E))
+    return four(maximum, ours + theirs, zero, zero)
+
+
+@device_function
+def finish_softmax(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
+    """Return exponentials below the row's maximum, over the row's sum."""
+    return exp2(fused(values - whole[0], scale * LOG2_E, np.float32(0) - log2(whole[1])))
+
+
+SOFTMAX = Operation(
+    "softmax",
+    reduce_softmax,
+    combine_softmax,
+    apply_softmax,
+    logsumexp,
+    merge_softmax,
+    finish_softmax,
+)
+LOG_SOFTMAX = Operation(
+    "log_softmax",
+    reduce_log_softmax,
+    combine_softmax,
+    apply_log_softmax,
+    logsumexp,
+    merge_softmax,
+    apply_log_softmax,
+)
+
+
+def softmax(
+    x: Any,
+    *,
+    scale: float = 1.0,
+    logsumexp: Any = None,
+    out: Any = None,
+    stream: Any = None,
+    dtype: object = None,
+    plan: Plan | None = None,
+) -> Any:
+    """Return exp(scale * x) over its sum along the rows of `x`.
+
+    Parameters
+    ----------
+    x
+        Device array (..., columns) of f32, f16 or bf16: torch, CuPy, numba, or anything with
+        ``__cuda_array_interface__`` or ``__dlpack__``. Rows that start and end at multiples of
+        16 B are accessed 16 B at a time, others by as much as divides both.
+    scale
+        A positive number that the elements are multiplied with first.
+    logsumexp
+        Where to write the logarithm of the sum of exponentials: float32, one for each row.
+    out
+        Where to write; a new array like `x` if None. May be `x`.
+    stream
+        A numba, torch or CuPy stream; the default stream if None.
+    dtype
+        What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16.
+    plan
+        How to cut the work up; what is measured to be fast if None.
+
+    Returns
+    -------
+    Any
+        `out`. Everything is computed in float32 and rounded once. A row of nothing but -inf, or
+        with a NaN or +inf, becomes NaN, as in torch.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types disagree, or `scale` is not positive.
+    """
+    return _run(SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
+
+
+def log_softmax(
+    x: Any,
+    *,
+    scale: float = 1.0,
+    logsumexp: Any = None,
+    out: Any = None,
+    stream: Any = None,
+    dtype: object = None,
+    plan: Plan | None = None,
+) -> Any:
+    """Return the logarithm of `softmax`, with its parameters."""
+    return _run(LOG_SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
+
+
+def _run(
+    op: Operation,
+    x: Any,
+    scale: float,
+    logsumexp: Any,
+    out: Any,
+    stream: Any,
+    dtype: object,
+    plan: Plan | None,
+) -> Any:
+    if not 0 < scale < math.inf:
+        raise ValueError(
+            f"{op.name}(scale={scale}): the scale is a positive number; negate x for a negative one"
+        )
+    out = empty_like(x) if out is None else out
+    _softmax((x, out, logsumexp), stream, (scale,), op, dtype, plan)
+    return out
+
+
+@launched_again
+def _softmax(
+    arrays: tuple[Any, Any, Any],
+    stream: Any,
+    numbers: tuple[float],
+    op: Operation,
+    dtype: object,
+    plan: Plan | None,
+) -> None:
+    x, out, logsumexp = arrays
+    normalise(op, stream, numbers, dtype, plan, x=x, out=out, logsumexp=logsumexp)

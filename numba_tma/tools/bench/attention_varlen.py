@@ -1,0 +1,78 @@
+"""Attention of packed sequences beside torch's and FlashAttention-4's: 16 heads of 128, bf16.
+
+Arrays are (rows, heads, columns), the same for all.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+from typing import Any
+
+from numba_tma.tools.bench.attention import HEADS, check_rows
+from numba_tma.tools.bench.peers import offered, shipped, working
+from numba_tma.tools.bench.results import Cases, Measured, operations
+from numba_tma.tools.bench.timing import Run, worse_of_two
+
+LENGTHS, DEPTH = (2879, 512, 8192, 1200, 4000, 777, 6007, 1861), 128
+
+
+def _check(torch: Any, q: Any, k: Any, v: Any, starts: list[int], causal: bool, out: Any) -> None:
+    """Hold some rows of each sequence to float64."""
+    for rows in map(slice, starts, starts[1:]):
+        one_q, one_k, one_v, one_out = (t[None, rows] for t in (q, k, v, out))
+        check_rows(torch, one_q, one_k, one_v, causal, one_out)
+
+
+def _torch(torch: Any, q: Any, k: Any, v: Any, starts: Any, longest: int, causal: bool) -> Run:
+    """Return what torch's attention of nested tensors calls."""
+
+    def run() -> Any:
+        forward = torch.ops.aten._flash_attention_forward
+        return forward(q, k, v, starts, starts, longest, longest, 0.0, causal, False)[0]
+
+    return run
+
+
+def _flash_attention_4(q: Any, k: Any, v: Any, starts: Any, causal: bool) -> dict[str, Run]:
+    attention = importlib.import_module("flash_attn.cute").flash_attn_varlen_func
+
+    def run() -> Any:
+        result = attention(q, k, v, cu_seqlens_q=starts, cu_seqlens_k=starts, causal=causal)
+        return result[0] if isinstance(result, tuple) else result
+
+    return {"FlashAttention-4": run}
+
+
+def bench_attention_varlen(torch: Any, lengths: tuple[int, ...], causal: bool) -> Measured:
+    """Time attention of such sequences; what a causal mask leaves out is not counted as done."""
+    attention = shipped("attention_varlen", "attention_varlen")
+    ends = list(itertools.accumulate(lengths, initial=0))
+    starts = torch.tensor(ends, device="cuda", dtype=torch.int32)
+    shape = (ends[-1], HEADS, DEPTH)
+    q, k, v = (torch.randn(shape, device="cuda").bfloat16() for _ in range(3))
+    o = torch.full_like(q, float("nan"))
+    ours = functools.partial(attention, q, k, v, starts, starts, out=o, causal=causal)
+    right = functools.partial(_check, torch, q, k, v, ends, causal)
+    ours()
+    right(o)
+    case = f"attention varlen {_named(lengths, causal)}"
+    of_torch = {"torch FLASH": _torch(torch, q, k, v, starts, max(lengths), causal)}
+    source = functools.partial(_flash_attention_4, q, k, v, starts, causal)
+    peers = working(torch, case, of_torch | offered(case, {"FlashAttention-4": source}), right)
+    count = 4 * HEADS * sum(n * n for n in lengths) * DEPTH // (2 if causal else 1)
+    return operations(count, worse_of_two({"numba_tma": ours, **peers}))
+
+
+def _named(lengths: tuple[int, ...], causal: bool) -> str:
+    what = f"{len(lengths)} of {min(lengths)} to {max(lengths)}"
+    return f"bf16 {'causal' if causal else 'full'} {what} x {HEADS} x {DEPTH}"
+
+
+CASES: Cases = {
+    ("attention varlen", _named(LENGTHS, causal)): functools.partial(
+        bench_attention_varlen, lengths=LENGTHS, causal=causal
+    )
+    for causal in (False, True)
+}

@@ -1,0 +1,97 @@
+"""The table that is made of results, and the README that shows it."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from numba_tma.tools.bench.matmul import LAYER_MATMUL
+from numba_tma.tools.bench.results import RATES, Results, Row, full_rows
+
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+
+
+def table(results: Results, short: bool = False) -> str:
+    """Return the results as a Markdown table; a short one has of all layers the mean alone."""
+    lines = [
+        f"Measured on an {results['gpu']} {_measured(results)}; median of alternating runs with a "
+        "cold L2 cache, the worse of two. In brackets: numba_tma's rate over that one's. `launch` "
+        "is the host's time for a launch of an empty kernel with these arguments, ours by "
+        "`tma.launcher`; `call` is its time for a call of a kernel's function.",
+        "",
+        "| kernel | case | numba_tma | beside it | plain copy |",
+        "|---|---|---|---|---|",
+    ]
+    for row in _with_mean(results["rows"], short):
+        faster = row["unit"] in RATES
+        peers = []
+        for name, value in row["peers"].items():
+            ratio = row["numba_tma"] / value if faster else value / row["numba_tma"]
+            peers.append(f"{name} {value:,g} ({ratio:.2f} x)" if faster else f"{name} {value:,g}")
+        copied = (
+            ""
+            if row["copy"] is None
+            else f"{row['copy']:,g} ({row['numba_tma'] / row['copy']:.2f} x)"
+        )
+        lines.append(
+            f"| {row['kernel']} | {row['case']} | {row['numba_tma']:,g} {row['unit']} | "
+            f"{', '.join(peers)} | {copied} |"
+        )
+    return "\n".join(lines)
+
+
+def write_readme_table(readme: Path, results: Results) -> None:
+    """Replace the table between the markers of the README."""
+    text = readme.read_text()
+    head, rest = text.split(BEGIN)
+    _, tail = rest.split(END)
+    readme.write_text(f"{head}{BEGIN}\n{table(results, short=True)}\n{END}{tail}")
+
+
+def _with_mean(rows: list[Row], alone: bool) -> list[Row]:
+    """Return the rows with the mean of all layers after them, or instead of them.
+
+    It is geometric, as a mean of factors is.
+    """
+    layers = [row for row in rows if row["kernel"] == LAYER_MATMUL]
+    if not layers:
+        return rows
+    peers = [name for name in layers[0]["peers"] if all(name in row["peers"] for row in layers)]
+    mean = layers[-1] | {
+        "case": f"geometric mean of {len(layers)}",
+        "numba_tma": _geometric_mean([row["numba_tma"] for row in layers]),
+        "peers": {name: _geometric_mean([row["peers"][name] for row in layers]) for name in peers},
+    }
+    last = rows.index(layers[-1]) + 1
+    before = [row for row in rows[:last] if not alone or row not in layers]
+    return [*before, mean, *rows[last:]]
+
+
+def _geometric_mean(values: list[float]) -> float:
+    return round(statistics.geometric_mean(values), 2)
+
+
+def _measured(results: Results) -> str:
+    """Return when and with what rows were measured: most, and by their names the others."""
+    runs: dict[str, list[Row]] = {_when(results): []}
+    for row in full_rows(results):
+        runs.setdefault(_when(row), []).append(row)
+    most, *others = runs
+    return "; ".join([most, *(f"{_names(runs[when], results)} {when}" for when in others)])
+
+
+def _when(measured: dict[str, Any]) -> str:
+    versions = measured["versions"]
+    torch = versions.get("torch", "absent")
+    return f"on {measured['date']}, torch {torch}, numba-cuda {versions['numba-cuda']}"
+
+
+def _names(rows: list[Row], results: Results) -> str:
+    """Name rows by kernel and case, or all that there are of a kernel by that."""
+    names = []
+    for kernel in dict.fromkeys(row["kernel"] for row in rows):
+        cases = [row["case"] for row in rows if row["kernel"] == kernel]
+        whole = len(cases) == sum(row["kernel"] == kernel for row in results["rows"])
+        names += [kernel] if whole else [f"{kernel} {case}" for case in cases]
+    return ", ".join(names)
