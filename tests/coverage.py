@@ -119,7 +119,7 @@ def exercised(folder: str) -> set[str]:
     calls = library()
     waiting = [
         name
-        for path in (TESTS / folder).glob("*.py")
+        for path in (TESTS / folder).rglob("*.py")
         for name in mentioned(ast.parse(path.read_text()))
     ]
     seen: set[str] = set()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from numba_tma.tools.testing import find_tool, instructions, ptxas
 from tests import gallery_page, instruction_table, matrix_table, schedule_page
-from tests.golden_kernels import GOLDENS, arch, compiled
+from tests.kernels.golden_kernels import GOLDENS, arch, compiled
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "ptx" / "kernels"

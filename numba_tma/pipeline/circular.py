@@ -14,7 +14,7 @@ tile in each (the body), and none in the last `prefetch` (the epilogue). The oth
 are worse to read: flags (``if step.loads``, ``if step.computes``) put a test round both halves of
 the user's code, and a function that loads, passed as an argument, takes that code out of the loop.
 An iteration costs every thread, the one that loads included, at most 2 % more machine instructions
-than three parts written by hand (tests/cpu/test_circular_cost.py).
+than three parts written by hand (tests/cpu/pipeline/test_circular_cost.py).
 """
 
 from __future__ import annotations

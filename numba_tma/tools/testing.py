@@ -305,7 +305,7 @@ def run_isolated(
         with open(output, "wb") as log:
             child = subprocess.Popen(
                 # -u: what it printed must survive a kill
-                [sys.executable, "-u", "-c", "from numba_tma.tools.testing import _child; _child()"],
+                [sys.executable, "-u", "-c", f"from {__name__} import _child; _child()"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

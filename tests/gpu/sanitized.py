@@ -15,21 +15,19 @@ from numba_tma.kernels.matmul.api import Config, SwappedConfig, matmul
 from numba_tma.kernels.matmul.block_scaled import ScaledConfig
 from numba_tma.kernels.pointwise.api import scale_add
 from numba_tma.kernels.rows.rmsnorm import rmsnorm
-from tests import ring_kernels as rings
-from tests.gpu import (
-    test_attention_backward_gpu,
-    test_attention_fp8_gpu,
-    test_attention_gpu,
-    test_attention_varlen_gpu,
-    test_block_scaled_gpu,
-    test_grouped_matmul_gpu,
-    test_kv_gpu,
-    test_norms_gpu,
-    test_output_pipeline_gpu,
-    test_reductions_gpu,
-    test_store_gpu,
-    test_transpose_gpu,
-)
+from tests.gpu.kernels import test_attention as test_attention_gpu
+from tests.gpu.kernels import test_attention_backward as test_attention_backward_gpu
+from tests.gpu.kernels import test_attention_fp8 as test_attention_fp8_gpu
+from tests.gpu.kernels import test_attention_varlen as test_attention_varlen_gpu
+from tests.gpu.kernels import test_block_scaled as test_block_scaled_gpu
+from tests.gpu.kernels import test_grouped_matmul as test_grouped_matmul_gpu
+from tests.gpu.kernels import test_norms as test_norms_gpu
+from tests.gpu.kernels import test_reductions as test_reductions_gpu
+from tests.gpu.kernels import test_transpose as test_transpose_gpu
+from tests.gpu.pipeline import test_kv as test_kv_gpu
+from tests.gpu.pipeline import test_output_pipeline as test_output_pipeline_gpu
+from tests.gpu.pipeline import test_store as test_store_gpu
+from tests.kernels import ring_kernels as rings
 
 CASE = rings.Case(cuda.to_device, lambda array: array.copy_to_host())
 W = tma.Warps

@@ -4,7 +4,7 @@
 repository's root, whose notebooks and library it measures, on a GPU of compute capability 9.0.
 Rungs take turns, with what the library ships beside them. What is wrong is printed and left out. A
 run replaces what it measured and leaves the rest of the file. Then ``python -m
-tests.sim.test_notebooks`` shows the numbers in the notebooks.
+tests.sim.project.test_notebooks`` shows the numbers in the notebooks.
 """
 
 from __future__ import annotations

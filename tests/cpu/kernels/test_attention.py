@@ -1,0 +1,408 @@
+"""Attention's machine code: no spills, no serialised products, operations counted; and errors."""
+
+import functools
+import re
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numba import types
+
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.device.causal_scheduler import CausalLPTScheduler
+from numba_tma.host import driver as _driver
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels._host.limits import CACHED_BYTES
+from numba_tma.kernels.attention import arrays as _attention_arrays
+from numba_tma.kernels.attention import attention
+from numba_tma.kernels.attention.plan import (
+    FEW_PLANS,
+    NARROW_DEPTHS,
+    PLANS,
+    Plan,
+    Problem,
+    balance,
+    plan_for,
+    splits_for,
+)
+from numba_tma.kernels.attention.values import tiles, turning_kernel
+from numba_tma.kernels.attention.varlen import attention_varlen
+from numba_tma.tools.testing import compile_ptx, find_tool, instructions
+from tests.kernels.attention_forms import PROBLEMS, form, plan_of
+from tests.machine_code import all_in_registers, shortest_loop
+from tests.tiers import quick
+
+BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
+QUICK = ["d64 causal", "d128 splits lse", "d256 splits lse few"]
+by_problem = pytest.mark.parametrize("name", quick(QUICK, PROBLEMS))
+needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
+
+
+@functools.cache
+def compiled(name):
+    return compile_ptx(*form(name))
+
+
+@by_problem
+def test_registers_hold_everything(name):
+    report = all_in_registers(compiled(name))
+    assert report.registers == min(255, 65536 // plan_of(name).threads // 8 * 8)  # at launch
+
+
+def has_both_products(code):
+    """Return whether A comes from shared memory in one product, and from registers in another."""
+    return {"R", "gdesc"} <= set(re.findall(r"GMMA\S+ R\d+, (R|gdesc)", code))
+
+
+@functools.cache
+def main_loop(name):
+    """Return the loop over keys: the next one outside it is over tiles."""
+    return shortest_loop(compiled(name), has_both_products)
+
+
+@needs_nvdisasm
+@by_problem
+def test_a_step_computes_and_moves_nothing(name):
+    problem, plan = PROBLEMS[name], plan_of(name)
+    scores, outputs = plan.block_k // 2, problem.depth // 2  # of a thread
+    added = outputs * problem.is_narrow  # by the threads, not the tensor cores
+    found = Counter(operation for operation, _ in main_loop(name))
+    product, depth = ("QGMMA", 32) if problem.is_narrow else ("HGMMA", 16)
+    assert found[product] == problem.depth // depth + plan.block_k // depth
+    assert found["MUFU.EX2"] == scores + 2  # and of each of the two rows the decay
+    lifts = 2 * problem.is_narrow  # the shifts of e4m3 are sums, others products
+    assert found["FFMA"] == scores + 2 + lifts  # score * scale + shift
+    assert found["MUFU.TANH"] == scores * problem.softcap
+    assert found["FMUL"] == outputs + 4 - lifts + scores * problem.softcap
+    assert found["VOTE"] == plan.votes
+    assert found["FADD"] == scores + added
+    assert found["SHFL"] == 4  # maxima of two rows, over four threads
+    assert found["FMNMX"] == scores + 4
+    assert found["F2FP"] == scores // 2
+    assert (found["WARPGROUP.ARRIVE"], found["WARPGROUP.DEPBAR"]) == (2, 2)
+    # What a step with masked keys has more, for each score; other steps branch around it.
+    masked = 3.6 * (problem.causal + problem.left + problem.right) + 2 * (not problem.causal)
+    masked += 2 * problem.softcap
+    # Waits, and where the tiles are, for which ptxas uses other registers in a smaller block.
+    around = 110 + (7 if plan.warpgroups == 1 else 5) * found[product]
+    assert sum(found.values()) <= (4.5 + masked) * scores + outputs + added + around, found
+
+
+@needs_nvdisasm
+@by_problem
+def test_exponentials_are_computed_while_products_run(name):
+    """ptxas is free to wait for the product with V at once, which would cost all the overlap."""
+    order = [operation for operation, _ in main_loop(name)]
+    exponentials = [i for i, operation in enumerate(order) if operation == "MUFU.EX2"]
+    products = [i for i, operation in enumerate(order) if operation.endswith("GMMA")]
+    waits = [i for i, operation in enumerate(order) if operation == "WARPGROUP.DEPBAR"]
+    # Both products, the wait for the first, the softmax, the wait for the second.
+    assert products[-1] < waits[0] < exponentials[0] < exponentials[-1] < waits[1]
+
+
+@pytest.mark.parametrize("depth", NARROW_DEPTHS)
+def test_values_turn_round_in_registers(depth):
+    maps = [TensorMapType(4, tile) for tile in tiles(depth)]
+    ptx = compile_ptx(turning_kernel(depth), (*maps, types.int64, types.int64))
+    all_in_registers(ptx)
+    code = instructions(ptx)
+    # Blocks of 16 x 16 bytes are read and written 16 B at a time.
+    for access in ("ld.shared.v4", "st.shared.v4"):
+        assert sum(access in line for line in code) % 16 == 0 < sum(access in line for line in code)
+
+
+# --------------------------------------------------------------------------- what is chosen
+
+
+@pytest.mark.parametrize(("heads", "together"), [(64, 6), (7, 3), (1, 1), (5, 8)])
+def test_the_balance_is_that_of_the_schedule(heads, together):
+    """Of what each block has to do: the steps of its tiles, and one more for each tile's ends."""
+    queries, keys, blocks = 1000, 1100, 17
+    schedule = CausalLPTScheduler(128, 96, together).over(queries, keys, heads)
+    done = [sum(1 + t.num_key_blocks for t in schedule.tiles(i, blocks)) for i in range(blocks)]
+    steps = np.array([1 + schedule.num_key_blocks(i) for i in range(schedule.num_query_blocks)])
+    assert balance(steps, heads, together, blocks) == pytest.approx(np.mean(done) / max(done))
+
+
+@pytest.mark.parametrize("mask", ["causal", "left", "right", "packed"])
+def test_tiles_are_equal_where_nothing_hides_keys(mask):
+    """Only they are dealt in even rounds: a window's first ones are shorter, and fall into step."""
+    problem = PROBLEMS["d64"]
+    assert problem.tiles_are_equal
+    assert not replace(problem, **{mask: True}).tiles_are_equal
+
+
+def test_blocks_of_a_window_are_equally_long():
+    """So that heads come one after the other, and their keys stay in the L2 cache."""
+    window = Problem(128, as_dtype("bf16"), causal=True, left=True)
+    assert plan_for(window, 4096, 4096, 64, 1, 132) == PLANS[128, True]
+    assert plan_for(Problem(128, as_dtype("bf16"), right=True), 4096, 4096, 64, 1, 132) == plan_for(
+        Problem(128, as_dtype("bf16"), causal=True), 4096, 4096, 64, 1, 132
+    )
+
+
+@pytest.mark.parametrize("keys", [512, 4096, 8192, 16384, 100_000])
+@pytest.mark.parametrize("depth", [64, 128])
+def test_heads_together_share_the_cache_and_the_work(depth, keys):
+    problem = Problem(depth, as_dtype("bf16"), causal=True)
+    plan = plan_for(problem, keys, keys, 64, 1, 132)
+    assert plan == replace(PLANS[depth, True], heads_together=plan.heads_together)
+    assert plan.heads_together == 1 or 4 * keys * depth * plan.heads_together < 2.5 * CACHED_BYTES
+    full = Problem(depth, as_dtype("bf16"))
+    assert plan_for(full, keys, keys, 64, 1, 132) == PLANS[depth, False]
+
+
+FULL, CAUSAL = (Problem(128, as_dtype("bf16"), causal) for causal in (False, True))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "splits"),
+    [
+        (1, 16384, 8, 16),  # as many parts as there are blocks for
+        (1, 131072, 1, 128),
+        (1000, 1000, 4, 4),
+        (1, 300, 8, 1),  # to add parts up would take longer
+        (64, 128, 1, 1),
+        (1, 4096, 512, 1),
+        (4096, 4096, 64, 1),
+    ],
+)
+def test_keys_are_shared_out_where_queries_are_few(queries, keys, heads, splits):
+    plan = plan_for(FULL, queries, keys, heads, 1, 132)
+    chosen = FEW_PLANS[128] if queries <= 64 else PLANS[128, False]
+    assert plan == replace(chosen, splits=splits)
+
+
+def test_parts_even_out_what_a_mask_leaves():
+    """128 blocks of queries have 1 to 32 steps; in two parts each, none has more than about 17."""
+    assert plan_for(CAUSAL, 4096, 4096, 4, 1, 132) == Plan(2, 128, splits=2, heads_together=0)
+    assert plan_for(CAUSAL, 4096, 4096, 16, 1, 132).splits == 1
+
+
+def test_a_window_is_shared_out_by_the_keys_that_it_shows():
+    window = replace(CAUSAL, left=True)
+    assert plan_for(window, 128, 16384, 1, 1, 132).splits == 128
+    assert plan_for(window, 128, 1024, 1, 1, 132).splits == 8
+    assert plan_for(replace(window, packed=True), 128, 16384, 1, 1, 132).splits == 1
+
+
+@pytest.mark.parametrize("heads", [1, 3, 7, 40])
+@pytest.mark.parametrize("steps", [[5], [1, 2, 3, 4], [0, 0, 6], [100] * 3])
+def test_no_number_of_parts_is_faster(steps, heads):
+    """Of those that leave a block of threads no more than two or so."""
+    steps, blocks = np.array(steps), 17
+
+    def time(splits):
+        parts = [-(-n // splits) + 1 for n in steps[::-1] for _ in range(heads * splits)]
+        sums = [0] * blocks
+        for number, part in enumerate(parts):
+            turn, place = divmod(number, blocks)
+            sums[place if turn % 2 == 0 else blocks - 1 - place] += part
+        return max(sums) + 3 * (splits > 1)
+
+    possible = range(1, max(1, min(max(steps), 2 * blocks // (len(steps) * heads))) + 1)
+    assert splits_for(steps, heads, blocks) == min(possible, key=time)
+
+
+# ----------------------------------------------------------------------------------- errors
+
+
+USUAL = (2, 64, 4, 64)
+
+
+def array(shape=USUAL, dtype=BF16, strides=None, start=0):
+    """Return a device array over memory that does not exist."""
+    interface = {
+        "shape": shape,
+        "strides": strides,
+        "typestr": np.dtype(dtype).str,
+        "data": ((1 << 41) + start, False),
+        "version": 3,
+    }
+    return SimpleNamespace(dtype=np.dtype(dtype), __cuda_array_interface__=interface)
+
+
+COPY = "other strides are multiples of 16 B: pass a contiguous copy"
+MISTAKES = {
+    "three axes": (
+        {"q": array((2, 64, 64))},
+        "q has shape (2, 64, 64) of bf16; it takes (batch, sequence, heads, depth) of bf16 or f16",
+    ),
+    "bits of another size": (
+        {"v": array(dtype=np.float32), "dtype": "bf16"},
+        "v has shape (2, 64, 4, 64) of f32; it takes (batch, sequence, heads, depth) of bf16 or",
+    ),
+    "float32": (
+        {name: array(dtype=np.float32) for name in ("q", "k", "v", "out")},
+        "q has shape (2, 64, 4, 64) of f32; it takes bf16 and f16 with a depth of 64, 96, 128",
+    ),
+    "depth": (
+        {name: array((2, 64, 4, 192)) for name in ("q", "k", "v", "out")},
+        "q has shape (2, 64, 4, 192) of bf16; it takes bf16 and f16 with a depth of 64, 96, 128",
+    ),
+    "batch": (
+        {"k": array((1, 64, 4, 64))},
+        "k has shape (1, 64, 4, 64), but q (2, 64, 4, 64); k takes the same batch and depth",
+    ),
+    "depth of the keys": ({"k": array((2, 64, 4, 128))}, "k takes the same batch and depth"),
+    "no keys": ({"k": array((2, 0, 4, 64))}, "at least one key"),
+    "no heads": ({"k": array((2, 64, 0, 64))}, "a number of heads that divides that of q"),
+    "heads": ({"k": array((2, 64, 3, 64))}, "a number of heads that divides that of q"),
+    "values": (
+        {"v": array((2, 65, 4, 64))},
+        "v has shape (2, 65, 4, 64), but k has (2, 64, 4, 64); they must agree",
+    ),
+    "result": (
+        {"out": array((2, 63, 4, 64))},
+        "out has shape (2, 63, 4, 64), but q has (2, 64, 4, 64); they must agree",
+    ),
+    "types": (
+        {"k": array(dtype=np.float16)},
+        "k is f16, but q is bf16; they must agree: convert one",
+    ),
+    "type of the result": ({"out": array(dtype=np.float16)}, "out is f16, but q is bf16"),
+    "depth not contiguous": (
+        {"q": array(strides=(32768, 512, 2, 8))},
+        f"q lies at 0x20000000000 with strides (32768, 512, 2, 8) B; the depth is contiguous, and "
+        f"the address and the {COPY}",
+    ),
+    "strides": ({"v": array(strides=(33280, 520, 128, 2))}, COPY),
+    "address": ({"out": array(start=2)}, "out lies at 0x20000000002 with strides"),
+    "logarithms": (
+        {"lse": array((2, 64, 4), np.float32)},
+        "lse has shape (2, 64, 4) of f32 and strides None, but q has shape (2, 64, 4, 64); lse "
+        "takes (batch, heads, queries) = (2, 4, 64) of f32, contiguous, as it is returned wi",
+    ),
+    "type of the logarithms": ({"lse": array((2, 4, 64))}, "lse has shape (2, 4, 64) of bf16"),
+    "logarithms apart": (
+        {"lse": array((2, 4, 64), np.float32, (2048, 512, 8))},
+        "lse has shape (2, 4, 64) of f32 and strides (2048, 512, 8), but",
+    ),
+    "e4m3 of another depth": (
+        {name: array((2, 64, 4, 96), E4M3) for name in "qkv"},
+        "q has shape (2, 64, 4, 96) of e4m3; it takes bf16 and f16 with a depth of 64, 96, 128, "
+        "256, and e4m3 with 64 or 128",
+    ),
+    "e5m2": (
+        {name: array(dtype=ml_dtypes.float8_e5m2) for name in "qkv"},
+        "q has shape (2, 64, 4, 64) of e5m2; it takes bf16 and f16 with",
+    ),
+    "keys of another type": (
+        {"q": array(dtype=E4M3)},
+        "k is bf16, but q is e4m3; they must agree: convert one",
+    ),
+    "a result of e4m3": (
+        {name: array(dtype=E4M3) for name in ("q", "k", "v", "out")},
+        "out is e4m3; the result of e4m3 is bf16 or f16: say which of them its bits are by",
+    ),
+    "strides of e4m3": (
+        {name: array(dtype=E4M3, strides=(18432, 288, 72, 1)) for name in "qkv"},
+        COPY,
+    ),
+    "scales of bf16": (
+        {"q_scale": array((2, 4), np.float32)},
+        "q is bf16; q_scale, k_scale, v_scale and out_dtype are for e4m3: leave them out",
+    ),
+    "another result": ({"out_dtype": "f16"}, "q is bf16; q_scale, k_scale, v_scale and out_dtype"),
+    "scales of too few heads": (
+        {"v_scale": array((2, 1), np.float32)} | {name: array(dtype=E4M3) for name in "qkv"},
+        "v_scale has shape (2, 1) of f32 and strides None, but v has shape (2, 64, 4, 64); v_scale "
+        "takes (batch, heads) = (2, 4) of f32, contiguous, or None where nothing is to be",
+    ),
+    "scales of bits": (
+        {"k_scale": array((2, 4), np.int32)} | {name: array(dtype=E4M3) for name in "qkv"},
+        "k_scale has shape (2, 4) of i32",
+    ),
+    "scales apart": (
+        {"q_scale": array((2, 4), np.float32, (32, 8))}
+        | {name: array(dtype=E4M3) for name in "qkv"},
+        "q_scale has shape (2, 4) of f32 and strides (32, 8), but q",
+    ),
+    "scale": ({"scale": 0}, "attention(scale=0): the scale is a positive number; negate q for a"),
+    "cap": ({"softcap": 0.0}, "attention(softcap=0.0): the cap is a positive number, or None"),
+    "no cap": ({"softcap": float("inf")}, "attention(softcap=inf): the cap is a positive number"),
+    "window": (
+        {"window": -1},
+        "attention(window=-1): a window is (left, right), the numbers of keys that a query sees",
+    ),
+    "windows": ({"window": (1, 2, 3)}, "attention(window=(1, 2, 3)): a window is (left, right)"),
+    "half a key": ({"window": (1, 0.5)}, "whole numbers from 0, or None for all; or one number"),
+    "a window of truth": ({"window": True}, "attention(window=True): a window is"),
+    "a plan of 100 keys": (
+        {"plan": Plan(2, 100)},
+        "attention(plan=Plan(warpgroups=2, block_k=100, stages=2, heads_together=1, votes=True, "
+        "splits=1)): a plan has 1 warpgroup or more, and its block_k is a multiple of 16 up to "
+        "256, since a product with bf16 takes 16 keys at a time: use a block_k of 64, 96 or 128",
+    ),
+    "a plan of 272 keys": ({"plan": Plan(1, 272)}, "its block_k is a multiple of 16 up to 256"),
+    "a plan of nobody": ({"plan": Plan(0)}, "a plan has 1 warpgroup or more"),
+    "a plan of e4m3": (
+        {"plan": Plan(3, 112)} | {name: array(dtype=E4M3) for name in "qkv"},
+        "its block_k is a multiple of 32 up to 256, since a product with e4m3 takes 32 keys",
+    ),
+    "half a part": ({"plan": Plan(splits=1.5)}, "splits is 1 or more, and 1 for packed"),
+    "no parts": ({"plan": Plan(splits=0)}, "splits is 1 or more, and 1 for packed sequences"),
+    "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
+}
+
+
+PACKED = (64, 4, 64)
+STARTS = (
+    "(sequences + 1,) of i32, contiguous, as of cumsum: where each sequence begins, and the last"
+)
+VARLEN_MISTAKES = {
+    "a batch": (
+        {"q": array()},
+        "attention_varlen(): q has shape (2, 64, 4, 64) of bf16; it takes (rows, heads, depth) of",
+    ),
+    "e4m3": (
+        {name: array((64, 4, 64), E4M3) for name in "qkv"},
+        "attention_varlen(): q has shape (64, 4, 64) of e4m3; it takes bf16 and f16 with a depth",
+    ),
+    "heads": (
+        {"k": array((64, 3, 64))},
+        "attention_varlen(): k has shape (64, 3, 64), but q (64, 4, 64); k takes the same batch",
+    ),
+    "starts of 64 bits": (
+        {"cu_seqlens_q": array((4,), np.int64)},
+        f"cu_seqlens_q has shape (4,) of i64 and strides None; it takes {STARTS}",
+    ),
+    "no starts": ({"cu_seqlens_k": array((0,), np.int32)}, "cu_seqlens_k has shape (0,) of i32"),
+    "starts of two axes": ({"cu_seqlens_k": array((1, 4), np.int32)}, STARTS),
+    "starts apart": ({"cu_seqlens_k": array((4,), np.int32, (8,))}, "and strides (8,); it takes"),
+    "different numbers": (
+        {"cu_seqlens_k": array((3,), np.int32)},
+        "cu_seqlens_q has shape (4,), but cu_seqlens_k (3,); they have an element for each",
+    ),
+    "logarithms": (
+        {"lse": array((64, 4), np.float32)},
+        "lse has shape (64, 4) of f32 and strides None, but q has shape (64, 4, 64); lse takes "
+        "(heads, rows) = (4, 64) of f32",
+    ),
+    "parts": ({"plan": Plan(splits=2)}, "and 1 for packed sequences, whose lengths only the dev"),
+    "window": ({"window": -1}, "attention_varlen(window=-1): a window is (left, right)"),
+    "scale": ({"scale": -1}, "attention_varlen(scale=-1): the scale is a positive number"),
+}
+
+
+@pytest.mark.parametrize("name", VARLEN_MISTAKES)
+def test_mistakes_with_packed_sequences(name, monkeypatch):
+    monkeypatch.setattr(_driver, "current_device", lambda: 0)
+    monkeypatch.setattr(_attention_arrays, "as_array", lambda view: view)
+    given, message = VARLEN_MISTAKES[name]
+    arrays = {name: array(PACKED) for name in ("q", "k", "v", "out")}
+    arrays |= {name: array((4,), np.int32) for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention_varlen(**arrays | given)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name, monkeypatch):
+    monkeypatch.setattr(_driver, "current_device", lambda: 0)
+    given, message = MISTAKES[name]
+    arrays = {name: array() for name in ("q", "k", "v", "out")}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention(**arrays | given)

@@ -1,0 +1,128 @@
+"""The grouped matmul without a GPU: its kernels in registers, its launches, its messages."""
+
+import numpy as np
+import pytest
+
+from numba_tma.kernels.matmul import grouped as module
+from numba_tma.kernels.matmul.epilogue import Epilogue
+from numba_tma.kernels.matmul.grouped import grouped_matmul
+from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
+from numba_tma.kernels.matmul.plan import CONFIGS, Config
+from numba_tma.tools.testing import compile_ptx
+from tests.cpu.kernels.test_matmul_host import BF16, E4M3, Array
+from tests.cpu.kernels.test_matmul_host import gpu as gpu
+from tests.kernels.block_forms import grouped_signature
+from tests.kernels.matmul_forms import form
+from tests.machine_code import all_in_registers
+
+ALPHA = Epilogue(alpha=True)
+#: Forms, and whether groups are told by their ends, lie apart, and have scales.
+FORMS = {
+    "pairs": (form(config=Config(cluster=2)), False, False, False),
+    "ends": (form(config=Config(cluster=2)), True, False, False),
+    "apart": (form(layout="TT", config=Config(cluster=2)), False, True, False),
+    "scales": (form("e4m3", epilogue=ALPHA, config=Config(cluster=2)), False, False, True),
+    "odd": (form(addressable=False, epilogue=ALPHA), True, False, True),
+    **{str(config): (form(config=config), False, False, False) for config in CONFIGS},
+}
+QUICK = ("pairs", "apart", "scales", "odd")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FORMS]
+)
+def test_registers_hold_everything(name):
+    shape, *options = FORMS[name]
+    ptx = compile_ptx(grouped_kernel(shape, *options), grouped_signature(shape, options[-1]))
+    all_in_registers(ptx)
+
+
+@pytest.fixture
+def grouped(gpu, monkeypatch):
+    """Note the launches of the grouped matmul, as `gpu` does those of matmul."""
+    for name in ("tensor_map", "ragged_tensor_map"):
+        monkeypatch.setattr(
+            module, name, lambda view, tile, name=name, **options: (name, view, tile, options)
+        )
+    monkeypatch.setattr(module, "grouped_kernel", lambda *of: of)
+    monkeypatch.setattr(module, "multiprocessors", lambda: 132)
+    return gpu
+
+
+I4, F4 = np.dtype(np.int32), np.dtype(np.float32)
+
+
+def operands(m, n, k, groups, dtype=BF16):
+    """Return a, b, sizes and out."""
+    a, b = Array(1, (m, k), dtype), Array(2, (groups, k, n), dtype)
+    if dtype == E4M3:
+        b = Array(2, (groups, k, n), dtype, strides=(n * k, 1, k))
+    return a, b, Array(3, (groups,), I4), Array(4, (m, n), BF16)
+
+
+def test_a_launch(grouped):
+    config = Config(128, 256, 2)
+    grouped_matmul(*operands(1000, 512, 256, 5), config=config)
+    ((kernel, blocks, threads, arguments),) = grouped.launches
+    assert kernel[0].b_major == "MN" and kernel[1:] == (False, False, False)
+    a, b, out, groups, _, alpha = arguments
+    assert (a[1].shape, b[1].shape, out[1].shape) == ((1, 1000, 256), (5, 256, 512), (1, 1000, 512))
+    assert out[0] == "ragged_tensor_map" and out[3] == {"axis": 1}
+    assert (groups.total, groups.apart, groups.tile_columns, groups.steps) == (5, 0, 2, 4)
+    # Groups end anywhere: 3 clusters down for whole ones, and one more for each group, 2 across.
+    assert (blocks, threads, alpha) == (2 * 2 * (3 + 5), 384, 1)
+
+
+def test_groups_in_their_places(grouped):
+    _, b, sizes, _ = operands(0, 512, 256, 5)
+    grouped_matmul(Array(1, (5, 300, 256)), b, sizes, Array(4, (5, 300, 512)), config=Config())
+    ((kernel, blocks, _, (a, _, out, groups, *_)),) = grouped.launches
+    assert kernel[1:] == (False, True, False) and groups.apart == 300
+    assert a[1].shape == (1, 1500, 256) and out[1].shape == (1, 1500, 512) and blocks == 5 * 3 * 2
+
+
+def test_ends_and_scales(grouped):
+    a, b, ends, out = operands(100, 512, 256, 5, E4M3)
+    scales = Array(5, (5,), F4)
+    grouped_matmul(a, b, None, out, offsets=ends, scales=scales, alpha=0.5)
+    ((kernel, _, _, (*_, groups, _, alpha)),) = grouped.launches
+    assert kernel[1:] == (True, False, True) and kernel[0].epilogue == ALPHA
+    assert groups.scales.shape == (20,) and alpha == 0.5
+
+
+def test_threads_store_what_tma_would_not(grouped):
+    grouped_matmul(*operands(100, 511, 256, 5))
+    (*_, (_, _, _, arguments)) = grouped.launches
+    assert arguments[2].dtype == np.uint16
+
+
+def test_nothing_is_launched_for_nothing(grouped):
+    grouped_matmul(*operands(0, 512, 256, 5))
+    grouped_matmul(*operands(100, 512, 256, 0))
+    assert grouped.launches == []
+
+
+def test_mistakes(grouped):
+    a, b, sizes, out = operands(100, 512, 256, 5)
+
+    def fails(message, *arrays, **options):
+        with pytest.raises(ValueError, match=message):
+            grouped_matmul(*arrays, **options)
+
+    fails("a is bf16 and b is e4m3; groups are multiplied", a, operands(1, 8, 256, 2, E4M3)[1])
+    fails(r"a has shape \(100, 256\) and b \(256, 512\); b is", a, Array(2, (256, 512)), sizes, out)
+    fails("with the same K; is b transposed", a, Array(2, (5, 512, 256)), sizes, out)
+    fails(r"and a \(M, K\) or \(groups, rows, K\)", Array(1, (4, 25, 256)), b, sizes, out)
+    fails("neither given; pass group_sizes", a, b, None, out)
+    fails("offsets given; pass group_sizes", a, b, sizes, out, offsets=sizes)
+    places = Array(1, (5, 20, 256)), b, None, Array(4, (5, 20, 512))
+    fails("offsets given; pass group_sizes", *places, offsets=sizes)
+    fails(r"group_sizes has shape \(5,\) of i64; .* of i32", a, b, Array(3, (5,), "i8"), out)
+    fails(r"offsets has shape \(6,\) of i32", a, b, None, out, offsets=Array(3, (6,), I4))
+    fails(
+        r"scales has shape \(5,\) of f16; .* of f32", a, b, sizes, out, scales=Array(5, (5,), "f2")
+    )
+    fails(r"out has shape \(512, 100\)", a, b, sizes, out.T)
+    fails("its last axis must be contiguous and its rows", Array(1, (256, 100)).T, b, sizes, out)
+    fails("out is i32, but products of bf16 and bf16", a, b, sizes, out_dtype="i32")
+    fails("config has splits=2: use splits=1", a, b, sizes, out, config=Config(splits=2))

@@ -1,0 +1,498 @@
+"""What the wrapper of matmul launches, without a GPU: layouts, copies, choices, errors, tuning."""
+
+import itertools
+import json
+import math
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from numba_tma.host import driver as _driver
+from numba_tma.kernels._host import launching as _host
+from numba_tma.kernels._host.launching import in_even_rounds
+from numba_tma.kernels.matmul import api as matmul
+from numba_tma.kernels.matmul import api as module
+from numba_tma.kernels.matmul import launching as _matmul_launch
+from numba_tma.kernels.matmul import operands as _matmul_operands
+from numba_tma.kernels.matmul import tuner as _matmul_tuner
+from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig
+from numba_tma.kernels.matmul.epilogue import Epilogue
+from numba_tma.kernels.matmul.form import Form
+from numba_tma.kernels.matmul.plan import (
+    CONFIGS,
+    Config,
+    Problem,
+    SwappedConfig,
+    candidates,
+    choose,
+    expected_cycles,
+    expected_nanoseconds,
+)
+from numba_tma.kernels.matmul.swapped_form import SwappedForm
+from tests.cpu.host.test_launcher import device_array
+
+BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
+
+
+_tests = itertools.count(1)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Note what is launched, with no GPU: (what, blocks, threads, arguments)."""
+    noted = SimpleNamespace(launches=[], memory=[])
+    monkeypatch.setattr(Array, "memory", next(_tests) << 41)  # launches of another are not repeated
+
+    def launcher(kernel, blocks, threads, stream, pdl):
+        def bind(*arguments):
+            return lambda: noted.launches.append((kernel, blocks, threads, arguments))
+
+        return SimpleNamespace(bind=bind)
+
+    def space(shape, dtype):
+        noted.memory.append(
+            device_array(shape, dtype, address=Array.memory + (9 + len(noted.memory) << 32))
+        )
+        return noted.memory[-1]
+
+    monkeypatch.setattr(_host, "_launcher", launcher)
+    monkeypatch.setattr(_host.cuda, "as_cuda_array", lambda view: view)
+    monkeypatch.setattr(_matmul_operands.cuda, "device_array", space)
+    monkeypatch.setattr(_driver, "current_device", lambda: 0)
+    for name in ("_host", "copy", "transpose", "_matmul_launch", "matmul"):
+        path = f"numba_tma.kernels.{name}."
+        for function, fake in {
+            "multiprocessors": lambda: 132,
+            "current_device": lambda: 0,
+            "queue_counter": lambda *of: "counter",
+            "tensor_map": lambda view, tile, dtype=None: (view, tile, dtype),
+        }.items():
+            monkeypatch.setattr(path + function, fake, raising=False)
+    for kernel in ("matmul_kernel", "swapped_kernel"):
+        monkeypatch.setattr(_matmul_launch, kernel, lambda form: form)
+    monkeypatch.setattr(_matmul_launch, "adding_kernel", lambda *of: ("add", *of))
+    return noted
+
+
+class Array:
+    """A device array of any type over memory that does not exist."""
+
+    memory = 0
+
+    def __init__(self, index, shape, dtype=BF16, strides=None, start=0):
+        self.index, self.shape, self.dtype, self.start = index, shape, np.dtype(dtype), start
+        self.strides = strides or np.empty(shape, np.dtype(f"u{self.dtype.itemsize}")).strides
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "strides": self.strides,
+            "typestr": f"<V{self.dtype.itemsize}" if self.dtype.kind == "V" else self.dtype.str,
+            "data": (self.memory + (index << 32) + start, False),
+            "version": 3,
+        }
+
+    @property
+    def T(self):
+        return Array(self.index, self.shape[::-1], self.dtype, self.strides[::-1], self.start)
+
+
+def launched(gpu, *arrays, **options):
+    """Return the form that was launched with these arrays, and what was launched before it."""
+    gpu.launches.clear()
+    matmul(*arrays, **options)
+    *before, (form, blocks, threads, arguments) = gpu.launches
+    assert isinstance(form, Form | SwappedForm)
+    return SimpleNamespace(
+        before=[getattr(kernel, "__name__", kernel) for kernel, *_ in before],
+        **{"form": form, "blocks": blocks, "threads": threads, "sizes": arguments[5]},
+        **{"a": arguments[0], "b": arguments[1], "out": arguments[2], "terms": arguments[6]},
+        **{"old": arguments[3], "residual": arguments[4]},
+    )
+
+
+def pair(m, n, k, layout="TN", dtype=BF16):
+    a = Array(1, (m, k), dtype) if layout[0] == "T" else Array(1, (k, m), dtype).T
+    return a, Array(2, (n, k), dtype).T if layout[1] == "N" else Array(2, (k, n), dtype)
+
+
+# ----------------------------------------------------------------- what is read where it lies
+
+
+@pytest.mark.parametrize("layout", ["TN", "TT", "NN", "NT"])
+def test_16_bits_are_read_as_they_lie(gpu, layout):
+    done = launched(gpu, *pair(256, 512, 128, layout), Array(3, (256, 512)))
+    majors = ["K" if letter == own else "MN" for letter, own in zip(layout, "TN")]
+    assert [done.form.a_major, done.form.b_major] == majors
+    shapes = [(1, 256, 128), (1, 512, 128)]
+    for (view, _, _), (one, rows, k), major in zip((done.a, done.b), shapes, majors):
+        assert view.shape == ((one, rows, k) if major == "K" else (one, k, rows))
+    assert done.before == [] and gpu.memory == [] and done.form.addressable
+
+
+@pytest.mark.parametrize("dtype", [E4M3, np.dtype(np.float32), np.dtype(np.int8)])
+@pytest.mark.parametrize("layout", ["TT", "NN", "NT"])
+def test_other_sizes_are_transposed_first(gpu, layout, dtype):
+    out = {"f": np.float32, "i": np.int32}.get(dtype.kind, BF16)
+    done = launched(gpu, *pair(256, 512, 128, layout, dtype), Array(3, (256, 512), out))
+    assert done.before == ["transpose_tiles"] * sum(x != y for x, y in zip(layout, "TN"))
+    assert (done.form.a_major, done.form.b_major) == ("K", "K")
+    assert done.a[0].shape == (1, 256, 128) and done.b[0].shape == (1, 512, 128)
+    assert done.form.a.name == {"f": "tf32", "i": "i8"}.get(dtype.kind, "e4m3")
+
+
+def test_what_tma_cannot_address_is_copied_first(gpu):
+    a, b = pair(256, 512, 100)  # rows of 200 B
+    done = launched(gpu, a, b, Array(3, (256, 512)))
+    assert done.before == ["copy_vectors"] * 2
+    view, _, _ = done.a
+    assert view.shape == (1, 256, 100) and view.strides[1] == 208  # zeros come from behind 100
+    assert [m.shape for m in gpu.memory] == [(1, 256, 104), (1, 512, 104)]
+    b, out = Array(2, (100, 512)), Array(3, (256, 512))
+    for a in (Array(1, (256, 100), start=2), Array(1, (256, 100), strides=(202, 2))):
+        assert launched(gpu, a, b, out).before == ["copy_vectors"]
+    assert launched(gpu, Array(1, (256, 100), strides=(208, 2)), b, out).before == []
+
+
+def test_copies_are_made_again_at_each_call(gpu):
+    a, b, out = *pair(256, 512, 100), Array(3, (256, 512))
+    for _ in range(3):
+        matmul(a, b, out)
+    assert len(gpu.launches) == 9 and len(gpu.memory) == 2
+    assert gpu.launches[:3] == gpu.launches[3:6] == gpu.launches[6:]
+
+
+def test_a_row_or_a_column_alone_may_have_any_stride(gpu):
+    done = launched(
+        gpu, Array(1, (1, 100)), Array(2, (104, 100), strides=(208, 2)).T, Array(3, (1, 104))
+    )
+    assert done.before == [] and done.a[0].strides[1] == 208
+    done = launched(gpu, Array(1, (64, 1)), Array(2, (1, 64)), Array(3, (64, 64)))
+    assert (done.form.a_major, done.form.b_major) == ("MN", "MN")  # as K their rows are 2 B apart
+
+
+@pytest.mark.parametrize(("columns", "start"), [(511, 0), (512, 8)])
+def test_threads_store_what_tma_would_not(gpu, columns, start):
+    a, b = pair(256, columns, 128)
+    done = launched(gpu, a, b, Array(3, (256, columns), start=start))
+    assert not done.form.addressable and done.out.dtype == np.uint16
+
+
+def test_batches(gpu):
+    a, b, out = Array(1, (3, 40, 64)), Array(2, (3, 64, 72)), Array(3, (3, 40, 72))
+    done = launched(gpu, a, b, out)
+    assert (done.sizes.batch, done.sizes.a_batch, done.sizes.b_batch) == (3, 1, 1)
+    done = launched(gpu, a, Array(2, (64, 72)), out)  # one matrix of 120 rows
+    assert (done.sizes.batch, done.sizes.rows, done.a[0].shape) == (1, 120, (1, 120, 64))
+    done = launched(gpu, Array(1, (40, 64)), b, out)
+    assert (done.sizes.batch, done.sizes.a_batch, done.sizes.b_batch) == (3, 0, 1)
+    expanded = Array(1, (3, 40, 64), strides=(0, 128, 2))
+    assert launched(gpu, expanded, b, out).sizes.a_batch == 0
+    done = launched(gpu, expanded, Array(2, (64, 72)), out)  # its rows are not 120
+    assert (done.sizes.batch, done.sizes.rows, done.a[0].shape) == (3, 40, (1, 40, 64))
+
+
+def test_sizes_and_blocks(gpu):
+    config = Config(128, 256, 2)
+    done = launched(gpu, *pair(300, 520, 130 * 8), Array(3, (300, 520)), config=config)
+    assert (done.sizes.tile_rows, done.sizes.tile_columns, done.sizes.steps) == (4, 3, 17)
+    assert (done.blocks, done.threads) == (12, 384)  # 2 clusters down, 3 across, of 2 blocks
+    done = launched(gpu, *pair(8192, 8192, 64), Array(3, (8192, 8192)), config=config)
+    assert done.blocks == 128  # 1024 clusters in 16 rounds of 64; 66 at once would need 16 too
+
+
+def test_blocks_share_rounds_evenly():
+    assert [in_even_rounds(tiles, 132) for tiles in (1, 132, 133, 896)] == [1, 132, 67, 128]
+    for tiles in range(1, 1000):
+        blocks = in_even_rounds(tiles, 132)
+        rounds = -(-tiles // blocks)
+        assert blocks <= 132 and rounds == -(-tiles // 132)  # as soon done as with all
+        assert blocks == 1 or -(-tiles // (blocks - 1)) > rounds  # and with fewer not
+
+
+def test_few_rows_change_places(gpu):
+    bias, residual = Array(4, (4096,)), Array(5, (5, 4096))
+    a, b = pair(5, 4096, 4096)
+    done = launched(gpu, a, b, Array(3, (5, 4096)), bias=bias, residual=residual)
+    config = done.form.config
+    assert isinstance(config, SwappedConfig) and (config.n, config.cluster) == (8, 1)
+    assert (done.blocks, done.threads) == (4096 // config.m, 32 + 2 * config.m)
+    assert (done.sizes.rows, done.sizes.columns, done.sizes.tile_rows) == (5, 4096, 1)
+    assert (done.out.shape, done.out.strides[1:]) == ((1, 4096, 5), (2, 8192))
+    assert done.old == (0, 0, 0) and done.residual.row == 8192
+    assert not isinstance(launched(gpu, *pair(33, 64, 64), Array(3, (33, 64))).form, SwappedForm)
+
+
+def test_few_rows_of_a_narrow_layer_are_a_cluster_each(gpu):
+    done = launched(gpu, *pair(1, 512, 8192), Array(3, (1, 512)))
+    config = done.form.config
+    assert config.cluster > 1 and done.blocks == 512 // config.m * config.cluster
+
+
+def test_few_rows_that_lie_along_m_are_16(gpu):
+    """The narrowest swizzle spans 32 B."""
+    done = launched(gpu, *pair(8, 4096, 4096, "NT"), Array(3, (8, 4096)))
+    assert (done.form.a_major, done.form.b_major) == ("MN", "MN")
+    assert done.form.a_tile.shape == (1, done.form.k, 16)
+
+
+def test_few_rows_of_integers_stay(gpu):
+    out = Array(3, (5, 4096), np.int32)
+    assert isinstance(launched(gpu, *pair(5, 4096, 4096, dtype=np.int8), out).form, Form)
+
+
+def test_parts_of_k_are_added_up(gpu):
+    matmul(
+        *pair(64, 66, 1024),
+        Array(3, (64, 66)),
+        config=Config(64, 64, splits=4),
+        bias=Array(4, (66,)),
+    )
+    (form, *_, arguments), (kernel, blocks, threads, added) = gpu.launches
+    assert form.out.name == "f32" and not form.epilogue.changes and form.addressable
+    assert arguments[5].splits == 4 and gpu.memory[0].shape == (4, 64, 68)
+    assert kernel[0] == "add" and kernel[1].bias.name == "bf16"
+    assert blocks * threads >= 64 * 66 and tuple(added[3]) == (1, 64, 66, 4)
+
+
+@pytest.mark.parametrize(("dtype", "out"), [(BF16, BF16), (E4M3, BF16), ("i1", "i4")])
+def test_a_long_k_is_split_unless_sums_are_integers(gpu, dtype, out):
+    matmul(*pair(64, 64, 65536, dtype=dtype), Array(3, (64, 64), out))
+    (_, *_, arguments), *added = gpu.launches
+    assert (arguments[5].splits > 1) == (dtype != "i1") == (len(added) == 1)
+
+
+def test_what_follows_is_compiled_in(gpu):
+    out, vector = Array(3, (256, 512)), Array(4, (512,), np.float32)
+    assert launched(gpu, *pair(256, 512, 64), out).form.epilogue == Epilogue()
+    done = launched(gpu, *pair(256, 512, 64), out, alpha=2, bias=vector, activation="silu")
+    assert done.form.epilogue == Epilogue(alpha=True, bias=_host.as_dtype("f32"), activation="silu")
+    assert done.terms.alpha == 2 and done.terms.bias.shape == (2048,) and done.old == 0
+    done = launched(gpu, *pair(256, 512, 64), out, beta=1, residual=out, config=Config())
+    assert done.old[1] == done.residual[1] == done.form.source_tile
+    assert (
+        done.form.stages == launched(gpu, *pair(256, 512, 64), out, config=Config()).form.stages - 1
+    )
+
+
+def test_empty_matrices_launch_nothing(gpu):
+    matmul(Array(1, (0, 64)), Array(2, (64, 8)), Array(3, (0, 8)))
+    matmul(Array(1, (3, 8)), Array(2, (8, 0)), Array(3, (3, 0)))
+    assert gpu.launches == []
+    done = launched(gpu, Array(1, (64, 0)), Array(2, (0, 64)), Array(3, (64, 64)))
+    assert done.sizes.steps == 0
+
+
+# ----------------------------------------------------------------------------------- errors
+
+
+def test_mistakes(gpu):
+    a, b, out = Array(1, (64, 32)), Array(2, (32, 96)), Array(3, (64, 96))
+
+    def fails(pattern, *arrays, **options):
+        with pytest.raises(ValueError, match=pattern):
+            matmul(*arrays, **options)
+
+    fails(r"a has shape \(64, 32\) and b \(96, 32\): K is 32 and 96, .* is b transposed\?", a, b.T)
+    fails(r"a has shape \(32,\); a matrix has two axes .* a\[None, :\]", Array(1, (32,)), b)
+    fails(
+        r"a is bf16 and b is f16; the tensor cores multiply bf16", a, Array(2, (32, 96), "f2"), out
+    )
+    fails(r"a is f64 and b is f64; .* e4m3 with e5m2; i8 with u8", *[Array(1, (8, 8), "f8")] * 3)
+    fails(
+        r"out has shape \(96, 64\), but \(64, 32\) @ \(32, 96\) has shape \(64, 96\)", a, b, out.T
+    )
+    fails(
+        r"out has .* its last axis must be contiguous, .* multiply b.T @ a.T into out.T",
+        *(a, b, Array(3, (96, 64)).T),
+    )
+    fails("out is i32, but products of bf16 and bf16 are stored as", a, b, out_dtype="i32")
+    fails(
+        r"a has shape \(2, 64, 32\) and b \(3, 32, 96\): the leading axes",
+        Array(1, (2, 64, 32)),
+        Array(2, (3, 32, 96)),
+    )
+    fails("beta is 0.5, which multiplies out, and out is None", a, b, beta=0.5)
+    fails("activation is 'tanh'; it is None or one of 'relu', 'gelu'", a, b, out, activation="tanh")
+    fails(r"bias has shape \(64,\) of bf16; .* of shape \(96,\)", a, b, out, bias=Array(4, (64,)))
+    fails(r"row_scale has shape \(64,\) of bf16; .* of f32", a, b, out, row_scale=Array(4, (64,)))
+    fails(r"residual has shape \(96,\)|a matrix has two axes", a, b, out, residual=Array(4, (96,)))
+    fails(r"residual has shape \(64, 32\) .* it has that shape too", a, b, out, residual=a)
+    many = Array(1, (3, 64, 32)), b, Array(3, (3, 64, 96))
+    expanded = Array(4, (3, 64, 96), strides=(0, 192, 2))
+    fails("residual has .* no leading axis that is expanded: pass a copy", *many, residual=expanded)
+    fails("out has .* and no axis expanded", *many[:2], expanded)
+    fails("out has .* and no axis expanded", a, b, Array(3, (64, 96), strides=(0, 2)))
+    crooked = Array(1, (64, 32), strides=(256, 4))
+    fails("one of its last two axes must be contiguous; pass a contiguous copy", crooked, b, out)
+    backwards = Array(1, (64, 32), strides=(-64, 2))
+    fails("TMA takes none below 0: pass a contiguous copy", backwards, b, out)
+    ints = [Array(i, shape, np.int8) for i, shape in enumerate(((64, 32), (96, 32)))]
+    ints = [ints[0], ints[1].T, Array(3, (64, 96), np.int32)]
+    fails("out is i32, exact sums that nothing follows; use out_dtype f32", *ints, alpha=2)
+    fails("splits=2, whose results are added up as float32", *ints, config=Config(splits=2))
+    fails("stages of 196,608 B, of which two do not fit", a, b, out, config=Config(128, 256, k=512))
+    fails("a holds u16, whose bits cannot be f32", Array(1, (8, 8), "u2"), b, out, dtype="f32")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"m": 96}, r"Config\(m=96\): it is one of 64, 128"),
+        ({"n": 40}, r"Config\(n=40\): it is a multiple of 32 up to 256"),
+        ({"stages": 1}, "at least 2: one is read while another is filled"),
+        ({"k": 64}, "it is 128, 256 or 512 bytes"),
+        ({"k": 256, "cluster": 2}, "blocks share tiles of b that are 128 bytes wide"),
+        ({"n": 96, "cluster": 4}, "use an n of which that is a multiple of 16"),
+    ],
+)
+def test_configurations_that_do_not_work(options, message):
+    with pytest.raises(ValueError, match=message):
+        Config(**options)
+
+
+@pytest.mark.parametrize("config", [(64, 8), ScaledConfig(), "fast"], ids=str)
+def test_configurations_of_another_kind(gpu, config):
+    arrays = Array(1, (8, 8)), Array(2, (8, 8)), Array(3, (8, 8))
+    with pytest.raises(TypeError, match=r"matmul\(config=.*\): it is a Config or SwappedConfig,"):
+        matmul(*arrays, config=config)
+
+
+# ------------------------------------------------------------------------------- the choice
+
+
+def test_what_is_chosen():
+    def chosen(*extents, **kinds):
+        config = choose(Problem(*extents, **kinds), 132)
+        return config.m, config.n, config.splits
+
+    assert chosen(4096, 4096, 4096) == chosen(8192, 8192, 1024) == (128, 256, 1)
+    assert choose(Problem(4096, 4096, 4096), 132).cluster == 2
+    assert chosen(64, 8192, 8192)[0] == 64  # half of 128 would be 0
+    m, _, splits = chosen(64, 256, 65536)
+    assert m == 64 and splits > 4
+    assert chosen(64, 256, 65536, splittable=False)[2] == 1
+
+
+def test_what_is_chosen_for_few_rows():
+    for rows in (1, 16, 32):
+        config = choose(Problem(rows, 7168, 16384), 132)
+        assert isinstance(config, SwappedConfig) and config.cluster == 1  # tiles enough
+        assert config.n == -(-rows // 8) * 8
+    assert choose(Problem(16, 10240, 8192), 132).blocks == 2  # all 160 tiles at once
+    assert choose(Problem(1, 1024, 8192), 132).cluster >= 4
+    assert choose(Problem(1, 64, 0), 132).cluster == choose(Problem(1, 64, 64), 2).cluster == 1
+    assert isinstance(choose(Problem(33, 7168, 16384), 132), Config)
+    assert choose(Problem(16, 64, 262144), 132).splits > 8  # more than blocks of a cluster
+    assert expected_nanoseconds(Problem(48, 512, 4096), SwappedConfig(128, 48, 8), 132) == math.inf
+    assert isinstance(choose(Problem(1, 7168, 16384, splittable=False), 132), Config)
+
+
+def test_costs_grow_with_the_problem():
+    for config in (SwappedConfig(), SwappedConfig(128, 16, 4), SwappedConfig(blocks=2)):
+        costs = [expected_nanoseconds(Problem(8, n, n), config, 132) for n in (256, 1024, 65536)]
+        assert costs == sorted(costs)
+    for config in CONFIGS:
+        costs = [expected_cycles(Problem(n, n, n), config, 132) for n in (256, 1024, 4096)]
+        assert costs == sorted(costs)
+
+
+def test_candidates_are_different_and_fit():
+    for problem in (Problem(64, 256, 65536), Problem(4096, 4096, 4096)):
+        every = list(candidates(problem, 132))
+        assert len(set(every)) == len(every) and every[: len(CONFIGS)] == list(CONFIGS)
+        whole = [config for config in every if isinstance(config, Config)]
+        assert all(config.splits <= problem.steps(config) for config in whole)
+        assert (len(whole) < len(every)) == (problem.rows == 64)
+
+
+# -------------------------------------------------------------------------------- the tuner
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+def test_what_was_measured_is_looked_up(folder):
+    seconds = dict(zip(CONFIGS, itertools.count(9, -1)))
+    measured = []
+
+    def measure(config):
+        measured.append(config)
+        if config == CONFIGS[-1]:
+            raise RuntimeError("out of memory")
+        return seconds[config]
+
+    assert _matmul_tuner.fastest("one", CONFIGS, measure) == CONFIGS[-2]
+    assert measured == list(CONFIGS)
+    assert _matmul_tuner.fastest("one", CONFIGS, measure) == CONFIGS[-2]
+    assert len(measured) == len(CONFIGS)  # not again
+    assert _matmul_tuner.fastest("two", CONFIGS[:1], measure) == CONFIGS[0]
+    entries = json.loads((folder / "matmul.json").read_text())
+    assert set(entries) == {"one", "two"} and entries["two"]["n"] == 256
+    assert [file.name for file in folder.iterdir()] == ["matmul.json"]
+
+
+def test_errors_of_all_configurations_are_raised(folder):
+    def measure(config):
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        _matmul_tuner.fastest("one", CONFIGS, measure)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1, 2]", "{", '{"one": {"m": 7}}', '{"one": {"q": 1}}', '{"one": 3}']
+)
+def test_a_file_that_makes_no_sense_is_replaced(folder, text):
+    folder.mkdir()
+    (folder / "matmul.json").write_text(text)
+    assert _matmul_tuner.known("one") is None
+    _matmul_tuner.remember("one", CONFIGS[3])
+    assert _matmul_tuner.known("one") == CONFIGS[3]
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", str(tmp_path / "file" / "below"))
+    assert _matmul_tuner.fastest("one", CONFIGS[:2], lambda config: config.n) == CONFIGS[0]
+
+
+def test_where_measurements_are_kept(monkeypatch):
+    for name in ("NUMBA_TMA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(_matmul_tuner.sys, "platform", "linux")
+    assert _matmul_tuner.cache_folder().parts[-2:] == (".cache", "numba_tma")
+    for name, folder in {"XDG_CACHE_HOME": "/x", "NUMBA_CACHE_DIR": "/n"}.items():
+        monkeypatch.setenv(name, folder)
+        assert _matmul_tuner.cache_folder().as_posix() == f"{folder}/numba_tma"
+    monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", "/own")
+    assert _matmul_tuner.cache_folder().as_posix() == "/own"
+
+
+def test_tuning_launches_every_configuration_once_and_then_the_best(gpu, folder, monkeypatch):
+    arrays = *pair(256, 512, 100), Array(3, (256, 512))
+    best = CONFIGS[4]
+
+    def time_on_gpu(launches, stream):
+        copies = [kernel.__name__ for kernel, *_ in gpu.launches[-3:-1]]
+        assert copies == ["copy_vectors"] * 2 and len(launches) >= 3
+        return gpu.launches[-1][0].config != best if isinstance(gpu.launches[-1][0], Form) else 2
+
+    device = SimpleNamespace(name="GPU", id=0)
+    monkeypatch.setattr(module.cuda, "get_current_device", lambda: device)
+    monkeypatch.setattr(module, "time_on_gpu", time_on_gpu)
+    monkeypatch.setattr(module, "_tuned_before", {})
+    matmul(*arrays, tune=True)
+    assert gpu.launches[-1][0].config == best
+    count = len(gpu.launches)
+    matmul(*arrays, tune=True)
+    assert [launch[0] for launch in gpu.launches[count:]] == [
+        launch[0] for launch in gpu.launches[-3:]
+    ]
+    assert len(gpu.launches) == count + 3  # nothing that was measured
+    (key,) = json.loads((folder / "matmul.json").read_text())
+    assert "GPU, numba_tma" in key and "bf16 K copied x bf16 K copied -> bf16 K" in key

@@ -1,0 +1,128 @@
+"""The kernels that the library ships, each as it is compiled for one typical call."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from numba import types
+
+from numba_tma import Swizzle, Tile
+from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.device.registers import Share
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.attention import splits as _attention_splits
+from numba_tma.kernels.copy import api as copy
+from numba_tma.kernels.matmul.epilogue import Epilogue
+from numba_tma.kernels.matmul.splits import adding_kernel
+from numba_tma.kernels.pointwise import api as pointwise
+from numba_tma.kernels.pointwise.activations import GELU, SWIGLU
+from numba_tma.kernels.pointwise.api import plan_for as pointwise_plan
+from numba_tma.kernels.rows.backward import backward_kernel
+from numba_tma.kernels.rows.columns import add_parts
+from numba_tma.kernels.rows.launching import PLANS, kernel_for, plan_for, share_of
+from numba_tma.kernels.rows.layernorm import LAYERNORM
+from numba_tma.kernels.rows.operation import Operation, Options, Plan
+from numba_tma.kernels.rows.rmsnorm import RMSNORM
+from numba_tma.kernels.rows.softmax import SOFTMAX
+from numba_tma.kernels.transpose import api as transpose
+from tests.kernels import matmul_forms
+
+BYTES, COUNTER, INT, F32 = types.uint8[::1], types.uint32[::1], types.int64, types.float32
+BF16 = as_dtype("bf16")
+
+
+def _map(shape: tuple[int, ...], dtype: Any) -> TensorMapType:
+    return TensorMapType(len(shape), Tile(shape, dtype))
+
+
+#: Addresses and strides of `x` and all that goes with it, rows, accesses, columns; a number.
+ROWS = (INT,) * 15 + (F32,)
+PLAIN, WEIGHT, AFFINE = Options(), Options(weight=True), Options(weight=True, bias=True)
+EVERYTHING = Options(True, True, True, True, (True, True))
+RESIDUAL = Options(weight=True, residual=True, residual_out=True)
+
+
+def _rows(
+    op: Operation, columns: int, plan: Plan, options: Options = PLAIN, width: int = 16
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return the kernel over bf16 rows of `columns`, of which there are as many as fit."""
+    kernel = kernel_for(op, plan.rows, columns, BF16, width, plan, options)
+    return kernel, (COUNTER, *ROWS) if plan.stages else ROWS
+
+
+def _transpose(itemsize: int, store: str = "tma") -> tuple[Any, tuple[Any, ...]]:
+    plan = dataclasses.replace(transpose.PLANS[itemsize], store=store)
+    bits = as_dtype(f"u{8 * itemsize}")
+    side = 128 // itemsize
+    shape = (plan.rows * side, plan.columns * side)
+    source, target = (
+        TensorMapType(3, Tile((1, *sides), bits, Swizzle.B128)) for sides in (shape, shape[::-1])
+    )
+    return transpose.transpose_kernel(bits, plan), (
+        source,
+        target if store == "tma" else BYTES,
+        *(INT,) * 6,
+    )
+
+
+BYTE_TILE, BF16_TILE = Tile((32, 256), "u8"), Tile((16, 256), BF16)
+BF16_MAP = _map((16, 256), BF16)
+RING = pointwise_plan(2)
+SIZES = (COUNTER, INT, INT, INT)
+
+#: Name of the golden: kernel, argument types. A new kernel is one line here, and `make goldens`.
+SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "copy_chunks": (copy.copy_chunks_kernel(copy.Plan()), (BYTES, BYTES)),
+    "copy_tiles": (
+        copy.copy_tiles_kernel(BYTE_TILE, 2),
+        (_map((32, 256), "u8"),) * 2 + (COUNTER, INT, INT),
+    ),
+    "rmsnorm_1024": _rows(RMSNORM, 1024, Plan(32, 4), WEIGHT),
+    "rmsnorm_stages": _rows(RMSNORM, 8192, Plan(512, blocks=2, stages=4), WEIGHT),
+    "layernorm_cluster": _rows(LAYERNORM, 65536, Plan(512, 1, 4, bulk=True), AFFINE),
+    "layernorm_odd": _rows(LAYERNORM, 8191, Plan(256), EVERYTHING, 2),
+    "rmsnorm_staged": _rows(RMSNORM, 65536, PLANS["rmsnorm"][131072], WEIGHT),
+    "rmsnorm_staged_residual": _rows(
+        RMSNORM, 40000, plan_for("rmsnorm", 40000, 2, 16, RESIDUAL), RESIDUAL
+    ),
+    "softmax_staged": _rows(SOFTMAX, 65536, PLANS["softmax"][131072]),
+    "layernorm_backward": (
+        backward_kernel(share_of(8192, 1, BF16, 16, Plan(512)), Plan(512), True, True, 2),
+        (INT,) * 14,
+    ),
+    "column_sum": (add_parts(Share(BF16, 16, 1, 128, False), 128), (INT,) * 8),
+    "copy_vectors": (copy.copy_vectors_kernel(16), (BYTES, BYTES, *(INT,) * 4)),
+    "gelu": (
+        pointwise.chunk_kernel(GELU["bf16"].fn, 1, 0, BF16, pointwise_plan(1)),
+        (BYTES, BYTES, INT),
+    ),
+    "gelu_vectors": (
+        pointwise.vector_kernel(GELU["bf16"].fn, ("full",), 0, BF16, 2, False),
+        (BYTES, BYTES, *(INT,) * 4),
+    ),
+    "scale_add": (
+        pointwise.ring_kernel(pointwise.scale_add.fn, ("full",) * 2, 2, BF16_TILE, RING),
+        (BF16_MAP,) * 3 + (F32, F32, *SIZES),
+    ),
+    "swiglu": (
+        pointwise.ring_kernel(SWIGLU.fn, ("full",) * 2, 0, BF16_TILE, SWIGLU.plan),
+        (BF16_MAP,) * 3 + SIZES,
+    ),
+    "add_row": (
+        pointwise.ring_kernel(pointwise.add.fn, ("full", "row"), 0, BF16_TILE, RING),
+        (BF16_MAP, BYTES, BF16_MAP, *SIZES),
+    ),
+    "transpose_registers": _transpose(4, "registers"),
+    "transpose_patches": (
+        transpose.patch_kernel(as_dtype("u16")),
+        (types.Array(types.uint16, 3, "A"),) * 2 + (INT, INT),
+    ),
+    "matmul_parts": (adding_kernel(Epilogue(bias=BF16), BF16), matmul_forms.ADDING),
+    "attention_parts": (
+        _attention_splits.adding_kernel(BF16, 128, True, 8),
+        (*[INT] * 4, types.UniTuple(INT, 3), *[INT] * 4),
+    ),
+    "transpose_2": _transpose(2),
+    "transpose_4": _transpose(4),
+}
