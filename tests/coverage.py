@@ -23,13 +23,9 @@ TESTS = Path(__file__).parent
 LIBRARY = TESTS.parent / "numba_tma"
 #: Where the library's own code calls rows on behalf of its users.
 CALLERS = [
-    *(
-        path
-        for path in LIBRARY.glob("*.py")
-        if path.stem not in ("bench", "demo", "doctor", "plot")
-    ),
-    *(LIBRARY / "kernels").glob("*.py"),
-    *(LIBRARY / "pipeline").glob("*.py"),
+    path
+    for folder in ("device", "pipeline", "kernels", "host")
+    for path in (LIBRARY / folder).rglob("*.py")
 ]
 #: Methods that the language calls: those of loops, and all with two underscores.
 OF_LOOPS = {"has_next", "take"}

@@ -1,5 +1,7 @@
 """Clusters in the simulator: whole clusters run, reach each other, and are told what goes wrong."""
 
+from types import FunctionType
+
 import numpy as np
 import pytest
 from numba import cuda
