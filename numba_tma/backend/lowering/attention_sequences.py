@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import types
 from numba_tma.kernels.attention import sequences as packed
 
 

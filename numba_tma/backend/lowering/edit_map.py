@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, I64, TypingError, ir, signature, types
 from numba_tma.backend.lowering.instructions import OPERANDS, emit
 from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType
-from numba_tma.backend.numba_cuda import I32, I64, TypingError, signature
 from numba_tma.device.edit_map import DESCRIPTOR, build_map, edit_map, wrong_length, wrong_template
 from numba_tma.ptx import TABLE
 

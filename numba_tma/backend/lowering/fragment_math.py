@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, NativeMethod, TypingError, ir, signature, types
 from numba_tma.backend.lowering.fragments import (
     FLOAT,
     INDEX,
@@ -24,7 +22,6 @@ from numba_tma.backend.lowering.fragments import (
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import join_word, pure_asm
 from numba_tma.backend.lowering.vector_type import OPERATORS, pack, unpack
-from numba_tma.backend.numba_cuda import I32, NativeMethod, TypingError, signature
 from numba_tma.device.mma import rows
 from numba_tma.device.mma_rules import check_conversion, check_fragment, num_elements
 from numba_tma.ptx import TABLE

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import (
+    I32,
+    I64,
+    NativeMethod,
+    TypingError,
+    get_field,
+    ir,
+    signature,
+    types,
+)
 from numba_tma.backend.lowering.fragments import (
     FLOAT,
     METHODS,
@@ -18,7 +25,6 @@ from numba_tma.backend.lowering.fragments import (
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import mark_used, tile_of
 from numba_tma.backend.lowering.vector_type import pack, unpack
-from numba_tma.backend.numba_cuda import I32, I64, NativeMethod, TypingError, get_field, signature
 from numba_tma.device.mma import load_fragment, load_rows
 from numba_tma.device.mma_rules import can_hold, check_fragment, check_place, check_rows
 from numba_tma.host.dtypes import as_dtype

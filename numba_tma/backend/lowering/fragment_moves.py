@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, I64, TypingError, get_field, ir, signature, types
 from numba_tma.backend.lowering.fragment_memory import runs_of, store_row
 from numba_tma.backend.lowering.fragments import FLOAT, FragmentType, moved, place
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import join_word, tile_of
 from numba_tma.backend.lowering.vector_type import pack, unpack
-from numba_tma.backend.numba_cuda import I32, I64, TypingError, get_field, signature
 from numba_tma.device.fragment_moves import (
     E4M3,
     packed_e4m3,

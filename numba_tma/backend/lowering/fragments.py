@@ -5,14 +5,11 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, NativeMethod, TypingError, ir, signature, types
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import join_word, split_word
 from numba_tma.backend.lowering.vector_type import pack, unpack
-from numba_tma.backend.numba_cuda import I32, NativeMethod, TypingError, signature
 from numba_tma.device.mma_rules import check_columns, elements_per_run, num_elements, num_registers
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.ptx import TABLE

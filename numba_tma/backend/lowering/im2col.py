@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import TypingError, signature, types
 from numba_tma.backend.lowering.instructions import emit, type_call
 from numba_tma.backend.lowering.shared import tile_of
 from numba_tma.backend.lowering.types import METHODS, check_copy, check_store
-from numba_tma.backend.numba_cuda import TypingError, signature
 from numba_tma.host.im2col_rules import offset_limit
 from numba_tma.ptx import TABLE
 

@@ -6,12 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import TypingError, ir, types
 from numba_tma.backend.lowering.types import TensorMapType
-from numba_tma.backend.numba_cuda import TypingError
 from numba_tma.ptx._instruction import Instruction, vector_of
 
 _LLVM = {

@@ -5,11 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
-from numba_tma.backend.numba_cuda import I32, ObjectType, TypingError, get_field, signature
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, ObjectType, TypingError, get_field, ir, signature, types
 from numba_tma.device.matrix_descriptor import MatrixDescriptor, MatrixDescriptorPair, whole_chunks
 from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
 

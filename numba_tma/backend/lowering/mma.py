@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import (
+    I32,
+    I64,
+    ObjectType,
+    TypingError,
+    get_field,
+    ir,
+    signature,
+    types,
+)
 from numba_tma.backend.lowering import fragment_math as _fragment_math_lowering  # noqa: F401
 from numba_tma.backend.lowering import fragment_memory as _fragment_memory_lowering  # noqa: F401
 from numba_tma.backend.lowering.fragments import FLOAT, FragmentType, RowsType, dtype_of
 from numba_tma.backend.lowering.vector_type import pack, unpack
-from numba_tma.backend.numba_cuda import I32, I64, ObjectType, TypingError, get_field, signature
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.mma import fragment, wgmma, wgmma_wait
 from numba_tma.device.mma_rules import (

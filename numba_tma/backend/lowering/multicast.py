@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, ObjectType, TypingError, get_field, ir, signature, types
 from numba_tma.backend.lowering.instructions import emit, type_call
 from numba_tma.backend.lowering.shared import require_map
 from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType, check_copy
-from numba_tma.backend.numba_cuda import I32, ObjectType, TypingError, get_field, signature
 from numba_tma.device.multicast import NO_SLICES, count_slices, load_partitioned
 from numba_tma.device.shared import SharedTile
 from numba_tma.host.tensor_map import wrong_mode

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, I64, TypingError, ir, signature, types
 from numba_tma.backend.lowering.shared import _floats_to_pair, _pair_to_floats
 from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
-from numba_tma.backend.numba_cuda import I32, I64, TypingError, signature
 from numba_tma.device import registers as registers
 from numba_tma.device.registers import Share
 from numba_tma.ptx import CachePolicy

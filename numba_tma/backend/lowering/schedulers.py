@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
-from numba_tma.backend.numba_cuda import ObjectType, TypingError, signature
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import ObjectType, TypingError, signature, types
 from numba_tma.device import scheduler as s
 
 # ---------------------------------------------------------------------------- division

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
 import numba_tma.device.shared  # noqa: F401  # before its compiled half, which is used here
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, ObjectType, TypingError, get_field, ir, signature, types
 from numba_tma.backend.lowering import shared as shared_lowering
 from numba_tma.backend.lowering.instructions import emit, type_call
 from numba_tma.backend.lowering.types import (
@@ -17,7 +15,6 @@ from numba_tma.backend.lowering.types import (
     check_copy,
     check_store,
 )
-from numba_tma.backend.numba_cuda import I32, ObjectType, TypingError, get_field, signature
 from numba_tma.device.sequence import RaggedSequence, only_stores
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction

@@ -5,10 +5,17 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import (
+    I32,
+    I64,
+    ObjectType,
+    TypingError,
+    get_field,
+    ir,
+    signature,
+    types,
+)
 from numba_tma.backend.lowering.instructions import OPERANDS, emit, type_call
 from numba_tma.backend.lowering.matrix_descriptor import (
     lower_matrix_descriptor,
@@ -23,7 +30,6 @@ from numba_tma.backend.lowering.types import (
     type_of,
 )
 from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
-from numba_tma.backend.numba_cuda import I32, I64, ObjectType, TypingError, get_field, signature
 from numba_tma.device.barrier import Barrier, BarrierArray
 from numba_tma.device.shared import (
     Accesses,

@@ -6,12 +6,8 @@ import operator
 from dataclasses import replace
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-from numba.core.typeconv import Conversion
-
-from numba_tma.backend import numba_cuda as compiler
-from numba_tma.backend.numba_cuda import TypingError
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import Conversion, TypingError, ir, types
 from numba_tma.host.boxes import WITHOUT_SLICE, Copies, copies_of
 from numba_tma.host.layout import Tile
 from numba_tma.host.ragged import NO_SEQUENCE, OF_THE_MAP, RaggedTensorMap

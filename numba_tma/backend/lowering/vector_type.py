@@ -6,11 +6,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
-from numba_tma.backend.numba_cuda import NativeMethod, TypingError, signature
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import NativeMethod, TypingError, ir, signature, types
 
 
 class VectorType(types.Type):

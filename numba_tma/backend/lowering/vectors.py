@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, I64, TypingError, ir, signature, types
 from numba_tma.backend.lowering.shared import (
     element_type,
     join_word,
@@ -16,7 +14,6 @@ from numba_tma.backend.lowering.shared import (
     write_vector,
 )
 from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
-from numba_tma.backend.numba_cuda import I32, I64, TypingError, signature
 from numba_tma.device.shared import SharedTile
 from numba_tma.device.vectors import (
     load_vector,

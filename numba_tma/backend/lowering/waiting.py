@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, I64, ObjectType, ir, signature, types
 from numba_tma.backend.lowering.instructions import HOOKS, emit, is_absent
-from numba_tma.backend.numba_cuda import I32, I64, ObjectType, signature
 from numba_tma.device import waiting as w
 from numba_tma.host import debug
 from numba_tma.host.environment import debugging

@@ -13,6 +13,11 @@ It offers these things, and the rest of the library is written in them:
 In the simulator nothing of this runs: the same functions and classes are ordinary Python there.
 """
 
+from llvmlite import ir
+from numba.core import types
+from numba.core.typeconv import Conversion
+from numba.cuda import cgutils
+from numba.cuda.core.base import BaseContext as Context
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
@@ -54,9 +59,15 @@ from numba_tma.backend.numba_cuda.objects import (
     static_of,
 )
 
+#: What writes the LLVM of a function, for annotations.
+Builder = ir.IRBuilder
+
 __all__ = [
     "ARGUMENTS",
     "BODIES",
+    "Builder",
+    "Context",
+    "Conversion",
     "I32",
     "I64",
     "I8",
@@ -68,6 +79,7 @@ __all__ = [
     "TypingError",
     "allocate_shared",
     "cache",
+    "cgutils",
     "check_shared_size",
     "compute_capability",
     "constant_class",
@@ -78,6 +90,7 @@ __all__ = [
     "get_field",
     "grid_constant",
     "instruction_function",
+    "ir",
     "lowering_registry",
     "make_object",
     "native_method",
@@ -91,5 +104,6 @@ __all__ = [
     "signature",
     "static_of",
     "typeof_impl",
+    "types",
     "typing_registry",
 ]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, ObjectType, TypingError, get_field, ir, signature, types
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.pipeline.memory import (
     U32,
@@ -19,7 +17,6 @@ from numba_tma.backend.lowering.pipeline.memory import (
 )
 from numba_tma.backend.lowering.pipeline.stages import iterate
 from numba_tma.backend.lowering.shared import ACCESSES, shared_tile_type
-from numba_tma.backend.numba_cuda import I32, ObjectType, TypingError, get_field, signature
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.waiting import wait_for
 from numba_tma.host.debug import Site

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import ObjectType, get_field, ir, signature, types
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.matrix_descriptor import (
     lower_matrix_descriptor,
@@ -28,7 +26,6 @@ from numba_tma.backend.lowering.pipeline.staged import (
     waiting,
 )
 from numba_tma.backend.lowering.shared import ACCESSES, shared_tile_type
-from numba_tma.backend.numba_cuda import ObjectType, get_field, signature
 from numba_tma.device.barrier import Barrier
 from numba_tma.host.layout import Tile
 from numba_tma.pipeline import kv_started

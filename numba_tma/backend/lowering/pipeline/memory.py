@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
-from numba_tma.backend.numba_cuda import I32, ObjectType, TypingError, get_field
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, ObjectType, TypingError, get_field, ir, types
 from numba_tma.device.barrier import BarrierArray
 from numba_tma.device.shared import SharedTile
 from numba_tma.pipeline import started

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, ObjectType, ir, signature, types
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.pipeline.memory import (
     U32,
@@ -18,7 +16,6 @@ from numba_tma.backend.lowering.pipeline.memory import (
     synchronises,
 )
 from numba_tma.backend.lowering.pipeline.roles import of_role
-from numba_tma.backend.numba_cuda import I32, ObjectType, signature
 from numba_tma.pipeline import ordered
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import TABLE

@@ -6,23 +6,22 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import (
+    I32,
+    ObjectType,
+    TypingError,
+    get_field,
+    ir,
+    set_field,
+    signature,
+    types,
+)
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.pipeline import tile as ring_lowering
 from numba_tma.backend.lowering.pipeline.memory import U32, constant
 from numba_tma.backend.lowering.pipeline.stages import iterate, slot_tile
 from numba_tma.backend.lowering.shared import shared_tile_type
-from numba_tma.backend.numba_cuda import (
-    I32,
-    ObjectType,
-    TypingError,
-    get_field,
-    set_field,
-    signature,
-)
 from numba_tma.pipeline import output_started as o
 from numba_tma.pipeline.output import OutputTilePipeline
 from numba_tma.pipeline.stages import StageTiles

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, ObjectType, TypingError, ir, signature, types
 from numba_tma.backend.lowering.instructions import emit
-from numba_tma.backend.numba_cuda import I32, ObjectType, TypingError, signature
 from numba_tma.pipeline.roles import Role
 from numba_tma.ptx import TABLE
 

@@ -9,13 +9,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import ObjectType, TypingError, ir, signature, types
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.pipeline.tile import U32, constant
-from numba_tma.backend.numba_cuda import ObjectType, TypingError, signature
 from numba_tma.pipeline import staged as s
 from numba_tma.pipeline._kv_rules import holds_rule
 from numba_tma.ptx import TABLE

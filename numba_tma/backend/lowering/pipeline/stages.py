@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import ObjectType, TypingError, get_field, ir, signature, types
 from numba_tma.backend.lowering.pipeline.memory import U32, constant
 from numba_tma.backend.lowering.shared import shared_tile_type
-from numba_tma.backend.numba_cuda import ObjectType, TypingError, get_field, signature
 from numba_tma.pipeline import loops
 from numba_tma.pipeline import stages as s
 from numba_tma.pipeline.ring import TilePipeline

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import ObjectType, TypingError, ir, signature, types
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.pipeline.memory import U32, check_memory, constant, memory_address
 from numba_tma.backend.lowering.pipeline.roles import of_role
 from numba_tma.backend.lowering.pipeline.stages import iterate, lower_tile, resolve_tile
 from numba_tma.backend.lowering.shared import ACCESSES, check_reduction, require_map
-from numba_tma.backend.numba_cuda import ObjectType, TypingError, signature
 from numba_tma.pipeline import store_started as st
 from numba_tma.pipeline.stage_layout import tile_stride
 from numba_tma.pipeline.store import StorePipeline

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-
-from numba_tma.backend import numba_cuda as compiler
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import ObjectType, TypingError, get_field, ir, signature, types
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.pipeline.memory import (
     U32,
@@ -21,7 +19,6 @@ from numba_tma.backend.lowering.pipeline.memory import (
 from numba_tma.backend.lowering.pipeline.roles import of_role
 from numba_tma.backend.lowering.pipeline.stages import static_pipeline
 from numba_tma.backend.lowering.shared import ACCESSES, expected_to_be_used, require_map
-from numba_tma.backend.numba_cuda import ObjectType, TypingError, get_field, signature
 from numba_tma.pipeline import consumer as c
 from numba_tma.pipeline import loops, started
 from numba_tma.pipeline import producer as p
