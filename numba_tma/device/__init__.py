@@ -1,0 +1,1 @@
+"""What kernels call: shared memory, barriers, waits, vectors, fragments, schedulers, scopes."""

@@ -1,0 +1,1 @@
+"""What happens before a launch: element types, layouts, tensor maps, launchers. No Numba."""

@@ -1,0 +1,1 @@
+"""What stands beside the library: doctor, demo, benchmarks, plots, and helpers for tests."""
