@@ -18,7 +18,7 @@ help:
 	@echo "make test-all the same with more seeds and shapes"
 	@echo "make gpu      run the tests that need a GPU"
 	@echo "make bench    measure against torch on this GPU (installs torch)"
-	@echo "make goldens  write the kernels' reviewed PTX and docs/instructions.md anew"
+	@echo "make goldens  write the kernels' reviewed PTX and docs/reference/instructions.md anew"
 	@echo "make lint     ruff and mypy"
 	@echo "make clean    remove what was installed and cached"
 

@@ -1,4 +1,4 @@
-"""docs/gallery.md, written by ``make goldens`` from the table of mutants."""
+"""docs/guide/gallery.md, written by ``make goldens`` from the table of mutants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.mutants.mistakes import SYMPTOMS
 from tests.mutants.mutants import IMPOSSIBLE, MUTANTS, PROGRAMS
 from tests.mutants.table import CATCHERS, MUTATIONS, Mistake, Mutant
 
-FILE = Path(__file__).parents[1] / "docs" / "gallery.md"
+FILE = Path(__file__).parents[1] / "docs" / "guide" / "gallery.md"
 
 HEAD = """\
 # Gallery of broken kernels

@@ -1,4 +1,4 @@
-"""docs/instructions.md, written from the rows of the instruction table by ``make goldens``.
+"""docs/reference/instructions.md, which `make goldens` writes from the instruction table.
 
 A row says everything that stands in the table but the section of NVIDIA's manual, which follows
 from the instruction's name: the heading is its longest prefix in `CHAPTERS`.
@@ -17,7 +17,7 @@ from typing import Any
 from numba_tma import ptx
 from numba_tma.ptx import Instruction
 
-FILE = Path(__file__).parents[1] / "docs" / "instructions.md"
+FILE = Path(__file__).parents[1] / "docs" / "reference" / "instructions.md"
 MANUAL = "https://docs.nvidia.com/cuda/parallel-thread-execution/index.html"
 
 #: Headings of the manual's chapters, by the chapter's part of their anchor.
@@ -80,7 +80,7 @@ HEAD = """\
 # Instructions
 
 `numba_tma.ptx` has one function per PTX instruction. This page is written from its table of rows by
-`make goldens`; a test fails when it is stale. The same instructions stand in [`ptx/`](../ptx) as
+`make goldens`; a test fails when it is stale. The same instructions stand in [`ptx/`](../../ptx) as
 commented PTX that `ptxas` takes, and `help(tma.ptx.NAME)` says who executes one and what it orders.
 
 - In the PTX, a word without `%` is the operand of that name, and `N` is the number of dimensions.
@@ -218,7 +218,7 @@ def family(name: str, rows: Iterable[Instruction]) -> str:
         [
             f"## {name}\n",
             f"{about}\n",
-            f"The PTX, commented: [`ptx/{name}.ptx`](../ptx/{name}.ptx).\n",
+            f"The PTX, commented: [`ptx/{name}.ptx`](../../ptx/{name}.ptx).\n",
             "| Python | PTX | section of the manual | PTX ISA | architecture | what it does |",
             "|---|---|---|---|---|---|",
             *map(line, rows),
@@ -228,7 +228,7 @@ def family(name: str, rows: Iterable[Instruction]) -> str:
 
 
 def page() -> str:
-    """Return what docs/instructions.md should say now."""
+    """Return what docs/reference/instructions.md should say now."""
     rows = sorted(ptx.TABLE.values(), key=lambda row: row.family)  # a family's in source order
     families = [family(name, group) for name, group in groupby(rows, lambda row: row.family)]
     sections = sorted({section(row) for row in rows})

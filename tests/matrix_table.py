@@ -1,4 +1,4 @@
-"""The tables of docs/matrix_descriptors.md, written from `MatrixLayout` by ``make goldens``."""
+"""The tables of docs/guide/matrix_descriptors.md, written by `make goldens`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from numba_tma import MatrixLayout, Swizzle, Tile
 from numba_tma.host.matrix_layout import LEGAL, decode_descriptor
 
-FILE = Path(__file__).parents[1] / "docs" / "matrix_descriptors.md"
+FILE = Path(__file__).parents[1] / "docs" / "guide" / "matrix_descriptors.md"
 ROWS, K = 128, 128  # of the example: several slabs with every swizzle
 
 FIELDS = [

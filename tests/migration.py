@@ -1,4 +1,4 @@
-"""The names of the seed documents, and what docs/migration.md answers to each."""
+"""The names of the seed documents, and what docs/guide/migration.md answers to each."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-FILE = Path(__file__).parents[1] / "docs" / "migration.md"
+FILE = Path(__file__).parents[1] / "docs" / "guide" / "migration.md"
 COLUMNS = ("numba_tma", "CUTLASS/CuTe", "Gluon", "cuda::ptx", "remark")
 NONE = "–"
 
 #: Every name that a seed document or its system's page of methods has, under the heading that its
-#: table has in docs/migration.md.
+#: table has in docs/guide/migration.md.
 SEEDS = {
     "TileLang: contrib.cutedsl.cpasync": """
         cp_async_gs cp_async_gs_conditional extract_tensormap_ptr tma_load tma_store tma_reduce

@@ -1,4 +1,4 @@
-"""The orders drawn in docs/schedulers.md, written from the code by ``make goldens``.
+"""The orders drawn in docs/guide/schedulers.md, written from the code by ``make goldens``.
 
 A block of text begins with an expression, and what stands below it is drawn from its value.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 import numba_tma as tma
 
-FILE = Path(__file__).parents[1] / "docs" / "schedulers.md"
+FILE = Path(__file__).parents[1] / "docs" / "guide" / "schedulers.md"
 DRAWN = re.compile(r"^```text\n(.+)\n(?s:.*?)^```$", re.MULTILINE)
 BLOCKS = 132  # multiprocessors of an H200
 

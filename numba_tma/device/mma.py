@@ -1,7 +1,7 @@
 """wgmma: products of matrices on the tensor cores, asynchronous, by a warpgroup. sm_90a alone.
 
 A kernel starts a product with `wgmma`, does other things, and waits with `wgmma_wait`; the result
-is a `Fragment`. `docs/mma.md` is the page to start from.
+is a `Fragment`. `docs/guide/mma.md` is the page to start from.
 """
 
 from __future__ import annotations

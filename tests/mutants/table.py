@@ -1,7 +1,7 @@
 """What a mutant is: a right program, the lines that are broken, and who has to notice.
 
 A program is a function that returns a kernel and its launch. It is broken in its source text, so
-that what docs/gallery.md shows is what was run. Where a pipeline leaves its user no way to make a
+that docs/guide/gallery.md shows what was run. Where a pipeline leaves its user no way to make a
 mistake, a function of the library is replaced instead, which only the simulator runs.
 """
 

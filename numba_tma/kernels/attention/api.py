@@ -4,7 +4,7 @@ Cost model: the two products take 4 x queries x keys x depth operations, and not
 queries x keys leaves the multiprocessor: Q, K, V and the result move once from and to the L2 cache
 for each block of queries. What is computed beside the products, above all one exponential for each
 score, hides behind them. How it works is told in `_attention_kernel`, and in
-docs/kernels_attention.md.
+docs/kernels/attention.md.
 """
 
 from __future__ import annotations

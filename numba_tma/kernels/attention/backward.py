@@ -4,7 +4,7 @@ Cost model: five products take 10 x queries x keys x depth operations. Nothing o
 queries x keys leaves the multiprocessor: the weights are computed again, from Q, K and the
 logarithms of their sums that the forward pass leaves. Each block of keys reads Q and dO once and
 adds float32 of the size of Q to memory. How it works is told in `_attention_backward_kernel`, and
-in docs/kernels_attention.md.
+in docs/kernels/attention.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Matmul: products of matrices on the tensor cores, with what follows them in one kernel.
 
-How the kernel works is told in `_matmul_kernel`, and in docs/kernels_matmul.md.
+How the kernel works is told in `_matmul_kernel`, and in docs/kernels/matmul.md.
 """
 
 from __future__ import annotations

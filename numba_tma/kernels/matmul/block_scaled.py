@@ -1,6 +1,6 @@
 """Block-scaled matmul: products of fp8 whose factors have a scale for each block of 128.
 
-How the kernel works is told in `_block_scaled_kernel`, and in docs/kernels_matmul.md.
+How the kernel works is told in `_block_scaled_kernel`, and in docs/kernels/matmul.md.
 """
 
 from __future__ import annotations

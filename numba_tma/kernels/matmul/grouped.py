@@ -1,6 +1,6 @@
 """Grouped matmul: rows that are sorted by group times a matrix for each group, in one launch.
 
-How the kernel works is told in `_grouped_kernel`, and in docs/kernels_matmul.md.
+How the kernel works is told in `_grouped_kernel`, and in docs/kernels/matmul.md.
 """
 
 from __future__ import annotations

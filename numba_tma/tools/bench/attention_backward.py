@@ -74,7 +74,7 @@ def _torch(name: str, torch: Any, arrays: tuple[Any, ...], causal: bool) -> dict
 def bench_attention_backward(torch: Any, length: int, depth: int, causal: bool) -> Measured:
     """Time the gradients; what a causal mask leaves out is not counted as done."""
     attention = shipped("attention", "attention")
-    backward = shipped("attention_backward", "attention_backward")
+    backward = shipped("attention", "attention_backward")
     shape = (BATCH, length, HEADS, depth)
     arrays = tuple(torch.randn(shape, device="cuda").bfloat16() for _ in range(4))
     dout, q, k, v = arrays

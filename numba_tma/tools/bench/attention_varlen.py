@@ -47,7 +47,7 @@ def _flash_attention_4(q: Any, k: Any, v: Any, starts: Any, causal: bool) -> dic
 
 def bench_attention_varlen(torch: Any, lengths: tuple[int, ...], causal: bool) -> Measured:
     """Time attention of such sequences; what a causal mask leaves out is not counted as done."""
-    attention = shipped("attention_varlen", "attention_varlen")
+    attention = shipped("attention", "attention_varlen")
     ends = list(itertools.accumulate(lengths, initial=0))
     starts = torch.tensor(ends, device="cuda", dtype=torch.int32)
     shape = (ends[-1], HEADS, DEPTH)

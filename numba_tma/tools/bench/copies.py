@@ -12,7 +12,7 @@ from numba_tma.tools.bench.timing import worse_of_two
 
 def bench_copy(torch: Any, gib: int) -> Measured:
     """Time a contiguous copy."""
-    from numba_tma.kernels.copy.api import copy
+    from numba_tma.kernels.copy import copy
 
     x = torch.empty(gib << 30, dtype=torch.uint8, device="cuda").random_()
     y = torch.empty_like(x)
@@ -25,7 +25,7 @@ def bench_copy(torch: Any, gib: int) -> Measured:
 
 def bench_transpose(torch: Any, name: str) -> Measured:
     """Time the transpose of a square matrix, beside torch.compile in two modes."""
-    from numba_tma.kernels.transpose.api import transpose
+    from numba_tma.kernels.transpose import transpose
 
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[name]
     x = torch.randn(16384, 16384, device="cuda").to(dtype)

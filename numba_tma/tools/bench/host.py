@@ -36,7 +36,7 @@ def _compared(runs: dict[str, Run]) -> Measured:
 
 def bench_call(torch: Any) -> Measured:
     """Time a call of a wrapper, beside torch's function."""
-    from numba_tma.kernels.rows.rmsnorm import rmsnorm
+    from numba_tma.kernels.rows import rmsnorm
 
     x, w = torch.rand(64, 1024, device="cuda"), torch.rand(1024, device="cuda")
     y, norm = torch.empty_like(x), torch.nn.functional.rms_norm

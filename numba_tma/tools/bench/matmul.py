@@ -144,7 +144,7 @@ def bench_fp8(torch: Any, shape: Shape) -> Measured:
 
 def bench_block_scaled(torch: Any, shape: Shape) -> Measured:
     """Time a matmul of e4m3 that has a scale for each 1 x 128 of a and each 128 x 128 of w."""
-    matmul = shipped("block_scaled", "block_scaled_matmul")
+    matmul = shipped("matmul", "block_scaled_matmul")
     M, N, K = shape
     a, w = _inputs(torch, shape, torch.float8_e4m3fn)
     # Those of all rows for one step along K lie beside each other, as cuBLASLt wants them.

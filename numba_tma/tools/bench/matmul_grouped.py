@@ -63,7 +63,7 @@ def _peers(torch: Any, a: Any, w: Any, ends: list[int], offsets: Any, out: Any) 
 
 def bench_grouped(torch: Any, groups: int, layer: tuple[int, int], dtype: str) -> Measured:
     """Time the products of groups of rows, each with its own weights, to bf16."""
-    matmul = shipped("grouped_matmul", "grouped_matmul")
+    matmul = shipped("matmul", "grouped_matmul")
     kind, tolerance = {
         "bf16": (torch.bfloat16, BF16_TOLERANCE),
         E4M3: (torch.float8_e4m3fn, FP8_TOLERANCE),

@@ -72,7 +72,7 @@ def _bench(
 
 def bench_rmsnorm(torch: Any, shape: tuple[int, int]) -> Measured:
     """Time RMSNorm of bf16 rows."""
-    from numba_tma.kernels.rows.rmsnorm import rmsnorm
+    from numba_tma.kernels.rows import rmsnorm
 
     norm = torch.nn.functional.rms_norm
     return _bench(
@@ -84,7 +84,7 @@ def bench_rmsnorm(torch: Any, shape: tuple[int, int]) -> Measured:
 
 def bench_layernorm(torch: Any, shape: tuple[int, int]) -> Measured:
     """Time LayerNorm of bf16 rows."""
-    from numba_tma.kernels.rows.layernorm import layernorm
+    from numba_tma.kernels.rows import layernorm
 
     norm = torch.nn.functional.layer_norm
     return _bench(
@@ -96,7 +96,7 @@ def bench_layernorm(torch: Any, shape: tuple[int, int]) -> Measured:
 
 def bench_softmax(torch: Any, shape: tuple[int, int]) -> Measured:
     """Time softmax of bf16 rows."""
-    from numba_tma.kernels.rows.softmax import softmax
+    from numba_tma.kernels.rows import softmax
 
     return _bench(
         *(torch, "softmax", shape),
@@ -107,7 +107,7 @@ def bench_softmax(torch: Any, shape: tuple[int, int]) -> Measured:
 
 def bench_reduction(torch: Any, name: str, shape: tuple[int, int]) -> Measured:
     """Time sums or columns of maxima of rows, or sums of columns, beside torch."""
-    from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_sum
+    from numba_tma.kernels.rows import column_sum, row_argmax, row_sum
 
     x = torch.randn(shape, device="cuda").bfloat16()
     sums, columns = (torch.empty(n, device="cuda") for n in shape)
@@ -138,8 +138,7 @@ def bench_reduction(torch: Any, name: str, shape: tuple[int, int]) -> Measured:
 
 def bench_norm_backward(torch: Any, name: str, shape: tuple[int, int]) -> Measured:
     """Time the gradients of LayerNorm beside torch's, or those of RMSNorm beside a copy."""
-    from numba_tma.kernels.rows.backward import layernorm_backward, rmsnorm_backward
-    from numba_tma.kernels.rows.layernorm import layernorm
+    from numba_tma.kernels.rows import layernorm, layernorm_backward, rmsnorm_backward
 
     x, dy = (torch.randn(shape, device="cuda").bfloat16() for _ in range(2))
     w, b = (torch.randn(shape[1], device="cuda").bfloat16() for _ in range(2))

@@ -11,10 +11,10 @@ from numba_tma.tools.bench.results import LeftOut
 from numba_tma.tools.bench.timing import Run
 
 
-def shipped(module: str, name: str) -> Any:
-    """Return a function of `numba_tma.kernels`; without it the case is left out."""
+def shipped(family: str, name: str) -> Any:
+    """Return a function of a family of `numba_tma.kernels`; without it the case is left out."""
     try:
-        return getattr(importlib.import_module(f"numba_tma.kernels.{module}"), name)
+        return getattr(importlib.import_module(f"numba_tma.kernels.{family}"), name)
     except ModuleNotFoundError as error:
         raise LeftOut(f"there is no {name} in this version ({error})") from None
 

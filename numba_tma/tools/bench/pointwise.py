@@ -35,7 +35,7 @@ def _rate(arrays: list[Any], runs: dict[str, Run], copied: Run) -> Measured:
 
 def bench_scale_add(torch: Any, name: str, size: int) -> Measured:
     """Time alpha * x + beta * y, beside torch.compile."""
-    from numba_tma.kernels.pointwise.api import scale_add
+    from numba_tma.kernels.pointwise import scale_add
 
     x, y = _inputs(torch, name, size, 2)
     out, z = torch.empty_like(x), torch.empty_like(x)
@@ -50,7 +50,7 @@ def bench_scale_add(torch: Any, name: str, size: int) -> Measured:
 
 def bench_add(torch: Any, name: str, size: int) -> Measured:
     """Time x + y."""
-    from numba_tma.kernels.pointwise.api import add
+    from numba_tma.kernels.pointwise import add
 
     x, y = _inputs(torch, name, size, 2)
     out, z = torch.empty_like(x), torch.empty_like(x)
@@ -71,7 +71,7 @@ def bench_add(torch: Any, name: str, size: int) -> Measured:
 
 def bench_gelu(torch: Any, name: str, size: int) -> Measured:
     """Time GELU by erf, in bf16."""
-    from numba_tma.kernels.pointwise.activations import gelu
+    from numba_tma.kernels.pointwise import gelu
 
     (x,) = _inputs(torch, name, size, 1)
     out, z = torch.empty_like(x), torch.empty_like(x)
@@ -94,7 +94,7 @@ def bench_gelu(torch: Any, name: str, size: int) -> Measured:
 
 def bench_swiglu(torch: Any, name: str, size: int) -> Measured:
     """Time SwiGLU, in bf16."""
-    from numba_tma.kernels.pointwise.activations import swiglu
+    from numba_tma.kernels.pointwise import swiglu
 
     gate, up = _inputs(torch, name, size, 2)
     out, z = torch.empty_like(gate), torch.empty_like(gate)

@@ -357,7 +357,9 @@ def test_schedulers_are_values():
 def test_the_page_shows_the_orders_of_the_code():
     text = schedule_page.FILE.read_text()
     assert len(schedule_page.DRAWN.findall(text)) >= 8
-    assert schedule_page.page(text) == text, "docs/schedulers.md is out of date: `make goldens`"
+    assert schedule_page.page(text) == text, (
+        "docs/guide/schedulers.md is out of date: `make goldens`"
+    )
 
 
 def test_a_drawing_that_is_wrong_is_drawn_anew():

@@ -1,4 +1,4 @@
-"""docs/migration.md has an answer to every name of the seeds, and the names that it gives exist."""
+"""docs/guide/migration.md answers every name of the seeds, and the names it gives exist."""
 
 import functools
 import inspect

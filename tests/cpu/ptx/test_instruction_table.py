@@ -1,4 +1,4 @@
-"""docs/instructions.md says what the rows of the instruction table say."""
+"""docs/reference/instructions.md says what the rows of the instruction table say."""
 
 import re
 
@@ -12,7 +12,7 @@ from tests.tiers import every
 
 def test_the_page_is_fresh():
     assert table.FILE.exists() and table.FILE.read_text() == table.page(), (
-        "docs/instructions.md is stale: `make goldens` writes it"
+        "docs/reference/instructions.md is stale: `make goldens` writes it"
     )
 
 

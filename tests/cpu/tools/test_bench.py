@@ -205,7 +205,7 @@ def test_peers_that_fail_or_are_wrong_are_left_out_and_said(capsys):
 
 
 def test_a_kernel_that_is_not_there_leaves_its_case_out():
-    assert peers.shipped("rmsnorm", "rmsnorm").__name__ == "rmsnorm"
+    assert peers.shipped("rows", "rmsnorm").__name__ == "rmsnorm"
     with pytest.raises(results.LeftOut, match="there is no sort in this version"):
         peers.shipped("sorting", "sort")
 
@@ -531,7 +531,7 @@ def test_every_results_file_has_the_schema():
 
 
 def test_attentions_errors_are_those_of_its_best_peer():
-    """As docs/kernels_attention.md says: what was measured, beside cuDNN and torch FLASH."""
+    """As docs/kernels/attention.md says: what was measured, beside cuDNN and torch FLASH."""
     found = json.loads((ROOT / results.RESULTS / "attention_errors.json").read_text())["errors"]
     assert len(found) == 64
     for case, errors in found.items():

@@ -134,10 +134,12 @@ def torch(monkeypatch):
     )
 
 
-def ship(monkeypatch, module, name, function):
-    """Put a function where a kernel is looked for."""
-    stands_for = types.SimpleNamespace(**{name: function})
-    monkeypatch.setitem(sys.modules, f"numba_tma.kernels.{module}", stands_for)
+def ship(monkeypatch, family, name, function):
+    """Let a function of a family of kernels be this one; what was shipped before stays."""
+    key = f"numba_tma.kernels.{family}"
+    there = sys.modules.get(key)
+    before = vars(there) if isinstance(there, types.SimpleNamespace) else {}
+    monkeypatch.setitem(sys.modules, key, types.SimpleNamespace(**before | {name: function}))
 
 
 def test_a_layers_matmul_is_a_row_beside_cublas(torch, monkeypatch):
@@ -199,7 +201,7 @@ def test_block_scales_are_those_of_rows_and_of_squares(torch, monkeypatch, capsy
         )
         out[:] = sum(parts)
 
-    ship(monkeypatch, "block_scaled", "block_scaled_matmul", block_scaled_matmul)
+    ship(monkeypatch, "matmul", "block_scaled_matmul", block_scaled_matmul)
     row = matmul.bench_block_scaled(torch, (5, 256, 384))
     assert given[0] == ((5, 3), (8, 40), (3, 2))
     assert list(row["peers"]) == ["cuBLASLt slow accumulation, unscaled"]
@@ -219,7 +221,7 @@ def test_groups_are_beside_torchs_and_a_matmul_for_each(torch, monkeypatch, caps
         return grouped(a, b, np.zeros((96, 48), out_dtype).view(Tensor), offs)
 
     monkeypatch.setattr(matmul_grouped, "TOKENS", 96)
-    ship(monkeypatch, "grouped_matmul", "grouped_matmul", grouped)
+    ship(monkeypatch, "matmul", "grouped_matmul", grouped)
     torch._grouped_mm = grouped_mm
     row = matmul_grouped.bench_grouped(torch, 3, (48, 64), "bf16")
     assert row["numba_tma"] == 2 * 96 * 48 * 64 and capsys.readouterr().out == ""
@@ -238,11 +240,11 @@ def test_groups_of_fp8_have_scales_of_1_in_torch(torch, monkeypatch):
 
     monkeypatch.setattr(matmul_grouped, "TOKENS", 96)
     torch._scaled_grouped_mm = scaled_grouped_mm
-    ship(monkeypatch, "grouped_matmul", "grouped_matmul", grouped)
+    ship(monkeypatch, "matmul", "grouped_matmul", grouped)
     row = matmul_grouped.bench_grouped(torch, 3, (48, 64), "fp8 e4m3")
     assert list(row["peers"]) == ["torch"]
     swapped = lambda a, b, out, offsets: grouped(a, b[::-1], out, offsets)  # noqa: E731
-    ship(monkeypatch, "grouped_matmul", "grouped_matmul", swapped)
+    ship(monkeypatch, "matmul", "grouped_matmul", swapped)
     with pytest.raises(AssertionError, match="values are wrong"):
         matmul_grouped.bench_grouped(torch, 3, (48, 64), "fp8 e4m3")
 
@@ -378,7 +380,7 @@ def test_packed_sequences_are_each_by_itself(torch, monkeypatch, capsys, causal)
     torch.ops = types.SimpleNamespace(aten=aten)
     monkeypatch.setattr(attention_varlen, "DEPTH", 16)
     monkeypatch.setitem(sys.modules, "flash_attn.cute", None)
-    ship(monkeypatch, "attention_varlen", "attention_varlen", packed)
+    ship(monkeypatch, "attention", "attention_varlen", packed)
     row = attention_varlen.bench_attention_varlen(torch, (3, 40, 12), causal)
     assert row["numba_tma"] == 4 * 16 * (9 + 1600 + 144) * 16 // (2 if causal else 1)
     assert list(row["peers"]) == ["torch FLASH"]
@@ -387,7 +389,7 @@ def test_packed_sequences_are_each_by_itself(torch, monkeypatch, capsys, causal)
     def of_one(q, k, v, starts, also, out, causal):
         out[:] = exact(q[None], k[None], v[None], causal)[0]
 
-    ship(monkeypatch, "attention_varlen", "attention_varlen", of_one)
+    ship(monkeypatch, "attention", "attention_varlen", of_one)
     with pytest.raises(AssertionError, match="values are wrong"):
         attention_varlen.bench_attention_varlen(torch, (3, 40, 12), causal)
 
@@ -412,13 +414,13 @@ def test_gradients_of_attention_are_right_or_are_not_timed(torch, monkeypatch, c
     monkeypatch.setattr(attention_backward, "ROWS_AT_ONCE", 40)
     monkeypatch.setitem(sys.modules, "torch.nn.attention", None)
     ship(monkeypatch, "attention", "attention", lambda q, k, v, **how: (q, None))
-    ship(monkeypatch, "attention_backward", "attention_backward", ours)
+    ship(monkeypatch, "attention", "attention_backward", ours)
     row = attention_backward.bench_attention_backward(torch, 96, 16, causal)
     assert row["numba_tma"] == 10 * 4 * 16 * 96**2 * 16 / (2 if causal else 1)
     said = capsys.readouterr().out
     assert "no cuDNN beside it" in said and "no torch FLASH beside it" in said
     wrong = lambda dout, q, k, v, *rest, **how: ours(dout, k, q, v, *rest, **how)  # noqa: E731
-    ship(monkeypatch, "attention_backward", "attention_backward", wrong)
+    ship(monkeypatch, "attention", "attention_backward", wrong)
     with pytest.raises(AssertionError, match="values are wrong"):
         attention_backward.bench_attention_backward(torch, 96, 16, causal)
 
@@ -447,7 +449,7 @@ def test_torchs_gradients_are_those_of_its_own_result(torch, monkeypatch):
         for target, gradient in zip(into.values(), gradients(dout, q, k, v, causal)):
             target[:] = gradient
 
-    ship(monkeypatch, "attention_backward", "attention_backward", ours)
+    ship(monkeypatch, "attention", "attention_backward", ours)
     row = attention_backward.bench_attention_backward(torch, 96, 8, True)
     assert list(row["peers"]) == ["cuDNN", "torch FLASH"]
 

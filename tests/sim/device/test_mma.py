@@ -17,12 +17,12 @@ from tests.kernels.matrix_operands import Operand
 BF16 = ml_dtypes.bfloat16
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "mma.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "guide" / "mma.md").read_text()
 
 
 def test_the_page_s_matmul():
     code = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0]
-    exec(compile(code, "docs/mma.md", "exec"), {"__name__": "page"})  # it checks its result
+    exec(compile(code, "docs/guide/mma.md", "exec"), {"__name__": "page"})  # it checks its result
 
 
 def run(body, *args, threads=128):

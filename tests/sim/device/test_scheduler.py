@@ -162,7 +162,7 @@ def test_misuse_in_a_kernel_is_reported(use, message):
         kernel[1, 32]()
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "schedulers.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "guide" / "schedulers.md").read_text()
 
 
 def test_the_code_of_the_page_copies():

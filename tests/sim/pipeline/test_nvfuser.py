@@ -372,7 +372,7 @@ def test_independent_compute_groups():
 
 
 def test_the_code_of_the_page_computes():
-    page = Path(__file__).parents[3] / "docs" / "circular_buffering.md"
+    page = Path(__file__).parents[3] / "docs" / "guide" / "circular_buffering.md"
     names = {"__name__": "page"}
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     assert len(blocks) == 2

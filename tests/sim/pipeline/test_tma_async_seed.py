@@ -1,7 +1,7 @@
 """Every row of Mojo's tma_async, in the words of numba_tma: for those who come from there.
 
 A test bears the name of the struct, function or method whose use it writes down. The answers in
-full are in docs/migration.md.
+full are in docs/guide/migration.md.
 """
 
 import numpy as np
