@@ -65,7 +65,7 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(driver, "cuTensorMapReplaceAddress", replace)
     for module in ("tensor_map", "ragged", "im2col"):
         monkeypatch.setattr(
-            importlib.import_module(f"numba_tma.{module}"), "current_device", lambda: 0
+            importlib.import_module(f"numba_tma.host.{module}"), "current_device", lambda: 0
         )
     monkeypatch.setattr(cuda, "to_device", lambda array, stream=0: DeviceBytes(array, stream))
     monkeypatch.setattr(cuda, "synchronize", lambda: None)

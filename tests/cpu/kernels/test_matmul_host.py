@@ -12,11 +12,11 @@ import pytest
 from numba_tma.host import driver as _driver
 from numba_tma.kernels._host import launching as _host
 from numba_tma.kernels._host.launching import in_even_rounds
-from numba_tma.kernels.matmul import api as matmul
 from numba_tma.kernels.matmul import api as module
 from numba_tma.kernels.matmul import launching as _matmul_launch
 from numba_tma.kernels.matmul import operands as _matmul_operands
 from numba_tma.kernels.matmul import tuner as _matmul_tuner
+from numba_tma.kernels.matmul.api import matmul
 from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig
 from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.form import Form
@@ -61,7 +61,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(_host.cuda, "as_cuda_array", lambda view: view)
     monkeypatch.setattr(_matmul_operands.cuda, "device_array", space)
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
-    for name in ("_host", "copy", "transpose", "_matmul_launch", "matmul"):
+    for name in ("_host.launching", "copy.api", "transpose.api", "matmul.launching", "matmul.api"):
         path = f"numba_tma.kernels.{name}."
         for function, fake in {
             "multiprocessors": lambda: 132,

@@ -46,7 +46,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
     monkeypatch.setattr(_columns, "workspace", space)
     counters = {}
-    for module in ("_host", "copy", "transpose", "pointwise"):
+    for module in ("_host.launching", "copy.api", "transpose.api", "pointwise.api"):
         path = f"numba_tma.kernels.{module}."
         for name, fake in {
             "multiprocessors": lambda: 132,

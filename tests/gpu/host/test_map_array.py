@@ -6,8 +6,7 @@ import numpy as np
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import Swizzle, TensorMapArray, Tile, ptx, ragged_tensor_map
-from numba_tma.host import tensor_map
+from numba_tma import Swizzle, TensorMapArray, Tile, ptx, ragged_tensor_map, tensor_map
 from numba_tma.host.driver import NBYTES, address_of
 from tests.gpu.worker import on_gpu
 

@@ -8,7 +8,7 @@ from numba import cuda
 
 from numba_tma import ptx
 from numba_tma.kernels.copy import api as copies
-from numba_tma.kernels.copy import api as copy
+from numba_tma.kernels.copy.api import copy
 from numba_tma.kernels.pointwise.activations import SWIGLU, gelu, swiglu
 from numba_tma.kernels.pointwise.api import Plan, add, plan_for, pointwise, scale_add
 from tests.gpu.kernels.test_kernels import (

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import Swizzle, TensorMapArray, Tile, ptx
-from numba_tma.host import tensor_map
+from numba_tma import Swizzle, TensorMapArray, Tile, ptx, tensor_map
 from numba_tma.kernels.copy.grouped import grouped_copy
 from tests.gpu.worker import on_gpu
 

@@ -5,8 +5,7 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import Tile, ptx, simulator
-from numba_tma.host import tensor_map
+from numba_tma import Tile, ptx, simulator, tensor_map
 from numba_tma.kernels.copy.grouped import grouped_copy
 from numba_tma.simulator import BadOperand, MissingFence
 

@@ -8,11 +8,11 @@ import pytest
 
 from numba_tma import simulator
 from numba_tma.kernels.copy import api as copies
-from numba_tma.kernels.copy import api as copy
+from numba_tma.kernels.copy.api import copy
 from numba_tma.kernels.pointwise.activations import gelu, swiglu
 from numba_tma.kernels.pointwise.api import Plan, add, pointwise, scale_add
-from numba_tma.kernels.transpose import api as transpose
 from numba_tma.kernels.transpose import api as transposes
+from numba_tma.kernels.transpose.api import transpose
 from numba_tma.simulator.hazards import Hazards
 
 BF16 = ml_dtypes.bfloat16
