@@ -26,7 +26,7 @@ from numba_tma.tools.bench import (
     pointwise,
 )
 from numba_tma.tools.bench.progress import progress
-from numba_tma.tools.bench.report import table, write_readme_table
+from numba_tma.tools.bench.report import table, write_table
 from numba_tma.tools.bench.results import (
     RESULTS,
     Cases,
@@ -70,9 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--output", type=Path, help=f"results file that rows are added to (default: in {RESULTS})"
     )
-    parser.add_argument("--readme", type=Path, help="README whose table is replaced")
+    parser.add_argument(
+        "--page", type=Path, help="page whose table is replaced: docs/development/benchmarks.md"
+    )
     parser.add_argument("--from-results", type=Path, help="measure nothing: use this file")
-    parser.add_argument("--plot", type=Path, help="picture to draw (svg, png, pdf); by matplotlib")
+    parser.add_argument("--plot", type=Path, help="picture to draw, of five rows: docs/h200.svg")
     options = parser.parse_args(argv)
     if options.from_results:
         results = json.loads(options.from_results.read_text())
@@ -88,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             results = with_row(results, row)
             write(path, results)
     print(table(results))
-    if options.readme:
-        write_readme_table(options.readme, results)
+    if options.page:
+        write_table(options.page, results)
     if options.plot:
         figure.plot(results, options.plot)
     return 0

@@ -1,95 +1,101 @@
-"""The picture of a results file: ours and peers against a plain copy, cuBLAS or cuDNN."""
+"""The README's picture of a results file: five rows, each beside the fastest of its peers."""
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from numba_tma.tools.bench.results import Row, dates
+from numba_tma.tools.bench.results import RATES, Results, Row, dates
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-TEXT = "#303030"
-OURS = {"marker": "D", "color": "#d62728", "s": 42, "zorder": 3}
-MARKERS = "osv^P*Xdh<>"
-COLOURS = ("#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#7f7f7f")
-
-VENDORS = ("cuBLAS", "cuBLASLt", "cuBLASLt block-scaled", "cuDNN")
-#: By the unit of rows: what their line at 1 is, and what the axis says.
-PANELS = {
-    "GB/s": ("plain copy", "bytes per second, as a share of a plain copy's"),
-    "TFLOP/s": ("cuBLAS, cuDNN", "operations per second, as a share of cuBLAS's or cuDNN's"),
-}
-WIDE = 2  #: shares from which on an axis is logarithmic, so that the others stay apart
+#: Kernel, case and title of the rows that are drawn; a loss is among them.
+SHOWN = (
+    ("attention", "bf16 causal 4 x 8192 x 16 x 128", "attention, causal, head dim 128"),
+    ("attention backward", "bf16 causal 4 x 8192 x 16 x 128", "its gradients"),
+    ("matmul", "bf16 8192 x 8192 x 8192", "matmul, 8192 x 8192 x 8192"),
+    ("rmsnorm", "bf16 32768 x 4096", "RMSNorm, 32768 x 4096"),
+    ("column_sum", "bf16 32768 x 8192", "sum of columns, 32768 x 8192"),
+)
+WIDTH, LEFT, RIGHT, TOP, STEP = 860, 230, 600, 58, 34  #: of the picture, in pixels
+LARGEST = 1.2  #: the share that the axis ends with
 
 
-def base(row: Row) -> float | None:
-    """Return the rate that others of the row are shares of, if there is one."""
-    found = (row["peers"][name] for name in VENDORS if name in row["peers"])
-    rate: float | None = {"GB/s": row["copy"], "TFLOP/s": next(found, None)}.get(row["unit"])
-    return rate
+def shares(row: Row) -> tuple[float, str]:
+    """Return our rate over that of the row's fastest peer, and the peer's name."""
+    name, rate = max(row["peers"].items(), key=lambda peer: peer[1])
+    return row["numba_tma"] / rate, name
 
 
-def draw(results: dict[str, Any]) -> Figure:
-    """Draw a line for each row, and a panel for each unit: rates of all, as shares."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SystemExit(f"--plot needs matplotlib ({error}): pip install matplotlib") from None
-    rows = [row for row in results["rows"] if base(row)]
-    panels = {unit: [row for row in rows if row["unit"] == unit] for unit in PANELS}
-    panels = {unit: rows for unit, rows in panels.items() if rows}
-    if not panels:
-        raise SystemExit(
-            "--plot: no row of the results has a plain copy, cuBLAS or cuDNN beside it"
-        )
-    heights = [1.4 + 0.27 * len(rows) for rows in panels.values()]
-    figure = Figure(figsize=(9, sum(heights)), layout="constrained")
-    every = figure.subplots(len(panels), squeeze=False, height_ratios=heights)
-    for axes, (unit, rows) in zip(every.flat, panels.items()):
-        _draw(axes, unit, rows)
-    title = f"{results['gpu']}, {dates(results)}"
-    figure.suptitle(title, fontsize=9, color=TEXT, x=0.01, horizontalalignment="left")
-    return figure
+def draw(results: Results) -> str:
+    """Return the picture as SVG: a bar for each of `SHOWN`, as long as our share of the peer.
+
+    A row that the results lack is left out.
+
+    Raises
+    ------
+    SystemExit
+        None of the rows has a rate and a peer.
+    """
+    measured = {(row["kernel"], row["case"]): row for row in results["rows"]}
+    rows = [
+        (title, measured[kernel, case])
+        for kernel, case, title in SHOWN
+        if (kernel, case) in measured and _is_rate(measured[kernel, case])
+    ]
+    if not rows:
+        names = "; ".join(f"{kernel} {case}" for kernel, case, _ in SHOWN)
+        raise SystemExit(f"--plot: the results have none of the rows that are drawn: {names}")
+    bottom = TOP + STEP * len(rows)
+    heading = f"{results['gpu']}, {dates(results)}, bf16: rate over that of the fastest peer"
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 10}" '
+        'font-family="sans-serif" font-size="13" fill="#303030">',
+        f'<rect width="{WIDTH}" height="{bottom + 10}" fill="white"/>',
+        _text(12, 22, heading),
+    ]
+    for i, (title, row) in enumerate(rows):
+        lines += _bar(TOP + STEP * i, title, row)
+    one = _x(1)
+    lines += [
+        f'<line x1="{one}" x2="{one}" y1="{TOP - 14}" y2="{bottom}" stroke="#303030"/>',
+        _text(one, TOP - 18, "1.00", "middle"),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def _draw(axes: Axes, unit: str, rows: list[Row]) -> None:
-    """Draw rows of one unit, of all of which `base` is known."""
-    line, label = PANELS[unit]
-    bases = [base(row) or 1.0 for row in rows]
-    peers = dict.fromkeys(name for row in rows for name in row["peers"] if name not in VENDORS)
-    axes.axvline(1, color="#909090", linewidth=1.2, label=line, zorder=1)
-    for i, name in enumerate(peers):
-        points = [
-            (row["peers"][name] / bases[y], y) for y, row in enumerate(rows) if name in row["peers"]
-        ]
-        axes.scatter(
-            *zip(*points),
-            marker=MARKERS[i % len(MARKERS)],
-            s=26,
-            alpha=0.8,
-            label=name,
-            color=COLOURS[i % len(COLOURS)],
-            zorder=2,
-        )
-    shares = [row["numba_tma"] / bases[y] for y, row in enumerate(rows)]
-    axes.scatter(shares, range(len(rows)), label="numba_tma", **OURS)
-    if max(shares) > WIDE:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_yticks(range(len(rows)), [f"{row['kernel']}, {row['case']}" for row in rows])
-    axes.invert_yaxis()
-    axes.grid(axis="y", color="#e8e8e8", zorder=0)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, labelsize=8, labelcolor=TEXT)
-    axes.set_xlabel(label, fontsize=9, color=TEXT)
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, fontsize=8)
+def plot(results: Results, path: Path) -> None:
+    """Write the picture.
 
-
-def plot(results: dict[str, Any], path: Path) -> None:
-    """Write the picture, of the kind that the file's name ends with (svg, png, pdf)."""
+    Raises
+    ------
+    SystemExit
+        The path does not end in ``.svg``.
+    """
+    if path.suffix != ".svg":
+        raise SystemExit(f"--plot {path}: the picture is SVG; give a path that ends in .svg")
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw(results).savefig(path, dpi=160)
+    path.write_text(draw(results))
+
+
+def _is_rate(row: Row) -> bool:
+    return row["unit"] in RATES and bool(row["peers"])
+
+
+def _bar(y: int, title: str, row: Row) -> list[str]:
+    share, peer = shares(row)
+    rate = f"{row['numba_tma']:,.0f} {row['unit']}, {share:.2f} of {peer}"
+    colour = "#2a7f62" if share >= 1 else "#c0504d"
+    return [
+        _text(LEFT - 10, y + 15, title, "end"),
+        f'<rect x="{LEFT}" y="{y}" width="{_x(share) - LEFT}" height="20" fill="{colour}"/>',
+        _text(RIGHT + 10, y + 15, rate),
+    ]
+
+
+def _x(share: float) -> int:
+    """Return where a share stands; what is larger than `LARGEST` ends there."""
+    return round(LEFT + (RIGHT - LEFT) * min(share, LARGEST) / LARGEST)
+
+
+def _text(x: int, y: int, words: str, anchor: str = "start") -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(words)}</text>'

@@ -1,4 +1,4 @@
-"""The table that is made of results, and the README that shows it."""
+"""The table of a results file, and the page that shows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
 def table(results: Results, short: bool = False) -> str:
-    """Return the results as a Markdown table; a short one has of all layers the mean alone."""
+    """Return the results as a Markdown table; a short one has only the mean of the layers."""
     lines = [
         f"Measured on an {results['gpu']} {_measured(results)}; median of alternating runs with a "
         "cold L2 cache, the worse of two. In brackets: numba_tma's rate over that one's. `launch` "
@@ -41,12 +41,12 @@ def table(results: Results, short: bool = False) -> str:
     return "\n".join(lines)
 
 
-def write_readme_table(readme: Path, results: Results) -> None:
-    """Replace the table between the markers of the README."""
-    text = readme.read_text()
+def write_table(page: Path, results: Results) -> None:
+    """Replace the table between the markers of a page."""
+    text = page.read_text()
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
-    readme.write_text(f"{head}{BEGIN}\n{table(results, short=True)}\n{END}{tail}")
+    page.write_text(f"{head}{BEGIN}\n{table(results, short=True)}\n{END}{tail}")
 
 
 def _with_mean(rows: list[Row], alone: bool) -> list[Row]:

@@ -1,10 +1,11 @@
-"""The results file, the table made of it, and the README that shows it."""
+"""The results file, the table and the picture made of it, and the pages that show them."""
 
 import datetime
 import json
 import re
 import sys
 import types
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from numba_tma.tools.bench import compiled, figure, host, norms, peers, report, 
 from numba_tma.tools.bench.progress import progress
 
 ROOT = Path(__file__).parents[3]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs/development/benchmarks.md"
 H200 = ROOT / results.RESULTS / "h200.json"
 
 RESULTS = {
@@ -96,7 +97,7 @@ def check_schema(results):
 
 def between_markers(text):
     found = re.findall(f"{re.escape(report.BEGIN)}\n(.*?){re.escape(report.END)}", text, re.DOTALL)
-    assert len(found) == 1, "the README has one pair of markers"
+    assert len(found) == 1, "the page has one pair of markers"
     return found[0]
 
 
@@ -271,39 +272,53 @@ def test_progress_overwrites_its_line_on_a_terminal(capsys, monkeypatch):
     assert written.count("\r") == 3 and written.endswith("\n") and written.count("\n") == 1
 
 
-def test_the_picture_has_what_stands_beside_a_copy(tmp_path, capsys):
+def drawn(picture):
+    """Return the picture's bars (colour and width in pixels) and its texts."""
+    bars = re.findall(r'<rect x="\d+" y="\d+" width="(\d+)" height="20" fill="(#\w+)"/>', picture)
+    return bars, re.findall(r"<text[^>]*>([^<]*)</text>", picture)
+
+
+def test_the_picture_has_our_share_of_the_fastest_peer(tmp_path, capsys):
     file, path = tmp_path / "results.json", tmp_path / "pictures" / "all.svg"
-    alone = RESULTS["rows"][0] | {"kernel": "row_sum", "copy": None}
-    other = RESULTS["rows"][0] | {"case": "more", "peers": {"Triton": 2000.0}}
-    later = other | {"case": "later", "date": "2026-02-01"}
-    found = RESULTS | {"rows": [*RESULTS["rows"], alone, other]}
-    file.write_text(json.dumps(found))
+    base = RESULTS["rows"][0] | {"unit": "TFLOP/s", "copy": None}
+    named = [dict(zip(("kernel", "case"), shown)) for shown in figure.SHOWN]
+    won = base | named[0] | {"numba_tma": 660.0, "peers": {"cuDNN": 600.0, "torch <x>": 300.0}}
+    lost = base | named[1] | {"numba_tma": 450.0, "peers": {"cuBLAS": 500.0, "Triton": 400.0}}
+    far = base | named[2] | {"numba_tma": 900.0, "peers": {"torch <x>": 300.0}}
+    alone = base | named[3] | {"peers": {}}
+    results = RESULTS | {"rows": [*RESULTS["rows"], far, lost, won, alone]}
+    file.write_text(json.dumps(results))
     assert bench.main(["--from-results", str(file), "--plot", str(path)]) == 0
-    assert path.read_text().lstrip().startswith("<?xml")
-    picture = figure.draw(found)
-    (axes,) = picture.axes
-    drawn = {dots.get_label(): dots.get_offsets().tolist() for dots in axes.collections}
-    ours = 4200.5 / 4000
-    assert drawn == {
-        "torch": [[1.0, 0.0]],
-        "Triton": [[0.5, 1.0]],
-        "numba_tma": [[ours, 0.0], [ours, 1.0]],
-    }
-    assert [t.get_text() for t in axes.get_yticklabels()] == ["copy, u8 2 GiB", "copy, more"]
-    assert picture.get_suptitle() == "NVIDIA H200, 2026-01-31"
-    picture = figure.draw(RESULTS | {"rows": [other, later]})
-    assert picture.get_suptitle() == "NVIDIA H200, 2026-01-31 to 2026-02-01"
-    above, below = figure.draw(RESULTS | {"rows": [other, *LAYERS]}).axes
-    assert above.get_xlabel() == "bytes per second, as a share of a plain copy's"
-    assert below.get_xlabel() == "operations per second, as a share of cuBLAS's or cuDNN's"
-    drawn = {dots.get_label(): dots.get_offsets().tolist() for dots in below.collections}
-    assert drawn == {"Triton": [[1.5, 0.0]], "numba_tma": [[0.5, 0.0], [2.0, 1.0]]}
-    far = LAYERS[0] | {"numba_tma": 5 * LAYERS[0]["numba_tma"]}
-    (axes,) = figure.draw(RESULTS | {"rows": [*LAYERS, far]}).axes
-    assert (below.get_xscale(), axes.get_xscale()) == ("linear", "log")
-    file.write_text(json.dumps(RESULTS | {"rows": [alone]}))
-    with pytest.raises(SystemExit, match="no row of the results has a plain copy,"):
+    picture = path.read_text()
+    width = figure.RIGHT - figure.LEFT
+    bars, texts = drawn(picture)
+    assert bars == [
+        (str(round(width * 1.1 / 1.2)), "#2a7f62"),
+        (str(round(width * 0.9 / 1.2)), "#c0504d"),
+        (str(width), "#2a7f62"),  # what is off the axis ends with it
+    ]
+    assert texts[0] == "NVIDIA H200, 2026-01-31, bf16: rate over that of the fastest peer"
+    titles = [title for _, _, title in figure.SHOWN]
+    assert [text for text in texts if text in titles] == titles[:3]
+    assert "660 TFLOP/s, 1.10 of cuDNN" in texts and "450 TFLOP/s, 0.90 of cuBLAS" in texts
+    assert "900 TFLOP/s, 3.00 of torch &lt;x&gt;" in texts
+    xml.etree.ElementTree.fromstring(picture)
+    with pytest.raises(SystemExit, match=r"all.png: the picture is SVG; give a path that ends in"):
+        bench.main(["--from-results", str(file), "--plot", str(path.with_suffix(".png"))])
+    file.write_text(json.dumps(RESULTS))
+    with pytest.raises(SystemExit, match="the results have none of the rows that are drawn: att"):
         bench.main(["--from-results", str(file), "--plot", str(path)])
+
+
+def test_the_readmes_picture_is_that_of_the_results_file():
+    found = json.loads(H200.read_text())
+    assert (ROOT / "docs/h200.svg").read_text() == figure.draw(found), (
+        f"python -m numba_tma bench --from-results {H200.relative_to(ROOT)} --plot docs/h200.svg"
+    )
+    assert len(drawn(figure.draw(found))[0]) == len(figure.SHOWN) == 5
+    rows = {(row["kernel"], row["case"]): row for row in found["rows"]}
+    shares = [figure.shares(rows[kernel, case])[0] for kernel, case, _ in figure.SHOWN]
+    assert min(shares) < 0.9 and max(shares) > 1, "losses are shown too"
 
 
 def test_the_layers_have_a_mean_in_the_table():
@@ -496,25 +511,25 @@ def test_a_run_says_when_and_with_what_it_measured(monkeypatch, capsys):
         next(bench.measure(cases))
 
 
-def test_the_readme_gets_the_table_and_keeps_the_rest(tmp_path):
-    readme, file = tmp_path / "README.md", tmp_path / "results.json"
-    readme.write_text(README.read_text())
+def test_the_page_gets_the_table_and_keeps_the_rest(tmp_path):
+    page, file = tmp_path / "page.md", tmp_path / "results.json"
+    page.write_text(PAGE.read_text())
     file.write_text(json.dumps(RESULTS))
     other = RESULTS | {"gpu": "NVIDIA H100", "rows": RESULTS["rows"][:1]}
-    report.write_readme_table(readme, other)
-    assert between_markers(readme.read_text()) == report.table(other) + "\n"
+    report.write_table(page, other)
+    assert between_markers(page.read_text()) == report.table(other) + "\n"
     for _ in range(2):
-        assert bench.main(["--from-results", str(file), "--readme", str(readme)]) == 0
-        assert between_markers(readme.read_text()) == TABLE + "\n"
-    was, now = README.read_text(), readme.read_text()
+        assert bench.main(["--from-results", str(file), "--page", str(page)]) == 0
+        assert between_markers(page.read_text()) == TABLE + "\n"
+    was, now = PAGE.read_text(), page.read_text()
     assert now.replace(between_markers(now), "") == was.replace(between_markers(was) or "\0", "")
 
 
-def test_the_readme_shows_the_results_file_as_it_is():
-    shown = between_markers(README.read_text())
+def test_the_page_shows_the_results_file_as_it_is():
+    shown = between_markers(PAGE.read_text())
     assert H200.exists() == bool(shown.strip()), (
-        f"{H200.name} and the README's table come together: "
-        f"python -m numba_tma bench --from-results {H200.relative_to(ROOT)} --readme README.md"
+        f"{H200.name} and the table of {PAGE.name} come together: python -m numba_tma bench "
+        f"--from-results {H200.relative_to(ROOT)} --page {PAGE.relative_to(ROOT)}"
     )
     if H200.exists():
         assert shown == report.table(json.loads(H200.read_text()), short=True) + "\n"
@@ -542,7 +557,6 @@ def test_attentions_errors_are_those_of_its_best_peer():
             assert mean <= errors["cuDNN"][0], case
 
 
-def test_the_readmes_numbers_stand_in_its_table():
-    text = README.read_text()
-    prose = text.replace(between_markers(text) or "\0", "")
+def test_the_readmes_numbers_stand_in_its_picture():
+    prose = (ROOT / "README.md").read_text()
     assert not re.findall(r"[\d.,]+ *(?:[GT]B/s|TFLOP|%|us\b|x faster)", prose)

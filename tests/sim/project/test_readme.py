@@ -14,6 +14,7 @@ from numba_tma.__main__ import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()
+INDEX = (ROOT / "docs/README.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 DOCUMENTS = sorted(
     path
@@ -91,25 +92,37 @@ def test_a_target_and_a_subcommand_that_are_not_there_would_be_seen():
     ) == ["tset"]
 
 
+def test_the_readme_is_short():
+    assert len(README.split()) <= 900
+
+
 def test_variables_and_names_exist():
     sources = "".join(path.read_text() for path in (ROOT / "numba_tma").rglob("*.py"))
     for variable in found(r"\b(NUMBA_TMA_\w+|NUMBA_ENABLE_\w+)\b"):
         assert variable in sources, variable
-    names = set(found(r"\btma\.([A-Za-z_]\w*)"))
+    names = set(found(r"\btma\.([A-Za-z_]\w*)", README + INDEX))
     assert {"Tile", "TilePipeline", "tensor_map", "shared_tile"} <= names
     for name in names:
         getattr(tma, name)
-    for name in found(r"`(numba_tma\.[\w.]+)`"):
+    for name in found(r"`(numba_tma\.[\w.]+)`", README + INDEX):
         pkgutil.resolve_name(name)
 
 
 def test_the_kernels_are_there():
-    listed = re.search(r"`numba_tma\.kernels` \| ([^:]+):", README)
-    places = re.findall(r"`(\w+)\.(\w+)`", listed[1])
-    for module, name in places:
-        assert callable(getattr(importlib.import_module(f"numba_tma.kernels.{module}"), name))
+    page = (ROOT / "docs/kernels/README.md").read_text()
+    listed = re.findall(r"^\| `(numba_tma\.kernels\.\w+)` \| ([^|]*)", page, re.MULTILINE)
     families = {p.parent.name for p in (ROOT / "numba_tma/kernels").glob("[!_]*/__init__.py")}
-    assert {family for family, _ in places} == families
+    assert {module.split(".")[-1] for module, _ in listed} == families
+    for module, functions in listed:
+        family = importlib.import_module(module)
+        assert set(re.findall(r"`(\w+)`", functions)) == set(family.__all__)
+        assert all(callable(getattr(family, name)) for name in family.__all__)
+
+
+def test_every_page_is_in_the_index():
+    pages = {p.relative_to(ROOT / "docs") for p in (ROOT / "docs").rglob("*.md")}
+    linked = {Path(link) for link in re.findall(r"\]\(([^)#\s]+\.md)", INDEX)}
+    assert pages - {Path("README.md")} <= linked
 
 
 # --------------------------------------------------------------------------------- links
