@@ -12,6 +12,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from numba_tma._version import __version__
+from numba_tma.backend import interface
+from numba_tma.host import arguments
+from numba_tma.host.arguments import KernelArgument
 from numba_tma.host.debug import ByteLedgerError, CoordinateError, PipelineError, PipelineTimeout
 from numba_tma.host.dtypes import DType
 from numba_tma.host.environment import simulated
@@ -191,9 +194,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("numba_tma.tools.testing")
     if name not in _HOME or name not in __all__:
         raise AttributeError(f"module 'numba_tma' has no attribute {name!r}")
-    home = f"numba_tma.{_HOME[name]}"
-    _register(home)
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(f"numba_tma.{_HOME[name]}"), name)
     globals()[name] = value
     return value
 
@@ -202,17 +203,15 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "kernels", "testing"})
 
 
-def _register(home: str = "numba_tma.pipeline") -> None:
-    """Make kernels know the library: import everything that registers with numba-cuda."""
-    missing = {"numba_tma.pipeline", home} - sys.modules.keys()
-    if missing and not simulated():
-        for module in missing:
-            importlib.import_module(module)
-        importlib.import_module("numba_tma.backend.numba_cuda").refresh_registries()
+def _attach() -> None:
+    """Let the compiler know of declarations: it walks them when it compiles a kernel."""
+    importlib.import_module("numba_tma.backend.compiler")
 
 
-def _numba_type(argument: TensorMap | TensorMapArray) -> Any:
-    _register()
+def _type_of(argument: KernelArgument) -> Any:
+    """Register what is declared; return the compiler's type of a kernel's argument."""
+    importlib.import_module("numba_tma.device.shared")  # a map's methods
+    importlib.import_module("numba_tma.backend.compiler").register_declared()
     return importlib.import_module("numba_tma.backend.lowering.types").type_of(argument)
 
 
@@ -221,8 +220,7 @@ if simulated():
 
     simulator.install()
 else:
-    # Numba asks an argument for its type, which may come before any name above is used.
-    TensorMap._numba_type_ = property(_numba_type)  # type: ignore[attr-defined]
-    TensorMapArray._numba_type_ = property(_numba_type)  # type: ignore[attr-defined]
+    interface.when_declared(_attach)
+    arguments.typed_by(_type_of)
     if "numba.cuda" in sys.modules:
-        _register()
+        _attach()

@@ -1,39 +1,161 @@
-"""What makes Python classes and functions usable in kernels; nothing at all in the simulator."""
+"""The kinds of primitive that everything else is written in; imports no compiler.
+
+A module of `ptx`, `device`, `pipeline` or `kernels` declares what kernels may use, with the names
+below. A declaration only enters a list: the backend walks the list at the first compile, and again
+at later ones for what has been declared since. In the simulator nothing is entered, and the same
+functions and classes are ordinary Python.
+
+- *Scalars*: `u32`, `i32`, `i64` and `u64` are casts in bodies and annotations of fields; plain
+  integers in the simulator.
+- *Bodies*: a `device_function` is a plain ``def``, compiled per argument types and inlined.
+- *Records*: a `device_class` is a dataclass whose instances a kernel builds and holds: by value in
+  registers, or mutable in the frame of the function that made it. Its methods are bodies.
+- *Constants*: a `constant_class` is a class of hashable host objects that a kernel takes from its
+  globals as compile-time values: a tile, a pipeline, a scheduler. `Site` is one, too.
+- *Natives*: a `native` function, method or class has a lowering, under the name of its module in
+  `numba_tma.backend.lowering`. Its own body is what the simulator runs. Shared memory
+  (`shared_tile`, `shared_barrier`), vectors and fragments of registers, and checks at compile time
+  (a lowering's typer raises) are natives.
+- *Instructions*: an `instruction_row` is one row of the table in `numba_tma.ptx`.
+- *Arguments*: a tensor map, or an array of them, is a kernel's parameter; it is typed by
+  `numba_tma.host.arguments`, since the host alone makes one.
+- *Launch attributes*: clusters stand on the kernel (`numba_tma.host.cluster_rules`), and launch
+  bounds follow from its roles; the backend gives both to the compiled kernel.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from numba_tma.host.environment import simulated
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
-if simulated() or TYPE_CHECKING:
-    u32: TypeAlias = int  #: 32 bits: of a device class's field, or as a cast in a body
-    i32: TypeAlias = int  #: 32 bits with a sign: a cast
-    i64: TypeAlias = int  #: 64 bits
-    u64: TypeAlias = int  #: the same without a sign; a cast only
+# ------------------------------------------------------------------------------ scalars
 
-    def device_class(
-        *, static: tuple[str, ...] = (), mutable: bool = False, local: bool = False
-    ) -> Callable[[C], C]:
-        """Return the class as it is: the simulator runs plain Python."""
-        return lambda cls: cls
 
-    def constant_class(cls: C) -> C:
-        """Return the class as it is: the simulator runs plain Python."""
+@dataclass(frozen=True)
+class Scalar:
+    """An integer type of kernels, and the cast to it."""
+
+    name: str  #: Numba's: "uint32"
+
+    def __call__(self, value: Any) -> int:
+        """Return an integer; only a kernel makes it one of so many bits."""
+        return int(value)
+
+
+if TYPE_CHECKING or simulated():
+    u32: TypeAlias = int  #: 32 bits without a sign
+    i32: TypeAlias = int  #: 32 bits with a sign
+    i64: TypeAlias = int  #: 64 bits with a sign
+    u64: TypeAlias = int  #: 64 bits without a sign
+else:
+    u32, i32, i64, u64 = Scalar("uint32"), Scalar("int32"), Scalar("int64"), Scalar("uint64")
+    SCALARS = (u32, i32, i64, u64)
+
+
+# ------------------------------------------------------------------------- declarations
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What kernels may use, and how: `kind` is the name of the function below that declared it."""
+
+    kind: str
+    subject: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: Every declaration of this process, in order.
+DECLARATIONS: list[Declaration] = []
+_NATIVES: set[Any] = set()
+_listeners: list[Callable[[], None]] = []
+
+
+def when_declared(listener: Callable[[], None]) -> None:
+    """Call `listener` once, at the first declaration: the package attaches the backend there."""
+    _listeners.append(listener)
+    if DECLARATIONS:
+        _tell()
+
+
+def _declare(kind: str, subject: Any, **options: Any) -> None:
+    if not simulated():
+        DECLARATIONS.append(Declaration(kind, subject, options))
+        _tell()
+
+
+def _tell() -> None:
+    while _listeners:
+        _listeners.pop()()
+
+
+def device_function(function: F) -> F:
+    """Let kernels call the plain Python `function`; its body is compiled and always inlined."""
+    _declare("device_function", function)
+    return function
+
+
+def device_class(
+    *, static: tuple[str, ...] = (), mutable: bool = False, local: bool = False
+) -> Callable[[C], C]:
+    """Let kernels build and hold instances of a dataclass, and call its methods.
+
+    The fields named in `static` are compile-time values and belong to the type. A field annotated
+    ``u32``, ``i64`` or ``bool`` has that type; any other takes the type of the value it is built
+    with. A mutable object, and one that is `local` because it owns such objects, cannot be returned
+    by the function that made it. A class with methods ``has_next`` and ``take`` can be iterated
+    over.
+    """
+
+    def declare(cls: C) -> C:
+        _declare("device_class", cls, static=static, mutable=mutable, local=local)
         return cls
 
-    def device_function(function: F) -> F:
-        """Return the function as it is: the simulator runs plain Python."""
-        return function
+    return declare
 
-else:
-    from numba.core.types import int32 as i32  # noqa: F401
-    from numba.core.types import int64 as i64  # noqa: F401
-    from numba.core.types import uint32 as u32  # noqa: F401
-    from numba.core.types import uint64 as u64  # noqa: F401
 
-    from numba_tma.backend.numba_cuda import constant_class, device_class, device_function  # noqa: F401
+def constant_class(cls: C) -> C:
+    """Let kernels use hashable host objects of `cls` from their globals, as compile-time values.
+
+    Kernels can call the methods that ``cls.device_methods`` names; their bodies are inlined.
+    """
+    _declare("constant_class", cls)
+    return cls
+
+
+def native(subject: T) -> T:
+    """Let kernels use a function, method or class whose meaning there is a lowering.
+
+    The lowering of what ``numba_tma.device.shared`` declares is in
+    ``numba_tma.backend.lowering.shared``. A native without one is an error at the first compile.
+    """
+    if not simulated():
+        _NATIVES.add(subject)
+        _declare("native", subject)
+    return subject
+
+
+def is_native(subject: Any) -> bool:
+    """Return whether a function, method or class was declared `native`."""
+    return subject in _NATIVES
+
+
+def lowered_in(*modules: str) -> None:
+    """Declare natives of the calling module by the modules of `backend.lowering` that have them.
+
+    For natives that are many, or that mirror no module; `native` is checked, this is not.
+    """
+    for module in modules:
+        _declare("lowered_in", module)
+
+
+def instruction_row(row: Any, function: F) -> F:
+    """Let kernels call `function` for the instruction `row` of the table."""
+    _declare("instruction_row", function, row=row)
+    return function

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from numba_tma import simulator
+from numba_tma.backend.interface import device_function, native
 from numba_tma.device import shared as shared  # kernels know a map's methods once it is imported
-from numba_tma.host.environment import simulated
 from numba_tma.host.layout import Tile
 from numba_tma.host.tensor_map import describe_kind
 from numba_tma.ptx import (
@@ -24,6 +24,7 @@ from numba_tma.ptx import (
 DESCRIPTOR = Tile((128,), "u8")
 
 
+@device_function
 def edit_map(
     destination: Any,
     template: Any,
@@ -72,6 +73,7 @@ def edit_map(
     bar_warp_sync()  # each thread of the warp copies a part
 
 
+@native
 def build_map(
     scratch: Any, template: Any, destination: Any, address: Any, shape: Any, strides: Any
 ) -> None:
@@ -127,7 +129,3 @@ def wrong_length(rank: int, shape: Any, strides: Any) -> str:
             "in bytes, with or without the innermost"
         )
     return ""
-
-
-if not simulated():
-    from numba_tma.backend.lowering import edit_map as _template_lowering  # noqa: F401

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from numba_tma import simulator
+from numba_tma.backend.interface import native
 from numba_tma.device.fragments import Fragment
 from numba_tma.device.registers import global_memory
 from numba_tma.device.shared import SharedTile, _narrow
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.host.environment import simulated
 
 F32, E4M3 = as_dtype("f32"), as_dtype("e4m3")
 
 
+@native
 def row_fragment(tile: SharedTile) -> Fragment:
     """Return the fragment each of whose 64 rows is `tile`, n numbers of float32 in shared memory.
 
@@ -33,6 +34,7 @@ def row_fragment(tile: SharedTile) -> Fragment:
     return Fragment(F32, n, np.concatenate([pair for pair in pairs for _ in range(2)]))
 
 
+@native
 def store_by_thread(fragment: Fragment, tile: SharedTile) -> None:
     """Write a fragment of float32 to an unswizzled tile of its size, in the order of the threads.
 
@@ -45,6 +47,7 @@ def store_by_thread(fragment: Fragment, tile: SharedTile) -> None:
         simulator.shared_write(place, four)
 
 
+@native
 def store_rows(fragment: Fragment, location: Any, apart: Any, count: Any) -> None:
     """Write the first `count` rows of a fragment of float32 to global memory.
 
@@ -58,6 +61,7 @@ def store_rows(fragment: Fragment, location: Any, apart: Any, count: Any) -> Non
             global_memory(place, F32.itemsize).view(F32.numpy)[0] = element
 
 
+@native
 def packed_e4m3(fragment: Fragment) -> Fragment:
     """Return a fragment of float32 as one of e4m3, its columns in another order.
 
@@ -68,7 +72,3 @@ def packed_e4m3(fragment: Fragment) -> Fragment:
     values = fragment._values("packed_e4m3")
     by_16 = values.reshape(-1, 2, 2, 2)  # left and right 8 columns, row, neighbours
     return Fragment(E4M3, fragment._n, _narrow(by_16.swapaxes(1, 2).reshape(-1), E4M3))
-
-
-if not simulated():
-    from numba_tma.backend.lowering import fragment_moves as _fragment_moves_lowering  # noqa: F401

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma import simulator
+from numba_tma.backend.interface import native
 from numba_tma.device.mma_rules import (
     can_hold,
     check_columns,
@@ -62,6 +63,7 @@ class _Arithmetic:
         raise NotImplementedError
 
 
+@native
 class Fragment(_Arithmetic):
     """A matrix of 64 rows and n columns in the registers of a warpgroup (128 threads).
 
@@ -299,6 +301,7 @@ class Fragment(_Arithmetic):
         return rows._across_quad(what, combine) if quad else rows
 
 
+@native
 class Rows(_Arithmetic):
     """A number for each row of a fragment: each thread holds those of its two rows.
 
@@ -347,6 +350,7 @@ class Rows(_Arithmetic):
             return Rows(combine(combine(a, b), combine(c, d)))  # as two shuffles do
 
 
+@native
 def fragment(n: int, dtype: Any = "f32") -> Fragment:
     """Return a fragment of 64 x `n` zeros, such as an accumulator to start from.
 
@@ -358,6 +362,7 @@ def fragment(n: int, dtype: Any = "f32") -> Fragment:
     return Fragment(found, n, np.zeros(num_elements(n), found.numpy))
 
 
+@native
 def load_fragment(tile: SharedTile, at: tuple[int, int], n: int) -> Fragment:
     """Return the 64 x `n` elements of a shared tile from the element `at` (row, column) on.
 
@@ -373,6 +378,7 @@ def load_fragment(tile: SharedTile, at: tuple[int, int], n: int) -> Fragment:
     return Fragment(dtype, n, np.concatenate(parts))
 
 
+@native
 def load_rows(tile: SharedTile, start: int) -> Rows:
     """Return the float32 that a shared tile of one axis has for each of 64 rows, from `start` on.
 
@@ -387,6 +393,7 @@ def load_rows(tile: SharedTile, start: int) -> Rows:
     return Rows(np.array([simulator.shared_read(place, kind) for place in places.tolist()], kind))
 
 
+@native
 def rows(value: float) -> Rows:
     """Return rows that all have the number `value`, as float32."""
     return Rows(np.full(2, value, np.float32))

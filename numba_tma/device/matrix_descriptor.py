@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from numba_tma.backend.interface import constant_class, device_class, u32, u64
-from numba_tma.host.environment import simulated
+from numba_tma.backend.interface import constant_class, device_class, native, u32, u64
 from numba_tma.host.layout import Tile
 from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
 from numba_tma.simulator import BadOperand
@@ -14,6 +13,7 @@ from numba_tma.simulator import BadOperand
 constant_class(MatrixLayout)
 
 
+@native
 @device_class()
 @dataclass(frozen=True)
 class MatrixDescriptorPair:
@@ -35,6 +35,7 @@ class MatrixDescriptorPair:
         return MatrixDescriptorPair(_moved(self.lo, nbytes), self.hi)
 
 
+@native
 @device_class(static=("layout",))
 @dataclass(frozen=True)
 class MatrixDescriptor:
@@ -59,6 +60,7 @@ class MatrixDescriptor:
         """The two words alone, without the tile."""
         return MatrixDescriptorPair(self.lo, self.hi)
 
+    @native
     def advance(self, k_step: int = 0, row: int = 0) -> MatrixDescriptor:
         """Return the descriptor of the part that an instruction reads.
 
@@ -106,7 +108,3 @@ def matrix_descriptor(tile: Tile, address: int, major: str = "K") -> MatrixDescr
         return MatrixDescriptor(layout, *layout.words(address))
     except ValueError as error:
         raise BadOperand(f"SharedTile.matrix_descriptor: {error}") from None
-
-
-if not simulated():
-    from numba_tma.backend.lowering import matrix_descriptor as _matrix_descriptor_lowering  # noqa: F401

@@ -10,11 +10,11 @@ import functools
 from typing import Any
 
 from numba_tma import simulator
+from numba_tma.backend.interface import native
 from numba_tma.device.fragments import Fragment, Rows, fragment, load_fragment, load_rows, rows
 from numba_tma.device.fragments import _checked as checked
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.mma_rules import RegisterOperand, check_pending, check_product
-from numba_tma.host.environment import simulated
 
 __all__ = [
     "Fragment",
@@ -30,6 +30,7 @@ __all__ = [
 _product = functools.lru_cache(check_product)  # each thread of a warpgroup asks for the same
 
 
+@native
 def wgmma(
     acc: Fragment,
     a: MatrixDescriptor | Fragment,
@@ -112,6 +113,7 @@ def wgmma(
     return Fragment(acc._dtype, acc._n, elements, pending)
 
 
+@native
 def wgmma_wait(fragments: Any, pending: int = 0, *, after: Rows | None = None) -> Any:
     """Wait until at most `pending` groups are under way, and return the fragments, to be used.
 
@@ -139,7 +141,3 @@ def wgmma_wait(fragments: Any, pending: int = 0, *, after: Rows | None = None) -
     simulator.wgmma_wait_group(pending)
     waited = tuple(each._after_wait() for each in given)
     return waited if isinstance(fragments, tuple) else waited[0]
-
-
-if not simulated():
-    from numba_tma.backend.lowering import mma as _mma_lowering  # noqa: F401

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from numba_tma.backend.interface import native
 from numba_tma.device.shared import SharedTile
 from numba_tma.host.boxes import Copies
-from numba_tma.host.environment import simulated
 from numba_tma.host.layout import Tile
 from numba_tma.host.ragged import RaggedTensorMap
 from numba_tma.host.tensor_map import TensorMap, wrong_mode
@@ -19,6 +19,7 @@ NO_SLICES = (
 )
 
 
+@native
 def load_partitioned(
     tensor_map: TensorMap,
     tile: SharedTile,
@@ -100,7 +101,3 @@ def count_slices(tile: Tile, copies: Copies) -> int:
             "or fewer slices"
         )
     return slices
-
-
-if not simulated():
-    from numba_tma.backend.lowering import multicast as _multicast_lowering  # noqa: F401

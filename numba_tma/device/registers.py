@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 
 from numba_tma import simulator
-from numba_tma.backend.interface import constant_class
-from numba_tma.device import shared as shared  # before what lowers its tiles
+from numba_tma.backend.interface import constant_class, lowered_in
 from numba_tma.host.dtypes import DType
-from numba_tma.host.environment import simulated
 
 
 @constant_class
@@ -242,5 +240,4 @@ def swapped(value: Any, distance: Any) -> Any:
     return simulator.shfl("bfly", value, distance)
 
 
-if not simulated():
-    from numba_tma.backend.lowering import registers as _registers_lowering  # noqa: F401
+lowered_in("registers")

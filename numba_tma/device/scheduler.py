@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from numba_tma import simulator
-from numba_tma.backend.interface import constant_class, device_class, device_function, i32, i64, u32
+from numba_tma.backend.interface import (
+    constant_class,
+    device_class,
+    device_function,
+    i32,
+    i64,
+    native,
+    u32,
+)
 from numba_tma.host.environment import simulated
 from numba_tma.ptx import ctaid_x, nctaid_x
 
@@ -153,6 +161,7 @@ def at_least_1(scheduler: Any, name: str, value: Any) -> int:
 # ----------------------------------------------------------------------------- orders
 
 
+@native
 def quotient(number: int, divisor: int) -> tuple[int, int]:
     """Return quotient and remainder; in a kernel without a test for 0, by which nobody divides."""
     return divmod(number, divisor)
@@ -301,6 +310,7 @@ _BELOW = {
 }
 
 
+@native
 def integer(scheduler: Any, name: str, value: Any, stop: int = 2**31) -> int:
     """Return a number from 0 to `stop` in 32 bits; a compiled kernel checks its type alone."""
     if not hasattr(value, "__index__"):
@@ -318,10 +328,7 @@ def no_integer(scheduler: Any, name: str, value: str) -> str:
     return f"{scheduler}: {name}={value} is no integer; divide with // to get one"
 
 
+@native
 def is_given(batch: Any) -> bool:
     """Return whether there is a batch, as a compile-time value."""
     return batch is not None
-
-
-if not simulated():
-    from numba_tma.backend.lowering import schedulers as _scheduler_lowering  # noqa: F401

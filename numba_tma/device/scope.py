@@ -19,7 +19,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, NoReturn, TypeVar
 
 from numba_tma import simulator
-from numba_tma.host.environment import simulated
+from numba_tma.backend.interface import native
 
 F = TypeVar("F")
 
@@ -37,6 +37,7 @@ EXPLICIT = (
 RETURNS = "__numba_tma_scope_returns__"
 
 
+@native
 def as_scope(value: Any, line: int) -> Any:
     """Return `value`, which the ``with`` on `line` of a kernel was given, if it can be a scope."""
     if not (hasattr(value, "enters") and hasattr(value, "close")):
@@ -291,9 +292,3 @@ def _find_code(within: CodeType, code: CodeType) -> CodeType:
         if (candidate.co_name, candidate.co_firstlineno) == (code.co_name, code.co_firstlineno):
             return candidate
     return _find_code(inner[0], code)
-
-
-if not simulated():
-    from numba_tma.backend.numba_cuda import scopes as _compiled
-
-    _compiled.register(as_scope, WANTED, RETURNS)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma.backend.interface import device_class
+from numba_tma.backend.interface import device_class, native
 from numba_tma.host.environment import simulated
 from numba_tma.host.ragged import RaggedTensorMap
 from numba_tma.host.tensor_map import TensorMap
 from numba_tma.simulator import BadCoordinate, BadOperand
 
 
+@native
 @device_class()
 @dataclass(frozen=True)
 class RaggedSequence:
@@ -89,5 +90,3 @@ if simulated():
         return RaggedSequence(self, start, length)
 
     RaggedTensorMap.sequence = _sequence  # type: ignore[method-assign]
-else:
-    from numba_tma.backend.lowering import sequence as _sequence_lowering  # noqa: F401

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from numba_tma import simulator
-from numba_tma.backend.interface import constant_class, device_class, u32
+from numba_tma.backend.interface import constant_class, device_class, lowered_in, native, u32
 from numba_tma.device.barrier import Barrier, BarrierArray
 from numba_tma.device.matrix_descriptor import MatrixDescriptor, matrix_descriptor
 from numba_tma.host.dtypes import DType
@@ -46,6 +46,7 @@ class Accesses:
     unfenced: bool = False
 
 
+@native
 @device_class(static=("tile",))
 @dataclass(frozen=True)
 class SharedTile:
@@ -75,6 +76,7 @@ class SharedTile:
         simulator.shared_write(self._address_of(index), _narrow(value, dtype))
         self.accesses.unfenced = True
 
+    @native
     def address_of(self, index: Index) -> int:
         """Return the shared-memory address of the element `index`, through the swizzle.
 
@@ -85,6 +87,7 @@ class SharedTile:
         """
         return self._address_of(index)
 
+    @native
     def read_vector(self, index: Index) -> Any:
         """Return the 16 bytes that start at the element `index` as a vector.
 
@@ -99,11 +102,13 @@ class SharedTile:
         self.accesses.unfenced = True
         return _widen(values, dtype.compute)
 
+    @native
     def write_vector(self, index: Index, values: Any) -> None:
         """Write a vector to the 16 bytes that start at `index`; the reverse of `read_vector`."""
         simulator.shared_write(self._vector_address(index), _narrow(values, self.tile.dtype))
         self.accesses.unfenced = True
 
+    @native
     def view(self, tile: Tile) -> SharedTile:
         """Return the same bytes as another tile: same size, same swizzle.
 
@@ -113,6 +118,7 @@ class SharedTile:
         check_view(self.tile, tile)
         return SharedTile(tile, self.address, self.accesses)
 
+    @native
     def matrix_descriptor(self, major: str = "K") -> MatrixDescriptor:
         """Return what tells the tensor cores how to read the tile as a matrix operand.
 
@@ -175,6 +181,7 @@ def _narrow(value: Any, dtype: DType) -> Any:
         return np.asarray(value).astype(dtype.numpy)
 
 
+@native
 def shared_tile(tile: Tile) -> SharedTile:
     """Return a new tile in the block's shared memory, aligned as TMA and its swizzle need.
 
@@ -186,6 +193,7 @@ def shared_tile(tile: Tile) -> SharedTile:
     )
 
 
+@native
 def shared_barrier() -> Barrier:
     """Return a new, uninitialised mbarrier in the block's shared memory.
 
@@ -194,6 +202,7 @@ def shared_barrier() -> Barrier:
     return Barrier(simulator.allocate_shared("shared_barrier", 8, 8))
 
 
+@native
 def shared_barriers(count: int) -> BarrierArray:
     """Return `count` new, uninitialised mbarriers in the block's shared memory, as an array.
 
@@ -269,9 +278,8 @@ if simulated():
     TensorMap.reduce = _reduce  # type: ignore[method-assign]
     TensorMap.prefetch_tile = _prefetch_tile  # type: ignore[method-assign]
     TensorMap.prefetch = prefetch_tensormap  # type: ignore[method-assign, assignment]
-else:
-    from numba_tma.backend.lowering import im2col as _im2col_lowering  # noqa: F401
-    from numba_tma.backend.lowering import shared as _shared_lowering  # noqa: F401
+
+lowered_in("im2col")
 
 # What tiles can be copied through beside plain maps; kernels know it once it is imported.
 from numba_tma.device import sequence  # noqa: E402, F401

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from numba_tma.backend.interface import native
 from numba_tma.device.shared import SharedTile, _narrow, _widen
-from numba_tma.host.environment import simulated
 from numba_tma.host.layout import Tile
 from numba_tma.ptx._instruction import global_bytes
 
 
+@native
 def load_vector(array: Any, start: int, tile: Tile) -> Any:
     """Return the elements of `tile`, 16 bytes or fewer of global memory, as a vector.
 
@@ -26,12 +27,14 @@ def load_vector(array: Any, start: int, tile: Tile) -> Any:
     return _widen(values, tile.dtype.compute)
 
 
+@native
 def store_vector(array: Any, start: int, values: Any, tile: Tile) -> None:
     """Write a vector to global memory; the reverse of `load_vector`."""
     rounded = _narrow(values, tile.dtype)
     global_bytes(array[int(start) :], tile.nbytes)[:] = rounded.view(np.uint8)
 
 
+@native
 def map_lanes(function: Callable[..., Any], vectors: tuple[Any, ...], numbers: Any = ()) -> Any:
     """Return the vector of ``function(*lanes, *numbers)``, one call for each lane of `vectors`.
 
@@ -44,6 +47,7 @@ def map_lanes(function: Callable[..., Any], vectors: tuple[Any, ...], numbers: A
     return np.array(results, lanes[0].dtype)
 
 
+@native
 def read_block(source: SharedTile, at: Any) -> Any:
     """Return a square block of `source` that starts at `at`, for `write_transposed`.
 
@@ -54,13 +58,10 @@ def read_block(source: SharedTile, at: Any) -> Any:
     return np.stack([source.read_vector((row + i, column)) for i in range(lanes)])
 
 
+@native
 def write_transposed(destination: SharedTile, to: Any, block: Any) -> None:
     """Write the transpose of what `read_block` returned to `destination`, from `to` on."""
     row, column = to
     rows = np.stack(block)
     for i in range(len(rows)):
         destination.write_vector((row + i, column), rows[:, i])
-
-
-if not simulated():
-    from numba_tma.backend.lowering import vectors as _vectors_lowering  # noqa: F401

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba_tma.backend.interface import constant_class, i64, u32
+from numba_tma.backend.interface import constant_class, device_function, i64, native, u32
 from numba_tma.host.debug import UNCOUNTED, Site
-from numba_tma.host.environment import simulated, wait_limit
+from numba_tma.host.environment import wait_limit
 from numba_tma.ptx import (
     barrier_sync,
     cluster_nctarank,
@@ -35,6 +35,7 @@ LIMIT = int(wait_limit() * 1e9)  # nanoseconds
 GRACE = LIMIT // 32
 
 
+@native
 def wait_for(barrier: Any, parity: Any, site: Site, stage: Any = 0, iteration: Any = 0) -> None:
     """Wait until the phase of `parity` has completed, with acquire semantics at block scope.
 
@@ -46,6 +47,7 @@ def wait_for(barrier: Any, parity: Any, site: Site, stage: Any = 0, iteration: A
         pass
 
 
+@device_function
 def try_wait_for(barrier: Any, parity: Any, site: Site) -> bool:
     """Return whether the phase of `parity` has completed, after waiting a limited time."""
     if site.in_cluster:
@@ -53,6 +55,7 @@ def try_wait_for(barrier: Any, parity: Any, site: Site) -> bool:
     return mbarrier_try_wait_parity(barrier, parity)
 
 
+@native
 def meet(barrier_id: Any, threads: Any, barrier: Any, site: Site) -> None:
     """Synchronise `threads` threads by the named barrier `barrier_id`, as `barrier_sync` does.
 
@@ -65,6 +68,7 @@ def meet(barrier_id: Any, threads: Any, barrier: Any, site: Site) -> None:
 # --------------------------------------------------- the bounded forms, only ever compiled
 
 
+@device_function
 def wait_bounded(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any) -> None:
     """Do what `wait_for` says, for a limited time."""
     if not try_wait_for(barrier, parity, site):
@@ -74,6 +78,7 @@ def wait_bounded(barrier: Any, parity: Any, site: Any, stage: Any, iteration: An
                 give_up(barrier, parity, site, stage, iteration, start)
 
 
+@device_function
 def wait_counted(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any) -> None:
     """Do what `wait_bounded` does, then compare the bytes that were issued with the expected."""
     wait_bounded(barrier, parity, site, stage, iteration)
@@ -89,12 +94,14 @@ def wait_counted(barrier: Any, parity: Any, site: Any, stage: Any, iteration: An
                 leave()
 
 
+@device_function
 def is_miscounted(barrier: Any, site: Any, iteration: Any) -> Any:
     """Whether other bytes were issued than the stage expects, as far as they could be counted."""
     issued = issued_bytes(barrier, site, iteration)
     return issued != u32(site.tx_bytes) and issued != u32(UNCOUNTED)
 
 
+@device_function
 def meet_bounded(barrier: Any, site: Any) -> None:
     """Arrive on `barrier` and wait for a limited time until the others have."""
     state = mbarrier_arrive(barrier)
@@ -105,6 +112,7 @@ def meet_bounded(barrier: Any, site: Any) -> None:
                 give_up(barrier, u32(0), site, u32(0), u32(0), start)
 
 
+@device_function
 def is_out_of_time(start: Any) -> Any:
     """Whether a wait has lasted too long; one that is still young when the kernel ends is ended."""
     waited = i64(globaltimer()) - start
@@ -116,6 +124,7 @@ def is_out_of_time(start: Any) -> Any:
     return waited > LIMIT
 
 
+@device_function
 def give_up(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any, start: Any) -> None:
     """Leave one record of the warp's stuck threads, and end them."""
     if is_first_lane():
@@ -137,6 +146,7 @@ def give_up(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any, st
     leave()
 
 
+@device_function
 def check_coordinate(site: Any, coordinate: Any) -> None:
     """End the threads that would start a tiled copy off 16 bytes: the GPU would fault."""
     if u32(coordinate * site.itemsize) % u32(16) != 0:
@@ -146,6 +156,7 @@ def check_coordinate(site: Any, coordinate: Any) -> None:
         leave()
 
 
+@device_function
 def count_multicast(ledger: Any, nbytes: Any, mask: Any) -> None:
     """Add `nbytes` to the ledgers of the blocks in `mask`, at the offset that `ledger` has here."""
     for rank in range(cluster_nctarank()):
@@ -153,6 +164,7 @@ def count_multicast(ledger: Any, nbytes: Any, mask: Any) -> None:
             count_bytes(mapa(ledger, rank), nbytes)
 
 
+@device_function
 def issued_bytes(barrier: Any, site: Any, iteration: Any) -> int:
     """Return the bytes that copies onto a stage's barrier have issued since its turn began."""
     if site.tx_bytes == 0:
@@ -174,26 +186,31 @@ def issued_bytes(barrier: Any, site: Any, iteration: Any) -> int:
 # ------------------------------------------------ what only kernels have: no Python stands for it
 
 
+@native
 def is_first_lane() -> bool:
     """Whether the thread is the first of those of its warp that execute this together."""
     raise NotImplementedError
 
 
+@native
 def is_ending() -> bool:
     """Whether a warp of the grid has left a record."""
     raise NotImplementedError
 
 
+@native
 def count_stopped() -> None:
     """Count a wait that is cut short because the kernel is ending."""
     raise NotImplementedError
 
 
+@native
 def claim(address: Any) -> bool:
     """Whether no other warp has claimed the barrier at `address` of this block before."""
     raise NotImplementedError
 
 
+@native
 def record(
     site: Any,
     stage: Any,
@@ -208,15 +225,13 @@ def record(
     raise NotImplementedError
 
 
+@native
 def count_bytes(ledger: Any, nbytes: Any) -> None:
     """Add to a ledger of this block, or of another block of its cluster by its `mapa` address."""
     raise NotImplementedError
 
 
+@native
 def leave() -> None:
     """End the thread."""
     raise NotImplementedError
-
-
-if not simulated():
-    from numba_tma.backend.lowering import waiting as _waiting_lowering  # noqa: F401

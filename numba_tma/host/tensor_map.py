@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from numba_tma.host.arguments import KernelArgument
 from numba_tma.host.array_interface import read_array, readers
 from numba_tma.host.boxes import Copies
 from numba_tma.host.driver import current_device
@@ -121,7 +122,7 @@ def tensor_map(
     return TensorMap(array, owner, encoding)
 
 
-class TensorMap:
+class TensorMap(KernelArgument):
     """A tensor in global memory and the tile that a load takes from it; see `tensor_map`."""
 
     __slots__ = ("__weakref__", "_encoding", "_owner", "array", "edits")

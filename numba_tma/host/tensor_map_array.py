@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from numba_tma.host.arguments import KernelArgument
 from numba_tma.host.driver import NBYTES, address_of
 from numba_tma.host.environment import simulated
 from numba_tma.host.ragged import RaggedTensorMap
@@ -14,7 +15,7 @@ from numba_tma.host.tensor_map import TensorMap, describe_kind
 __all__ = ["TensorMapArray"]
 
 
-class TensorMapArray:
+class TensorMapArray(KernelArgument):
     """Tensor maps of one type in device memory: one kernel argument, indexed in the kernel.
 
     A kernel takes ``maps[i]`` for the map of its work, and uses it as it would use a map of its

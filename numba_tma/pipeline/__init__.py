@@ -20,7 +20,7 @@ one register.
   and work.
 """
 
-from numba_tma.host.environment import simulated
+from numba_tma.backend.interface import lowered_in
 from numba_tma.pipeline.circular import CircularBuffer
 from numba_tma.pipeline.circular_stages import LoadStage, Stage
 from numba_tma.pipeline.circular_started import Ring
@@ -48,17 +48,10 @@ from numba_tma.pipeline.state import PipelineState
 from numba_tma.pipeline.store import StorePipeline
 from numba_tma.pipeline.store_started import Store, StoreStage
 
-if not simulated():
-    from numba_tma.backend.lowering.pipeline import (  # noqa: F401
-        circular,
-        kv,
-        ordered,
-        output,
-        roles,
-        staged,
-        store,
-        tile,
-    )
+lowered_in(
+    *("pipeline.circular", "pipeline.kv", "pipeline.ordered", "pipeline.output"),
+    *("pipeline.roles", "pipeline.staged", "pipeline.store", "pipeline.tile"),
+)
 
 __all__ = [
     "BlockScaledTilePayload",

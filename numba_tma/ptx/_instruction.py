@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 import numpy as np
 
 from numba_tma import simulator
-from numba_tma.host.environment import simulated
+from numba_tma.backend.interface import instruction_row
 
 # Operand kinds, as they stand in the annotations of the rows.
 u16: TypeAlias = int
@@ -192,11 +192,7 @@ def instruction(
         )
         TABLE[row.name] = row
         body.__doc__ = f"{inspect.cleandoc(body.__doc__ or '')}\n\n{_versions(row)}"
-        if not simulated():
-            from numba_tma.backend.lowering.instructions import register
-
-            register(row, body)
-        return body
+        return instruction_row(row, body)
 
     return decorate
 

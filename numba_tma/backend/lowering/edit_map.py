@@ -8,10 +8,8 @@ from numba_tma.backend import compiler
 from numba_tma.backend.compiler import I32, I64, TypingError, ir, signature, types
 from numba_tma.backend.lowering.instructions import OPERANDS, emit
 from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType
-from numba_tma.device.edit_map import DESCRIPTOR, build_map, edit_map, wrong_length, wrong_template
+from numba_tma.device.edit_map import DESCRIPTOR, build_map, wrong_length, wrong_template
 from numba_tma.ptx import TABLE
-
-compiler.device_function(edit_map)
 
 _SHARED = types.literal("shared::cta")
 _ADDRESS, _DIM, _STRIDE = (

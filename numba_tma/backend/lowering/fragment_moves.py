@@ -6,8 +6,8 @@ from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import I32, I64, TypingError, get_field, ir, signature, types
-from numba_tma.backend.lowering.fragment_memory import runs_of, store_row
-from numba_tma.backend.lowering.fragments import FLOAT, FragmentType, moved, place
+from numba_tma.backend.lowering.fragments.memory import runs_of, store_row
+from numba_tma.backend.lowering.fragments.types import FLOAT, FragmentType, moved, place
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import join_word, tile_of
 from numba_tma.backend.lowering.vector_type import pack, unpack

@@ -21,16 +21,13 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
-from numba_tma.backend.lowering import fragment_math as _fragment_math_lowering  # noqa: F401
-from numba_tma.backend.lowering import fragment_memory as _fragment_memory_lowering  # noqa: F401
-from numba_tma.backend.lowering.fragments import FLOAT, FragmentType, RowsType, dtype_of
+from numba_tma.backend.lowering.fragments.types import FLOAT, FragmentType, RowsType
 from numba_tma.backend.lowering.vector_type import pack, unpack
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
-from numba_tma.device.mma import fragment, wgmma, wgmma_wait
+from numba_tma.device.mma import wgmma, wgmma_wait
 from numba_tma.device.mma_rules import (
     Product,
     RegisterOperand,
-    check_fragment,
     check_pending,
     check_product,
     operand_name,
@@ -44,35 +41,6 @@ _PTX = {"i8": "s8", "i32": "s32"}  #: names that PTX has for our dtypes, where t
 
 def _name(dtype: str) -> str:
     return _PTX.get(dtype, dtype)
-
-
-# ---------------------------------------------------------------------------- fragment
-
-
-def _type_fragment(n: types.Type, **given: types.Type) -> Any:
-    columns = compiler.static_of(n, "fragment(n=...)")
-    dtype = dtype_of(given.get("dtype", types.literal("f32")), "fragment(dtype=...)")
-    try:
-        found = check_fragment(columns, dtype, "fragment")
-    except ValueError as error:
-        raise TypingError(str(error)) from None
-    return signature(FragmentType(found, columns), n, *given.values())
-
-
-def _lower_fragment(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    # Each zero in a register of its own, which LLVM does not know as a constant: of one that all
-    # accumulators shared ptxas believes that a product under way may have changed it, and waits.
-    typ = sig.return_type
-    letter = "=f" if typ.word == FLOAT else "=r"
-    text = " ".join(f"mov.b32 ${i}, 0;" for i in range(typ.registers))
-    results = ir.LiteralStructType([typ.word] * typ.registers)
-    constraints = ",".join([letter] * typ.registers)
-    asm = ir.InlineAsm(ir.FunctionType(results, []), text, constraints, side_effect=True)
-    zeros = builder.call(asm, [])
-    return pack(builder, [builder.extract_value(zeros, i) for i in range(typ.registers)])
-
-
-compiler.instruction_function(fragment, _type_fragment, _lower_fragment)
 
 
 # -------------------------------------------------------------------------- assembly

@@ -27,7 +27,6 @@ from numba_tma.backend.lowering.types import (
     TensorMapType,
     check_copy,
     check_store,
-    type_of,
 )
 from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
 from numba_tma.device.barrier import Barrier, BarrierArray
@@ -43,8 +42,6 @@ from numba_tma.device.shared import (
 from numba_tma.host.boxes import Copies
 from numba_tma.host.dtypes import DType, reduction_violation
 from numba_tma.host.layout import Swizzle, Tile
-from numba_tma.host.tensor_map import TensorMap
-from numba_tma.host.tensor_map_array import TensorMapArray
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
 
@@ -593,7 +590,3 @@ _map_method(
     "cache_hint",
 )
 _map_method("prefetch", "prefetch_tensormap", _type_prefetch)
-
-# numba-cuda's launcher looks for this first, at each launch.
-TensorMap._numba_type_ = property(type_of)  # type: ignore[attr-defined]
-TensorMapArray._numba_type_ = property(type_of)  # type: ignore[attr-defined]

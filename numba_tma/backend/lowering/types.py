@@ -8,6 +8,7 @@ from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import Conversion, TypingError, ir, types
+from numba_tma.host.arguments import typed_by
 from numba_tma.host.boxes import WITHOUT_SLICE, Copies, copies_of
 from numba_tma.host.layout import Tile
 from numba_tma.host.ragged import NO_SEQUENCE, OF_THE_MAP, RaggedTensorMap
@@ -148,6 +149,7 @@ def _type_of_map(tensor_map: TensorMap) -> TensorMapType:
     return tensor_map.numba_type
 
 
+typed_by(type_of)
 compiler.typeof_impl.register(TensorMap)(lambda value, context: type_of(value))
 compiler.typeof_impl.register(RaggedTensorMap)(lambda value, context: type_of(value))
 

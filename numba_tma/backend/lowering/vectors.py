@@ -148,6 +148,7 @@ class _MapLanes(compiler.AbstractTemplate):
 
 
 compiler.typing_registry.register_global(map_lanes, types.Function(_MapLanes))
+compiler.LOWERED.add(map_lanes)
 
 
 @compiler.lowering_registry.lower(map_lanes, types.VarArg(types.Any))

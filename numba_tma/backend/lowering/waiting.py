@@ -138,17 +138,6 @@ _native(w.leave, _lower_leave, VOID)
 
 # -------------------------------------------------------------------------------- waits
 
-compiler.device_function(w.try_wait_for)
-compiler.device_function(w.wait_bounded)
-compiler.device_function(w.wait_counted)
-compiler.device_function(w.meet_bounded)
-compiler.device_function(w.is_out_of_time)
-compiler.device_function(w.give_up)
-compiler.device_function(w.issued_bytes)
-compiler.device_function(w.is_miscounted)
-compiler.device_function(w.check_coordinate)
-compiler.device_function(w.count_multicast)
-
 
 @compiler.device_function
 def _wait(barrier: Any, parity: Any, site: Any) -> None:

@@ -26,6 +26,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from numba_tma.backend.numba_cuda import cache as cache
 from numba_tma.backend.numba_cuda import releases as releases
+from numba_tma.backend.numba_cuda import scopes as scopes
 from numba_tma.backend.numba_cuda.functions import (
     BODIES,
     LiteralTemplate,
@@ -42,22 +43,20 @@ from numba_tma.backend.numba_cuda.kernels import (
     allocate_shared,
     check_shared_size,
     grid_constant,
-    refresh_registries,
     require_cluster,
     require_launch_bounds,
 )
 from numba_tma.backend.numba_cuda.objects import (
     NativeMethod,
     ObjectType,
-    constant_class,
     describe,
-    device_class,
     get_field,
     make_object,
     native_method,
     set_field,
     static_of,
 )
+from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
 
 #: What writes the LLVM of a function, for annotations.
 Builder = ir.IRBuilder
@@ -73,6 +72,7 @@ __all__ = [
     "I8",
     "AbstractTemplate",
     "AttributeTemplate",
+    "LOWERED",
     "LiteralTemplate",
     "NativeMethod",
     "ObjectType",
@@ -82,10 +82,8 @@ __all__ = [
     "cgutils",
     "check_shared_size",
     "compute_capability",
-    "constant_class",
     "core_models",
     "describe",
-    "device_class",
     "device_function",
     "get_field",
     "grid_constant",
@@ -94,12 +92,13 @@ __all__ = [
     "lowering_registry",
     "make_object",
     "native_method",
-    "refresh_registries",
     "register_model",
     "releases",
     "require_architecture",
     "require_cluster",
+    "register_declared",
     "require_launch_bounds",
+    "scopes",
     "set_field",
     "signature",
     "static_of",

@@ -18,6 +18,7 @@ from numba.cuda.dispatcher import CUDACache, CUDADispatcher
 from numba_tma._version import __version__
 from numba_tma.backend.numba_cuda.kernels import is_watched
 from numba_tma.backend.numba_cuda.objects import is_constant
+from numba_tma.backend.numba_cuda.registration import register_subjects
 from numba_tma.host.cluster_rules import cluster_of
 from numba_tma.host.environment import debugging
 
@@ -93,6 +94,7 @@ _enable_caching = CUDADispatcher.enable_caching
 
 def _index_key_with_captures(self: Any, sig: Any, codegen: Any) -> tuple[Any, ...]:
     key: tuple[Any, ...] = _index_key(self, sig, codegen)
+    register_subjects()  # a cached kernel needs no compile, which would do it
     objects = tuple(captured(self._py_func))
     if not objects and not _uses_library(sig):
         return key

@@ -15,6 +15,8 @@ from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.typing.templates import AbstractTemplate, Signature
 
+from numba_tma.backend.numba_cuda.registration import LOWERED, registers
+
 _EMPTY = inspect.Parameter.empty
 _PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
@@ -111,6 +113,7 @@ def instruction_function(
     typing_registry.register(Template)
     typing_registry.register_global(function, types.Function(Template))
     lowering_registry.lower(function, types.VarArg(types.Any))(lower)
+    LOWERED.add(function)
 
 
 class Body:
@@ -138,8 +141,9 @@ class Body:
 BODIES: dict[Callable[..., Any], Body] = {}
 
 
+@registers("device_function")
 def device_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let kernels call the plain Python `function`; its body is compiled and always inlined."""
+    """Register a `numba_tma.backend.interface.device_function`, or a lowering's own."""
     body = BODIES[function] = Body(function)
 
     class Template(AbstractTemplate):

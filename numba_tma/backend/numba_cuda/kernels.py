@@ -15,10 +15,10 @@ from numba.cuda import cgutils, compiler, dispatcher
 from numba.cuda.core import targetconfig
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import nvvm
-from numba.cuda.descriptor import cuda_target
 from numba.cuda.dispatcher import _Kernel
 
 from numba_tma.backend.numba_cuda.functions import compute_capability
+from numba_tma.backend.numba_cuda.registration import register_declared
 from numba_tma.host import debug
 from numba_tma.host.cluster_rules import check_device_function, check_grid, cluster_of
 
@@ -103,8 +103,9 @@ _compile_cuda = compiler.compile_cuda
 
 
 @functools.wraps(_compile_cuda)
-def _compile_cuda_with_cluster(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
-    """Keep the cluster of the Python function with the LLVM one, until that becomes a kernel."""
+def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
+    """Register what is declared; keep the cluster with the function until that is a kernel."""
+    register_declared()
     size = cluster_of(pyfunc)
     if size and kwargs["cc"] < (9, 0):
         raise TypingError(
@@ -117,7 +118,7 @@ def _compile_cuda_with_cluster(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-compiler.compile_cuda = dispatcher.compile_cuda = _compile_cuda_with_cluster
+compiler.compile_cuda = dispatcher.compile_cuda = _compile_declared
 
 
 _compile_device = dispatcher.CUDADispatcher.compile_device
@@ -259,12 +260,6 @@ def _old_toolkit(target: tuple[int, int]) -> str:
         f" with CUDA {toolkit_major()}, whose ptxas refuses more than 48 KiB of static shared "
         f"memory (CUDA 13 allows {SHARED_LIMITS[target]:,} B: install numba-cuda[cu13])"
     )
-
-
-def refresh_registries() -> None:
-    """Let a compilation that is under way see what has been registered since it began."""
-    cuda_target.typing_context.refresh()
-    cuda_target.target_context.refresh()
 
 
 @functools.cache

@@ -16,10 +16,13 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.core.imputils import RefType, iternext_impl
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
+from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import core_models, register_model, typeof_impl
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 
+from numba_tma.backend.interface import is_native
 from numba_tma.backend.numba_cuda.functions import Body, LiteralTemplate
+from numba_tma.backend.numba_cuda.registration import LOWERED, register_subjects, registers
 
 
 class ObjectType(types.Type):
@@ -67,7 +70,10 @@ class IteratorObjectType(ObjectType, types.SimpleIteratorType):
 
     @property
     def yield_type(self) -> types.Type:
-        return self.description.yields(self)  # type: ignore[misc]
+        if self.description.yields is not None:
+            return self.description.yields(self)
+        take = self.description.methods["take"].body
+        return take.signature(cuda_target.typing_context, (self,), {}).return_type
 
     @property
     def iterator_type(self) -> types.IteratorType:
@@ -91,7 +97,8 @@ class _Description:
     lower: Callable[..., Any] | None = None
     #: Raises a TypingError for a type that cannot be; called when an instance is made.
     check: Callable[[ObjectType], None] = lambda typ: None
-    #: Of an iterator: the type of what it yields, and a value that stands for it when it ends.
+    #: Of an iterator whose `take` is not what says so: the type of what it yields, and a value that
+    #: stands for it when it ends.
     yields: Callable[[ObjectType], types.Type] | None = None
     idle: Callable[..., Any] | None = None
 
@@ -140,57 +147,46 @@ class _ObjectModel(core_models.DataModel):
         return False
 
 
-def device_class(
-    *, static: tuple[str, ...] = (), mutable: bool = False, local: bool = False
-) -> Callable[[type], type]:
-    """Let kernels build and hold instances of a dataclass, and call its methods.
-
-    The fields named in `static` are compile-time values and belong to the Numba type. A field
-    annotated ``u32``, ``i64`` or ``bool`` has that type; any other takes the type of the value it
-    is built with. A mutable object, and one that is `local` because it owns such objects, cannot be
-    returned by the function that made it. A class with methods ``has_next`` and ``take`` can be
-    iterated over.
-    """
-
-    def decorate(cls: type) -> type:
-        fields = [f for f in dataclasses.fields(cls) if f.name not in static]
-        iterable = hasattr(cls, "has_next")
-        description = _Description(
-            static,
-            {f.name: _FIELD_TYPES.get(str(f.type)) for f in fields},
-            {
-                f.name: f.default
-                for f in dataclasses.fields(cls)
-                if f.default is not dataclasses.MISSING
-            },
-            mutable,
-            local or mutable,
-            IterableObjectType if iterable else ObjectType,
-        )
-        _DESCRIPTIONS[cls] = description
-        for name, member in vars(cls).items():
-            if isinstance(member, FunctionType) and not name.startswith("__"):
-                description.methods[name] = _PythonMethod(cls, name, member)
-            elif isinstance(member, property):
-                description.properties[name] = Body(vars(cls)[name].fget)
-        if dataclasses.fields(cls):
-            _register_constructor(cls, description)
-        return cls
-
-    return decorate
+@registers("device_class")
+def _register_record(cls: type, static: tuple[str, ...], mutable: bool, local: bool) -> None:
+    """Register a `numba_tma.backend.interface.device_class`."""
+    all_fields = dataclasses.fields(cls)
+    fields = [f for f in all_fields if f.name not in static]
+    iterable = hasattr(cls, "has_next")
+    description = _Description(
+        static,
+        {f.name: _FIELD_TYPES.get(str(f.type)) for f in fields},
+        {
+            f.name: f.default
+            for f in dataclasses.fields(cls)
+            if f.default is not dataclasses.MISSING
+        },
+        mutable,
+        local or mutable,
+        IterableObjectType if iterable else ObjectType,
+    )
+    _DESCRIPTIONS[cls] = description
+    for name, member in vars(cls).items():
+        function = member.fget if isinstance(member, property) else member
+        if isinstance(function, FunctionType) and is_native(function):
+            continue
+        if isinstance(member, FunctionType) and not name.startswith("__"):
+            description.methods[name] = _PythonMethod(cls, name, member)
+        elif isinstance(member, property):
+            description.properties[name] = Body(vars(cls)[name].fget)
+    if all_fields:
+        _register_constructor(cls, description)
 
 
-def constant_class(cls: type) -> type:
-    """Let kernels use hashable host objects of `cls` from their globals, as compile-time values.
-
-    Kernels can call the methods that ``cls.device_methods`` names; their bodies are inlined.
-    """
+@registers("constant_class")
+def _register_constant(cls: type) -> None:
+    """Register a `numba_tma.backend.interface.constant_class`."""
     description = _Description(("value",), {}, {}, False, False, ObjectType)
     for name in getattr(cls, "device_methods", ()):
-        description.methods[name] = _PythonMethod(cls, name, getattr(cls, name))
+        if not is_native(getattr(cls, name)):
+            description.methods[name] = _PythonMethod(cls, name, getattr(cls, name))
     _DESCRIPTIONS[cls] = description
     typeof_impl.register(cls)(lambda value, context: ObjectType(cls, (value,)))
-    return cls
 
 
 def is_constant(value: Any) -> bool:
@@ -291,6 +287,8 @@ def set_field(builder: Any, typ: ObjectType, value: Any, name: str, field: Any) 
 
 def describe(cls: type) -> _Description:
     """Return what is known of a device class, to be completed by its lowering."""
+    if cls not in _DESCRIPTIONS:  # declared by a module that a lowering has imported
+        register_subjects()
     return _DESCRIPTIONS[cls]
 
 
@@ -298,7 +296,8 @@ def native_method(
     cls: type, name: str, typer: Callable[..., Signature | None], lower: Callable[..., Any]
 ) -> None:
     """Register a method by its typer (self type first) and its lowering."""
-    _DESCRIPTIONS[cls].methods[name] = NativeMethod(cls, name, typer, lower)
+    describe(cls).methods[name] = NativeMethod(cls, name, typer, lower)
+    LOWERED.add((f"{cls.__module__}.{cls.__qualname__}", name))
 
 
 class NativeMethod:
@@ -432,7 +431,12 @@ def _iternext(context: Any, builder: Any, sig: Signature, args: Any, result: Any
     has_next = methods["has_next"].lower(context, builder, signature(types.boolean, typ), args)
     # Both paths yield the same pointers, and validity is passed on as a phi of constants: LLVM then
     # keeps what the pointers lead to in registers and threads the loop into one branch a step.
-    result.yield_(typ.description.idle(context, builder, typ, args[0]))
+    idle = typ.description.idle
+    result.yield_(
+        context.get_constant_null(typ.yield_type)
+        if idle is None
+        else idle(context, builder, typ, args[0])
+    )
     before = builder.block
     with builder.if_then(has_next):
         result.yield_(methods["take"].lower(context, builder, yield_sig, args))

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from numba_tma.backend.interface import device_class, device_function, i32, u32
 from numba_tma.device.mma_rules import ROWS
 from numba_tma.device.scheduler import quotient
-from numba_tma.host.environment import simulated
 from numba_tma.kernels.attention.plan import Plan, Problem
 from numba_tma.ptx import ctaid_x, nctaid_x
 
@@ -105,10 +104,6 @@ class PackedTiles:
         queries = i32(schedule.starts_q[sequence + 1] - query)
         keys = i32(schedule.starts_k[sequence + 1] - key)
         return PackedTile(i32(blocks - 1 - later), i32(head), query, queries, key, keys)
-
-
-if not simulated():
-    from numba_tma.backend.lowering import attention_sequences as _attention_sequences_lowering  # noqa: F401
 
 
 @functools.cache

@@ -10,7 +10,14 @@ from numba_tma.backend.compiler import I32, NativeMethod, TypingError, ir, signa
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import join_word, split_word
 from numba_tma.backend.lowering.vector_type import pack, unpack
-from numba_tma.device.mma_rules import check_columns, elements_per_run, num_elements, num_registers
+from numba_tma.device.fragments import fragment
+from numba_tma.device.mma_rules import (
+    check_columns,
+    check_fragment,
+    elements_per_run,
+    num_elements,
+    num_registers,
+)
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.ptx import TABLE
 
@@ -245,3 +252,32 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     if isinstance(sig.args[0], RowsType):
         return builder.extract_value(args[0], index)
     return elements(context, builder, sig.args[0], args[0])[index]
+
+
+# ---------------------------------------------------------------------------- fragment
+
+
+def _type_fragment(n: types.Type, **given: types.Type) -> Any:
+    columns = compiler.static_of(n, "fragment(n=...)")
+    dtype = dtype_of(given.get("dtype", types.literal("f32")), "fragment(dtype=...)")
+    try:
+        found = check_fragment(columns, dtype, "fragment")
+    except ValueError as error:
+        raise TypingError(str(error)) from None
+    return signature(FragmentType(found, columns), n, *given.values())
+
+
+def _lower_fragment(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    # Each zero in a register of its own, which LLVM does not know as a constant: of one that all
+    # accumulators shared ptxas believes that a product under way may have changed it, and waits.
+    typ = sig.return_type
+    letter = "=f" if typ.word == FLOAT else "=r"
+    text = " ".join(f"mov.b32 ${i}, 0;" for i in range(typ.registers))
+    results = ir.LiteralStructType([typ.word] * typ.registers)
+    constraints = ",".join([letter] * typ.registers)
+    asm = ir.InlineAsm(ir.FunctionType(results, []), text, constraints, side_effect=True)
+    zeros = builder.call(asm, [])
+    return pack(builder, [builder.extract_value(zeros, i) for i in range(typ.registers)])
+
+
+compiler.instruction_function(fragment, _type_fragment, _lower_fragment)

@@ -24,23 +24,6 @@ def _lower_quotient(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 compiler.instruction_function(s.quotient, _type_quotient, _lower_quotient)
 
 
-# --------------------------------------------------------------------------- iteration
-
-
-def _tile_type(typ: ObjectType) -> types.Type:
-    """Return the type of what `tile` of an iterator's schedule returns."""
-    cls = typ.field_types[0].cls.coordinates
-    return types.NamedUniTuple(types.int64, len(cls._fields), cls)
-
-
-def _idle(context: Any, builder: Any, typ: ObjectType, value: Any) -> Any:
-    return context.get_constant_null(typ.yield_type)
-
-
-compiler.describe(s.Tiles).yields = _tile_type
-compiler.describe(s.Tiles).idle = _idle
-
-
 # ------------------------------------------------------------------------------ checks
 
 

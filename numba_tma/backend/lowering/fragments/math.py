@@ -7,7 +7,7 @@ from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import I32, NativeMethod, TypingError, ir, signature, types
-from numba_tma.backend.lowering.fragments import (
+from numba_tma.backend.lowering.fragments.types import (
     FLOAT,
     INDEX,
     METHODS,
@@ -22,7 +22,7 @@ from numba_tma.backend.lowering.fragments import (
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import join_word, pure_asm
 from numba_tma.backend.lowering.vector_type import OPERATORS, pack, unpack
-from numba_tma.device.mma import rows
+from numba_tma.device.fragments import rows
 from numba_tma.device.mma_rules import check_conversion, check_fragment, num_elements
 from numba_tma.ptx import TABLE
 

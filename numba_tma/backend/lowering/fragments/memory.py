@@ -15,7 +15,7 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
-from numba_tma.backend.lowering.fragments import (
+from numba_tma.backend.lowering.fragments.types import (
     FLOAT,
     METHODS,
     FragmentType,

@@ -1,0 +1,94 @@
+"""What was declared becomes known to numba-cuda: at the first compile, and at later ones.
+
+A walk registers every declaration once. Records, constants and bodies register themselves by
+their kind; of natives and instructions the modules in `numba_tma.backend.lowering` are imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from numba.core import types
+from numba.cuda.cudadecl import registry as typing_registry
+from numba.cuda.descriptor import cuda_target
+
+from numba_tma.backend import interface
+
+#: How declarations of a kind register themselves.
+_KINDS: dict[str, Callable[..., Any]] = {}
+#: What has a lowering: functions and classes, and methods by (class, name).
+LOWERED: set[Any] = set()
+_LOWERINGS = "numba_tma.backend.lowering"
+
+_registered = 0  # of the declarations: those whose kind registers them
+_lowered = 0  # and those whose lowerings are imported
+
+
+def registers(kind: str) -> Callable[[Any], Any]:
+    """Let the decorated function register declarations of a kind."""
+    return lambda function: _KINDS.setdefault(kind, function)
+
+
+def register_subjects() -> None:
+    """Register the records, constants and bodies that were declared since the last walk."""
+    global _registered
+    declared = interface.DECLARATIONS
+    while _registered < len(declared):
+        declaration = declared[_registered]
+        _registered += 1
+        if declaration.kind in _KINDS:
+            _KINDS[declaration.kind](declaration.subject, **declaration.options)
+
+
+def register_declared() -> None:
+    """Register all that was declared since the last walk, with its lowerings."""
+    global _lowered
+    declared = interface.DECLARATIONS
+    if _lowered == len(declared):
+        return
+    natives: list[Any] = []
+    while _lowered < len(declared):
+        register_subjects()
+        declaration = declared[_lowered]
+        _lowered += 1
+        if declaration.kind == "instruction_row":
+            lowering = importlib.import_module(f"{_LOWERINGS}.instructions")
+            lowering.register(declaration.options["row"], declaration.subject)
+        elif declaration.kind == "lowered_in":
+            importlib.import_module(f"{_LOWERINGS}.{declaration.subject}")
+        elif declaration.kind == "native":
+            importlib.import_module(lowering_of(declaration.subject.__module__))
+            natives.append(declaration.subject)
+    register_subjects()
+    for native in natives:
+        _check(native)
+    cuda_target.typing_context.refresh()
+    cuda_target.target_context.refresh()
+
+
+def lowering_of(module: str) -> str:
+    """Return the module of lowerings that mirrors a module: without its room, but in `device`.
+
+    ``numba_tma.device.shared`` has ``shared``, ``numba_tma.pipeline.output`` ``pipeline.output``.
+    """
+    _, room, rest = module.split(".", 2)
+    return f"{_LOWERINGS}.{rest}" if room in ("device", "host") else f"{_LOWERINGS}.{room}.{rest}"
+
+
+def _check(native: Any) -> None:
+    """Raise unless a native has the lowering that its declaration promises."""
+    if isinstance(native, type):
+        return  # its lowering adds attributes and operators, which nothing here can count
+    owner = native.__qualname__.rpartition(".")[0]
+    key = (f"{native.__module__}.{owner}", native.__name__) if owner else native
+    if key not in LOWERED:
+        raise NotImplementedError(
+            f"{native.__module__}.{native.__qualname__} is declared native, and "
+            f"{lowering_of(native.__module__)} has no lowering of it"
+        )
+
+
+for _scalar in interface.SCALARS:
+    typing_registry.register_global(_scalar, types.NumberClass(getattr(types, _scalar.name)))
