@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from numba_tma.tools.testing import find_tool, instructions, ptxas
-from tests import gallery_page, instruction_table, matrix_table, schedule_page
+from tests import api_page, gallery_page, instruction_table, matrix_table, schedule_page
 from tests.kernels.golden_kernels import GOLDENS, arch, compiled
 
 ROOT = Path(__file__).parents[1]
@@ -93,7 +93,7 @@ def golden(name: str) -> str:
 
 def main() -> None:
     """Write the pages and every golden, and remove those of kernels that are shipped no more."""
-    for page in (instruction_table, matrix_table, schedule_page, gallery_page):
+    for page in (api_page, instruction_table, matrix_table, schedule_page, gallery_page):
         if page.write():
             print(f"wrote {page.FILE.relative_to(ROOT)}")
     if problem := difference():

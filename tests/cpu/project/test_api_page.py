@@ -1,0 +1,54 @@
+"""docs/reference/api.md says what the signatures and docstrings say."""
+
+import inspect
+import pathlib
+
+import pytest
+
+import numba_tma as tma
+from tests import api_page
+
+NAMES = api_page.listed()
+
+
+def test_the_page_is_fresh():
+    assert api_page.FILE.read_text() == api_page.page(), (
+        f"docs/reference/{api_page.FILE.name} is stale: `make goldens` writes it"
+    )
+
+
+def test_every_public_name_that_can_be_called_is_there():
+    page = api_page.FILE.read_text()
+    for name in tma.__all__:
+        if callable(getattr(tma, name)):
+            assert page.count(f"### `tma.{name}`\n") == 1, name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_listed_name_and_its_members_have_docstrings(name):
+    assert inspect.getdoc(NAMES[name])
+
+
+def test_sections_of_a_docstring_become_lists():
+    def f(a: "int", b: "pathlib.Path | None" = None) -> "pathlib.PurePath":
+        """Do it with ``a``.
+
+        More.
+
+        Parameters
+        ----------
+        a
+            The first,
+            on two lines.
+
+        Raises
+        ------
+        ValueError
+            Never.
+        """
+
+    assert api_page.signature("f", f) == "f(a: int, b: Path | None = None) -> PurePath"
+    assert api_page.prose(f) == (
+        "Do it with `a`.\n\nMore.\n\n*Parameters*\n\n- `a`: The first, on two lines.\n\n"
+        "*Raises*\n\n- `ValueError`: Never."
+    )
