@@ -1,6 +1,7 @@
-"""Where an array lies: address, shape, strides and element type, whatever library made it.
+"""Where an array lies, as its library says it: address, shape, strides and element type.
 
-Nothing here synchronises with the stream that fills the array: a tensor map holds no data.
+Reading an array does not synchronise with the stream that fills it: neither a tensor map nor a
+launch holds data.
 """
 
 from collections.abc import Callable
@@ -8,14 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.environment import simulated
 
-# address, shape, strides (None: C-contiguous), dtype of the library, whether the strides count
-# elements and not bytes, the array, and what else has to stay alive for its memory
-# (a plain tuple, since every call of tensor_map builds one)
+# Address; shape; strides, or None for a C-contiguous array; the library's element type; whether the
+# strides count elements instead of bytes; the array; and what else keeps its memory alive. A plain
+# tuple, because every call reads its arrays. The first five are hashable and form the keys of
+# caches. Code behind the border uses `numba_tma.host.arrays.Array`, which is made of a reading.
 Reading = tuple[int, tuple[int, ...], tuple[int, ...] | None, Any, bool, Any, object]
+#: The first five elements of a `Reading`: address, shape, strides, element type and stride unit.
+Place = tuple[int, tuple[int, ...], tuple[int, ...] | None, Any, bool]
 
-# One reader per array class, since finding the right one costs more than reading.
+# One reader for each array class, because finding the right reader costs more than reading.
 readers: dict[type, Callable[[Any], Reading]] = {}
 
 _REPAIR = (
@@ -24,22 +29,27 @@ _REPAIR = (
 )
 
 
-def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return the strides of a C-contiguous array, in bytes."""
-    strides = []
-    for extent in reversed(shape):
-        strides.append(itemsize)
-        itemsize *= extent
-    return tuple(reversed(strides))
+class NoDeviceArray(TypeError):
+    """An argument that the GPU cannot read; the text lacks its subject, the argument."""
 
 
-def read_array(array: Any) -> Reading:
-    """Read where `array` lies, and remember how to read others of its class."""
-    if simulated():
-        return _read_host(array)
+def reading_of(array: DeviceArray, subject: str) -> Reading:
+    """Read where `array` lies; an error begins with `subject`, such as ``"copy(): source"``."""
+    try:
+        return readers.get(type(array), read_array)(array)
+    except NoDeviceArray as error:
+        raise TypeError(f"{subject} {error}") from None
+
+
+def read_array(array: DeviceArray) -> Reading:
+    """Read where `array` lies, and remember the reader for its class."""
     cls = type(array)
     reader: Callable[[Any], Reading]
-    if getattr(array, "__cuda_ndarray__", False):
+    if hasattr(cls, "as_reading"):  # this library's own `Array`
+        reader = cls.as_reading
+    elif simulated():
+        return _read_host(array)
+    elif getattr(array, "__cuda_ndarray__", False):
         reader = _read_numba
     elif all(hasattr(array, name) for name in ("data_ptr", "stride", "is_cuda")):
         reader = _read_torch
@@ -52,11 +62,38 @@ def read_array(array: Any) -> Reading:
     return reading
 
 
+def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of a C-contiguous array, in bytes."""
+    strides = []
+    for extent in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= extent
+    return tuple(reversed(strides))
+
+
+def byte_strides(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    in_elements: bool,
+    itemsize: int,
+) -> tuple[int, ...]:
+    """Return the strides of a reading in bytes."""
+    if strides is None:
+        return contiguous_strides(shape, itemsize)
+    unit = itemsize if in_elements else 1
+    return tuple(int(stride) * unit for stride in strides)
+
+
+def class_name(array: object) -> str:
+    """Return the name of an argument's class for an error, with its module."""
+    return f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
+
+
 def _read_torch(tensor: Any) -> Reading:
     if not tensor.is_cuda:
-        raise TypeError(
-            f"tensor_map: array is a tensor on {str(tensor.device)!r}, which is host memory; "
-            "TMA copies from GPU memory: pass tensor.cuda()"
+        raise NoDeviceArray(
+            f"is a tensor on {str(tensor.device)!r}, which is host memory; TMA copies from GPU "
+            "memory: pass tensor.cuda()"
         )
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, True, tensor, None
 
@@ -81,19 +118,19 @@ def _read_protocol(array: Any) -> Reading:
 
         return _read_view(array, StridedMemoryView.from_dlpack(array, stream_ptr=-1))
     if array is None:
-        raise TypeError(f"tensor_map: array is None; {_REPAIR}")
+        raise NoDeviceArray(f"is None; {_REPAIR}")
     if isinstance(array, np.ndarray | np.generic | memoryview | bytes | bytearray):
         raise _host_memory(array)
-    raise TypeError(f"tensor_map: array is a {_class_name(array)}, which is no array; {_REPAIR}")
+    raise NoDeviceArray(f"is a {class_name(array)}, which is no array; {_REPAIR}")
 
 
 def _read_cuda_array_interface(array: Any, interface: dict[str, Any]) -> Reading:
     if interface.get("mask") is not None:
-        raise TypeError("tensor_map: array has a mask, which TMA cannot apply; pass its data alone")
+        raise NoDeviceArray("has a mask, which TMA cannot apply; pass its data alone")
     strides = interface.get("strides")
     typestr = interface["typestr"]
     dtype = np.dtype("V1" if typestr[1:] == "f1" else typestr)  # "<f1": ml_dtypes' name of e5m2
-    if dtype.kind == "V":  # how bfloat16 and fp8 look in a typestr; the array may know better
+    if dtype.kind == "V":  # bfloat16 and fp8 have no typestr; the array may know its own type
         dtype = getattr(array, "dtype", dtype)
     return (
         interface["data"][0] or 0,
@@ -111,27 +148,22 @@ def _read_view(array: Any, view: Any) -> Reading:
         raise _host_memory(array)
     try:
         dtype = view.dtype
-    except TypeError:  # no fp8 in the view, but exporters know their own
+    except TypeError:  # the view has no fp8, but the exporter may know its own type
         dtype = getattr(array, "dtype", None)
     return view.ptr, view.shape, view.strides, dtype, True, array, view
 
 
 def _read_host(array: Any) -> Reading:
-    array = getattr(array, "_ary", array)  # what the simulator's device array wraps
+    array = getattr(array, "_ary", array)  # the simulator's device array wraps a NumPy array
     if not isinstance(array, np.ndarray):
-        raise TypeError(
-            f"tensor_map: array is a {_class_name(array)}; in the simulator pass a NumPy array or "
+        raise NoDeviceArray(
+            f"is a {class_name(array)}; in the simulator pass a NumPy array or "
             "numba.cuda.to_device(array)"
         )
     return array.ctypes.data, array.shape, array.strides, array.dtype, False, array, None
 
 
-def _host_memory(array: object) -> TypeError:
-    return TypeError(
-        f"tensor_map: array is a {_class_name(array)} in host memory; TMA copies from GPU memory: "
-        f"{_REPAIR}"
+def _host_memory(array: object) -> NoDeviceArray:
+    return NoDeviceArray(
+        f"is a {class_name(array)} in host memory; TMA copies from GPU memory: {_REPAIR}"
     )
-
-
-def _class_name(array: object) -> str:
-    return f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")

@@ -2,9 +2,10 @@
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from numba_tma.host.array_interface import contiguous_strides
+from numba_tma.host.annotations import Shape
+from numba_tma.host.array_interface import Place, byte_strides
 from numba_tma.host.boxes import (
     Copies,
     copies_of,
@@ -42,6 +43,31 @@ Interleave = Literal[16, 32] | None
 SIMULATED = -2  # stands for the device's ordinal; nothing is encoded
 
 
+class MapOptions(NamedTuple):
+    """The arguments of `tensor_map` beside its array; see there.
+
+    Options are part of the cache's key and must be hashable. `tensor_map` passes a plain tuple in
+    the order of these fields, because it is called before each launch: making and hashing a plain
+    tuple is cheaper, and only a call that is not in the cache needs the names.
+    """
+
+    tile_or_box: Tile | tuple[int, ...]
+    swizzle: Swizzle | None
+    l2_promotion: L2Promotion
+    oob_fill: OobFill
+    element_strides: tuple[int, ...] | None
+    interleave: Interleave
+    dtype: DType | None
+    overwrite_padding: bool
+    fold: bool = False
+    function: str = "tensor_map"  #: the public function, which its errors name
+
+    @property
+    def tile(self) -> Tile | None:
+        """The tile, if one was given and not a box."""
+        return self.tile_or_box if isinstance(self.tile_or_box, Tile) else None
+
+
 @dataclass(slots=True, eq=False)
 class Encoding:
     """The fields of a `TensorMap` but its array, to whose memory this holds no reference."""
@@ -60,85 +86,51 @@ class Encoding:
     partial_rows: str
     value: "TensorMapDescriptor | None"
     numba_type: Any = None
-    mode: str = "tiled"  #: which of the copy instructions take the map
+    mode: str = "tiled"  #: which copy instructions take the map
     pixel_box: PixelBox | None = None  #: of the im2col modes
 
 
-# The device is part of the key since an address may belong to another device later, and nobody
-# promises that devices agree on the encoding.
+# The device is part of the key: an address may later belong to another device, and encodings of
+# different devices need not agree.
 @functools.lru_cache(maxsize=4096)
-def encode(
-    device: int,
-    address: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...] | None,
-    stored: Any,
-    strides_in_elements: bool,
-    tile_or_box: Tile | tuple[int, ...],
-    swizzle: Swizzle | None,
-    l2_promotion: L2Promotion,
-    oob_fill: OobFill,
-    element_strides: tuple[int, ...] | None,
-    interleave: Interleave,
-    dtype: DType | None,
-    overwrite_padding: bool,
-    fold: bool = False,
-    what: str = "tensor_map",
-) -> Encoding:
-    """Check every rule and encode; the parameters are `tensor_map`'s and a reading of its array.
+def encode(device: int, place: Place, given: tuple[Any, ...]) -> Encoding:
+    """Check every rule and encode a map of the array at `place`.
 
-    `stored` is the array's own element type, as its library calls it.
+    `given` are the fields of `MapOptions`.
     """
-    if not isinstance(tile_or_box, Tile):
-        tile_or_box = as_box(tile_or_box)  # (8.0, 16) equals (8, 16) as a key, but is no box
-    given: tuple[Any, ...] = (
-        *(shape, strides, stored, strides_in_elements, tile_or_box, swizzle),
-        *(l2_promotion, oob_fill, element_strides, interleave, dtype, fold, what),
-    )
-    checked = _check_once(*given) if address and address % _COMMON_ALIGNMENT == 0 else None
+    options = MapOptions(*given)
+    if not isinstance(options.tile_or_box, Tile):
+        # (8.0, 16) equals (8, 16) as a key, but is no box.
+        options = options._replace(tile_or_box=as_box(options.tile_or_box))
+    address, checked = place[0], None
+    if address and address % _COMMON_ALIGNMENT == 0:
+        checked = _checked_once(place[1:], options)
     if checked is None:
-        checked = _check(address, *given)
-    shape, strides, dtype, box, copies, steps, padding = checked
-    tile, value = copies.tile, None
+        checked = _checked(place, options)
+    tile, value = checked.copies.tile, None
     if wrong := atom_violations(tile.swizzle, device):
-        raise ValueError(say_broken(what, wrong))
+        raise ValueError(say_broken(options.function, wrong))
     if device != SIMULATED:
-        layout = (shape, strides, box, steps)
-        if copies.interleaved:
-            layout = (shape[:-1], strides[:-1], box[:-1], steps[:-1])
-        if copies.fold:
-            layout = (
-                copies.fold_shape(shape),
-                copies.fold_strides(strides),
-                copies.fold_shape(box),
-                copies.encoded_steps(steps),
-            )
         value = encode_tiled(
-            *(dtype, address, *layout, interleave, tile.swizzle, l2_promotion, oob_fill)
+            *(checked.dtype, address, *_encoded_layout(checked), options.interleave),
+            *(tile.swizzle, options.l2_promotion, options.oob_fill),
         )
-    partial = padding or ("" if overwrite_padding else partial_rows(shape, dtype, what))
+    partial = checked.padding
+    if not partial and not options.overwrite_padding:
+        partial = partial_rows(checked.shape, checked.dtype, options.function)
+    shape, strides, dtype, box, copies, steps, _ = checked
     return Encoding(
-        *(address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave),
-        *(copies, partial, value),
+        *(address, shape, strides, dtype, box, tile, options.l2_promotion, options.oob_fill),
+        *(steps, options.interleave, copies, partial, value),
     )
 
 
-def with_address(
-    encoding: Encoding,
-    address: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...] | None,
-    stored: Any,
-    strides_in_elements: bool,
-) -> Encoding:
-    """Return `encoding` for an array that differs in its address alone, or say what else does."""
+def with_address(encoding: Encoding, place: Place) -> Encoding:
+    """Return `encoding` for an array that differs in its address alone, or raise."""
+    address, shape, strides, stored, in_elements = place
     shape = tuple(shape)
     itemsize = getattr(stored, "itemsize", encoding.dtype.itemsize)
-    if strides is None:
-        strides = contiguous_strides(shape, itemsize)
-    else:
-        scale = itemsize if strides_in_elements else 1
-        strides = tuple(stride * scale for stride in strides)
+    strides = byte_strides(shape, strides, in_elements, itemsize)
     if strides != encoding.strides:
         strides = legal_strides(shape, strides, itemsize, encoding.interleave)
     mine = encoding.shape, encoding.strides, encoding.dtype.itemsize
@@ -169,68 +161,56 @@ def partial_rows(shape: tuple[int, ...], dtype: DType, what: str) -> str:
     )
 
 
-# An address on this boundary breaks no rule unless it is 0, so that the next tensor like this one
-# needs no check.
+# A multiple of this breaks no rule of addresses, so the next tensor like this one needs no check.
 _COMMON_ALIGNMENT = 256
 
-Checked = tuple[
-    tuple[int, ...], tuple[int, ...], DType, tuple[int, ...], Copies, tuple[int, ...], str
-]
+
+class _Checked(NamedTuple):
+    """What `_checked` found of a map that breaks no rule."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    box: tuple[int, ...]
+    copies: Copies
+    element_strides: tuple[int, ...]
+    padding: str  #: what a store would overwrite through the padding of the tile's slabs
 
 
 @functools.lru_cache(maxsize=1024)
-def _check_once(*given: Any) -> Checked | None:
-    """Check what does not depend on the address; None if something is wrong."""
+def _checked_once(layout: tuple[Any, ...], options: MapOptions) -> _Checked | None:
+    """Check what does not depend on the address; None if a rule is broken."""
     try:
-        return _check(_COMMON_ALIGNMENT, *given)
+        return _checked((_COMMON_ALIGNMENT, *layout), options)
     except (TypeError, ValueError):
-        return None  # to be said by _check, with the address
+        return None  # `_checked` raises it again, with the address
 
 
-def _check(
-    address: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...] | None,
-    stored: Any,
-    strides_in_elements: bool,
-    tile_or_box: Tile | tuple[int, ...],
-    swizzle: Swizzle | None,
-    l2_promotion: L2Promotion,
-    oob_fill: OobFill,
-    element_strides: tuple[int, ...] | None,
-    interleave: Interleave,
-    dtype: DType | None,
-    fold: bool,
-    what: str,
-) -> Checked:
-    """Return shape, strides, dtype, box, copies, element strides, what a store would overwrite.
-
-    Or say what is wrong.
-    """
-    tile = tile_or_box if isinstance(tile_or_box, Tile) else None
-    dtype, itemsize, violations = resolve_dtype(stored, dtype, tile, what)
+def _checked(place: Place, options: MapOptions) -> _Checked:
+    """Return what the map of an array needs, or raise an error with all broken rules."""
+    address, shape, strides, stored, in_elements = place
+    tile, interleave = options.tile, options.interleave
+    dtype, itemsize, violations = resolve_dtype(stored, options)
 
     shape = tuple(int(extent) for extent in shape)
     rank = len(shape)
-    if strides is None:
-        strides = contiguous_strides(shape, itemsize)
-    else:
-        scale = itemsize if strides_in_elements else 1
-        strides = tuple(int(stride) * scale for stride in strides)
+    strides = byte_strides(shape, strides, in_elements, itemsize)
     strides = legal_strides(shape, strides, itemsize, interleave)
 
-    steps = (1,) * rank if element_strides is None else as_box(element_strides)
+    given = options.element_strides
+    steps = (1,) * rank if given is None else as_box(given)
     wrong_steps = element_stride_violations(steps, rank, interleave)
-    swizzle, wrong_options = check_options(swizzle, tile, l2_promotion, oob_fill, interleave, dtype)
+    swizzle, wrong_options = check_options(options, dtype)
     if tile is None:
-        box = extents = as_box(tile_or_box)
+        box = extents = as_box(options.tile_or_box)
         copies = None
-        wrong_box = box_violations(box, dtype, swizzle, interleave, what == "tensor_map")
-        if fold:
+        what = options.function == "tensor_map"
+        wrong_box = box_violations(box, dtype, swizzle, interleave, what)
+        if options.fold:
             wrong_box.append(f"fold=True needs a Tile; the box {box} is one copy: leave fold out")
     else:
         known = steps if not wrong_steps and tile.ndim == rank else (1,) * tile.ndim
-        copies, box, wrong_box = _check_copies(tile, known, shape, interleave, fold)
+        copies, box, wrong_box = _check_copies(tile, known, shape, interleave, options.fold)
         extents = _times(tile.shape, known)
     violations += tensor_violations(address, shape, strides, itemsize, extents, interleave)
     if interleave in (16, 32) and rank <= MAX_RANK:
@@ -238,10 +218,10 @@ def _check(
     violations += wrong_box + wrong_steps + wrong_options
     if violations:
         raise ValueError(
-            say_broken(what, violations)
+            say_broken(options.function, violations)
             + f"\nGiven: array of shape {shape}, strides {strides} B, {dtype}, at {address:#x}; "
-            f"box {box}, swizzle {swizzle.name}, element_strides {steps}, "
-            f"l2_promotion {l2_promotion}, oob_fill {oob_fill!r}, interleave {interleave}"
+            f"box {box}, swizzle {swizzle.name}, element_strides {steps}, l2_promotion "
+            f"{options.l2_promotion}, oob_fill {options.oob_fill!r}, interleave {interleave}"
         )
 
     if copies is None:
@@ -249,7 +229,23 @@ def _check(
         copies = copies_of(Tile(lands, dtype, swizzle))
     if interleave:
         copies = replace(copies, interleaved=True)
-    return shape, strides, dtype, box, copies, steps, padding_store(copies.tile, shape)
+    padding = padding_store(copies.tile, shape)
+    return _Checked(shape, strides, dtype, box, copies, steps, padding)
+
+
+def _encoded_layout(checked: _Checked) -> tuple[tuple[int, ...], ...]:
+    """Return the shape, strides, box and element strides that the driver encodes."""
+    shape, strides, _, box, copies, steps, _ = checked
+    if copies.fold:
+        return (
+            copies.fold_shape(shape),
+            copies.fold_strides(strides),
+            copies.fold_shape(box),
+            copies.encoded_steps(steps),
+        )
+    if copies.interleaved:  # the elements of the encoded map are the slices
+        return shape[:-1], strides[:-1], box[:-1], steps[:-1]
+    return shape, strides, box, steps
 
 
 def _check_copies(
@@ -259,7 +255,7 @@ def _check_copies(
     interleave: Interleave,
     fold: bool,
 ) -> tuple[Copies, tuple[int, ...], list[str]]:
-    """Find the copies that move a tile, what one of them covers in the array, and what is wrong."""
+    """Return the copies that move a tile, the box of one in the array, and the broken rules."""
     copies = Copies(tile, steps)
     violations = copies_violations(copies, interleave)
     one_box = copies.count == 1 and not violations
@@ -278,7 +274,7 @@ def _times(extents: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(extent * step for extent, step in zip(extents, steps, strict=True))
 
 
-def as_box(box: Any, what: str = "tensor_map") -> tuple[int, ...]:
+def as_box(box: Shape | int, what: str = "tensor_map") -> tuple[int, ...]:
     """Normalise a box, or name the argument."""
     try:
         return as_shape(box)
@@ -288,15 +284,17 @@ def as_box(box: Any, what: str = "tensor_map") -> tuple[int, ...]:
         ) from None
 
 
-def resolve_dtype(
-    stored: Any, asked: DType | None, tile: Tile | None, what: str = "tensor_map"
-) -> tuple[DType, int, list[str]]:
-    """Find the map's element type, the array's bytes per element, and what disagrees."""
+def resolve_dtype(stored: object, options: MapOptions) -> tuple[DType, int, list[str]]:
+    """Find the map's element type, the array's bytes per element, and what disagrees.
+
+    `stored` is the array's element type as its library calls it.
+    """
+    asked, tile = options.dtype, options.tile
     if asked is None:
         try:
             return _dtype_of_tile(as_dtype(stored), tile)
         except TypeError as error:
-            raise TypeError(f"{what}: array {error}") from None
+            raise TypeError(f"{options.function}: array {error}") from None
     itemsize = getattr(stored, "itemsize", asked.itemsize)
     violations = []
     if asked.itemsize != itemsize:
@@ -326,15 +324,9 @@ def _dtype_of_tile(own: DType, tile: Tile | None) -> tuple[DType, int, list[str]
 _SWIZZLE_OF = {16: Swizzle.NONE, 32: Swizzle.B32}
 
 
-def check_options(
-    swizzle: Swizzle | None,
-    tile: Tile | None,
-    l2_promotion: L2Promotion,
-    oob_fill: OobFill,
-    interleave: Interleave,
-    dtype: DType,
-) -> tuple[Swizzle, list[str]]:
-    """Find the swizzle, and what is wrong with the options."""
+def check_options(options: MapOptions, dtype: DType) -> tuple[Swizzle, list[str]]:
+    """Find the swizzle, and what is wrong with the options for elements of `dtype`."""
+    swizzle, tile, interleave = options.swizzle, options.tile, options.interleave
     chosen, violations = tile.swizzle if tile else Swizzle.NONE, []
     if swizzle is not None and swizzle not in SWIZZLE:
         violations.append(
@@ -347,11 +339,13 @@ def check_options(
         )
     elif swizzle is not None:
         chosen = Swizzle(swizzle)
-    if l2_promotion not in L2_PROMOTION:
-        violations.append(f"l2_promotion is {l2_promotion!r}; TMA has None, 64, 128 and 256 bytes")
-    if oob_fill not in OOB_FILL:
-        violations.append(f'oob_fill is {oob_fill!r}; TMA has "zeros" and "nan"')
-    elif oob_fill == "nan" and not dtype.is_float:
+    if options.l2_promotion not in L2_PROMOTION:
+        violations.append(
+            f"l2_promotion is {options.l2_promotion!r}; TMA has None, 64, 128 and 256 bytes"
+        )
+    if options.oob_fill not in OOB_FILL:
+        violations.append(f'oob_fill is {options.oob_fill!r}; TMA has "zeros" and "nan"')
+    elif options.oob_fill == "nan" and not dtype.is_float:
         violations.append(
             f'oob_fill is "nan", but {dtype} is copied as {dtype.tensor_map}, which has no NaN: '
             'use "zeros"'
@@ -367,7 +361,7 @@ def check_options(
 
 
 def atom_violations(swizzle: Swizzle, device: int) -> list[str]:
-    """List why this GPU does not have a swizzle."""
+    """List why the device does not have a swizzle."""
     if swizzle.atom == 16 or device < 0 or (capability := compute_capability(device)) >= (10, 0):
         return []
     return [

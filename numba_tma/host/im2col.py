@@ -4,7 +4,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from numba_tma.host.array_interface import contiguous_strides, read_array, readers
+from numba_tma.host.annotations import DeviceArray, DTypeLike
+from numba_tma.host.array_interface import Place, byte_strides, reading_of
 from numba_tma.host.boxes import Column
 from numba_tma.host.driver import (
     compute_capability,
@@ -18,6 +19,7 @@ from numba_tma.host.encoding import (
     Encoding,
     Interleave,
     L2Promotion,
+    MapOptions,
     OobFill,
     as_box,
     atom_violations,
@@ -44,7 +46,7 @@ from numba_tma.host.tensor_map_rules import legal_strides, tensor_violations
 
 
 def im2col_map(
-    array: Any,
+    array: DeviceArray,
     tile_or_column: Tile | Sequence[int],
     *,
     filter: int | Sequence[int] | None = None,
@@ -57,7 +59,7 @@ def im2col_map(
     l2_promotion: L2Promotion = 128,
     oob_fill: OobFill = "zeros",
     interleave: Interleave = None,
-    dtype: object = None,
+    dtype: DTypeLike | None = None,
     overwrite_padding: bool = False,
 ) -> "Im2colMap":
     """Describe to the copy engine how a convolution reads `array`.
@@ -106,12 +108,12 @@ def im2col_map(
         tile_or_column,
         ("im2col", _frozen(filter), _frozen(padding), _frozen(stride), _frozen(dilation))
         + (_frozen(lower_corner), _frozen(upper_corner)),
-        (swizzle, l2_promotion, oob_fill, interleave, dtype, overwrite_padding),
+        *(swizzle, l2_promotion, oob_fill, interleave, dtype, overwrite_padding),
     )
 
 
 def im2col_wide_map(
-    array: Any,
+    array: DeviceArray,
     tile_or_column: Tile | Sequence[int],
     *,
     mode: str = "w",
@@ -121,7 +123,7 @@ def im2col_wide_map(
     swizzle: Swizzle | None = None,
     l2_promotion: L2Promotion = 128,
     oob_fill: OobFill = "zeros",
-    dtype: object = None,
+    dtype: DTypeLike | None = None,
 ) -> "Im2colMap":
     """Describe a convolution's input whose pixels are copied along W alone, with halos.
 
@@ -145,7 +147,7 @@ def im2col_wide_map(
         array,
         tile_or_column,
         (mode, None, 0, stride, 1, lower_corner, upper_corner),
-        (swizzle, l2_promotion, oob_fill, None, dtype, True),
+        *(swizzle, l2_promotion, oob_fill, None, dtype, True),
     )
 
 
@@ -243,22 +245,35 @@ def _frozen(value: Any) -> Any:
 
 
 def _map(
-    array: Any, tile_or_column: Any, geometry: tuple[Any, ...], options: tuple[Any, ...]
+    array: DeviceArray,
+    tile_or_column: Tile | Sequence[int],
+    geometry: tuple[Any, ...],
+    *options: Any,
 ) -> Im2colMap:
+    """Return the map; `options` are those of `MapOptions` from `swizzle` on, without a step."""
+    function = _name(geometry[0])
     if not isinstance(tile_or_column, Tile):
-        tile_or_column = as_box(tile_or_column, _name(geometry[0]))
-    *others, dtype, overwrite_padding = options
-    dtype = None if dtype is None else as_dtype(dtype)
-    read = readers.get(type(array), read_array)
-    address, shape, strides, stored, strides_in_elements, array, owner = read(array)
+        tile_or_column = as_box(tile_or_column, function)
+    swizzle, l2_promotion, oob_fill, interleave, dtype, overwrite_padding = options
+    reading = reading_of(array, f"{function}: array")
+    address, shape, strides, *rest = reading[:5]
     encoding = _encode(
         SIMULATED if simulated() else current_device(),
-        (address, tuple(shape), strides and tuple(strides), stored, strides_in_elements),
-        tile_or_column,
+        (address, tuple(shape), strides and tuple(strides), *rest),
         geometry,
-        (*others, dtype, overwrite_padding),
+        MapOptions(
+            tile_or_column,
+            swizzle,
+            l2_promotion,
+            oob_fill,
+            element_strides=None,
+            interleave=interleave,
+            dtype=None if dtype is None else as_dtype(dtype),
+            overwrite_padding=overwrite_padding,
+            function=function,
+        ),
     )
-    return Im2colMap(array, owner, encoding)
+    return Im2colMap(reading[5], reading[6], encoding)
 
 
 def _name(mode: str) -> str:
@@ -267,28 +282,21 @@ def _name(mode: str) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _encode(
-    device: int,
-    reading: tuple[Any, ...],
-    tile_or_column: Tile | tuple[int, ...],
-    geometry: tuple[Any, ...],
-    options: tuple[Any, ...],
-) -> Encoding:
-    """Check every rule and encode; the parameters are those of the public functions."""
-    address, shape, strides, stored, strides_in_elements = reading
-    swizzle, l2_promotion, oob_fill, interleave, asked, overwrite_padding = options
-    mode = geometry[0]
-    what = _name(mode)
-    tile = tile_or_column if isinstance(tile_or_column, Tile) else None
-    column = tile.shape if tile else as_box(tile_or_column, what)
+def _encode(device: int, place: Place, geometry: tuple[Any, ...], options: MapOptions) -> Encoding:
+    """Check every rule and encode a map of the array at `place`."""
+    address, shape, strides, stored, in_elements = place
+    l2_promotion, oob_fill, interleave = (
+        options.l2_promotion,
+        options.oob_fill,
+        options.interleave,
+    )
+    mode, what, tile = geometry[0], options.function, options.tile
+    column = tile.shape if tile else as_box(options.tile_or_box, what)
 
-    dtype, itemsize, violations = resolve_dtype(stored, asked, tile, what)
-    if strides is None:
-        strides = contiguous_strides(shape, itemsize)
-    elif strides_in_elements:
-        strides = tuple(stride * itemsize for stride in strides)
+    dtype, itemsize, violations = resolve_dtype(stored, options)
+    strides = byte_strides(shape, strides, in_elements, itemsize)
     strides = legal_strides(shape, strides, itemsize, interleave)
-    swizzle, wrong_options = check_options(swizzle, tile, l2_promotion, oob_fill, interleave, dtype)
+    swizzle, wrong_options = check_options(options, dtype)
 
     violations += rank_violations(len(shape))
     if len(shape) in RANKS:
@@ -324,7 +332,7 @@ def _encode(
     return Encoding(
         *(address, shape, strides, dtype, column, tile, l2_promotion, oob_fill),
         *((1, *box.stride, 1), interleave, Column(tile, (1, 1))),
-        _no_stores(box) or ("" if overwrite_padding else partial_rows(shape, dtype, what)),
+        _no_stores(box) or ("" if options.overwrite_padding else partial_rows(shape, dtype, what)),
         value,
         mode=mode if mode == "im2col" else f"im2col_{mode}",
         pixel_box=box,

@@ -2,17 +2,19 @@
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from numba_tma.host.array_interface import read_array, readers
+from numba_tma.host.annotations import DeviceArray, DTypeLike, Integer
+from numba_tma.host.array_interface import reading_of
 from numba_tma.host.driver import current_device, encode_tiled
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.encoding import (
     SIMULATED,
     Encoding,
     L2Promotion,
+    MapOptions,
     OobFill,
     as_box,
     atom_violations,
@@ -57,15 +59,15 @@ def _needs_sequence(name: str) -> Callable[..., None]:
 
 
 def ragged_tensor_map(
-    array: Any,
-    tile_or_box: Any,
+    array: DeviceArray,
+    tile_or_box: Tile | Sequence[int],
     *,
     axis: int = 0,
     encoding: RaggedEncoding | None = None,
     swizzle: Swizzle | None = None,
     l2_promotion: L2Promotion = 128,
     oob_fill: OobFill = "zeros",
-    dtype: object = None,
+    dtype: DTypeLike | None = None,
     overwrite_padding: bool = False,
 ) -> "RaggedTensorMap":
     """Describe an array in which sequences of different lengths follow each other along an axis.
@@ -97,15 +99,21 @@ def ragged_tensor_map(
         tile_or_box = as_box(tile_or_box, "ragged_tensor_map")
     if dtype is not None:
         dtype = as_dtype(dtype)
-    read = readers.get(type(array), read_array)
-    address, shape, strides, stored, in_elements, array, owner = read(array)
-    plain = encode(
-        *(SIMULATED, address, shape, strides, stored, in_elements, tile_or_box, swizzle),
-        *(l2_promotion, oob_fill, None, None, dtype, overwrite_padding, False),
-        what="ragged_tensor_map",
+    reading = reading_of(array, "ragged_tensor_map: array")
+    options = MapOptions(
+        tile_or_box,
+        swizzle,
+        l2_promotion,
+        oob_fill,
+        element_strides=None,
+        interleave=None,
+        dtype=dtype,
+        overwrite_padding=overwrite_padding,
+        function="ragged_tensor_map",
     )
+    plain = encode(SIMULATED, reading[:5], options)
     device = SIMULATED if simulated() else current_device()
-    return RaggedTensorMap(array, owner, *_encode_ragged(device, plain, axis, encoding))
+    return RaggedTensorMap(reading[5], reading[6], *_encode_ragged(device, plain, axis, encoding))
 
 
 class RaggedTensorMap(TensorMap):
@@ -118,7 +126,7 @@ class RaggedTensorMap(TensorMap):
 
     def __init__(
         self,
-        array: Any,
+        array: DeviceArray,
         owner: object,
         encoding: Encoding,
         axis: int,
@@ -148,7 +156,7 @@ class RaggedTensorMap(TensorMap):
         """What is known of the map when a kernel is compiled."""
         return *super().kind, self.axis, self.encoding, self.extent
 
-    def sequence(self, start: Any, length: Any) -> Any:
+    def sequence(self, start: Integer, length: Integer) -> Any:
         """Return the sequence of `length` rows from row `start` on, to load from or store to.
 
         For kernels. It has `load`, `store`, `reduce` and `prefetch_tile` of a `TensorMap`, with
@@ -169,7 +177,7 @@ class RaggedTensorMap(TensorMap):
     load_im2col = _needs_sequence("load_im2col")
     store_im2col = _needs_sequence("store_im2col")
 
-    def replace_address(self, array: Any) -> "RaggedTensorMap":
+    def replace_address(self, array: DeviceArray) -> "RaggedTensorMap":
         """Raise: the address of a ragged map is not always its array's."""
         raise TypeError(
             "RaggedTensorMap.replace_address: a ragged map is made anew; call "

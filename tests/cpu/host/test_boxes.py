@@ -17,6 +17,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 import numba_tma as tma
 from numba_tma import Swizzle, TensorMapType, Tile
 from numba_tma.backend.lowering.types import type_of
+from numba_tma.device import shared
 from numba_tma.host import encoding as _encoding
 from numba_tma.host.boxes import Copies, copies_of, copies_violations, fold_violations
 from numba_tma.host.layout import box_violations, cut, reference_store, reference_tile
@@ -655,4 +656,4 @@ BITS = Tile((128, 256), "u16", Swizzle.B128)
 def test_a_view_keeps_the_slabs():
     text = message(flatten, TensorMapType(2, WIDE), types.float32[::1])
     assert "a swizzled tile keeps its swizzle and the bytes of its innermost axis" in text
-    tma.shared.check_view(WIDE, BITS)
+    shared.check_view(WIDE, BITS)

@@ -14,10 +14,10 @@ from numba import cuda, types
 from numba.core.errors import NumbaError
 
 import numba_tma as tma
-from numba_tma import Swizzle, TensorMapArray, Tile, im2col_map, ragged_tensor_map
+from numba_tma import Swizzle, TensorMapArray, Tile, im2col_map, ragged_tensor_map, tensor_map
 from numba_tma.backend.lowering.types import TensorMapArrayType, TensorMapType, type_of
 from numba_tma.host import encoding as _encoding
-from numba_tma.host import im2col, ragged, tensor_map
+from numba_tma.host import im2col, ragged
 from numba_tma.host.boxes import Copies
 from numba_tma.host.driver import _descriptor, address_of
 from numba_tma.kernels.copy.grouped import grouped_copy_kernel

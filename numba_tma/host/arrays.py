@@ -1,0 +1,309 @@
+"""`Array`: where a device array lies, read once at the border of a public function.
+
+A public function reads each argument once, under the names that its errors use; all code behind it
+takes `Array`, and none asks a library again::
+
+    def negate(x, *, out, dtype=None):
+        source = Array.read("negate", "x", x, dtype)
+        target = Array.read("negate", "out", out, dtype)
+        check_same(source, target)                 # ValueError: negate(): out has shape ...
+        x, y = source.as_rows(), target.as_rows()  # (rows, columns), one stride between rows
+        if x.is_storable and y.is_storable:        # 16-byte rules of TMA
+            maps = tensor_map(x, TILE), tensor_map(y, TILE)
+        else:
+            views = x.as_bytes(), y.as_bytes()     # Numba arrays, for kernels without TMA
+
+An `Array` is immutable. Each method that changes the shape, the strides, the element type or the
+address returns another `Array` over the same memory, with the same names and owner. It is a source
+for `tensor_map`, for Numba (`as_numba`) and for any library that takes
+``__cuda_array_interface__``. In the simulator the same methods return views of NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from numba_tma.host.annotations import DeviceArray, DTypeLike
+from numba_tma.host.array_interface import (
+    Reading,
+    byte_strides,
+    contiguous_strides,
+    reading_of,
+)
+from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.environment import simulated
+
+CHUNK = 16  #: bytes; TMA takes addresses and strides that are multiples of it
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """Where an array lies in device memory, and what its elements are."""
+
+    address: int  #: of the first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  #: bytes from one element to the next along each axis
+    dtype: DType  #: what the bits mean
+    stored: Any  #: the element type as the array's library calls it
+    owner: Any  #: the object that keeps the memory alive
+    function: str = ""  #: the public function that took the array; errors begin with it
+    name: str = "array"  #: the argument's name in that function
+
+    @classmethod
+    def read(
+        cls, function: str, name: str, array: DeviceArray, dtype: DTypeLike | None = None
+    ) -> Array:
+        """Read an argument of a public function.
+
+        Parameters
+        ----------
+        function, name
+            Names of the function and of its argument, for errors: ``function(): name has ...``.
+        array
+            The argument: torch, CuPy, Numba, cuda.core, or an object with
+            ``__cuda_array_interface__`` or ``__dlpack__``; a NumPy array in the simulator.
+        dtype
+            What the bits mean where the array's own type cannot say it, in the same size.
+
+        Raises
+        ------
+        TypeError
+            If it is no array in device memory, or its element type is none that TMA copies.
+        ValueError
+            If `dtype` has another size than the array's elements.
+        """
+        subject = f"{function}(): {name}"
+        address, shape, strides, stored, in_elements, owner, exported = reading_of(array, subject)
+        own = as_dtype(stored)
+        found = own if dtype is None else as_dtype(dtype)
+        if found.itemsize != own.itemsize:
+            raise ValueError(
+                f"{subject} holds {own}, whose bits cannot be {found}: give a dtype "
+                f"of {own.itemsize} B, or an array of {found.itemsize} B elements"
+            )
+        shape = tuple(int(extent) for extent in shape)
+        if 0 in shape:  # libraries give empty arrays any strides
+            strides = None
+        return cls(
+            int(address),
+            shape,
+            byte_strides(shape, strides, in_elements, found.itemsize),
+            found,
+            stored,
+            owner if exported is None else (owner, exported),
+            function,
+            name,
+        )
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    @cached_property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, without the gaps between them."""
+        return self.size * self.dtype.itemsize
+
+    @cached_property
+    def is_contiguous(self) -> bool:
+        """Whether the elements follow each other in C order, without a gap."""
+        plain = contiguous_strides(self.shape, self.itemsize)
+        return all(n <= 1 or s == p for n, s, p in zip(self.shape, self.strides, plain))
+
+    @property
+    def has_contiguous_rows(self) -> bool:
+        """Whether the elements along the last axis follow each other."""
+        return not self.shape or self.shape[-1] <= 1 or self.strides[-1] == self.itemsize
+
+    @cached_property
+    def alignment(self) -> int:
+        """Largest power of two, up to 16, that divides the addresses of all rows."""
+        steps = [s for n, s in zip(self.shape[:-1], self.strides) if n > 1]
+        return math.gcd(CHUNK, self.address, *steps)
+
+    @property
+    def is_loadable(self) -> bool:
+        """Whether TMA can load it: contiguous rows that start at multiples of 16 B."""
+        return self.has_contiguous_rows and self.alignment == CHUNK
+
+    @property
+    def is_storable(self) -> bool:
+        """Whether TMA can store to it: loadable, with rows of whole 16-byte chunks."""
+        return self.is_loadable and self.shape[-1] * self.itemsize % CHUNK == 0
+
+    def error(self, text: str) -> ValueError:
+        """Return the error that `text` is true of this argument: ``function(): name text``."""
+        return ValueError(f"{self.function}(): {self.name} {text}")
+
+    # ------------------------------------------------------- other views of the memory
+
+    def view(
+        self,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+        *,
+        offset: int = 0,
+        dtype: DType | None = None,
+    ) -> Array:
+        """Return another view of the memory; nothing is checked.
+
+        Parameters
+        ----------
+        shape, strides
+            Of the view; strides in bytes, those of a C-contiguous array if None.
+        offset
+            Bytes from this array's first element to the view's.
+        dtype
+            Element type of the view; this array's if None.
+        """
+        dtype = self.dtype if dtype is None else dtype
+        if strides is None:
+            strides = contiguous_strides(shape, dtype.itemsize)
+        return replace(
+            self, address=self.address + offset, shape=shape, strides=strides, dtype=dtype
+        )
+
+    def as_dtype(self, dtype: DType) -> Array:
+        """Return the same elements with bits that mean `dtype`, a type of the same size."""
+        return replace(self, dtype=dtype)
+
+    def as_bits(self) -> Array:
+        """Return the same elements as unsigned integers: for kernels that only move them."""
+        return replace(self, dtype=as_dtype(f"u{8 * self.itemsize}"))
+
+    def transposed(self, *axes: int) -> Array:
+        """Return the axes in another order; without `axes` the last two change places."""
+        order = axes or (*range(len(self.shape) - 2), -1, -2)
+        shape, strides = ([values[i] for i in order] for values in (self.shape, self.strides))
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
+    def as_rows(self) -> Array:
+        """Return (rows, columns): the leading axes merged, and the last axis contiguous.
+
+        Raises
+        ------
+        ValueError
+            If the last axis is not contiguous, or no single stride leads through all rows.
+        """
+        if not self.shape or not self.has_contiguous_rows:
+            raise self.error(
+                f"has shape {self.shape} and strides {self.strides} B: its last axis must be "
+                "contiguous; pass a copy whose last axis is"
+            )
+        columns, rows = self.shape[-1], math.prod(self.shape[:-1])
+        pitch = self._merged_stride(self.shape[:-1], columns * self.itemsize)
+        return replace(self, shape=(rows, columns), strides=(pitch, self.itemsize))
+
+    def as_matrices(self) -> Array:
+        """Return (batch, rows, columns): the axes before the last two merged, of any strides.
+
+        Axes of one element get the stride that a contiguous array has there. An expanded batch
+        keeps its extent and has stride 0.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer than two axes, or no single stride leads through all matrices.
+        """
+        if len(self.shape) < 2:
+            raise self.error(
+                f"has shape {self.shape}; a matrix has two axes or more: use "
+                f"{self.name}[None, :] for a row, {self.name}[:, None] for a column"
+            )
+        rows, columns = self.shape[-2:]
+        step = self.strides[-1] if columns > 1 else self.itemsize
+        pitch = self.strides[-2] if rows > 1 else columns * step
+        each = self._merged_stride(self.shape[:-2], rows * pitch)
+        return replace(
+            self, shape=(math.prod(self.shape[:-2]), rows, columns), strides=(each, pitch, step)
+        )
+
+    def _merged_stride(self, shape: tuple[int, ...], packed: int) -> int:
+        """Return the stride of the leading axes as one axis; `packed` if they have one element."""
+        axes = [(n, s) for n, s in zip(shape, self.strides) if n > 1]
+        if not axes:
+            return packed
+        for (_, outer), (extent, inner) in zip(axes, axes[1:]):
+            if outer != extent * inner:
+                raise self.error(
+                    f"has leading shape {shape} and strides {self.strides[: len(shape)]} B, which "
+                    "is no single sequence of rows: pass a contiguous copy"
+                )
+        return axes[-1][1]
+
+    # --------------------------------------------------------------- for other libraries
+
+    def as_numba(self) -> DeviceArray:
+        """Return the view as a Numba device array, gaps between its rows included."""
+        from numba import cuda
+
+        if simulated():
+            return type(cuda.device_array(1))(self.as_numpy())
+        return cuda.as_cuda_array(self)
+
+    def as_bytes(self) -> DeviceArray:
+        """Return the memory from the first element to the last, gaps too, as a Numba array."""
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides)) + self.itemsize
+        return self.view((last if self.size else 0,), dtype=_U8).as_numba()
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        """Return the view as a NumPy array over the same memory, in the simulator."""
+        # NumPy has no typestr for bf16 and fp8, so the bits are wrapped as integers.
+        interface = {
+            "shape": self.shape,
+            "strides": self.strides,
+            "typestr": f"<u{self.itemsize}",
+            "data": (self.address, False),
+            "version": 3,
+        }
+        memory = SimpleNamespace(__array_interface__=interface, owner=self.owner)
+        return np.asarray(memory).view(self.dtype.numpy)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The view for other libraries, Numba among them."""
+        return {
+            "shape": self.shape,
+            "strides": None if self.is_contiguous else self.strides,
+            "typestr": self.dtype.numpy.str,
+            "data": (self.address, False),
+            "version": 3,
+        }
+
+    def as_reading(self) -> Reading:
+        """Return what `read_array` returns of other arrays; its element type is a `DType`."""
+        owner = self.as_numpy() if simulated() else self
+        return self.address, self.shape, self.strides, self.dtype, False, owner, None
+
+
+_U8 = as_dtype("u8")
+
+
+def check_same(first: Array, *others: Array | None) -> None:
+    """Raise unless all arrays have the shape and element type of the first; None is skipped.
+
+    Raises
+    ------
+    ValueError
+        Names the function, both arguments, their shapes and their types.
+    """
+    for other in others:
+        if other is not None and (other.shape != first.shape or other.dtype is not first.dtype):
+            raise other.error(
+                f"has shape {other.shape} of {other.dtype}, but {first.name} has shape "
+                f"{first.shape} of {first.dtype}; they must agree"
+            )
