@@ -1,0 +1,27 @@
+"""docs/guide/recipes.md: its blocks compute what they check themselves."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[3] / "docs/guide/recipes.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+SIMULATED = [block for block in BLOCKS[1:] if "compile_ptx" not in block]
+
+
+@pytest.fixture(scope="module")
+def names():
+    found = {"__name__": "page"}
+    exec(compile(BLOCKS[0], "recipes.md", "exec"), found)
+    return found
+
+
+def test_there_are_blocks_to_run():
+    assert len(SIMULATED) == len(BLOCKS) - 2 >= 6
+
+
+@pytest.mark.parametrize("block", SIMULATED, ids=[re.search(r"def (\w+)", b)[1] for b in SIMULATED])
+def test_a_block_computes_what_it_checks(block, names):
+    assert "np.testing.assert" in block or "\nassert " in block
+    exec(compile(block, "recipes.md", "exec"), names)
