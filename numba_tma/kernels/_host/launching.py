@@ -1,208 +1,37 @@
-"""What the kernels' host wrappers share: launches, streams, queue counters and ways to cut a row.
+"""Old names, for the families that are not yet written with `numba_tma.host.arrays.Array`.
 
-A wrapper is written in two halves. The public one has the documentation and finds `out`; the other
-checks the arrays, makes the maps and calls `launch`. Under `launched_again` the second half runs
-once for arrays at the same place: another call launches the same kernels with the same bytes, and
-costs the host little more than that::
-
-    def copy(source, out, *, stream=None):
-        _copy((source, out), stream, ())
-        return out
-
-    @launched_again
-    def _copy(arrays, stream, numbers):
-        x, y = Matrix("source", arrays[0]), Matrix("out", arrays[1])
-        ...
-        launch(copy_chunks, blocks, 32, stream, x.as_bytes(), y.as_bytes())
+The parts are now `numba_tma.kernels._host.launch`, `memo`, `device`, `outputs` and `workspace`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
-import importlib
 import math
-import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
-from numba_tma.host import driver as _driver
 from numba_tma.host.array_interface import contiguous_strides, read_array, readers
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
-from numba_tma.host.launching import launcher
-from numba_tma.host.layout import MAX_BOX, Tile
-from numba_tma.host.streams import handle_of
-from numba_tma.ptx import CachePolicy
+from numba_tma.kernels._host.device import current_device as current_device
+from numba_tma.kernels._host.device import fewest_in_same_waves as in_even_rounds
+from numba_tma.kernels._host.device import resident_clusters as resident_clusters
+from numba_tma.kernels._host.device import sm_count as multiprocessors
+from numba_tma.kernels._host.launch import as_stream as as_stream
+from numba_tma.kernels._host.launch import launch as launch
+from numba_tma.kernels._host.launch import recorded as noting
+from numba_tma.kernels._host.launch import stream_key as stream_key
+from numba_tma.kernels._host.limits import STREAMED as STREAMED
+from numba_tma.kernels._host.memo import launched_again as launched_again
+from numba_tma.kernels._host.outputs import empty as empty
+from numba_tma.kernels._host.outputs import empty_like as empty_like
+from numba_tma.kernels._host.outputs import tile_for as tile_for
+from numba_tma.kernels._host.workspace import queue_counter as queue_counter
 
-#: The L2 policy of what kernels read once. It leaves the cache last, and so what they write leaves
-#: it first, in long runs, which was measured to be faster on an H200.
-STREAMED = int(CachePolicy.EVICT_LAST)
-
-
-def as_stream(stream: Any) -> Any:
-    """Return what numba-cuda launches on, from a numba, torch or CuPy stream, or a handle."""
-    if stream is None or simulated():
-        return 0
-    handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
-    if isinstance(handle, int):
-        return cuda.external_stream(handle) if handle else 0
-    return stream
-
-
-@functools.lru_cache(maxsize=1024)
-def _launcher(kernel: Any, blocks: int, threads: int, stream: Any, pdl: bool) -> Any:
-    return launcher(kernel, blocks, threads, stream=stream, pdl=pdl)
-
-
-def launch(
-    kernel: Any, blocks: int, threads: int, stream: Any, *arguments: Any, pdl: bool = False
-) -> None:
-    """Launch `kernel` on a numba, torch or CuPy stream; for `pdl` see `launcher`."""
-    prepared = _launcher(kernel, blocks, threads, stream, pdl)
-    launches = getattr(_noted, "launches", None)
-    if launches is None:
-        prepared(*arguments)
-    else:
-        again = prepared.bind(*arguments)
-        again()
-        launches.append(again)
-
-
-# The launches of the wrapper that runs on this thread, if it stands under `launched_again`.
-_noted = threading.local()
-
-# Of each wrapper, in calls and in bytes of their own memory; the oldest goes first.
-_MOST_CALLS = 1024
-_MOST_BYTES = 256 << 20
-
-
-@contextlib.contextmanager
-def noting() -> Iterator[list[Callable[[], None]]]:
-    """Fill the list that it yields with all launches, each to be launched again by a call."""
-    outer, launches = getattr(_noted, "launches", None), list[Callable[[], None]]()
-    _noted.launches = launches
-    try:
-        yield launches
-    finally:
-        _noted.launches = outer
-
-
-def launched_again(prepare: Callable[..., Any]) -> Callable[..., None]:
-    """Run `prepare`, the second half of a wrapper, once for arrays at the same place.
-
-    It is called as ``prepare(arrays, stream, numbers, *options)``, where an array may be None, and
-    launches by `launch` alone. Equal are calls with arrays of the same address, shape, strides and
-    type, equal options, the same stream and device; these repeat the launches of the first one,
-    which hold addresses and no arrays. Memory of its own that the launches need as well, a sequence
-    of arrays, it returns, and it is kept with them: no other call may write there meanwhile. What a
-    graph captures is kept for ever, since nobody says when the graph is gone.
-
-    Options are hashable, and equal ones mean the same. What is passed to a kernel belongs to
-    `numbers`, which are told apart as they are written: 0.0 and -0.0 differ, and NaN is NaN. Only
-    the last ones are remembered, so that numbers that always change replace each other.
-    """
-    calls: dict[Any, tuple[str, list[Callable[[], None]], Sequence[Any]]] = {}
-
-    @functools.wraps(prepare)
-    def call(arrays: tuple[Any, ...], stream: Any, numbers: tuple[Any, ...], *options: Any) -> None:
-        written = repr(numbers)
-        key = (
-            *(_driver.current_device(), stream_key(stream), options),
-            *[a if a is None else readers.get(type(a), read_array)(a)[:5] for a in arrays],
-        )
-        known = calls.get(key)
-        outer = getattr(_noted, "launches", None)
-        if known is not None and known[0] == written:
-            if known[2] and _driver.is_capturing(handle_of(stream)):
-                _captured[id(known[2])] = known[2]
-            for again in known[1]:
-                again()
-            if outer is not None:
-                outer += known[1]
-            return
-        captured = _driver.is_capturing(handle_of(stream))
-        allowed = _driver.allocating_while_capturing() if captured else contextlib.nullcontext()
-        with noting() as launches, allowed:
-            kept = prepare(arrays, stream, numbers, *options) or ()
-        calls.pop(key, None)
-        free = _MOST_BYTES - _nbytes(kept)
-        while calls and (len(calls) >= _MOST_CALLS or _held(calls) > free):
-            calls.pop(next(iter(calls)), None)
-        calls[key] = written, launches, kept
-        if captured and kept:
-            _captured[id(kept)] = kept
-        if outer is not None:
-            outer += launches
-
-    return prepare if simulated() else call
-
-
-#: The memory of calls that graphs have captured.
-_captured: dict[int, Sequence[Any]] = {}
-
-
-def _nbytes(arrays: Sequence[Any]) -> int:
-    return sum(array.nbytes for array in arrays)
-
-
-def _held(calls: dict[Any, tuple[str, list[Callable[[], None]], Sequence[Any]]]) -> int:
-    return sum(_nbytes(kept) for _, _, kept in tuple(calls.values()))
-
-
-def stream_key(stream: Any) -> int:
-    """Return a number that tells streams apart."""
-    return 0 if simulated() else handle_of(stream)
-
-
-@functools.cache
-def queue_counter(device: int, stream: int) -> Any:
-    """Return the zeroed 32-bit counter that `TileQueue` kernels on this stream share.
-
-    A kernel leaves it at 0, and kernels on one stream follow each other, so one is enough. It is
-    made at the first call on a stream, which therefore comes before a graph is captured there.
-    """
-    counter = cuda.to_device(np.zeros(1, np.uint32))
-    cuda.synchronize()  # the zero is there before a kernel on any stream
-    return counter
-
-
-def current_device() -> int:
-    """Return the number of the device that kernels run on now."""
-    return 0 if simulated() else int(cuda.get_current_device().id)
-
-
-def multiprocessors() -> int:
-    """Return how many multiprocessors the current device has."""
-    return 2 if simulated() else int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
-
-
-def resident_clusters(size: int, blocks: int) -> int:
-    """Return how many clusters of `size` surely run at once, with `blocks` on a multiprocessor.
-
-    A cluster lies within a group of 16 or 18 multiprocessors, of which fewer than `size` may be
-    left over; a cluster that had to wait for another's end would take its tiles as late.
-    """
-    if size == 1:
-        return blocks * multiprocessors()
-    group = 18 * blocks
-    groups = multiprocessors() * blocks / group
-    return max(1, int(groups * (group // size)))
-
-
-def in_even_rounds(tiles: int, most: int) -> int:
-    """Return how many blocks, or clusters, take equal tiles, one or more: as few as need no longer.
-
-    `most` run at once and take tiles in rounds, of which the last has fewer: 900 are 6 rounds of
-    132 and one of 108. With 129 at once there are 7 rounds too, and in all of them fewer share
-    memory and power.
-    """
-    return -(-tiles // -(-tiles // most))
+__all__ = ["in_even_rounds", "multiprocessors", "noting"]
 
 
 class View:
@@ -331,56 +160,6 @@ class Matrix:
         return cuda.as_cuda_array(View(self.array, self.address, (self.nbytes,), (1,), np.uint8))
 
 
-class Stack:
-    """An array of any library seen as a batch of matrices: (batch, rows, columns)."""
-
-    def __init__(self, name: str, array: Any) -> None:
-        read = readers.get(type(array), read_array)
-        self.address, shape, strides, self.stored, in_elements, self.array, _ = read(array)
-        self.shape = tuple(int(n) for n in shape)
-        self.itemsize = size = as_dtype(self.stored).itemsize
-        if len(self.shape) < 2:
-            raise ValueError(f"{name} has shape {self.shape}; a matrix has two axes or more")
-        if strides is None or 0 in self.shape:
-            steps = contiguous_strides(self.shape, size)
-        else:
-            steps = tuple(s * size if in_elements else s for s in strides)
-        if self.shape[-1] > 1 and steps[-1] != size:
-            raise ValueError(
-                f"{name} has shape {self.shape} and strides {steps} B: its last axis must be "
-                "contiguous; pass a copy whose last axis is"
-            )
-        self.rows, self.columns = self.shape[-2:]
-        self.batch = math.prod(self.shape[:-2])
-        row = steps[-2] if self.rows > 1 else self.columns * size
-        each = common_stride(name, self.shape[:-2], steps[:-2], self.rows * row)
-        self.steps = (each, row, size)
-
-    def addressable(self) -> bool:
-        """Return whether TMA reads and writes it: all starts and ends are multiples of 16 B."""
-        places = (self.address, self.columns * self.itemsize, *self.steps[:2])
-        return all(place % 16 == 0 for place in places)
-
-    def view(self, dtype: DType) -> Any:
-        """Return (batch, rows, columns) of elements of the same size: a source of tensor maps."""
-        shape = (self.batch, self.rows, self.columns)
-        if simulated():
-            host: Any = getattr(self.array, "_ary", self.array)
-            bits = host.view(dtype.numpy)
-            return np.lib.stride_tricks.as_strided(bits, shape, self.steps)
-        return View(self.array, self.address, shape, self.steps, dtype.numpy)
-
-    def span(self) -> Any:
-        """Return the memory from the first element to the last, gaps too, as bytes."""
-        extents = (self.batch - 1, self.rows - 1, self.columns)
-        last = sum(n * step for n, step in zip(extents, self.steps))
-        return bytes_from(self.array, self.address, last)
-
-    def array_of(self, dtype: DType) -> Any:
-        """Return the view as a Numba array."""
-        return as_array(self.view(dtype))
-
-
 def as_array(view: Any) -> Any:
     """Return a view as a Numba array, with its gaps, which the simulator would refuse to copy."""
     return type(cuda.device_array(1))(view) if simulated() else cuda.as_cuda_array(view)
@@ -414,38 +193,6 @@ def common_stride(
                 "sequence of rows: pass a contiguous copy"
             )
     return axes[-1][1]
-
-
-def tile_for(columns: int, dtype: DType, nbytes: int) -> Tile:
-    """Return a tile of about `nbytes`, as wide as a box or the rows, for a matrix of `dtype`."""
-    width = min(MAX_BOX, columns)
-    return Tile((max(1, min(MAX_BOX, nbytes // (width * dtype.itemsize))), width), dtype)
-
-
-def empty_like(array: Any) -> Any:
-    """Return a new array of the same library, shape and type."""
-    library = type(array).__module__.partition(".")[0]
-    if library in ("torch", "cupy") and not simulated():
-        return importlib.import_module(library).empty_like(array)
-    return empty(array, array.shape)
-
-
-def empty(like: Any, shape: tuple[int, ...], dtype: DType | None = None) -> Any:
-    """Return a new array of the same library, and type if no other is given."""
-    library = type(like).__module__.partition(".")[0]
-    if simulated():
-        return np.empty(shape, dtype.numpy if dtype else getattr(like, "_ary", like).dtype)
-    if library == "torch":
-        torch = importlib.import_module(library)
-        return like.new_empty(shape, dtype=getattr(torch, dtype.numpy.name) if dtype else None)
-    if library in ("cupy", "numba"):
-        # Neither has bf16: it is held as bits.
-        known = like.dtype if dtype is None else "u2" if dtype.name == "bf16" else dtype.numpy
-        make = cuda.device_array if library == "numba" else importlib.import_module(library).empty
-        return make(shape, known)
-    raise TypeError(
-        f"cannot make an array like a {type(like).__module__}.{type(like).__qualname__}: give out="
-    )
 
 
 def check_same(function: str, **matrices: Matrix) -> None:

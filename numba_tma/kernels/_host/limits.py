@@ -1,8 +1,13 @@
-"""What a GPU of compute capability 9.0 has room for, as the plans of kernels count on it."""
+"""What kernels' plans assume of a GPU of compute capability 9.0."""
 
 from __future__ import annotations
 
-#: Of shared memory, for a block's tiles: 227 KiB less barriers, alignment and where threads meet.
+from numba_tma.ptx import CachePolicy
+
+#: Shared memory for a block's tiles, in bytes: 227 KiB less barriers, alignment and reductions.
 SHARED_BYTES = 225 << 10
-#: Of the L2 cache, for what blocks read again and again, beside all that passes through it.
+#: L2 cache for data that blocks read again and again, in bytes; the rest serves streamed data.
 CACHED_BYTES = 32 << 20
+#: L2 policy of loads that read data once. Loaded lines are evicted last, so written lines are
+#: evicted first, in long runs; that was measured to be faster on an H200.
+STREAMED = int(CachePolicy.EVICT_LAST)

@@ -1,4 +1,4 @@
-"""Activations: GELU by erf and by tanh, SwiGLU. What they cost is arithmetic, so it is counted.
+"""Activations: GELU by erf and by tanh, and SwiGLU. Arithmetic limits them, so it is counted.
 
 GELU is x Phi(x), with Phi the normal distribution. ``erf`` in single precision takes 25 to 30
 instructions an element and is wrong below x = -5, where 1 + erf cancels. Here, for 16-bit types,
@@ -24,14 +24,17 @@ tanh and in SwiGLU it gives NaN, as torch does. A zero may have either sign.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from numba_tma import ptx
-from numba_tma.host.array_interface import read_array, readers
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.host.array_interface import reading_of
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.pointwise.api import Plan, Pointwise
+from numba_tma.kernels.pointwise.api import Pointwise
+from numba_tma.kernels.pointwise.kernel import PointwisePlan
 
 _DOWN: Any = np.float32(2.0**-13)
 _ZERO: Any = np.float32(0)
@@ -73,7 +76,7 @@ _F16 = tuple(
 )
 
 
-def _gelu_by_polynomial(limit: Any, c: tuple[Any, ...]) -> Any:
+def _gelu_by_polynomial(limit: Any, c: tuple[Any, ...]) -> Callable[..., Any]:
     c0, c1, c2, c3, c4, c5, c6, c7 = c
 
     def gelu(x):  # type: ignore[no-untyped-def]
@@ -123,18 +126,18 @@ GELU = {
 }
 GELU_TANH = Pointwise(gelu_tanh_lane, "gelu_tanh")
 # Twice the threads of an addition: each has a chain of an exponential and a reciprocal to wait for.
-SWIGLU = Pointwise(swiglu_lane, "swiglu", Plan("ring", 256, 8192, 4, 2, "tma"))
+SWIGLU = Pointwise(swiglu_lane, "swiglu", PointwisePlan("ring", 256, 8192, 4, 2, "tma"))
 
 
 def gelu(
-    x: Any,
+    x: DeviceArray,
     *,
     approximate: str = "none",
-    out: Any = None,
-    stream: Any = None,
-    dtype: object = None,
-    plan: Plan | None = None,
-) -> Any:
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
+    plan: PointwisePlan | None = None,
+) -> DeviceArray:
     """Compute x Phi(x), or its approximation by tanh.
 
     Parameters
@@ -148,27 +151,27 @@ def gelu(
 
     Returns
     -------
-    Any
+    DeviceArray
         `out`, computed in float32 and rounded once.
     """
     if approximate == "tanh":
         return GELU_TANH(x, out=out, stream=stream, dtype=dtype, plan=plan)
     if approximate != "none":
         raise ValueError(f'gelu(): approximate is {approximate!r}; use "none" or "tanh"')
-    stored = readers.get(type(x), read_array)(x)[3] if dtype is None else dtype
+    stored = reading_of(x, "gelu(): x")[3] if dtype is None else dtype
     chosen = GELU.get(as_dtype(stored).name, GELU["f32"])
     return chosen(x, out=out, stream=stream, dtype=dtype, plan=plan)
 
 
 def swiglu(
-    gate: Any,
-    up: Any,
+    gate: DeviceArray,
+    up: DeviceArray,
     *,
-    out: Any = None,
-    stream: Any = None,
-    dtype: object = None,
-    plan: Plan | None = None,
-) -> Any:
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
+    plan: PointwisePlan | None = None,
+) -> DeviceArray:
     """Compute silu(gate) * up, with silu(x) = x / (1 + exp(-x)).
 
     Parameters and result are those of `gelu`. Below gate = -87, where silu is below 2^-119, the

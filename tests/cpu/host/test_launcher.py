@@ -529,20 +529,20 @@ def test_what_only_numba_cuda_can_launch_goes_through_it(driver, monkeypatch):
 
 
 def test_a_wrapper_launches_again_for_arrays_at_the_same_place(driver, monkeypatch):
-    from numba_tma.kernels._host import launching as _host
+    from numba_tma.kernels._host import launch, memo
 
     kernel, prepared = kernel_of(3), []
 
-    @_host.launched_again
+    @memo.launched_again
     def wrapper(arrays, stream, numbers, option):
         (scale,) = numbers
         prepared.append(scale)
         if scale < 0:
             raise ValueError("negative")
-        _host.launch(kernel, 4, 64, stream, *arrays, np.float32(scale))
-        _host.launch(kernel, 8, 64, stream, *arrays, np.float32(scale + 1))
+        launch.launch(kernel, 4, 64, stream, *arrays, np.float32(scale))
+        launch.launch(kernel, 8, 64, stream, *arrays, np.float32(scale + 1))
 
-    monkeypatch.setattr(_host._driver, "current_device", lambda: device[0])
+    monkeypatch.setattr(memo._driver, "current_device", lambda: device[0])
     device = [0]
     x, y, z = (device_array((6,), address=ADDRESS + i * 4096) for i in range(3))
     same = device_array((6,), address=ADDRESS)
@@ -574,25 +574,25 @@ def test_a_wrapper_launches_again_for_arrays_at_the_same_place(driver, monkeypat
 
 
 def test_a_wrapper_forgets_the_oldest_call(driver, monkeypatch):
-    from numba_tma.kernels._host import launching as _host
+    from numba_tma.kernels._host import memo
 
     prepared = []
-    monkeypatch.setattr(_host, "_MOST_CALLS", 2)
-    wrapper = _host.launched_again(lambda arrays, stream, numbers, n: prepared.append(n))
+    monkeypatch.setattr(memo, "_MOST_CALLS", 2)
+    wrapper = memo.launched_again(lambda arrays, stream, numbers, n: prepared.append(n))
     for n in (1, 2, 1, 3, 2, 3, 1):
         wrapper((), None, (), n)
     assert prepared == [1, 2, 3, 1]
 
 
 def test_other_numbers_replace_those_of_the_last_call(driver, monkeypatch):
-    from numba_tma.kernels._host import launching as _host
+    from numba_tma.kernels._host import launch, memo
 
     kernel, prepared = kernel_of(1), []
 
-    @_host.launched_again
+    @memo.launched_again
     def wrapper(arrays, stream, numbers):
         prepared.append(repr(*numbers))
-        _host.launch(kernel, 1, 32, stream, np.float32(*numbers))
+        launch.launch(kernel, 1, 32, stream, np.float32(*numbers))
 
     driver.sizes = [4]
     nans = float("nan"), float("nan")
@@ -600,7 +600,7 @@ def test_other_numbers_replace_those_of_the_last_call(driver, monkeypatch):
         wrapper((), None, (number,))
         assert driver.launches[-1].packed[0] == np.float32(number).tobytes()
     assert prepared == ["1.0", "0.0", "-0.0", "1.0", "nan", "np.float32(2.0)"]
-    monkeypatch.setattr(_host, "_MOST_CALLS", 2)
+    monkeypatch.setattr(memo, "_MOST_CALLS", 2)
     one, other = ((device_array((6,), address=ADDRESS + i * 4096),) for i in range(2))
     wrapper(one, None, (5.0,))
     for number in range(8):
@@ -611,17 +611,17 @@ def test_other_numbers_replace_those_of_the_last_call(driver, monkeypatch):
 
 
 def test_what_a_graph_captured_is_kept(monkeypatch):
-    from numba_tma.kernels._host import launching as _host
+    from numba_tma.kernels._host import memo
 
-    @_host.launched_again
+    @memo.launched_again
     def wrapper(arrays, stream, numbers, nbytes):
         space = SimpleWorkspace(nbytes)
         workspaces.add(space)
         return [space]
 
     workspaces = weakref.WeakSet()
-    monkeypatch.setattr(_host, "_MOST_BYTES", 100)
-    monkeypatch.setattr(_host, "_captured", {})
+    monkeypatch.setattr(memo, "_MOST_BYTES", 100)
+    monkeypatch.setattr(memo, "_captured", {})
     monkeypatch.setattr(_driver, "is_capturing", lambda stream: stream == 5)
     monkeypatch.setattr(_driver, "allocating_while_capturing", contextlib.nullcontext)
     for n, stream in ((10, None), (20, 5), (10, 5), (30, None), (10, 5), (40, 5), (70, 7)):
@@ -631,19 +631,19 @@ def test_what_a_graph_captured_is_kept(monkeypatch):
 
 
 def test_a_wrapper_keeps_its_own_memory_up_to_a_limit(monkeypatch):
-    from numba_tma.kernels._host import launching as _host
+    from numba_tma.kernels._host import memo
 
     monkeypatch.setattr(_driver, "is_capturing", lambda stream: False)
     prepared, workspaces = [], weakref.WeakSet()
 
-    @_host.launched_again
+    @memo.launched_again
     def wrapper(arrays, stream, numbers, nbytes):
         prepared.append(nbytes)
         space = SimpleWorkspace(nbytes)
         workspaces.add(space)
         return [space]
 
-    monkeypatch.setattr(_host, "_MOST_BYTES", 100)
+    monkeypatch.setattr(memo, "_MOST_BYTES", 100)
     for n in (30, 40, 30, 30, 20, 30, 40, 50, 90):
         wrapper((), None, (), n)
     assert prepared == [30, 40, 20, 50, 90]

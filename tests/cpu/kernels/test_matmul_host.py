@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from numba_tma.host import driver as _driver
+from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels._host import launching as _host
 from numba_tma.kernels._host.launching import in_even_rounds
 from numba_tma.kernels.matmul import api as module
@@ -57,14 +58,15 @@ def gpu(monkeypatch):
         )
         return noted.memory[-1]
 
-    monkeypatch.setattr(_host, "_launcher", launcher)
+    monkeypatch.setattr(_launch, "_launcher", launcher)
     monkeypatch.setattr(_host.cuda, "as_cuda_array", lambda view: view)
     monkeypatch.setattr(_matmul_operands.cuda, "device_array", space)
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
-    for name in ("_host.launching", "copy.api", "transpose.api", "matmul.launching", "matmul.api"):
+    for name in ("_host.device", "copy.api", "transpose.api", "matmul.launching", "matmul.api"):
         path = f"numba_tma.kernels.{name}."
         for function, fake in {
             "multiprocessors": lambda: 132,
+            "sm_count": lambda: 132,
             "current_device": lambda: 0,
             "queue_counter": lambda *of: "counter",
             "tensor_map": lambda view, tile, dtype=None: (view, tile, dtype),

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from numba_tma.host import driver as _driver
-from numba_tma.kernels._host import launching as _host
+from numba_tma.kernels._host import launch as _launch
+from numba_tma.kernels._host import memo
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.pointwise.activations import gelu, swiglu
 from numba_tma.kernels.pointwise.api import Pointwise, add, pointwise, scale_add
@@ -32,7 +33,7 @@ def gpu(monkeypatch):
         def bind(*arguments):
             noted.bound += 1
             # A launch holds addresses, and no arrays.
-            shown = [v.address if isinstance(v, _host.View) else v for v in arguments]
+            shown = [getattr(v, "address", v) for v in arguments]
             return lambda: noted.launches.append((kernel, blocks, threads, stream, *shown))
 
         return SimpleNamespace(bind=bind)
@@ -41,18 +42,19 @@ def gpu(monkeypatch):
         noted.spaces.append(device_array((rows, columns), address=(9 + len(noted.spaces)) << 32))
         return noted.spaces[-1]
 
-    monkeypatch.setattr(_host, "_launcher", launcher)
-    monkeypatch.setattr(_host.cuda, "as_cuda_array", lambda view: view)
+    monkeypatch.setattr(_launch, "_launcher", launcher)
+    monkeypatch.setattr(_launch.cuda, "as_cuda_array", lambda view: view)
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
     monkeypatch.setattr(_columns, "workspace", space)
     counters = {}
-    for module in ("_host.launching", "copy.api", "transpose.api", "pointwise.api"):
+    for module in ("_host.launching", "_host.device", "copy.api", "transpose.api", "pointwise.api"):
         path = f"numba_tma.kernels.{module}."
         for name, fake in {
             "multiprocessors": lambda: 132,
+            "sm_count": lambda: 132,
             "current_device": lambda: 0,
             "queue_counter": lambda *of: counters.setdefault(of, f"counter of {of}"),
-            "tensor_map": lambda view, tile, dtype: ("map", view.address, view.shape, tile, dtype),
+            "tensor_map": lambda array, tile: ("map", array.address, array.shape, tile),
         }.items():
             monkeypatch.setattr(path + name, fake, raising=False)
     yield noted
@@ -202,7 +204,7 @@ def test_mistakes_are_found_at_each_call(gpu):
 
 
 def test_wrappers_within_wrappers_are_repeated_even_if_they_were_called_before(gpu):
-    @_host.launched_again
+    @memo.launched_again
     def twice(arrays, stream, numbers):
         copy(*arrays)
         copy(*arrays)

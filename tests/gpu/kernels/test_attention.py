@@ -11,7 +11,8 @@ from cuda.bindings import driver
 from numba import cuda
 
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels._host import launching as _host
+from numba_tma.kernels._host import memo
+from numba_tma.kernels._host.launch import stream_key
 from numba_tma.kernels.attention import attention
 from numba_tma.kernels.attention.plan import DEPTHS, NARROW_PLANS, Plan, Problem, plan_for
 from numba_tma.kernels.attention.plan import PLANS as PLANS_OF_DEPTHS
@@ -389,21 +390,21 @@ def test_a_graph_keeps_the_memory_of_parts():
     stream = cuda.stream()
     attention(*device, target, stream=stream)
     stream.synchronize()
-    handle, most = driver.CUstream(_host.stream_key(stream)), _host._MOST_BYTES
+    handle, most = driver.CUstream(stream_key(stream)), memo._MOST_BYTES
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     succeeded(driver.cuStreamBeginCapture(handle, mode))
     attention(*device, target, stream=stream)
     graph = succeeded(driver.cuStreamEndCapture(handle))
     graph = succeeded(driver.cuGraphInstantiate(graph, 0))
     try:
-        _host._MOST_BYTES = 1
+        memo._MOST_BYTES = 1
         others = [Device(np.full(q.shape, 7, q.dtype)) for _ in range(4)]
         for other in others:
             attention(*device, other, stream=stream)
         cuda.current_context().deallocations.clear()
         taken = [cuda.to_device(np.full(n, np.nan, "f4")) for n in (1 << 18, 1 << 20, 1 << 22)]
     finally:
-        _host._MOST_BYTES = most
+        memo._MOST_BYTES = most
     target.memory.copy_to_device(np.full(q.shape, 7, np.uint16))
     cuda.synchronize()
     succeeded(driver.cuGraphLaunch(graph, handle))

@@ -147,7 +147,7 @@ REFUSED = {
     ),
     "transposed type": (
         lambda: transpose(values((2, 4)), out=values((4, 2), np.float16)),
-        "out is float16, but x is float32; they must agree",
+        "out is f16, but x is f32; they must agree",
     ),
     "vector": (lambda: transpose(values(4)), "x has shape (4,); a matrix has two axes or more"),
     "chunks": (

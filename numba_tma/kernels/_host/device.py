@@ -1,0 +1,41 @@
+"""The current device, and how many blocks or clusters a launch should have on it."""
+
+from __future__ import annotations
+
+from numba import cuda
+
+from numba_tma.host.environment import simulated
+
+_LARGEST_GROUP = 18  #: SMs of a GPC; a cluster lies within one. Some GPCs have 16.
+
+
+def current_device() -> int:
+    """Return the ordinal of the device that kernels run on now."""
+    return 0 if simulated() else int(cuda.get_current_device().id)
+
+
+def sm_count() -> int:
+    """Return the number of SMs of the current device; 2 in the simulator."""
+    return 2 if simulated() else int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+
+def resident_clusters(size: int, blocks: int) -> int:
+    """Return how many clusters of `size` surely run at once, with `blocks` on an SM.
+
+    A cluster lies within a GPC, in which fewer SMs than `size` may be left over. A grid of more
+    clusters would make the last ones wait, and their tiles with them.
+    """
+    if size == 1:
+        return blocks * sm_count()
+    group = _LARGEST_GROUP * blocks
+    groups = sm_count() * blocks / group
+    return max(1, int(groups * (group // size)))
+
+
+def fewest_in_same_waves(tiles: int, most: int) -> int:
+    """Return the fewest blocks (or clusters) that finish `tiles` in the same number of waves.
+
+    `most` blocks run at once. 900 tiles on 132 blocks take 7 waves, of which the last is not full;
+    129 blocks take 7 waves too, and fewer blocks share shared memory and power in each.
+    """
+    return -(-tiles // -(-tiles // most))

@@ -1,0 +1,91 @@
+"""Launches of the package's kernels, and their recording for launches that are repeated."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from numba import cuda
+
+from numba_tma.host.annotations import Kernel, StreamLike
+from numba_tma.host.environment import simulated
+from numba_tma.host.launching import launcher
+from numba_tma.host.streams import handle_of
+
+Launch = Callable[[], None]  #: launches one kernel with arguments that are already packed
+
+
+def as_stream(stream: StreamLike) -> StreamLike:
+    """Return what numba-cuda launches on, from a numba, torch or CuPy stream, or a handle."""
+    if stream is None or simulated():
+        return 0
+    handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+    if isinstance(handle, int):
+        return cuda.external_stream(handle) if handle else 0
+    return stream
+
+
+def stream_key(stream: StreamLike) -> int:
+    """Return a number that identifies a stream: its handle, 0 in the simulator."""
+    return 0 if simulated() else handle_of(stream)
+
+
+@functools.lru_cache(maxsize=1024)
+def _launcher(kernel: Kernel, blocks: int, threads: int, stream: StreamLike, pdl: bool) -> Any:
+    return launcher(kernel, blocks, threads, stream=stream, pdl=pdl)
+
+
+def launch(
+    kernel: Kernel,
+    blocks: int,
+    threads: int,
+    stream: StreamLike,
+    *arguments: Any,
+    pdl: bool = False,
+) -> None:
+    """Launch a kernel, and record the launch if a `recorded` block is open on this thread.
+
+    Parameters
+    ----------
+    kernel, blocks, threads
+        A ``@cuda.jit`` kernel, the blocks of the grid and the threads of a block.
+    stream
+        A numba, torch or CuPy stream, or None for the default stream.
+    *arguments
+        Those of the kernel: tensor maps, Numba arrays, addresses and numbers.
+    pdl
+        Programmatic dependent launch; see `numba_tma.launcher`.
+    """
+    prepared = _launcher(kernel, blocks, threads, stream, pdl)
+    launches = recording()
+    if launches is None:
+        prepared(*arguments)
+    else:
+        again = prepared.bind(*arguments)
+        again()
+        launches.append(again)
+
+
+_thread = threading.local()
+
+
+def recording() -> list[Launch] | None:
+    """Return the list that records the launches of this thread, if there is one."""
+    return getattr(_thread, "launches", None)
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """Record each launch of the block in the list that is yielded; calling one repeats it.
+
+    A nested block records for itself: its launches do not appear in the outer list.
+    """
+    outer, launches = recording(), list[Launch]()
+    _thread.launches = launches
+    try:
+        yield launches
+    finally:
+        _thread.launches = outer

@@ -1,0 +1,162 @@
+"""`launched_again`: a wrapper that checks and prepares once for arrays at the same place.
+
+A wrapper is written in two halves. The public half has the documentation and finds `out`. The
+private half reads the arrays, checks them, makes tensor maps and calls `launch`. Under
+`launched_again` the private half runs once for arrays at the same place. Another such call repeats
+the recorded launches with the same bytes, and costs the host little more than the launches do::
+
+    def copy(source, out, *, stream=None, plan=None):
+        _copy((source, out), stream, (), plan)
+        return out
+
+    @launched_again("copy", "source", "out")
+    def _copy(arrays, stream, numbers, plan):
+        source, out = (Array.read("copy", *given) for given in zip(("source", "out"), arrays))
+        ...
+        launch(copy_chunks, blocks, 32, stream, source.as_bytes(), out.as_bytes())
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+from numba_tma.host import driver as _driver
+from numba_tma.host.annotations import DeviceArray, StreamLike
+from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
+from numba_tma.host.environment import simulated
+from numba_tma.host.streams import handle_of
+from numba_tma.kernels._host.launch import Launch, recorded, recording, stream_key
+
+Prepare = Callable[..., Sequence[DeviceArray] | None]  #: the private half of a wrapper
+
+# Limits of each wrapper: calls, and bytes of workspaces. The oldest call is forgotten first.
+_MOST_CALLS = 1024
+_MOST_BYTES = 256 << 20
+
+#: Workspaces of calls that graphs have captured. A graph may be replayed at any time.
+_captured: dict[int, Sequence[DeviceArray]] = {}
+
+
+class _Call(NamedTuple):
+    """What is remembered of a call."""
+
+    numbers: str  #: as they are written, which tells 0.0 from -0.0 and finds NaN again
+    launches: list[Launch]
+    workspace: Sequence[DeviceArray]
+
+
+class _Calls:
+    """The calls of one wrapper. Look-ups take no lock; what changes the table does."""
+
+    def __init__(self) -> None:
+        self.table: dict[Hashable, _Call] = {}
+        self._nbytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, key: Hashable, call: _Call) -> None:
+        """Remember a call in place of an equal one, and forget the oldest beyond the limits."""
+        nbytes = _nbytes(call)
+        with self._lock:
+            self._forget(key)
+            while self.table and (
+                len(self.table) >= _MOST_CALLS or self._nbytes + nbytes > _MOST_BYTES
+            ):
+                self._forget(next(iter(self.table)))
+            self.table[key] = call
+            self._nbytes += nbytes
+
+    def _forget(self, key: Hashable) -> None:
+        if (old := self.table.pop(key, None)) is not None:
+            self._nbytes -= _nbytes(old)
+
+
+def _nbytes(call: _Call) -> int:
+    return sum(array.nbytes for array in call.workspace)
+
+
+def launched_again(
+    function: str | Prepare, *names: str
+) -> Callable[[Prepare], Callable[..., None]] | Callable[..., None]:
+    """Run the decorated `prepare` once for arrays at the same place, then repeat its launches.
+
+    The wrapper is called as ``prepare(arrays, stream, numbers, *options)``, and launches by
+    `launch` alone. Two calls are equal if their arrays (or None) have the same addresses, shapes,
+    strides and element types, and their numbers, options, stream and device are equal. An equal
+    call repeats the launches of the first, which hold addresses and keep no array alive.
+
+    Parameters
+    ----------
+    function, *names
+        Names of the public function and of its arrays, in the order of `arrays`, for the error
+        about an argument that is no device array. The decorator may also stand bare: it then takes
+        the name of `prepare`, and counts the arrays.
+
+    Notes
+    -----
+    `options` form the cache key: they must be hashable, and equal options must mean the same.
+
+    `numbers` are the numbers that are passed to the kernel. They are compared as they are written:
+    0.0 and -0.0 differ, and NaN equals NaN. Only the last numbers are remembered for given arrays
+    and options, so that numbers that change at each call replace each other.
+
+    `prepare` returns the workspace that its launches need, a sequence of arrays, or None. The
+    workspace is kept with the launches; no other call may write to it meanwhile. The workspace of
+    a call that a graph captured is kept for ever, because nothing tells when the graph is gone.
+    """
+    if callable(function):
+        return _launched_again(function, function.__name__.lstrip("_"), ())
+    return lambda prepare: _launched_again(prepare, function, names)
+
+
+def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> Callable[..., None]:
+    calls = _Calls()
+
+    @functools.wraps(prepare)
+    def call(
+        arrays: tuple[DeviceArray | None, ...],
+        stream: StreamLike,
+        numbers: tuple[Any, ...],
+        *options: Hashable,
+    ) -> None:
+        written = repr(numbers)
+        try:
+            key = (
+                *(_driver.current_device(), stream_key(stream), options),
+                *[a if a is None else readers.get(type(a), read_array)(a)[:5] for a in arrays],
+            )
+        except NoDeviceArray:
+            _check_arrays(function, names, arrays)
+            raise
+        known = calls.table.get(key)
+        outer = recording()
+        if known is not None and known[0] == written:
+            if known[2] and _driver.is_capturing(handle_of(stream)):
+                _captured[id(known[2])] = known[2]
+            for again in known[1]:
+                again()
+            if outer is not None:
+                outer += known[1]
+            return
+        captured = _driver.is_capturing(handle_of(stream))
+        allowed = _driver.allocating_while_capturing() if captured else contextlib.nullcontext()
+        with recorded() as launches, allowed:
+            workspace = prepare(arrays, stream, numbers, *options) or ()
+        calls.add(key, _Call(written, launches, workspace))
+        if captured and workspace:
+            _captured[id(workspace)] = workspace
+        if outer is not None:
+            outer += launches
+
+    return prepare if simulated() else call  # type: ignore[return-value]
+
+
+def _check_arrays(function: str, names: tuple[str, ...], arrays: tuple[Any, ...]) -> None:
+    """Raise a TypeError that names the first argument that is no device array."""
+    for i, array in enumerate(arrays):
+        name = names[i] if i < len(names) else f"array {i + 1}"
+        if array is not None:
+            reading_of(array, f"{function}(): {name}")
