@@ -151,7 +151,7 @@ def prepare(launcher: Launcher, arguments: tuple[Any, ...]) -> PreparedLaunch:
     reason = compiler.ordinary_reason(compiled)
     if reason and (launcher.cluster or launcher.pdl):
         raise ValueError(f"launcher: {name} cannot have cluster= or pdl=True, because {reason}")
-    size = compiler.compiled_cluster(compiled)
+    size = compiler.requirements_of(compiled).cluster
     if size and launcher.cluster and size != launcher.cluster:
         raise ValueError(
             f"launcher: cluster={launcher.cluster}, but {name} is compiled for clusters of {size}: "
@@ -163,7 +163,7 @@ def prepare(launcher: Launcher, arguments: tuple[Any, ...]) -> PreparedLaunch:
         raise TypeError(f"{name}(): {error}") from None
     if reason:
         return OrdinaryLaunch(launcher, compiled, packer)
-    if compiler.is_watched(compiled):
+    if compiler.requirements_of(compiled).watched:
         return WatchedLaunch(launcher, compiled, packer)
     check = compiler.guarded(compiled, lambda *_: None)  # once: grid and block stay the same
     check((), launcher.grid, launcher.block, launcher.handle, 0)

@@ -35,8 +35,8 @@ from numba_tma.backend.numba_cuda.functions import (
     instruction_function,
     require_architecture,
 )
+from numba_tma.backend.numba_cuda.guards import ARGUMENTS
 from numba_tma.backend.numba_cuda.kernels import (
-    ARGUMENTS,
     I8,
     I32,
     I64,

@@ -16,9 +16,9 @@ from typing import Any
 from numba.cuda.dispatcher import CUDACache, CUDADispatcher
 
 from numba_tma._version import __version__
-from numba_tma.backend.numba_cuda.kernels import is_watched
 from numba_tma.backend.numba_cuda.objects import is_constant
 from numba_tma.backend.numba_cuda.registration import register_subjects
+from numba_tma.backend.numba_cuda.requirements import requirements_of
 from numba_tma.host.cluster_rules import cluster_of
 from numba_tma.host.environment import debugging
 
@@ -103,7 +103,7 @@ def _index_key_with_captures(self: Any, sig: Any, codegen: Any) -> tuple[Any, ..
 
 
 def _save_unless_watched(self: Any, sig: Any, kernel: Any) -> None:
-    if not is_watched(kernel):
+    if not requirements_of(kernel).watched:
         _save_overload(self, sig, kernel)
 
 

@@ -1,26 +1,23 @@
-"""Kernels as a whole: tensor-map parameters, shared memory, clusters, what a launch must have."""
+"""Kernels as a whole: tensor-map parameters, shared memory, clusters, launch bounds."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import re
 from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding
 from llvmlite import ir
-from numba import cuda
 from numba.cuda import cgutils, compiler, dispatcher
 from numba.cuda.core import targetconfig
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import nvvm
-from numba.cuda.dispatcher import _Kernel
 
 from numba_tma.backend.numba_cuda.functions import compute_capability
 from numba_tma.backend.numba_cuda.registration import register_declared
-from numba_tma.host import debug
-from numba_tma.host.cluster_rules import check_device_function, check_grid, cluster_of
+from numba_tma.backend.numba_cuda.requirements import shared_symbol
+from numba_tma.host.cluster_rules import check_device_function, cluster_of
 
 I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
@@ -193,42 +190,6 @@ def _set_launch_bounds_of_roles(function: Any, launch_bounds: Any) -> None:
 nvvm.set_launch_bounds = _set_launch_bounds_of_roles
 
 
-def _check_registers(ptx: str) -> None:
-    """Raise if ptxas would drop the setmaxnreg of a kernel, which then waits for registers."""
-    if "setmaxnreg" in ptx and not re.search(r"\.minnctapersm|\.maxnreg", ptx):
-        raise TypingError(
-            "a kernel moves registers (Role.set_registers or setmaxnreg) in a function that it "
-            "calls, and has no launch bounds of its own, without which the assembler drops that: "
-            "give @cuda.jit(launch_bounds=ROLES.launch_bounds)"
-        )
-    _check_register_sum(ptx)
-
-
-def _check_register_sum(ptx: str) -> None:
-    """Raise if a warpgroup asks for registers that the others cannot give back, whatever they do.
-
-    Which warpgroup executes which setmaxnreg is not known, so all others are taken to keep no more
-    than any of them does.
-    """
-    moved = re.findall(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s+(\d+)", ptx)
-    threads = re.search(r"\.maxntid\s+(\d+)", ptx)
-    most = max((int(n) for change, n in moved if change == "inc"), default=0)
-    if not most or not threads or int(threads[1]) < 128:
-        return
-    block = int(threads[1])
-    launch = min(256, 65536 // block // 8 * 8)
-    kept = min([launch, *(int(n) for change, n in moved if change == "dec")])
-    others = block - 128
-    if most > launch and most * 128 + kept * others > 65536:
-        total = most * 128 + kept * others
-        raise TypingError(
-            f"setmaxnreg.inc to {most} can never be had: {most} x 128 + {kept} x {others} (that "
-            f"the other threads keep at least) = {total:,} registers, and a multiprocessor has "
-            "65,536, so it waits for ever: ask for fewer, or let other warpgroups give back more "
-            "by setmaxnreg_dec"
-        )
-
-
 def shared_limit() -> int:
     """Return the bytes of static shared memory a block may have on the target."""
     if toolkit_major() < 13:
@@ -275,12 +236,11 @@ def allocate_shared(
 ) -> Any:
     """Return the shared-memory address (i32) of a new static allocation of this function.
 
-    `kind` is a word of the variable's name, which a launch finds in the PTX.
+    `kind` is what launches have to know, as `shared_symbol` says.
     """
-    # NVVM links a kernel's functions into one module: the name must be theirs alone, without dots.
     owner = hashlib.sha256(builder.function.name.encode()).hexdigest()[:8]
     mine = sum(g.name.startswith("numba_tma_") for g in builder.module.global_values)
-    name = f"numba_tma_{kind}_{owner}_{mine}"
+    name = shared_symbol(kind, owner, mine)
     variable = ir.GlobalVariable(
         builder.module, ir.ArrayType(I8, nbytes), name, nvvm.ADDRSPACE_SHARED
     )
@@ -289,159 +249,3 @@ def allocate_shared(
     variable.what, variable.limit = what, shared_limit()
     variable.target = compute_capability()
     return builder.ptrtoint(variable, I32)
-
-
-# ---------------------------------------------------------------------------- launches
-
-#: How the launcher gets what it passes to the driver from an argument, by Numba type class.
-ARGUMENTS: dict[type, Callable[[Any], Any]] = {}
-
-
-def _prepare_argument(
-    prepare: Callable[..., None], typ: Any, value: Any, stream: Any, retr: Any, kernelargs: Any
-) -> None:
-    """Pass an argument of the library's types on, and any other as numba-cuda does."""
-    unwrap = ARGUMENTS.get(type(typ))
-    if unwrap is not None:
-        kernelargs.append(unwrap(value))
-    else:
-        prepare(typ, value, stream, retr, kernelargs)
-
-
-def _check_block(
-    launch: Callable[..., Any], sizes: set[int], args: Any, griddim: Any, blockdim: Any, *rest: Any
-) -> Any:
-    """Launch a kernel that holds a pipeline, if its block has a producer and consumers.
-
-    `sizes` are the threads that the roles of its pipelines have; 0 where none are named.
-    """
-    x, y, z = blockdim
-    for size in sizes - {0}:
-        if tuple(blockdim) != (size, 1, 1):
-            raise ValueError(
-                f"block {tuple(blockdim)}: the roles of the kernel's pipeline have {size} threads, "
-                f"in one dimension: launch blocks of {size}, which Roles.threads says"
-            )
-    if 0 in sizes and (y != 1 or z != 1 or not 64 <= x <= 1024 or x % 32):
-        raise ValueError(
-            f"block {tuple(blockdim)}: a kernel with a TilePipeline has one-dimensional blocks of "
-            "whole warps, the last of which produces and the others consume: use 64, 96, 128, ... "
-            "1024 threads"
-        )
-    return launch(args, griddim, blockdim, *rest)
-
-
-def _check_line(
-    launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any
-) -> Any:
-    """Launch a kernel whose whole block loads or stores tiles, if that is numbered by x alone."""
-    x, y, z = blockdim
-    if y != 1 or z != 1 or x % 32:
-        raise ValueError(
-            f"block {tuple(blockdim)}: a kernel with a StorePipeline or a CircularBuffer that "
-            "names no role has one-dimensional blocks of whole warps: use 32, 64, 96, ... 1024 "
-            "threads"
-        )
-    return launch(args, griddim, blockdim, *rest)
-
-
-def _check_clusters(
-    launch: Callable[..., Any], size: Any, args: Any, griddim: Any, *rest: Any
-) -> Any:
-    """Launch a kernel that runs in clusters of `size`, if they divide the grid."""
-    check_grid(griddim, size)
-    return launch(args, griddim, *rest)
-
-
-def _watch(
-    launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, stream: Any, *rest: Any
-) -> Any:
-    """Launch a kernel in debug mode, wait for its end, and raise what its warps left behind."""
-    if _is_capturing(stream):
-        raise RuntimeError(
-            "this kernel was compiled in debug mode, in which each launch waits for the kernel's "
-            "end; a stream that is being captured cannot be waited for: capture without "
-            "NUMBA_TMA_DEBUG and debug=True"
-        )
-    with debug.LOCK:  # there is one buffer
-        records = debug.mapped_buffer()
-        records.clear()
-        result = launch(args, griddim, blockdim, stream, *rest)
-        try:
-            cuda.synchronize()
-        except Exception as error:  # the context is lost, but not what was recorded before
-            records.check(error)
-            raise
-        records.check()
-    return result
-
-
-def _is_capturing(stream: Any) -> bool:
-    from cuda.bindings import driver
-
-    error, status = driver.cuStreamIsCapturing(int(getattr(stream, "handle", stream)))
-    # Legacy default stream while another one captures: no launch there is possible either.
-    return bool(error) or status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-
-
-def is_watched(kernel: Any) -> bool:
-    """Return whether a compiled kernel can leave records, for one process's buffer alone."""
-    return debug.MARKER in kernel._codelibrary.get_asm_str()
-
-
-def _takes_ours(types_: Any) -> bool:
-    return any(type(t) in ARGUMENTS or _takes_ours(getattr(t, "types", ())) for t in types_)
-
-
-def _adapt_launches(kernel: Any) -> None:
-    """Let this kernel's launches know the library; other kernels are left as they are."""
-    if _takes_ours(kernel.argument_types):
-        kernel._prepare_args = functools.partial(_prepare_argument, kernel._prepare_args)
-    guards: list[Callable[..., Any]] = []
-    ptx = kernel._codelibrary.get_asm_str()
-    if sizes := {int(n or 0) for n in re.findall(r"numba_tma_ring(\d*)_", ptx)}:
-        guards.append(lambda launch, *rest: _check_block(launch, sizes, *rest))
-    if "numba_tma_line_" in ptx:
-        guards.append(_check_line)
-    _check_registers(ptx)
-    if size := compiled_cluster(kernel):
-        guards.append(lambda launch, *rest: _check_clusters(launch, size, *rest))
-    if debug.MARKER in ptx:
-        guards.append(_watch)
-    if guards:
-        kernel.numba_tma_guards = guards
-        kernel.launch = guarded(kernel, kernel.launch)
-
-
-def guarded(kernel: Any, launch: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `launch` behind what checks or watches the launches of this kernel."""
-    for guard in getattr(kernel, "numba_tma_guards", ()):
-        launch = functools.partial(guard, launch)
-    return launch
-
-
-def compiled_cluster(kernel: Any) -> tuple[int, ...] | None:
-    """Return the size of the clusters that a compiled kernel was made for, if it was."""
-    # From the PTX: a kernel that comes from a cache has no Python function any more.
-    ptx = kernel._codelibrary.get_asm_str()
-    required = re.search(r"\.reqnctapercluster (\d+), (\d+), (\d+)", ptx)
-    return tuple(map(int, required.groups())) if required else None
-
-
-_init, _rebuild = _Kernel.__init__, _Kernel._rebuild.__func__
-
-
-@functools.wraps(_init)
-def _init_and_adapt(self: Any, *args: Any, **kwargs: Any) -> None:
-    _init(self, *args, **kwargs)
-    _adapt_launches(self)
-
-
-def _rebuild_and_adapt(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    kernel = _rebuild(cls, *args, **kwargs)
-    _adapt_launches(kernel)
-    return kernel
-
-
-_Kernel.__init__ = _init_and_adapt
-_Kernel._rebuild = classmethod(_rebuild_and_adapt)

@@ -11,18 +11,18 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import driver
 from numba.cuda.dispatcher import CUDADispatcher
 
-from numba_tma.backend.numba_cuda.kernels import compiled_cluster, guarded, is_watched
+from numba_tma.backend.numba_cuda.guards import guarded
+from numba_tma.backend.numba_cuda.requirements import requirements_of
 
 __all__ = [
-    "compiled_cluster",
     "compiled_for",
     "guarded",
     "handle_of",
     "is_kernel",
-    "is_watched",
     "make_context_current",
     "max_threads",
     "ordinary_reason",
+    "requirements_of",
     "stream_of",
     "typeof",
 ]

@@ -69,12 +69,17 @@ def register_declared() -> None:
 
 
 def lowering_of(module: str) -> str:
-    """Return the module of lowerings that mirrors a module: without its room, but in `device`.
+    """Return the module of lowerings that mirrors a module.
 
-    ``numba_tma.device.shared`` has ``shared``, ``numba_tma.pipeline.output`` ``pipeline.output``.
+    ``numba_tma.device.shared`` has ``shared``, ``numba_tma.pipeline.output`` ``pipeline.output``:
+    `host`, `backend` and `device` are left out, any other room is a folder.
     """
     _, room, rest = module.split(".", 2)
-    return f"{_LOWERINGS}.{rest}" if room in ("device", "host") else f"{_LOWERINGS}.{room}.{rest}"
+    return (
+        f"{_LOWERINGS}.{rest}"
+        if room in ("device", "host", "backend")
+        else f"{_LOWERINGS}.{room}.{rest}"
+    )
 
 
 def _check(native: Any) -> None:

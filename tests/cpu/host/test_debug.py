@@ -13,7 +13,7 @@ from numba import cuda, types
 
 import numba_tma as tma
 from numba_tma.backend.lowering.types import TensorMapType
-from numba_tma.backend.numba_cuda import kernels as compiled_kernels
+from numba_tma.backend.numba_cuda import guards
 from numba_tma.host import debug
 from numba_tma.host import environment as _environment
 from numba_tma.host.debug import Record, Site
@@ -409,7 +409,7 @@ def buffer_with(monkeypatch, records=()):
     """Put a buffer into place that the next launch finds `records` in."""
     buffer = debug.Buffer(np.zeros(debug.NUM_WORDS, np.uint32))
     monkeypatch.setattr(debug, "mapped_buffer", lambda: buffer)
-    monkeypatch.setattr(compiled_kernels, "_is_capturing", lambda stream: stream == "capturing")
+    monkeypatch.setattr(guards, "_is_capturing", lambda stream: stream == "capturing")
 
     def launch(*args):
         rows = buffer.words[debug.HEADER :].view(debug.RECORD)
@@ -423,31 +423,31 @@ def buffer_with(monkeypatch, records=()):
 
 def test_a_launch_waits_and_raises_what_it_finds(monkeypatch):
     synchronized = []
-    monkeypatch.setattr(compiled_kernels.cuda, "synchronize", lambda: synchronized.append(1))
+    monkeypatch.setattr(guards.cuda, "synchronize", lambda: synchronized.append(1))
     launch = buffer_with(monkeypatch)
-    assert compiled_kernels._watch(launch, (), 1, 32, 0, 0) == ((), 1, 32, 0, 0)
+    assert guards._watch(launch, (), 1, 32, 0, 0) == ((), 1, 32, 0, 0)
     launch = buffer_with(monkeypatch, [row(site=debug.site_number(SITES[BARRIER]))])
     for _ in range(2):  # the buffer is cleared before each launch
         with pytest.raises(tma.PipelineTimeout) as caught:
-            compiled_kernels._watch(launch, (), 1, 32, 0, 0)
+            guards._watch(launch, (), 1, 32, 0, 0)
         assert len(caught.value.records) == 1
     assert len(synchronized) == 3
 
 
 def test_what_was_recorded_explains_a_fault(monkeypatch):
     fault = RuntimeError("illegal instruction")
-    monkeypatch.setattr(compiled_kernels.cuda, "synchronize", mock.Mock(side_effect=fault))
+    monkeypatch.setattr(guards.cuda, "synchronize", mock.Mock(side_effect=fault))
     launch = buffer_with(monkeypatch, [row(site=debug.site_number(SITES[COORDINATE]))])
     with pytest.raises(tma.CoordinateError) as caught:
-        compiled_kernels._watch(launch, (), 1, 32, 0, 0)
+        guards._watch(launch, (), 1, 32, 0, 0)
     assert caught.value.__cause__ is fault
     with pytest.raises(RuntimeError, match="illegal instruction"):
-        compiled_kernels._watch(buffer_with(monkeypatch), (), 1, 32, 0, 0)
+        guards._watch(buffer_with(monkeypatch), (), 1, 32, 0, 0)
 
 
 def test_a_stream_that_is_captured_is_refused(monkeypatch):
     with pytest.raises(RuntimeError, match="a stream that is being captured cannot be waited for"):
-        compiled_kernels._watch(buffer_with(monkeypatch), (), 1, 32, "capturing", 0)
+        guards._watch(buffer_with(monkeypatch), (), 1, 32, "capturing", 0)
 
 
 CACHED = """
@@ -480,7 +480,7 @@ def test_only_debug_kernels_are_watched(tmp_path):
         while isinstance(launch, functools.partial):
             hooks.append(launch.func)
             launch = launch.args[0]
-        assert (compiled_kernels._watch in hooks) is on
+        assert (guards._watch in hooks) is on
 
 
 def test_the_debug_flag_is_in_the_key(monkeypatch):

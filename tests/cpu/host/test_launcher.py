@@ -470,7 +470,7 @@ def test_arguments_that_are_bound_stay(driver):
 
 
 def test_a_kernel_in_debug_mode_is_watched_at_each_launch(driver, monkeypatch):
-    from numba_tma.backend.numba_cuda import kernels
+    from numba_tma.backend.numba_cuda import guards
 
     pipe = tma.TilePipeline(2, x=TILE, debug=True)
 
@@ -486,9 +486,9 @@ def test_a_kernel_in_debug_mode_is_watched_at_each_launch(driver, monkeypatch):
             raise RuntimeError("fault")
 
     buffer = mock.Mock(check=mock.Mock(side_effect=lambda *error: None))
-    monkeypatch.setattr(kernels.debug, "mapped_buffer", lambda: buffer)
-    monkeypatch.setattr(kernels.cuda, "synchronize", synchronize)
-    monkeypatch.setattr(kernels, "_is_capturing", lambda stream: stream == 9)
+    monkeypatch.setattr(guards.debug, "mapped_buffer", lambda: buffer)
+    monkeypatch.setattr(guards.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(guards, "_is_capturing", lambda stream: stream == 9)
     launch = tma.launcher(kernel, 1, 64, pdl=True)
     launch(1)
     launch.bind(1)()

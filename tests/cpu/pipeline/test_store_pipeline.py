@@ -10,7 +10,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import OrderedSequenceBarrier, Roles, StorePipeline, TensorMapType, Tile
-from numba_tma.backend.numba_cuda.kernels import _check_line
+from numba_tma.backend.numba_cuda.guards import _check_line
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.kernels.pipeline_kernels import reduce_store, store_pipeline
 

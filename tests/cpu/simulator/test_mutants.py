@@ -11,7 +11,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import pipeline, simulator
-from numba_tma.backend.numba_cuda import kernels
+from numba_tma.backend.numba_cuda import guards
 from numba_tma.host import debug
 from numba_tma.tools.testing import compile_ptx
 from tests import gallery_page
@@ -98,7 +98,7 @@ def compiled(mutant):
     ptx = compile_ptx(kernel, signature(mutant.program))
     library = SimpleNamespace(get_asm_str=lambda: ptx)
     result = SimpleNamespace(argument_types=(), _codelibrary=library, launch=mock.Mock())
-    kernels._adapt_launches(result)
+    guards._adapt_launches(result)
     return result, (grid, 1, 1), (block, 1, 1)
 
 
