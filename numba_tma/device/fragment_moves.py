@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma import simulator
+from numba_tma import ptx, simulator
 from numba_tma.backend.interface import native
 from numba_tma.device.fragments import Fragment
-from numba_tma.device.registers import global_memory
 from numba_tma.device.shared import SharedTile, _narrow
 from numba_tma.host.dtypes import as_dtype
 
@@ -58,7 +57,7 @@ def store_rows(fragment: Fragment, location: Any, apart: Any, count: Any) -> Non
     for row, column, element in zip(*fragment._places(), elements):
         if row < count:
             place = location + apart * int(row) + F32.itemsize * int(column)
-            global_memory(place, F32.itemsize).view(F32.numpy)[0] = element
+            ptx.st_global_f32(place, element)
 
 
 @native

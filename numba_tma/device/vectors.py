@@ -48,6 +48,27 @@ def map_lanes(function: Callable[..., Any], vectors: tuple[Any, ...], numbers: A
 
 
 @native
+def four(a: float, b: float, c: float, d: float) -> Any:
+    """Return the vector of four float32."""
+    return np.array([a, b, c, d], np.float32)
+
+
+@native
+def largest(values: Any) -> Any:
+    """Return the largest element of a vector of float32; NaN only if all are (max.f32)."""
+    return np.fmax.reduce(values)
+
+
+@native
+def total(values: Any) -> Any:
+    """Return the sum of a vector of float32, added in pairs: a short chain and a small error."""
+    while len(values) > 1:
+        odd = values[len(values) // 2 * 2 :]
+        values = np.concatenate([values[: len(values) // 2 * 2 : 2] + values[1::2], odd])
+    return values[0]
+
+
+@native
 def read_block(source: SharedTile, at: Any) -> Any:
     """Return a square block of `source` that starts at `at`, for `write_transposed`.
 

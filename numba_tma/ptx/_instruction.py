@@ -9,6 +9,7 @@ kernel its value is a literal, and part of the instruction's text.
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import itertools
 import re
@@ -31,6 +32,7 @@ f64: TypeAlias = float
 u32x2: TypeAlias = tuple[int, int]  #: a vector of registers, as a tuple
 u32x4: TypeAlias = tuple[int, int, int, int]
 u64x2: TypeAlias = tuple[int, int]
+f32x2: TypeAlias = tuple[float, float]
 f32x4: TypeAlias = tuple[float, float, float, float]
 u32xnum: TypeAlias = tuple[int, ...]  #: as many as the choice `num` of the row says
 u32x2num: TypeAlias = tuple[int, ...]  #: twice that
@@ -228,7 +230,13 @@ def address(operand: Any) -> int:
 
 
 def global_bytes(operand: Any, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return a writable view of the first `nbytes` bytes of an array (simulator)."""
+    """Return a writable view of the first `nbytes` bytes at an array or an address (simulator).
+
+    Global memory is the memory of this process there.
+    """
+    if isinstance(operand, (int, np.integer)):
+        memory: Any = (ctypes.c_uint8 * int(nbytes)).from_address(int(operand))
+        return np.frombuffer(memory, np.uint8)
     array = getattr(operand, "_ary", operand)
     flat = array.reshape(-1, copy=False) if array.ndim != 1 else array
     return flat.view(np.uint8)[:nbytes]

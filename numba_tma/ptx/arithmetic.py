@@ -1,7 +1,7 @@
-"""Arithmetic in single precision that Python has no operator for: fast functions, minima, NaN.
+"""Arithmetic that Python has no operator for: fast functions, fused products, extrema, bytes.
 
-The approximations take one instruction of the special-function unit, a quarter of a warp a cycle.
-With .ftz a subnormal operand counts as 0, and what would be a subnormal result is 0.
+The approximations run on the special-function unit, 16 lanes a cycle and SM. With .ftz a subnormal
+operand counts as 0 and a subnormal result becomes 0; without it they take three instructions more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.ptx._instruction import f32, instruction
+from numba_tma.ptx._instruction import f32, i32, instruction, u32
 
 _SMALLEST = np.float32(2.0**-126)
 
@@ -37,6 +37,33 @@ def rcp_approx_ftz_f32(value: f32) -> f32:
         return _flush(np.float32(1) / _flush(value))
 
 
+@instruction("rcp.approx.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)
+def rcp_approx_f32(value: f32) -> f32:
+    """Return 1 / `value`, to 1 ulp; of 0 infinity. Executed by any thread."""
+    with np.errstate(all="ignore"):
+        return np.float32(1) / np.float32(value)
+
+
+@instruction("rsqrt.approx.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)
+def rsqrt_approx_f32(value: f32) -> f32:
+    """Return 1 / sqrt(`value`), to a relative error of 2^-22.9; of 0 infinity, of -1 NaN.
+
+    Executed by any thread.
+    """
+    with np.errstate(all="ignore"):
+        return np.float32(1) / np.sqrt(np.float32(value))
+
+
+@instruction("lg2.approx.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)
+def lg2_approx_f32(value: f32) -> f32:
+    """Return the logarithm to base 2, to a relative error of 2^-22 (between 0.5 and 2: absolute).
+
+    Executed by any thread.
+    """
+    with np.errstate(all="ignore"):
+        return np.log2(np.float32(value))
+
+
 @instruction("tanh.approx.f32 {result}, {value};", isa=(7, 0), sm=80, pure=True)
 def tanh_approx_f32(value: f32) -> f32:
     """Return the hyperbolic tangent of `value`, to a relative error of 2^-11.
@@ -46,13 +73,48 @@ def tanh_approx_f32(value: f32) -> f32:
     return np.tanh(np.float32(value))
 
 
+@instruction("fma.rn.f32 {result}, {a}, {b}, {c};", isa=(2, 0), sm=80, pure=True)
+def fma_rn_f32(a: f32, b: f32, c: f32) -> f32:
+    """Return `a` * `b` + `c`, rounded once. Executed by any thread."""
+    with np.errstate(all="ignore"):
+        return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
+
+
 @instruction("min.f32 {result}, {a}, {b};", isa=(1, 0), sm=80, pure=True)
 def min_f32(a: f32, b: f32) -> f32:
     """Return the smaller of two numbers; of a number and NaN the number. Executed by any thread."""
     return np.fmin(np.float32(a), np.float32(b))
 
 
+@instruction("max.f32 {result}, {a}, {b};", isa=(1, 0), sm=80, pure=True)
+def max_f32(a: f32, b: f32) -> f32:
+    """Return the larger of two numbers; of a number and NaN the number. Executed by any thread."""
+    return np.fmax(np.float32(a), np.float32(b))
+
+
 @instruction("max.NaN.f32 {result}, {a}, {b};", isa=(7, 0), sm=80, pure=True)
 def max_nan_f32(a: f32, b: f32) -> f32:
     """Return the larger of two numbers, or NaN if one is. Executed by any thread."""
     return np.maximum(np.float32(a), np.float32(b))
+
+
+@instruction("max.s32 {result}, {a}, {b};", isa=(1, 0), sm=80, pure=True)
+def max_s32(a: i32, b: i32) -> i32:
+    """Return the larger of two integers. Executed by any thread."""
+    return np.maximum(a, b)
+
+
+@instruction("prmt.b32 {result}, {a}, {b}, {selector};", isa=(2, 0), sm=80, pure=True)
+def prmt_b32(a: u32, b: u32, selector: u32) -> u32:
+    """Return four bytes of the eight of `a` (0 to 3) and `b` (4 to 7), the lowest first.
+
+    Each four bits of `selector` number one; bit 3 of a number replicates the byte's sign instead.
+    Executed by any thread.
+    """
+    given = int(a) & 0xFFFFFFFF | (int(b) & 0xFFFFFFFF) << 32
+    result = 0
+    for i in range(4):
+        number = int(selector) >> 4 * i & 0xF
+        byte = given >> 8 * (number & 7) & 0xFF
+        result |= ((0xFF if byte & 0x80 else 0) if number & 8 else byte) << 8 * i
+    return result

@@ -12,6 +12,7 @@ from numba_tma.ptx._instruction import (
     SharedAddress,
     address,
     f32,
+    f32x4,
     i32,
     instruction,
     u32,
@@ -341,6 +342,20 @@ def st_async_v4_b32(destination: ClusterAddress, values: u32x4, barrier: Cluster
     As `st_async_b32`; `destination` is a multiple of 16 B.
     """
     simulator.st_async(destination, np.array(values, np.uint32), barrier)
+
+
+@instruction(
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
+    " [{destination}], {values}, [{barrier}];",
+    isa=(8, 1),
+    sm=90,
+)
+def st_async_v4_f32(destination: ClusterAddress, values: f32x4, barrier: ClusterAddress) -> None:
+    """Start to write four float32 to a block of the cluster; completes 16 bytes on `barrier`.
+
+    As `st_async_b32`; `destination` is a multiple of 16 B.
+    """
+    simulator.st_async(destination, np.array(values, np.float32), barrier)
 
 
 @instruction(

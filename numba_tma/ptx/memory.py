@@ -1,22 +1,42 @@
-"""Words of shared memory, one or a vector of them, by address."""
+"""Words of shared memory, one or a vector of them, by address.
+
+An address is a multiple of the bytes of the access. With `condition` the instruction has a
+predicate: where it is false nothing is read, and the result is 0. No access here orders another.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from numba_tma import simulator
-from numba_tma.ptx._instruction import f32, f32x4, instruction, u16, u32, u32x2, u32x4, u64
+from numba_tma.ptx._instruction import (
+    Predicate,
+    f32,
+    f32x4,
+    instruction,
+    u16,
+    u32,
+    u32x2,
+    u32x4,
+    u64,
+)
+
+_IF = "<condition:@{condition} >"
 
 
-@instruction("ld.shared.u16 {result}, [{location}];", isa=(1, 0), sm=80)
-def ld_shared_u16(location: u32) -> u16:
+@instruction(_IF + "ld.shared.u16 {result}, [{location}];", isa=(1, 0), sm=80)
+def ld_shared_u16(location: u32, condition: Predicate | None = None) -> u16:
     """Return the 16-bit word at a shared-memory address. Executed by any thread."""
+    if condition is not None and not condition:
+        return 0
     return int(simulator.shared_read(location, np.dtype(np.uint16)))
 
 
-@instruction("ld.shared.u32 {result}, [{location}];", isa=(1, 0), sm=80)
-def ld_shared_u32(location: u32) -> u32:
+@instruction(_IF + "ld.shared.u32 {result}, [{location}];", isa=(1, 0), sm=80)
+def ld_shared_u32(location: u32, condition: Predicate | None = None) -> u32:
     """Return the 32-bit word at a shared-memory address. Executed by any thread."""
+    if condition is not None and not condition:
+        return 0
     return int(simulator.shared_read(location, np.dtype(np.uint32)))
 
 
@@ -32,15 +52,19 @@ def ld_shared_f32(location: u32) -> f32:
     return simulator.shared_read(location, np.dtype(np.float32))
 
 
-@instruction("ld.shared.v2.u32 {result}, [{location}];", isa=(1, 0), sm=80)
-def ld_shared_v2_u32(location: u32) -> u32x2:
+@instruction(_IF + "ld.shared.v2.u32 {result}, [{location}];", isa=(1, 0), sm=80)
+def ld_shared_v2_u32(location: u32, condition: Predicate | None = None) -> u32x2:
     """Return the two 32-bit words at a multiple of 8 B. Executed by any thread."""
+    if condition is not None and not condition:
+        return (0, 0)
     return simulator.shared_read_vector(location, np.dtype(np.uint32), 2)
 
 
-@instruction("ld.shared.v4.u32 {result}, [{location}];", isa=(1, 0), sm=80)
-def ld_shared_v4_u32(location: u32) -> u32x4:
+@instruction(_IF + "ld.shared.v4.u32 {result}, [{location}];", isa=(1, 0), sm=80)
+def ld_shared_v4_u32(location: u32, condition: Predicate | None = None) -> u32x4:
     """Return the four 32-bit words at a multiple of 16 B. Executed by any thread."""
+    if condition is not None and not condition:
+        return (0, 0, 0, 0)
     return simulator.shared_read_vector(location, np.dtype(np.uint32), 4)
 
 

@@ -1,9 +1,11 @@
-"""Warp election, named barriers, sleep, and the order of dependent grids."""
+"""Warp election and exchange, named barriers, sleep, and the order of dependent grids."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba_tma import simulator
-from numba_tma.ptx._instruction import instruction, u32
+from numba_tma.ptx._instruction import f32, instruction, u32
 
 
 @instruction("elect.sync _|{predicate}, {mask};", isa=(8, 0), sm=90, convergent=True)
@@ -13,6 +15,65 @@ def elect_sync(mask: u32 = 0xFFFFFFFF) -> bool:
     Executed by every thread in `mask`, converged.
     """
     return simulator.elect_sync(mask)
+
+
+@instruction("activemask.b32 {result};", isa=(6, 2), sm=80, convergent=True)
+def activemask() -> u32:
+    """Return the lanes of the warp that execute this together, bit l for lane l.
+
+    Which they are is up to the hardware: a lane may arrive alone. Executed by any thread.
+    """
+    return simulator.activemask()
+
+
+_SHUFFLED = " {result}, {value}, {lane_mask}, {clamp}, {mask};"
+
+
+@instruction("shfl.sync.bfly.b32" + _SHUFFLED, isa=(6, 0), sm=80, pure=True, convergent=True)
+def shfl_sync_bfly_b32(
+    value: u32, lane_mask: u32, clamp: u32 = 0x1F, mask: u32 = 0xFFFFFFFF
+) -> u32:
+    """Return `value` of the lane whose number is this one's XOR `lane_mask`.
+
+    The low five bits of `clamp` are the last lane of a segment, bits 8 to 12 the bits of a lane's
+    number that name its segment: 0x1f is the whole warp. Where the lane is past the segment's last,
+    the result is the thread's own `value`. Executed by every thread in `mask`, converged. Orders
+    no memory.
+    """
+    return _butterfly(value, int(lane_mask), int(clamp), mask)
+
+
+@instruction("shfl.sync.bfly.b32" + _SHUFFLED, isa=(6, 0), sm=80, pure=True, convergent=True)
+def shfl_sync_bfly_f32(
+    value: f32, lane_mask: u32, clamp: u32 = 0x1F, mask: u32 = 0xFFFFFFFF
+) -> f32:
+    """Return `value`, a float32, of another lane: as `shfl_sync_bfly_b32`."""
+    return _butterfly(value, int(lane_mask), int(clamp), mask)
+
+
+@instruction(
+    "shfl.sync.idx.b32 {result}, {value}, {lane}, {clamp}, {mask};",
+    isa=(6, 0),
+    sm=80,
+    pure=True,
+    convergent=True,
+)
+def shfl_sync_idx_b32(value: u32, lane: u32, clamp: u32 = 0x1F, mask: u32 = 0xFFFFFFFF) -> u32:
+    """Return `value` of a lane, counted from the first of this lane's segment.
+
+    `clamp` and the rest as in `shfl_sync_bfly_b32`.
+    """
+    segment, last, own = int(clamp) >> 8, int(clamp) & 0x1F, simulator.lane_id()
+    source = own & segment | int(lane) & 0x1F & ~segment
+    return simulator.shfl(
+        "idx", value, source if source <= own & segment | last & ~segment else own, mask
+    )
+
+
+def _butterfly(value: Any, lane_mask: int, clamp: int, mask: int) -> Any:
+    segment, own = clamp >> 8, simulator.lane_id()
+    inside = own ^ lane_mask <= own & segment | clamp & 0x1F & ~segment
+    return simulator.shfl("bfly", value, lane_mask if inside else 0, mask)
 
 
 @instruction("bar.sync {barrier_id}, {threads};", isa=(2, 0), sm=80, convergent=True)

@@ -9,6 +9,7 @@ from typing import Any
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import TypingError, ir, types
 from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
 from numba_tma.ptx._instruction import Instruction, vector_of
 
 _LLVM = {
@@ -169,6 +170,8 @@ def _vector(element: types.Type, constraint: str, count: int) -> Operand:
     expected = types.UniTuple(element, count)
 
     def accept(given: types.Type, where: str) -> types.Type:
+        if given == VectorType(element, count):
+            return given
         if isinstance(given, types.BaseTuple) and len(given) == count:
             if all(isinstance(types.unliteral(t), types.Number) for t in given):
                 return expected
@@ -332,6 +335,9 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
     text = row.text(names | {"result": result, "predicate": "$0"}, set(names), rank)
     if predicate is not None:  # which no operand of inline asm can be
         text = f"{{ .reg .pred p; setp.ne.u32 p, {predicate}, 0; {text} }}"
+        for i in range(results):  # what stays in the registers where the predicate is false
+            values.append(ir.Constant(_LLVM[result_constraint], 0))
+            constraints.append(str(i))
     if not row.pure:
         constraints.append("~{memory}")
     asm = ir.InlineAsm(
@@ -342,7 +348,9 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
     )
     # readnone: two reads of one special register are one instruction. convergent: LLVM does not
     # duplicate a meeting of threads into branches that they take apart.
-    attributes = ("readnone", "nounwind") if row.pure else ("convergent",) if row.convergent else ()
+    attributes = ("readnone", "nounwind") if row.pure else ()
+    if row.convergent:
+        attributes += ("convergent",)
     value = builder.call(asm, values, attrs=attributes)
     if not results:
         return context.get_dummy_value()
@@ -359,13 +367,59 @@ def _llvm_result(constraint: str, count: int) -> Any:
     return _LLVM[constraint] if count == 1 else ir.LiteralStructType([_LLVM[constraint]] * count)
 
 
+def _is_elementwise(row: Instruction) -> bool:
+    """Whether a row computes one number of numbers, and nothing else: it takes vectors too."""
+    kinds = {row.returns, *row.operands.values()}
+    return row.pure and not row.convergent and bool(row.operands) and kinds <= set(_SCALARS)
+
+
+def _type_elementwise(row: Instruction, given: dict[str, types.Type]) -> types.Type:
+    """Type a call of `row` for each lane of vectors; a number goes with every lane."""
+    lanes = {typ.count for typ in given.values() if isinstance(typ, VectorType)}
+    if len(lanes) > 1:
+        raise TypingError(
+            f"{row.name}: vectors of {' and '.join(map(str, sorted(lanes)))} elements do not go "
+            "together: give vectors of one length, and numbers"
+        )
+    scalars = {n: t.dtype if isinstance(t, VectorType) else t for n, t in given.items()}
+    scalar = type_call(row, scalars)
+    (count,) = lanes
+    args = [
+        VectorType(kind, count) if isinstance(typ, VectorType) else kind
+        for kind, typ in zip(scalar.args, given.values())
+    ]
+    for expected, (name, typ) in zip(args, given.items()):
+        if isinstance(typ, VectorType) and typ != expected:
+            raise TypingError(f"{row.name}({name}=...) takes {expected}, not {typ}")
+    return compiler.signature(VectorType(scalar.return_type, count), *args)
+
+
+def _emit_elementwise(row: Instruction, context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    count = sig.return_type.count
+    kinds = [t.dtype if isinstance(t, VectorType) else t for t in sig.args]
+    columns = [
+        unpack(builder, a) if isinstance(t, VectorType) else [a] * count
+        for t, a in zip(sig.args, args)
+    ]
+    names = list(sig.pysig.parameters)
+    return pack(
+        builder,
+        [emit(row, context, builder, dict(zip(names, zip(kinds, e)))) for e in zip(*columns)],
+    )
+
+
 def register(row: Instruction, function: Callable[..., Any]) -> None:
     """Let kernels call `function` for the instruction `row`."""
+    elementwise = _is_elementwise(row)
 
     def typer(**given: types.Type) -> types.Type:
+        if elementwise and any(isinstance(typ, VectorType) for typ in given.values()):
+            return _type_elementwise(row, given)
         return type_call(row, given)
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if isinstance(sig.return_type, VectorType):
+            return _emit_elementwise(row, context, builder, sig, args)
         return emit(row, context, builder, dict(zip(sig.pysig.parameters, zip(sig.args, args))))
 
     compiler.instruction_function(function, typer, lower)

@@ -6,6 +6,7 @@ from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import I32, I64, TypingError, ir, signature, types
+from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import (
     element_type,
     join_word,
@@ -16,14 +17,18 @@ from numba_tma.backend.lowering.shared import (
 from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
 from numba_tma.device.shared import SharedTile
 from numba_tma.device.vectors import (
+    four,
+    largest,
     load_vector,
     map_lanes,
     read_block,
     store_vector,
+    total,
     write_transposed,
 )
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
+from numba_tma.ptx import TABLE
 
 BYTES = types.Array(types.uint8, 1, "C")
 
@@ -167,6 +172,45 @@ def _lower_map_lanes(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         cast = [context.cast(builder, g, s, t) for g, s, t in zip(given, scalars, resolved.args)]
         results.append(body(builder, cast))
     return pack(builder, results)
+
+
+# ------------------------------------------------------------------------- reductions
+
+FLOATS = types.float32
+
+compiler.instruction_function(
+    four,
+    lambda a, b, c, d: signature(VectorType(FLOATS, 4), *[FLOATS] * 4),
+    lambda context, builder, sig, args: pack(builder, list(args)),
+)
+
+
+def _type_tree(values: types.Type) -> Any:
+    if not isinstance(values, VectorType) or values.dtype != FLOATS:
+        raise TypingError(f"a vector of float32 is reduced, not {values}")
+    return signature(FLOATS, values)
+
+
+def _lower_total(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _tree(unpack(builder, args[0]), builder.fadd)
+
+
+def _lower_largest(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def larger(a: Any, b: Any) -> Any:
+        return emit(TABLE["max_f32"], context, builder, {"a": (FLOATS, a), "b": (FLOATS, b)})
+
+    return _tree(unpack(builder, args[0]), larger)
+
+
+def _tree(values: list[Any], combine: Any) -> Any:
+    while len(values) > 1:
+        odd = values[len(values) // 2 * 2 :]
+        values = [combine(a, b) for a, b in zip(values[::2], values[1::2])] + odd
+    return values[0]
+
+
+compiler.instruction_function(total, _type_tree, _lower_total)
+compiler.instruction_function(largest, _type_tree, _lower_largest)
 
 
 # -------------------------------------------------------------------------- transposed

@@ -12,20 +12,18 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from numba_tma import ptx
 from numba_tma.device.mma_rules import ROWS
-from numba_tma.device.registers import (
+from numba_tma.device.row_share import (
     Share,
-    four,
     from_float,
     load_global,
-    store_float,
     store_global,
     store_sums,
-    swapped,
     to_float,
-    total,
     zeros,
 )
+from numba_tma.device.vectors import four, total
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.kernels.attention.backward_plan import WARPGROUPS, block_q
 from numba_tma.kernels.attention.plan import Problem
@@ -77,7 +75,7 @@ def prepare_kernel(problem: Problem) -> Any:
         product = total(grads * values)
         distance = 1
         while distance < LANES:
-            product += swapped(product, distance)
+            product += ptx.shfl_sync_bfly_f32(product, distance)
             distance *= 2
         store_sums(CLEARED, sums + 4 * (place * DEPTH + lane * CHUNK), 0, 2, zeros(CLEARED))
         if lane == 0:
@@ -86,10 +84,10 @@ def prepare_kernel(problem: Problem) -> Any:
             shift = known * LOG2_E
             if present == 0 or known == -INFINITY:
                 shift = INFINITY
-            store_float(scaled + 4 * place, shift)
-            store_float(delta + 4 * place, product)
+            ptx.st_global_f32(scaled + 4 * place, shift)
+            ptx.st_global_f32(delta + 4 * place, product)
             if place < parts:  # fewer than rows
-                store_float(turns + 4 * place, ZERO)
+                ptx.st_global_f32(turns + 4 * place, ZERO)
 
     return prepare
 

@@ -24,12 +24,13 @@ from typing import Any, NamedTuple
 
 from numba import cuda
 
+from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32
+from numba_tma.device.arithmetic import larger
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.device.fragment_moves import store_rows
 from numba_tma.device.mma import fragment, rows, wgmma, wgmma_wait
 from numba_tma.device.mma_rules import ROWS, THREADS
-from numba_tma.device.registers import larger, store_float
 from numba_tma.device.shared import shared_tile
 from numba_tma.host.environment import simulated
 from numba_tma.host.layout import Tile
@@ -92,9 +93,9 @@ def store_numbers(numbers: Any, address: Any, apart: Any, count: Any) -> None:
     first, second = i32(numbers.coords(0)), i32(numbers.coords(1))
     if cuda.threadIdx.x % 4 == 0:  # the four threads of a quad have the same
         if first < count:
-            store_float(address + apart * first, numbers[0])
+            ptx.st_global_f32(address + apart * first, numbers[0])
         if second < count:
-            store_float(address + apart * second, numbers[1])
+            ptx.st_global_f32(address + apart * second, numbers[1])
 
 
 # --------------------------------------------------------------------------------- kernel

@@ -17,22 +17,18 @@ import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma.device.registers import (
+from numba_tma.device.arithmetic import exp2, fused, larger
+from numba_tma.device.row_share import (
     Share,
-    exp2,
     from_float,
-    fused,
     keep,
-    larger,
-    largest,
     load_global,
-    store_float,
     store_global,
     to_float,
-    total,
     weighted,
     zeros,
 )
+from numba_tma.device.vectors import largest, total
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.kernels._host.launching import Matrix, launch
 from numba_tma.kernels.attention.arrays import Heads
@@ -88,7 +84,7 @@ def adding_kernel(dtype: DType, depth: int, logs: bool, together: int) -> Any:
             store_global(OUT, to, chunk, CHUNKS, from_float(OUT, result))
             if LSE:
                 if chunk == 0:
-                    store_float(lse + 4 * row, log_of_sum(whole, shift))
+                    ptx.st_global_f32(lse + 4 * row, log_of_sum(whole, shift))
 
     return add_parts
 

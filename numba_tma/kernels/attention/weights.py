@@ -10,8 +10,8 @@ import numpy as np
 
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function
+from numba_tma.device.arithmetic import log2
 from numba_tma.device.fragment_moves import packed_e4m3
-from numba_tma.device.registers import log2
 from numba_tma.kernels.attention.masks import MINUS_INFINITY
 from numba_tma.kernels.attention.plan import Problem
 

@@ -14,10 +14,9 @@ from numba import cuda
 
 from numba_tma import ptx
 from numba_tma.device.clusters import cluster
-from numba_tma.device.registers import (
+from numba_tma.device.row_share import (
     Share,
     from_float,
-    global_memory,
     load_cached,
     load_global,
     load_shared,
@@ -100,7 +99,7 @@ def at_once(op: Operation, share: Share, plan: Plan, options: Options) -> Any:
                         source = x + (begin + k) * x_stride + rank * STEP * WIDTH
                         ptx.cp_async_bulk_load(
                             staged.address_of((k, 0)),
-                            global_memory(source, nbytes),
+                            source,
                             nbytes,
                             loaded,
                             HINT,

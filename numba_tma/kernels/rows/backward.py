@@ -16,19 +16,18 @@ from numba import cuda
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function
 from numba_tma.device.clusters import cluster, cluster_sync
-from numba_tma.device.registers import (
+from numba_tma.device.row_share import (
     Share,
-    four,
     from_float,
     load_cached,
     load_global,
     store_global,
     store_sums,
     to_float,
-    total,
     zeros,
 )
 from numba_tma.device.shared import shared_barriers, shared_tile
+from numba_tma.device.vectors import four, total
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.environment import simulated
 from numba_tma.kernels._host import launching as _host

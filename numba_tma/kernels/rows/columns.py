@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from numba_tma.device.registers import (
+from numba_tma.device.row_share import (
     Share,
     from_float,
     load_cached,

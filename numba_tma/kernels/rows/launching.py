@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.device.registers import Share
+from numba_tma.device.row_share import Share
 from numba_tma.host.dtypes import DType
 from numba_tma.kernels._host import launching as _host
 from numba_tma.kernels._host.launching import Matrix

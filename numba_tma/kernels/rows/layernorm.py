@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from numba_tma.backend.interface import device_function
-from numba_tma.device.registers import four, keep, larger, num_present, reciprocal, rsqrt, total
+from numba_tma.device.arithmetic import larger, reciprocal, rsqrt
+from numba_tma.device.row_share import keep, num_present
+from numba_tma.device.vectors import four, total
 from numba_tma.kernels._host.launching import empty_like, launched_again
 from numba_tma.kernels.rows.launching import normalise
 from numba_tma.kernels.rows.operation import Operation, Plan, lanes_sum

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma import ptx
-from numba_tma.backend.interface import device_function
-from numba_tma.device.registers import Share, larger, send_four, store_float, store_index, swapped
+from numba_tma.backend.interface import device_function, i64
+from numba_tma.device.arithmetic import larger
+from numba_tma.device.row_share import Share
 from numba_tma.host.layout import Tile
 from numba_tma.kernels._host.limits import SHARED_BYTES
 
@@ -176,15 +177,15 @@ class Options:
 def lanes_sum(value: Any, lanes: Any) -> Any:
     """Return the sum over `lanes` neighbouring lanes, a power of 2, in each of them."""
     if lanes > 16:
-        value += swapped(value, 16)
+        value += ptx.shfl_sync_bfly_f32(value, 16)
     if lanes > 8:
-        value += swapped(value, 8)
+        value += ptx.shfl_sync_bfly_f32(value, 8)
     if lanes > 4:
-        value += swapped(value, 4)
+        value += ptx.shfl_sync_bfly_f32(value, 4)
     if lanes > 2:
-        value += swapped(value, 2)
+        value += ptx.shfl_sync_bfly_f32(value, 2)
     if lanes > 1:
-        value += swapped(value, 1)
+        value += ptx.shfl_sync_bfly_f32(value, 1)
     return value
 
 
@@ -192,15 +193,15 @@ def lanes_sum(value: Any, lanes: Any) -> Any:
 def lanes_max(value: Any, lanes: Any) -> Any:
     """Return the largest over `lanes` neighbouring lanes, a power of 2, in each of them."""
     if lanes > 16:
-        value = larger(value, swapped(value, 16))
+        value = larger(value, ptx.shfl_sync_bfly_f32(value, 16))
     if lanes > 8:
-        value = larger(value, swapped(value, 8))
+        value = larger(value, ptx.shfl_sync_bfly_f32(value, 8))
     if lanes > 4:
-        value = larger(value, swapped(value, 4))
+        value = larger(value, ptx.shfl_sync_bfly_f32(value, 4))
     if lanes > 2:
-        value = larger(value, swapped(value, 2))
+        value = larger(value, ptx.shfl_sync_bfly_f32(value, 2))
     if lanes > 1:
-        value = larger(value, swapped(value, 1))
+        value = larger(value, ptx.shfl_sync_bfly_f32(value, 1))
     return value
 
 
@@ -260,7 +261,7 @@ def meeting(combine: Any, threads: int, blocks: int) -> Any:
             peer = thread
         if peer < BLOCKS:
             mine = peers.address_of((turn * ENTRIES + entry, 0))
-            send_four(ptx.mapa(mine, peer), whole, ptx.mapa(full[turn], peer))
+            ptx.st_async_v4_f32(ptx.mapa(mine, peer), whole, ptx.mapa(full[turn], peer))
         full[turn].wait(phase)
         return combine(peers.read_vector((turn * ENTRIES + thread % ENTRIES, 0)), ENTRIES, scalar)
 
@@ -279,11 +280,11 @@ def storing_statistics(op: Operation, options: Options) -> Any:
     ) -> None:
         of_row = statistics(whole, columns, scalar)
         if FIRST:
-            store_float(statistic_0 + 4 * row, of_row[0])
+            ptx.st_global_f32(statistic_0 + 4 * row, of_row[0])
         if SECOND:
             if INDEX:
-                store_index(statistic_1 + 8 * row, of_row[1])
+                ptx.st_global_u64(statistic_1 + 8 * row, i64(of_row[1]))
             else:
-                store_float(statistic_1 + 4 * row, of_row[1])
+                ptx.st_global_f32(statistic_1 + 4 * row, of_row[1])
 
     return store_statistics

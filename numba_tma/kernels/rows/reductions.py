@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from numba_tma import ptx
 from numba_tma.backend.interface import device_function
-from numba_tma.device.registers import first_largest, four, swapped, total
+from numba_tma.device.row_share import first_largest
+from numba_tma.device.vectors import four, total
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
 from numba_tma.kernels._host.launching import Matrix, launched_again
@@ -68,7 +70,10 @@ def combine_max(part: Any, lanes: Any, scalar: Any) -> Any:
     distance = 16
     while distance > 0:
         if distance < lanes:
-            value, column = swapped(part[0], distance), swapped(part[1], distance)
+            value, column = (
+                ptx.shfl_sync_bfly_f32(part[0], distance),
+                ptx.shfl_sync_bfly_f32(part[1], distance),
+            )
             part = merge_max(part, four(value, column, zero, zero), scalar)
         distance //= 2
     return part

@@ -12,10 +12,9 @@ from typing import Any
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma.device.registers import (
+from numba_tma.device.row_share import (
     Share,
     from_float,
-    global_memory,
     load_cached,
     load_shared,
     store_global,
@@ -79,7 +78,7 @@ def row_per_stage(op: Operation, dtype: DType, nbytes: int, plan: Plan, options:
         thread = cuda.threadIdx.x
         if pipe.is_producer():
             for row, stage in pipe.produce_from(TileQueue(counter, rows)):
-                source = global_memory(x + row * x_stride, NBYTES)
+                source = x + row * x_stride
                 ptx.cp_async_bulk_load(stage.x, source, NBYTES, stage.barrier, HINT)
         else:
             turn = 0

@@ -14,17 +14,9 @@ from typing import Any
 import numpy as np
 
 from numba_tma.backend.interface import device_function
-from numba_tma.device.registers import (
-    exp2,
-    four,
-    fused,
-    keep,
-    larger,
-    largest,
-    log2,
-    reciprocal,
-    total,
-)
+from numba_tma.device.arithmetic import exp2, fused, larger, log2, reciprocal
+from numba_tma.device.row_share import keep
+from numba_tma.device.vectors import four, largest, total
 from numba_tma.kernels._host.launching import empty_like, launched_again
 from numba_tma.kernels.rows.launching import normalise
 from numba_tma.kernels.rows.operation import Operation, Plan, lanes_max, lanes_sum

@@ -15,10 +15,9 @@ from numba import cuda
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i64
 from numba_tma.device.clusters import cluster
-from numba_tma.device.registers import (
+from numba_tma.device.row_share import (
     Share,
     from_float,
-    global_memory,
     load_cached,
     load_shared,
     store_global,
@@ -122,10 +121,10 @@ def staged_rows(op: Operation, dtype: DType, nbytes: int, plan: Plan, options: O
             size = max(0, min(PART, NBYTES - begin))
             loaded.arrive_expect_tx(COPIES * size)
             if size > 0:
-                source = global_memory(x + row * x_stride + begin, size)
+                source = x + row * x_stride + begin
                 ptx.cp_async_bulk_load(staged.address_of((0, 0)), source, size, loaded, HINT)
                 if RESIDUAL:
-                    added = global_memory(residual + row * residual_stride + begin, size)
+                    added = residual + row * residual_stride + begin
                     ptx.cp_async_bulk_load(staged.address_of((1, 0)), added, size, loaded, HINT)
         if BLOCKS > 1:
             ptx.barrier_cluster_arrive()

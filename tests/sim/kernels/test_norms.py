@@ -4,10 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma import simulator
-from numba_tma.device.registers import global_memory
+from numba_tma import ptx, simulator
 from numba_tma.kernels._host.limits import SHARED_BYTES
-from numba_tma.kernels.rows import staged as _row_staged
 from numba_tma.kernels.rows.launching import LONGEST, plan_for
 from numba_tma.kernels.rows.launching import PLANS as MEASURED
 from numba_tma.kernels.rows.layernorm import layernorm
@@ -114,13 +112,13 @@ def test_staged_rows_of_any_length(cluster, columns):
 
 
 def test_nothing_behind_a_staged_row_is_read(monkeypatch):
-    x, loads = values((2, 68)), []
+    x, loads, load = values((2, 68)), [], ptx.cp_async_bulk_load
 
-    def noted(location, nbytes):
-        loads.append((int(location) - x.ctypes.data, int(nbytes)))
-        return global_memory(location, nbytes)
+    def noted(destination, source, nbytes, *others):
+        loads.append((int(source) - x.ctypes.data, int(nbytes)))
+        load(destination, source, nbytes, *others)
 
-    monkeypatch.setattr(_row_staged, "global_memory", noted)
+    monkeypatch.setattr(ptx, "cp_async_bulk_load", noted)
     softmax(x, plan=Plan(32, 1, 8, bulk=True, slot=512))
     parts = [(at, min(48, 272 - at)) for at in range(0, 272, 48)]  # of 6 blocks; 2 have none
     assert sorted(loads) == parts + [(272 + at, nbytes) for at, nbytes in parts]

@@ -7,7 +7,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.device.registers import four
+from numba_tma.device.vectors import four
 from numba_tma.kernels.rows import operation as _rows
 from numba_tma.kernels.rows.operation import Plan, meeting, meeting_places
 from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum

@@ -1,0 +1,294 @@
+"""How kernels hold a share of a row in registers: the compiled half of `row_share`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, I64, TypingError, ir, signature, types
+from numba_tma.backend.lowering.instructions import emit
+from numba_tma.backend.lowering.shared import _floats_to_pair, _pair_to_floats
+from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
+from numba_tma.device import row_share
+from numba_tma.device.row_share import Share
+from numba_tma.ptx import TABLE
+
+FLOAT, I16 = ir.FloatType(), ir.IntType(16)
+_FLOATS = types.float32
+
+
+def _share(typ: types.Type, function: str) -> Share:
+    value = compiler.static_of(typ, f"{function}(share=...)")
+    if not isinstance(value, Share):
+        raise TypingError(f"{function}(share=...) takes a Share, not {value!r}")
+    return value
+
+
+def _packed(share: Share) -> VectorType:
+    return VectorType(types.uint32, share.words)
+
+
+def _vector(share: Share) -> VectorType:
+    return VectorType(_FLOATS, share.values)
+
+
+# ------------------------------------------------------------------------------ accesses
+
+
+def _is_there(builder: Any, share: Share, k: int, first: Any, limit: Any) -> Any:
+    index = builder.add(first, ir.Constant(I32, k * share.step))
+    return builder.icmp_signed("<", index, limit)
+
+
+def _accesses(
+    builder: Any, share: Share, nbytes: int, location: Any, first: Any, limit: Any
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the address of each access, `nbytes` long, and its condition if it has one."""
+    kind = location.type
+    wide = builder.sext(first, kind) if kind == I64 else first
+    base = builder.add(location, builder.mul(wide, ir.Constant(kind, nbytes)))
+    for k in range(share.count):
+        address = builder.add(base, ir.Constant(kind, k * share.step * nbytes)) if k else base
+        condition: dict[str, Any] = {}
+        if not share.whole:
+            condition["condition"] = types.boolean, _is_there(builder, share, k, first, limit)
+        yield address, condition
+
+
+def _register_load(function: Any, space: str, location: types.Type, streams: bool = False) -> None:
+    operand = "location" if space == "shared" else "source"
+    row_type = types.uint32 if space == "shared" else types.uint64
+
+    def typer(share: Any, location_: Any, first: Any, limit: Any) -> Any:
+        static = _share(share, function.__name__)
+        return signature(_packed(static), share, location, types.int32, types.int32)
+
+    def by_name(**given: Any) -> Any:
+        return typer(given["share"], given["location"], given["first"], given["limit"])
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        share = sig.args[0].static[0]
+        row = TABLE[f"ld_{space}_{share.access}"]
+        cache = _operands(share.load_operands) if streams else {}
+        words: list[Any] = []
+        for address, condition in _accesses(builder, share, share.width, *args[1:]):
+            given = {operand: (row_type, address), **cache, **condition}
+            loaded = emit(row, context, builder, given)
+            if share.width == 2:
+                loaded = builder.zext(loaded, I32)
+            words += unpack(builder, loaded) if share.width > 4 else [loaded]
+        return pack(builder, words)
+
+    compiler.instruction_function(function, by_name, lower)
+
+
+def _operands(given: dict[str, Any]) -> dict[str, tuple[types.Type, Any]]:
+    """Return the operands of an instruction that are known when it is compiled."""
+    found = {}
+    for name, value in given.items():
+        if isinstance(value, str):
+            found[name] = types.literal(value), None
+        else:
+            found[name] = types.uint64, ir.Constant(I64, value)
+    return found
+
+
+_register_load(row_share.load_global, "global", types.int64, streams=True)
+_register_load(row_share.load_cached, "global", types.int64)
+_register_load(row_share.load_shared, "shared", types.uint32)
+
+
+def _type_store(share: Any, location: Any, first: Any, limit: Any, packed: Any) -> Any:
+    expected = _packed(_share(share, "store_global"))
+    return signature(types.void, share, types.int64, types.int32, types.int32, expected)
+
+
+def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    share = sig.args[0].static[0]
+    *place, packed = args[1:]
+    row, words = TABLE[f"st_global_{share.access}"], unpack(builder, packed)
+    each = share.words // share.count
+    for k, (address, condition) in enumerate(_accesses(builder, share, share.width, *place)):
+        part = words[k * each : (k + 1) * each]
+        if each > 1:
+            value = {"values": (VectorType(types.uint32, each), pack(builder, part))}
+        elif share.width == 2:
+            value = {"value": (types.uint16, builder.trunc(part[0], I16))}
+        else:
+            value = {"value": (types.uint32, part[0])}
+        given = {"destination": (types.uint64, address), **value, **condition}
+        emit(row, context, builder, given)
+    return context.get_dummy_value()
+
+
+compiler.instruction_function(row_share.store_global, _type_store, _lower_store)
+
+
+def _type_store_sums(share: Any, location: Any, first: Any, limit: Any, values: Any) -> Any:
+    vector = _vector(_share(share, "store_sums"))
+    return signature(types.void, share, types.int64, types.int32, types.int32, vector)
+
+
+def _lower_store_sums(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    share = sig.args[0].static[0]
+    *place, vector = args[1:]
+    values, each = unpack(builder, vector), min(4, share.lanes)
+    row = TABLE[f"st_global_v{each}_f32" if each > 1 else "st_global_f32"]
+    for k, (start, condition) in enumerate(_accesses(builder, share, 4 * share.lanes, *place)):
+        for lane in range(0, share.lanes, each):
+            part = values[k * share.lanes + lane :][:each]
+            address = builder.add(start, ir.Constant(I64, 4 * lane)) if lane else start
+            given: dict[str, Any] = {"destination": (types.uint64, address)}
+            if each > 1:
+                given["values"] = VectorType(_FLOATS, each), pack(builder, part)
+            else:
+                given["value"] = _FLOATS, part[0]
+            emit(row, context, builder, given | condition)
+    return context.get_dummy_value()
+
+
+compiler.instruction_function(row_share.store_sums, _type_store_sums, _lower_store_sums)
+
+
+# --------------------------------------------------------------------------- conversions
+
+
+def _lower_to_float(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    share = sig.args[0].static[0]
+    values: list[Any] = []
+    for word in unpack(builder, args[1]):
+        if share.dtype.itemsize == 4:
+            values.append(builder.bitcast(word, FLOAT))
+        else:
+            values += _pair_to_floats(builder, share.dtype, word)[: min(2, share.lanes)]
+    return pack(builder, values)
+
+
+def _lower_from_float(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    share = sig.args[0].static[0]
+    values = unpack(builder, args[1])
+    if share.dtype.itemsize == 4:
+        return pack(builder, [builder.bitcast(v, I32) for v in values])
+    if share.lanes == 1:
+        zero = ir.Constant(FLOAT, 0.0)
+        return pack(builder, [_floats_to_pair(builder, share.dtype, v, zero) for v in values])
+    pairs = zip(values[::2], values[1::2])
+    return pack(builder, [_floats_to_pair(builder, share.dtype, *pair) for pair in pairs])
+
+
+def _type_to_float(share: Any, packed: Any) -> Any:
+    static = _share(share, "to_float")
+    return signature(_vector(static), share, _packed(static))
+
+
+def _type_from_float(share: Any, values: Any) -> Any:
+    static = _share(share, "from_float")
+    return signature(_packed(static), share, _vector(static))
+
+
+compiler.instruction_function(row_share.to_float, _type_to_float, _lower_to_float)
+compiler.instruction_function(row_share.from_float, _type_from_float, _lower_from_float)
+
+
+# ------------------------------------------------------------------------ elements, sums
+
+
+def _type_keep(share: Any, values: Any, first: Any, limit: Any, other: Any) -> Any:
+    vector = _vector(_share(share, "keep"))
+    return signature(vector, share, vector, types.int32, types.int32, _FLOATS)
+
+
+def _lower_keep(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    share = sig.args[0].static[0]
+    _, vector, first, limit, other = args
+    if share.whole:
+        return vector
+    kept = []
+    for i, value in enumerate(unpack(builder, vector)):
+        if i % share.lanes == 0:
+            there = _is_there(builder, share, i // share.lanes, first, limit)
+        kept.append(builder.select(there, value, other))
+    return pack(builder, kept)
+
+
+compiler.instruction_function(row_share.keep, _type_keep, _lower_keep)
+
+
+compiler.instruction_function(
+    row_share.zeros,
+    lambda share: signature(_vector(_share(share, "zeros")), share),
+    lambda context, builder, sig, args: pack(
+        builder, [ir.Constant(FLOAT, 0.0)] * sig.args[0].static[0].values
+    ),
+)
+
+
+def _type_num_present(share: Any, first: Any, limit: Any) -> Any:
+    _share(share, "num_present")
+    return signature(_FLOATS, share, types.int32, types.int32)
+
+
+def _lower_num_present(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    share = sig.args[0].static[0]
+    if share.whole:
+        return ir.Constant(FLOAT, float(share.values))
+    total = ir.Constant(FLOAT, 0.0)
+    for k in range(share.count):
+        there = _is_there(builder, share, k, args[1], args[2])
+        some, none = ir.Constant(FLOAT, float(share.lanes)), ir.Constant(FLOAT, 0.0)
+        total = builder.fadd(total, builder.select(there, some, none))
+    return total
+
+
+compiler.instruction_function(row_share.num_present, _type_num_present, _lower_num_present)
+
+
+def _type_weighted(share: Any, values: Any, weights: Any) -> Any:
+    static = _share(share, "weighted")
+    kinds = VectorType(_FLOATS, static.values), VectorType(_FLOATS, static.count)
+    return signature(VectorType(_FLOATS, static.lanes), share, *kinds)
+
+
+def _lower_weighted(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    share = sig.args[0].static[0]
+    values, weights = unpack(builder, args[1]), unpack(builder, args[2])
+    result = [ir.Constant(FLOAT, 0.0)] * share.lanes
+    for i, value in enumerate(values):
+        access, lane = divmod(i, share.lanes)
+        terms = {"a": value, "b": weights[access], "c": result[lane]}
+        given = {name: (_FLOATS, term) for name, term in terms.items()}
+        result[lane] = emit(TABLE["fma_rn_f32"], context, builder, given)
+    return pack(builder, result)
+
+
+compiler.instruction_function(row_share.weighted, _type_weighted, _lower_weighted)
+
+
+def _type_first_largest(share: Any, values: Any, first: Any, limit: Any) -> Any:
+    vector = _vector(_share(share, "first_largest"))
+    return signature(VectorType(_FLOATS, 4), share, vector, types.int32, types.int32)
+
+
+def _lower_first_largest(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    share = sig.args[0].static[0]
+    _, vector, first, limit = args
+    zero = ir.Constant(FLOAT, 0.0)
+    best = ir.Constant(FLOAT, float("-inf"))
+    column = ir.Constant(I32, 1 << 24)
+    base = builder.mul(first, ir.Constant(I32, share.lanes))
+    for i, value in enumerate(unpack(builder, vector)):
+        k, lane = divmod(i, share.lanes)
+        larger = builder.fcmp_unordered(">", value, best)  # or either is a NaN
+        number = builder.fcmp_ordered("ord", best, best)
+        nothing = builder.icmp_signed("==", column, ir.Constant(I32, 1 << 24))
+        taken = builder.or_(builder.and_(larger, number), nothing)
+        if not share.whole:
+            taken = builder.and_(taken, _is_there(builder, share, k, first, limit))
+        best = builder.select(taken, value, best)
+        here = builder.add(base, ir.Constant(I32, k * share.step * share.lanes + lane))
+        column = builder.select(taken, here, column)
+    return pack(builder, [best, builder.sitofp(column, FLOAT), zero, zero])
+
+
+compiler.instruction_function(row_share.first_largest, _type_first_largest, _lower_first_largest)
