@@ -27,6 +27,8 @@ CALLERS = [
     for folder in ("device", "pipeline", "kernels", "host")
     for path in (LIBRARY / folder).rglob("*.py")
 ]
+#: Kernels that tests of several tiers run, as ``kernels.NAME``.
+CALLERS += [TESTS / "kernels" / "word_kernels.py"]
 #: Methods that the language calls: those of loops, and all with two underscores.
 OF_LOOPS = {"has_next", "take"}
 #: Families that Hopper has not, which the simulator executes all the same.
@@ -35,7 +37,7 @@ TIERS = {"GPU": "gpu", "simulator": "sim"}
 
 
 def mentioned(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that code calls, ``ptx.NAME`` without a call, and names that it makes up.
+    """Yield the names that code calls, ``ptx.NAME`` and ``kernels.NAME``, and names it makes up.
 
     ``f"red_async_{kind}"``, alone or as a call in the text of a kernel, stands for all rows whose
     names are so.
@@ -51,7 +53,7 @@ def mentioned(tree: ast.AST) -> Iterator[str]:
                     yield function.attr
                 elif isinstance(function, ast.Name):
                     yield function.id
-            case ast.Attribute(ast.Name("ptx"), name):
+            case ast.Attribute(ast.Name("ptx" | "kernels"), name):
                 yield name
             case ast.Constant(str(text)):
                 yield from named(text)

@@ -37,7 +37,7 @@ CHAPTERS = {
     "asynchronous-warpgroup-level-matrix-instructions": """
         wgmma.commit_group wgmma.fence wgmma.wait_group""",
     "tcgen05-instructions": "tcgen05.ld tcgen05.st tcgen05.wait",
-    "floating-point-instructions": "ex2 max min rcp tanh",
+    "floating-point-instructions": "ex2 fma lg2 max min rcp rsqrt tanh",
     "miscellaneous-instructions": "brkpt nanosleep pmevent setmaxnreg trap",
 }
 _DATA, _SYNC, *_ = CHAPTERS

@@ -17,7 +17,7 @@ from numba_tma.ptx import _instruction as instruction_table
 
 FOLDER = Path(__file__).parents[1] / "ptx"
 #: The number that stands for every literal: one that each instruction with a literal takes.
-IMMEDIATE = 24
+IMMEDIATE = 32
 FILES = sorted(FOLDER.glob("*.ptx"))
 
 MARKER = re.compile(
@@ -139,8 +139,9 @@ def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
 
     A block is one instruction. The only wrapping is that of a predicate, which no operand of inline
     asm can be: ``{ .reg .pred p; <instruction>; selp.u32 <result>, 1, 0, p; }`` is read as the
-    instruction, with `%predicate` for p, and ``{ .reg .pred p; setp.ne.u32 p, <operand>, 0;
-    <instruction>; }`` as the instruction with the operand's name for p.
+    instruction, with `%predicate` for p, and ``{ .reg .pred p; setp.ne.u32 p, <operand>, 0; mov.b32
+    <result>, 0; <instruction>; }`` as the instruction with the operand's name for p. The zero, one
+    for each result, is what a load returns where the predicate is false.
     """
     block = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.S)
     moves = re.compile(
@@ -173,7 +174,10 @@ def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
         if wrapped:
             text = re.sub(r"(?<=[ |])p(?=,)", "%predicate", wrapped[1])
         taken = re.fullmatch(
-            r"\s*\{ \.reg \.pred p; setp\.ne\.u32 p, (%r\d+), 0; (.*;) \}\s*", text, re.S
+            r"\s*\{ \.reg \.pred p; setp\.ne\.u32 p, (%r\d+), 0; "
+            r"(?:mov\.b\d+ %\w+, 0; )*(.*;) \}\s*",
+            text,
+            re.S,
         )
         if taken:
             text = re.sub(r"\bp\b", taken[1], taken[2])

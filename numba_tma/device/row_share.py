@@ -1,8 +1,8 @@
 """A thread's share of a row, in registers: how it is loaded, converted and stored.
 
 A `Share` is a compile-time value. Every function is unrolled over its accesses, so the elements
-stay in registers. A loaded share is as packed as in memory until `to_float`. An access is one row of
-the instruction table; where the thread has no element, its predicate is false.
+stay in registers. A loaded share is as packed as in memory until `to_float`. An access is one row
+of the instruction table; where the thread has no element, its predicate is false.
 """
 
 from __future__ import annotations

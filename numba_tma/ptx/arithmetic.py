@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.ptx._instruction import f32, i32, instruction, u32
+from numba_tma.ptx._instruction import f32, instruction, u32
 
 _SMALLEST = np.float32(2.0**-126)
 
@@ -96,12 +96,6 @@ def max_f32(a: f32, b: f32) -> f32:
 def max_nan_f32(a: f32, b: f32) -> f32:
     """Return the larger of two numbers, or NaN if one is. Executed by any thread."""
     return np.maximum(np.float32(a), np.float32(b))
-
-
-@instruction("max.s32 {result}, {a}, {b};", isa=(1, 0), sm=80, pure=True)
-def max_s32(a: i32, b: i32) -> i32:
-    """Return the larger of two integers. Executed by any thread."""
-    return np.maximum(a, b)
 
 
 @instruction("prmt.b32 {result}, {a}, {b}, {selector};", isa=(2, 0), sm=80, pure=True)

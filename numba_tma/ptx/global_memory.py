@@ -1,8 +1,8 @@
 """Words of global memory, one or a vector of them, by address.
 
-An address is a multiple of the bytes of the access. With `condition` the instruction has a
-predicate: where it is false memory is not accessed, and a load returns 0. No access here orders
-another.
+An address is a multiple of the bytes of the access; the instruction adds `offset`, a literal number
+of bytes, to it. With `condition` the instruction has a predicate: where it is false memory is not
+accessed, and a load returns 0. No access here orders another.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numba_tma import simulator
 from numba_tma.ptx._instruction import (
     CacheHint,
     GlobalAddress,
+    Immediate,
     Predicate,
     f32,
     f32x2,
@@ -32,13 +33,14 @@ L1Priority: TypeAlias = Literal["no_allocate"]
 
 _IF = "<condition:@{condition} >"
 _LOADED = "<l1:.L1::{l1}><cache_hint:.L2::cache_hint>"
-_FROM = " {result}, [{source}]<cache_hint:, {cache_hint}>;"
+_FROM = " {result}, [{source}<offset:+{offset}>]<cache_hint:, {cache_hint}>;"
 _SINCE = {"no_allocate": ((7, 4), 80), "cache_hint": ((7, 4), 80)}
 
 
 @instruction(_IF + "ld.global" + _LOADED + ".u16" + _FROM, isa=(1, 0), sm=80, since=_SINCE)
 def ld_global_u16(
     source: GlobalAddress,
+    offset: Immediate | None = None,
     l1: L1Priority | None = None,
     cache_hint: CacheHint = None,
     condition: Predicate | None = None,
@@ -47,12 +49,13 @@ def ld_global_u16(
 
     "no_allocate" leaves L1 as it is; `cache_hint` is a policy for L2. Executed by any thread.
     """
-    return int(_read("ld_global_u16", source, "u2", 1, condition)[0])
+    return int(_read("ld_global_u16", source, offset, "u2", 1, condition)[0])
 
 
 @instruction(_IF + "ld.global" + _LOADED + ".u32" + _FROM, isa=(1, 0), sm=80, since=_SINCE)
 def ld_global_u32(
     source: GlobalAddress,
+    offset: Immediate | None = None,
     l1: L1Priority | None = None,
     cache_hint: CacheHint = None,
     condition: Predicate | None = None,
@@ -61,12 +64,13 @@ def ld_global_u32(
 
     `l1` and `cache_hint` as in `ld_global_u16`. Executed by any thread.
     """
-    return int(_read("ld_global_u32", source, "u4", 1, condition)[0])
+    return int(_read("ld_global_u32", source, offset, "u4", 1, condition)[0])
 
 
 @instruction(_IF + "ld.global" + _LOADED + ".v2.u32" + _FROM, isa=(1, 0), sm=80, since=_SINCE)
 def ld_global_v2_u32(
     source: GlobalAddress,
+    offset: Immediate | None = None,
     l1: L1Priority | None = None,
     cache_hint: CacheHint = None,
     condition: Predicate | None = None,
@@ -75,12 +79,13 @@ def ld_global_v2_u32(
 
     `l1` and `cache_hint` as in `ld_global_u16`. Executed by any thread.
     """
-    return tuple(_read("ld_global_v2_u32", source, "u4", 2, condition).tolist())
+    return tuple(_read("ld_global_v2_u32", source, offset, "u4", 2, condition).tolist())
 
 
 @instruction(_IF + "ld.global" + _LOADED + ".v4.u32" + _FROM, isa=(1, 0), sm=80, since=_SINCE)
 def ld_global_v4_u32(
     source: GlobalAddress,
+    offset: Immediate | None = None,
     l1: L1Priority | None = None,
     cache_hint: CacheHint = None,
     condition: Predicate | None = None,
@@ -89,92 +94,129 @@ def ld_global_v4_u32(
 
     `l1` and `cache_hint` as in `ld_global_u16`. Executed by any thread.
     """
-    return tuple(_read("ld_global_v4_u32", source, "u4", 4, condition).tolist())
+    return tuple(_read("ld_global_v4_u32", source, offset, "u4", 4, condition).tolist())
 
 
-@instruction(_IF + "st.global.u16 [{destination}], {value};", isa=(1, 0), sm=80)
+@instruction(_IF + "st.global.u16 [{destination}<offset:+{offset}>], {value};", isa=(1, 0), sm=80)
 def st_global_u16(
-    destination: GlobalAddress, value: u16, condition: Predicate | None = None
+    destination: GlobalAddress,
+    value: u16,
+    offset: Immediate | None = None,
+    condition: Predicate | None = None,
 ) -> None:
     """Write a 16-bit word at a multiple of 2 B. Executed by any thread."""
-    _write("st_global_u16", destination, np.array([value], np.uint16), condition)
+    _write("st_global_u16", destination, offset, np.array([value], np.uint16), condition)
 
 
-@instruction(_IF + "st.global.u32 [{destination}], {value};", isa=(1, 0), sm=80)
+@instruction(_IF + "st.global.u32 [{destination}<offset:+{offset}>], {value};", isa=(1, 0), sm=80)
 def st_global_u32(
-    destination: GlobalAddress, value: u32, condition: Predicate | None = None
+    destination: GlobalAddress,
+    value: u32,
+    offset: Immediate | None = None,
+    condition: Predicate | None = None,
 ) -> None:
     """Write a 32-bit word at a multiple of 4 B. Executed by any thread."""
-    _write("st_global_u32", destination, np.array([value], np.uint32), condition)
+    _write("st_global_u32", destination, offset, np.array([value], np.uint32), condition)
 
 
-@instruction(_IF + "st.global.u64 [{destination}], {value};", isa=(1, 0), sm=80)
+@instruction(_IF + "st.global.u64 [{destination}<offset:+{offset}>], {value};", isa=(1, 0), sm=80)
 def st_global_u64(
-    destination: GlobalAddress, value: u64, condition: Predicate | None = None
+    destination: GlobalAddress,
+    value: u64,
+    offset: Immediate | None = None,
+    condition: Predicate | None = None,
 ) -> None:
     """Write a 64-bit word at a multiple of 8 B. Executed by any thread."""
-    _write("st_global_u64", destination, np.array([value], np.uint64), condition)
+    _write("st_global_u64", destination, offset, np.array([value], np.uint64), condition)
 
 
-@instruction(_IF + "st.global.f32 [{destination}], {value};", isa=(1, 0), sm=80)
+@instruction(_IF + "st.global.f32 [{destination}<offset:+{offset}>], {value};", isa=(1, 0), sm=80)
 def st_global_f32(
-    destination: GlobalAddress, value: f32, condition: Predicate | None = None
+    destination: GlobalAddress,
+    value: f32,
+    offset: Immediate | None = None,
+    condition: Predicate | None = None,
 ) -> None:
     """Write a float32 at a multiple of 4 B. Executed by any thread."""
-    _write("st_global_f32", destination, np.array([value], np.float32), condition)
+    _write("st_global_f32", destination, offset, np.array([value], np.float32), condition)
 
 
-@instruction(_IF + "st.global.v2.u32 [{destination}], {values};", isa=(1, 0), sm=80)
+@instruction(
+    _IF + "st.global.v2.u32 [{destination}<offset:+{offset}>], {values};", isa=(1, 0), sm=80
+)
 def st_global_v2_u32(
-    destination: GlobalAddress, values: u32x2, condition: Predicate | None = None
+    destination: GlobalAddress,
+    values: u32x2,
+    offset: Immediate | None = None,
+    condition: Predicate | None = None,
 ) -> None:
     """Write two 32-bit words at a multiple of 8 B. Executed by any thread."""
-    _write("st_global_v2_u32", destination, np.array(values, np.uint32), condition)
+    _write("st_global_v2_u32", destination, offset, np.array(values, np.uint32), condition)
 
 
-@instruction(_IF + "st.global.v4.u32 [{destination}], {values};", isa=(1, 0), sm=80)
+@instruction(
+    _IF + "st.global.v4.u32 [{destination}<offset:+{offset}>], {values};", isa=(1, 0), sm=80
+)
 def st_global_v4_u32(
-    destination: GlobalAddress, values: u32x4, condition: Predicate | None = None
+    destination: GlobalAddress,
+    values: u32x4,
+    offset: Immediate | None = None,
+    condition: Predicate | None = None,
 ) -> None:
     """Write four 32-bit words at a multiple of 16 B. Executed by any thread."""
-    _write("st_global_v4_u32", destination, np.array(values, np.uint32), condition)
+    _write("st_global_v4_u32", destination, offset, np.array(values, np.uint32), condition)
 
 
-@instruction(_IF + "st.global.v2.f32 [{destination}], {values};", isa=(1, 0), sm=80)
+@instruction(
+    _IF + "st.global.v2.f32 [{destination}<offset:+{offset}>], {values};", isa=(1, 0), sm=80
+)
 def st_global_v2_f32(
-    destination: GlobalAddress, values: f32x2, condition: Predicate | None = None
+    destination: GlobalAddress,
+    values: f32x2,
+    offset: Immediate | None = None,
+    condition: Predicate | None = None,
 ) -> None:
     """Write two float32 at a multiple of 8 B. Executed by any thread."""
-    _write("st_global_v2_f32", destination, np.array(values, np.float32), condition)
+    _write("st_global_v2_f32", destination, offset, np.array(values, np.float32), condition)
 
 
-@instruction(_IF + "st.global.v4.f32 [{destination}], {values};", isa=(1, 0), sm=80)
+@instruction(
+    _IF + "st.global.v4.f32 [{destination}<offset:+{offset}>], {values};", isa=(1, 0), sm=80
+)
 def st_global_v4_f32(
-    destination: GlobalAddress, values: f32x4, condition: Predicate | None = None
+    destination: GlobalAddress,
+    values: f32x4,
+    offset: Immediate | None = None,
+    condition: Predicate | None = None,
 ) -> None:
     """Write four float32 at a multiple of 16 B. Executed by any thread."""
-    _write("st_global_v4_f32", destination, np.array(values, np.float32), condition)
+    _write("st_global_v4_f32", destination, offset, np.array(values, np.float32), condition)
 
 
 # ------------------------------------------------- what the simulator bodies need
 
 
-def _read(what: str, source: GlobalAddress, kind: str, count: int, condition: bool | None) -> Any:
+def _read(
+    what: str, source: GlobalAddress, offset: int | None, kind: str, count: int, condition: Any
+) -> Any:
     """Return so many words at a global address; 0 where the condition is false."""
     dtype = np.dtype(kind)
     if condition is not None and not condition:
         return np.zeros(count, dtype)
-    return _words(what, source, dtype, count).copy()
+    return _words(what, source, offset or 0, dtype, count).copy()
 
 
-def _write(what: str, destination: GlobalAddress, values: Any, condition: bool | None) -> None:
+def _write(
+    what: str, destination: GlobalAddress, offset: int | None, values: Any, condition: Any
+) -> None:
     """Write words to a global address, unless the condition is false."""
     if condition is None or condition:
-        _words(what, destination, values.dtype, values.size)[:] = values
+        _words(what, destination, offset or 0, values.dtype, values.size)[:] = values
 
 
-def _words(what: str, place: GlobalAddress, dtype: np.dtype[Any], count: int) -> Any:
-    memory = global_bytes(place, dtype.itemsize * count)
+def _words(what: str, place: GlobalAddress, offset: int, dtype: np.dtype[Any], count: int) -> Any:
+    """Return a writable view of so many words at a global address."""
+    memory = global_bytes(place, offset + dtype.itemsize * count)[offset:]
     if memory.ctypes.data % memory.size:
         raise simulator.BadOperand(
             f"{what}: global address {memory.ctypes.data:#x} is not a multiple of the "

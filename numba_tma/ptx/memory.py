@@ -1,7 +1,8 @@
 """Words of shared memory, one or a vector of them, by address.
 
-An address is a multiple of the bytes of the access. With `condition` the instruction has a
-predicate: where it is false nothing is read, and the result is 0. No access here orders another.
+An address is a multiple of the bytes of the access; the instruction adds `offset`, a literal number
+of bytes, to it. With `condition` the instruction has a predicate: where it is false nothing is
+read, and the result is 0. No access here orders another.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import numpy as np
 
 from numba_tma import simulator
 from numba_tma.ptx._instruction import (
+    Immediate,
     Predicate,
     f32,
     f32x4,
@@ -24,20 +26,24 @@ from numba_tma.ptx._instruction import (
 _IF = "<condition:@{condition} >"
 
 
-@instruction(_IF + "ld.shared.u16 {result}, [{location}];", isa=(1, 0), sm=80)
-def ld_shared_u16(location: u32, condition: Predicate | None = None) -> u16:
+@instruction(_IF + "ld.shared.u16 {result}, [{location}<offset:+{offset}>];", isa=(1, 0), sm=80)
+def ld_shared_u16(
+    location: u32, offset: Immediate | None = None, condition: Predicate | None = None
+) -> u16:
     """Return the 16-bit word at a shared-memory address. Executed by any thread."""
     if condition is not None and not condition:
         return 0
-    return int(simulator.shared_read(location, np.dtype(np.uint16)))
+    return int(simulator.shared_read(location + (offset or 0), np.dtype(np.uint16)))
 
 
-@instruction(_IF + "ld.shared.u32 {result}, [{location}];", isa=(1, 0), sm=80)
-def ld_shared_u32(location: u32, condition: Predicate | None = None) -> u32:
+@instruction(_IF + "ld.shared.u32 {result}, [{location}<offset:+{offset}>];", isa=(1, 0), sm=80)
+def ld_shared_u32(
+    location: u32, offset: Immediate | None = None, condition: Predicate | None = None
+) -> u32:
     """Return the 32-bit word at a shared-memory address. Executed by any thread."""
     if condition is not None and not condition:
         return 0
-    return int(simulator.shared_read(location, np.dtype(np.uint32)))
+    return int(simulator.shared_read(location + (offset or 0), np.dtype(np.uint32)))
 
 
 @instruction("ld.shared.u64 {result}, [{location}];", isa=(1, 0), sm=80)
@@ -52,20 +58,24 @@ def ld_shared_f32(location: u32) -> f32:
     return simulator.shared_read(location, np.dtype(np.float32))
 
 
-@instruction(_IF + "ld.shared.v2.u32 {result}, [{location}];", isa=(1, 0), sm=80)
-def ld_shared_v2_u32(location: u32, condition: Predicate | None = None) -> u32x2:
+@instruction(_IF + "ld.shared.v2.u32 {result}, [{location}<offset:+{offset}>];", isa=(1, 0), sm=80)
+def ld_shared_v2_u32(
+    location: u32, offset: Immediate | None = None, condition: Predicate | None = None
+) -> u32x2:
     """Return the two 32-bit words at a multiple of 8 B. Executed by any thread."""
     if condition is not None and not condition:
         return (0, 0)
-    return simulator.shared_read_vector(location, np.dtype(np.uint32), 2)
+    return simulator.shared_read_vector(location + (offset or 0), np.dtype(np.uint32), 2)
 
 
-@instruction(_IF + "ld.shared.v4.u32 {result}, [{location}];", isa=(1, 0), sm=80)
-def ld_shared_v4_u32(location: u32, condition: Predicate | None = None) -> u32x4:
+@instruction(_IF + "ld.shared.v4.u32 {result}, [{location}<offset:+{offset}>];", isa=(1, 0), sm=80)
+def ld_shared_v4_u32(
+    location: u32, offset: Immediate | None = None, condition: Predicate | None = None
+) -> u32x4:
     """Return the four 32-bit words at a multiple of 16 B. Executed by any thread."""
     if condition is not None and not condition:
         return (0, 0, 0, 0)
-    return simulator.shared_read_vector(location, np.dtype(np.uint32), 4)
+    return simulator.shared_read_vector(location + (offset or 0), np.dtype(np.uint32), 4)
 
 
 @instruction("ld.shared.v4.f32 {result}, [{location}];", isa=(1, 0), sm=80)

@@ -22,6 +22,9 @@ _LLVM = {
 }
 
 
+_BITS = {"h": 16, "r": 32, "l": 64, "f": 32, "d": 64}
+
+
 @dataclass(frozen=True)
 class Operand:
     """How one operand kind is typed (`accept`) and lowered to registers (`lower`)."""
@@ -183,6 +186,17 @@ def _vector(element: types.Type, constraint: str, count: int) -> Operand:
     return Operand(constraint, accept, lower)
 
 
+#: An (index, limit) in place of a `Predicate`: index < limit, compared beside the instruction. LLVM
+#: then neither moves the comparison nor keeps its result in a register.
+BELOW = types.UniTuple(types.int32, 2)
+
+
+def _lower_predicate(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+    if typ == BELOW:
+        return list(value)
+    return [builder.zext(value, compiler.I32)]
+
+
 #: Kinds that are one register: Numba type and inline-asm constraint. Also what rows return.
 _SCALARS: dict[str, tuple[types.Type, str]] = {
     "u16": (types.uint16, "h"),
@@ -196,11 +210,7 @@ _SCALARS: dict[str, tuple[types.Type, str]] = {
 #: Kinds that are no vector of registers.
 OPERANDS: dict[str, Operand] = {
     **{kind: _scalar(*scalar) for kind, scalar in _SCALARS.items()},
-    "Predicate": Operand(
-        "r",
-        _scalar(types.boolean, "").accept,
-        lambda context, builder, typ, value: [builder.zext(value, compiler.I32)],
-    ),
+    "Predicate": Operand("r", _scalar(types.boolean, "").accept, _lower_predicate),
     "ClusterAddress": _scalar(types.uint32, "r"),
     "TensorMemoryAddress": _scalar(types.uint32, "r"),
     "BarrierAddress": _shared(("barrier",), "a Barrier (or its shared-memory address)"),
@@ -325,7 +335,7 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
         if kind in ("Coordinates", "Offsets") or vector_of(kind, choices):
             names[name] = "{" + ", ".join(texts) + "}"
         elif kind == "Predicate":
-            names[name], predicate = "p", texts[0]
+            names[name], predicate = "p", texts
         else:
             names[name] = texts[0]
         values += registers
@@ -334,10 +344,12 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
     result = "{" + ", ".join(f"${i}" for i in range(results)) + "}" if vector else "$0"
     text = row.text(names | {"result": result, "predicate": "$0"}, set(names), rank)
     if predicate is not None:  # which no operand of inline asm can be
-        text = f"{{ .reg .pred p; setp.ne.u32 p, {predicate}, 0; {text} }}"
-        for i in range(results):  # what stays in the registers where the predicate is false
-            values.append(ir.Constant(_LLVM[result_constraint], 0))
-            constraints.append(str(i))
+        compared = (
+            f"lt.s32 p, {', '.join(predicate)}" if predicate[1:] else f"ne.u32 p, {predicate[0]}, 0"
+        )
+        zeros = "".join(f"mov.b{_BITS[result_constraint]} ${i}, 0; " for i in range(results))
+        text = f"{{ .reg .pred p; setp.{compared}; {zeros}{text} }}"
+        constraints[:results] = [f"=&{result_constraint}"] * results
     if not row.pure:
         constraints.append("~{memory}")
     asm = ir.InlineAsm(

@@ -7,7 +7,7 @@ from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import I32, I64, TypingError, ir, signature, types
-from numba_tma.backend.lowering.instructions import emit
+from numba_tma.backend.lowering.instructions import BELOW, emit
 from numba_tma.backend.lowering.shared import _floats_to_pair, _pair_to_floats
 from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
 from numba_tma.device import row_share
@@ -49,11 +49,13 @@ def _accesses(
     wide = builder.sext(first, kind) if kind == I64 else first
     base = builder.add(location, builder.mul(wide, ir.Constant(kind, nbytes)))
     for k in range(share.count):
-        address = builder.add(base, ir.Constant(kind, k * share.step * nbytes)) if k else base
         condition: dict[str, Any] = {}
+        if k:
+            condition["offset"] = types.literal(k * share.step * nbytes), None
         if not share.whole:
-            condition["condition"] = types.boolean, _is_there(builder, share, k, first, limit)
-        yield address, condition
+            index = builder.add(first, ir.Constant(I32, k * share.step))
+            condition["condition"] = BELOW, (index, limit)
+        yield base, condition
 
 
 def _register_load(function: Any, space: str, location: types.Type, streams: bool = False) -> None:
@@ -132,19 +134,21 @@ def _type_store_sums(share: Any, location: Any, first: Any, limit: Any, values: 
 
 def _lower_store_sums(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     share = sig.args[0].static[0]
-    *place, vector = args[1:]
+    *row_place, vector = args[1:]
     values, each = unpack(builder, vector), min(4, share.lanes)
     row = TABLE[f"st_global_v{each}_f32" if each > 1 else "st_global_f32"]
-    for k, (start, condition) in enumerate(_accesses(builder, share, 4 * share.lanes, *place)):
+    for k, (start, place) in enumerate(_accesses(builder, share, 4 * share.lanes, *row_place)):
         for lane in range(0, share.lanes, each):
             part = values[k * share.lanes + lane :][:each]
-            address = builder.add(start, ir.Constant(I64, 4 * lane)) if lane else start
-            given: dict[str, Any] = {"destination": (types.uint64, address)}
+            given: dict[str, Any] = {"destination": (types.uint64, start), **place}
+            if lane:
+                before = given["offset"][0].literal_value if "offset" in given else 0
+                given["offset"] = types.literal(before + 4 * lane), None
             if each > 1:
                 given["values"] = VectorType(_FLOATS, each), pack(builder, part)
             else:
                 given["value"] = _FLOATS, part[0]
-            emit(row, context, builder, given | condition)
+            emit(row, context, builder, given)
     return context.get_dummy_value()
 
 

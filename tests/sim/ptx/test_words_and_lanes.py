@@ -1,0 +1,62 @@
+"""Words of global memory, lanes of a warp and fast functions in the simulator."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from numba_tma import ptx, simulator
+from tests.kernels import word_kernels as kernels
+
+RNG = np.random.default_rng(0)
+
+
+def test_words_of_global_memory():
+    source = RNG.integers(0, 256, 64, np.uint8)
+    floats, number = RNG.standard_normal(4).astype(np.float32), np.uint64(2**63 + 5)
+    out = np.zeros(64, np.uint8)
+    cuda.jit(kernels.move_words)[1, 1](source, out, number, floats)
+    np.testing.assert_array_equal(out, kernels.moved_words(source, number, floats))
+
+
+def test_a_predicate_that_is_false_accesses_nothing():
+    out, loaded = np.zeros(8, np.uint32), np.ones(8, np.uint32)
+    cuda.jit(kernels.move_if)[1, 1](np.uint64(16), out, loaded, False)  # no such address
+    np.testing.assert_array_equal(loaded, 0)
+    np.testing.assert_array_equal(out, 0)
+
+
+def test_a_predicate_that_is_true():
+    source = RNG.integers(0, 2**32, 4, np.uint32)
+    out, loaded = np.zeros(8, np.uint32), np.ones(8, np.uint32)
+    cuda.jit(kernels.move_if)[1, 1](source, out, loaded, True)
+    expected = [source[0] & 0xFFFF, source[0], *source[:2], *source]
+    np.testing.assert_array_equal(loaded, expected)
+    np.testing.assert_array_equal(out, [7, 0, 0, 0, 1, 2, 3, 4])
+
+
+def test_lanes():
+    words = RNG.integers(0, 2**32, 32, np.uint32)
+    out, sums = np.zeros((32, 5), np.uint32), np.zeros(32, "f4")
+    cuda.jit(kernels.exchange)[1, 32](words, np.arange(32, dtype=np.float32), out, sums)
+    np.testing.assert_array_equal(out, kernels.exchanged(words))
+    np.testing.assert_array_equal(sums, 496)
+
+
+def test_fast_functions():
+    x = np.exp2(RNG.uniform(-10, 10, 256)).astype(np.float32)
+    out = np.zeros((256, 5), np.float32)
+    cuda.jit(kernels.compute)[1, 256](x, out)
+    found, expected = out, kernels.computed(x)
+    np.testing.assert_allclose(found[:, :3], expected[:, :3], rtol=2.0**-21, atol=2.0**-21)
+    np.testing.assert_array_equal(found[:, 3:], expected[:, 3:])
+
+
+def test_an_access_is_aligned_to_all_its_bytes():
+    room = np.zeros(32, np.uint8)
+    start = room[-room.ctypes.data % 16 :][8:]
+
+    def body():
+        ptx.ld_global_v4_u32(start)
+
+    with pytest.raises(simulator.BadOperand, match="not a multiple of the 16 bytes of the access"):
+        cuda.jit(body)[1, 1]()
