@@ -14,7 +14,7 @@ from typing import Any
 
 from numba_tma._version import __version__ as __version__
 from numba_tma.backend import interface
-from numba_tma.host import arguments
+from numba_tma.host import backend as offered
 from numba_tma.host.environment import simulated
 
 
@@ -53,11 +53,16 @@ def _attach() -> None:
     importlib.import_module("numba_tma.backend.compiler")
 
 
-def _type_of(argument: arguments.KernelArgument) -> Any:
+def _type_of(argument: offered.KernelArgument) -> Any:
     """Register what is declared; return the compiler's type of a kernel's argument."""
     importlib.import_module("numba_tma.device.shared")  # a map's methods
     importlib.import_module("numba_tma.backend.compiler").register_declared()
     return importlib.import_module("numba_tma.backend.lowering.types").type_of(argument)
+
+
+def _launcher() -> Any:
+    """Return the launcher of compiled kernels."""
+    return importlib.import_module("numba_tma.backend.compiler").compiled_launcher()
 
 
 if simulated():
@@ -66,6 +71,7 @@ if simulated():
     simulator.install()
 else:
     interface.when_declared(_attach)
-    arguments.typed_by(_type_of)
+    offered.typed_by(_type_of)
+    offered.launched_by(_launcher)
     if "numba.cuda" in sys.modules:
         _attach()

@@ -18,7 +18,7 @@ functions and classes are ordinary Python.
   (a lowering's typer raises) are natives.
 - *Instructions*: an `instruction_row` is one row of the table in `numba_tma.ptx`.
 - *Arguments*: a tensor map, or an array of them, is a kernel's parameter; it is typed by
-  `numba_tma.host.arguments`, since the host alone makes one.
+  `numba_tma.host.backend`, since the host alone makes one.
 - *Launch attributes*: clusters stand on the kernel (`numba_tma.host.cluster_rules`), and launch
   bounds follow from its roles; the backend gives both to the compiled kernel.
 """

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from numba_tma.host.backend import compiled_launcher
 from numba_tma.host.cluster_rules import check_grid, cluster_of, cluster_size, set_cluster
 from numba_tma.host.environment import simulated
 
@@ -69,7 +70,7 @@ def launcher(
     ValueError
         When no GPU can run such a grid, block or cluster, or the stream is closed.
     """
-    kind = _SimulatedLauncher if simulated() else Launcher
+    kind = _SimulatedLauncher if simulated() else compiled_launcher()
     function: Callable[..., None] = kind(kernel, grid, block, cluster, stream, pdl).function
     return function
 
@@ -136,11 +137,9 @@ class Launcher:
 
     def _other(self, error: Exception | None, arguments: tuple[Any, ...]) -> None:
         """Launch with arguments that the function's code is not for, or after an `error`."""
-        from numba_tma.host.prepared_launch import CUDAError, again
-
         (_, code), bound = self._find(arguments)
-        if isinstance(error, CUDAError):
-            again(self, error, bound)
+        if error is not None and self._is_drivers(error):
+            self._again(error, bound)
             return
         if code is not None:
             self.function.__code__ = code
@@ -151,16 +150,12 @@ class Launcher:
             try:
                 bound()
             except Exception as error:
-                from numba_tma.host.prepared_launch import again
-
-                again(self, error, bound)
+                self._again(error, bound)
 
         return launch
 
     def _find(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, Any], Callable[[], None]]:
         """Return what was prepared for such arguments, or is now, and the launch with these."""
-        from numba_tma.host import prepared_launch as _prepared_launch
-
         if len(arguments) != len(self.names):
             raise TypeError(
                 f"{_name(self.kernel)}() takes {len(self.names)} arguments "
@@ -171,7 +166,7 @@ class Launcher:
                 return known, known[0].bind(arguments)
             except Unfit:
                 continue
-        prepared = _prepared_launch.prepare(self, arguments)
+        prepared = self._prepare(arguments)
         try:
             bound = prepared.bind(arguments)
         except Unfit as error:
@@ -181,13 +176,20 @@ class Launcher:
         return known, bound
 
     def _check_kernel(self) -> None:
-        from numba_tma.backend.numba_cuda.launches import is_kernel
+        """Raise a TypeError unless the kernel can be launched."""
+        raise NotImplementedError
 
-        if not is_kernel(self.kernel):
-            raise TypeError(
-                f"launcher: {self.kernel!r} is no kernel: give a function under @cuda.jit, without "
-                "device=True and not yet configured by [grid, block]"
-            )
+    def _prepare(self, arguments: tuple[Any, ...]) -> Any:
+        """Return the kernel, compiled for such arguments, with what packs and launches them."""
+        raise NotImplementedError
+
+    def _is_drivers(self, error: Exception) -> bool:
+        """Return whether it was the driver that raised `error`."""
+        raise NotImplementedError
+
+    def _again(self, error: Exception, bound: Callable[[], None]) -> None:
+        """Launch once more where that may help, or raise what went wrong."""
+        raise NotImplementedError
 
     def _check_cluster(self, size: Dim3) -> Dim3:
         declared = cluster_of(self.kernel.py_func)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike
-from numba_tma.host.arguments import KernelArgument
 from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
+from numba_tma.host.backend import KernelArgument
 from numba_tma.host.boxes import Copies
 from numba_tma.host.driver import current_device
 from numba_tma.host.dtypes import DType, as_dtype

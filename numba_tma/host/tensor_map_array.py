@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.host.arguments import KernelArgument
+from numba_tma.host.backend import KernelArgument
 from numba_tma.host.driver import NBYTES, address_of
 from numba_tma.host.environment import simulated
 from numba_tma.host.ragged import RaggedTensorMap

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from numba_tma.backend.lowering import conversions as _convert
 from numba_tma.ptx._instruction import f32, instruction, u16, u32
+from numba_tma.simulator import conversions as _convert
 
 Relu: TypeAlias = Literal["relu"]
 TF32Rounding: TypeAlias = Literal["rna", "rn"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import Conversion, TypingError, ir, types
-from numba_tma.host.arguments import typed_by
+from numba_tma.host.backend import typed_by
 from numba_tma.host.boxes import WITHOUT_SLICE, Copies, copies_of
 from numba_tma.host.layout import Tile
 from numba_tma.host.ragged import NO_SEQUENCE, OF_THE_MAP, RaggedTensorMap

@@ -18,9 +18,9 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray, DeviceRecord
 
 import numba_tma as tma
 from numba_tma.backend.numba_cuda import launches as compiler
+from numba_tma.backend.numba_cuda import prepared_launch as _prepared_launch
 from numba_tma.host import driver as _driver
 from numba_tma.host import encoding as _encoding
-from numba_tma.host import prepared_launch as _prepared_launch
 from numba_tma.host import streams as _streams
 from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 

@@ -7,7 +7,7 @@ from numba import cuda, float32, types, uint32, uint64
 from numba.core.errors import TypingError
 
 from numba_tma import CachePolicy, ptx
-from numba_tma.backend.lowering import conversions as _convert
+from numba_tma.simulator import conversions as _convert
 from numba_tma.tools.testing import compile_ptx, ptxas
 from tests import conversions
 from tests.fragments import fragments

@@ -13,8 +13,8 @@ from cuda.core import LaunchConfig, launch
 from cuda.core._utils.cuda_utils import CUDAError as CUDAError
 
 from numba_tma.backend.numba_cuda import launches as compiler
+from numba_tma.backend.numba_cuda.packing import Packer
 from numba_tma.host.launching import Launcher, Unfit
-from numba_tma.host.packing import Packer
 
 _HINTS = {
     "CUDA_ERROR_INVALID_HANDLE": "is its stream alive, and one of this device?",
@@ -115,6 +115,26 @@ class OrdinaryLaunch(PreparedLaunch):
 
     def generate(self, n: int, namespace: dict[str, Any]) -> None:
         """Return nothing: each launch is bound anew."""
+
+
+class CompiledLauncher(Launcher):
+    """Of a kernel that numba-cuda compiles."""
+
+    def _check_kernel(self) -> None:
+        if not compiler.is_kernel(self.kernel):
+            raise TypeError(
+                f"launcher: {self.kernel!r} is no kernel: give a function under @cuda.jit, without "
+                "device=True and not yet configured by [grid, block]"
+            )
+
+    def _prepare(self, arguments: tuple[Any, ...]) -> PreparedLaunch:
+        return prepare(self, arguments)
+
+    def _is_drivers(self, error: Exception) -> bool:
+        return isinstance(error, CUDAError)
+
+    def _again(self, error: Exception, bound: Callable[[], None]) -> None:
+        again(self, error, bound)
 
 
 def again(launcher: Launcher, error: Exception, bound: Callable[[], None]) -> None:
