@@ -91,6 +91,24 @@ def test_the_device_is_supplied_only_while_compiling():
     assert dispatcher.get_current_device is before
 
 
+def test_a_tile_may_be_the_first_global_of_a_process():
+    assert "st.global" in run_isolated(compile_tile, timeout=120)
+
+
+def compile_tile():
+    import numba_tma as tma
+
+    row = tma.Tile((128,), "f32")
+
+    @cuda.jit
+    def kernel(y):
+        tile = tma.shared_tile(row)
+        tile[cuda.threadIdx.x] = 1
+        y[cuda.threadIdx.x] = tile[127 - cuda.threadIdx.x]
+
+    return compile_ptx(kernel, (FLOATS,))
+
+
 def test_the_simulator_is_refused_with_the_repair():
     with pytest.raises(RuntimeError, match="unset NUMBA_ENABLE_CUDASIM"):
         run_isolated(compile_scale, timeout=120, env={"NUMBA_ENABLE_CUDASIM": "1"})
