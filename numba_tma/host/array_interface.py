@@ -80,8 +80,7 @@ def byte_strides(
     """Return the strides of a reading in bytes."""
     if strides is None:
         return contiguous_strides(shape, itemsize)
-    unit = itemsize if in_elements else 1
-    return tuple(int(stride) * unit for stride in strides)
+    return tuple([stride * itemsize for stride in strides]) if in_elements else strides
 
 
 def class_name(array: object) -> str:

@@ -22,7 +22,7 @@ for `tensor_map`, for Numba (`as_numba`) and for any library that takes
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -93,7 +93,7 @@ class Array:
         return cls(
             int(address),
             shape,
-            byte_strides(shape, strides, in_elements, found.itemsize),
+            tuple(map(int, byte_strides(shape, strides, in_elements, found.itemsize))),
             found,
             stored,
             owner if exported is None else (owner, exported),
@@ -173,23 +173,30 @@ class Array:
         dtype = self.dtype if dtype is None else dtype
         if strides is None:
             strides = contiguous_strides(shape, dtype.itemsize)
-        return replace(
-            self, address=self.address + offset, shape=shape, strides=strides, dtype=dtype
+        return Array(  # `dataclasses.replace` takes three times as long
+            self.address + offset,
+            shape,
+            strides,
+            dtype,
+            self.stored,
+            self.owner,
+            self.function,
+            self.name,
         )
 
     def as_dtype(self, dtype: DType) -> Array:
         """Return the same elements with bits that mean `dtype`, a type of the same size."""
-        return replace(self, dtype=dtype)
+        return self.view(self.shape, self.strides, dtype=dtype)
 
     def as_bits(self) -> Array:
         """Return the same elements as unsigned integers: for kernels that only move them."""
-        return replace(self, dtype=as_dtype(f"u{8 * self.itemsize}"))
+        return self.as_dtype(as_dtype(f"u{8 * self.itemsize}"))
 
     def transposed(self, *axes: int) -> Array:
         """Return the axes in another order; without `axes` the last two change places."""
         order = axes or (*range(len(self.shape) - 2), -1, -2)
         shape, strides = ([values[i] for i in order] for values in (self.shape, self.strides))
-        return replace(self, shape=tuple(shape), strides=tuple(strides))
+        return self.view(tuple(shape), tuple(strides))
 
     def as_rows(self) -> Array:
         """Return (rows, columns): the leading axes merged, and the last axis contiguous.
@@ -206,7 +213,7 @@ class Array:
             )
         columns, rows = self.shape[-1], math.prod(self.shape[:-1])
         pitch = self._merged_stride(self.shape[:-1], columns * self.itemsize)
-        return replace(self, shape=(rows, columns), strides=(pitch, self.itemsize))
+        return self.view((rows, columns), (pitch, self.itemsize))
 
     def as_matrices(self) -> Array:
         """Return (batch, rows, columns): the axes before the last two merged, of any strides.
@@ -228,9 +235,7 @@ class Array:
         step = self.strides[-1] if columns > 1 else self.itemsize
         pitch = self.strides[-2] if rows > 1 else columns * step
         each = self._merged_stride(self.shape[:-2], rows * pitch)
-        return replace(
-            self, shape=(math.prod(self.shape[:-2]), rows, columns), strides=(each, pitch, step)
-        )
+        return self.view((math.prod(self.shape[:-2]), rows, columns), (each, pitch, step))
 
     def _merged_stride(self, shape: tuple[int, ...], packed: int) -> int:
         """Return the stride of the leading axes as one axis; `packed` if they have one element."""

@@ -46,9 +46,9 @@ SIMULATED = -2  # stands for the device's ordinal; nothing is encoded
 class MapOptions(NamedTuple):
     """The arguments of `tensor_map` beside its array; see there.
 
-    Options are part of the cache's key and must be hashable. `tensor_map` passes a plain tuple in
-    the order of these fields, because it is called before each launch: making and hashing a plain
-    tuple is cheaper, and only a call that is not in the cache needs the names.
+    Options are part of the cache's key and must be hashable. Calls of `encode` pass the fields one
+    by one, in this order: a flat key is the cheapest to make and to hash, and only a call that is
+    not in the cache needs the names.
     """
 
     tile_or_box: Tile | tuple[int, ...]
@@ -93,35 +93,44 @@ class Encoding:
 # The device is part of the key: an address may later belong to another device, and encodings of
 # different devices need not agree.
 @functools.lru_cache(maxsize=4096)
-def encode(device: int, place: Place, given: tuple[Any, ...]) -> Encoding:
-    """Check every rule and encode a map of the array at `place`.
+def encode(
+    device: int,
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    stored: Any,
+    strides_in_elements: bool,
+    tile_or_box: Tile | tuple[int, ...],
+    *others: Any,
+) -> Encoding:
+    """Check every rule and encode a map.
 
-    `given` are the fields of `MapOptions`.
+    `address` to `strides_in_elements` are the array's `Place`, the rest the fields of `MapOptions`.
     """
-    options = MapOptions(*given)
-    if not isinstance(options.tile_or_box, Tile):
-        # (8.0, 16) equals (8, 16) as a key, but is no box.
-        options = options._replace(tile_or_box=as_box(options.tile_or_box))
-    address, checked = place[0], None
+    if not isinstance(tile_or_box, Tile):
+        tile_or_box = as_box(tile_or_box)  # (8.0, 16) equals (8, 16) as a key, but is no box
+    given = shape, strides, stored, strides_in_elements, tile_or_box, *others
+    checked = None
     if address and address % _COMMON_ALIGNMENT == 0:
-        checked = _checked_once(place[1:], options)
+        checked = _checked_once(*given)
     if checked is None:
-        checked = _checked(place, options)
-    tile, value = checked.copies.tile, None
+        checked = _checked(address, *given)
+    shape, strides, dtype, box, copies, steps, padding, options = checked
+    _, _, l2_promotion, oob_fill, _, interleave, _, overwrite_padding, _, function = options
+    tile, value = copies.tile, None
     if wrong := atom_violations(tile.swizzle, device):
-        raise ValueError(say_broken(options.function, wrong))
+        raise ValueError(say_broken(function, wrong))
     if device != SIMULATED:
+        layout = shape, strides, box, steps
+        if copies.fold or copies.interleaved:
+            layout = _encoded_layout(checked)
         value = encode_tiled(
-            *(checked.dtype, address, *_encoded_layout(checked), options.interleave),
-            *(tile.swizzle, options.l2_promotion, options.oob_fill),
+            dtype, address, *layout, interleave, tile.swizzle, l2_promotion, oob_fill
         )
-    partial = checked.padding
-    if not partial and not options.overwrite_padding:
-        partial = partial_rows(checked.shape, checked.dtype, options.function)
-    shape, strides, dtype, box, copies, steps, _ = checked
+    partial = padding or ("" if overwrite_padding else partial_rows(shape, dtype, function))
     return Encoding(
-        *(address, shape, strides, dtype, box, tile, options.l2_promotion, options.oob_fill),
-        *(steps, options.interleave, copies, partial, value),
+        *(address, shape, strides, dtype, box, tile, l2_promotion, oob_fill, steps, interleave),
+        *(copies, partial, value),
     )
 
 
@@ -175,26 +184,34 @@ class _Checked(NamedTuple):
     copies: Copies
     element_strides: tuple[int, ...]
     padding: str  #: what a store would overwrite through the padding of the tile's slabs
+    options: MapOptions
 
 
 @functools.lru_cache(maxsize=1024)
-def _checked_once(layout: tuple[Any, ...], options: MapOptions) -> _Checked | None:
+def _checked_once(*given: Any) -> _Checked | None:
     """Check what does not depend on the address; None if a rule is broken."""
     try:
-        return _checked((_COMMON_ALIGNMENT, *layout), options)
+        return _checked(_COMMON_ALIGNMENT, *given)
     except (TypeError, ValueError):
         return None  # `_checked` raises it again, with the address
 
 
-def _checked(place: Place, options: MapOptions) -> _Checked:
+def _checked(
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    stored: Any,
+    in_elements: bool,
+    *others: Any,
+) -> _Checked:
     """Return what the map of an array needs, or raise an error with all broken rules."""
-    address, shape, strides, stored, in_elements = place
+    options = MapOptions(*others)
     tile, interleave = options.tile, options.interleave
     dtype, itemsize, violations = resolve_dtype(stored, options)
 
     shape = tuple(int(extent) for extent in shape)
     rank = len(shape)
-    strides = byte_strides(shape, strides, in_elements, itemsize)
+    strides = tuple(map(int, byte_strides(shape, strides, in_elements, itemsize)))
     strides = legal_strides(shape, strides, itemsize, interleave)
 
     given = options.element_strides
@@ -230,12 +247,12 @@ def _checked(place: Place, options: MapOptions) -> _Checked:
     if interleave:
         copies = replace(copies, interleaved=True)
     padding = padding_store(copies.tile, shape)
-    return _Checked(shape, strides, dtype, box, copies, steps, padding)
+    return _Checked(shape, strides, dtype, box, copies, steps, padding, options)
 
 
 def _encoded_layout(checked: _Checked) -> tuple[tuple[int, ...], ...]:
     """Return the shape, strides, box and element strides that the driver encodes."""
-    shape, strides, _, box, copies, steps, _ = checked
+    shape, strides, _, box, copies, steps, _, _ = checked
     if copies.fold:
         return (
             copies.fold_shape(shape),
@@ -243,9 +260,8 @@ def _encoded_layout(checked: _Checked) -> tuple[tuple[int, ...], ...]:
             copies.fold_shape(box),
             copies.encoded_steps(steps),
         )
-    if copies.interleaved:  # the elements of the encoded map are the slices
-        return shape[:-1], strides[:-1], box[:-1], steps[:-1]
-    return shape, strides, box, steps
+    # The elements of an interleaved map are the slices.
+    return shape[:-1], strides[:-1], box[:-1], steps[:-1]
 
 
 def _check_copies(

@@ -111,7 +111,7 @@ def ragged_tensor_map(
         overwrite_padding=overwrite_padding,
         function="ragged_tensor_map",
     )
-    plain = encode(SIMULATED, reading[:5], options)
+    plain = encode(SIMULATED, *reading[:5], *options)
     device = SIMULATED if simulated() else current_device()
     return RaggedTensorMap(reading[5], reading[6], *_encode_ragged(device, plain, axis, encoding))
 

@@ -105,7 +105,14 @@ def tensor_map(
         reading = readers.get(type(array), read_array)(array)
     except NoDeviceArray as error:
         raise TypeError(f"tensor_map: array {error}") from None
-    options = (
+    address, shape, strides, stored, strides_in_elements, array, owner = reading
+    encoding = encode(
+        SIMULATED if simulated() else current_device(),
+        address,
+        shape,
+        strides,
+        stored,
+        strides_in_elements,
         tile_or_box,
         swizzle,
         l2_promotion,
@@ -115,10 +122,8 @@ def tensor_map(
         dtype,
         overwrite_padding,
         fold,
-    )  # the fields of `MapOptions`
-    device = SIMULATED if simulated() else current_device()
-    encoding = encode(device, reading[:5], options)
-    return TensorMap(reading[5], reading[6], encoding)
+    )
+    return TensorMap(array, owner, encoding)
 
 
 class TensorMap(KernelArgument):

@@ -60,7 +60,7 @@ def launch(
         Programmatic dependent launch; see `numba_tma.launcher`.
     """
     prepared = _launcher(kernel, blocks, threads, stream, pdl)
-    launches = recording()
+    launches = getattr(recorder, "launches", None)
     if launches is None:
         prepared(*arguments)
     else:
@@ -69,12 +69,7 @@ def launch(
         launches.append(again)
 
 
-_thread = threading.local()
-
-
-def recording() -> list[Launch] | None:
-    """Return the list that records the launches of this thread, if there is one."""
-    return getattr(_thread, "launches", None)
+recorder = threading.local()  #: its `launches`, where there are any, record those of this thread
 
 
 @contextlib.contextmanager
@@ -83,9 +78,9 @@ def recorded() -> Iterator[list[Launch]]:
 
     A nested block records for itself: its launches do not appear in the outer list.
     """
-    outer, launches = recording(), list[Launch]()
-    _thread.launches = launches
+    outer, launches = getattr(recorder, "launches", None), list[Launch]()
+    recorder.launches = launches
     try:
         yield launches
     finally:
-        _thread.launches = outer
+        recorder.launches = outer

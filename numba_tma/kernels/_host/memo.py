@@ -29,7 +29,7 @@ from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
 from numba_tma.host.environment import simulated
 from numba_tma.host.streams import handle_of
-from numba_tma.kernels._host.launch import Launch, recorded, recording, stream_key
+from numba_tma.kernels._host.launch import Launch, recorded, recorder, stream_key
 
 Prepare = Callable[..., Sequence[DeviceArray] | None]  #: the private half of a wrapper
 
@@ -114,6 +114,7 @@ def launched_again(
 
 def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> Callable[..., None]:
     calls = _Calls()
+    table = calls.table
 
     @functools.wraps(prepare)
     def call(
@@ -131,8 +132,8 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
         except NoDeviceArray:
             _check_arrays(function, names, arrays)
             raise
-        known = calls.table.get(key)
-        outer = recording()
+        known = table.get(key)
+        outer = getattr(recorder, "launches", None)
         if known is not None and known[0] == written:
             if known[2] and _driver.is_capturing(handle_of(stream)):
                 _captured[id(known[2])] = known[2]
