@@ -41,6 +41,7 @@ def __getattr__(name: str) -> Any:
     else:
         value = getattr(home, name)
     globals()[name] = value
+    interface.declared()
     return value
 
 
@@ -55,7 +56,6 @@ def _attach() -> None:
 
 def _type_of(argument: offered.KernelArgument) -> Any:
     """Register what is declared; return the compiler's type of a kernel's argument."""
-    importlib.import_module("numba_tma.device.shared")  # a map's methods
     importlib.import_module("numba_tma.backend.compiler").register_declared()
     return importlib.import_module("numba_tma.backend.lowering.types").type_of(argument)
 
@@ -69,6 +69,7 @@ if simulated():
     from numba_tma import simulator
 
     simulator.install()
+    offered.executed_by(lambda: importlib.import_module("numba_tma.device.copies"))
 else:
     interface.when_declared(_attach)
     offered.typed_by(_type_of)

@@ -84,6 +84,24 @@ def when_declared(listener: Callable[[], None]) -> None:
         _tell()
 
 
+_at_once: Callable[[], None] | None = None
+
+
+def register_at_once(register: Callable[[], None]) -> None:
+    """Let `register` be called by `declared`: a compile has begun."""
+    global _at_once
+    _at_once = register
+
+
+def declared() -> None:
+    """Say that a name of the package brought declarations, perhaps in the middle of a compile.
+
+    A kernel that uses ``tma.edit_map`` imports it when Numba asks for the attribute.
+    """
+    if _at_once is not None:
+        _at_once()
+
+
 def _declare(kind: str, subject: Any, **options: Any) -> None:
     if not simulated():
         DECLARATIONS.append(Declaration(kind, subject, options))

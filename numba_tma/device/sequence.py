@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma.backend.interface import device_class, native
-from numba_tma.host.environment import simulated
-from numba_tma.host.ragged import RaggedTensorMap
 from numba_tma.host.tensor_map import TensorMap
 from numba_tma.simulator import BadCoordinate, BadOperand
 
@@ -82,11 +80,3 @@ def _part(sequence: RaggedSequence, coords: Any) -> TensorMap:
         )
     rows_of_it = (*[slice(None)] * axis, slice(start, start + length))
     return TensorMap(ragged.array[rows_of_it], None, ragged._encoding)
-
-
-if simulated():
-
-    def _sequence(self: RaggedTensorMap, start: Any, length: Any) -> RaggedSequence:
-        return RaggedSequence(self, start, length)
-
-    RaggedTensorMap.sequence = _sequence  # type: ignore[method-assign]

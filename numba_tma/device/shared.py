@@ -9,25 +9,11 @@ import ml_dtypes
 import numpy as np
 
 from numba_tma import simulator
-from numba_tma.backend.interface import constant_class, device_class, lowered_in, native, u32
+from numba_tma.backend.interface import constant_class, device_class, native, u32
 from numba_tma.device.barrier import Barrier, BarrierArray
 from numba_tma.device.matrix_descriptor import MatrixDescriptor, matrix_descriptor
 from numba_tma.host.dtypes import DType
-from numba_tma.host.environment import simulated
-from numba_tma.host.im2col import Im2colMap
 from numba_tma.host.layout import Tile
-from numba_tma.host.tensor_map import TensorMap
-from numba_tma.ptx import (
-    cp_async_bulk_prefetch_tensor,
-    cp_async_bulk_tensor_im2col_load,
-    cp_async_bulk_tensor_im2col_store,
-    cp_async_bulk_tensor_load,
-    cp_async_bulk_tensor_store,
-    cp_reduce_async_bulk_tensor,
-    fence_proxy_tensormap_acquire,
-    prefetch_tensormap,
-)
-from numba_tma.ptx._instruction import address
 
 constant_class(Tile)
 
@@ -217,69 +203,3 @@ def shared_barriers(count: int) -> BarrierArray:
 def barrier_count_rule(count: int) -> str:
     """Return what is wrong with an array of `count` barriers."""
     return f"shared_barriers({count}): an array has at least 1 barrier"
-
-
-if simulated():
-
-    def _load(
-        self: TensorMap,
-        tile: Any,
-        coords: Any,
-        barrier: Any,
-        cache_hint: Any = None,
-        multicast: Any = None,
-    ) -> None:
-        simulator.check_copy(self, tile, coords, barrier)
-        for offset, moved in self.copies.each(coords):
-            destination = address(tile) + offset
-            cp_async_bulk_tensor_load(destination, self, moved, barrier, cache_hint, multicast)
-
-    def _store(self: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
-        simulator.check_copy(self, tile, coords)
-        for offset, moved in self.copies.each(coords):
-            cp_async_bulk_tensor_store(self, moved, address(tile) + offset, cache_hint)
-
-    def _fence_acquire(self: TensorMap) -> None:
-        fence_proxy_tensormap_acquire(self, "gpu")
-
-    def _reduce(self: TensorMap, tile: Any, coords: Any, op: Any, cache_hint: Any = None) -> None:
-        simulator.check_copy(self, tile, coords)
-        for offset, moved in self.copies.each(coords):
-            cp_reduce_async_bulk_tensor(self, moved, address(tile) + offset, op, cache_hint)
-
-    def _prefetch_tile(self: TensorMap, coords: Any, cache_hint: Any = None) -> None:
-        simulator.check_coordinates(self, coords)
-        for _, moved in self.copies.each(coords):
-            cp_async_bulk_prefetch_tensor(self, moved, cache_hint)
-
-    def _load_im2col(
-        self: TensorMap,
-        tile: Any,
-        coords: Any,
-        offsets: Any,
-        barrier: Any,
-        cache_hint: Any = None,
-        multicast: Any = None,
-    ) -> None:
-        simulator.check_copy(self, tile, coords, barrier, mode="im2col")
-        cp_async_bulk_tensor_im2col_load(
-            tile, self, coords, barrier, offsets, cache_hint, multicast
-        )
-
-    def _store_im2col(self: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
-        simulator.check_copy(self, tile, coords, mode="im2col")
-        cp_async_bulk_tensor_im2col_store(self, coords, tile, cache_hint)
-
-    TensorMap.load, TensorMap.store = _load, _store  # type: ignore[method-assign]
-    for _class in (TensorMap, Im2colMap):  # a tiled map says what it lacks
-        _class.load_im2col = _load_im2col  # type: ignore[attr-defined]
-        _class.store_im2col = _store_im2col  # type: ignore[attr-defined]
-    TensorMap.fence_acquire = _fence_acquire  # type: ignore[method-assign]
-    TensorMap.reduce = _reduce  # type: ignore[method-assign]
-    TensorMap.prefetch_tile = _prefetch_tile  # type: ignore[method-assign]
-    TensorMap.prefetch = prefetch_tensormap  # type: ignore[method-assign, assignment]
-
-lowered_in("im2col")
-
-# What tiles can be copied through beside plain maps; kernels know it once it is imported.
-from numba_tma.device import sequence  # noqa: E402, F401

@@ -1,12 +1,13 @@
-"""What the host asks of a backend, which stands to its right and comes with the first kernel.
+"""What the host asks of what stands to its right: a compiler, or the simulator.
 
-The package hands both answers in when it is imported (`numba_tma.__init__`), as functions that
-import the backend when they are called.
+The package hands the answers in when it is imported (`numba_tma.__init__`), as functions that
+import what they need when they are called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,6 +37,26 @@ def launched_by(find: Callable[[], type[Launcher]]) -> None:
 def compiled_launcher() -> type[Launcher]:
     """Return the launcher of compiled kernels."""
     return _launcher()
+
+
+_copies: Callable[[], ModuleType] | None = None
+
+
+def executed_by(find: Callable[[], ModuleType]) -> None:
+    """Let `find` return the bodies that a map's methods have in the simulator."""
+    global _copies
+    _copies = find
+
+
+def in_kernels(method: str) -> Callable[..., None]:
+    """Return the body of a map's method in the simulator; without that, methods are for kernels."""
+    if _copies is None:
+        raise RuntimeError(
+            f"TensorMap.{method} runs inside a @cuda.jit kernel, which takes the map as an "
+            "argument; it cannot be called on the host"
+        )
+    body: Callable[..., None] = getattr(_copies(), method)
+    return body
 
 
 class KernelArgument:

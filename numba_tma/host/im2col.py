@@ -6,6 +6,7 @@ from typing import Any
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike
 from numba_tma.host.array_interface import Place, byte_strides, reading_of
+from numba_tma.host.backend import in_kernels
 from numba_tma.host.boxes import Column
 from numba_tma.host.driver import (
     compute_capability,
@@ -41,7 +42,7 @@ from numba_tma.host.im2col_rules import (
 )
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.pixel_box import PixelBox
-from numba_tma.host.tensor_map import TensorMap, only_in_kernels
+from numba_tma.host.tensor_map import TensorMap
 from numba_tma.host.tensor_map_rules import legal_strides, tensor_violations
 
 
@@ -211,7 +212,7 @@ class Im2colMap(TensorMap):
         -----
         PTX ``cp.async.bulk.tensor.Nd.shared::cluster.global.im2col.mbarrier::complete_tx::bytes``.
         """
-        only_in_kernels("load_im2col")
+        in_kernels("load_im2col")(self, tile, coords, offsets, barrier, cache_hint, multicast)
 
     def store_im2col(self, tile: Any, coords: tuple[int, ...], cache_hint: Any = None) -> None:
         """Start the copy of one column of pixels from shared memory into the tensor.
@@ -224,7 +225,7 @@ class Im2colMap(TensorMap):
         -----
         PTX ``cp.async.bulk.tensor.Nd.global.shared::cta.im2col_no_offs.bulk_group``.
         """
-        only_in_kernels("store_im2col")
+        in_kernels("store_im2col")(self, tile, coords, cache_hint)
 
     def __repr__(self) -> str:
         return (

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, Integer
 from numba_tma.host.array_interface import reading_of
+from numba_tma.host.backend import in_kernels
 from numba_tma.host.driver import current_device, encode_tiled
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.encoding import (
@@ -165,10 +166,7 @@ class RaggedTensorMap(TensorMap):
         The sequence lies in the array: past its last row nothing is copied at all. Nothing is
         executed here; a copy is one instruction.
         """
-        raise RuntimeError(
-            "RaggedTensorMap.sequence runs inside a @cuda.jit kernel, which takes the map as an "
-            "argument; it cannot be called on the host"
-        )
+        return in_kernels("sequence")(self, start, length)
 
     load = _needs_sequence("load")
     store = _needs_sequence("store")

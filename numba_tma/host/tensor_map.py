@@ -1,11 +1,11 @@
 """Tensor maps: the descriptors that tell the copy engine where a tensor lies and how to tile it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike
 from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
-from numba_tma.host.backend import KernelArgument
+from numba_tma.host.backend import KernelArgument, in_kernels
 from numba_tma.host.boxes import Copies
 from numba_tma.host.driver import current_device
 from numba_tma.host.dtypes import DType, as_dtype
@@ -294,7 +294,7 @@ class TensorMap(KernelArgument):
         -----
         PTX ``cp.async.bulk.tensor.Nd.shared::cluster.global.tile.mbarrier::complete_tx::bytes``.
         """
-        only_in_kernels("load")
+        in_kernels("load")(self, tile, coords, barrier, cache_hint, multicast)
 
     def store(self, tile: Any, coords: tuple[int, ...], cache_hint: Any = None) -> None:
         """Start the copy of one tile from shared memory into the tensor.
@@ -320,7 +320,7 @@ class TensorMap(KernelArgument):
         -----
         PTX ``cp.async.bulk.tensor.Nd.global.shared::cta.tile.bulk_group``.
         """
-        only_in_kernels("store")
+        in_kernels("store")(self, tile, coords, cache_hint)
 
     def fence_acquire(self) -> None:
         """Let this thread's later copies use what a kernel has made of this map (`edit_map`).
@@ -333,7 +333,7 @@ class TensorMap(KernelArgument):
         -----
         PTX ``fence.proxy.tensormap::generic.acquire.gpu``.
         """
-        only_in_kernels("fence_acquire")
+        in_kernels("fence_acquire")(self)
 
     def reduce(self, tile: Any, coords: tuple[int, ...], op: str, cache_hint: Any = None) -> None:
         """Start to combine one tile in shared memory with what the tensor holds.
@@ -356,7 +356,7 @@ class TensorMap(KernelArgument):
         -----
         PTX ``cp.reduce.async.bulk.tensor.Nd.global.shared::cta.op.tile.bulk_group``.
         """
-        only_in_kernels("reduce")
+        in_kernels("reduce")(self, tile, coords, op, cache_hint)
 
     def prefetch_tile(self, coords: tuple[int, ...], cache_hint: Any = None) -> None:
         """Start to bring one tile of the tensor into the L2 cache, ahead of its load.
@@ -372,7 +372,7 @@ class TensorMap(KernelArgument):
         -----
         PTX ``cp.async.bulk.prefetch.tensor.Nd.L2.global.tile``.
         """
-        only_in_kernels("prefetch_tile")
+        in_kernels("prefetch_tile")(self, coords, cache_hint)
 
     def prefetch(self) -> None:
         """Fetch the map itself (not the tensor) into the cache, ahead of the first copy.
@@ -383,7 +383,23 @@ class TensorMap(KernelArgument):
         -----
         PTX ``prefetch.tensormap``.
         """
-        only_in_kernels("prefetch")
+        in_kernels("prefetch")(self)
+
+    def load_im2col(
+        self,
+        tile: Any,
+        coords: tuple[int, ...],
+        offsets: tuple[int, ...],
+        barrier: Any,
+        cache_hint: Any = None,
+        multicast: Any = None,
+    ) -> None:
+        """Raise in a kernel, unless the map is an `Im2colMap`, which see."""
+        in_kernels("load_im2col")(self, tile, coords, offsets, barrier, cache_hint, multicast)
+
+    def store_im2col(self, tile: Any, coords: tuple[int, ...], cache_hint: Any = None) -> None:
+        """Raise in a kernel, unless the map is an `Im2colMap`, which see."""
+        in_kernels("store_im2col")(self, tile, coords, cache_hint)
 
     def __repr__(self) -> str:
         return (
@@ -393,14 +409,6 @@ class TensorMap(KernelArgument):
             f"l2_promotion {self.l2_promotion}, oob_fill {self.oob_fill!r}, "
             f"interleave {self.interleave})"
         )
-
-
-def only_in_kernels(method: str) -> NoReturn:
-    """Say that a method of a map is for kernels."""
-    raise RuntimeError(
-        f"TensorMap.{method} runs inside a @cuda.jit kernel, which takes the map as an argument; "
-        "it cannot be called on the host"
-    )
 
 
 def kind_of(described: Any) -> tuple[Any, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba_tma.device.shared  # noqa: F401  # before its compiled half, which is used here
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import I32, ObjectType, TypingError, get_field, ir, signature, types
 from numba_tma.backend.lowering import shared as shared_lowering
@@ -15,6 +14,7 @@ from numba_tma.backend.lowering.types import (
     check_copy,
     check_store,
 )
+from numba_tma.device import copies
 from numba_tma.device.sequence import RaggedSequence, only_stores
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
@@ -39,6 +39,7 @@ def _lower_sequence(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 RAGGED_METHODS["sequence"] = compiler.NativeMethod(
     "RaggedTensorMap", "sequence", _type_sequence, _lower_sequence
 )
+compiler.LOWERED.add(copies.sequence)
 
 
 def _coordinates(

@@ -16,17 +16,13 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
-from numba_tma.backend.lowering.instructions import OPERANDS, emit, type_call
 from numba_tma.backend.lowering.matrix_descriptor import (
     lower_matrix_descriptor,
     type_matrix_descriptor,
 )
 from numba_tma.backend.lowering.types import (
-    METHODS,
     TensorMapArrayType,
     TensorMapType,
-    check_copy,
-    check_store,
 )
 from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
 from numba_tma.device.barrier import Barrier, BarrierArray
@@ -39,11 +35,8 @@ from numba_tma.device.shared import (
     shared_barriers,
     shared_tile,
 )
-from numba_tma.host.boxes import Copies
 from numba_tma.host.dtypes import DType, reduction_violation
 from numba_tma.host.layout import Swizzle, Tile
-from numba_tma.ptx import TABLE
-from numba_tma.ptx._instruction import Instruction
 
 I16, HALF, FLOAT = ir.IntType(16), ir.HalfType(), ir.FloatType()
 ACCESSES = ObjectType(Accesses, (), (types.boolean,), True)
@@ -423,7 +416,7 @@ compiler.native_method(
 )
 
 
-# --------------------------------------------------------------- the methods of a map
+# ------------------------------------------------------------------------ as an operand
 
 
 def tile_of(typ: types.Type) -> Tile | None:
@@ -443,150 +436,9 @@ def require_map(what: str, given: types.Type) -> None:
         )
 
 
-def _typed(row: str, given: dict[str, Any]) -> Any:
-    """Type the instruction of a method; `given` has its operands in the order of the parameters."""
-    return signature(types.void, *type_call(TABLE[row], given).args)
-
-
-def _type_load(
-    self: Any,
-    tile: Any,
-    coords: Any,
-    barrier: Any,
-    cache_hint: Any = types.none,
-    multicast: Any = types.none,
-) -> Any:
-    given = {
-        "tensor_map": self,
-        "destination": tile,
-        "coordinates": coords,
-        "barrier": barrier,
-        "cache_hint": cache_hint,
-        "multicast": multicast,
-    }
-    sig = _typed("cp_async_bulk_tensor_load", given)
-    check_copy("TensorMap.load", self, tile_of(tile), coords)
-    return sig
-
-
-def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
-    given = {"tensor_map": self, "source": tile, "coordinates": coords, "cache_hint": cache_hint}
-    sig = _typed("cp_async_bulk_tensor_store", given)
-    check_copy("TensorMap.store", self, tile_of(tile), coords)
-    check_store("TensorMap.store", self, coords)
-    return sig
-
-
 def check_reduction(what: str, tensor_map: types.Type, op: types.Type) -> None:
     """Raise a TypingError unless the element type of a map, if it is known, has an operation."""
     if tensor_map.tile is not None:
         value = op.literal_value if isinstance(op, types.Literal) else op
         if violation := reduction_violation(tensor_map.tile.dtype, value):
             raise TypingError(f"{what}: {violation}")
-
-
-def _type_reduce(self: Any, tile: Any, coords: Any, op: Any, cache_hint: Any = types.none) -> Any:
-    given = {
-        "tensor_map": self,
-        "source": tile,
-        "coordinates": coords,
-        "operation": op,
-        "cache_hint": cache_hint,
-    }
-    check_reduction("TensorMap.reduce", self, op)
-    sig = _typed("cp_reduce_async_bulk_tensor", given)
-    check_copy("TensorMap.reduce", self, tile_of(tile), coords)
-    check_store("TensorMap.reduce", self, coords)
-    return sig
-
-
-def _type_prefetch_tile(self: Any, coords: Any, cache_hint: Any = types.none) -> Any:
-    given = {"tensor_map": self, "coordinates": coords, "cache_hint": cache_hint}
-    sig = _typed("cp_async_bulk_prefetch_tensor", given)
-    check_copy("TensorMap.prefetch_tile", self, None, coords)
-    return sig
-
-
-def _emit_copies(row: Instruction, context: Any, builder: Any, given: Any) -> Any:
-    """Emit the copies that move the map's tile: one, unless it is larger than a box."""
-    copies = given["tensor_map"][0].copies
-    if copies is None or copies.is_one_box:
-        return emit(row, context, builder, given)
-    _, coords = given["coordinates"]
-    shared = next((name for name in ("destination", "source") if name in given), None)
-    if shared is not None:
-        (base,) = OPERANDS["TileAddress"].lower(context, builder, *given[shared])
-    for offset, start in copies.starts:
-        moved: Any = [
-            builder.add(builder.extract_value(coords, axis), ir.Constant(I32, i))
-            for axis, i in enumerate(start)
-        ]
-        if copies.fold:
-            moved = _fold(builder, copies, moved)
-        moved_type = types.UniTuple(types.int32, len(moved))
-        given |= {"coordinates": (moved_type, context.make_tuple(builder, moved_type, moved))}
-        if shared is not None:
-            address = builder.add(base, ir.Constant(I32, offset))
-            given |= {shared: (types.uint32, address)}
-        emit(row, context, builder, given)
-    return context.get_dummy_value()
-
-
-def _fold(builder: Any, copies: Copies, coords: list[Any]) -> tuple[Any, ...]:
-    """Return the coordinates in the axes of a folded map."""
-    *outer, column = coords
-    part = builder.ashr(column, ir.Constant(I32, copies.part.bit_length() - 1))
-    within = builder.and_(column, ir.Constant(I32, copies.part - 1))
-    # A column inside a part would read zeros past the part's end. One element is no multiple of
-    # 16 B, so that the copy is an illegal instruction and no wrong result.
-    some = builder.icmp_unsigned("!=", within, ir.Constant(I32, 0))
-    return copies.with_axis((*outer, builder.zext(some, I32)), part)
-
-
-def _type_prefetch(self: Any) -> Any:
-    return _typed("prefetch_tensormap", {"tensor_map": self})
-
-
-def _map_method(name: str, row: str, typer: Any, *operands: str) -> None:
-    """Register a method that is one instruction, by its operands in the method's order."""
-
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        given = dict(zip(("tensor_map", *operands), zip(sig.args, args)))
-        if "coordinates" in given:
-            return _emit_copies(TABLE[row], context, builder, given)
-        return emit(TABLE[row], context, builder, given)
-
-    METHODS[name] = compiler.NativeMethod("TensorMap", name, typer, lower)
-
-
-_ACQUIRE, _GPU = TABLE["fence_proxy_tensormap_acquire"], types.literal("gpu")
-
-
-def _type_fence_acquire(self: Any) -> Any:
-    type_call(_ACQUIRE, {"tensor_map": self, "scope": _GPU})
-    return signature(types.void, self)
-
-
-def _lower_fence_acquire(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    given = {"tensor_map": (sig.args[0], args[0]), "scope": (_GPU, None)}
-    return emit(_ACQUIRE, context, builder, given)
-
-
-_LOADED = ("destination", "coordinates", "barrier", "cache_hint", "multicast")
-_REDUCED = ("source", "coordinates", "operation", "cache_hint")
-_map_method("load", "cp_async_bulk_tensor_load", _type_load, *_LOADED)
-_map_method(
-    "store", "cp_async_bulk_tensor_store", _type_store, "source", "coordinates", "cache_hint"
-)
-METHODS["fence_acquire"] = compiler.NativeMethod(
-    "TensorMap", "fence_acquire", _type_fence_acquire, _lower_fence_acquire
-)
-_map_method("reduce", "cp_reduce_async_bulk_tensor", _type_reduce, *_REDUCED)
-_map_method(
-    "prefetch_tile",
-    "cp_async_bulk_prefetch_tensor",
-    _type_prefetch_tile,
-    "coordinates",
-    "cache_hint",
-)
-_map_method("prefetch", "prefetch_tensormap", _type_prefetch)

@@ -6,6 +6,7 @@ import operator
 from dataclasses import replace
 from typing import Any
 
+import numba_tma.device.copies  # noqa: F401  # a kernel that takes a map can call its methods
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import Conversion, TypingError, ir, types
 from numba_tma.host.backend import typed_by
@@ -219,7 +220,7 @@ def _lower_get_map(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.gep(args[0], [args[1]])
 
 
-#: The methods that kernels can call on a map, by name.
+#: The methods that kernels can call on a map, by name: the lowerings of `numba_tma.device.copies`.
 METHODS: dict[str, compiler.NativeMethod] = {}
 #: And on a ragged one, beside those `OF_THE_MAP`.
 RAGGED_METHODS: dict[str, compiler.NativeMethod] = {}

@@ -46,6 +46,7 @@ def register_declared() -> None:
     """Register all that was declared since the last walk, with its lowerings."""
     global _lowered
     declared = interface.DECLARATIONS
+    interface.register_at_once(register_declared)
     if _lowered == len(declared):
         return
     natives: list[Any] = []

@@ -1,0 +1,221 @@
+"""How kernels copy through a map: by the instructions that move its boxes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, TypingError, ir, signature, types
+from numba_tma.backend.lowering.instructions import OPERANDS, emit, type_call
+from numba_tma.backend.lowering.shared import check_reduction, tile_of
+from numba_tma.backend.lowering.types import METHODS, check_copy, check_store
+from numba_tma.device import copies
+from numba_tma.host.boxes import Copies
+from numba_tma.host.im2col_rules import offset_limit
+from numba_tma.ptx import TABLE
+from numba_tma.ptx._instruction import Instruction
+
+
+def _typed(row: str, given: dict[str, Any]) -> Any:
+    """Type the instruction of a method; `given` has its operands in the order of the parameters."""
+    return signature(types.void, *type_call(TABLE[row], given).args)
+
+
+def _type_load(
+    self: Any,
+    tile: Any,
+    coords: Any,
+    barrier: Any,
+    cache_hint: Any = types.none,
+    multicast: Any = types.none,
+) -> Any:
+    given = {
+        "tensor_map": self,
+        "destination": tile,
+        "coordinates": coords,
+        "barrier": barrier,
+        "cache_hint": cache_hint,
+        "multicast": multicast,
+    }
+    sig = _typed("cp_async_bulk_tensor_load", given)
+    check_copy("TensorMap.load", self, tile_of(tile), coords)
+    return sig
+
+
+def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+    given = {"tensor_map": self, "source": tile, "coordinates": coords, "cache_hint": cache_hint}
+    sig = _typed("cp_async_bulk_tensor_store", given)
+    check_copy("TensorMap.store", self, tile_of(tile), coords)
+    check_store("TensorMap.store", self, coords)
+    return sig
+
+
+def _type_reduce(self: Any, tile: Any, coords: Any, op: Any, cache_hint: Any = types.none) -> Any:
+    given = {
+        "tensor_map": self,
+        "source": tile,
+        "coordinates": coords,
+        "operation": op,
+        "cache_hint": cache_hint,
+    }
+    check_reduction("TensorMap.reduce", self, op)
+    sig = _typed("cp_reduce_async_bulk_tensor", given)
+    check_copy("TensorMap.reduce", self, tile_of(tile), coords)
+    check_store("TensorMap.reduce", self, coords)
+    return sig
+
+
+def _type_prefetch_tile(self: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+    given = {"tensor_map": self, "coordinates": coords, "cache_hint": cache_hint}
+    sig = _typed("cp_async_bulk_prefetch_tensor", given)
+    check_copy("TensorMap.prefetch_tile", self, None, coords)
+    return sig
+
+
+def _emit_copies(row: Instruction, context: Any, builder: Any, given: Any) -> Any:
+    """Emit the copies that move the map's tile: one, unless it is larger than a box."""
+    boxes = given["tensor_map"][0].copies
+    if boxes is None or boxes.is_one_box:
+        return emit(row, context, builder, given)
+    _, coords = given["coordinates"]
+    shared = next((name for name in ("destination", "source") if name in given), None)
+    if shared is not None:
+        (base,) = OPERANDS["TileAddress"].lower(context, builder, *given[shared])
+    for offset, start in boxes.starts:
+        moved: Any = [
+            builder.add(builder.extract_value(coords, axis), ir.Constant(I32, i))
+            for axis, i in enumerate(start)
+        ]
+        if boxes.fold:
+            moved = _fold(builder, boxes, moved)
+        moved_type = types.UniTuple(types.int32, len(moved))
+        given |= {"coordinates": (moved_type, context.make_tuple(builder, moved_type, moved))}
+        if shared is not None:
+            address = builder.add(base, ir.Constant(I32, offset))
+            given |= {shared: (types.uint32, address)}
+        emit(row, context, builder, given)
+    return context.get_dummy_value()
+
+
+def _fold(builder: Any, boxes: Copies, coords: list[Any]) -> tuple[Any, ...]:
+    """Return the coordinates in the axes of a folded map."""
+    *outer, column = coords
+    part = builder.ashr(column, ir.Constant(I32, boxes.part.bit_length() - 1))
+    within = builder.and_(column, ir.Constant(I32, boxes.part - 1))
+    # A column inside a part would read zeros past the part's end. One element is no multiple of
+    # 16 B, so that the copy is an illegal instruction and no wrong result.
+    some = builder.icmp_unsigned("!=", within, ir.Constant(I32, 0))
+    return boxes.with_axis((*outer, builder.zext(some, I32)), part)
+
+
+def _type_prefetch(self: Any) -> Any:
+    return _typed("prefetch_tensormap", {"tensor_map": self})
+
+
+def _method(body: Any, typer: Any, lower: Any) -> None:
+    """Register a method by its body in the simulator."""
+    METHODS[body.__name__] = compiler.NativeMethod("TensorMap", body.__name__, typer, lower)
+    compiler.LOWERED.add(body)
+
+
+def _map_method(body: Any, row: str, typer: Any, *operands: str) -> None:
+    """Register a method that is one instruction, by its operands in the method's order."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        given = dict(zip(("tensor_map", *operands), zip(sig.args, args)))
+        if "coordinates" in given:
+            return _emit_copies(TABLE[row], context, builder, given)
+        return emit(TABLE[row], context, builder, given)
+
+    _method(body, typer, lower)
+
+
+_ACQUIRE, _GPU = TABLE["fence_proxy_tensormap_acquire"], types.literal("gpu")
+
+
+def _type_fence_acquire(self: Any) -> Any:
+    type_call(_ACQUIRE, {"tensor_map": self, "scope": _GPU})
+    return signature(types.void, self)
+
+
+def _lower_fence_acquire(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    given = {"tensor_map": (sig.args[0], args[0]), "scope": (_GPU, None)}
+    return emit(_ACQUIRE, context, builder, given)
+
+
+_LOADED = ("destination", "coordinates", "barrier", "cache_hint", "multicast")
+_REDUCED = ("source", "coordinates", "operation", "cache_hint")
+_STORED = ("source", "coordinates", "cache_hint")
+_FETCHED = ("coordinates", "cache_hint")
+_map_method(copies.load, "cp_async_bulk_tensor_load", _type_load, *_LOADED)
+_map_method(copies.store, "cp_async_bulk_tensor_store", _type_store, *_STORED)
+_map_method(copies.reduce, "cp_reduce_async_bulk_tensor", _type_reduce, *_REDUCED)
+_map_method(copies.prefetch_tile, "cp_async_bulk_prefetch_tensor", _type_prefetch_tile, *_FETCHED)
+_map_method(copies.prefetch, "prefetch_tensormap", _type_prefetch)
+_method(copies.fence_acquire, _type_fence_acquire, _lower_fence_acquire)
+
+
+# ------------------------------------------------------------------- columns of pixels
+
+_LOAD_IM2COL = TABLE["cp_async_bulk_tensor_im2col_load"]
+_STORE_IM2COL = TABLE["cp_async_bulk_tensor_im2col_store"]
+
+
+def _type_load_im2col(
+    self: Any,
+    tile: Any,
+    coords: Any,
+    offsets: Any,
+    barrier: Any,
+    cache_hint: Any = types.none,
+    multicast: Any = types.none,
+) -> Any:
+    given = {
+        "destination": tile,
+        "coordinates": coords,
+        "offsets": offsets,
+        "barrier": barrier,
+        "cache_hint": cache_hint,
+        "multicast": multicast,
+    }
+    typed = dict(
+        zip(("tensor_map", *given), type_call(_LOAD_IM2COL, {"tensor_map": self, **given}).args)
+    )
+    check_copy("TensorMap.load_im2col", self, tile_of(tile), coords, mode="im2col")
+    _check_offsets(self, offsets)
+    return signature(types.void, self, *(typed[name] for name in given))
+
+
+def _check_offsets(tensor_map: types.Type, offsets: types.Type) -> None:
+    limit = offset_limit(len(offsets) + 2)
+    for axis, offset in enumerate(offsets):
+        if isinstance(offset, types.IntegerLiteral) and offset.literal_value > limit:
+            raise TypingError(
+                f"TensorMap.load_im2col: the offset of axis {axis + 1} is {offset.literal_value}; "
+                f"{tensor_map} takes 0 to {limit}: move the coordinates instead"
+            )
+
+
+def _lower_load_im2col(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    names = ["tensor_map", "destination", "coordinates", "offsets", "barrier"]
+    names += ["cache_hint", "multicast"]
+    return emit(_LOAD_IM2COL, context, builder, dict(zip(names, zip(sig.args, args))))
+
+
+def _type_store_im2col(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+    given = {"source": tile, "coordinates": coords, "cache_hint": cache_hint}
+    typed = dict(
+        zip(("tensor_map", *given), type_call(_STORE_IM2COL, {"tensor_map": self, **given}).args)
+    )
+    check_copy("TensorMap.store_im2col", self, tile_of(tile), coords, mode="im2col")
+    check_store("TensorMap.store_im2col", self, coords)
+    return signature(types.void, self, *(typed[name] for name in given))
+
+
+def _lower_store_im2col(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    names = ["tensor_map", "source", "coordinates", "cache_hint"]
+    return emit(_STORE_IM2COL, context, builder, dict(zip(names, zip(sig.args, args))))
+
+
+_method(copies.load_im2col, _type_load_im2col, _lower_load_im2col)
+_method(copies.store_im2col, _type_store_im2col, _lower_store_im2col)

@@ -1,0 +1,108 @@
+"""The methods of a tensor map in kernels: what the simulator runs, declared for the compiler.
+
+Their signatures and what they promise stand in `numba_tma.host.tensor_map.TensorMap` and
+`numba_tma.host.im2col.Im2colMap`, which call these bodies; their lowerings have the same names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba_tma import simulator
+from numba_tma.backend.interface import native
+from numba_tma.device.sequence import RaggedSequence
+from numba_tma.host.ragged import RaggedTensorMap
+from numba_tma.host.tensor_map import TensorMap
+from numba_tma.ptx import (
+    cp_async_bulk_prefetch_tensor,
+    cp_async_bulk_tensor_im2col_load,
+    cp_async_bulk_tensor_im2col_store,
+    cp_async_bulk_tensor_load,
+    cp_async_bulk_tensor_store,
+    cp_reduce_async_bulk_tensor,
+    fence_proxy_tensormap_acquire,
+    prefetch_tensormap,
+)
+from numba_tma.ptx._instruction import address
+
+
+@native
+def load(
+    tensor_map: TensorMap,
+    tile: Any,
+    coords: Any,
+    barrier: Any,
+    cache_hint: Any = None,
+    multicast: Any = None,
+) -> None:
+    """Be `TensorMap.load`: one instruction for each box of the tile."""
+    simulator.check_copy(tensor_map, tile, coords, barrier)
+    for offset, moved in tensor_map.copies.each(coords):
+        destination = address(tile) + offset
+        cp_async_bulk_tensor_load(destination, tensor_map, moved, barrier, cache_hint, multicast)
+
+
+@native
+def store(tensor_map: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
+    """Be `TensorMap.store`: one instruction for each box."""
+    simulator.check_copy(tensor_map, tile, coords)
+    for offset, moved in tensor_map.copies.each(coords):
+        cp_async_bulk_tensor_store(tensor_map, moved, address(tile) + offset, cache_hint)
+
+
+@native
+def fence_acquire(tensor_map: TensorMap) -> None:
+    """Be `TensorMap.fence_acquire`."""
+    fence_proxy_tensormap_acquire(tensor_map, "gpu")
+
+
+@native
+def reduce(tensor_map: TensorMap, tile: Any, coords: Any, op: Any, cache_hint: Any = None) -> None:
+    """Be `TensorMap.reduce`: one instruction for each box."""
+    simulator.check_copy(tensor_map, tile, coords)
+    for offset, moved in tensor_map.copies.each(coords):
+        cp_reduce_async_bulk_tensor(tensor_map, moved, address(tile) + offset, op, cache_hint)
+
+
+@native
+def prefetch_tile(tensor_map: TensorMap, coords: Any, cache_hint: Any = None) -> None:
+    """Be `TensorMap.prefetch_tile`: one instruction for each box."""
+    simulator.check_coordinates(tensor_map, coords)
+    for _, moved in tensor_map.copies.each(coords):
+        cp_async_bulk_prefetch_tensor(tensor_map, moved, cache_hint)
+
+
+@native
+def load_im2col(
+    tensor_map: TensorMap,
+    tile: Any,
+    coords: Any,
+    offsets: Any,
+    barrier: Any,
+    cache_hint: Any = None,
+    multicast: Any = None,
+) -> None:
+    """Be `Im2colMap.load_im2col`."""
+    simulator.check_copy(tensor_map, tile, coords, barrier, mode="im2col")
+    cp_async_bulk_tensor_im2col_load(
+        tile, tensor_map, coords, barrier, offsets, cache_hint, multicast
+    )
+
+
+@native
+def store_im2col(tensor_map: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
+    """Be `Im2colMap.store_im2col`."""
+    simulator.check_copy(tensor_map, tile, coords, mode="im2col")
+    cp_async_bulk_tensor_im2col_store(tensor_map, coords, tile, cache_hint)
+
+
+@native
+def prefetch(tensor_map: TensorMap) -> None:
+    """Be `TensorMap.prefetch`."""
+    prefetch_tensormap(tensor_map)
+
+
+@native
+def sequence(tensor_map: RaggedTensorMap, start: Any, length: Any) -> RaggedSequence:
+    """Be `RaggedTensorMap.sequence`."""
+    return RaggedSequence(tensor_map, start, length)
