@@ -16,6 +16,7 @@ from numba_tma.host.environment import simulated
 
 ROWS, COLUMNS = 16384, 8192
 EPS = 1e-6
+STAGES = 4
 #: Two roundings to bf16 of values whose statistics are summed in float32.
 BF16_TOLERANCE, F32_TOLERANCE = 2.0**-8, 2.0**-20
 
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _on_gpu() -> int:
     from numba import cuda
 
-    from numba_tma.kernels.rows.rmsnorm import DEMO_PLAN, rmsnorm
+    from numba_tma.kernels.rows.pipelined import rmsnorm_pipelined
     from numba_tma.tools.bench.timing import time_alternating
 
     random = np.random.default_rng(0)
@@ -49,7 +50,7 @@ def _on_gpu() -> int:
     y_gpu, copy_gpu = cuda.device_array_like(x_gpu), cuda.device_array_like(x_gpu)
 
     def run() -> None:
-        rmsnorm(x_gpu, weight_gpu, eps=EPS, out=y_gpu, dtype="bf16", plan=DEMO_PLAN)
+        rmsnorm_pipelined(x_gpu, weight_gpu, eps=EPS, out=y_gpu, dtype="bf16", stages=STAGES)
 
     run()
     y = y_gpu.copy_to_host().view(ml_dtypes.bfloat16)
@@ -59,7 +60,7 @@ def _on_gpu() -> int:
     device = cuda.get_current_device().name
     print(
         f"RMSNorm of bf16 {x.shape} on {device if isinstance(device, str) else device.decode()}, "
-        f"a {DEMO_PLAN.stages}-stage TilePipeline"
+        f"a {STAGES}-stage TilePipeline"
     )
     print(f"  largest error against float64  {error:.2e} of the value (bf16 rounds to 3.9e-03)")
     print(f"  rate                           {rates['rmsnorm']:,.0f} GB/s")
@@ -72,17 +73,16 @@ def _on_gpu() -> int:
 
 def _in_simulator() -> int:
     from numba_tma import simulator
-    from numba_tma.kernels.rows.rmsnorm import Plan, rmsnorm
+    from numba_tma.kernels.rows.pipelined import rmsnorm_pipelined
 
     random = np.random.default_rng(0)
     x = random.standard_normal((24, 256)).astype(np.float32)
     weight = random.standard_normal(256).astype(np.float32)
-    plan = Plan(threads=32, blocks=1, stages=4)
     with simulator.record() as trace:
-        y = rmsnorm(x, weight, eps=EPS, plan=plan)
+        y = rmsnorm_pipelined(x, weight, eps=EPS, threads=32, stages=STAGES, blocks=1)
     error = _relative_error(x, weight, y)
     print(
-        f"RMSNorm of f32 {x.shape}, a {plan.stages}-stage TilePipeline, SIMULATED on the CPU: "
+        f"RMSNorm of f32 {x.shape}, a {STAGES}-stage TilePipeline, SIMULATED on the CPU: "
         "same kernel source,\nno GPU, so no rate. What the simulator saw of the stages:\n"
     )
     print(trace.timeline())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from numba import types
+from numba import typeof, types
 
 from numba_tma import Swizzle, Tile
 from numba_tma.backend.lowering.types import TensorMapType
@@ -18,11 +18,13 @@ from numba_tma.kernels.matmul.splits import adding_kernel
 from numba_tma.kernels.pointwise import api as pointwise
 from numba_tma.kernels.pointwise.activations import GELU, SWIGLU
 from numba_tma.kernels.pointwise.api import plan_for as pointwise_plan
-from numba_tma.kernels.rows.backward import backward_kernel
+from numba_tma.kernels.rows.backward import BackwardArrays, backward_kernel
 from numba_tma.kernels.rows.columns import add_parts
-from numba_tma.kernels.rows.launching import PLANS, kernel_for, plan_for, share_of
+from numba_tma.kernels.rows.kernel import RowArrays, RowMemory, RowOperation, RowSizes
+from numba_tma.kernels.rows.launching import kernel_for
 from numba_tma.kernels.rows.layernorm import LAYERNORM
-from numba_tma.kernels.rows.operation import Operation, Options, Plan
+from numba_tma.kernels.rows.pipelined import pipelined_kernel
+from numba_tma.kernels.rows.plan import PLANS, RowOptions, RowPlan, plan_for, share_of
 from numba_tma.kernels.rows.rmsnorm import RMSNORM
 from numba_tma.kernels.rows.softmax import SOFTMAX
 from numba_tma.kernels.transpose import api as transpose
@@ -36,19 +38,23 @@ def _map(shape: tuple[int, ...], dtype: Any) -> TensorMapType:
     return TensorMapType(len(shape), Tile(shape, dtype))
 
 
-#: Addresses and strides of `x` and all that goes with it, rows, accesses, columns; a number.
-ROWS = (INT,) * 15 + (F32,)
-PLAIN, WEIGHT, AFFINE = Options(), Options(weight=True), Options(weight=True, bias=True)
-EVERYTHING = Options(True, True, True, True, (True, True))
-RESIDUAL = Options(weight=True, residual=True, residual_out=True)
+MEMORY = RowMemory(0, 0)
+#: What kernels over rows take: arrays, sizes, a number.
+ROWS = (
+    typeof(RowArrays(MEMORY, MEMORY, 0, 0, MEMORY, MEMORY, (0, 0))),
+    typeof(RowSizes(0, 0, 0)),
+    F32,
+)
+PLAIN, WEIGHT, AFFINE = RowOptions(), RowOptions(weight=True), RowOptions(weight=True, bias=True)
+EVERYTHING = RowOptions(True, True, True, True, (True, True))
+RESIDUAL = RowOptions(weight=True, residual=True, residual_out=True)
 
 
 def _rows(
-    op: Operation, columns: int, plan: Plan, options: Options = PLAIN, width: int = 16
+    op: RowOperation, columns: int, plan: RowPlan, options: RowOptions = PLAIN, width: int = 16
 ) -> tuple[Any, tuple[Any, ...]]:
     """Return the kernel over bf16 rows of `columns`, of which there are as many as fit."""
-    kernel = kernel_for(op, plan.rows, columns, BF16, width, plan, options)
-    return kernel, (COUNTER, *ROWS) if plan.stages else ROWS
+    return kernel_for(op, plan.rows, columns, BF16, width, plan, options), ROWS
 
 
 def _transpose(itemsize: int, store: str = "tma") -> tuple[Any, tuple[Any, ...]]:
@@ -78,18 +84,27 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         copy.copy_tiles_kernel(BYTE_TILE, 2),
         (_map((32, 256), "u8"),) * 2 + (COUNTER, INT, INT),
     ),
-    "rmsnorm_1024": _rows(RMSNORM, 1024, Plan(32, 4), WEIGHT),
-    "rmsnorm_stages": _rows(RMSNORM, 8192, Plan(512, blocks=2, stages=4), WEIGHT),
-    "layernorm_cluster": _rows(LAYERNORM, 65536, Plan(512, 1, 4, bulk=True), AFFINE),
-    "layernorm_odd": _rows(LAYERNORM, 8191, Plan(256), EVERYTHING, 2),
+    "rmsnorm_1024": _rows(RMSNORM, 1024, RowPlan(32, 4), WEIGHT),
+    "rmsnorm_stages": (
+        pipelined_kernel(8192, BF16, threads=512, stages=4),
+        (COUNTER, typeof(MEMORY), INT, typeof(MEMORY), INT, INT, F32),
+    ),
+    "layernorm_cluster": _rows(LAYERNORM, 65536, RowPlan(512, 1, 4, bulk=True), AFFINE),
+    "layernorm_odd": _rows(LAYERNORM, 8191, RowPlan(256), EVERYTHING, 2),
     "rmsnorm_staged": _rows(RMSNORM, 65536, PLANS["rmsnorm"][131072], WEIGHT),
     "rmsnorm_staged_residual": _rows(
         RMSNORM, 40000, plan_for("rmsnorm", 40000, 2, 16, RESIDUAL), RESIDUAL
     ),
     "softmax_staged": _rows(SOFTMAX, 65536, PLANS["softmax"][131072]),
     "layernorm_backward": (
-        backward_kernel(share_of(8192, 1, BF16, 16, Plan(512)), Plan(512), True, True, 2),
-        (INT,) * 14,
+        backward_kernel(
+            share_of(8192, 1, BF16, 16, RowPlan(512)),
+            RowPlan(512),
+            centred=True,
+            weighted=True,
+            sums=2,
+        ),
+        (typeof(BackwardArrays(MEMORY, MEMORY, 0, 0, 0, MEMORY, 0, 0)), ROWS[1]),
     ),
     "column_sum": (add_parts(Share(BF16, 16, 1, 128, False), 128), (INT,) * 8),
     "copy_vectors": (copy.copy_vectors_kernel(16), (BYTES, BYTES, *(INT,) * 4)),

@@ -8,14 +8,14 @@ made by a second kernel in one order, so that the same input gives the same bits
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function
-from numba_tma.device.clusters import cluster, cluster_sync
+from numba_tma.device.combine import Exchange, combine_in_turns, exchange_tiles, lanes_sum
 from numba_tma.device.row_share import (
     Share,
     from_float,
@@ -29,105 +29,200 @@ from numba_tma.device.row_share import (
 from numba_tma.device.shared import shared_barriers, shared_tile
 from numba_tma.device.vectors import four, total
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.host.environment import simulated
 from numba_tma.kernels._host import launching as _host
 from numba_tma.kernels._host.launching import Matrix, empty_like, launched_again
 from numba_tma.kernels.rows import columns as _columns
 from numba_tma.kernels.rows import launching as _row_launch
-from numba_tma.kernels.rows.launching import optional
-from numba_tma.kernels.rows.operation import Plan, lanes_sum, meeting, meeting_places
+from numba_tma.kernels.rows.kernel import (
+    RowMemory,
+    RowSizes,
+    compiled,
+    no_store,
+    nothing,
+    row_of,
+)
+from numba_tma.kernels.rows.launching import address_of, optional, rows_of
+from numba_tma.kernels.rows.plan import RowPlan, share_of
 
-FLOAT = Share(as_dtype("f32"), 4, 1, 1, True)  # one statistic
+
+class BackwardArrays(NamedTuple):
+    """The arrays of a gradient's kernel; a number is an address, 0 for an array not given."""
+
+    dy: RowMemory
+    x: RowMemory
+    weight: Any
+    mean: Any  #: per row
+    rstd: Any  #: per row
+    dx: RowMemory  #: the result
+    weight_sums: Any  #: one float32 row per block (or cluster): its part of dweight
+    bias_sums: Any  #: its part of dbias
 
 
 @device_function
-def combine_two(part: Any, lanes: Any, scalar: Any) -> Any:
+def add_two_lanes(part: Any, lanes: Any, scalar: Any) -> Any:
     """Add the first two sums."""
     zero = np.float32(0)
     return four(lanes_sum(part[0], lanes), lanes_sum(part[1], lanes), zero, zero)
 
 
+# --------------------------------------------- features, and what stands for none of them
+
+STATISTIC = Share(as_dtype("f32"), 4, 1, 1, True)
+
+
+@device_function
+def statistic(address: Any, row: Any) -> Any:
+    """Load the float32 of a row."""
+    return to_float(STATISTIC, load_cached(STATISTIC, address + 4 * row, 0, 1))[0]
+
+
+@device_function
+def minus_mean(values: Any, mean: Any, row: Any) -> Any:
+    """Subtract the row's mean, of LayerNorm."""
+    return values - statistic(mean, row)
+
+
+@device_function
+def as_loaded(values: Any, mean: Any, row: Any) -> Any:
+    """Return the values, of RMSNorm."""
+    return values
+
+
+@device_function
+def minus_mean_gradient(gradient: Any, whole: Any, columns: Any) -> Any:
+    """Subtract the mean of the gradient: what LayerNorm's mean takes off."""
+    return gradient - whole[1] / np.float32(columns)
+
+
+@device_function
+def same_gradient(gradient: Any, whole: Any, columns: Any) -> Any:
+    """Return the gradient, of RMSNorm."""
+    return gradient
+
+
+@device_function
+def floats_of(share: Any, location: Any, first: Any, limit: Any) -> Any:
+    """Load the weight."""
+    return to_float(share, load_cached(share, location, first, limit))
+
+
+@device_function
+def scaled(gradient: Any, weight: Any) -> Any:
+    """Multiply by the weight."""
+    return gradient * weight
+
+
+@device_function
+def unscaled(gradient: Any, weight: Any) -> Any:
+    """Return the gradient, where there is no weight."""
+    return gradient
+
+
+@device_function
+def add_product(sums: Any, gradient: Any, normal: Any) -> Any:
+    """Add a row's part of dweight."""
+    return sums + gradient * normal
+
+
+@device_function
+def add_gradient(sums: Any, gradient: Any, normal: Any) -> Any:
+    """Add a row's part of dbias."""
+    return sums + gradient
+
+
+@device_function
+def no_sums(sums: Any, gradient: Any, normal: Any) -> Any:
+    """Return the sums, which nobody wants."""
+    return sums
+
+
+# ------------------------------------------------------------------------------- the kernel
+
+
+@device_function
+def rank_in_cluster() -> Any:
+    """Return the block's number in its cluster."""
+    return ptx.cluster_ctarank()
+
+
+@device_function
+def rank_alone() -> Any:
+    """Return 0, where a block has whole rows."""
+    return 0
+
+
+@device_function
+def first_in_cluster(rank: Any, accesses: Any, thread: Any) -> Any:
+    """Return a thread's first access, where each block of a cluster has so many of the row."""
+    return rank * accesses + thread
+
+
+@device_function
+def first_alone(rank: Any, accesses: Any, thread: Any) -> Any:
+    """Return a thread's first access, where a block has whole rows."""
+    return thread
+
+
 @functools.cache
-def backward_kernel(share: Share, plan: Plan, centred: bool, weighted: bool, sums: int) -> Any:
+def backward_kernel(
+    share: Share, plan: RowPlan, *, centred: bool, weighted: bool, sums: int
+) -> Any:
     """Return the kernel for LayerNorm (`centred`) or RMSNorm.
 
     `sums` is 0, 1 to add up dweight, 2 for dbias as well.
     """
-    SHARE, BLOCKS, STEP = share, plan.cluster, share.step * share.count
-    SCRATCH, PEERS = meeting_places(plan.threads, plan.cluster, turns=2)
-    meet = meeting(combine_two, plan.threads, plan.cluster)
-    CENTRED, WEIGHTED, SUMS, ROW = centred, weighted, sums, FLOAT
+    SHARE, (SCRATCH, PEERS) = share, exchange_tiles(plan.threads, plan.cluster, turns=2)
+    start_exchange, combine = combine_in_turns(add_two_lanes, plan.threads, plan.cluster)
+    BLOCKS, ACCESSES = plan.cluster, share.step * share.count
+    rank_of_block, first_of = (
+        (rank_in_cluster, first_in_cluster) if plan.cluster > 1 else (rank_alone, first_alone)
+    )
+    centre, centre_gradient = (
+        (minus_mean, minus_mean_gradient) if centred else (as_loaded, same_gradient)
+    )
+    load_weight, scale = (floats_of, scaled) if weighted else (nothing, unscaled)
+    add_weight, store_weight = (add_product, store_sums) if sums > 0 else (no_sums, no_store)
+    add_bias, store_bias = (add_gradient, store_sums) if sums > 1 else (no_sums, no_store)
 
-    def norm_backward(  # type: ignore[no-untyped-def]
-        dy,
-        dy_stride,
-        x,
-        x_stride,
-        weight,
-        mean,
-        rstd,
-        dx,
-        dx_stride,
-        weight_sums,
-        bias_sums,
-        rows,
-        accesses,
-        columns,
-    ):
-        scratch, peers, heard = shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(2)
-        thread = cuda.threadIdx.x
-        rank = 0
-        if BLOCKS > 1:
-            rank = ptx.cluster_ctarank()
-            if thread == 0:
-                heard.init(1)
-                ptx.fence_mbarrier_init()
-            cluster_sync()
-        first = rank * STEP + thread
+    def norm_backward(arrays, sizes):  # type: ignore[no-untyped-def]
+        exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(2))
+        thread, rank = cuda.threadIdx.x, rank_of_block()
+        start_exchange(exchange, thread)
+        first = first_of(rank, ACCESSES, thread)
         block, blocks = cuda.blockIdx.x // BLOCKS, cuda.gridDim.x // BLOCKS
-        zero = np.float32(0)
-        if WEIGHTED:
-            scale = to_float(SHARE, load_cached(SHARE, weight, first, accesses))
+        limit, columns, zero = sizes.accesses, sizes.columns, np.float32(0)
+        weight = load_weight(SHARE, arrays.weight, first, limit)
         dweight, dbias = zeros(SHARE), zeros(SHARE)
         turn = 0
         phase = 0
-        for row in range(block, rows, blocks):
-            gradient = to_float(SHARE, load_global(SHARE, dy + row * dy_stride, first, accesses))
-            values = to_float(SHARE, load_global(SHARE, x + row * x_stride, first, accesses))
-            factor = to_float(ROW, load_cached(ROW, rstd + 4 * row, 0, 1))[0]
-            if CENTRED:
-                values = values - to_float(ROW, load_cached(ROW, mean + 4 * row, 0, 1))[0]
-            values = values * factor
-            if SUMS > 0:
-                dweight = dweight + gradient * values
-            if SUMS > 1:
-                dbias = dbias + gradient
-            if WEIGHTED:
-                gradient = gradient * scale
-            part = four(total(gradient * values), total(gradient), zero, zero)
-            whole = meet(part, scratch, peers, heard, turn, phase, zero)
+        for row in range(block, sizes.rows, blocks):
+            gradient = to_float(SHARE, load_global(SHARE, row_of(arrays.dy, row), first, limit))
+            values = to_float(SHARE, load_global(SHARE, row_of(arrays.x, row), first, limit))
+            rstd = statistic(arrays.rstd, row)
+            normal = centre(values, arrays.mean, row) * rstd
+            dweight = add_weight(dweight, gradient, normal)
+            dbias = add_bias(dbias, gradient, normal)
+            gradient = scale(gradient, weight)
+            part = four(total(gradient * normal), total(gradient), zero, zero)
+            whole = combine(part, exchange, turn, phase, zero)
             turn = 1 - turn
             if turn == 0:
                 phase = 1 - phase
-            gradient = gradient - values * (whole[0] / np.float32(columns))
-            if CENTRED:
-                gradient = gradient - whole[1] / np.float32(columns)
-            result = from_float(SHARE, gradient * factor)
-            store_global(SHARE, dx + row * dx_stride, first, accesses, result)
-        if SUMS > 0:
-            store_sums(SHARE, weight_sums + block * columns * 4, first, accesses, dweight)
-        if SUMS > 1:
-            store_sums(SHARE, bias_sums + block * columns * 4, first, accesses, dbias)
+            gradient = gradient - normal * (whole[0] / np.float32(columns))
+            gradient = centre_gradient(gradient, whole, columns)
+            result = from_float(SHARE, gradient * rstd)
+            store_global(SHARE, row_of(arrays.dx, row), first, limit, result)
+        store_weight(SHARE, arrays.weight_sums + block * columns * 4, first, limit, dweight)
+        store_bias(SHARE, arrays.bias_sums + block * columns * 4, first, limit, dbias)
 
-    kernel = cluster(BLOCKS)(norm_backward) if BLOCKS > 1 else norm_backward
-    return cuda.jit(kernel) if simulated() else cuda.jit(launch_bounds=plan.threads)(kernel)
+    return compiled(norm_backward, plan)
 
 
-def plan_for(columns: int) -> Plan:
+def plan_for(columns: int) -> RowPlan:
     """Return how rows are cut up: about 16 elements to a thread, which holds four numbers each."""
     threads = max(32, 1 << (-(-columns // 16) - 1).bit_length())
     blocks = min(8, max(1, threads // 512))
-    return Plan(min(1024, threads // blocks), 1, blocks)
+    return RowPlan(min(1024, threads // blocks), 1, blocks)
 
 
 def rmsnorm_backward(
@@ -140,7 +235,7 @@ def rmsnorm_backward(
     dweight: Any = None,
     stream: Any = None,
     dtype: object = None,
-    plan: Plan | None = None,
+    plan: RowPlan | None = None,
 ) -> Any:
     """Return the gradient of `rmsnorm` with respect to `x`.
 
@@ -192,7 +287,7 @@ def layernorm_backward(
     dbias: Any = None,
     stream: Any = None,
     dtype: object = None,
-    plan: Plan | None = None,
+    plan: RowPlan | None = None,
 ) -> Any:
     """Return the gradient of `layernorm` with respect to `x`.
 
@@ -212,7 +307,7 @@ def _backward(
     numbers: tuple[()],
     name: str,
     dtype: object,
-    plan: Plan | None,
+    plan: RowPlan | None,
 ) -> list[Any]:
     """Launch, and return the workspaces."""
     centred = name == "layernorm_backward"
@@ -234,31 +329,24 @@ def _backward(
         return []
     plan = plan_for(source.columns) if plan is None else plan
     width = _row_launch.access_width(source, gradient, target, weight)
-    share = _row_launch.share_of(source.columns, source.rows, source.dtype, width, plan)
+    share = share_of(source.columns, source.rows, source.dtype, width, plan)
     groups = min(source.rows, max(1, 2 * _host.multiprocessors() // plan.cluster))
     sums = 2 if wanted[1] is not None else int(wanted[0] is not None)
     spaces = [_columns.workspace(groups, source.columns) for _ in range(sums)]
     places = [Matrix("sums", s) for s in spaces]
-    kernel = backward_kernel(share, plan, centred, weight is not None, sums)
-    _host.launch(
-        kernel,
-        groups * plan.cluster,
-        plan.threads,
-        stream,
-        gradient.address,
-        gradient.row_stride,
-        source.address,
-        source.row_stride,
-        weight.address if weight is not None else 0,
-        mean.address if mean is not None else 0,
-        rstd.address,
-        target.address,
-        target.row_stride,
-        *(places[i].address if i < sums else 0 for i in range(2)),
-        source.rows,
-        source.columns * source.dtype.itemsize // width,
-        source.columns,
+    kernel = backward_kernel(share, plan, centred=centred, weighted=weight is not None, sums=sums)
+    arrays_ = BackwardArrays(
+        dy=rows_of(gradient),
+        x=rows_of(source),
+        weight=address_of(weight),
+        mean=address_of(mean),
+        rstd=address_of(rstd),
+        dx=rows_of(target),
+        weight_sums=address_of(places[0] if sums > 0 else None),
+        bias_sums=address_of(places[1] if sums > 1 else None),
     )
+    sizes = RowSizes(source.rows, source.columns * source.dtype.itemsize // width, source.columns)
+    _host.launch(kernel, groups * plan.cluster, plan.threads, stream, arrays_, sizes)
     for place, array in zip(places, wanted):
         if array is not None:
             _columns.add_rows(place, array, stream)

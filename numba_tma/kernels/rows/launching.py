@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.device.row_share import Share
 from numba_tma.host.dtypes import DType
 from numba_tma.kernels._host import launching as _host
 from numba_tma.kernels._host.launching import Matrix
-from numba_tma.kernels._host.limits import SHARED_BYTES
-from numba_tma.kernels.rows.at_once import at_once
-from numba_tma.kernels.rows.operation import Operation, Options, Plan, block_part
-from numba_tma.kernels.rows.ring import row_per_stage
-from numba_tma.kernels.rows.staged import staged_rows
+from numba_tma.kernels.rows.kernel import (
+    RowArrays,
+    RowMemory,
+    RowOperation,
+    RowSizes,
+    rows_in_registers,
+    rows_in_shared,
+)
+from numba_tma.kernels.rows.plan import RowOptions, RowPlan, plan_for, share_of
 
 
 def access_width(*matrices: Matrix | None) -> int:
@@ -31,111 +34,19 @@ def access_width(*matrices: Matrix | None) -> int:
     return width
 
 
-def share_of(columns: int, rows: int, element: Any, width: int, plan: Plan) -> Share:
-    """Return what a thread holds of rows of `columns`."""
-    accesses = columns * element.itemsize // width
-    sharing = plan.threads * plan.cluster
-    count = -(-accesses // sharing)
-    whole = accesses == count * sharing and rows % plan.rows == 0
-    return Share(element, width, count, plan.threads, whole, plan.cache)
-
-
-PLAIN = Options()
-
-
-def _kept(threads: int, **how: Any) -> Plan:
-    """Return a plan whose rows the L2 cache keeps longest: what is written leaves it first."""
-    return Plan(threads, cache="evict_last", **how)
-
-
-def _staged(cluster: int, **how: Any) -> Plan:
-    return _kept(512, cluster=cluster, bulk=True, slot=16384, **how)
-
-
-_SHORT = {
-    2048: Plan(32, 2),
-    4096: Plan(128),
-    8192: _kept(256),
-    16384: _kept(512),
-    32768: _kept(512, blocks=2),
-}
-_SOFTMAX = {
-    **_SHORT,
-    16384: _kept(256, bulk=True),
-    32768: _kept(256, bulk=True),
-    65536: _staged(1),
-    131072: _staged(2, blocks=3),
-    262144: _staged(4, blocks=3),
-    524288: _staged(8, blocks=3),
-}
-
-#: What is fastest for rows of so many bytes, and for more than half of that.
-PLANS: dict[str, dict[int, Plan]] = {
-    "rmsnorm": {
-        **_SHORT,
-        65536: _staged(1, early=True),
-        131072: _staged(2, blocks=3, early=True),
-        262144: _staged(4, blocks=3, early=True),
-        524288: _staged(8, blocks=3, early=True),
-    },
-    "layernorm": {
-        **_SHORT,
-        16384: _kept(256),
-        32768: _kept(512),
-        65536: _staged(1),
-        131072: _staged(2, blocks=3, early=True),
-        262144: _staged(4, blocks=3),
-        524288: _staged(8, blocks=3),
-    },
-    "softmax": _SOFTMAX,
-    "log_softmax": _SOFTMAX,
-}
-
-
-#: Elements of the longest row: 2,048 for each thread of 8 blocks.
-LONGEST = 1 << 24
-
-
-def plan_for(
-    name: str, columns: int, itemsize: int, width: int = 16, options: Options = PLAIN
-) -> Plan:
-    """Return how the operation `name` cuts up rows of this length, accessed by `width` bytes.
-
-    It is what `PLANS` has for it; else rows above 32 KB wait in shared memory, if they fit into
-    that of 8 blocks, and of others a thread has about 32 elements.
-    """
-    nbytes, copies = columns * itemsize, 1 + options.residual
-    full = 1 << (nbytes - 1).bit_length()
-    plan = PLANS.get(name, {}).get(full)
-    if width == 16:
-        if plan and options.output and not options.residual and not options.residual_out:
-            return plan
-        blocks = min(8, max(1, copies * full // 65536))
-        if nbytes > 32768 and copies * block_part(nbytes, blocks) <= SHARED_BYTES:
-            return _staged(blocks)
-    if columns > LONGEST:
-        raise ValueError(
-            f"{name}(): x has rows of {columns:,} elements; they are of up to {LONGEST:,}: cut "
-            "them into shorter ones"
-        )
-    threads = 1 << max(0, -(-columns // 32) - 1).bit_length()
-    if threads <= 32:
-        return Plan(threads, 128 // threads)
-    if threads <= 1024:
-        return Plan(threads)
-    blocks = min(8, threads // 512)
-    return Plan(min(1024, threads // blocks), 1, blocks)
-
-
 def kernel_for(
-    op: Operation, rows: int, columns: int, dtype: DType, width: int, plan: Plan, options: Options
+    op: RowOperation,
+    rows: int,
+    columns: int,
+    dtype: DType,
+    width: int,
+    plan: RowPlan,
+    options: RowOptions,
 ) -> Any:
-    """Return the kernel that goes with a plan."""
-    if plan.stages:
-        return row_per_stage(op, dtype, columns * dtype.itemsize, plan, options)
+    """Return the kernel of a plan."""
     if plan.slot:
-        return staged_rows(op, dtype, columns * dtype.itemsize, plan, options)
-    return at_once(op, share_of(columns, rows, dtype, width, plan), plan, options)
+        return rows_in_shared(op, dtype, columns * dtype.itemsize, plan, options)
+    return rows_in_registers(op, share_of(columns, rows, dtype, width, plan), plan, options)
 
 
 def check(function: str, x: Matrix, **others: Matrix | None) -> None:
@@ -175,11 +86,11 @@ def optional(name: str, array: Any, dtype: object = None) -> Matrix | None:
 
 
 def normalise(
-    op: Operation,
+    op: RowOperation,
     stream: Any,
     numbers: tuple[float],
     dtype: object,
-    plan: Plan | None,
+    plan: RowPlan | None,
     *,
     x: Any,
     out: Any,
@@ -219,7 +130,7 @@ def normalise(
 
 
 def run(
-    op: Operation,
+    op: RowOperation,
     x: Matrix,
     y: Matrix | None,
     *,
@@ -230,60 +141,57 @@ def run(
     statistics: tuple[Matrix | None, Matrix | None] = (None, None),
     scalar: float = 0.0,
     stream: Any = None,
-    plan: Plan | None = None,
+    plan: RowPlan | None = None,
 ) -> None:
     """Launch an operation on the rows of `x`."""
     if x.nbytes == 0:
         return
     width = access_width(x, y, residual, residual_out, weight, bias)
-    flags = (
-        weight is not None,
-        bias is not None,
-        residual is not None,
-        residual_out is not None,
-        (statistics[0] is not None, statistics[1] is not None),
-        y is not None,
-        statistics[1] is not None and statistics[1].dtype.name == "i64",
+    options = RowOptions(
+        weight=weight is not None,
+        bias=bias is not None,
+        residual=residual is not None,
+        residual_out=residual_out is not None,
+        statistics=(statistics[0] is not None, statistics[1] is not None),
+        output=y is not None,
+        index=statistics[1] is not None and statistics[1].dtype.name == "i64",
     )
-    kernel, blocks, threads, draws = prepared(op, x.rows, x.columns, x.dtype, width, plan, flags)
-    _host.launch(
-        kernel,
-        blocks,
-        threads,
-        stream,
-        *(_counter(stream) if draws else ()),
-        *_place(x),
-        *_place(residual),
-        weight.address if weight is not None else 0,
-        bias.address if bias is not None else 0,
-        *_place(y),
-        *_place(residual_out),
-        statistics[0].address if statistics[0] is not None else 0,
-        statistics[1].address if statistics[1] is not None else 0,
-        x.rows,
-        x.columns * x.dtype.itemsize // width,
-        x.columns,
-        np.float32(scalar),
+    kernel, blocks, threads = prepared(op, x.rows, x.columns, x.dtype, width, plan, options)
+    arrays = RowArrays(
+        x=rows_of(x),
+        residual=rows_of(residual),
+        weight=address_of(weight),
+        bias=address_of(bias),
+        y=rows_of(y),
+        total=rows_of(residual_out),
+        statistics=(address_of(statistics[0]), address_of(statistics[1])),
     )
+    sizes = RowSizes(x.rows, x.columns * x.dtype.itemsize // width, x.columns)
+    _host.launch(kernel, blocks, threads, stream, arrays, sizes, np.float32(scalar))
 
 
 @functools.lru_cache(4096)
 def prepared(
-    op: Operation, rows: int, columns: int, dtype: DType, width: int, plan: Plan | None, flags: Any
-) -> tuple[Any, int, int, bool]:
-    """Return the kernel, its blocks and threads, and whether it draws rows from a queue."""
-    options = Options(*flags)
-    if plan is None or (width < 16 and (plan.bulk or plan.stages)):  # bulk copies move 16 B
+    op: RowOperation,
+    rows: int,
+    columns: int,
+    dtype: DType,
+    width: int,
+    plan: RowPlan | None,
+    options: RowOptions,
+) -> tuple[Any, int, int]:
+    """Return the kernel, and the blocks and threads of its launch."""
+    if plan is None or (width < 16 and plan.bulk):  # bulk copies move multiples of 16 B
         plan = plan_for(op.name, columns, dtype.itemsize, width, options)
     kernel = kernel_for(op, rows, columns, dtype, width, plan, options)
-    if plan.stages:
-        return kernel, min(rows, plan.blocks * _host.multiprocessors()), plan.threads + 32, True
-    return kernel, -(-rows // plan.rows) * plan.cluster, plan.threads * plan.rows, False
+    return kernel, -(-rows // plan.rows) * plan.cluster, plan.block_threads
 
 
-def _counter(stream: Any) -> tuple[Any]:
-    return (_host.queue_counter(_host.current_device(), _host.stream_key(stream)),)
+def rows_of(matrix: Matrix | None) -> RowMemory:
+    """Return where the rows of an array are, for a kernel."""
+    return RowMemory(0, 0) if matrix is None else RowMemory(matrix.address, matrix.row_stride)
 
 
-def _place(matrix: Matrix | None) -> tuple[int, int]:
-    return (0, 0) if matrix is None else (matrix.address, matrix.row_stride)
+def address_of(vector: Matrix | None) -> int:
+    """Return the address of an array, or 0."""
+    return 0 if vector is None else int(vector.address)

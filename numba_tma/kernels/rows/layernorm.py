@@ -14,15 +14,17 @@ import numpy as np
 
 from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import larger, reciprocal, rsqrt
+from numba_tma.device.combine import lanes_sum
 from numba_tma.device.row_share import keep, num_present
 from numba_tma.device.vectors import four, total
 from numba_tma.kernels._host.launching import empty_like, launched_again
+from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import normalise
-from numba_tma.kernels.rows.operation import Operation, Plan, lanes_sum
+from numba_tma.kernels.rows.plan import RowPlan
 
 
 @device_function
-def reduce_moments(share: Any, values: Any, first: Any, limit: Any, eps: Any) -> Any:
+def moments_of(share: Any, values: Any, first: Any, limit: Any, eps: Any) -> Any:
     """Return (count, mean, sum of squared differences from it), and the values."""
     zero = np.float32(0)
     count = num_present(share, first, limit)
@@ -32,7 +34,7 @@ def reduce_moments(share: Any, values: Any, first: Any, limit: Any, eps: Any) ->
 
 
 @device_function
-def combine_moments(part: Any, lanes: Any, scalar: Any) -> Any:
+def combine_lanes(part: Any, lanes: Any, scalar: Any) -> Any:
     """Bring the means together, and the squares to the common mean."""
     count = lanes_sum(part[0], lanes)
     mean = lanes_sum(part[0] * part[1], lanes) * reciprocal(larger(count, np.float32(1)))
@@ -42,8 +44,8 @@ def combine_moments(part: Any, lanes: Any, scalar: Any) -> Any:
 
 
 @device_function
-def combine_equal_moments(part: Any, lanes: Any, scalar: Any) -> Any:
-    """As `combine_moments`, of parts of as many elements: two sums instead of three."""
+def combine_equal_lanes(part: Any, lanes: Any, scalar: Any) -> Any:
+    """As `combine_lanes`, of parts of as many elements: two sums instead of three."""
     mean = lanes_sum(part[1], lanes) * (np.float32(1) / np.float32(lanes))
     difference = part[1] - mean
     squares = lanes_sum(part[2] + part[0] * difference * difference, lanes)
@@ -51,13 +53,13 @@ def combine_equal_moments(part: Any, lanes: Any, scalar: Any) -> Any:
 
 
 @device_function
-def apply_moments(values: Any, own: Any, whole: Any, columns: Any, eps: Any) -> Any:
+def standardise(values: Any, own: Any, whole: Any, columns: Any, eps: Any) -> Any:
     """Subtract the mean and divide by the standard deviation."""
     return (values - whole[1]) * rsqrt(whole[2] * reciprocal(np.float32(columns)) + eps)
 
 
 @device_function
-def moments(whole: Any, columns: Any, eps: Any) -> Any:
+def mean_and_rstd(whole: Any, columns: Any, eps: Any) -> Any:
     """Return (mean, 1 / standard deviation)."""
     zero = np.float32(0)
     return four(whole[1], rsqrt(whole[2] * reciprocal(np.float32(columns)) + eps), zero, zero)
@@ -73,15 +75,14 @@ def merge_moments(part: Any, other: Any, eps: Any) -> Any:
     return four(count, part[1] + difference * share, squares, np.float32(0))
 
 
-LAYERNORM = Operation(
-    "layernorm",
-    reduce_moments,
-    combine_moments,
-    apply_moments,
-    moments,
-    merge_moments,
-    apply_moments,
-    combine_equal_moments,
+LAYERNORM = RowOperation(
+    name="layernorm",
+    reduce=moments_of,
+    combine=combine_lanes,
+    combine_equal=combine_equal_lanes,
+    merge=merge_moments,
+    apply=standardise,
+    statistics=mean_and_rstd,
 )
 
 
@@ -98,7 +99,7 @@ def layernorm(
     out: Any = None,
     stream: Any = None,
     dtype: object = None,
-    plan: Plan | None = None,
+    plan: RowPlan | None = None,
 ) -> Any:
     """Bring the rows of `x` to mean 0 and variance 1, scale them by `weight` and add `bias`.
 
@@ -149,7 +150,7 @@ def _layernorm(
     stream: Any,
     numbers: tuple[float],
     dtype: object,
-    plan: Plan | None,
+    plan: RowPlan | None,
 ) -> None:
     x, weight, bias, out, residual, residual_out, mean, rstd = arrays
     normalise(

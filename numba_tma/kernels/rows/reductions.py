@@ -21,12 +21,13 @@ from numba_tma.host.environment import simulated
 from numba_tma.kernels._host.launching import Matrix, launched_again
 from numba_tma.kernels.rows import columns as _columns
 from numba_tma.kernels.rows import launching as _row_launch
-from numba_tma.kernels.rows.operation import Operation, Plan
-from numba_tma.kernels.rows.rmsnorm import combine_sums, merge_sums
+from numba_tma.kernels.rows.kernel import RowOperation
+from numba_tma.kernels.rows.plan import RowPlan
+from numba_tma.kernels.rows.rmsnorm import add_lanes, add_parts
 
 
 @device_function
-def reduce_sum(share: Any, values: Any, first: Any, limit: Any, scalar: Any) -> Any:
+def sum_of(share: Any, values: Any, first: Any, limit: Any, scalar: Any) -> Any:
     """Return (sum), and the values."""
     zero = np.float32(0)
     return four(total(values), zero, zero, zero), values
@@ -39,19 +40,19 @@ def unchanged(values: Any, own: Any, whole: Any, columns: Any, scalar: Any) -> A
 
 
 @device_function
-def as_it_is(whole: Any, columns: Any, scalar: Any) -> Any:
+def part_of_row(whole: Any, columns: Any, scalar: Any) -> Any:
     """Return what was reduced."""
     return whole
 
 
 @device_function
-def reduce_max(share: Any, values: Any, first: Any, limit: Any, scalar: Any) -> Any:
+def largest_of(share: Any, values: Any, first: Any, limit: Any, scalar: Any) -> Any:
     """Return (maximum, its column), and the values."""
     return first_largest(share, values, first, limit), values
 
 
 @device_function
-def merge_max(part: Any, other: Any, scalar: Any) -> Any:
+def merge_largest(part: Any, other: Any, scalar: Any) -> Any:
     """Return the larger of two; the one that comes first where they are equal, NaN above all."""
     ours_is_nan, theirs_is_nan = part[0] != part[0], other[0] != other[0]
     larger = not ours_is_nan and (theirs_is_nan or other[0] > part[0])
@@ -64,27 +65,44 @@ def merge_max(part: Any, other: Any, scalar: Any) -> Any:
 
 
 @device_function
-def combine_max(part: Any, lanes: Any, scalar: Any) -> Any:
+def combine_lanes(part: Any, lanes: Any, scalar: Any) -> Any:
     """Return the largest of neighbouring lanes."""
     zero = np.float32(0)
     distance = 16
     while distance > 0:
         if distance < lanes:
-            value, column = (
-                ptx.shfl_sync_bfly_f32(part[0], distance),
-                ptx.shfl_sync_bfly_f32(part[1], distance),
-            )
-            part = merge_max(part, four(value, column, zero, zero), scalar)
+            value = ptx.shfl_sync_bfly_f32(part[0], distance)
+            column = ptx.shfl_sync_bfly_f32(part[1], distance)
+            part = merge_largest(part, four(value, column, zero, zero), scalar)
         distance //= 2
     return part
 
 
-ROW_SUM = Operation("row_sum", reduce_sum, combine_sums, unchanged, as_it_is, merge_sums, unchanged)
-ROW_MAX = Operation("row_max", reduce_max, combine_max, unchanged, as_it_is, merge_max, unchanged)
+ROW_SUM = RowOperation(
+    name="row_sum",
+    reduce=sum_of,
+    combine=add_lanes,
+    merge=add_parts,
+    apply=unchanged,
+    statistics=part_of_row,
+)
+ROW_MAX = RowOperation(
+    name="row_max",
+    reduce=largest_of,
+    combine=combine_lanes,
+    merge=merge_largest,
+    apply=unchanged,
+    statistics=part_of_row,
+)
 
 
 def row_sum(
-    x: Any, *, out: Any = None, stream: Any = None, dtype: object = None, plan: Plan | None = None
+    x: Any,
+    *,
+    out: Any = None,
+    stream: Any = None,
+    dtype: object = None,
+    plan: RowPlan | None = None,
 ) -> Any:
     """Return the sums of the rows of `x`, in float32.
 
@@ -116,7 +134,12 @@ def row_sum(
 
 
 def row_max(
-    x: Any, *, out: Any = None, stream: Any = None, dtype: object = None, plan: Plan | None = None
+    x: Any,
+    *,
+    out: Any = None,
+    stream: Any = None,
+    dtype: object = None,
+    plan: RowPlan | None = None,
 ) -> Any:
     """Return the largest element of each row of `x`, in float32; NaN if a row has one.
 
@@ -126,7 +149,12 @@ def row_max(
 
 
 def row_argmax(
-    x: Any, *, out: Any = None, stream: Any = None, dtype: object = None, plan: Plan | None = None
+    x: Any,
+    *,
+    out: Any = None,
+    stream: Any = None,
+    dtype: object = None,
+    plan: RowPlan | None = None,
 ) -> Any:
     """Return the column of the largest element of each row of `x`, as int64.
 
@@ -144,7 +172,7 @@ _REDUCTIONS = {
 }
 
 
-def _reduce(name: str, x: Any, out: Any, stream: Any, dtype: object, plan: Plan | None) -> Any:
+def _reduce(name: str, x: Any, out: Any, stream: Any, dtype: object, plan: RowPlan | None) -> Any:
     if out is None:
         shape = _source(name, x, dtype).shape[:-1]
         out = new_array(x, shape, as_dtype(_REDUCTIONS[name][1]))
@@ -173,7 +201,7 @@ def _reduce_rows(
     numbers: tuple[()],
     name: str,
     dtype: object,
-    plan: Plan | None,
+    plan: RowPlan | None,
 ) -> None:
     source, result = _source(name, arrays[0], dtype), Matrix("out", arrays[1])
     (op, wanted), shape = _REDUCTIONS[name], source.shape[:-1]

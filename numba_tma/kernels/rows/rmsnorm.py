@@ -12,49 +12,54 @@ import numpy as np
 
 from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import reciprocal, rsqrt
+from numba_tma.device.combine import lanes_sum
 from numba_tma.device.vectors import four, total
 from numba_tma.kernels._host.launching import empty_like, launched_again
+from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import normalise
-from numba_tma.kernels.rows.operation import Operation, Plan, lanes_sum
-
-DEMO_PLAN = Plan(512, blocks=2, stages=4)
+from numba_tma.kernels.rows.plan import RowPlan
 
 
 @device_function
-def reduce_squares(share: Any, values: Any, first: Any, limit: Any, eps: Any) -> Any:
+def sum_of_squares(share: Any, values: Any, first: Any, limit: Any, eps: Any) -> Any:
     """Return (sum of squares), and the values."""
     zero = np.float32(0)
     return four(total(values * values), zero, zero, zero), values
 
 
 @device_function
-def combine_sums(part: Any, lanes: Any, scalar: Any) -> Any:
+def add_lanes(part: Any, lanes: Any, scalar: Any) -> Any:
     """Add the sums."""
     zero = np.float32(0)
     return four(lanes_sum(part[0], lanes), zero, zero, zero)
 
 
 @device_function
-def apply_scale(values: Any, own: Any, whole: Any, columns: Any, eps: Any) -> Any:
+def divide_by_rms(values: Any, own: Any, whole: Any, columns: Any, eps: Any) -> Any:
     """Divide by the root mean square."""
     return values * rsqrt(whole[0] * reciprocal(np.float32(columns)) + eps)
 
 
 @device_function
-def rms_statistics(whole: Any, columns: Any, eps: Any) -> Any:
+def rstd_of(whole: Any, columns: Any, eps: Any) -> Any:
     """Return (1 / root mean square)."""
     zero = np.float32(0)
     return four(rsqrt(whole[0] * reciprocal(np.float32(columns)) + eps), zero, zero, zero)
 
 
 @device_function
-def merge_sums(part: Any, other: Any, eps: Any) -> Any:
+def add_parts(part: Any, other: Any, eps: Any) -> Any:
     """Add the sums."""
     return part + other
 
 
-RMSNORM = Operation(
-    "rmsnorm", reduce_squares, combine_sums, apply_scale, rms_statistics, merge_sums, apply_scale
+RMSNORM = RowOperation(
+    name="rmsnorm",
+    reduce=sum_of_squares,
+    combine=add_lanes,
+    merge=add_parts,
+    apply=divide_by_rms,
+    statistics=rstd_of,
 )
 
 
@@ -69,7 +74,7 @@ def rmsnorm(
     out: Any = None,
     stream: Any = None,
     dtype: object = None,
-    plan: Plan | None = None,
+    plan: RowPlan | None = None,
 ) -> Any:
     """Normalise the rows of `x` by their root mean square and scale them by `weight`.
 
@@ -120,7 +125,7 @@ def _rmsnorm(
     stream: Any,
     numbers: tuple[float],
     dtype: object,
-    plan: Plan | None,
+    plan: RowPlan | None,
 ) -> None:
     x, weight, out, residual, residual_out, rstd = arrays
     normalise(

@@ -15,11 +15,13 @@ import numpy as np
 
 from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import exp2, fused, larger, log2, reciprocal
+from numba_tma.device.combine import lanes_max, lanes_sum
 from numba_tma.device.row_share import keep
 from numba_tma.device.vectors import four, largest, total
 from numba_tma.kernels._host.launching import empty_like, launched_again
+from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import normalise
-from numba_tma.kernels.rows.operation import Operation, Plan, lanes_max, lanes_sum
+from numba_tma.kernels.rows.plan import RowPlan
 
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 MINUS_INFINITY = np.float32(-math.inf)
@@ -32,7 +34,7 @@ def finite(maximum: Any) -> Any:
 
 
 @device_function
-def reduce_softmax(share: Any, values: Any, first: Any, limit: Any, scale: Any) -> Any:
+def exponentials_of(share: Any, values: Any, first: Any, limit: Any, scale: Any) -> Any:
     """Return (maximum, sum of exponentials below it), and the exponentials."""
     values = keep(share, values, first, limit, MINUS_INFINITY)
     maximum = largest(values)
@@ -41,7 +43,7 @@ def reduce_softmax(share: Any, values: Any, first: Any, limit: Any, scale: Any) 
 
 
 @device_function
-def combine_softmax(part: Any, lanes: Any, scale: Any) -> Any:
+def combine_lanes(part: Any, lanes: Any, scale: Any) -> Any:
     """Bring sums to the common maximum, and add them."""
     maximum = lanes_max(part[0], lanes)
     factor = exp2((part[0] - finite(maximum)) * (scale * LOG2_E))
@@ -49,33 +51,33 @@ def combine_softmax(part: Any, lanes: Any, scale: Any) -> Any:
 
 
 @device_function
-def apply_softmax(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
+def rescale(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
     """Bring the exponentials to the row's maximum, over the row's sum."""
     return values * (exp2((own[0] - whole[0]) * (scale * LOG2_E)) * reciprocal(whole[1]))
 
 
 @device_function
-def logsumexp(whole: Any, columns: Any, scale: Any) -> Any:
+def logsumexp_of(whole: Any, columns: Any, scale: Any) -> Any:
     """Return the logarithm of the sum of exponentials."""
     zero = np.float32(0)
     return four(whole[0] * scale + log2(whole[1]) * LN_2, zero, zero, zero)
 
 
 @device_function
-def reduce_log_softmax(share: Any, values: Any, first: Any, limit: Any, scale: Any) -> Any:
+def sum_of_exponentials(share: Any, values: Any, first: Any, limit: Any, scale: Any) -> Any:
     """Return (maximum, sum of exponentials below it), and the values."""
-    part, _ = reduce_softmax(share, values, first, limit, scale)
+    part, _ = exponentials_of(share, values, first, limit, scale)
     return part, values
 
 
 @device_function
-def apply_log_softmax(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
+def log_softmax_of(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
     """Subtract the maximum, and the logarithm of the sum."""
     return (values - whole[0]) * scale - log2(whole[1]) * LN_2
 
 
 @device_function
-def merge_softmax(part: Any, other: Any, scale: Any) -> Any:
+def merge_sums(part: Any, other: Any, scale: Any) -> Any:
     """Bring two sums to the common maximum, and add them."""
     maximum, zero = larger(part[0], other[0]), np.float32(0)
     ours = part[1] * exp2((part[0] - finite(maximum)) * (scale * LOG2_E))
@@ -84,28 +86,27 @@ def merge_softmax(part: Any, other: Any, scale: Any) -> Any:
 
 
 @device_function
-def finish_softmax(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
+def softmax_of(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
     """Return exponentials below the row's maximum, over the row's sum."""
     return exp2(fused(values - whole[0], scale * LOG2_E, np.float32(0) - log2(whole[1])))
 
 
-SOFTMAX = Operation(
-    "softmax",
-    reduce_softmax,
-    combine_softmax,
-    apply_softmax,
-    logsumexp,
-    merge_softmax,
-    finish_softmax,
+SOFTMAX = RowOperation(
+    name="softmax",
+    reduce=exponentials_of,
+    combine=combine_lanes,
+    merge=merge_sums,
+    apply=rescale,
+    finish=softmax_of,
+    statistics=logsumexp_of,
 )
-LOG_SOFTMAX = Operation(
-    "log_softmax",
-    reduce_log_softmax,
-    combine_softmax,
-    apply_log_softmax,
-    logsumexp,
-    merge_softmax,
-    apply_log_softmax,
+LOG_SOFTMAX = RowOperation(
+    name="log_softmax",
+    reduce=sum_of_exponentials,
+    combine=combine_lanes,
+    merge=merge_sums,
+    apply=log_softmax_of,
+    statistics=logsumexp_of,
 )
 
 
@@ -117,7 +118,7 @@ def softmax(
     out: Any = None,
     stream: Any = None,
     dtype: object = None,
-    plan: Plan | None = None,
+    plan: RowPlan | None = None,
 ) -> Any:
     """Return exp(scale * x) over its sum along the rows of `x`.
 
@@ -162,21 +163,21 @@ def log_softmax(
     out: Any = None,
     stream: Any = None,
     dtype: object = None,
-    plan: Plan | None = None,
+    plan: RowPlan | None = None,
 ) -> Any:
     """Return the logarithm of `softmax`, with its parameters."""
     return _run(LOG_SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
 
 
 def _run(
-    op: Operation,
+    op: RowOperation,
     x: Any,
     scale: float,
     logsumexp: Any,
     out: Any,
     stream: Any,
     dtype: object,
-    plan: Plan | None,
+    plan: RowPlan | None,
 ) -> Any:
     if not 0 < scale < math.inf:
         raise ValueError(
@@ -192,9 +193,9 @@ def _softmax(
     arrays: tuple[Any, Any, Any],
     stream: Any,
     numbers: tuple[float],
-    op: Operation,
+    op: RowOperation,
     dtype: object,
-    plan: Plan | None,
+    plan: RowPlan | None,
 ) -> None:
     x, out, logsumexp = arrays
     normalise(op, stream, numbers, dtype, plan, x=x, out=out, logsumexp=logsumexp)

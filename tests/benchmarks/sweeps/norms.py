@@ -26,12 +26,13 @@ import torch
 
 sys.path.insert(0, os.getcwd())
 
-from numba import types
+from numba import typeof, types
 
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.rows.kernel import RowArrays, RowMemory, RowSizes
 from numba_tma.kernels.rows.launching import prepared
 from numba_tma.kernels.rows.layernorm import LAYERNORM, layernorm
-from numba_tma.kernels.rows.operation import Plan
+from numba_tma.kernels.rows.plan import RowOptions, RowPlan
 from numba_tma.kernels.rows.rmsnorm import RMSNORM, rmsnorm
 from numba_tma.kernels.rows.softmax import SOFTMAX, softmax
 from numba_tma.tools.bench.timing import time_alternating
@@ -48,9 +49,18 @@ SHAPES = (
 )
 
 
+ROWS = RowMemory(0, 0)
+#: The types of a kernel's arguments: arrays, sizes, a number.
+KERNEL = (
+    typeof(RowArrays(ROWS, ROWS, 0, 0, ROWS, ROWS, (0, 0))),
+    typeof(RowSizes(0, 0, 0)),
+    types.float32,
+)
+
+
 def staged(cluster, **how):
     """Return a plan of rows that wait in shared memory, with slots of 16 KB."""
-    return Plan(512, 1, cluster, bulk=True, slot=16384, **how)
+    return RowPlan(512, 1, cluster, bulk=True, slot=16384, **how)
 
 
 def all_staged(cluster):
@@ -64,11 +74,11 @@ def all_staged(cluster):
 
 
 PLANS = {
-    1024: [Plan(32, 2), Plan(32, 4), Plan(128)],
-    4096: [Plan(256), Plan(128), Plan(128, bulk=True)],
-    8192: [Plan(256, bulk=True), Plan(512), Plan(256), Plan(128, bulk=True)],
-    16384: [Plan(512), Plan(1024), Plan(512, bulk=True)],
-    32768: [*all_staged(1), Plan(1024)],
+    1024: [RowPlan(32, 2), RowPlan(32, 4), RowPlan(128)],
+    4096: [RowPlan(256), RowPlan(128), RowPlan(128, bulk=True)],
+    8192: [RowPlan(256, bulk=True), RowPlan(512), RowPlan(256), RowPlan(128, bulk=True)],
+    16384: [RowPlan(512), RowPlan(1024), RowPlan(512, bulk=True)],
+    32768: [*all_staged(1), RowPlan(1024)],
     65536: [*all_staged(2), staged(1), staged(4, blocks=3)],
     262144: [*all_staged(8), staged(4)],
 }
@@ -113,10 +123,9 @@ OPERATIONS = {
 def compile_plan(name, rows, columns, plan):
     """Compile what a call will launch, without the GPU."""
     op, weight, bias = OPERATIONS[name][2]
-    flags = (weight, bias, False, False, (False, False), True, False)
-    kernel, _, _, draws = prepared(op, rows, columns, as_dtype("bf16"), 16, plan, flags)
-    counter = (types.uint32[::1],) if draws else ()
-    kernel.compile((*counter, *(types.int64,) * 15, types.float32))
+    options = RowOptions(weight=weight, bias=bias)
+    kernel, _, _ = prepared(op, rows, columns, as_dtype("bf16"), 16, plan, options)
+    kernel.compile(KERNEL)
 
 
 def peers(name, x, w, b, y, say):
@@ -159,7 +168,6 @@ def short(plan):
         + (" bulk" if plan.bulk else "")
         + (f" min {plan.blocks}" if plan.blocks else "")
         + (" early" if plan.early else "")
-        + (f" ring {plan.stages}" if plan.stages else "")
         + (f" slot {plan.slot >> 10} KB" if plan.slot else "")
         + f" {plan.cache}"
     )

@@ -4,9 +4,9 @@ import pytest
 
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.rows.columns import add_rows_kernel
-from numba_tma.kernels.rows.launching import PLANS, kernel_for, plan_for
+from numba_tma.kernels.rows.launching import kernel_for
 from numba_tma.kernels.rows.layernorm import LAYERNORM
-from numba_tma.kernels.rows.operation import Options, Plan
+from numba_tma.kernels.rows.plan import PLANS, RowOptions, RowPlan, plan_for
 from numba_tma.kernels.rows.reductions import ROW_MAX, ROW_SUM
 from numba_tma.kernels.rows.rmsnorm import RMSNORM
 from numba_tma.kernels.rows.softmax import LOG_SOFTMAX, SOFTMAX
@@ -14,12 +14,12 @@ from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.kernels.shipped_kernels import EVERYTHING, INT, RESIDUAL, ROWS
 
 OPTIONS = {
-    RMSNORM: Options(weight=True),
-    LAYERNORM: Options(weight=True, bias=True),
-    SOFTMAX: Options(statistics=(True, False)),
-    LOG_SOFTMAX: Options(),
-    ROW_SUM: Options(statistics=(True, False), output=False),
-    ROW_MAX: Options(statistics=(False, True), output=False, index=True),
+    RMSNORM: RowOptions(weight=True),
+    LAYERNORM: RowOptions(weight=True, bias=True),
+    SOFTMAX: RowOptions(statistics=(True, False)),
+    LOG_SOFTMAX: RowOptions(),
+    ROW_SUM: RowOptions(statistics=(True, False), output=False),
+    ROW_MAX: RowOptions(statistics=(False, True), output=False, index=True),
 }
 
 
@@ -42,16 +42,16 @@ def kernel_of(op, columns, dtype="bf16", width=16, plan=None, options=None):
 
 
 def test_a_row_is_read_once_and_written_once():
-    found = check(kernel_of(SOFTMAX, 8192, plan=Plan(256)), ROWS)
+    found = check(kernel_of(SOFTMAX, 8192, plan=RowPlan(256)), ROWS)
     for access in ("ld.global.v4", "st.global.v4"):
         assert sum(access in i for i in found) == 4  # 8192 / (8 of an access * 256 threads)
     assert sum("ex2" in i for i in found) <= 32 + 3  # one an element, and one a meeting
 
 
 def test_what_comes_by_bulk_copies_is_read_from_shared_memory_once():
-    found = check(kernel_of(RMSNORM, 8192, plan=Plan(256, bulk=True)), ROWS)
+    found = check(kernel_of(RMSNORM, 8192, plan=RowPlan(256, bulk=True)), ROWS)
     assert sum("cp.async.bulk" in i for i in found) == 1
-    assert sum("ld.shared.v4.b32" in i for i in found) == 4
+    assert sum("ld.shared.v4.u32" in i for i in found) == 4
 
 
 @pytest.mark.parametrize(
@@ -63,18 +63,18 @@ def test_what_comes_by_bulk_copies_is_read_from_shared_memory_once():
     ],
 )
 def test_how_rows_are_cached(cache, load):
-    found = check(kernel_of(RMSNORM, 4096, plan=Plan(128, cache=cache)), ROWS)
+    found = check(kernel_of(RMSNORM, 4096, plan=RowPlan(128, cache=cache)), ROWS)
     assert sum("ld.global" in i for i in found) == 8  # as many of the weights
     assert sum(load in i for i in found) == (8 if cache == "allocate" else 4)
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_staged_rows_are_read_from_shared_memory_twice(cluster):
-    plan = Plan(512, 1, cluster, bulk=True, slot=16384)
+    plan = RowPlan(512, 1, cluster, bulk=True, slot=16384)
     found = check(kernel_of(SOFTMAX, cluster * 16384, plan=plan), ROWS)
     assert sum("cp.async.bulk.shared" in i for i in found) == 1
     assert not any("ld.global" in i for i in found)
-    assert sum("ld.shared.v4.b32" in i for i in found) == 2 * 4  # 32 KB / (16 B * 512 threads)
+    assert sum("ld.shared.v4.u32" in i for i in found) == 2 * 4  # 32 KB / (16 B * 512 threads)
     assert sum("st.global.v4" in i for i in found) == 4
 
 
@@ -114,7 +114,7 @@ def test_other_types_and_widths(op, dtype, width):
 @pytest.mark.parametrize("op", OPTIONS, ids=lambda op: op.name)
 def test_staged_rows(op, cluster, length):
     columns = 32768 * cluster - (0 if length == "whole slots" else 1000)
-    plan = Plan(512, 1, cluster, bulk=True, slot=16384)
+    plan = RowPlan(512, 1, cluster, bulk=True, slot=16384)
     check(kernel_of(op, columns, plan=plan), ROWS)
 
 

@@ -6,7 +6,8 @@ from numba import cuda
 
 from numba_tma.kernels.rows.backward import layernorm_backward, rmsnorm_backward
 from numba_tma.kernels.rows.layernorm import layernorm
-from numba_tma.kernels.rows.operation import Plan
+from numba_tma.kernels.rows.pipelined import rmsnorm_pipelined
+from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.rows.rmsnorm import rmsnorm
 from numba_tma.kernels.rows.softmax import log_softmax, softmax
 from tests.gpu.kernels.test_kernels import EPS32, TYPES, assert_close, normal, to_device, to_host
@@ -32,26 +33,24 @@ SHAPES = [
 
 
 def staged(cluster, **how):
-    return Plan(512, 1, cluster, bulk=True, slot=16384, **how)
+    return RowPlan(512, 1, cluster, bulk=True, slot=16384, **how)
 
 
 #: Each regime beside what is chosen by itself, over rows of which blocks take several.
 PLANS = {
-    "warp": ((301, 1024), Plan(32, 4)),
-    "part of a warp": ((301, 64), Plan(8, 16)),
-    "bulk, rows": ((301, 1024), Plan(32, 4, bulk=True)),
-    "bulk": ((301, 8192), Plan(256, bulk=True)),
-    "cluster 2": ((70, 16384), Plan(256, 1, 2)),
-    "cluster 4, bulk": ((70, 65536), Plan(512, 1, 4, bulk=True)),
-    "cluster 8, bulk, ragged": ((70, 50000), Plan(256, 1, 8, bulk=True)),
-    "registers for 10 blocks": ((301, 1024), Plan(32, 4, blocks=10)),
-    "early": ((301, 4096), Plan(128, early=True)),
-    "stages": ((1001, 8192), Plan(512, blocks=2, stages=4)),
-    "stages, ragged": ((1001, 1000), Plan(128, blocks=2, stages=4)),
+    "warp": ((301, 1024), RowPlan(32, 4)),
+    "part of a warp": ((301, 64), RowPlan(8, 16)),
+    "bulk, rows": ((301, 1024), RowPlan(32, 4, bulk=True)),
+    "bulk": ((301, 8192), RowPlan(256, bulk=True)),
+    "cluster 2": ((70, 16384), RowPlan(256, 1, 2)),
+    "cluster 4, bulk": ((70, 65536), RowPlan(512, 1, 4, bulk=True)),
+    "cluster 8, bulk, ragged": ((70, 50000), RowPlan(256, 1, 8, bulk=True)),
+    "registers for 10 blocks": ((301, 1024), RowPlan(32, 4, blocks=10)),
+    "early": ((301, 4096), RowPlan(128, early=True)),
     "staged": ((301, 32768), staged(1)),
     "staged, one block": ((301, 65536), staged(1, early=True)),
     "staged, partial": ((301, 30008), staged(1, blocks=3, early=True)),
-    "staged, 128 threads": ((301, 16392), Plan(128, bulk=True, slot=2048)),
+    "staged, 128 threads": ((301, 16392), RowPlan(128, bulk=True, slot=2048)),
     "cluster 2, staged": ((301, 65536), staged(2, blocks=3, early=True)),
     "cluster 2, staged, partial": ((301, 65480), staged(2)),
     "cluster 4, staged": ((71, 131072), staged(4, blocks=3, cache="evict_last")),
@@ -59,9 +58,21 @@ PLANS = {
     "cluster 8, staged": ((71, 262144), staged(8, blocks=3)),
     "cluster 8, staged, partial": ((71, 200040), staged(8, cache="evict_first")),
     "cluster 8, staged, empty blocks": ((71, 136), staged(8)),
-    "cluster 4, 1024 threads": ((71, 65536), Plan(1024, 1, 4)),
-    "cluster 8, 64 threads": ((71, 65536), Plan(64, 1, 8, bulk=True, slot=4096)),
+    "cluster 4, 1024 threads": ((71, 65536), RowPlan(1024, 1, 4)),
+    "cluster 8, 64 threads": ((71, 65536), RowPlan(64, 1, 8, bulk=True, slot=4096)),
 }
+
+
+@pytest.mark.parametrize(("columns", "threads"), [(8192, 512), (1000, 128)])
+def test_rmsnorm_through_a_pipeline(columns, threads):
+    x, weight = normal((1001, columns), "bf16"), normal(columns, "bf16", 1)
+    got = to_device(np.full_like(x, 7))
+    rmsnorm_pipelined(to_device(x), to_device(weight), eps=1e-5, out=got, threads=threads)
+    exact = x.astype(np.float64)
+    expected = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-5)
+    expected = expected * weight.astype(np.float64)
+    error = 48 * EPS32 * np.abs(expected)
+    assert_close(to_host(got), expected, x.dtype, error, 0.5, f"pipelined {x.shape}")
 
 
 def check_rmsnorm(x, name, plan=None):

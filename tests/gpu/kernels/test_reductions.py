@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels.rows.operation import Plan
+from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
 from tests.gpu.kernels.test_kernels import EPS32, TYPES, normal, to_device, to_host
 from tests.gpu.worker import on_gpu
@@ -34,11 +34,11 @@ def test_rows(shape, name):
     np.testing.assert_array_equal(row_argmax(device).copy_to_host(), exact.argmax(-1))
 
 
-STAGED = Plan(32, 1, 4, bulk=True, slot=1024)
+STAGED = RowPlan(32, 1, 4, bulk=True, slot=1024)
 
 
 @pytest.mark.parametrize(
-    "plan", [Plan(8, 16), Plan(256), Plan(64, 1, 4), Plan(128, bulk=True), STAGED]
+    "plan", [RowPlan(8, 16), RowPlan(256), RowPlan(64, 1, 4), RowPlan(128, bulk=True), STAGED]
 )
 @on_gpu
 def test_regimes(plan):

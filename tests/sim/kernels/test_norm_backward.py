@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from numba_tma.kernels.rows.backward import layernorm_backward, plan_for, rmsnorm_backward
-from numba_tma.kernels.rows.operation import Plan
+from numba_tma.kernels.rows.plan import RowPlan
 
 
 def values(shape, dtype=np.float32, seed=0):
@@ -22,7 +22,7 @@ def exact_backward(dy, x, weight, centred, eps=1e-5):
     return dx * rstd, (dy * normal).sum(0), dy.sum(0), mean[:, 0], rstd[:, 0]
 
 
-@pytest.mark.parametrize("plan", [None, pytest.param(Plan(32, 1, 2), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("plan", [None, pytest.param(RowPlan(32, 1, 2), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("columns", "dtype"), [(65, np.float32), (200, ml_dtypes.bfloat16)], ids=["f32", "bf16"]
 )

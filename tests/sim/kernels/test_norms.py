@@ -6,10 +6,10 @@ import pytest
 
 from numba_tma import ptx, simulator
 from numba_tma.kernels._host.limits import SHARED_BYTES
-from numba_tma.kernels.rows.launching import LONGEST, plan_for
-from numba_tma.kernels.rows.launching import PLANS as MEASURED
 from numba_tma.kernels.rows.layernorm import layernorm
-from numba_tma.kernels.rows.operation import Options, Plan, block_part
+from numba_tma.kernels.rows.pipelined import rmsnorm_pipelined
+from numba_tma.kernels.rows.plan import LONGEST, RowOptions, RowPlan, block_part, plan_for
+from numba_tma.kernels.rows.plan import PLANS as MEASURED
 from numba_tma.kernels.rows.rmsnorm import rmsnorm
 from numba_tma.kernels.rows.softmax import log_softmax, softmax
 from tests.tiers import quick
@@ -20,15 +20,14 @@ ROUNDING = {np.float32: 2.0**-20, np.float16: 2.0**-10, ml_dtypes.bfloat16: 2.0*
 
 #: One of each regime, with few threads, so that the simulator is quick.
 PLANS = {
-    "part of a warp": Plan(8, 4),
-    "block": Plan(64),
-    "bulk": Plan(32, 2, bulk=True),
-    "cluster": Plan(32, 1, 2),
-    "cluster, bulk": Plan(32, 1, 2, bulk=True),
-    "stages": Plan(64, blocks=1, stages=2),
-    "staged": Plan(32, bulk=True, slot=512),
-    "cluster 2, staged": Plan(32, 1, 2, bulk=True, slot=512, early=True),
-    "cluster 4, staged": Plan(32, 1, 4, bulk=True, slot=512),
+    "part of a warp": RowPlan(8, 4),
+    "block": RowPlan(64),
+    "bulk": RowPlan(32, 2, bulk=True),
+    "cluster": RowPlan(32, 1, 2),
+    "cluster, bulk": RowPlan(32, 1, 2, bulk=True),
+    "staged": RowPlan(32, bulk=True, slot=512),
+    "cluster 2, staged": RowPlan(32, 1, 2, bulk=True, slot=512, early=True),
+    "cluster 4, staged": RowPlan(32, 1, 4, bulk=True, slot=512),
 }
 
 
@@ -93,6 +92,24 @@ def test_every_regime(plan):
     check_all(values((3, 304)), plan)
 
 
+@pytest.mark.parametrize(
+    ("columns", "dtype"), [(256, np.float32), (304, ml_dtypes.bfloat16)], ids=["f32", "bf16"]
+)
+def test_rows_through_a_pipeline(columns, dtype):
+    simulator.seed(1)
+    x, weight = values((7, columns), dtype), values(columns, dtype, seed=1)
+    got = rmsnorm_pipelined(x, weight, threads=64, stages=2, blocks=1)
+    close(got, exact_rmsnorm(x, weight), dtype)
+
+
+def test_a_pipeline_in_place_with_more_stages_than_rows():
+    x, weight = values((2, 64)), values(64, seed=1)
+    want = exact_rmsnorm(x, weight, 0.5)
+    assert rmsnorm_pipelined(x, weight, eps=0.5, out=x, threads=32, stages=4) is x
+    close(x, want, np.float32)
+    assert rmsnorm_pipelined(values((0, 64)), weight).shape == (0, 64)
+
+
 STAGED = [
     (1, 256),  # whole slots
     (1, 300),  # a last slot that is partial
@@ -108,7 +125,9 @@ STAGED = [
 @pytest.mark.parametrize(("cluster", "columns"), quick([(1, 300), (2, 260), (4, 36)], STAGED))
 def test_staged_rows_of_any_length(cluster, columns):
     simulator.seed(cluster)
-    check_all(values((2 if cluster < 4 else 1, columns)), Plan(32, 1, cluster, bulk=True, slot=512))
+    check_all(
+        values((2 if cluster < 4 else 1, columns)), RowPlan(32, 1, cluster, bulk=True, slot=512)
+    )
 
 
 def test_nothing_behind_a_staged_row_is_read(monkeypatch):
@@ -119,7 +138,7 @@ def test_nothing_behind_a_staged_row_is_read(monkeypatch):
         load(destination, source, nbytes, *others)
 
     monkeypatch.setattr(ptx, "cp_async_bulk_load", noted)
-    softmax(x, plan=Plan(32, 1, 8, bulk=True, slot=512))
+    softmax(x, plan=RowPlan(32, 1, 8, bulk=True, slot=512))
     parts = [(at, min(48, 272 - at)) for at in range(0, 272, 48)]  # of 6 blocks; 2 have none
     assert sorted(loads) == parts + [(272 + at, nbytes) for at, nbytes in parts]
 
@@ -162,10 +181,10 @@ def test_rows_without_alignment_and_with_gaps():
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan(16, 2),
-        Plan(32, bulk=True, slot=512),
-        pytest.param(Plan(32, 1, 2), marks=pytest.mark.slow),
-        pytest.param(Plan(32, 1, 2, bulk=True, slot=512, early=True), marks=pytest.mark.slow),
+        RowPlan(16, 2),
+        RowPlan(32, bulk=True, slot=512),
+        pytest.param(RowPlan(32, 1, 2), marks=pytest.mark.slow),
+        pytest.param(RowPlan(32, 1, 2, bulk=True, slot=512, early=True), marks=pytest.mark.slow),
     ],
 )
 def test_a_residual_is_added_and_written_out(plan):
@@ -209,7 +228,7 @@ def test_softmax_of_infinities_and_nan(plan):
 def test_layernorm_of_a_mean_far_from_0(columns):
     x = values((2, columns)) + np.float32(4096)
     one, zero = np.ones(columns, np.float32), np.zeros(columns, np.float32)
-    error = np.abs(layernorm(x, plan=Plan(64)) - exact_layernorm(x, one, zero))
+    error = np.abs(layernorm(x, plan=RowPlan(64)) - exact_layernorm(x, one, zero))
     assert error.max() < 5e-4  # the mean's own rounding; squares less a square would lose it all
 
 
@@ -242,7 +261,7 @@ def test_nothing():
 @pytest.mark.parametrize("columns", [1, 8, 1024, 1025, 16384, 65536, 262144, 900000, 1 << 20])
 def test_a_plan_covers_the_row(columns, width):
     for itemsize in (2, 4):
-        for options in (Options(), Options(residual=True), Options(output=False)):
+        for options in (RowOptions(), RowOptions(residual=True), RowOptions(output=False)):
             plan = plan_for("rmsnorm", columns, itemsize, width, options)
             if plan.slot:
                 part = block_part(columns * itemsize, plan.cluster)
@@ -254,17 +273,17 @@ def test_a_plan_covers_the_row(columns, width):
 @pytest.mark.parametrize(
     ("columns", "itemsize", "width", "options", "blocks"),
     [
-        (16384, 2, 16, Options(residual=True), None),  # 32 KB: in registers
-        (16392, 2, 16, Options(residual=True), 2),
-        (32768, 2, 16, Options(residual=True), 2),
-        (65536, 2, 16, Options(output=False), 2),
-        (65536, 2, 16, Options(residual=True), 4),
-        (65536, 4, 16, Options(output=False), 4),
-        (921600, 2, 16, Options(), 8),  # all of the shared memory of 8 blocks
-        (921608, 2, 16, Options(), None),
-        (460800, 2, 16, Options(residual=True), 8),
-        (460808, 2, 16, Options(residual=True), None),
-        (65536, 2, 8, Options(), None),
+        (16384, 2, 16, RowOptions(residual=True), None),  # 32 KB: in registers
+        (16392, 2, 16, RowOptions(residual=True), 2),
+        (32768, 2, 16, RowOptions(residual=True), 2),
+        (65536, 2, 16, RowOptions(output=False), 2),
+        (65536, 2, 16, RowOptions(residual=True), 4),
+        (65536, 4, 16, RowOptions(output=False), 4),
+        (921600, 2, 16, RowOptions(), 8),  # all of the shared memory of 8 blocks
+        (921608, 2, 16, RowOptions(), None),
+        (460800, 2, 16, RowOptions(residual=True), 8),
+        (460808, 2, 16, RowOptions(residual=True), None),
+        (65536, 2, 8, RowOptions(), None),
     ],
 )
 def test_long_rows_wait_in_shared_memory(columns, itemsize, width, options, blocks):
@@ -298,32 +317,37 @@ def test_what_is_measured_is_planned():
         ),
         (lambda: softmax(values((2, 64)), scale=-1.0), "softmax.scale=-1.0.: .* positive number"),
         (
-            lambda: rmsnorm(values((2, 64)), residual=values((2, 64)), plan=PLANS["stages"]),
-            "a plan with stages adds no residual",
+            lambda: rmsnorm_pipelined(values((2, 65)), values(65)),
+            "rows and weight are aligned to 4 B; bulk copies take multiples of 16 B: use rmsnorm",
         ),
+        (lambda: rmsnorm_pipelined(values((2, 64)), values(32)), "weight has shape .32,."),
         (
             lambda: softmax(values((1, 60000)), plan=PLANS["staged"]),
-            r"softmax\(plan=Plan.*a block has 240,000 B of rows, but room for 230,400 B in shared "
-            "memory: give a row more blocks",
+            r"softmax\(plan=RowPlan.*a block has 240,000 B of rows, but room for 230,400 B in "
+            "shared memory: give a row more blocks",
         ),
         (
             lambda: rmsnorm(x := values((1, 30000)), residual=x, plan=PLANS["staged"]),
             "a block has 240,000 B of rows",
         ),
         (lambda: softmax(values((1, 60000)), plan=PLANS["bulk"]), "a block has 480,256 B of rows"),
-        (lambda: softmax(values((1, 30000)), plan=PLANS["stages"]), "a block has 240,000 B of row"),
+        (
+            lambda: rmsnorm_pipelined(values((1, 30000)), values(30000), stages=2),
+            "a block has 240,000 B of rows",
+        ),
         (
             lambda: softmax(np.empty((1, LONGEST + 1), np.float16)),
             r"softmax\(\): x has rows of 16,777,217 elements; they are of up to 16,777,216: cut",
         ),
-        (lambda: Plan(48), "threads=48.*: threads is a power of 2, up to 1,024"),
-        (lambda: Plan(32, 1, 3), "cluster=3.*: cluster is 1, 2, 4 or 8"),
-        (lambda: Plan(64, 2), "rows=2.*: several rows are of up to 32 threads each"),
-        (lambda: Plan(16, 1, 2), "blocks of a cluster, or with stages, have 32 threads or more"),
-        (lambda: Plan(32, stages=2), "stages go with blocks, and with neither rows"),
-        (lambda: Plan(32, blocks=1, stages=2, slot=512), "stages go with .* neither .* nor slot"),
-        (lambda: Plan(32, slot=512), "slot goes with bulk=True and rows=1"),
-        (lambda: Plan(64, bulk=True, slot=1000), "slot=1000.*: slot is a multiple of 1,024: 16 B"),
+        (lambda: RowPlan(48), "threads=48.*: threads is a power of 2, up to 1,024"),
+        (lambda: RowPlan(32, 1, 3), "cluster=3.*: cluster is 1, 2, 4 or 8"),
+        (lambda: RowPlan(64, 2), "rows=2.*: several rows are of up to 32 threads each"),
+        (lambda: RowPlan(16, 1, 2), "blocks of a cluster have 32 threads or more"),
+        (lambda: RowPlan(32, slot=512), "slot goes with bulk=True and rows=1"),
+        (
+            lambda: RowPlan(64, bulk=True, slot=1000),
+            "slot=1000.*: slot is a multiple of 1,024: 16 B",
+        ),
     ],
 )
 def test_what_cannot_be_done(call, text):

@@ -6,12 +6,12 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import ptx
+from numba_tma.device import combine
+from numba_tma.device.combine import Exchange, combine_in_turns, exchange_tiles
 from numba_tma.device.vectors import four
-from numba_tma.kernels.rows import operation as _rows
-from numba_tma.kernels.rows.operation import Plan, meeting, meeting_places
+from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
-from numba_tma.kernels.rows.rmsnorm import combine_sums
+from numba_tma.kernels.rows.rmsnorm import add_lanes
 
 
 def values(shape, dtype=np.float32, seed=0):
@@ -21,10 +21,10 @@ def values(shape, dtype=np.float32, seed=0):
 @pytest.mark.parametrize(
     ("plan", "start"),
     [
-        (Plan(8, 4), 1),
-        pytest.param(Plan(32, 1, 2), 1, marks=pytest.mark.slow),
-        (Plan(32, 1, 2, bulk=True, slot=512), 0),
-        pytest.param(Plan(32, bulk=True, slot=512), 0, marks=pytest.mark.slow),
+        (RowPlan(8, 4), 1),
+        pytest.param(RowPlan(32, 1, 2), 1, marks=pytest.mark.slow),
+        (RowPlan(32, 1, 2, bulk=True, slot=512), 0),
+        pytest.param(RowPlan(32, bulk=True, slot=512), 0, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
@@ -58,26 +58,23 @@ def test_all_threads_that_share_a_row_have_the_whole_of_it(threads, blocks):
 
 
 def test_blocks_of_more_than_32_warps_send_one_part_each(monkeypatch):
-    monkeypatch.setattr(_rows, "_entries", lambda threads, blocks: blocks)  # as if they had
+    monkeypatch.setattr(combine, "_entries", lambda threads, blocks: blocks)  # as if they had
     check_meeting(64, 4)
 
 
 def check_meeting(threads, blocks):
     TURNS, THREADS, BLOCKS = 3, threads, blocks  # the first places are used twice
-    SCRATCH, PEERS = meeting_places(threads, blocks, turns=2)
-    meet = meeting(combine_sums, threads, blocks)
+    SCRATCH, PEERS = exchange_tiles(threads, blocks, turns=2)
+    start_exchange, combine_all = combine_in_turns(add_lanes, threads, blocks)
 
     def kernel(given, got):
         scratch, peers = tma.shared_tile(SCRATCH), tma.shared_tile(PEERS)
-        heard = tma.shared_barriers(2)
-        if cuda.threadIdx.x == 0:
-            heard.init(1)
-            ptx.fence_mbarrier_init()
-        tma.cluster_sync()
+        exchange = Exchange(scratch, peers, tma.shared_barriers(2))
+        start_exchange(exchange, cuda.threadIdx.x)
         at = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         for k in range(TURNS):
             part = four(given[k, at], 0, 0, 0)
-            got[k, at] = meet(part, scratch, peers, heard, k % 2, k // 2, 0)[0]
+            got[k, at] = combine_all(part, exchange, k % 2, k // 2, 0)[0]
 
     given = np.random.default_rng(1).integers(0, 4096, (TURNS, threads * blocks)).astype(np.float32)
     got = np.zeros_like(given)

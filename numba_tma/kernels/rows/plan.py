@@ -1,0 +1,222 @@
+"""How kernels over rows cut up their work: the plan, the measured plans, and the choice of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba_tma.device.row_share import Share
+from numba_tma.host.dtypes import DType
+from numba_tma.kernels._host.limits import SHARED_BYTES
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """How rows are shared among threads and blocks.
+
+    Parameters
+    ----------
+    threads
+        Threads per row in a block, a power of 2; 32 or fewer share a warp.
+    rows
+        Rows per block; 1 if more than 32 threads share a row.
+    cluster
+        Blocks per row: 1, 2, 4 or 8. The blocks of a row form a cluster.
+    bulk
+        Load rows by bulk copies (TMA) into shared memory; if False, loads go straight to registers.
+    blocks
+        Minimum resident blocks per SM (launch bounds); 0 leaves the registers to the compiler.
+    early
+        Load weights before the reduction, which costs registers, instead of after it. With `slot`,
+        the weights of the next slot are loaded from the L2 cache while a slot is stored.
+    slot
+        Bytes of a row that registers hold at a time; needs `bulk`. The row stays in shared memory
+        and is read slot by slot twice: to reduce it, and to write the result. 0: registers hold
+        the block's part of the row.
+    cache
+        Cache policy of row loads: "allocate" caches in L1, "no_allocate" bypasses L1, "evict_last"
+        and "evict_first" set the L2 priority. Bulk copies ignore the first two.
+
+    Raises
+    ------
+    ValueError
+        If the fields do not go together.
+    """
+
+    threads: int
+    rows: int = 1
+    cluster: int = 1
+    bulk: bool = False
+    blocks: int = 0
+    early: bool = False
+    slot: int = 0
+    cache: str = "allocate"
+
+    def __post_init__(self) -> None:
+        threads, slot = self.threads, self.slot
+        rules = (
+            (threads in [1 << k for k in range(11)], "threads is a power of 2, up to 1,024"),
+            (self.cluster in (1, 2, 4, 8), "cluster is 1, 2, 4 or 8"),
+            (
+                self.rows == 1 or (threads <= 32 and self.cluster == 1),
+                "several rows are of up to 32 threads each, without a cluster",
+            ),
+            (threads >= 32 or self.cluster == 1, "blocks of a cluster have 32 threads or more"),
+            (not slot or (self.bulk and self.rows == 1), "slot goes with bulk=True and rows=1"),
+            (slot % (16 * threads) == 0, f"slot is a multiple of {16 * threads:,}: 16 B a thread"),
+        )
+        for holds, rule in rules:
+            if not holds:
+                raise ValueError(f"{self}: {rule}")
+
+    @property
+    def block_threads(self) -> int:
+        """Threads per block."""
+        return self.threads * self.rows
+
+    @property
+    def launch_bounds(self) -> int | tuple[int, int]:
+        """Threads per block, and the minimum of resident blocks if there is one."""
+        return (self.block_threads, self.blocks) if self.blocks else self.block_threads
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which inputs and outputs a call has besides `x`; each combination is another kernel.
+
+    Parameters
+    ----------
+    weight, bias
+        Scale the result by a weight; add a bias to it.
+    residual
+        Add a residual to `x` first.
+    residual_out
+        Write the sum of `x` and the residual.
+    statistics
+        Which of the operation's two statistics to write.
+    output
+        Write the rows; False for reductions, which only write statistics.
+    index
+        The second statistic is a column, written as int64.
+    """
+
+    weight: bool = False
+    bias: bool = False
+    residual: bool = False
+    residual_out: bool = False
+    statistics: tuple[bool, bool] = (False, False)
+    output: bool = True
+    index: bool = False
+
+
+PLAIN = RowOptions()
+
+
+def block_part(nbytes: int, blocks: int) -> int:
+    """Return the bytes of a row per block of a cluster; the last block may have fewer, or none."""
+    return -(-nbytes // (16 * blocks)) * 16
+
+
+def require_room(name: str, plan: object, nbytes: int) -> None:
+    """Raise a ValueError unless `nbytes` of rows fit into the shared memory of a block."""
+    if nbytes > SHARED_BYTES:
+        raise ValueError(
+            f"{name}(plan={plan}): a block has {nbytes:,} B of rows, but room for "
+            f"{SHARED_BYTES:,} B in shared memory: give a row more blocks (cluster=, up to 8), a "
+            "block fewer rows or stages, or no plan"
+        )
+
+
+def share_of(columns: int, rows: int, element: DType, width: int, plan: RowPlan) -> Share:
+    """Return the part of a row of `columns` that a thread holds, in accesses of `width` bytes."""
+    accesses = columns * element.itemsize // width
+    sharing = plan.threads * plan.cluster
+    count = -(-accesses // sharing)
+    whole = accesses == count * sharing and rows % plan.rows == 0
+    return Share(element, width, count, plan.threads, whole, plan.cache)
+
+
+# --------------------------------------------------------------------------- measured plans
+
+
+def _kept(threads: int, **how: int) -> RowPlan:
+    """Return a plan whose loads are marked evict_last: the L2 cache then evicts results first."""
+    return RowPlan(threads, cache="evict_last", **how)
+
+
+def _staged(cluster: int, **how: int) -> RowPlan:
+    return _kept(512, cluster=cluster, bulk=True, slot=16384, **how)
+
+
+_SHORT = {
+    2048: RowPlan(32, 2),
+    4096: RowPlan(128),
+    8192: _kept(256),
+    16384: _kept(512),
+    32768: _kept(512, blocks=2),
+}
+_SOFTMAX = {
+    **_SHORT,
+    16384: _kept(256, bulk=True),
+    32768: _kept(256, bulk=True),
+    65536: _staged(1),
+    131072: _staged(2, blocks=3),
+    262144: _staged(4, blocks=3),
+    524288: _staged(8, blocks=3),
+}
+
+#: The fastest plan on an H200 for rows of up to so many bytes, and more than half as many.
+PLANS: dict[str, dict[int, RowPlan]] = {
+    "rmsnorm": {
+        **_SHORT,
+        65536: _staged(1, early=True),
+        131072: _staged(2, blocks=3, early=True),
+        262144: _staged(4, blocks=3, early=True),
+        524288: _staged(8, blocks=3, early=True),
+    },
+    "layernorm": {
+        **_SHORT,
+        16384: _kept(256),
+        32768: _kept(512),
+        65536: _staged(1),
+        131072: _staged(2, blocks=3, early=True),
+        262144: _staged(4, blocks=3),
+        524288: _staged(8, blocks=3),
+    },
+    "softmax": _SOFTMAX,
+    "log_softmax": _SOFTMAX,
+}
+
+#: Elements of the longest row: 2,048 for each of 1,024 threads of 8 blocks.
+LONGEST = 1 << 24
+
+
+def plan_for(
+    name: str, columns: int, itemsize: int, width: int = 16, options: RowOptions = PLAIN
+) -> RowPlan:
+    """Return the plan of the operation `name` for rows of `columns`, accessed by `width` bytes.
+
+    `PLANS` decides if it has an entry and there is no residual. Otherwise rows above 32 KB are
+    staged in shared memory if that of 8 blocks has room for them, and shorter rows give each thread
+    about 32 elements.
+    """
+    nbytes, copies = columns * itemsize, 1 + options.residual
+    full = 1 << (nbytes - 1).bit_length()
+    plan = PLANS.get(name, {}).get(full)
+    if width == 16:
+        if plan and options.output and not options.residual and not options.residual_out:
+            return plan
+        blocks = min(8, max(1, copies * full // 65536))
+        if nbytes > 32768 and copies * block_part(nbytes, blocks) <= SHARED_BYTES:
+            return _staged(blocks)
+    if columns > LONGEST:
+        raise ValueError(
+            f"{name}(): x has rows of {columns:,} elements; they are of up to {LONGEST:,}: cut "
+            "them into shorter ones"
+        )
+    threads = 1 << max(0, -(-columns // 32) - 1).bit_length()
+    if threads <= 32:
+        return RowPlan(threads, 128 // threads)
+    if threads <= 1024:
+        return RowPlan(threads)
+    blocks = min(8, threads // 512)
+    return RowPlan(min(1024, threads // blocks), 1, blocks)
