@@ -9,7 +9,7 @@ from numba_tma.kernels.copy.api import copy
 from numba_tma.kernels.copy.grouped import grouped_copy
 from numba_tma.kernels.matmul.grouped import grouped_matmul
 from numba_tma.kernels.rows.layernorm import layernorm
-from numba_tma.kernels.matmul.api import matmul
+from numba_tma.kernels.matmul import matmul
 from numba_tma.kernels.rows.backward import layernorm_backward, rmsnorm_backward
 from numba_tma.kernels.pointwise.api import add, pointwise, scale_add
 from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum

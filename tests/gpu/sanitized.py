@@ -11,7 +11,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma.kernels.copy.api import copy
-from numba_tma.kernels.matmul.api import Config, SwappedConfig, matmul
+from numba_tma.kernels.matmul import Config, SwappedConfig, matmul
 from numba_tma.kernels.matmul.block_scaled import ScaledConfig
 from numba_tma.kernels.pointwise.api import scale_add
 from numba_tma.kernels.rows.rmsnorm import rmsnorm

@@ -8,12 +8,9 @@ from numba import types
 
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.matmul.epilogue import Epilogue, Terms
-from numba_tma.kernels.matmul.form import Form
-from numba_tma.kernels.matmul.kernel import Sizes
-from numba_tma.kernels.matmul.plan import Config, SwappedConfig
-from numba_tma.kernels.matmul.splits import Extents, Rows
-from numba_tma.kernels.matmul.swapped_form import SwappedForm
+from numba_tma.kernels.matmul.epilogue import Epilogue, MatrixBytes, ReductionExtents, Terms
+from numba_tma.kernels.matmul.kernel import MatmulExtents
+from numba_tma.kernels.matmul.plan import Config, MatmulPlan, SwappedConfig, SwappedPlan
 
 INT, F32, BYTES = types.int64, types.float32, types.uint8[::1]
 PLAIN, USUAL, FEW_ROWS = Epilogue(), Config(), SwappedConfig()
@@ -29,10 +26,10 @@ def form(
     epilogue: Epilogue = PLAIN,
     addressable: bool = True,
     config: Config = USUAL,
-) -> Form:
+) -> MatmulPlan:
     """Return the form for these types; `layout` is BLAS's: "T" for a row-major a, "N" for b.T."""
     kinds = [as_dtype(name) for name in (a, b or a, out)]
-    return Form(*kinds[:2], *_majors(layout), kinds[2], config, epilogue, addressable)
+    return MatmulPlan(*kinds[:2], *_majors(layout), kinds[2], config, epilogue, addressable)
 
 
 def swapped_form(
@@ -42,17 +39,17 @@ def swapped_form(
     layout: str = "TN",
     epilogue: Epilogue = PLAIN,
     config: SwappedConfig = FEW_ROWS,
-) -> SwappedForm:
+) -> SwappedPlan:
     """Return the form of the kernel whose factors change places, as `form`."""
     kinds = [as_dtype(name) for name in (a, b or a, out)]
-    return SwappedForm(*kinds[:2], *_majors(layout), kinds[2], config, epilogue)
+    return SwappedPlan(*kinds[:2], *_majors(layout), kinds[2], config, epilogue)
 
 
 def _majors(layout: str) -> tuple[str, str]:
     return "K" if layout[0] == "T" else "MN", "K" if layout[1] == "N" else "MN"
 
 
-def signature(form: Form) -> tuple[Any, ...]:
+def signature(form: MatmulPlan) -> tuple[Any, ...]:
     """Return the argument types of the kernel of a form."""
     epilogue = form.epilogue
     out = _map(form.out_tile) if form.addressable else types.Array(_HELD[form.out.name], 3, "A")
@@ -61,17 +58,20 @@ def signature(form: Form) -> tuple[Any, ...]:
     )
     return (
         *(_map(form.a_tile), _map(form.b_copy), out, *sources),
-        *(types.NamedUniTuple(INT, len(Sizes._fields), Sizes), _terms(epilogue)),
+        *(types.NamedUniTuple(INT, len(MatmulExtents._fields), MatmulExtents), _terms(epilogue)),
     )
 
 
-def swapped_signature(form: SwappedForm) -> tuple[Any, ...]:
+def swapped_signature(form: SwappedPlan) -> tuple[Any, ...]:
     """Return the argument types of the kernel whose factors change places."""
     read = (form.epilogue.beta, form.epilogue.residual)
     return (
         *(_map(form.a_tile), _map(form.b_tile), types.Array(_HELD[form.out.name], 3, "A")),
-        *(_ROWS if given else types.NamedUniTuple(INT, 3, Rows) for given in read),
-        *(types.NamedUniTuple(INT, len(Sizes._fields), Sizes), _terms(form.epilogue)),
+        *(_ROWS if given else types.NamedUniTuple(INT, 3, MatrixBytes) for given in read),
+        *(
+            types.NamedUniTuple(INT, len(MatmulExtents._fields), MatmulExtents),
+            _terms(form.epilogue),
+        ),
     )
 
 
@@ -80,11 +80,11 @@ def _terms(epilogue: Epilogue) -> types.NamedTuple:
     return types.NamedTuple((F32, F32, *(BYTES if given else INT for given in vectors)), Terms)
 
 
-_ROWS = types.NamedTuple((BYTES, INT, INT), Rows)
+_ROWS = types.NamedTuple((BYTES, INT, INT), MatrixBytes)
 #: Of the kernel that adds up parts of K, with a bias.
 ADDING = (
-    *(_ROWS, _ROWS, types.NamedUniTuple(INT, 3, Rows)),
-    types.NamedUniTuple(INT, len(Extents._fields), Extents),
+    *(_ROWS, _ROWS, types.NamedUniTuple(INT, 3, MatrixBytes)),
+    types.NamedUniTuple(INT, len(ReductionExtents._fields), ReductionExtents),
     types.NamedTuple((F32, F32, INT, INT, BYTES), Terms),
 )
 

@@ -13,8 +13,7 @@ from numba_tma.device.row_share import Share
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention import splits as _attention_splits
 from numba_tma.kernels.copy import api as copy
-from numba_tma.kernels.matmul.epilogue import Epilogue
-from numba_tma.kernels.matmul.splits import adding_kernel
+from numba_tma.kernels.matmul.epilogue import Epilogue, split_k_kernel
 from numba_tma.kernels.pointwise import api as pointwise
 from numba_tma.kernels.pointwise.activations import GELU, SWIGLU
 from numba_tma.kernels.pointwise.api import plan_for as pointwise_plan
@@ -133,7 +132,7 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         transpose.patch_kernel(as_dtype("u16")),
         (types.Array(types.uint16, 3, "A"),) * 2 + (INT, INT),
     ),
-    "matmul_parts": (adding_kernel(Epilogue(bias=BF16), BF16), matmul_forms.ADDING),
+    "matmul_parts": (split_k_kernel(Epilogue(bias=BF16), BF16), matmul_forms.ADDING),
     "attention_parts": (
         _attention_splits.adding_kernel(BF16, 128, True, 8),
         (*[INT] * 4, types.UniTuple(INT, 3), *[INT] * 4),

@@ -1,7 +1,20 @@
-"""Matrix products: plain, grouped, and of block-scaled fp8."""
+"""Matmul: dense, grouped, and of block-scaled fp8.
 
-from numba_tma.kernels.matmul.api import matmul
+Read `kernel` for the algorithm, `epilogue` for what follows the product, `plan` for tiles and
+stages. `swapped_kernel`, `grouped_kernel` and `block_scaled_kernel` are variants with a page each.
+"""
+
 from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
+from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
+from numba_tma.kernels.matmul.dense import matmul
 from numba_tma.kernels.matmul.grouped import grouped_matmul
+from numba_tma.kernels.matmul.plan import Config, SwappedConfig
 
-__all__ = ["block_scaled_matmul", "grouped_matmul", "matmul"]
+__all__ = [
+    "Config",
+    "ScaledConfig",
+    "SwappedConfig",
+    "block_scaled_matmul",
+    "grouped_matmul",
+    "matmul",
+]

@@ -12,14 +12,21 @@ from typing import Any
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.kernels._host.launching import empty, launch, launched_again, multiprocessors
-from numba_tma.kernels.matmul.block_scaled_form import BLOCK, ScaledForm
-from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig as ScaledConfig
-from numba_tma.kernels.matmul.block_scaled_kernel import block_scaled_kernel
-from numba_tma.kernels.matmul.block_scaled_sums import Scales
+from numba_tma.kernels.matmul.block_scaled_kernel import BScales, block_scaled_kernel
+from numba_tma.kernels.matmul.block_scaled_plan import BLOCK, ScaledConfig, ScaledPlan
+from numba_tma.kernels.matmul.choice import MatmulProblem, choose_from
 from numba_tma.kernels.matmul.epilogue import Epilogue, Terms
-from numba_tma.kernels.matmul.launching import Product, add_up, cut, in_parts, parts_of, run, target
+from numba_tma.kernels.matmul.launch import (
+    MatmulCall,
+    add_up,
+    cut,
+    in_parts,
+    parts_of,
+    run,
+    target,
+)
 from numba_tma.kernels.matmul.operands import Matrices, as_factor
-from numba_tma.kernels.matmul.plan import Problem, check_config, choose_from
+from numba_tma.kernels.matmul.plan import check_config
 
 WHAT = "block_scaled_matmul()"
 FACTORS, RESULTS = ("e4m3", "e5m2"), ("bf16", "f16", "f32")
@@ -124,16 +131,16 @@ def _block_scaled(
     if not out.nbytes:
         return []
     if not blocks_k:  # and so no scales: zeros, as of any product without K
-        return run(Product(a, b, out, None, Epilogue(), Terms()), None, stream)
+        return run(MatmulCall(a, b, out, None, Epilogue(), Terms()), None, stream)
     kept: list[Any] = []
     left, _ = as_factor(a, stream, kept)
     right, _ = as_factor(b.transposed, stream, kept)
     by_block, _ = as_factor(a_scales.transposed, stream, kept)
     if config is None:
-        problem = Problem(out.rows, out.columns, a.columns, 1, 1, out.dtype.itemsize)
+        problem = MatmulProblem(out.rows, out.columns, a.columns, 1, 1, out.dtype.itemsize)
         config = choose_from(CONFIGS, problem, multiprocessors())
     config = replace(config, splits=min(config.splits, blocks_k))  # empty parts would hang
-    form = ScaledForm(a.dtype, b.dtype, "K", "K", out.dtype, config, addressable=out.is_writable)
+    form = ScaledPlan(a.dtype, b.dtype, "K", "K", out.dtype, config, addressable=out.is_writable)
     multiply = functools.partial(_multiply, left, right, by_block, b_scales, a.columns, stream)
     if config.splits == 1:
         multiply(form, out)
@@ -151,7 +158,7 @@ def _multiply(
     b_scales: Matrices,
     k: int,
     stream: Any,
-    form: ScaledForm,
+    form: ScaledPlan,
     out: Matrices,
 ) -> None:
     """Launch the kernel of a form on matrices that it reads as they are."""
@@ -165,7 +172,7 @@ def _multiply(
         tensor_map(a.view(form.a), form.a_tile, dtype=form.a),
         tensor_map(b.view(form.b), form.b_copy, dtype=form.b),
         tensor_map(a_scales.view(), form.scales_tile),
-        Scales(b_scales.span(), step, column, max(0, b_scales.columns - 1)),
+        BScales(b_scales.span(), step, column, max(0, b_scales.columns - 1)),
         target(form, out),
         sizes,
     )

@@ -20,13 +20,13 @@ from numba_tma.kernels._host.launching import (
     multiprocessors,
     resident_clusters,
 )
+from numba_tma.kernels.matmul.choice import CONFIGS, MatmulProblem, choose_from
 from numba_tma.kernels.matmul.epilogue import Epilogue
-from numba_tma.kernels.matmul.form import Form
-from numba_tma.kernels.matmul.grouped_kernel import Groups, grouped_kernel
-from numba_tma.kernels.matmul.kernel import Sizes
-from numba_tma.kernels.matmul.launching import target
+from numba_tma.kernels.matmul.grouped_kernel import RowGroups, grouped_kernel
+from numba_tma.kernels.matmul.kernel import MatmulExtents
+from numba_tma.kernels.matmul.launch import target
 from numba_tma.kernels.matmul.operands import Matrices, as_factor, as_readable
-from numba_tma.kernels.matmul.plan import CONFIGS, Config, Problem, check_config, choose_from
+from numba_tma.kernels.matmul.plan import Config, MatmulPlan, check_config
 
 WHAT = "grouped_matmul()"
 #: Types that go together as factors, and what their products are stored as, the usual one first.
@@ -140,7 +140,7 @@ def _grouped(
     left = as_readable(a.as_one(), stream, kept)
     right, b_major = as_factor(b.transposed, stream, kept)
     if config is None:
-        problem = Problem(
+        problem = MatmulProblem(
             *(max(1, -(-a.batch * a.rows // groups)), b.columns, b.rows, groups),
             *(a.dtype.itemsize, out.dtype.itemsize, False),
         )
@@ -150,7 +150,9 @@ def _grouped(
     result = out.as_one()
     (alpha,) = numbers
     epilogue = Epilogue(alpha=alpha != 1 or scales is not None)
-    form = Form(a.dtype, b.dtype, "K", b_major, out.dtype, config, epilogue, result.is_writable)
+    form = MatmulPlan(
+        a.dtype, b.dtype, "K", b_major, out.dtype, config, epilogue, result.is_writable
+    )
     tile_columns = -(-b.columns // config.n)
     height = config.m * config.cluster
     tile_rows = groups * -(-each // height) if each else left.rows // height + groups
@@ -165,12 +167,12 @@ def _grouped(
         ragged_tensor_map(result.view(), form.out_tile, axis=1)
         if form.addressable
         else target(form, result),
-        Groups(
+        RowGroups(
             rows.as_bytes(),
             scales.as_bytes() if scales else 0,
             *(groups, each, tile_columns, -(-a.columns // form.k)),
         ),
-        Sizes(result.rows, result.columns, 0, tile_columns, 1, 0, 0, 1, 1),
+        MatmulExtents(result.rows, result.columns, 0, tile_columns, 1, 0, 0, 1, 1),
         np.float32(alpha),
     )
     return kept

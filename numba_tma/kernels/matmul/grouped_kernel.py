@@ -1,9 +1,14 @@
-"""The grouped matmul kernel: `_matmul_kernel` over groups of rows, which the device alone counts.
+"""The grouped matmul kernel: one matmul for each group of rows, whose sizes only the device knows.
 
-Rows of a are sorted by group, and each group has its own b. Blocks take tiles as if those of all
-groups were numbered one after the other; each warpgroup goes through the groups by itself, since
-their sizes lie in global memory. Loads may take rows of the next group along, whose products are
-dropped: stores go through a ragged map, which writes the rows of one group and none behind it.
+Cost model: that of `kernel`, with each group's rows rounded up to whole tiles; a tile's cost is the
+same, and finding the next group reads 4 bytes per group and warpgroup.
+
+Rows of a are sorted by group, and each group has its own b. Tiles of all groups are numbered one
+after the other, and blocks take the numbers in turn. Each warpgroup searches for its tile's group
+by itself, since the sizes lie in global memory. The producer may load rows of the next group, and
+their products are dropped: `out` is a ragged tensor map, whose stores end with the group.
+
+Loads, epilogue stores and MMA warpgroups are those of `kernel`.
 """
 
 from __future__ import annotations
@@ -12,125 +17,58 @@ import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda
 
+import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32
-from numba_tma.device.clusters import cluster
-from numba_tma.device.mma import fragment, wgmma, wgmma_wait
-from numba_tma.device.scheduler import GroupedScheduler
 from numba_tma.device.vectors import load_vector
-from numba_tma.host.environment import simulated
-from numba_tma.host.layout import Tile
+from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.kernels.matmul.epilogue import Terms
-from numba_tma.kernels.matmul.form import ROWS, Form
-from numba_tma.kernels.matmul.kernel import loading, storing
-from numba_tma.pipeline import StorePipeline, TilePipeline
+from numba_tma.kernels.matmul.kernel import (
+    b_load,
+    jitted,
+    operand_pipeline,
+    scheduler,
+    tile_store,
+    warpgroup_row,
+)
+from numba_tma.kernels.matmul.plan import MatmulPlan
 
-_INT, _SCALE = Tile(1, "i32"), Tile(1, "f32")
+_INT, _SCALE = tma.Tile(1, "i32"), tma.Tile(1, "f32")
 
 
-class Groups(NamedTuple):
-    """What the kernel knows of the groups; arrays are bytes."""
+class RowGroups(NamedTuple):
+    """The groups, as the kernel takes them; arrays are bytes."""
 
-    rows: Any  #: int32 of each group: its rows, or with ENDS where they end
-    scales: Any  #: float32 of each group, if there are some
-    total: Any  #: how many there are
-    apart: Any  #: rows from a group's start to the next, if that is always the same
+    rows: Any  #: int32 for each group: its rows, or with `ends` where it ends
+    scales: Any  #: float32 for each group, or 0
+    total: Any  #: number of groups
+    apart: Any  #: rows from the start of a group to the next, if that is constant; else 0
     tile_columns: Any
     steps: Any  #: stages along K
 
 
-class Group(NamedTuple):
-    """A group of rows, and where the numbers of its tiles begin; int32."""
+class RowGroup(NamedTuple):
+    """A group of rows and the number of its first tile; int32."""
 
-    matrix: Any  #: of b: the number of the group
+    matrix: Any  #: of b: the index of the group
     first: Any
     start: Any
     rows: Any
 
 
-@functools.cache
-def grouped_kernel(form: Form, ends: bool, apart: bool, scaled: bool) -> Any:
-    """Return the kernel of a form. Its blocks have ``form.roles.threads`` threads.
-
-    With `ends` groups are told by where they end, and with `apart` they start at equal distances.
-    `scaled` says that each has a scale.
-    """
-    config, ROLES = form.config, form.roles
-    M, N, K, CLUSTER, STAGES = config.m, config.n, form.k, config.cluster, form.stages
-    LOAD, MATH = ROLES.load, tuple(role for role in ROLES.roles if role.name != "load")
-    FIRST, ONE_WARPGROUP = MATH[0], len(MATH) == 1
-    parties: dict[str, Any] = {"producer": LOAD, "consumer": MATH}
-    shared: Any = {"cluster": (CLUSTER, 1), "multicast": {"b": "x"}} if CLUSTER > 1 else {}
-    PIPE = TilePipeline(STAGES, a=form.a_tile, b=form.b_tile, **parties, **shared)
-    RESULTS = StorePipeline(config.out_stages, piece=form.out_tile, role=MATH)
-    SCHEDULER = GroupedScheduler(max(1, config.group // CLUSTER))
-    B_MAJOR, SUMS, SCALED, THROUGH_TMA = form.b_major, form.sums.name, scaled, form.addressable
-    load_b, store = loading(form), storing(form, N // form.out_columns - 1)
-    seek = seeking(M * CLUSTER, ends, apart)
-
-    def grouped_matmul(a, b, out, groups, sizes, alpha):  # type: ignore[no-untyped-def]
-        pipe, results = PIPE.start(), RESULTS.start()
-        number, step, rank = ptx.clusterid_x(), ptx.nclusterid_x(), ptx.cluster_ctarank()
-        group = seek(Group(i32(-1), i32(0), i32(0), i32(0)), number, groups)
-        if pipe.is_producer():
-            LOAD.set_registers()
-            while group.matrix < groups.total:
-                height = (group.rows + M * CLUSTER - 1) // (M * CLUSTER)
-                schedule = SCHEDULER.over(height, groups.tile_columns, 1)
-                tile = schedule.tile(number - group.first)
-                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
-                for k, stage in pipe.produce(0, groups.steps):
-                    a.load(stage.a, (0, group.start + row, k * K), stage.barrier)
-                    load_b(b, stage, group.matrix, column, k * K, rank)
-                number += step
-                group = seek(group, number, groups)
-        else:
-            FIRST.set_registers()
-            mine = 0
-            if not ONE_WARPGROUP:  # the same register for a warp: descriptors are computed once
-                warpgroup = (ptx.tid_x() - FIRST.first) // 128
-                mine = cuda.shfl_sync(0xFFFFFFFF, warpgroup, 0) * ROWS
-            while group.matrix < groups.total:
-                height = (group.rows + M * CLUSTER - 1) // (M * CLUSTER)
-                schedule = SCHEDULER.over(height, groups.tile_columns, 1)
-                tile = schedule.tile(number - group.first)
-                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
-                sums = fragment(N, SUMS)
-                for _, stage in pipe.consume(0, groups.steps, in_flight=1):
-                    of_a = stage.a.matrix_descriptor().advance(row=mine)
-                    sums = wgmma(sums, of_a, stage.b.matrix_descriptor(B_MAJOR))
-                    sums = wgmma_wait(sums, 1)
-                sums = wgmma_wait(sums)
-                pipe.release_pending()
-                scale = alpha
-                if SCALED:
-                    scale = alpha * load_vector(groups.scales, 4 * group.matrix, _SCALE)[0]
-                terms = Terms(scale, np.float32(0), 0, 0, 0)
-                if THROUGH_TMA:
-                    theirs = out.sequence(group.start, group.rows)
-                else:
-                    theirs = out[:, group.start : group.start + group.rows]
-                store(sums, results, 0, theirs, 0, row, mine, column, sizes, terms)
-                number += step
-                group = seek(group, number, groups)
-        results.close()
-        pipe.close()
-
-    kernel = cluster(CLUSTER)(grouped_matmul) if CLUSTER > 1 else grouped_matmul
-    return cuda.jit(kernel) if simulated() else cuda.jit(launch_bounds=ROLES.launch_bounds)(kernel)
+# -------------------------------------------------------------------------------- schedule
 
 
-def seeking(height: int, ends: bool, apart: bool) -> Any:
-    """Return the device function ``seek(group, number, groups)`` for tiles of `height` rows.
+def group_search(height: int, ends: bool, apart: bool) -> DeviceFunction:
+    """Return ``group_of(group, number, groups)``, which finds the group of the tile `number`.
 
-    It returns the group of the tile `number`, going on from `group`, which comes before it or is
-    the one; a matrix of ``groups.total`` says that there are no more tiles.
+    The search goes on from `group`, which is that of an earlier tile. After the last tile the
+    result's `matrix` is ``groups.total``. Tiles have `height` rows, those of a cluster together.
     """
 
     @device_function
-    def seek(group, number, groups):  # type: ignore[no-untyped-def]
+    def group_of(group, number, groups):  # type: ignore[no-untyped-def]
         index, first, start, rows = group
         while index < groups.total:
             tiles = i32((rows + height - 1) // height * groups.tile_columns)
@@ -144,6 +82,85 @@ def seeking(height: int, ends: bool, apart: bool) -> Any:
                     rows = i32(rows - start)
                 if apart:
                     start = i32(index * groups.apart)
-        return Group(index, first, start, rows)
+        return RowGroup(index, first, start, rows)
 
-    return seek
+    return group_of
+
+
+# ------------------------------------------------------------------------------ the kernel
+
+
+@functools.cache
+def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> Kernel:
+    """Return the kernel of a plan. Its blocks have ``plan.roles.threads`` threads.
+
+    Parameters
+    ----------
+    plan
+        As `matmul_kernel` takes it; a is contiguous along K.
+    ends
+        Whether ``groups.rows`` says where groups end, instead of how many rows they have.
+    apart
+        Whether groups start at equal distances.
+    scaled
+        Whether each group has a scale.
+    """
+    M, N, K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
+    PRODUCER, MMA = plan.roles.load, plan.consumers[0]
+    PIPE, SCHEDULER = operand_pipeline(plan), scheduler(plan)
+    RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
+    SEVERAL, SCALED, STORE_BY_TMA = len(plan.consumers) > 1, scaled, plan.addressable
+    B_MAJOR, ACC = plan.b_major, plan.accumulator.name
+    load_b, first_row = b_load(plan), warpgroup_row(plan)
+    store = tile_store(plan, plan.epilogue_tiles - 1)
+    group_of = group_search(M * CLUSTER, ends, apart)
+
+    def grouped_matmul(a, b, out, groups, extents, alpha):  # type: ignore[no-untyped-def]
+        pipe, results = PIPE.start(), RESULTS.start()
+        number, step, rank = ptx.clusterid_x(), ptx.nclusterid_x(), ptx.cluster_ctarank()
+        group = group_of(RowGroup(i32(-1), i32(0), i32(0), i32(0)), number, groups)
+        if pipe.is_producer():
+            PRODUCER.set_registers()
+            while group.matrix < groups.total:
+                height = (group.rows + M * CLUSTER - 1) // (M * CLUSTER)
+                schedule = SCHEDULER.over(height, groups.tile_columns, 1)
+                tile = schedule.tile(number - group.first)
+                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+                for k, stage in pipe.produce(0, groups.steps):
+                    a.load(stage.a, (0, group.start + row, k * K), stage.barrier)
+                    load_b(b, stage, group.matrix, column, k * K, rank)
+                number += step
+                group = group_of(group, number, groups)
+        else:
+            MMA.set_registers()
+            mma_row = 0
+            if SEVERAL:
+                mma_row = first_row()
+            while group.matrix < groups.total:
+                height = (group.rows + M * CLUSTER - 1) // (M * CLUSTER)
+                schedule = SCHEDULER.over(height, groups.tile_columns, 1)
+                tile = schedule.tile(number - group.first)
+                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+                acc = tma.fragment(N, ACC)
+                for _, stage in pipe.consume(0, groups.steps, in_flight=1):
+                    a_rows = stage.a.matrix_descriptor().advance(row=mma_row)
+                    acc = tma.wgmma(acc, a_rows, stage.b.matrix_descriptor(B_MAJOR))
+                    acc = tma.wgmma_wait(acc, 1)  # the product before has read its stage
+                acc = tma.wgmma_wait(acc)
+                pipe.release_pending()
+                scale = alpha
+                if SCALED:
+                    scale = alpha * load_vector(groups.scales, 4 * group.matrix, _SCALE)[0]
+                terms = Terms(scale, np.float32(0), 0, 0, 0)
+                if STORE_BY_TMA:
+                    rows = out.sequence(group.start, group.rows)
+                else:
+                    rows = out[:, group.start : group.start + group.rows]
+                at = (0, row + mma_row, column)
+                store(acc, results, 0, rows, at, mma_row, extents, terms)
+                number += step
+                group = group_of(group, number, groups)
+        results.close()
+        pipe.close()
+
+    return jitted(plan, grouped_matmul)

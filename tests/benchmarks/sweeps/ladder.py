@@ -34,7 +34,7 @@ def view(array, shape, strides):
 
 def shipped_matmul(names):
     """Return the same product by the library."""
-    from numba_tma.kernels.matmul.api import matmul
+    from numba_tma.kernels.matmul import matmul
 
     right = view(names["b"], (names["K"], names["N"]), (1, names["K"]))
     return functools.partial(matmul, names["a"], right, names["c"], dtype="bf16")

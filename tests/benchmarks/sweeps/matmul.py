@@ -16,9 +16,9 @@ import torch
 
 sys.path.insert(0, os.getcwd())
 
-from numba_tma.kernels.matmul.api import Config, SwappedConfig, matmul
-from numba_tma.kernels.matmul.plan import (
-    Problem,
+from numba_tma.kernels.matmul import Config, SwappedConfig, matmul
+from numba_tma.kernels.matmul.choice import (
+    MatmulProblem,
     candidates,
     choose,
     expected_cycles,
@@ -102,7 +102,7 @@ def sweep(shape, name, layout, repeats):
     m, n, k = map(int, shape.split("x"))
     a, b, out = operands(m, n, k, name, layout)
     size, cores = a.element_size(), torch.cuda.get_device_properties(0).multi_processor_count
-    problem = Problem(m, n, k, 1, size, out.element_size(), name != "i8")
+    problem = MatmulProblem(m, n, k, 1, size, out.element_size(), name != "i8")
     some = slice(0, min(m, 64))
     exact = a[some].double() @ b.double()
     runs = {}

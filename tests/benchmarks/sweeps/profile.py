@@ -36,7 +36,7 @@ def cases():
     import torch
 
     from numba_tma.kernels.attention.api import attention
-    from numba_tma.kernels.matmul.api import matmul
+    from numba_tma.kernels.matmul import matmul
     from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
     from numba_tma.kernels.pointwise.api import add
     from numba_tma.kernels.rows.layernorm import layernorm

@@ -6,11 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from numba_tma.kernels.matmul import Config
 from numba_tma.kernels.matmul import block_scaled as module
-from numba_tma.kernels.matmul.api import Config
 from numba_tma.kernels.matmul.block_scaled import CONFIGS, block_scaled_matmul
-from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig
 from numba_tma.kernels.matmul.block_scaled_kernel import block_scaled_kernel
+from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
 from numba_tma.tools.testing import compile_ptx, find_tool
 from tests.cpu.kernels.test_matmul_host import BF16, E4M3, Array
 from tests.cpu.kernels.test_matmul_host import gpu as gpu
@@ -139,7 +139,7 @@ def test_nothing_is_launched_for_nothing(scaled):
 
 
 def test_a_configuration_of_another_kind(scaled):
-    with pytest.raises(TypeError, match=r"matmul\(config=Config.*: it is a ScaledConfig"):
+    with pytest.raises(TypeError, match=r"matmul\(\): config is Config.*; it is a ScaledConfig"):
         block_scaled_matmul(*operands(64, 64, 128), config=Config())
 
 
@@ -168,7 +168,7 @@ def test_mistakes(scaled):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"m": 192}, "it is one of 64, 128, 256"),
+        ({"m": 192}, "m is one of 64, 128, 256"),
         ({"n": 224}, r"ScaledConfig\(m=128, n=224\): sums and products .* use n=192 or less"),
         ({"m": 256, "n": 160}, "use n=128 or less"),
         ({"k": 256}, "a stage has the 128 elements of K that share a scale: use k=128"),

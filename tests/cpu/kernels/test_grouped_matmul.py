@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from numba_tma.kernels.matmul import grouped as module
+from numba_tma.kernels.matmul.choice import CONFIGS
 from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.grouped import grouped_matmul
 from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
-from numba_tma.kernels.matmul.plan import CONFIGS, Config
+from numba_tma.kernels.matmul.plan import Config
 from numba_tma.tools.testing import compile_ptx
 from tests.cpu.kernels.test_matmul_host import BF16, E4M3, Array
 from tests.cpu.kernels.test_matmul_host import gpu as gpu

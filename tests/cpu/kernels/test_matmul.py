@@ -5,9 +5,10 @@ import re
 import pytest
 
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.matmul.choice import CONFIGS
 from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.kernel import matmul_kernel
-from numba_tma.kernels.matmul.plan import CONFIGS, Config
+from numba_tma.kernels.matmul.plan import Config
 from numba_tma.tools.testing import compile_ptx, find_tool, sass
 from tests.kernels.matmul_forms import EVERYTHING, form, signature
 from tests.machine_code import all_in_registers

@@ -13,25 +13,22 @@ from numba_tma.host import driver as _driver
 from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels._host import launching as _host
 from numba_tma.kernels._host.launching import in_even_rounds
-from numba_tma.kernels.matmul import api as module
-from numba_tma.kernels.matmul import launching as _matmul_launch
+from numba_tma.kernels.matmul import choice as _matmul_tuner
+from numba_tma.kernels.matmul import dense as module
+from numba_tma.kernels.matmul import launch as _matmul_launch
+from numba_tma.kernels.matmul import matmul
 from numba_tma.kernels.matmul import operands as _matmul_operands
-from numba_tma.kernels.matmul import tuner as _matmul_tuner
-from numba_tma.kernels.matmul.api import matmul
-from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig
-from numba_tma.kernels.matmul.epilogue import Epilogue
-from numba_tma.kernels.matmul.form import Form
-from numba_tma.kernels.matmul.plan import (
+from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
+from numba_tma.kernels.matmul.choice import (
     CONFIGS,
-    Config,
-    Problem,
-    SwappedConfig,
+    MatmulProblem,
     candidates,
     choose,
     expected_cycles,
     expected_nanoseconds,
 )
-from numba_tma.kernels.matmul.swapped_form import SwappedForm
+from numba_tma.kernels.matmul.epilogue import Epilogue
+from numba_tma.kernels.matmul.plan import Config, MatmulPlan, SwappedConfig, SwappedPlan
 from tests.cpu.host.test_launcher import device_array
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
@@ -62,7 +59,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(_host.cuda, "as_cuda_array", lambda view: view)
     monkeypatch.setattr(_matmul_operands.cuda, "device_array", space)
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
-    for name in ("_host.device", "copy.api", "transpose.api", "matmul.launching", "matmul.api"):
+    for name in ("_host.device", "copy.api", "transpose.api", "matmul.launch", "matmul.dense"):
         path = f"numba_tma.kernels.{name}."
         for function, fake in {
             "multiprocessors": lambda: 132,
@@ -74,7 +71,7 @@ def gpu(monkeypatch):
             monkeypatch.setattr(path + function, fake, raising=False)
     for kernel in ("matmul_kernel", "swapped_kernel"):
         monkeypatch.setattr(_matmul_launch, kernel, lambda form: form)
-    monkeypatch.setattr(_matmul_launch, "adding_kernel", lambda *of: ("add", *of))
+    monkeypatch.setattr(_matmul_launch, "split_k_kernel", lambda *of: ("add", *of))
     return noted
 
 
@@ -104,7 +101,7 @@ def launched(gpu, *arrays, **options):
     gpu.launches.clear()
     matmul(*arrays, **options)
     *before, (form, blocks, threads, arguments) = gpu.launches
-    assert isinstance(form, Form | SwappedForm)
+    assert isinstance(form, MatmulPlan | SwappedPlan)
     return SimpleNamespace(
         before=[getattr(kernel, "__name__", kernel) for kernel, *_ in before],
         **{"form": form, "blocks": blocks, "threads": threads, "sizes": arguments[5]},
@@ -222,7 +219,7 @@ def test_few_rows_change_places(gpu):
     assert (done.sizes.rows, done.sizes.columns, done.sizes.tile_rows) == (5, 4096, 1)
     assert (done.out.shape, done.out.strides[1:]) == ((1, 4096, 5), (2, 8192))
     assert done.old == (0, 0, 0) and done.residual.row == 8192
-    assert not isinstance(launched(gpu, *pair(33, 64, 64), Array(3, (33, 64))).form, SwappedForm)
+    assert not isinstance(launched(gpu, *pair(33, 64, 64), Array(3, (33, 64))).form, SwappedPlan)
 
 
 def test_few_rows_of_a_narrow_layer_are_a_cluster_each(gpu):
@@ -240,7 +237,7 @@ def test_few_rows_that_lie_along_m_are_16(gpu):
 
 def test_few_rows_of_integers_stay(gpu):
     out = Array(3, (5, 4096), np.int32)
-    assert isinstance(launched(gpu, *pair(5, 4096, 4096, dtype=np.int8), out).form, Form)
+    assert isinstance(launched(gpu, *pair(5, 4096, 4096, dtype=np.int8), out).form, MatmulPlan)
 
 
 def test_parts_of_k_are_added_up(gpu):
@@ -333,19 +330,21 @@ def test_mistakes(gpu):
     ints = [ints[0], ints[1].T, Array(3, (64, 96), np.int32)]
     fails("out is i32, exact sums that nothing follows; use out_dtype f32", *ints, alpha=2)
     fails("splits=2, whose results are added up as float32", *ints, config=Config(splits=2))
-    fails("stages of 196,608 B, of which two do not fit", a, b, out, config=Config(128, 256, k=512))
+    fails(
+        "stages of 196,608 B, and two of them do not fit", a, b, out, config=Config(128, 256, k=512)
+    )
     fails("a holds u16, whose bits cannot be f32", Array(1, (8, 8), "u2"), b, out, dtype="f32")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"m": 96}, r"Config\(m=96\): it is one of 64, 128"),
-        ({"n": 40}, r"Config\(n=40\): it is a multiple of 32 up to 256"),
+        ({"m": 96}, r"Config\(m=96\): m is one of 64, 128"),
+        ({"n": 40}, r"Config\(n=40\): n is a multiple of 32 up to 256"),
         ({"stages": 1}, "at least 2: one is read while another is filled"),
-        ({"k": 64}, "it is 128, 256 or 512 bytes"),
+        ({"k": 64}, "k is 128, 256 or 512 bytes"),
         ({"k": 256, "cluster": 2}, "blocks share tiles of b that are 128 bytes wide"),
-        ({"n": 96, "cluster": 4}, "use an n of which that is a multiple of 16"),
+        ({"n": 96, "cluster": 4}, "which must be a multiple of 16: use another n"),
     ],
 )
 def test_configurations_that_do_not_work(options, message):
@@ -356,7 +355,9 @@ def test_configurations_that_do_not_work(options, message):
 @pytest.mark.parametrize("config", [(64, 8), ScaledConfig(), "fast"], ids=str)
 def test_configurations_of_another_kind(gpu, config):
     arrays = Array(1, (8, 8)), Array(2, (8, 8)), Array(3, (8, 8))
-    with pytest.raises(TypeError, match=r"matmul\(config=.*\): it is a Config or SwappedConfig,"):
+    with pytest.raises(
+        TypeError, match=r"matmul\(\): config is .*; it is a Config or SwappedConfig,"
+    ):
         matmul(*arrays, config=config)
 
 
@@ -365,11 +366,11 @@ def test_configurations_of_another_kind(gpu, config):
 
 def test_what_is_chosen():
     def chosen(*extents, **kinds):
-        config = choose(Problem(*extents, **kinds), 132)
+        config = choose(MatmulProblem(*extents, **kinds), 132)
         return config.m, config.n, config.splits
 
     assert chosen(4096, 4096, 4096) == chosen(8192, 8192, 1024) == (128, 256, 1)
-    assert choose(Problem(4096, 4096, 4096), 132).cluster == 2
+    assert choose(MatmulProblem(4096, 4096, 4096), 132).cluster == 2
     assert chosen(64, 8192, 8192)[0] == 64  # half of 128 would be 0
     m, _, splits = chosen(64, 256, 65536)
     assert m == 64 and splits > 4
@@ -378,29 +379,38 @@ def test_what_is_chosen():
 
 def test_what_is_chosen_for_few_rows():
     for rows in (1, 16, 32):
-        config = choose(Problem(rows, 7168, 16384), 132)
+        config = choose(MatmulProblem(rows, 7168, 16384), 132)
         assert isinstance(config, SwappedConfig) and config.cluster == 1  # tiles enough
         assert config.n == -(-rows // 8) * 8
-    assert choose(Problem(16, 10240, 8192), 132).blocks == 2  # all 160 tiles at once
-    assert choose(Problem(1, 1024, 8192), 132).cluster >= 4
-    assert choose(Problem(1, 64, 0), 132).cluster == choose(Problem(1, 64, 64), 2).cluster == 1
-    assert isinstance(choose(Problem(33, 7168, 16384), 132), Config)
-    assert choose(Problem(16, 64, 262144), 132).splits > 8  # more than blocks of a cluster
-    assert expected_nanoseconds(Problem(48, 512, 4096), SwappedConfig(128, 48, 8), 132) == math.inf
-    assert isinstance(choose(Problem(1, 7168, 16384, splittable=False), 132), Config)
+    assert choose(MatmulProblem(16, 10240, 8192), 132).blocks == 2  # all 160 tiles at once
+    assert choose(MatmulProblem(1, 1024, 8192), 132).cluster >= 4
+    assert (
+        choose(MatmulProblem(1, 64, 0), 132).cluster
+        == choose(MatmulProblem(1, 64, 64), 2).cluster
+        == 1
+    )
+    assert isinstance(choose(MatmulProblem(33, 7168, 16384), 132), Config)
+    assert choose(MatmulProblem(16, 64, 262144), 132).splits > 8  # more than blocks of a cluster
+    assert (
+        expected_nanoseconds(MatmulProblem(48, 512, 4096), SwappedConfig(128, 48, 8), 132)
+        == math.inf
+    )
+    assert isinstance(choose(MatmulProblem(1, 7168, 16384, splittable=False), 132), Config)
 
 
 def test_costs_grow_with_the_problem():
     for config in (SwappedConfig(), SwappedConfig(128, 16, 4), SwappedConfig(blocks=2)):
-        costs = [expected_nanoseconds(Problem(8, n, n), config, 132) for n in (256, 1024, 65536)]
+        costs = [
+            expected_nanoseconds(MatmulProblem(8, n, n), config, 132) for n in (256, 1024, 65536)
+        ]
         assert costs == sorted(costs)
     for config in CONFIGS:
-        costs = [expected_cycles(Problem(n, n, n), config, 132) for n in (256, 1024, 4096)]
+        costs = [expected_cycles(MatmulProblem(n, n, n), config, 132) for n in (256, 1024, 4096)]
         assert costs == sorted(costs)
 
 
 def test_candidates_are_different_and_fit():
-    for problem in (Problem(64, 256, 65536), Problem(4096, 4096, 4096)):
+    for problem in (MatmulProblem(64, 256, 65536), MatmulProblem(4096, 4096, 4096)):
         every = list(candidates(problem, 132))
         assert len(set(every)) == len(every) and every[: len(CONFIGS)] == list(CONFIGS)
         whole = [config for config in every if isinstance(config, Config)]
@@ -482,7 +492,9 @@ def test_tuning_launches_every_configuration_once_and_then_the_best(gpu, folder,
     def time_on_gpu(launches, stream):
         copies = [kernel.__name__ for kernel, *_ in gpu.launches[-3:-1]]
         assert copies == ["copy_vectors"] * 2 and len(launches) >= 3
-        return gpu.launches[-1][0].config != best if isinstance(gpu.launches[-1][0], Form) else 2
+        return (
+            gpu.launches[-1][0].config != best if isinstance(gpu.launches[-1][0], MatmulPlan) else 2
+        )
 
     device = SimpleNamespace(name="GPU", id=0)
     monkeypatch.setattr(module.cuda, "get_current_device", lambda: device)

@@ -48,6 +48,6 @@ def test_products_are_as_narrow_as_the_rows():
 
 def test_forms_that_do_not_fit():
     with pytest.raises(
-        ValueError, match="of which two do not fit into the 0 B.* a smaller cluster"
+        ValueError, match="and two of them do not fit into the 0 B.* a smaller cluster"
     ):
         swapped_form(config=SwappedConfig(128, 128, 8))

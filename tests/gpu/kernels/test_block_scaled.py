@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
-from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig
+from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
 from tests.gpu.kernels.test_matmul import LIMIT, TYPES, Device, values
 from tests.gpu.worker import on_gpu
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels.matmul.api import matmul
+from numba_tma.kernels.matmul.dense import matmul
 from numba_tma.kernels.matmul.plan import Config
 from tests.gpu.kernels.test_kernels import EPS32, assert_close, ulp
 from tests.gpu.worker import on_gpu

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numba_tma.kernels.matmul.api import matmul
+from numba_tma.kernels.matmul.dense import matmul
 from numba_tma.kernels.matmul.plan import SwappedConfig
 from tests.gpu.kernels.test_kernels import EPS32, assert_close
 from tests.gpu.kernels.test_matmul import (

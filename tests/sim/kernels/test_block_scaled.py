@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
-from numba_tma.kernels.matmul.block_scaled_form import ScaledConfig
+from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
 from tests.sim.kernels.test_matmul import BF16, E4M3, E5M2, assert_close, values
 
 ONE = ScaledConfig(64, 64, stages=2)

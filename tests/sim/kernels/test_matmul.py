@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels.matmul.api import matmul
+from numba_tma.kernels.matmul import matmul
 from numba_tma.kernels.matmul.plan import Config
 from tests.tiers import quick
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numba_tma.kernels.matmul.api import matmul
+from numba_tma.kernels.matmul import matmul
 from numba_tma.kernels.matmul.plan import SwappedConfig
 from tests.sim.kernels.test_matmul import (
     BF16,

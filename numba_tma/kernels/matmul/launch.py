@@ -15,20 +15,31 @@ from numba_tma.kernels._host.launching import (
     multiprocessors,
     resident_clusters,
 )
-from numba_tma.kernels.matmul.epilogue import Epilogue, Terms
-from numba_tma.kernels.matmul.form import Form, sums_of
-from numba_tma.kernels.matmul.kernel import Sizes, matmul_kernel
+from numba_tma.kernels.matmul.choice import MatmulProblem, choose
+from numba_tma.kernels.matmul.epilogue import (
+    REDUCTION_THREADS,
+    Epilogue,
+    MatrixBytes,
+    ReductionExtents,
+    Terms,
+    split_k_kernel,
+)
+from numba_tma.kernels.matmul.kernel import MatmulExtents, matmul_kernel
 from numba_tma.kernels.matmul.operands import Matrices, as_factor, as_readable, padded
-from numba_tma.kernels.matmul.plan import AnyConfig, Problem, SwappedConfig, choose
-from numba_tma.kernels.matmul.splits import THREADS, Extents, Rows, adding_kernel
-from numba_tma.kernels.matmul.swapped_form import SwappedForm
+from numba_tma.kernels.matmul.plan import (
+    AnyConfig,
+    MatmulPlan,
+    SwappedConfig,
+    SwappedPlan,
+    accumulator_of,
+)
 from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
 
-F = TypeVar("F", bound=Form)
+F = TypeVar("F", bound=MatmulPlan)
 
 
 @dataclass
-class Product:
+class MatmulCall:
     """A matmul whose arrays fit each other: b is (batch, K, N), and `residual` may be None."""
 
     a: Matrices
@@ -48,11 +59,13 @@ class Product:
             self.residual = self.residual and rest.as_one()
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> MatmulProblem:
         """What the choice of a configuration depends on."""
         out, size = self.out, self.a.dtype.itemsize
         extents = out.rows, out.columns, self.a.columns, out.batch
-        return Problem(*extents, size, out.dtype.itemsize, sums_of(self.a.dtype).is_float)
+        return MatmulProblem(
+            *extents, size, out.dtype.itemsize, accumulator_of(self.a.dtype).is_float
+        )
 
     def __str__(self) -> str:
         factors = " x ".join(_lies(m) for m in (self.a, self.b.transposed))
@@ -72,7 +85,7 @@ def factor_type(matrices: Matrices) -> DType:
     return as_dtype("tf32") if matrices.dtype.name == "f32" else matrices.dtype
 
 
-def run(product: Product, config: AnyConfig | None, stream: Any) -> list[Any]:
+def run(product: MatmulCall, config: AnyConfig | None, stream: Any) -> list[Any]:
     """Launch a product that is not empty, and return the memory that it needs besides."""
     a, out, residual = product.a, product.out, product.residual
     kept: list[Any] = []
@@ -82,7 +95,7 @@ def run(product: Product, config: AnyConfig | None, stream: Any) -> list[Any]:
     if isinstance(config, SwappedConfig):
         _multiply_swapped(product, config, left, right, a_major, b_major, stream)
         return kept
-    form = Form(
+    form = MatmulPlan(
         *(factor_type(left), factor_type(right), a_major, b_major, out.dtype, config),
         *(product.epilogue, out.is_writable),
     )
@@ -91,7 +104,7 @@ def run(product: Product, config: AnyConfig | None, stream: Any) -> list[Any]:
         added = as_readable(residual, stream, kept) if residual else None
         _multiply(form, left, right, a.columns, out, old, added, product.terms, stream)
         return kept
-    if form.sums.name != "f32":
+    if form.accumulator.name != "f32":
         raise ValueError(
             f"matmul(): config has splits={config.splits}, whose results are added up as float32, "
             "but sums of integers are exact: use splits=1"
@@ -105,7 +118,7 @@ def run(product: Product, config: AnyConfig | None, stream: Any) -> list[Any]:
 
 def in_parts(form: F) -> F:
     """Return the form that computes parts of the sums of K, which `add_up` finishes."""
-    return dataclasses.replace(form, out=form.sums, epilogue=Epilogue(), addressable=True)
+    return dataclasses.replace(form, out=form.accumulator, epilogue=Epilogue(), addressable=True)
 
 
 def parts_of(out: Matrices, splits: int, kept: list[Any]) -> Matrices:
@@ -117,27 +130,32 @@ def parts_of(out: Matrices, splits: int, kept: list[Any]) -> Matrices:
 
 
 def add_up(
-    form: Form, parts: Matrices, out: Matrices, residual: Matrices | None, terms: Terms, stream: Any
+    form: MatmulPlan,
+    parts: Matrices,
+    out: Matrices,
+    residual: Matrices | None,
+    terms: Terms,
+    stream: Any,
 ) -> None:
     """Launch the kernel that adds up parts, and does what the form's epilogue says."""
     launch(
-        adding_kernel(form.epilogue, out.dtype),
-        -(-out.batch * out.rows * out.columns // THREADS),
-        THREADS,
+        split_k_kernel(form.epilogue, out.dtype),
+        -(-out.batch * out.rows * out.columns // REDUCTION_THREADS),
+        REDUCTION_THREADS,
         stream,
-        *(_rows(m) if m else Rows(0, 0, 0) for m in (parts, out, residual)),
-        Extents(out.batch, out.rows, out.columns, form.config.splits),
+        *(_rows(m) if m else MatrixBytes(0, 0, 0) for m in (parts, out, residual)),
+        ReductionExtents(out.batch, out.rows, out.columns, form.config.splits),
         terms,
         pdl=True,
     )
 
 
-def _rows(matrices: Matrices) -> Rows:
-    return Rows(matrices.span(), *matrices.steps[:2])
+def _rows(matrices: Matrices) -> MatrixBytes:
+    return MatrixBytes(matrices.span(), *matrices.steps[:2])
 
 
 def _multiply(
-    form: Form,
+    form: MatmulPlan,
     a: Matrices,
     b: Matrices,
     k: int,
@@ -164,7 +182,7 @@ def _multiply(
 
 
 def _multiply_swapped(
-    product: Product,
+    product: MatmulCall,
     config: SwappedConfig,
     a: Matrices,
     b: Matrices,
@@ -173,7 +191,7 @@ def _multiply_swapped(
     stream: Any,
 ) -> None:
     """Launch the kernel whose factors change places on factors that it reads as they are."""
-    if not sums_of(a.dtype).is_float:
+    if not accumulator_of(a.dtype).is_float:
         raise ValueError(
             f"matmul(): config is {config}, whose kernel adds up float32, but a is {a.dtype} and "
             "sums of integers are exact: use a Config"
@@ -181,7 +199,7 @@ def _multiply_swapped(
     out, residual, epilogue = product.out, product.residual, product.epilogue
     if a_major == "MN":  # of which the narrowest swizzle has 16
         config = dataclasses.replace(config, n=-(-config.n // 16) * 16)
-    form = SwappedForm(
+    form = SwappedPlan(
         factor_type(a), factor_type(b), a_major, b_major, out.dtype, config, epilogue
     )
     tiles = -(-out.rows // config.n), -(-out.columns // config.m)
@@ -198,13 +216,15 @@ def _multiply_swapped(
         tensor_map(a.view(form.a), form.a_tile, dtype=form.a),
         tensor_map(b.view(form.b), form.b_tile, dtype=form.b),
         _elements(out.transposed),
-        *(_rows(m) if m else Rows(0, 0, 0) for m in (old, residual)),
+        *(_rows(m) if m else MatrixBytes(0, 0, 0) for m in (old, residual)),
         sizes,
         product.terms,
     )
 
 
-def cut(form: Form, a: Matrices, b: Matrices, k: int, out: Matrices) -> tuple[Sizes, int]:
+def cut(
+    form: MatmulPlan, a: Matrices, b: Matrices, k: int, out: Matrices
+) -> tuple[MatmulExtents, int]:
     """Return how a product is cut into tiles, and how many blocks work on them."""
     config = form.config
     tile_rows, tile_columns = -(-out.rows // config.m), -(-out.columns // config.n)
@@ -218,9 +238,9 @@ def cut(form: Form, a: Matrices, b: Matrices, k: int, out: Matrices) -> tuple[Si
 
 def _sizes(
     tiles: tuple[int, int], a: Matrices, b: Matrices, steps: int, out: Matrices, splits: int = 1
-) -> Sizes:
+) -> MatmulExtents:
     """Return the extents that a kernel needs, of so many tiles along rows and columns."""
-    return Sizes(
+    return MatmulExtents(
         rows=out.rows,
         columns=out.columns,
         tile_rows=tiles[0],
@@ -233,7 +253,7 @@ def _sizes(
     )
 
 
-def target(form: Form, out: Matrices) -> Any:
+def target(form: MatmulPlan, out: Matrices) -> Any:
     """Return the result as the kernel takes it: a map, or an array that threads write to."""
     if form.addressable:
         return tensor_map(out.view(), form.out_tile)

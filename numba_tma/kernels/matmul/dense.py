@@ -15,13 +15,11 @@ from numba_tma.host.array_interface import read_array, readers
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
 from numba_tma.kernels._host.launching import Matrix, empty, launched_again, multiprocessors, noting
+from numba_tma.kernels.matmul.choice import candidates, fastest, key_of, time_on_gpu
 from numba_tma.kernels.matmul.epilogue import ACTIVATIONS, Epilogue, Terms
-from numba_tma.kernels.matmul.launching import Product, factor_type, run
+from numba_tma.kernels.matmul.launch import MatmulCall, factor_type, run
 from numba_tma.kernels.matmul.operands import Matrices, move, padded
-from numba_tma.kernels.matmul.plan import AnyConfig, candidates, check_config
-from numba_tma.kernels.matmul.plan import Config as Config
-from numba_tma.kernels.matmul.plan import SwappedConfig as SwappedConfig
-from numba_tma.kernels.matmul.tuner import fastest, key_of, time_on_gpu
+from numba_tma.kernels.matmul.plan import AnyConfig, Config, SwappedConfig, check_config
 
 #: Types that go together as factors, and what their products are stored as, the usual one first.
 FACTORS = {
@@ -173,7 +171,7 @@ def _product(
     kinds: tuple[object, object],
     out_dtype: DType | None,
     activation: str | None,
-) -> Product:
+) -> MatmulCall:
     """Return the matmul of some arrays, if they fit each other."""
     a, b = (Matrices(name, array, kind) for name, array, kind in zip("ab", arrays, kinds))
     shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]))
@@ -189,13 +187,13 @@ def _product(
             "array"
         )
     epilogue, terms, residual = _epilogue(arrays[3:], numbers, activation, out)
-    return Product(a, b, out, residual, epilogue, terms)
+    return MatmulCall(a, b, out, residual, epilogue, terms)
 
 
 _tuned_before: dict[str, AnyConfig] = {}
 
 
-def _tuned(product: Product, stream: Any) -> AnyConfig:
+def _tuned(product: MatmulCall, stream: Any) -> AnyConfig:
     """Return the fastest configuration, which is measured if that is not known."""
     key, out = key_of(cuda.get_current_device().name, product), product.out
     if key not in _tuned_before:

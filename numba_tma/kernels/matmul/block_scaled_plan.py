@@ -1,4 +1,4 @@
-"""What a block-scaled matmul is compiled for: the tiles of a matmul, and those of scales."""
+"""What a block-scaled matmul is compiled for: a matmul's plan, and the tiles of scales."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ from typing import ClassVar
 
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Tile
-from numba_tma.kernels.matmul.form import ROWS, Form
-from numba_tma.kernels.matmul.plan import Config
+from numba_tma.kernels.matmul.plan import WGMMA_ROWS, Config, MatmulPlan
 
 BLOCK = 128  #: elements of K, and columns of b, that share a scale
 
 
 @dataclass(frozen=True)
 class ScaledConfig(Config):
-    """How a block-scaled matmul is cut up: as `Config` says, with tiles that leave room.
+    """Tile shape, cluster, split-K and stages of a block-scaled matmul; fields as in `Config`.
 
-    A warpgroup keeps the sums of up to 128 rows in registers, and beside them the products of the
-    64 rows and one block of K that it is at.
+    An MMA warpgroup holds in registers the sums of up to 128 rows, and the products of 64 rows with
+    one block of K. So tiles are narrower than those of `matmul`: up to 128 x 192, or 256 x 128.
     """
 
-    n: int = 128  #: columns of a tile, a multiple of 32
+    n: int = 128  #: columns of an output tile, a multiple of 32
 
     HEIGHTS: ClassVar[tuple[int, ...]] = (64, 128, 256)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Sums of 64 or 128 rows, and products of 64.
         most = 128 if self.m == 256 else 192
         if self.n > most:
             raise ValueError(
@@ -42,29 +40,26 @@ class ScaledConfig(Config):
 
 
 @dataclass(frozen=True)
-class ScaledForm(Form):
-    """All that a block-scaled matmul kernel is compiled for; both factors lie along K."""
+class ScaledPlan(MatmulPlan):
+    """All that a block-scaled matmul kernel is compiled for; a and b are contiguous along K."""
 
     config: ScaledConfig
 
+    FUNCTION: ClassVar[str] = "block_scaled_matmul()"
+
     @property
     def warpgroups(self) -> int:
-        """How many multiply: two have 128 rows each if a tile has 256."""
-        return min(2, self.config.m // ROWS)
+        """Number of consumer (MMA) warpgroups: two, also for 256 rows."""
+        return min(2, self.config.m // WGMMA_ROWS)
 
     @property
     def products(self) -> int:
-        """How many products a warpgroup has of a stage, of 64 rows each."""
-        return self.config.m // ROWS // self.warpgroups
-
-    @property
-    def pieces(self) -> int:
-        """Pieces in which a result is stored, and sums are kept."""
-        return self.config.n // self.out_columns
+        """Products of 64 rows that a warpgroup computes from each stage: one or two."""
+        return self.config.m // WGMMA_ROWS // self.warpgroups
 
     @property
     def scales_tile(self) -> Tile:
-        """What a stage holds of a's scales: those of all rows for one block of K."""
+        """The scales of a in a stage: one for each row of the tile."""
         return Tile((1, 1, self.config.m), as_dtype("f32"))
 
     @property

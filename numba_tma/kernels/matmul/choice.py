@@ -1,0 +1,295 @@
+"""Which configuration a matmul uses: the one that is expected, or was measured, to be fastest.
+
+The expectation is a cost model in cycles. A stage takes an SM as long as its shared memory is busy
+with it (TMA writes it, each MMA warpgroup reads it), or the minimum of a stage. A tile adds its
+prologue and epilogue, and the last wave of tiles takes as long as a full one. DRAM takes as long as
+the matrices need, or longer if the stages have too few bytes in flight. The constants are fitted:
+`tests/benchmarks/sweeps/matmul.py` measures the table, and the model's error.
+
+Measurements (``tune=True``) are kept in a file that outlives the process, at the end of this page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from numba import cuda
+
+from numba_tma._version import __version__
+from numba_tma.host.annotations import StreamLike
+from numba_tma.kernels._host.launching import as_stream
+from numba_tma.kernels._host.limits import SHARED_BYTES
+from numba_tma.kernels.matmul.plan import AnyConfig, Config, SwappedConfig
+
+#: Rows up to which operands are swapped (swap A/B), and up to which `tune` tries it.
+FEW_ROWS, MOST_ROWS = 32, 64
+
+C = TypeVar("C", bound=Config)
+
+#: The table. Of configurations that are expected to be equally fast, the first is taken.
+CONFIGS = (
+    Config(128, 256, 2, group=16),
+    Config(128, 256, group=16),
+    Config(128, 192, 2, group=14),
+    Config(128, 192, group=14),
+    Config(128, 224, group=14),
+    Config(128, 160, group=14),
+    Config(128, 128, 2, group=12),
+    Config(128, 128, group=12),
+    Config(128, 64, group=8),
+    Config(64, 256, group=24),
+    Config(64, 192, group=16),
+    Config(64, 128, group=16),
+    Config(64, 128, k=256, group=16),
+    Config(64, 96, group=16),
+    Config(64, 64, k=256, group=12),
+    Config(64, 64, k=512, group=12),
+    Config(64, 32, k=256, group=8),
+    Config(64, 32, k=512, group=8),
+)
+
+
+@dataclass(frozen=True)
+class MatmulProblem:
+    """What the choice depends on: extents of the product and sizes of the elements."""
+
+    rows: int
+    columns: int
+    k: int
+    batch: int = 1
+    itemsize: int = 2  #: bytes of an element of a and b
+    out_itemsize: int = 2
+    splittable: bool = True  #: whether K may be split: sums of parts are float32
+
+    def steps(self, config: AnyConfig) -> int:
+        """Return how many stages there are along K."""
+        return -(-self.k * self.itemsize // config.k)
+
+
+# Fitted to 35 products on an H200, in cycles of 1.6 GHz.
+# Bytes per cycle: an SM's shared memory, DRAM, and the split-K reduction.
+_SHARED, _DRAM, _PARTS = 135, 4700, 470
+_LATENCY = 3600  # cycles from a load's issue to the full stage
+_FIRST, _SECOND_KERNEL = 2450, 1600  # cycles until the first stage is full; of a second launch
+_STAGE, _TILE = 320, 2750  # cycles of a stage at least; of a tile's prologue and epilogue
+_APART = 0.7  # fraction of the shorter of loading and multiplying that is not hidden
+
+
+def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
+    """Return how many cycles a matmul is expected to take."""
+    p, m, n = problem, config.m, config.n
+    together = sms // config.cluster
+    clusters = -(-p.rows // (m * config.cluster)) * -(-p.columns // n) * p.batch * config.splits
+    waves = -(-clusters // together)
+    written = m + n
+    read = m + m // 64 * n  # each warpgroup reads its rows of a, and all of b
+    stage = max((written + read) / _SHARED * config.k, _STAGE)
+    tile = -(-p.steps(config) // config.splits) * stage + _TILE
+    elements = p.batch * p.rows * p.columns
+    factors = p.batch * (p.rows + p.columns) * p.k * p.itemsize
+    loaded = (min(m, p.rows) + min(n, p.columns)) * config.k
+    free = SHARED_BYTES - m * config.out_stages * config.out_bytes
+    in_flight = (min(config.stages, free // ((m + n) * config.k)) - 1) * loaded
+    busy = min(1, clusters / together) * sms
+    rate = min(_DRAM, busy * in_flight / _LATENCY)
+    one, all_ = _FIRST + waves * tile, (factors + elements * p.out_itemsize) / rate
+    cycles = max(one, all_) + _APART * min(one, all_)
+    if config.splits > 1:
+        cycles += _SECOND_KERNEL + 8 * elements * config.splits / _PARTS
+    return cycles
+
+
+# Few rows: fitted to 130 times of 8 layers on an H200.
+_STREAM, _PORT = 4490, 102  # bytes per nanosecond: DRAM; what one SM takes
+_IN_FLIGHT = 1300  # nanoseconds from a load's issue to the full stage
+_ALONE = 1400  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
+_TOGETHER = 270  # nanoseconds to reduce the sums of a cluster's blocks
+
+
+def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int) -> float:
+    """Return the expected time of a matmul with swapped operands, less what all of them take.
+
+    It is infinite if two stages do not fit into a block.
+    """
+    p, slots = problem, max(1, sms * config.blocks // config.cluster)
+    tiles = -(-p.rows // config.n) * -(-p.columns // config.m) * p.batch
+    loaded = config.m + min(config.n, p.rows)  # rows of K elements; those of a come from L2
+    free = SHARED_BYTES // config.blocks - 4 * (config.cluster - 1) * config.m * config.n
+    most_stages = free // ((config.m + config.n) * config.k) - 1
+    if most_stages < 1:
+        return math.inf
+    in_flight = min(most_stages, max(1, p.steps(config) / config.cluster)) * loaded * config.k
+
+    def wave(tiles: int) -> float:
+        blocks = tiles * config.cluster
+        most = min(blocks * in_flight / _IN_FLIGHT, min(blocks, sms) * _PORT)
+        return tiles * p.k * p.itemsize * max(loaded / most, config.m / _STREAM)
+
+    waves, rest = divmod(tiles, slots)
+    time = waves * wave(slots) + (wave(rest) if rest else 0)
+    if config.cluster > 1:
+        time += -(-tiles // slots) * _ALONE + _TOGETHER
+    return time
+
+
+def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
+    """Yield the configurations with swapped operands, if a problem has few rows."""
+    if problem.splittable and problem.rows <= MOST_ROWS:
+        n = -(-problem.rows // 8) * 8
+        for cluster in (1, 2, 4, 8):
+            long = 512 if n <= 16 and cluster == 1 else 256  # faster, where five such stages fit
+            for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
+                yield SwappedConfig(m, n, cluster, blocks, k)
+
+
+def candidates(problem: MatmulProblem, sms: int) -> Iterator[AnyConfig]:
+    """Yield every configuration that `tune` measures for a problem, those of `CONFIGS` first."""
+    yield from with_parts(CONFIGS, problem, sms)
+    yield from swapped(problem)
+
+
+def with_parts(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> Iterator[C]:
+    """Yield configurations, and then their split-K variants that fill idle SMs."""
+    yield from configs
+    if problem.splittable:
+        for config in configs:
+            tiles = -(-problem.rows // config.m) * -(-problem.columns // config.n) * problem.batch
+            most = min(sms // tiles, problem.steps(config) // 4, 32)
+            for splits in sorted({most, *(2**i for i in range(1, 6))}):
+                if 1 < splits <= most and config.cluster == 1:
+                    yield replace(config, splits=splits)
+
+
+def _is_long(problem: MatmulProblem, sms: int) -> bool:
+    """Return whether K needs more parts than a cluster has blocks, to occupy all SMs."""
+    tiles = -(-problem.columns // 64) * problem.batch
+    return 32 * tiles < sms and problem.k * problem.itemsize > 1 << 17
+
+
+@functools.lru_cache(maxsize=4096)
+def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
+    """Return the configuration that is expected to be fastest."""
+    if problem.rows <= FEW_ROWS and problem.splittable and not _is_long(problem, sms):
+        return min(
+            swapped(problem),
+            key=lambda config: expected_nanoseconds(problem, config, sms),
+        )
+    return choose_from(CONFIGS, problem, sms)
+
+
+@functools.lru_cache(maxsize=4096)
+def choose_from(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> C:
+    """Return the configuration, with or without split-K, that is expected to be fastest."""
+    return min(
+        with_parts(configs, problem, sms),
+        key=lambda config: expected_cycles(problem, config, sms),
+    )
+
+
+# --------------------------------------------------------------------------- measurements
+#
+# The file is ``matmul.json`` in `cache_folder()`, an object with an entry for each GPU, release of
+# the library, and kind and size of matmul. Processes share it: each reads it again before it
+# writes, and replaces it as a whole. A file that cannot be read or written counts as empty.
+
+RUNS, REPEATS = 10, 3  # launches per timing; timings, of which the best counts
+_CLASSES: dict[str, type[AnyConfig]] = {c.__name__: c for c in (Config, SwappedConfig)}
+
+
+def cache_folder() -> Path:
+    """Return the folder of the measurements.
+
+    ``NUMBA_TMA_CACHE_DIR``, or ``numba_tma`` in Numba's or the system's folder for caches.
+    """
+    if own := os.environ.get("NUMBA_TMA_CACHE_DIR"):
+        return Path(own)
+    usual = {
+        "win32": os.environ.get("LOCALAPPDATA", "~/AppData/Local"),
+        "darwin": "~/Library/Caches",
+    }.get(sys.platform, os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return Path(os.environ.get("NUMBA_CACHE_DIR") or usual, "numba_tma").expanduser()
+
+
+def key_of(gpu: str, *described: object) -> str:
+    """Return the name of an entry: GPU, release, and what is measured."""
+    return ", ".join(map(str, (gpu, f"numba_tma {__version__}", *described)))
+
+
+def known(key: str) -> AnyConfig | None:
+    """Return the measured configuration, or None if there is none."""
+    try:
+        fields = dict(_read()[key])
+        return _CLASSES[fields.pop("class")](**fields)
+    except (KeyError, TypeError, ValueError):  # no entry, or one of another release
+        return None
+
+
+def remember(key: str, config: AnyConfig) -> None:
+    """Write the fastest configuration to the file, and keep the entries of other processes."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        entry = {"class": type(config).__name__, **dataclasses.asdict(config)}
+        entries = {**_read(), key: entry}
+        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
+            json.dump(entries, file, indent=1, sort_keys=True)
+        os.replace(file.name, folder / "matmul.json")
+    except OSError:  # it is measured again next time
+        pass
+
+
+def _read() -> dict[str, Any]:
+    try:
+        entries = json.loads((cache_folder() / "matmul.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def fastest(
+    key: str, configs: Iterable[AnyConfig], seconds: Callable[[AnyConfig], float]
+) -> AnyConfig:
+    """Return the configuration with the fewest `seconds`, from the file if it has an entry.
+
+    A configuration that raises an error is skipped; if all do, the last error is raised.
+    """
+    found = known(key)
+    if found is not None:
+        return found
+    times: dict[AnyConfig, float] = {}
+    error: Exception | None = None
+    for config in configs:
+        try:
+            times[config] = seconds(config)
+        except Exception as raised:
+            error = raised
+    if not times:
+        raise error or ValueError("fastest(): no configuration was given")
+    best = min(times, key=lambda config: times[config])
+    remember(key, best)
+    return best
+
+
+def time_on_gpu(launches: Sequence[Callable[[], None]], stream: StreamLike) -> float:
+    """Return the best time of repeated launches on the GPU, in seconds; it synchronises."""
+    on, best = as_stream(stream), math.inf
+    for _ in range(REPEATS):
+        start, end = cuda.event(), cuda.event()
+        start.record(on)
+        for _ in range(RUNS):
+            for launch in launches:
+                launch()
+        end.record(on)
+        end.synchronize()
+        best = min(best, start.elapsed_time(end))
+    return best / RUNS / 1e3
