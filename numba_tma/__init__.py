@@ -62,7 +62,7 @@ def _type_of(argument: offered.KernelArgument) -> Any:
 
 def _launcher() -> Any:
     """Return the launcher of compiled kernels."""
-    return importlib.import_module("numba_tma.backend.compiler").compiled_launcher()
+    return importlib.import_module("numba_tma.backend.launcher").CompiledLauncher
 
 
 if simulated():

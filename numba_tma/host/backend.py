@@ -60,11 +60,11 @@ def in_kernels(method: str) -> Callable[..., None]:
 
 
 class KernelArgument:
-    """A host object that kernels take as an argument."""
+    """A host object that kernels take as an argument, or as a global."""
 
     __slots__ = ()
 
     @property
     def _numba_type_(self) -> Any:
-        """The compiler's type, for which numba-cuda's launcher asks at each launch."""
+        """The compiler's type, for which Numba asks: at each launch, or when it meets a global."""
         return _type_of(self)

@@ -14,6 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.backend import KernelArgument
 from numba_tma.host.dtypes import DType, as_dtype, reduction_violation
 
 MAX_RANK = 5
@@ -54,7 +55,7 @@ class Swizzle(IntEnum):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Tile:
+class Tile(KernelArgument):
     """A block of elements in shared memory, in row-major order.
 
     It may be larger than the box that one copy moves: `boxes` lists what it is cut into. Rows that

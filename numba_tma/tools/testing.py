@@ -85,8 +85,6 @@ def compile_ptx(
         )
     from numba import cuda
 
-    importlib.import_module("numba_tma.device.shared")  # a tile may be the first global it meets
-
     decorated: dict[str, Any] = getattr(kernel, "targetoptions", {})
     chosen = {name: decorated[name] for name in _PTX_OPTIONS if name in decorated} | options
     # Numba compiles Python-bodied device functions (jit(device=True), overloads) for the current

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numba_tma.device.copies  # noqa: F401  # a kernel that takes a map can call its methods
+import numba_tma.device.shared  # noqa: F401  # tiles are constants of kernels
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import Conversion, TypingError, ir, types
 from numba_tma.host.backend import typed_by
@@ -126,12 +127,14 @@ class _TensorMapModel(compiler.core_models.PrimitiveModel):
         return compiler.grid_constant(value)
 
 
-def type_of(argument: TensorMap | TensorMapArray) -> Any:
-    """Return the Numba type of a map, or of an array of maps."""
+def type_of(argument: TensorMap | TensorMapArray | Tile) -> Any:
+    """Return the Numba type of a map, of an array of maps, or of a tile."""
     if isinstance(argument, TensorMapArray):
         if argument.numba_type is None:  # a launch asks for it each time
             argument.numba_type = TensorMapArrayType(_type_of_map(argument.maps[0]))
         return argument.numba_type
+    if isinstance(argument, Tile):  # in a kernel that is the first to use the library
+        return compiler.ObjectType(Tile, (argument,))
     return _type_of_map(argument)
 
 

@@ -57,15 +57,6 @@ from numba_tma.backend.numba_cuda.objects import (
     static_of,
 )
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
-from numba_tma.host.launching import Launcher
-
-
-def compiled_launcher() -> type[Launcher]:
-    """Return the launcher of compiled kernels, which needs cuda.core."""
-    from numba_tma.backend.numba_cuda.prepared_launch import CompiledLauncher
-
-    return CompiledLauncher
-
 
 #: What writes the LLVM of a function, for annotations.
 Builder = ir.IRBuilder
@@ -89,7 +80,6 @@ __all__ = [
     "allocate_shared",
     "cache",
     "cgutils",
-    "compiled_launcher",
     "check_shared_size",
     "compute_capability",
     "core_models",

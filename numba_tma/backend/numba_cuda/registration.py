@@ -47,6 +47,8 @@ def register_declared() -> None:
     global _lowered
     declared = interface.DECLARATIONS
     interface.register_at_once(register_declared)
+    # Tiles and maps come from the host: a kernel may meet one before any declaration is imported.
+    importlib.import_module(f"{_LOWERINGS}.types")
     if _lowered == len(declared):
         return
     natives: list[Any] = []
