@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from numba_tma import simulator
 from numba_tma.backend.interface import native
-from numba_tma.device.mma_rules import (
+from numba_tma.device.shared import SharedTile, _narrow, _widen
+from numba_tma.host.dtypes import DType
+from numba_tma.host.mma_rules import (
     can_hold,
     check_columns,
     check_conversion,
@@ -23,8 +25,6 @@ from numba_tma.device.mma_rules import (
     fragment_coords,
     num_elements,
 )
-from numba_tma.device.shared import SharedTile, _narrow, _widen
-from numba_tma.host.dtypes import DType
 
 Array = NDArray[Any]
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from numba_tma.backend.interface import native
 from numba_tma.device.fragments import Fragment, Rows, fragment, load_fragment, load_rows, rows
 from numba_tma.device.fragments import _checked as checked
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
-from numba_tma.device.mma_rules import RegisterOperand, check_pending, check_product
+from numba_tma.host.mma_rules import RegisterOperand, check_pending, check_product
 
 __all__ = [
     "Fragment",

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numba_tma.device.mma_rules import (
+from numba_tma.host.dtypes import DType
+from numba_tma.host.matrix_layout import CHUNK_BYTES, STEP_BYTES, MatrixLayout, matrix_addresses
+from numba_tma.host.mma_rules import (
     ROWS,
     THREADS,
     Product,
@@ -18,8 +20,6 @@ from numba_tma.device.mma_rules import (
     fragment_coords,
     num_elements,
 )
-from numba_tma.host.dtypes import DType
-from numba_tma.host.matrix_layout import CHUNK_BYTES, STEP_BYTES, MatrixLayout, matrix_addresses
 from numba_tma.simulator.copies import call_site
 from numba_tma.simulator.errors import BadOperand, UnfinishedProduct
 from numba_tma.simulator.memory import END, SharedMemory

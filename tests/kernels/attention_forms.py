@@ -8,8 +8,8 @@ from typing import Any
 from numba import types
 
 from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType
-from numba_tma.device.mma_rules import ROWS
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.ragged import WRAP_EXTENT
 from numba_tma.kernels.attention.kernel import More, attention_kernel
 from numba_tma.kernels.attention.plan import (

@@ -25,15 +25,15 @@ from numba_tma.backend.lowering.fragments.types import FLOAT, FragmentType, Rows
 from numba_tma.backend.lowering.vector_type import pack, unpack
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.mma import wgmma, wgmma_wait
-from numba_tma.device.mma_rules import (
+from numba_tma.host.dtypes import DType
+from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
+from numba_tma.host.mma_rules import (
     Product,
     RegisterOperand,
     check_pending,
     check_product,
     operand_name,
 )
-from numba_tma.host.dtypes import DType
-from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
 
 _TRUE, _FALSE = types.literal(True), types.literal(False)
 _PTX = {"i8": "s8", "i32": "s32"}  #: names that PTX has for our dtypes, where they differ

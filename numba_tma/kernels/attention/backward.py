@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.device.mma_rules import ROWS
 from numba_tma.host.layout import Tile
+from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.kernels._host.launching import Matrix, empty_like, launch, launched_again
 from numba_tma.kernels.attention.arrays import Heads, check, logarithms, scale_of

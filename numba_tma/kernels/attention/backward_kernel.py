@@ -24,10 +24,10 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32
 from numba_tma.device.fragment_moves import row_fragment, store_by_thread
 from numba_tma.device.mma import fragment, wgmma, wgmma_wait
-from numba_tma.device.mma_rules import ROWS, THREADS
 from numba_tma.device.shared import shared_tile
 from numba_tma.host.environment import simulated
 from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.kernels.attention.backward_plan import BLOCK_K, WARPGROUPS, Plan, block_q
 from numba_tma.kernels.attention.plan import Problem
 from numba_tma.pipeline import Roles, StorePipeline, TilePipeline, Warpgroups

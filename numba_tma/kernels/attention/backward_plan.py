@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from numba_tma.device.mma_rules import ROWS, THREADS
+from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.kernels._host.limits import CACHED_BYTES
 from numba_tma.kernels.attention.plan import Problem
 

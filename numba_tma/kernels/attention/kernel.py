@@ -30,10 +30,10 @@ from numba_tma.device.arithmetic import larger
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.device.fragment_moves import store_rows
 from numba_tma.device.mma import fragment, rows, wgmma, wgmma_wait
-from numba_tma.device.mma_rules import ROWS, THREADS
 from numba_tma.device.shared import shared_tile
 from numba_tma.host.environment import simulated
 from numba_tma.host.layout import Tile
+from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.kernels.attention.masks import masking, next_tile
 from numba_tma.kernels.attention.plan import Plan, Problem, replaces_queries
 from numba_tma.kernels.attention.sequences import PackedSchedule, copying

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.device.mma_rules import ROWS
+from numba_tma.host.mma_rules import ROWS
 from numba_tma.kernels._host.launching import in_even_rounds, launch, multiprocessors
 from numba_tma.kernels.attention.arrays import Heads, scale_of
 from numba_tma.kernels.attention.kernel import More, attention_kernel

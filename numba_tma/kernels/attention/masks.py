@@ -17,8 +17,8 @@ import numpy as np
 
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32, u32
-from numba_tma.device.mma_rules import ROWS
 from numba_tma.device.scheduler import quotient
+from numba_tma.host.mma_rules import ROWS
 from numba_tma.kernels.attention.plan import Plan, Problem
 
 MINUS_INFINITY = np.float32(-np.inf)

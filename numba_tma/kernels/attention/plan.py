@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
-from numba_tma.device.mma_rules import MAX_COLUMNS, ROWS, THREADS
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.matrix_layout import STEP_BYTES
+from numba_tma.host.mma_rules import MAX_COLUMNS, ROWS, THREADS
 from numba_tma.kernels._host.limits import CACHED_BYTES, SHARED_BYTES
 
 DTYPES = ("bf16", "f16")

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from numba_tma.backend.interface import device_class, device_function, i32, u32
-from numba_tma.device.mma_rules import ROWS
 from numba_tma.device.scheduler import quotient
+from numba_tma.host.mma_rules import ROWS
 from numba_tma.kernels.attention.plan import Plan, Problem
 from numba_tma.ptx import ctaid_x, nctaid_x
 

@@ -11,7 +11,9 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import Swizzle, Tile
-from numba_tma.device.mma_rules import (
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.matrix_layout import MatrixLayout
+from numba_tma.host.mma_rules import (
     FORMS,
     FRAGMENT_DTYPES,
     RegisterOperand,
@@ -20,8 +22,6 @@ from numba_tma.device.mma_rules import (
     num_elements,
     num_registers,
 )
-from numba_tma.host.dtypes import as_dtype
-from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.fragments import fragments
 from tests.kernels.matrix_operands import Operand

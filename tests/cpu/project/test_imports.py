@@ -1,165 +1,148 @@
 """The layers: a module imports only what stands to its left, and importing touches no GPU."""
 
-import ast
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import house
 from tests.tiers import every
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "numba_tma"
 
-# Modules of one group are parts of one layer and may import each other.
-LAYERS = (
-    ("_environment", "_version", "_cluster_rules"),
-    ("dtypes",),
-    ("layout", "pixel_box", "matrix_layout", "mma_rules"),
-    (
-        *("tensor_map", "_array_interface", "_boxes", "_driver", "_encoding", "_explain"),
-        *("_tensor_map_rules", "im2col", "_im2col_rules"),
-    ),
-    ("ragged", "tensor_map_array"),
-    ("simulator",),
-    ("debug",),
-    ("types", "_compiler", "_device"),
-    ("launching", "_streams", "_packing", "_prepared_launch"),
-    ("ptx",),
-    ("waiting", "_waiting_lowering"),
-    ("barrier", "clusters", "scope", "scheduler", "causal_scheduler", "_scheduler_lowering"),
-    ("matrix_descriptor", "_matrix_descriptor_lowering"),
-    (
-        *("shared", "_im2col_lowering", "_shared_lowering", "_vector_lowering"),
-        *("sequence", "_sequence_lowering", "vectors", "_vectors_lowering"),
-    ),
-    ("template", "_template_lowering"),
-    ("multicast", "_multicast_lowering"),
-    (
-        *("pipeline", "fragments", "mma", "_mma_lowering"),
-        *("_fragment_lowering", "_fragment_math_lowering", "_fragment_memory_lowering"),
-    ),
-    ("kernels",),
-    (
-        "testing",
-        "bench",
-        "plot",
-        "demo",
-        "doctor",
-        "__main__",
-    ),
+#: The rooms, from left to right: a module imports its own room and those to its left.
+ROOMS = (
+    "_version",
+    "host",
+    "simulator",
+    "backend.interface",
+    "ptx",
+    "device",
+    "pipeline",
+    "kernels",
+    "tools",
 )
-RANK = {module: rank for rank, group in enumerate(LAYERS) for module in group}
-WITHOUT_NUMBA = [m for m in RANK if RANK[m] <= RANK["tensor_map"]]
-# The compiler for one backend, and the simulator that takes the place of numba's.
-MAY_IMPORT_NUMBA_CUDAS_INSIDES = {"_compiler", "simulator"}
-# These are written as a user would write them.
-MAY_IMPORT_THE_PUBLIC_NAMES = {"kernels", *LAYERS[-1]}
+#: What the backend is made of, beside its interface. Lowerings are written in the names of
+#: `compiler`, and know the bodies that they belong to; a backend knows neither, but tensor maps.
+BACKEND = {
+    "backend": ("backend",),
+    "backend.compiler": ("backend.numba_cuda",),
+    "backend.launcher": ("backend.numba_cuda",),
+    "backend.numba_cuda": ("_version", "host", "simulator", "backend.interface"),
+    "backend.lowering": (*ROOMS[:-2], "backend.compiler"),
+}
+#: The two places where the halves of the house are put together.
+EXCEPTIONS = {
+    # A launcher packs tensor maps by their types, which are lowerings of this house.
+    "numba_tma.backend.numba_cuda.packing": ("backend.lowering",),
+    # It measures the launcher against what stands below it.
+    "numba_tma.tools.bench.host": ("backend.numba_cuda",),
+}
+#: These are written as a user would write them.
+USERS = ("kernels", "tools", "__main__")
 
 
-def sources(module):
-    path = PACKAGE / module
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+def room_of(module):
+    """Return the room of a module: the folder in the package, or the part of the backend."""
+    parts = module.split(".")[1:]
+    return ".".join(parts[:2] if parts[:1] == ["backend"] else parts[:1])
 
 
-MODULES = sorted(
-    path.stem
-    for path in PACKAGE.iterdir()
-    if path.stem not in ("__init__", "__pycache__")
-    and (path.suffix == ".py" or (path.is_dir() and any(path.rglob("*.py"))))
-)
+def allowed(room):
+    """Return what a room may import beside itself."""
+    if room in BACKEND:
+        return BACKEND[room]
+    if room == "__main__":
+        return ROOMS
+    return ROOMS[: ROOMS.index(room)]
 
 
-def imported(path, *, package=PACKAGE):
-    """List the parts of numba_tma that a file imports; "" is the package itself.
-
-    What only a type checker sees does not count.
-    """
-    tree = ast.parse(path.read_text())
-    here = (package.name, *path.relative_to(package).with_suffix("").parts)
-    found = []
-
-    def visit(node):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            for child in node.orelse:
-                visit(child)
-            return
-        if isinstance(node, ast.Import):
-            names = [alias.name.split(".") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = list(here[: len(here) - node.level]) if node.level else []
-            base += node.module.split(".") if node.module else []
-            # `from numba_tma import layout` imports a module, `from numba_tma import Tile` a name
-            names = [
-                [*base, alias.name] if base == [package.name] and exists(alias.name) else base
-                for alias in node.names
-            ]
-        else:
-            names = []
-            for child in ast.iter_child_nodes(node):
-                visit(child)
-        found.extend(name[1] if name[1:] else "" for name in names if name[:1] == [package.name])
-
-    def exists(name):
-        return (package / name).is_dir() or (package / f"{name}.py").is_file()
-
-    visit(tree)
-    return sorted(set(found))
+def own(module):
+    """Yield what a module imports of the package, without the package itself."""
+    for name in house.imports(house.modules()[module]):
+        if name.split(".")[0] == "numba_tma":
+            yield name
 
 
-def test_every_module_has_a_place():
-    assert MODULES, "no modules found"
-    homeless = [module for module in MODULES if module not in RANK]
-    assert not homeless, f"give {homeless} a place in LAYERS"
+MODULES = [m for m in house.modules() if m != "numba_tma"]
+WITHOUT_NUMBA = [m for m in MODULES if room_of(m) in ("host", "backend.interface")]
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_to_its_left(module):
+def test_every_module_is_in_a_room(module):
+    assert room_of(module) in (*ROOMS, *BACKEND, "__main__")
+
+
+@pytest.mark.parametrize("room", sorted({room_of(m) for m in MODULES}))
+def test_a_room_imports_only_to_its_left(room):
     wrong = []
-    for path in sources(module):
-        for other in imported(path):
-            if other == "" and module not in MAY_IMPORT_THE_PUBLIC_NAMES:
-                wrong.append(f"{path.relative_to(ROOT)} imports the public names of numba_tma")
-            elif other and RANK[other] > RANK[module]:
-                wrong.append(f"{path.relative_to(ROOT)} imports {other}, which stands to its right")
+    for module in (m for m in MODULES if room_of(m) == room):
+        may = {room, *allowed(room), *EXCEPTIONS.get(module, ())}
+        for name in own(module):
+            other = room_of(name)
+            if other == "" and not room.startswith(USERS):
+                wrong.append(f"{module} imports the public names of numba_tma")
+            elif other and other not in may and not (other == "backend" and room != "host"):
+                wrong.append(f"{module} imports {name}, which stands to its right")
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("module", sorted(set(MODULES) - MAY_IMPORT_NUMBA_CUDAS_INSIDES))
-def test_the_compiler_is_touched_in_one_place(module):
-    for path in sources(module):
-        inside = re.findall(r"^\s*(?:from|import) +numba\.cuda\..*", path.read_text(), re.M)
-        assert not inside, f"{path.relative_to(ROOT)} belongs behind _compiler: {inside}"
+def test_bodies_know_of_the_backend_its_interface_alone():
+    bodies = ("ptx", "device", "pipeline", "kernels")
+    wrong = [
+        f"{module} imports {name}"
+        for module in MODULES
+        if room_of(module) in bodies
+        for name in own(module)
+        if name.startswith("numba_tma.backend") and name != "numba_tma.backend.interface"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_numbas_insides_are_imported_in_backends_and_the_simulator():
+    assert not house.compiler_imports()
+
+
+def test_the_compiler_names_come_from_one_backend():
+    for module in ("numba_tma.backend.compiler", "numba_tma.backend.launcher"):
+        backends = {room_of(name) for name in own(module)}
+        assert backends == {"backend.numba_cuda"}, module
+
+
+def test_no_module_imports_one_that_imports_it():
+    assert not house.cycles(house.graph(deep=False))
 
 
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("import numba_tma.host.layout", ["layout"]),
-        ("import numba_tma", [""]),
-        ("from numba_tma import layout, Tile", ["", "layout"]),
-        ("from numba_tma.simulator import install", ["simulator"]),
-        ("from numba_tma.simulator.model import X", ["simulator"]),
-        ("from .. import layout", ["layout"]),
-        ("from ..tensor_map import TensorMap", ["tensor_map"]),
-        ("from . import mbarrier", ["ptx"]),
-        ("from .mbarrier import init", ["ptx"]),
-        ("def f():\n    from numba_tma import layout", ["layout"]),
-        ("if TYPE_CHECKING:\n    from numba_tma import layout", []),
-        ("try:\n    from ..layout import Tile\nexcept ImportError: pass", ["layout"]),
-        ("import numba_tmap, numpy", []),
+        ("import numba_tma.host.layout", ["numba_tma.host.layout"]),
+        ("import numba_tma", ["numba_tma"]),
+        ("from numba_tma.host import layout, Tile", ["numba_tma.host.layout", "numba_tma.host"]),
+        ("from numba_tma.simulator import install", ["numba_tma.simulator"]),
+        ("from .. import host", ["numba_tma.host"]),
+        ("from ..host.layout import Tile", ["numba_tma.host.layout"]),
+        ("from . import mbarrier", ["numba_tma.ptx.mbarrier"]),
+        ("from .mbarrier import init", ["numba_tma.ptx.mbarrier"]),
+        ("def f():\n    from numba_tma.host import layout", ["numba_tma.host.layout"]),
+        ("if TYPE_CHECKING:\n    from numba_tma.host import layout", []),
+        ("try:\n    from ..host.layout import Tile\nexcept E: pass", ["numba_tma.host.layout"]),
+        ("from llvmlite import ir", ["llvmlite"]),
+        ("from numba.core import types", ["numba.core"]),
+        ("from numba import cuda", ["numba.cuda"]),
+        ("from numba.cuda import cgutils", ["numba.cuda.cgutils"]),
     ],
 )
 def test_the_scan_sees_every_form_of_import(source, expected, tmp_path):
     package = tmp_path / "numba_tma"
-    for name in ("layout.py", "tensor_map.py", "simulator/__init__.py", "ptx/mbarrier.py"):
+    for name in ("host/layout.py", "host/__init__.py", "simulator/__init__.py", "ptx/mbarrier.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).touch()
     path = package / "ptx" / "scanned.py"
     path.write_text(source)
-    assert imported(path, package=package) == expected
+    assert list(house.imports(path, package)) == expected
 
 
 # ---------------------------------------------------------------- in a fresh process
@@ -190,7 +173,7 @@ sys.meta_path.insert(0, Blocked())
 
 @pytest.mark.parametrize("module", every(4, WITHOUT_NUMBA))
 def test_imports_without_numba(module):
-    run(f"{BLOCK_NUMBA}\nimport numba_tma.{module}")
+    run(f"{BLOCK_NUMBA}\nimport {module}")
 
 
 def test_numba_is_really_blocked():
@@ -235,7 +218,7 @@ def test_importing_every_public_name_calls_no_driver():
 
 
 # Each in a process of its own, which begins with what takes long to import and is not ours. The
-# package must not see numba.cuda then: it would import the others itself, in the right order.
+# package must not see numba.cuda then: it would attach the backend at once.
 EACH_FIRST_OF_ALL = """
 import importlib, os, sys, traceback
 import ml_dtypes, numba.cuda
@@ -258,13 +241,14 @@ for module in sys.stdin.read().split():
 """
 
 
-# A compiled half is imported by the module whose half it is.
-WHOLE = [m for m in MODULES if m != "__main__" and not m.endswith("_lowering")]
+WHOLE = [m.removeprefix("numba_tma.") for m in MODULES if not m.endswith("__main__")]
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2))])
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 8))]
+)
 def test_each_module_imports_first_of_all_and_calls_no_driver(first):
-    modules = WHOLE[first::3]
+    modules = WHOLE[first::8]
     said = run(WATCH_THE_DRIVER + EACH_FIRST_OF_ALL, stdin=" ".join(modules))
     assert said.splitlines() == [f"{module} []" for module in modules], said
 

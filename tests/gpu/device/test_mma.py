@@ -12,8 +12,8 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import Swizzle, Tile, ptx
-from numba_tma.device.mma_rules import fragment_coords, num_elements
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.mma_rules import fragment_coords, num_elements
 from tests.gpu.device.test_matrix_descriptor import on_device
 from tests.gpu.worker import on_gpu
 from tests.kernels import mma_kernels

@@ -23,7 +23,7 @@ from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import join_word, pure_asm
 from numba_tma.backend.lowering.vector_type import OPERATORS, pack, unpack
 from numba_tma.device.fragments import rows
-from numba_tma.device.mma_rules import check_conversion, check_fragment, num_elements
+from numba_tma.host.mma_rules import check_conversion, check_fragment, num_elements
 from numba_tma.ptx import TABLE
 
 _TRUE = types.literal(True)

@@ -26,9 +26,9 @@ from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import mark_used, tile_of
 from numba_tma.backend.lowering.vector_type import pack, unpack
 from numba_tma.device.mma import load_fragment, load_rows
-from numba_tma.device.mma_rules import can_hold, check_fragment, check_place, check_rows
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.host.mma_rules import can_hold, check_fragment, check_place, check_rows
 from numba_tma.ptx import TABLE
 
 U32 = types.uint32

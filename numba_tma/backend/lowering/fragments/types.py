@@ -11,14 +11,14 @@ from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import join_word, split_word
 from numba_tma.backend.lowering.vector_type import pack, unpack
 from numba_tma.device.fragments import fragment
-from numba_tma.device.mma_rules import (
+from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.mma_rules import (
     check_columns,
     check_fragment,
     elements_per_run,
     num_elements,
     num_registers,
 )
-from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.ptx import TABLE
 
 FLOAT = ir.FloatType()
