@@ -5,12 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, I64, TypingError, get_field, ir, signature, types
+from numba_tma.backend.compiler import (
+    I32,
+    I64,
+    TypingError,
+    get_field,
+    ir,
+    pack,
+    signature,
+    types,
+    unpack,
+)
+from numba_tma.backend.lowering.elements import join_word
 from numba_tma.backend.lowering.fragments.memory import runs_of, store_row
 from numba_tma.backend.lowering.fragments.types import FLOAT, FragmentType, moved, place
 from numba_tma.backend.lowering.instructions import emit
-from numba_tma.backend.lowering.shared import join_word, tile_of
-from numba_tma.backend.lowering.vector_type import pack, unpack
+from numba_tma.backend.lowering.shared import tile_of
 from numba_tma.device.fragment_moves import (
     E4M3,
     packed_e4m3,
@@ -101,7 +111,7 @@ def _lower_packed(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     for i in range(0, len(values), 8):  # two columns of both rows, and of those 8 to the right
         for j in (i, i + 2):
             four = values[j : j + 2] + values[j + 4 : j + 6]
-            words.append(join_word(builder, E4M3, four, I32))
+            words.append(join_word(context, builder, E4M3, four, I32))
     return pack(builder, words)
 
 

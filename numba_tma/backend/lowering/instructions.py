@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import TypingError, ir, types
+from numba_tma.backend.compiler import TypingError, VectorType, ir, pack, types, unpack
 from numba_tma.backend.lowering.types import TensorMapType
-from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
 from numba_tma.ptx._instruction import Instruction, vector_of
 
 _LLVM = {
@@ -304,8 +303,18 @@ def _values(literals: Mapping[str, types.Type]) -> dict[str, Any]:
 HOOKS: list[Callable[..., None]] = []
 
 
-def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[Any, Any]]) -> Any:
-    """Emit `row` with its operands, given as (Numba type, LLVM value) by name."""
+def emit(
+    row: Instruction,
+    context: Any,
+    builder: Any,
+    given: dict[str, tuple[Any, Any]],
+    in_place: bool = False,
+) -> Any:
+    """Emit `row` with its operands, given as (Numba type, LLVM value) by name.
+
+    A pure row can be left `in_place`: LLVM then keeps it where it was emitted, and with it how long
+    its operands and its result take registers.
+    """
     for hook in HOOKS:
         hook(row, context, builder, given)
     choices = _values(
@@ -360,7 +369,7 @@ def emit(row: Instruction, context: Any, builder: Any, given: dict[str, tuple[An
     )
     # readnone: two reads of one special register are one instruction. convergent: LLVM does not
     # duplicate a meeting of threads into branches that they take apart.
-    attributes = ("readnone", "nounwind") if row.pure else ()
+    attributes = ("readnone", "nounwind") if row.pure and not in_place else ()
     if row.convergent:
         attributes += ("convergent",)
     value = builder.call(asm, values, attrs=attributes)

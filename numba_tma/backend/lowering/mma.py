@@ -18,11 +18,12 @@ from numba_tma.backend.compiler import (
     TypingError,
     get_field,
     ir,
+    pack,
     signature,
     types,
+    unpack,
 )
 from numba_tma.backend.lowering.fragments.types import FLOAT, FragmentType, RowsType
-from numba_tma.backend.lowering.vector_type import pack, unpack
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.mma import wgmma, wgmma_wait
 from numba_tma.host.dtypes import DType

@@ -6,10 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, I64, TypingError, ir, signature, types
+from numba_tma.backend.compiler import (
+    I32,
+    I64,
+    TypingError,
+    VectorType,
+    ir,
+    pack,
+    signature,
+    types,
+    unpack,
+)
+from numba_tma.backend.lowering.elements import floats_to_pair, pair_to_floats
 from numba_tma.backend.lowering.instructions import BELOW, emit
-from numba_tma.backend.lowering.shared import _floats_to_pair, _pair_to_floats
-from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
 from numba_tma.device import row_share
 from numba_tma.device.row_share import Share
 from numba_tma.ptx import TABLE
@@ -165,7 +174,7 @@ def _lower_to_float(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if share.dtype.itemsize == 4:
             values.append(builder.bitcast(word, FLOAT))
         else:
-            values += _pair_to_floats(builder, share.dtype, word)[: min(2, share.lanes)]
+            values += pair_to_floats(context, builder, share.dtype, word)[: min(2, share.lanes)]
     return pack(builder, values)
 
 
@@ -176,9 +185,11 @@ def _lower_from_float(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return pack(builder, [builder.bitcast(v, I32) for v in values])
     if share.lanes == 1:
         zero = ir.Constant(FLOAT, 0.0)
-        return pack(builder, [_floats_to_pair(builder, share.dtype, v, zero) for v in values])
+        return pack(
+            builder, [floats_to_pair(context, builder, share.dtype, v, zero) for v in values]
+        )
     pairs = zip(values[::2], values[1::2])
-    return pack(builder, [_floats_to_pair(builder, share.dtype, *pair) for pair in pairs])
+    return pack(builder, [floats_to_pair(context, builder, share.dtype, *pair) for pair in pairs])
 
 
 def _type_to_float(share: Any, packed: Any) -> Any:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, I64, TypingError, ir, signature, types
-from numba_tma.backend.lowering.instructions import emit
-from numba_tma.backend.lowering.shared import (
-    element_type,
-    join_word,
-    read_vector,
-    split_word,
-    write_vector,
+from numba_tma.backend.compiler import (
+    I32,
+    I64,
+    TypingError,
+    VectorType,
+    ir,
+    pack,
+    signature,
+    types,
+    unpack,
 )
-from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
+from numba_tma.backend.lowering.elements import element_type, join_word, split_word
+from numba_tma.backend.lowering.instructions import emit
+from numba_tma.backend.lowering.shared import read_vector, write_vector
 from numba_tma.device.shared import SharedTile
 from numba_tma.device.vectors import (
     four,
@@ -105,7 +109,7 @@ def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         part = elements[i * per_word : (i + 1) * per_word]
         whole = I64 if tile.itemsize == 8 else I32
         missing = whole.width // 8 // tile.itemsize - per_word
-        value = join_word(builder, tile.dtype, part + [_zero(part[0])] * missing, whole)
+        value = join_word(context, builder, tile.dtype, part + [_zero(part[0])] * missing, whole)
         if word.width < whole.width:
             value = builder.trunc(value, word)
         packed = builder.insert_element(packed, value, ir.Constant(I32, i))

@@ -57,6 +57,7 @@ from numba_tma.backend.numba_cuda.objects import (
     static_of,
 )
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
+from numba_tma.backend.numba_cuda.vectors import OPERATORS, VectorType, pack, unpack
 
 #: What writes the LLVM of a function, for annotations.
 Builder = ir.IRBuilder
@@ -64,19 +65,21 @@ Builder = ir.IRBuilder
 __all__ = [
     "ARGUMENTS",
     "BODIES",
+    "I8",
+    "I32",
+    "I64",
+    "LOWERED",
+    "OPERATORS",
+    "AbstractTemplate",
+    "AttributeTemplate",
     "Builder",
     "Context",
     "Conversion",
-    "I32",
-    "I64",
-    "I8",
-    "AbstractTemplate",
-    "AttributeTemplate",
-    "LOWERED",
     "LiteralTemplate",
     "NativeMethod",
     "ObjectType",
     "TypingError",
+    "VectorType",
     "allocate_shared",
     "cache",
     "cgutils",
@@ -92,11 +95,12 @@ __all__ = [
     "lowering_registry",
     "make_object",
     "native_method",
+    "pack",
+    "register_declared",
     "register_model",
     "releases",
     "require_architecture",
     "require_cluster",
-    "register_declared",
     "require_launch_bounds",
     "scopes",
     "set_field",
@@ -105,4 +109,5 @@ __all__ = [
     "typeof_impl",
     "types",
     "typing_registry",
+    "unpack",
 ]

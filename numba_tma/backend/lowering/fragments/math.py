@@ -6,7 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, NativeMethod, TypingError, ir, signature, types
+from numba_tma.backend.compiler import (
+    I32,
+    OPERATORS,
+    NativeMethod,
+    TypingError,
+    ir,
+    pack,
+    signature,
+    types,
+    unpack,
+)
+from numba_tma.backend.lowering.elements import join_word
 from numba_tma.backend.lowering.fragments.types import (
     FLOAT,
     INDEX,
@@ -20,8 +31,6 @@ from numba_tma.backend.lowering.fragments.types import (
     is_held,
 )
 from numba_tma.backend.lowering.instructions import emit
-from numba_tma.backend.lowering.shared import join_word, pure_asm
-from numba_tma.backend.lowering.vector_type import OPERATORS, pack, unpack
 from numba_tma.device.fragments import rows
 from numba_tma.host.mma_rules import check_conversion, check_fragment, num_elements
 from numba_tma.ptx import TABLE
@@ -59,7 +68,7 @@ def _apply(
         results.append(context.cast(builder, value, resolved.return_type, shape.element))
     if isinstance(shape, RowsType):
         return pack(builder, results)
-    return from_elements(builder, shape, results)
+    return from_elements(context, builder, shape, results)
 
 
 def _layout(typ: types.Type) -> Any:
@@ -185,34 +194,33 @@ def _reduction(combine: Callable[..., Any]) -> Callable[..., Any]:
         for half in range(2):
             # As many chains as a thread has neighbours: one would wait for itself.
             chains = [values[run * half + i :: 2 * run] for i in range(run)]
-            two.append(_fold(builder, combine, [_fold(builder, combine, c) for c in chains]))
+            two.append(
+                _fold(
+                    context, builder, combine, [_fold(context, builder, combine, c) for c in chains]
+                )
+            )
         if len(sig.args) == 1 or compiler.static_of(sig.args[1], "quad"):
-            two = [_over_quad(builder, combine, value) for value in two]
+            two = [_over_quad(context, builder, combine, value) for value in two]
         return pack(builder, two)
 
     return lower
 
 
-def _fold(builder: Any, combine: Callable[..., Any], values: list[Any]) -> Any:
+def _fold(context: Any, builder: Any, combine: Callable[..., Any], values: list[Any]) -> Any:
     total = values[0]
     for value in values[1:]:
-        total = combine(builder, total, value)
+        total = combine(context, builder, total, value)
     return total
 
 
-def _over_quad(builder: Any, combine: Callable[..., Any], value: Any) -> Any:
+def _over_quad(context: Any, builder: Any, combine: Callable[..., Any], value: Any) -> Any:
+    is_float = value.type == FLOAT
+    row = TABLE["shfl_sync_bfly_f32" if is_float else "shfl_sync_bfly_b32"]
+    kind = types.float32 if is_float else types.uint32
     for apart in (1, 2):
-        value = combine(builder, value, shuffle(builder, "bfly", value, ir.Constant(I32, apart)))
+        given = {"value": (kind, value), "lane_mask": (types.uint32, _i32(apart))}
+        value = combine(context, builder, value, emit(row, context, builder, given))
     return value
-
-
-def shuffle(builder: Any, mode: str, value: Any, lane: Any, control: int = 0x1F) -> Any:
-    """Return another lane's value, by all lanes of the warp."""
-    letter = "f" if value.type == FLOAT else "r"
-    text = f"shfl.sync.{mode}.b32 $0, $1, $2, {control:#x}, 0xffffffff;"
-    function = ir.FunctionType(value.type, [value.type, I32])
-    asm = ir.InlineAsm(function, text, f"={letter},{letter},r")
-    return builder.call(asm, [value, lane], attrs=("convergent", "readnone", "nounwind"))
 
 
 def _type_over_quad(self: RowsType) -> Any:
@@ -222,17 +230,19 @@ def _type_over_quad(self: RowsType) -> Any:
 def _lower_over_quad(combine: Callable[..., Any]) -> Callable[..., Any]:
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         values = unpack(builder, args[0])
-        return pack(builder, [_over_quad(builder, combine, value) for value in values])
+        return pack(builder, [_over_quad(context, builder, combine, value) for value in values])
 
     return lower
 
 
-def _larger(builder: Any, a: Any, b: Any) -> Any:
-    kind, operands = ("f32", "=f,f,f") if a.type == FLOAT else ("s32", "=r,r,r")
-    return pure_asm(builder, a.type, f"max.{kind} $0, $1, $2;", operands, a, b)
+def _larger(context: Any, builder: Any, a: Any, b: Any) -> Any:
+    if a.type != FLOAT:
+        return builder.select(builder.icmp_signed(">", a, b), a, b)
+    given = {"a": (types.float32, a), "b": (types.float32, b)}
+    return emit(TABLE["max_f32"], context, builder, given)
 
 
-def _sum(builder: Any, a: Any, b: Any) -> Any:
+def _sum(context: Any, builder: Any, a: Any, b: Any) -> Any:
     return builder.fadd(a, b) if a.type == FLOAT else builder.add(a, b)
 
 
@@ -274,7 +284,7 @@ def _lower_to(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     if source.dtype.name == "i32":
         values = [builder.sitofp(value, FLOAT) for value in values]
     if target.dtype.itemsize > 1:
-        return from_elements(builder, target, values)
+        return from_elements(context, builder, target, values)
     return _quads_exchange(context, builder, target, values)
 
 
@@ -299,14 +309,22 @@ def _quads_exchange(context: Any, builder: Any, target: FragmentType, values: li
     ]
     words = []
     for i in range(0, len(values), 8):
-        left, over = (join_word(builder, target.dtype, values[j : j + 4], I32) for j in (i, i + 4))
+        left, over = (
+            join_word(context, builder, target.dtype, values[j : j + 4], I32) for j in (i, i + 4)
+        )
         offered = [builder.select(is_odd, over, left), builder.select(is_odd, left, over)]
-        got = [shuffle(builder, "idx", o, lane, 0x1C1F) for o, lane in zip(offered, lanes)]
-        words += [
-            pure_asm(builder, I32, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", *got, order)
-            for order in orders
-        ]
+        got = [_from_lane(context, builder, o, lane) for o, lane in zip(offered, lanes)]
+        for order in orders:
+            given = dict(zip(("a", "b", "selector"), ((types.uint32, v) for v in (*got, order))))
+            words.append(emit(TABLE["prmt_b32"], context, builder, given))
     return pack(builder, words)
+
+
+def _from_lane(context: Any, builder: Any, word: Any, lane: Any) -> Any:
+    """Return the word of a lane of the quad."""
+    clamp = types.uint32, _i32(0x1C1F)  # segments of four lanes
+    given = {"value": (types.uint32, word), "lane": (types.uint32, lane), "clamp": clamp}
+    return emit(TABLE["shfl_sync_idx_b32"], context, builder, given)
 
 
 METHODS[FragmentType] |= {

@@ -12,8 +12,10 @@ from numba_tma.backend.compiler import (
     TypingError,
     get_field,
     ir,
+    pack,
     signature,
     types,
+    unpack,
 )
 from numba_tma.backend.lowering.fragments.types import (
     FLOAT,
@@ -24,7 +26,6 @@ from numba_tma.backend.lowering.fragments.types import (
 )
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import mark_used, tile_of
-from numba_tma.backend.lowering.vector_type import pack, unpack
 from numba_tma.device.mma import load_fragment, load_rows
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Swizzle, Tile

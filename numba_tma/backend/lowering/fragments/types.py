@@ -6,10 +6,18 @@ import operator
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, NativeMethod, TypingError, ir, signature, types
+from numba_tma.backend.compiler import (
+    I32,
+    NativeMethod,
+    TypingError,
+    ir,
+    pack,
+    signature,
+    types,
+    unpack,
+)
+from numba_tma.backend.lowering.elements import join_word, split_word
 from numba_tma.backend.lowering.instructions import emit
-from numba_tma.backend.lowering.shared import join_word, split_word
-from numba_tma.backend.lowering.vector_type import pack, unpack
 from numba_tma.device.fragments import fragment
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.mma_rules import (
@@ -94,13 +102,13 @@ def elements(context: Any, builder: Any, typ: FragmentType, value: Any) -> list[
     return [e for word in words for e in split_word(context, builder, typ.dtype, word)]
 
 
-def from_elements(builder: Any, typ: FragmentType, values: list[Any]) -> Any:
+def from_elements(context: Any, builder: Any, typ: FragmentType, values: list[Any]) -> Any:
     """Return the fragment of a thread's elements, rounded to its dtype."""
     each = len(values) // typ.registers
     return pack(
         builder,
         [
-            join_word(builder, typ.dtype, values[i : i + each], typ.word)
+            join_word(context, builder, typ.dtype, values[i : i + each], typ.word)
             for i in range(0, len(values), each)
         ],
     )
@@ -222,7 +230,7 @@ def _lower_num_elements(context: Any, builder: Any, typ: FragmentType, value: An
 
 
 @compiler.typing_registry.register_global(operator.getitem)
-class _GetItem(compiler.AbstractTemplate):
+class _FragmentItem(compiler.AbstractTemplate):
     key = operator.getitem
 
     def generic(self, args: Any, kws: Any) -> Any:

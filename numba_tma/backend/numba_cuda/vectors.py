@@ -1,4 +1,4 @@
-"""Vectors: the elements of one 16-byte access, with elementwise arithmetic in registers."""
+"""A vector of registers: its type, its arithmetic lane by lane, and its reductions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from numba_tma.backend import compiler
-from numba_tma.backend.compiler import NativeMethod, TypingError, ir, signature, types
+from llvmlite import ir
+from numba.core import types
+from numba.cuda.core.errors import TypingError
+from numba.cuda.cudadecl import registry as typing_registry
+from numba.cuda.cudaimpl import registry as lowering_registry
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+
+from numba_tma.backend.numba_cuda.objects import NativeMethod
 
 
 class VectorType(types.Type):
@@ -18,8 +25,8 @@ class VectorType(types.Type):
         super().__init__(name=f"Vector({dtype}, {count})")
 
 
-@compiler.register_model(VectorType)
-class _VectorModel(compiler.core_models.PrimitiveModel):
+@register_model(VectorType)
+class _VectorModel(core_models.PrimitiveModel):
     def __init__(self, manager: Any, typ: VectorType) -> None:
         element = manager.lookup(typ.dtype).get_value_type()
         super().__init__(manager, typ, ir.ArrayType(element, typ.count))
@@ -39,7 +46,7 @@ def unpack(builder: Any, vector: Any) -> list[Any]:
 
 
 def _register_operator(function: Callable[..., Any]) -> None:
-    class Template(compiler.AbstractTemplate):
+    class Operator(AbstractTemplate):
         key = function
 
         def generic(self, args: Any, kws: Any) -> Any:
@@ -56,7 +63,7 @@ def _register_operator(function: Callable[..., Any]) -> None:
             given = [a if isinstance(a, VectorType) else scalar for a in args]
             return signature(vectors[0], *given)
 
-    compiler.typing_registry.register_global(function)(Template)
+    typing_registry.register_global(function)(Operator)
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         scalar = sig.return_type.dtype
@@ -75,7 +82,7 @@ def _register_operator(function: Callable[..., Any]) -> None:
         return pack(builder, results)
 
     for kinds in ((VectorType, VectorType), (VectorType, types.Any), (types.Any, VectorType)):
-        compiler.lowering_registry.lower(function, *kinds)(lower)
+        lowering_registry.lower(function, *kinds)(lower)
 
 
 #: The operators of what is held in registers, fragments' too.
@@ -94,8 +101,8 @@ for _function in OPERATORS:
     _register_operator(_function)
 
 
-@compiler.typing_registry.register_global(operator.getitem)
-class _GetItem(compiler.AbstractTemplate):
+@typing_registry.register_global(operator.getitem)
+class _VectorItem(AbstractTemplate):
     key = operator.getitem
 
     def generic(self, args: Any, kws: Any) -> Any:
@@ -110,8 +117,8 @@ class _GetItem(compiler.AbstractTemplate):
     prefer_literal = True
 
 
-@compiler.lowering_registry.lower(operator.getitem, VectorType, types.Any)
-@compiler.lowering_registry.lower("static_getitem", VectorType, types.Any)
+@lowering_registry.lower(operator.getitem, VectorType, types.Any)
+@lowering_registry.lower("static_getitem", VectorType, types.Any)
 def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     index = args[1] if isinstance(args[1], int) else sig.args[1].literal_value
     return builder.extract_value(args[0], index)
@@ -160,8 +167,8 @@ _METHODS = {
 }
 
 
-@compiler.typing_registry.register_attr
-class _VectorAttributes(compiler.AttributeTemplate):
+@typing_registry.register_attr
+class _VectorAttributes(AttributeTemplate):
     key = VectorType
 
     def generic_resolve(self, typ: VectorType, attr: str) -> types.Type | None:

@@ -1,4 +1,4 @@
-"""How kernels allocate, index and copy shared tiles: the compiled half of `shared`."""
+"""Elements, vectors, addresses and views of shared tiles, and the barriers of an array."""
 
 from __future__ import annotations
 
@@ -11,140 +11,30 @@ from numba_tma.backend.compiler import (
     I64,
     ObjectType,
     TypingError,
+    VectorType,
     get_field,
     ir,
+    pack,
     signature,
     types,
+    unpack,
+)
+from numba_tma.backend.lowering.elements import (
+    decode,
+    element_type,
+    encode,
+    join_word,
+    split_word,
+    storage,
 )
 from numba_tma.backend.lowering.matrix_descriptor import (
     lower_matrix_descriptor,
     type_matrix_descriptor,
 )
-from numba_tma.backend.lowering.types import (
-    TensorMapArrayType,
-    TensorMapType,
-)
-from numba_tma.backend.lowering.vector_type import VectorType, pack, unpack
-from numba_tma.device.barrier import Barrier, BarrierArray
-from numba_tma.device.shared import (
-    Accesses,
-    SharedTile,
-    barrier_count_rule,
-    check_view,
-    shared_barrier,
-    shared_barriers,
-    shared_tile,
-)
-from numba_tma.host.dtypes import DType, reduction_violation
+from numba_tma.backend.lowering.shared.allocation import ACCESSES, BARRIER, shared_tile_type
+from numba_tma.device.barrier import BarrierArray
+from numba_tma.device.shared import SharedTile, check_view
 from numba_tma.host.layout import Swizzle, Tile
-
-I16, HALF, FLOAT = ir.IntType(16), ir.HalfType(), ir.FloatType()
-ACCESSES = ObjectType(Accesses, (), (types.boolean,), True)
-BARRIER = ObjectType(Barrier, (0,), (types.uint32,))
-
-
-def shared_tile_type(tile: Tile) -> ObjectType:
-    """Return the Numba type of a `SharedTile` of `tile`."""
-    return ObjectType(SharedTile, (tile,), (types.uint32, ACCESSES))
-
-
-# ------------------------------------------------------------------------- allocation
-
-
-def _type_shared_tile(tile: types.Type) -> Any:
-    value = compiler.static_of(tile, "shared_tile(tile=...)")
-    if not isinstance(value, Tile):
-        raise TypingError(f"shared_tile(tile=...) takes a Tile, not {value!r}")
-    compiler.check_shared_size(f"shared_tile({value})", {str(value): value.shared_nbytes})
-    return signature(shared_tile_type(value), tile)
-
-
-def _lower_shared_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    tile = sig.return_type.static[0]
-    address = compiler.allocate_shared(
-        builder, tile.shared_nbytes, tile.alignment, f"shared_tile({tile})"
-    )
-    accesses = compiler.make_object(context, builder, ACCESSES, [ir.Constant(ir.IntType(1), 0)])
-    return compiler.make_object(context, builder, sig.return_type, [address, accesses])
-
-
-def _lower_shared_barrier(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    address = compiler.allocate_shared(builder, 8, 8, "shared_barrier()")
-    return compiler.make_object(context, builder, BARRIER, [address])
-
-
-compiler.instruction_function(shared_tile, _type_shared_tile, _lower_shared_tile)
-
-
-def _type_shared_barriers(count: types.Type) -> Any:
-    number = compiler.static_of(count, "shared_barriers(count=...)")
-    if not isinstance(number, int) or number < 1:
-        raise TypingError(barrier_count_rule(number))
-    compiler.check_shared_size(f"shared_barriers({number})", {"barriers": 8 * number})
-    return signature(ObjectType(BarrierArray, (number,), (types.uint32,)), count)
-
-
-def _lower_shared_barriers(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    count = sig.return_type.static[0]
-    address = compiler.allocate_shared(builder, 8 * count, 8, f"shared_barriers({count})")
-    return compiler.make_object(context, builder, sig.return_type, [address])
-
-
-compiler.instruction_function(shared_barrier, lambda: signature(BARRIER), _lower_shared_barrier)
-compiler.instruction_function(shared_barriers, _type_shared_barriers, _lower_shared_barriers)
-
-
-# --------------------------------------------------------------------------- elements
-
-
-def pure_asm(builder: Any, result: Any, text: str, constraints: str, *values: Any) -> Any:
-    """Emit an instruction that only computes a value of its operands."""
-    function = ir.FunctionType(result, [v.type for v in values])
-    return builder.call(ir.InlineAsm(function, text, constraints), values)
-
-
-def _is_narrow_float(dtype: DType) -> bool:
-    return dtype.compute == "float32" and dtype.itemsize < 4
-
-
-def _pair_to_floats(builder: Any, dtype: DType, word: Any) -> list[Any]:
-    """Widen two 16-bit floats in an i32, or two 8-bit floats in an i16, to float32."""
-    if dtype.name == "bf16":
-        low = builder.shl(word, ir.Constant(I32, 16))
-        high = builder.and_(word, ir.Constant(I32, 0xFFFF0000))
-        return [builder.bitcast(w, FLOAT) for w in (low, high)]
-    if dtype.itemsize == 1:
-        word = pure_asm(builder, I32, f"cvt.rn.f16x2.{dtype.name}x2 $0, $1;", "=r,h", word)
-    halves = [builder.trunc(w, I16) for w in (word, builder.lshr(word, ir.Constant(I32, 16)))]
-    return [builder.fpext(builder.bitcast(h, HALF), FLOAT) for h in halves]
-
-
-def _floats_to_pair(builder: Any, dtype: DType, low: Any, high: Any) -> Any:
-    """Round two float32 to 16-bit floats in an i32, or to 8-bit floats in an i16."""
-    if dtype.itemsize == 1:
-        text = f"cvt.rn.satfinite.{dtype.name}x2.f32 $0, $2, $1;"
-        return pure_asm(builder, I16, text, "=h,f,f", low, high)
-    return pure_asm(builder, I32, f"cvt.rn.{dtype.name}x2.f32 $0, $2, $1;", "=r,f,f", low, high)
-
-
-def _storage(context: Any, dtype: DType) -> Any:
-    if _is_narrow_float(dtype):
-        return ir.IntType(8 * dtype.itemsize)
-    return context.get_value_type(getattr(types, dtype.compute))
-
-
-def _decode(context: Any, builder: Any, dtype: DType, value: Any) -> Any:
-    if not _is_narrow_float(dtype):
-        return value
-    pair = builder.zext(value, I32 if dtype.itemsize == 2 else I16)
-    return _pair_to_floats(builder, dtype, pair)[0]
-
-
-def _encode(context: Any, builder: Any, dtype: DType, value: Any) -> Any:
-    if not _is_narrow_float(dtype):
-        return value
-    pair = _floats_to_pair(builder, dtype, value, ir.Constant(FLOAT, 0.0))
-    return builder.trunc(pair, ir.IntType(8 * dtype.itemsize))
 
 
 def tile_offset(context: Any, builder: Any, tile: Tile, index: Any, index_type: types.Type) -> Any:
@@ -215,17 +105,12 @@ def _check_index(tile: Tile, index: types.Type) -> None:
         raise TypingError(f"{tile} has {tile.ndim} axes but is indexed with {len(kinds)} integers")
 
 
-def element_type(tile: Tile) -> types.Type:
-    """Return the Numba type in which kernels hold an element."""
-    return getattr(types, tile.dtype.compute)
-
-
 def _is_tile(typ: types.Type) -> bool:
     return isinstance(typ, ObjectType) and typ.cls is SharedTile
 
 
 @compiler.typing_registry.register_global(operator.getitem)
-class _GetItem(compiler.AbstractTemplate):
+class _TileItem(compiler.AbstractTemplate):
     key = operator.getitem
 
     def generic(self, args: Any, kws: Any) -> Any:
@@ -236,7 +121,7 @@ class _GetItem(compiler.AbstractTemplate):
 
 
 @compiler.typing_registry.register_global(operator.getitem)
-class _GetBarrier(compiler.LiteralTemplate):
+class _BarrierItem(compiler.LiteralTemplate):
     key = operator.getitem
 
     def type_call(self, args: Any, kws: Any) -> Any:
@@ -257,7 +142,7 @@ def _type_barrier(array: ObjectType, index: types.Type) -> Any:
 
 
 @compiler.typing_registry.register_global(operator.setitem)
-class _SetItem(compiler.AbstractTemplate):
+class _TileAssignment(compiler.AbstractTemplate):
     key = operator.setitem
 
     def generic(self, args: Any, kws: Any) -> Any:
@@ -275,17 +160,17 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         address = builder.add(base, builder.mul(index, ir.Constant(I32, 8)))
         return compiler.make_object(context, builder, BARRIER, [address])
     tile = sig.args[0].static[0]
-    pointer = _pointer(context, builder, sig, args, _storage(context, tile.dtype))
+    pointer = _pointer(context, builder, sig, args, storage(context, tile.dtype))
     value = builder.load(pointer, align=tile.itemsize)
     mark_used(builder, sig.args[0], args[0])
-    return _decode(context, builder, tile.dtype, value)
+    return decode(context, builder, tile.dtype, value)
 
 
 @compiler.lowering_registry.lower(operator.setitem, ObjectType, types.Any, types.Any)
 def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> None:
     tile = sig.args[0].static[0]
-    pointer = _pointer(context, builder, sig, args, _storage(context, tile.dtype))
-    value = _encode(context, builder, tile.dtype, args[2])
+    pointer = _pointer(context, builder, sig, args, storage(context, tile.dtype))
+    value = encode(context, builder, tile.dtype, args[2])
     builder.store(value, pointer, align=tile.itemsize)
     mark_used(builder, sig.args[0], args[0])
 
@@ -316,21 +201,6 @@ def read_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return pack(builder, elements)
 
 
-def split_word(context: Any, builder: Any, dtype: DType, word: Any) -> list[Any]:
-    """Return the elements in a word of 32 or 64 bits, as kernels hold them."""
-    if dtype.itemsize >= 4:
-        return [builder.bitcast(word, _storage(context, dtype))]
-    if dtype.itemsize == 2 and _is_narrow_float(dtype):
-        return _pair_to_floats(builder, dtype, word)
-    if _is_narrow_float(dtype):
-        shifted = builder.lshr(word, ir.Constant(I32, 16))
-        pairs = [builder.trunc(w, I16) for w in (word, shifted)]
-        return [f for pair in pairs for f in _pair_to_floats(builder, dtype, pair)]
-    bits = 8 * dtype.itemsize
-    parts = [builder.lshr(word, ir.Constant(I32, s)) for s in range(0, 32, bits)]
-    return [builder.trunc(p, ir.IntType(bits)) for p in parts]
-
-
 def _type_write_vector(self: ObjectType, index: types.Type, values: types.Type) -> Any:
     tile = self.static[0]
     _check_index(tile, index)
@@ -352,28 +222,13 @@ def write_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     per_word = len(elements) // vector.count
     packed = ir.Constant(vector, ir.Undefined)
     for i in range(vector.count):
-        value = join_word(builder, dtype, elements[i * per_word : (i + 1) * per_word], word)
+        value = join_word(
+            context, builder, dtype, elements[i * per_word : (i + 1) * per_word], word
+        )
         packed = builder.insert_element(packed, value, ir.Constant(I32, i))
     builder.store(packed, _pointer(context, builder, sig, args, vector), align=16)
     mark_used(builder, sig.args[0], args[0])
     return context.get_dummy_value()
-
-
-def join_word(builder: Any, dtype: DType, elements: list[Any], word: Any) -> Any:
-    """Return a word of 32 or 64 bits of its elements; the reverse of `split_word`."""
-    if dtype.itemsize >= 4:
-        return builder.bitcast(elements[0], word)
-    if dtype.itemsize == 2 and _is_narrow_float(dtype):
-        return _floats_to_pair(builder, dtype, *elements)
-    if _is_narrow_float(dtype):
-        low = builder.zext(_floats_to_pair(builder, dtype, *elements[:2]), I32)
-        high = builder.zext(_floats_to_pair(builder, dtype, *elements[2:]), I32)
-        return builder.or_(low, builder.shl(high, ir.Constant(I32, 16)))
-    result = ir.Constant(I32, 0)
-    for i, element in enumerate(elements):
-        shifted = builder.shl(builder.zext(element, I32), ir.Constant(I32, 8 * dtype.itemsize * i))
-        result = builder.or_(result, shifted)
-    return result
 
 
 compiler.native_method(SharedTile, "read_vector", _type_read_vector, read_vector)
@@ -414,31 +269,3 @@ compiler.native_method(SharedTile, "view", _type_view, lambda context, builder, 
 compiler.native_method(
     SharedTile, "matrix_descriptor", type_matrix_descriptor, lower_matrix_descriptor
 )
-
-
-# ------------------------------------------------------------------------ as an operand
-
-
-def tile_of(typ: types.Type) -> Tile | None:
-    """Return the tile of a shared tile's type; None for a plain address."""
-    return typ.static[0] if _is_tile(typ) else None
-
-
-def require_map(what: str, given: types.Type) -> None:
-    """Raise unless `given` is a TensorMap; an array in its place is the likeliest slip."""
-    if isinstance(given, TensorMapArrayType):
-        raise TypingError(f"{what}: tensor_map is {given}; index it: give maps[i]")
-    sequence = getattr(getattr(given, "cls", None), "shared_kind", None) == "map"
-    if not isinstance(given, TensorMapType) and not sequence:
-        raise TypingError(
-            f"{what}: tensor_map is {given}; pass tensor_map(array, tile) to the kernel, not the "
-            "array"
-        )
-
-
-def check_reduction(what: str, tensor_map: types.Type, op: types.Type) -> None:
-    """Raise a TypingError unless the element type of a map, if it is known, has an operation."""
-    if tensor_map.tile is not None:
-        value = op.literal_value if isinstance(op, types.Literal) else op
-        if violation := reduction_violation(tensor_map.tile.dtype, value):
-            raise TypingError(f"{what}: {violation}")
