@@ -16,6 +16,7 @@ from numba_tma.tools.bench import (
     attention_backward,
     attention_few,
     attention_varlen,
+    buffering,
     copies,
     figure,
     first_call,
@@ -42,6 +43,7 @@ CASES: Cases = {
     **copies.CASES,
     **pointwise.CASES,
     **norms.CASES,
+    **buffering.CASES,
     **matmul.CASES,
     **matmul_grouped.CASES,
     **attention.CASES,
@@ -71,7 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--output", type=Path, help=f"results file that rows are added to (default: in {RESULTS})"
     )
     parser.add_argument(
-        "--page", type=Path, help="page whose table is replaced: docs/development/benchmarks.md"
+        "--page",
+        type=Path,
+        help="page whose table is replaced: docs/development/benchmarks.md, or "
+        "docs/guide/circular_buffering.md",
     )
     parser.add_argument("--from-results", type=Path, help="measure nothing: use this file")
     parser.add_argument("--plot", type=Path, help="picture to draw, of five rows: docs/h200.svg")

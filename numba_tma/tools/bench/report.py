@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from numba_tma.tools.bench import buffering
 from numba_tma.tools.bench.matmul import LAYER_MATMUL
 from numba_tma.tools.bench.results import RATES, Results, Row, full_rows
 
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+
+def markers(name: str) -> tuple[str, str]:
+    """Return the lines of a page between which the table of this name stands."""
+    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+
+
+BEGIN, END = markers("results")
 
 
 def table(results: Results, short: bool = False) -> str:
-    """Return the results as a Markdown table; a short one has only the mean of the layers."""
+    """Return the results as a Markdown table.
+
+    A short table has only the mean of the layers, and leaves out what has a table of its own.
+    """
     lines = [
         f"Measured on an {results['gpu']} {_measured(results)}; median of alternating runs with a "
         "cold L2 cache, the worse of two. In brackets: numba_tma's rate over that one's. `launch` "
@@ -42,18 +53,25 @@ def table(results: Results, short: bool = False) -> str:
 
 
 def write_table(page: Path, results: Results) -> None:
-    """Replace the table between the markers of a page."""
+    """Replace the tables between the markers of a page."""
     text = page.read_text()
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    page.write_text(f"{head}{BEGIN}\n{table(results, short=True)}\n{END}{tail}")
+    tables = {"results": partial(table, short=True), buffering.KERNEL: buffering.table}
+    for name, make in tables.items():
+        begin, end = markers(name)
+        if begin in text:
+            head, rest = text.split(begin)
+            _, tail = rest.split(end)
+            text = f"{head}{begin}\n{make(results)}\n{end}{tail}"
+    page.write_text(text)
 
 
 def _with_mean(rows: list[Row], alone: bool) -> list[Row]:
-    """Return the rows with the mean of all layers after them, or instead of them.
+    """Return the rows with the geometric mean of all layers after them, or instead of them.
 
-    It is geometric, as a mean of factors is.
+    `alone` leaves out the layers, and the rows that `buffering.table` shows.
     """
+    if alone:
+        rows = [row for row in rows if row["kernel"] != buffering.KERNEL]
     layers = [row for row in rows if row["kernel"] == LAYER_MATMUL]
     if not layers:
         return rows
