@@ -62,7 +62,8 @@ def _type_of(argument: offered.KernelArgument) -> Any:
 
 def _launcher() -> Any:
     """Return the launcher of compiled kernels."""
-    return importlib.import_module("numba_tma.backend.launcher").CompiledLauncher
+    backend = importlib.import_module("numba_tma.backend.compiler").BACKEND
+    return importlib.import_module(f"{backend}.prepared_launch").CompiledLauncher
 
 
 if simulated():

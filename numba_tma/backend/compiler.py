@@ -5,6 +5,7 @@ nowhere else: another backend is a folder beside `numba_cuda` that offers the sa
 has one backend, since the types of two are different objects.
 """
 
+from numba_tma.backend import numba_cuda as chosen
 from numba_tma.backend.numba_cuda import (
     ARGUMENTS,
     BODIES,
@@ -53,8 +54,12 @@ from numba_tma.backend.numba_cuda import (
     unpack,
 )
 
+#: The package of the chosen backend. Its module `prepared_launch` has the launcher.
+BACKEND = chosen.__name__
+
 __all__ = [
     "ARGUMENTS",
+    "BACKEND",
     "BODIES",
     "I8",
     "I32",

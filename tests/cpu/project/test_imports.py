@@ -29,7 +29,6 @@ ROOMS = (
 BACKEND = {
     "backend": ("backend",),
     "backend.compiler": ("backend.numba_cuda",),
-    "backend.launcher": ("backend.numba_cuda",),
     "backend.numba_cuda": ("_version", "host", "simulator", "backend.interface"),
     "backend.lowering": (*ROOMS[:-2], "backend.compiler"),
 }
@@ -105,10 +104,10 @@ def test_numbas_insides_are_imported_in_backends_and_the_simulator():
     assert not house.compiler_imports()
 
 
-def test_the_compiler_names_come_from_one_backend():
-    for module in ("numba_tma.backend.compiler", "numba_tma.backend.launcher"):
-        backends = {room_of(name) for name in own(module)}
-        assert backends == {"backend.numba_cuda"}, module
+def test_the_backend_is_chosen_in_one_place():
+    who = {m for m in MODULES for name in own(m) if room_of(name) == "backend.numba_cuda"}
+    outside = {m for m in who if room_of(m) != "backend.numba_cuda"} - EXCEPTIONS.keys()
+    assert outside == {"numba_tma.backend.compiler"}
 
 
 def test_no_module_imports_one_that_imports_it():
