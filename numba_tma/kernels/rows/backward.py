@@ -28,11 +28,14 @@ from numba_tma.device.row_share import (
 )
 from numba_tma.device.shared import shared_barriers, shared_tile
 from numba_tma.device.vectors import four, total
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels._host import launching as _host
-from numba_tma.kernels._host.launching import Matrix, empty_like, launched_again
+from numba_tma.kernels._host import device
+from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels._host.memo import launched_again
+from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows import columns as _columns
-from numba_tma.kernels.rows import launching as _row_launch
 from numba_tma.kernels.rows.kernel import (
     RowMemory,
     RowSizes,
@@ -41,7 +44,15 @@ from numba_tma.kernels.rows.kernel import (
     nothing,
     row_of,
 )
-from numba_tma.kernels.rows.launching import address_of, optional, rows_of
+from numba_tma.kernels.rows.launching import (
+    access_width,
+    address_of,
+    check_statistics,
+    check_vector,
+    read,
+    read_rows,
+    rows_of,
+)
 from numba_tma.kernels.rows.plan import RowPlan, share_of
 
 
@@ -226,17 +237,17 @@ def plan_for(columns: int) -> RowPlan:
 
 
 def rmsnorm_backward(
-    dy: Any,
-    x: Any,
-    weight: Any = None,
+    dy: DeviceArray,
+    x: DeviceArray,
+    weight: DeviceArray | None = None,
     *,
-    rstd: Any,
-    dx: Any = None,
-    dweight: Any = None,
-    stream: Any = None,
-    dtype: object = None,
+    rstd: DeviceArray,
+    dx: DeviceArray | None = None,
+    dweight: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
     plan: RowPlan | None = None,
-) -> Any:
+) -> DeviceArray:
     """Return the gradient of `rmsnorm` with respect to `x`.
 
     Parameters
@@ -261,7 +272,7 @@ def rmsnorm_backward(
 
     Returns
     -------
-    Any
+    DeviceArray
         `dx`. Everything is computed in float32 and rounded once.
 
     Raises
@@ -271,24 +282,24 @@ def rmsnorm_backward(
     """
     dx = empty_like(x) if dx is None else dx
     arrays = (dy, x, dx, weight, None, rstd, dweight, None)
-    _backward(arrays, stream, (), "rmsnorm_backward", dtype, plan)
+    _LAUNCHES["rmsnorm_backward"](arrays, stream, (), "rmsnorm_backward", dtype, plan)
     return dx
 
 
 def layernorm_backward(
-    dy: Any,
-    x: Any,
-    weight: Any = None,
+    dy: DeviceArray,
+    x: DeviceArray,
+    weight: DeviceArray | None = None,
     *,
-    mean: Any,
-    rstd: Any,
-    dx: Any = None,
-    dweight: Any = None,
-    dbias: Any = None,
-    stream: Any = None,
-    dtype: object = None,
+    mean: DeviceArray,
+    rstd: DeviceArray,
+    dx: DeviceArray | None = None,
+    dweight: DeviceArray | None = None,
+    dbias: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
     plan: RowPlan | None = None,
-) -> Any:
+) -> DeviceArray:
     """Return the gradient of `layernorm` with respect to `x`.
 
     Parameters are those of `rmsnorm_backward`, and `mean`, what `layernorm` wrote there, and
@@ -296,58 +307,70 @@ def layernorm_backward(
     """
     dx = empty_like(x) if dx is None else dx
     arrays = (dy, x, dx, weight, mean, rstd, dweight, dbias)
-    _backward(arrays, stream, (), "layernorm_backward", dtype, plan)
+    _LAUNCHES["layernorm_backward"](arrays, stream, (), "layernorm_backward", dtype, plan)
     return dx
 
 
-@launched_again
-def _backward(
-    arrays: tuple[Any, ...],
-    stream: Any,
+_NAMES = ("dy", "x", "dx", "weight", "mean", "rstd", "dweight", "dbias")
+
+
+def _prepare(
+    arrays: tuple[DeviceArray | None, ...],
+    stream: StreamLike,
     numbers: tuple[()],
     name: str,
-    dtype: object,
+    dtype: DTypeLike | None,
     plan: RowPlan | None,
-) -> list[Any]:
+) -> list[DeviceArray]:
     """Launch, and return the workspaces."""
-    centred = name == "layernorm_backward"
-    *three, w, m, r, dw, db = arrays
-    gradient, source, target = (Matrix(n, a, dtype) for n, a in zip(("dy", "x", "dx"), three))
-    weight = optional("weight", w, dtype)
-    mean, rstd = Matrix("mean", m) if centred else None, Matrix("rstd", r)
-    wanted = [optional(n, a, dtype) for n, a in (("dweight", dw), ("dbias", db))]
-    _row_launch.check(name, source, dy=gradient, dx=target)
-    _row_launch.check_vector(name, "weight", weight, source)
-    _row_launch.check_statistics(name, source, mean=mean, rstd=rstd)
-    for n, array in zip(("dweight", "dbias"), wanted):
-        if array is not None and array.shape != (source.columns,):
-            raise ValueError(
-                f"{name}(): {n} has shape {array.shape}, but x has {source.columns} columns; pass "
-                f"an array of shape ({source.columns},)"
+    given = dict(zip(_NAMES, arrays))
+    statistics = tuple(read(name, n, given.pop(n)) for n in ("mean", "rstd"))
+    x = read_rows(name, "x", given.pop("x"), dtype)
+    dy, dx, weight, dweight, dbias = (read(name, n, a, dtype) for n, a in given.items())
+    check_same(x, dy, dx)
+    check_vector(weight, x)
+    check_statistics(statistics, x)
+    rows, columns = x.as_rows().shape
+    for sums in (dweight, dbias):
+        if sums is not None and sums.shape != (columns,):
+            raise sums.error(
+                f"has shape {sums.shape}, but x has {columns} columns; pass an array of shape "
+                f"({columns},)"
             )
-    if source.nbytes == 0:
+    if x.size == 0:
         return []
-    plan = plan_for(source.columns) if plan is None else plan
-    width = _row_launch.access_width(source, gradient, target, weight)
-    share = share_of(source.columns, source.rows, source.dtype, width, plan)
-    groups = min(source.rows, max(1, 2 * _host.multiprocessors() // plan.cluster))
-    sums = 2 if wanted[1] is not None else int(wanted[0] is not None)
-    spaces = [_columns.workspace(groups, source.columns) for _ in range(sums)]
-    places = [Matrix("sums", s) for s in spaces]
-    kernel = backward_kernel(share, plan, centred=centred, weighted=weight is not None, sums=sums)
-    arrays_ = BackwardArrays(
-        dy=rows_of(gradient),
-        x=rows_of(source),
-        weight=address_of(weight),
-        mean=address_of(mean),
-        rstd=address_of(rstd),
-        dx=rows_of(target),
-        weight_sums=address_of(places[0] if sums > 0 else None),
-        bias_sums=address_of(places[1] if sums > 1 else None),
+    plan = plan_for(columns) if plan is None else plan
+    width = access_width(x, dy, dx, weight)
+    groups = min(rows, max(1, 2 * device.sm_count() // plan.cluster))
+    num_sums = 2 if dbias is not None else int(dweight is not None)
+    spaces = [_columns.workspace(groups, columns) for _ in range(num_sums)]
+    sums_of = [Array.read(name, "workspace", space) for space in spaces]
+    kernel = backward_kernel(
+        share_of(columns, rows, x.dtype, width, plan),
+        plan,
+        centred=name == "layernorm_backward",
+        weighted=weight is not None,
+        sums=num_sums,
     )
-    sizes = RowSizes(source.rows, source.columns * source.dtype.itemsize // width, source.columns)
-    _host.launch(kernel, groups * plan.cluster, plan.threads, stream, arrays_, sizes)
-    for place, array in zip(places, wanted):
-        if array is not None:
-            _columns.add_rows(place, array, stream)
+    places = BackwardArrays(
+        dy=rows_of(dy),
+        x=rows_of(x),
+        weight=address_of(weight),
+        mean=address_of(statistics[0]),
+        rstd=address_of(statistics[1]),
+        dx=rows_of(dx),
+        weight_sums=address_of(sums_of[0] if num_sums > 0 else None),
+        bias_sums=address_of(sums_of[1] if num_sums > 1 else None),
+    )
+    sizes = RowSizes(rows, columns * x.itemsize // width, columns)
+    launch(kernel, groups * plan.cluster, plan.threads, stream, places, sizes)
+    for space, out in zip(sums_of, (dweight, dbias)):
+        if out is not None:
+            _columns.add_rows(space, out, stream)
     return spaces
+
+
+_LAUNCHES = {
+    name: launched_again(name, *_NAMES)(_prepare)
+    for name in ("rmsnorm_backward", "layernorm_backward")
+}

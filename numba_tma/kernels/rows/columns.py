@@ -7,7 +7,6 @@ registers goes to a row of its own in a workspace, and a second kernel adds up t
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -21,10 +20,12 @@ from numba_tma.device.row_share import (
     store_sums,
     to_float,
 )
+from numba_tma.host.annotations import DeviceArray, Kernel, StreamLike
+from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
-from numba_tma.kernels._host import launching as _host
-from numba_tma.kernels._host.launching import Matrix
+from numba_tma.kernels._host import device
+from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels.rows.launching import access_width
 
 THREADS = 128
@@ -32,7 +33,7 @@ ROWS_OF_SUMS = 512  # at most; each is written, and read again, for every so man
 
 
 @functools.cache
-def add_parts(share: Share, across: int) -> Any:
+def add_parts(share: Share, across: int) -> Kernel:
     """Return the kernel in which `across` threads go down neighbouring columns.
 
     A thread adds every so many rows, in registers, and writes its sums to the workspace.
@@ -55,27 +56,27 @@ def add_parts(share: Share, across: int) -> Any:
     return add_some_rows
 
 
-def partial_sums(x: Matrix, stream: Any, parts: int | None = None) -> Any:
-    """Return a new workspace with the sums of every so many rows of `x`."""
-    width = access_width(x)
-    accesses = x.columns * x.dtype.itemsize // width
+def partial_sums(x: Array, stream: StreamLike, parts: int | None = None) -> DeviceArray:
+    """Return a new workspace whose rows are sums of every so many rows of `x`, (rows, columns)."""
+    (rows, columns), width = x.shape, access_width(x)
+    accesses = columns * x.itemsize // width
     across = min(THREADS, 1 << (accesses - 1).bit_length())
     down, tiles = THREADS // across, -(-accesses // across)
     if parts is None:
-        parts = min(ROWS_OF_SUMS, x.rows, 16 * _host.multiprocessors() * down // tiles)
+        parts = min(ROWS_OF_SUMS, rows, 16 * device.sm_count() * down // tiles)
     groups = max(1, -(-parts // down))
-    sums = workspace(groups * down, x.columns)
-    _host.launch(
+    sums = workspace(groups * down, columns)
+    launch(
         add_parts(Share(x.dtype, width, 1, across, False), across),
         groups * tiles,
         THREADS,
         stream,
         x.address,
-        x.row_stride,
-        x.rows,
+        x.strides[0],
+        rows,
         accesses,
-        4 * x.columns,
-        Matrix("sums", sums).address,
+        4 * columns,
+        Array.read("workspace", "sums", sums).address,
         groups * down,
         tiles,
     )
@@ -83,7 +84,7 @@ def partial_sums(x: Matrix, stream: Any, parts: int | None = None) -> Any:
 
 
 @functools.cache
-def add_rows_kernel(dtype: DType) -> Any:
+def add_rows_kernel(dtype: DType) -> Kernel:
     """Return the kernel that adds the rows of a float32 workspace: a thread has a column."""
     SUMS = Share(as_dtype("f32"), 4, 1, 1, False)
     OUT = Share(dtype, dtype.itemsize, 1, 1, False)
@@ -100,23 +101,15 @@ def add_rows_kernel(dtype: DType) -> Any:
     return add_rows
 
 
-def workspace(rows: int, columns: int) -> Any:
-    """Return a new float32 array on the device, of which every element will be written."""
+def workspace(rows: int, columns: int) -> DeviceArray:
+    """Return a new float32 array on the device; its elements are not initialised."""
     if simulated():
         return np.empty((rows, columns), np.float32)
     return cuda.device_array((rows, columns), np.float32)
 
 
-def add_rows(sums: Matrix, out: Matrix, stream: Any) -> None:
+def add_rows(sums: Array, out: Array, stream: StreamLike) -> None:
     """Add the rows of a workspace into `out`, rounded once."""
-    blocks = -(-sums.columns // THREADS)
-    _host.launch(
-        add_rows_kernel(out.dtype),
-        blocks,
-        THREADS,
-        stream,
-        sums.address,
-        sums.rows,
-        sums.columns,
-        out.address,
-    )
+    rows, columns = sums.shape
+    kernel, blocks = add_rows_kernel(out.dtype), -(-columns // THREADS)
+    launch(kernel, blocks, THREADS, stream, sums.address, rows, columns, out.address)

@@ -1,15 +1,16 @@
-"""How the host runs kernels over rows: what it checks, the plan it takes, and the launch."""
+"""The host's half of kernels over rows: what is read and checked, which kernel runs, the launch."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
+from numba_tma.host.annotations import DeviceArray, DTypeLike, Kernel, StreamLike
+from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.dtypes import DType
-from numba_tma.kernels._host import launching as _host
-from numba_tma.kernels._host.launching import Matrix
+from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels.rows.kernel import (
     RowArrays,
     RowMemory,
@@ -20,143 +21,140 @@ from numba_tma.kernels.rows.kernel import (
 )
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan, plan_for, share_of
 
-
-def access_width(*matrices: Matrix | None) -> int:
-    """Return by how many bytes, up to 16, all rows can be accessed."""
-    width = 16
-    for m in matrices:
-        if m is None:
-            continue
-        row = m.columns * m.dtype.itemsize
-        stride = m.row_stride if m.rows > 1 else 0
-        while m.address % width or row % width or stride % width:
-            width //= 2
-    return width
+FLOATS = ("f32", "f16", "bf16")
 
 
-def kernel_for(
-    op: RowOperation,
-    rows: int,
-    columns: int,
-    dtype: DType,
-    width: int,
-    plan: RowPlan,
-    options: RowOptions,
-) -> Any:
-    """Return the kernel of a plan."""
-    if plan.slot:
-        return rows_in_shared(op, dtype, columns * dtype.itemsize, plan, options)
-    return rows_in_registers(op, share_of(columns, rows, dtype, width, plan), plan, options)
+class RowOperands(NamedTuple):
+    """The arrays of a call, as they were read; None for one that is not given."""
 
+    x: Array
+    y: Array | None = None
+    weight: Array | None = None
+    bias: Array | None = None
+    residual: Array | None = None
+    residual_out: Array | None = None
+    statistics: tuple[Array | None, Array | None] = (None, None)
 
-def check(function: str, x: Matrix, **others: Matrix | None) -> None:
-    """Raise unless `x` is of a type for rows, and the others have its shape and type."""
-    if x.dtype.name not in ("f32", "f16", "bf16"):
-        raise ValueError(f"{function}(): x is {x.dtype}; it works on f32, f16 and bf16")
-    given = {name: matrix for name, matrix in others.items() if matrix is not None}
-    _host.check_same(function, x=x, **given)
-
-
-def check_vector(function: str, name: str, vector: Matrix | None, x: Matrix) -> None:
-    """Raise unless an array has one element of the type of `x` for each of its columns."""
-    if vector is not None and (vector.shape != (x.columns,) or vector.dtype is not x.dtype):
-        raise ValueError(
-            f"{function}(): {name} has shape {vector.shape} of {vector.dtype}, but x has "
-            f"{x.columns} columns of {x.dtype}; pass a {name} of shape ({x.columns},) of {x.dtype}"
+    @property
+    def options(self) -> RowOptions:
+        """What the call has besides `x`."""
+        first, second = self.statistics
+        return RowOptions(
+            weight=self.weight is not None,
+            bias=self.bias is not None,
+            residual=self.residual is not None,
+            residual_out=self.residual_out is not None,
+            statistics=(first is not None, second is not None),
+            output=self.y is not None,
+            index=second is not None and second.dtype.name == "i64",
         )
 
 
-def check_statistics(function: str, x: Matrix, **arrays: Matrix | None) -> None:
-    """Raise unless an array has one float32 for each row of `x`, without gaps."""
-    for name, array in arrays.items():
+def read(
+    function: str, name: str, array: DeviceArray | None, dtype: DTypeLike | None = None
+) -> Array | None:
+    """Read an argument that may be None; its last axis must be contiguous."""
+    if array is None:
+        return None
+    given = Array.read(function, name, array, dtype)
+    given.as_rows()  # raises for an array that is not one sequence of rows
+    return given
+
+
+def read_rows(
+    function: str, name: str, array: DeviceArray, dtype: DTypeLike | None = None
+) -> Array:
+    """Read rows of f32, f16 or bf16."""
+    given = Array.read(function, name, array, dtype)
+    given.as_rows()  # raises for an array that is not one sequence of rows
+    if given.dtype.name not in FLOATS:
+        raise ValueError(f"{function}(): {name} is {given.dtype}; it works on f32, f16 and bf16")
+    return given
+
+
+def check_vector(vector: Array | None, x: Array) -> None:
+    """Raise unless an array has one element of the type of `x` for each of its columns."""
+    columns = x.shape[-1]
+    if vector is not None and (vector.shape != (columns,) or vector.dtype is not x.dtype):
+        raise vector.error(
+            f"has shape {vector.shape} of {vector.dtype}, but x has {columns} columns of "
+            f"{x.dtype}; pass a {vector.name} of shape ({columns},) of {x.dtype}"
+        )
+
+
+def check_statistics(statistics: tuple[Array | None, ...], x: Array) -> None:
+    """Raise unless each array has one float32 for each row of `x`, without gaps."""
+    for array in statistics:
         if array is None:
             continue
-        gaps = array.rows > 1 and array.row_stride != 4 * array.columns
+        gaps = "" if array.is_contiguous else " with gaps"
         if array.shape != x.shape[:-1] or array.dtype.name != "f32" or gaps:
-            raise ValueError(
-                f"{function}(): {name} has shape {array.shape} of {array.dtype}"
-                f"{' with gaps' if gaps else ''}; it takes one f32 for each row of x: pass a "
-                f"contiguous float32 array of shape {x.shape[:-1]}"
+            raise array.error(
+                f"has shape {array.shape} of {array.dtype}{gaps}; it takes one f32 for each row "
+                f"of x: pass a contiguous float32 array of shape {x.shape[:-1]}"
             )
-
-
-def optional(name: str, array: Any, dtype: object = None) -> Matrix | None:
-    """Return where an array that may be absent lies."""
-    return None if array is None else Matrix(name, array, dtype)
 
 
 def normalise(
     op: RowOperation,
-    stream: Any,
-    numbers: tuple[float],
-    dtype: object,
+    stream: StreamLike,
+    scalar: float,
+    dtype: DTypeLike | None,
     plan: RowPlan | None,
     *,
-    x: Any,
-    out: Any,
-    weight: Any = None,
-    bias: Any = None,
-    residual: Any = None,
-    residual_out: Any = None,
-    **statistics: Any,
+    x: DeviceArray,
+    out: DeviceArray,
+    weight: DeviceArray | None = None,
+    bias: DeviceArray | None = None,
+    residual: DeviceArray | None = None,
+    residual_out: DeviceArray | None = None,
+    **statistics: DeviceArray | None,
 ) -> None:
-    """Check the arrays that the function `op.name` was given, and launch it.
+    """Read and check the arguments of the function `op.name`, and launch its kernel.
 
-    `statistics` are the arrays for those of `op`, by the names of the parameters and in its order.
+    Parameters
+    ----------
+    op, scalar
+        The operation, and the number that its functions take.
+    stream, dtype, plan, x, out, weight, bias, residual, residual_out
+        Arguments of the public function.
+    **statistics
+        Up to two arguments for the statistics of `op`, in its order.
     """
-    source, target = Matrix("x", x, dtype), Matrix("out", out, dtype)
-    scale, shift = optional("weight", weight, dtype), optional("bias", bias, dtype)
-    added = optional("residual", residual, dtype)
-    summed = optional("residual_out", residual_out, dtype)
-    kept = {name: optional(name, array) for name, array in statistics.items()}
-    check(op.name, source, out=target, residual=added, residual_out=summed)
-    check_vector(op.name, "weight", scale, source)
-    check_vector(op.name, "bias", shift, source)
-    check_statistics(op.name, source, **kept)
-    first, second, *_ = *kept.values(), None, None
-    run(
-        op,
-        source,
-        target,
-        residual=added,
-        residual_out=summed,
-        weight=scale,
-        bias=shift,
+    name = op.name
+    source, target = read_rows(name, "x", x, dtype), read(name, "out", out, dtype)
+    first, second, *_ = *(read(name, n, a) for n, a in statistics.items()), None, None
+    operands = RowOperands(
+        x=source,
+        y=target,
+        weight=read(name, "weight", weight, dtype),
+        bias=read(name, "bias", bias, dtype),
+        residual=read(name, "residual", residual, dtype),
+        residual_out=read(name, "residual_out", residual_out, dtype),
         statistics=(first, second),
-        scalar=numbers[0],
-        stream=stream,
-        plan=plan,
     )
+    check_same(source, target, operands.residual, operands.residual_out)
+    check_vector(operands.weight, source)
+    check_vector(operands.bias, source)
+    check_statistics(operands.statistics, source)
+    run(op, operands, scalar=scalar, stream=stream, plan=plan)
 
 
 def run(
     op: RowOperation,
-    x: Matrix,
-    y: Matrix | None,
+    operands: RowOperands,
     *,
-    residual: Matrix | None = None,
-    residual_out: Matrix | None = None,
-    weight: Matrix | None = None,
-    bias: Matrix | None = None,
-    statistics: tuple[Matrix | None, Matrix | None] = (None, None),
     scalar: float = 0.0,
-    stream: Any = None,
+    stream: StreamLike = None,
     plan: RowPlan | None = None,
 ) -> None:
-    """Launch an operation on the rows of `x`."""
-    if x.nbytes == 0:
+    """Launch an operation on operands that have been checked."""
+    x, y, weight, bias, residual, residual_out, statistics = operands
+    if x.size == 0:
         return
-    width = access_width(x, y, residual, residual_out, weight, bias)
-    options = RowOptions(
-        weight=weight is not None,
-        bias=bias is not None,
-        residual=residual is not None,
-        residual_out=residual_out is not None,
-        statistics=(statistics[0] is not None, statistics[1] is not None),
-        output=y is not None,
-        index=statistics[1] is not None and statistics[1].dtype.name == "i64",
-    )
-    kernel, blocks, threads = prepared(op, x.rows, x.columns, x.dtype, width, plan, options)
+    rows, columns = x.as_rows().shape
+    width = access_width(x, y, weight, bias, residual, residual_out)
+    kernel, blocks, threads = prepared(op, rows, columns, x.dtype, width, plan, operands.options)
     arrays = RowArrays(
         x=rows_of(x),
         residual=rows_of(residual),
@@ -166,8 +164,8 @@ def run(
         total=rows_of(residual_out),
         statistics=(address_of(statistics[0]), address_of(statistics[1])),
     )
-    sizes = RowSizes(x.rows, x.columns * x.dtype.itemsize // width, x.columns)
-    _host.launch(kernel, blocks, threads, stream, arrays, sizes, np.float32(scalar))
+    sizes = RowSizes(rows, columns * x.itemsize // width, columns)
+    launch(kernel, blocks, threads, stream, arrays, sizes, np.float32(scalar))
 
 
 @functools.lru_cache(4096)
@@ -179,7 +177,7 @@ def prepared(
     width: int,
     plan: RowPlan | None,
     options: RowOptions,
-) -> tuple[Any, int, int]:
+) -> tuple[Kernel, int, int]:
     """Return the kernel, and the blocks and threads of its launch."""
     if plan is None or (width < 16 and plan.bulk):  # bulk copies move multiples of 16 B
         plan = plan_for(op.name, columns, dtype.itemsize, width, options)
@@ -187,11 +185,40 @@ def prepared(
     return kernel, -(-rows // plan.rows) * plan.cluster, plan.block_threads
 
 
-def rows_of(matrix: Matrix | None) -> RowMemory:
+def kernel_for(
+    op: RowOperation,
+    rows: int,
+    columns: int,
+    dtype: DType,
+    width: int,
+    plan: RowPlan,
+    options: RowOptions,
+) -> Kernel:
+    """Return the kernel of a plan."""
+    if plan.slot:
+        return rows_in_shared(op, dtype, columns * dtype.itemsize, plan, options)
+    return rows_in_registers(op, share_of(columns, rows, dtype, width, plan), plan, options)
+
+
+def access_width(*arrays: Array | None) -> int:
+    """Return the largest width, up to 16 B, in which all rows of all arrays can be accessed."""
+    width = 16
+    for array in arrays:
+        if array is None:
+            continue
+        rows = array.as_rows()
+        while rows.alignment % width or rows.shape[1] * rows.itemsize % width:
+            width //= 2
+    return width
+
+
+def rows_of(array: Array | None) -> RowMemory:
     """Return where the rows of an array are, for a kernel."""
-    return RowMemory(0, 0) if matrix is None else RowMemory(matrix.address, matrix.row_stride)
+    return (
+        RowMemory(0, 0) if array is None else RowMemory(array.address, array.as_rows().strides[0])
+    )
 
 
-def address_of(vector: Matrix | None) -> int:
+def address_of(array: Array | None) -> int:
     """Return the address of an array, or 0."""
-    return 0 if vector is None else int(vector.address)
+    return 0 if array is None else array.address

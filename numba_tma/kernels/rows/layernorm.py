@@ -17,7 +17,9 @@ from numba_tma.device.arithmetic import larger, reciprocal, rsqrt
 from numba_tma.device.combine import lanes_sum
 from numba_tma.device.row_share import keep, num_present
 from numba_tma.device.vectors import four, total
-from numba_tma.kernels._host.launching import empty_like, launched_again
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.kernels._host.memo import launched_again
+from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import normalise
 from numba_tma.kernels.rows.plan import RowPlan
@@ -87,20 +89,20 @@ LAYERNORM = RowOperation(
 
 
 def layernorm(
-    x: Any,
-    weight: Any = None,
-    bias: Any = None,
+    x: DeviceArray,
+    weight: DeviceArray | None = None,
+    bias: DeviceArray | None = None,
     *,
     eps: float = 1e-5,
-    residual: Any = None,
-    residual_out: Any = None,
-    mean: Any = None,
-    rstd: Any = None,
-    out: Any = None,
-    stream: Any = None,
-    dtype: object = None,
+    residual: DeviceArray | None = None,
+    residual_out: DeviceArray | None = None,
+    mean: DeviceArray | None = None,
+    rstd: DeviceArray | None = None,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
     plan: RowPlan | None = None,
-) -> Any:
+) -> DeviceArray:
     """Bring the rows of `x` to mean 0 and variance 1, scale them by `weight` and add `bias`.
 
     Parameters
@@ -130,7 +132,7 @@ def layernorm(
 
     Returns
     -------
-    Any
+    DeviceArray
         `out`. Everything is computed in float32 and rounded once.
 
     Raises
@@ -144,17 +146,19 @@ def layernorm(
     return out
 
 
-@launched_again
+@launched_again(
+    *("layernorm", "x", "weight", "bias", "out", "residual", "residual_out", "mean", "rstd")
+)
 def _layernorm(
-    arrays: tuple[Any, ...],
-    stream: Any,
+    arrays: tuple[DeviceArray | None, ...],
+    stream: StreamLike,
     numbers: tuple[float],
-    dtype: object,
+    dtype: DTypeLike | None,
     plan: RowPlan | None,
 ) -> None:
     x, weight, bias, out, residual, residual_out, mean, rstd = arrays
     normalise(
-        *(LAYERNORM, stream, numbers, dtype, plan),
+        *(LAYERNORM, stream, numbers[0], dtype, plan),
         x=x,
         out=out,
         weight=weight,

@@ -9,7 +9,6 @@ itself does without a pipeline: kernel.py says why.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -24,17 +23,29 @@ from numba_tma.device.row_share import (
     store_global,
     to_float,
 )
+from numba_tma.host.annotations import DeviceArray, DTypeLike, Kernel, StreamLike
+from numba_tma.host.arrays import check_same
 from numba_tma.host.dtypes import DType
-from numba_tma.kernels._host import launching as _host
-from numba_tma.kernels._host.launching import Matrix, empty_like, launched_again
+from numba_tma.kernels._host import device
+from numba_tma.kernels._host.launch import launch, stream_key
+from numba_tma.kernels._host.memo import launched_again
+from numba_tma.kernels._host.outputs import empty_like
+from numba_tma.kernels._host.workspace import queue_counter
 from numba_tma.kernels.rows.kernel import row_of
-from numba_tma.kernels.rows.launching import access_width, check, check_vector, rows_of
+from numba_tma.kernels.rows.launching import (
+    access_width,
+    address_of,
+    check_vector,
+    read,
+    read_rows,
+    rows_of,
+)
 from numba_tma.kernels.rows.plan import require_room
 from numba_tma.kernels.rows.rmsnorm import add_lanes, divide_by_rms, sum_of_squares
 
 
 @functools.cache
-def pipelined_kernel(columns: int, dtype: DType, threads: int, stages: int) -> Any:
+def pipelined_kernel(columns: int, dtype: DType, threads: int, stages: int) -> Kernel:
     """Return the kernel over rows of `columns`, with `threads` consumers."""
     NBYTES = columns * dtype.itemsize
     ACCESSES, PER_THREAD = NBYTES // 16, -(-NBYTES // (16 * threads))
@@ -68,17 +79,17 @@ def pipelined_kernel(columns: int, dtype: DType, threads: int, stages: int) -> A
 
 
 def rmsnorm_pipelined(
-    x: Any,
-    weight: Any,
+    x: DeviceArray,
+    weight: DeviceArray,
     *,
     eps: float = 1e-6,
-    out: Any = None,
-    stream: Any = None,
-    dtype: object = None,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
     threads: int = 512,
     stages: int = 4,
     blocks: int = 2,
-) -> Any:
+) -> DeviceArray:
     """Normalise the rows of `x` by their root mean square and scale them by `weight`.
 
     Parameters
@@ -94,7 +105,7 @@ def rmsnorm_pipelined(
 
     Returns
     -------
-    Any
+    DeviceArray
         `out`.
 
     Raises
@@ -108,37 +119,40 @@ def rmsnorm_pipelined(
     return out
 
 
-@launched_again
+@launched_again("rmsnorm_pipelined", "x", "weight", "out")
 def _launch(
-    arrays: tuple[Any, Any, Any],
-    stream: Any,
+    arrays: tuple[DeviceArray, DeviceArray, DeviceArray],
+    stream: StreamLike,
     numbers: tuple[float],
-    dtype: object,
+    dtype: DTypeLike | None,
     threads: int,
     stages: int,
     blocks: int,
 ) -> None:
-    x, weight, y = (Matrix(n, a, dtype) for n, a in zip(("x", "weight", "out"), arrays))
-    check("rmsnorm_pipelined", x, out=y)
-    check_vector("rmsnorm_pipelined", "weight", weight, x)
-    if x.nbytes == 0:
+    name = "rmsnorm_pipelined"
+    x = read_rows(name, "x", arrays[0], dtype)
+    weight, y = read(name, "weight", arrays[1], dtype), read(name, "out", arrays[2], dtype)
+    check_same(x, y)
+    check_vector(weight, x)
+    if x.size == 0:
         return
     if (width := access_width(x, y, weight)) < 16:
         raise ValueError(
-            f"rmsnorm_pipelined(): rows and weight are aligned to {width} B; bulk copies take "
-            "multiples of 16 B: use rmsnorm"
+            f"{name}(): rows and weight are aligned to {width} B; bulk copies take multiples of "
+            "16 B: use rmsnorm"
         )
-    require_room("rmsnorm_pipelined", f"{stages} stages", stages * x.columns * x.dtype.itemsize)
-    _host.launch(
-        pipelined_kernel(x.columns, x.dtype, threads, stages),
-        min(x.rows, blocks * _host.multiprocessors()),
+    rows, columns = x.as_rows().shape
+    require_room(name, f"{stages} stages", stages * columns * x.itemsize)
+    launch(
+        pipelined_kernel(columns, x.dtype, threads, stages),
+        min(rows, blocks * device.sm_count()),
         threads + 32,
         stream,
-        _host.queue_counter(_host.current_device(), _host.stream_key(stream)),
+        queue_counter(device.current_device(), stream_key(stream)),
         rows_of(x),
-        weight.address,
+        address_of(weight),
         rows_of(y),
-        x.rows,
-        x.columns,
+        rows,
+        columns,
         np.float32(numbers[0]),
     )

@@ -16,12 +16,14 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function
 from numba_tma.device.row_share import first_largest
 from numba_tma.device.vectors import four, total
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
-from numba_tma.kernels._host.launching import Matrix, launched_again
+from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels.rows import columns as _columns
-from numba_tma.kernels.rows import launching as _row_launch
 from numba_tma.kernels.rows.kernel import RowOperation
+from numba_tma.kernels.rows.launching import FLOATS, RowOperands, read_rows, run
 from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.rows.rmsnorm import add_lanes, add_parts
 
@@ -97,13 +99,13 @@ ROW_MAX = RowOperation(
 
 
 def row_sum(
-    x: Any,
+    x: DeviceArray,
     *,
-    out: Any = None,
-    stream: Any = None,
-    dtype: object = None,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
     plan: RowPlan | None = None,
-) -> Any:
+) -> DeviceArray:
     """Return the sums of the rows of `x`, in float32.
 
     Parameters
@@ -122,7 +124,7 @@ def row_sum(
 
     Returns
     -------
-    Any
+    DeviceArray
         `out`.
 
     Raises
@@ -134,13 +136,13 @@ def row_sum(
 
 
 def row_max(
-    x: Any,
+    x: DeviceArray,
     *,
-    out: Any = None,
-    stream: Any = None,
-    dtype: object = None,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
     plan: RowPlan | None = None,
-) -> Any:
+) -> DeviceArray:
     """Return the largest element of each row of `x`, in float32; NaN if a row has one.
 
     Parameters are those of `row_sum`.
@@ -149,13 +151,13 @@ def row_max(
 
 
 def row_argmax(
-    x: Any,
+    x: DeviceArray,
     *,
-    out: Any = None,
-    stream: Any = None,
-    dtype: object = None,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
     plan: RowPlan | None = None,
-) -> Any:
+) -> DeviceArray:
     """Return the column of the largest element of each row of `x`, as int64.
 
     The first of several, and the first NaN if there is one, as NumPy does. Parameters are those of
@@ -164,7 +166,7 @@ def row_argmax(
     return _reduce("row_argmax", x, out, stream, dtype, plan)
 
 
-#: Of each function: the operation, and the type of the results.
+#: Of each function: its operation, and the type of the results.
 _REDUCTIONS = {
     "row_sum": (ROW_SUM, "f32"),
     "row_max": (ROW_MAX, "f32"),
@@ -172,53 +174,58 @@ _REDUCTIONS = {
 }
 
 
-def _reduce(name: str, x: Any, out: Any, stream: Any, dtype: object, plan: RowPlan | None) -> Any:
+def _reduce(
+    name: str,
+    x: DeviceArray,
+    out: DeviceArray | None,
+    stream: StreamLike,
+    dtype: DTypeLike | None,
+    plan: RowPlan | None,
+) -> DeviceArray:
     if out is None:
-        shape = _source(name, x, dtype).shape[:-1]
+        shape = _read_matrix(name, x, dtype).shape[:-1]
         out = new_array(x, shape, as_dtype(_REDUCTIONS[name][1]))
-    _reduce_rows((x, out), stream, (), name, dtype, plan)
+    _LAUNCHES[name]((x, out), stream, (), name, dtype, plan)
     return out
 
 
-def _source(name: str, x: Any, dtype: object) -> Matrix:
-    """Return the rows to reduce, or raise if they cannot be."""
-    source = Matrix("x", x, dtype)
-    if name == "row_argmax" and not 0 < source.columns <= 1 << 24:
+def _read_matrix(name: str, x: DeviceArray, dtype: DTypeLike | None) -> Array:
+    """Read rows that can be reduced."""
+    source = read_rows(name, "x", x, dtype)
+    columns = source.shape[-1]
+    if name == "row_argmax" and not 0 < columns <= 1 << 24:
         raise ValueError(
-            f"row_argmax(): rows of {source.columns:,} elements; it finds columns of rows of 1 to "
+            f"row_argmax(): rows of {columns:,} elements; it finds columns of rows of 1 to "
             f"{1 << 24:,}"
         )
-    _row_launch.check(name, source)
-    if len(source.shape) == 1 and name != "column_sum":
+    if len(source.shape) == 1:
         raise ValueError(f"{name}(): x has 1 axis; pass x.reshape(1, -1)")
     return source
 
 
-@launched_again
-def _reduce_rows(
-    arrays: tuple[Any, Any],
-    stream: Any,
+def _prepare(
+    arrays: tuple[DeviceArray, DeviceArray],
+    stream: StreamLike,
     numbers: tuple[()],
     name: str,
-    dtype: object,
+    dtype: DTypeLike | None,
     plan: RowPlan | None,
 ) -> None:
-    source, result = _source(name, arrays[0], dtype), Matrix("out", arrays[1])
+    source, result = _read_matrix(name, arrays[0], dtype), Array.read(name, "out", arrays[1])
     (op, wanted), shape = _REDUCTIONS[name], source.shape[:-1]
-    if result.shape != shape or result.dtype.name != wanted or not _is_dense(result):
-        raise ValueError(
-            f"{name}(): out has shape {result.shape} of {result.dtype}; it takes one {wanted} for "
-            f"each row of x: pass a contiguous array of shape {shape} of {wanted}"
+    if result.shape != shape or result.dtype.name != wanted or not result.is_contiguous:
+        raise result.error(
+            f"has shape {result.shape} of {result.dtype}; it takes one {wanted} for each row of "
+            f"x: pass a contiguous array of shape {shape} of {wanted}"
         )
     statistics = (None, result) if wanted == "i64" else (result, None)
-    _row_launch.run(op, source, None, statistics=statistics, stream=stream, plan=plan)
+    run(op, RowOperands(source, statistics=statistics), stream=stream, plan=plan)
 
 
-def _is_dense(matrix: Matrix) -> bool:
-    return matrix.rows <= 1 or matrix.is_contiguous()
+_LAUNCHES = {name: launched_again(name, "x", "out")(_prepare) for name in _REDUCTIONS}
 
 
-def new_array(like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+def new_array(like: DeviceArray, shape: tuple[int, ...], dtype: DType) -> DeviceArray:
     """Return a new array of the library of `like`, of a type that NumPy has."""
     if simulated():
         return np.empty(shape, dtype.numpy)
@@ -235,8 +242,13 @@ def new_array(like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
 
 
 def column_sum(
-    x: Any, *, out: Any = None, stream: Any = None, dtype: object = None, parts: int | None = None
-) -> Any:
+    x: DeviceArray,
+    *,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
+    parts: int | None = None,
+) -> DeviceArray:
     """Return the sums of the columns of `x`, added in float32 and always in the same order.
 
     Parameters
@@ -256,7 +268,7 @@ def column_sum(
 
     Returns
     -------
-    Any
+    DeviceArray
         `out`.
 
     Raises
@@ -265,25 +277,31 @@ def column_sum(
         If shapes or types are not those above.
     """
     if out is None:
-        out = new_array(x, (_source("column_sum", x, dtype).columns,), as_dtype("f32"))
+        columns = read_rows("column_sum", "x", x, dtype).shape[-1]
+        out = new_array(x, (columns,), as_dtype("f32"))
     _column_sum((x, out), stream, (), dtype, parts)
     return out
 
 
-@launched_again
+@launched_again("column_sum", "x", "out")
 def _column_sum(
-    arrays: tuple[Any, Any], stream: Any, numbers: tuple[()], dtype: object, parts: int | None
-) -> list[Any]:
+    arrays: tuple[DeviceArray, DeviceArray],
+    stream: StreamLike,
+    numbers: tuple[()],
+    dtype: DTypeLike | None,
+    parts: int | None,
+) -> list[DeviceArray]:
     """Launch, and return the workspace."""
-    source, result = _source("column_sum", arrays[0], dtype), Matrix("out", arrays[1])
-    shape = (source.columns,)
-    if result.shape != shape or result.dtype.name not in ("f32", "f16", "bf16"):
-        raise ValueError(
-            f"column_sum(): out has shape {result.shape} of {result.dtype}; it takes the sum of "
-            f"each column of x: pass an array of shape {shape} of f32, f16 or bf16"
+    source = read_rows("column_sum", "x", arrays[0], dtype)
+    result, shape = Array.read("column_sum", "out", arrays[1]), (source.shape[-1],)
+    if result.shape != shape or result.dtype.name not in FLOATS:
+        raise result.error(
+            f"has shape {result.shape} of {result.dtype}; it takes the sum of each column of x: "
+            f"pass an array of shape {shape} of f32, f16 or bf16"
         )
-    if source.columns == 0:
+    result.as_rows()  # raises if its elements have gaps
+    if shape == (0,):
         return []
-    sums = _columns.partial_sums(source, stream, parts)
-    _columns.add_rows(Matrix("sums", sums), result, stream)
+    sums = _columns.partial_sums(source.as_rows(), stream, parts)
+    _columns.add_rows(Array.read("column_sum", "sums", sums), result, stream)
     return [sums]

@@ -14,7 +14,9 @@ from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import reciprocal, rsqrt
 from numba_tma.device.combine import lanes_sum
 from numba_tma.device.vectors import four, total
-from numba_tma.kernels._host.launching import empty_like, launched_again
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.kernels._host.memo import launched_again
+from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import normalise
 from numba_tma.kernels.rows.plan import RowPlan
@@ -64,18 +66,18 @@ RMSNORM = RowOperation(
 
 
 def rmsnorm(
-    x: Any,
-    weight: Any = None,
+    x: DeviceArray,
+    weight: DeviceArray | None = None,
     *,
     eps: float = 1e-6,
-    residual: Any = None,
-    residual_out: Any = None,
-    rstd: Any = None,
-    out: Any = None,
-    stream: Any = None,
-    dtype: object = None,
+    residual: DeviceArray | None = None,
+    residual_out: DeviceArray | None = None,
+    rstd: DeviceArray | None = None,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
     plan: RowPlan | None = None,
-) -> Any:
+) -> DeviceArray:
     """Normalise the rows of `x` by their root mean square and scale them by `weight`.
 
     Parameters
@@ -105,7 +107,7 @@ def rmsnorm(
 
     Returns
     -------
-    Any
+    DeviceArray
         `out`. Everything is computed in float32 and rounded once.
 
     Raises
@@ -119,17 +121,17 @@ def rmsnorm(
     return out
 
 
-@launched_again
+@launched_again("rmsnorm", "x", "weight", "out", "residual", "residual_out", "rstd")
 def _rmsnorm(
-    arrays: tuple[Any, ...],
-    stream: Any,
+    arrays: tuple[DeviceArray | None, ...],
+    stream: StreamLike,
     numbers: tuple[float],
-    dtype: object,
+    dtype: DTypeLike | None,
     plan: RowPlan | None,
 ) -> None:
     x, weight, out, residual, residual_out, rstd = arrays
     normalise(
-        *(RMSNORM, stream, numbers, dtype, plan),
+        *(RMSNORM, stream, numbers[0], dtype, plan),
         x=x,
         out=out,
         weight=weight,

@@ -18,7 +18,9 @@ from numba_tma.device.arithmetic import exp2, fused, larger, log2, reciprocal
 from numba_tma.device.combine import lanes_max, lanes_sum
 from numba_tma.device.row_share import keep
 from numba_tma.device.vectors import four, largest, total
-from numba_tma.kernels._host.launching import empty_like, launched_again
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.kernels._host.memo import launched_again
+from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import normalise
 from numba_tma.kernels.rows.plan import RowPlan
@@ -111,15 +113,15 @@ LOG_SOFTMAX = RowOperation(
 
 
 def softmax(
-    x: Any,
+    x: DeviceArray,
     *,
     scale: float = 1.0,
-    logsumexp: Any = None,
-    out: Any = None,
-    stream: Any = None,
-    dtype: object = None,
+    logsumexp: DeviceArray | None = None,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
     plan: RowPlan | None = None,
-) -> Any:
+) -> DeviceArray:
     """Return exp(scale * x) over its sum along the rows of `x`.
 
     Parameters
@@ -143,7 +145,7 @@ def softmax(
 
     Returns
     -------
-    Any
+    DeviceArray
         `out`. Everything is computed in float32 and rounded once. A row of nothing but -inf, or
         with a NaN or +inf, becomes NaN, as in torch.
 
@@ -156,46 +158,51 @@ def softmax(
 
 
 def log_softmax(
-    x: Any,
+    x: DeviceArray,
     *,
     scale: float = 1.0,
-    logsumexp: Any = None,
-    out: Any = None,
-    stream: Any = None,
-    dtype: object = None,
+    logsumexp: DeviceArray | None = None,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
     plan: RowPlan | None = None,
-) -> Any:
+) -> DeviceArray:
     """Return the logarithm of `softmax`, with its parameters."""
     return _run(LOG_SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
 
 
 def _run(
     op: RowOperation,
-    x: Any,
+    x: DeviceArray,
     scale: float,
-    logsumexp: Any,
-    out: Any,
-    stream: Any,
-    dtype: object,
+    logsumexp: DeviceArray | None,
+    out: DeviceArray | None,
+    stream: StreamLike,
+    dtype: DTypeLike | None,
     plan: RowPlan | None,
-) -> Any:
+) -> DeviceArray:
     if not 0 < scale < math.inf:
         raise ValueError(
             f"{op.name}(scale={scale}): the scale is a positive number; negate x for a negative one"
         )
     out = empty_like(x) if out is None else out
-    _softmax((x, out, logsumexp), stream, (scale,), op, dtype, plan)
+    _LAUNCHES[op.name]((x, out, logsumexp), stream, (scale,), op, dtype, plan)
     return out
 
 
-@launched_again
-def _softmax(
-    arrays: tuple[Any, Any, Any],
-    stream: Any,
+def _prepare(
+    arrays: tuple[DeviceArray | None, ...],
+    stream: StreamLike,
     numbers: tuple[float],
     op: RowOperation,
-    dtype: object,
+    dtype: DTypeLike | None,
     plan: RowPlan | None,
 ) -> None:
     x, out, logsumexp = arrays
-    normalise(op, stream, numbers, dtype, plan, x=x, out=out, logsumexp=logsumexp)
+    normalise(op, stream, numbers[0], dtype, plan, x=x, out=out, logsumexp=logsumexp)
+
+
+_LAUNCHES = {
+    op.name: launched_again(op.name, "x", "out", "logsumexp")(_prepare)
+    for op in (SOFTMAX, LOG_SOFTMAX)
+}
