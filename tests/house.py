@@ -151,7 +151,7 @@ def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
 
 #: What a reader opens first: the page of the kernel, and the public function's.
 PAGES = {
-    "matmul": ("matmul.kernel", "matmul.api", 9),
+    "matmul": ("matmul.kernel", "matmul.dense", 9),
     "attention": ("attention.kernel", "attention.api", 10),
     "RMSNorm": ("rows.kernel", "rows.rmsnorm", 5),
 }

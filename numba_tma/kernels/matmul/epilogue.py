@@ -22,7 +22,7 @@ from numba_tma.device.vectors import load_vector, map_lanes, store_vector
 from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
-from numba_tma.kernels.pointwise.activations import (
+from numba_tma.kernels.pointwise.formulas import (
     gelu_bf16,
     gelu_f16,
     gelu_f32,

@@ -34,7 +34,7 @@ from numba_tma.kernels.matmul.kernel import (
 )
 from numba_tma.kernels.matmul.plan import MatmulPlan
 
-_INT, _SCALE = tma.Tile(1, "i32"), tma.Tile(1, "f32")
+_INT, _SCALE, _ZERO = tma.Tile(1, "i32"), tma.Tile(1, "f32"), np.float32(0)
 
 
 class RowGroups(NamedTuple):
@@ -87,6 +87,39 @@ def group_search(height: int, ends: bool, apart: bool) -> DeviceFunction:
     return group_of
 
 
+# ----------------------------------------------------------- store: the rows of one group
+
+
+def group_store(plan: MatmulPlan) -> DeviceFunction:
+    """Return the function that finishes and stores a tile, whose rows end where the group ends."""
+    store = tile_store(plan, plan.epilogue_tiles - 1)
+
+    @device_function
+    def store_by_tma(acc, results, out, group, at, mma_row, extents, terms):  # type: ignore[no-untyped-def]
+        rows = out.sequence(group.start, group.rows)
+        store(acc, results, 0, rows, at, mma_row, extents, terms)
+
+    @device_function
+    def store_by_threads(acc, results, out, group, at, mma_row, extents, terms):  # type: ignore[no-untyped-def]
+        rows = out[:, group.start : group.start + group.rows]
+        store(acc, results, 0, rows, at, mma_row, extents, terms)
+
+    return store_by_tma if plan.addressable else store_by_threads
+
+
+@device_function
+def same_terms(group, groups, alpha):  # type: ignore[no-untyped-def]
+    """Return the epilogue's terms: one factor for all groups."""
+    return Terms(alpha, _ZERO, 0, 0, 0)
+
+
+@device_function
+def scaled_terms(group, groups, alpha):  # type: ignore[no-untyped-def]
+    """Return the epilogue's terms: alpha times the group's scale."""
+    scale = alpha * load_vector(groups.scales, 4 * group.matrix, _SCALE)[0]
+    return Terms(scale, _ZERO, 0, 0, 0)
+
+
 # ------------------------------------------------------------------------------ the kernel
 
 
@@ -109,11 +142,11 @@ def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> K
     PRODUCER, MMA = plan.roles.load, plan.consumers[0]
     PIPE, SCHEDULER = operand_pipeline(plan), scheduler(plan)
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
-    SEVERAL, SCALED, STORE_BY_TMA = len(plan.consumers) > 1, scaled, plan.addressable
+    SEVERAL = len(plan.consumers) > 1
     B_MAJOR, ACC = plan.b_major, plan.accumulator.name
     load_b, first_row = b_load(plan), warpgroup_row(plan)
-    store = tile_store(plan, plan.epilogue_tiles - 1)
-    group_of = group_search(M * CLUSTER, ends, apart)
+    store, group_of = group_store(plan), group_search(M * CLUSTER, ends, apart)
+    terms_of = scaled_terms if scaled else same_terms
 
     def grouped_matmul(a, b, out, groups, extents, alpha):  # type: ignore[no-untyped-def]
         pipe, results = PIPE.start(), RESULTS.start()
@@ -148,16 +181,8 @@ def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> K
                     acc = tma.wgmma_wait(acc, 1)  # the product before has read its stage
                 acc = tma.wgmma_wait(acc)
                 pipe.release_pending()
-                scale = alpha
-                if SCALED:
-                    scale = alpha * load_vector(groups.scales, 4 * group.matrix, _SCALE)[0]
-                terms = Terms(scale, np.float32(0), 0, 0, 0)
-                if STORE_BY_TMA:
-                    rows = out.sequence(group.start, group.rows)
-                else:
-                    rows = out[:, group.start : group.start + group.rows]
-                at = (0, row + mma_row, column)
-                store(acc, results, 0, rows, at, mma_row, extents, terms)
+                at, terms = (0, row + mma_row, column), terms_of(group, groups, alpha)
+                store(acc, results, out, group, at, mma_row, extents, terms)
                 number += step
                 group = group_of(group, number, groups)
         results.close()

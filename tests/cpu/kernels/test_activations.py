@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels.pointwise.activations import gelu_bf16, gelu_f16, gelu_tanh_lane, swiglu_lane
+from numba_tma.kernels.pointwise.formulas import gelu_bf16, gelu_f16, gelu_tanh_lane, swiglu_lane
 
 BF16 = ml_dtypes.bfloat16
 #: Type: its GELU, the error before rounding and after it, in ulp of the result.

@@ -13,7 +13,6 @@ MISSED = {
     "free variables of a kernel",
     "free variables and globals",
     "compile-time branches of a kernel",
-    "files to read for matmul",
 }
 
 
