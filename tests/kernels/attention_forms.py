@@ -11,21 +11,21 @@ from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.ragged import WRAP_EXTENT
-from numba_tma.kernels.attention.kernel import More, attention_kernel
+from numba_tma.kernels.attention.kernel import OptionalArguments, attention_kernel
 from numba_tma.kernels.attention.plan import (
     E4M3,
-    FEW_PLANS,
-    NARROW_FEW_PLANS,
-    NARROW_PLANS,
+    FEW_QUERIES_PLANS,
+    FP8_FEW_QUERIES_PLANS,
+    FP8_PLANS,
     PLANS,
-    Plan,
-    Problem,
+    AttentionPlan,
+    AttentionProblem,
 )
 
 #: What there is a plan for, by name.
 PROBLEMS = {
-    f"d{depth}{' causal' * causal}": Problem(depth, as_dtype("bf16"), causal)
-    for depth, causal in PLANS
+    f"d{head_dim}{' causal' * causal}": AttentionProblem(head_dim, as_dtype("bf16"), causal)
+    for head_dim, causal in PLANS
 }
 #: What gives more results, or changes scores.
 PROBLEMS |= {
@@ -55,8 +55,8 @@ PROBLEMS |= {
 }
 #: Inputs of 8 bits.
 PROBLEMS |= {
-    f"d{depth}{' causal' * causal} e4m3": Problem(depth, E4M3, causal, result=as_dtype("bf16"))
-    for depth, causal in NARROW_PLANS
+    f"d{head_dim}{' causal' * causal} e4m3": AttentionProblem(head_dim, E4M3, causal, result=as_dtype("bf16"))
+    for head_dim, causal in FP8_PLANS
 }
 PROBLEMS |= {
     f"{name} {' '.join(more)}": replace(PROBLEMS[name], **dict.fromkeys(more, True))
@@ -78,12 +78,12 @@ PROBLEMS |= FEW
 EMPTY = types.Tuple(())
 
 
-def plan_of(name: str) -> Plan:
+def plan_of(name: str) -> AttentionPlan:
     """Return the plan of a problem."""
     problem = PROBLEMS[name]
     if name in FEW:
-        return (NARROW_FEW_PLANS if problem.is_narrow else FEW_PLANS)[problem.depth]
-    return (NARROW_PLANS if problem.is_narrow else PLANS)[problem.depth, problem.causal]
+        return (FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS)[problem.head_dim]
+    return (FP8_PLANS if problem.is_fp8 else PLANS)[problem.head_dim, problem.causal]
 
 
 def form(name: str) -> tuple[Any, tuple[Any, ...]]:
@@ -92,17 +92,17 @@ def form(name: str) -> tuple[Any, tuple[Any, ...]]:
     tiles = problem.tile(ROWS), problem.tile(plan.block_k)
     maps = [
         TensorMapType(4, tile)
-        for tile in (*tiles, problem.values(plan.block_k), problem.output(ROWS))
+        for tile in (*tiles, problem.v_tile(plan.block_k), problem.o_tile(ROWS))
     ]
     if problem.packed:
-        parts = (problem.part(n) for n in (plan.block_k, ROWS))
+        parts = (problem.ragged_tile(n) for n in (plan.block_k, ROWS))
         maps[2:] = (RaggedTensorMapType(3, part, 0, "wrap", WRAP_EXTENT) for part in parts)
-    fields = dict.fromkeys(More._fields, types.int64) | {"softcap": types.float32}
+    fields = dict.fromkeys(OptionalArguments._fields, types.int64) | {"softcap": types.float32}
     fields |= {f"{name}_scale": types.float32[::1] for name in "qkv"}
     fields |= {"starts_q": types.int32[::1], "starts_k": types.int32[::1]}
-    flags = {"starts_q": "packed", "starts_k": "packed", "parts": "splits"}
+    flags = {"starts_q": "packed", "starts_k": "packed", "partials": "splits"}
     more = [
         typ if getattr(problem, flags.get(name, name)) else EMPTY for name, typ in fields.items()
     ]
-    numbers = (*[types.int64] * 5, types.float32, types.NamedTuple(more, More))
+    numbers = (*[types.int64] * 5, types.float32, types.NamedTuple(more, OptionalArguments))
     return attention_kernel(problem, plan), (*maps, *numbers)

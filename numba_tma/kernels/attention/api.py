@@ -14,8 +14,8 @@ from typing import Any
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host.launching import empty, empty_like, launched_again
 from numba_tma.kernels.attention.arrays import Heads, check, heads_scale, logarithms
-from numba_tma.kernels.attention.launching import run, sides
-from numba_tma.kernels.attention.plan import E4M3, Plan
+from numba_tma.kernels.attention.launch import run, sides
+from numba_tma.kernels.attention.plan import E4M3, AttentionPlan
 
 
 def attention(
@@ -36,7 +36,7 @@ def attention(
     stream: Any = None,
     dtype: object = None,
     out_dtype: object = None,
-    plan: Plan | None = None,
+    plan: AttentionPlan | None = None,
 ) -> Any:
     """Return softmax(scale Q K') V for each sequence and head.
 
@@ -132,14 +132,14 @@ def _attention(
     numbers: tuple[Any, ...],
     dtype: object,
     out_dtype: object,
-    plan: Plan | None,
+    plan: AttentionPlan | None,
 ) -> list[Any]:
     q, k, v = (Heads(n, a, dtype) for n, a in zip(("q", "k", "v"), arrays))
-    is_narrow = q.dtype is E4M3
-    out = Heads("out", arrays[3], out_dtype if is_narrow else dtype)
+    is_fp8 = q.dtype is E4M3
+    out = Heads("out", arrays[3], out_dtype if is_fp8 else dtype)
     check(q, k, v, out, narrow=True)
     scaled = [pair for pair in zip(arrays[5:], (q, k, v)) if pair[0] is not None]
-    if not is_narrow and (scaled or out_dtype not in (None, q.dtype, q.dtype.name)):
+    if not is_fp8 and (scaled or out_dtype not in (None, q.dtype, q.dtype.name)):
         raise ValueError(
             f"attention(): q is {q.dtype}; q_scale, k_scale, v_scale and out_dtype are for e4m3: "
             "leave them out"

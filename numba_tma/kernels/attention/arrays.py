@@ -14,7 +14,7 @@ from numba_tma.host.environment import simulated
 from numba_tma.host.ragged import ragged_tensor_map
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.kernels._host.launching import View, as_array
-from numba_tma.kernels.attention.plan import DEPTHS, DTYPES, E4M3, NARROW_DEPTHS
+from numba_tma.kernels.attention.plan import HEAD_DIMS, DTYPES, E4M3, FP8_HEAD_DIMS
 
 AXES = ("batch", "sequence", "heads", "depth")
 
@@ -181,13 +181,13 @@ def check(q: Heads, k: Heads, v: Heads, out: Heads, narrow: bool = False) -> Non
 
     `narrow` is whether the function takes e4m3 as well.
     """
-    is_narrow = narrow and q.dtype is E4M3
-    depths = NARROW_DEPTHS if is_narrow else DEPTHS
-    if not (is_narrow or q.dtype.name in DTYPES) or q.shape[3] not in depths:
-        also = f", and e4m3 with {' or '.join(map(str, NARROW_DEPTHS))}" if narrow else ""
+    is_fp8 = narrow and q.dtype is E4M3
+    depths = FP8_HEAD_DIMS if is_fp8 else HEAD_DIMS
+    if not (is_fp8 or q.dtype.name in DTYPES) or q.shape[3] not in depths:
+        also = f", and e4m3 with {' or '.join(map(str, FP8_HEAD_DIMS))}" if narrow else ""
         raise ValueError(
             f"{q.function}(): q has shape {q.given} of {q.dtype}; it takes {' and '.join(DTYPES)} "
-            f"with a depth of {', '.join(map(str, DEPTHS))}{also}"
+            f"with a depth of {', '.join(map(str, HEAD_DIMS))}{also}"
         )
     batch, _, heads, depth = q.shape
     fits = k.shape[0] == batch and k.shape[3] == depth
@@ -203,7 +203,7 @@ def check(q: Heads, k: Heads, v: Heads, out: Heads, narrow: bool = False) -> Non
                 f"{like.given}; they must agree"
             )
     for array in (q, k, v, out):
-        if is_narrow and array is out:
+        if is_fp8 and array is out:
             if out.dtype.name not in DTYPES:
                 raise ValueError(
                     f"{q.function}(): out is {out.dtype}; the result of e4m3 is "

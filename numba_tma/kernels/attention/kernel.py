@@ -1,20 +1,50 @@
-"""Attention's kernel: FlashAttention's recurrence over tiles of keys, on Hopper's tensor cores.
+"""The attention kernel: FlashAttention's forward pass on Hopper, one persistent kernel.
 
-One warpgroup loads. Each of the others has 64 queries of the block, whose output and row statistics
-it keeps in registers. With S = Q K', m the maxima of its rows so far, P = exp(S - m), l the sums of
-P's rows and O = P V, a step of the recurrence is::
+S = Q K' times the scale, P = exp(S - row maximum), O = P V / row sum. Nothing of the size
+queries x keys is stored: O, the row maxima and the row sums stay in registers and are rescaled when
+a K/V tile raises a maximum (online softmax, `softmax.py`)::
 
-    m' = max(m, S);  P = exp(S - m');  l' = l exp(m - m') + sum(P);  O' = O exp(m - m') + P V
+    m' = max(m, S)   P = exp(S - m')   l' = l exp(m - m') + sum(P)   O' = O exp(m - m') + P V
 
-m cancels in O / l, so it could stay while it is near the maximum, and O would seldom be decayed.
-But weights are rounded, and that of m itself is 1, which loses nothing: it is always the maximum.
+A block has one producer warpgroup, of which one thread starts all copies, and one to three consumer
+warpgroups. A tile is `block_q` queries of one head; each consumer warpgroup has 64 of its rows.
+For a tile that sees K/V tiles 0 to n - 1, in this order::
 
-Both products of a step, S of the next keys and P V of the last, are started before the softmax of
-the next keys, so that the tensor cores work while exponentials are computed. Warpgroups take no
-turns at them: that was measured to be slower.
+    producer thread                each consumer warpgroup
+    load_k(0)                      first:    start S = Q K0', wait for S, release K0
+    load_q                                   softmax of S
+    for j = 1 .. n-1:              for j = 1 .. n-1, step:
+        load_k(j)                            start S = Q Kj'
+        load_v(j-1)                          start O += P V(j-1)
+    load_v(n-1)                              wait for S alone, release Kj
+                                             softmax of S         <- while P V(j-1) is computed
+                                             wait for O, release V(j-1)
+                                   finish:   O += P V(n-1), release V(n-1), O /= l
+                                   store O, and lse where it is asked for
 
-Of inputs of 16 bits the tensor cores add P V to O. Of sums of 8 bits they keep about 14, too few
-for many keys: there they compute P V of a tile, and threads add it to O, while S is computed.
+What overlaps: threads compute the exponentials of tile j while the tensor cores compute P V of tile
+j - 1. Consumer warpgroups are not synchronised with each other, so the products of one also run
+beside the exponentials of another. Making them take turns was measured to be slower.
+
+Who waits for whom:
+
+- K tile, *full*: consumers wait one step ahead, at the end of `first` and of `step`.
+- K tile, *empty*: the producer waits in `load_k`. Each consumer warp arrives in `release_k`, when
+  its S is complete and before its softmax.
+- V tile, *full*: consumers wait right before they start P V. *empty*: the producer waits in
+  `load_v`. Each consumer warp arrives in `release`, when P V is complete.
+- Q has one stage. The producer waits for *empty* in `load_q`. Consumers release it after the last
+  S, or, where O is staged in Q's shared memory, when the copy of O has read it.
+
+K and V have a `KVPipeline` each instead of one `TilePipeline` with two tiles: K is released half a
+step before V of the same stage would be, and `wait_k` does not step, so that the loop waits one
+tile ahead and still keeps one stage index for each ring.
+
+Variants are functions that take the same place on this page. 16-bit inputs: `first_16bit`,
+`step_16bit`, `finish_16bit`. e4m3 inputs: `first_fp8`, `step_fp8`, `finish_fp8`; the tensor cores keep about 14 bits of
+a sum of 8-bit products, so they sum P V of one tile and threads add it to O in float32.
+Split-K/V: `store_partial` instead of `store_output`. Packed sequences: another schedule and ragged
+copies (`packed.py`). Masks: `masks.py`.
 """
 
 from __future__ import annotations
@@ -25,241 +55,412 @@ from typing import Any, NamedTuple
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma.backend.interface import device_function, i32
+from numba_tma.backend.interface import device_function, i32, u32
 from numba_tma.device.arithmetic import larger
-from numba_tma.device.causal_scheduler import CausalLPTScheduler
-from numba_tma.device.fragment_moves import store_rows
+from numba_tma.device.fragment_moves import packed_e4m3, store_rows
 from numba_tma.device.mma import fragment, rows, wgmma, wgmma_wait
-from numba_tma.device.shared import shared_tile
-from numba_tma.host.environment import simulated
-from numba_tma.host.layout import Tile
 from numba_tma.host.mma_rules import ROWS, THREADS
-from numba_tma.kernels.attention.masks import masking, next_tile
-from numba_tma.kernels.attention.plan import Plan, Problem, replaces_queries
-from numba_tma.kernels.attention.sequences import PackedSchedule, copying
-from numba_tma.kernels.attention.weights import (
-    decay_of,
+from numba_tma.device.shared import shared_tile
+from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
+from numba_tma.kernels.attention.softmax import (
+    apply_mask,
+    exponential,
+    fp8_shift_of,
     inverse,
     log_of_sum,
-    scaling,
-    weighing,
-    weight,
+    rescale_of,
+    scale_function,
+    shift_of,
+)
+from numba_tma.kernels.attention.tiles import (
+    locate_function,
+    next_kv_tile,
+    schedule_function,
+    window_functions,
 )
 from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
 
 ALL_LANES = 0xFFFFFFFF
 
 
-class More(NamedTuple):
-    """What only some problems have. An empty tuple takes no place among a kernel's arguments."""
+class OptionalArguments(NamedTuple):
+    """Kernel arguments of some problems only; an absent one is () and takes no parameter space."""
 
-    lse: Any = ()  #: the address of float32 (batch, heads, queries, splits), or (heads, queries)
-    left: Any = ()  #: how many keys before its own place a query sees
-    right: Any = ()  #: and how many behind it
-    softcap: Any = ()  #: the scale over the cap; the scale is the cap then. float32
-    q_scale: Any = ()  #: float32, what the queries of each head are to be multiplied with
-    k_scale: Any = ()  #: and the keys
-    v_scale: Any = ()  #: and the values
-    starts_q: Any = ()  #: int32: where each packed sequence begins, and the last one ends
-    starts_k: Any = ()
-    splits: Any = ()  #: parts that the keys of each block of queries are shared out to
-    parts: Any = ()  #: the address of their results, float32 (batch, heads, queries, splits, depth)
-
-
-@device_function
-def any_rises(before: Any, top: Any) -> Any:
-    """Return whether a row of the warp has a larger maximum than before."""
-    return cuda.any_sync(ALL_LANES, before[0] != top[0] or before[1] != top[1])
+    lse: Any = ()  #: address of lse, float32 (batch, heads, queries, splits); packed (heads, rows)
+    left: Any = ()  #: keys before its own position that a query sees
+    right: Any = ()  #: keys after its own position that a query sees
+    softcap: Any = ()  #: float32: scale / cap; the kernel's `scale` is the cap then
+    q_scale: Any = ()  #: float32 array (batch * heads): scale of each head of Q
+    k_scale: Any = ()  #: float32 array (batch * kv_heads): scale of each head of K
+    v_scale: Any = ()  #: float32 array (batch * kv_heads): scale of each head of V
+    starts_q: Any = ()  #: int32 array (sequences + 1): where each packed sequence's queries begin
+    starts_k: Any = ()  #: int32 array (sequences + 1): where each packed sequence's keys begin
+    splits: Any = ()  #: number of splits of the K/V tiles of each tile of queries
+    partials: Any = ()  #: address of float32 (batch, heads, queries, splits, head dim)
 
 
-# ---------------------------------------------------------------------------------- loads
+class RowState(NamedTuple):
+    """Online softmax of a warpgroup's 64 rows, between two K/V tiles. All of it in registers."""
+
+    p: Any  #: fragment 64 x block_k: P of the latest tile, the A operand of the next P V
+    o: Any  #: fragment 64 x head_dim: O without the latest tile; of e4m3, the last P V alone
+    o_sum: Any  #: of e4m3: O without the last two tiles; else 0
+    row_max: Any  #: maximum of S
+    shift: Any  #: what is added to a scaled S before exp2
+    row_sum: Any  #: sum of P over the columns that this thread has
+    rescale: Any  #: exp(previous maximum - row_max), by which O is still to be multiplied
+    rescales: Any  #: whether any row of this warp has a rescale other than 1
+    edges: Any  #: columns of the latest tile that the rows see
 
 
-@device_function
-def load_keys(loads: Any, k: Any, here: Any, key: Any, head: Any) -> None:
-    """Load a tile of K when its stage is empty."""
-    loads.acquire_k()
-    barrier, tile = loads.get_k()
-    k.load(tile, (here.batch, here.key + key, head, 0), barrier)
-    loads.commit_step()
-
-
-# --------------------------------------------------------------------------------- stores
+# -------------------------------------------------------------------------------- producer
 
 
 @device_function
-def store_numbers(numbers: Any, address: Any, apart: Any, count: Any) -> None:
-    """Store the first `count` of a fragment's rows, float32 so many bytes `apart`."""
-    first, second = i32(numbers.coords(0)), i32(numbers.coords(1))
-    if cuda.threadIdx.x % 4 == 0:  # the four threads of a quad have the same
-        if first < count:
-            ptx.st_global_f32(address + apart * first, numbers[0])
-        if second < count:
-            ptx.st_global_f32(address + apart * second, numbers[1])
+def load_q(form: Any, producer: Any, q: Any, tile: Any, sequence: Any) -> None:
+    """Load the queries of a tile, 64 rows for each consumer warpgroup, when Q's stage is empty."""
+    stage = producer.acquire()
+    for i in range(form.warpgroups):
+        row = sequence.query + tile.query_block * form.block_q + i * ROWS
+        q.load(stage.tile(i).q, (sequence.batch, row, tile.head, 0), stage.barrier)
 
 
-# --------------------------------------------------------------------------------- kernel
+@device_function
+def load_k(form: Any, producer: Any, k: Any, sequence: Any, key: Any, head: Any) -> None:
+    """Load a K tile when its stage is empty."""
+    producer.acquire_k()
+    barrier, tile = producer.get_k()
+    k.load(tile, (sequence.batch, sequence.key + key, head, 0), barrier)
+    producer.commit_step()
+
+
+@device_function
+def load_v_16bit(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> None:
+    """Load a V tile when its stage is empty."""
+    producer.acquire()
+    barrier, tile = producer.get_tile()
+    v.load(tile, (sequence.batch, key, head, 0), barrier)
+    producer.commit_step()
+
+
+@device_function
+def load_v_fp8(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> None:
+    """Load a tile of V', (head dim, keys), of e4m3 inputs (`transpose_v.py`)."""
+    producer.acquire()
+    barrier, tile = producer.get_tile()
+    v.load(tile, (sequence.batch, 0, head, key), barrier)
+    producer.commit_step()
+
+
+@device_function
+def load_v_packed(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> None:
+    """Load a V tile of a packed sequence through a ragged map, which has zeros after its end.
+
+    Otherwise a NaN of the next sequence would be multiplied with P = 0. K needs no ragged map: its
+    scores after the end are masked.
+    """
+    producer.acquire()
+    barrier, tile = producer.get_tile()
+    rows_of = v.sequence(sequence.key, sequence.keys)
+    for i in range(form.spans):
+        to = u32(tile.address + i * (form.block_k * form.span_nbytes))
+        rows_of.load(to, (key, head, i * form.span), barrier)
+    producer.commit_step()
+
+
+# ------------------------------------------------------------------- consumers: 16-bit inputs
+
+
+@device_function
+def first_16bit(form: Any, q: Any, k: Any, edges: Any, scales: Any, more: Any) -> Any:
+    """Compute S of the first K tile and its softmax. `more` is whether another K tile follows."""
+    scores = first_scores(form, q, k, edges, scales)
+    row_max = scores.row_max()
+    shift = row_max.map(shift_of, scales.scores)
+    weights = scores.map(exponential, scales.scores, shift)
+    row_sum = weights.row_sum(quad=False)
+    p, o = weights.to(form.dtype), fragment(form.head_dim)
+    if more:
+        k.wait_k()
+    return RowState(p, o, 0, row_max, shift, row_sum, rows(1), not form.votes, edges)
+
+
+@device_function
+def step_16bit(form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: Any) -> Any:
+    """Start S of this K tile and P V of the tile before; compute the softmax while P V runs."""
+    o = state.o
+    scores = wgmma(fragment(form.block_k), q, k.get_k(), scale_d=False)
+    if state.rescales:
+        o *= state.rescale
+    v.wait()
+    o = wgmma(o, state.p, v.get())
+    scores = wgmma_wait(scores, 1)  # S is complete, P V is still running
+    k.release_k()
+    edges = next_kv_tile(form, state.edges)
+    scores = apply_mask(form, scores, edges, scales)
+    row_max = scores.row_max().map(larger, state.row_max)
+    rescales = is_rescaled(form, state, row_max)
+    shift = row_max.map(shift_of, scales.scores)
+    weights = scores.map(exponential, scales.scores, shift)
+    rescale = state.row_max.map(rescale_of, row_max, scales.scores)
+    row_sum = state.row_sum * rescale + weights.row_sum(quad=False)
+    if more:
+        k.wait_k()
+    o, _ = wgmma_wait((o, state.p))  # P V is complete
+    v.release()
+    p = weights.to(form.dtype)
+    return RowState(p, o, 0, row_max, shift, row_sum, rescale, rescales, edges)
+
+
+@device_function
+def finish_16bit(form: Any, v: Any, state: Any, scales: Any) -> Any:
+    """Add P V of the last tile; return O and the sums of the rows' exponentials."""
+    o = state.o * state.rescale
+    v.wait()
+    o = wgmma(o, state.p, v.get())
+    o, _ = wgmma_wait((o, state.p))
+    v.release()
+    row_sum = state.row_sum.quad_sum()
+    o *= row_sum.map(inverse)
+    return o, row_sum
+
+
+# --------------------------------------------------------------------- consumers: e4m3 inputs
+
+
+@device_function
+def first_fp8(form: Any, q: Any, k: Any, edges: Any, scales: Any, more: Any) -> Any:
+    """Do what `first_16bit` does, with P in e4m3."""
+    scores = first_scores(form, q, k, edges, scales)
+    row_max = scores.row_max()
+    shift = row_max.map(fp8_shift_of, scales.scores)
+    weights = scores.map(exponential, scales.scores, shift)
+    row_sum = weights.row_sum(quad=False)
+    p, o, o_sum = packed_e4m3(weights), fragment(form.head_dim), fragment(form.head_dim)
+    if more:
+        k.wait_k()
+    return RowState(p, o, o_sum, row_max, shift, row_sum, rows(1), not form.votes, edges)
+
+
+@device_function
+def step_fp8(form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: Any) -> Any:
+    """Do what `step_16bit` does; P V of a tile has a fragment of its own, added to O a step later."""
+    scores = wgmma(fragment(form.block_k), q, k.get_k(), scale_d=False)
+    o_sum = state.o_sum + state.o  # while S is computed
+    if state.rescales:
+        o_sum *= state.rescale
+    v.wait()
+    o = wgmma(state.o, state.p, v.get(), scale_d=False)
+    scores = wgmma_wait(scores, 1)  # S is complete, P V is still running
+    k.release_k()
+    edges = next_kv_tile(form, state.edges)
+    scores = apply_mask(form, scores, edges, scales)
+    row_max = scores.row_max().map(larger, state.row_max)
+    rescales = is_rescaled(form, state, row_max)
+    shift = row_max.map(fp8_shift_of, scales.scores)
+    weights = scores.map(exponential, scales.scores, shift)
+    rescale = state.row_max.map(rescale_of, row_max, scales.scores)
+    row_sum = state.row_sum * rescale + weights.row_sum(quad=False)
+    if more:
+        k.wait_k()
+    o, _ = wgmma_wait((o, state.p))  # P V is complete
+    v.release()
+    p = packed_e4m3(weights)
+    return RowState(p, o, o_sum, row_max, shift, row_sum, rescale, rescales, edges)
+
+
+@device_function
+def finish_fp8(form: Any, v: Any, state: Any, scales: Any) -> Any:
+    """Do what `finish_16bit` does, and multiply O with the scale of V's head."""
+    o_sum = (state.o_sum + state.o) * state.rescale
+    v.wait()
+    o = wgmma(state.o, state.p, v.get(), scale_d=False)
+    # With o_sum, or LLVM fuses its product with the sum below, after the wait.
+    o, _, o_sum = wgmma_wait((o, state.p, o_sum))
+    v.release()
+    o += o_sum
+    row_sum = state.row_sum.quad_sum()
+    o *= row_sum.map(inverse)
+    o *= scales.values
+    return o, row_sum
+
+
+# ------------------------------------------------------------------------- what both share
+
+
+@device_function
+def first_scores(form: Any, q: Any, k: Any, edges: Any, scales: Any) -> Any:
+    """Return S of the first K tile, masked. The K tile is released when S is complete."""
+    k.wait_k()
+    scores = wgmma(fragment(form.block_k), q, k.get_k(), scale_d=False)
+    scores = wgmma_wait(scores)
+    k.release_k()
+    return apply_mask(form, scores, edges, scales)
+
+
+@device_function
+def is_rescaled(form: Any, state: Any, row_max: Any) -> Any:
+    """Return whether the next step multiplies O: always, or if a row of this warp has a new maximum.
+
+    A warp votes before its exponentials, so that the answer is there when the next step begins.
+    """
+    if form.votes:
+        old = state.row_max
+        return cuda.any_sync(ALL_LANES, old[0] != row_max[0] or old[1] != row_max[1])
+    return True
+
+
+# --------------------------------------------------------------------------------- results
+
+
+@device_function
+def store_output_dense(form: Any, store: Any, out: Any, o: Any, sequence: Any, row: Any, head: Any) -> None:
+    """Round O into shared memory and store it by TMA, which writes no row after the last query."""
+    stage = store.acquire()
+    o.to(form.o_dtype).store(stage.o.view(form.o_rows), (0, 0))
+    store.store(out, stage.o, (sequence.batch, row, head, 0))
+    store.commit()
+
+
+@device_function
+def store_output_packed(
+    form: Any, store: Any, out: Any, o: Any, sequence: Any, row: Any, head: Any
+) -> None:
+    """Do what `store_output_dense` does, and write no row after the end of a packed sequence."""
+    stage = store.acquire()
+    o.to(form.o_dtype).store(stage.o.view(form.o_rows), (0, 0))
+    rows_of = out.sequence(sequence.query, sequence.queries)
+    for i in range(form.spans):
+        address = u32(stage.o.address + i * (ROWS * form.span_nbytes))
+        store.store(rows_of, address, (row, head, i * form.span))
+    store.commit()
+
+
+@device_function
+def store_lse(address: Any, state: Any, row_sum: Any, stride: Any, count: Any) -> None:
+    """Store lse of the first `count` rows, `stride` bytes apart."""
+    lse = row_sum.map(log_of_sum, state.shift)
+    upper, lower = i32(lse.coords(0)), i32(lse.coords(1))  # this thread's two rows
+    if cuda.threadIdx.x % 4 == 0:  # the four threads of a quad have the same rows
+        if upper < count:
+            ptx.st_global_f32(address + stride * upper, lse[0])
+        if lower < count:
+            ptx.st_global_f32(address + stride * lower, lse[1])
+
+
+@device_function
+def no_partial(queries: Any, heads: Any, sequence: Any, head: Any, options: Any) -> Any:
+    """Return 0: without split-K/V there are no partials."""
+    return i32(0)
+
+
+@device_function
+def first_partial(queries: Any, heads: Any, sequence: Any, head: Any, options: Any) -> Any:
+    """Return the number of a head's first partial of this split, in one register of the warp."""
+    number = queries * (sequence.batch * heads + head) * options.splits + sequence.split
+    return cuda.shfl_sync(ALL_LANES, i32(number), 0)
+
+
+# ---------------------------------------------------------------------------------- kernel
 
 
 @functools.cache
-def attention_kernel(problem: Problem, plan: Plan) -> Any:
-    """Return the kernel of a problem. It takes maps, lengths, heads, the scale and `More`."""
-    DEPTH, LSE = problem.depth, problem.lse
-    BLOCK_Q, BLOCK_K, WARPGROUPS = plan.block_q, plan.block_k, plan.warpgroups
-    MATH = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
-    ROLES = Roles(**MATH, load=Warpgroups(1, registers=plan.load_registers))
-    MATH_ROLES = tuple(getattr(ROLES, name) for name in MATH)
-    LOAD, FIRST = ROLES.load, MATH_ROLES[0]
-    of: dict[str, Any] = {"producer": LOAD, "consumer": MATH_ROLES}
-    # The queries of each warpgroup are a tile of its own, and so is what it stores.
-    HELD, RESULT = problem.tile(ROWS), problem.output(ROWS)
-    STORED, OUT_DTYPE = Tile((ROWS, DEPTH), RESULT.dtype, RESULT.swizzle), RESULT.dtype.name
-    Q = TilePipeline(1, q=HELD, k_group=plan.warpgroups, **of)
-    ring: tuple[Any, ...] = (plan.stages, (1, BLOCK_K, 1), DEPTH, problem.dtype)
-    K = KVPipeline(*ring, holds="k", swizzle=problem.swizzle, **of)
-    if problem.is_narrow:  # turned values lie as keys do: rows of what is summed over
-        turned = (plan.stages, (1, DEPTH, 1), BLOCK_K, problem.dtype)
-        V = KVPipeline(*turned, holds="k", swizzle=problem.values(BLOCK_K).swizzle, **of)
-    else:
-        V = KVPipeline(*ring, holds="v", swizzle=problem.swizzle, **of)
-    OUT = StorePipeline(1, o=RESULT, role=MATH_ROLES)
-    QUERIES, REPLACES = problem.tile(plan.block_q), replaces_queries(problem, plan)
-    RELEASES, SPLITS = not REPLACES, problem.splits
-    span, edges, seen = masking(problem, plan)
-    place, load_values, store_result = copying(problem, plan)
-    scales, SCALES_V = scaling(problem), problem.v_scale
-    # Whether threads add P V of each tile to O, or the tensor cores go on with it.
-    BY_TILE, GOES_ON = problem.is_narrow, not problem.is_narrow
-    VOTES = plan.votes
-    shift_of, operand = weighing(problem)
-    PACKED = problem.packed
-    SCHEDULER = CausalLPTScheduler(BLOCK_Q, BLOCK_K, plan.heads_together or None)
+def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Any:
+    """Return the kernel of a problem and a plan. Its blocks have ``plan.threads`` threads.
 
-    def attend(q, k, v, out, queries, keys, heads, batch, sharing, factor, more):  # type: ignore[no-untyped-def]
-        memory = shared_tile(QUERIES)
-        q_pipe = Q.start(tiles=memory, sync=False)
-        if REPLACES:
-            store = OUT.start(tiles=memory)
+    Its arguments: the tensor maps of Q, K, V and O; the queries and keys of a sequence; the heads
+    of Q; sequences (times splits); the heads of Q that share one of K and V; the scale times
+    log2(e); and `OptionalArguments`.
+    """
+    FORM = AttentionForm(problem, plan)
+    HEAD_DIM, BLOCK_Q, BLOCK_K = FORM.head_dim, FORM.block_q, FORM.block_k
+    LSE, SPLITS, O_IN_Q = problem.lse, problem.splits, FORM.stages_o_in_q
+    # Each consumer warpgroup is a role of its own, and its rows of Q and O are tiles of their own.
+    consumers = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
+    ROLES = Roles(**consumers, load=Warpgroups(1, registers=plan.load_registers))
+    CONSUMERS = tuple(getattr(ROLES, name) for name in consumers)
+    PRODUCER, CONSUMER = ROLES.load, CONSUMERS[0]
+    sides: dict[str, Any] = {"producer": PRODUCER, "consumer": CONSUMERS}
+    Q_TILE, STAGES = problem.tile(BLOCK_Q), plan.stages
+    Q = TilePipeline(1, q=problem.tile(ROWS), k_group=plan.warpgroups, **sides)
+    k_ring = (STAGES, (1, BLOCK_K, 1), HEAD_DIM, problem.dtype)
+    K = KVPipeline(*k_ring, holds="k", swizzle=problem.swizzle, **sides)
+    if problem.is_fp8:  # V' is K-major, as K is: its rows are what P V sums over
+        v_ring = (STAGES, (1, HEAD_DIM, 1), BLOCK_K, problem.dtype)
+        V = KVPipeline(*v_ring, holds="k", swizzle=problem.v_tile(BLOCK_K).swizzle, **sides)
+        load_v, first, step, finish = load_v_fp8, first_fp8, step_fp8, finish_fp8
+    else:
+        V = KVPipeline(*k_ring, holds="v", swizzle=problem.swizzle, **sides)
+        load_v = load_v_packed if problem.packed else load_v_16bit
+        first, step, finish = first_16bit, step_16bit, finish_16bit
+    O = StorePipeline(1, o=problem.o_tile(ROWS), role=CONSUMERS)  # noqa: E741
+    store_output = store_output_packed if problem.packed else store_output_dense
+    partial = first_partial if SPLITS else no_partial
+    schedule, locate = schedule_function(FORM), locate_function(problem)
+    kv_range, edges_of = window_functions(FORM)
+    scales_of = scale_function(problem)
+
+    def attention_forward(  # type: ignore[no-untyped-def]
+        q, k, v, out, queries, keys, heads, batch, group, scale, options
+    ):
+        q_tile = shared_tile(Q_TILE)
+        q_pipe = Q.start(tiles=q_tile, sync=False)
+        if O_IN_Q:
+            o_pipe = O.start(tiles=q_tile)
         elif not SPLITS:
-            store = OUT.start()
-        k_loads, k_works = K.start(sync=False)
-        v_loads, v_works = V.start()
-        if PACKED:
-            schedule: Any = PackedSchedule(BLOCK_Q, more.starts_q, more.starts_k, heads, batch)
-        else:
-            schedule = SCHEDULER.over(queries, keys, heads, batch)
-        if LOAD.is_member():
-            LOAD.set_registers()
-            q_loads = q_pipe.producer()
-            if q_loads.enters():
-                for tile in schedule.tiles():
-                    head, here = tile.head // sharing, place(tile, queries, keys, more)
-                    key, steps = span(tile, here, more)
-                    load_keys(k_loads, k, here, key, head)
-                    held = q_loads.acquire()
-                    for i in range(WARPGROUPS):
-                        row = here.query + tile.query_block * BLOCK_Q + i * ROWS
-                        q.load(held.tile(i).q, (here.batch, row, tile.head, 0), held.barrier)
-                    for _ in range(1, steps):
-                        load_keys(k_loads, k, here, key + BLOCK_K, head)
-                        load_values(v_loads, v, here, key, head)
+            o_pipe = O.start()
+        k_producer, k_consumer = K.start(sync=False)
+        v_producer, v_consumer = V.start()
+        tiles = schedule(queries, keys, heads, batch, options)
+        if PRODUCER.is_member():
+            PRODUCER.set_registers()
+            q_producer = q_pipe.producer()
+            if q_producer.enters():
+                for tile in tiles.tiles():
+                    kv_head, sequence = tile.head // group, locate(tile, queries, keys, options)
+                    key, kv_tiles = kv_range(tile, sequence, options)
+                    load_k(FORM, k_producer, k, sequence, key, kv_head)
+                    load_q(FORM, q_producer, q, tile, sequence)
+                    for _ in range(1, kv_tiles):
+                        load_k(FORM, k_producer, k, sequence, key + BLOCK_K, kv_head)
+                        load_v(FORM, v_producer, v, sequence, key, kv_head)
                         key = i32(key + BLOCK_K)
-                    load_values(v_loads, v, here, key, head)
+                    load_v(FORM, v_producer, v, sequence, key, kv_head)
         else:
-            FIRST.set_registers()
-            # The same register for the whole warp, so that descriptors are computed once a warp.
-            mine = cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0)
-            q_works = q_pipe.consumer()
-            for tile in schedule.tiles():
-                row = i32(tile.query_block * BLOCK_Q + mine * ROWS)
-                here = place(tile, queries, keys, more)
-                key, steps = span(tile, here, more)
-                sees = edges(row, key, here.queries, here.keys, more)
-                scale, softcap, of_values = scales(
-                    factor, more, here.batch, tile.head, heads, sharing
-                )
+            CONSUMER.set_registers()
+            # One register for the whole warp, so that descriptors are computed once a warp.
+            warpgroup = cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0)
+            q_consumer = q_pipe.consumer()
+            for tile in tiles.tiles():
+                row = i32(tile.query_block * BLOCK_Q + warpgroup * ROWS)
+                sequence = locate(tile, queries, keys, options)
+                key, kv_tiles = kv_range(tile, sequence, options)
+                edges = edges_of(row, key, sequence, options)
+                scales = scales_of(scale, sequence.batch, tile.head, heads, group, options)
+                number = partial(queries, heads, sequence, tile.head, options)
+                q_rows = q_consumer.wait().tile(warpgroup).q.matrix_descriptor()
+                state = first(FORM, q_rows, k_consumer, edges, scales, kv_tiles > 1)
+                for j in range(1, kv_tiles):
+                    more = j + 1 < kv_tiles
+                    state = step(FORM, q_rows, k_consumer, v_consumer, state, scales, more)
+                if not O_IN_Q:
+                    q_consumer.release()
+                o, row_sum = finish(FORM, v_consumer, state, scales)
+                count = i32(sequence.queries - row)  # rows up to the last query
                 if SPLITS:
-                    # Where this part is among all: one register while keys are gone through.
-                    at = queries * (here.batch * heads + tile.head) * more.splits + here.part
-                    number = cuda.shfl_sync(ALL_LANES, i32(at), 0)
-                queries_ = q_works.wait().tile(mine).q.matrix_descriptor()
-                k_works.wait_k()
-                scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
-                scores = wgmma_wait(scores)
-                k_works.release_k()
-                scores = seen(scores, sees, softcap)
-                top = scores.row_max()
-                shift = top.map(shift_of, scale)
-                weights = scores.map(weight, scale, shift)
-                sums = weights.row_sum(quad=False)
-                p, acc, decay = operand(weights), fragment(DEPTH), rows(1)
-                if BY_TILE:
-                    total = fragment(DEPTH)
-                rises = not VOTES
-                if steps > 1:
-                    k_works.wait_k()
-                for step in range(1, steps):
-                    scores = wgmma(fragment(BLOCK_K), queries_, k_works.get_k(), scale_d=False)
-                    if BY_TILE:
-                        total += acc
-                    if rises:
-                        if BY_TILE:
-                            total *= decay
-                        else:
-                            acc *= decay
-                    v_works.wait()
-                    acc = wgmma(acc, p, v_works.get(), scale_d=GOES_ON)
-                    scores = wgmma_wait(scores, 1)
-                    k_works.release_k()
-                    sees = next_tile(sees, BLOCK_K)
-                    scores = seen(scores, sees, softcap)
-                    before, top = top, scores.row_max().map(larger, top)
-                    if VOTES:
-                        rises = any_rises(before, top)
-                    shift = top.map(shift_of, scale)
-                    weights = scores.map(weight, scale, shift)
-                    decay = before.map(decay_of, top, scale)
-                    sums = sums * decay + weights.row_sum(quad=False)
-                    if step + 1 < steps:
-                        k_works.wait_k()
-                    acc, p = wgmma_wait((acc, p))
-                    v_works.release()
-                    p = operand(weights)
-                if RELEASES:
-                    q_works.release()
-                if BY_TILE:
-                    total = (total + acc) * decay
+                    at, stride = number + row * options.splits, options.splits
+                    store_rows(o, options.partials + 4 * HEAD_DIM * at, 4 * HEAD_DIM * stride, count)
                 else:
-                    acc *= decay
-                v_works.wait()
-                acc = wgmma(acc, p, v_works.get(), scale_d=GOES_ON)
-                acc, p = wgmma_wait((acc, p))
-                v_works.release()
-                if BY_TILE:
-                    acc += total
-                sums = sums.quad_sum()
-                acc *= sums.map(inverse)
-                if SCALES_V:
-                    acc *= of_values
-                count = i32(here.queries - row)  # of rows that there are
-                if SPLITS:
-                    at, apart = number + row * more.splits, more.splits
-                    store_rows(acc, more.parts + 4 * DEPTH * at, 4 * DEPTH * apart, count)
-                else:
-                    at, apart = queries * (here.batch * heads + tile.head) + here.query + row, 1
-                    stage = store.acquire()
-                    acc.to(OUT_DTYPE).store(stage.o.view(STORED), (0, 0))
-                    store_result(store, out, stage, here, row, tile.head)
-                    store.commit()
-                if REPLACES:  # all its warpgroup's products have read the queries
-                    store.tail(read=True)
-                    q_works.release()
+                    at = queries * (sequence.batch * heads + tile.head) + sequence.query + row
+                    stride = 1
+                    store_output(FORM, o_pipe, out, o, sequence, row, tile.head)
+                if O_IN_Q:
+                    o_pipe.tail(read=True)
+                    q_consumer.release()
                 if LSE:
-                    logs = sums.map(log_of_sum, shift)
-                    store_numbers(logs, more.lse + 4 * at, 4 * apart, count)
+                    store_lse(options.lse + 4 * at, state, row_sum, 4 * stride, count)
             if not SPLITS:
-                store.tail(read=True)
+                o_pipe.tail(read=True)
         q_pipe.close()
 
-    bounds = {} if simulated() else {"launch_bounds": ROLES.launch_bounds}
-    return cuda.jit(**bounds)(attend)
+    return cuda.jit(launch_bounds=ROLES.launch_bounds)(attention_forward)

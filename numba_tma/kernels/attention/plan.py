@@ -1,4 +1,4 @@
-"""How attention is cut up: the tiles, the stages, and who has which registers."""
+"""What attention's kernel is compiled for, and how the work is cut into tiles, stages and splits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from numba_tma.backend.interface import constant_class
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
@@ -17,30 +18,48 @@ from numba_tma.kernels._host.limits import CACHED_BYTES, SHARED_BYTES
 
 DTYPES = ("bf16", "f16")
 E4M3 = as_dtype("e4m3")
-#: How many heads are worked on together under a causal mask: each number is a kernel of its own.
-TOGETHER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-#: What it costs if their keys and values are twice what stays in the L2 cache.
+#: Numbers of heads that a causal schedule may group: each number is a kernel of its own.
+HEAD_GROUPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+#: Slowdown where the K and V of a group are twice what stays in the L2 cache; measured.
 COST_OF_TWICE = 0.03
-#: What it takes to add up the parts of results, in steps, and how many a block of threads has.
-ADDING_STEPS, PARTS_PER_BLOCK = 3, 2
+#: Time to combine splits, in K/V tiles, and the most splits per SM.
+COMBINE_STEPS, SPLITS_PER_SM = 3, 2
 
 
-def widest(nbytes: int) -> Swizzle:
-    """Return the widest swizzle of which rows of so many bytes are whole spans."""
+def widest_swizzle(nbytes: int) -> Swizzle:
+    """Return the widest swizzle whose span divides rows of `nbytes`."""
     return next(s for s in (Swizzle.B128, Swizzle.B64, Swizzle.B32) if nbytes % s.span == 0)
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What a kernel is compiled for; lengths, heads and the scale are known when it runs.
+class AttentionProblem:
+    """What a kernel is compiled for. Lengths, heads and scales are known when it runs.
 
-    `left` and `right` are whether a window has a limit on that side; with `causal` it ends at the
-    query's own place. `packed` are sequences one after the other, whose lengths the device knows.
-    `splits` is whether keys are shared out to several blocks, whose results are parts. `q_scale`,
-    `k_scale` and `v_scale` are whether the heads of an array have a scale each.
+    Parameters
+    ----------
+    head_dim, dtype
+        Elements of a row of Q, K and V, and their type.
+    causal
+        Whether a query sees no key after its own position.
+    lse
+        Whether the kernel stores the logarithms of the row sums.
+    left, right
+        Whether a window limits the keys before and after a query's position. `right` is False where
+        `causal` is True.
+    softcap
+        Whether scores are capped.
+    packed
+        Whether sequences are packed, with lengths in global memory.
+    splits
+        Whether the K/V tiles of a tile of queries are split over several blocks (split-K/V). O and
+        lse of each split are float32.
+    result
+        Type of O, if not `dtype`.
+    q_scale, k_scale, v_scale
+        Whether each head of Q, K or V has a scale.
     """
 
-    depth: int
+    head_dim: int
     dtype: DType
     causal: bool = False
     lse: bool = False
@@ -49,73 +68,72 @@ class Problem:
     softcap: bool = False
     packed: bool = False
     splits: bool = False
-    result: DType | None = None  #: type of the result, if not that of the inputs
+    result: DType | None = None
     q_scale: bool = False
     k_scale: bool = False
     v_scale: bool = False
 
     @property
     def swizzle(self) -> Swizzle:
-        """The widest swizzle of which the rows of a head are whole spans."""
-        return widest(self.depth * self.dtype.itemsize)
+        """The widest swizzle whose span divides a row of a head."""
+        return widest_swizzle(self.head_dim * self.dtype.itemsize)
 
     @property
     def tiles_are_equal(self) -> bool:
-        """Whether all blocks of queries see as many keys."""
+        """Whether all tiles of queries see the same number of keys."""
         return not (self.causal or self.left or self.right or self.packed)
 
     @property
-    def is_narrow(self) -> bool:
-        """Whether inputs have 8 bits, which the tensor cores read along the sum alone.
-
-        So V is turned before: its tiles are (depth, keys).
-        """
+    def is_fp8(self) -> bool:
+        """Whether inputs are e4m3. wgmma reads 8-bit operands K-major only, so V is transposed."""
         return self.dtype.itemsize == 1
 
     @property
     def span(self) -> int:
-        """Columns of a tile that lie together, as wide as the swizzle."""
+        """Columns that a ragged copy moves: as many as the swizzle is wide."""
         return self.swizzle.span // self.dtype.itemsize
 
-    def part(self, rows: int) -> Tile:
-        """Return those columns of a tile of packed sequences, (position, head, span)."""
+    def ragged_tile(self, rows: int) -> Tile:
+        """Return the tile that a ragged copy moves, (row, head, column)."""
         return Tile((rows, 1, self.span), self.dtype, self.swizzle)
 
     def tile(self, rows: int) -> Tile:
-        """Return the tile of so many positions of one head, (batch, position, head, depth)."""
-        return Tile((1, rows, 1, self.depth), self.dtype, self.swizzle)
+        """Return the tile of `rows` rows of one head, (batch, row, head, column)."""
+        return Tile((1, rows, 1, self.head_dim), self.dtype, self.swizzle)
 
-    def values(self, keys: int) -> Tile:
-        """Return the tile of V of so many keys."""
-        if not self.is_narrow:
+    def v_tile(self, keys: int) -> Tile:
+        """Return the tile of V of `keys` keys; of V', (batch, column, head, key), for e4m3."""
+        if not self.is_fp8:
             return self.tile(keys)
-        return Tile((1, self.depth, 1, keys), self.dtype, widest(keys * self.dtype.itemsize))
+        swizzle = widest_swizzle(keys * self.dtype.itemsize)
+        return Tile((1, self.head_dim, 1, keys), self.dtype, swizzle)
 
-    def output(self, rows: int) -> Tile:
-        """Return the tile of so many rows of the result."""
+    def o_tile(self, rows: int) -> Tile:
+        """Return the tile of `rows` rows of O."""
         dtype = self.result or self.dtype
-        return Tile((1, rows, 1, self.depth), dtype, widest(self.depth * dtype.itemsize))
+        swizzle = widest_swizzle(self.head_dim * dtype.itemsize)
+        return Tile((1, rows, 1, self.head_dim), dtype, swizzle)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How the work is cut up.
+class AttentionPlan:
+    """How the work is cut into tiles, stages and splits.
 
     Parameters
     ----------
     warpgroups
-        Warpgroups that multiply, each with 64 queries of a block.
+        Consumer warpgroups of a block. Each has 64 queries.
     block_k
-        Keys of one step.
+        Keys of a K/V tile.
     stages
-        Tiles of keys, and tiles of values, that are loaded or used at a time.
+        Stages of the K ring, and of the V ring.
     heads_together
-        How many heads are worked on before the next, longest blocks of queries first; 0 for all.
+        Heads that are scheduled as a group, longest tiles first; 0 for all heads.
     votes
-        Whether a warp multiplies O only if one of its rows has a new maximum.
+        Whether a warp skips the rescaling of O where none of its rows has a new maximum.
     splits
-        How many parts the keys of a block of queries are cut into, each as a block's work of its
-        own. The parts of results are float32 in a workspace, and a second kernel adds them up.
+        Number of splits of each tile's keys. Splits are float32 in a workspace, and a second kernel
+        combines them.
     """
 
     warpgroups: int = 2
@@ -127,22 +145,22 @@ class Plan:
 
     @property
     def block_q(self) -> int:
-        """Queries of a block."""
+        """Queries of a tile."""
         return self.warpgroups * ROWS
 
     @property
     def threads(self) -> int:
-        """Threads of a block: one more warpgroup loads."""
+        """Threads of a block: the consumer warpgroups and one producer warpgroup."""
         return (self.warpgroups + 1) * THREADS
 
     @property
     def load_registers(self) -> int:
-        """Registers of each thread that loads: what 240 or 160 of each that multiplies leave."""
+        """Registers of a producer thread: what consumers with 240 or 160 each leave."""
         return 32 if self.warpgroups == 3 else 24
 
 
-def check_plan(function: str, problem: Problem, plan: Plan) -> None:
-    """Raise unless the kernels can follow the plan."""
+def check_plan(function: str, problem: AttentionProblem, plan: AttentionPlan) -> None:
+    """Raise a ValueError unless the kernels can follow the plan."""
     whole = isinstance(plan.splits, int) and plan.splits >= 1
     if not whole or (problem.packed and plan.splits > 1):
         raise ValueError(
@@ -158,114 +176,197 @@ def check_plan(function: str, problem: Problem, plan: Plan) -> None:
         )
 
 
-def replaces_queries(problem: Problem, plan: Plan) -> bool:
-    """Return whether results go where their queries were: shared memory has no room beside them."""
-    if problem.splits:
-        return False  # parts go from registers to global memory
-    keys = 2 * plan.stages * problem.tile(plan.block_k).nbytes
-    held = problem.tile(plan.block_q).nbytes + problem.output(plan.block_q).nbytes
-    return held + keys > SHARED_BYTES
+@constant_class
+@dataclass(frozen=True)
+class AttentionForm:
+    """A problem and its plan: the compile-time value that the kernel's device functions take."""
+
+    problem: AttentionProblem
+    plan: AttentionPlan
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a row of Q, K, V and O."""
+        return self.problem.head_dim
+
+    @property
+    def dtype(self) -> DType:
+        """Type of Q, K, V and P."""
+        return self.problem.dtype
+
+    @property
+    def block_q(self) -> int:
+        """Queries of a tile."""
+        return self.plan.block_q
+
+    @property
+    def block_k(self) -> int:
+        """Keys of a K/V tile."""
+        return self.plan.block_k
+
+    @property
+    def warpgroups(self) -> int:
+        """Consumer warpgroups."""
+        return self.plan.warpgroups
+
+    @property
+    def votes(self) -> bool:
+        """Whether a warp skips the rescaling of O where none of its rows has a new maximum."""
+        return self.plan.votes
+
+    @property
+    def softcap(self) -> bool:
+        """Whether scores are capped."""
+        return self.problem.softcap
+
+    @property
+    def masks_left(self) -> bool:
+        """Whether keys before a query's window are masked."""
+        return self.problem.left
+
+    @property
+    def masks_right(self) -> bool:
+        """Whether keys after a query's window, or its own position, are masked."""
+        return self.problem.causal or self.problem.right
+
+    @property
+    def masks_end(self) -> bool:
+        """Whether columns after the last key are masked; a causal mask covers them."""
+        return not self.problem.causal
+
+    @property
+    def spans(self) -> int:
+        """Ragged copies of a tile of packed sequences, side by side."""
+        return self.problem.head_dim // self.problem.span
+
+    @property
+    def span(self) -> int:
+        """Columns of a ragged copy."""
+        return self.problem.span
+
+    @property
+    def span_nbytes(self) -> int:
+        """Bytes of a row of a ragged copy."""
+        return self.problem.span * self.problem.dtype.itemsize
+
+    @property
+    def o_dtype(self) -> DType:
+        """Type of O."""
+        return self.problem.result or self.problem.dtype
+
+    @property
+    def o_rows(self) -> Tile:
+        """The rows of O of one warpgroup, as a matrix."""
+        return Tile((ROWS, self.head_dim), self.o_dtype, self.problem.o_tile(ROWS).swizzle)
+
+    @property
+    def stages_o_in_q(self) -> bool:
+        """Whether O is staged in Q's shared memory, where there is no room beside Q, K and V."""
+        if self.problem.splits:
+            return False  # splits go from registers to global memory
+        kv = 2 * self.plan.stages * self.problem.tile(self.block_k).nbytes
+        q_and_o = self.problem.tile(self.block_q).nbytes + self.problem.o_tile(self.block_q).nbytes
+        return q_and_o + kv > SHARED_BYTES
 
 
-#: What is fastest, by the depth of a head and whether the mask is causal.
+#: The fastest plans, by head dim and whether the mask is causal; measured on an H200.
 PLANS = {
-    (64, False): Plan(3, 128, stages=3, votes=False),
-    (64, True): Plan(3, 128, stages=3, votes=False),
-    (96, False): Plan(3, 112),
-    (96, True): Plan(2, 128),
-    (128, False): Plan(2, 128),
-    (128, True): Plan(2, 128),
-    (256, False): Plan(2, 80),
-    (256, True): Plan(2, 80),
+    (64, False): AttentionPlan(3, 128, stages=3, votes=False),
+    (64, True): AttentionPlan(3, 128, stages=3, votes=False),
+    (96, False): AttentionPlan(3, 112),
+    (96, True): AttentionPlan(2, 128),
+    (128, False): AttentionPlan(2, 128),
+    (128, True): AttentionPlan(2, 128),
+    (256, False): AttentionPlan(2, 80),
+    (256, True): AttentionPlan(2, 80),
 }
-#: And of inputs of 8 bits. P V of a tile takes registers beside O.
-NARROW_PLANS = {
-    (64, False): Plan(3, 96),
-    (64, True): Plan(3, 96),
-    (128, False): Plan(2, 128),
-    (128, True): Plan(2, 128),
+#: The same for e4m3, where P V of a tile takes registers beside O.
+FP8_PLANS = {
+    (64, False): AttentionPlan(3, 96),
+    (64, True): AttentionPlan(3, 96),
+    (128, False): AttentionPlan(2, 128),
+    (128, True): AttentionPlan(2, 128),
 }
-#: Of one warpgroup's queries or fewer, where time goes into reading keys and values. More stages
-#: are slower: the copy engine then reads from more places at a time.
-FEW_PLANS = {
-    64: Plan(1, 192, votes=False),
-    96: Plan(1, 128),
-    128: Plan(1, 128),
-    256: Plan(1, 48),
+#: Plans for 64 queries or fewer, by head dim. K and V bound the time; more stages were slower, since
+#: TMA then reads from more places at a time.
+FEW_QUERIES_PLANS = {
+    64: AttentionPlan(1, 192, votes=False),
+    96: AttentionPlan(1, 128),
+    128: AttentionPlan(1, 128),
+    256: AttentionPlan(1, 48),
 }
-NARROW_FEW_PLANS = {64: Plan(1, 96, stages=6), 128: Plan(1, 96, stages=4)}
-DEPTHS = tuple(sorted({depth for depth, _ in PLANS}))  #: elements of a head
-NARROW_DEPTHS = tuple(sorted({depth for depth, _ in NARROW_PLANS}))
+FP8_FEW_QUERIES_PLANS = {64: AttentionPlan(1, 96, stages=6), 128: AttentionPlan(1, 96, stages=4)}
+HEAD_DIMS = tuple(sorted({head_dim for head_dim, _ in PLANS}))
+FP8_HEAD_DIMS = tuple(sorted({head_dim for head_dim, _ in FP8_PLANS}))
 
 
 @functools.lru_cache(maxsize=4096)
 def plan_for(
-    problem: Problem, queries: int, keys: int, heads: int, sharing: int, blocks: int
-) -> Plan:
-    """Return what is fastest for sequences of so many queries and keys.
+    problem: AttentionProblem, queries: int, keys: int, heads: int, group: int, sms: int
+) -> AttentionPlan:
+    """Return the fastest plan for sequences of `queries` and `keys`.
 
-    There are `heads` in all sequences together, of which `sharing` neighbours have the same keys,
-    and `blocks` of threads that run at a time. Of a window on the left, `keys` are those that a
-    block of queries sees.
+    `heads` counts the heads of all sequences, of which `group` neighbours share K and V. `sms` is
+    the number of blocks that run at a time, one per SM. With a window on the left, `keys` counts
+    the keys that one tile of queries sees.
     """
-    few, narrow = queries <= ROWS and not problem.packed, problem.is_narrow
-    if few:
-        plan = (NARROW_FEW_PLANS if narrow else FEW_PLANS)[problem.depth]
+    if queries <= ROWS and not problem.packed:
+        plan = (FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS)[problem.head_dim]
     else:
-        plan = (NARROW_PLANS if narrow else PLANS)[problem.depth, problem.causal]
+        plan = (FP8_PLANS if problem.is_fp8 else PLANS)[problem.head_dim, problem.causal]
     if problem.packed:
         return plan
     schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 1)
-    is_even = problem.tiles_are_equal or problem.left  # as nearly all blocks of a window are
+    is_even = problem.tiles_are_equal or problem.left  # as nearly all tiles of a window are
     if is_even:
         steps = np.full(schedule.num_query_blocks, -(-keys // plan.block_k))
     else:
         steps = np.array([schedule.num_key_blocks(b) for b in range(schedule.num_query_blocks)])
-    splits = splits_for(steps, heads, blocks)
+    splits = splits_for(steps, heads, sms)
     if is_even or splits > 1:
         return replace(plan, splits=splits, heads_together=1 if is_even else 0)
-    nbytes = 2 * keys * problem.depth * problem.dtype.itemsize / sharing
+    nbytes = 2 * keys * problem.head_dim * problem.dtype.itemsize / group
 
     def speed(together: int) -> float:
-        spilt = max(0, math.log2(together * nbytes / CACHED_BYTES))
-        return balance(1 + steps, heads, together, blocks) * (1 - COST_OF_TWICE * spilt)
+        excess = max(0, math.log2(together * nbytes / CACHED_BYTES))
+        return balance(1 + steps, heads, together, sms) * (1 - COST_OF_TWICE * excess)
 
-    best = max((n for n in TOGETHER if n == 1 or n <= heads), key=speed)
+    best = max((n for n in HEAD_GROUPS if n == 1 or n <= heads), key=speed)
     return replace(plan, heads_together=best)
 
 
-def splits_for(steps: np.ndarray, heads: int, blocks: int) -> int:
-    """Return into how many parts to cut the keys, of which blocks of queries have so many `steps`.
+def splits_for(steps: np.ndarray, heads: int, sms: int) -> int:
+    """Return the fastest number of splits, where the tiles of a head have `steps` K/V tiles each.
 
-    What counts is the block of threads that has the most to do, and that parts are added up.
+    The time is that of the block with the most K/V tiles, and the time to combine the splits.
     """
     tiles, fewest, longest = len(steps) * heads, int(steps.min()), int(steps.max())
-    most = min(longest, PARTS_PER_BLOCK * blocks // tiles)
+    most = min(longest, SPLITS_PER_SM * sms // tiles)
 
     def time(splits: int) -> int:
-        parts = heads * splits
+        split_heads = heads * splits
         if fewest == longest:
-            sums = -(-tiles * splits // blocks) * (1 - -longest // splits)
+            sums = -(-tiles * splits // sms) * (1 - -longest // splits)
         else:
-            sums = int(dealt(1 - -steps // splits, parts, parts, blocks).max())
-        return sums + ADDING_STEPS * (splits > 1)
+            sums = int(block_steps(1 - -steps // splits, split_heads, split_heads, sms).max())
+        return sums + COMBINE_STEPS * (splits > 1)
 
     return min(range(1, max(1, most) + 1), key=time)
 
 
-def balance(steps: np.ndarray, heads: int, together: int, blocks: int) -> float:
-    """Return the mean of what blocks have to do over the most."""
-    sums = dealt(steps, heads, together, blocks)
+def balance(steps: np.ndarray, heads: int, together: int, sms: int) -> float:
+    """Return the mean number of K/V tiles of a block over the largest."""
+    sums = block_steps(steps, heads, together, sms)
     return float(sums.mean() / sums.max())
 
 
-def dealt(steps: np.ndarray, heads: int, together: int, blocks: int) -> np.ndarray:
-    """Return what each block of threads has to do, as `CausalSchedule` deals it out.
+def block_steps(steps: np.ndarray, heads: int, together: int, sms: int) -> np.ndarray:
+    """Return the number of K/V tiles of each block, as `CausalSchedule` distributes the tiles.
 
-    `steps` are those of the blocks of queries of a head, the first ones first.
+    `steps` are those of the tiles of one head, first queries first.
     """
     groups = [together] * (heads // together) + [heads % together]
     tiles = np.concatenate([np.repeat(steps[::-1], group) for group in groups])
-    rounds = np.append(tiles, np.zeros(-len(tiles) % blocks, int)).reshape(-1, blocks)
-    rounds[1::2] = rounds[1::2, ::-1]
-    return rounds.sum(axis=0)
+    waves = np.append(tiles, np.zeros(-len(tiles) % sms, int)).reshape(-1, sms)
+    waves[1::2] = waves[1::2, ::-1]
+    return waves.sum(axis=0)

@@ -12,8 +12,8 @@ from typing import Any
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host.launching import empty, empty_like, launched_again
 from numba_tma.kernels.attention.arrays import Heads, Plain, check, logarithms
-from numba_tma.kernels.attention.launching import run, sides
-from numba_tma.kernels.attention.plan import Plan
+from numba_tma.kernels.attention.launch import run, sides
+from numba_tma.kernels.attention.plan import AttentionPlan
 
 NAME = "attention_varlen"
 
@@ -34,7 +34,7 @@ def attention_varlen(
     lse: Any = None,
     stream: Any = None,
     dtype: object = None,
-    plan: Plan | None = None,
+    plan: AttentionPlan | None = None,
 ) -> Any:
     """Return softmax(scale Q K') V for each sequence and head of packed sequences.
 
@@ -85,7 +85,7 @@ def _attention_varlen(
     stream: Any,
     numbers: tuple[Any, ...],
     dtype: object,
-    plan: Plan | None,
+    plan: AttentionPlan | None,
 ) -> None:
     names = ("q", "k", "v", "out")
     q, k, v, out = (Heads(n, a, dtype, NAME, packed=True) for n, a in zip(names, arrays))

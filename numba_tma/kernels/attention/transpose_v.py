@@ -23,7 +23,7 @@ from numba_tma.host.environment import simulated
 from numba_tma.host.layout import Tile
 from numba_tma.kernels._host.launching import launch
 from numba_tma.kernels.attention.arrays import Heads
-from numba_tma.kernels.attention.plan import widest
+from numba_tma.kernels.attention.plan import widest_swizzle
 
 BITS = as_dtype("u8")
 CHUNK = 16  # sides of a block of bytes that a thread turns
@@ -74,8 +74,8 @@ def turning_kernel(depth: int) -> Any:
 
 def tiles(depth: int) -> tuple[Tile, Tile]:
     """Return the tile of V, (batch, key, head, depth), and that of V turned round."""
-    source = Tile((1, KEYS, 1, depth), BITS, widest(depth))
-    return source, Tile((1, depth, 1, KEYS), BITS, widest(KEYS))
+    source = Tile((1, KEYS, 1, depth), BITS, widest_swizzle(depth))
+    return source, Tile((1, depth, 1, KEYS), BITS, widest_swizzle(KEYS))
 
 
 def turned(v: Heads, stream: Any, kept: list[Any]) -> Heads:

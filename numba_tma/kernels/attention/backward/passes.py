@@ -13,6 +13,7 @@ import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
+from numba_tma.host.mma_rules import ROWS
 from numba_tma.device.row_share import (
     Share,
     from_float,
@@ -24,10 +25,9 @@ from numba_tma.device.row_share import (
 )
 from numba_tma.device.vectors import four, total
 from numba_tma.host.dtypes import DType, as_dtype
-from numba_tma.host.mma_rules import ROWS
-from numba_tma.kernels.attention.backward_plan import WARPGROUPS, block_q
-from numba_tma.kernels.attention.plan import Problem
-from numba_tma.kernels.attention.weights import LOG2_E
+from numba_tma.kernels.attention.backward.plan import WARPGROUPS, block_q
+from numba_tma.kernels.attention.plan import AttentionProblem
+from numba_tma.kernels.attention.softmax import LOG2_E
 
 THREADS = 256  #: of a block
 CHUNK = 8  # elements of a thread
@@ -36,7 +36,7 @@ F32 = as_dtype("f32")
 
 
 @functools.cache
-def prepare_kernel(problem: Problem) -> Any:
+def prepare_kernel(problem: AttentionProblem) -> Any:
     """Return the kernel that sums dO * O along rows, scales lse and clears what dQ is added to.
 
     It writes numbers for whole tiles of queries. Rows that are not there, or see no key, get an lse
@@ -44,7 +44,7 @@ def prepare_kernel(problem: Problem) -> Any:
     """
     ELEMENTS, NUMBER = Share(problem.dtype, 16, 1, 1, False), Share(F32, 4, 1, 1, False)
     CLEARED = Share(F32, 16, 2, 1, True)
-    LANES, BLOCK_Q, DEPTH = problem.depth // CHUNK, block_q(problem.depth), problem.depth
+    LANES, BLOCK_Q, DEPTH = problem.head_dim // CHUNK, block_q(problem.head_dim), problem.head_dim
 
     @cuda.jit
     def prepare(  # type: ignore[no-untyped-def]

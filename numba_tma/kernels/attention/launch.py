@@ -11,10 +11,10 @@ import numpy as np
 from numba_tma.host.mma_rules import ROWS
 from numba_tma.kernels._host.launching import in_even_rounds, launch, multiprocessors
 from numba_tma.kernels.attention.arrays import Heads, scale_of
-from numba_tma.kernels.attention.kernel import More, attention_kernel
-from numba_tma.kernels.attention.plan import Plan, Problem, check_plan, plan_for
-from numba_tma.kernels.attention.splits import add_up, parts_of
-from numba_tma.kernels.attention.values import turned
+from numba_tma.kernels.attention.kernel import OptionalArguments, attention_kernel
+from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem, check_plan, plan_for
+from numba_tma.kernels.attention.split_kv import add_up, parts_of
+from numba_tma.kernels.attention.transpose_v import turned
 
 
 def run(
@@ -26,7 +26,7 @@ def run(
     starts: tuple[Any, Any] | None,
     stream: Any,
     numbers: tuple[Any, ...],
-    plan: Plan | None,
+    plan: AttentionPlan | None,
     scales: dict[str, Any] | None = None,
 ) -> list[Any]:
     """Launch the kernels for arrays that were checked; return memory that they need.
@@ -53,7 +53,7 @@ def run(
     more = {name: value for name, value in more.items() if value is not None} | scales
     flags = {name: True for name in more}
     result = None if out.dtype is q.dtype else out.dtype
-    problem = Problem(depth, q.dtype, right == 0, packed=starts is not None, result=result, **flags)
+    problem = AttentionProblem(depth, q.dtype, right == 0, packed=starts is not None, result=result, **flags)
     if plan:
         check_plan(q.function, problem, plan)
     if starts:
@@ -71,17 +71,17 @@ def run(
     if splits > 1:
         problem, batch = replace(problem, splits=True, lse=True), batch * splits
         parts, sums = parts_of(out, splits, kept)
-        more |= {"splits": splits, "parts": parts, "lse": sums}
+        more |= {"splits": splits, "partials": parts, "lse": sums}
     maps = [a.map(problem.tile(rows)) for a, rows in ((q, ROWS), (k, plan.block_k))]
     if starts:
         # As many as there may be: the ends of sequences are in blocks of their own.
         tiles = heads * (queries // plan.block_q + batch)
-        maps += [a.ragged(problem.part(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))]
+        maps += [a.ragged(problem.ragged_tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))]
     else:
         tiles = batch * heads * -(-queries // plan.block_q)
-        if problem.is_narrow:
+        if problem.is_fp8:
             v = turned(v, stream, kept)
-        maps += [v.map(problem.values(plan.block_k)), out.map(problem.output(ROWS))]
+        maps += [v.map(problem.v_tile(plan.block_k)), out.map(problem.o_tile(ROWS))]
     launch(
         attention_kernel(problem, replace(plan, splits=1)),  # the same kernel for any number
         in_even_rounds(tiles, blocks) if problem.tiles_are_equal else min(tiles, blocks),
@@ -90,7 +90,7 @@ def run(
         *maps,
         *(queries, keys, heads, batch, sharing),
         np.float32((scale if softcap is None else softcap) * math.log2(math.e)),
-        More(**more),
+        OptionalArguments(**more),
     )
     if splits > 1:
         add_up(parts, sums, splits, out, lse, stream)

@@ -19,22 +19,22 @@ from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.kernels._host.launching import Matrix, empty_like, launch, launched_again
 from numba_tma.kernels.attention.arrays import Heads, check, logarithms, scale_of
-from numba_tma.kernels.attention.backward_kernel import PART, backward_kernel
-from numba_tma.kernels.attention.backward_passes import (
+from numba_tma.kernels.attention.backward.kernel import DQ_PART, backward_kernel
+from numba_tma.kernels.attention.backward.passes import (
     CHUNK,
     THREADS,
     finish_kernel,
     prepare_kernel,
 )
-from numba_tma.kernels.attention.backward_plan import (
+from numba_tma.kernels.attention.backward.plan import (
     BLOCK_K,
-    DEPTHS,
+    HEAD_DIMS,
     WARPGROUPS,
-    Plan,
+    BackwardPlan,
     block_q,
     plan_for,
 )
-from numba_tma.kernels.attention.plan import Problem
+from numba_tma.kernels.attention.plan import AttentionProblem
 from numba_tma.kernels.rows.columns import workspace
 
 NAME = "attention_backward"
@@ -56,7 +56,7 @@ def attention_backward(
     dv: Any = None,
     stream: Any = None,
     dtype: object = None,
-    plan: Plan | None = None,
+    plan: BackwardPlan | None = None,
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of `attention` with respect to q, k and v.
 
@@ -112,7 +112,7 @@ def _backward(
     causal: bool,
     deterministic: bool,
     dtype: object,
-    plan: Plan | None,
+    plan: BackwardPlan | None,
 ) -> list[Any]:
     """Launch, and return the workspaces."""
     names = ("dout", "q", "k", "v", "out", "dq", "dk", "dv")
@@ -123,7 +123,7 @@ def _backward(
     scale = scale_of(NAME, numbers[0], depth)
     if batch == 0 or heads == 0:
         return []
-    problem, sharing = Problem(depth, q.dtype, bool(causal)), heads // kv_heads
+    problem, sharing = AttentionProblem(depth, q.dtype, bool(causal)), heads // kv_heads
     plan = plan_for(problem, queries, sharing) if plan is None else plan
     rows = block_q(depth)
     q_tiles = -(-queries // rows)
@@ -153,7 +153,7 @@ def _backward(
         stream,
         *(a.map(tile) for a, tile in ((q, queried), (k, held), (v, held), (dout, queried))),
         *(tensor_map(place.view(padded), row) for place in places[1:3]),
-        tensor_map(places[0].view(*PART.shape[1:]), PART),
+        tensor_map(places[0].view(*DQ_PART.shape[1:]), DQ_PART),
         *(a.map(stored) for a in (dk, dv)),
         places[3].as_counters(),
         *(queries, keys, kv_heads, batch, sharing),
@@ -182,9 +182,9 @@ def _check(
     dv: Heads,
 ) -> None:
     """Raise unless the arrays fit each other and the copy engine."""
-    if q.shape[3] not in DEPTHS or q.shape[1] == 0:
+    if q.shape[3] not in HEAD_DIMS or q.shape[1] == 0:
         raise ValueError(
-            f"{NAME}(): q has shape {q.shape}; it takes a depth of {' or '.join(map(str, DEPTHS))} "
+            f"{NAME}(): q has shape {q.shape}; it takes a depth of {' or '.join(map(str, HEAD_DIMS))} "
             "and at least one query"
         )
     for like_q in (out, dout, dq):

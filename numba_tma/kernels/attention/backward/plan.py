@@ -1,0 +1,113 @@
+"""How the gradients of attention are cut into tiles and stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from numba_tma.backend.interface import constant_class
+from numba_tma.host.mma_rules import ROWS, THREADS
+from numba_tma.host.dtypes import DType
+from numba_tma.host.layout import Tile
+from numba_tma.kernels._host.limits import CACHED_BYTES
+from numba_tma.kernels.attention.plan import AttentionProblem
+
+WARPGROUPS = 2  #: consumer warpgroups; each has half of a tile's keys, and computes half of its dQ
+BLOCK_K = WARPGROUPS * ROWS  #: keys of a tile
+HEAD_DIMS = (64, 128)
+
+
+def block_q(head_dim: int) -> int:
+    """Return the queries of a step: each warpgroup computes 64 x 64 elements of their dQ."""
+    return WARPGROUPS * ROWS * ROWS // head_dim
+
+
+@dataclass(frozen=True)
+class BackwardPlan:
+    """How the work is cut into tiles and stages.
+
+    Parameters
+    ----------
+    stages
+        Stages of the ring of Q and dO; at least 2, since S of the next queries is started before
+        dK of these is complete.
+    sum_stages
+        Stages of each warpgroup's dQ on its way to global memory.
+    heads_together
+        K/V heads that are scheduled as a group, longest tiles first.
+    """
+
+    stages: int = 2
+    sum_stages: int = 1
+    heads_together: int = 1
+
+    def __post_init__(self) -> None:
+        if self.stages < 2:
+            raise ValueError(
+                f"BackwardPlan(stages={self.stages}): products with two tiles of queries run at a "
+                "time; use 2 stages or more"
+            )
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: the consumer warpgroups and one producer warpgroup."""
+        return (WARPGROUPS + 1) * THREADS
+
+
+@constant_class
+@dataclass(frozen=True)
+class BackwardForm:
+    """A problem and its plan: the compile-time value that the kernel's device functions take."""
+
+    problem: AttentionProblem
+    plan: BackwardPlan
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a row of Q, K, V and O."""
+        return self.problem.head_dim
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the arrays, and of P and dS."""
+        return self.problem.dtype
+
+    @property
+    def block_q(self) -> int:
+        """Queries of a step."""
+        return block_q(self.problem.head_dim)
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees no key after its own position."""
+        return self.problem.causal
+
+    @property
+    def heads_together(self) -> int:
+        """K/V heads that are scheduled as a group."""
+        return self.plan.heads_together
+
+    @property
+    def halves_columns(self) -> bool:
+        """Whether a warpgroup computes half of dQ's columns; else it computes half of its rows."""
+        return self.block_q == ROWS
+
+    @property
+    def rows(self) -> Tile:
+        """The rows of dK or dV of one warpgroup, as a matrix."""
+        return Tile((ROWS, self.head_dim), self.problem.dtype, self.problem.swizzle)
+
+
+#: The fastest plans by head dim: as many stages as shared memory has room for.
+PLANS = {64: BackwardPlan(), 128: BackwardPlan(sum_stages=2)}
+
+
+def plan_for(problem: AttentionProblem, queries: int, group: int) -> BackwardPlan:
+    """Return the fastest plan for this number of queries, and of Q heads that share K and V."""
+    plan = PLANS[problem.head_dim]
+    if not problem.causal:
+        return plan
+    nbytes = queries * group * problem.head_dim * (2 * problem.dtype.itemsize + 4)
+    # The L2 cache holds Q, dO and the sums of dQ of the heads of a group.
+    together = max(1, min(64, CACHED_BYTES // nbytes))
+    # A power of 2, since each number is a kernel of its own.
+    return replace(plan, heads_together=1 << together.bit_length() - 1)

@@ -1,0 +1,228 @@
+"""Which tiles a block works on: its queries, the rows of their sequence, the K/V tiles they see.
+
+A query stands at a position among the keys, counted from the ends of both: the last query at the
+last key. It sees the keys from `left` before its position to `right` after it. A causal mask is the
+case right = 0. A side without a limit reaches to the first key, or to the last.
+
+Packed sequences follow one another without padding in arrays (rows, heads, head dim). Their
+lengths are in global memory. Tiles are numbered sequence by sequence, head by head, the last
+queries of a head first, and a block takes every gridDim-th tile: each of its warps walks forward
+through the sequences.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from numba_tma.backend.interface import device_class, device_function, i32, u32
+from numba_tma.device.causal_scheduler import CausalLPTScheduler
+from numba_tma.device.scheduler import quotient
+from numba_tma.kernels.attention.plan import AttentionForm, AttentionProblem
+from numba_tma.ptx import ctaid_x, nctaid_x
+
+# -------------------------------------------------------------------------------- sequences
+
+
+class SequenceExtent(NamedTuple):
+    """The rows of the sequence that a tile belongs to."""
+
+    batch: Any  #: coordinate of the batch axis; 0 for packed sequences
+    split: Any  #: which split of the K/V tiles this tile has
+    query: Any  #: row of the first query; 0 unless packed
+    queries: Any  #: number of queries
+    key: Any  #: row of the first key; 0 unless packed
+    keys: Any  #: number of keys
+
+
+@device_function
+def locate_dense(tile: Any, queries: Any, keys: Any, options: Any) -> Any:
+    """Return the extent of a tile's sequence: all sequences have the same lengths."""
+    return SequenceExtent(tile.batch, i32(0), i32(0), queries, i32(0), keys)
+
+
+@device_function
+def locate_split(tile: Any, queries: Any, keys: Any, options: Any) -> Any:
+    """Return the extent of a tile's sequence; the splits of a sequence are scheduled as a batch."""
+    batch, split = quotient(u32(tile.batch), u32(options.splits))
+    return SequenceExtent(i32(batch), i32(split), i32(0), queries, i32(0), keys)
+
+
+@device_function
+def locate_packed(tile: Any, queries: Any, keys: Any, options: Any) -> Any:
+    """Return the extent of a tile's packed sequence."""
+    return SequenceExtent(i32(0), i32(0), tile.query, tile.queries, tile.key, tile.keys)
+
+
+def locate_function(problem: AttentionProblem) -> Callable[..., Any]:
+    """Return the device function that finds the sequence of a tile."""
+    if problem.packed:
+        return locate_packed
+    return locate_split if problem.splits else locate_dense
+
+
+# --------------------------------------------------------------------------------- schedule
+
+
+class PackedTile(NamedTuple):
+    """A tile of packed sequences, int32: queries of one head, and its sequence's rows."""
+
+    query_block: Any
+    head: Any
+    query: Any
+    queries: Any
+    key: Any
+    keys: Any
+
+
+@device_class(static=("block_q",))
+@dataclass
+class PackedSchedule:
+    """The tiles of all packed sequences and heads."""
+
+    block_q: int
+    starts_q: Any  #: int32 (sequences + 1): row of each sequence's first query, and the end
+    starts_k: Any  #: the same for keys
+    heads: u32
+    sequences: u32
+
+    def num_blocks(self, sequence: Any) -> int:
+        """Return the number of tiles of one head of a sequence."""
+        queries = self.starts_q[sequence + 1] - self.starts_q[sequence]
+        return quotient(u32(queries + self.block_q - 1), u32(self.block_q))[0]
+
+    def tiles(self) -> PackedTiles:
+        """Iterate over the tiles of this block."""
+        return PackedTiles(self, ctaid_x(), u32(0), u32(0))
+
+
+@device_class()
+@dataclass
+class PackedTiles:
+    """The tiles of one block, and how far it has walked through the sequences."""
+
+    schedule: PackedSchedule
+    number: u32  #: number of the next tile
+    sequence: u32  #: sequence that the walk has reached
+    first: u32  #: number of that sequence's first tile
+
+    def __iter__(self) -> Iterator[PackedTile]:
+        return self
+
+    def __next__(self) -> PackedTile:
+        if not self.has_next():
+            raise StopIteration
+        return self.take()
+
+    def has_next(self) -> bool:
+        """Walk to the sequence of the next tile; return whether there is one."""
+        schedule = self.schedule
+        while self.sequence < schedule.sequences:
+            after = u32(self.first + schedule.num_blocks(self.sequence) * schedule.heads)
+            if self.number < after:
+                return True
+            self.first, self.sequence = after, u32(self.sequence + 1)
+        return False
+
+    def take(self) -> PackedTile:
+        """Return the next tile."""
+        schedule, sequence = self.schedule, self.sequence
+        blocks = schedule.num_blocks(sequence)
+        head, later = quotient(u32(self.number - self.first), blocks)
+        self.number = u32(self.number + nctaid_x())
+        query, key = i32(schedule.starts_q[sequence]), i32(schedule.starts_k[sequence])
+        queries = i32(schedule.starts_q[sequence + 1] - query)
+        keys = i32(schedule.starts_k[sequence + 1] - key)
+        return PackedTile(i32(blocks - 1 - later), i32(head), query, queries, key, keys)
+
+
+@functools.cache
+def schedule_function(form: AttentionForm) -> Callable[..., Any]:
+    """Return the device function that makes the schedule: its ``tiles()`` are those of the block.
+
+    Tiles under a mask have different numbers of K/V tiles, and the longest come first.
+    """
+    BLOCK_Q = form.block_q
+    SCHEDULER = CausalLPTScheduler(BLOCK_Q, form.block_k, form.plan.heads_together or None)
+
+    @device_function
+    def schedule(queries: Any, keys: Any, heads: Any, batch: Any, options: Any) -> Any:
+        return SCHEDULER.over(queries, keys, heads, batch)
+
+    @device_function
+    def packed_schedule(queries: Any, keys: Any, heads: Any, batch: Any, options: Any) -> Any:
+        return PackedSchedule(BLOCK_Q, options.starts_q, options.starts_k, heads, batch)
+
+    return packed_schedule if form.problem.packed else schedule
+
+
+# -------------------------------------------------------------------------------- K/V tiles
+
+
+class Edges(NamedTuple):
+    """The columns of a K/V tile that a warpgroup's rows see, int32, relative to the tile."""
+
+    start: Any  #: first column that row 0 sees; one more for each further row
+    stop: Any  #: first column after those that row 0 sees; one more for each further row
+    end: Any  #: number of columns up to the last key
+
+
+@device_function
+def next_kv_tile(form: Any, edges: Any) -> Any:
+    """Return the edges relative to the next K/V tile."""
+    return Edges(
+        i32(edges.start - form.block_k), i32(edges.stop - form.block_k), i32(edges.end - form.block_k)
+    )
+
+
+@functools.cache
+def window_functions(form: AttentionForm) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the device functions `kv_range` and `edges_of` of a problem's mask and splits."""
+    BLOCK_Q, BLOCK_K, problem = form.block_q, form.block_k, form.problem
+    LEFT, RIGHT, SPLITS, STOPS = problem.left, problem.right, problem.splits, form.masks_right
+    BY_SCHEDULE = problem.causal and not LEFT and not problem.packed
+
+    @device_function
+    def kv_range(tile: Any, sequence: Any, options: Any) -> Any:
+        """Return the first key that is loaded for a tile of queries, and the number of K/V tiles.
+
+        Of split keys these are the K/V tiles of the tile's split.
+        """
+        queries, keys = sequence.queries, sequence.keys
+        first, tiles = i32(0), i32((keys + BLOCK_K - 1) // BLOCK_K)
+        if BY_SCHEDULE:
+            tiles = i32(tile.num_key_blocks)
+        else:
+            position = i32(tile.query_block * BLOCK_Q + keys - queries)
+            if STOPS:
+                stop = i32(position + BLOCK_Q)
+                if RIGHT:
+                    stop = i32(stop + options.right)
+                tiles = i32((min(stop, i32(keys)) + BLOCK_K - 1) // BLOCK_K)
+            if LEFT:
+                first = i32(max(i32(position - options.left), i32(0)) // BLOCK_K)
+                tiles = i32(tiles - first)
+        if SPLITS:
+            count, splits, split = u32(max(i32(0), tiles)), u32(options.splits), u32(sequence.split)
+            begin = i32(quotient(u32(count * split), splits)[0])
+            end = i32(quotient(u32(count * u32(split + u32(1))), splits)[0])
+            first, tiles = i32(first + begin), i32(end - begin)
+            if tiles <= 0:  # more splits than tiles: a tile after the last key, all masked
+                first = i32((keys + BLOCK_K - 1) // BLOCK_K)
+        # Queries that see no key get one K/V tile, all masked.
+        return i32(first * BLOCK_K), max(i32(1), tiles)
+
+    @device_function
+    def edges_of(row: Any, key: Any, sequence: Any, options: Any) -> Any:
+        """Return the edges of the 64 rows from `row` on, in the K/V tile that begins at `key`."""
+        position = i32(row + sequence.keys - sequence.queries - key)
+        start, stop, end = position, i32(position + 1), i32(sequence.keys - key)
+        if LEFT:
+            start = i32(position - options.left)
+        if RIGHT:
+            stop = i32(stop + options.right)
+        return Edges(start, stop, end)
+
+    return kv_range, edges_of
