@@ -55,7 +55,9 @@ PROBLEMS |= {
 }
 #: Inputs of 8 bits.
 PROBLEMS |= {
-    f"d{head_dim}{' causal' * causal} e4m3": AttentionProblem(head_dim, E4M3, causal, result=as_dtype("bf16"))
+    f"d{head_dim}{' causal' * causal} e4m3": AttentionProblem(
+        head_dim, E4M3, causal, result=as_dtype("bf16")
+    )
     for head_dim, causal in FP8_PLANS
 }
 PROBLEMS |= {

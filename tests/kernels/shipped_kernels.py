@@ -11,7 +11,7 @@ from numba_tma import Swizzle, Tile
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.device.row_share import Share
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.attention import splits as _attention_splits
+from numba_tma.kernels.attention import split_kv as _attention_splits
 from numba_tma.kernels.copy import api as copy
 from numba_tma.kernels.matmul.epilogue import Epilogue, split_k_kernel
 from numba_tma.kernels.pointwise import api as pointwise

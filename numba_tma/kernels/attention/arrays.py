@@ -14,7 +14,7 @@ from numba_tma.host.environment import simulated
 from numba_tma.host.ragged import ragged_tensor_map
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.kernels._host.launching import View, as_array
-from numba_tma.kernels.attention.plan import HEAD_DIMS, DTYPES, E4M3, FP8_HEAD_DIMS
+from numba_tma.kernels.attention.plan import DTYPES, E4M3, FP8_HEAD_DIMS, HEAD_DIMS
 
 AXES = ("batch", "sequence", "heads", "depth")
 

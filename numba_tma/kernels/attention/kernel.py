@@ -40,11 +40,12 @@ K and V have a `KVPipeline` each instead of one `TilePipeline` with two tiles: K
 step before V of the same stage would be, and `wait_k` does not step, so that the loop waits one
 tile ahead and still keeps one stage index for each ring.
 
-Variants are functions that take the same place on this page. 16-bit inputs: `first_16bit`,
-`step_16bit`, `finish_16bit`. e4m3 inputs: `first_fp8`, `step_fp8`, `finish_fp8`; the tensor cores keep about 14 bits of
-a sum of 8-bit products, so they sum P V of one tile and threads add it to O in float32.
-Split-K/V: `store_partial` instead of `store_output`. Packed sequences: another schedule and ragged
-copies (`packed.py`). Masks: `masks.py`.
+Variants are functions that take the same place on this page, chosen in `attention_kernel`:
+16-bit inputs `first_16bit`, `step_16bit`, `finish_16bit`; e4m3 inputs `first_fp8`, `step_fp8`,
+`finish_fp8`, where tensor cores sum P V of one tile and threads add it to O in float32, since a sum
+of 8-bit products keeps about 14 bits; packed sequences `load_v_packed`, `store_output_packed` and
+another schedule. `tiles.py` says which tiles there are and which keys they see, `softmax.py` has
+masks, exponentials and scales.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ from numba_tma.backend.interface import device_function, i32, u32
 from numba_tma.device.arithmetic import larger
 from numba_tma.device.fragment_moves import packed_e4m3, store_rows
 from numba_tma.device.mma import fragment, rows, wgmma, wgmma_wait
-from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.device.shared import shared_tile
+from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.softmax import (
     apply_mask,
@@ -244,7 +245,7 @@ def first_fp8(form: Any, q: Any, k: Any, edges: Any, scales: Any, more: Any) -> 
 
 @device_function
 def step_fp8(form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: Any) -> Any:
-    """Do what `step_16bit` does; P V of a tile has a fragment of its own, added to O a step later."""
+    """Do what `step_16bit` does. P V of a tile is a fragment of its own, added to O in a step."""
     scores = wgmma(fragment(form.block_k), q, k.get_k(), scale_d=False)
     o_sum = state.o_sum + state.o  # while S is computed
     if state.rescales:
@@ -300,9 +301,9 @@ def first_scores(form: Any, q: Any, k: Any, edges: Any, scales: Any) -> Any:
 
 @device_function
 def is_rescaled(form: Any, state: Any, row_max: Any) -> Any:
-    """Return whether the next step multiplies O: always, or if a row of this warp has a new maximum.
+    """Return whether the next step rescales O: always, or if a row of the warp has a new maximum.
 
-    A warp votes before its exponentials, so that the answer is there when the next step begins.
+    A warp votes before its exponentials, so the answer is there when the next step begins.
     """
     if form.votes:
         old = state.row_max
@@ -314,7 +315,9 @@ def is_rescaled(form: Any, state: Any, row_max: Any) -> Any:
 
 
 @device_function
-def store_output_dense(form: Any, store: Any, out: Any, o: Any, sequence: Any, row: Any, head: Any) -> None:
+def store_output_dense(
+    form: Any, store: Any, out: Any, o: Any, sequence: Any, row: Any, head: Any
+) -> None:
     """Round O into shared memory and store it by TMA, which writes no row after the last query."""
     stage = store.acquire()
     o.to(form.o_dtype).store(stage.o.view(form.o_rows), (0, 0))
@@ -449,7 +452,9 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Any:
                 count = i32(sequence.queries - row)  # rows up to the last query
                 if SPLITS:
                     at, stride = number + row * options.splits, options.splits
-                    store_rows(o, options.partials + 4 * HEAD_DIM * at, 4 * HEAD_DIM * stride, count)
+                    store_rows(
+                        o, options.partials + 4 * HEAD_DIM * at, 4 * HEAD_DIM * stride, count
+                    )
                 else:
                     at = queries * (sequence.batch * heads + tile.head) + sequence.query + row
                     stride = 1

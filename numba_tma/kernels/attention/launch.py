@@ -53,7 +53,9 @@ def run(
     more = {name: value for name, value in more.items() if value is not None} | scales
     flags = {name: True for name in more}
     result = None if out.dtype is q.dtype else out.dtype
-    problem = AttentionProblem(depth, q.dtype, right == 0, packed=starts is not None, result=result, **flags)
+    problem = AttentionProblem(
+        depth, q.dtype, right == 0, packed=starts is not None, result=result, **flags
+    )
     if plan:
         check_plan(q.function, problem, plan)
     if starts:
@@ -76,7 +78,9 @@ def run(
     if starts:
         # As many as there may be: the ends of sequences are in blocks of their own.
         tiles = heads * (queries // plan.block_q + batch)
-        maps += [a.ragged(problem.ragged_tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))]
+        maps += [
+            a.ragged(problem.ragged_tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))
+        ]
     else:
         tiles = batch * heads * -(-queries // plan.block_q)
         if problem.is_fp8:

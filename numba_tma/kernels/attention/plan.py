@@ -1,4 +1,4 @@
-"""What attention's kernel is compiled for, and how the work is cut into tiles, stages and splits."""
+"""What the attention kernel is compiled for, and how work is cut into tiles, stages and splits."""
 
 from __future__ import annotations
 
@@ -287,8 +287,8 @@ FP8_PLANS = {
     (128, False): AttentionPlan(2, 128),
     (128, True): AttentionPlan(2, 128),
 }
-#: Plans for 64 queries or fewer, by head dim. K and V bound the time; more stages were slower, since
-#: TMA then reads from more places at a time.
+#: Plans for 64 queries or fewer, by head dim. Loads of K and V bound the time; more stages were
+#: slower, since TMA then reads from more places at a time.
 FEW_QUERIES_PLANS = {
     64: AttentionPlan(1, 192, votes=False),
     96: AttentionPlan(1, 128),

@@ -32,8 +32,14 @@ from numba_tma.device.vectors import largest, total
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.kernels._host.launching import Matrix, launch
 from numba_tma.kernels.attention.arrays import Heads
-from numba_tma.kernels.attention.softmax import MINUS_INFINITY
-from numba_tma.kernels.attention.softmax import LOG2_E, ZERO, inverse, log_of_sum, shift_of
+from numba_tma.kernels.attention.softmax import (
+    LOG2_E,
+    MINUS_INFINITY,
+    ZERO,
+    inverse,
+    log_of_sum,
+    shift_of,
+)
 from numba_tma.kernels.rows.columns import workspace
 
 THREADS = 128

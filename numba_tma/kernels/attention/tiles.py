@@ -173,7 +173,9 @@ class Edges(NamedTuple):
 def next_kv_tile(form: Any, edges: Any) -> Any:
     """Return the edges relative to the next K/V tile."""
     return Edges(
-        i32(edges.start - form.block_k), i32(edges.stop - form.block_k), i32(edges.end - form.block_k)
+        i32(edges.start - form.block_k),
+        i32(edges.stop - form.block_k),
+        i32(edges.end - form.block_k),
     )
 
 

@@ -19,16 +19,16 @@ from numba_tma.kernels._host.limits import CACHED_BYTES
 from numba_tma.kernels.attention import arrays as _attention_arrays
 from numba_tma.kernels.attention import attention
 from numba_tma.kernels.attention.plan import (
-    FEW_PLANS,
-    NARROW_DEPTHS,
+    FEW_QUERIES_PLANS,
+    FP8_HEAD_DIMS,
     PLANS,
-    Plan,
-    Problem,
+    AttentionPlan,
+    AttentionProblem,
     balance,
     plan_for,
     splits_for,
 )
-from numba_tma.kernels.attention.values import tiles, turning_kernel
+from numba_tma.kernels.attention.transpose_v import tiles, turning_kernel
 from numba_tma.kernels.attention.varlen import attention_varlen
 from numba_tma.tools.testing import compile_ptx, find_tool, instructions
 from tests.kernels.attention_forms import PROBLEMS, form, plan_of
@@ -67,13 +67,13 @@ def main_loop(name):
 @by_problem
 def test_a_step_computes_and_moves_nothing(name):
     problem, plan = PROBLEMS[name], plan_of(name)
-    scores, outputs = plan.block_k // 2, problem.depth // 2  # of a thread
-    added = outputs * problem.is_narrow  # by the threads, not the tensor cores
+    scores, outputs = plan.block_k // 2, problem.head_dim // 2  # of a thread
+    added = outputs * problem.is_fp8  # by the threads, not the tensor cores
     found = Counter(operation for operation, _ in main_loop(name))
-    product, depth = ("QGMMA", 32) if problem.is_narrow else ("HGMMA", 16)
-    assert found[product] == problem.depth // depth + plan.block_k // depth
+    product, depth = ("QGMMA", 32) if problem.is_fp8 else ("HGMMA", 16)
+    assert found[product] == problem.head_dim // depth + plan.block_k // depth
     assert found["MUFU.EX2"] == scores + 2  # and of each of the two rows the decay
-    lifts = 2 * problem.is_narrow  # the shifts of e4m3 are sums, others products
+    lifts = 2 * problem.is_fp8  # the shifts of e4m3 are sums, others products
     assert found["FFMA"] == scores + 2 + lifts  # score * scale + shift
     assert found["MUFU.TANH"] == scores * problem.softcap
     assert found["FMUL"] == outputs + 4 - lifts + scores * problem.softcap
@@ -103,7 +103,7 @@ def test_exponentials_are_computed_while_products_run(name):
     assert products[-1] < waits[0] < exponentials[0] < exponentials[-1] < waits[1]
 
 
-@pytest.mark.parametrize("depth", NARROW_DEPTHS)
+@pytest.mark.parametrize("depth", FP8_HEAD_DIMS)
 def test_values_turn_round_in_registers(depth):
     maps = [TensorMapType(4, tile) for tile in tiles(depth)]
     ptx = compile_ptx(turning_kernel(depth), (*maps, types.int64, types.int64))
@@ -137,25 +137,25 @@ def test_tiles_are_equal_where_nothing_hides_keys(mask):
 
 def test_blocks_of_a_window_are_equally_long():
     """So that heads come one after the other, and their keys stay in the L2 cache."""
-    window = Problem(128, as_dtype("bf16"), causal=True, left=True)
+    window = AttentionProblem(128, as_dtype("bf16"), causal=True, left=True)
     assert plan_for(window, 4096, 4096, 64, 1, 132) == PLANS[128, True]
-    assert plan_for(Problem(128, as_dtype("bf16"), right=True), 4096, 4096, 64, 1, 132) == plan_for(
-        Problem(128, as_dtype("bf16"), causal=True), 4096, 4096, 64, 1, 132
-    )
+    assert plan_for(
+        AttentionProblem(128, as_dtype("bf16"), right=True), 4096, 4096, 64, 1, 132
+    ) == plan_for(AttentionProblem(128, as_dtype("bf16"), causal=True), 4096, 4096, 64, 1, 132)
 
 
 @pytest.mark.parametrize("keys", [512, 4096, 8192, 16384, 100_000])
 @pytest.mark.parametrize("depth", [64, 128])
 def test_heads_together_share_the_cache_and_the_work(depth, keys):
-    problem = Problem(depth, as_dtype("bf16"), causal=True)
+    problem = AttentionProblem(depth, as_dtype("bf16"), causal=True)
     plan = plan_for(problem, keys, keys, 64, 1, 132)
     assert plan == replace(PLANS[depth, True], heads_together=plan.heads_together)
     assert plan.heads_together == 1 or 4 * keys * depth * plan.heads_together < 2.5 * CACHED_BYTES
-    full = Problem(depth, as_dtype("bf16"))
+    full = AttentionProblem(depth, as_dtype("bf16"))
     assert plan_for(full, keys, keys, 64, 1, 132) == PLANS[depth, False]
 
 
-FULL, CAUSAL = (Problem(128, as_dtype("bf16"), causal) for causal in (False, True))
+FULL, CAUSAL = (AttentionProblem(128, as_dtype("bf16"), causal) for causal in (False, True))
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,15 @@ FULL, CAUSAL = (Problem(128, as_dtype("bf16"), causal) for causal in (False, Tru
 )
 def test_keys_are_shared_out_where_queries_are_few(queries, keys, heads, splits):
     plan = plan_for(FULL, queries, keys, heads, 1, 132)
-    chosen = FEW_PLANS[128] if queries <= 64 else PLANS[128, False]
+    chosen = FEW_QUERIES_PLANS[128] if queries <= 64 else PLANS[128, False]
     assert plan == replace(chosen, splits=splits)
 
 
 def test_parts_even_out_what_a_mask_leaves():
     """128 blocks of queries have 1 to 32 steps; in two parts each, none has more than about 17."""
-    assert plan_for(CAUSAL, 4096, 4096, 4, 1, 132) == Plan(2, 128, splits=2, heads_together=0)
+    assert plan_for(CAUSAL, 4096, 4096, 4, 1, 132) == AttentionPlan(
+        2, 128, splits=2, heads_together=0
+    )
     assert plan_for(CAUSAL, 4096, 4096, 16, 1, 132).splits == 1
 
 
@@ -332,19 +334,25 @@ MISTAKES = {
     "half a key": ({"window": (1, 0.5)}, "whole numbers from 0, or None for all; or one number"),
     "a window of truth": ({"window": True}, "attention(window=True): a window is"),
     "a plan of 100 keys": (
-        {"plan": Plan(2, 100)},
-        "attention(plan=Plan(warpgroups=2, block_k=100, stages=2, heads_together=1, votes=True, "
-        "splits=1)): a plan has 1 warpgroup or more, and its block_k is a multiple of 16 up to "
-        "256, since a product with bf16 takes 16 keys at a time: use a block_k of 64, 96 or 128",
+        {"plan": AttentionPlan(2, 100)},
+        "attention(plan=AttentionPlan(warpgroups=2, block_k=100, stages=2, heads_together=1, "
+        "votes=True, splits=1)): a plan has 1 warpgroup or more, and its block_k is a multiple of "
+        "16 up to 256, since a product with bf16 takes 16 keys at a time: use a block_k of 64, 96 or 128",
     ),
-    "a plan of 272 keys": ({"plan": Plan(1, 272)}, "its block_k is a multiple of 16 up to 256"),
-    "a plan of nobody": ({"plan": Plan(0)}, "a plan has 1 warpgroup or more"),
+    "a plan of 272 keys": (
+        {"plan": AttentionPlan(1, 272)},
+        "its block_k is a multiple of 16 up to 256",
+    ),
+    "a plan of nobody": ({"plan": AttentionPlan(0)}, "a plan has 1 warpgroup or more"),
     "a plan of e4m3": (
-        {"plan": Plan(3, 112)} | {name: array(dtype=E4M3) for name in "qkv"},
+        {"plan": AttentionPlan(3, 112)} | {name: array(dtype=E4M3) for name in "qkv"},
         "its block_k is a multiple of 32 up to 256, since a product with e4m3 takes 32 keys",
     ),
-    "half a part": ({"plan": Plan(splits=1.5)}, "splits is 1 or more, and 1 for packed"),
-    "no parts": ({"plan": Plan(splits=0)}, "splits is 1 or more, and 1 for packed sequences"),
+    "half a part": ({"plan": AttentionPlan(splits=1.5)}, "splits is 1 or more, and 1 for packed"),
+    "no parts": (
+        {"plan": AttentionPlan(splits=0)},
+        "splits is 1 or more, and 1 for packed sequences",
+    ),
     "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
 }
 
@@ -382,7 +390,10 @@ VARLEN_MISTAKES = {
         "lse has shape (64, 4) of f32 and strides None, but q has shape (64, 4, 64); lse takes "
         "(heads, rows) = (4, 64) of f32",
     ),
-    "parts": ({"plan": Plan(splits=2)}, "and 1 for packed sequences, whose lengths only the dev"),
+    "parts": (
+        {"plan": AttentionPlan(splits=2)},
+        "and 1 for packed sequences, whose lengths only the dev",
+    ),
     "window": ({"window": -1}, "attention_varlen(window=-1): a window is (left, right)"),
     "scale": ({"scale": -1}, "attention_varlen(scale=-1): the scale is a positive number"),
 }

@@ -12,9 +12,15 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention import backward as backward
 from numba_tma.kernels.attention.api import Heads
 from numba_tma.kernels.attention.backward import attention_backward
-from numba_tma.kernels.attention.backward_kernel import backward_kernel
-from numba_tma.kernels.attention.backward_plan import BLOCK_K, PLANS, Plan, block_q, plan_for
-from numba_tma.kernels.attention.plan import Problem
+from numba_tma.kernels.attention.backward.kernel import backward_kernel
+from numba_tma.kernels.attention.backward.plan import (
+    BLOCK_K,
+    PLANS,
+    BackwardPlan,
+    block_q,
+    plan_for,
+)
+from numba_tma.kernels.attention.plan import AttentionProblem
 from numba_tma.kernels.rows import columns as _columns
 from numba_tma.tools.testing import compile_ptx, find_tool, instructions, ptxas
 from tests.cpu.kernels.test_attention import COPY, array
@@ -51,7 +57,7 @@ def test_what_comes_before_and_after_reads_16_bytes_at_a_time(kernel, name):
     assert (report.spill_stores, report.stack_frame, report.warnings) == (0, 0, ())
     assert report.registers <= 32  # 2048 threads at a time
     loads = [line for line in instructions(text) if "ld.global" in line]
-    assert sum("v4.b32" in line for line in loads) == (2 if kernel is prepare else 4)
+    assert sum("v4.u32" in line for line in loads) == (2 if kernel is prepare else 4)
 
 
 def has_products(code):
@@ -66,7 +72,7 @@ def main_loop(name):
 @needs_nvdisasm
 @by_problem
 def test_a_step_computes_and_moves_nothing(name):
-    depth = PROBLEMS[name].depth
+    depth = PROBLEMS[name].head_dim
     scores, sums = block_q(depth) // 2, 32  # of a thread: of S, and of its part of dQ
     found = Counter(operation for operation, _ in main_loop(name))
     products = 2 * depth // 16 + 2 * block_q(depth) // 16 + BLOCK_K // 16
@@ -105,20 +111,22 @@ def test_products_run_while_threads_compute_and_store(name):
     [(128, 4096, 1, 8), (128, 16384, 1, 2), (128, 16384, 8, 1), (64, 4096, 1, 16), (64, 1, 1, 64)],
 )
 def test_heads_together_fit_the_l2_cache(depth, queries, sharing, heads):
-    problem = Problem(depth, as_dtype("bf16"), causal=True)
+    problem = AttentionProblem(depth, as_dtype("bf16"), causal=True)
     assert plan_for(problem, queries, sharing).heads_together == heads
 
 
 def test_without_a_mask_each_head_comes_for_itself():
-    assert plan_for(Problem(128, as_dtype("bf16")), 4096, 1) == PLANS[128]
+    assert plan_for(AttentionProblem(128, as_dtype("bf16")), 4096, 1) == PLANS[128]
 
 
 # ----------------------------------------------------------------------------------- errors
 
 
 def test_one_stage_would_wait_for_itself():
-    with pytest.raises(ValueError, match=r"Plan\(stages=1\): products with two tiles of queries"):
-        Plan(1)
+    with pytest.raises(
+        ValueError, match=r"BackwardPlan\(stages=1\): products with two tiles of queries"
+    ):
+        BackwardPlan(1)
 
 
 Q, K = (2, 64, 4, 64), (2, 96, 2, 64)

@@ -14,7 +14,13 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host import memo
 from numba_tma.kernels._host.launch import stream_key
 from numba_tma.kernels.attention import attention
-from numba_tma.kernels.attention.plan import DEPTHS, NARROW_PLANS, Plan, Problem, plan_for
+from numba_tma.kernels.attention.plan import (
+    FP8_PLANS,
+    HEAD_DIMS,
+    AttentionPlan,
+    AttentionProblem,
+    plan_for,
+)
 from numba_tma.kernels.attention.plan import PLANS as PLANS_OF_DEPTHS
 from tests.gpu.kernels.test_kernels import EPS32, TYPES, assert_close, normal
 from tests.gpu.kernels.test_matmul import Device
@@ -27,20 +33,20 @@ LENGTHS = [
 ]
 ALL_ROWS = 1024  # of longer ones, so many are compared
 PLANS = {
-    "64 queries": (64, Plan(1, 64)),
-    "64 queries, 3 stages": (128, Plan(1, 128, stages=3)),
-    "128 queries of depth 64": (64, Plan(2, 128)),
-    "96 keys": (64, Plan(3, 96)),
-    "160 keys": (128, Plan(2, 160)),
-    "64 queries of depth 256": (256, Plan(1, 64)),
-    "64 keys of depth 256": (256, Plan(2, 64)),
-    "always decaying": (128, Plan(2, 128, votes=False)),
-    "4 heads together": (128, Plan(2, 128, heads_together=4)),
-    "all heads together": (128, Plan(2, 128, heads_together=0)),
-    "2 parts": (128, Plan(2, 128, splits=2)),
-    "more parts than are loaded at a time": (64, Plan(1, 64, splits=9)),
-    "3 parts of depth 96": (96, Plan(3, 112, splits=3)),
-    "3 parts of depth 256": (256, Plan(2, 80, splits=3)),
+    "64 queries": (64, AttentionPlan(1, 64)),
+    "64 queries, 3 stages": (128, AttentionPlan(1, 128, stages=3)),
+    "128 queries of depth 64": (64, AttentionPlan(2, 128)),
+    "96 keys": (64, AttentionPlan(3, 96)),
+    "160 keys": (128, AttentionPlan(2, 160)),
+    "64 queries of depth 256": (256, AttentionPlan(1, 64)),
+    "64 keys of depth 256": (256, AttentionPlan(2, 64)),
+    "always decaying": (128, AttentionPlan(2, 128, votes=False)),
+    "4 heads together": (128, AttentionPlan(2, 128, heads_together=4)),
+    "all heads together": (128, AttentionPlan(2, 128, heads_together=0)),
+    "2 parts": (128, AttentionPlan(2, 128, splits=2)),
+    "more parts than are loaded at a time": (64, AttentionPlan(1, 64, splits=9)),
+    "3 parts of depth 96": (96, AttentionPlan(3, 112, splits=3)),
+    "3 parts of depth 256": (256, AttentionPlan(2, 80, splits=3)),
 }
 by_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 
@@ -96,7 +102,7 @@ def exact(q, k, v, rows, causal=False, scale=None, whole=False, window=(None, No
 def whole_plan(q, causal):
     """Return the plan in which each block of threads sees all keys of its queries."""
     narrow = q.dtype.itemsize == 1
-    return (NARROW_PLANS if narrow else PLANS_OF_DEPTHS)[q.shape[3], causal]
+    return (FP8_PLANS if narrow else PLANS_OF_DEPTHS)[q.shape[3], causal]
 
 
 def check(q, k, v, causal=False, plan=None, scale=None, out=None, whole=False, **options):
@@ -120,7 +126,7 @@ def check(q, k, v, causal=False, plan=None, scale=None, out=None, whole=False, *
 
 @by_mask
 @pytest.mark.parametrize("name", ["bf16", "f16"])
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", HEAD_DIMS)
 @on_gpu(limit=LIMIT)
 def test_lengths(depth, name, causal):
     for queries, keys in LENGTHS:
@@ -146,7 +152,7 @@ def test_plans(plan, causal):
 
 @on_gpu(limit=LIMIT)
 def test_queries_that_see_no_key_give_0():
-    for depth in DEPTHS:
+    for depth in HEAD_DIMS:
         got = check(*arrays(1000, 300, depth=depth), causal=True)
         assert (got[:, :700] == 0).all() and (got[:, 700:] != 0).any(axis=3).all()
 
@@ -165,7 +171,7 @@ def logs_of_sums(q, k, causal=False, scale=None, window=(None, None), softcap=No
 
 
 @by_mask
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", HEAD_DIMS)
 @on_gpu(limit=LIMIT)
 def test_windows(depth, causal):
     for queries, keys in ((1, 300), (300, 300), (1000, 777), (777, 2000), (4096, 4096)):
@@ -198,7 +204,7 @@ def test_what_lies_outside_a_window_is_not_read():
 
 
 @by_mask
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", HEAD_DIMS)
 @on_gpu(limit=LIMIT)
 def test_soft_caps(depth, causal):
     """Scores are as wrong as tanh.approx is; larger ones are pressed against the cap."""
@@ -217,7 +223,7 @@ def test_soft_caps(depth, causal):
 
 
 @by_mask
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", HEAD_DIMS)
 @on_gpu(limit=LIMIT)
 def test_lse(depth, causal):
     """Its error is that of the products, of the sum, and of float32 as large as the scores."""
@@ -287,7 +293,7 @@ def test_scales():
 @on_gpu(limit=LIMIT)
 def test_views_leave_what_is_around_them(causal):
     qkv = np.stack(arrays(300, 300, heads=3, depth=320), axis=2)
-    for depth in DEPTHS:
+    for depth in HEAD_DIMS:
         q, k, v = (qkv[:, :, i, 1:, 64 : 64 + depth] for i in range(3))
         memory = np.full((2, 3, 304, 272), 7, qkv.dtype)  # heads before queries
         out = memory[:, 1:, 2:302, 8 : 8 + depth].transpose(0, 2, 1, 3)
@@ -355,13 +361,13 @@ def test_nothing():
 
 
 @by_mask
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", HEAD_DIMS)
 @on_gpu(limit=LIMIT)
 def test_few_queries_on_many_keys(depth, causal):
     """As many parts as there are blocks for, one query of all heads that share keys, windows."""
     for queries, heads, name in ((1, (2, 1), "bf16"), (1, (32, 8), "f16"), (64, (2, 2), "f16")):
         q, k, v = arrays(queries, 9000, *heads, depth, name, batch=1)
-        problem = Problem(depth, as_dtype(name), causal and queries > 1)
+        problem = AttentionProblem(depth, as_dtype(name), causal and queries > 1)
         assert plan_for(problem, queries, k.shape[1], heads[1], 1, 132).splits > 8
         check(q, k, v, causal)
         check(q, k, v, causal, window=(4000, 0))
@@ -374,7 +380,7 @@ def test_a_part_without_a_score_weighs_nothing():
     q[..., 0], k[:, 256:512, :, 0] = 1, -np.inf
     left = np.r_[:256, 512:1024]
     got = Device(np.full(q.shape, 7, q.dtype))
-    plan = Plan(2, 128, splits=4)
+    plan = AttentionPlan(2, 128, splits=4)
     attention(*map(Device, (q, k, v)), got, plan=plan)
     expected, slack = exact(q, k[:, left], v[:, left], np.arange(200))
     assert_close(got.get(), expected, q.dtype, 2 * slack, 0.5, "-inf")
@@ -465,7 +471,7 @@ def test_calls_with_the_same_arrays():
 
 
 @by_mask
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", HEAD_DIMS)
 @on_gpu(limit=LIMIT)
 def test_the_same_bits_again(depth, causal):
     """A stage that is refilled too early changes few elements, and seldom."""

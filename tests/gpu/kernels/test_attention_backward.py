@@ -10,7 +10,7 @@ import pytest
 from numba import cuda
 
 from numba_tma.kernels.attention.backward import attention_backward
-from numba_tma.kernels.attention.backward_plan import Plan
+from numba_tma.kernels.attention.backward.plan import BackwardPlan
 from tests.gpu.kernels.test_attention import by_mask
 from tests.gpu.kernels.test_kernels import EPS32, TYPES, normal
 from tests.gpu.kernels.test_matmul import Device
@@ -22,9 +22,9 @@ LENGTHS = [
     *((1, 4096), (4096, 1), (65, 1000), (1000, 65), (63, 64), (129, 257), (1000, 1001)),
 ]
 PLANS = {
-    "one stage of dQ": (128, Plan(2, 1)),
-    "5 heads together": (64, Plan(heads_together=5)),
-    "2 heads together": (128, Plan(heads_together=2)),
+    "one stage of dQ": (128, BackwardPlan(2, 1)),
+    "5 heads together": (64, BackwardPlan(heads_together=5)),
+    "2 heads together": (128, BackwardPlan(heads_together=2)),
 }
 NAMES = ("dq", "dk", "dv")
 

@@ -12,7 +12,7 @@ import pytest
 from numba import cuda
 
 from numba_tma.kernels.attention.api import attention
-from numba_tma.kernels.attention.plan import NARROW_DEPTHS, Plan
+from numba_tma.kernels.attention.plan import FP8_HEAD_DIMS, AttentionPlan
 from tests.gpu.kernels.test_attention import ALL_ROWS, LENGTHS, LIMIT, by_mask, seen_by, whole_plan
 from tests.gpu.kernels.test_kernels import TYPES
 from tests.gpu.kernels.test_matmul import Device
@@ -23,18 +23,18 @@ E4M3 = ml_dtypes.float8_e4m3fn
 # so much again for each 32 of up to 256 keys of a tile.
 SUMS, TILE = 2.0**-12, 256
 PLANS = {
-    "64 queries": (64, Plan(1, 64)),
-    "64 queries, 3 stages": (128, Plan(1, 128, stages=3)),
-    "64 keys": (64, Plan(3, 64)),
-    "96 keys of depth 128": (128, Plan(2, 96)),
-    "160 keys": (64, Plan(2, 160)),
-    "192 keys": (64, Plan(2, 192)),
-    "224 keys": (64, Plan(2, 224)),
-    "256 keys": (64, Plan(2, 256)),
-    "always decaying": (64, Plan(3, 96, votes=False)),
-    "4 heads together": (128, Plan(2, 128, heads_together=4)),
-    "3 parts": (128, Plan(2, 128, splits=3)),
-    "9 parts": (64, Plan(1, 64, splits=9)),
+    "64 queries": (64, AttentionPlan(1, 64)),
+    "64 queries, 3 stages": (128, AttentionPlan(1, 128, stages=3)),
+    "64 keys": (64, AttentionPlan(3, 64)),
+    "96 keys of depth 128": (128, AttentionPlan(2, 96)),
+    "160 keys": (64, AttentionPlan(2, 160)),
+    "192 keys": (64, AttentionPlan(2, 192)),
+    "224 keys": (64, AttentionPlan(2, 224)),
+    "256 keys": (64, AttentionPlan(2, 256)),
+    "always decaying": (64, AttentionPlan(3, 96, votes=False)),
+    "4 heads together": (128, AttentionPlan(2, 128, heads_together=4)),
+    "3 parts": (128, AttentionPlan(2, 128, splits=3)),
+    "9 parts": (64, AttentionPlan(1, 64, splits=9)),
 }
 
 
@@ -124,7 +124,7 @@ def check(q, k, v, causal=False, plan=None, scaled=(None,) * 3, name="bf16", out
 
 
 @by_mask
-@pytest.mark.parametrize("depth", NARROW_DEPTHS)
+@pytest.mark.parametrize("depth", FP8_HEAD_DIMS)
 @on_gpu(limit=LIMIT)
 def test_lengths(depth, causal):
     for queries, keys in LENGTHS:
@@ -141,7 +141,7 @@ def test_plans(plan, causal):
 
 
 @by_mask
-@pytest.mark.parametrize("depth", NARROW_DEPTHS)
+@pytest.mark.parametrize("depth", FP8_HEAD_DIMS)
 @on_gpu(limit=LIMIT)
 def test_long_sums_of_one_sign(depth, causal):
     """The tensor cores alone would lose a quarter of them, and more of longer ones."""
@@ -157,7 +157,7 @@ def test_long_sums_of_one_sign(depth, causal):
 @on_gpu(limit=LIMIT)
 def test_sums_decay_from_tile_to_tile():
     """Scores rise, or fall, at each tile and within it."""
-    for depth in NARROW_DEPTHS:
+    for depth in FP8_HEAD_DIMS:
         q, _, v = arrays(200, 1000, depth=depth)
         q[:], k = 1, np.zeros_like(v)
         for order in (1, -1):
@@ -169,7 +169,7 @@ def test_sums_decay_from_tile_to_tile():
 @pytest.mark.parametrize("heads", [(3, 3), (4, 1), (8, 2), (40, 5)])
 @on_gpu(limit=LIMIT)
 def test_scales_of_heads_that_share_keys(heads, causal):
-    for depth in NARROW_DEPTHS:
+    for depth in FP8_HEAD_DIMS:
         q, k, v = arrays(300, 333, *heads, depth=depth, batch=3)
         check(q, k, v, causal, scaled=random_scales(q, k))
 
@@ -229,7 +229,7 @@ def test_weights_use_the_range_of_e4m3():
 
 @on_gpu(limit=LIMIT)
 def test_queries_that_see_no_key_give_0():
-    for depth in NARROW_DEPTHS:
+    for depth in FP8_HEAD_DIMS:
         got = check(*arrays(1000, 300, depth=depth), causal=True)
         assert (got[:, :700] == 0).all() and (got[:, 700:] != 0).any(axis=3).all()
 
@@ -265,7 +265,7 @@ def test_nan_stays_in_the_rows_that_see_it():
 @on_gpu(limit=LIMIT)
 def test_views_leave_what_is_around_them(causal):
     qkv = np.stack(arrays(300, 300, heads=3, depth=320), axis=2)
-    for depth in NARROW_DEPTHS:
+    for depth in FP8_HEAD_DIMS:
         q, k, v = (qkv[:, :, i, 1:, 64 : 64 + depth] for i in range(3))
         memory = np.full((2, 3, 304, 272), 7, TYPES["bf16"])  # heads before queries
         out = memory[:, 1:, 2:302, 8 : 8 + depth].transpose(0, 2, 1, 3)
@@ -292,7 +292,7 @@ def test_arrays_of_numba():
 
 
 @by_mask
-@pytest.mark.parametrize("depth", NARROW_DEPTHS)
+@pytest.mark.parametrize("depth", FP8_HEAD_DIMS)
 @on_gpu(limit=LIMIT)
 def test_the_same_bits_again(depth, causal):
     """A stage that is refilled too early changes few elements, and seldom."""

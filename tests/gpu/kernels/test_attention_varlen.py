@@ -5,7 +5,7 @@ import pytest
 from numba import cuda
 
 from numba_tma.kernels.attention.api import attention
-from numba_tma.kernels.attention.plan import DEPTHS, Plan
+from numba_tma.kernels.attention.plan import HEAD_DIMS, AttentionPlan
 from numba_tma.kernels.attention.varlen import attention_varlen
 from tests.gpu.kernels.test_attention import LIMIT, exact, logs_of_sums
 from tests.gpu.kernels.test_kernels import assert_close, normal
@@ -53,7 +53,7 @@ def check(queries, keys, heads=4, kv_heads=2, depth=128, name="bf16", plan=None,
 
 
 @by_mask
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", HEAD_DIMS)
 @pytest.mark.parametrize("lengths", LENGTHS)
 @on_gpu(limit=LIMIT)
 def test_lengths(lengths, depth, causal):
@@ -66,8 +66,8 @@ def test_types_heads_and_plans(causal):
     lengths = (300, 1, 0, 200), (200, 50, 8, 333)
     check(*lengths, name="f16", causal=causal)
     check(*lengths, heads=8, kv_heads=1, depth=64, causal=causal)
-    check(*lengths, heads=3, kv_heads=3, depth=64, plan=Plan(1, 64), causal=causal)
-    check(*lengths, plan=Plan(2, 96, stages=3), depth=96, causal=causal)
+    check(*lengths, heads=3, kv_heads=3, depth=64, plan=AttentionPlan(1, 64), causal=causal)
+    check(*lengths, plan=AttentionPlan(2, 96, stages=3), depth=96, causal=causal)
 
 
 @by_mask
@@ -83,7 +83,7 @@ def test_windows_and_caps(causal):
 @on_gpu(limit=LIMIT)
 def test_equal_lengths_are_a_batch(causal):
     """The same bits, whichever way they are told."""
-    for depth in DEPTHS:
+    for depth in HEAD_DIMS:
         q, k, v = (normal((6, 300, 4, depth), "bf16", seed) for seed in range(3))
         batch = Device(np.zeros_like(q))
         attention(*map(Device, (q, k, v)), batch, causal=causal)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from numba_tma.kernels.attention.api import attention
-from numba_tma.kernels.attention.plan import Plan
+from numba_tma.kernels.attention.plan import AttentionPlan
 from tests.tiers import quick
 
 BF16 = ml_dtypes.bfloat16
-ONE, TWO = Plan(1, 64), Plan(2, 64)
-TOGETHER = Plan(1, 64, heads_together=4)
+ONE, TWO = AttentionPlan(1, 64), AttentionPlan(2, 64)
+TOGETHER = AttentionPlan(1, 64, heads_together=4)
 
 
 def arrays(queries, keys, heads=1, kv_heads=None, depth=64, batch=1, dtype=BF16):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from numba_tma.kernels.attention.backward import attention_backward
-from numba_tma.kernels.attention.backward_plan import Plan
+from numba_tma.kernels.attention.backward.plan import BackwardPlan
 from tests.tiers import quick
 
 BF16 = ml_dtypes.bfloat16
@@ -101,7 +101,7 @@ def test_heads_share_keys(depth):
 
 @pytest.mark.slow
 def test_heads_together_that_do_not_divide_all():
-    check(*arrays(64, 140, heads=3, batch=1), causal=True, plan=Plan(heads_together=2))
+    check(*arrays(64, 140, heads=3, batch=1), causal=True, plan=BackwardPlan(heads_together=2))
 
 
 @pytest.mark.slow

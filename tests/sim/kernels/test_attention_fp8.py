@@ -11,13 +11,13 @@ import pytest
 
 from numba_tma.kernels.attention.api import attention
 from numba_tma.kernels.attention.arrays import Heads
-from numba_tma.kernels.attention.plan import Plan
-from numba_tma.kernels.attention.values import turned
+from numba_tma.kernels.attention.plan import AttentionPlan
+from numba_tma.kernels.attention.transpose_v import turned
 from tests.sim.kernels.test_attention import arrays as any_arrays
 from tests.sim.kernels.test_attention import exact
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
-ONE = Plan(1, 64)
+ONE = AttentionPlan(1, 64)
 ORDER = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]  # of keys, in each 16
 
 
@@ -64,7 +64,7 @@ def test_the_plan_that_is_chosen():
 
 @pytest.mark.parametrize("block_k", [96, 192])
 def test_tiles_of_other_swizzles(block_k):
-    check(*arrays(5, 200), plan=Plan(1, block_k))
+    check(*arrays(5, 200), plan=AttentionPlan(1, block_k))
 
 
 def test_scales_of_heads():

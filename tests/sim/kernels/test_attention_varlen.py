@@ -4,12 +4,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels.attention.plan import Plan
+from numba_tma.kernels.attention.plan import AttentionPlan
 from numba_tma.kernels.attention.varlen import attention_varlen
 from tests.sim.kernels.test_attention import exact
 
 BF16 = ml_dtypes.bfloat16
-ONE = Plan(1, 64)
+ONE = AttentionPlan(1, 64)
 
 
 def check(queries, keys, heads=2, kv_heads=1, depth=64, plan=ONE, **options):
@@ -46,7 +46,7 @@ def test_lengths(causal):
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_two_warpgroups_and_parts_of_another_swizzle(causal):
-    check((130, 20), (40, 100), depth=96, plan=Plan(2, 64), causal=causal)
+    check((130, 20), (40, 100), depth=96, plan=AttentionPlan(2, 64), causal=causal)
 
 
 def test_windows_and_caps():

@@ -51,9 +51,9 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32
 from numba_tma.device.fragment_moves import row_fragment, store_by_thread
 from numba_tma.device.mma import fragment, wgmma, wgmma_wait
-from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.device.shared import shared_tile
 from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.kernels.attention.backward.plan import (
     BLOCK_K,
     WARPGROUPS,
@@ -91,7 +91,8 @@ class Walk(NamedTuple):
 
     tile: Any  #: tile of queries in its head
     part: Any  #: number of the warpgroup's part of dQ
-    limit: Any  #: number of the warpgroup's keys that query 0 of the tile sees; causal: one more by each further query
+    limit: Any  #: keys of the warpgroup that query 0 of the tile sees; under a causal mask each
+    #: further query sees one more
 
 
 class GradientState(NamedTuple):
@@ -253,7 +254,15 @@ def masked(form: Any, scores: Any, limit: Any) -> Any:
 
 @device_function
 def multiply(
-    form: Any, works: Any, ring: Any, k: Any, v: Any, ds_tile: Any, warpgroup: Any, state: Any, scale: Any
+    form: Any,
+    works: Any,
+    ring: Any,
+    k: Any,
+    v: Any,
+    ds_tile: Any,
+    warpgroup: Any,
+    state: Any,
+    scale: Any,
 ) -> Any:
     """Compute P', dS' and dV += P' dO, half of dQ = dS K, and start dK += dS' Q.
 
@@ -326,9 +335,7 @@ def store_rows_of(form: Any, out: Any, to: Any, grads: Any, keys: Any, row: Any)
 
 
 @device_function
-def add_dq(
-    sums: Any, dq: Any, grads: Any, turns: Any, state: Any, block: Any, more: Any
-) -> None:
+def add_dq(sums: Any, dq: Any, grads: Any, turns: Any, state: Any, block: Any, more: Any) -> None:
     """Add a part of dQ to the sums in global memory, while dK is computed."""
     stage = sums.acquire()
     store_by_thread(grads, stage.dq)
@@ -406,7 +413,7 @@ def backward_kernel(
     """
     FORM = BackwardForm(problem, plan)
     BLOCK_Q, STAGES = FORM.block_q, plan.stages
-    # Each consumer warpgroup is a role of its own, and its rows of dK and dV are tiles of their own.
+    # Each consumer warpgroup is a role of its own: it has rows of dK and dV of its own.
     consumers = {f"math{i}": Warpgroups(1) for i in range(WARPGROUPS)}
     ROLES = Roles(**consumers, load=Warpgroups(1, registers=24))
     CONSUMERS = tuple(getattr(ROLES, name) for name in consumers)

@@ -184,8 +184,8 @@ def _check(
     """Raise unless the arrays fit each other and the copy engine."""
     if q.shape[3] not in HEAD_DIMS or q.shape[1] == 0:
         raise ValueError(
-            f"{NAME}(): q has shape {q.shape}; it takes a depth of {' or '.join(map(str, HEAD_DIMS))} "
-            "and at least one query"
+            f"{NAME}(): q has shape {q.shape}; it takes a depth of "
+            f"{' or '.join(map(str, HEAD_DIMS))} and at least one query"
         )
     for like_q in (out, dout, dq):
         check(q, k, v, like_q)

@@ -13,7 +13,6 @@ import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma.host.mma_rules import ROWS
 from numba_tma.device.row_share import (
     Share,
     from_float,
@@ -25,6 +24,7 @@ from numba_tma.device.row_share import (
 )
 from numba_tma.device.vectors import four, total
 from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.mma_rules import ROWS
 from numba_tma.kernels.attention.backward.plan import WARPGROUPS, block_q
 from numba_tma.kernels.attention.plan import AttentionProblem
 from numba_tma.kernels.attention.softmax import LOG2_E
