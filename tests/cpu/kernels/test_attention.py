@@ -337,7 +337,8 @@ MISTAKES = {
         {"plan": AttentionPlan(2, 100)},
         "attention(plan=AttentionPlan(warpgroups=2, block_k=100, stages=2, heads_together=1, "
         "votes=True, splits=1)): a plan has 1 warpgroup or more, and its block_k is a multiple of "
-        "16 up to 256, since a product with bf16 takes 16 keys at a time: use a block_k of 64, 96 or 128",
+        "16 up to 256, since a product with bf16 takes 16 keys at a time: use a block_k of 64, 96 "
+        "or 128",
     ),
     "a plan of 272 keys": (
         {"plan": AttentionPlan(1, 272)},
