@@ -9,9 +9,9 @@ import pytest
 
 from numba_tma.host import driver as _driver
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.attention import backward as backward
 from numba_tma.kernels.attention.api import Heads
 from numba_tma.kernels.attention.backward import attention_backward
+from numba_tma.kernels.attention.backward import launch as backward
 from numba_tma.kernels.attention.backward.kernel import backward_kernel
 from numba_tma.kernels.attention.backward.plan import (
     BLOCK_K,
