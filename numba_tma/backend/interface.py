@@ -54,6 +54,7 @@ if TYPE_CHECKING or simulated():
     i32: TypeAlias = int  #: 32 bits with a sign
     i64: TypeAlias = int  #: 64 bits with a sign
     u64: TypeAlias = int  #: 64 bits without a sign
+    SCALARS: tuple[Scalar, ...] = ()  #: those that the backend has to know
 else:
     u32, i32, i64, u64 = Scalar("uint32"), Scalar("int32"), Scalar("int64"), Scalar("uint64")
     SCALARS = (u32, i32, i64, u64)
