@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from numba_tma import simulator
 from numba_tma.backend.interface import device_class, u32
 from numba_tma.device.waiting import wait_for
+from numba_tma.host.annotations import Integer
 from numba_tma.host.debug import Site
 from numba_tma.ptx import (
     mbarrier_arrive,
@@ -41,7 +41,7 @@ class Barrier:
     ledger: int = 0
     shared_kind = "barrier"
 
-    def init(self, count: Any) -> None:
+    def init(self, count: Integer) -> None:
         """Set the arrivals that a phase needs. By one thread, then `fence_mbarrier_init`."""
         mbarrier_init(self, count)
 
@@ -49,7 +49,7 @@ class Barrier:
         """End the barrier's life, so that its memory can be used otherwise. By one thread."""
         mbarrier_inval(self)
 
-    def arrive(self, count: Any = None) -> int:
+    def arrive(self, count: Integer | None = None) -> int:
         """Arrive once, or `count` times; return the phase's state.
 
         Executed by each arriving thread, with release semantics at block scope (PTX
@@ -57,7 +57,7 @@ class Barrier:
         """
         return mbarrier_arrive(self, count)
 
-    def arrive_drop(self, count: Any = None) -> int:
+    def arrive_drop(self, count: Integer | None = None) -> int:
         """Arrive once, or `count` times, and take no part in later phases; return the state.
 
         Executed by a thread that leaves, with release semantics at block scope
@@ -65,43 +65,43 @@ class Barrier:
         """
         return mbarrier_arrive_drop(self, count)
 
-    def arrive_expect_tx(self, tx_bytes: Any) -> int:
+    def arrive_expect_tx(self, tx_bytes: Integer) -> int:
         """Expect `tx_bytes` more bytes in this phase and arrive once; return the phase's state.
 
         Executed by one thread, with release semantics at block scope (mbarrier.arrive.expect_tx).
         """
         return mbarrier_arrive_expect_tx(self, tx_bytes)
 
-    def expect_tx(self, tx_bytes: Any) -> None:
+    def expect_tx(self, tx_bytes: Integer) -> None:
         """Expect `tx_bytes` more bytes in this phase. This does not arrive, and orders nothing."""
         mbarrier_expect_tx(self, tx_bytes)
 
-    def complete_tx(self, tx_bytes: Any) -> None:
+    def complete_tx(self, tx_bytes: Integer) -> None:
         """Count `tx_bytes` of this phase as copied: those of a load that is skipped.
 
         Does not arrive, and orders nothing (mbarrier.complete_tx).
         """
         mbarrier_complete_tx(self, tx_bytes)
 
-    def pending_count(self, state: Any) -> int:
+    def pending_count(self, state: Integer) -> int:
         """Return how many arrivals the phase lacked before the one that returned `state`."""
         return mbarrier_pending_count(state)
 
-    def try_wait(self, parity: Any) -> bool:
+    def try_wait(self, parity: Integer) -> bool:
         """Return whether the phase of `parity` completed, after waiting a limited time.
 
         Executed by any thread; acquire semantics at block scope when True (mbarrier.try_wait).
         """
         return mbarrier_try_wait_parity(self, parity)
 
-    def test_wait(self, parity: Any) -> bool:
+    def test_wait(self, parity: Integer) -> bool:
         """Return whether the phase of `parity` completed, without waiting.
 
         Executed by any thread; acquire semantics at block scope when True (mbarrier.test_wait).
         """
         return mbarrier_test_wait_parity(self, parity)
 
-    def wait(self, parity: Any) -> None:
+    def wait(self, parity: Integer) -> None:
         """Wait until the phase of `parity` has completed, with acquire semantics at block scope.
 
         Executed by any thread: a loop over mbarrier.try_wait, which ends in debug mode.
@@ -117,14 +117,14 @@ class BarrierArray:
     num_barriers: int
     address: u32
 
-    def __getitem__(self, index: Any) -> Barrier:
+    def __getitem__(self, index: Integer) -> Barrier:
         if not 0 <= index < self.num_barriers:
             raise simulator.BadOperand(
                 f"barriers[{index}]: the array has the barriers 0 to {self.num_barriers - 1}"
             )
         return Barrier(self.address + 8 * index)
 
-    def init(self, count: Any) -> None:
+    def init(self, count: Integer) -> None:
         """Set the arrivals that a phase of each of them needs; see `Barrier.init`."""
         for index in range(self.num_barriers):
             mbarrier_init(self.address + 8 * index, count)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from numba_tma.backend.interface import constant_class, device_class, i64, u32
 from numba_tma.device.scheduler import Tiles, at_least_1, grouped, integer, is_given, quotient
+from numba_tma.host.annotations import Integer
 from numba_tma.ptx import ctaid_x, nctaid_x
 
 
@@ -52,7 +53,9 @@ class CausalLPTScheduler:
         """The `group`, 0 for all heads."""
         return self.group or 0
 
-    def over(self, queries: Any, keys: Any, heads: Any, batch: Any = None) -> CausalSchedule:
+    def over(
+        self, queries: Integer, keys: Integer, heads: Integer, batch: Integer | None = None
+    ) -> CausalSchedule:
         """Return the schedule of `heads` query heads, for each of `batch` sequences.
 
         `queries` and `keys` are the lengths of the sequences, in rows. The extents are known when
@@ -88,7 +91,7 @@ class CausalSchedule:
         """Query blocks of all heads; their numbers are below it."""
         return i64(u32(self.num_query_blocks * self.heads * self.batch))
 
-    def num_key_blocks(self, query_block: Any) -> int:
+    def num_key_blocks(self, query_block: Integer) -> int:
         """Return how many blocks of keys the queries of a block see."""
         end = u32((query_block + 1) * self.scheduler.block_q)
         if end > self.queries:
@@ -100,7 +103,7 @@ class CausalSchedule:
         block = u32(self.scheduler.block_k)
         return i64(quotient(u32(reach - self.queries + block - 1), block)[0])
 
-    def tile(self, number: Any) -> AttentionTile:
+    def tile(self, number: Integer) -> AttentionTile:
         """Return query block, head, batch and number of key blocks of the tile `number`."""
         inner = integer(self.scheduler, "number", number, self.num_tiles)
         blocks = self.num_query_blocks
@@ -115,7 +118,7 @@ class CausalSchedule:
         block = i64(u32(blocks - 1 - later))
         return AttentionTile(block, i64(head), i64(sequence), self.num_key_blocks(block))
 
-    def tiles(self, first: Any = None, step: Any = None) -> Tiles:
+    def tiles(self, first: Integer | None = None, step: Integer | None = None) -> Tiles:
         """Iterate over this block's tiles, dealt to the blocks of the grid there and back.
 
         Each odd round goes through the blocks from the last to the first, so that who got the

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from numba_tma import simulator
 from numba_tma.backend.interface import device_function, native
 from numba_tma.device import shared as shared  # kernels know a map's methods once it is imported
+from numba_tma.host.annotations import Address, Shape
 from numba_tma.host.layout import Tile
 from numba_tma.host.tensor_map import describe_kind
 from numba_tma.ptx import (
@@ -20,18 +21,22 @@ from numba_tma.ptx import (
     tensormap_replace_global_stride,
 )
 
+if TYPE_CHECKING:
+    from numba_tma.device.shared import SharedTile
+    from numba_tma.host.tensor_map import TensorMap
+
 #: 128 bytes of shared memory in which `edit_map` builds a map: ``shared_tile(DESCRIPTOR)``.
 DESCRIPTOR = Tile((128,), "u8")
 
 
 @device_function
 def edit_map(
-    destination: Any,
-    template: Any,
-    scratch: Any,
-    address: Any = None,
-    shape: Any = None,
-    strides: Any = None,
+    destination: TensorMap,
+    template: TensorMap,
+    scratch: SharedTile,
+    address: Address | None = None,
+    shape: Shape | None = None,
+    strides: Shape | None = None,
 ) -> None:
     """Make `destination` a map like `template`, of another tensor.
 
@@ -75,7 +80,12 @@ def edit_map(
 
 @native
 def build_map(
-    scratch: Any, template: Any, destination: Any, address: Any, shape: Any, strides: Any
+    scratch: SharedTile,
+    template: TensorMap,
+    destination: TensorMap,
+    address: Address | None,
+    shape: Shape | None,
+    strides: Shape | None,
 ) -> None:
     """Copy the template to the scratch and replace fields there; by one thread."""
     if wrong := wrong_template(destination, template):
@@ -85,7 +95,7 @@ def build_map(
         host = getattr(address, "_ary", address)
         host = host.ctypes.data if isinstance(host, np.ndarray) else int(host)
         tensormap_replace_global_address(scratch, "shared::cta", host)
-    inner = template.rank - 1
+    inner: Any = template.rank - 1  # ordinals of axes are literals in a kernel
     if wrong := wrong_length(template.rank, shape, strides):
         raise simulator.BadOperand(wrong)
     for axis, extent in enumerate(shape or ()):
@@ -94,7 +104,7 @@ def build_map(
         tensormap_replace_global_stride(scratch, "shared::cta", inner - 1 - axis, stride)
 
 
-def wrong_template(destination: Any, template: Any) -> str:
+def wrong_template(destination: TensorMap, template: TensorMap) -> str:
     """Say why a map, or a type of maps, cannot be made from a template; "" if it can."""
     if template.mode != "tiled":
         return (
@@ -119,7 +129,7 @@ def wrong_template(destination: Any, template: Any) -> str:
     )
 
 
-def wrong_length(rank: int, shape: Any, strides: Any) -> str:
+def wrong_length(rank: int, shape: Shape | None, strides: Shape | None) -> str:
     """Say what is wrong with the number of extents or strides; "" if nothing."""
     if shape is not None and len(shape) != rank:
         return f"edit_map: {len(shape)} extents for a template of rank {rank}; give one per axis"

@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from numba_tma import ptx, simulator
 from numba_tma.backend.interface import native
 from numba_tma.device.fragments import Fragment
 from numba_tma.device.shared import SharedTile, _narrow
+from numba_tma.host.annotations import Address, Integer
 from numba_tma.host.dtypes import as_dtype
 
 F32, E4M3 = as_dtype("f32"), as_dtype("e4m3")
@@ -47,7 +46,7 @@ def store_by_thread(fragment: Fragment, tile: SharedTile) -> None:
 
 
 @native
-def store_rows(fragment: Fragment, location: Any, apart: Any, count: Any) -> None:
+def store_rows(fragment: Fragment, location: Address, apart: Integer, count: Integer) -> None:
     """Write the first `count` rows of a fragment of float32 to global memory.
 
     They begin `apart` bytes after each other, the first one at the address `location`, all at

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from numba_tma import simulator
 from numba_tma.backend.interface import native
 from numba_tma.device.shared import SharedTile, _narrow, _widen
+from numba_tma.host.annotations import DeviceArray, DTypeLike
 from numba_tma.host.dtypes import DType
 from numba_tma.host.mma_rules import (
     can_hold,
@@ -145,7 +146,7 @@ class Fragment(_Arithmetic):
         """
         return self._reduced("Fragment.row_sum", np.add, quad)
 
-    def to(self, dtype: Any) -> Fragment:
+    def to(self, dtype: DTypeLike) -> Fragment:
         """Return the same matrix with elements of another type, rounded to nearest even.
 
         f32, i32, f16 and bf16 become f32, f16, bf16, e4m3 or e5m2 (these two saturate). For 8 bits
@@ -184,7 +185,7 @@ class Fragment(_Arithmetic):
         simulator.shared_write_pieces(self._addresses(tile, at), pieces)
         tile.accesses.unfenced = True
 
-    def store_global(self, array: Any, row: int, column: int) -> None:
+    def store_global(self, array: DeviceArray, row: int, column: int) -> None:
         """Write the fragment to a Numba array of two axes, from the element (row, column) on.
 
         The array has elements of the fragment's type, or, for those narrower than 32 bits, integers
@@ -192,7 +193,7 @@ class Fragment(_Arithmetic):
         that a thread holds are one access of memory where the array's layout allows it.
         """
         elements = self._ready("Fragment.store_global")
-        target = getattr(array, "_ary", array)
+        target: Any = getattr(array, "_ary", array)
         if target.ndim != 2 or not can_hold(target.dtype, self._dtype):
             raise simulator.BadOperand(
                 "Fragment.store_global(array=...) takes a two-dimensional array of "
@@ -351,7 +352,7 @@ class Rows(_Arithmetic):
 
 
 @native
-def fragment(n: int, dtype: Any = "f32") -> Fragment:
+def fragment(n: int, dtype: DTypeLike = "f32") -> Fragment:
     """Return a fragment of 64 x `n` zeros, such as an accumulator to start from.
 
     `n` is a multiple of 8 up to 256 (of 16 for types of 8 bits), `dtype` f32, i32, f16, bf16, e4m3,

@@ -14,6 +14,7 @@ from numba_tma.backend.interface import native
 from numba_tma.device.fragments import Fragment, Rows, fragment, load_fragment, load_rows, rows
 from numba_tma.device.fragments import _checked as checked
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
+from numba_tma.host.annotations import Integer
 from numba_tma.host.mma_rules import RegisterOperand, check_pending, check_product
 
 __all__ = [
@@ -36,7 +37,7 @@ def wgmma(
     a: MatrixDescriptor | Fragment,
     b: MatrixDescriptor,
     *,
-    scale_d: Any = True,
+    scale_d: Integer = True,
     negate_a: bool = False,
     negate_b: bool = False,
     k_steps: int | None = None,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba_tma.backend.interface import native
 from numba_tma.device.shared import SharedTile
 from numba_tma.host.boxes import Copies
@@ -11,6 +9,7 @@ from numba_tma.host.layout import Tile
 from numba_tma.host.ragged import RaggedTensorMap
 from numba_tma.host.tensor_map import TensorMap, wrong_mode
 from numba_tma.ptx import CachePolicy, cp_async_bulk_tensor_load
+from numba_tma.ptx._instruction import BarrierAddress
 from numba_tma.simulator import BadOperand
 
 NO_SLICES = (
@@ -24,7 +23,7 @@ def load_partitioned(
     tensor_map: TensorMap,
     tile: SharedTile,
     coords: tuple[int, ...],
-    barrier: Any,
+    barrier: BarrierAddress,
     rank: int,
     cache_hint: CachePolicy | int | None = None,
     multicast: int | None = None,

@@ -16,6 +16,7 @@ import numpy as np
 from numba_tma import ptx
 from numba_tma.backend.interface import constant_class, native
 from numba_tma.device.vectors import four
+from numba_tma.host.annotations import Address, Integer, Real, Registers
 from numba_tma.host.dtypes import DType
 
 #: The suffix of an instruction that accesses so many bytes.
@@ -88,14 +89,10 @@ class Share:
         return [int(first) + k * self.step for k in range(self.count)]
 
 
-#: A vector of registers; in the simulator a NumPy array.
-Vector = Any
-
-
 # The bodies below are what the simulator runs. `lowering.row_share` is what a compiler emits.
 
 
-def _gather(share: Share, first: int, limit: int, load: Callable[..., Any]) -> Vector:
+def _gather(share: Share, first: Integer, limit: Integer, load: Callable[..., Any]) -> Registers:
     """Return what `load(offset, condition=...)` gives for every access of a thread."""
     loaded = [load(i * share.width, condition=i < limit) for i in share.indices(first)]
     words = np.array(loaded, np.uint16 if share.width == 2 else np.uint32)
@@ -103,47 +100,51 @@ def _gather(share: Share, first: int, limit: int, load: Callable[..., Any]) -> V
 
 
 @native
-def load_global(share: Share, location: int, first: int, limit: int) -> Vector:
+def load_global(share: Share, location: Address, first: Integer, limit: Integer) -> Registers:
     """Load a thread's share of the row at global address `location`; 0 past the limit.
 
     The accesses use the cache policy of `share.cache`. PTX: ld.global.
     """
-    row = ptx.TABLE[f"ld_global_{share.access}"].body
+    row = getattr(ptx, f"ld_global_{share.access}")
     operands = share.load_operands
     return _gather(share, first, limit, lambda at, **if_: row(location + at, **operands, **if_))
 
 
 @native
-def load_cached(share: Share, location: int, first: int, limit: int) -> Vector:
+def load_cached(share: Share, location: Address, first: Integer, limit: Integer) -> Registers:
     """Load a share of a row that other blocks load too: `load_global` through L1 and L2."""
-    row = ptx.TABLE[f"ld_global_{share.access}"].body
+    row = getattr(ptx, f"ld_global_{share.access}")
     return _gather(share, first, limit, lambda at, **if_: row(location + at, **if_))
 
 
 @native
-def load_shared(share: Share, location: int, first: int, limit: int) -> Vector:
+def load_shared(share: Share, location: Address, first: Integer, limit: Integer) -> Registers:
     """Load a thread's share of the row at shared-memory address `location`; 0 past the limit.
 
     PTX: ld.shared.
     """
-    row = ptx.TABLE[f"ld_shared_{share.access}"].body
+    row = getattr(ptx, f"ld_shared_{share.access}")
     return _gather(share, first, limit, lambda at, **if_: row(location + at, **if_))
 
 
 @native
-def store_global(share: Share, location: int, first: int, limit: int, packed: Vector) -> None:
+def store_global(
+    share: Share, location: Address, first: Integer, limit: Integer, packed: Registers
+) -> None:
     """Store a thread's share to the row at global address `location`. PTX: st.global."""
-    row = ptx.TABLE[f"st_global_{share.access}"].body
+    row = getattr(ptx, f"st_global_{share.access}")
     parts = packed.view(np.uint16 if share.width == 2 else np.uint32).reshape(share.count, -1)
     for i, part in zip(share.indices(first), parts):
         row(location + i * share.width, part if len(part) > 1 else part[0], condition=i < limit)
 
 
 @native
-def store_sums(share: Share, location: int, first: int, limit: int, values: Vector) -> None:
+def store_sums(
+    share: Share, location: Address, first: Integer, limit: Integer, values: Registers
+) -> None:
     """Store a thread's float32 values to the row of float32 at global address `location`."""
     each = min(4, share.lanes)
-    row = ptx.TABLE[{4: "st_global_v4_f32", 2: "st_global_v2_f32", 1: "st_global_f32"}[each]].body
+    row: Any = {4: ptx.st_global_v4_f32, 2: ptx.st_global_v2_f32, 1: ptx.st_global_f32}[each]
     for i, lanes in zip(share.indices(first), values.reshape(share.count, -1)):
         for lane in range(0, share.lanes, each):
             part = lanes[lane : lane + each]
@@ -152,51 +153,51 @@ def store_sums(share: Share, location: int, first: int, limit: int, values: Vect
 
 
 @native
-def to_float(share: Share, packed: Vector) -> Vector:
+def to_float(share: Share, packed: Registers) -> Registers:
     """Return a loaded share as a vector of float32."""
     np.seterr(all="ignore")  # of this simulated thread: a GPU does not report inf - inf
     return packed.astype(np.float32)
 
 
 @native
-def from_float(share: Share, values: Vector) -> Vector:
+def from_float(share: Share, values: Registers) -> Registers:
     """Round a vector of float32 to a share that can be stored."""
     return values.astype(share.dtype.numpy)
 
 
 @native
-def keep(share: Share, values: Vector, first: int, limit: int, other: float) -> Vector:
+def keep(share: Share, values: Registers, first: Integer, limit: Integer, other: Real) -> Registers:
     """Return `values` with `other` in place of the elements past the limit."""
     there = np.repeat(np.array(share.indices(first)) < limit, share.lanes)
     return np.where(there, values, np.float32(other))
 
 
 @native
-def zeros(share: Share) -> Vector:
+def zeros(share: Share) -> Registers:
     """Return a vector of float32 zeros, one per element of a thread."""
     return np.zeros(share.values, np.float32)
 
 
 @native
-def num_present(share: Share, first: int, limit: int) -> float:
+def num_present(share: Share, first: Integer, limit: Integer) -> np.float32:
     """Return how many elements of the thread are below the limit, as a float32."""
     return np.float32(share.lanes * sum(i < limit for i in share.indices(first)))
 
 
 @native
-def weighted(share: Share, values: Vector, weights: Vector) -> Vector:
+def weighted(share: Share, values: Registers, weights: Registers) -> Registers:
     """Return the sum of a thread's accesses, each times its weight, lane by lane (fma.rn).
 
     `weights` has one float32 per access. The accesses are added in their order.
     """
-    result = np.zeros(share.lanes, np.float32)
+    result: Any = np.zeros(share.lanes, np.float32)
     for lanes, weight in zip(values.reshape(-1, share.lanes), weights):
         result = ptx.fma_rn_f32(lanes, weight, result)
     return result
 
 
 @native
-def first_largest(share: Share, values: Vector, first: int, limit: int) -> Vector:
+def first_largest(share: Share, values: Registers, first: Integer, limit: Integer) -> Registers:
     """Return the vector (largest element, its column, 0, 0).
 
     Of equal elements the first counts; NaN is larger than any number. The column is a float32. A
@@ -208,4 +209,4 @@ def first_largest(share: Share, values: Vector, first: int, limit: int) -> Vecto
             value = values[k * share.lanes + lane]
             if column == 1 << 24 or value > best or (value != value and best == best):
                 best, column = value, np.float32(i * share.lanes + lane)
-    return four(best, column, 0, 0)
+    return four(float(best), float(column), 0, 0)

@@ -24,6 +24,7 @@ from numba_tma.backend.interface import (
     native,
     u32,
 )
+from numba_tma.host.annotations import Integer
 from numba_tma.host.environment import simulated
 from numba_tma.ptx import ctaid_x, nctaid_x
 
@@ -45,7 +46,7 @@ class TileScheduler:
     zigzag: ClassVar[bool] = False
     device_methods: ClassVar[tuple[str, ...]] = ("over", "locate")
 
-    def over(self, rows: Any, columns: Any, batch: Any = None) -> Schedule:
+    def over(self, rows: Integer, columns: Integer, batch: Integer | None = None) -> Schedule:
         """Return the schedule of `rows` x `columns` tiles, for each of `batch` matrices in turn.
 
         The extents are counted in tiles and known when the kernel runs. Tiles of all matrices
@@ -146,7 +147,7 @@ class HilbertScheduler(TileScheduler):
         return quotient(hilbert(rows, columns, number), columns)
 
 
-def at_least_1(scheduler: Any, name: str, value: Any) -> int:
+def at_least_1(scheduler: Any, name: str, value: Integer) -> int:
     """Return a parameter of a scheduler, checked."""
     try:
         checked = operator.index(value)
@@ -251,7 +252,7 @@ class Schedule:
         """Tiles of all matrices; their numbers are below it."""
         return i64(u32(self.rows * self.columns * self.batch))
 
-    def tile(self, number: Any) -> TileCoord:
+    def tile(self, number: Integer) -> TileCoord:
         """Return the coordinates of the tile `number`: row, column and batch."""
         inner = integer(self.scheduler, "number", number, self.num_tiles)
         matrix = u32(0)
@@ -260,7 +261,7 @@ class Schedule:
         row, column = self.scheduler.locate(self.rows, self.columns, inner)
         return TileCoord(i64(row), i64(column), i64(matrix))
 
-    def tiles(self, first: Any = None, step: Any = None) -> Tiles:
+    def tiles(self, first: Integer | None = None, step: Integer | None = None) -> Tiles:
         """Iterate over the tiles first, first + step, ...: this block's, in a 1-dimensional grid.
 
         `first` is the block's number, below `step`, the number of blocks, unless you give others.
@@ -311,7 +312,7 @@ _BELOW = {
 
 
 @native
-def integer(scheduler: Any, name: str, value: Any, stop: int = 2**31) -> int:
+def integer(scheduler: Any, name: str, value: Integer, stop: int = 2**31) -> int:
     """Return a number from 0 to `stop` in 32 bits; a compiled kernel checks its type alone."""
     if not hasattr(value, "__index__"):
         error: type[Exception] = simulator.BadOperand if simulated() else TypeError
@@ -329,6 +330,6 @@ def no_integer(scheduler: Any, name: str, value: str) -> str:
 
 
 @native
-def is_given(batch: Any) -> bool:
+def is_given(batch: Integer | None) -> bool:
     """Return whether there is a batch, as a compile-time value."""
     return batch is not None

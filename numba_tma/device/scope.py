@@ -38,7 +38,7 @@ RETURNS = "__numba_tma_scope_returns__"
 
 
 @native
-def as_scope(value: Any, line: int) -> Any:
+def as_scope(value: object, line: int) -> Any:
     """Return `value`, which the ``with`` on `line` of a kernel was given, if it can be a scope."""
     if not (hasattr(value, "enters") and hasattr(value, "close")):
         raise simulator.BadOperand(f"line {line}, with over {value!r}: {WANTED}")

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma.backend.interface import device_class, native
+from numba_tma.host.annotations import Coordinates, Integer
 from numba_tma.host.tensor_map import TensorMap
+from numba_tma.ptx._instruction import BarrierAddress, CacheHint, TileAddress
 from numba_tma.simulator import BadCoordinate, BadOperand
 
 
@@ -22,7 +24,12 @@ class RaggedSequence:
     shared_kind = "map"
 
     def load(
-        self, tile: Any, coords: Any, barrier: Any, cache_hint: Any = None, multicast: Any = None
+        self,
+        tile: TileAddress,
+        coords: Coordinates,
+        barrier: BarrierAddress,
+        cache_hint: CacheHint = None,
+        multicast: Integer | None = None,
     ) -> None:
         """Start the copy of one tile of the sequence into shared memory; see `TensorMap.load`.
 
@@ -32,21 +39,23 @@ class RaggedSequence:
             raise BadOperand(f"RaggedTensorMap.load: {only_stores(self.tensor_map.rank)}")
         _part(self, coords).load(tile, coords, barrier, cache_hint, multicast)
 
-    def store(self, tile: Any, coords: Any, cache_hint: Any = None) -> None:
+    def store(self, tile: TileAddress, coords: Coordinates, cache_hint: CacheHint = None) -> None:
         """Start the copy of one tile into the sequence; see `TensorMap.store`.
 
         Nothing is written past the sequence's end.
         """
         _part(self, coords).store(tile, coords, cache_hint)
 
-    def reduce(self, tile: Any, coords: Any, op: Any, cache_hint: Any = None) -> None:
+    def reduce(
+        self, tile: TileAddress, coords: Coordinates, op: str, cache_hint: CacheHint = None
+    ) -> None:
         """Start to combine one tile with what the sequence holds; see `TensorMap.reduce`.
 
         Nothing is changed past the sequence's end.
         """
         _part(self, coords).reduce(tile, coords, op, cache_hint)
 
-    def prefetch_tile(self, coords: Any, cache_hint: Any = None) -> None:
+    def prefetch_tile(self, coords: Coordinates, cache_hint: CacheHint = None) -> None:
         """Start to bring one tile of the sequence into the L2 cache; as `TensorMap`'s."""
         if self.tensor_map.encoding == "shift":
             raise BadOperand(f"RaggedTensorMap.prefetch_tile: {only_stores(self.tensor_map.rank)}")
@@ -63,7 +72,7 @@ def only_stores(rank: int) -> str:
     return f"the encoding 'shift' starts in front of the array and only stores: {repair}"
 
 
-def _part(sequence: RaggedSequence, coords: Any) -> TensorMap:
+def _part(sequence: RaggedSequence, coords: Coordinates) -> TensorMap:
     """Return the sequence as a map of its own (simulator)."""
     ragged = sequence.tensor_map
     axis, start, length = ragged.axis, int(sequence.start), int(sequence.length)

@@ -12,6 +12,7 @@ from numba_tma import simulator
 from numba_tma.backend.interface import constant_class, device_class, native, u32
 from numba_tma.device.barrier import Barrier, BarrierArray
 from numba_tma.device.matrix_descriptor import MatrixDescriptor, matrix_descriptor
+from numba_tma.host.annotations import Registers
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 
@@ -89,7 +90,7 @@ class SharedTile:
         return _widen(values, dtype.compute)
 
     @native
-    def write_vector(self, index: Index, values: Any) -> None:
+    def write_vector(self, index: Index, values: Registers) -> None:
         """Write a vector to the 16 bytes that start at `index`; the reverse of `read_vector`."""
         simulator.shared_write(self._vector_address(index), _narrow(values, self.tile.dtype))
         self.accesses.unfenced = True

@@ -8,9 +8,10 @@ host, and all of them exit. See `debug`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numba_tma.backend.interface import constant_class, device_function, i64, native, u32
+from numba_tma.host.annotations import Integer
 from numba_tma.host.debug import UNCOUNTED, Site
 from numba_tma.host.environment import wait_limit
 from numba_tma.ptx import (
@@ -28,6 +29,9 @@ from numba_tma.ptx import (
     nanosleep,
 )
 
+if TYPE_CHECKING:
+    from numba_tma.device.barrier import Barrier
+
 constant_class(Site)
 
 LIMIT = int(wait_limit() * 1e9)  # nanoseconds
@@ -36,7 +40,9 @@ GRACE = LIMIT // 32
 
 
 @native
-def wait_for(barrier: Any, parity: Any, site: Site, stage: Any = 0, iteration: Any = 0) -> None:
+def wait_for(
+    barrier: Barrier, parity: Integer, site: Site, stage: Integer = 0, iteration: Integer = 0
+) -> None:
     """Wait until the phase of `parity` has completed, with acquire semantics at block scope.
 
     Executed by any thread: a loop over mbarrier.try_wait. `site`, the index `stage` and the number
@@ -48,7 +54,7 @@ def wait_for(barrier: Any, parity: Any, site: Site, stage: Any = 0, iteration: A
 
 
 @device_function
-def try_wait_for(barrier: Any, parity: Any, site: Site) -> bool:
+def try_wait_for(barrier: Barrier, parity: Integer, site: Site) -> bool:
     """Return whether the phase of `parity` has completed, after waiting a limited time."""
     if site.in_cluster:
         return mbarrier_try_wait_parity(barrier, parity, None, "acquire.cluster")
@@ -56,7 +62,7 @@ def try_wait_for(barrier: Any, parity: Any, site: Site) -> bool:
 
 
 @native
-def meet(barrier_id: Any, threads: Any, barrier: Any, site: Site) -> None:
+def meet(barrier_id: Integer, threads: Integer, barrier: Barrier, site: Site) -> None:
     """Synchronise `threads` threads by the named barrier `barrier_id`, as `barrier_sync` does.
 
     In debug mode by `barrier` instead, an mbarrier that expects so many arrivals: a named barrier
@@ -69,7 +75,9 @@ def meet(barrier_id: Any, threads: Any, barrier: Any, site: Site) -> None:
 
 
 @device_function
-def wait_bounded(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any) -> None:
+def wait_bounded(
+    barrier: Barrier, parity: Integer, site: Site, stage: Integer, iteration: Integer
+) -> None:
     """Do what `wait_for` says, for a limited time."""
     if not try_wait_for(barrier, parity, site):
         start = i64(globaltimer())
@@ -79,7 +87,9 @@ def wait_bounded(barrier: Any, parity: Any, site: Any, stage: Any, iteration: An
 
 
 @device_function
-def wait_counted(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any) -> None:
+def wait_counted(
+    barrier: Barrier, parity: Integer, site: Site, stage: Integer, iteration: Integer
+) -> None:
     """Do what `wait_bounded` does, then compare the bytes that were issued with the expected."""
     wait_bounded(barrier, parity, site, stage, iteration)
     if is_miscounted(barrier, site, iteration):
@@ -95,14 +105,14 @@ def wait_counted(barrier: Any, parity: Any, site: Any, stage: Any, iteration: An
 
 
 @device_function
-def is_miscounted(barrier: Any, site: Any, iteration: Any) -> Any:
+def is_miscounted(barrier: Barrier, site: Site, iteration: Integer) -> Any:
     """Whether other bytes were issued than the stage expects, as far as they could be counted."""
     issued = issued_bytes(barrier, site, iteration)
     return issued != u32(site.tx_bytes) and issued != u32(UNCOUNTED)
 
 
 @device_function
-def meet_bounded(barrier: Any, site: Any) -> None:
+def meet_bounded(barrier: Barrier, site: Site) -> None:
     """Arrive on `barrier` and wait for a limited time until the others have."""
     state = mbarrier_arrive(barrier)
     if not mbarrier_try_wait(barrier, state):
@@ -113,7 +123,7 @@ def meet_bounded(barrier: Any, site: Any) -> None:
 
 
 @device_function
-def is_out_of_time(start: Any) -> Any:
+def is_out_of_time(start: Integer) -> Any:
     """Whether a wait has lasted too long; one that is still young when the kernel ends is ended."""
     waited = i64(globaltimer()) - start
     # A grid has many more blocks than run at a time: the later ones do not wait so long again.
@@ -125,7 +135,14 @@ def is_out_of_time(start: Any) -> Any:
 
 
 @device_function
-def give_up(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any, start: Any) -> None:
+def give_up(
+    barrier: Barrier,
+    parity: Integer,
+    site: Site,
+    stage: Integer,
+    iteration: Integer,
+    start: Integer,
+) -> None:
     """Leave one record of the warp's stuck threads, and end them."""
     if is_first_lane():
         waited = i64(globaltimer()) - start
@@ -147,7 +164,7 @@ def give_up(barrier: Any, parity: Any, site: Any, stage: Any, iteration: Any, st
 
 
 @device_function
-def check_coordinate(site: Any, coordinate: Any) -> None:
+def check_coordinate(site: Site, coordinate: Integer) -> None:
     """End the threads that would start a tiled copy off 16 bytes: the GPU would fault."""
     if u32(coordinate * site.itemsize) % u32(16) != 0:
         if is_first_lane():
@@ -157,7 +174,7 @@ def check_coordinate(site: Any, coordinate: Any) -> None:
 
 
 @device_function
-def count_multicast(ledger: Any, nbytes: Any, mask: Any) -> None:
+def count_multicast(ledger: Integer, nbytes: Integer, mask: Integer) -> None:
     """Add `nbytes` to the ledgers of the blocks in `mask`, at the offset that `ledger` has here."""
     for rank in range(cluster_nctarank()):
         if (u32(mask) >> u32(rank)) & u32(1) != 0:
@@ -165,7 +182,7 @@ def count_multicast(ledger: Any, nbytes: Any, mask: Any) -> None:
 
 
 @device_function
-def issued_bytes(barrier: Any, site: Any, iteration: Any) -> int:
+def issued_bytes(barrier: Barrier, site: Site, iteration: Integer) -> int:
     """Return the bytes that copies onto a stage's barrier have issued since its turn began."""
     if site.tx_bytes == 0:
         return u32(0)
@@ -205,28 +222,28 @@ def count_stopped() -> None:
 
 
 @native
-def claim(address: Any) -> bool:
+def claim(address: Integer) -> bool:
     """Whether no other warp has claimed the barrier at `address` of this block before."""
     raise NotImplementedError
 
 
 @native
 def record(
-    site: Any,
-    stage: Any,
-    parity: Any,
-    iteration: Any,
-    nanoseconds: Any,
-    address: Any,
-    word: Any,
-    issued: Any,
+    site: Site,
+    stage: Integer,
+    parity: Integer,
+    iteration: Integer,
+    nanoseconds: Integer,
+    address: Integer,
+    word: Integer,
+    issued: Integer,
 ) -> None:
     """Write a record for the host, if there is room."""
     raise NotImplementedError
 
 
 @native
-def count_bytes(ledger: Any, nbytes: Any) -> None:
+def count_bytes(ledger: Integer, nbytes: Integer) -> None:
     """Add to a ledger of this block, or of another block of its cluster by its `mapa` address."""
     raise NotImplementedError
 

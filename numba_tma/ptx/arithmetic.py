@@ -20,6 +20,10 @@ def _flush(number: Any) -> Any:
     return np.where(np.abs(value) < _SMALLEST, np.copysign(np.float32(0), value), value)[()]
 
 
+def _single(number: Any) -> Any:
+    return np.float32(number)
+
+
 @instruction("ex2.approx.ftz.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)
 def ex2_approx_ftz_f32(value: f32) -> f32:
     """Return 2 to the power of `value`, to a relative error of 2^-22.5. Executed by any thread."""
@@ -41,7 +45,7 @@ def rcp_approx_ftz_f32(value: f32) -> f32:
 def rcp_approx_f32(value: f32) -> f32:
     """Return 1 / `value`, to 1 ulp; of 0 infinity. Executed by any thread."""
     with np.errstate(all="ignore"):
-        return np.float32(1) / np.float32(value)
+        return _single(np.float32(1) / np.float32(value))
 
 
 @instruction("rsqrt.approx.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)
@@ -77,7 +81,7 @@ def tanh_approx_f32(value: f32) -> f32:
 def fma_rn_f32(a: f32, b: f32, c: f32) -> f32:
     """Return `a` * `b` + `c`, rounded once. Executed by any thread."""
     with np.errstate(all="ignore"):
-        return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
+        return _single(np.float64(a) * np.float64(b) + np.float64(c))
 
 
 @instruction("min.f32 {result}, {a}, {b};", isa=(1, 0), sm=80, pure=True)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, TypingError, ir, signature, types
-from numba_tma.backend.lowering.instructions import OPERANDS, emit, type_call
+from numba_tma.backend.compiler import (
+    I32,
+    Builder,
+    Context,
+    Signature,
+    TypingError,
+    Value,
+    ir,
+    signature,
+    types,
+)
+from numba_tma.backend.lowering.instructions import OPERANDS, Operands, emit, type_call
 from numba_tma.backend.lowering.shared import check_reduction, tile_of
 from numba_tma.backend.lowering.types import METHODS, check_copy, check_store
 from numba_tma.device import copies
@@ -22,12 +33,12 @@ def _typed(row: str, given: dict[str, Any]) -> Any:
 
 
 def _type_load(
-    self: Any,
-    tile: Any,
-    coords: Any,
-    barrier: Any,
-    cache_hint: Any = types.none,
-    multicast: Any = types.none,
+    self: types.Type,
+    tile: types.Type,
+    coords: types.Type,
+    barrier: types.Type,
+    cache_hint: types.Type = types.none,
+    multicast: types.Type = types.none,
 ) -> Any:
     given = {
         "tensor_map": self,
@@ -42,7 +53,9 @@ def _type_load(
     return sig
 
 
-def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+def _type_store(
+    self: types.Type, tile: types.Type, coords: types.Type, cache_hint: types.Type = types.none
+) -> Any:
     given = {"tensor_map": self, "source": tile, "coordinates": coords, "cache_hint": cache_hint}
     sig = _typed("cp_async_bulk_tensor_store", given)
     check_copy("TensorMap.store", self, tile_of(tile), coords)
@@ -50,7 +63,13 @@ def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none)
     return sig
 
 
-def _type_reduce(self: Any, tile: Any, coords: Any, op: Any, cache_hint: Any = types.none) -> Any:
+def _type_reduce(
+    self: types.Type,
+    tile: types.Type,
+    coords: types.Type,
+    op: types.Type,
+    cache_hint: types.Type = types.none,
+) -> Any:
     given = {
         "tensor_map": self,
         "source": tile,
@@ -65,14 +84,16 @@ def _type_reduce(self: Any, tile: Any, coords: Any, op: Any, cache_hint: Any = t
     return sig
 
 
-def _type_prefetch_tile(self: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+def _type_prefetch_tile(
+    self: types.Type, coords: types.Type, cache_hint: types.Type = types.none
+) -> Any:
     given = {"tensor_map": self, "coordinates": coords, "cache_hint": cache_hint}
     sig = _typed("cp_async_bulk_prefetch_tensor", given)
     check_copy("TensorMap.prefetch_tile", self, None, coords)
     return sig
 
 
-def _emit_copies(row: Instruction, context: Any, builder: Any, given: Any) -> Any:
+def _emit_copies(row: Instruction, context: Context, builder: Builder, given: Operands) -> Any:
     """Emit the copies that move the map's tile: one, unless it is larger than a box."""
     boxes = given["tensor_map"][0].copies
     if boxes is None or boxes.is_one_box:
@@ -97,7 +118,7 @@ def _emit_copies(row: Instruction, context: Any, builder: Any, given: Any) -> An
     return context.get_dummy_value()
 
 
-def _fold(builder: Any, boxes: Copies, coords: list[Any]) -> tuple[Any, ...]:
+def _fold(builder: Builder, boxes: Copies, coords: list[Any]) -> tuple[Any, ...]:
     """Return the coordinates in the axes of a folded map."""
     *outer, column = coords
     part = builder.ashr(column, ir.Constant(I32, boxes.part.bit_length() - 1))
@@ -108,7 +129,7 @@ def _fold(builder: Any, boxes: Copies, coords: list[Any]) -> tuple[Any, ...]:
     return boxes.with_axis((*outer, builder.zext(some, I32)), part)
 
 
-def _type_prefetch(self: Any) -> Any:
+def _type_prefetch(self: types.Type) -> Any:
     return _typed("prefetch_tensormap", {"tensor_map": self})
 
 
@@ -121,7 +142,7 @@ def _method(body: Any, typer: Any, lower: Any) -> None:
 def _map_method(body: Any, row: str, typer: Any, *operands: str) -> None:
     """Register a method that is one instruction, by its operands in the method's order."""
 
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
         given = dict(zip(("tensor_map", *operands), zip(sig.args, args)))
         if "coordinates" in given:
             return _emit_copies(TABLE[row], context, builder, given)
@@ -133,12 +154,14 @@ def _map_method(body: Any, row: str, typer: Any, *operands: str) -> None:
 _ACQUIRE, _GPU = TABLE["fence_proxy_tensormap_acquire"], types.literal("gpu")
 
 
-def _type_fence_acquire(self: Any) -> Any:
+def _type_fence_acquire(self: types.Type) -> Any:
     type_call(_ACQUIRE, {"tensor_map": self, "scope": _GPU})
     return signature(types.void, self)
 
 
-def _lower_fence_acquire(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_fence_acquire(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     given = {"tensor_map": (sig.args[0], args[0]), "scope": (_GPU, None)}
     return emit(_ACQUIRE, context, builder, given)
 
@@ -162,13 +185,13 @@ _STORE_IM2COL = TABLE["cp_async_bulk_tensor_im2col_store"]
 
 
 def _type_load_im2col(
-    self: Any,
-    tile: Any,
-    coords: Any,
-    offsets: Any,
-    barrier: Any,
-    cache_hint: Any = types.none,
-    multicast: Any = types.none,
+    self: types.Type,
+    tile: types.Type,
+    coords: types.Type,
+    offsets: types.Type,
+    barrier: types.Type,
+    cache_hint: types.Type = types.none,
+    multicast: types.Type = types.none,
 ) -> Any:
     given = {
         "destination": tile,
@@ -196,13 +219,17 @@ def _check_offsets(tensor_map: types.Type, offsets: types.Type) -> None:
             )
 
 
-def _lower_load_im2col(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_load_im2col(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     names = ["tensor_map", "destination", "coordinates", "offsets", "barrier"]
     names += ["cache_hint", "multicast"]
     return emit(_LOAD_IM2COL, context, builder, dict(zip(names, zip(sig.args, args))))
 
 
-def _type_store_im2col(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+def _type_store_im2col(
+    self: types.Type, tile: types.Type, coords: types.Type, cache_hint: types.Type = types.none
+) -> Any:
     given = {"source": tile, "coordinates": coords, "cache_hint": cache_hint}
     typed = dict(
         zip(("tensor_map", *given), type_call(_STORE_IM2COL, {"tensor_map": self, **given}).args)
@@ -212,7 +239,9 @@ def _type_store_im2col(self: Any, tile: Any, coords: Any, cache_hint: Any = type
     return signature(types.void, self, *(typed[name] for name in given))
 
 
-def _lower_store_im2col(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_store_im2col(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     names = ["tensor_map", "source", "coordinates", "cache_hint"]
     return emit(_STORE_IM2COL, context, builder, dict(zip(names, zip(sig.args, args))))
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, I64, TypingError, ir, signature, types
+from numba_tma.backend.compiler import (
+    I32,
+    I64,
+    Builder,
+    Context,
+    Signature,
+    TypingError,
+    Value,
+    ir,
+    signature,
+    types,
+)
 from numba_tma.backend.lowering.instructions import OPERANDS, emit
 from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType
 from numba_tma.device.edit_map import DESCRIPTOR, build_map, wrong_length, wrong_template
@@ -31,7 +43,12 @@ def _integers(name: str, given: types.Type, element: types.Type) -> types.Type:
 
 
 def _type_build_map(
-    scratch: Any, template: Any, destination: Any, address: Any, shape: Any, strides: Any
+    scratch: types.Type,
+    template: types.Type,
+    destination: types.Type,
+    address: types.Type,
+    shape: types.Type,
+    strides: types.Type,
 ) -> Any:
     for name, typ in (("destination", destination), ("template", template)):
         if not isinstance(typ, TensorMapType) or isinstance(typ, RaggedTensorMapType):
@@ -55,7 +72,9 @@ def _type_build_map(
     return signature(types.void, scratch, template, destination, address, shape, strides)
 
 
-def _lower_build_map(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_build_map(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     scratch, template, _, address, shape, strides = zip(sig.args, args)
     where = compiler.get_field(builder, *scratch, "address")
     copied = builder.inttoptr(where, ir.PointerType(ir.ArrayType(I64, 16), 3))

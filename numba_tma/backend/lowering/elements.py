@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba_tma.backend.compiler import I32, ir, types
+from numba_tma.backend.compiler import I32, Builder, Context, Value, ir, types
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
@@ -25,7 +25,7 @@ def _is_narrow_float(dtype: DType) -> bool:
     return dtype.compute == "float32" and dtype.itemsize < 4
 
 
-def pair_to_floats(context: Any, builder: Any, dtype: DType, word: Any) -> list[Any]:
+def pair_to_floats(context: Context, builder: Builder, dtype: DType, word: Value) -> list[Any]:
     """Widen two 16-bit floats in an i32, or two 8-bit floats in an i16, to float32."""
     if dtype.name == "bf16":
         low = builder.shl(word, ir.Constant(I32, 16))
@@ -38,21 +38,23 @@ def pair_to_floats(context: Any, builder: Any, dtype: DType, word: Any) -> list[
     return [builder.fpext(builder.bitcast(h, HALF), FLOAT) for h in halves]
 
 
-def floats_to_pair(context: Any, builder: Any, dtype: DType, low: Any, high: Any) -> Any:
+def floats_to_pair(
+    context: Context, builder: Builder, dtype: DType, low: Value, high: Value
+) -> Any:
     """Round two float32 to 16-bit floats in an i32, or to 8-bit floats in an i16."""
     row = TABLE[f"cvt_{dtype.name}x2_f32"]
     given = {"high": (types.float32, high), "low": (types.float32, low)}
     return emit(row, context, builder, given, in_place=True)
 
 
-def storage(context: Any, dtype: DType) -> Any:
+def storage(context: Context, dtype: DType) -> Any:
     """Return the LLVM type of an element in memory."""
     if _is_narrow_float(dtype):
         return ir.IntType(8 * dtype.itemsize)
     return context.get_value_type(getattr(types, dtype.compute))
 
 
-def decode(context: Any, builder: Any, dtype: DType, value: Any) -> Any:
+def decode(context: Context, builder: Builder, dtype: DType, value: Value) -> Any:
     """Return an element as kernels hold it, of what is in memory."""
     if not _is_narrow_float(dtype):
         return value
@@ -60,7 +62,7 @@ def decode(context: Any, builder: Any, dtype: DType, value: Any) -> Any:
     return pair_to_floats(context, builder, dtype, pair)[0]
 
 
-def encode(context: Any, builder: Any, dtype: DType, value: Any) -> Any:
+def encode(context: Context, builder: Builder, dtype: DType, value: Value) -> Any:
     """Return an element as it is in memory; the reverse of `decode`."""
     if not _is_narrow_float(dtype):
         return value
@@ -68,7 +70,7 @@ def encode(context: Any, builder: Any, dtype: DType, value: Any) -> Any:
     return builder.trunc(pair, ir.IntType(8 * dtype.itemsize))
 
 
-def split_word(context: Any, builder: Any, dtype: DType, word: Any) -> list[Any]:
+def split_word(context: Context, builder: Builder, dtype: DType, word: Value) -> list[Any]:
     """Return the elements in a word of 32 or 64 bits, as kernels hold them."""
     if dtype.itemsize >= 4:
         return [builder.bitcast(word, storage(context, dtype))]
@@ -83,7 +85,9 @@ def split_word(context: Any, builder: Any, dtype: DType, word: Any) -> list[Any]
     return [builder.trunc(p, ir.IntType(bits)) for p in parts]
 
 
-def join_word(context: Any, builder: Any, dtype: DType, elements: list[Any], word: Any) -> Any:
+def join_word(
+    context: Context, builder: Builder, dtype: DType, elements: list[Any], word: Value
+) -> Any:
     """Return a word of 32 or 64 bits of its elements; the reverse of `split_word`."""
     if dtype.itemsize >= 4:
         return builder.bitcast(elements[0], word)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import (
     I32,
     I64,
+    Builder,
+    Context,
+    Signature,
     TypingError,
+    Value,
     get_field,
     ir,
     pack,
@@ -32,14 +37,16 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.ptx import TABLE
 
 
-def _places(context: Any, builder: Any, typ: Any, tile: Any, mask: int, unit: int) -> Any:
+def _places(
+    context: Context, builder: Builder, typ: types.Type, tile: Value, mask: int, unit: int
+) -> Any:
     """Return the shared address `unit` bytes for each of the thread's last bits into the tile."""
     tid = emit(TABLE["tid_x"], context, builder, {})
     mine = builder.mul(builder.and_(tid, ir.Constant(I32, mask)), ir.Constant(I32, unit))
     return builder.add(get_field(builder, typ, tile, "address"), mine)
 
 
-def _pointer(builder: Any, start: Any, nbytes: int, lanes: int) -> Any:
+def _pointer(builder: Builder, start: Value, nbytes: int, lanes: int) -> Any:
     kind = ir.PointerType(ir.VectorType(FLOAT, lanes), 3)
     return builder.inttoptr(builder.add(start, ir.Constant(I32, nbytes)), kind)
 
@@ -51,7 +58,7 @@ def _type_row(tile: types.Type) -> Any:
     return signature(FragmentType(as_dtype("f32"), held.shape[-1]), tile)
 
 
-def _lower_row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_row(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     start = _places(context, builder, sig.args[0], args[0], 3, 8)
     words: list[Any] = []
     for i in range(sig.return_type.n // 8):
@@ -69,7 +76,7 @@ def _type_store(fragment: types.Type, tile: types.Type) -> Any:
     return signature(types.void, fragment, tile)
 
 
-def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_store(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     start = _places(context, builder, sig.args[1], args[1], 127, 16)
     words = unpack(builder, args[0])
     for i in range(0, len(words), 4):
@@ -80,13 +87,15 @@ def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _type_rows(fragment: types.Type, location: Any, apart: Any, count: Any) -> Any:
+def _type_rows(
+    fragment: types.Type, location: types.Type, apart: types.Type, count: types.Type
+) -> Any:
     if not isinstance(fragment, FragmentType) or fragment.dtype.name != "f32":
         raise TypingError(f"store_rows takes a fragment of f32, not {fragment}")
     return signature(types.void, fragment, types.int64, types.int64, types.int32)
 
 
-def _lower_rows(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_rows(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     fragment, location, apart, count = args
     # Computed here: LLVM would keep it in registers from the kernel's start on.
     down, right = (moved(builder, at) for at in place(context, builder, 2))
@@ -106,7 +115,7 @@ def _type_packed(fragment: types.Type) -> Any:
     return signature(FragmentType(E4M3, fragment.n), fragment)
 
 
-def _lower_packed(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_packed(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     words, values = [], unpack(builder, args[0])
     for i in range(0, len(values), 8):  # two columns of both rows, and of those 8 to the right
         for j in (i, i + 2):

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import TypingError, VectorType, ir, pack, types, unpack
+from numba_tma.backend.compiler import (
+    Builder,
+    Context,
+    Signature,
+    TypingError,
+    Value,
+    VectorType,
+    ir,
+    pack,
+    types,
+    unpack,
+)
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.ptx._instruction import Instruction, vector_of
+
+#: Operands of a row by name: Numba type and LLVM value, which a literal has not.
+Operands: TypeAlias = "dict[str, tuple[types.Type, Value | None]]"
 
 _LLVM = {
     "b": ir.IntType(1),
@@ -58,7 +72,7 @@ def _shared(kinds: tuple[str, ...], expected: str) -> Operand:
             return types.uint32
         raise TypingError(f"{where} takes {expected}, not {given}")
 
-    def lower(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+    def lower(context: Context, builder: Builder, typ: types.Type, value: Value) -> list[Any]:
         if isinstance(typ, compiler.ObjectType):
             return [compiler.get_field(builder, typ, value, "address")]
         if isinstance(typ, types.Array):
@@ -78,7 +92,7 @@ def _accept_global(given: types.Type, where: str) -> types.Type:
     raise TypingError(f"{where} takes an array in global memory or its address, not {given}")
 
 
-def _lower_global(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+def _lower_global(context: Context, builder: Builder, typ: types.Type, value: Value) -> list[Any]:
     if isinstance(typ, types.Array):
         value = builder.ptrtoint(
             context.make_array(typ)(context, builder, value).data, compiler.I64
@@ -113,7 +127,9 @@ def _accept_descriptor(given: types.Type, where: str) -> types.Type:
     )
 
 
-def _lower_descriptor(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+def _lower_descriptor(
+    context: Context, builder: Builder, typ: types.Type, value: Value
+) -> list[Any]:
     if isinstance(typ, TensorMapType):
         return [builder.ptrtoint(value, compiler.I64)]
     if isinstance(typ, compiler.ObjectType):
@@ -142,7 +158,9 @@ def _accept_offsets(given: types.Type, where: str) -> types.Type:
     )
 
 
-def _lower_coordinates(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+def _lower_coordinates(
+    context: Context, builder: Builder, typ: types.Type, value: Value
+) -> list[Any]:
     # The hardware counts axes from the innermost; this is the one place that turns them round.
     return [builder.extract_value(value, i) for i in reversed(range(len(typ)))]
 
@@ -179,7 +197,7 @@ def _vector(element: types.Type, constraint: str, count: int) -> Operand:
                 return expected
         raise TypingError(f"{where} takes a tuple of {count} numbers ({element}), not {given}")
 
-    def lower(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+    def lower(context: Context, builder: Builder, typ: types.Type, value: Value) -> list[Any]:
         return [builder.extract_value(value, i) for i in range(count)]
 
     return Operand(constraint, accept, lower)
@@ -190,7 +208,9 @@ def _vector(element: types.Type, constraint: str, count: int) -> Operand:
 BELOW = types.UniTuple(types.int32, 2)
 
 
-def _lower_predicate(context: Any, builder: Any, typ: types.Type, value: Any) -> list[Any]:
+def _lower_predicate(
+    context: Context, builder: Builder, typ: types.Type, value: Value
+) -> list[Any]:
     if typ == BELOW:
         return list(value)
     return [builder.zext(value, compiler.I32)]
@@ -305,9 +325,9 @@ HOOKS: list[Callable[..., None]] = []
 
 def emit(
     row: Instruction,
-    context: Any,
-    builder: Any,
-    given: dict[str, tuple[Any, Any]],
+    context: Context,
+    builder: Builder,
+    given: Operands,
     in_place: bool = False,
 ) -> Any:
     """Emit `row` with its operands, given as (Numba type, LLVM value) by name.
@@ -369,10 +389,10 @@ def emit(
     )
     # readnone: two reads of one special register are one instruction. convergent: LLVM does not
     # duplicate a meeting of threads into branches that they take apart.
-    attributes = ("readnone", "nounwind") if row.pure and not in_place else ()
+    attributes = ["readnone", "nounwind"] if row.pure and not in_place else []
     if row.convergent:
-        attributes += ("convergent",)
-    value = builder.call(asm, values, attrs=attributes)
+        attributes.append("convergent")
+    value = builder.call(asm, values, attrs=tuple(attributes))
     if not results:
         return context.get_dummy_value()
     if vector:
@@ -415,7 +435,9 @@ def _type_elementwise(row: Instruction, given: dict[str, types.Type]) -> types.T
     return compiler.signature(VectorType(scalar.return_type, count), *args)
 
 
-def _emit_elementwise(row: Instruction, context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _emit_elementwise(
+    row: Instruction, context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     count = sig.return_type.count
     kinds = [t.dtype if isinstance(t, VectorType) else t for t in sig.args]
     columns = [
@@ -438,7 +460,7 @@ def register(row: Instruction, function: Callable[..., Any]) -> None:
             return _type_elementwise(row, given)
         return type_call(row, given)
 
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
         if isinstance(sig.return_type, VectorType):
             return _emit_elementwise(row, context, builder, sig, args)
         return emit(row, context, builder, dict(zip(sig.pysig.parameters, zip(sig.args, args))))

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, ObjectType, TypingError, get_field, ir, signature, types
+from numba_tma.backend.compiler import (
+    I32,
+    Builder,
+    Context,
+    ObjectType,
+    Signature,
+    TypingError,
+    Value,
+    get_field,
+    ir,
+    signature,
+    types,
+)
 from numba_tma.device.matrix_descriptor import MatrixDescriptor, MatrixDescriptorPair, whole_chunks
 from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
 
@@ -42,7 +55,9 @@ def type_matrix_descriptor(self: ObjectType, major: types.Type = _K) -> Any:
     return signature(ObjectType(MatrixDescriptor, (layout,), _WORDS), self, major)
 
 
-def lower_matrix_descriptor(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def lower_matrix_descriptor(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     """Emit the two words of a shared tile's descriptor."""
     layout = sig.return_type.static[0]
     address = get_field(builder, sig.args[0], args[0], "address")
@@ -81,7 +96,9 @@ def _type_advance(
     return signature(self, self, k_step, row)
 
 
-def _lower_advance(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_advance(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     self = sig.return_type
     layout = self.static[0]
     k_step, row = (
@@ -105,7 +122,7 @@ def _lower_advance(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return _moved(builder, self, args[0], chunks)
 
 
-def _moved(builder: Any, typ: ObjectType, value: Any, chunks: Any) -> Any:
+def _moved(builder: Builder, typ: ObjectType, value: Value, chunks: Any) -> Any:
     low = builder.add(get_field(builder, typ, value, "lo"), chunks)
     return builder.insert_value(value, low, list(typ.description.fields).index("lo"))
 
@@ -113,7 +130,7 @@ def _moved(builder: Any, typ: ObjectType, value: Any, chunks: Any) -> Any:
 compiler.native_method(MatrixDescriptor, "advance", _type_advance, _lower_advance)
 
 
-def _type_add(args: Any) -> Any:
+def _type_add(args: tuple[types.Type, ...]) -> Any:
     descriptor, nbytes = args
     if getattr(descriptor, "cls", None) not in (MatrixDescriptor, MatrixDescriptorPair):
         return None
@@ -124,7 +141,7 @@ def _type_add(args: Any) -> Any:
     return signature(descriptor, descriptor, types.unliteral(nbytes))
 
 
-def _lower_add(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_add(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     nbytes = context.cast(builder, args[1], sig.args[1], types.int32)
     chunks = builder.ashr(nbytes, ir.Constant(I32, 4))  # a step back is negative
     return _moved(builder, sig.args[0], args[0], chunks)
@@ -134,7 +151,7 @@ def _lower_add(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 class _Add(compiler.LiteralTemplate):
     key = operator.add
 
-    def type_call(self, args: Any, kws: Any) -> Any:
+    def type_call(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         return _type_add(args)
 
 

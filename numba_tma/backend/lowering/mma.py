@@ -14,8 +14,12 @@ from numba_tma.backend import compiler
 from numba_tma.backend.compiler import (
     I32,
     I64,
+    Builder,
+    Context,
     ObjectType,
+    Signature,
     TypingError,
+    Value,
     get_field,
     ir,
     pack,
@@ -48,7 +52,7 @@ def _name(dtype: str) -> str:
 
 
 def _through(
-    builder: Any, fragments: list[Any], text: str, operands: Sequence[tuple[str, Any]] = ()
+    builder: Builder, fragments: list[Any], text: str, operands: Sequence[tuple[str, Any]] = ()
 ) -> list[Any]:
     """Emit instructions that change fragments; return what those become.
 
@@ -132,7 +136,7 @@ def _type_wgmma(acc: types.Type, a: types.Type, b: types.Type, **given: types.Ty
     return signature(acc, acc, a, b, *given.values())
 
 
-def _lower_wgmma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_wgmma(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     names = list(sig.pysig.parameters)
     acc, a, b = sig.args[:3]
     given = dict(zip(names[3:], sig.args[3:]))
@@ -184,7 +188,7 @@ def _instruction(product: Product, acc: FragmentType, a: types.Type, b: types.Ty
     return f"wgmma.mma_async.sync.aligned.{shape}.{_name(acc.dtype.name)}.{operands}"
 
 
-def _modifiers(product: Product, a: types.Type, b: types.Type, given: Any) -> list[str]:
+def _modifiers(product: Product, a: types.Type, b: types.Type, given: types.Type) -> list[str]:
     """Return what stands behind scale-d: negations, and transpositions of shared operands."""
     texts = []
     if product.form.negates:
@@ -196,7 +200,7 @@ def _modifiers(product: Product, a: types.Type, b: types.Type, given: Any) -> li
     return texts
 
 
-def _descriptor(builder: Any, typ: types.Type, value: Any, step: int) -> Any:
+def _descriptor(builder: Builder, typ: types.Type, value: Value, step: int) -> Any:
     """Return the 64 bits of a descriptor, moved on by some steps along K."""
     chunks = typ.static[0].offset(step) // CHUNK_BYTES
     low = builder.add(get_field(builder, typ, value, "lo"), ir.Constant(I32, chunks))
@@ -236,7 +240,7 @@ def _pending(given: Mapping[str, types.Type]) -> Any:
     return compiler.static_of(given["pending"], "wgmma_wait(pending=...)")
 
 
-def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_wait(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     given = dict(zip(sig.pysig.parameters, zip(sig.args, args)))
     pending = _pending({name: typ for name, (typ, _) in given.items()})
     several = isinstance(sig.args[0], types.BaseTuple)

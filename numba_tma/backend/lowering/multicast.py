@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, ObjectType, TypingError, get_field, ir, signature, types
+from numba_tma.backend.compiler import (
+    I32,
+    Builder,
+    Context,
+    ObjectType,
+    Signature,
+    TypingError,
+    Value,
+    get_field,
+    ir,
+    signature,
+    types,
+)
 from numba_tma.backend.lowering.instructions import emit, type_call
 from numba_tma.backend.lowering.shared import require_map
 from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType, check_copy
@@ -26,13 +39,13 @@ def _require_tiled_map(what: str, given: types.Type) -> None:
 
 
 def _type_load_partitioned(
-    tensor_map: Any,
-    tile: Any,
-    coords: Any,
-    barrier: Any,
-    rank: Any,
-    cache_hint: Any = None,
-    multicast: Any = None,
+    tensor_map: types.Type,
+    tile: types.Type,
+    coords: types.Type,
+    barrier: types.Type,
+    rank: types.Type,
+    cache_hint: types.Type = None,
+    multicast: types.Type = None,
 ) -> Any:
     _require_tiled_map("load_partitioned", tensor_map)
     if tensor_map.tile is None:
@@ -66,7 +79,9 @@ def _type_load_partitioned(
     return signature(types.void, *args[:4], types.uint32, *args[4:])
 
 
-def _lower_load_partitioned(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_load_partitioned(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     given = dict(zip(sig.pysig.parameters, zip(sig.args, args)))
     rank = given.pop("rank")[1]
     tile_type, tile = given.pop("tile")

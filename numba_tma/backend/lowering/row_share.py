@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import (
     I32,
     I64,
+    Builder,
+    Context,
+    Signature,
     TypingError,
+    Value,
     VectorType,
     ir,
     pack,
@@ -45,13 +49,13 @@ def _vector(share: Share) -> VectorType:
 # ------------------------------------------------------------------------------ accesses
 
 
-def _is_there(builder: Any, share: Share, k: int, first: Any, limit: Any) -> Any:
+def _is_there(builder: Builder, share: Share, k: int, first: Value, limit: Value) -> Any:
     index = builder.add(first, ir.Constant(I32, k * share.step))
     return builder.icmp_signed("<", index, limit)
 
 
 def _accesses(
-    builder: Any, share: Share, nbytes: int, location: Any, first: Any, limit: Any
+    builder: Builder, share: Share, nbytes: int, location: Value, first: Value, limit: Value
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yield the address of each access, `nbytes` long, and its condition if it has one."""
     kind = location.type
@@ -71,14 +75,16 @@ def _register_load(function: Any, space: str, location: types.Type, streams: boo
     operand = "location" if space == "shared" else "source"
     row_type = types.uint32 if space == "shared" else types.uint64
 
-    def typer(share: Any, location_: Any, first: Any, limit: Any) -> Any:
+    def typer(
+        share: types.Type, location_: types.Type, first: types.Type, limit: types.Type
+    ) -> Any:
         static = _share(share, function.__name__)
         return signature(_packed(static), share, location, types.int32, types.int32)
 
     def by_name(**given: Any) -> Any:
         return typer(given["share"], given["location"], given["first"], given["limit"])
 
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
         share = sig.args[0].static[0]
         row = TABLE[f"ld_{space}_{share.access}"]
         cache = _operands(share.load_operands) if streams else {}
@@ -110,12 +116,18 @@ _register_load(row_share.load_cached, "global", types.int64)
 _register_load(row_share.load_shared, "shared", types.uint32)
 
 
-def _type_store(share: Any, location: Any, first: Any, limit: Any, packed: Any) -> Any:
+def _type_store(
+    share: types.Type,
+    location: types.Type,
+    first: types.Type,
+    limit: types.Type,
+    packed: types.Type,
+) -> Any:
     expected = _packed(_share(share, "store_global"))
     return signature(types.void, share, types.int64, types.int32, types.int32, expected)
 
 
-def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_store(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     share = sig.args[0].static[0]
     *place, packed = args[1:]
     row, words = TABLE[f"st_global_{share.access}"], unpack(builder, packed)
@@ -136,12 +148,20 @@ def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 compiler.instruction_function(row_share.store_global, _type_store, _lower_store)
 
 
-def _type_store_sums(share: Any, location: Any, first: Any, limit: Any, values: Any) -> Any:
+def _type_store_sums(
+    share: types.Type,
+    location: types.Type,
+    first: types.Type,
+    limit: types.Type,
+    values: types.Type,
+) -> Any:
     vector = _vector(_share(share, "store_sums"))
     return signature(types.void, share, types.int64, types.int32, types.int32, vector)
 
 
-def _lower_store_sums(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_store_sums(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     share = sig.args[0].static[0]
     *row_place, vector = args[1:]
     values, each = unpack(builder, vector), min(4, share.lanes)
@@ -167,7 +187,9 @@ compiler.instruction_function(row_share.store_sums, _type_store_sums, _lower_sto
 # --------------------------------------------------------------------------- conversions
 
 
-def _lower_to_float(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_to_float(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     share = sig.args[0].static[0]
     values: list[Any] = []
     for word in unpack(builder, args[1]):
@@ -178,7 +200,9 @@ def _lower_to_float(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return pack(builder, values)
 
 
-def _lower_from_float(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_from_float(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     share = sig.args[0].static[0]
     values = unpack(builder, args[1])
     if share.dtype.itemsize == 4:
@@ -192,12 +216,12 @@ def _lower_from_float(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return pack(builder, [floats_to_pair(context, builder, share.dtype, *pair) for pair in pairs])
 
 
-def _type_to_float(share: Any, packed: Any) -> Any:
+def _type_to_float(share: types.Type, packed: types.Type) -> Any:
     static = _share(share, "to_float")
     return signature(_vector(static), share, _packed(static))
 
 
-def _type_from_float(share: Any, values: Any) -> Any:
+def _type_from_float(share: types.Type, values: types.Type) -> Any:
     static = _share(share, "from_float")
     return signature(_packed(static), share, _vector(static))
 
@@ -209,12 +233,14 @@ compiler.instruction_function(row_share.from_float, _type_from_float, _lower_fro
 # ------------------------------------------------------------------------ elements, sums
 
 
-def _type_keep(share: Any, values: Any, first: Any, limit: Any, other: Any) -> Any:
+def _type_keep(
+    share: types.Type, values: types.Type, first: types.Type, limit: types.Type, other: types.Type
+) -> Any:
     vector = _vector(_share(share, "keep"))
     return signature(vector, share, vector, types.int32, types.int32, _FLOATS)
 
 
-def _lower_keep(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_keep(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     share = sig.args[0].static[0]
     _, vector, first, limit, other = args
     if share.whole:
@@ -239,12 +265,14 @@ compiler.instruction_function(
 )
 
 
-def _type_num_present(share: Any, first: Any, limit: Any) -> Any:
+def _type_num_present(share: types.Type, first: types.Type, limit: types.Type) -> Any:
     _share(share, "num_present")
     return signature(_FLOATS, share, types.int32, types.int32)
 
 
-def _lower_num_present(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_num_present(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     share = sig.args[0].static[0]
     if share.whole:
         return ir.Constant(FLOAT, float(share.values))
@@ -259,13 +287,15 @@ def _lower_num_present(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 compiler.instruction_function(row_share.num_present, _type_num_present, _lower_num_present)
 
 
-def _type_weighted(share: Any, values: Any, weights: Any) -> Any:
+def _type_weighted(share: types.Type, values: types.Type, weights: types.Type) -> Any:
     static = _share(share, "weighted")
     kinds = VectorType(_FLOATS, static.values), VectorType(_FLOATS, static.count)
     return signature(VectorType(_FLOATS, static.lanes), share, *kinds)
 
 
-def _lower_weighted(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_weighted(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     share = sig.args[0].static[0]
     values, weights = unpack(builder, args[1]), unpack(builder, args[2])
     result = [ir.Constant(FLOAT, 0.0)] * share.lanes
@@ -280,12 +310,16 @@ def _lower_weighted(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 compiler.instruction_function(row_share.weighted, _type_weighted, _lower_weighted)
 
 
-def _type_first_largest(share: Any, values: Any, first: Any, limit: Any) -> Any:
+def _type_first_largest(
+    share: types.Type, values: types.Type, first: types.Type, limit: types.Type
+) -> Any:
     vector = _vector(_share(share, "first_largest"))
     return signature(VectorType(_FLOATS, 4), share, vector, types.int32, types.int32)
 
 
-def _lower_first_largest(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_first_largest(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     share = sig.args[0].static[0]
     _, vector, first, limit = args
     zero = ir.Constant(FLOAT, 0.0)

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, ObjectType, TypingError, get_field, ir, signature, types
+from numba_tma.backend.compiler import (
+    I32,
+    Builder,
+    Context,
+    ObjectType,
+    Signature,
+    TypingError,
+    Value,
+    get_field,
+    ir,
+    signature,
+    types,
+)
 from numba_tma.backend.lowering import shared as shared_lowering
 from numba_tma.backend.lowering.instructions import emit, type_call
 from numba_tma.backend.lowering.types import (
@@ -32,7 +45,9 @@ def _type_sequence(self: RaggedTensorMapType, start: types.Type, length: types.T
     return signature(result, self, types.int32, types.int32)
 
 
-def _lower_sequence(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_sequence(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     return compiler.make_object(context, builder, sig.return_type, list(args))
 
 
@@ -43,7 +58,7 @@ compiler.LOWERED.add(copies.sequence)
 
 
 def _coordinates(
-    context: Any, builder: Any, typ: ObjectType, sequence: Any, coords: Any
+    context: Context, builder: Builder, typ: ObjectType, sequence: Any, coords: Any
 ) -> tuple[types.Type, Any]:
     """Return where a tile of the sequence lies in the tensor that the hardware sees."""
     ragged = typ.field_types[0]
@@ -68,13 +83,13 @@ def _check_row(what: str, ragged: RaggedTensorMapType, coords: types.Type) -> No
         )
 
 
-def _typed(row: Instruction, self: Any, given: dict[str, Any]) -> Any:
+def _typed(row: Instruction, self: types.Type, given: dict[str, Any]) -> Any:
     """Type the instruction of a method; `given` has its operands in the order of the parameters."""
     args = type_call(row, {"tensor_map": self.field_types[0], **given}).args
     return signature(types.void, self, *args[1:])
 
 
-def _check(what: str, ragged: Any, tile: Any, coords: Any, reads: bool) -> None:
+def _check(what: str, ragged: Any, tile: types.Type, coords: types.Type, reads: bool) -> None:
     if reads and ragged.encoding == "shift":
         raise TypingError(f"{what}: {only_stores(ragged.rank)}")
     check_copy(what, ragged, shared_lowering.tile_of(tile), coords)
@@ -84,12 +99,12 @@ def _check(what: str, ragged: Any, tile: Any, coords: Any, reads: bool) -> None:
 
 
 def _type_load(
-    self: Any,
-    tile: Any,
-    coords: Any,
-    barrier: Any,
-    cache_hint: Any = types.none,
-    multicast: Any = types.none,
+    self: types.Type,
+    tile: types.Type,
+    coords: types.Type,
+    barrier: types.Type,
+    cache_hint: types.Type = types.none,
+    multicast: types.Type = types.none,
 ) -> Any:
     given = {"destination": tile, "coordinates": coords, "barrier": barrier}
     sig = _typed(_LOAD, self, given | {"cache_hint": cache_hint, "multicast": multicast})
@@ -97,14 +112,22 @@ def _type_load(
     return sig
 
 
-def _type_store(self: Any, tile: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+def _type_store(
+    self: types.Type, tile: types.Type, coords: types.Type, cache_hint: types.Type = types.none
+) -> Any:
     given = {"source": tile, "coordinates": coords, "cache_hint": cache_hint}
     sig = _typed(_STORE, self, given)
     _check("RaggedTensorMap.store", self.field_types[0], tile, coords, reads=False)
     return sig
 
 
-def _type_reduce(self: Any, tile: Any, coords: Any, op: Any, cache_hint: Any = types.none) -> Any:
+def _type_reduce(
+    self: types.Type,
+    tile: types.Type,
+    coords: types.Type,
+    op: types.Type,
+    cache_hint: types.Type = types.none,
+) -> Any:
     what, ragged = "RaggedTensorMap.reduce", self.field_types[0]
     shared_lowering.check_reduction(what, ragged, op)
     given = {"source": tile, "coordinates": coords, "operation": op, "cache_hint": cache_hint}
@@ -113,14 +136,16 @@ def _type_reduce(self: Any, tile: Any, coords: Any, op: Any, cache_hint: Any = t
     return sig
 
 
-def _type_prefetch_tile(self: Any, coords: Any, cache_hint: Any = types.none) -> Any:
+def _type_prefetch_tile(
+    self: types.Type, coords: types.Type, cache_hint: types.Type = types.none
+) -> Any:
     sig = _typed(_PREFETCH, self, {"coordinates": coords, "cache_hint": cache_hint})
     _check("RaggedTensorMap.prefetch_tile", self.field_types[0], None, coords, reads=True)
     return sig
 
 
 def _lower_copy(row: Instruction, *names: str) -> Any:
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
         typ = sig.args[0]
         given = dict(zip(names, zip(sig.args[1:], args[1:])))
         given["coordinates"] = _coordinates(context, builder, typ, args[0], given["coordinates"][1])

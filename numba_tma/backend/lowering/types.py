@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numba_tma.device.copies  # noqa: F401  # a kernel that takes a map can call its methods
 import numba_tma.device.shared  # noqa: F401  # tiles are constants of kernels
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import Conversion, TypingError, ir, types
+from numba_tma.backend.compiler import (
+    Builder,
+    Context,
+    Conversion,
+    Signature,
+    TypingError,
+    Value,
+    ir,
+    types,
+)
 from numba_tma.host.backend import typed_by
 from numba_tma.host.boxes import WITHOUT_SLICE, Copies, copies_of
 from numba_tma.host.layout import Tile
@@ -61,7 +71,7 @@ class TensorMapType(types.CPointer):
         """What numba-cuda builds the names of compiled functions from."""
         return "TensorMap", (self.name,)
 
-    def can_convert_to(self, context: Any, other: types.Type) -> Conversion | None:
+    def can_convert_to(self, context: Context, other: types.Type) -> Conversion | None:
         """Convert to a type that knows less of the same map."""
         if not isinstance(other, TensorMapType) or other.editable:
             return None
@@ -104,7 +114,7 @@ class RaggedTensorMapType(TensorMapType):
         """What numba-cuda builds the names of compiled functions from."""
         return "RaggedTensorMap", (self.name,)
 
-    def can_convert_to(self, context: Any, other: types.Type) -> Conversion | None:
+    def can_convert_to(self, context: Context, other: types.Type) -> Conversion | None:
         """Convert to nothing: without its sequences the map is another tensor."""
         return None
 
@@ -122,7 +132,7 @@ class _TensorMapModel(compiler.core_models.PrimitiveModel):
     def __init__(self, manager: Any, numba_type: types.Type) -> None:
         super().__init__(manager, numba_type, ir.ArrayType(compiler.I64, 16).as_pointer())
 
-    def from_argument(self, builder: Any, value: Any) -> Any:
+    def from_argument(self, builder: Builder, value: Value) -> Any:
         compiler.require_architecture("a TensorMap argument", 90)
         return compiler.grid_constant(value)
 
@@ -174,7 +184,7 @@ compiler.ARGUMENTS[RaggedTensorMapType] = compiler.ARGUMENTS[TensorMapType]
 
 
 @compiler.lowering_registry.lower_cast(TensorMapType, TensorMapType)
-def _cast_map(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
+def _cast_map(context: Context, builder: Builder, fromty: Any, toty: Any, value: Value) -> Any:
     return value
 
 
@@ -210,7 +220,7 @@ compiler.ARGUMENTS[TensorMapArrayType] = lambda argument: argument.address
 class _GetMap(compiler.AbstractTemplate):
     key = operator.getitem
 
-    def generic(self, args: Any, kws: Any) -> Any:
+    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         if not isinstance(args[0], TensorMapArrayType):
             return None
         if not isinstance(types.unliteral(args[1]), types.Integer):
@@ -219,7 +229,9 @@ class _GetMap(compiler.AbstractTemplate):
 
 
 @compiler.lowering_registry.lower(operator.getitem, TensorMapArrayType, types.Integer)
-def _lower_get_map(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_get_map(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     return builder.gep(args[0], [args[1]])
 
 

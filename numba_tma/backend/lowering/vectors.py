@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import (
     I32,
     I64,
+    Builder,
+    Context,
+    Signature,
     TypingError,
+    Value,
     VectorType,
     ir,
     pack,
@@ -59,7 +64,9 @@ def _words(tile: Tile) -> tuple[Any, int]:
     return word, word.width // 8 // tile.itemsize
 
 
-def _pointer(context: Any, builder: Any, sig: Any, args: Any, element: Any) -> Any:
+def _pointer(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value], element: Any
+) -> Any:
     array = context.make_array(sig.args[0])(context, builder, args[0])
     start = context.cast(builder, args[1], sig.args[1], types.int64)
     return builder.bitcast(builder.gep(array.data, [start]), ir.PointerType(element))
@@ -71,7 +78,7 @@ def _type_load(array: types.Type, start: types.Type, tile: types.Type) -> Any:
     return signature(VectorType(element_type(value), value.size), array, types.int64, tile)
 
 
-def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_load(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     tile = _vector_tile(sig.args[2], "load_vector")
     word, _ = _words(tile)
     vector = ir.VectorType(word, tile.nbytes * 8 // word.width)
@@ -83,7 +90,7 @@ def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return pack(builder, elements)
 
 
-def _split(context: Any, builder: Any, dtype: DType, word: Any) -> list[Any]:
+def _split(context: Context, builder: Builder, dtype: DType, word: Value) -> list[Any]:
     count = word.type.width // 8 // dtype.itemsize
     if word.type.width < 32:
         word = builder.zext(word, I32)
@@ -99,7 +106,7 @@ def _type_store(array: types.Type, start: types.Type, values: types.Type, tile: 
     return signature(types.void, array, types.int64, expected, tile)
 
 
-def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_store(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     tile = _vector_tile(sig.args[3], "store_vector")
     word, per_word = _words(tile)
     vector = ir.VectorType(word, tile.nbytes * 8 // word.width)
@@ -132,7 +139,7 @@ compiler.instruction_function(store_vector, _type_store, _lower_store)
 class _MapLanes(compiler.AbstractTemplate):
     key = map_lanes
 
-    def generic(self, args: Any, kws: Any) -> Any:
+    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         function, vectors, *rest = args
         numbers = rest[0] if rest else types.Tuple(())
         if kws or not all(isinstance(v, VectorType) for v in vectors):
@@ -161,7 +168,9 @@ compiler.LOWERED.add(map_lanes)
 
 
 @compiler.lowering_registry.lower(map_lanes, types.VarArg(types.Any))
-def _lower_map_lanes(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_map_lanes(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     function, vectors, *rest = sig.args
     number_types = list(rest[0]) if rest else []
     scalars = (*(v.dtype for v in vectors), *number_types)
@@ -195,11 +204,13 @@ def _type_tree(values: types.Type) -> Any:
     return signature(FLOATS, values)
 
 
-def _lower_total(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_total(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     return _tree(unpack(builder, args[0]), builder.fadd)
 
 
-def _lower_largest(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_largest(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     def larger(a: Any, b: Any) -> Any:
         return emit(TABLE["max_f32"], context, builder, {"a": (FLOATS, a), "b": (FLOATS, b)})
 
@@ -220,7 +231,7 @@ compiler.instruction_function(largest, _type_tree, _lower_largest)
 # -------------------------------------------------------------------------- transposed
 
 
-def _check_block(what: str, tile: Any) -> None:
+def _check_block(what: str, tile: types.Type) -> None:
     if getattr(tile, "cls", None) is not SharedTile or tile.static[0].ndim != 2:
         raise TypingError(f"{what} takes a tile of two axes, not {tile}")
 
@@ -228,31 +239,35 @@ def _check_block(what: str, tile: Any) -> None:
 INDEX = types.UniTuple(types.uint32, 2)
 
 
-def _type_read_block(source: Any, at: Any) -> Any:
+def _type_read_block(source: types.Type, at: types.Type) -> Any:
     _check_block("read_block(source=...)", source)
     lanes = 16 // source.static[0].itemsize
     rows = types.UniTuple(VectorType(element_type(source.static[0]), lanes), lanes)
     return signature(rows, source, INDEX)
 
 
-def _type_write_transposed(destination: Any, to: Any, block: Any) -> Any:
+def _type_write_transposed(destination: types.Type, to: types.Type, block: types.Type) -> Any:
     _check_block("write_transposed(destination=...)", destination)
     return signature(types.void, destination, INDEX, block)
 
 
-def _below(builder: Any, start: Any, rows: int) -> Any:
+def _below(builder: Builder, start: Value, rows: int) -> Any:
     row = builder.add(builder.extract_value(start, 0), ir.Constant(I32, rows))
     return builder.insert_value(start, row, 0)
 
 
-def _lower_read_block(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_read_block(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     reads = signature(sig.return_type.dtype, *sig.args)
     places = (_below(builder, args[1], i) for i in range(sig.return_type.count))
     rows = [read_vector(context, builder, reads, (args[0], place)) for place in places]
     return context.make_tuple(builder, sig.return_type, rows)
 
 
-def _lower_write_transposed(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_write_transposed(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     destination, index, block = sig.args
     writes = signature(types.void, destination, index, block.dtype)
     rows = [unpack(builder, builder.extract_value(args[2], i)) for i in range(block.count)]

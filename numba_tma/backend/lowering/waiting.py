@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, I64, ObjectType, ir, signature, types
-from numba_tma.backend.lowering.instructions import HOOKS, emit, is_absent
+from numba_tma.backend.compiler import (
+    I32,
+    I64,
+    Builder,
+    Context,
+    ObjectType,
+    Signature,
+    Value,
+    ir,
+    signature,
+    types,
+)
+from numba_tma.backend.lowering.instructions import HOOKS, Operands, emit, is_absent
 from numba_tma.device import waiting as w
 from numba_tma.host import debug
 from numba_tma.host.environment import debugging
@@ -21,36 +33,45 @@ WORD = ir.PointerType(I32, 1)
 
 
 def _asm(
-    builder: Any, result: Any, text: str, constraints: str, *values: Any, convergent: bool = False
+    builder: Builder,
+    result: Any,
+    text: str,
+    constraints: str,
+    *values: Any,
+    convergent: bool = False,
 ) -> Any:
     function = ir.FunctionType(result, [v.type for v in values])
     asm = ir.InlineAsm(function, text, constraints, side_effect=True)
     return builder.call(asm, values, attrs=("convergent",) if convergent else ())
 
 
-def _read(name: str, context: Any, builder: Any) -> Any:
+def _read(name: str, context: Context, builder: Builder) -> Any:
     return emit(TABLE[name], context, builder, {})
 
 
-def _word(builder: Any, index: Any) -> Any:
+def _word(builder: Builder, index: Value) -> Any:
     """Return a pointer to the word `index` of the buffer."""
     offset = builder.shl(builder.zext(index, I64), ir.Constant(I64, 2))
     base = ir.Constant(I64, debug.buffer_address())
     return builder.inttoptr(builder.add(base, offset), WORD)
 
 
-def _increment(builder: Any, index: int) -> Any:
+def _increment(builder: Builder, index: int) -> Any:
     pointer = _word(builder, ir.Constant(I32, index))
     return builder.atomic_rmw("add", pointer, ir.Constant(I32, 1), "monotonic")
 
 
-def _lower_is_first_lane(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_is_first_lane(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     active = _asm(builder, I32, "activemask.b32 $0;", "=r,~{memory}", convergent=True)
     before = builder.and_(active, _read("lanemask_lt", context, builder))
     return builder.icmp_unsigned("==", before, ir.Constant(I32, 0))
 
 
-def _lower_is_ending(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_is_ending(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     pointer = _word(builder, ir.Constant(I32, debug.COUNT))
     address = builder.ptrtoint(pointer, I64)
     text = "ld.relaxed.sys.global.u32 $0, [$1];"
@@ -58,12 +79,14 @@ def _lower_is_ending(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.icmp_unsigned("!=", count, ir.Constant(I32, 0))
 
 
-def _lower_count_stopped(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_count_stopped(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     _increment(builder, debug.STOPPED)
     return context.get_dummy_value()
 
 
-def _lower_claim(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_claim(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     # A word of the buffer by hash. Two barriers that share one only lose the second's numbers.
     hashed = builder.lshr(args[0], ir.Constant(I32, 3))
     for axis, factor in zip("xyz", (37, 101, 211)):
@@ -75,7 +98,7 @@ def _lower_claim(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.icmp_unsigned("==", before, ir.Constant(I32, 0))
 
 
-def _lower_record(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_record(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     site = ir.Constant(I32, debug.site_number(sig.args[0].static[0]))
     _, stage, parity, iteration, nanoseconds, address, word, issued = args
     values = {"site": site, "stage": stage, "parity": parity, "iteration": iteration}
@@ -102,14 +125,16 @@ def _lower_record(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _lower_leave(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_leave(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     # The comment is what a launch knows such a kernel by.
     text = f"exit; // {debug.MARKER}"
     _asm(builder, ir.VoidType(), text, "~{memory}", convergent=True)
     return context.get_dummy_value()
 
 
-def _lower_count_bytes(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_count_bytes(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     # An address of the block's own shared memory is one of the cluster's, too.
     text = "red.relaxed.cluster.shared::cluster.add.u32 [$0], $1;"
     _asm(builder, ir.VoidType(), text, "r,r,~{memory}", *args)
@@ -157,12 +182,14 @@ def _is_bounded(site: debug.Site) -> bool:
     return debugging() if site.debug is None else site.debug
 
 
-def _type_wait(barrier: Any, parity: Any, site: Any, **rest: types.Type) -> Any:
+def _type_wait(
+    barrier: types.Type, parity: types.Type, site: types.Type, **rest: types.Type
+) -> Any:
     _site(site, "wait_for(site=...)")
     return signature(VOID, barrier, U32, site, *(U32 for _ in rest))
 
 
-def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_wait(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     barrier, _, site, *_ = sig.args
     value = site.static[0]
     if not _is_bounded(value):
@@ -174,12 +201,14 @@ def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return compiler.BODIES[body].call(context, builder, full, [*args, *zeros])
 
 
-def _type_meet(barrier_id: Any, threads: Any, barrier: Any, site: Any) -> Any:
+def _type_meet(
+    barrier_id: types.Type, threads: types.Type, barrier: types.Type, site: types.Type
+) -> Any:
     _site(site, "meet(site=...)")
     return signature(VOID, U32, U32, barrier, site)
 
 
-def _lower_meet(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_meet(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     if _is_bounded(sig.args[3].static[0]):
         bounded = signature(VOID, *sig.args[2:])
         return compiler.BODIES[w.meet_bounded].call(context, builder, bounded, args[2:])
@@ -220,7 +249,7 @@ def _nbytes(row: Instruction, given: dict[str, tuple[Any, Any]]) -> Any:
     return ir.Constant(I32, known.nbytes) if known is not None else None
 
 
-def _watch_copy(row: Instruction, context: Any, builder: Any, given: Any) -> None:
+def _watch_copy(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     """Before a copy is issued, check its coordinates and enter its bytes into the ledger."""
     ledger = _ledger(given)
     if row.name in _TILED and (ledger or debugging()):
@@ -242,7 +271,9 @@ def _watch_copy(row: Instruction, context: Any, builder: Any, given: Any) -> Non
         compiler.BODIES[w.count_multicast].call(context, builder, sig, [address, nbytes, mask])
 
 
-def _check_coordinate(row: Instruction, context: Any, builder: Any, given: Any) -> None:
+def _check_coordinate(
+    row: Instruction, context: Context, builder: Builder, given: Operands
+) -> None:
     tensor_map, (typ, coordinates) = given["tensor_map"][0], given["coordinates"]
     if tensor_map.tile is None or tensor_map.interleave:
         return  # of which the type says nothing, or which counts slices

@@ -13,6 +13,8 @@ It offers these things, and the rest of the library is written in them:
 In the simulator nothing of this runs: the same functions and classes are ordinary Python there.
 """
 
+from typing import TypeAlias
+
 from llvmlite import ir
 from numba.core import types
 from numba.core.typeconv import Conversion
@@ -22,7 +24,7 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import core_models, register_model, typeof_impl
-from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 
 from numba_tma.backend.numba_cuda import cache as cache
 from numba_tma.backend.numba_cuda import releases as releases
@@ -60,7 +62,9 @@ from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
 from numba_tma.backend.numba_cuda.vectors import OPERATORS, VectorType, pack, unpack
 
 #: What writes the LLVM of a function, for annotations.
-Builder = ir.IRBuilder
+Builder: TypeAlias = ir.IRBuilder
+#: A value of LLVM, for annotations.
+Value: TypeAlias = ir.Value
 
 __all__ = [
     "ARGUMENTS",
@@ -78,7 +82,9 @@ __all__ = [
     "LiteralTemplate",
     "NativeMethod",
     "ObjectType",
+    "Signature",
     "TypingError",
+    "Value",
     "VectorType",
     "allocate_shared",
     "cache",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import (
     I32,
     OPERATORS,
+    Builder,
+    Context,
     NativeMethod,
+    Signature,
     TypingError,
+    Value,
     ir,
     pack,
     signature,
@@ -41,7 +45,9 @@ _TRUE = types.literal(True)
 # ------------------------------------------------------------------ element by element
 
 
-def _columns(context: Any, builder: Any, shape: Any, typ: Any, value: Any) -> list[Any]:
+def _columns(
+    context: Context, builder: Builder, shape: types.Type, typ: types.Type, value: Value
+) -> list[Any]:
     """Return one value for each element of a fragment, or of rows, of the type `shape`."""
     if isinstance(typ, FragmentType):
         return elements(context, builder, typ, value)
@@ -55,7 +61,12 @@ def _columns(context: Any, builder: Any, shape: Any, typ: Any, value: Any) -> li
 
 
 def _apply(
-    context: Any, builder: Any, function: types.Type, shape: Any, scalars: Any, columns: Any
+    context: Context,
+    builder: Builder,
+    function: types.Type,
+    shape: types.Type,
+    scalars: Any,
+    columns: Any,
 ) -> Any:
     """Call `function` for each element, and return what it makes as a value of the type `shape`."""
     resolved = context.typing_context.resolve_function_type(function, scalars, {})
@@ -83,7 +94,7 @@ def _register_operator(function: Callable[..., Any]) -> None:
     class Template(compiler.AbstractTemplate):
         key = function
 
-        def generic(self, args: Any, kws: Any) -> Any:
+        def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
             held = [a for a in args if is_held(a)]
             fragments = [a for a in held if isinstance(a, FragmentType)]
             numbers = (types.Number, FragmentType, RowsType)
@@ -103,7 +114,7 @@ def _register_operator(function: Callable[..., Any]) -> None:
 
     compiler.typing_registry.register_global(function)(Template)
 
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
         shape = sig.return_type
         columns = [_columns(context, builder, shape, t, a) for t, a in zip(sig.args, args)]
         typ = context.typing_context.resolve_value_type(function)
@@ -127,18 +138,18 @@ class _Map:
         self.key, self.coords = (owner, name), coords
         compiler.lowering_registry.lower(self.key, types.VarArg(types.Any))(self.lower)
 
-    def scalars(self, args: Any) -> tuple[types.Type, ...]:
+    def scalars(self, args: tuple[types.Type, ...]) -> tuple[types.Type, ...]:
         """Return the types that the function is called with."""
         places = (INDEX, INDEX) if self.coords else ()
         return args[0].element, *places, *map(_scalar, args[2:])
 
-    def bind(self, context: Any, shape: Any) -> types.BoundFunction:
+    def bind(self, context: Context, shape: types.Type) -> types.BoundFunction:
         method, what = self, f"{type(shape).__name__.removesuffix('Type')}.{self.key[1]}"
 
         class Template(compiler.AbstractTemplate):
             key = method.key
 
-            def generic(self, args: Any, kws: Any) -> Any:
+            def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
                 if not args or kws:
                     raise TypingError(f"{what}(function, *others) takes no keywords")
                 function, *others = args
@@ -165,7 +176,9 @@ class _Map:
 
         return types.BoundFunction(Template, shape)
 
-    def lower(self, context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def lower(
+        self, context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+    ) -> Any:
         shape, function = sig.args[:2]
         columns = [_columns(context, builder, shape, shape, args[0])]
         if self.coords:
@@ -187,7 +200,7 @@ def _type_reduction(self: FragmentType, quad: types.Type = _TRUE) -> Any:
 
 
 def _reduction(combine: Callable[..., Any]) -> Callable[..., Any]:
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
         typ = sig.args[0]
         values, run = elements(context, builder, typ, args[0]), typ.run
         two = []
@@ -206,14 +219,18 @@ def _reduction(combine: Callable[..., Any]) -> Callable[..., Any]:
     return lower
 
 
-def _fold(context: Any, builder: Any, combine: Callable[..., Any], values: list[Any]) -> Any:
+def _fold(
+    context: Context, builder: Builder, combine: Callable[..., Any], values: list[Any]
+) -> Any:
     total = values[0]
     for value in values[1:]:
         total = combine(context, builder, total, value)
     return total
 
 
-def _over_quad(context: Any, builder: Any, combine: Callable[..., Any], value: Any) -> Any:
+def _over_quad(
+    context: Context, builder: Builder, combine: Callable[..., Any], value: Value
+) -> Any:
     is_float = value.type == FLOAT
     row = TABLE["shfl_sync_bfly_f32" if is_float else "shfl_sync_bfly_b32"]
     kind = types.float32 if is_float else types.uint32
@@ -228,21 +245,21 @@ def _type_over_quad(self: RowsType) -> Any:
 
 
 def _lower_over_quad(combine: Callable[..., Any]) -> Callable[..., Any]:
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
         values = unpack(builder, args[0])
         return pack(builder, [_over_quad(context, builder, combine, value) for value in values])
 
     return lower
 
 
-def _larger(context: Any, builder: Any, a: Any, b: Any) -> Any:
+def _larger(context: Context, builder: Builder, a: Value, b: Value) -> Any:
     if a.type != FLOAT:
         return builder.select(builder.icmp_signed(">", a, b), a, b)
     given = {"a": (types.float32, a), "b": (types.float32, b)}
     return emit(TABLE["max_f32"], context, builder, given)
 
 
-def _sum(context: Any, builder: Any, a: Any, b: Any) -> Any:
+def _sum(context: Context, builder: Builder, a: Value, b: Value) -> Any:
     return builder.fadd(a, b) if a.type == FLOAT else builder.add(a, b)
 
 
@@ -276,7 +293,7 @@ def _type_to(self: FragmentType, dtype: types.Type) -> Any:
     return signature(FragmentType(found, self.n), self, dtype)
 
 
-def _lower_to(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_to(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     source, target = sig.args[0], sig.return_type
     if source == target:
         return args[0]
@@ -288,7 +305,9 @@ def _lower_to(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return _quads_exchange(context, builder, target, values)
 
 
-def _quads_exchange(context: Any, builder: Any, target: FragmentType, values: list[Any]) -> Any:
+def _quads_exchange(
+    context: Context, builder: Builder, target: FragmentType, values: list[Any]
+) -> Any:
     """Pack floats to 8 bits, and bring four neighbouring columns into one thread.
 
     Of 16 columns a thread of a quad has two and, 8 to the right, two more, in both of its rows; it
@@ -320,7 +339,7 @@ def _quads_exchange(context: Any, builder: Any, target: FragmentType, values: li
     return pack(builder, words)
 
 
-def _from_lane(context: Any, builder: Any, word: Any, lane: Any) -> Any:
+def _from_lane(context: Context, builder: Builder, word: Value, lane: Value) -> Any:
     """Return the word of a lane of the quad."""
     clamp = types.uint32, _i32(0x1C1F)  # segments of four lanes
     given = {"value": (types.uint32, word), "lane": (types.uint32, lane), "clamp": clamp}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import (
     I32,
     I64,
+    Builder,
+    Context,
     NativeMethod,
+    Signature,
     TypingError,
+    Value,
     get_field,
     ir,
     pack,
@@ -86,7 +91,7 @@ def _type_load(tile: types.Type, at: types.Type, n: types.Type) -> Any:
 class _Corner:
     """Where in a shared tile a fragment lies."""
 
-    def __init__(self, context: Any, builder: Any, tile: Any, at: Any) -> None:
+    def __init__(self, context: Context, builder: Builder, tile: Value, at: Any) -> None:
         (self.tile_type, self.value), (at_type, at_value) = tile, at
         self.context, self.builder = context, builder
         self.start = [
@@ -154,7 +159,7 @@ def _word_pairs(corner: _Corner, typ: FragmentType) -> list[tuple[int, Any]]:
     return found
 
 
-def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_store(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     typ = sig.args[0]
     words = unpack(builder, args[0])
     corner = _Corner(context, builder, *zip(sig.args[1:], args[1:]))
@@ -171,7 +176,7 @@ def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_load(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     typ = sig.return_type
     corner = _Corner(context, builder, *zip(sig.args[:2], args[:2]))
     words: list[Any] = []
@@ -188,7 +193,7 @@ def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return pack(builder, words)
 
 
-def _vector(builder: Any, values: list[Any]) -> Any:
+def _vector(builder: Builder, values: list[Any]) -> Any:
     vector = ir.Constant(ir.VectorType(values[0].type, len(values)), ir.Undefined)
     for i, value in enumerate(values):
         vector = builder.insert_element(vector, value, _constant(i))
@@ -206,7 +211,9 @@ def _type_load_rows(tile: types.Type, start: types.Type) -> Any:
     return signature(RowsType(types.float32), tile, U32)
 
 
-def _lower_load_rows(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_load_rows(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     row, _ = place(context, builder, 1)
     row = builder.add(row, args[1])
     base = get_field(builder, sig.args[0], args[0], "address")
@@ -243,7 +250,9 @@ def _type_store_global(
     return signature(types.void, self, array, types.int64, types.int64)
 
 
-def _lower_store_global(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_store_global(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     typ, array_type = sig.args[:2]
     array = context.make_array(array_type)(context, builder, args[1])
     extents = unpack(builder, array.shape)
@@ -291,20 +300,20 @@ def _lower_store_global(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _all(builder: Any, conditions: list[Any]) -> Any:
+def _all(builder: Builder, conditions: list[Any]) -> Any:
     first, *others = conditions
     for other in others:
         first = builder.and_(first, other)
     return first
 
 
-def store_row(builder: Any, runs: list[list[Any]], start: Any, nbytes: int) -> None:
+def store_row(builder: Builder, runs: list[list[Any]], start: Value, nbytes: int) -> None:
     """Store what a thread holds of a row, in runs of `nbytes`, of which the first is at `start`."""
     for block, values in enumerate(runs):
         _store(builder, _vector(builder, values), start, block * 4 * nbytes, nbytes)
 
 
-def runs_of(builder: Any, typ: FragmentType, value: Any) -> list[list[Any]]:
+def runs_of(builder: Builder, typ: FragmentType, value: Value) -> list[list[Any]]:
     """Return the neighbours that a thread holds, as bits of the elements' size, rows in turn."""
     words = unpack(builder, value)
     if typ.dtype.itemsize == 4:
@@ -319,7 +328,7 @@ def runs_of(builder: Any, typ: FragmentType, value: Any) -> list[list[Any]]:
     ]
 
 
-def _store(builder: Any, value: Any, start: Any, offset: int, align: int) -> None:
+def _store(builder: Builder, value: Value, start: Value, offset: int, align: int) -> None:
     address = builder.add(start, ir.Constant(I64, offset))
     builder.store(value, builder.inttoptr(address, ir.PointerType(value.type, 1)), align=align)
 

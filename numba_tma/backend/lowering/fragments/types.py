@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import (
     I32,
+    Builder,
+    Context,
     NativeMethod,
+    Signature,
     TypingError,
+    Value,
     ir,
     pack,
     signature,
@@ -96,13 +101,13 @@ class _RowsModel(compiler.core_models.PrimitiveModel):
         super().__init__(manager, typ, ir.ArrayType(element, 2))
 
 
-def elements(context: Any, builder: Any, typ: FragmentType, value: Any) -> list[Any]:
+def elements(context: Context, builder: Builder, typ: FragmentType, value: Value) -> list[Any]:
     """Return a thread's elements, as kernels hold them."""
     words = unpack(builder, value)
     return [e for word in words for e in split_word(context, builder, typ.dtype, word)]
 
 
-def from_elements(context: Any, builder: Any, typ: FragmentType, values: list[Any]) -> Any:
+def from_elements(context: Context, builder: Builder, typ: FragmentType, values: list[Any]) -> Any:
     """Return the fragment of a thread's elements, rounded to its dtype."""
     each = len(values) // typ.registers
     return pack(
@@ -117,7 +122,7 @@ def from_elements(context: Any, builder: Any, typ: FragmentType, values: list[An
 # ------------------------------------------------------------------------- coordinates
 
 
-def place(context: Any, builder: Any, run: int) -> tuple[Any, Any]:
+def place(context: Context, builder: Builder, run: int) -> tuple[Any, Any]:
     """Return the row and the column of the calling thread's first element."""
     tid = emit(TABLE["tid_x"], context, builder, {})
 
@@ -128,7 +133,7 @@ def place(context: Any, builder: Any, run: int) -> tuple[Any, Any]:
     return row, builder.mul(bits(0, 3), ir.Constant(I32, run))
 
 
-def coordinates(context: Any, builder: Any, typ: FragmentType) -> list[tuple[Any, Any]]:
+def coordinates(context: Context, builder: Builder, typ: FragmentType) -> list[tuple[Any, Any]]:
     """Return (row, column) of each of the calling thread's elements."""
     # Moved, so that LLVM does not take the coordinates out of a loop, and a register for each.
     row, column = (moved(builder, place) for place in place(context, builder, typ.run))
@@ -140,7 +145,7 @@ def coordinates(context: Any, builder: Any, typ: FragmentType) -> list[tuple[Any
     return found
 
 
-def moved(builder: Any, value: Any) -> Any:
+def moved(builder: Builder, value: Value) -> Any:
     """Return the value, of which LLVM does not know that it is always the same."""
     asm = ir.InlineAsm(ir.FunctionType(I32, [I32]), "mov.b32 $0, $1;", "=r,r", side_effect=True)
     return builder.call(asm, [value])
@@ -152,7 +157,7 @@ def _type_coords(self: FragmentType, i: types.Type) -> Any:
     return signature(types.UniTuple(INDEX, 2), self, INDEX)
 
 
-def _lower_coords(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_coords(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     run = sig.args[0].run
     row, column = place(context, builder, run)
     row = builder.add(row, _half(builder, run, args[1], 8))
@@ -164,7 +169,7 @@ def _lower_coords(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.make_tuple(builder, sig.return_type, pair)
 
 
-def _half(builder: Any, run: int, i: Any, apart: int) -> Any:
+def _half(builder: Builder, run: int, i: Value, apart: int) -> Any:
     half = builder.urem(builder.udiv(i, ir.Constant(I32, run)), ir.Constant(I32, 2))
     return builder.mul(half, ir.Constant(I32, apart))
 
@@ -175,7 +180,7 @@ def _type_row(self: RowsType, i: types.Type) -> Any:
     return signature(INDEX, self, INDEX)
 
 
-def _lower_row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_row(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     row, _ = place(context, builder, 1)
     return builder.add(row, builder.mul(args[1], ir.Constant(I32, 8)))
 
@@ -193,7 +198,9 @@ def _type_columns(self: FragmentType, first: types.Type, n: types.Type) -> Any:
     return signature(FragmentType(self.dtype, 2 * (stop - start)), self, first, n)
 
 
-def _lower_columns(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_columns(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     whole = sig.args[0]
     start, stop = (i * whole.registers // num_elements(whole.n) for i in _columns(*sig.args))
     return pack(builder, unpack(builder, args[0])[start:stop])
@@ -212,7 +219,7 @@ METHODS: dict[type, dict[str, Any]] = {
 
 
 class _Attributes(compiler.AttributeTemplate):
-    def generic_resolve(self, typ: Any, attr: str) -> types.Type | None:
+    def generic_resolve(self, typ: types.Type, attr: str) -> types.Type | None:
         if attr == "num_elements" and isinstance(typ, FragmentType):
             return types.literal(num_elements(typ.n))
         method = METHODS[type(typ)].get(attr)
@@ -225,7 +232,7 @@ for _kind in METHODS:
 
 
 @compiler.lowering_registry.lower_getattr(FragmentType, "num_elements")
-def _lower_num_elements(context: Any, builder: Any, typ: FragmentType, value: Any) -> Any:
+def _lower_num_elements(context: Context, builder: Builder, typ: FragmentType, value: Value) -> Any:
     return context.get_constant(types.intp, num_elements(typ.n))
 
 
@@ -233,7 +240,7 @@ def _lower_num_elements(context: Any, builder: Any, typ: FragmentType, value: An
 class _FragmentItem(compiler.AbstractTemplate):
     key = operator.getitem
 
-    def generic(self, args: Any, kws: Any) -> Any:
+    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         if not is_held(args[0]):
             return None
         if not isinstance(args[1], types.IntegerLiteral):
@@ -255,7 +262,9 @@ class _FragmentItem(compiler.AbstractTemplate):
 @compiler.lowering_registry.lower(operator.getitem, RowsType, types.Any)
 @compiler.lowering_registry.lower("static_getitem", FragmentType, types.Any)
 @compiler.lowering_registry.lower("static_getitem", RowsType, types.Any)
-def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_getitem(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     index = args[1] if isinstance(args[1], int) else sig.args[1].literal_value
     if isinstance(sig.args[0], RowsType):
         return builder.extract_value(args[0], index)
@@ -275,7 +284,9 @@ def _type_fragment(n: types.Type, **given: types.Type) -> Any:
     return signature(FragmentType(found, columns), n, *given.values())
 
 
-def _lower_fragment(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_fragment(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     # Each zero in a register of its own, which LLVM does not know as a constant: of one that all
     # accumulators shared ptxas believes that a product under way may have changed it, and waits.
     typ = sig.return_type

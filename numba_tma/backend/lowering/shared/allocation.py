@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import ObjectType, TypingError, ir, signature, types
+from numba_tma.backend.compiler import (
+    Builder,
+    Context,
+    ObjectType,
+    Signature,
+    TypingError,
+    Value,
+    ir,
+    signature,
+    types,
+)
 from numba_tma.device.barrier import Barrier, BarrierArray
 from numba_tma.device.shared import (
     Accesses,
@@ -34,7 +45,9 @@ def _type_shared_tile(tile: types.Type) -> Any:
     return signature(shared_tile_type(value), tile)
 
 
-def _lower_shared_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_shared_tile(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     tile = sig.return_type.static[0]
     address = compiler.allocate_shared(
         builder, tile.shared_nbytes, tile.alignment, f"shared_tile({tile})"
@@ -43,7 +56,9 @@ def _lower_shared_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return compiler.make_object(context, builder, sig.return_type, [address, accesses])
 
 
-def _lower_shared_barrier(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_shared_barrier(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     address = compiler.allocate_shared(builder, 8, 8, "shared_barrier()")
     return compiler.make_object(context, builder, BARRIER, [address])
 
@@ -59,7 +74,9 @@ def _type_shared_barriers(count: types.Type) -> Any:
     return signature(ObjectType(BarrierArray, (number,), (types.uint32,)), count)
 
 
-def _lower_shared_barriers(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_shared_barriers(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     count = sig.return_type.static[0]
     address = compiler.allocate_shared(builder, 8 * count, 8, f"shared_barriers({count})")
     return compiler.make_object(context, builder, sig.return_type, [address])

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import (
     I32,
     I64,
+    Builder,
+    Context,
     ObjectType,
+    Signature,
     TypingError,
+    Value,
     VectorType,
     get_field,
     ir,
@@ -37,7 +42,9 @@ from numba_tma.device.shared import SharedTile, check_view
 from numba_tma.host.layout import Swizzle, Tile
 
 
-def tile_offset(context: Any, builder: Any, tile: Tile, index: Any, index_type: types.Type) -> Any:
+def tile_offset(
+    context: Context, builder: Builder, tile: Tile, index: Value, index_type: types.Type
+) -> Any:
     """Return the byte offset (i32) of an element from the tile's base, swizzled."""
     if isinstance(index_type, types.BaseTuple):
         parts = [builder.extract_value(index, i) for i in range(len(index_type))]
@@ -65,7 +72,9 @@ def tile_offset(context: Any, builder: Any, tile: Tile, index: Any, index_type: 
     return builder.xor(offset, row)
 
 
-def _pointer(context: Any, builder: Any, sig: Any, args: Any, element: Any) -> Any:
+def _pointer(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value], element: Any
+) -> Any:
     tile_type, index_type = sig.args[:2]
     base = get_field(builder, tile_type, args[0], "address")
     offset = tile_offset(context, builder, tile_type.static[0], args[1], index_type)
@@ -75,7 +84,7 @@ def _pointer(context: Any, builder: Any, sig: Any, args: Any, element: Any) -> A
 _USED = "numba_tma_uses_tiles"
 
 
-def expected_to_be_used(builder: Any) -> Any:
+def expected_to_be_used(builder: Builder) -> Any:
     """Return whether the kernel reads or writes tiles anywhere, as far as this module shows.
 
     A constant once the module is complete. What begins with it in `Accesses.unfenced` is the same
@@ -89,7 +98,7 @@ def expected_to_be_used(builder: Any) -> Any:
     return builder.load(known)
 
 
-def mark_used(builder: Any, tile_type: ObjectType, tile: Any) -> None:
+def mark_used(builder: Builder, tile_type: ObjectType, tile: Value) -> None:
     """Note that a shared tile was read or written, so that the next fence is emitted."""
     if _USED in builder.module.globals:
         builder.module.globals[_USED].initializer = ir.Constant(ir.IntType(1), 1)
@@ -113,7 +122,7 @@ def _is_tile(typ: types.Type) -> bool:
 class _TileItem(compiler.AbstractTemplate):
     key = operator.getitem
 
-    def generic(self, args: Any, kws: Any) -> Any:
+    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         if not _is_tile(args[0]):
             return None
         _check_index(args[0].static[0], args[1])
@@ -124,7 +133,7 @@ class _TileItem(compiler.AbstractTemplate):
 class _BarrierItem(compiler.LiteralTemplate):
     key = operator.getitem
 
-    def type_call(self, args: Any, kws: Any) -> Any:
+    def type_call(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         if isinstance(args[0], ObjectType) and args[0].cls is BarrierArray:
             return _type_barrier(*args)
         return None
@@ -145,7 +154,7 @@ def _type_barrier(array: ObjectType, index: types.Type) -> Any:
 class _TileAssignment(compiler.AbstractTemplate):
     key = operator.setitem
 
-    def generic(self, args: Any, kws: Any) -> Any:
+    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         if not _is_tile(args[0]):
             return None
         _check_index(args[0].static[0], args[1])
@@ -153,7 +162,9 @@ class _TileAssignment(compiler.AbstractTemplate):
 
 
 @compiler.lowering_registry.lower(operator.getitem, ObjectType, types.Any)
-def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_getitem(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     if sig.args[0].cls is BarrierArray:
         base = get_field(builder, sig.args[0], args[0], "address")
         index = context.cast(builder, args[1], sig.args[1], types.uint32)
@@ -167,7 +178,9 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 @compiler.lowering_registry.lower(operator.setitem, ObjectType, types.Any, types.Any)
-def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> None:
+def _lower_setitem(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> None:
     tile = sig.args[0].static[0]
     pointer = _pointer(context, builder, sig, args, storage(context, tile.dtype))
     value = encode(context, builder, tile.dtype, args[2])
@@ -187,7 +200,7 @@ def _type_read_vector(self: ObjectType, index: types.Type) -> Any:
     return signature(_vector_type(self.static[0]), self, index)
 
 
-def read_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def read_vector(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     """Emit the read of a (tile, index)."""
     dtype = sig.args[0].static[0].dtype
     word = I64 if dtype.itemsize == 8 else I32
@@ -213,7 +226,7 @@ def _type_write_vector(self: ObjectType, index: types.Type, values: types.Type) 
     return signature(types.void, self, index, expected)
 
 
-def write_vector(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def write_vector(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     """Emit the write of a (tile, index, vector)."""
     dtype = sig.args[0].static[0].dtype
     word = I64 if dtype.itemsize == 8 else I32
@@ -243,7 +256,9 @@ def _type_address_of(self: ObjectType, index: types.Type) -> Any:
     return signature(types.uint32, self, index)
 
 
-def _lower_address_of(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _lower_address_of(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     base = get_field(builder, sig.args[0], args[0], "address")
     offset = tile_offset(context, builder, sig.args[0].static[0], args[1], sig.args[1])
     return builder.add(base, offset)
