@@ -19,7 +19,7 @@ ADDRESS_BITS = 18
 PENDING_BITS = 20
 
 
-class Barrier:
+class TrackedBarrier:
     """One live mbarrier. `column` is its component in the vector clocks."""
 
     def __init__(self, address: int, count: int, thread: SimulatedThread, clocks: Clocks) -> None:
@@ -153,7 +153,7 @@ class Barrier:
 class MbarrierWait:
     """A thread waits for a phase of an mbarrier; the hardware lets go after a while."""
 
-    def __init__(self, barrier: Barrier, wanted: str, since: int) -> None:
+    def __init__(self, barrier: TrackedBarrier, wanted: str, since: int) -> None:
         self.barrier = barrier
         self.wanted = wanted
         #: The phase in which the thread first asked in vain.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from itertools import product
 
 from numba_tma.simulator import trace
-from numba_tma.simulator.barriers import Barrier, MbarrierWait
+from numba_tma.simulator.barriers import MbarrierWait, TrackedBarrier
 from numba_tma.simulator.clocks import Clock, Clocks, join
 from numba_tma.simulator.copies import call_site
 from numba_tma.simulator.errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCopy
@@ -50,8 +50,8 @@ class Cta:
         self.block_dim = self._block_dim = block_dim  # numba's BlockThread reads the latter
         self.memory = SharedMemory()
         self.registers = Registers(block_dim[0] * block_dim[1] * block_dim[2])
-        self.barriers: dict[int, Barrier] = {}
-        self.retired_barriers: list[Barrier] = []
+        self.barriers: dict[int, TrackedBarrier] = {}
+        self.retired_barriers: list[TrackedBarrier] = []
         self.clocks: Clocks | None = None
         self._hazards: Hazards | None = None
         self._tensor_memory: TensorMemory | None = None
@@ -124,7 +124,7 @@ class Cta:
 
     # Mbarriers.
 
-    def barrier_at(self, thread: SimulatedThread, address: int) -> Barrier:
+    def barrier_at(self, thread: SimulatedThread, address: int) -> TrackedBarrier:
         """Return the live mbarrier at `address`, which `thread` is about to use."""
         barrier = self.barriers.get(address)
         if barrier is None:
@@ -141,7 +141,9 @@ class Cta:
         barrier.check_visible(thread)
         return barrier
 
-    def barrier_changed(self, thread: SimulatedThread, barrier: Barrier, completed: bool) -> None:
+    def barrier_changed(
+        self, thread: SimulatedThread, barrier: TrackedBarrier, completed: bool
+    ) -> None:
         """Note what an operation did to a barrier; wake its waiters if a phase completed."""
         self.scheduler.event()
         if not completed:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from numba_tma.simulator.protocol import CopyAsync, Issue, Log, Run, Span, Store, Touch
+from numba_tma.simulator.protocol import CopyAsync, Issue, IssueStore, Log, Run, Span, Touch
 
 Kind = Literal["read", "change", "write"]
 
@@ -113,7 +113,7 @@ def _moved(log: Log) -> Iterable[Span]:
                     yield transfer.into
                     if transfer.source is not None:
                         yield transfer.source
-            case Store(_, source):
+            case IssueStore(_, source):
                 yield source
             case CopyAsync(_, _, into):
                 yield into

@@ -17,7 +17,7 @@ from numba_tma.simulator.thread import SimulatedThread, current
 from numba_tma.simulator.thread_instructions import read_from, write_to, yield_turn
 
 if TYPE_CHECKING:
-    from numba_tma.simulator.barriers import Barrier
+    from numba_tma.simulator.barriers import TrackedBarrier
     from numba_tma.simulator.clocks import Clock
 
 Reduction = Callable[[Any, Any], Any]
@@ -158,7 +158,7 @@ class AsyncWrite(Load):
         address: int,
         nbytes: int,
         change: Callable[[Bytes], Bytes],
-        barrier: Barrier,
+        barrier: TrackedBarrier,
         clock: Clock,
     ) -> None:
         self._window = owner.memory.data[address : address + nbytes]

@@ -126,7 +126,7 @@ class Await:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Advance:
     """A component that goes from one number to the next."""
 
     before: int
@@ -135,7 +135,7 @@ class Turn:
 
 Effect = (
     Init | Inval | Arrive | CountBytes | Wait | Launch | Complete | Hold | Seen | Rewritten
-    | Fill | Filled | ReadBy | ReadDone | Await | Turn
+    | Fill | Filled | ReadBy | ReadDone | Await | Advance
 )  # fmt: skip
 
 #: What an effect gives that has to wait.
@@ -180,7 +180,7 @@ class Table(dict[int, int]):
 
 def apply(effect: Effect, value: Value) -> Value | bool:
     """Return the value after `effect`, False where it has to wait."""
-    if isinstance(effect, Turn):
+    if isinstance(effect, Advance):
         return effect.after if value == effect.before else False
     if isinstance(value, CellValue):
         return _apply_to_cell(effect, value)

@@ -14,7 +14,7 @@ from numba_tma.simulator.clocks import Clock
 from numba_tma.simulator.errors import UnfinishedCopy
 
 if TYPE_CHECKING:
-    from numba_tma.simulator.barriers import Barrier
+    from numba_tma.simulator.barriers import TrackedBarrier
     from numba_tma.simulator.thread import SimulatedThread
 
 Bytes = NDArray[np.uint8]
@@ -49,7 +49,7 @@ class Load:
         nbytes: int,
         tx_bytes: int,
         read: Callable[[], Bytes],
-        barrier: Barrier,
+        barrier: TrackedBarrier,
         clock: Clock,
     ) -> None:
         self.thread = thread
@@ -81,7 +81,7 @@ class Load:
         return True
 
 
-class Store:
+class PendingStore:
     """A copy from shared to global memory: it reads its source first and writes some time later."""
 
     def __init__(
@@ -146,12 +146,12 @@ class BulkGroups:
 
     def __init__(self) -> None:
         self.stores = 0
-        self.open: list[Store] = []
-        self.committed: list[list[Store]] = []
+        self.open: list[PendingStore] = []
+        self.committed: list[list[PendingStore]] = []
         #: Number of the newest store that the thread knows to have read its source.
         self.known_read = 0
 
-    def add(self, store: Store) -> None:
+    def add(self, store: PendingStore) -> None:
         """Put a store into the group that the next commit closes."""
         self.open.append(store)
 

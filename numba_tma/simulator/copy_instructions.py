@@ -9,13 +9,12 @@ import numpy as np
 
 from numba_tma.host.dtypes import DType, as_dtype, reduction_violation
 from numba_tma.host.tensor_map import wrong_mode
-from numba_tma.simulator.barriers import Barrier
+from numba_tma.simulator.barriers import TrackedBarrier
 from numba_tma.simulator.block import Cta
 from numba_tma.simulator.cluster import mapa, resolve
-from numba_tma.simulator.copies import Bytes, GroupWait, Load, Store
+from numba_tma.simulator.copies import Bytes, GroupWait, Load, PendingStore
 from numba_tma.simulator.errors import BadCoordinate, BadOperand, MissingFence
-from numba_tma.simulator.protocol import AwaitStores, Issue, Span, Transfer, Unmodelled
-from numba_tma.simulator.protocol import Store as NotedStore
+from numba_tma.simulator.protocol import AwaitStores, Issue, IssueStore, Span, Transfer, Unmodelled
 from numba_tma.simulator.tensormap import check_acquired
 from numba_tma.simulator.thread import SimulatedThread, current
 
@@ -246,7 +245,7 @@ def _arrivals(
     nbytes: int,
     mbar: int,
     multicast: int | None,
-) -> list[Barrier]:
+) -> list[TrackedBarrier]:
     """Return what a load completes on in each block that it arrives in, after checking it there."""
     cluster, receivers = thread.cta.cluster, [thread.cta]
     if multicast is not None:
@@ -266,7 +265,7 @@ def _arrivals(
 
 def _check_arrival(
     what: str, thread: SimulatedThread, cta: Cta, address: int, nbytes: int, mbar: int
-) -> Barrier:
+) -> TrackedBarrier:
     cta.memory.check_range(f"{what}, dst", address, nbytes)
     barrier = cta.barrier_at(thread, mbar)
     _check_fenced(thread, barrier)
@@ -281,7 +280,7 @@ def _check_arrival(
 
 def _load(
     thread: SimulatedThread,
-    arrivals: Sequence[Barrier],
+    arrivals: Sequence[TrackedBarrier],
     address: int,
     nbytes: int,
     tx_bytes: int,
@@ -369,11 +368,11 @@ def _store(
     cta.memory.check_range(f"{what}, src", address, nbytes)
     groups.stores += 1
     cta.hazards.store(thread, address, nbytes, groups.stores, every_byte=every_byte)
-    store = Store(thread, groups.stores, address, nbytes, write)
+    store = PendingStore(thread, groups.stores, address, nbytes, write)
     groups.add(store)
     if thread.log is not None:
         thread.log.read(cta, address, nbytes)
-        thread.note(NotedStore(groups.stores, Span(cta.rank, address, address + nbytes)))
+        thread.note(IssueStore(groups.stores, Span(cta.rank, address, address + nbytes)))
     cta.emit(thread, "store", cta.memory.describe(address, nbytes), nbytes)
     cta.scheduler.event()
     cta.scheduler.start_copy(store)
@@ -397,7 +396,7 @@ def _wait_group(n: int, *, read: bool) -> None:
     known[thread.row] = max(int(known[thread.row]), newest)
 
 
-def _check_fenced(thread: SimulatedThread, barrier: Barrier) -> None:
+def _check_fenced(thread: SimulatedThread, barrier: TrackedBarrier) -> None:
     known = barrier.clocks.epochs(thread.row)[barrier.initialised_by.row]
     if barrier.fenced_at is None or barrier.fenced_at > known:
         raise MissingFence(

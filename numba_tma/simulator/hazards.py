@@ -25,7 +25,7 @@ from numba_tma.simulator.errors import (
 from numba_tma.simulator.memory import END, SharedMemory
 
 if TYPE_CHECKING:
-    from numba_tma.simulator.barriers import Barrier
+    from numba_tma.simulator.barriers import TrackedBarrier
     from numba_tma.simulator.products import PendingProduct
     from numba_tma.simulator.thread import SimulatedThread
 
@@ -36,7 +36,7 @@ WORD = 4
 Records = NDArray[np.int32]
 #: What the copy engine does with granules [first, last) until an mbarrier, perhaps that of another
 #: block, completes a phase: the range and the barrier, and the phases that must be known.
-Transfers = dict[tuple[int, int, "Barrier"], int]
+Transfers = dict[tuple[int, int, "TrackedBarrier"], int]
 
 
 class Reader(NamedTuple):
@@ -70,9 +70,9 @@ class Hazards:
         self._memory = memory
         self._clocks = clocks
         self._thread_of = thread_of
-        self._barriers: dict[int, Barrier] = {}
+        self._barriers: dict[int, TrackedBarrier] = {}
         # By word: the barrier that the last st.async or red.async completes on, and the phase.
-        self._async_fills: dict[int, tuple[Barrier, int]] = {}
+        self._async_fills: dict[int, tuple[TrackedBarrier, int]] = {}
         # By granule and thread: epoch of the last generic read and write, number of the last store.
         self._reads = np.zeros((granules, clocks.threads), np.int32)
         self._writes = np.zeros((granules, clocks.threads), np.int32)
@@ -145,7 +145,9 @@ class Hazards:
         self._writes[granules, row] = self._clocks.epoch(row)
         self._memory.written[addresses[:, None] + np.arange(nbytes)] = True
 
-    def load(self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier) -> None:
+    def load(
+        self, thread: SimulatedThread, address: int, nbytes: int, barrier: TrackedBarrier
+    ) -> None:
         """Check a load that `thread` issues, and record that it fills these bytes."""
         first, last = self._granules(address, nbytes)
         self._check_reductions(EarlyOverwrite, "overwritten by a load", thread.row, address, nbytes)
@@ -154,7 +156,9 @@ class Hazards:
         self._fill_column[first:last] = barrier.column
         self._fill_phase[first:last] = barrier.model.phase + 1
 
-    def reduce(self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier) -> None:
+    def reduce(
+        self, thread: SimulatedThread, address: int, nbytes: int, barrier: TrackedBarrier
+    ) -> None:
         """Check a reduction into these bytes that `thread` issues, in this block or another.
 
         Reductions into the same bytes may be under way together.
@@ -221,7 +225,7 @@ class Hazards:
         self._stores[first:last, thread.row] = number
 
     def copy_out(
-        self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier
+        self, thread: SimulatedThread, address: int, nbytes: int, barrier: TrackedBarrier
     ) -> None:
         """Check a copy of these bytes to a block of the cluster that completes on `barrier`."""
         self._check_source(thread.row, address, nbytes, COPY)
@@ -266,7 +270,7 @@ class Hazards:
             )
 
     def async_write(
-        self, thread: SimulatedThread, address: int, nbytes: int, barrier: Barrier
+        self, thread: SimulatedThread, address: int, nbytes: int, barrier: TrackedBarrier
     ) -> None:
         """Check a st.async or red.async, and record that it fills these words.
 
@@ -327,7 +331,7 @@ class Hazards:
         row: int,
         address: int,
         nbytes: int,
-        but: tuple[Barrier, int] | None = None,
+        but: tuple[TrackedBarrier, int] | None = None,
     ) -> None:
         if not self._async_fills:
             return
@@ -406,8 +410,12 @@ class Hazards:
             )
 
     def _under_way(
-        self, transfers: Mapping[tuple[int, int, Barrier], int], row: int, address: int, nbytes: int
-    ) -> Barrier | None:
+        self,
+        transfers: Mapping[tuple[int, int, TrackedBarrier], int],
+        row: int,
+        address: int,
+        nbytes: int,
+    ) -> TrackedBarrier | None:
         """Return the barrier of a transfer of these bytes that `row` does not know to be over."""
         first, last = self._granules(address, nbytes)
         known = self._clocks.table[row]
@@ -443,7 +451,7 @@ class Hazards:
         filled_by: str,
         address: int,
         nbytes: int,
-        barrier: Barrier,
+        barrier: TrackedBarrier,
         phase: int,
     ) -> SimulatorError:
         return kind(

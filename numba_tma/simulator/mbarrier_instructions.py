@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numba_tma.simulator import trace
-from numba_tma.simulator.barriers import ADDRESS_BITS, PENDING_BITS, Barrier, MbarrierWait
+from numba_tma.simulator.barriers import ADDRESS_BITS, PENDING_BITS, MbarrierWait, TrackedBarrier
 from numba_tma.simulator.block import Cta
 from numba_tma.simulator.cluster import resolve
 from numba_tma.simulator.errors import BarrierMisuse
@@ -27,7 +27,7 @@ def mbarrier_init(addr: int, count: int) -> None:
             "thread alone initialise it)"
         )
     try:
-        barrier = Barrier(address, int(count), thread, cta.tracked_clocks())
+        barrier = TrackedBarrier(address, int(count), thread, cta.tracked_clocks())
     except BarrierMisuse as error:
         raise BarrierMisuse(f"{name}: {error}") from None
     cta.barriers[address] = barrier
@@ -167,7 +167,9 @@ def fence_acq_rel() -> None:
     thread.cta.scheduler.point()
 
 
-def change(thread: SimulatedThread, cta: Cta, barrier: Barrier, step: Callable[[], object]) -> None:
+def change(
+    thread: SimulatedThread, cta: Cta, barrier: TrackedBarrier, step: Callable[[], object]
+) -> None:
     """Apply `step` to the model of a barrier in `cta`; name the barrier in its errors."""
     before = barrier.model.phase
     try:
@@ -177,17 +179,19 @@ def change(thread: SimulatedThread, cta: Cta, barrier: Barrier, step: Callable[[
     cta.barrier_changed(thread, barrier, barrier.settle(before))
 
 
-def _expect(barrier: Barrier, nbytes: int) -> None:
+def _expect(barrier: TrackedBarrier, nbytes: int) -> None:
     barrier.armed += nbytes
     barrier.model.expect_tx(nbytes)
 
 
-def _complete(barrier: Barrier, nbytes: int) -> None:
+def _complete(barrier: TrackedBarrier, nbytes: int) -> None:
     barrier.issued += nbytes
     barrier.model.complete_tx(nbytes)
 
 
-def _count_bytes(cta: Cta, addr: int, nbytes: int, count: Callable[[Barrier, int], None]) -> None:
+def _count_bytes(
+    cta: Cta, addr: int, nbytes: int, count: Callable[[TrackedBarrier, int], None]
+) -> None:
     thread = current()
     barrier = cta.barrier_at(thread, int(addr))
     sign = -1 if count is _complete else 1
@@ -269,7 +273,7 @@ def _wait_parity(addr: int, parity: int, semantics: str | None, *, poll: bool) -
 
 def _wait(
     thread: SimulatedThread,
-    barrier: Barrier,
+    barrier: TrackedBarrier,
     done: Callable[[], bool],
     wanted: str,
     operation: Wait,
@@ -298,7 +302,7 @@ def _wait(
     return True
 
 
-def _checked(barrier: Barrier, done: Callable[[], bool]) -> bool:
+def _checked(barrier: TrackedBarrier, done: Callable[[], bool]) -> bool:
     try:
         return done()
     except BarrierMisuse as error:

@@ -94,7 +94,7 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class IssueStore:
     """A store, the thread's `number`-th: the copy engine reads its source some time later."""
 
     number: int
@@ -161,7 +161,7 @@ class Unmodelled:
 
 
 Operation = (
-    Init | Inval | Arrive | CountBytes | Wait | Issue | Store | AwaitStores | CopyAsync
+    Init | Inval | Arrive | CountBytes | Wait | Issue | IssueStore | AwaitStores | CopyAsync
     | AwaitCopies | ArriveAfterCopies | Meet | AwaitMeeting | Unmodelled
 )  # fmt: skip
 

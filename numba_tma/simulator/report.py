@@ -17,10 +17,10 @@ from numba_tma.simulator.protocol import (
     Init,
     Inval,
     Issue,
+    IssueStore,
     Meet,
     Operation,
     Run,
-    Store,
     Wait,
 )
 
@@ -95,7 +95,7 @@ def operation_in_words(operation: Operation, run: Run) -> str:
             return f"wait for {phase} of {run.barrier_name(barrier)}"
         case Issue(transfers):
             return "load " + " and ".join(run.span_name(transfer.into) for transfer in transfers)
-        case Store(_, source):
+        case IssueStore(_, source):
             return f"store {run.span_name(source)}"
         case AwaitStores():
             return "wait for its stores to have read"

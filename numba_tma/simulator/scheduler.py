@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from numba_tma.simulator.barriers import MbarrierWait
 from numba_tma.simulator.copies import Copy
 from numba_tma.simulator.errors import Deadlock, SimulatorError
-from numba_tma.simulator.thread import SimulatedThread, Stopped, Wait
+from numba_tma.simulator.thread import SimulatedThread, Stopped, WaitCondition
 
 #: How often every try_wait and test_wait may give False, with nothing happening in between,
 #: before that counts as a deadlock.
@@ -70,7 +70,7 @@ class Scheduler:
         self._runnable.append(thread)
         self._switch(thread, stay=self._random.random() >= self._switch_rate)
 
-    def park(self, wait: Wait) -> None:
+    def park(self, wait: WaitCondition) -> None:
         """Stop the running thread until it is woken."""
         thread = self._current()
         thread.wait = wait

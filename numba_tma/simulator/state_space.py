@@ -25,6 +25,7 @@ from typing import Any
 
 from numba_tma.simulator.cells import Cells
 from numba_tma.simulator.components import (
+    Advance,
     Await,
     CellValue,
     Complete,
@@ -39,7 +40,6 @@ from numba_tma.simulator.components import (
     Rewritten,
     Seen,
     Table,
-    Turn,
     Value,
 )
 from numba_tma.simulator.programs import (
@@ -62,12 +62,12 @@ from numba_tma.simulator.protocol import (
     Init,
     Inval,
     Issue,
+    IssueStore,
     Log,
     Meet,
     Operation,
     Run,
     Span,
-    Store,
     Transfer,
     Wait,
 )
@@ -205,7 +205,7 @@ class StateSpace:
                 return self._on([self._barrier(barrier)], operation)
             case Issue(transfers):
                 return [effect for each in transfers for effect in self._launch(each)]
-            case Store(number, source):
+            case IssueStore(number, source):
                 reader = ("store", log.row, number)
                 what = f"the store from {self.run.span_name(source)} has read it"
                 return self._start(self._cells_of(source), ReadBy(reader), reader, ReadDone, what)
@@ -215,7 +215,7 @@ class StateSpace:
                 begin = Fill(new, "overwritten by a cp.async")
                 return self._start(self._cells_of(into), begin, new, Filled, what)
             case AwaitStores(number):
-                return self._await(log, number, Store)
+                return self._await(log, number, IssueStore)
             case AwaitCopies(number):
                 return self._await(log, number, CopyAsync)
             case ArriveAfterCopies():
@@ -250,7 +250,7 @@ class StateSpace:
         cells = self._cells_of(transfer.into)
         return begins + self._start(cells, begin, new, Filled, what, ends)
 
-    def _await(self, log: Log, number: int, kind: type[Store] | type[CopyAsync]) -> Effects:
+    def _await(self, log: Log, number: int, kind: type[IssueStore] | type[CopyAsync]) -> Effects:
         """Return the waits for a thread's stores or copies up to `number`."""
         pending: defaultdict[int, set[Hashable]] = defaultdict(set)
         for operation in log.operations:
@@ -273,10 +273,10 @@ class StateSpace:
         name = f"the arrival of cp.async on {self.run.barrier_name(operation.barrier)}"
         here = [self._component(name, 0)]
         arrive = Arrive(operation.barrier, 1, None, False, False)
-        effects = self._on(here, Turn(1, 2)) + self._await(log, operation.number, CopyAsync)
+        effects = self._on(here, Advance(1, 2)) + self._await(log, operation.number, CopyAsync)
         effects += self._on(barrier, arrive)
         self._of_hardware[here[0]] = Step("the copy engine", name, tuple(effects))
-        return self._on(here, Turn(0, 1)) + (self._on(barrier, Hold()) if operation.hold else [])
+        return self._on(here, Advance(0, 1)) + (self._on(barrier, Hold()) if operation.hold else [])
 
     # Meetings.
 

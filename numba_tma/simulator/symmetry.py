@@ -13,9 +13,9 @@ from numba_tma.simulator.protocol import (
     CopyAsync,
     Init,
     Issue,
+    IssueStore,
     Meet,
     Operation,
-    Store,
     without_warp,
 )
 
@@ -68,7 +68,7 @@ class Symmetry:
         """
         program, own = self._programs[number], []
         for operation in program.operations[self._starts[number] :]:
-            if isinstance(operation, Issue | Store | CopyAsync | ArriveAfterCopies):
+            if isinstance(operation, Issue | IssueStore | CopyAsync | ArriveAfterCopies):
                 return None
             if isinstance(operation, Meet):
                 place = without_warp(operation.place)

@@ -51,7 +51,7 @@ def fragment(shape: str, num: int, thread: int) -> Cells:
 
 
 @dataclass(eq=False)
-class Allocation:
+class ColumnAllocation:
     """Columns of a block; `known` is the clock component that tells that they are allocated."""
 
     first: int
@@ -80,7 +80,7 @@ class Region:
         )
 
 
-class Accesses:
+class ColumnAccesses:
     """The loads of a block, or its stores: where the newest are, and which are known to be over."""
 
     def __init__(self, name: str, clocks: Clocks, warps: int) -> None:
@@ -302,17 +302,17 @@ class TensorMemory:
         self.cta = cta
         self.data = np.full((LANES, COLUMNS), 0xFFFFFFFF, np.uint32)
         self.written = np.zeros((LANES, COLUMNS), np.bool_)
-        self.live: list[Allocation] = []
+        self.live: list[ColumnAllocation] = []
         self.commits: dict[SimulatedThread, Commit] = {}
-        self._freed: list[Allocation] = []
+        self._freed: list[ColumnAllocation] = []
         self._limit = COLUMNS
         self._relinquished = False
         self._group: int | None = None
         self._waiting: list[SimulatedThread] = []
         self._clocks = cta.tracked_clocks()
         warps = -(-len(cta.threads) // WARP_SIZE)
-        self.loads = Accesses("ld", self._clocks, warps)
-        self.stores = Accesses("st", self._clocks, warps)
+        self.loads = ColumnAccesses("ld", self._clocks, warps)
+        self.stores = ColumnAccesses("st", self._clocks, warps)
 
     def check_group(self, what: str, group: int) -> None:
         """Raise unless all instructions of the kernel have this cta_group."""
@@ -325,7 +325,7 @@ class TensorMemory:
 
     # Allocation.
 
-    def allocate(self, thread: SimulatedThread, columns: int) -> Allocation:
+    def allocate(self, thread: SimulatedThread, columns: int) -> ColumnAllocation:
         """Return so many columns, as soon as they are free."""
         if columns not in (32, 64, 128, 256, 512):
             raise TensorMemoryMisuse(
@@ -345,11 +345,11 @@ class TensorMemory:
         while (first := self._free(columns)) is None:
             self._waiting.append(thread)
             self.cta.scheduler.park(AllocationWait(self, columns))
-        allocation = Allocation(first, columns, call_site(), self._clocks.new_columns(1))
+        allocation = ColumnAllocation(first, columns, call_site(), self._clocks.new_columns(1))
         self.live.append(allocation)
         return allocation
 
-    def learn(self, thread: SimulatedThread, allocation: Allocation) -> None:
+    def learn(self, thread: SimulatedThread, allocation: ColumnAllocation) -> None:
         """Let the thread know of an allocation."""
         self._clocks.table[thread.row, allocation.known] = 1
 
@@ -413,7 +413,7 @@ class TensorMemory:
         return region
 
     @staticmethod
-    def _at(allocations: list[Allocation], column: int) -> Allocation | None:
+    def _at(allocations: list[ColumnAllocation], column: int) -> ColumnAllocation | None:
         return next((a for a in allocations if a.first <= column < a.first + a.count), None)
 
     def _unallocated(self, what: str, region: Region, column: int) -> TensorMemoryMisuse:
@@ -424,7 +424,7 @@ class TensorMemory:
             why = f"{freed.describe()} have been deallocated; do that after the last access"
         return TensorMemoryMisuse(f"{region.describe()}: {what}, but {why}")
 
-    def _check_known(self, thread: SimulatedThread, allocation: Allocation) -> None:
+    def _check_known(self, thread: SimulatedThread, allocation: ColumnAllocation) -> None:
         if not self._clocks.table[thread.row, allocation.known]:
             raise TensorMemoryMisuse(
                 f"{allocation.describe()} are used by a thread that has not synchronised with "

@@ -23,7 +23,7 @@ from numba_tma.simulator.errors import (
 from numba_tma.simulator.mbarrier_instructions import change
 from numba_tma.simulator.tensor_memory import (
     SHAPES,
-    Accesses,
+    ColumnAccesses,
     Register,
     TensorLoad,
     TensorMemory,
@@ -34,7 +34,7 @@ from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread, current
 from numba_tma.simulator.thread_instructions import exchange, write_to
 
 if TYPE_CHECKING:
-    from numba_tma.simulator.barriers import Barrier
+    from numba_tma.simulator.barriers import TrackedBarrier
     from numba_tma.simulator.clocks import Clock
 
 
@@ -44,7 +44,7 @@ class Commit:
     def __init__(
         self,
         thread: SimulatedThread,
-        barriers: list[Barrier],
+        barriers: list[TrackedBarrier],
         told: Clock,
         previous: Commit | None,
     ) -> None:
@@ -53,7 +53,7 @@ class Commit:
         self._previous = previous
         self.site = call_site()
         #: By barrier: the phase that the arrival went to, once it has been made.
-        self.phases: dict[Barrier, int | None] = dict.fromkeys(barriers)
+        self.phases: dict[TrackedBarrier, int | None] = dict.fromkeys(barriers)
         self.told = told
 
     def advance(self) -> bool:
@@ -238,7 +238,7 @@ def _start(thread: SimulatedThread, access: TensorLoad | TensorStore | Commit) -
     scheduler.point()
 
 
-def _wait(thread: SimulatedThread, what: str, accesses: Accesses) -> None:
+def _wait(thread: SimulatedThread, what: str, accesses: ColumnAccesses) -> None:
     copies = accesses.of[thread]
     number = copies.issued
     if not copies.complete(number):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WARP_SIZE = 32
 
 
-class Wait(Protocol):
+class WaitCondition(Protocol):
     """What a parked thread waits for."""
 
     def headline(self) -> str:
@@ -54,7 +54,7 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         self.row = -1
         self.baton = threading.Lock()
         self.baton.acquire()
-        self.wait: Wait | None = None
+        self.wait: WaitCondition | None = None
         #: What the thread is to raise instead of going on when it is woken.
         self.throw: BaseException | None = None
         self.exited = False

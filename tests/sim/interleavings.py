@@ -14,8 +14,8 @@ from numba_tma.simulator.protocol import (
     CountBytes,
     Init,
     Issue,
+    IssueStore,
     Meet,
-    Store,
     Wait,
 )
 
@@ -114,7 +114,7 @@ def act(t, step, state, names, meetings):
             if any(free & set(granules(source)) for *_, source in stores):
                 raise Wrong("a load over a store")
             copies |= {(transfer.content, transfer.into, transfer.barrier, transfer.nbytes)}
-    elif isinstance(step, Store):
+    elif isinstance(step, IssueStore):
         stores |= {(names[t].row, step.number, step.source)}
     else:
         touched = set(granules(step.span))

@@ -410,7 +410,7 @@ def no_barrier_there(words, barrier, rank, peer):
 
 MISUSES = {
     read_at_once: (sim.MissingClusterSync, ["ended without waiting for thread (0, 0, 0) of block",
-                                            "at test_cluster_sim.py:", "cluster_sync() after"]),
+                                            "at test_cluster.py:", "cluster_sync() after"]),
     write_last: (sim.MissingClusterSync, ["block (1, 0, 0) ended without waiting for thread "
                                           "(0, 0, 0) of block (0, 0, 0)"]),
     arrive_last: (sim.MissingClusterSync, ["block (0, 0, 0) ended without waiting"]),

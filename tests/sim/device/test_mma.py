@@ -106,7 +106,7 @@ def test_a_stage_released_before_the_wait():
             Matmul()(64, 64, 256, in_flight=0)
         text = str(caught.value)
         assert "a load into bytes that a wgmma of warps 0 to 3 of block (0, 0, 0)" in text
-        assert "test_mma_sim.py" in text and "must pass wgmma_wait() for it, and only then" in text
+        assert "test_mma.py" in text and "must pass wgmma_wait() for it, and only then" in text
 
 
 def test_a_result_used_before_the_wait():

@@ -254,7 +254,7 @@ def test_a_leak():
     with pytest.raises(
         sim.TensorMemoryMisuse,
         match=r"ended without tcgen05_dealloc of columns 480 to 511 of tensor memory, allocated at "
-        r"test_tensor_memory_sim.py:\d+: .*execute tcgen05_dealloc after the last access",
+        r"test_tensor_memory.py:\d+: .*execute tcgen05_dealloc after the last access",
     ):
         cuda.jit(kernel)[1, 32]()
 
@@ -643,7 +643,7 @@ def test_a_commit_that_nobody_has_waited_for():
     text = (
         r"nobody has waited for the arrival of the last tcgen05_commit of thread \(0, 0, 0\) of "
         r"block \(0, 0, 0\) \(warp 0 lane 0\) on mbarrier at \d+ \(issued at "
-        r"test_tensor_memory_sim.py:\d+\): wait for its phase before the end"
+        r"test_tensor_memory.py:\d+\): wait for its phase before the end"
     )
     for seed in range(5):
         sim.seed(seed)

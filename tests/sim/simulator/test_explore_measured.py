@@ -15,8 +15,8 @@ from numba_tma.simulator.protocol import (
     AwaitStores,
     Init,
     Issue,
+    IssueStore,
     Meet,
-    Store,
     Wait,
     recorded_protocol,
 )
@@ -136,7 +136,7 @@ def broken(run, random):
         places = [
             at
             for at, operation in enumerate(log.operations)
-            if not isinstance(operation, Issue | Store) and at >= first
+            if not isinstance(operation, Issue | IssueStore) and at >= first
         ]
         at = random.choice(places)
         moves = (delay, swap)
