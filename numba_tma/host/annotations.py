@@ -1,12 +1,14 @@
-"""Names for annotations: what Python's own types cannot say about the arguments of this library.
+"""Names for annotations, for arguments that Python's own types cannot describe.
 
-Each name is an alias. A type checker sees what the alias stands for; a reader sees what is meant.
+Each name is an alias: type checkers see the type that it stands for, readers see what is meant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
+
+import numpy as np
 
 #: An array on the device: torch, CuPy, Numba, cuda.core, or any object with
 #: ``__cuda_array_interface__`` or ``__dlpack__``.
@@ -19,18 +21,18 @@ DTypeLike: TypeAlias = Any
 Shape: TypeAlias = Sequence[int]
 #: A kernel made by ``@cuda.jit``.
 Kernel: TypeAlias = Any
-#: A device function, as a kernel calls it.
+#: A device function, which kernels call.
 DeviceFunction: TypeAlias = Any
 
 # In kernels:
 
 #: An integer of a kernel, of any width.
-Integer: TypeAlias = int
+Integer: TypeAlias = int | np.integer[Any]
 #: A floating-point number of a kernel, of any width.
-Real: TypeAlias = float
+Real: TypeAlias = float | np.floating[Any]
 #: An address in global memory, in bytes.
-Address: TypeAlias = int
+Address: TypeAlias = int | np.integer[Any]
 #: A tuple of integers, in the array's axis order.
 Coordinates: TypeAlias = Any
-#: A vector of registers: what loads return, and arithmetic takes element by element.
+#: A vector of registers: loads return it, and arithmetic takes it element by element.
 Registers: TypeAlias = Any

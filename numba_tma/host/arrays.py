@@ -80,13 +80,7 @@ class Array:
         """
         subject = f"{function}(): {name}"
         address, shape, strides, stored, in_elements, owner, exported = reading_of(array, subject)
-        own = as_dtype(stored)
-        found = own if dtype is None else as_dtype(dtype)
-        if found.itemsize != own.itemsize:
-            raise ValueError(
-                f"{subject} holds {own}, whose bits cannot be {found}: give a dtype "
-                f"of {own.itemsize} B, or an array of {found.itemsize} B elements"
-            )
+        found = _element_type(subject, stored, dtype)
         shape = tuple(int(extent) for extent in shape)
         if 0 in shape:  # libraries give empty arrays any strides
             strides = None
@@ -296,6 +290,35 @@ class Array:
 
 
 _U8 = as_dtype("u8")
+
+
+def _element_type(subject: str, stored: object, asked: DTypeLike | None) -> DType:
+    """Return what the bits of an array mean, or raise."""
+    try:
+        own = None if asked is not None and hasattr(stored, "itemsize") else as_dtype(stored)
+    except TypeError as error:
+        raise TypeError(f"{subject} has elements of an unknown type: {error}") from None
+    if asked is None:
+        assert own is not None
+        return own
+    try:
+        found = as_dtype(asked)
+    except TypeError as error:
+        raise TypeError(f"{subject}: {error}") from None
+    itemsize: int = own.itemsize if own else stored.itemsize  # type: ignore[attr-defined]
+    if found.itemsize != itemsize:
+        raise ValueError(
+            f"{subject} holds {_name(stored)}, whose bits cannot be {found}: give a dtype of "
+            f"{itemsize} B, or an array of {found.itemsize} B elements"
+        )
+    return found
+
+
+def _name(stored: object) -> str:
+    try:
+        return str(as_dtype(stored))
+    except TypeError:
+        return str(stored)
 
 
 def check_same(first: Array, *others: Array | None) -> None:

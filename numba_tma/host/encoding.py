@@ -121,7 +121,7 @@ def encode(
     if wrong := atom_violations(tile.swizzle, device):
         raise ValueError(say_broken(function, wrong))
     if device != SIMULATED:
-        layout = shape, strides, box, steps
+        layout: tuple[Any, Any, Any, Any] = shape, strides, box, steps
         if copies.fold or copies.interleaved:
             layout = _encoded_layout(checked)
         value = encode_tiled(
@@ -250,7 +250,7 @@ def _checked(
     return _Checked(shape, strides, dtype, box, copies, steps, padding, options)
 
 
-def _encoded_layout(checked: _Checked) -> tuple[tuple[int, ...], ...]:
+def _encoded_layout(checked: _Checked) -> tuple[Any, Any, Any, Any]:
     """Return the shape, strides, box and element strides that the driver encodes."""
     shape, strides, _, box, copies, steps, _, _ = checked
     if copies.fold:
@@ -290,10 +290,10 @@ def _times(extents: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(extent * step for extent, step in zip(extents, steps, strict=True))
 
 
-def as_box(box: Shape | int, what: str = "tensor_map") -> tuple[int, ...]:
+def as_box(box: Tile | Shape | int, what: str = "tensor_map") -> tuple[int, ...]:
     """Normalise a box, or name the argument."""
     try:
-        return as_shape(box)
+        return as_shape(box)  # type: ignore[arg-type]  # a Tile has no length, and raises
     except TypeError:
         raise TypeError(
             f"{what}: {box!r} is no box; give a Tile, or one int per axis of its shape"

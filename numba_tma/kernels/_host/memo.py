@@ -22,7 +22,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from numba_tma.host import driver as _driver
 from numba_tma.host.annotations import DeviceArray, StreamLike
@@ -32,6 +32,7 @@ from numba_tma.host.streams import handle_of
 from numba_tma.kernels._host.launch import Launch, recorded, recorder, stream_key
 
 Prepare = Callable[..., Sequence[DeviceArray] | None]  #: the private half of a wrapper
+Wrapper = Callable[..., None]  #: the same, when it is called
 
 # Limits of each wrapper: calls, and bytes of workspaces. The oldest call is forgotten first.
 _MOST_CALLS = 1024
@@ -78,9 +79,11 @@ def _nbytes(call: _Call) -> int:
     return sum(array.nbytes for array in call.workspace)
 
 
-def launched_again(
-    function: str | Prepare, *names: str
-) -> Callable[[Prepare], Callable[..., None]] | Callable[..., None]:
+@overload
+def launched_again(function: Prepare) -> Wrapper: ...
+@overload
+def launched_again(function: str, *names: str) -> Callable[[Prepare], Wrapper]: ...
+def launched_again(function: str | Prepare, *names: str) -> Callable[[Prepare], Wrapper] | Wrapper:
     """Run the decorated `prepare` once for arrays at the same place, then repeat its launches.
 
     The wrapper is called as ``prepare(arrays, stream, numbers, *options)``, and launches by
@@ -112,7 +115,7 @@ def launched_again(
     return lambda prepare: _launched_again(prepare, function, names)
 
 
-def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> Callable[..., None]:
+def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> Wrapper:
     calls = _Calls()
     table = calls.table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -32,7 +33,8 @@ def empty(like: DeviceArray, shape: tuple[int, ...], dtype: DType | None = None)
     """
     library = type(like).__module__.partition(".")[0]
     if simulated():
-        return np.empty(shape, dtype.numpy if dtype else getattr(like, "_ary", like).dtype)
+        host: Any = getattr(like, "_ary", like)
+        return np.empty(shape, dtype.numpy if dtype else host.dtype)
     if library == "torch":
         torch = importlib.import_module(library)
         return like.new_empty(shape, dtype=getattr(torch, dtype.numpy.name) if dtype else None)

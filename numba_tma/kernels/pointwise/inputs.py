@@ -42,7 +42,8 @@ def entry(body: DeviceFunction, name: str, **counts: int) -> Kernel:
     named in `counts` becomes that many parameters of the kernel.
     """
     arguments, passed = [], []
-    for parameter in inspect.signature(getattr(body, "py_func", body)).parameters:
+    function: Any = getattr(body, "py_func", body)
+    for parameter in inspect.signature(function).parameters:
         if parameter in counts:
             parts = [f"{parameter}{i}" for i in range(counts[parameter])]
             arguments += parts

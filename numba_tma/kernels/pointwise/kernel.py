@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 from numba import cuda
 
@@ -67,7 +68,7 @@ def ring_kernel(
     thread loads the vector or element that it needs, which stays in the caches.
     """
     names = [f"x{k}" for k, kind in enumerate(kinds) if kind == FULL]
-    payload = dict.fromkeys(names, tile)
+    payload: dict[str, Any] = dict.fromkeys(names, tile)
     PIPE = tma.TilePipeline(plan.stages, **payload)
     FLAT, ITEM = tma.Tile(tile.size, tile.dtype), tile.itemsize
     VECTOR, SINGLE = tma.Tile(16 // ITEM, tile.dtype), tma.Tile(1, tile.dtype)

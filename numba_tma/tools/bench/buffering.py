@@ -34,9 +34,10 @@ ROWS, COLUMNS = 4, 1024  #: of a tile; a warp has a row
 TILE = tma.Tile((ROWS, COLUMNS), np.float32)  #: 16 KiB, in four copies of 256 columns
 WARP, THREADS = 32, 128  #: THREADS work; a warp-specialised block has a warp more
 BLOCKS_PER_SM = 2
-EPS = np.float32(1e-6)
-ONE, MEAN = np.float32(1), np.float32(1 / COLUMNS)
-MINUS_LOG2_E = np.float32(-1 / math.log(2))
+EPS: Any = np.float32(1e-6)
+ONE: Any = np.float32(1)
+MEAN: Any = np.float32(1 / COLUMNS)
+MINUS_LOG2_E: Any = np.float32(-1 / math.log(2))
 
 # ------------------------------------------------------- the work on a tile, by THREADS threads
 
@@ -56,7 +57,7 @@ def silu(tile, out, first, thread):  # type: ignore[no-untyped-def]
 def rmsnorm(tile, out, first, thread):  # type: ignore[no-untyped-def]
     """Compute x / sqrt(mean(x * x) + EPS) of each row; a warp takes a row."""
     row, lane = thread // WARP, thread % WARP
-    squares = np.float32(0)
+    squares: Any = np.float32(0)
     for k in range(COLUMNS // WARP):
         x = tile[row, k * WARP + lane]
         squares += x * x
@@ -150,10 +151,13 @@ def kernel_of(work: str, form: str, stages: int) -> Kernel:
 
 def exact(work: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the result of a kernel in float64, by NumPy."""
-    wide = x.astype(np.float64)
+    wide: Any = x.astype(np.float64)
     if work == "silu":
-        return wide / (1 + np.exp(-wide))
-    return wide / np.sqrt((wide * wide).mean(axis=1, keepdims=True) + EPS)
+        divisor = 1 + np.exp(-wide)
+    else:
+        divisor = np.sqrt((wide * wide).mean(axis=1, keepdims=True) + EPS)
+    result: np.ndarray[Any, Any] = wide / divisor
+    return result
 
 
 def check(work: str, x: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> None:

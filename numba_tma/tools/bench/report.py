@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,10 @@ def table(results: Results, short: bool = False) -> str:
 def write_table(page: Path, results: Results) -> None:
     """Replace the tables between the markers of a page."""
     text = page.read_text()
-    tables = {"results": partial(table, short=True), buffering.KERNEL: buffering.table}
+    tables: dict[str, Callable[[Results], str]] = {
+        "results": partial(table, short=True),
+        buffering.KERNEL: buffering.table,
+    }
     for name, make in tables.items():
         begin, end = markers(name)
         if begin in text:
