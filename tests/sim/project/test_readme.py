@@ -134,3 +134,13 @@ def test_relative_links_lead_to_files(path):
     links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", prose)
     missing = [link for link in links if not (path.parent / link).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_in_backticks_exist(path):
+    """Files and folders that prose names by their path; the changelog also names old ones."""
+    if path.name == "CHANGELOG.md":
+        return
+    named = re.findall(r"`((?:numba_tma|tests|docs|ptx|notebooks)/[\w./]+)`", path.read_text())
+    missing = [name for name in named if not (ROOT / name).exists()]
+    assert not missing
