@@ -80,7 +80,7 @@ def forms(file: Path) -> list[Form]:
     return found
 
 
-def form_text(form: instruction_table.Form) -> str:
+def form_text(form: instruction_table.InstructionForm) -> str:
     """Return a form of the table with every register named after the parameter that it holds."""
     row = form.row
     operands = {name: f"%{name}" for name in row.operands} | {"result": "%result"}

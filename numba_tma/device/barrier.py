@@ -30,8 +30,8 @@ WAIT = Site("Barrier.wait")  # all that is known of a barrier outside of a pipel
 class Barrier:
     """An mbarrier, known by its shared-memory address.
 
-    A phase completes when all arrivals have been made and all expected bytes have been copied; the
-    barrier then starts the next phase. Waits name the phase by its parity: 0 for the first, 1 for
+    A phase completes when all arrivals have been made and all expected bytes have arrived. The
+    barrier then starts its next phase. Waits name the phase by its parity: 0 for the first, 1 for
     the second, 0 for the third. On a fresh barrier a wait for parity 1 passes at once.
     """
 
@@ -46,7 +46,7 @@ class Barrier:
         mbarrier_init(self, count)
 
     def inval(self) -> None:
-        """End the barrier's life, so that its memory can be used otherwise. By one thread."""
+        """Invalidate the barrier, so that its memory can be reused. Executed by one thread."""
         mbarrier_inval(self)
 
     def arrive(self, count: Integer | None = None) -> int:
@@ -58,10 +58,10 @@ class Barrier:
         return mbarrier_arrive(self, count)
 
     def arrive_drop(self, count: Integer | None = None) -> int:
-        """Arrive once, or `count` times, and take no part in later phases; return the state.
+        """Arrive once, or `count` times, and lower the count of later phases by as many.
 
-        Executed by a thread that leaves, with release semantics at block scope
-        (mbarrier.arrive_drop).
+        Returns the phase's state. Executed by a thread that leaves, with release semantics at block
+        scope (mbarrier.arrive_drop).
         """
         return mbarrier_arrive_drop(self, count)
 
@@ -130,6 +130,6 @@ class BarrierArray:
             mbarrier_init(self.address + 8 * index, count)
 
     def inval(self) -> None:
-        """End their lives, so that their memory can be used otherwise. By one thread."""
+        """Invalidate the barriers, so that their memory can be reused. Executed by one thread."""
         for index in range(self.num_barriers):
             mbarrier_inval(self.address + 8 * index)

@@ -1,4 +1,4 @@
-"""The order of attention under a causal mask: the longest tiles first."""
+"""The schedule of attention under a causal mask: longest tiles first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from numba_tma.backend.interface import constant_class, device_class, i64, u32
-from numba_tma.device.scheduler import Tiles, at_least_1, grouped, integer, is_given, quotient
+from numba_tma.device.scheduler import TileWalk, at_least_1, grouped, integer, is_given, quotient
 from numba_tma.host.annotations import Integer
 from numba_tma.ptx import ctaid_x, nctaid_x
 
@@ -33,9 +33,9 @@ class CausalLPTScheduler:
     block_q, block_k
         Queries of one tile, and keys of one step of its loop.
     group
-        How many heads, counted through the batch, are worked on before the next: as many as have
-        their keys and values in the L2 cache together. Lengths are sorted within each such group.
-        None: all of them. Query heads that share keys and values are neighbours in either case.
+        Heads, counted through the batch, that are scheduled before the next ones: as many as fit
+        into L2 with their keys and values. Tiles are sorted by length within a group. None: one
+        group of all heads. Query heads that share keys and values are neighbours in either case.
     """
 
     block_q: int
@@ -118,13 +118,13 @@ class CausalSchedule:
         block = i64(u32(blocks - 1 - later))
         return AttentionTile(block, i64(head), i64(sequence), self.num_key_blocks(block))
 
-    def tiles(self, first: Integer | None = None, step: Integer | None = None) -> Tiles:
-        """Iterate over this block's tiles, dealt to the blocks of the grid there and back.
+    def tiles(self, first: Integer | None = None, step: Integer | None = None) -> TileWalk:
+        """Iterate over this block's tiles, one of each wave.
 
-        Each odd round goes through the blocks from the last to the first, so that who got the
-        longest tile of one round gets the shortest of the next: sums are even without a queue.
+        Waves go through the blocks forward and backward in turn. The block with the longest tile of
+        one wave has the shortest of the next, which balances the blocks without a queue.
         `first` is the block's number, below `step`, the number of blocks, unless you give others.
         """
         blocks = nctaid_x() if step is None else integer(self.scheduler, "step", step)
         start = ctaid_x() if first is None else integer(self.scheduler, "first", first, blocks)
-        return Tiles(self, start, u32(2 * (blocks - start) - 1), u32(2 * blocks))
+        return TileWalk(self, start, u32(2 * (blocks - start) - 1), u32(2 * blocks))

@@ -1,4 +1,4 @@
-"""Templates: kernels that make the maps of their tensors, whose sizes only the device knows."""
+"""Tensor maps edited by kernels, for tensors whose address or shape only the device knows."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ def edit_map(
 ) -> None:
     """Make `destination` a map like `template`, of another tensor.
 
-    Executed by all threads of one warp together. No copy through the old `destination` may be under
-    way: loads have been waited for, and stores with ``cp_async_bulk_wait_group(0)`` (not its
-    ``_read`` form). Every thread that uses the new map then synchronises with this warp and calls
-    ``destination.fence_acquire()``, this warp's own threads too. `scratch` can be used again at
-    once, by the same warp.
+    Executed by all threads of one warp together. Every copy through the old `destination` must be
+    complete: wait for its loads on their barriers, and for its stores with
+    ``cp_async_bulk_wait_group(0)`` (not its ``_read`` form). Afterwards every thread that uses the
+    new map, those of this warp too, synchronises with this warp and calls
+    ``destination.fence_acquire()``. The same warp can reuse `scratch` at once.
 
-    The device checks nothing: an address or a stride that is no multiple of 16 B, or a tensor that
-    is not there, is an error of the copy.
+    The device checks nothing. A copy through the map fails if the address or a stride is not a
+    multiple of 16 B, or if the memory is not allocated.
 
     Parameters
     ----------
     destination
         An element of a `TensorMapArray`: ``maps[i]``.
     template
-        A map of the same type. What is not replaced is taken from it.
+        A map of the same type, from which every field that is not given is taken.
     scratch
         A ``shared_tile(DESCRIPTOR)`` that no other warp uses meanwhile.
     address
-        Of the first element: an integer, or an array.
+        Address of the first element: an integer, or an array.
     shape
         Extents in the array's axis order, one per axis.
     strides
-        In bytes, in the array's axis order. The innermost is implied, and may be left out.
+        Strides in bytes, in the array's axis order. The innermost is implied and may be left out.
 
     Notes
     -----

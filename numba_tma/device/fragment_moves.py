@@ -1,7 +1,7 @@
-"""What attention does with fragments, and users seldom would.
+"""Moves of fragments that attention needs: one row for all rows, thread order, packed e4m3.
 
-`row_fragment` and `store_by_thread` are not seen by pipelines: the threads execute
-`fence_proxy_async` before the copy engine may touch the tile again.
+Pipelines do not track the accesses of `row_fragment` and `store_by_thread`: the threads execute
+`fence_proxy_async` before the copy engine accesses the tile again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ F32, E4M3 = as_dtype("f32"), as_dtype("e4m3")
 
 @native
 def row_fragment(tile: SharedTile) -> Fragment:
-    """Return the fragment each of whose 64 rows is `tile`, n numbers of float32 in shared memory.
+    """Return the fragment whose 64 rows all are `tile`, n float32 in shared memory.
 
-    What belongs to the columns of a product: a thread reads its n / 4 numbers, two at a time, and
-    both of its rows share the registers.
+    For a value per column of a product, such as a bias. A thread reads its n / 4 numbers, two at a
+    time; both of its rows share the registers.
     """
     n = tile.tile.shape[-1]
     thread = simulator.thread_in_warpgroup()
@@ -36,8 +36,8 @@ def row_fragment(tile: SharedTile) -> Fragment:
 def store_by_thread(fragment: Fragment, tile: SharedTile) -> None:
     """Write a fragment of float32 to an unswizzled tile of its size, in the order of the threads.
 
-    Elements 4 i to 4 i + 3 of thread t go to the 16 bytes at 128 i + t: each access of a warp is
-    512 bytes in one piece, as no order of rows would be. For what the same order reads again.
+    Elements 4 i to 4 i + 3 of thread t go to 16-byte slot 128 i + t, so that a warp accesses 512
+    contiguous bytes. The tile is read back in the same order.
     """
     elements = fragment._ready("store_by_thread").reshape(-1, 4)
     for i, four in enumerate(elements):
@@ -49,8 +49,8 @@ def store_by_thread(fragment: Fragment, tile: SharedTile) -> None:
 def store_rows(fragment: Fragment, location: Address, apart: Integer, count: Integer) -> None:
     """Write the first `count` rows of a fragment of float32 to global memory.
 
-    They begin `apart` bytes after each other, the first one at the address `location`, all at
-    multiples of 8 bytes. A thread writes neighbours together.
+    Row i begins at address ``location + apart * i``, a multiple of 8. A thread writes neighbouring
+    elements in one access.
     """
     elements = fragment._ready("store_rows")
     for row, column, element in zip(*fragment._places(), elements):
@@ -63,9 +63,9 @@ def store_rows(fragment: Fragment, location: Address, apart: Integer, count: Int
 def packed_e4m3(fragment: Fragment) -> Fragment:
     """Return a fragment of float32 as one of e4m3, its columns in another order.
 
-    Of each 16 they are columns 0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14 and 15: each thread
-    keeps what it has, where `Fragment.to` exchanges elements. For the factor A of a product whose
-    B is in the same order.
+    Each 16 columns are in the order 0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15. No
+    elements are exchanged between threads, unlike in `Fragment.to`. The result is the factor A of
+    a product whose B has its rows in the same order.
     """
     values = fragment._values("packed_e4m3")
     by_16 = values.reshape(-1, 2, 2, 2)  # left and right 8 columns, row, neighbours

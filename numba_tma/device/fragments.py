@@ -68,21 +68,21 @@ class _Arithmetic:
 class Fragment(_Arithmetic):
     """A matrix of 64 rows and n columns in the registers of a warpgroup (128 threads).
 
-    A value, made by `fragment`, `load_fragment` and what is computed from them: nothing changes it,
-    and it takes ``n / 2`` elements of each thread, in the layout of wgmma's accumulator. Element i
+    An immutable value, made by `fragment`, `load_fragment` or arithmetic. Each thread holds ``n /
+    2`` elements, in the layout of wgmma's accumulator. Element i
     of thread t stands at ``f.coords(i)``; for 16 and 32 bits that is, with warp w = t // 32 and
     lane l = t % 32, row ``16 w + 8 (i // 2 % 2) + l // 4`` and column
     ``8 (i // 4) + 2 (l % 4) + i % 2``. Elements of 16 bits are packed in pairs of neighbours, and
     of 8 bits in fours (so that a thread has other columns), which is how wgmma takes the matrix A
     from registers.
 
-    ``f + g``, ``-``, ``*``, ``/`` work element by element on fragments of one type, on numbers,
-    and on `Rows`, whose number counts for all columns. Floats narrower than 32 bits are computed
-    with as float32 and rounded to nearest even. All methods are executed by the threads that hold
-    the fragment; where one says so, by whole warps.
+    ``+``, ``-``, ``*`` and ``/`` work element by element with fragments of the same type, with
+    numbers, and with `Rows`, whose number is used for all columns of the row. Floats narrower than
+    32 bits are computed in float32 and rounded to nearest even. The threads that hold the fragment
+    execute its methods; where a method says so, whole warps do.
 
-    What `wgmma` returns is under way: until `wgmma_wait` has returned it, it can only be the
-    accumulator of a further `wgmma`. The simulator raises `UnfinishedProduct` for any other use.
+    The result of `wgmma` is not ready: until `wgmma_wait` has returned it, it may only be passed
+    as `acc` to another `wgmma`. The simulator raises `UnfinishedProduct` for any other use.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class Fragment(_Arithmetic):
     def map(self, function: Callable[..., Any], *others: Any) -> Fragment:
         """Return the fragment of ``function(value, *others)``, one call for each element.
 
-        Of other fragments the function gets the element at the same place, of `Rows` the row's
-        number; numbers and arrays are passed on as they are. It is a device function from the
-        kernel's globals, and returns the type of its first argument.
+        `function` is a device function from the kernel's globals and returns the type of its first
+        argument. For another fragment it gets the element at the same place, for `Rows` the row's
+        number; numbers and arrays are passed as they are.
         """
         values = self._values("Fragment.map")
         return self._mapped(function, values, *map(self._by_element, others))
@@ -131,11 +131,11 @@ class Fragment(_Arithmetic):
         return self._mapped(function, values, row.astype(np.int32), column.astype(np.int32), *given)
 
     def row_max(self, quad: bool = True) -> Rows:
-        """Return the largest element of each row; NaN loses against numbers, as in max.f32.
+        """Return the largest element of each row; NaN only if all are (max.f32).
 
-        A row lies in the four threads of a quad: two shuffles, executed by the whole warp, give all
-        of them the same. ``quad=False`` leaves each with the maximum of its own columns, for
-        `Rows.quad_max`.
+        The four threads of a quad hold a row. Two shuffles, executed by the whole warp, give all
+        four the result. With ``quad=False`` each has the maximum of its own columns, and
+        `Rows.quad_max` completes it.
         """
         return self._reduced("Fragment.row_max", np.fmax, quad)
 
@@ -165,7 +165,7 @@ class Fragment(_Arithmetic):
     def columns(self, first: int, n: int) -> Fragment:
         """Return `n` columns from `first` on, both literals and multiples of 8 (of 16 for 8 bits).
 
-        They are some of the registers: nothing moves.
+        The result is a part of the registers; no data moves.
         """
         elements = self._ready("Fragment.columns")
         start, stop = _checked(check_columns, self._n, self._dtype, first, n)
@@ -356,8 +356,8 @@ def fragment(n: int, dtype: DTypeLike = "f32") -> Fragment:
     """Return a fragment of 64 x `n` zeros, such as an accumulator to start from.
 
     `n` is a multiple of 8 up to 256 (of 16 for types of 8 bits), `dtype` f32, i32, f16, bf16, e4m3,
-    e5m2, i8 or u8. Both are compile-time constants. It takes n / 2 registers of a thread for 32
-    bits, n / 4 for 16 and n / 8 for 8.
+    e5m2, i8 or u8. Both are compile-time constants. A thread holds n / 2 registers of it for
+    32-bit types, n / 4 for 16 and n / 8 for 8.
     """
     found = _checked(check_fragment, n, dtype, "fragment")
     return Fragment(found, n, np.zeros(num_elements(n), found.numpy))
@@ -367,8 +367,9 @@ def fragment(n: int, dtype: DTypeLike = "f32") -> Fragment:
 def load_fragment(tile: SharedTile, at: tuple[int, int], n: int) -> Fragment:
     """Return the 64 x `n` elements of a shared tile from the element `at` (row, column) on.
 
-    The reverse of `Fragment.store`, in the tile's type: ld.shared for 32 bits, else ldmatrix,
-    executed by whole warps. So a matrix A comes into registers. The tile has been waited for.
+    The reverse of `Fragment.store`, in the tile's type, for example for a matrix A in registers.
+    The tile's copy must be complete. Executed by whole warps. PTX: ld.shared for 32 bits, else
+    ldmatrix.
     """
     dtype = _checked(check_fragment, n, tile.tile.dtype.numpy, "load_fragment")  # of tf32: f32
     _check_tile("load_fragment", tile, at, n, dtype)
@@ -383,8 +384,8 @@ def load_fragment(tile: SharedTile, at: tuple[int, int], n: int) -> Fragment:
 def load_rows(tile: SharedTile, start: int) -> Rows:
     """Return the float32 that a shared tile of one axis has for each of 64 rows, from `start` on.
 
-    What `load_fragment` is for a matrix, such as the scales of rows; each thread reads those of its
-    two rows. The tile has been waited for.
+    For example the scales of rows. Each thread reads the numbers of its two rows. The tile's copy
+    must be complete.
     """
     _checked(check_rows, tile.tile.shape, tile.tile.dtype, int(start))
     row, _ = fragment_coords(np.arange(0, 4, 2), simulator.thread_in_warpgroup())

@@ -47,29 +47,29 @@ def wgmma(
     """Start ``acc + a @ b.T``, 64 x n, and return the fragment that `acc` becomes.
 
     Executed by all 128 threads of a warpgroup, converged, whose first warp is a multiple of 4. It
-    returns at once: the tensor cores read the tiles and change the registers until `wgmma_wait` has
-    been passed. Till then the result is good for one thing, to be the `acc` of a further `wgmma`;
-    the tiles are not written, nor their stage released; and a fragment `a` is kept, so that nothing
-    else gets its registers: pass it through the wait too, or use it after.
+    returns at once: the tensor cores read the tiles and write the registers until `wgmma_wait`.
+    Until then the result may only be passed as `acc` to another `wgmma`, the tiles must not be
+    written, their stage must not be released, and the registers of a fragment `a` must not be
+    reused: pass `a` through the wait too, or use it after.
 
     n is that of `acc`. The types, K, and which operand is transposed (MN-major) follow from the
     operands; what the tensor cores do not multiply is an error that lists what they do: f16 to f16
     or f32, bf16 to f32, f32 and tf32 (as tf32) to f32, e4m3 and e5m2 in any mix to f16 or f32, i8
     and u8 in any mix to i32.
 
-    It orders registers (wgmma.fence) and no memory. Tiles that copies brought have been waited for;
-    what threads wrote they have fenced with `fence_proxy_async`, and then synchronised.
+    It orders registers (wgmma.fence) and no memory. Wait for the copies of the tiles first.
+    Threads that wrote a tile execute `fence_proxy_async` and then synchronise.
 
     Parameters
     ----------
     acc
-        What the product is added to.
+        Fragment that the product is added to.
     a
         64 rows of A, (64, K): a descriptor, from where it stands, or a fragment of 16 or 8 bits.
     b
         n columns of B, (n, K): a descriptor, from where it stands.
     scale_d
-        False, which may be known at run time only: the first step overwrites `acc`.
+        False: the first step overwrites `acc`. May be a run-time value.
     negate_a, negate_b
         Subtract the product; not for integers. Literals.
     k_steps

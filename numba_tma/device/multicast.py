@@ -1,4 +1,4 @@
-"""Multicast by parts: the blocks of a cluster share the work of loading what all of them need."""
+"""Partitioned multicast: each block of a cluster loads one slice of a tile for all of them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def load_partitioned(
     cache_hint: CachePolicy | int | None = None,
     multicast: int | None = None,
 ) -> None:
-    """Load this block's slice of `tile`, and give it to every block that loads the other slices.
+    """Load this block's slice of `tile` into every block of the group.
 
-    For kernels. To be executed by one thread of each block of the group. The map copies a slice:
+    Executed by one thread of each block of the group. The map copies a slice:
     the tile cut along its first axis into as many parts as blocks take part. Together the blocks
     read the tile from global memory once; each of them gets all of it, and expects ``tile.nbytes``
     on its own `barrier`. The blocks have initialised their barriers, and freed their tiles, before

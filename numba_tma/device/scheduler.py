@@ -1,10 +1,9 @@
-"""Persistent tile schedulers: in which order the blocks of a grid take the tiles of their work.
+"""Persistent tile schedulers: the order in which the blocks of a grid take tiles.
 
 A scheduler is made on the host and says how the numbers 0, 1, 2, ... map to tiles. Blocks take the
-numbers in turn, so tiles whose numbers are near each other are worked on at the same time: an order
-is good for the L2 cache if such tiles share operands, and good for the balance of blocks if long
-tiles come first. Every thread that knows a number computes its tile, in registers; nothing is
-passed from producers to consumers.
+numbers in turn, so tiles with neighbouring numbers run at the same time. An order suits the L2
+cache if such tiles share operands, and balances the blocks if long tiles come first. Every thread
+computes the tile of a number in registers; producers pass nothing to consumers.
 """
 
 from __future__ import annotations
@@ -261,19 +260,19 @@ class Schedule:
         row, column = self.scheduler.locate(self.rows, self.columns, inner)
         return TileCoord(i64(row), i64(column), i64(matrix))
 
-    def tiles(self, first: Integer | None = None, step: Integer | None = None) -> Tiles:
+    def tiles(self, first: Integer | None = None, step: Integer | None = None) -> TileWalk:
         """Iterate over the tiles first, first + step, ...: this block's, in a 1-dimensional grid.
 
         `first` is the block's number, below `step`, the number of blocks, unless you give others.
         """
         stride = nctaid_x() if step is None else integer(self.scheduler, "step", step)
         start = ctaid_x() if first is None else integer(self.scheduler, "first", first, stride)
-        return Tiles(self, start, stride, u32(2 * stride))
+        return TileWalk(self, start, stride, u32(2 * stride))
 
 
 @device_class()
 @dataclass
-class Tiles:
+class TileWalk:
     """The tiles of one block. Two strides that follow each other make a turn there and back."""
 
     schedule: Any

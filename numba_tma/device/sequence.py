@@ -1,4 +1,4 @@
-"""One sequence of a ragged tensor map: what a kernel loads from and stores to."""
+"""One sequence of a ragged tensor map, which a kernel loads from and stores to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RaggedSequence:
     ) -> None:
         """Start the copy of one tile of the sequence into shared memory; see `TensorMap.load`.
 
-        What lies past the sequence's end is filled, and counts in the bytes as if it were there.
+        Elements past the sequence's end are filled, and their bytes count on the barrier.
         """
         if self.tensor_map.encoding == "shift":
             raise BadOperand(f"RaggedTensorMap.load: {only_stores(self.tensor_map.rank)}")

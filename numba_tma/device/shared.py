@@ -1,4 +1,4 @@
-"""What a block holds in shared memory: tiles that are read and written through their swizzle."""
+"""Shared memory of a block: barriers, and tiles that are accessed through their swizzle."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Index = Any  #: an integer, or a tuple of one integer per axis
 
 @device_class(mutable=True)
 @dataclass
-class Accesses:
+class TileAccesses:
     """Whether the thread has read or written tiles since its last `fence_proxy_async`.
 
-    Reads count: an arrival on an mbarrier does not wait for those that are on their way, and the
-    copy engine, which is of another proxy, does not queue behind them.
+    Reads count too: an arrival on an mbarrier does not wait for reads in flight, and the copy
+    engine, which is in another proxy, is not ordered behind them.
     """
 
     unfenced: bool = False
@@ -41,15 +41,15 @@ class SharedTile:
 
     ``tile[i, j]`` reads and writes an element through the swizzle. Floats of 16 bits or less are
     read as float32, which is exact, and rounded to nearest even when written (8-bit floats
-    saturate). No bounds are checked on the GPU, and negative indices do not count from the end. Any
-    thread may use it, once the tile's copy has been waited for. Its reads and writes must be fenced
-    (`fence_proxy_async`) before the copy engine may touch the tile again, which pipelines do by
+    saturate). No bounds are checked on the GPU, and negative indices do not count from the end.
+    Any thread may access the tile once its copy is complete. The thread fences its accesses
+    (`fence_proxy_async`) before the copy engine accesses the tile again; pipelines do that by
     themselves.
     """
 
     tile: Tile
     address: u32
-    accesses: Accesses
+    accesses: TileAccesses
     shared_kind = "tile"
 
     def __getitem__(self, index: Index) -> Any:
@@ -68,9 +68,9 @@ class SharedTile:
         """Return the shared-memory address of the element `index`, through the swizzle.
 
         For instructions that take an address, such as ``tma.ptx.cp_async_cg``: the 16 bytes from
-        an element whose offset in its row is a multiple of 16 B lie together. Pipelines do not see
-        what is read or written by an address: whoever takes one fences that himself
-        (`fence_proxy_async`), before the copy engine may touch the tile again.
+        an element whose offset in its row is a multiple of 16 B lie together. Pipelines do not
+        track accesses by address: fence them (`fence_proxy_async`) before the copy engine accesses
+        the tile again.
         """
         return self._address_of(index)
 
@@ -107,7 +107,7 @@ class SharedTile:
 
     @native
     def matrix_descriptor(self, major: str = "K") -> MatrixDescriptor:
-        """Return what tells the tensor cores how to read the tile as a matrix operand.
+        """Return the matrix descriptor of the tile, through which tensor cores read it.
 
         ``"K"``: the tile is (rows of A, K) or (columns of B, K), K innermost. ``"MN"``: the tile is
         (K, rows of A) or (K, columns of B), as PTX calls transposed, for 16-bit types on compute
@@ -176,7 +176,7 @@ def shared_tile(tile: Tile) -> SharedTile:
     `Tile` from the kernel's globals. Called in the kernel, and passed down to device functions.
     """
     return SharedTile(
-        tile, simulator.allocate_shared(tile, tile.shared_nbytes, tile.alignment), Accesses()
+        tile, simulator.allocate_shared(tile, tile.shared_nbytes, tile.alignment), TileAccesses()
     )
 
 

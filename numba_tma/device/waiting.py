@@ -1,9 +1,9 @@
 """Waiting on mbarriers: the loop that PTX leaves to its users, and in debug mode its limit.
 
-Every wait of the library is one of the two functions here. Off, they are the plain loop and the
-plain named barrier. In debug mode, which the environment or the `Site` says when a kernel is
-compiled, they give up after `wait_limit` seconds: one thread of the warp leaves a record for the
-host, and all of them exit. See `debug`.
+Every wait of the library is `wait_for` or `meet`. Outside of debug mode they are a loop over
+mbarrier.try_wait and a named barrier. In debug mode, which the environment or the `Site` chooses
+when a kernel is compiled, they end after `wait_limit` seconds: one thread of the warp leaves a
+record for the host, and the warp exits. See `numba_tma.host.debug`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def wait_for(
     """Wait until the phase of `parity` has completed, with acquire semantics at block scope.
 
     Executed by any thread: a loop over mbarrier.try_wait. `site`, the index `stage` and the number
-    `iteration`, counted from 0, are what debug mode calls it. There it gives up in the end, and
-    where the site has `tx_bytes` it also compares what `barrier` counted, if it has a ledger.
+    `iteration`, counted from 0, name the wait in debug mode. There it ends after the limit, and if
+    the site has `tx_bytes` it compares them with the ledger of `barrier`.
     """
     while not try_wait_for(barrier, parity, site):
         pass
@@ -65,8 +65,8 @@ def try_wait_for(barrier: Barrier, parity: Integer, site: Site) -> bool:
 def meet(barrier_id: Integer, threads: Integer, barrier: Barrier, site: Site) -> None:
     """Synchronise `threads` threads by the named barrier `barrier_id`, as `barrier_sync` does.
 
-    In debug mode by `barrier` instead, an mbarrier that expects so many arrivals: a named barrier
-    whose other threads have exited never ends.
+    In debug mode the threads meet at `barrier` instead, an mbarrier of `threads` arrivals: a named
+    barrier whose other threads have exited never completes.
     """
     barrier_sync(barrier_id, threads)
 
@@ -165,7 +165,7 @@ def give_up(
 
 @device_function
 def check_coordinate(site: Site, coordinate: Integer) -> None:
-    """End the threads that would start a tiled copy off 16 bytes: the GPU would fault."""
+    """End the threads whose tiled copy would fault: it starts off a multiple of 16 bytes."""
     if u32(coordinate * site.itemsize) % u32(16) != 0:
         if is_first_lane():
             record(site, u32(0), u32(0), coordinate, 0, u32(0), 0, u32(0))

@@ -51,7 +51,7 @@ class Ring:
     stop: i64 = 0
     step: i64 = 1
     open: bool = False  # a loop over tiles is under way
-    unfenced: bool = False  # as in `Accesses`, which the ring is to its tiles
+    unfenced: bool = False  # as in `TileAccesses`, which the ring is to its tiles
 
     def thread(self) -> int:
         """Return the index of the calling thread among those that share the work, from 0."""

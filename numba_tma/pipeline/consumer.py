@@ -7,7 +7,7 @@ from typing import Any
 
 from numba_tma.backend.interface import device_class, u32
 from numba_tma.device.barrier import Barrier
-from numba_tma.device.shared import Accesses, SharedTile
+from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.device.waiting import meet, wait_for
 from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.stages import ConsumerStage
@@ -42,7 +42,7 @@ class Consumer:
     sync_id: u32  # its named barrier
     is_sender: bool  # its lane has the rank of a block that loads into this one's stages
     state: PipelineState
-    accesses: Accesses
+    accesses: TileAccesses
     current: u32  # the newest stage that is held, num_stages if there is none
     previous: u32  # the one before it, if that is held too
     asked: bool = False  # `try_wait` or `skip` has gone on to the next stage

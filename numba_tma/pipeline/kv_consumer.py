@@ -7,7 +7,7 @@ from typing import Any
 
 from numba_tma.backend.interface import device_class, u32
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
-from numba_tma.device.shared import Accesses, SharedTile
+from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.pipeline._kv_rules import check_holds
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_side import KVSide
@@ -28,7 +28,7 @@ class TMAConsumerPipeline(KVSide):
     kv: KVPipeline
     pipeline: StagedPipeline
     base: u32
-    accesses: Accesses
+    accesses: TileAccesses
     # V leaves the barriers of K's other parts alone. A stage's bit is the phase that its next K
     # completes there; `of_v` is whether V was waited for in the stage that this side is at.
     k_phases: u32 = 0

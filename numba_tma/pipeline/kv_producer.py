@@ -7,7 +7,7 @@ from typing import Any
 
 from numba_tma.backend.interface import device_class, u32
 from numba_tma.device.barrier import Barrier
-from numba_tma.device.shared import Accesses, SharedTile
+from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.pipeline._kv_rules import check_holds
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_side import KVSide
@@ -30,7 +30,7 @@ class TMAProducerPipeline(KVSide):
     pipeline: StagedPipeline
     base: u32
     thread: u32  # in the role
-    accesses: Accesses
+    accesses: TileAccesses
 
     def enters(self) -> bool:
         """Return whether this thread loads. Executed by every thread of the role."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba_tma.device.shared import Accesses, SharedTile
+from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.staged import StagedPipeline
 
@@ -21,7 +21,7 @@ class KVSide:
     kv: KVPipeline
     pipeline: StagedPipeline
     base: int
-    accesses: Accesses
+    accesses: TileAccesses
 
     def __getattr__(self, name: str) -> Any:
         if name in MEMBERS:

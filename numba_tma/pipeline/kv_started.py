@@ -6,7 +6,7 @@ from typing import Any
 
 from numba_tma import simulator
 from numba_tma.backend.interface import u32
-from numba_tma.device.shared import Accesses
+from numba_tma.device.shared import TileAccesses
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
 from numba_tma.pipeline.kv_producer import TMAProducerPipeline
@@ -29,8 +29,8 @@ def start(
     thread = tid_x() - kv.producer.first & 0xFFFFFFFF
     initialise(loading, tid_x(), kv.empty_arrivals, kv.block, sync)
     return (
-        TMAProducerPipeline(kv, loading, base, thread, Accesses()),
-        TMAConsumerPipeline(kv, working, base, Accesses()),
+        TMAProducerPipeline(kv, loading, base, thread, TileAccesses()),
+        TMAConsumerPipeline(kv, working, base, TileAccesses()),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from numba_tma.backend.interface import device_class, u32
 from numba_tma.device.barrier import Barrier
-from numba_tma.device.shared import Accesses
+from numba_tma.device.shared import TileAccesses
 from numba_tma.device.waiting import count_bytes, try_wait_for, wait_for
 from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import WARP
@@ -40,7 +40,7 @@ class Producer:
     barriers: u32
     thread: u32  # in the role
     state: PipelineState
-    accesses: Accesses
+    accesses: TileAccesses
     current: u32  # the stage that threads fill and have not committed, num_stages if there is none
     asked: bool = False  # `try_acquire` has gone on to the next stage
     undrained: bool = False  # this thread has acquired since the last `tail`

@@ -8,7 +8,7 @@ from typing import Any
 from numba_tma import simulator
 from numba_tma.backend.interface import device_class, i64, u32
 from numba_tma.device.clusters import cluster_sync
-from numba_tma.device.shared import Accesses, SharedTile
+from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.pipeline.consumer import Consumer
 from numba_tma.pipeline.loops import Consume, ConsumeFrom, Produce, ProduceFrom, TileQueue
 from numba_tma.pipeline.multicast_group import MulticastGroup, axis_mask, multicast_rule
@@ -185,7 +185,7 @@ def start(pipeline: TilePipeline, tiles: Any, barriers: Any, sync: bool) -> Pipe
     # Threads before a role have a number beyond its last, as unsigned numbers have it.
     mine_thread = thread - mine[0] & 0xFFFFFFFF
     producer = Producer(
-        pipeline, base, barriers, thread - first & 0xFFFFFFFF, state, Accesses(), stages
+        pipeline, base, barriers, thread - first & 0xFFFFFFFF, state, TileAccesses(), stages
     )
     # Consumers that take turns skip first, and so stand on the first stage from the start.
     turns = pipeline.alternate
@@ -199,7 +199,7 @@ def start(pipeline: TilePipeline, tiles: Any, barriers: Any, sync: bool) -> Pipe
         mine[2],
         bool(peers >> laneid() & 1),
         state,
-        Accesses(),
+        TileAccesses(),
         stages,
         stages,
         asked=turns,

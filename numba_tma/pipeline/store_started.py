@@ -8,7 +8,7 @@ from typing import Any
 from numba_tma import simulator
 from numba_tma.backend.interface import device_class, i64, u32
 from numba_tma.device.barrier import Barrier
-from numba_tma.device.shared import Accesses, SharedTile
+from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.device.waiting import meet
 from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.roles import WARP
@@ -43,7 +43,7 @@ class Store:
     thread: u32  # in the role
     num_threads: u32  # of the role
     sync_id: u32  # its barrier
-    accesses: Accesses
+    accesses: TileAccesses
     meeting: u32  # in debug mode, the mbarrier of the role
     index: u32  # of the newest stage; num_stages if there is none yet
     open: bool = False  # that stage is acquired, and its group not committed
@@ -215,7 +215,7 @@ def start(pipeline: StorePipeline, tiles: Any) -> Store:
     # Threads before a role have a number beyond its last, as unsigned numbers have it.
     own = thread - first & 0xFFFFFFFF
     base += mine * pipeline.role_nbytes
-    return Store(pipeline, base, own, num_threads, sync_id, Accesses(), 0, pipeline.num_stages)
+    return Store(pipeline, base, own, num_threads, sync_id, TileAccesses(), 0, pipeline.num_stages)
 
 
 def prepare_meeting(barrier: int, thread: int, num_threads: int, sync_id: int) -> None:

@@ -80,23 +80,25 @@ class Instruction:
     convergent: bool = False  #: threads meet in it: may not be moved into a divergent branch
     body: Callable[..., Any] | None = field(default=None, compare=False)
 
-    def forms(self) -> list[Form]:
+    def forms(self) -> list[InstructionForm]:
         """Return the PTX forms to be shown: each rank, each choice, each optional operand once."""
         ranks = self.ranks or (None,)
         required = {n: v for n, v in self.choices.items() if not self._optional(n)}
         first = {n: self.defaults.get(n, values[0]) for n, values in required.items()}
-        shown = [Form(self, rank, first) for rank in ranks]
+        shown = [InstructionForm(self, rank, first) for rank in ranks]
         for name, values in required.items():
             others = [v for v in values if v != first[name]]
-            shown += [Form(self, ranks[0], first | {name: v}) for v in others]
+            shown += [InstructionForm(self, ranks[0], first | {name: v}) for v in others]
         for name, default in self.defaults.items():
             if default is None and name in self.choices:
-                shown += [Form(self, ranks[0], first | {name: v}) for v in self.choices[name]]
+                shown += [
+                    InstructionForm(self, ranks[0], first | {name: v}) for v in self.choices[name]
+                ]
             elif default is None:
-                shown += [Form(self, rank, first, frozenset({name})) for rank in ranks]
+                shown += [InstructionForm(self, rank, first, frozenset({name})) for rank in ranks]
         return shown
 
-    def combinations(self) -> Iterator[Form]:
+    def combinations(self) -> Iterator[InstructionForm]:
         """Yield every PTX form: all ranks, choices and optional operands with each other."""
         optional = [n for n, d in self.defaults.items() if d is None and n not in self.choices]
         values = [(None, *v) if self._optional(n) else v for n, v in self.choices.items()]
@@ -105,7 +107,7 @@ class Instruction:
         ):
             chosen = {n: v for n, v in zip(self.choices, rest) if v is not None}
             given = frozenset(n for n, g in zip(optional, rest[len(values) :]) if g)
-            yield Form(self, rank, chosen, given)
+            yield InstructionForm(self, rank, chosen, given)
 
     def _optional(self, name: str) -> bool:
         return name in self.defaults and self.defaults[name] is None
@@ -127,7 +129,7 @@ def vector_of(kind: str, choices: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 @dataclass(frozen=True)
-class Form:
+class InstructionForm:
     """One PTX form of a row: its rank, the choices made, and the optional operands given."""
 
     row: Instruction

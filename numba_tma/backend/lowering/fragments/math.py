@@ -91,7 +91,7 @@ def _scalar(typ: types.Type) -> types.Type:
 
 
 def _register_operator(function: Callable[..., Any]) -> None:
-    class Template(compiler.AbstractTemplate):
+    class FragmentOperator(compiler.AbstractTemplate):
         key = function
 
         def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
@@ -112,7 +112,7 @@ def _register_operator(function: Callable[..., Any]) -> None:
                 )
             return signature(shape, *(a if is_held(a) else shape.element for a in args))
 
-    compiler.typing_registry.register_global(function)(Template)
+    compiler.typing_registry.register_global(function)(FragmentOperator)
 
     def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
         shape = sig.return_type
@@ -146,7 +146,7 @@ class _Map:
     def bind(self, context: Context, shape: types.Type) -> types.BoundFunction:
         method, what = self, f"{type(shape).__name__.removesuffix('Type')}.{self.key[1]}"
 
-        class Template(compiler.AbstractTemplate):
+        class FragmentMap(compiler.AbstractTemplate):
             key = method.key
 
             def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
@@ -174,7 +174,7 @@ class _Map:
                     )
                 return signature(shape, *args, recvr=shape)
 
-        return types.BoundFunction(Template, shape)
+        return types.BoundFunction(FragmentMap, shape)
 
     def lower(
         self, context: Context, builder: Builder, sig: Signature, args: Sequence[Value]

@@ -192,7 +192,7 @@ def _tile(context: Any, builder: Any, buffer: CircularBuffer, stage: Any, name: 
 def _parts(context: Any, builder: Any, stage: ObjectType, value: Any) -> list[Any]:
     """Return (base, index, accesses) of a stage that knows its ring."""
     ring, ring_type = get_field(builder, stage, value, "owner"), stage.field_types[0]
-    # What the tiles take for `Accesses` is a part of the ring, so that less is reached by pointers.
+    # The tiles' `TileAccesses` are a part of the ring, so that less is reached by pointers.
     field = list(ring_type.description.fields).index("unfenced")
     unfenced = builder.gep(ring, [constant(0), constant(field)], inbounds=True)
     accesses = builder.bitcast(unfenced, context.get_value_type(ACCESSES))

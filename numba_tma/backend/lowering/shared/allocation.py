@@ -19,8 +19,8 @@ from numba_tma.backend.compiler import (
 )
 from numba_tma.device.barrier import Barrier, BarrierArray
 from numba_tma.device.shared import (
-    Accesses,
     SharedTile,
+    TileAccesses,
     barrier_count_rule,
     shared_barrier,
     shared_barriers,
@@ -28,7 +28,7 @@ from numba_tma.device.shared import (
 )
 from numba_tma.host.layout import Tile
 
-ACCESSES = ObjectType(Accesses, (), (types.boolean,), True)
+ACCESSES = ObjectType(TileAccesses, (), (types.boolean,), True)
 BARRIER = ObjectType(Barrier, (0,), (types.uint32,))
 
 

@@ -87,8 +87,8 @@ _USED = "numba_tma_uses_tiles"
 def expected_to_be_used(builder: Builder) -> Any:
     """Return whether the kernel reads or writes tiles anywhere, as far as this module shows.
 
-    A constant once the module is complete. What begins with it in `Accesses.unfenced` is the same
-    on all ways into a loop, which then asks nothing; a fence too many does no harm.
+    A constant once the module is complete. `TileAccesses.unfenced` starts with it, and so has the
+    same value on all ways into a loop, which then tests nothing. A fence too many does no harm.
     """
     known = builder.module.globals.get(_USED)
     if known is None:
