@@ -164,13 +164,15 @@ def files_to_read(page: str, wrapper: str) -> list[str]:
     file counts: its imports are about arguments, and not about the kernel.
     """
     prefix = "numba_tma.kernels."
-    edges, seen, todo = graph(deep=True), set[str](), [prefix + page]
+    for module in (page, wrapper):
+        if prefix + module not in modules():
+            raise ValueError(f"{prefix}{module} is gone: PAGES names what a reader opens first")
+    edges, seen, todo = graph(deep=True), {prefix + wrapper}, [prefix + page]
     while todo:
         module = todo.pop()
         if module in modules() and module not in seen:
             seen.add(module)
             todo += [m for m in edges[module] if m.startswith(prefix)]
-    seen |= {prefix + wrapper} & modules().keys()
     return sorted(module.removeprefix(prefix) for module in seen)
 
 

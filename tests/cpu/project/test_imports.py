@@ -270,3 +270,12 @@ def test_the_watch_sees_a_use_of_the_driver(use):
 def test_importing_changes_nothing_for_njit():
     kernel = "import numba\n@numba.njit\ndef f(x): return x + 1\nprint(f(1), end='')"
     assert run(EVERY_PUBLIC_NAME + kernel) == "2"
+
+
+# Milliseconds depend on the machine; what takes them is known by name. Without these it is 15.
+SLOW = "{'numba', 'llvmlite', 'numpy', 'ml_dtypes', 'cuda.bindings', 'cuda.core'}"
+
+
+def test_importing_the_package_imports_nothing_that_takes_long():
+    source = f"import sys\nbefore = set(sys.modules)\nimport numba_tma\nprint(sorted({SLOW} & "
+    assert run(f"{source}(set(sys.modules) - before)))") == "[]\n"
