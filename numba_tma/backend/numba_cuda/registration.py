@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numba.core import types
+from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.descriptor import cuda_target
 
@@ -31,6 +32,7 @@ def registers(kind: str) -> Callable[[Any], Any]:
     return lambda function: _KINDS.setdefault(kind, function)
 
 
+@global_compiler_lock  # a second thread's first compile waits for the walk of the first
 def register_subjects() -> None:
     """Register the records, constants and bodies that were declared since the last walk."""
     global _registered
@@ -42,6 +44,7 @@ def register_subjects() -> None:
             _KINDS[declaration.kind](declaration.subject, **declaration.options)
 
 
+@global_compiler_lock
 def register_declared() -> None:
     """Register all that was declared since the last walk, with its lowerings."""
     global _lowered
