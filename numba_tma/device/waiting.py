@@ -15,10 +15,12 @@ from numba_tma.host.annotations import Integer
 from numba_tma.host.debug import UNCOUNTED, Site
 from numba_tma.host.environment import wait_limit
 from numba_tma.ptx import (
+    activemask,
     barrier_sync,
     cluster_nctarank,
     fence_acq_rel,
     globaltimer,
+    lanemask_lt,
     ld_shared_u32,
     ld_shared_u64,
     mapa,
@@ -203,10 +205,10 @@ def issued_bytes(barrier: Barrier, site: Site, iteration: Integer) -> int:
 # ------------------------------------------------ what only kernels have: no Python stands for it
 
 
-@native
+@device_function
 def is_first_lane() -> bool:
     """Whether the thread is the first of those of its warp that execute this together."""
-    raise NotImplementedError
+    return u32(activemask() & lanemask_lt()) == 0
 
 
 @native

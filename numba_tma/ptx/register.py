@@ -89,7 +89,7 @@ def laneid() -> u32:
 
 @instruction("mov.u32 {result}, %warpid;", isa=(1, 3), sm=80)
 def warpid() -> u32:
-    """Return the thread's warp slot on its multiprocessor; tid // 32 numbers a block's warps.
+    """Return the thread's warp slot on its SM; tid // 32 numbers a block's warps.
 
     For a look at where warps run; it can change while the thread runs.
     """
@@ -98,13 +98,13 @@ def warpid() -> u32:
 
 @instruction("mov.u32 {result}, %nwarpid;", isa=(2, 0), sm=80, pure=True)
 def nwarpid() -> u32:
-    """Return how many warp slots a multiprocessor has."""
+    """Return how many warp slots an SM has."""
     return simulator.multiprocessor()[2]
 
 
 @instruction("mov.u32 {result}, %smid;", isa=(1, 3), sm=80)
 def smid() -> u32:
-    """Return the multiprocessor that the thread runs on, below `nsmid`.
+    """Return the SM that the thread runs on, below `nsmid`.
 
     It can change while the thread runs, when the GPU is shared.
     """
@@ -149,16 +149,16 @@ def lanemask_gt() -> u32:
 
 @instruction("mov.u64 {result}, %clock64;", isa=(2, 0), sm=80)
 def clock64() -> u64:
-    """Return the multiprocessor's cycle counter; differences count cycles.
+    """Return the SM's cycle counter; differences count cycles.
 
-    Only values read on one multiprocessor compare. In the simulator it counts scheduling steps.
+    Only values read on one SM compare. In the simulator it counts scheduling steps.
     """
     return simulator.clock()
 
 
 @instruction("mov.u64 {result}, %globaltimer;", isa=(3, 1), sm=80)
 def globaltimer() -> u64:
-    """Return the time in nanoseconds, the same on all multiprocessors.
+    """Return the time in nanoseconds, the same on all SMs.
 
     It goes forward in steps of up to a microsecond. In the simulator a scheduling step counts as a
     microsecond, and a wait in which nothing happens as a millisecond, so that a time limit ends.

@@ -61,14 +61,6 @@ def _increment(builder: Builder, index: int) -> Any:
     return builder.atomic_rmw("add", pointer, ir.Constant(I32, 1), "monotonic")
 
 
-def _lower_is_first_lane(
-    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
-) -> Any:
-    active = _asm(builder, I32, "activemask.b32 $0;", "=r,~{memory}", convergent=True)
-    before = builder.and_(active, _read("lanemask_lt", context, builder))
-    return builder.icmp_unsigned("==", before, ir.Constant(I32, 0))
-
-
 def _lower_is_ending(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> Any:
@@ -152,7 +144,6 @@ def _native(function: Any, lower: Any, result: types.Type, *parameters: types.Ty
 
 
 BOOL, VOID = types.boolean, types.void
-_native(w.is_first_lane, _lower_is_first_lane, BOOL)
 _native(w.is_ending, _lower_is_ending, BOOL)
 _native(w.count_stopped, _lower_count_stopped, VOID)
 _native(w.claim, _lower_claim, BOOL, U32)
