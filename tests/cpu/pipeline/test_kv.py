@@ -9,7 +9,7 @@ from numba import cuda, types
 
 import numba_tma as tma
 from numba_tma import KVPipeline, Swizzle, TensorMapType, Tile
-from numba_tma.device.shared import Accesses
+from numba_tma.device.shared import TileAccesses
 from numba_tma.host.debug import MARKER
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas, run_isolated
 from tests.cpu.kernels.test_kernel_errors import message
@@ -178,7 +178,7 @@ def by_hand(k, v, out, part):
         pipeline.init(8)
         tma.fence_mbarrier_init()
     cuda.syncthreads()
-    works = tma.TMAConsumerPipeline(KV, pipeline, memory.address, Accesses())
+    works = tma.TMAConsumerPipeline(KV, pipeline, memory.address, TileAccesses())
     works.wait(1)
     pipeline.producer_acquire(part)
     pipeline.consumer_wait(1)

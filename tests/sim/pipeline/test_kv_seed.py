@@ -10,7 +10,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator
-from numba_tma.device.shared import Accesses
+from numba_tma.device.shared import TileAccesses
 from numba_tma.pipeline import Warps
 from tests.tiers import every
 
@@ -94,7 +94,7 @@ def test_TMAConsumerPipeline_init_from_a_pipeline_and_memory(holds):
         barriers = tma.shared_barriers(kv.num_barriers)
         state = tma.PipelineState(STAGES)
         pipeline = tma.StagedPipeline(STAGES, kv.num_qk_stages_effective, barriers.address, state)
-        works = tma.TMAConsumerPipeline(kv, pipeline, memory.address, Accesses())
+        works = tma.TMAConsumerPipeline(kv, pipeline, memory.address, TileAccesses())
         out[0] = works.get(1).value - works.get(0).value
         out[1] = works.pipeline.num_mbars
 
