@@ -146,31 +146,3 @@ def test_a_kernel_compiles_first_of_all(source, signature, expected):
         [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-
-
-THREADS = """
-import threading
-import numpy as np
-import numba_tma as tma
-from numba import cuda
-from numba_tma.tools.testing import compile_ptx
-TILE = tma.Tile((8, 32), np.float32)
-done = []
-def work():
-    def kernel(x):
-        tile = tma.shared_tile(TILE)
-        barrier = tma.shared_barrier()
-        x.load(tile, (0, 0), barrier)
-    done.append("cp.async.bulk.tensor" in compile_ptx(kernel, (tma.TensorMapType(2),)))
-threads = [threading.Thread(target=work) for _ in range(4)]
-for t in threads: t.start()
-for t in threads: t.join()
-assert done == [True] * 4, done
-"""
-
-
-def test_first_compiles_of_several_threads_wait_for_the_registration():
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
