@@ -1,4 +1,4 @@
-"""How a tile is moved: by one copy per box, or by one through an extra axis (the folded form)."""
+"""How a tile is moved: by one copy for each box, or by one folded copy through an extra axis."""
 
 import functools
 import math
@@ -18,7 +18,7 @@ MAX_COPIES = 64  # a load is unrolled into its copies
 
 @dataclass(frozen=True)
 class Copies:
-    """The copies that move one tile. A folded map moves all of it in one.
+    """The copies that move one tile. A folded map moves the tile in one copy.
 
     The folded form of a matrix of D columns is a tensor of rank 3: (D / part, rows, part). A box
     of it that is `count` deep lands as `count` slabs one after the other. Where rows lie whole in
@@ -39,7 +39,7 @@ class Copies:
 
     @cached_property
     def starts(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Where each copy goes: its byte offset in shared memory, its coordinates' offset."""
+        """Each copy's byte offset in shared memory, and the offset of its coordinates."""
         if self.fold:
             return ((0, (0,) * self.tile.ndim),)
         return tuple(
@@ -49,28 +49,28 @@ class Copies:
 
     @property
     def count(self) -> int:
-        """How many copies there are, which `starts` lists; that takes long for a huge tile."""
+        """Number of copies. `starts` lists them, which takes long for a huge tile."""
         if self.fold:
             return 1
         return math.prod(-(-e // b) for e, b in zip(self.tile.shape, self.box.shape, strict=True))
 
     @property
     def is_one_box(self) -> bool:
-        """Whether one copy, unfolded, moves the tile."""
+        """Whether one unfolded copy moves the tile."""
         return self.count == 1 and not self.fold
 
     @property
     def axis(self) -> int:
-        """The axis that a fold puts in: it counts the parts of the innermost one."""
+        """The axis that a fold inserts; it counts the parts of the innermost axis."""
         return 0 if self.tile.num_slabs > 1 else self.tile.ndim - 1
 
     @property
     def part(self) -> int:
-        """Elements of the innermost axis that stay together in a fold, a power of two."""
+        """Elements of a part of the innermost axis in a fold, a power of two."""
         return self.tile.slab if self.tile.num_slabs > 1 else math.gcd(self.tile.slab, MAX_BOX)
 
     def with_axis(self, values: Sequence[int], extra: int) -> tuple[int, ...]:
-        """Return one value per axis of the user's array with that of the extra axis put in."""
+        """Return one value for each axis, with the value of the extra axis inserted."""
         return (*values[: self.axis], extra, *values[self.axis :])
 
     def fold_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -105,7 +105,7 @@ class Copies:
 
     @property
     def summary(self) -> str:
-        """What a map's repr says of them: nothing where one box is all."""
+        """The copies in a map's repr; empty if there is one box."""
         if self.fold:
             return "folded, "
         return f"{self.count} copies, " if self.count > 1 else ""
@@ -116,28 +116,30 @@ class Column(Copies):
 
     @cached_property
     def box(self) -> Tile:
-        """What the copy moves: all of the tile."""
+        """The whole tile, which the copy moves."""
         return self.tile
 
     @cached_property
     def starts(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Where it goes: to the beginning, whatever the limits of a box are."""
+        """Offset 0: there is one copy, whatever the limits of a box are."""
         return ((0, (0,) * self.tile.ndim),)
 
 
-@functools.lru_cache(maxsize=1024)  # asked for once per map
+@functools.lru_cache(maxsize=1024)  # called once for each map
 def copies_of(tile: Tile, element_strides: tuple[int, ...] | None = None) -> Copies:
     """Return the copies, box by box, that move a tile."""
     ones = (1,) * tile.ndim
     copies = Copies(tile, element_strides or ones)
-    # Where one box is all, element strides are no business of the kernel.
+    # Kernels need the element strides only to compute the coordinates of further boxes.
     return copies if copies.count > 1 else Copies(tile, ones)
 
 
 def copies_violations(copies: Copies, interleave: int | None) -> list[str]:
     """List why a tile cannot be moved box by box."""
     tile, steps = copies.tile, copies.element_strides
-    for axis in reversed(range(tile.ndim)):  # the first one that nothing divides, as `cut` goes
+    for axis in reversed(
+        range(tile.ndim)
+    ):  # the first axis that is not divided, in the order of `cut`
         extent = copies.box.shape[axis]
         if extent * steps[axis] > MAX_BOX:
             whole = next(

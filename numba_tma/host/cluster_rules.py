@@ -1,4 +1,4 @@
-"""What size a kernel's clusters may have, and which grids they divide."""
+"""Rules of clusters: their size, and the grids that they divide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Dim3 = tuple[int, int, int]
 F = TypeVar("F")
 
-#: The blocks of a cluster that every GPU with clusters can run.
+#: Largest cluster, in blocks, that every GPU with clusters can run.
 MAX_BLOCKS = 8
 
 _ATTRIBUTE = "__numba_tma_cluster__"
@@ -39,14 +39,14 @@ def cluster_size(size: Any) -> Dim3:
 
 
 def _integers(extents: Any) -> list[int]:
-    """Return one to three integers, filled up with ones."""
+    """Return one to three integers as three; missing ones are 1."""
     if not 1 <= len(extents) <= 3 or any(isinstance(n, bool) for n in extents):
         raise TypeError
     return [*map(operator.index, extents), *[1] * (3 - len(extents))]
 
 
 def set_cluster(function: F, size: Dim3 | None) -> F:
-    """Let the kernel that is made from `function` run in clusters of `size`."""
+    """Make the kernel of `function` run in clusters of `size`."""
     if not isinstance(function, FunctionType):
         raise TypeError(
             f"@tma.cluster is given {function!r}: it belongs on the plain function, so write it "

@@ -1,8 +1,8 @@
-"""Debug mode on the host: what stuck warps have left behind, as an exception that says why.
+"""Debug mode on the host: the records of stuck warps, and the exceptions made of them.
 
 A wait that takes longer than `wait_limit` writes one `RECORD` to memory of the host that the GPU
-can write to, and its threads exit; so the kernel ends and the context lives. What a wait was for is
-known when the kernel is compiled (`Site`): the record holds its number.
+can write to, and its threads exit; so the kernel ends and the context survives. The purpose of a
+wait is known when the kernel is compiled (`Site`); the record holds the site's number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from numba_tma.host.environment import debugging, simulated
 
-MARKER = "numba_tma_debug"  #: stands in the PTX of every kernel that can leave records
+MARKER = "numba_tma_debug"  #: in the PTX of every kernel that can write records
 
 #: One record, in 32-bit words. Kernels write the fields in this order.
 RECORD = np.dtype(
@@ -27,13 +27,13 @@ RECORD = np.dtype(
         *((f"block_{axis}", "<u4") for axis in "xyz"),
         *((name, "<u4") for name in ("warp", "lane", "rank", "address", "issued")),
         ("nanoseconds", "<u8"),
-        ("word", "<u8"),  # of the mbarrier; 0 where another warp has taken it
+        ("word", "<u8"),  # of the mbarrier; 0 if another warp has recorded it
     ]
 )
 
 
 def offset_of(field: str) -> int:
-    """Return where a field of a record starts, in bytes."""
+    """Return the offset of a field in a record, in bytes."""
     offsets: Any = RECORD.fields
     return int(offsets[field][1])
 
@@ -43,12 +43,12 @@ CAPACITY = 1024
 #: word for each of the barriers (by hash) whose mbarrier word a warp has claimed.
 COUNT, STOPPED, CLAIMS, NUM_CLAIMS = 0, 1, 8, 248
 HEADER = CLAIMS + NUM_CLAIMS
-UNCOUNTED = 0xFFFFFFFF  #: in place of the issued bytes, where one copy's are not known
+UNCOUNTED = 0xFFFFFFFF  #: stands for the issued bytes if those of one copy are unknown
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a wait or a check in a kernel is for; a compile-time value there.
+    """The purpose of a wait or a check in a kernel, where it is a compile-time value.
 
     `tx_bytes` are those of a full phase, where copies are counted; `stages` those of the ring, or 0
     where the producer sets the ledger back and writes the number of the turn behind it; `parts` are
@@ -60,9 +60,9 @@ class Site:
     tx_bytes: int = 0
     stages: int = 1
     kind: str = "wait"  #: or "sync", "ledger", "coordinate"
-    debug: bool | None = None  #: whether it is bounded; None: as the environment says
+    debug: bool | None = None  #: whether the wait is bounded; None: see `debugging`
     itemsize: int = 0
-    in_cluster: bool = False  #: other blocks arrive: what they did before is seen after the wait
+    in_cluster: bool = False  #: other blocks arrive; the wait makes their writes visible
     parts: int = 1
 
     @property
@@ -77,7 +77,7 @@ class Site:
 
     @property
     def in_ring(self) -> bool:
-        """Whether stages and iterations are counted where it waits."""
+        """Whether stages and iterations are counted at the wait."""
         return bool(self.role) or self.what.endswith((".full'", ".empty'"))
 
     @property
@@ -87,9 +87,9 @@ class Site:
 
 
 def is_bounded(owner: type, debug: Any) -> bool:
-    """Return whether the waits of a pipeline are, which was given `debug`.
+    """Return whether the waits of a pipeline that was given `debug` are bounded.
 
-    Never in the simulator, which sees a deadlock by itself.
+    Never in the simulator, which finds deadlocks itself.
     """
     if not isinstance(debug, bool | None):
         raise TypeError(f"{owner.__name__}(debug=...) takes True, False or None, not {debug!r}")
@@ -100,7 +100,7 @@ _SITES: list[Site] = []
 
 
 def site_number(site: Site) -> int:
-    """Return what stands for a site in records, never 0."""
+    """Return the number of a site in records, never 0."""
     if site not in _SITES:
         _SITES.append(site)
     return _SITES.index(site) + 1
@@ -111,10 +111,10 @@ def site_number(site: Site) -> int:
 
 @dataclass(frozen=True)
 class Record:
-    """What one warp left behind. Numbers that nobody knows are None.
+    """The record of one warp. Unknown numbers are None.
 
-    `count`, `pending` and `outstanding` are the barrier's: the arrivals of a phase, those that lack
-    in this one, and the bytes that it still expects.
+    `count`, `pending` and `outstanding` are the barrier's: the arrivals of a phase, those that are
+    missing in this phase, and the bytes that it still expects.
     """
 
     site: Site
@@ -127,8 +127,8 @@ class Record:
     rank: int  #: of the block in its cluster
     address: int  #: of the barrier in shared memory
     seconds: float
-    part: int = 0  #: of the stage, where parts of it are waited for by themselves
-    issued: int | None = None  #: bytes of the copies onto this stage, where they are counted
+    part: int = 0  #: of the stage, if its parts are waited for one by one
+    issued: int | None = None  #: bytes of the copies to this stage, if they are counted
     count: int | None = None
     pending: int | None = None
     outstanding: int | None = None
@@ -137,7 +137,7 @@ class Record:
 def decode_word(word: int) -> tuple[int, int, int]:
     """Return (count, pending arrivals, outstanding bytes) of an mbarrier's 64 bits.
 
-    As an H200 has them, measured: minus the count in bits 1 to 20, minus the bytes in bits 21 to
+    Layout measured on an H200: minus the count in bits 1 to 20, minus the bytes in bits 21 to
     41, minus the pending arrivals in bits 43 to 62.
     """
     count = -(word >> 1) % (1 << 20)
@@ -149,7 +149,7 @@ def decode_word(word: int) -> tuple[int, int, int]:
 
 
 def decode(rows: np.ndarray[Any, Any], sites: Sequence[Site]) -> list[Record]:
-    """Return the records of a buffer; warps that share a barrier share what is known of it."""
+    """Return the records of a buffer. Warps that share a barrier share its numbers."""
     words = {_barrier_of(row): int(row["word"]) for row in rows if row["word"]}
     return [_decode_row(row, sites, words.get(_barrier_of(row))) for row in rows if row["site"]]
 
@@ -187,51 +187,51 @@ class Buffer:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all records; no kernel that could write some is running."""
+        """Forget all records. No kernel that can write records may be running."""
         self.words[:] = 0
 
     @property
     def stopped(self) -> int:
-        """How many waits ended early, because others were stuck before."""
+        """Number of waits that ended early because others were stuck before."""
         return int(self.words[STOPPED])
 
     @property
     def lost(self) -> int:
-        """How many records did not fit."""
+        """Number of records that did not fit."""
         return max(0, int(self.words[COUNT]) - CAPACITY)
 
     def records(self) -> list[Record]:
-        """Return what was recorded, in the order in which it was."""
+        """Return the records, oldest first."""
         number = min(int(self.words[COUNT]), CAPACITY)
         rows = self.words[HEADER:].view(RECORD)[:number]
         return decode(rows, _SITES)
 
     def check(self, cause: BaseException | None = None) -> None:
-        """Raise what the records say, if there are any."""
+        """Raise the exception for the records, if there are any."""
         if records := self.records():
             raise error_of(records, self.stopped, self.lost) from cause
 
 
 NUM_WORDS = HEADER + CAPACITY * RECORD.itemsize // 4
-#: Where a kernel is compiled without a GPU it cannot run either: any address will do.
+#: A kernel that is compiled without a GPU cannot run there, so any address will do.
 NO_GPU = 0x7E57_0000_0000
 
-#: Held while a kernel runs that may leave records: there is one buffer.
+#: Held while a kernel runs that can write records, because there is one buffer.
 LOCK = threading.RLock()
 
 
 @functools.cache
 def mapped_buffer() -> Buffer:
-    """Return the buffer that the GPUs of this process write to; it needs one."""
+    """Return the buffer that the GPUs of this process write to. There must be a GPU."""
     from numba import cuda
 
-    # As a plain array: numba's cannot be viewed as records. It keeps the mapped memory alive.
+    # A plain array, since Numba's has no view as records. It keeps the mapped memory alive.
     return Buffer(np.asarray(memoryview(cuda.mapped_array(NUM_WORDS, np.uint32))))
 
 
 @functools.cache
 def buffer_address() -> int:
-    """Return the address of the buffer's words, as it is compiled into kernels."""
+    """Return the address of the buffer's words, which is compiled into kernels."""
     from numba import cuda
 
     # Under unified addressing the host and every GPU reach pinned memory at one address.
@@ -242,10 +242,10 @@ def buffer_address() -> int:
 
 
 class PipelineError(RuntimeError):
-    """A kernel in debug mode was ended because it was stuck or wrong.
+    """A kernel in debug mode ended early, because it was stuck or wrong.
 
-    Its results are worth nothing; the context lives, and the next launch works. `records` has all
-    that its warps left behind.
+    Its results are invalid. The context survives, and the next launch works. `records` has the
+    records of all its warps.
     """
 
     def __init__(self, message: str, records: Sequence[Record] = ()) -> None:
@@ -258,11 +258,11 @@ class PipelineError(RuntimeError):
 
 
 class PipelineTimeout(PipelineError):
-    """Warps waited longer than NUMBA_TMA_DEBUG_TIMEOUT says."""
+    """Warps waited longer than NUMBA_TMA_DEBUG_TIMEOUT seconds."""
 
 
 class ByteLedgerError(PipelineError):
-    """A stage became full although other bytes were copied to it than it expects."""
+    """A stage became full with other bytes than it expects."""
 
 
 class CoordinateError(PipelineError):
@@ -273,7 +273,7 @@ _ERRORS = {"coordinate": CoordinateError, "ledger": ByteLedgerError}
 
 
 def error_of(records: Sequence[Record], stopped: int = 0, lost: int = 0) -> PipelineError:
-    """Return the exception for what stuck warps have left behind."""
+    """Return the exception for the records of stuck warps."""
     first = min(records, key=_causality)
     others = Counter(_summary(r) for r in records if r is not first)
     lines = [_sentence(first)]
@@ -288,11 +288,11 @@ def error_of(records: Sequence[Record], stopped: int = 0, lost: int = 0) -> Pipe
 
 
 def _causality(record: Record) -> int:
-    """Rank records by how near they are to the cause: a stuck side makes the other stuck too."""
+    """Rank a record by its distance from the cause: a stuck side makes the other side wait too."""
     kinds = ("coordinate", "ledger", "sync", "wait")
     rank = 4 * kinds.index(record.site.kind)
     if record.outstanding:
-        return rank  # nobody but a copy can help
+        return rank  # only a copy can complete the phase
     if record.pending is None:
         return rank + 3
     # A wait for an arrival of somebody who waits as well comes after what that one waits for; the
@@ -363,7 +363,7 @@ def _ledger_hint(record: Record) -> str:
 
 
 def _hint(record: Record) -> str:
-    """Say what most likely went wrong, from the numbers."""
+    """Return the most likely cause, judged from the numbers."""
     site, pending, outstanding = record.site, record.pending or 0, record.outstanding or 0
     if outstanding < 0:
         return "a copy is larger than the bytes that were expected, or came twice"

@@ -1,4 +1,4 @@
-"""The driver's part: 128 encoded bytes inside the one object that a launch passes by value."""
+"""Calls of the driver: tensor maps are encoded as the 128 bytes that a launch passes by value."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ from numba_tma.host.pixel_box import PixelBox
 if TYPE_CHECKING:
     from cuda.core._tensor_map import TensorMapDescriptor
 
-# What the options are called in the driver's enumerations.
+# Names of the options in the driver's enumerations.
 L2_PROMOTION = {None: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
 OOB_FILL = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 INTERLEAVE = {None: "NONE", 16: "16B", 32: "32B"}
@@ -56,7 +56,7 @@ def is_capturing(stream: int) -> bool:
 
 @contextlib.contextmanager
 def allocating_while_capturing() -> Iterator[None]:
-    """Let this thread allocate memory though a stream is being captured, which is no part of it."""
+    """Let this thread allocate memory while a stream is captured; the graph does not contain it."""
     driver = _driver()
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     _, before = driver.cuThreadExchangeStreamCaptureMode(mode)
@@ -78,7 +78,7 @@ def encode_tiled(
     l2_promotion: int | None,
     oob_fill: str,
 ) -> "TensorMapDescriptor":
-    """Encode a tensor map. This is where NumPy's axis order becomes the hardware's, reversed."""
+    """Encode a tensor map. Here alone NumPy's axis order is reversed to the hardware's."""
     arguments = {
         **_tensor(dtype, address, shape, strides),
         "boxDim": _u32(box),
@@ -127,7 +127,7 @@ def encode_im2col_wide(
     l2_promotion: int | None,
     oob_fill: str,
 ) -> "TensorMapDescriptor":
-    """Encode an im2col map that walks along W alone; of `box` the last axis counts."""
+    """Encode an im2col map that walks along W alone; only the last axis of `box` is used."""
     arguments = {
         **_tensor(dtype, address, shape, strides),
         "pixelBoxLowerCornerWidth": box.lower[-1],
@@ -165,8 +165,8 @@ def _tensor(
         "tensorRank": len(shape),
         "globalAddress": address,
         "globalDim": [u64(n) for n in shape[::-1]],
-        # The innermost stride is implied. Of rank 1 none is read, but an empty list would become
-        # a null pointer, of which the driver's manual does not say that it is allowed.
+        # The innermost stride is implied. A map of rank 1 reads none, but an empty list becomes
+        # a null pointer, which the driver's manual does not allow.
         "globalStrides": [u64(n) for n in strides[-2::-1] or (16,)],
     }
 

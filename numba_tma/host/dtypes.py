@@ -14,7 +14,7 @@ class DType:
     Parameters
     ----------
     name
-        Our name, e.g. ``"bf16"``.
+        Name in this library, such as ``"bf16"``.
     numpy
         How NumPy (with ml_dtypes) stores one element.
     numba
@@ -38,22 +38,24 @@ class DType:
 
     @property
     def is_float(self) -> bool:
-        """Whether the copy engine knows it as a float, so that it can fill with NaN."""
+        """Whether the copy engine treats it as a float, and can fill with NaN."""
         return "INT" not in self.tensor_map
 
     @property
     def reductions(self) -> tuple[str, ...]:
-        """What the copy engine can combine tiles of it with a tensor by (`TensorMap.reduce`)."""
+        """Operations by which the copy engine combines tiles with a tensor (`TensorMap.reduce`)."""
         return _REDUCTIONS.get(self.name, ())
 
     def __repr__(self) -> str:
         return self.name
 
     def __reduce__(self) -> tuple[Callable[[object], "DType"], tuple[str]]:
-        return as_dtype, (self.name,)  # unpickling must give the one object of that name
+        return as_dtype, (
+            self.name,
+        )  # types compare by identity, so unpickling must return the existing object
 
 
-# TMA has no 8-bit integer but UINT8 and no 16-bit one but UINT16; it only moves those bits.
+# TMA's only 8-bit and 16-bit integers are UINT8 and UINT16; it moves the bits of the others.
 _TABLE = [
     DType(name, np.dtype(numpy), numba, compute, tensor_map)
     for name, numpy, numba, compute, tensor_map in (
@@ -84,14 +86,17 @@ _REDUCTIONS = {
     "u32": ("add", "min", "max", "inc", "dec", *_BITWISE),
     "i32": ("add", "min", "max", *_BITWISE),
     "u64": ("add", "min", "max", *_BITWISE),
-    "i64": ("min", "max"),  # the bits of i64 are those of u64, but an H200 refuses and, or, xor
+    "i64": (
+        "min",
+        "max",
+    ),  # an H200 refuses and, or, xor of i64, although the bits are those of u64
     "f16": ("add", "min", "max"),
     "bf16": ("add", "min", "max"),
     "f32": ("add",),
     "f64": ("add",),
 }
 
-# Reversed, so that of several types with one storage the plain one (f32) stands for it.
+# Reversed: if several types have one storage, the first (f32) is found for it.
 _BY_NUMPY = {dtype.numpy: dtype for dtype in reversed(_TABLE)}
 _BY_SCALAR: dict[type, DType] = {dtype.numpy.type: dtype for dtype in reversed(_TABLE)}
 _BY_NAME = {dtype.numpy.name: dtype for dtype in reversed(_TABLE)} | {d.name: d for d in _TABLE}

@@ -1,4 +1,4 @@
-"""What the process environment decides, read in one place."""
+"""Settings that are read from the process environment."""
 
 import functools
 import os
@@ -17,7 +17,8 @@ def simulated() -> bool:
 def debugging() -> bool:
     """Whether waits are bounded (``NUMBA_TMA_DEBUG`` set and not "0").
 
-    Never in the simulator, which sees a deadlock by itself. Read once: it is compiled into kernels.
+    False in the simulator, which finds deadlocks itself. Read once, because it is compiled into
+    kernels.
     """
     return _is_set("NUMBA_TMA_DEBUG") and not simulated()
 

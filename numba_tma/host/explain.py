@@ -1,4 +1,4 @@
-"""What a tensor map does, in plain words: the text of `TensorMap.explain`."""
+"""The text of `TensorMap.explain`."""
 
 from numba_tma.host.encoding import Encoding
 from numba_tma.host.layout import MAX_BOX, Swizzle
@@ -6,7 +6,7 @@ from numba_tma.host.tensor_map_rules import stride_unit
 
 
 def explain(encoding: Encoding) -> str:
-    """Return the copies, the shared memory they need, and the rules that were met, axis by axis."""
+    """Return the copies, their shared memory, and the rules that the array meets, axis by axis."""
     e = encoding
     rows = [
         ("tile", f"{e.tile}: a load brings {e.tile.nbytes:,} B to its barrier"),

@@ -159,14 +159,14 @@ class Im2colMap(TensorMap):
 
     @property
     def pixel_box(self) -> PixelBox:
-        """Where base pixels lie, per spatial axis."""
+        """Positions of the base pixels along each spatial axis."""
         box = self._encoding.pixel_box
         assert box is not None
         return box
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """How many base pixels there are per spatial axis: the convolution's output, (P, Q)."""
+        """Base pixels along each spatial axis: the extents of the convolution's output, (P, Q)."""
         return self.pixel_box.output_shape(self.shape[1:-1])
 
     def load_im2col(
@@ -180,9 +180,9 @@ class Im2colMap(TensorMap):
     ) -> None:
         """Start the copy of one column of pixels from the tensor into shared memory.
 
-        For kernels. To be executed by one thread: each thread that executes it starts a copy of
-        its own. It returns at once. The bytes are there for a thread that has waited for the
-        phase of `barrier` in which they were expected; the copy counts ``tile.nbytes`` on it.
+        For kernels. Executed by one thread: each thread that executes it starts its own copy. The
+        call returns at once. A thread sees the bytes after it has waited for the phase of `barrier`
+        in which they were expected. The copy counts ``tile.nbytes`` on `barrier`.
 
         Output pixel (n, p, q) of a convolution with filter position (r, s) is loaded with
         coords ``(n, p * stride - padding, q * stride - padding, channel)`` and offsets
@@ -237,10 +237,10 @@ class Im2colMap(TensorMap):
 
 
 def _frozen(value: Any) -> Any:
-    """Return lists as tuples, which the cache can look up."""
+    """Return nested lists as tuples, which can be keys of a cache."""
     if value is None or type(value) is int:
         return value
-    # The exact types come first: to ask for a Sequence is slow.
+    # The exact types come first, because an instance check against Sequence is slow.
     nested = type(value) in (tuple, list) or isinstance(value, Sequence)
     return tuple(map(_frozen, value)) if nested else value
 
@@ -251,7 +251,7 @@ def _map(
     geometry: tuple[Any, ...],
     *options: Any,
 ) -> Im2colMap:
-    """Return the map; `options` are those of `MapOptions` from `swizzle` on, without a step."""
+    """Return the map; `options` are fields of `MapOptions`, from `swizzle` on."""
     function = _name(geometry[0])
     if not isinstance(tile_or_column, Tile):
         tile_or_column = as_box(tile_or_column, function)
@@ -278,7 +278,7 @@ def _map(
 
 
 def _name(mode: str) -> str:
-    """Return which function makes maps of a mode."""
+    """Return the name of the function that makes maps of a mode."""
     return "im2col_map" if mode == "im2col" else "im2col_wide_map"
 
 
@@ -352,7 +352,7 @@ def _no_stores(box: PixelBox) -> str:
 
 
 def _pixel_box(shape: tuple[int, ...], geometry: tuple[Any, ...]) -> tuple[PixelBox, list[str]]:
-    """Return where base pixels lie, and what is wrong with that."""
+    """Return the positions of the base pixels, and the rules that they break."""
     mode, filter, padding, stride, dilation, lower, upper = geometry
     axes = len(shape) - 2
     if mode != "im2col":
@@ -392,7 +392,7 @@ def _wide_box(
     still = len(shape) - 3
     low, high, step = numbers
     box = PixelBox((0,) * still + (low,), (0,) * still + (high,), (1,) * still + (step,))
-    if not wrong:  # along W alone, whose corners have 16 bits at every rank
+    if not wrong:  # only along W, whose corners have 16 bits at every rank
         row = PixelBox((low,), (high,), (step,))
         wrong = pixel_box_violations((1, shape[-2], 1), row, from_filter=False)
         wrong = [text.replace("axis 1:", f"axis {len(shape) - 2}:") for text in wrong]

@@ -1,4 +1,4 @@
-"""Every rule of the im2col maps beside those for the tensor itself, each with the repair."""
+"""Every rule of im2col maps beside the tensor's own, each with the repair."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ RANKS = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 WIDE_MODES = ("w", "w128")
 MAX_PIXELS = 1024
 MAX_CHANNELS = 256
-# The encoded map and the instruction have so many bits for each corner and offset, by rank.
+# Bits of each corner and offset in the encoded map and the instruction, by rank.
 _BITS = {3: 16, 4: 8, 5: 5}
 
 
@@ -28,7 +28,7 @@ def offset_limit(rank: int) -> int:
 
 
 def rank_violations(rank: int) -> list[str]:
-    """List what is wrong with the rank of an im2col map's tensor."""
+    """List the broken rules of the rank of an im2col map's tensor."""
     if rank in RANKS:
         return []
     repair = (
@@ -45,7 +45,7 @@ def rank_violations(rank: int) -> list[str]:
 def per_axis(
     name: str, given: Any, axes: int, default: int | None = None
 ) -> tuple[tuple[int, ...], list[str]]:
-    """Return one number per spatial axis, from one for all or one each, and what is wrong."""
+    """Return one number for each spatial axis, and the broken rules; one stands for all axes."""
     if given is None and default is not None:
         given = default
     numbers = given if isinstance(given, Sequence) else (given,) * axes
@@ -56,7 +56,7 @@ def per_axis(
 
 
 def padding_per_axis(given: Any, axes: int) -> tuple[tuple[tuple[int, int], ...], list[str]]:
-    """Return (before, after) per spatial axis, and what is wrong."""
+    """Return (before, after) for each spatial axis, and the broken rules."""
     each = given if isinstance(given, Sequence) else (given,) * axes
     wrong = _length_violation("padding", given, len(each), axes)
     pairs = [tuple(p) if isinstance(p, Sequence) else (p, p) for p in each]
@@ -84,7 +84,7 @@ def _length_violation(name: str, given: Any, length: int, axes: int) -> list[str
 def filter_violations(
     filter: tuple[int, ...], padding: tuple[tuple[int, int], ...], dilation: tuple[int, ...]
 ) -> list[str]:
-    """List what is wrong with a convolution's filter."""
+    """List the broken rules of a convolution's filter."""
     violations = []
     limit = offset_limit(len(filter) + 2)
     for axis, (f, (before, after), d) in enumerate(zip(filter, padding, dilation), 1):
@@ -107,7 +107,7 @@ def filter_violations(
 
 
 def pixel_box_violations(shape: tuple[int, ...], box: PixelBox, from_filter: bool) -> list[str]:
-    """List what is wrong with where base pixels lie."""
+    """List the broken rules of a pixel box."""
     violations = []
     rank = len(shape)
     low, high = corner_range(rank)
@@ -148,7 +148,7 @@ def pixel_box_violations(shape: tuple[int, ...], box: PixelBox, from_filter: boo
 def column_violations(
     column: tuple[int, ...], dtype: DType, swizzle: Swizzle, interleave: int | None
 ) -> list[str]:
-    """List what is wrong with the tile of an im2col copy: (pixels, channels)."""
+    """List the broken rules of the tile of an im2col copy, (pixels, channels)."""
     if len(column) != 2:
         return [
             f"the tile {column} has rank {len(column)}; an im2col copy fills (pixels, channels), "
@@ -183,7 +183,7 @@ def column_violations(
 def wide_violations(
     column: tuple[int, ...], mode: str, swizzle: Swizzle, capability: tuple[int, int] | None
 ) -> list[str]:
-    """List what only the maps of the wide modes ask for."""
+    """List the broken rules that only the wide modes have."""
     violations = []
     if mode not in WIDE_MODES:
         violations.append(f'mode is {mode!r}; TMA has "w" and "w128"')

@@ -1,4 +1,4 @@
-"""Launches that are prepared once: a kernel, its grid, block and stream, then only arguments."""
+"""`launcher`: a launch whose kernel, grid, block and stream are prepared once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def launcher(
     stream: Any = None,
     pdl: bool = False,
 ) -> Callable[..., None]:
-    """Prepare the launches of a kernel, so that each costs the host little more than the driver's.
+    """Prepare launches of a kernel, so that each costs the host little more than the driver's part.
 
     It launches the same compiled kernel as ``kernel[grid, block, stream](*arguments)``::
 
@@ -41,7 +41,7 @@ def launcher(
     kernel
         A ``@cuda.jit`` kernel. It is compiled at the first launch with arguments of new types.
     grid, block
-        Blocks, and threads of a block: an integer, or a tuple for x, y and z.
+        Blocks of the grid and threads of a block: an integer, or a tuple for x, y and z.
     cluster
         Blocks of a cluster, for a kernel without ``@tma.cluster``. They divide the grid.
     stream
@@ -76,15 +76,15 @@ def launcher(
 
 
 class Unfit(Exception):
-    """The arguments are of other types than those that a launch was prepared for."""
+    """The arguments have other types than those that a launch was prepared for."""
 
 
 class Launcher:
-    """What a launch function needs to know: its kernel, configuration, and the types it has seen.
+    """The state of a launch function: its kernel, configuration, and the types it has seen.
 
-    `function` is what `launcher` returns. Its code is for the types of its last arguments; where
-    others come it calls `_other`, which gives it the code for those. Any number of threads may call
-    it: whatever code a call begins with, it also ends with.
+    `launcher` returns `function`. Its code fits the types of its last arguments; for arguments of
+    other types it calls `_other`, which replaces the code. Any number of threads may call it: a
+    call ends with the code that it began with.
     """
 
     core_stream: Any = None
@@ -111,9 +111,9 @@ class Launcher:
         self.function.bind = self.bind
 
     def bind(self, *arguments: Any) -> Callable[[], None]:
-        """Return a function that launches with these arguments, which are read only now.
+        """Return a function that launches with these arguments, which are read now and not again.
 
-        It holds addresses: the memory, which it does not keep alive, must still be there then.
+        The function holds addresses and does not keep the memory alive: the caller must.
         """
         _, bound = self._find(arguments)
         return self._guarded(bound)
@@ -155,7 +155,7 @@ class Launcher:
         return launch
 
     def _find(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, Any], Callable[[], None]]:
-        """Return what was prepared for such arguments, or is now, and the launch with these."""
+        """Return the prepared launch for such arguments, and that launch bound to `arguments`."""
         if len(arguments) != len(self.names):
             raise TypeError(
                 f"{_name(self.kernel)}() takes {len(self.names)} arguments "
@@ -180,15 +180,15 @@ class Launcher:
         raise NotImplementedError
 
     def _prepare(self, arguments: tuple[Any, ...]) -> Any:
-        """Return the kernel, compiled for such arguments, with what packs and launches them."""
+        """Return the launch of the kernel compiled for such arguments."""
         raise NotImplementedError
 
     def _is_drivers(self, error: Exception) -> bool:
-        """Return whether it was the driver that raised `error`."""
+        """Return whether the driver raised `error`."""
         raise NotImplementedError
 
     def _again(self, error: Exception, bound: Callable[[], None]) -> None:
-        """Launch once more where that may help, or raise what went wrong."""
+        """Launch once more if that may help, or raise the error."""
         raise NotImplementedError
 
     def _check_cluster(self, size: Dim3) -> Dim3:
@@ -209,7 +209,7 @@ class Launcher:
 
 
 class _SimulatedLauncher(Launcher):
-    """Launches in the simulator, where a launch ends before the next begins, on any stream."""
+    """Launches in the simulator, where a launch ends before the next one begins."""
 
     def _other(self, error: Exception | None, arguments: tuple[Any, ...]) -> None:
         function = self.kernel.py_func
@@ -252,7 +252,7 @@ def _name(kernel: Any) -> str:
 
 
 def _dimensions(name: str, given: Any, most: Dim3, unit: str) -> Dim3:
-    """Return the extents along x, y and z, or say which one no GPU can run."""
+    """Return the extents along x, y and z, or raise for one that no GPU can run."""
     extents = given if isinstance(given, tuple | list) else (given,)
     try:
         if any(isinstance(n, bool) for n in extents) or not 1 <= len(extents) <= 3:

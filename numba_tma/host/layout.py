@@ -23,27 +23,27 @@ Index = int | NDArray[np.integer[Any]]
 
 
 class Swizzle(IntEnum):
-    """How a tile's chunks are permuted in shared memory, to avoid bank conflicts.
+    """Permutation of a tile's chunks in shared memory, which avoids bank conflicts.
 
-    The chunks have 16 bytes. Those with another atom exist from compute capability 10.0 on.
+    Chunks have 16 bytes. Swizzles with another atom exist from compute capability 10.0 on.
     """
 
     NONE = 0
     B32 = 1
     B64 = 2
     B128 = 3
-    # The driver's 5, which also swaps the halves of 16 bytes, would tear 16-byte vectors apart.
+    # The driver's 5 also swaps the halves of 16 bytes, which would split 16-byte vectors.
     B128_ATOM_32B = 4
     B128_ATOM_64B = 6
 
     @property
     def span(self) -> int:
-        """Bytes within which chunks are permuted; the inner axis of a box may not be wider."""
+        """Bytes within which chunks are permuted; the largest inner extent of a box."""
         return 16 << min(self.value, 3)
 
     @property
     def atom(self) -> int:
-        """Bytes of the chunks, which stay together."""
+        """Bytes of a chunk."""
         return {4: 32, 6: 64}.get(self.value, 16)
 
     @property
@@ -51,16 +51,15 @@ class Swizzle(IntEnum):
         """Bytes to which a tile must be aligned: its pattern repeats there."""
         return 128 * self.span // self.atom
 
-    __hash__ = int.__hash__  # Enum's own is a Python function, too slow for tensor_map's cache
+    __hash__ = int.__hash__  # Enum's own hash is a Python function, too slow for tensor_map's cache
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Tile(KernelArgument):
     """A block of elements in shared memory, in row-major order.
 
-    It may be larger than the box that one copy moves: `boxes` lists what it is cut into. Rows that
-    are wider than the swizzle's span lie in slabs of that width, one after the other, the last
-    one padded to it.
+    A tile may be larger than the box of one copy; `boxes` lists its boxes. Rows that are wider than
+    the swizzle's span lie in slabs of that width, one after the other. The last slab is padded.
 
     Parameters
     ----------
@@ -114,7 +113,7 @@ class Tile(KernelArgument):
 
     @property
     def slab(self) -> int:
-        """Elements of a row that lie together: all, or what fills the swizzle's span."""
+        """Contiguous elements of a row: all of them, or those of the swizzle's span."""
         if self.swizzle is Swizzle.NONE:
             return self.shape[-1]
         return min(self.shape[-1], self.swizzle.span // self.itemsize)
@@ -132,7 +131,7 @@ class Tile(KernelArgument):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a load of the tile brings and its barrier has to expect, whole slabs."""
+        """Bytes that a load of the tile copies and its barrier expects, whole slabs."""
         return self.size // self.shape[-1] * self.num_slabs * self.slab * self.itemsize
 
     @property
@@ -148,7 +147,7 @@ class Tile(KernelArgument):
 
     @property
     def box(self) -> tuple[int, ...]:
-        """What one copy moves: the tile, or the largest part that lies in one piece."""
+        """The tile of one copy: this tile, or its largest contiguous part."""
         return cut(self)
 
     def boxes(
@@ -156,7 +155,7 @@ class Tile(KernelArgument):
     ) -> list[tuple[int, tuple[int, ...]]]:
         """List the boxes: the byte offset of each in shared memory, and its first index.
 
-        Boxes that skip elements of the tensor reach further there, so that more may be needed.
+        Boxes that skip elements of the tensor cover more of it, so there may be more boxes.
         """
         starts = map(range, (0,) * self.ndim, self.shape, cut(self, element_strides))
         return [(int(self.offset(*start)), start) for start in itertools.product(*starts)]
@@ -178,7 +177,7 @@ class Tile(KernelArgument):
             raise IndexError(f"{self!r} takes {self.ndim} indices, got {len(index)}")
         row: Any = 0
         for axis, (i, extent) in enumerate(zip(index, self.shape, strict=True)):
-            # int64, since the arithmetic below would wrap round in a narrow index type.
+            # int64: in a narrower index type the arithmetic below would wrap round.
             i = int(i) if isinstance(i, int | np.integer) else np.asarray(i, np.int64)
             inside = 0 <= i < extent if isinstance(i, int) else np.all((i >= 0) & (i < extent))
             if not inside:
@@ -195,7 +194,7 @@ class Tile(KernelArgument):
         return cached
 
     def __reduce__(self) -> tuple[Callable[..., "Tile"], tuple[object, ...]]:
-        return Tile, (self.shape, self.dtype, self.swizzle)  # the hash holds in this process only
+        return Tile, (self.shape, self.dtype, self.swizzle)  # a hash is valid in one process
 
     def __repr__(self) -> str:
         return f"Tile({self.shape}, {self.dtype}, {self.swizzle.name})"
@@ -208,7 +207,7 @@ def swizzle_index(
     swizzle: Swizzle, byte_offset: NDArray[np.integer[Any]]
 ) -> NDArray[np.integer[Any]]: ...
 def swizzle_index(swizzle: Swizzle, byte_offset: Index) -> Index:
-    """Where the byte at `byte_offset` of a row-major tile lies in the swizzled tile.
+    """Return the offset in the swizzled tile of the byte at `byte_offset` of the row-major tile.
 
     The number of its 128-byte line is XORed into the number of its chunk: as many bits of it as
     number the chunks of a span, so one for B32, two for B64, three for B128. The hardware takes
@@ -222,9 +221,9 @@ def swizzle_index(swizzle: Swizzle, byte_offset: Index) -> Index:
 def cut(tile: Tile, element_strides: Sequence[int] | None = None) -> tuple[int, ...]:
     """Return the largest box that cuts a tile into equal copies, in elements of the tile.
 
-    Each box lies in one piece of shared memory, aligned as a copy needs. With element strides a
-    box covers more of the tensor, and so takes fewer elements. Where no box divides the tile it
-    is one that is too large.
+    Each box is contiguous in shared memory, and aligned as a copy needs. With element strides a box
+    covers more of the tensor, and so has fewer elements. If no box divides the tile, the result is
+    too large for a copy.
     """
     steps = element_strides or (1,) * tile.ndim
     shape = (*tile.shape[:-1], tile.slab)
@@ -319,11 +318,11 @@ def reference_tile(
     array
         The tensor in global memory, any strides, with elements of ``tile.itemsize`` bytes.
     tile
-        What lands in shared memory.
+        The tile in shared memory.
     coords
-        Where in `array` the tile starts; negative, or past the end, is filled.
+        First index of the tile in `array`; elements outside of it are filled.
     oob_fill
-        ``"zeros"`` or ``"nan"``: what stands for elements outside of `array`.
+        ``"zeros"`` or ``"nan"``: the value of elements outside of `array`.
     element_strides
         Take every n-th element along an axis (default 1); the innermost must be 1.
 
@@ -350,7 +349,7 @@ def reference_store(
     coords: Sequence[int],
     element_strides: Sequence[int] | None = None,
 ) -> None:
-    """Write into `array` what a TMA store of the swizzled bytes `image` writes: what is in bounds.
+    """Write the in-bounds elements of the swizzled bytes `image` into `array`, as a TMA store does.
 
     Parameters are those of `reference_tile`. The last of several slabs is stored whole. Where
     strides make elements of `array` overlap, the copy engine's order, and so the value, is
@@ -370,7 +369,7 @@ def reference_reduce(
     operation: str,
     element_strides: Sequence[int] | None = None,
 ) -> None:
-    """Combine `array` with the swizzled bytes `image` as a TMA reduction does: what is in bounds.
+    """Combine `array` with the in-bounds elements of `image`, as a TMA reduction does.
 
     Parameters
     ----------
@@ -398,7 +397,7 @@ def _checked_image(image: NDArray[np.uint8], tile: Tile) -> NDArray[np.uint8]:
 
 
 def reduce_elements(operation: str, old: NDArray[Any], operand: NDArray[Any]) -> NDArray[Any]:
-    """Return what a reduction of the copy engine makes of `old`, element by element.
+    """Return the elements that a reduction of the copy engine writes in place of `old`.
 
     Integers wrap round. ``inc`` counts up and starts again at 0 after `operand`, ``dec`` counts
     down and starts again at `operand` after 0. Subnormal numbers are kept.
@@ -437,7 +436,7 @@ def _ceil_div(n: int, divisor: int) -> int:
 def _slabs(
     image: NDArray[np.uint8], tile: Tile, coords: Sequence[int]
 ) -> Iterator[tuple[NDArray[np.uint8], Tile, Sequence[int]]]:
-    """Yield each slab of a tile: its part of the image, its tile, and where that starts."""
+    """Yield each slab of a tile: its part of the image, its tile, and the tile's first index."""
     if tile.num_slabs == 1:
         yield image, tile, coords
         return
@@ -455,7 +454,7 @@ def _footprint(
     coords: Sequence[int],
     element_strides: Sequence[int] | None,
 ) -> tuple[NDArray[Any], _Axes, _Axes]:
-    """Find the tensor's bits, and where in it and in the tile the in-bounds elements lie."""
+    """Return the tensor's bits, and the positions of in-bounds elements in it and in the tile."""
     steps = (1,) * tile.ndim if element_strides is None else tuple(element_strides)
     if not array.ndim == len(coords) == len(steps) == tile.ndim:
         raise ValueError(
@@ -478,19 +477,19 @@ def _footprint(
 
 
 def slots(tile: Tile) -> NDArray[np.intp]:
-    """Return where each element of the tile lies in its image, counted in elements."""
+    """Return the position of each element of the tile in its image, in elements."""
     rows = np.arange(tile.size // tile.shape[-1]) * tile.pitch
     row_major = (rows[:, None] + np.arange(tile.shape[-1]) * tile.itemsize).reshape(tile.shape)
     offsets = swizzle_index(tile.swizzle, row_major)
     return (offsets // tile.itemsize).astype(np.intp, copy=False)
 
 
-# The copy engine's NaN, as an H200 fills it in: the same 16 bits over and over.
+# The NaN that an H200's copy engine fills in, 16 bits repeated.
 _NAN_BITS = {2: 0x7FF7, 4: 0x7FF7_7FF7, 8: 0x7FF7_7FF7_7FF7_7FF7}
 
 
 def fill_bits(dtype: DType, oob_fill: str) -> int:
-    """Return what a load puts where there is no tensor."""
+    """Return the value of elements outside of the tensor."""
     if oob_fill == "zeros":
         return 0
     if oob_fill == "nan" and dtype.is_float:
@@ -500,7 +499,7 @@ def fill_bits(dtype: DType, oob_fill: str) -> int:
 
 
 def convert_bits(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
-    """Change bits the way a load of `dtype` does on an H200; stores change none.
+    """Change bits as a load of `dtype` does on an H200. Stores change none.
 
     ``tf32`` and ``tf32_ftz`` round to 10 mantissa bits, to nearest, ties to even, denormals too;
     every NaN becomes 0x7fffe000. Despite their names, neither ``f32_ftz`` nor ``tf32_ftz`` flushes

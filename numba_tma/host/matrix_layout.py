@@ -1,7 +1,7 @@
-"""Tiles as operands of the tensor cores: the descriptor that denotes one, and what it denotes.
+"""Tiles as operands of the tensor cores: their descriptors, and the memory that these denote.
 
 Pure NumPy. wgmma and tcgen05.mma read their operands from shared memory in chunks of 16 bytes. A
-64-bit descriptor tells them where: a start, two distances, a swizzle.
+64-bit descriptor has a start address, two distances and a swizzle.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Swizzle, Tile, swizzle_index
 
 MAJORS = ("K", "MN")
-CHUNK_BYTES = 16  # what lies together, whatever the swizzle
-STEP_BYTES = 32  # of each row, along K, that one dense instruction reads
+CHUNK_BYTES = 16  # bytes that every swizzle keeps together
+STEP_BYTES = 32  # bytes of each row, along K, that one dense instruction reads
 MAX_OFFSET = 0x3FFF * CHUNK_BYTES  # the fields have 14 bits and count chunks
 
 _DTYPES = ("f16", "bf16", "e4m3", "e5m2", "i8", "u8", "f32", "tf32", "f32_ftz", "tf32_ftz")
-# In bits 61 to 63. wgmma has no bit 61, and none of the swizzles that would need it.
+# In bits 61 to 63. wgmma has neither bit 61 nor the swizzles that need it.
 _SWIZZLE_BITS = {
     Swizzle.NONE: 0,
     Swizzle.B128_ATOM_32B: 1,
@@ -30,7 +30,7 @@ _SWIZZLE_BITS = {
     Swizzle.B32: 6,
 }
 _PLAIN = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
-#: The swizzles that an instruction reads, by major-ness and bytes of an element.
+#: Swizzles that an instruction reads, by major axis and bytes of an element.
 LEGAL: dict[str, dict[str, dict[int, tuple[Swizzle, ...]]]] = {
     "wgmma": {
         "K": {1: _PLAIN, 2: _PLAIN, 4: _PLAIN},
@@ -97,20 +97,20 @@ class MatrixLayout:
 
     @property
     def k_per_step(self) -> int:
-        """Elements along K that one instruction takes: its shape's k."""
+        """Elements along K of one instruction: its shape's k."""
         return STEP_BYTES // self.tile.itemsize
 
     @property
     def num_k_steps(self) -> int:
-        """Instructions that take the whole tile along K."""
+        """Instructions that cover the whole tile along K."""
         return self.k // self.k_per_step
 
     @property
     def leading(self) -> int:
         """Leading dimension byte offset (LBO).
 
-        Between the two chunks of a row for K-major, which only an unswizzled tile is free to say.
-        For MN-major between the spans of a row (slabs); unswizzled, between groups of 8 along K.
+        K-major: distance between the two chunks of a row, which only an unswizzled tile chooses.
+        MN-major: between the spans of a row (slabs); unswizzled, between groups of 8 along K.
         """
         return _offsets(self.tile, self.major)[0]
 
@@ -118,14 +118,14 @@ class MatrixLayout:
     def stride(self) -> int:
         """Stride dimension byte offset (SBO).
 
-        Between groups of 8 rows for K-major. For MN-major between groups of 8 (of 4 with
+        K-major: distance between groups of 8 rows. MN-major: between groups of 8 (of 4 with
         B128_ATOM_32B) along K; unswizzled, between the chunks of a row.
         """
         return _offsets(self.tile, self.major)[1]
 
     @property
     def row_unit(self) -> int:
-        """What a first row must be a multiple of: other rows start inside a swizzle's pattern."""
+        """Unit of a first row; other rows start inside a swizzle's pattern."""
         if self.major == "K":
             return 8
         span = self.tile.swizzle.span
@@ -139,13 +139,13 @@ class MatrixLayout:
 
     @property
     def steps_per_slab(self) -> int:
-        """Steps along K within one span of the swizzle, one behind the other."""
+        """Consecutive steps along K within one span of the swizzle."""
         swizzled = self.major == "K" and self.tile.swizzle is not Swizzle.NONE
         return self.tile.swizzle.span // STEP_BYTES if swizzled else 1
 
     @property
     def slab_offset(self) -> int:
-        """Bytes from a step to the one that is `steps_per_slab` further."""
+        """Bytes from a step to the step `steps_per_slab` further."""
         swizzled = self.tile.swizzle is not Swizzle.NONE
         if self.major == "K":
             return self.tile.slab_nbytes if swizzled else 2 * self.leading
@@ -184,7 +184,7 @@ class MatrixLayout:
 
     @property
     def high(self) -> int:
-        """The high word, the same for every place."""
+        """The high word, which does not depend on the address."""
         version = 1 << 14 if self.instruction == "tcgen05" else 0  # bits 46 to 48: 0b001
         return self.stride // CHUNK_BYTES | version | _SWIZZLE_BITS[self.tile.swizzle] << 29
 
@@ -240,7 +240,7 @@ def violations(tile: Tile, major: str, instruction: str) -> list[str]:
 
 
 def legal_tiles(instruction: str) -> str:
-    """Say what an instruction reads."""
+    """Describe the matrices that an instruction reads."""
     parts = []
     for major, sizes in LEGAL[instruction].items():
         shape = "(rows, K)" if major == "K" else "(K, rows)"
@@ -296,7 +296,7 @@ class MatrixFields(NamedTuple):
 
 
 def decode_descriptor(descriptor: int) -> MatrixFields:
-    """Take a descriptor apart; bits 46 to 48 tell those of tcgen05 from those of wgmma."""
+    """Return the fields of a descriptor; bits 46 to 48 distinguish tcgen05 from wgmma."""
     address, leading, stride = (
         (descriptor >> shift & 0x3FFF) * CHUNK_BYTES for shift in (0, 16, 32)
     )
@@ -315,7 +315,7 @@ def decode_descriptor(descriptor: int) -> MatrixFields:
 def matrix_addresses(
     descriptor: int, rows: int, itemsize: int, major: str = "K"
 ) -> NDArray[np.intp]:
-    """Compute from where an instruction reads its operand.
+    """Compute the addresses from which an instruction reads its operand.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What wgmma multiplies, and where the threads of a warpgroup hold a matrix. Pure Python.
+"""Types and shapes that wgmma multiplies, and the registers in which a warpgroup holds a matrix.
 
 A fragment is a matrix of `ROWS` rows in the registers of the 128 threads of a warpgroup, in the
 layout of wgmma's accumulator. A register holds one element of 32 bits, or 2 of 16 or 4 of 8 bits
@@ -17,16 +17,16 @@ ROWS = 64  #: of a fragment, of the part of A that one instruction reads, and of
 THREADS = 128  #: of a warpgroup
 MAX_COLUMNS = 256
 
-#: What a fragment can hold.
+#: Element types of fragments.
 FRAGMENT_DTYPES = ("f32", "i32", "f16", "bf16", "e4m3", "e5m2", "i8", "u8")
 
-#: What a fragment of floats, or of i32, is converted to.
+#: Types to which fragments of floats, or of i32, are converted.
 CONVERTED_TO = ("f32", "f16", "bf16", "e4m3", "e5m2")
 
 
 @dataclass(frozen=True)
 class Form:
-    """Types that one form of wgmma multiplies, in any mix, and the accumulators it has for them."""
+    """Types that one form of wgmma multiplies in any mix, and their accumulators."""
 
     operands: tuple[str, ...]
     accumulators: tuple[str, ...]
@@ -55,7 +55,7 @@ FORMS = (
 
 
 def operand_name(dtype: DType) -> str:
-    """Return the name under which a tile's elements stand in `FORMS`."""
+    """Return the name of a tile's element type in `FORMS`."""
     return "tf32" if dtype.itemsize == 4 and dtype.is_float else dtype.name
 
 
@@ -63,7 +63,7 @@ def operand_name(dtype: DType) -> str:
 
 
 def elements_per_run(itemsize: int) -> int:
-    """Return how many neighbours along a row a thread holds: a register's, or two registers'."""
+    """Return how many neighbouring elements of a row a thread holds, in one or two registers."""
     return 4 if itemsize == 1 else 2
 
 
@@ -73,7 +73,7 @@ def num_elements(n: int) -> int:
 
 
 def num_registers(n: int, itemsize: int) -> int:
-    """Return how many registers a 64 x n fragment takes of each thread."""
+    """Return the registers of each thread for a 64 x n fragment."""
     return num_elements(n) * itemsize // 4
 
 
@@ -135,7 +135,7 @@ def check_conversion(source: DType, target: Any) -> DType:
 
 
 def check_columns(n: int, dtype: DType, first: Any, count: Any) -> tuple[int, int]:
-    """Return which of a thread's elements stand in `count` columns from `first` on, as a range."""
+    """Return the range of a thread's elements in `count` columns from `first` on."""
     unit = 4 * elements_per_run(dtype.itemsize)
     if first % unit or count % unit or not 0 <= first < first + count <= n:
         raise ValueError(
@@ -159,7 +159,7 @@ def can_hold(array: Any, dtype: DType) -> bool:
 
 
 def check_rows(shape: tuple[int, ...], dtype: DType, start: int | None) -> None:
-    """Raise a ValueError unless a tile has a number for each of 64 rows from `start` on."""
+    """Raise a ValueError unless a tile has an element for each of 64 rows from `start` on."""
     if len(shape) != 1 or dtype.name != "f32":
         raise ValueError(
             f"load_rows: the tile has the shape {shape} and holds {dtype}; rows have a float32 "
@@ -177,7 +177,7 @@ def check_place(
 ) -> None:
     """Raise a ValueError unless a 64 x n fragment fits a tile of `shape` from `at` on.
 
-    `at` is (row, column), with None for what is not known.
+    `at` is (row, column), with None for an unknown coordinate.
     """
     if len(shape) != 2:
         raise ValueError(
@@ -217,13 +217,13 @@ class RegisterOperand:
 
     @property
     def num_k_steps(self) -> int:
-        """Instructions that take all of it along K."""
+        """Instructions that cover all of K."""
         return self.k * self.dtype.itemsize // STEP_BYTES
 
 
 @dataclass(frozen=True)
 class Product:
-    """What one call of wgmma emits: `k_steps` instructions of one form."""
+    """The instructions of one call of wgmma: `k_steps` of one form."""
 
     form: Form
     n: int
@@ -232,7 +232,7 @@ class Product:
 
 
 def legal_products() -> str:
-    """List what wgmma multiplies."""
+    """List the types that wgmma multiplies."""
     return f"wgmma multiplies {'; '.join(map(str, FORMS))}"
 
 
@@ -245,18 +245,18 @@ def check_product(
     negates: bool = False,
     k_steps: int | None = None,
 ) -> Product:
-    """Return what multiplies two operands into an accumulator of 64 x n, or raise a ValueError.
+    """Return the instructions that multiply two operands into a 64 x n accumulator, or raise.
 
     Parameters
     ----------
     accumulator, n
-        Of the fragment that is added to.
+        Element type and columns of the accumulator.
     a, b
-        How the operands are read.
+        The operands: descriptors, or a fragment for `a`.
     negates
-        Whether one of them, at least, is negated.
+        Whether an operand is negated.
     k_steps
-        How many steps along K are taken from where the descriptors stand; None: all of the tiles'.
+        Steps along K from the descriptors' positions; None for all steps of the tiles.
     """
     a_dtype = a.dtype if isinstance(a, RegisterOperand) else a.tile.dtype
     names = operand_name(a_dtype), operand_name(b.tile.dtype)
@@ -303,7 +303,7 @@ def _k_steps(a: MatrixLayout | RegisterOperand, b: MatrixLayout, given: int | No
 
 
 def check_pending(pending: Any) -> None:
-    """Raise a ValueError unless so many groups can be left under way."""
+    """Raise a ValueError unless `pending` is a number of groups that a wait can leave pending."""
     if not isinstance(pending, int) or not 0 <= pending <= 7:
         raise ValueError(
             f"wgmma_wait: pending is {pending!r}; wait until at most 0 to 7 groups are under way"

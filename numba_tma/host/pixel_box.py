@@ -1,4 +1,4 @@
-"""What an im2col copy moves: the pixels of a convolution's input, in the order of its output.
+"""The pixels of a convolution's input that an im2col copy moves, in the order of its output.
 
 Pure NumPy. Tensors are (image, spatial axes..., channel), that is NWC, NHWC or NDHWC.
 """
@@ -15,10 +15,10 @@ from numba_tma.host.layout import Tile, convert_bits, fill_bits, slots
 
 @dataclass(frozen=True, slots=True)
 class PixelBox:
-    """Where base pixels lie: for a convolution, where the first element of its filter is put.
+    """Positions of base pixels: those of the first element of a convolution's filter.
 
-    Along a spatial axis of extent n they are ``lower, lower + stride, ...`` as far as they stay
-    below ``n + upper``. A convolution of a filter of f elements, d apart, over an input padded by p
+    Along a spatial axis of extent n the positions are ``lower, lower + stride, ...`` below
+    ``n + upper``. A convolution of a filter of f elements, d apart, over an input padded by p
     before and q after it has ``lower = -p`` and ``upper = q - (f - 1) * d``.
     """
 
@@ -48,7 +48,7 @@ class PixelBox:
         )
 
     def output_shape(self, extents: Sequence[int]) -> tuple[int, ...]:
-        """Return how many base pixels there are along each axis: the convolution's output.
+        """Return the number of base pixels along each axis, the convolution's output extents.
 
         Parameters
         ----------
@@ -100,15 +100,15 @@ def reference_im2col(
     array
         The tensor in global memory, any strides, with elements of ``tile.itemsize`` bytes.
     tile
-        What lands in shared memory: (pixels, channels).
+        The tile in shared memory, (pixels, channels).
     coords
         The first base pixel and its first channel, one coordinate per axis of `array`.
     offsets
-        How far from each base pixel the copied one lies, per spatial axis.
+        Distance from each base pixel to the copied one, for each spatial axis.
     box
-        Where base pixels lie.
+        Positions of the base pixels.
     oob_fill
-        ``"zeros"`` or ``"nan"``: what stands for elements outside of `array`.
+        ``"zeros"`` or ``"nan"``: the value of elements outside of `array`.
 
     Returns
     -------
@@ -146,7 +146,7 @@ def im2col_store_values(
     coords: Sequence[int],
     box: PixelBox,
 ) -> tuple[tuple[NDArray[np.intp], ...], NDArray[Any]]:
-    """Return where in `array` a store or a reduction puts something, and the bits that it brings.
+    """Return the positions in `array` that a store or a reduction writes, and the stored bits.
 
     Parameters are those of `reference_im2col_store`.
     """
@@ -170,7 +170,7 @@ def _footprint(
     offsets: Sequence[int],
     box: PixelBox,
 ) -> tuple[NDArray[Any], list[NDArray[np.intp]], NDArray[np.intp], _Inside]:
-    """Find the tensor's bits, and where in it and in the tile the in-bounds elements lie.
+    """Return the tensor's bits, and the positions of in-bounds elements in it and in the tile.
 
     The positions index the tensor as ``bits[(*pixels, channels)]``, the tile as ``values[inside]``.
     """
@@ -201,7 +201,7 @@ def _footprint(
 
 
 def outside(box: PixelBox, extents: Sequence[int], place: Sequence[int]) -> str:
-    """Say that a copy may not start at `place`."""
+    """Return the error text for a copy that may not start at `place`."""
     corners = zip(extents, box.lower, box.upper, strict=True)
     ranges = ", ".join(f"{lo} to {n + hi - 1}" for n, lo, hi in corners)
     return (

@@ -1,4 +1,4 @@
-"""Ragged tensor maps: sequences of any length, packed along one axis, that copies do not leave."""
+"""Ragged tensor maps: packed sequences of any length; copies are clipped at a sequence's end."""
 
 import functools
 import operator
@@ -30,11 +30,11 @@ __all__ = ["RaggedTensorMap", "ragged_tensor_map"]
 
 RaggedEncoding = Literal["wrap", "shift"]
 
-# A copy is held to the end of its sequence by the extent of an axis: row r of a sequence of length
-# L is given the coordinate extent - L + r there, so that rows from L on lie outside. An axis in
-# front with the same stride adds the sequence's end, start + L. That makes `extent` rows too many:
-# the base address is shifted by them ("shift"); or, in arithmetic modulo 2**64, another axis takes
-# them off by `extent` steps of WRAP - stride ("wrap": extent * WRAP is 2**66).
+# The extent of an axis clips copies at the sequence's end: row r of a sequence of length
+# L has the coordinate extent - L + r there, so that rows from L on lie outside. An axis in
+# front with the same stride adds the sequence's end, start + L. The sum is `extent` rows too large:
+# "shift" subtracts them from the base address; "wrap" subtracts them by another axis, `extent`
+# steps of WRAP - stride, in arithmetic modulo 2**64 (extent * WRAP is 2**66).
 WRAP_EXTENT = 1 << 30
 WRAP = 1 << 36
 ADDED_AXES = {"wrap": 2, "shift": 1}
@@ -44,7 +44,7 @@ NO_SEQUENCE = (
     ".store(...), .reduce(...) or .prefetch_tile(...), whose coordinates count from the sequence's "
     "first row"
 )
-#: The methods of the map itself: what its 128 bytes need, and no copy.
+#: Methods of the map that start no copy.
 OF_THE_MAP = ("prefetch", "fence_acquire")
 
 
@@ -71,20 +71,20 @@ def ragged_tensor_map(
     dtype: DTypeLike | None = None,
     overwrite_padding: bool = False,
 ) -> "RaggedTensorMap":
-    """Describe an array in which sequences of different lengths follow each other along an axis.
+    """Describe an array in which sequences of different lengths are packed along an axis.
 
     A kernel copies through ``y.sequence(start, length)``: loads find `oob_fill` past the sequence's
-    end, and stores write nothing there, wherever in a tile the sequence ends. The hardware does the
-    masking; a copy costs what any tensor copy costs.
+    end, and stores write nothing there, wherever in a tile the sequence ends. The hardware clips;
+    a copy costs as much as any tensor copy.
 
     Parameters
     ----------
     array
-        2 to 4 axes in GPU memory, as for `tensor_map`. With 4 it can only be stored to.
+        2 to 4 axes in GPU memory, as for `tensor_map`. Arrays of 4 axes can only be stored to.
     tile_or_box
         As for `tensor_map`: a `Tile`, or the shape of a box, with the rank of `array`.
     axis
-        Along which the sequences are packed. Not the innermost.
+        Axis along which the sequences are packed; not the innermost.
     encoding
         ``"wrap"`` loads and stores, and adds two axes to the tensor that the hardware sees.
         ``"shift"`` adds one and only stores. None takes ``"wrap"`` where the rank leaves room.
@@ -118,9 +118,9 @@ def ragged_tensor_map(
 
 
 class RaggedTensorMap(TensorMap):
-    """Sequences packed along one axis, and the tile that one copy takes; see `ragged_tensor_map`.
+    """A map of packed sequences and the tile of one copy; see `ragged_tensor_map`.
 
-    Shape, strides and address are those of the array.
+    `shape`, `strides` and `address` are those of the array.
     """
 
     __slots__ = ("_axis", "_chosen", "_extent")
@@ -139,22 +139,22 @@ class RaggedTensorMap(TensorMap):
 
     @property
     def axis(self) -> int:
-        """Along which the sequences are packed."""
+        """Axis along which the sequences are packed."""
         return self._axis
 
     @property
     def encoding(self) -> RaggedEncoding:
-        """How the hardware is made to see the sequences' ends: ``"wrap"`` or ``"shift"``."""
+        """Encoding by which the hardware clips sequences: ``"wrap"`` or ``"shift"``."""
         return self._chosen
 
     @property
     def extent(self) -> int:
-        """How many rows a sequence may have at most."""
+        """Most rows of a sequence."""
         return self._extent
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What is known of the map when a kernel is compiled."""
+        """Properties of the map that a kernel is compiled for."""
         return *super().kind, self.axis, self.encoding, self.extent
 
     def sequence(self, start: Integer, length: Integer) -> Any:
@@ -183,7 +183,7 @@ class RaggedTensorMap(TensorMap):
         )
 
     def explain(self) -> str:
-        """Say what `TensorMap.explain` does, and where sequences end."""
+        """Return the text of `TensorMap.explain`, and a section about sequences."""
         added = "2 axes added" if self.encoding == "wrap" else "1 axis added, stores only"
         return (
             f"{super().explain()}\nsequences\n"
@@ -202,7 +202,7 @@ class RaggedTensorMap(TensorMap):
 def _encode_ragged(
     device: int, plain: Encoding, axis: int, encoding: RaggedEncoding | None
 ) -> tuple[Encoding, int, RaggedEncoding, int]:
-    """Return the encoding, its axis, what was chosen and the extent of the ragged axis."""
+    """Return the encoding, its axis, the kind of encoding, and the extent of the ragged axis."""
     axis, chosen = _check(plain, axis, encoding)
     if wrong := atom_violations(plain.tile.swizzle, device):
         raise ValueError(say_broken("ragged_tensor_map", wrong))
@@ -220,9 +220,9 @@ def _encode_ragged(
 def artificial_tensor(
     plain: Encoding, axis: int, encoding: RaggedEncoding
 ) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """Return the ragged axis's extent, and address, shape and strides of what the hardware sees."""
+    """Return the ragged axis's extent, and the address, shape and strides that are encoded."""
     rows, stride = plain.shape[axis], plain.strides[axis]
-    # A power of two, since it is a constant of the kernel: few lengths make few compilations.
+    # The extent is a constant of the kernel. A power of two keeps the number of compilations low.
     extent = WRAP_EXTENT if encoding == "wrap" else 1 << (rows - 1).bit_length()
     shape = (rows + 1, *plain.shape[:axis], extent, *plain.shape[axis + 1 :])
     strides = (stride, *plain.strides)

@@ -1,4 +1,4 @@
-"""The driver's handle of a stream, whatever library made it."""
+"""Streams of all libraries: the driver's handle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def handle_of(stream: Any) -> int:
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         return int(protocol()[1])
-    inner = getattr(stream, "stream", None)  # of cuda.core's GraphBuilder
+    inner = getattr(stream, "stream", None)  # cuda.core's GraphBuilder has one
     if inner is not None:
         return handle_of(inner)
     raise TypeError(
@@ -31,5 +31,5 @@ def handle_of(stream: Any) -> int:
 
 
 def closable(stream: Any) -> Any:
-    """Return `stream` if its owner can close it while a launcher holds it, else None."""
+    """Return `stream` if its owner can close it, else None."""
     return stream if hasattr(stream, "is_closed") else None

@@ -131,7 +131,7 @@ class TensorMap(KernelArgument):
 
     __slots__ = ("__weakref__", "_encoding", "_owner", "array", "edits")
 
-    edits: int  #: how often kernels have edited it; only in the simulator, in a TensorMapArray
+    edits: int  #: edits by kernels; only in the simulator, in a TensorMapArray
 
     def __init__(self, array: DeviceArray, owner: object, encoding: Encoding) -> None:
         self.array = array
@@ -165,22 +165,22 @@ class TensorMap(KernelArgument):
 
     @property
     def box(self) -> tuple[int, ...]:
-        """Extent in the tensor that one copy covers, elements that are skipped included."""
+        """Extent of one copy in the tensor, skipped elements included."""
         return self._encoding.box
 
     @property
     def tile(self) -> Tile:
-        """What a load puts into shared memory."""
+        """The tile that a load writes to shared memory."""
         return self._encoding.tile
 
     @property
     def copies(self) -> Copies:
-        """The copies that one `load` or `store` is made of, one unless the tile is wide."""
+        """The copies of one `load` or `store`; one unless the tile is wide."""
         return self._encoding.copies
 
     @property
     def swizzle(self) -> Swizzle:
-        """How the tile lies in shared memory."""
+        """Swizzle of the tile in shared memory."""
         return self._encoding.tile.swizzle
 
     @property
@@ -190,12 +190,12 @@ class TensorMap(KernelArgument):
 
     @property
     def oob_fill(self) -> OobFill:
-        """What stands for elements outside of the tensor."""
+        """Value of elements outside of the tensor."""
         return self._encoding.oob_fill
 
     @property
     def element_strides(self) -> tuple[int, ...]:
-        """Per axis, how many elements of the tensor one step in the tile skips over, plus one."""
+        """For each axis, elements of the tensor from one element of the tile to the next."""
         return self._encoding.element_strides
 
     @property
@@ -205,17 +205,17 @@ class TensorMap(KernelArgument):
 
     @property
     def mode(self) -> str:
-        """Which copy instructions take the map: ``"tiled"``, ``"im2col"``, ``"im2col_w..."``."""
+        """Copy instructions that take the map: ``"tiled"``, ``"im2col"``, ``"im2col_w..."``."""
         return self._encoding.mode
 
     @property
     def partial_rows(self) -> str:
-        """Why a kernel may not store through the map: what that would overwrite; "" if it may."""
+        """What a store through the map would overwrite, which kernels may not; "" if nothing."""
         return self._encoding.partial_rows
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What is known of the map when a kernel is compiled."""
+        """Properties of the map that a kernel is compiled for."""
         return kind_of(self)
 
     @property
@@ -235,8 +235,8 @@ class TensorMap(KernelArgument):
     def replace_address(self, array: DeviceArray) -> "TensorMap":
         """Return a map of `array`, which is like this map's array but lies elsewhere.
 
-        Nothing but the address is checked and encoded, which is cheaper than a first `tensor_map`
-        of the array. A repeated one is a look-up, and cheaper still: nothing is cached here.
+        Only the address is checked and encoded, which is cheaper than a first `tensor_map` of the
+        array. Nothing is cached here: a repeated `tensor_map` is a look-up, and cheaper still.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class TensorMap(KernelArgument):
         return type(self)(reading[5], reading[6], encoding)
 
     def explain(self) -> str:
-        """Say what a copy through the map does and needs, and which rules it met, axis by axis."""
+        """Describe a copy through the map, and the rules that the map meets, axis by axis."""
         return explain(self._encoding)
 
     def load(
@@ -266,10 +266,10 @@ class TensorMap(KernelArgument):
     ) -> None:
         """Start the copy of one tile from the tensor into shared memory.
 
-        For kernels. A tile of several boxes is that many copies, one after the other. To be
-        executed by one thread: each thread that executes it starts copies of its own. It returns
-        at once. The bytes are there for a thread that has waited for the phase of `barrier` in
-        which they were expected; all together the copies count ``tile.nbytes`` on it.
+        For kernels. Executed by one thread: each thread that executes it starts its own copies. A
+        tile of several boxes is that many copies. The call returns at once. A thread sees the bytes
+        after it has waited for the phase of `barrier` in which they were expected. The copies
+        together count ``tile.nbytes`` on `barrier`.
 
         Parameters
         ----------
@@ -325,9 +325,9 @@ class TensorMap(KernelArgument):
     def fence_acquire(self) -> None:
         """Let this thread's later copies use what a kernel has made of this map (`edit_map`).
 
-        For kernels, and for maps in a `TensorMapArray`. To be executed by each thread that issues
-        copies through a map which a kernel has edited, after it has synchronised with the editor.
-        A map that only the host wrote needs none.
+        For kernels, and for maps in a `TensorMapArray`. Executed by each thread that issues copies
+        through a map that a kernel has edited, after the thread has synchronised with the editor.
+        A map that only the host wrote needs no fence.
 
         Notes
         -----
@@ -361,7 +361,7 @@ class TensorMap(KernelArgument):
     def prefetch_tile(self, coords: tuple[int, ...], cache_hint: Any = None) -> None:
         """Start to bring one tile of the tensor into the L2 cache, ahead of its load.
 
-        For kernels. To be executed by one thread; a hint, which nothing waits for.
+        For kernels. Executed by one thread. The prefetch is a hint; nothing waits for it.
 
         Parameters
         ----------
@@ -377,7 +377,7 @@ class TensorMap(KernelArgument):
     def prefetch(self) -> None:
         """Fetch the map itself (not the tensor) into the cache, ahead of the first copy.
 
-        For kernels. To be executed by one thread; it orders nothing and may be left out.
+        For kernels. Executed by one thread. The prefetch orders nothing and is optional.
 
         Notes
         -----
@@ -394,11 +394,11 @@ class TensorMap(KernelArgument):
         cache_hint: Any = None,
         multicast: Any = None,
     ) -> None:
-        """Raise in a kernel, unless the map is an `Im2colMap`, which see."""
+        """Raise in a kernel; an `Im2colMap` has this method, see there."""
         in_kernels("load_im2col")(self, tile, coords, offsets, barrier, cache_hint, multicast)
 
     def store_im2col(self, tile: Any, coords: tuple[int, ...], cache_hint: Any = None) -> None:
-        """Raise in a kernel, unless the map is an `Im2colMap`, which see."""
+        """Raise in a kernel; an `Im2colMap` has this method, see there."""
         in_kernels("store_im2col")(self, tile, coords, cache_hint)
 
     def __repr__(self) -> str:
@@ -412,7 +412,7 @@ class TensorMap(KernelArgument):
 
 
 def kind_of(described: Any) -> tuple[Any, ...]:
-    """Return what compiled code depends on of a map, or of the Numba type of maps."""
+    """Return the properties of a map, or of a Numba type of maps, that compiled code depends on."""
     copies = described.copies if described.mode == "tiled" else None
     moved = (copies.element_strides, copies.fold) if copies else None
     return (
@@ -422,7 +422,7 @@ def kind_of(described: Any) -> tuple[Any, ...]:
 
 
 def describe_kind(described: Any) -> str:
-    """Say what `kind_of` returns, as the Numba types and the messages name it."""
+    """Describe the result of `kind_of`, as Numba types and messages show it."""
     tile, mode, rank = described.tile, described.mode, described.rank
     known = [str(tile)] if tile else [f"{rank}d"] if rank else []
     known = [f"{mode} {rank}d", *known] if mode != "tiled" else known
@@ -454,5 +454,5 @@ _MODES = {
 
 
 def wrong_mode(tensor_map: str, mode: str) -> str:
-    """Say that a copy takes maps of another mode than that of `tensor_map`."""
+    """Return the error text for a copy that takes maps of another mode."""
     return f"the map is {tensor_map}, {_MODES[mode]}"

@@ -20,7 +20,7 @@ class TensorMapArray(KernelArgument):
 
     A kernel takes ``maps[i]`` for the map of its work, and uses it as it would use a map of its
     own: ``maps[i].load(...)``. The index is any integer from 0 on; on a GPU nothing checks it, and
-    negative ones do not count from the end. Nothing has to be fenced, since the host wrote the
+    negative ones do not count from the end. No fence is needed, because the host wrote the
     maps before the launch. The maps of the array, and so their tensors, are kept alive; the array
     itself has to live as long as a kernel uses it.
 
@@ -29,7 +29,7 @@ class TensorMapArray(KernelArgument):
     Parameters
     ----------
     maps
-        Maps of the same tile, rank and kind; addresses, shapes and strides differ as they like.
+        Maps of the same tile, rank and kind. Addresses, shapes and strides may differ.
     stream
         The numba stream on which the descriptors are copied, for kernels on the same stream. If
         None, they are there for every stream when the constructor returns.
@@ -47,7 +47,7 @@ class TensorMapArray(KernelArgument):
     def __init__(self, maps: Iterable[TensorMap], *, stream: Any = None) -> None:
         self.maps = tuple(maps)
         _check(self.maps)
-        #: Where the descriptors lie, 128 bytes each; 0 in the simulator.
+        #: Address of the descriptors, 128 bytes each; 0 in the simulator.
         self.address = 0
         #: The Numba type of the array, once `numba_tma.backend.lowering.types` has made it.
         self.numba_type: Any = None
@@ -81,7 +81,7 @@ class TensorMapArray(KernelArgument):
 
 
 def _editable(tensor_map: TensorMap) -> TensorMap:
-    """Return a map in global memory, which kernels can edit (simulator)."""
+    """Return a copy of a map that kernels can edit, for the simulator."""
     if isinstance(tensor_map, RaggedTensorMap):
         return tensor_map
     editable = type(tensor_map)(tensor_map.array, tensor_map._owner, tensor_map._encoding)

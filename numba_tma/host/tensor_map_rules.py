@@ -1,6 +1,6 @@
-"""Every rule of cuTensorMapEncodeTiled for the tensor itself, each with the repair.
+"""Every rule of cuTensorMapEncodeTiled for the tensor, each with the repair.
 
-The rules for the box stand in `layout.box_violations`.
+`layout.box_violations` has the rules for the box.
 """
 
 from numba_tma.host.layout import MAX_RANK
@@ -11,14 +11,14 @@ MAX_ELEMENT_STRIDE = 8
 
 
 def stride_unit(interleave: int | None) -> int:
-    """Bytes of which the base address and every outer stride must be a multiple."""
+    """Return the bytes of which the base address and every outer stride must be a multiple."""
     return 32 if interleave == 32 else 16
 
 
 def legal_strides(
     shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, interleave: int | None
 ) -> tuple[int, ...]:
-    """Give axes of extent 1 a stride the driver takes: libraries leave any number there."""
+    """Return the strides with legal ones for axes of extent 1, where libraries leave any number."""
     unit = stride_unit(interleave)
     legal, packed = list(strides), itemsize
     for axis in reversed(range(len(shape))):
@@ -39,9 +39,9 @@ def tensor_violations(
     box: tuple[int, ...] | None,
     interleave: int | None,
 ) -> list[str]:
-    """List what is wrong with a tensor whose strides are those of `legal_strides`.
+    """List the broken rules of a tensor whose strides are those of `legal_strides`.
 
-    `box` is None where a map has no box with the tensor's axes.
+    `box` is None if the map has no box with the tensor's axes.
     """
     rank = len(shape)
     if not 1 <= rank <= MAX_RANK:
@@ -68,7 +68,7 @@ def tensor_violations(
                 f"axis {axis} has {extent} elements; TMA takes 1 to 2**32: make "
                 f"{-(-extent // MAX_EXTENT)} maps of parts of the array"
             )
-    if 0 not in shape:  # libraries give empty arrays no memory, and any strides
+    if 0 not in shape:  # empty arrays have no memory, and any strides
         violations += address_violations(address, itemsize, interleave)
         violations += _stride_violations(shape, strides, itemsize, box or (), interleave)
     return violations
@@ -82,10 +82,10 @@ def interleave_violations(
     element_strides: tuple[int, ...],
     interleave: int,
 ) -> list[str]:
-    """List what is wrong with a tensor of slices, (images, slices, ..., pixels, slice).
+    """List the broken rules of a tensor of slices, (images, slices, ..., pixels, slice).
 
-    The encoded map has all axes but the last: its elements are the slices. That a copy takes one
-    slice of the channels, whatever the box says, is what an H200 does.
+    The elements of the encoded map are the slices, so it lacks the last axis. An H200 copies one
+    slice of the channels, whatever the box says.
     """
     rank, slice_extent = len(shape), interleave // itemsize
     if not 4 <= rank <= MAX_RANK:
@@ -131,7 +131,7 @@ def interleave_violations(
 def element_stride_violations(
     element_strides: tuple[int, ...], rank: int, interleave: int | None
 ) -> list[str]:
-    """List what is wrong with the element strides, one per axis."""
+    """List the broken rules of the element strides, one for each axis."""
     if len(element_strides) != rank:
         return [
             f"element_strides {element_strides} has length {len(element_strides)}, the array "
@@ -153,7 +153,7 @@ def element_stride_violations(
 
 
 def address_violations(address: int, itemsize: int, interleave: int | None) -> list[str]:
-    """List what is wrong with the base address."""
+    """List the broken rules of the base address."""
     if address == 0:
         return [
             "array address is 0; its memory was freed or never allocated: make the map while the "
@@ -188,7 +188,7 @@ def _stride_violations(
     if strides[inner] != itemsize and strides[inner] >= 0:
         contiguous = [axis for axis in outer if strides[axis] == itemsize]
         if contiguous:
-            # After the repair this axis is the innermost and today's innermost an outer one.
+            # After the repair this axis is the innermost, and the present innermost an outer one.
             outer = [axis for axis in range(inner + 1) if axis != contiguous[-1]]
         violations.append(
             f"axis {inner} stride is {strides[inner]} B, its elements have {itemsize} B; TMA needs "
