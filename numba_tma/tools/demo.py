@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.environment import simulated
 
 ROWS, COLUMNS = 16384, 8192
@@ -90,7 +90,7 @@ def _in_simulator() -> int:
     return _verdict(error, F32_TOLERANCE)
 
 
-def _relative_error(x: Any, weight: Any, y: Any) -> float:
+def _relative_error(x: DeviceArray, weight: DeviceArray, y: DeviceArray) -> float:
     """Return the largest error of `y`, relative to the exact value, over all elements."""
     worst = 0.0
     for rows in _chunks(len(x), 1024):

@@ -6,10 +6,11 @@ They need matplotlib, which is imported when a picture is asked for.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.layout import Tile
 from numba_tma.simulator.trace import _STAGE, _STATES, Event, Trace
 
@@ -186,7 +187,7 @@ def _store_bars(events: list[Event]) -> list[tuple[int, int]]:
     return bars
 
 
-def _row_range(rows: Any) -> str:
+def _row_range(rows: DeviceArray) -> str:
     first, last = rows.min(), rows.max()
     return str(first) if first == last else f"{first}-{last}"
 

@@ -111,7 +111,7 @@ LEFT_ALONE = Mistake(
 COLUMNS_KEPT = Mistake(
     "Tensor memory is not freed",
     HANGS,
-    "Later blocks on the same multiprocessor wait for columns, for ever.",
+    "Later blocks on the same SM wait for columns, for ever.",
     "Columns stay allocated until they are freed, also when the block has ended.",
     "Call `pipe.close()` in all threads of both roles.",
 )

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from numba_tma.tools.bench import (
     attention,
@@ -131,7 +131,7 @@ def gpu_name() -> str:
 def measure(cases: Iterable[tuple[str, str]]) -> Iterator[Row]:
     """Run cases on the current GPU; yield the row of each."""
     try:
-        torch: Any = importlib.import_module("torch")
+        torch: ModuleType = importlib.import_module("torch")
     except ImportError as error:
         raise SystemExit(
             f"bench measures beside torch, which is not here ({error}): pip install '.[bench]'"

@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench.peers import check, check_whole, offered, shipped, working
 from numba_tma.tools.bench.results import Cases, Measured, operations
 from numba_tma.tools.bench.timing import Run, worse_of_two
@@ -23,7 +25,14 @@ TOLERANCE = 2**-6  # probabilities and result are rounded to bf16
 FP8_TOLERANCE, FP8_SINGLE = 2**-4, 2**-2
 
 
-def _exact(torch: Any, q: Any, k: Any, v: Any, rows: Any, causal: bool) -> Any:
+def _exact(
+    torch: ModuleType,
+    q: DeviceArray,
+    k: DeviceArray,
+    v: DeviceArray,
+    rows: DeviceArray,
+    causal: bool,
+) -> Any:
     """Return these rows of one head's attention, in float64."""
     scores = q[rows].double() @ k.double().T * q.shape[-1] ** -0.5
     if causal:
@@ -33,7 +42,13 @@ def _exact(torch: Any, q: Any, k: Any, v: Any, rows: Any, causal: bool) -> Any:
 
 
 def check_rows(
-    torch: Any, q: Any, k: Any, v: Any, causal: bool, out: Any, narrow: bool = False
+    torch: ModuleType,
+    q: DeviceArray,
+    k: DeviceArray,
+    v: DeviceArray,
+    causal: bool,
+    out: DeviceArray,
+    narrow: bool = False,
 ) -> None:
     """Hold some rows of the first and the last head to float64, or to what fp8 makes of it."""
     rows = torch.linspace(0, q.shape[1] - 1, 256, device=q.device).long()
@@ -45,7 +60,9 @@ def check_rows(
             check_whole(one_out[rows], exact, FP8_TOLERANCE)
 
 
-def by_torch(torch: Any, q: Any, k: Any, v: Any, **options: bool) -> dict[str, Run]:
+def by_torch(
+    torch: ModuleType, q: DeviceArray, k: DeviceArray, v: DeviceArray, **options: bool
+) -> dict[str, Run]:
     """Return torch's attention, with its own options, by two of its backends."""
     backends = importlib.import_module("torch.nn.attention")
     attention = torch.nn.functional.scaled_dot_product_attention
@@ -61,7 +78,9 @@ def by_torch(torch: Any, q: Any, k: Any, v: Any, **options: bool) -> dict[str, R
     }
 
 
-def _flash_attention_4(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Run]:
+def _flash_attention_4(
+    q: DeviceArray, k: DeviceArray, v: DeviceArray, causal: bool
+) -> dict[str, Run]:
     """Return FlashAttention-4, whose order of axes is ours."""
     attention = importlib.import_module("flash_attn.cute").flash_attn_func
 
@@ -72,7 +91,7 @@ def _flash_attention_4(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Run]:
     return {"FlashAttention-4": run}
 
 
-def bench_attention(torch: Any, length: int, depth: int, causal: bool) -> Measured:
+def bench_attention(torch: ModuleType, length: int, depth: int, causal: bool) -> Measured:
     """Time attention; what a causal mask leaves out is not counted as done."""
     attention = shipped("attention", "attention")
     shape = (BATCH, length, HEADS, depth)
@@ -91,7 +110,7 @@ def bench_attention(torch: Any, length: int, depth: int, causal: bool) -> Measur
     return _rate(length, depth, causal, ours, peers)
 
 
-def bench_fp8(torch: Any, length: int, depth: int, causal: bool) -> Measured:
+def bench_fp8(torch: ModuleType, length: int, depth: int, causal: bool) -> Measured:
     """Time attention of e4m3 whose heads have scales, beside that of bf16 with the same values."""
     attention = shipped("attention", "attention")
     shape = (BATCH, length, HEADS, depth)

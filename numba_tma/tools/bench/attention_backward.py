@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench.attention import BATCH, DEPTHS, HEADS, LENGTHS, TOLERANCE, named
 from numba_tma.tools.bench.peers import check, check_whole, offered, shipped, working
 from numba_tma.tools.bench.results import Cases, Measured, operations
@@ -20,7 +22,14 @@ ROWS_AT_ONCE = 4096  # whose scores are held in float64
 BACKENDS = {"cuDNN": "CUDNN_ATTENTION", "torch FLASH": "FLASH_ATTENTION"}
 
 
-def _exact(torch: Any, dout: Any, q: Any, k: Any, v: Any, causal: bool) -> list[Any]:
+def _exact(
+    torch: ModuleType,
+    dout: DeviceArray,
+    q: DeviceArray,
+    k: DeviceArray,
+    v: DeviceArray,
+    causal: bool,
+) -> list[Any]:
     """Return the gradients with respect to one head's q, k and v, in float64."""
     (length, depth), scale = q.shape, q.shape[-1] ** -0.5
     keys, values = k.double(), v.double()
@@ -40,7 +49,7 @@ def _exact(torch: Any, dout: Any, q: Any, k: Any, v: Any, causal: bool) -> list[
     return [torch.cat(dq), dk, dv]
 
 
-def _check(torch: Any, arrays: tuple[Any, ...], causal: bool, got: tuple[Any, ...]) -> None:
+def _check(torch: ModuleType, arrays: tuple[Any, ...], causal: bool, got: tuple[Any, ...]) -> None:
     """Hold the gradients of the first and the last head to float64, by the size of each.
 
     A query that sees few keys has errors far above the others': they come from the rounding of the
@@ -56,7 +65,7 @@ def _check(torch: Any, arrays: tuple[Any, ...], causal: bool, got: tuple[Any, ..
             check_whole(one, flat, TOLERANCE)
 
 
-def _torch(name: str, torch: Any, arrays: tuple[Any, ...], causal: bool) -> dict[str, Run]:
+def _torch(name: str, torch: ModuleType, arrays: tuple[Any, ...], causal: bool) -> dict[str, Run]:
     """Return the gradients of torch's attention by one of its backends."""
     backends = importlib.import_module("torch.nn.attention")
     dout, *qkv = (t.transpose(1, 2).contiguous() for t in arrays)
@@ -71,7 +80,7 @@ def _torch(name: str, torch: Any, arrays: tuple[Any, ...], causal: bool) -> dict
     return {name: run}
 
 
-def bench_attention_backward(torch: Any, length: int, depth: int, causal: bool) -> Measured:
+def bench_attention_backward(torch: ModuleType, length: int, depth: int, causal: bool) -> Measured:
     """Time the gradients; what a causal mask leaves out is not counted as done."""
     attention = shipped("attention", "attention")
     backward = shipped("attention", "attention_backward")

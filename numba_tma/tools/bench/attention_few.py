@@ -7,7 +7,8 @@ What takes time of one query is to read its keys and values; of more, operations
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from numba_tma.tools.bench.attention import by_torch, check_rows
 from numba_tma.tools.bench.peers import offered, shipped, working
@@ -42,7 +43,7 @@ SHAPES = (
 )
 
 
-def bench_attention_few(torch: Any, shape: Shape) -> Measured:
+def bench_attention_few(torch: ModuleType, shape: Shape) -> Measured:
     """Time attention of each query on all keys."""
     attention = shipped("attention", "attention")
     kv = (shape.batch, shape.keys, shape.kv_heads, shape.depth)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+from types import ModuleType
 from typing import Any
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench.attention import HEADS, check_rows
 from numba_tma.tools.bench.peers import offered, shipped, working
 from numba_tma.tools.bench.results import Cases, Measured, operations
@@ -18,14 +20,30 @@ from numba_tma.tools.bench.timing import Run, worse_of_two
 LENGTHS, DEPTH = (2879, 512, 8192, 1200, 4000, 777, 6007, 1861), 128
 
 
-def _check(torch: Any, q: Any, k: Any, v: Any, starts: list[int], causal: bool, out: Any) -> None:
+def _check(
+    torch: ModuleType,
+    q: DeviceArray,
+    k: DeviceArray,
+    v: DeviceArray,
+    starts: list[int],
+    causal: bool,
+    out: DeviceArray,
+) -> None:
     """Hold some rows of each sequence to float64."""
     for rows in map(slice, starts, starts[1:]):
         one_q, one_k, one_v, one_out = (t[None, rows] for t in (q, k, v, out))
         check_rows(torch, one_q, one_k, one_v, causal, one_out)
 
 
-def _torch(torch: Any, q: Any, k: Any, v: Any, starts: Any, longest: int, causal: bool) -> Run:
+def _torch(
+    torch: ModuleType,
+    q: DeviceArray,
+    k: DeviceArray,
+    v: DeviceArray,
+    starts: Any,
+    longest: int,
+    causal: bool,
+) -> Run:
     """Return what torch's attention of nested tensors calls."""
 
     def run() -> Any:
@@ -35,7 +53,9 @@ def _torch(torch: Any, q: Any, k: Any, v: Any, starts: Any, longest: int, causal
     return run
 
 
-def _flash_attention_4(q: Any, k: Any, v: Any, starts: Any, causal: bool) -> dict[str, Run]:
+def _flash_attention_4(
+    q: DeviceArray, k: DeviceArray, v: DeviceArray, starts: Any, causal: bool
+) -> dict[str, Run]:
     attention = importlib.import_module("flash_attn.cute").flash_attn_varlen_func
 
     def run() -> Any:
@@ -45,7 +65,7 @@ def _flash_attention_4(q: Any, k: Any, v: Any, starts: Any, causal: bool) -> dic
     return {"FlashAttention-4": run}
 
 
-def bench_attention_varlen(torch: Any, lengths: tuple[int, ...], causal: bool) -> Measured:
+def bench_attention_varlen(torch: ModuleType, lengths: tuple[int, ...], causal: bool) -> Measured:
     """Time attention of such sequences; what a causal mask leaves out is not counted as done."""
     attention = shipped("attention", "attention_varlen")
     ends = list(itertools.accumulate(lengths, initial=0))

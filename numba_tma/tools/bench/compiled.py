@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from numba_tma.tools.bench.timing import Run
@@ -19,7 +20,7 @@ SLOW_SECONDS = 5
 
 
 def compiled_peers(
-    torch: Any,
+    torch: ModuleType,
     function: Callable[..., Any],
     *arguments: Any,
     modes: Mapping[str, str] = MODES,

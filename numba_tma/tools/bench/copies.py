@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from types import ModuleType
 
 from numba_tma.tools.bench.compiled import compiled_peers
 from numba_tma.tools.bench.results import Cases, Measured, rate
 from numba_tma.tools.bench.timing import worse_of_two
 
 
-def bench_copy(torch: Any, gib: int) -> Measured:
+def bench_copy(torch: ModuleType, gib: int) -> Measured:
     """Time a contiguous copy."""
     from numba_tma.kernels.copy import copy
 
@@ -23,7 +23,7 @@ def bench_copy(torch: Any, gib: int) -> Measured:
     return rate(2 * x.nbytes, times)
 
 
-def bench_transpose(torch: Any, name: str) -> Measured:
+def bench_transpose(torch: ModuleType, name: str) -> Measured:
     """Time the transpose of a square matrix, beside torch.compile in two modes."""
     from numba_tma.kernels.transpose import transpose
 

@@ -9,8 +9,9 @@ import sys
 import tempfile
 import time
 from functools import partial
-from typing import Any
+from types import ModuleType
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench.peers import shipped
 from numba_tma.tools.bench.results import Cases, Measured, host_seconds
 from numba_tma.tools.bench.timing import Run
@@ -22,7 +23,7 @@ ROUNDS, SECONDS = 2, 300
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
 
 
-def _call(torch: Any, name: str, a: Any, w: Any, c: Any) -> Run:
+def _call(torch: ModuleType, name: str, a: DeviceArray, w: DeviceArray, c: DeviceArray) -> Run:
     """Return what calls a function, whose modules are imported here."""
     if name == "numba_tma":
         return partial(shipped("matmul", "matmul"), a, w.T, out=c)
@@ -38,7 +39,7 @@ def _call(torch: Any, name: str, a: Any, w: Any, c: Any) -> Run:
 
 def main(name: str) -> None:
     """Print the seconds that the first call takes, until its result is there."""
-    torch: Any = importlib.import_module("torch")
+    torch: ModuleType = importlib.import_module("torch")
     a, w, c = (torch.randn(SIZE, SIZE, device="cuda").bfloat16() for _ in range(3))
     call = _call(torch, name, a, w, c)
     torch.cuda.synchronize()
@@ -64,7 +65,7 @@ def seconds(name: str) -> float:
     return float(done.stdout.split()[-1])
 
 
-def bench_first_call(torch: Any) -> Measured:
+def bench_first_call(torch: ModuleType) -> Measured:
     """Time first calls of a matmul, each in processes of its own, and keep the shortest."""
     shipped("matmul", "matmul")  # or the case is left out
     times = {"numba_tma": min(seconds("numba_tma") for _ in range(ROUNDS))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def _compared(runs: dict[str, Run]) -> Measured:
     return host_time(costs.pop("numba_tma"), costs)
 
 
-def bench_call(torch: Any) -> Measured:
+def bench_call(torch: ModuleType) -> Measured:
     """Time a call of a wrapper, beside torch's function."""
     from numba_tma.kernels.rows import rmsnorm
 
@@ -48,7 +49,7 @@ def bench_call(torch: Any) -> Measured:
     )
 
 
-def bench_encoding(torch: Any) -> Measured:
+def bench_encoding(torch: ModuleType) -> Measured:
     """Time the first map of a tensor."""
     from numba_tma.host.layout import Tile
     from numba_tma.host.tensor_map import tensor_map
@@ -61,7 +62,7 @@ def bench_encoding(torch: Any) -> Measured:
     return host_time((time.perf_counter() - start) / len(many) * 1e6, {})
 
 
-def bench_cached_map(torch: Any) -> Measured:
+def bench_cached_map(torch: ModuleType) -> Measured:
     """Time a map of a tensor that has had the same one."""
     from numba_tma.host.layout import Tile
     from numba_tma.host.tensor_map import tensor_map
@@ -70,7 +71,7 @@ def bench_cached_map(torch: Any) -> Measured:
     return host_time(time_host(lambda: tensor_map(tensor, tile)), {})
 
 
-def bench_launch_of_pointers(torch: Any) -> Measured:
+def bench_launch_of_pointers(torch: ModuleType) -> Measured:
     """Time launches of a kernel that takes pointers."""
     from numba import cuda, types
 
@@ -96,7 +97,7 @@ def bench_launch_of_pointers(torch: Any) -> Measured:
     return _compared(runs)
 
 
-def bench_launch_of_maps(torch: Any) -> Measured:
+def bench_launch_of_maps(torch: ModuleType) -> Measured:
     """Time launches of a kernel that takes tensor maps."""
     from numba import cuda
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench.compiled import MODES, compiled_peers
 from numba_tma.tools.bench.peers import check, offered, shipped, with_fastest, working
 from numba_tma.tools.bench.results import Cases, Measured, operations
@@ -45,25 +47,32 @@ LAYERS: dict[str, tuple[int, int, tuple[int, ...]]] = {
 BF16_TOLERANCE, FP8_TOLERANCE = 2**-6, 2**-4
 
 
-def check_product(torch: Any, tolerance: float, a: Any, w: Any, c: Any) -> None:
+def check_product(
+    torch: ModuleType, tolerance: float, a: DeviceArray, w: DeviceArray, c: DeviceArray
+) -> None:
     """Hold c to a @ w.T in float64, some rows at a time."""
     wide = w.double().T
     for rows, got in zip(a.split(2048), c.split(2048)):
         check(torch, got, rows.double() @ wide, tolerance)
 
 
-def _inputs(torch: Any, shape: Shape, dtype: Any) -> list[Any]:
+def _inputs(torch: ModuleType, shape: Shape, dtype: Any) -> list[Any]:
     return [torch.randn(n, shape[2], device="cuda").to(dtype) for n in shape[:2]]
 
 
-def _empty(torch: Any, a: Any, w: Any) -> Any:
+def _empty(torch: ModuleType, a: DeviceArray, w: DeviceArray) -> Any:
     """Return a bf16 result that is wrong wherever nothing is written."""
     size = (a.shape[0], w.shape[0])
     return torch.full(size, float("nan"), device="cuda", dtype=torch.bfloat16)
 
 
 def _selected(
-    torch: Any, case: str, a: Any, w: Any, peers: dict[str, Run], right: Callable[[Any], None]
+    torch: ModuleType,
+    case: str,
+    a: DeviceArray,
+    w: DeviceArray,
+    peers: dict[str, Run],
+    right: Callable[[Any], None],
 ) -> dict[str, Run]:
     """Return the peers that are right, with the fastest plan of each of Triton's languages."""
     from numba_tma.tools.bench import matmul_gluon, matmul_triton
@@ -85,7 +94,7 @@ def _rate(shape: Shape, ours: Run, peers: dict[str, Run]) -> Measured:
     return operations(2 * M * N * K, worse_of_two({"numba_tma": ours, **peers}))
 
 
-def bench_bf16(torch: Any, shape: Shape) -> Measured:
+def bench_bf16(torch: ModuleType, shape: Shape) -> Measured:
     """Time a matmul of bf16 beside all that can do one."""
     matmul = shipped("matmul", "matmul")
     a, w = _inputs(torch, shape, torch.bfloat16)
@@ -102,7 +111,7 @@ def bench_bf16(torch: Any, shape: Shape) -> Measured:
     return _rate(shape, ours, _selected(torch, case, a, w, peers, right))
 
 
-def bench_layer(torch: Any, shape: Shape) -> Measured:
+def bench_layer(torch: ModuleType, shape: Shape) -> Measured:
     """Time the matmul of a layer of bf16 beside cuBLAS."""
     matmul = shipped("matmul", "matmul")
     a, w = _inputs(torch, shape, torch.bfloat16)
@@ -115,7 +124,14 @@ def bench_layer(torch: Any, shape: Shape) -> Measured:
     return _rate(shape, ours, working(torch, f"{LAYER_MATMUL} {_named(shape)}", cublas, right))
 
 
-def _cublaslt(torch: Any, a: Any, w: Any, a_scale: Any, w_scale: Any, fast: bool) -> Run:
+def _cublaslt(
+    torch: ModuleType,
+    a: DeviceArray,
+    w: DeviceArray,
+    a_scale: DeviceArray,
+    w_scale: DeviceArray,
+    fast: bool,
+) -> Run:
     """Return torch's product of fp8, with a scale for each matrix or for each block of them."""
     return functools.partial(
         torch._scaled_mm,
@@ -125,7 +141,7 @@ def _cublaslt(torch: Any, a: Any, w: Any, a_scale: Any, w_scale: Any, fast: bool
     )
 
 
-def bench_fp8(torch: Any, shape: Shape) -> Measured:
+def bench_fp8(torch: ModuleType, shape: Shape) -> Measured:
     """Time a matmul of e4m3 to bf16, beside both accumulations of cuBLASLt."""
     matmul = shipped("matmul", "matmul")
     a, w = _inputs(torch, shape, torch.float8_e4m3fn)
@@ -142,7 +158,7 @@ def bench_fp8(torch: Any, shape: Shape) -> Measured:
     return _rate(shape, ours, _selected(torch, case, a, w, peers, right))
 
 
-def bench_block_scaled(torch: Any, shape: Shape) -> Measured:
+def bench_block_scaled(torch: ModuleType, shape: Shape) -> Measured:
     """Time a matmul of e4m3 that has a scale for each 1 x 128 of a and each 128 x 128 of w."""
     matmul = shipped("matmul", "block_scaled_matmul")
     M, N, K = shape

@@ -3,8 +3,7 @@
 # mypy: ignore-errors
 from __future__ import annotations
 
-from typing import Any
-
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench.timing import Run
 
 try:
@@ -26,11 +25,13 @@ PLANS = ((128, 256, 3, 8), (128, 256, 3, 16), (256, 128, 3, 8))
 K_BYTES = 128  # of a row of a tile: the widest swizzle
 
 
-def candidates(a: Any, w: Any, c: Any, multiprocessors: int) -> dict[str, Run]:
+def candidates(
+    a: DeviceArray, w: DeviceArray, c: DeviceArray, sms: int
+) -> dict[str, Run]:
     """Return what multiplies a by w.T, by the names of the plans, each into a copy of c."""
     if gluon is None:
         raise ImportError("no Gluon of Triton 3.6 is installed")
-    return {f"Gluon, {plan}": _run(a, w, c.clone(), multiprocessors, *plan) for plan in PLANS}
+    return {f"Gluon, {plan}": _run(a, w, c.clone(), sms, *plan) for plan in PLANS}
 
 
 def _described(array, rows, columns):
@@ -40,11 +41,11 @@ def _described(array, rows, columns):
     return TensorDescriptor.from_tensor(array, [rows, columns], swizzled)
 
 
-def _run(a, w, c, multiprocessors, rows, columns, stages, group):
+def _run(a, w, c, sms, rows, columns, stages, group):
     (M, K), N = a.shape, w.shape[0]
     deep = K_BYTES // a.element_size()
     maps = _described(a, rows, deep), _described(w, columns, deep), _described(c, rows, columns)
-    launch = specialised_matmul[(min(-(-M // rows) * -(-N // columns), multiprocessors),)]
+    launch = specialised_matmul[(min(-(-M // rows) * -(-N // columns), sms),)]
 
     def run():
         launch(*maps, M, N, K, STAGES=stages, GROUP=group, num_warps=8)

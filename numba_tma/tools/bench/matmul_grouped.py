@@ -7,10 +7,12 @@ M x N x K in their names, M of all groups, and weights as layers hold them, a ro
 from __future__ import annotations
 
 import functools
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench.matmul import BF16_TOLERANCE, E4M3, FP8_TOLERANCE, check_product
 from numba_tma.tools.bench.peers import shipped, working
 from numba_tma.tools.bench.results import Cases, Measured, operations
@@ -26,17 +28,26 @@ def _ends(groups: int) -> list[int]:
     return [int(end) for end in sizes.cumsum()]
 
 
-def _parts(w: Any, ends: list[int]) -> list[tuple[Any, slice]]:
+def _parts(w: DeviceArray, ends: list[int]) -> list[tuple[Any, slice]]:
     """Return the weights of each group, and its rows."""
     return list(zip(w, map(slice, [0, *ends], ends)))
 
 
-def _check(torch: Any, tolerance: float, a: Any, w: Any, ends: list[int], c: Any) -> None:
+def _check(
+    torch: ModuleType,
+    tolerance: float,
+    a: DeviceArray,
+    w: DeviceArray,
+    ends: list[int],
+    c: DeviceArray,
+) -> None:
     for weights, rows in _parts(w, ends):
         check_product(torch, tolerance, a[rows], weights, c[rows])
 
 
-def _one_by_one(torch: Any, a: Any, w: Any, ends: list[int], out: Any) -> Run:
+def _one_by_one(
+    torch: ModuleType, a: DeviceArray, w: DeviceArray, ends: list[int], out: DeviceArray
+) -> Run:
     """Return a matmul for each group, of views that are made before, as they cost the host time."""
     views = [(a[rows], weights.T, out[rows]) for weights, rows in _parts(w, ends)]
 
@@ -48,7 +59,14 @@ def _one_by_one(torch: Any, a: Any, w: Any, ends: list[int], out: Any) -> Run:
     return run
 
 
-def _peers(torch: Any, a: Any, w: Any, ends: list[int], offsets: Any, out: Any) -> dict[str, Run]:
+def _peers(
+    torch: ModuleType,
+    a: DeviceArray,
+    w: DeviceArray,
+    ends: list[int],
+    offsets: Any,
+    out: DeviceArray,
+) -> dict[str, Run]:
     """Return what takes the same groups; torch scales each row and column of fp8, here by 1."""
     groups = {"offs": offsets, "out_dtype": out.dtype}
     if a.dtype == torch.float8_e4m3fn:
@@ -61,7 +79,7 @@ def _peers(torch: Any, a: Any, w: Any, ends: list[int], offsets: Any, out: Any) 
     }
 
 
-def bench_grouped(torch: Any, groups: int, layer: tuple[int, int], dtype: str) -> Measured:
+def bench_grouped(torch: ModuleType, groups: int, layer: tuple[int, int], dtype: str) -> Measured:
     """Time the products of groups of rows, each with its own weights, to bf16."""
     matmul = shipped("matmul", "grouped_matmul")
     kind, tolerance = {

@@ -6,8 +6,7 @@ Its own warp specialisation does nothing on Hopper: that takes Gluon, in `matmul
 # mypy: ignore-errors
 from __future__ import annotations
 
-from typing import Any
-
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench.timing import Run
 
 try:
@@ -30,18 +29,20 @@ PLANS = (
 K_BYTES = 128  # of a row of a tile: the widest swizzle
 
 
-def candidates(a: Any, w: Any, c: Any, multiprocessors: int) -> dict[str, Run]:
+def candidates(
+    a: DeviceArray, w: DeviceArray, c: DeviceArray, sms: int
+) -> dict[str, Run]:
     """Return what multiplies a by w.T, by the names of the plans, each into a copy of c."""
     if triton is None:
         raise ImportError("triton is not installed")
-    return {f"Triton, {plan}": _run(a, w, c.clone(), multiprocessors, *plan) for plan in PLANS}
+    return {f"Triton, {plan}": _run(a, w, c.clone(), sms, *plan) for plan in PLANS}
 
 
-def _run(a, w, c, multiprocessors, rows, columns, stages, warps, group, persistent):
+def _run(a, w, c, sms, rows, columns, stages, warps, group, persistent):
     (M, K), N = a.shape, w.shape[0]
     deep = K_BYTES // a.element_size()
     tiles = triton.cdiv(M, rows) * triton.cdiv(N, columns)
-    launch = matmul_tiles[(min(tiles, multiprocessors) if persistent else tiles,)]
+    launch = matmul_tiles[(min(tiles, sms) if persistent else tiles,)]
     descriptors = (
         TensorDescriptor.from_tensor(a, [rows, deep]),
         TensorDescriptor.from_tensor(w, [columns, deep]),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench.compiled import compiled_peers
 from numba_tma.tools.bench.peers import with_fastest, working
 from numba_tma.tools.bench.results import Cases, Measured, rate
@@ -23,7 +25,14 @@ SHAPES = (
 TRITON_WARPS = (4, 8, 16, 32)
 
 
-def _peers(torch: Any, name: str, reference: Callable[..., Any], x: Any, w: Any, b: Any) -> Any:
+def _peers(
+    torch: ModuleType,
+    name: str,
+    reference: Callable[..., Any],
+    x: DeviceArray,
+    w: DeviceArray,
+    b: DeviceArray,
+) -> Any:
     """Return what runs here, of torch.compile, QuACK and Triton with its best number of warps."""
     from numba_tma.tools.bench.norms_triton import runs
 
@@ -49,7 +58,7 @@ def _peers(torch: Any, name: str, reference: Callable[..., Any], x: Any, w: Any,
 
 
 def _bench(
-    torch: Any,
+    torch: ModuleType,
     name: str,
     shape: tuple[int, int],
     ours: Callable[..., Any],
@@ -70,7 +79,7 @@ def _bench(
     return rate(2 * x.nbytes, worse_of_two(runs))
 
 
-def bench_rmsnorm(torch: Any, shape: tuple[int, int]) -> Measured:
+def bench_rmsnorm(torch: ModuleType, shape: tuple[int, int]) -> Measured:
     """Time RMSNorm of bf16 rows."""
     from numba_tma.kernels.rows import rmsnorm
 
@@ -82,7 +91,7 @@ def bench_rmsnorm(torch: Any, shape: tuple[int, int]) -> Measured:
     )
 
 
-def bench_layernorm(torch: Any, shape: tuple[int, int]) -> Measured:
+def bench_layernorm(torch: ModuleType, shape: tuple[int, int]) -> Measured:
     """Time LayerNorm of bf16 rows."""
     from numba_tma.kernels.rows import layernorm
 
@@ -94,7 +103,7 @@ def bench_layernorm(torch: Any, shape: tuple[int, int]) -> Measured:
     )
 
 
-def bench_softmax(torch: Any, shape: tuple[int, int]) -> Measured:
+def bench_softmax(torch: ModuleType, shape: tuple[int, int]) -> Measured:
     """Time softmax of bf16 rows."""
     from numba_tma.kernels.rows import softmax
 
@@ -105,7 +114,7 @@ def bench_softmax(torch: Any, shape: tuple[int, int]) -> Measured:
     )
 
 
-def bench_reduction(torch: Any, name: str, shape: tuple[int, int]) -> Measured:
+def bench_reduction(torch: ModuleType, name: str, shape: tuple[int, int]) -> Measured:
     """Time sums or columns of maxima of rows, or sums of columns, beside torch."""
     from numba_tma.kernels.rows import column_sum, row_argmax, row_sum
 
@@ -136,7 +145,7 @@ def bench_reduction(torch: Any, name: str, shape: tuple[int, int]) -> Measured:
     return rate(x.nbytes, times)
 
 
-def bench_norm_backward(torch: Any, name: str, shape: tuple[int, int]) -> Measured:
+def bench_norm_backward(torch: ModuleType, name: str, shape: tuple[int, int]) -> Measured:
     """Time the gradients of LayerNorm beside torch's, or those of RMSNorm beside a copy."""
     from numba_tma.kernels.rows import layernorm, layernorm_backward, rmsnorm_backward
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench import timing
 from numba_tma.tools.bench.results import LeftOut
 from numba_tma.tools.bench.timing import Run
@@ -31,7 +33,10 @@ def offered(case: str, sources: Mapping[str, Callable[[], dict[str, Run]]]) -> d
 
 
 def working(
-    torch: Any, case: str, candidates: dict[str, Run], check: Callable[[Any], None] | None = None
+    torch: ModuleType,
+    case: str,
+    candidates: dict[str, Run],
+    check: Callable[[Any], None] | None = None,
 ) -> dict[str, Run]:
     """Return those that run and whose result passes `check`; what fails is said."""
     found: dict[str, Run] = {}
@@ -57,7 +62,7 @@ def with_fastest(peers: dict[str, Run], family: str) -> dict[str, Run]:
     return kept
 
 
-def check(torch: Any, result: Any, exact: Any, tolerance: float) -> None:
+def check(torch: ModuleType, result: DeviceArray, exact: Any, tolerance: float) -> None:
     """Hold a result to a float64 one, by the size of its elements and of their row."""
     error = (result.double() - exact).abs()
     size = exact.abs() + exact.square().mean(-1, keepdim=True).sqrt()
@@ -65,7 +70,7 @@ def check(torch: Any, result: Any, exact: Any, tolerance: float) -> None:
     assert not wrong.any(), f"{int(wrong.sum())} of {wrong.numel()} values are wrong"
 
 
-def check_whole(result: Any, exact: Any, tolerance: float) -> None:
+def check_whole(result: DeviceArray, exact: Any, tolerance: float) -> None:
     """Hold the root mean square of all errors to that of a float64 result."""
     error, size = (
         x.reshape(1, -1).square().mean(-1, keepdim=True) for x in (result.double() - exact, exact)

@@ -6,6 +6,7 @@ bf16 comes as its bits, which plain Numba arrays hold.
 from __future__ import annotations
 
 import math
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def gelu_bf16(x, out):  # type: ignore[no-untyped-def]
         out[i] = narrow(half * (np.float32(1) + math.erf(value * np.float32(0.7071067811865476))))
 
 
-def run(torch: Any, kernel: Any, *tensors: Any, threads: int = 256) -> Any:
+def run(torch: ModuleType, kernel: Any, *tensors: Any, threads: int = 256) -> Any:
     """Return a function that launches `kernel` on flat tensors, of bf16 as their bits."""
     arrays = [
         cuda.as_cuda_array(t.view(torch.int16) if t.dtype is torch.bfloat16 else t) for t in tensors

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from types import ModuleType
 from typing import Any
 
+from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench import plain
 from numba_tma.tools.bench.compiled import compiled_peers
 from numba_tma.tools.bench.results import Cases, Measured, rate
@@ -13,12 +15,12 @@ from numba_tma.tools.bench.timing import Run, worse_of_two
 PLAIN = "plain numba-cuda"
 
 
-def _inputs(torch: Any, name: str, size: int, count: int) -> list[Any]:
+def _inputs(torch: ModuleType, name: str, size: int, count: int) -> list[Any]:
     dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[name]
     return [torch.randn(size, device="cuda").to(dtype) for _ in range(count)]
 
 
-def _check(torch: Any, result: Any, exact: Any) -> None:
+def _check(torch: ModuleType, result: DeviceArray, exact: Any) -> None:
     """Hold the first elements to a float64 result."""
     rtol = 2**-7 if result.dtype is torch.bfloat16 else 1e-5
     assert torch.allclose(result[: exact.numel()].double(), exact, rtol=rtol, atol=rtol * 1e-1)
@@ -33,7 +35,7 @@ def _rate(arrays: list[Any], runs: dict[str, Run], copied: Run) -> Measured:
     return rate(moved, times)
 
 
-def bench_scale_add(torch: Any, name: str, size: int) -> Measured:
+def bench_scale_add(torch: ModuleType, name: str, size: int) -> Measured:
     """Time alpha * x + beta * y, beside torch.compile."""
     from numba_tma.kernels.pointwise import scale_add
 
@@ -48,7 +50,7 @@ def bench_scale_add(torch: Any, name: str, size: int) -> Measured:
     return _rate([x, y], runs, lambda: z.copy_(x))
 
 
-def bench_add(torch: Any, name: str, size: int) -> Measured:
+def bench_add(torch: ModuleType, name: str, size: int) -> Measured:
     """Time x + y."""
     from numba_tma.kernels.pointwise import add
 
@@ -69,7 +71,7 @@ def bench_add(torch: Any, name: str, size: int) -> Measured:
     return _rate([x, y], runs, lambda: z.copy_(x))
 
 
-def bench_gelu(torch: Any, name: str, size: int) -> Measured:
+def bench_gelu(torch: ModuleType, name: str, size: int) -> Measured:
     """Time GELU by erf, in bf16."""
     from numba_tma.kernels.pointwise import gelu
 
@@ -92,7 +94,7 @@ def bench_gelu(torch: Any, name: str, size: int) -> Measured:
     return _rate([x], runs, lambda: z.copy_(x))
 
 
-def bench_swiglu(torch: Any, name: str, size: int) -> Measured:
+def bench_swiglu(torch: ModuleType, name: str, size: int) -> Measured:
     """Time SwiGLU, in bf16."""
     from numba_tma.kernels.pointwise import swiglu
 
