@@ -27,7 +27,7 @@ from numba import cuda
 
 from numba_tma._version import __version__
 from numba_tma.host.annotations import StreamLike
-from numba_tma.kernels._host.launching import as_stream
+from numba_tma.kernels._host.launch import as_stream
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.matmul.plan import AnyConfig, Config, SwappedConfig
 

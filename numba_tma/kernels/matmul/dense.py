@@ -1,28 +1,35 @@
-"""Matmul: products of matrices on the tensor cores, with what follows them in one kernel.
-
-How the kernel works is told in `_matmul_kernel`, and in docs/kernels/matmul.md.
-"""
+"""`matmul`: the public function, its checks, and the choice of a measured configuration."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import cuda
 
-from numba_tma.host.array_interface import read_array, readers
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
-from numba_tma.kernels._host.launching import Matrix, empty, launched_again, multiprocessors, noting
+from numba_tma.kernels._host.device import sm_count
+from numba_tma.kernels._host.launch import recorded
+from numba_tma.kernels._host.memo import launched_again
+from numba_tma.kernels._host.outputs import empty
 from numba_tma.kernels.matmul.choice import candidates, fastest, key_of, time_on_gpu
 from numba_tma.kernels.matmul.epilogue import ACTIVATIONS, Epilogue, Terms
-from numba_tma.kernels.matmul.launch import MatmulCall, factor_type, run
-from numba_tma.kernels.matmul.operands import Matrices, move, padded
+from numba_tma.kernels.matmul.launch import MatmulCall, operand_type, run
+from numba_tma.kernels.matmul.operands import (
+    Workspace,
+    as_matrices,
+    move,
+    padded,
+    read_matrices,
+    repeats,
+)
 from numba_tma.kernels.matmul.plan import AnyConfig, Config, SwappedConfig, check_config
 
-#: Types that go together as factors, and what their products are stored as, the usual one first.
-FACTORS = {
+#: Operand types that may be mixed, and the types of their results, the default first.
+RESULTS = {
     ("bf16",): ("bf16", "f32", "f16"),
     ("f16",): ("f16", "f32", "bf16"),
     ("tf32",): ("f32", "f16", "bf16"),
@@ -32,24 +39,24 @@ FACTORS = {
 
 
 def matmul(
-    a: Any,
-    b: Any,
-    out: Any = None,
+    a: DeviceArray,
+    b: DeviceArray,
+    out: DeviceArray | None = None,
     *,
-    bias: Any = None,
-    residual: Any = None,
+    bias: DeviceArray | None = None,
+    residual: DeviceArray | None = None,
     activation: str | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
-    row_scale: Any = None,
-    column_scale: Any = None,
-    out_dtype: object = None,
-    stream: Any = None,
-    dtype: object = None,
+    row_scale: DeviceArray | None = None,
+    column_scale: DeviceArray | None = None,
+    out_dtype: DTypeLike | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | tuple[DTypeLike, DTypeLike] | None = None,
     config: AnyConfig | None = None,
     tune: bool = False,
-) -> Any:
-    """Multiply matrices, and do what follows in the same kernel.
+) -> DeviceArray:
+    """Multiply matrices on the tensor cores, with the epilogue in the same kernel.
 
     ``activation(alpha * row_scale * column_scale * (a @ b) + beta * out + bias) + residual``
 
@@ -57,54 +64,57 @@ def matmul(
     ----------
     a, b
         Device arrays (..., M, K) and (..., K, N): torch, CuPy, numba, or anything with
-        ``__cuda_array_interface__`` or ``__dlpack__``. Leading axes count matrices; they are the
-        same, or one array has no more than one matrix, which is multiplied with all of the other.
-        Both bf16 or both f16; f32, which is rounded to tf32; e4m3 and e5m2 in any mix; i8 and u8 in
-        any mix. One of the last two axes is contiguous, so that ``w.T`` is multiplied as it lies.
-        Copied first is what TMA cannot address, since it starts or has rows that are no multiple of
-        16 B apart; of 8 and 32 bits, what is not contiguous along K is transposed first.
+        ``__cuda_array_interface__`` or ``__dlpack__``. Leading axes count matrices; they are equal,
+        or one array has a single matrix, which is multiplied with all of the other. Both are bf16,
+        both f16, both f32 (rounded to tf32), any mix of e4m3 and e5m2, or any mix of i8 and u8.
+        One of the last two axes is contiguous: ``w.T`` is multiplied without a copy. Inputs whose
+        base or row stride is not 16-byte aligned are copied first. Inputs of 8 or 32 bits that are
+        not contiguous along K are transposed first.
     out
-        Where to write, (..., M, N), with a contiguous last axis and no part of a or b; a new array
-        if None.
+        Device array (..., M, N) for the result, with a contiguous last axis, that does not overlap
+        a or b; a new array if None.
     bias
-        (N,), of f32, f16 or bf16.
+        (N,), f32, f16 or bf16.
     residual
-        (..., M, N), of the type of `out`, its leading axes not expanded. May be `out`.
+        (..., M, N), of the type of `out`; its leading axes are not expanded. It may be `out`.
     activation
         "relu", "gelu", "gelu_tanh" or "silu".
     alpha, beta
         Numbers. With beta = 0, `out` is not read.
     row_scale, column_scale
-        float32, (..., M) and (N,): the scales of quantised factors.
+        float32, (..., M) and (N,): the scales of quantised operands.
     out_dtype
-        What to store: by default the type of `a` for bf16, f16 and f32, bf16 for 8-bit floats, i32
-        for integers. Floats are stored as f32, f16 or bf16; so are products of integers, if wanted.
+        Type of the result. The default is the type of `a` for bf16, f16 and f32, bf16 for 8-bit
+        floats, and i32 for integers. Any result may be f32, f16 or bf16.
     stream
         A numba, torch or CuPy stream; the default stream if None.
     dtype
-        What the bits of a and b mean where their own type cannot say it, such as bf16 held as
-        uint16; or a pair for a and b.
+        Element type of a and b where their own type cannot say it, such as bf16 held as uint16; or
+        a pair for a and b.
     config
-        How the work is cut up, a `Config` or `SwappedConfig`; what is expected to be fast if None.
+        A `Config` or `SwappedConfig`; the one that is expected to be fastest if None.
     tune
-        Take what is fastest, if no `config` is given: at the first call for a GPU and such arrays
-        every configuration is compiled and measured, which takes a minute and synchronises, and
-        the best is kept in a file (`_matmul_tuner`); later calls, and processes, look it up.
+        Use the configuration that was measured to be fastest; ignored if `config` is given. The
+        first call for a GPU, types, layouts and sizes compiles and measures all configurations,
+        which takes a minute and synchronises. The result is kept in a file (`choice`).
 
     Returns
     -------
-    Any
-        `out`. Products are added up in float32 (integers in int32), the other steps are computed in
+    DeviceArray
+        `out`. Products are added up in float32 (integers in int32), the epilogue is computed in
         float32, and the result is rounded once.
 
     Raises
     ------
+    TypeError
+        If an argument is no array in GPU memory, or `config` is of another class.
     ValueError
-        If shapes or types disagree.
+        If shapes, types or layouts do not fit each other.
     """
     kinds = dtype if isinstance(dtype, tuple) else (dtype, dtype)
     if out is None:
-        shape, found = _result(Matrices("a", a, kinds[0]), Matrices("b", b, kinds[1]), out_dtype)
+        left, right = (read_matrices("matmul", *given) for given in zip("ab", (a, b), kinds))
+        shape, found = _result(left, right, out_dtype)
         if beta:
             raise ValueError(f"matmul(): beta is {beta}, which multiplies out, and out is None")
         out = empty(a, shape, found)
@@ -115,19 +125,93 @@ def matmul(
     return out
 
 
-def _result(a: Matrices, b: Matrices, out_dtype: object) -> tuple[tuple[int, ...], DType]:
+@launched_again("matmul", "a", "b", "out", "bias", "residual", "row_scale", "column_scale")
+def _matmul(
+    arrays: tuple[DeviceArray | None, ...],
+    stream: StreamLike,
+    numbers: tuple[float, float],
+    kinds: tuple[DTypeLike, DTypeLike],
+    out_dtype: DType | None,
+    activation: str | None,
+    config: AnyConfig | None,
+    tunes: bool,
+) -> Workspace:
+    check_config("matmul", config, Config, SwappedConfig)
+    call = _call(arrays, numbers, kinds, out_dtype, activation)
+    if not call.out.size:
+        return []
+    if tunes:
+        with recorded():  # launches that measure are not launched again
+            config = _tuned(call, stream)
+    return run(call, config, stream)
+
+
+# --------------------------------------------------------------------------------- checks
+
+
+def _call(
+    arrays: tuple[DeviceArray | None, ...],
+    numbers: tuple[float, float],
+    kinds: tuple[DTypeLike, DTypeLike],
+    out_dtype: DType | None,
+    activation: str | None,
+) -> MatmulCall:
+    """Return the matmul of these arrays, if they fit each other."""
+    a, b = (read_matrices("matmul", *given) for given in zip("ab", arrays, kinds))
+    shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]))
+    out = read_matrices("matmul", "out", arrays[2], kind)
+    if out.shape != shape:
+        raise out.error(f"has shape {out.shape}, but {a.shape} @ {b.shape} has shape {shape}")
+    if out.size and (repeats(out) or not out.has_contiguous_rows):
+        raise out.error(
+            f"has shape {out.shape} and strides {out.strides} B: its last axis must be "
+            "contiguous, and no axis expanded; multiply b.T @ a.T into out.T, or pass another array"
+        )
+    residual = _residual(arrays[4], out)
+    bias, row_scale, column_scale = (
+        _vector("bias", arrays[3], out.shape[-1:], ("f32", "f16", "bf16"), out),
+        _vector("row_scale", arrays[5], out.shape[:-1], ("f32",), out),
+        _vector("column_scale", arrays[6], out.shape[-1:], ("f32",), out),
+    )
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ValueError(
+            f"matmul(): activation is {activation!r}; it is None or one of "
+            f"{', '.join(map(repr, ACTIVATIONS))}"
+        )
+    alpha, beta = numbers
+    epilogue = Epilogue(
+        alpha=bool(alpha != 1),
+        row_scale=row_scale is not None,
+        column_scale=column_scale is not None,
+        beta=bool(beta != 0),
+        bias=bias.dtype if bias else None,
+        activation=activation,
+        residual=residual is not None,
+    )
+    if out.dtype.name == "i32" and epilogue.changes:
+        raise ValueError(
+            "matmul(): out is i32, exact sums that nothing follows; use out_dtype f32, f16 or bf16 "
+            "for alpha, beta, scales, bias, activation and residual"
+        )
+    vectors = (v.as_bytes() if v else 0 for v in (row_scale, column_scale, bias))
+    terms = Terms(*map(np.float32, numbers), *vectors)
+    a, b, out = map(as_matrices, (a, b, out))
+    return MatmulCall(a, b, out, residual, epilogue, terms)
+
+
+def _result(a: Array, b: Array, out_dtype: DTypeLike | None) -> tuple[tuple[int, ...], DType]:
     """Return the shape and type of the result, or raise a ValueError."""
-    names = {factor_type(a).name, factor_type(b).name}
-    outs = next((outs for kinds, outs in FACTORS.items() if names <= set(kinds)), None)
+    names = {operand_type(a).name, operand_type(b).name}
+    outs = next((outs for kinds, outs in RESULTS.items() if names <= set(kinds)), None)
     if outs is None:
         raise ValueError(
             f"matmul(): a is {a.dtype} and b is {b.dtype}; the tensor cores multiply "
-            f"{'; '.join(' with '.join(dict.fromkeys((k[0], k[-1]))) for k in FACTORS)}"
+            f"{'; '.join(' with '.join(dict.fromkeys((k[0], k[-1]))) for k in RESULTS)}"
         )
-    if a.columns != b.rows:
+    if a.shape[-1] != b.shape[-2]:
         raise ValueError(
-            f"matmul(): a has shape {a.shape} and b {b.shape}: K is {a.columns} and {b.rows}, and "
-            "must be the same; is b transposed?"
+            f"matmul(): a has shape {a.shape} and b {b.shape}: K is {a.shape[-1]} and "
+            f"{b.shape[-2]}, and must be the same; is b transposed?"
         )
     found = as_dtype(outs[0] if out_dtype is None else out_dtype)
     if found.name not in outs:
@@ -141,140 +225,74 @@ def _result(a: Matrices, b: Matrices, out_dtype: object) -> tuple[tuple[int, ...
             f"matmul(): a has shape {a.shape} and b {b.shape}: the leading axes must be the same, "
             "or those of one array 1 or none; expand an array and copy it"
         )
-    return (*np.broadcast_shapes(*leading), a.rows, b.columns), found
+    return (*np.broadcast_shapes(*leading), a.shape[-2], b.shape[-1]), found
 
 
-@launched_again
-def _matmul(
-    arrays: tuple[Any, ...],
-    stream: Any,
-    numbers: tuple[float, float],
-    kinds: tuple[object, object],
-    out_dtype: DType | None,
-    activation: str | None,
-    config: AnyConfig | None,
-    tunes: bool,
-) -> list[Any]:
-    check_config("matmul", config, Config, SwappedConfig)
-    product = _product(arrays, numbers, kinds, out_dtype, activation)
-    if not product.out.nbytes:
-        return []
-    if tunes:
-        with noting():  # what is launched to measure is not launched again
-            config = _tuned(product, stream)
-    return run(product, config, stream)
+def _stored_type(out: DeviceArray) -> DType | None:
+    """Return the type that `out` says it holds; None for integers, which may hold any bits."""
+    found = Array.read("matmul", "out", out).dtype
+    return None if found.name in ("u8", "i8", "u16", "i16", "u32") else found
 
 
-def _product(
-    arrays: tuple[Any, ...],
-    numbers: tuple[float, float],
-    kinds: tuple[object, object],
-    out_dtype: DType | None,
-    activation: str | None,
-) -> MatmulCall:
-    """Return the matmul of some arrays, if they fit each other."""
-    a, b = (Matrices(name, array, kind) for name, array, kind in zip("ab", arrays, kinds))
-    shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]))
-    out = Matrices("out", arrays[2], kind)
-    if out.shape != shape:
-        raise ValueError(
-            f"matmul(): out has shape {out.shape}, but {a.shape} @ {b.shape} has shape {shape}"
+def _residual(array: DeviceArray | None, out: Array) -> Array | None:
+    """Return the residual as matrices, if there is one and it fits `out`."""
+    if array is None:
+        return None
+    residual = read_matrices("matmul", "residual", array, out.dtype)
+    matrices = as_matrices(residual)
+    fits = residual.shape == out.shape and residual.has_contiguous_rows
+    if not fits or matrices.shape != as_matrices(out).shape:
+        raise residual.error(
+            f"has shape {residual.shape} and strides {residual.strides} B, and out has shape "
+            f"{out.shape}; it has that shape too, a contiguous last axis, and no leading axis that "
+            "is expanded: pass a copy"
         )
-    if out.nbytes and (out.repeats or not out.has_rows):
-        raise ValueError(
-            f"matmul(): out has shape {out.shape} and steps of {out.steps} B: its last axis must "
-            "be contiguous, and no axis expanded; multiply b.T @ a.T into out.T, or pass another "
-            "array"
-        )
-    epilogue, terms, residual = _epilogue(arrays[3:], numbers, activation, out)
-    return MatmulCall(a, b, out, residual, epilogue, terms)
+    return matrices
 
+
+def _vector(
+    name: str,
+    array: DeviceArray | None,
+    shape: tuple[int, ...],
+    dtypes: tuple[str, ...],
+    out: Array,
+) -> Array | None:
+    """Return an array of the epilogue, if there is one and it has the right shape and type."""
+    if array is None:
+        return None
+    vector = Array.read("matmul", name, array)
+    if vector.dtype.name in ("u16", "i16"):
+        vector = Array.read("matmul", name, array, out.dtype)
+    if vector.shape != shape or vector.dtype.name not in dtypes or not vector.is_contiguous:
+        raise vector.error(
+            f"has shape {vector.shape} of {vector.dtype}; with an out of shape {out.shape} it is "
+            f"contiguous, of shape {shape} and of {' or '.join(dtypes)}"
+        )
+    return vector
+
+
+# --------------------------------------------------------------------------------- tuning
 
 _tuned_before: dict[str, AnyConfig] = {}
 
 
-def _tuned(product: MatmulCall, stream: Any) -> AnyConfig:
-    """Return the fastest configuration, which is measured if that is not known."""
-    key, out = key_of(cuda.get_current_device().name, product), product.out
+def _tuned(call: MatmulCall, stream: StreamLike) -> AnyConfig:
+    """Return the fastest configuration; measure all if none is known."""
+    key, out = key_of(cuda.get_current_device().name, call), call.out
     if key not in _tuned_before:
-        saved = padded("out", out.extents, out.dtype)
-        if product.epilogue.sources:  # which may be read from out
+        # The epilogue may read `out`, which the measurements overwrite.
+        saved = padded(out.shape, out.dtype, [])
+        if call.epilogue.sources:
             move(out, saved, stream)
 
         def seconds(config: AnyConfig) -> float:
-            with noting() as launches:
-                kept = run(product, config, stream)
+            with recorded() as launches:
+                needed = run(call, config, stream)
             taken = time_on_gpu(launches, stream)
-            kept.clear()  # the launches are over
+            needed.clear()  # the launches are over
             return taken
 
-        every = candidates(product.problem, multiprocessors())
-        _tuned_before[key] = fastest(key, every, seconds)
-        if product.epilogue.sources:
+        _tuned_before[key] = fastest(key, candidates(call.problem, sm_count()), seconds)
+        if call.epilogue.sources:
             move(saved, out, stream)
     return _tuned_before[key]
-
-
-def _stored_type(out: Any) -> DType | None:
-    """Return what `out` says that it holds; None for bits that could be anything."""
-    found = as_dtype(readers.get(type(out), read_array)(out)[3])
-    return None if found.name in ("u8", "i8", "u16", "i16", "u32") else found
-
-
-def _epilogue(
-    arrays: tuple[Any, ...], numbers: tuple[float, float], activation: str | None, out: Matrices
-) -> tuple[Epilogue, Terms, Matrices | None]:
-    """Return which steps follow the product, what they need, and the residual."""
-    bias, residual, row_scale, column_scale = arrays
-    if activation is not None and activation not in ACTIVATIONS:
-        raise ValueError(
-            f"matmul(): activation is {activation!r}; it is None or one of "
-            f"{', '.join(map(repr, ACTIVATIONS))}"
-        )
-    added = None if residual is None else Matrices("residual", residual, out.dtype)
-    fits = added is None or (added.shape == out.shape and added.has_rows)
-    if added is not None and (not fits or added.batch != out.batch):
-        raise ValueError(
-            f"matmul(): residual has shape {added.shape} and steps of {added.steps} B, and out has "
-            f"shape {out.shape}; it has that shape too, a contiguous last axis, and no leading "
-            "axis that is expanded: pass a copy"
-        )
-    f32 = ("f32",)
-    vectors = (
-        _vector("row_scale", row_scale, out.shape[:-1], f32, out),
-        _vector("column_scale", column_scale, out.shape[-1:], f32, out),
-        _vector("bias", bias, out.shape[-1:], ("f32", "f16", "bf16"), out),
-    )
-    alpha, beta = numbers
-    epilogue = Epilogue(
-        alpha=bool(alpha != 1),
-        row_scale=row_scale is not None,
-        column_scale=column_scale is not None,
-        beta=bool(beta != 0),
-        bias=vectors[2].dtype if vectors[2] else None,
-        activation=activation,
-        residual=residual is not None,
-    )
-    if out.dtype.name == "i32" and epilogue.changes:
-        raise ValueError(
-            "matmul(): out is i32, exact sums that nothing follows; use out_dtype f32, f16 or bf16 "
-            "for alpha, beta, scales, bias, activation and residual"
-        )
-    terms = Terms(*map(np.float32, numbers), *(v.as_bytes() if v else 0 for v in vectors))
-    return epilogue, terms, added
-
-
-def _vector(
-    name: str, array: Any, shape: tuple[int, ...], dtypes: tuple[str, ...], out: Matrices
-) -> Matrix | None:
-    """Return an array of the epilogue, if there is one and it has what it should have."""
-    if array is None:
-        return None
-    stored = as_dtype(readers.get(type(array), read_array)(array)[3])
-    vector = Matrix(name, array, out.dtype if stored.name in ("u16", "i16") else None)
-    if vector.shape != shape or vector.dtype.name not in dtypes or not vector.is_contiguous():
-        raise ValueError(
-            f"matmul(): {name} has shape {vector.shape} of {vector.dtype}; with an out of shape "
-            f"{out.shape} it is contiguous, of shape {shape} and of {' or '.join(dtypes)}"
-        )
-    return vector

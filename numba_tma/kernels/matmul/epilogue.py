@@ -264,7 +264,7 @@ def split_k_kernel(epilogue: Epilogue, dtype: DType) -> Kernel:
             old = load_old(out, matrix, matrix_row, column)
             added = load_residual(residual, matrix, matrix_row, column)
             here = TileOrigin(np.int32(row), np.int32(column), np.int32(row), np.int32(column))
-            element = OutputElement(np.int32(0), np.int32(0), here, old, added)
+            element: Any = OutputElement(np.int32(0), np.int32(0), here, old, added)
             total = map_lanes(finish, (total,), (element, terms))
             store_vector(out.memory, at, total, ELEMENT)
 

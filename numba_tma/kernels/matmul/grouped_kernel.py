@@ -146,7 +146,7 @@ def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> K
     B_MAJOR, ACC = plan.b_major, plan.accumulator.name
     load_b, first_row = b_load(plan), warpgroup_row(plan)
     store, group_of = group_store(plan), group_search(M * CLUSTER, ends, apart)
-    terms_of = scaled_terms if scaled else same_terms
+    terms_of: DeviceFunction = scaled_terms if scaled else same_terms
 
     def grouped_matmul(a, b, out, groups, extents, alpha):  # type: ignore[no-untyped-def]
         pipe, results = PIPE.start(), RESULTS.start()

@@ -31,9 +31,9 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function
-from numba_tma.host.annotations import DeviceFunction, Kernel
+from numba_tma.host.annotations import DeviceFunction, Integer, Kernel
 from numba_tma.kernels.matmul.epilogue import TileOrigin, epilogue_function
-from numba_tma.kernels.matmul.plan import SOURCE_STAGES, WGMMA_ROWS, MatmulPlan
+from numba_tma.kernels.matmul.plan import SOURCE_STAGES, WGMMA_ROWS, MatmulPlan, SwappedPlan
 
 ALL_LANES = 0xFFFFFFFF
 
@@ -243,7 +243,7 @@ def keep(part):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def k_range(batch, extents):  # type: ignore[no-untyped-def]
+def k_range(batch: Integer, extents: MatmulExtents) -> Any:
     """Return the matrix that a part of K belongs to (split-K), and its first and last stage."""
     splits, steps = np.uint32(extents.splits), np.uint32(extents.steps)
     matrix = np.uint32(np.uint32(batch) // splits)
@@ -252,7 +252,7 @@ def k_range(batch, extents):  # type: ignore[no-untyped-def]
     return matrix, np.uint32(begin // splits), np.uint32(end // splits)
 
 
-def warpgroup_row(plan: MatmulPlan, rows: int = WGMMA_ROWS) -> DeviceFunction:
+def warpgroup_row(plan: MatmulPlan | SwappedPlan, rows: int = WGMMA_ROWS) -> DeviceFunction:
     """Return the function that returns the first of the `rows` of an MMA warpgroup in a tile."""
     FIRST_THREAD = plan.consumers[0].first
 
@@ -271,16 +271,10 @@ def warpgroup_row(plan: MatmulPlan, rows: int = WGMMA_ROWS) -> DeviceFunction:
 
 def operand_pipeline(plan: MatmulPlan, **more: tma.Tile) -> tma.TilePipeline:
     """Return the pipeline whose stages hold a tile of a, one of b, and what else is given."""
-    shared: Any = {"cluster": (plan.config.cluster, 1), "multicast": {"b": "x"}}
-    return tma.TilePipeline(
-        plan.stages,
-        a=plan.a_tile,
-        b=plan.b_tile,
-        **more,
-        producer=plan.roles.load,
-        consumer=plan.consumers,
-        **(shared if plan.config.cluster > 1 else {}),
-    )
+    options: dict[str, Any] = {**more, "producer": plan.roles.load, "consumer": plan.consumers}
+    if plan.config.cluster > 1:
+        options |= {"cluster": (plan.config.cluster, 1), "multicast": {"b": "x"}}
+    return tma.TilePipeline(plan.stages, a=plan.a_tile, b=plan.b_tile, **options)
 
 
 def scheduler(plan: MatmulPlan) -> tma.GroupedScheduler:

@@ -88,7 +88,7 @@ def scaled(gpu, monkeypatch):
     """Note the launches of the block-scaled matmul, as `gpu` does those of matmul."""
     monkeypatch.setattr(module, "tensor_map", lambda view, tile, dtype=None: (view, tile, dtype))
     monkeypatch.setattr(module, "block_scaled_kernel", lambda form: form)
-    monkeypatch.setattr(module, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(module, "sm_count", lambda: 132)
     return gpu
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from numba_tma.host import driver as _driver
+from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host import launch as _launch
-from numba_tma.kernels._host import launching as _host
-from numba_tma.kernels._host.launching import in_even_rounds
+from numba_tma.kernels._host.device import fewest_in_same_waves
 from numba_tma.kernels.matmul import choice as _matmul_tuner
 from numba_tma.kernels.matmul import dense as module
 from numba_tma.kernels.matmul import launch as _matmul_launch
@@ -56,13 +56,12 @@ def gpu(monkeypatch):
         return noted.memory[-1]
 
     monkeypatch.setattr(_launch, "_launcher", launcher)
-    monkeypatch.setattr(_host.cuda, "as_cuda_array", lambda view: view)
+    monkeypatch.setattr(_matmul_operands.cuda, "as_cuda_array", lambda view: view)
     monkeypatch.setattr(_matmul_operands.cuda, "device_array", space)
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
     for name in ("_host.device", "copy.api", "transpose.api", "matmul.launch", "matmul.dense"):
         path = f"numba_tma.kernels.{name}."
         for function, fake in {
-            "multiprocessors": lambda: 132,
             "sm_count": lambda: 132,
             "current_device": lambda: 0,
             "queue_counter": lambda *of: "counter",
@@ -174,7 +173,7 @@ def test_a_row_or_a_column_alone_may_have_any_stride(gpu):
 def test_threads_store_what_tma_would_not(gpu, columns, start):
     a, b = pair(256, columns, 128)
     done = launched(gpu, a, b, Array(3, (256, columns), start=start))
-    assert not done.form.addressable and done.out.dtype == np.uint16
+    assert not done.form.addressable and done.out.dtype.name == "u16"
 
 
 def test_batches(gpu):
@@ -201,9 +200,9 @@ def test_sizes_and_blocks(gpu):
 
 
 def test_blocks_share_rounds_evenly():
-    assert [in_even_rounds(tiles, 132) for tiles in (1, 132, 133, 896)] == [1, 132, 67, 128]
+    assert [fewest_in_same_waves(tiles, 132) for tiles in (1, 132, 133, 896)] == [1, 132, 67, 128]
     for tiles in range(1, 1000):
-        blocks = in_even_rounds(tiles, 132)
+        blocks = fewest_in_same_waves(tiles, 132)
         rounds = -(-tiles // blocks)
         assert blocks <= 132 and rounds == -(-tiles // 132)  # as soon done as with all
         assert blocks == 1 or -(-tiles // (blocks - 1)) > rounds  # and with fewer not
@@ -265,7 +264,7 @@ def test_what_follows_is_compiled_in(gpu):
     out, vector = Array(3, (256, 512)), Array(4, (512,), np.float32)
     assert launched(gpu, *pair(256, 512, 64), out).form.epilogue == Epilogue()
     done = launched(gpu, *pair(256, 512, 64), out, alpha=2, bias=vector, activation="silu")
-    assert done.form.epilogue == Epilogue(alpha=True, bias=_host.as_dtype("f32"), activation="silu")
+    assert done.form.epilogue == Epilogue(alpha=True, bias=as_dtype("f32"), activation="silu")
     assert done.terms.alpha == 2 and done.terms.bias.shape == (2048,) and done.old == 0
     done = launched(gpu, *pair(256, 512, 64), out, beta=1, residual=out, config=Config())
     assert done.old[1] == done.residual[1] == done.form.source_tile
@@ -334,6 +333,19 @@ def test_mistakes(gpu):
         "stages of 196,608 B, and two of them do not fit", a, b, out, config=Config(128, 256, k=512)
     )
     fails("a holds u16, whose bits cannot be f32", Array(1, (8, 8), "u2"), b, out, dtype="f32")
+
+
+def test_an_array_that_is_not_on_the_gpu_is_named(gpu):
+    a, b, out = Array(1, (64, 32)), Array(2, (32, 96)), Array(3, (64, 96))
+    host = np.zeros((64, 32), np.float32)
+    for arrays, options, name in (
+        ((host, b, out), {}, "a"),
+        ((a, host.T), {}, "b"),
+        ((a, b, out), {"residual": host}, "residual"),
+        ((a, b, out), {"bias": [1.0]}, "bias"),
+    ):
+        with pytest.raises(TypeError, match=rf"^matmul\(\): {name} .*pass a GPU array"):
+            matmul(*arrays, **options)
 
 
 @pytest.mark.parametrize(
