@@ -14,6 +14,7 @@ from numba.core import types
 from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.descriptor import cuda_target
+from numba.cuda.dispatcher import CUDADispatcher
 
 from numba_tma.backend import interface
 
@@ -100,6 +101,21 @@ def _check(native: Any) -> None:
             f"{lowering_of(native.__module__)} has no lowering of it"
         )
 
+
+_typeof_pyval = CUDADispatcher.typeof_pyval
+
+
+def _typeof_registered(self: CUDADispatcher, value: Any) -> types.Type:
+    """Type a launch's argument, of which Numba knows nothing yet, once ours are registered.
+
+    cuda.core's `TensorMapDescriptor` has no `_numba_type_` that would register them.
+    """
+    if _lowered == 0:
+        register_declared()
+    return _typeof_pyval(self, value)
+
+
+CUDADispatcher.typeof_pyval = _typeof_registered
 
 for _scalar in interface.SCALARS:
     typing_registry.register_global(_scalar, types.NumberClass(getattr(types, _scalar.name)))

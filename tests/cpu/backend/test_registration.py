@@ -146,3 +146,22 @@ def test_a_kernel_compiles_first_of_all(source, signature, expected):
         [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_first_argument_may_be_a_descriptor_of_cuda_core():
+    source = """
+from cuda.core._tensor_map import TensorMapDescriptor
+from numba import cuda
+import numba_tma as tma
+tma.ptx.elect_sync
+
+@cuda.jit
+def kernel(x):
+    pass
+
+print(kernel.typeof_pyval(TensorMapDescriptor.__new__(TensorMapDescriptor)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout.startswith("TensorMap("), done.stderr
