@@ -1,4 +1,4 @@
-"""cp.async: the copies that a thread has under way, its groups, and who knows that they ended.
+"""cp.async: a thread's copies in flight, its groups, and which threads have waited for them.
 
 A thread's copies are numbered, and what is known of them is a number: all up to it are complete.
 """
@@ -58,7 +58,7 @@ class AsyncArrival:
         self._arrive = arrive
 
     def advance(self) -> bool:
-        """Arrive if the time has come; return whether it had."""
+        """Arrive if all copies have landed; return whether they had."""
         if not self.thread.async_copies.complete(self._number):
             return False
         self._arrive()
@@ -74,12 +74,12 @@ class AsyncWait:
         self.number = number
 
     def headline(self) -> str:
-        """Return what a deadlock report says about it."""
+        """Return the line of a deadlock report for it."""
         return f"{self.what}: waiting"
 
 
 class AsyncCopies:
-    """What one thread has under way of one kind (its cp.async copies), by number."""
+    """One thread's cp.async copies in flight, by number."""
 
     def __init__(self) -> None:
         self.issued = 0
@@ -112,7 +112,7 @@ class AsyncCopies:
 
 
 class AsyncRecords:
-    """Which thread's cp.async fills which words of a block's shared memory last."""
+    """For each word of shared memory, the thread whose cp.async filled it last."""
 
     def __init__(
         self, memory: SharedMemory, clocks: Clocks, thread_of: Callable[[int], SimulatedThread]
@@ -167,7 +167,7 @@ class AsyncRecords:
         )
 
     def _late(self, column: int, row: int, address: int, nbytes: int) -> SimulatedThread | None:
-        """Return the thread of a copy of which the component at `column` does not know."""
+        """Return the thread of a copy that is not ordered before the component at `column`."""
         words = self._words(address, nbytes)
         rows = self._rows[words]
         late = self._numbers[words] > self._clocks.table[row, column + rows]

@@ -1,4 +1,4 @@
-"""An mbarrier in a block's shared memory: the protocol, its waiters and what it tells them."""
+"""An mbarrier in a block's shared memory: the protocol, its waiters, and the order it creates."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TrackedBarrier:
 
     @property
     def name(self) -> str:
-        """Return the barrier's label, or where it is."""
+        """Return the barrier's label, or its address."""
         return self.cta.memory.label(self.address) or f"mbarrier at {self.address}"
 
     def check_visible(self, thread: SimulatedThread) -> None:
@@ -62,7 +62,7 @@ class TrackedBarrier:
             )
 
     def publish(self, clock: Clock) -> None:
-        """Put what `clock` knows into what the current phase will tell its waiters."""
+        """Order everything that `clock` has seen before the waiters of the current phase."""
         self._arriving = join(self._arriving, clock)
 
     def issue(self, load: Load) -> None:
@@ -80,7 +80,7 @@ class TrackedBarrier:
         return self.settle(before)
 
     def settle(self, before: int) -> bool:
-        """Return whether the phase has moved on from `before`, after making that known."""
+        """Return whether the phase has moved on from `before`, after waking the waiters."""
         model = self.model
         if model.phase == before:
             if model.pending == 0 and model.tx < 0:
@@ -115,7 +115,7 @@ class TrackedBarrier:
         return token >> ADDRESS_BITS + PENDING_BITS
 
     def observe(self, thread: SimulatedThread, *, relaxed: bool) -> bool:
-        """Let `thread` know what the completed phases tell; return whether that is new to it.
+        """Order the completed phases before `thread`; return whether that orders anything new.
 
         After a relaxed wait it takes a fence to know it.
         """
@@ -132,7 +132,7 @@ class TrackedBarrier:
         return new
 
     def status(self) -> str:
-        """Return where the barrier stands, for people."""
+        """Return the barrier's pending arrivals and bytes as text."""
         model = self.model
         where = f" of block {self.cta.index}" if len(self.cta.cluster) > 1 else ""
         text = (
@@ -160,7 +160,7 @@ class MbarrierWait:
         self.since = since
 
     def headline(self) -> str:
-        """Return what a deadlock report says about it."""
+        """Return the line of a deadlock report for it."""
         text = f"{self.barrier.status()}; {self.wanted} wanted"
         passed = self.barrier.model.phase - self.since
         if passed > 1:

@@ -1,4 +1,4 @@
-"""A thread block: its shared memory, its mbarriers, its threads and where they meet."""
+"""A thread block: its shared memory, its mbarriers, its threads and their synchronisation."""
 
 from __future__ import annotations
 

@@ -53,11 +53,11 @@ class Cells:
         return [self._cell(atom) for atom in self._copied.atoms(span)]
 
     def order(self, content: int) -> int:
-        """Return the number of a content: 0 for what nobody has brought."""
+        """Return the number of a content: 0 for bytes that no thread or copy has written."""
         return self._run.order[content] if content else 0
 
     def _written_by(self, content: int) -> int:
-        """Return the number of what a thread has written: the same for all of a class."""
+        """Return the number of a thread's written content: the same for all threads of a class."""
         if not content:
             return 0
         row, place = (content >> 32) - 1, content & 0xFFFFFFFF
@@ -105,7 +105,7 @@ class Cells:
 
 
 def _moved(log: Log) -> Iterable[Span]:
-    """Return what the copies of a thread read and write."""
+    """Return the bytes that a thread's copies read and write."""
     for operation in log.operations:
         match operation:
             case Issue(transfers):

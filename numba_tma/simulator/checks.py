@@ -1,4 +1,4 @@
-"""What the compiler refuses on a GPU, and a simulated kernel is told when it gets there."""
+"""Checks that the compiler makes on a GPU, and the simulator when a thread reaches the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vector clocks: what each simulated thread knows of the others, of loads and of stores.
+"""Vector clocks: for each thread, the accesses, loads and stores that are ordered before it.
 
 A clock has one component per thread and kind, and one per mbarrier:
 
@@ -24,7 +24,7 @@ Clock = NDArray[np.int32]
 
 
 def join(one: Clock, other: Clock) -> Clock:
-    """Return the knowledge of both; the longer one was taken after columns had been added."""
+    """Return the maximum of both; the longer clock was taken after columns had been added."""
     long, short = (one, other) if len(one) >= len(other) else (other, one)
     result = long.copy()
     np.maximum(result[: len(short)], short, out=result[: len(short)])
@@ -72,31 +72,31 @@ class Clocks:
         return int(self.table[row, row])
 
     def epochs(self, row: int) -> Clock:
-        """Return the epochs that thread `row` knows of, by thread."""
+        """Return the epochs that are ordered before thread `row`, by thread."""
         return self.table[row, : self.threads]
 
     def fences(self, row: int) -> Clock:
-        """Return the fenced epochs that thread `row` knows of, by thread."""
+        """Return the fenced epochs that are ordered before thread `row`, by thread."""
         return self.table[row, self.threads : 2 * self.threads]
 
     def stores(self, row: int) -> Clock:
-        """Return the numbers of read-out stores that thread `row` knows of, by thread."""
+        """Return the numbers of stores whose reads are ordered before thread `row`, by thread."""
         return self.table[row, 2 * self.threads : 3 * self.threads]
 
     def publish(self, row: int) -> Clock:
-        """Return what thread `row` knows now; what it does next is not part of it."""
+        """Return a copy of the clock of thread `row`, and begin a new epoch of the thread."""
         snapshot: Clock = self.table[row].copy()
         self.table[row, row] += 1
         return snapshot
 
     def started(self, row: int) -> Clock:
-        """Return that thread `row` has started, and nothing of what it has done."""
+        """Return a clock with only the start of thread `row` before it."""
         clock = self.nothing()
         clock[row] = 1
         return clock
 
     def learn(self, row: int, clock: Clock) -> None:
-        """Let thread `row` know what `clock` knows."""
+        """Order everything that `clock` has seen before thread `row`."""
         known = self.table[row, : len(clock)]
         np.maximum(known, clock, out=known)
 
@@ -106,11 +106,11 @@ class Clocks:
         return self.threads
 
     def nothing(self) -> Clock:
-        """Return a clock that knows nothing."""
+        """Return a clock with nothing ordered before it."""
         return np.zeros(self.table.shape[1], np.int32)
 
     def fence(self, row: int) -> None:
-        """Let the copy engine see what thread `row` has written, and copies that it knows of."""
+        """Order the writes of thread `row`, and copies before it, before the copy engine."""
         known = self.table[row]
         known[self.threads + row] = known[row]
         known[row] += 1

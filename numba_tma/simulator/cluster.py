@@ -1,4 +1,4 @@
-"""Blocks of a cluster: how they are put together, and whose memory an address means."""
+"""Blocks of a cluster: how a cluster is formed, and which block's memory an address is in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the instructions of clusters do: registers, the barrier, memory of the other blocks."""
+"""The instructions of clusters: registers, the barrier, memory of the other blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a state of a launch is made of: mbarriers and cells of shared memory, as small automata.
+"""The components of a launch's state: mbarriers and cells of shared memory, as small automata.
 
 A component's value is hashable, and an effect turns it into another, blocks, or raises what is
 wrong. Both see their own component alone, so that what an effect does to a value is computed once
@@ -127,7 +127,7 @@ class Await:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """A component that goes from one number to the next."""
+    """Advance a component from one number to another."""
 
     before: int
     after: int

@@ -1,4 +1,4 @@
-"""What the rows of `convert` compute, in NumPy, bit by bit as the hardware does."""
+"""The rows of `convert` in NumPy, bit for bit as the hardware computes them."""
 
 from __future__ import annotations
 

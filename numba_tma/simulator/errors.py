@@ -1,4 +1,4 @@
-"""What the simulator reports: one exception type per kind of mistake."""
+"""The simulator's errors: one exception type for each kind of mistake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EarlyRead(SimulatorError):
 
 
 class EarlyOverwrite(SimulatorError):
-    """Bytes were written while somebody may still read or write them."""
+    """Bytes were written while a thread or copy may still read or write them."""
 
 
 class MissingFence(SimulatorError):
@@ -27,7 +27,7 @@ class MissingFence(SimulatorError):
 
 
 class UninitializedRead(EarlyRead):
-    """Shared bytes were read that nobody has written so far, nor started to load."""
+    """Shared bytes were read that no thread has written and no load has been started for."""
 
 
 class WrongByteCount(SimulatorError):
@@ -39,7 +39,7 @@ class MissingClusterSync(SimulatorError):
 
 
 class UnfinishedCopy(SimulatorError):
-    """A thread or block ended with copies that nobody had waited for."""
+    """A thread or block ended with copies that no thread has waited for."""
 
 
 class UnfinishedProduct(SimulatorError):
@@ -67,7 +67,7 @@ class OutOfSharedMemory(SimulatorError):
 
 
 class TimingDependent(SimulatorError):
-    """What a thread does depends on the order of others, so that its orders cannot be explored."""
+    """A thread's operations depend on timing, so the orders of the launch cannot be explored."""
 
 
 class TooManyStates(SimulatorError):

@@ -120,7 +120,7 @@ class _Search:
             level = following
 
     def _steps_from(self, state: State) -> list[tuple[Step, State]]:
-        """Return what can happen, and the states after it; raise what goes wrong, or a deadlock."""
+        """Return the possible steps and the states after them; raise a mistake or a deadlock."""
         steps = self._successors(state)
         programs = enumerate(self._space.programs)
         if not steps and any(state[n] < len(program.steps) for n, program in programs):
@@ -207,7 +207,7 @@ class _Search:
         return "\n".join(lines)
 
     def _explained(self, state: State) -> SimulatorError:
-        """Return the error of a state, with a way there."""
+        """Return the error of a state, with a shortest sequence of steps to it."""
         way, concrete = self._way_to(state)
         try:
             self._steps_from(concrete)

@@ -1,4 +1,4 @@
-"""Who may touch which shared bytes: each access is checked against what its thread knows.
+"""Hazards: each access to shared bytes is checked against the accesses ordered before it.
 
 The verdict does not depend on when a copy happens to run: an access is ordered before another only
 if the vector clocks say so. Records are kept per 16-byte granule, the unit of every copy. Generic

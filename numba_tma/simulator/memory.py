@@ -1,4 +1,4 @@
-"""The shared window of one block: its bytes, who has which of them, and what they are called."""
+"""The shared memory of one block: its bytes, its allocations and their labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ END = BASE + CAPACITY
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A range of the window; `tracked` ones report reads of bytes that nobody has written."""
+    """A range of the window; a `tracked` one reports reads of bytes that were never written."""
 
     start: int
     nbytes: int

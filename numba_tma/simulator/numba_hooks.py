@@ -1,4 +1,4 @@
-"""Puts this simulator under numba's: blocks run here, and kernels find what numba's lacks."""
+"""Hooks into numba's simulator: blocks run here, with the names that numba's simulator lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""wgmma: what a warpgroup has under way, its groups, and what a product comes to."""
+"""wgmma: a warpgroup's products in flight, its groups, and the result of a product."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SharedOperand(NamedTuple):
 
 @dataclass(frozen=True)
 class ProductCall:
-    """What all threads of a warpgroup say alike when they multiply."""
+    """The arguments of a product, which all threads of a warpgroup share."""
 
     product: Product
     accumulator: DType
@@ -110,7 +110,7 @@ def scattered(matrix: Array, itemsize: int) -> Array:
 
 
 def _exact(values: Array, dtype: DType) -> Array:
-    """Return elements as the tensor cores take them, as float64."""
+    """Return elements as the tensor cores read them, in float64."""
     if dtype.is_float and dtype.itemsize == 4:  # tf32: without the last 13 bits
         values = (values.view(np.uint32) & ~np.uint32(0x1FFF)).view(np.float32)
     return values.astype(np.float32).astype(np.float64)
@@ -126,7 +126,7 @@ def _read(memory: SharedMemory, operand: SharedOperand, where: Bytes) -> Array:
 def multiplied(
     call: ProductCall, memory: SharedMemory, accumulator: Array, a: Array | None, reads: list[Bytes]
 ) -> Array:
-    """Return what the accumulator becomes.
+    """Return the new accumulator.
 
     Sums are exact inside an instruction and rounded to the accumulator's type after it; integers
     wrap round.
@@ -168,7 +168,7 @@ class PendingProduct:
 
     @property
     def in_words(self) -> str:
-        """Return what reads, for messages."""
+        """Return the reader, for messages."""
         first, last = self.threads[0], self.threads[-1]
         return f"a wgmma of warps {first.warp} to {last.warp} of block {first.block}"
 
@@ -180,7 +180,7 @@ class PendingProduct:
                 thread.log.read(thread.cta, address, nbytes)
 
     def ended_for(self, thread: SimulatedThread) -> bool:
-        """Return whether `thread` has waited for it."""
+        """Return whether `thread` has waited for the product."""
         return bool(self.ended[thread.row - self.rows.start] != NEVER)
 
 

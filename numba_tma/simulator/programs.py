@@ -1,4 +1,4 @@
-"""The threads of a recorded run in classes, and what is known of their programs beforehand."""
+"""The threads of a recorded run in classes, and facts about their programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass
 class Program:
-    """What a class of threads executes."""
+    """The operations of a class of threads."""
 
     logs: list[Log]
     operations: list[Operation]
@@ -75,7 +75,7 @@ def segment_at(operations: list[Operation], index: int) -> tuple[Operation, ...]
 
 
 def meetings_of(programs: list[Program]) -> dict[Meeting, list[tuple[int, int, Meet]]]:
-    """Return who comes to each meeting, and at which place of its program."""
+    """Return the classes of each meeting, and their places in their programs."""
     members: defaultdict[Meeting, list[tuple[int, int, Meet]]] = defaultdict(list)
     users: defaultdict[tuple[int, Hashable], set[int]] = defaultdict(set)
     for number, program in enumerate(programs):

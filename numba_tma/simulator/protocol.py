@@ -1,4 +1,4 @@
-"""What each thread of a launch does to barriers and to bytes that others use, in its own order.
+"""Records: each thread's operations on barriers and on shared bytes, in program order.
 
 Recorded at the instructions, whatever library or kernel executes them. A loop round a wait is one
 wait; fences and plain computation leave nothing. From such a record `explore` runs the threads in
@@ -232,7 +232,7 @@ class Log:
 
 @dataclass
 class Run:
-    """What the threads of one block, or of one cluster, did."""
+    """The operations of the threads of one block or cluster."""
 
     logs: list[Log] = field(default_factory=list)
     #: By rank and byte: the content that the last copy brought, and the last generic write.
@@ -259,7 +259,7 @@ class Run:
                 self.logs.append(thread.log)
 
     def barrier_name(self, place: Place) -> str:
-        """Return the label of a barrier, or where it is."""
+        """Return the label of a barrier, or its address."""
         rank, address = place
         memory = self.blocks[rank].memory
         name = memory.label(address) or f"mbarrier at {address}"
@@ -274,7 +274,7 @@ class Run:
         return f" of block {self.blocks[rank].index}" if len(self.blocks) > 1 else ""
 
     def differs(self, other: Run) -> Log | None:
-        """Return a thread that did something else than in another run of the same blocks."""
+        """Return a thread whose operations differ from another run of the same blocks."""
         for mine, its in zip(self.logs, other.logs):
             if (mine.operations, mine.touches) != (its.operations, its.touches):
                 return mine

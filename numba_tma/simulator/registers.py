@@ -13,7 +13,7 @@ MOST = 256  # of a thread, as setmaxnreg counts them
 
 
 class Registers:
-    """What each warpgroup has, and how many of the block's registers nobody has.
+    """The registers of each warpgroup, and the free registers of the block.
 
     A launch is taken to share the whole register file out evenly, in multiples of 8 per thread, as
     it does with ``launch_bounds=(threads, 1)``; what does not divide belongs to nobody.
@@ -27,7 +27,7 @@ class Registers:
         self.free = 0
 
     def move(self, group: int, registers: int) -> bool:
-        """Let the threads of a warpgroup have so many; return False if they are not there."""
+        """Give each thread of a warpgroup this many; return False if too few are free."""
         if self.lacking(group, registers) > 0:
             return False
         self.free -= self._needed(group, registers)
@@ -35,14 +35,14 @@ class Registers:
         return True
 
     def lacking(self, group: int, registers: int) -> int:
-        """Return how many registers others have to give back first."""
+        """Return how many registers other warpgroups have to release first."""
         return self._needed(group, registers) - self.free
 
     def _needed(self, group: int, registers: int) -> int:
         return (registers - self._held[group]) * self._sizes[group]
 
     def in_words(self, group: int, registers: int) -> str:
-        """Return the sum that does not come out."""
+        """Return the sum that exceeds the register file."""
         size, held = self._sizes[group], self._held[group]
         terms = " + ".join(f"{h} x {n}" for h, n in zip(self._held, self._sizes))
         return (
@@ -60,7 +60,7 @@ class RegisterWait:
         self._registers = registers
 
     def headline(self) -> str:
-        """Return what a deadlock report says about it."""
+        """Return the line of a deadlock report for it."""
         sum_ = self._registers.in_words(self._group, self._wanted)
         return f"{self._name} of warpgroup {self._group}: {sum_}; waiting"
 

@@ -32,7 +32,7 @@ class Rendezvous:
 
     @property
     def complete(self) -> bool:
-        """Return whether everybody is here."""
+        """Return whether all members have arrived."""
         return len(self.values) >= self.needed()
 
     def learn(self, thread: SimulatedThread) -> None:
@@ -42,11 +42,11 @@ class Rendezvous:
             clocks.learn(thread.row, self._clock)
 
     def once(self, compute: Callable[[], Any]) -> Any:
-        """Return what the first of those that met has computed for all."""
+        """Return the value that the first member computed for all."""
         if self._outcome is None:
             self._outcome = compute()
         return self._outcome
 
     def headline(self) -> str:
-        """Return what a deadlock report says about it."""
+        """Return the line of a deadlock report for it."""
         return f"{self.name}: {len(self.values)} of {self.needed()} threads have arrived; waiting"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Lane(Protocol):
-    """What has a place in the grid."""
+    """A thread's place in the grid."""
 
     block: tuple[int, int, int]
     warp: int

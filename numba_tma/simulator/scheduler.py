@@ -1,4 +1,4 @@
-"""Who runs next: simulated threads pass one baton, and copies land in between.
+"""The scheduler: one simulated thread runs at a time, and copies land in between.
 
 Exactly one thread runs at a time and hands over at scheduling points only, so a run depends on its
 seed alone. The thread that stops running picks its successor itself: one switch of operating-system

@@ -1,4 +1,4 @@
-"""Threads and warps that do the same: which of them is how far makes no difference to a state."""
+"""Symmetry: threads and warps with the same program are interchangeable in a state."""
 
 from __future__ import annotations
 

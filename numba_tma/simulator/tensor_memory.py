@@ -1,4 +1,4 @@
-"""The tensor memory of one block: who has which columns, who may touch which cells, and when.
+"""The tensor memory of one block: allocations of columns, and hazards of their cells.
 
 Loads and stores are numbered by warp. A thread may rely on those of its own warp that it has waited
 for, and on those of another that this one has waited for and fenced, told through a barrier, and
@@ -60,19 +60,19 @@ class ColumnAllocation:
     known: int
 
     def describe(self) -> str:
-        """Return it in words."""
+        """Return its description for messages."""
         return f"columns {self.first} to {self.first + self.count - 1} of tensor memory"
 
 
 @dataclass(frozen=True)
 class Region:
-    """What an access of a warp touches."""
+    """The lanes and columns of a warp's access."""
 
     lanes: slice
     columns: slice
 
     def describe(self) -> str:
-        """Return it in words."""
+        """Return its description for messages."""
         lanes, columns = self.lanes, self.columns
         return (
             f"tensor memory, lanes {lanes.start} to {lanes.stop - 1}, columns {columns.start} to "
@@ -118,7 +118,7 @@ class ColumnAccesses:
         np.maximum(told, self._relied[thread], out=told)
 
     def fence_after(self, thread: SimulatedThread) -> None:
-        """Let the thread rely on what it was told."""
+        """Order the accesses that the thread has synchronised with before its later ones."""
         relied = self._relied[thread]
         np.maximum(relied, self._clocks.table[thread.row, self._told], out=relied)
 
@@ -290,7 +290,7 @@ class AllocationWait:
         self._columns = columns
 
     def headline(self) -> str:
-        """Return what a deadlock report says about it."""
+        """Return the line of a deadlock report for it."""
         taken = ", ".join(a.describe() for a in self._memory.live)
         return f"tcgen05.alloc of {self._columns} columns, with {taken} not deallocated; waiting"
 
@@ -326,7 +326,7 @@ class TensorMemory:
     # Allocation.
 
     def allocate(self, thread: SimulatedThread, columns: int) -> ColumnAllocation:
-        """Return so many columns, as soon as they are free."""
+        """Allocate `columns` columns; wait until they are free."""
         if columns not in (32, 64, 128, 256, 512):
             raise TensorMemoryMisuse(
                 f"tcgen05_alloc of {columns} columns; it must be a power of two from 32 to 512"
@@ -354,7 +354,7 @@ class TensorMemory:
         self._clocks.table[thread.row, allocation.known] = 1
 
     def deallocate(self, warp: list[SimulatedThread], address: int, columns: int) -> None:
-        """Take back an allocation that `warp` knows to be out of use."""
+        """Free an allocation whose accesses are all ordered before `warp`."""
         allocation = next((a for a in self.live if (a.first, a.count) == (address, columns)), None)
         if allocation is None:
             live = ", ".join(f"{a.count} at {a.first}" for a in self.live) or "nothing"

@@ -74,7 +74,7 @@ class Commit:
         return len(waiting) == 1
 
     def check_known(self, table: NDArray[np.int32]) -> None:
-        """Raise unless somebody knows that the arrivals were made."""
+        """Raise unless a thread has waited for the arrivals."""
         for barrier, phase in self.phases.items():
             if phase is None or table[:, barrier.column].max() <= phase:
                 raise UnfinishedCopy(
@@ -200,7 +200,7 @@ def tcgen05_fence_before_thread_sync() -> None:
 
 
 def tcgen05_fence_after_thread_sync() -> None:
-    """Let the thread rely on the accesses that others have told it of."""
+    """Order accesses of threads that this one has synchronised with before its later ones."""
     thread = current()
     memory = thread.cta.tensor_memory
     memory.loads.fence_after(thread)

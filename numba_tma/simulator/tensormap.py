@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel edits: their 128 bytes, and who has acquired which edit.
+"""Tensor maps that a kernel edits: their 128 bytes, and which threads have acquired an edit.
 
 In the simulator the bytes of a map are a record of our own; what a kernel may know of them, that
 they are opaque and that instructions replace fields, is the same. An address is the host's.

@@ -24,7 +24,7 @@ WARP_SIZE = 32
 
 
 class WaitCondition(Protocol):
-    """What a parked thread waits for."""
+    """The condition that a parked thread waits for."""
 
     def headline(self) -> str:
         """Return what a deadlock report says about it, up to the names of the threads."""

@@ -50,7 +50,7 @@ def warp_id() -> int:
 
 
 def multiprocessor() -> _DIM3:
-    """Return the number of the multiprocessor, how many there are, and its warp slots."""
+    """Return the SM's number, the number of SMs, and the warp slots of an SM."""
     current()
     return 0, 1, 64
 
@@ -79,7 +79,7 @@ def elect_sync(mask: int = FULL_MASK) -> bool:
 
 
 def shfl(mode: str, value: Any, lane_or_delta: int, mask: int = FULL_MASK) -> Any:
-    """Return `value` of another lane; one's own where that lane takes no part. Orders no memory."""
+    """Return `value` of another lane, or this lane's if that lane is inactive. Orders no memory."""
     lane, other = current().lane, int(lane_or_delta)
     sources = {"idx": other % WARP_SIZE, "up": lane - other, "down": lane + other}
     source = lane ^ other if mode == "bfly" else sources.get(mode)
@@ -144,7 +144,7 @@ def nanosleep(nanoseconds: int) -> None:
 
 
 def clock() -> int:
-    """Return how many steps this block's threads have taken; more at each call."""
+    """Return the number of steps of this block's threads; it grows at each call."""
     scheduler = current().cta.scheduler
     scheduler.point()
     scheduler.event()  # a time limit ends a wait, so waiting for one is no deadlock
@@ -152,7 +152,7 @@ def clock() -> int:
 
 
 def global_time() -> int:
-    """Return this block's time in nanoseconds; more at each call."""
+    """Return this block's time in nanoseconds; it grows at each call."""
     clock()
     return current().cta.scheduler.nanoseconds
 

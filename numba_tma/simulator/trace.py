@@ -1,4 +1,4 @@
-"""A record of what the simulated copies and barriers did, and a timeline of it for people."""
+"""Traces: the events of simulated copies and barriers, and a timeline of them."""
 
 from __future__ import annotations
 

@@ -41,18 +41,18 @@ TOOLKIT_REPAIR = 'pip install "numba-tma[cu13]", and take CUDA 12 out of CUDA_HO
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong, and its repair; TMA can work in spite of it unless `blocks`."""
+    """A problem and its repair; TMA works in spite of it unless `blocks`."""
 
     problem: str
     repair: str
     blocks: bool = True
 
 
-# ---------------------------------------------------------------- looking
+# ---------------------------------------------------------------- facts
 
 
 def collect() -> Facts:
-    """Look at this machine; what is missing is None, with the reason beside it where one is known.
+    """Collect facts about this machine; a missing one is None, with its reason if it is known.
 
     Calls the driver, but creates no context on the GPU.
     """
@@ -71,7 +71,7 @@ def collect() -> Facts:
 
 
 def _attempt(look: Callable[[], Any]) -> tuple[Any, str | None]:
-    """Return (value, None), or (None, the error): a missing component is an answer, not a crash."""
+    """Return (value, None), or (None, the error) if a component is missing."""
     try:
         return look(), None
     except Exception as error:
@@ -87,7 +87,7 @@ def _version(package: str) -> str | None:
 
 
 def _compiler_facts() -> Facts:
-    """Compile an empty kernel: the one test that the compiler's parts fit together."""
+    """Compile an empty kernel, which tests that the compiler's parts fit together."""
     if simulated():
         return {"compiles": None, "compile_error": None, "nvvm": None}
     ptx, error = _attempt(lambda: testing.compile_ptx(_empty, ()))
@@ -99,7 +99,7 @@ def _empty() -> None:
 
 
 def _release(text: str) -> str | None:
-    """Read the toolkit's version where NVIDIA's compilers write it, in their PTX and --version."""
+    """Read the toolkit's version from the PTX and the --version of NVIDIA's compilers."""
     match = re.search(r"release (\d+\.\d+)", text)
     return match.group(1) if match else None
 
@@ -162,16 +162,16 @@ def _device_facts() -> Facts:
     return {**dict.fromkeys(names), **(facts or {}), "device_error": error}
 
 
-# ---------------------------------------------------------------- judging
+# ---------------------------------------------------------------- checks
 
 
 def diagnose(facts: Facts) -> list[Finding]:
-    """Judge what `collect` found: known-bad combinations, each with its repair."""
+    """Check the facts of `collect` for known-bad combinations, each with its repair."""
     return [finding for check in CHECKS for finding in check(facts)]
 
 
 def check_requirements(facts: Facts) -> Iterator[Finding]:
-    """Check that every package is there in a supported version."""
+    """Check that every package is installed in a supported version."""
     for package, (bounds, reason) in REQUIREMENTS.items():
         version, repair = facts[package], f'pip install "{package}{bounds}"'
         if version is None:
@@ -267,7 +267,7 @@ def _satisfies(version: str, bounds: str) -> bool:
     return True
 
 
-# ---------------------------------------------------------------- telling
+# ---------------------------------------------------------------- report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -290,7 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report_text(facts: Facts, findings: Sequence[Finding], works: bool) -> str:
-    """Lay the report out for a person."""
+    """Format the report as text."""
     width = max(map(len, facts))
     known = {name: value for name, value in facts.items() if not name.endswith("_error")}
     lines = [

@@ -1,4 +1,4 @@
-"""Pictures: where a tile lies in shared memory, and what a pipeline's stages did over time.
+"""Pictures: the layout of a tile in shared memory, and a pipeline's stages over time.
 
 They need matplotlib, which is imported when a picture is asked for.
 """
@@ -22,13 +22,13 @@ LINE = 128  # bytes that all 32 banks hold side by side
 GROUPS = LINE // CHUNK
 MAX_LINES = 16  # every swizzle repeats after 8 lines
 TEXT = {"fontsize": 9, "color": "#303030"}
-#: What the signs of `Trace.timeline` stand for, and their colours; "." is free and not drawn.
+#: Meanings and colours of the signs of `Trace.timeline`; "." is free and not drawn.
 STATES = {">": ("loading", "#9ecae1"), "=": ("full", "#fdd0a2"), "#": ("being read", "#74c476")}
 STORING = ("being stored", "#bcbddc")
 
 
 def swizzle(tile: Tile, ax: Axes | None = None) -> Axes:
-    """Draw where each 16-byte chunk of a tile lies in shared memory.
+    """Draw the position of each 16-byte chunk of a tile in shared memory.
 
     A line of the picture is 128 bytes of shared memory, a column one group of four banks. Number
     and colour say which chunk of its row of the tile stands there. Threads that read down one
@@ -87,7 +87,7 @@ def swizzle(tile: Tile, ax: Axes | None = None) -> Axes:
 
 
 def timeline(trace: Trace, ax: Axes | None = None) -> Axes:
-    """Draw what the stages of a pipeline did over time, as the simulator saw it.
+    """Draw the states of a pipeline's stages over time, from a trace of the simulator.
 
     One bar per stage and state: loading, full, and being read until all readers have released
     it. The numbers count the fills in the order of their loads. Below lie the stores that were in
@@ -157,7 +157,7 @@ def _stage_bars(events: list[Event], pipeline: str) -> dict[int, list[Bar]]:
         sign, stage = _STATES[event.kind, match[1]], changes.setdefault(int(match[2]), [])
         if stage and stage[-1][0] == sign:  # another copy of the same fill, or another reader
             continue
-        # A stage may be full without a load: a queue's end is told that way.
+        # A stage may be full without a load: it signals a queue's end.
         fill = fills if sign == ">" else stage[-1][2] if stage and sign != "." else None
         fills += sign == ">"
         stage.append((sign, event.time, fill))
@@ -173,7 +173,7 @@ def _stage_bars(events: list[Event], pipeline: str) -> dict[int, list[Bar]]:
 
 
 def _store_bars(events: list[Event]) -> list[tuple[int, int]]:
-    """Return when at least one store was in flight."""
+    """Return the intervals with at least one store in flight."""
     in_flight, bars = 0, []
     for event in events:
         if event.kind == "store":
@@ -205,7 +205,7 @@ def _write(ax: Axes, x: float, y: float, text: str) -> None:
 
 
 def _plain(ax: Axes) -> Axes:
-    """Take away what is not data: the frame and the tick marks."""
+    """Remove the frame and the tick marks."""
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, labelsize=8, labelcolor=TEXT["color"])
     return ax

@@ -1,4 +1,4 @@
-"""Test kernels without a GPU, and run what may hang in a process that can be killed.
+"""Test kernels without a GPU, and run code that may hang in a process with a time limit.
 
 `compile_ptx` -> `ptxas` / `sass` / `instructions` show what a kernel tells the GPU on any machine.
 `run_isolated` gives a callable a fresh process and a time limit: a kernel that traps loses only
@@ -37,7 +37,7 @@ _PTX_OPTIONS = ("debug", "lineinfo", "device", "fastmath", "opt", "forceinline",
 
 @functools.cache
 def gpu_available() -> bool:
-    """Whether device 0 can run TMA; asks the driver, creates no context."""
+    """Return whether device 0 has TMA. Asks the driver and creates no context."""
     if simulated():
         return False
     try:
@@ -96,7 +96,7 @@ def compile_ptx(
 
 
 def instructions(ptx: str) -> list[str]:
-    """List the instructions of a module's one kernel, free of what differs between equal kernels.
+    """List the instructions of a module's kernel in a form that is the same for equal kernels.
 
     Registers, labels and symbols are numbered in order of first use, parameters are `param_N`;
     comments, directives and scope braces are left out. Labels stand as `L0:`.
@@ -132,7 +132,7 @@ def instructions(ptx: str) -> list[str]:
 
 
 def _braced(text: str, start: int) -> str:
-    """Return what stands between the brace at `start` and the one that closes it."""
+    """Return the text between the brace at `start` and its closing brace."""
     depth = 0
     for match in re.finditer(r"[{}]", text[start:]):
         depth += 1 if match.group() == "{" else -1
@@ -159,7 +159,7 @@ class PtxasError(RuntimeError):
 
 @dataclass(frozen=True)
 class PtxasReport:
-    """What ptxas says of a module; the largest value where it holds several functions.
+    """The report of ptxas on a module; the largest value if it holds several functions.
 
     Spills are summed. `warnings` holds ptxas's warnings and its numbered performance remarks
     (C7510: wgmma serialised, and the like).
@@ -304,7 +304,7 @@ def run_isolated(
         answer, output = Path(folder, "answer"), Path(folder, "output")
         with open(output, "wb") as log:
             child = subprocess.Popen(
-                # -u: what it printed must survive a kill
+                # -u: printed lines must survive a kill
                 [sys.executable, "-u", "-c", f"from {__name__} import _child; _child()"],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -336,7 +336,7 @@ def run_isolated(
 
 
 def _describe(function: Callable[..., Any] | str) -> tuple[str, str | tuple[str, str]]:
-    """Return a name for messages, and what the child needs to find the function."""
+    """Return a name for messages, and the address by which the child finds the function."""
     if isinstance(function, str):
         return "the source", function
     module, qualname = function.__module__, function.__qualname__
@@ -364,7 +364,7 @@ def _last_output(path: Path) -> str:
 def _child() -> None:
     """Run the job that `run_isolated` wrote to standard input."""
     answer, timeout, job, args = pickle.loads(sys.stdin.buffer.read())
-    # Leave the time to say where it hangs before the parent kills it.
+    # Print where it hangs before the parent kills it.
     faulthandler.dump_traceback_later(0.9 * timeout, exit=False)
     try:
         returned, value, trace = True, pickle.dumps(_call(job, args)), ""

@@ -25,9 +25,7 @@ PLANS = ((128, 256, 3, 8), (128, 256, 3, 16), (256, 128, 3, 8))
 K_BYTES = 128  # of a row of a tile: the widest swizzle
 
 
-def candidates(
-    a: DeviceArray, w: DeviceArray, c: DeviceArray, sms: int
-) -> dict[str, Run]:
+def candidates(a: DeviceArray, w: DeviceArray, c: DeviceArray, sms: int) -> dict[str, Run]:
     """Return what multiplies a by w.T, by the names of the plans, each into a copy of c."""
     if gluon is None:
         raise ImportError("no Gluon of Triton 3.6 is installed")

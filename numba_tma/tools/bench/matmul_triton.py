@@ -29,9 +29,7 @@ PLANS = (
 K_BYTES = 128  # of a row of a tile: the widest swizzle
 
 
-def candidates(
-    a: DeviceArray, w: DeviceArray, c: DeviceArray, sms: int
-) -> dict[str, Run]:
+def candidates(a: DeviceArray, w: DeviceArray, c: DeviceArray, sms: int) -> dict[str, Run]:
     """Return what multiplies a by w.T, by the names of the plans, each into a copy of c."""
     if triton is None:
         raise ImportError("triton is not installed")
