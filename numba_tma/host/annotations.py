@@ -26,6 +26,15 @@ DeviceFunction: TypeAlias = Any
 
 # In kernels:
 
+#: A tile in shared memory: a `SharedTile`.
+SharedMemory: TypeAlias = Any
+#: An mbarrier in shared memory: a `Barrier`, or the `barrier` of a stage.
+BarrierLike: TypeAlias = Any
+#: A `CachePolicy` or the result of a createpolicy instruction; None for the default policy.
+CacheHint: TypeAlias = Any
+#: A bit for each block of the cluster; None for this block alone.
+BlockMask: TypeAlias = Any
+
 #: An integer of a kernel, of any width.
 Integer: TypeAlias = int | np.integer[Any]
 #: A floating-point number of a kernel, of any width.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ MAX_BLOCKS = 8
 _ATTRIBUTE = "__numba_tma_cluster__"
 
 
-def cluster_size(size: Any) -> Dim3:
+def cluster_size(size: object) -> Dim3:
     """Return `size` along x, y and z, or raise a ValueError."""
     if callable(size):
         raise ValueError("@tma.cluster stands without a size: write @tma.cluster(2)")
@@ -56,12 +57,12 @@ def set_cluster(function: F, size: Dim3 | None) -> F:
     return function
 
 
-def cluster_of(function: Any) -> Dim3 | None:
+def cluster_of(function: Callable[..., Any]) -> Dim3 | None:
     """Return the size of the clusters that `function` was decorated with, if it was."""
     return getattr(function, _ATTRIBUTE, None)
 
 
-def check_device_function(function: Any) -> None:
+def check_device_function(function: Callable[..., Any]) -> None:
     """Raise a ValueError if a function that a kernel calls was given a cluster of its own."""
     if size := cluster_of(function):
         raise ValueError(

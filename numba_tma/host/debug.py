@@ -86,7 +86,7 @@ class Site:
         return replace(self, kind="ledger")
 
 
-def is_bounded(owner: type, debug: Any) -> bool:
+def is_bounded(owner: type, debug: object) -> bool:
     """Return whether the waits of a pipeline that was given `debug` are bounded.
 
     Never in the simulator, which finds deadlocks itself.

@@ -4,7 +4,13 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from numba_tma.host.annotations import DeviceArray, DTypeLike
+from numba_tma.host.annotations import (
+    BarrierLike,
+    CacheHint,
+    DeviceArray,
+    DTypeLike,
+    SharedMemory,
+)
 from numba_tma.host.array_interface import Place, byte_strides, reading_of
 from numba_tma.host.backend import in_kernels
 from numba_tma.host.boxes import Column
@@ -171,11 +177,11 @@ class Im2colMap(TensorMap):
 
     def load_im2col(
         self,
-        tile: Any,
+        tile: SharedMemory,
         coords: tuple[int, ...],
         offsets: tuple[int, ...],
-        barrier: Any,
-        cache_hint: Any = None,
+        barrier: BarrierLike,
+        cache_hint: CacheHint = None,
         multicast: int | None = None,
     ) -> None:
         """Start the copy of one column of pixels from the tensor into shared memory.
@@ -214,7 +220,9 @@ class Im2colMap(TensorMap):
         """
         in_kernels("load_im2col")(self, tile, coords, offsets, barrier, cache_hint, multicast)
 
-    def store_im2col(self, tile: Any, coords: tuple[int, ...], cache_hint: Any = None) -> None:
+    def store_im2col(
+        self, tile: SharedMemory, coords: tuple[int, ...], cache_hint: CacheHint = None
+    ) -> None:
         """Start the copy of one column of pixels from shared memory into the tensor.
 
         For kernels. Under the rules of `TensorMap.store`; the pixels are those that `load_im2col`

@@ -68,7 +68,7 @@ def padding_per_axis(given: Any, axes: int) -> tuple[tuple[tuple[int, int], ...]
     return tuple((int(b), int(a)) for b, a in pairs) if not wrong else ((0, 0),) * axes, wrong
 
 
-def _is_integer(n: Any) -> bool:
+def _is_integer(n: object) -> bool:
     return hasattr(n, "__index__") and not isinstance(n, bool)
 
 

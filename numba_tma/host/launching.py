@@ -9,11 +9,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from numba_tma.host.annotations import Kernel, StreamLike
 from numba_tma.host.backend import compiled_launcher
 from numba_tma.host.cluster_rules import check_grid, cluster_of, cluster_size, set_cluster
 from numba_tma.host.environment import simulated
 
 Dim3 = tuple[int, int, int]
+Extents = int | tuple[int, ...]  #: along x, or along x, y and z
 
 _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCK = (1024, 1024, 64)
@@ -21,12 +23,12 @@ _MOST_THREADS = 1024
 
 
 def launcher(
-    kernel: Any,
-    grid: int | tuple[int, ...],
-    block: int | tuple[int, ...],
+    kernel: Kernel,
+    grid: Extents,
+    block: Extents,
     *,
-    cluster: int | tuple[int, ...] | None = None,
-    stream: Any = None,
+    cluster: Extents | None = None,
+    stream: StreamLike = None,
     pdl: bool = False,
 ) -> Callable[..., None]:
     """Prepare launches of a kernel, so that each costs the host little more than the driver's part.
@@ -90,7 +92,13 @@ class Launcher:
     core_stream: Any = None
 
     def __init__(
-        self, kernel: Any, grid: Any, block: Any, cluster: Any, stream: Any, pdl: bool
+        self,
+        kernel: Kernel,
+        grid: Extents,
+        block: Extents,
+        cluster: Extents | None,
+        stream: StreamLike,
+        pdl: bool,
     ) -> None:
         self.kernel = kernel
         self._check_kernel()
@@ -236,7 +244,7 @@ class _SimulatedLauncher(Launcher):
         self.handle, self.closable = 0, None
 
 
-def _parameters(function: Any) -> list[str]:
+def _parameters(function: Callable[..., Any]) -> list[str]:
     """Return the names of a kernel's parameters."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
@@ -247,11 +255,11 @@ def _parameters(function: Any) -> list[str]:
     return [p.name for p in parameters]
 
 
-def _name(kernel: Any) -> str:
+def _name(kernel: Kernel) -> str:
     return str(kernel.py_func.__qualname__.rpartition(".")[2])
 
 
-def _dimensions(name: str, given: Any, most: Dim3, unit: str) -> Dim3:
+def _dimensions(name: str, given: Extents, most: Dim3, unit: str) -> Dim3:
     """Return the extents along x, y and z, or raise for one that no GPU can run."""
     extents = given if isinstance(given, tuple | list) else (given,)
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from numba_tma.host.annotations import DTypeLike
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.matrix_layout import STEP_BYTES, MatrixLayout
 
@@ -96,7 +97,7 @@ def fragment_coords(i: Any, thread: Any, itemsize: int = 4) -> tuple[Any, Any]:
     return row, column
 
 
-def check_fragment(n: Any, dtype: Any, what: str) -> DType:
+def check_fragment(n: object, dtype: DTypeLike, what: str) -> DType:
     """Return the dtype of a 64 x n fragment, or raise a ValueError that says what there is."""
     try:
         found = as_dtype(dtype)
@@ -115,7 +116,7 @@ def check_fragment(n: Any, dtype: Any, what: str) -> DType:
     return found
 
 
-def check_conversion(source: DType, target: Any) -> DType:
+def check_conversion(source: DType, target: DTypeLike) -> DType:
     """Return the dtype that a fragment is converted to, or raise a ValueError."""
     try:
         found = as_dtype(target)
@@ -145,7 +146,7 @@ def check_columns(n: int, dtype: DType, first: Any, count: Any) -> tuple[int, in
     return first // 2, (first + count) // 2
 
 
-def can_hold(array: Any, dtype: DType) -> bool:
+def can_hold(array: DTypeLike, dtype: DType) -> bool:
     """Return whether a fragment of `dtype` can be stored to an array of the dtype `array`.
 
     Its own, or bits of the size of narrow ones.
@@ -302,7 +303,7 @@ def _k_steps(a: MatrixLayout | RegisterOperand, b: MatrixLayout, given: int | No
     return given
 
 
-def check_pending(pending: Any) -> None:
+def check_pending(pending: object) -> None:
     """Raise a ValueError unless `pending` is a number of groups that a wait can leave pending."""
     if not isinstance(pending, int) or not 0 <= pending <= 7:
         raise ValueError(

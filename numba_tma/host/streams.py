@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from numba_tma.host.annotations import StreamLike
 
 
-def handle_of(stream: Any) -> int:
+def handle_of(stream: StreamLike) -> int:
     """Return the handle of a stream, 0 for the default one, or raise."""
     if stream is None:
         return 0
@@ -30,6 +30,6 @@ def handle_of(stream: Any) -> int:
     )
 
 
-def closable(stream: Any) -> Any:
+def closable(stream: StreamLike) -> StreamLike:
     """Return `stream` if its owner can close it, else None."""
     return stream if hasattr(stream, "is_closed") else None

@@ -1,9 +1,16 @@
 """Tensor maps: the descriptors that tell the copy engine where a tensor lies and how to tile it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from numba_tma.host.annotations import DeviceArray, DTypeLike
+from numba_tma.host.annotations import (
+    BarrierLike,
+    BlockMask,
+    CacheHint,
+    DeviceArray,
+    DTypeLike,
+    SharedMemory,
+)
 from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
 from numba_tma.host.backend import KernelArgument, in_kernels
 from numba_tma.host.boxes import Copies
@@ -258,11 +265,11 @@ class TensorMap(KernelArgument):
 
     def load(
         self,
-        tile: Any,
+        tile: SharedMemory,
         coords: tuple[int, ...],
-        barrier: Any,
-        cache_hint: Any = None,
-        multicast: Any = None,
+        barrier: BarrierLike,
+        cache_hint: CacheHint = None,
+        multicast: BlockMask = None,
     ) -> None:
         """Start the copy of one tile from the tensor into shared memory.
 
@@ -296,7 +303,9 @@ class TensorMap(KernelArgument):
         """
         in_kernels("load")(self, tile, coords, barrier, cache_hint, multicast)
 
-    def store(self, tile: Any, coords: tuple[int, ...], cache_hint: Any = None) -> None:
+    def store(
+        self, tile: SharedMemory, coords: tuple[int, ...], cache_hint: CacheHint = None
+    ) -> None:
         """Start the copy of one tile from shared memory into the tensor.
 
         For kernels. A tile of several boxes is that many copies. To be executed by one thread,
@@ -335,7 +344,9 @@ class TensorMap(KernelArgument):
         """
         in_kernels("fence_acquire")(self)
 
-    def reduce(self, tile: Any, coords: tuple[int, ...], op: str, cache_hint: Any = None) -> None:
+    def reduce(
+        self, tile: SharedMemory, coords: tuple[int, ...], op: str, cache_hint: CacheHint = None
+    ) -> None:
         """Start to combine one tile in shared memory with what the tensor holds.
 
         For kernels. As `store`, but each element of the tensor becomes ``op(element, tile's)``, in
@@ -358,7 +369,7 @@ class TensorMap(KernelArgument):
         """
         in_kernels("reduce")(self, tile, coords, op, cache_hint)
 
-    def prefetch_tile(self, coords: tuple[int, ...], cache_hint: Any = None) -> None:
+    def prefetch_tile(self, coords: tuple[int, ...], cache_hint: CacheHint = None) -> None:
         """Start to bring one tile of the tensor into the L2 cache, ahead of its load.
 
         For kernels. Executed by one thread. The prefetch is a hint; nothing waits for it.
@@ -387,17 +398,19 @@ class TensorMap(KernelArgument):
 
     def load_im2col(
         self,
-        tile: Any,
+        tile: SharedMemory,
         coords: tuple[int, ...],
         offsets: tuple[int, ...],
-        barrier: Any,
-        cache_hint: Any = None,
-        multicast: Any = None,
+        barrier: BarrierLike,
+        cache_hint: CacheHint = None,
+        multicast: BlockMask = None,
     ) -> None:
         """Raise in a kernel; an `Im2colMap` has this method, see there."""
         in_kernels("load_im2col")(self, tile, coords, offsets, barrier, cache_hint, multicast)
 
-    def store_im2col(self, tile: Any, coords: tuple[int, ...], cache_hint: Any = None) -> None:
+    def store_im2col(
+        self, tile: SharedMemory, coords: tuple[int, ...], cache_hint: CacheHint = None
+    ) -> None:
         """Raise in a kernel; an `Im2colMap` has this method, see there."""
         in_kernels("store_im2col")(self, tile, coords, cache_hint)
 
@@ -411,7 +424,11 @@ class TensorMap(KernelArgument):
         )
 
 
-def kind_of(described: Any) -> tuple[Any, ...]:
+#: A map, or a Numba type of maps, which has the same properties.
+_Described: TypeAlias = Any
+
+
+def kind_of(described: _Described) -> tuple[Any, ...]:
     """Return the properties of a map, or of a Numba type of maps, that compiled code depends on."""
     copies = described.copies if described.mode == "tiled" else None
     moved = (copies.element_strides, copies.fold) if copies else None
@@ -421,7 +438,7 @@ def kind_of(described: Any) -> tuple[Any, ...]:
     )
 
 
-def describe_kind(described: Any) -> str:
+def describe_kind(described: _Described) -> str:
     """Describe the result of `kind_of`, as Numba types and messages show it."""
     tile, mode, rank = described.tile, described.mode, described.rank
     known = [str(tile)] if tile else [f"{rank}d"] if rank else []

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from numba_tma.host.annotations import StreamLike
 from numba_tma.host.backend import KernelArgument
 from numba_tma.host.driver import NBYTES, address_of
 from numba_tma.host.environment import simulated
@@ -44,7 +45,7 @@ class TensorMapArray(KernelArgument):
 
     __slots__ = ("__weakref__", "_buffer", "address", "maps", "numba_type")
 
-    def __init__(self, maps: Iterable[TensorMap], *, stream: Any = None) -> None:
+    def __init__(self, maps: Iterable[TensorMap], *, stream: StreamLike = None) -> None:
         self.maps = tuple(maps)
         _check(self.maps)
         #: Address of the descriptors, 128 bytes each; 0 in the simulator.

@@ -152,7 +152,7 @@ class Pointwise:
         ]
         launch(
             ring_kernel(self.fn, operands.kinds, len(call.numbers), tile, plan),
-            min(plan.blocks_per_multiprocessor * sm_count(), tiles),
+            min(plan.blocks_per_sm * sm_count(), tiles),
             plan.threads + 32,
             call.stream,
             *inputs,

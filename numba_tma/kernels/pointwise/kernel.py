@@ -47,7 +47,7 @@ class PointwisePlan:
     threads: int = 128  #: threads that compute
     tile_bytes: int = 4096  #: bytes of a tile or chunk of each input
     stages: int = 4  #: stages of the ring
-    blocks_per_multiprocessor: int = 1  #: resident blocks of the ring per SM
+    blocks_per_sm: int = 1  #: resident blocks of the ring per SM
     store: str = "registers"  #: "tma": the ring's results are stored from their stage
 
 
