@@ -36,14 +36,7 @@ from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows import columns as _columns
-from numba_tma.kernels.rows.kernel import (
-    RowMemory,
-    RowSizes,
-    compiled,
-    no_store,
-    nothing,
-    row_of,
-)
+from numba_tma.kernels.rows.kernel import RowMemory, RowSizes, compiled
 from numba_tma.kernels.rows.launching import (
     access_width,
     address_of,
@@ -54,6 +47,7 @@ from numba_tma.kernels.rows.launching import (
     rows_of,
 )
 from numba_tma.kernels.rows.plan import RowPlan, share_of
+from numba_tma.kernels.rows.steps import no_store, nothing, row_of
 
 
 class BackwardArrays(NamedTuple):

@@ -28,19 +28,24 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i64
 from numba_tma.device.clusters import cluster
 from numba_tma.device.combine import Exchange, combine_parts, exchange_tiles
-from numba_tma.device.row_share import (
-    Share,
-    from_float,
-    load_cached,
-    load_global,
-    load_shared,
-    store_global,
-    to_float,
-)
+from numba_tma.device.row_share import Share, load_global, load_shared, to_float
 from numba_tma.device.shared import shared_barrier, shared_barriers, shared_tile
+from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan, block_part, require_room
+from numba_tma.kernels.rows.steps import (
+    CACHE_HINTS,
+    Steps,
+    affine_steps,
+    copies_to_shared,
+    first_access,
+    load_slots,
+    residual_to_registers,
+    row_of,
+    store_statistics,
+    store_step,
+)
 
 # ------------------------------------------------------------------------- what a kernel is given
 
@@ -112,131 +117,40 @@ class RowOperation:
         return self.combine_equal if share.whole and self.combine_equal else self.combine
 
 
-# --------------------------------------------------------------- features, and what stands for none
-
-
-@device_function
-def row_of(memory: Any, row: Any) -> Any:
-    """Return the address of a row."""
-    return memory.address + row * memory.stride
-
-
-@device_function
-def nothing(share: Any, location: Any, first: Any, limit: Any) -> Any:
-    """Load nothing, in the place of `load_global` or `load_cached`."""
-    return ()
-
-
-@device_function
-def no_store(share: Any, location: Any, first: Any, limit: Any, packed: Any) -> None:
-    """Store nothing, in the place of `store_global`."""
-
-
-@device_function
-def plus(share: Any, values: Any, packed: Any) -> Any:
-    """Add what was loaded: a residual or a bias."""
-    return values + to_float(share, packed)
-
-
-@device_function
-def times(share: Any, values: Any, packed: Any) -> Any:
-    """Multiply by what was loaded: a weight."""
-    return values * to_float(share, packed)
-
-
-@device_function
-def unchanged(share: Any, values: Any, packed: Any) -> Any:
-    """Return the values, in the place of `plus` or `times`."""
-    return values
-
-
-@device_function
-def load_late(share: Any, location: Any, first: Any, limit: Any, early: Any) -> Any:
-    """Load a weight or bias after the reduction."""
-    return load_cached(share, location, first, limit)
-
-
-@device_function
-def loaded_early(share: Any, location: Any, first: Any, limit: Any, early: Any) -> Any:
-    """Return the weight or bias that was loaded before the reduction, or nothing."""
-    return early
-
-
-def affine(present: bool, early: bool) -> tuple[Any, Any]:
-    """Return how a weight or bias is loaded before the reduction, and how after it."""
-    if present and early:
-        return load_cached, loaded_early
-    return nothing, load_late if present else loaded_early
-
-
-@device_function
-def store_column(location: Any, column: Any) -> None:
-    """Store a column, held as a float32, as an int64."""
-    ptx.st_global_u64(location, i64(column))
-
-
-def store_statistics(op: RowOperation, options: RowOptions) -> Any:
-    """Return the function in which one thread per row writes the statistics of the row."""
-    (FIRST, SECOND), statistics = options.statistics, op.statistics
-    store_second, SIZE = (store_column, 8) if options.index else (ptx.st_global_f32, 4)
-
-    @device_function
-    def store_some(
-        exists: Any, whole: Any, at: Any, arrays: Any, columns: Any, scalar: Any
-    ) -> None:
-        if at.thread == 0 and at.rank == 0 and exists:
-            of_row = statistics(whole, columns, scalar)
-            if FIRST:
-                ptx.st_global_f32(arrays.statistics[0] + 4 * at.row, of_row[0])
-            if SECOND:
-                store_second(arrays.statistics[1] + SIZE * at.row, of_row[1])
-
-    @device_function
-    def store_none(
-        exists: Any, whole: Any, at: Any, arrays: Any, columns: Any, scalar: Any
-    ) -> None:
-        pass
-
-    return store_some if FIRST or SECOND else store_none
-
-
-# ------------------------------------------------------------------- a row in registers
+# ------------------------------------------------------------------- rows in registers
 
 
 class RowPlace(NamedTuple):
-    """The row that a thread works on, and where its share of the row begins."""
+    """The row that a thread works on, and its share of it, in accesses of `Share.width` bytes."""
 
     row: Any
     rank: Any  #: of the block in its cluster
     thread: Any  #: of the threads that share the row in this block
+    begin: Any  #: bytes of the row before access 0; 0 unless the row is staged
     first: Any  #: the thread's first access
-    limit: Any  #: accesses of the row; 0 for a row behind the last
+    limit: Any  #: accesses that exist; 0 for a row behind the last
 
 
-def place_in_registers(share: Share, plan: RowPlan) -> Any:
-    """Return the function that finds a thread's `RowPlace`."""
-    THREADS, ROWS, BLOCKS, ACCESSES = (
-        plan.threads,
-        plan.rows,
-        plan.cluster,
-        share.step * share.count,
-    )
+def place_in_registers(share: Share, plan: RowPlan) -> Callable[..., Any]:
+    """Return ``place(sizes)`` for rows in registers."""
+    THREADS, ROWS, BLOCKS = plan.threads, plan.rows, plan.cluster
+    ACCESSES = share.step * share.count  # per block
 
     @device_function
     def row_of_a_block(sizes: Any) -> Any:
         thread = cuda.threadIdx.x
-        return RowPlace(i64(cuda.blockIdx.x), 0, thread, thread, sizes.accesses)
+        return RowPlace(i64(cuda.blockIdx.x), 0, thread, 0, thread, sizes.accesses)
 
     @device_function
     def row_of_some_threads(sizes: Any) -> Any:
         thread = cuda.threadIdx.x % THREADS
         row = i64(cuda.blockIdx.x) * ROWS + cuda.threadIdx.x // THREADS
-        return RowPlace(row, 0, thread, thread, sizes.accesses if row < sizes.rows else 0)
+        return RowPlace(row, 0, thread, 0, thread, sizes.accesses if row < sizes.rows else 0)
 
     @device_function
     def row_of_a_cluster(sizes: Any) -> Any:
         row, rank, thread = cuda.blockIdx.x // BLOCKS, ptx.cluster_ctarank(), cuda.threadIdx.x
-        return RowPlace(row, rank, thread, rank * ACCESSES + thread, sizes.accesses)
+        return RowPlace(row, rank, thread, 0, rank * ACCESSES + thread, sizes.accesses)
 
     if plan.cluster > 1:
         return row_of_a_cluster
@@ -288,20 +202,17 @@ def load_to_registers(name: str, share: Share, plan: RowPlan) -> tuple[Any, Any,
 
 
 @functools.cache
-def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: RowOptions) -> Any:
+def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: RowOptions) -> Kernel:
     """Return the kernel whose blocks take `plan.rows` rows each and end."""
     SHARE, (SCRATCH, PEERS) = share, exchange_tiles(plan.threads, plan.cluster)
     place = place_in_registers(share, plan)
     start_load, load, STAGED = load_to_registers(op.name, share, plan)
-    start_exchange, combine = combine_parts(op.combination(share), plan.threads, plan.cluster)
+    load_residual, add_residual = residual_to_registers(share, options)
+    load_early, scale_and_shift = affine_steps(share, options, plan.early)
+    store_total, store = (store_step(share, is_) for is_ in (options.residual_out, options.output))
     reduce, apply = op.reduce, op.apply
-    load_residual, add_residual = (load_global, plus) if options.residual else (nothing, unchanged)
-    early_weight, load_weight = affine(options.weight, plan.early)
-    early_bias, load_bias = affine(options.bias, plan.early)
-    scale, shift = times if options.weight else unchanged, plus if options.bias else unchanged
-    store_total = store_global if options.residual_out else no_store
-    store = store_global if options.output else no_store
-    store_numbers = store_statistics(op, options)
+    start_exchange, combine = combine_parts(op.combination(share), plan.threads, plan.cluster)
+    store_numbers = store_statistics(op.statistics, options)
 
     def in_registers(arrays, sizes, scalar):  # type: ignore[no-untyped-def]
         exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(1))
@@ -310,61 +221,31 @@ def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: Ro
         start_load(staged, loaded, arrays.x, at, sizes)
         start_exchange(exchange, at.thread)
         packed = load(staged, loaded, arrays.x, at)
-        added = load_residual(SHARE, row_of(arrays.residual, at.row), at.first, at.limit)
-        weight = early_weight(SHARE, arrays.weight, at.first, at.limit)
-        bias = early_bias(SHARE, arrays.bias, at.first, at.limit)
-        values = add_residual(SHARE, to_float(SHARE, packed), added)
-        total = from_float(SHARE, values)
-        store_total(SHARE, row_of(arrays.total, at.row), at.first, at.limit, total)
+        residual, early = load_residual(arrays, at), load_early(arrays, at)
+        values = add_residual(SHARE, to_float(SHARE, packed), residual)
+        store_total(row_of(arrays.total, at.row), at, values)
         own, values = reduce(SHARE, values, at.first, at.limit, scalar)
         whole = combine(own, exchange, scalar)
         values = apply(values, own, whole, sizes.columns, scalar)
-        weight = load_weight(SHARE, arrays.weight, at.first, at.limit, weight)
-        bias = load_bias(SHARE, arrays.bias, at.first, at.limit, bias)
-        values = shift(SHARE, scale(SHARE, values, weight), bias)
-        store(SHARE, row_of(arrays.y, at.row), at.first, at.limit, from_float(SHARE, values))
+        values = scale_and_shift(values, arrays, at, early)
+        store(row_of(arrays.y, at.row), at, values)
         store_numbers(at.row < sizes.rows, whole, at, arrays, sizes.columns, scalar)
 
     in_registers.__name__ = f"{op.name}_in_registers"
     return compiled(in_registers, plan)
 
 
-def compiled(kernel: Any, plan: RowPlan) -> Any:
-    """Return the `cuda.jit` kernel of a plan."""
-    if plan.cluster > 1:
-        kernel = cluster(plan.cluster)(kernel)
-    return cuda.jit(launch_bounds=plan.launch_bounds)(kernel)
+# --------------------------------------------------------------- rows in shared memory
 
 
-#: What bulk copies take for `RowPlan.cache`.
-CACHE_HINTS = {
-    "allocate": None,
-    "no_allocate": None,
-    "evict_first": int(ptx.CachePolicy.EVICT_FIRST),
-    "evict_last": int(ptx.CachePolicy.EVICT_LAST),
-}
-
-# ---------------------------------------------------------------- a row in shared memory
-
-
-class RowPart(NamedTuple):
-    """The row that a block works on, and which part of it."""
-
-    row: Any
-    rank: Any  #: of the block in its cluster
-    thread: Any
-    begin: Any  #: bytes of the row in front of the part
-    accesses: Any  #: of 16 bytes, in the part
-
-
-def place_in_shared(part: int, blocks: int) -> Any:
-    """Return the function that finds a block's `RowPart`, of `part` bytes."""
-    PART, BLOCKS = part, blocks
+def places_in_shared(part: int, plan: RowPlan) -> Steps:
+    """Return ``place(sizes)`` of a block's part of `part` bytes, and ``slot_of(at, slot)``."""
+    PART, BLOCKS, SLOT, EACH = part, plan.cluster, plan.slot, plan.slot // 16
 
     @device_function
     def row_of_a_block(sizes: Any) -> Any:
         thread, row = cuda.threadIdx.x, i64(cuda.blockIdx.x)
-        return RowPart(row, 0, thread, 0, min(sizes.accesses, PART // 16))
+        return RowPlace(row, 0, thread, 0, thread, min(sizes.accesses, PART // 16))
 
     @device_function
     def row_of_a_cluster(sizes: Any) -> Any:
@@ -372,92 +253,21 @@ def place_in_shared(part: int, blocks: int) -> Any:
         rank = i64(ptx.cluster_ctarank())
         begin = rank * PART
         accesses = min(sizes.accesses, (begin + PART) // 16) - begin // 16
-        return RowPart(row, rank, thread, begin, accesses)
-
-    return row_of_a_cluster if blocks > 1 else row_of_a_block
-
-
-def copies_to_shared(nbytes: int, part: int, plan: RowPlan, options: RowOptions) -> Any:
-    """Return the function in which one thread initialises the barriers and starts the copies."""
-    NBYTES, PART, HINT, COPIES = nbytes, part, CACHE_HINTS[plan.cache], 1 + options.residual
+        return RowPlace(row, rank, thread, begin, thread, accesses)
 
     @device_function
-    def copy(staged: Any, loaded: Any, memory: Any, index: Any, at: Any, size: Any) -> None:
-        source = row_of(memory, at.row) + at.begin
-        ptx.cp_async_bulk_load(staged.address_of((index, 0)), source, size, loaded, HINT)
+    def slot_of(at: Any, slot: Any) -> Any:
+        """Return the place of a slot of the part."""
+        begin, limit = at.begin + slot * SLOT, at.limit - slot * EACH
+        return RowPlace(at.row, at.rank, at.thread, begin, at.thread, limit)
 
-    @device_function
-    def copy_nothing(staged: Any, loaded: Any, memory: Any, index: Any, at: Any, size: Any) -> None:
-        pass
-
-    copy_residual = copy if options.residual else copy_nothing
-
-    @device_function
-    def start(staged: Any, loaded: Any, exchange: Any, arrays: Any, at: Any) -> None:
-        if at.thread == 0:
-            loaded.init(1)
-            exchange.full.init(1)
-            ptx.fence_mbarrier_init()
-            size = max(0, min(PART, NBYTES - at.begin))
-            loaded.arrive_expect_tx(COPIES * size)
-            if size > 0:
-                copy(staged, loaded, arrays.x, 0, at, size)
-                copy_residual(staged, loaded, arrays.residual, 1, at, size)
-
-    return start
-
-
-def slot_functions(op: RowOperation, share: Share, slot: int, options: RowOptions) -> Any:
-    """Return the functions that load a slot of the part, and that reduce it."""
-    SHARE, SLOT, EACH, reduce = share, slot, slot // 16, op.reduce
-    add_residual = plus if options.residual else unchanged
-    store_total = store_global if options.residual_out else no_store
-
-    @device_function
-    def residual(staged: Any, slot: Any, thread: Any, here: Any) -> Any:
-        return load_shared(SHARE, staged.address_of((1, slot * SLOT)), thread, here)
-
-    @device_function
-    def no_residual(staged: Any, slot: Any, thread: Any, here: Any) -> Any:
-        return ()
-
-    load_residual = residual if options.residual else no_residual
-
-    @device_function
-    def load(staged: Any, at: Any, slot: Any) -> Any:
-        """Return the thread's values of a slot, with what is added to them."""
-        here = at.accesses - slot * EACH
-        packed = load_shared(SHARE, staged.address_of((0, slot * SLOT)), at.thread, here)
-        values = to_float(SHARE, packed)
-        return add_residual(SHARE, values, load_residual(staged, slot, at.thread, here))
-
-    @device_function
-    def from_0(at: Any, slot: Any) -> Any:
-        return 0
-
-    @device_function
-    def from_column(at: Any, slot: Any) -> Any:
-        return (at.begin + slot * SLOT) // 16
-
-    first_access = from_column if options.index else from_0
-
-    @device_function
-    def reduce_slot(staged: Any, total: Any, at: Any, slot: Any, scalar: Any) -> Any:
-        """Return the thread's part of a slot, after its sums have been written out."""
-        here, begin = at.accesses - slot * EACH, at.begin + slot * SLOT
-        values = load(staged, at, slot)
-        store_total(SHARE, total + begin, at.thread, here, from_float(SHARE, values))
-        first = first_access(at, slot)
-        part, _ = reduce(SHARE, values, first + at.thread, first + here, scalar)
-        return part
-
-    return load, reduce_slot
+    return (row_of_a_cluster if plan.cluster > 1 else row_of_a_block), slot_of
 
 
 @functools.cache
 def rows_in_shared(
     op: RowOperation, dtype: DType, nbytes: int, plan: RowPlan, options: RowOptions
-) -> Any:
+) -> Kernel:
     """Return the kernel whose blocks, or clusters, take a row of `nbytes` each and end.
 
     Registers hold one slot at a time, so shared memory alone decides how many blocks are resident,
@@ -465,25 +275,25 @@ def rows_in_shared(
     """
     part, copies = block_part(nbytes, plan.cluster), 1 + options.residual
     require_room(op.name, plan, copies * part)
-    whole = part % plan.slot == 0 and part * plan.cluster == nbytes
-    SLOT, SLOTS, EACH = plan.slot, -(-part // plan.slot), plan.slot // 16
-    WRITTEN = SLOTS if options.output else 0
-    SHARE = Share(dtype, 16, EACH // plan.threads, plan.threads, whole)
+    whole_slots = part % plan.slot == 0 and part * plan.cluster == nbytes
+    share = Share(dtype, 16, plan.slot // 16 // plan.threads, plan.threads, whole_slots)
     STAGED, (SCRATCH, PEERS) = (
         Tile((copies, part), "u8"),
         exchange_tiles(plan.threads, plan.cluster),
     )
-    place = place_in_shared(part, plan.cluster)
+    SLOTS = -(-part // plan.slot)
+    WRITTEN = SLOTS if options.output else 0
+    place, slot_of = places_in_shared(part, plan)
     start_copies = copies_to_shared(nbytes, part, plan, options)
-    start_exchange, combine = combine_parts(
-        op.combination(SHARE), plan.threads, plan.cluster, initialised=True
-    )
-    load, reduce = slot_functions(op, SHARE, plan.slot, options)
+    load = load_slots(share, plan.slot, options)
+    reduce = reduce_slots(op, share, options, load, slot_of)
+    load_early, scale_and_shift = affine_steps(share, options, plan.early)
+    store = store_step(share, True)
     merge, finish = op.merge, op.finish or op.apply
-    early_weight, load_weight = affine(options.weight, plan.early)
-    early_bias, load_bias = affine(options.bias, plan.early)
-    scale, shift = times if options.weight else unchanged, plus if options.bias else unchanged
-    store_numbers = store_statistics(op, options)
+    start_exchange, combine = combine_parts(
+        op.combination(share), plan.threads, plan.cluster, initialised=True
+    )
+    store_numbers = store_statistics(op.statistics, options)
 
     def in_shared(arrays, sizes, scalar):  # type: ignore[no-untyped-def]
         staged, loaded = shared_tile(STAGED), shared_barrier()
@@ -497,23 +307,47 @@ def rows_in_shared(
         part = reduce(staged, total, at, 0, scalar)
         for slot in range(1, SLOTS):
             part = merge(part, reduce(staged, total, at, slot, scalar), scalar)
-        next_weight = early_weight(SHARE, arrays.weight + at.begin, at.thread, at.accesses)
-        next_bias = early_bias(SHARE, arrays.bias + at.begin, at.thread, at.accesses)
+        ahead = load_early(arrays, at)
         whole = combine(part, exchange, scalar)
         for slot in range(WRITTEN):
-            here, begin = at.accesses - slot * EACH, at.begin + slot * SLOT
             values = finish(load(staged, at, slot), whole, whole, sizes.columns, scalar)
-            weight = load_weight(SHARE, arrays.weight + begin, at.thread, here, next_weight)
-            values = scale(SHARE, values, weight)
-            bias = load_bias(SHARE, arrays.bias + begin, at.thread, here, next_bias)
-            values = shift(SHARE, values, bias)
-            ahead = min(slot + 1, SLOTS - 1)
-            begin_ahead, left = at.begin + ahead * SLOT, at.accesses - ahead * EACH
-            next_weight = early_weight(SHARE, arrays.weight + begin_ahead, at.thread, left)
-            next_bias = early_bias(SHARE, arrays.bias + begin_ahead, at.thread, left)
-            row = row_of(arrays.y, at.row)
-            store_global(SHARE, row + begin, at.thread, here, from_float(SHARE, values))
+            here = slot_of(at, slot)
+            values = scale_and_shift(values, arrays, here, ahead)
+            ahead = load_early(arrays, slot_of(at, min(slot + 1, SLOTS - 1)))
+            store(row_of(arrays.y, at.row), here, values)
         store_numbers(True, whole, at, arrays, sizes.columns, scalar)
 
     in_shared.__name__ = f"{op.name}_in_shared"
     return compiled(in_shared, plan)
+
+
+def reduce_slots(
+    op: RowOperation,
+    share: Share,
+    options: RowOptions,
+    load: DeviceFunction,
+    slot_of: DeviceFunction,
+) -> DeviceFunction:
+    """Return ``reduce(staged, total, at, slot, scalar)``: the thread's part of a slot.
+
+    It writes the slot's sums with the residual to the row at `total`, if the call wants them.
+    """
+    SHARE, reduce, first_of = share, op.reduce, first_access(options)
+    store_total = store_step(share, options.residual_out)
+
+    @device_function
+    def reduce_slot(staged: Any, total: Any, at: Any, slot: Any, scalar: Any) -> Any:
+        values, here = load(staged, at, slot), slot_of(at, slot)
+        store_total(total, here, values)
+        first = first_of(here)
+        part, _ = reduce(SHARE, values, first + here.first, first + here.limit, scalar)
+        return part
+
+    return reduce_slot
+
+
+def compiled(kernel: Kernel, plan: RowPlan) -> Kernel:
+    """Return the `cuda.jit` kernel of a plan."""
+    if plan.cluster > 1:
+        kernel = cluster(plan.cluster)(kernel)
+    return cuda.jit(launch_bounds=plan.launch_bounds)(kernel)

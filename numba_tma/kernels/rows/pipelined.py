@@ -31,7 +31,6 @@ from numba_tma.kernels._host.launch import launch, stream_key
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels._host.workspace import queue_counter
-from numba_tma.kernels.rows.kernel import row_of
 from numba_tma.kernels.rows.launching import (
     access_width,
     address_of,
@@ -42,6 +41,7 @@ from numba_tma.kernels.rows.launching import (
 )
 from numba_tma.kernels.rows.plan import require_room
 from numba_tma.kernels.rows.rmsnorm import add_lanes, divide_by_rms, sum_of_squares
+from numba_tma.kernels.rows.steps import row_of
 
 
 @functools.cache
