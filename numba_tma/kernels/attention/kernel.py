@@ -43,7 +43,7 @@ tile ahead and still keeps one stage index for each ring.
 Variants are functions that take the same place on this page, chosen in `attention_kernel`:
 16-bit inputs `first_16bit`, `step_16bit`, `finish_16bit`; e4m3 inputs `first_fp8`, `step_fp8`,
 `finish_fp8`, where tensor cores sum P V of one tile and threads add it to O in float32, since a sum
-of 8-bit products keeps about 14 bits; packed sequences `load_v_packed`, `store_output_packed` and
+of 8-bit products keeps about 14 bits; packed sequences `load_v_packed`, `store_packed` and
 another schedule. `tiles.py` says which tiles there are and which keys they see, `softmax.py` has
 masks, exponentials and scales.
 """
@@ -59,8 +59,10 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32, u32
 from numba_tma.device.arithmetic import larger
 from numba_tma.device.fragment_moves import packed_e4m3, store_rows
-from numba_tma.device.mma import fragment, rows, wgmma, wgmma_wait
+from numba_tma.device.mma import fragment, wgmma, wgmma_wait
+from numba_tma.device.mma import rows as per_row
 from numba_tma.device.shared import shared_tile
+from numba_tma.host.annotations import Kernel
 from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.softmax import (
@@ -74,10 +76,9 @@ from numba_tma.kernels.attention.softmax import (
     shift_of,
 )
 from numba_tma.kernels.attention.tiles import (
-    locate_function,
     next_kv_tile,
     schedule_function,
-    window_functions,
+    tile_functions,
 )
 from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
 
@@ -111,7 +112,7 @@ class RowState(NamedTuple):
     row_sum: Any  #: sum of P over the columns that this thread has
     rescale: Any  #: exp(previous maximum - row_max), by which O is still to be multiplied
     rescales: Any  #: whether any row of this warp has a rescale other than 1
-    edges: Any  #: columns of the latest tile that the rows see
+    rows: Any  #: `WarpgroupRows`: the columns of the latest K/V tile that they see
 
 
 # -------------------------------------------------------------------------------- producer
@@ -127,7 +128,7 @@ def load_q(form: Any, producer: Any, q: Any, tile: Any, sequence: Any) -> None:
 
 
 @device_function
-def load_k(form: Any, producer: Any, k: Any, sequence: Any, key: Any, head: Any) -> None:
+def load_k(producer: Any, k: Any, sequence: Any, key: Any, head: Any) -> None:
     """Load a K tile when its stage is empty."""
     producer.acquire_k()
     barrier, tile = producer.get_k()
@@ -136,25 +137,27 @@ def load_k(form: Any, producer: Any, k: Any, sequence: Any, key: Any, head: Any)
 
 
 @device_function
-def load_v_16bit(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> None:
-    """Load a V tile when its stage is empty."""
+def load_v_16bit(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> Any:
+    """Load a V tile when its stage is empty. Return the first key of the next tile."""
     producer.acquire()
     barrier, tile = producer.get_tile()
     v.load(tile, (sequence.batch, key, head, 0), barrier)
     producer.commit_step()
+    return i32(key + form.block_k)
 
 
 @device_function
-def load_v_fp8(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> None:
+def load_v_fp8(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> Any:
     """Load a tile of V', (head dim, keys), of e4m3 inputs (`transpose_v.py`)."""
     producer.acquire()
     barrier, tile = producer.get_tile()
     v.load(tile, (sequence.batch, 0, head, key), barrier)
     producer.commit_step()
+    return i32(key + form.block_k)
 
 
 @device_function
-def load_v_packed(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> None:
+def load_v_packed(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> Any:
     """Load a V tile of a packed sequence through a ragged map, which has zeros after its end.
 
     Otherwise a NaN of the next sequence would be multiplied with P = 0. K needs no ragged map: its
@@ -167,15 +170,16 @@ def load_v_packed(form: Any, producer: Any, v: Any, sequence: Any, key: Any, hea
         to = u32(tile.address + i * (form.block_k * form.span_nbytes))
         rows_of.load(to, (key, head, i * form.span), barrier)
     producer.commit_step()
+    return i32(key + form.block_k)
 
 
 # ------------------------------------------------------------------- consumers: 16-bit inputs
 
 
 @device_function
-def first_16bit(form: Any, q: Any, k: Any, edges: Any, scales: Any, more: Any) -> Any:
+def first_16bit(form: Any, q: Any, k: Any, rows: Any, scales: Any, more: Any) -> Any:
     """Compute S of the first K tile and its softmax. `more` is whether another K tile follows."""
-    scores = first_scores(form, q, k, edges, scales)
+    scores = first_scores(form, q, k, rows, scales)
     row_max = scores.row_max()
     shift = row_max.map(shift_of, scales.scores)
     weights = scores.map(exponential, scales.scores, shift)
@@ -183,7 +187,7 @@ def first_16bit(form: Any, q: Any, k: Any, edges: Any, scales: Any, more: Any) -
     p, o = weights.to(form.dtype), fragment(form.head_dim)
     if more:
         k.wait_k()
-    return RowState(p, o, 0, row_max, shift, row_sum, rows(1), not form.votes, edges)
+    return RowState(p, o, 0, row_max, shift, row_sum, per_row(1), not form.votes, rows)
 
 
 @device_function
@@ -197,8 +201,8 @@ def step_16bit(form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more:
     o = wgmma(o, state.p, v.get())
     scores = wgmma_wait(scores, 1)  # S is complete, P V is still running
     k.release_k()
-    edges = next_kv_tile(form, state.edges)
-    scores = apply_mask(form, scores, edges, scales)
+    rows = next_kv_tile(form, state.rows)
+    scores = apply_mask(form, scores, rows, scales)
     row_max = scores.row_max().map(larger, state.row_max)
     rescales = is_rescaled(form, state, row_max)
     shift = row_max.map(shift_of, scales.scores)
@@ -210,7 +214,7 @@ def step_16bit(form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more:
     o, _ = wgmma_wait((o, state.p))  # P V is complete
     v.release()
     p = weights.to(form.dtype)
-    return RowState(p, o, 0, row_max, shift, row_sum, rescale, rescales, edges)
+    return RowState(p, o, 0, row_max, shift, row_sum, rescale, rescales, rows)
 
 
 @device_function
@@ -230,9 +234,9 @@ def finish_16bit(form: Any, v: Any, state: Any, scales: Any) -> Any:
 
 
 @device_function
-def first_fp8(form: Any, q: Any, k: Any, edges: Any, scales: Any, more: Any) -> Any:
+def first_fp8(form: Any, q: Any, k: Any, rows: Any, scales: Any, more: Any) -> Any:
     """Do what `first_16bit` does, with P in e4m3."""
-    scores = first_scores(form, q, k, edges, scales)
+    scores = first_scores(form, q, k, rows, scales)
     row_max = scores.row_max()
     shift = row_max.map(fp8_shift_of, scales.scores)
     weights = scores.map(exponential, scales.scores, shift)
@@ -240,7 +244,7 @@ def first_fp8(form: Any, q: Any, k: Any, edges: Any, scales: Any, more: Any) -> 
     p, o, o_sum = packed_e4m3(weights), fragment(form.head_dim), fragment(form.head_dim)
     if more:
         k.wait_k()
-    return RowState(p, o, o_sum, row_max, shift, row_sum, rows(1), not form.votes, edges)
+    return RowState(p, o, o_sum, row_max, shift, row_sum, per_row(1), not form.votes, rows)
 
 
 @device_function
@@ -254,8 +258,8 @@ def step_fp8(form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: A
     o = wgmma(state.o, state.p, v.get(), scale_d=False)
     scores = wgmma_wait(scores, 1)  # S is complete, P V is still running
     k.release_k()
-    edges = next_kv_tile(form, state.edges)
-    scores = apply_mask(form, scores, edges, scales)
+    rows = next_kv_tile(form, state.rows)
+    scores = apply_mask(form, scores, rows, scales)
     row_max = scores.row_max().map(larger, state.row_max)
     rescales = is_rescaled(form, state, row_max)
     shift = row_max.map(fp8_shift_of, scales.scores)
@@ -267,7 +271,7 @@ def step_fp8(form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: A
     o, _ = wgmma_wait((o, state.p))  # P V is complete
     v.release()
     p = packed_e4m3(weights)
-    return RowState(p, o, o_sum, row_max, shift, row_sum, rescale, rescales, edges)
+    return RowState(p, o, o_sum, row_max, shift, row_sum, rescale, rescales, rows)
 
 
 @device_function
@@ -290,13 +294,13 @@ def finish_fp8(form: Any, v: Any, state: Any, scales: Any) -> Any:
 
 
 @device_function
-def first_scores(form: Any, q: Any, k: Any, edges: Any, scales: Any) -> Any:
+def first_scores(form: Any, q: Any, k: Any, rows: Any, scales: Any) -> Any:
     """Return S of the first K tile, masked. The K tile is released when S is complete."""
     k.wait_k()
     scores = wgmma(fragment(form.block_k), q, k.get_k(), scale_d=False)
     scores = wgmma_wait(scores)
     k.release_k()
-    return apply_mask(form, scores, edges, scales)
+    return apply_mask(form, scores, rows, scales)
 
 
 @device_function
@@ -315,8 +319,8 @@ def is_rescaled(form: Any, state: Any, row_max: Any) -> Any:
 
 
 @device_function
-def store_output_dense(
-    form: Any, store: Any, out: Any, o: Any, sequence: Any, row: Any, head: Any
+def store_dense(
+    form: Any, store: Any, out: Any, o: Any, head: Any, sequence: Any, row: Any
 ) -> None:
     """Round O into shared memory and store it by TMA, which writes no row after the last query."""
     stage = store.acquire()
@@ -326,10 +330,10 @@ def store_output_dense(
 
 
 @device_function
-def store_output_packed(
-    form: Any, store: Any, out: Any, o: Any, sequence: Any, row: Any, head: Any
+def store_packed(
+    form: Any, store: Any, out: Any, o: Any, head: Any, sequence: Any, row: Any
 ) -> None:
-    """Do what `store_output_dense` does, and write no row after the end of a packed sequence."""
+    """Do what `store_dense` does, and write no row after the end of a packed sequence."""
     stage = store.acquire()
     o.to(form.o_dtype).store(stage.o.view(form.o_rows), (0, 0))
     rows_of = out.sequence(sequence.query, sequence.queries)
@@ -340,35 +344,67 @@ def store_output_packed(
 
 
 @device_function
-def store_lse(address: Any, state: Any, row_sum: Any, stride: Any, count: Any) -> None:
-    """Store lse of the first `count` rows, `stride` bytes apart."""
-    lse = row_sum.map(log_of_sum, state.shift)
+def store_partial(form: Any, o: Any, sequence: Any, rows: Any, options: Any) -> None:
+    """Store the O of a split, float32, from registers to the workspace (`split_kv.py`)."""
+    at, pitch = rows.partial + rows.row * options.splits, 4 * form.head_dim
+    count = i32(sequence.queries - rows.row)  # rows up to the last query
+    store_rows(o, options.partials + pitch * at, pitch * options.splits, count)
+
+
+@device_function
+def no_lse(
+    state: Any, row_sum: Any, queries: Any, heads: Any, head: Any, sequence: Any, options: Any
+) -> None:
+    """Store nothing."""
+
+
+@device_function
+def lse_dense(
+    state: Any, row_sum: Any, queries: Any, heads: Any, head: Any, sequence: Any, options: Any
+) -> None:
+    """Store lse, (batch, heads, queries), or (heads, rows) of packed sequences."""
+    row = state.rows.row
+    at = queries * (sequence.batch * heads + head) + sequence.query + row
+    store_lse_rows(row_sum.map(log_of_sum, state.shift), options.lse + 4 * at, 4, sequence, row)
+
+
+@device_function
+def lse_split(
+    state: Any, row_sum: Any, queries: Any, heads: Any, head: Any, sequence: Any, options: Any
+) -> None:
+    """Store the lse of a split, (batch, heads, queries, splits)."""
+    row = state.rows.row
+    address = options.lse + 4 * (state.rows.partial + row * options.splits)
+    values = row_sum.map(log_of_sum, state.shift)
+    store_lse_rows(values, address, 4 * options.splits, sequence, row)
+
+
+@device_function
+def store_lse_rows(lse: Any, address: Any, pitch: Any, sequence: Any, row: Any) -> None:
+    """Store the lse of the rows up to the last query, `pitch` bytes apart."""
+    count = i32(sequence.queries - row)
     upper, lower = i32(lse.coords(0)), i32(lse.coords(1))  # this thread's two rows
     if cuda.threadIdx.x % 4 == 0:  # the four threads of a quad have the same rows
         if upper < count:
-            ptx.st_global_f32(address + stride * upper, lse[0])
+            ptx.st_global_f32(address + pitch * upper, lse[0])
         if lower < count:
-            ptx.st_global_f32(address + stride * lower, lse[1])
-
-
-@device_function
-def no_partial(queries: Any, heads: Any, sequence: Any, head: Any, options: Any) -> Any:
-    """Return 0: without split-K/V there are no partials."""
-    return i32(0)
-
-
-@device_function
-def first_partial(queries: Any, heads: Any, sequence: Any, head: Any, options: Any) -> Any:
-    """Return the number of a head's first partial of this split, in one register of the warp."""
-    number = queries * (sequence.batch * heads + head) * options.splits + sequence.split
-    return cuda.shfl_sync(ALL_LANES, i32(number), 0)
+            ptx.st_global_f32(address + pitch * lower, lse[1])
 
 
 # ---------------------------------------------------------------------------------- kernel
 
 
+@device_function
+def warpgroup_number() -> Any:
+    """Return the number of this thread's warpgroup.
+
+    It is the same register for the whole warp, so that descriptors are computed once a warp.
+    """
+    return cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0)
+
+
 @functools.cache
-def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Any:
+def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
     """Return the kernel of a problem and a plan. Its blocks have ``plan.threads`` threads.
 
     Its arguments: the tensor maps of Q, K, V and O; the queries and keys of a sequence; the heads
@@ -376,94 +412,81 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Any:
     log2(e); and `OptionalArguments`.
     """
     FORM = AttentionForm(problem, plan)
-    HEAD_DIM, BLOCK_Q, BLOCK_K = FORM.head_dim, FORM.block_q, FORM.block_k
-    LSE, SPLITS, O_IN_Q = problem.lse, problem.splits, FORM.stages_o_in_q
+    SPLITS, O_IN_Q = problem.splits, FORM.stages_o_in_q
     # Each consumer warpgroup is a role of its own, and its rows of Q and O are tiles of their own.
     consumers = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
     ROLES = Roles(**consumers, load=Warpgroups(1, registers=plan.load_registers))
     CONSUMERS = tuple(getattr(ROLES, name) for name in consumers)
     PRODUCER, CONSUMER = ROLES.load, CONSUMERS[0]
     sides: dict[str, Any] = {"producer": PRODUCER, "consumer": CONSUMERS}
-    Q_TILE, STAGES = problem.tile(BLOCK_Q), plan.stages
     Q = TilePipeline(1, q=problem.tile(ROWS), k_group=plan.warpgroups, **sides)
-    k_ring = (STAGES, (1, BLOCK_K, 1), HEAD_DIM, problem.dtype)
+    k_ring = (plan.stages, (1, plan.block_k, 1), problem.head_dim, problem.dtype)
     K = KVPipeline(*k_ring, holds="k", swizzle=problem.swizzle, **sides)
+    OUT = StorePipeline(1, o=problem.o_tile(ROWS), role=CONSUMERS)
     if problem.is_fp8:  # V' is K-major, as K is: its rows are what P V sums over
-        v_ring = (STAGES, (1, HEAD_DIM, 1), BLOCK_K, problem.dtype)
-        V = KVPipeline(*v_ring, holds="k", swizzle=problem.v_tile(BLOCK_K).swizzle, **sides)
+        v_ring = (plan.stages, (1, problem.head_dim, 1), plan.block_k, problem.dtype)
+        swizzle = problem.v_tile(plan.block_k).swizzle
+        V = KVPipeline(*v_ring, holds="k", swizzle=swizzle, **sides)
         load_v, first, step, finish = load_v_fp8, first_fp8, step_fp8, finish_fp8
     else:
         V = KVPipeline(*k_ring, holds="v", swizzle=problem.swizzle, **sides)
         load_v = load_v_packed if problem.packed else load_v_16bit
         first, step, finish = first_16bit, step_16bit, finish_16bit
-    O = StorePipeline(1, o=problem.o_tile(ROWS), role=CONSUMERS)  # noqa: E741
-    store_output = store_output_packed if problem.packed else store_output_dense
-    partial = first_partial if SPLITS else no_partial
-    schedule, locate = schedule_function(FORM), locate_function(problem)
-    kv_range, edges_of = window_functions(FORM)
-    scales_of = scale_function(problem)
+    store_output = store_packed if problem.packed else store_dense
+    store_lse = (lse_split if SPLITS else lse_dense) if problem.lse else no_lse
+    schedule, scales_of = schedule_function(FORM), scale_function(problem)
+    locate, kv_range, rows_of = tile_functions(FORM)
 
     def attention_forward(  # type: ignore[no-untyped-def]
         q, k, v, out, queries, keys, heads, batch, group, scale, options
     ):
-        q_tile = shared_tile(Q_TILE)
+        q_tile = shared_tile(FORM.q_tile)
         q_pipe = Q.start(tiles=q_tile, sync=False)
         if O_IN_Q:
-            o_pipe = O.start(tiles=q_tile)
+            o_pipe = OUT.start(tiles=q_tile)
         elif not SPLITS:
-            o_pipe = O.start()
+            o_pipe = OUT.start()
         k_producer, k_consumer = K.start(sync=False)
         v_producer, v_consumer = V.start()
         tiles = schedule(queries, keys, heads, batch, options)
-        if PRODUCER.is_member():
+        if q_pipe.is_producer():
             PRODUCER.set_registers()
             q_producer = q_pipe.producer()
-            if q_producer.enters():
+            if q_producer.enters():  # one thread
                 for tile in tiles.tiles():
                     kv_head, sequence = tile.head // group, locate(tile, queries, keys, options)
-                    key, kv_tiles = kv_range(tile, sequence, options)
-                    load_k(FORM, k_producer, k, sequence, key, kv_head)
+                    kv = kv_range(tile, sequence, options)
+                    key = kv.first_key
+                    load_k(k_producer, k, sequence, key, kv_head)
                     load_q(FORM, q_producer, q, tile, sequence)
-                    for _ in range(1, kv_tiles):
-                        load_k(FORM, k_producer, k, sequence, key + BLOCK_K, kv_head)
-                        load_v(FORM, v_producer, v, sequence, key, kv_head)
-                        key = i32(key + BLOCK_K)
+                    for _ in range(1, kv.tiles):
+                        load_k(k_producer, k, sequence, key + FORM.block_k, kv_head)
+                        key = load_v(FORM, v_producer, v, sequence, key, kv_head)
                     load_v(FORM, v_producer, v, sequence, key, kv_head)
         else:
             CONSUMER.set_registers()
-            # One register for the whole warp, so that descriptors are computed once a warp.
-            warpgroup = cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0)
-            q_consumer = q_pipe.consumer()
+            warpgroup, q_consumer = warpgroup_number(), q_pipe.consumer()
             for tile in tiles.tiles():
-                row = i32(tile.query_block * BLOCK_Q + warpgroup * ROWS)
                 sequence = locate(tile, queries, keys, options)
-                key, kv_tiles = kv_range(tile, sequence, options)
-                edges = edges_of(row, key, sequence, options)
+                kv = kv_range(tile, sequence, options)
+                rows = rows_of(tile, warpgroup, sequence, kv.first_key, queries, heads, options)
                 scales = scales_of(scale, sequence.batch, tile.head, heads, group, options)
-                number = partial(queries, heads, sequence, tile.head, options)
-                q_rows = q_consumer.wait().tile(warpgroup).q.matrix_descriptor()
-                state = first(FORM, q_rows, k_consumer, edges, scales, kv_tiles > 1)
-                for j in range(1, kv_tiles):
-                    more = j + 1 < kv_tiles
-                    state = step(FORM, q_rows, k_consumer, v_consumer, state, scales, more)
+                my_q = q_consumer.wait().tile(warpgroup).q.matrix_descriptor()
+                state = first(FORM, my_q, k_consumer, rows, scales, kv.tiles > 1)
+                for j in range(1, kv.tiles):
+                    more = j + 1 < kv.tiles
+                    state = step(FORM, my_q, k_consumer, v_consumer, state, scales, more)
                 if not O_IN_Q:
                     q_consumer.release()
                 o, row_sum = finish(FORM, v_consumer, state, scales)
-                count = i32(sequence.queries - row)  # rows up to the last query
                 if SPLITS:
-                    at, stride = number + row * options.splits, options.splits
-                    store_rows(
-                        o, options.partials + 4 * HEAD_DIM * at, 4 * HEAD_DIM * stride, count
-                    )
+                    store_partial(FORM, o, sequence, rows, options)
                 else:
-                    at = queries * (sequence.batch * heads + tile.head) + sequence.query + row
-                    stride = 1
-                    store_output(FORM, o_pipe, out, o, sequence, row, tile.head)
+                    store_output(FORM, o_pipe, out, o, tile.head, sequence, rows.row)
                 if O_IN_Q:
-                    o_pipe.tail(read=True)
+                    o_pipe.tail(read=True)  # TMA has read O, the next Q may come
                     q_consumer.release()
-                if LSE:
-                    store_lse(options.lse + 4 * at, state, row_sum, 4 * stride, count)
+                store_lse(state, row_sum, queries, heads, tile.head, sequence, options)
             if not SPLITS:
                 o_pipe.tail(read=True)
         q_pipe.close()

@@ -250,6 +250,11 @@ class AttentionForm:
         return self.problem.span * self.problem.dtype.itemsize
 
     @property
+    def q_tile(self) -> Tile:
+        """All queries of a tile."""
+        return self.problem.tile(self.block_q)
+
+    @property
     def o_dtype(self) -> DType:
         """Type of O."""
         return self.problem.result or self.problem.dtype

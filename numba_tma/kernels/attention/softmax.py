@@ -34,7 +34,7 @@ FP8_LIFT = np.float32(8)
 
 
 @device_function
-def apply_mask(form: Any, scores: Any, edges: Any, scales: Any) -> Any:
+def apply_mask(form: Any, scores: Any, rows: Any, scales: Any) -> Any:
     """Return S of a K tile with -inf where a key is not seen. Most tiles need no mask: see below.
 
     Each mask is under a condition on the tile that all threads of the warpgroup share, so a tile
@@ -43,14 +43,14 @@ def apply_mask(form: Any, scores: Any, edges: Any, scales: Any) -> Any:
     if form.softcap:
         scores = scores.map(capped, scales.softcap)
     if form.masks_right:
-        if edges.stop < form.block_k:
-            scores = scores.map_coords(before_stop, edges.stop)
+        if rows.stop < form.block_k:
+            scores = scores.map_coords(before_stop, rows.stop)
     if form.masks_end:
-        if edges.end < form.block_k:
-            scores = scores.map_coords(before_end, edges.end)
+        if rows.end < form.block_k:
+            scores = scores.map_coords(before_end, rows.end)
     if form.masks_left:
-        if edges.start > 1 - ROWS:
-            scores = scores.map_coords(from_start, edges.start)
+        if rows.start > 1 - ROWS:
+            scores = scores.map_coords(from_start, rows.start)
     return scores
 
 

@@ -13,15 +13,21 @@ through the sequences.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from numba import cuda
 
 from numba_tma.backend.interface import device_class, device_function, i32, u32
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.device.scheduler import quotient
-from numba_tma.kernels.attention.plan import AttentionForm, AttentionProblem
+from numba_tma.host.annotations import DeviceFunction
+from numba_tma.host.mma_rules import ROWS
+from numba_tma.kernels.attention.plan import AttentionForm
 from numba_tma.ptx import ctaid_x, nctaid_x
+
+ALL_LANES = 0xFFFFFFFF
 
 # -------------------------------------------------------------------------------- sequences
 
@@ -54,13 +60,6 @@ def locate_split(tile: Any, queries: Any, keys: Any, options: Any) -> Any:
 def locate_packed(tile: Any, queries: Any, keys: Any, options: Any) -> Any:
     """Return the extent of a tile's packed sequence."""
     return SequenceExtent(i32(0), i32(0), tile.query, tile.queries, tile.key, tile.keys)
-
-
-def locate_function(problem: AttentionProblem) -> Callable[..., Any]:
-    """Return the device function that finds the sequence of a tile."""
-    if problem.packed:
-        return locate_packed
-    return locate_split if problem.splits else locate_dense
 
 
 # --------------------------------------------------------------------------------- schedule
@@ -139,7 +138,7 @@ class PackedTiles:
 
 
 @functools.cache
-def schedule_function(form: AttentionForm) -> Callable[..., Any]:
+def schedule_function(form: AttentionForm) -> DeviceFunction:
     """Return the device function that makes the schedule: its ``tiles()`` are those of the block.
 
     Tiles under a mask have different numbers of K/V tiles, and the longest come first.
@@ -161,37 +160,43 @@ def schedule_function(form: AttentionForm) -> Callable[..., Any]:
 # -------------------------------------------------------------------------------- K/V tiles
 
 
-class Edges(NamedTuple):
-    """The columns of a K/V tile that a warpgroup's rows see, int32, relative to the tile."""
+class KVRange(NamedTuple):
+    """The K/V tiles that a tile of queries needs."""
 
-    start: Any  #: first column that row 0 sees; one more for each further row
-    stop: Any  #: first column after those that row 0 sees; one more for each further row
+    first_key: Any  #: first key of the first K/V tile, in its sequence
+    tiles: Any  #: number of K/V tiles, at least 1
+
+
+class WarpgroupRows(NamedTuple):
+    """The 64 rows of a consumer warpgroup, and the columns of a K/V tile that they see; int32.
+
+    Columns are relative to the K/V tile.
+    """
+
+    row: Any  #: first row, in its sequence
+    partial: Any  #: number of its head's first partial result; 0 without split-K/V
+    start: Any  #: first column that `row` sees; one more for each further row
+    stop: Any  #: first column after those that `row` sees; one more for each further row
     end: Any  #: number of columns up to the last key
 
 
 @device_function
-def next_kv_tile(form: Any, edges: Any) -> Any:
-    """Return the edges relative to the next K/V tile."""
-    return Edges(
-        i32(edges.start - form.block_k),
-        i32(edges.stop - form.block_k),
-        i32(edges.end - form.block_k),
-    )
+def next_kv_tile(form: Any, rows: Any) -> Any:
+    """Return the rows with columns relative to the next K/V tile."""
+    start, stop = i32(rows.start - form.block_k), i32(rows.stop - form.block_k)
+    return WarpgroupRows(rows.row, rows.partial, start, stop, i32(rows.end - form.block_k))
 
 
 @functools.cache
-def window_functions(form: AttentionForm) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the device functions `kv_range` and `edges_of` of a problem's mask and splits."""
+def tile_functions(form: AttentionForm) -> tuple[DeviceFunction, DeviceFunction, DeviceFunction]:
+    """Return the device functions `locate`, `kv_range` and `rows_of` of a problem."""
     BLOCK_Q, BLOCK_K, problem = form.block_q, form.block_k, form.problem
     LEFT, RIGHT, SPLITS, STOPS = problem.left, problem.right, problem.splits, form.masks_right
     BY_SCHEDULE = problem.causal and not LEFT and not problem.packed
 
     @device_function
     def kv_range(tile: Any, sequence: Any, options: Any) -> Any:
-        """Return the first key that is loaded for a tile of queries, and the number of K/V tiles.
-
-        Of split keys these are the K/V tiles of the tile's split.
-        """
+        """Return the K/V tiles of a tile of queries; of split keys, those of its split."""
         queries, keys = sequence.queries, sequence.keys
         first, tiles = i32(0), i32((keys + BLOCK_K - 1) // BLOCK_K)
         if BY_SCHEDULE:
@@ -214,17 +219,32 @@ def window_functions(form: AttentionForm) -> tuple[Callable[..., Any], Callable[
             if tiles <= 0:  # more splits than tiles: a tile after the last key, all masked
                 first = i32((keys + BLOCK_K - 1) // BLOCK_K)
         # Queries that see no key get one K/V tile, all masked.
-        return i32(first * BLOCK_K), max(i32(1), tiles)
+        return KVRange(i32(first * BLOCK_K), max(i32(1), tiles))
 
     @device_function
-    def edges_of(row: Any, key: Any, sequence: Any, options: Any) -> Any:
-        """Return the edges of the 64 rows from `row` on, in the K/V tile that begins at `key`."""
-        position = i32(row + sequence.keys - sequence.queries - key)
-        start, stop, end = position, i32(position + 1), i32(sequence.keys - key)
+    def rows_of(
+        tile: Any,
+        warpgroup: Any,
+        sequence: Any,
+        first_key: Any,
+        queries: Any,
+        heads: Any,
+        options: Any,
+    ) -> Any:
+        """Return the rows of a consumer warpgroup, and what they see of the first K/V tile."""
+        row = i32(tile.query_block * BLOCK_Q + warpgroup * ROWS)
+        position = i32(row + sequence.keys - sequence.queries - first_key)
+        start, stop, end = position, i32(position + 1), i32(sequence.keys - first_key)
         if LEFT:
             start = i32(position - options.left)
         if RIGHT:
             stop = i32(stop + options.right)
-        return Edges(start, stop, end)
+        partial = i32(0)
+        if SPLITS:  # one register for the whole warp
+            head = sequence.batch * heads + tile.head
+            number = i32(queries * head * options.splits + sequence.split)
+            partial = cuda.shfl_sync(ALL_LANES, number, 0)
+        return WarpgroupRows(row, partial, start, stop, end)
 
-    return kv_range, edges_of
+    dense = locate_split if SPLITS else locate_dense
+    return locate_packed if problem.packed else dense, kv_range, rows_of

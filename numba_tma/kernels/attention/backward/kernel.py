@@ -14,19 +14,19 @@ global memory::
 
     producer thread              each consumer warpgroup
     load_kv                      first:   S' of the first tile of queries
-    for each head of Q that      for each tile of queries, step:
+    for each head of Q that      for each tile of queries:
     shares this K/V head:            start dP' = V dO'
       for each tile of queries:      P' = exp(S' - lse)                   <- while dP' is computed
         load_q: Q, lse,              wait for dP'; dS' = P' (dP' - delta)
         dO and delta                 start dV += P' dO
                                      dS to shared memory, both warpgroups <- while dV is computed
                                      start half of dQ = dS K, start dK += dS' Q
-                                     wait for dV and dQ
-                                     dQ to shared memory, TMA adds it     <- while dK is computed
-                                     start S' of the next tile of queries
+                                     wait for dV and dQ        (to here: `multiply`)
+                                     `add_dq`: TMA adds dQ               <- while dK is computed
+                                     start S' of the next tile    (from here: `advance`)
                                      wait for dK, release the stage of Q and dO
                                      wait for S'
-                                 finish: store dV and dK
+                                 `store_gradient`: dV and dK
 
 Who waits for whom: the producer waits for an *empty* stage of Q, dO, lse and delta in `load_q`;
 each consumer warp releases it when its dK is complete. Consumers wait for *full* right before S'.
@@ -35,8 +35,8 @@ is why a `StagedPipeline` walks the ring: it releases a stage that it has steppe
 buffers, since one warpgroup may write dS while the other still multiplies the last one; the named
 barrier BOTH separates writes of a buffer from its reads.
 
-Variants are functions that take the same place on this page: `mask_end` or `mask_causal`,
-`next_queries` or `next_queries_causal`, and for a deterministic dQ `await_turn` and `pass_turn`.
+For a deterministic dQ `add_dq_in_turn` and `end_dq_in_turn` take the places of `add_dq` and
+`end_dq`: blocks add to a part of dQ in the order of their keys.
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ class KeyTile(NamedTuple):
     kv_head: Any  #: in its sequence
     head: Any  #: first head of Q that shares it, counted through the batch
     key: Any  #: first key
+    first_q_tile: Any  #: first tile of queries that sees any of its keys
+    q_tiles: Any  #: number of tiles of queries
+    steps: Any  #: tiles of queries from the first on, of all heads of Q that share it
 
 
 class Walk(NamedTuple):
@@ -93,6 +96,8 @@ class Walk(NamedTuple):
     part: Any  #: number of the warpgroup's part of dQ
     limit: Any  #: keys of the warpgroup that query 0 of the tile sees; under a causal mask each
     #: further query sees one more
+    buffer: Any  #: which of the two buffers of dS comes next
+    added: Any  #: the part of dQ that was added last
 
 
 class GradientState(NamedTuple):
@@ -102,8 +107,15 @@ class GradientState(NamedTuple):
     dk: Any  #: fragment 64 keys x head_dim
     dv: Any  #: fragment 64 keys x head_dim
     walk: Any  #: the tile of queries that comes next
-    buffer: Any  #: which of the two buffers of dS comes next
-    added: Any  #: the part of dQ that was added last
+
+
+class Products(NamedTuple):
+    """What `multiply` returns."""
+
+    dk: Any  #: fragment 64 keys x head_dim, whose product is still running
+    ds: Any  #: fragment 64 keys x block_q: dS', which that product reads
+    dv: Any  #: fragment 64 keys x head_dim
+    dq: Any  #: fragment 64 x 64: this warpgroup's part of dQ
 
 
 # ------------------------------------------------------------- numbers, element by element
@@ -137,13 +149,14 @@ def before_diagonal(score: Any, row: Any, column: Any, limit: Any) -> Any:
 
 
 @device_function
-def key_tile(form: Any, keys: Any, kv_heads: Any, batch: Any, group: Any) -> Any:
+def key_tile(form: Any, queries: Any, keys: Any, kv_heads: Any, batch: Any, group: Any) -> Any:
     """Return the tile of keys of this block.
 
     Heads come in groups, in each the first keys first: under a causal mask most queries see them.
     """
-    blocks = i32((keys + BLOCK_K - 1) // BLOCK_K)
     # In 32 bits: registers are scarce.
+    q_tiles = i32((queries + form.block_q - 1) // form.block_q)
+    blocks = i32((keys + BLOCK_K - 1) // BLOCK_K)
     number = i32(cuda.blockIdx.x // (form.heads_together * blocks))
     inside = i32(cuda.blockIdx.x - number * form.heads_together * blocks)
     width = i32(min(form.heads_together, batch * kv_heads - number * form.heads_together))
@@ -151,36 +164,33 @@ def key_tile(form: Any, keys: Any, kv_heads: Any, batch: Any, group: Any) -> Any
     pair = i32(number * form.heads_together + inside - block * width)
     sequence = i32(pair // kv_heads)
     kv_head = i32(pair - sequence * kv_heads)
-    return KeyTile(block, sequence, kv_head, i32(pair * group), i32(block * BLOCK_K))
-
-
-@device_function
-def first_q_tile(form: Any, key: Any, queries: Any, keys: Any) -> Any:
-    """Return the first tile of queries that sees any of the keys from `key` on."""
+    key, first_tile = i32(block * BLOCK_K), i32(0)
     if form.causal:
-        return i32(max(i32(0), i32(key - keys + queries)) // form.block_q)
-    return i32(0)
+        first_tile = i32(max(i32(0), i32(key - keys + queries)) // form.block_q)
+    head, steps = i32(pair * group), i32((q_tiles - first_tile) * group)
+    return KeyTile(block, sequence, kv_head, head, key, first_tile, q_tiles, steps)
 
 
 @device_function
-def first_limit(form: Any, key: Any, queries: Any, keys: Any, first: Any) -> Any:
-    """Return the limit of the warpgroup's keys, from `key` on, in the tile of queries `first`."""
-    limit = i32(keys - key)
+def first_walk(form: Any, mine: Any, warpgroup: Any, queries: Any, keys: Any) -> Any:
+    """Return the place of a warpgroup at the first tile of queries of the first head."""
+    limit = i32(keys - mine.key - warpgroup * ROWS)
     if form.causal:
-        limit = i32(limit - queries + first * form.block_q + 1)
-    return limit
+        limit = i32(limit - queries + mine.first_q_tile * form.block_q + 1)
+    part = i32((mine.head * mine.q_tiles + mine.first_q_tile) * WARPGROUPS + warpgroup)
+    return Walk(mine.first_q_tile, part, limit, i32(0), part)
 
 
 @device_function
-def next_q_tile(form: Any, walk: Any, first: Any, q_tiles: Any) -> Any:
+def next_q_tile(form: Any, mine: Any, walk: Any) -> Any:
     """Return the place one tile of queries further. The heads of Q follow each other."""
     tile, part, limit = i32(walk.tile + 1), i32(walk.part + WARPGROUPS), walk.limit
     if form.causal:
         limit = i32(limit + form.block_q)
-        if tile == q_tiles:  # the next head, whose walk begins at `first` again
-            limit = i32(limit - (q_tiles - first) * form.block_q)
-            part, tile = i32(part + first * WARPGROUPS), first
-    return Walk(tile, part, limit)
+        if tile == mine.q_tiles:  # the next head, whose walk begins at the same tile
+            limit = i32(limit - (mine.q_tiles - mine.first_q_tile) * form.block_q)
+            part, tile = i32(part + mine.first_q_tile * WARPGROUPS), mine.first_q_tile
+    return Walk(tile, part, limit, i32(1 - walk.buffer), walk.part)
 
 
 # -------------------------------------------------------------------------------- producer
@@ -196,6 +206,7 @@ def load_kv(producer: Any, k: Any, v: Any, keys: Any) -> None:
 
 @device_function
 def load_q(
+    form: Any,
     producer: Any,
     q: Any,
     dout: Any,
@@ -204,13 +215,13 @@ def load_q(
     keys: Any,
     number: Any,
     group: Any,
-    row: Any,
+    tile: Any,
 ) -> None:
-    """Load Q, dO, lse and delta from `row` on, of one of the Q heads that share the keys' head.
+    """Load Q, dO, lse and delta of a tile of queries, when their stage is empty.
 
-    The producer waits until the consumers have released the stage.
+    The head of Q is number `number` of the `group` that share the head of K and V.
     """
-    head = keys.kv_head * group + number
+    head, row = keys.kv_head * group + number, tile * form.block_q
     stage = producer.acquire()
     q.load(stage.q, (keys.sequence, row, head, 0), stage.barrier)
     lse.load(stage.lse, (keys.head + number, row), stage.barrier)
@@ -238,7 +249,7 @@ def first(form: Any, works: Any, ring: Any, k: Any, warpgroup: Any, walk: Any) -
     ring.consumer_wait()
     q = ConsumerStage(works, ring.state.index).q.matrix_descriptor()
     scores = wgmma_wait(wgmma(fragment(form.block_q), my_keys, q, scale_d=False))
-    return GradientState(scores, dk, dv, walk, i32(0), walk.part)
+    return GradientState(scores, dk, dv, walk)
 
 
 @device_function
@@ -266,7 +277,7 @@ def multiply(
 ) -> Any:
     """Compute P', dS' and dV += P' dO, half of dQ = dS K, and start dK += dS' Q.
 
-    Returns dK, of which the product is still running, its operand dS', dV and the part of dQ.
+    dK is still running when it returns, and reads dS'.
     """
     my_values = v.matrix_descriptor().advance(row=warpgroup * ROWS)
     stage = ConsumerStage(works, ring.state.index)
@@ -279,7 +290,7 @@ def multiply(
     grads = grads.map(gradient, weights, row_fragment(stage.delta))
     ds = grads.to(form.dtype)
     dv = wgmma(state.dv, p, stage.dout.matrix_descriptor("MN"))  # dV += P' dO
-    ds.store(ds_tile, (state.buffer * BLOCK_K + warpgroup * ROWS, 0))  # while dV is computed
+    ds.store(ds_tile, (state.walk.buffer * BLOCK_K + warpgroup * ROWS, 0))  # while dV is computed
     ptx.fence_proxy_async()
     BOTH.sync()
     # This warpgroup's half of dQ: 64 of its rows, or where it has no more than 64, of its columns.
@@ -290,24 +301,30 @@ def multiply(
         row = i32(warpgroup * ROWS)
     dq = wgmma(
         fragment(ROWS),
-        ds_tile.matrix_descriptor("MN").advance(state.buffer * K_STEPS, row),
+        ds_tile.matrix_descriptor("MN").advance(state.walk.buffer * K_STEPS, row),
         k.matrix_descriptor("MN").advance(row=column),
         scale_d=False,
         k_steps=K_STEPS,
     )
     dk = wgmma(state.dk, ds, stage.q.matrix_descriptor("MN"))  # dK += dS' Q
     dv, _, dq = wgmma_wait((dv, p, dq), 1)  # dV and dQ are complete, dK is still running
-    return dk, ds, dv, dq
+    return Products(dk, ds, dv, dq)
 
 
 @device_function
 def advance(
-    form: Any, works: Any, ring: Any, k: Any, warpgroup: Any, dk: Any, ds: Any, more: Any
+    form: Any,
+    works: Any,
+    ring: Any,
+    k: Any,
+    warpgroup: Any,
+    products: Any,
+    more: Any,
 ) -> Any:
     """Start S' of the next tile of queries, wait for dK, and release the stage that it read.
 
-    After the last tile S' is that of its queries again, which nobody uses: a product on one branch
-    alone would have to be waited for there.
+    After the last tile S' is computed once more from the same queries, and not used: a product on
+    one branch alone would have to be waited for there.
     """
     my_keys = k.matrix_descriptor().advance(row=warpgroup * ROWS)
     left = ring.step()
@@ -317,17 +334,19 @@ def advance(
         now = ring.state.index
     q = ConsumerStage(works, now).q.matrix_descriptor()
     scores = wgmma(fragment(form.block_q), my_keys, q, scale_d=False)
-    dk, _ = wgmma_wait((dk, ds), 1)
+    dk, _ = wgmma_wait((products.dk, products.ds), 1)
     ring.consumer_release_at(left)
-    return wgmma_wait(scores), dk
+    scores = wgmma_wait(scores)
+    return scores, dk
 
 
 @device_function
-def store_rows_of(form: Any, out: Any, to: Any, grads: Any, keys: Any, row: Any) -> None:
+def store_gradient(form: Any, out: Any, to: Any, grads: Any, mine: Any, warpgroup: Any) -> None:
     """Round a warpgroup's rows of dK or dV into shared memory and store them by TMA."""
     stage = out.acquire()
     grads.to(form.dtype).store(stage.o.view(form.rows), (0, 0))
-    out.store(to, stage.o, (keys.sequence, row, keys.kv_head, 0))
+    row = i32(mine.key + warpgroup * ROWS)
+    out.store(to, stage.o, (mine.sequence, row, mine.kv_head, 0))
     out.commit()
 
 
@@ -345,7 +364,8 @@ def add_dq(sums: Any, dq: Any, grads: Any, turns: Any, state: Any, block: Any, m
 
 @device_function
 def end_dq(sums: Any, turns: Any, state: Any) -> None:
-    """Do nothing: no block waits for another."""
+    """Let both warpgroups finish reading dS, in whose memory dV and dK are staged."""
+    BOTH.sync()
 
 
 # ------------------------------------------ deterministic dQ: blocks add to a part in turn
@@ -360,7 +380,7 @@ def add_dq_in_turn(
     The turn of the part before is passed on here, a step late: by now its addition is complete.
     """
     if more:
-        pass_turn(sums, turns, state.added)
+        pass_turn(sums, turns, state.walk.added)
     stage = sums.acquire()
     store_by_thread(grads, stage.dq)
     await_turn(sums, turns, state.walk.part, block)
@@ -370,8 +390,9 @@ def add_dq_in_turn(
 
 @device_function
 def end_dq_in_turn(sums: Any, turns: Any, state: Any) -> None:
-    """Pass on the turn of the last part."""
-    pass_turn(sums, turns, state.added)
+    """Pass on the turn of the last part, and do what `end_dq` does."""
+    pass_turn(sums, turns, state.walk.added)
+    BOTH.sync()
 
 
 @device_function
@@ -412,21 +433,25 @@ def backward_kernel(
     add to dQ in the order of their keys.
     """
     FORM = BackwardForm(problem, plan)
-    BLOCK_Q, STAGES = FORM.block_q, plan.stages
+    STAGES = plan.stages
     # Each consumer warpgroup is a role of its own: it has rows of dK and dV of its own.
     consumers = {f"math{i}": Warpgroups(1) for i in range(WARPGROUPS)}
     ROLES = Roles(**consumers, load=Warpgroups(1, registers=24))
     CONSUMERS = tuple(getattr(ROLES, name) for name in consumers)
     PRODUCER, CONSUMER = ROLES.load, CONSUMERS[0]
     sides: dict[str, Any] = {"producer": PRODUCER, "consumer": CONSUMERS}
-    held, of_q, of_row = problem.tile(BLOCK_K), problem.tile(BLOCK_Q), Tile((1, BLOCK_Q), "f32")
+    held, of_q, of_row = (
+        problem.tile(BLOCK_K),
+        problem.tile(FORM.block_q),
+        Tile((1, FORM.block_q), "f32"),
+    )
     KV = TilePipeline(1, k=held, v=held, **sides)
     Q = TilePipeline(STAGES, q=of_q, dout=of_q, lse=of_row, delta=of_row, **sides)
-    DS = Tile((2 * BLOCK_K, BLOCK_Q), problem.dtype, Swizzle.B128)  # two buffers
+    DS = Tile((2 * BLOCK_K, FORM.block_q), problem.dtype, Swizzle.B128)  # two buffers
     DQ = StorePipeline(plan.sum_stages, dq=DQ_PART, role=CONSUMERS)
     OUT = StorePipeline(1, o=problem.tile(ROWS), role=CONSUMERS)
 
-    store_dq, end = (add_dq_in_turn, end_dq_in_turn) if deterministic else (add_dq, end_dq)
+    add, end = (add_dq_in_turn, end_dq_in_turn) if deterministic else (add_dq, end_dq)
 
     def attention_backward(  # type: ignore[no-untyped-def]
         q,
@@ -451,45 +476,36 @@ def backward_kernel(
         q_pipe, ds_tile = Q.start(sync=False), shared_tile(DS)
         kv_pipe = KV.start()
         sums, out = DQ.start(), OUT.start(ds_tile)
-        q_tiles = i32((queries + BLOCK_Q - 1) // BLOCK_Q)
-        mine = key_tile(FORM, keys, kv_heads, batch, group)
-        first_tile = first_q_tile(FORM, mine.key, queries, keys)
+        mine = key_tile(FORM, queries, keys, kv_heads, batch, group)
         if PRODUCER.is_member():
             PRODUCER.set_registers()
             kv_producer, q_producer = kv_pipe.producer(), q_pipe.producer()
-            if kv_producer.enters():
+            if kv_producer.enters():  # one thread
                 load_kv(kv_producer, k, v, mine)
                 for i in range(group):
-                    for tile in range(first_tile, q_tiles):
-                        load_q(q_producer, q, dout, lse, delta, mine, i, group, tile * BLOCK_Q)
+                    for tile in range(mine.first_q_tile, mine.q_tiles):
+                        load_q(FORM, q_producer, q, dout, lse, delta, mine, i, group, tile)
         else:
             CONSUMER.set_registers()
-            warpgroup = warpgroup_number()
-            # One walk round the ring, which holds two stages at a time.
-            q_consumer = q_pipe.consumer()
+            warpgroup, q_consumer = warpgroup_number(), q_pipe.consumer()
             ring = StagedPipeline(STAGES, 1, q_consumer.barriers, PipelineState(STAGES))
-            row = i32(mine.key + warpgroup * ROWS)
-            limit = first_limit(FORM, row, queries, keys, first_tile)
-            part = i32((mine.head * q_tiles + first_tile) * WARPGROUPS + warpgroup)
-            steps = i32((q_tiles - first_tile) * group)
+            walk = first_walk(FORM, mine, warpgroup, queries, keys)
             kv = kv_pipe.consumer().wait()
-            state = first(FORM, q_consumer, ring, kv.k, warpgroup, Walk(first_tile, part, limit))
-            for i in range(steps):
+            state = first(FORM, q_consumer, ring, kv.k, warpgroup, walk)
+            for i in range(mine.steps):
                 warpgroup = warpgroup_number()
-                dk_sum, ds, dv_sum, dq_part = multiply(
+                products = multiply(
                     FORM, q_consumer, ring, kv.k, kv.v, ds_tile, warpgroup, state, scale_log2
                 )
-                store_dq(sums, dq, dq_part, turns, state, mine.block, i > 0)
-                scores, dk_sum = advance(
-                    FORM, q_consumer, ring, kv.k, warpgroup, dk_sum, ds, i + 1 < steps
-                )
-                walk = next_q_tile(FORM, state.walk, first_tile, q_tiles)
-                buffer = i32(1 - state.buffer)
-                state = GradientState(scores, dk_sum, dv_sum, walk, buffer, state.walk.part)
+                add(sums, dq, products.dq, turns, state, mine.block, i > 0)
+                more = i + 1 < mine.steps
+                scores, dk_sum = advance(FORM, q_consumer, ring, kv.k, warpgroup, products, more)
+                # Here and not in `advance`, where ptxas would compute addresses anew in each step.
+                walk = next_q_tile(FORM, mine, state.walk)
+                state = GradientState(scores, dk_sum, products.dv, walk)
             end(sums, turns, state)
-            BOTH.sync()  # both have read dS, in whose place the results are staged
-            store_rows_of(FORM, out, dv, state.dv, mine, row)
-            store_rows_of(FORM, out, dk, state.dk * scale, mine, row)
+            store_gradient(FORM, out, dv, state.dv, mine, warpgroup)
+            store_gradient(FORM, out, dk, state.dk * scale, mine, warpgroup)
             out.tail(read=True)
         kv_pipe.close()
         q_pipe.close()
