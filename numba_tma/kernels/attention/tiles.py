@@ -17,17 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from numba import cuda
-
 from numba_tma.backend.interface import device_class, device_function, i32, u32
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.device.scheduler import quotient
 from numba_tma.host.annotations import DeviceFunction
 from numba_tma.host.mma_rules import ROWS
 from numba_tma.kernels.attention.plan import AttentionForm
-from numba_tma.ptx import ctaid_x, nctaid_x
-
-ALL_LANES = 0xFFFFFFFF
+from numba_tma.ptx import ctaid_x, nctaid_x, shfl_sync_idx_b32
 
 # -------------------------------------------------------------------------------- sequences
 
@@ -243,7 +239,7 @@ def tile_functions(form: AttentionForm) -> tuple[DeviceFunction, DeviceFunction,
         if SPLITS:  # one register for the whole warp
             head = sequence.batch * heads + tile.head
             number = i32(queries * head * options.splits + sequence.split)
-            partial = cuda.shfl_sync(ALL_LANES, number, 0)
+            partial = i32(shfl_sync_idx_b32(number, 0))
         return WarpgroupRows(row, partial, start, stop, end)
 
     dense = locate_split if SPLITS else locate_dense
