@@ -200,6 +200,7 @@ def _read(
     what: str, source: GlobalAddress, offset: int | None, kind: str, count: int, condition: Any
 ) -> Any:
     """Return so many words at a global address; 0 where the condition is false."""
+    simulator.current()  # raises on the host
     dtype = np.dtype(kind)
     if condition is not None and not condition:
         return np.zeros(count, dtype)
@@ -210,6 +211,7 @@ def _write(
     what: str, destination: GlobalAddress, offset: int | None, values: Any, condition: Any
 ) -> None:
     """Write words to a global address, unless the condition is false."""
+    simulator.current()  # raises on the host
     if condition is None or condition:
         _words(what, destination, offset or 0, values.dtype, values.size)[:] = values
 

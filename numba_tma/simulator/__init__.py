@@ -130,6 +130,7 @@ from numba_tma.simulator.tensormap import (
     tensormap_cp_fenceproxy,
     tensormap_replace,
 )
+from numba_tma.simulator.thread import current
 from numba_tma.simulator.thread_instructions import (
     activemask,
     all_sync,
@@ -239,6 +240,7 @@ __all__ = [
     "cp_reduce_async_bulk_store",
     "cp_reduce_async_bulk_tensor",
     "cp_reduce_async_bulk_tensor_im2col",
+    "current",
     "elect_sync",
     "eq_sync",
     "exchange_in_quad",
