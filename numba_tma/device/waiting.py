@@ -29,6 +29,7 @@ from numba_tma.ptx import (
     mbarrier_try_wait,
     mbarrier_try_wait_parity,
     nanosleep,
+    red_shared_cluster_add_u32,
 )
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def count_multicast(ledger: Integer, nbytes: Integer, mask: Integer) -> None:
     """Add `nbytes` to the ledgers of the blocks in `mask`, at the offset that `ledger` has here."""
     for rank in range(cluster_nctarank()):
         if (u32(mask) >> u32(rank)) & u32(1) != 0:
-            count_bytes(mapa(ledger, rank), nbytes)
+            red_shared_cluster_add_u32(mapa(ledger, rank), nbytes)
 
 
 @device_function
@@ -241,12 +242,6 @@ def record(
     issued: Integer,
 ) -> None:
     """Write a record for the host, if there is room."""
-    raise NotImplementedError
-
-
-@native
-def count_bytes(ledger: Integer, nbytes: Integer) -> None:
-    """Add to a ledger of this block, or of another block of its cluster by its `mapa` address."""
     raise NotImplementedError
 
 

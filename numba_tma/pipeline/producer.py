@@ -8,7 +8,7 @@ from typing import Any
 from numba_tma.backend.interface import device_class, u32
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import TileAccesses
-from numba_tma.device.waiting import count_bytes, try_wait_for, wait_for
+from numba_tma.device.waiting import try_wait_for, wait_for
 from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stages import ProducerStage
@@ -20,6 +20,7 @@ from numba_tma.ptx import (
     fence_proxy_async,
     mbarrier_arrive,
     mbarrier_arrive_expect_tx,
+    red_shared_cluster_add_u32,
     st_shared_u32,
 )
 
@@ -192,5 +193,6 @@ class Producer:
         self._publish_tile(NO_TILE)
         full = self._full_barrier(self.state.index)
         if self.pipeline.debug:  # the stage becomes full without its copies
-            count_bytes(full.address + self.pipeline.ledger_offset, self.pipeline.tx_bytes)
+            ledger = full.address + self.pipeline.ledger_offset
+            red_shared_cluster_add_u32(ledger, self.pipeline.tx_bytes)
         mbarrier_arrive(full)

@@ -31,7 +31,11 @@ from numba_tma.ptx.async_copy import (
     cp_async_wait_all,
     cp_async_wait_group,
 )
-from numba_tma.ptx.atomic import atom_inc
+from numba_tma.ptx.atomic import (
+    atom_inc,
+    ld_relaxed_sys_global_u32,
+    red_shared_cluster_add_u32,
+)
 from numba_tma.ptx.blackwell import (
     cp_async_bulk_prefetch_tensor_gather4,
     cp_async_bulk_store_masked,
@@ -403,6 +407,7 @@ __all__ = [
     "ld_global_u32",
     "ld_global_v2_u32",
     "ld_global_v4_u32",
+    "ld_relaxed_sys_global_u32",
     "ld_shared_cluster_f32",
     "ld_shared_cluster_u32",
     "ld_shared_cluster_u64",
@@ -468,6 +473,7 @@ __all__ = [
     "red_async_s32",
     "red_async_u32",
     "red_async_u64",
+    "red_shared_cluster_add_u32",
     "rsqrt_approx_f32",
     "setmaxnreg_dec",
     "setmaxnreg_inc",

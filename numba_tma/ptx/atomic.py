@@ -1,9 +1,17 @@
-"""The atomic that schedules tiles."""
+"""Relaxed accesses that several threads make to one word: an atomic, a reduction, a load."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from numba_tma import simulator
-from numba_tma.ptx._instruction import GlobalAddress, global_bytes, instruction, u32
+from numba_tma.ptx._instruction import (
+    ClusterAddress,
+    GlobalAddress,
+    global_bytes,
+    instruction,
+    u32,
+)
 
 
 @instruction("atom.global.inc.u32 {result}, [{counter}], {limit};", isa=(2, 0), sm=80)
@@ -13,3 +21,24 @@ def atom_inc(counter: GlobalAddress, limit: u32) -> u32:
     Executed by any thread; relaxed, at device scope.
     """
     return simulator.atomic_inc(global_bytes(counter, 4), limit)
+
+
+@instruction("ld.relaxed.sys.global.u32 {result}, [{source}];", isa=(6, 0), sm=80)
+def ld_relaxed_sys_global_u32(source: GlobalAddress) -> u32:
+    """Return the 32-bit word at a multiple of 4 B, which another GPU or the host may write.
+
+    Executed by any thread; relaxed, at system scope: it orders no other access.
+    """
+    return simulator.relaxed_read(global_bytes(source, 4))
+
+
+@instruction(
+    "red.relaxed.cluster.shared::cluster.add.u32 [{location}], {value};", isa=(7, 8), sm=90
+)
+def red_shared_cluster_add_u32(location: ClusterAddress, value: u32) -> None:
+    """Add `value` to the 32-bit word at a cluster address, a multiple of 4 B, in one atomic step.
+
+    Executed by any thread; relaxed, at cluster scope: it orders no other access. An address of the
+    block's own shared memory is a cluster address too.
+    """
+    simulator.shared_cluster_reduce(location, np.uint32(value), "add")

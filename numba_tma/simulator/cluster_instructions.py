@@ -121,6 +121,17 @@ def shared_cluster_write(addr: int, values: Any) -> None:
     write_to(owner, what, address, values)
 
 
+def shared_cluster_reduce(addr: int, value: Any, operation: str) -> None:
+    """Combine a value into the word at an address of the cluster, in one step."""
+    what = f"red_shared_cluster_{operation}"
+    yield_turn()
+    owner, address = resolve(addr)
+    _check_aligned(what, address, value.nbytes)
+    old = read_from(owner, what, address, value.dtype, None)
+    with np.errstate(over="ignore"):
+        write_to(owner, what, address, value.dtype.type(REDUCTIONS[operation](old, value)))
+
+
 def st_async(destination: int, values: Any, mbar: int) -> None:
     """Write one value, or a vector, some time later; completes its bytes on `mbar`."""
     image = np.atleast_1d(values).view(np.uint8)

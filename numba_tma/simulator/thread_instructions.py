@@ -185,6 +185,12 @@ def atomic_inc(counter: np.ndarray[Any, Any], limit: int) -> int:
     return old
 
 
+def relaxed_read(word: np.ndarray[Any, Any]) -> int:
+    """Return the 32-bit word that starts at `word`, which other threads may write meanwhile."""
+    yield_turn()
+    return int(word.view(np.uint32)[0])
+
+
 def allocate_shared(owner: Hashable, nbytes: int, alignment: int) -> int:
     """Return the address of shared memory for `owner`.
 

@@ -40,6 +40,12 @@ def move_if(source, destination, loaded, condition):
     ptx.st_global_v4_u32(destination, (1, 2, 3, 4), offset=16, condition=condition)
 
 
+def read_relaxed(source, loaded):
+    """Read each word of `source` at system scope; one thread."""
+    for i in range(loaded.size):
+        loaded[i] = ptx.ld_relaxed_sys_global_u32(source[i:])
+
+
 def exchange(words, floats, out, sums):
     """Exchange between the lanes of a warp: `out` (32, 5), `sums` (32,)."""
     lane = ptx.laneid()

@@ -32,19 +32,6 @@ WORD = ir.PointerType(I32, 1)
 # ------------------------------------------------------------------------- instructions
 
 
-def _asm(
-    builder: Builder,
-    result: Any,
-    text: str,
-    constraints: str,
-    *values: Any,
-    convergent: bool = False,
-) -> Any:
-    function = ir.FunctionType(result, [v.type for v in values])
-    asm = ir.InlineAsm(function, text, constraints, side_effect=True)
-    return builder.call(asm, values, attrs=("convergent",) if convergent else ())
-
-
 def _read(name: str, context: Context, builder: Builder) -> Any:
     return emit(TABLE[name], context, builder, {})
 
@@ -64,10 +51,9 @@ def _increment(builder: Builder, index: int) -> Any:
 def _lower_is_ending(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> Any:
-    pointer = _word(builder, ir.Constant(I32, debug.COUNT))
-    address = builder.ptrtoint(pointer, I64)
-    text = "ld.relaxed.sys.global.u32 $0, [$1];"
-    count = _asm(builder, I32, text, "=r,l,~{memory}", address)
+    address = builder.ptrtoint(_word(builder, ir.Constant(I32, debug.COUNT)), I64)
+    given = {"source": (U64, address)}
+    count = emit(TABLE["ld_relaxed_sys_global_u32"], context, builder, given)
     return builder.icmp_unsigned("!=", count, ir.Constant(I32, 0))
 
 
@@ -120,16 +106,9 @@ def _lower_record(context: Context, builder: Builder, sig: Signature, args: Sequ
 def _lower_leave(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     # The comment is what a launch knows such a kernel by.
     text = f"exit; // {debug.MARKER}"
-    _asm(builder, ir.VoidType(), text, "~{memory}", convergent=True)
-    return context.get_dummy_value()
-
-
-def _lower_count_bytes(
-    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
-) -> Any:
-    # An address of the block's own shared memory is one of the cluster's, too.
-    text = "red.relaxed.cluster.shared::cluster.add.u32 [$0], $1;"
-    _asm(builder, ir.VoidType(), text, "r,r,~{memory}", *args)
+    function = ir.FunctionType(ir.VoidType(), [])
+    asm = ir.InlineAsm(function, text, "~{memory}", side_effect=True)
+    builder.call(asm, [], attrs=("convergent",))
     return context.get_dummy_value()
 
 
@@ -148,7 +127,6 @@ _native(w.is_ending, _lower_is_ending, BOOL)
 _native(w.count_stopped, _lower_count_stopped, VOID)
 _native(w.claim, _lower_claim, BOOL, U32)
 _native(w.record, _lower_record, VOID, None, U32, U32, U32, U64, U32, U64, U32)
-_native(w.count_bytes, _lower_count_bytes, VOID, U32, U32)
 _native(w.leave, _lower_leave, VOID)
 
 
@@ -255,7 +233,8 @@ def _watch_copy(row: Instruction, context: Context, builder: Builder, given: Ope
     address = builder.add(address, ir.Constant(I32, ledger))
     mask_type, mask = given.get("multicast", (types.none, None))
     if is_absent(mask_type):
-        _lower_count_bytes(context, builder, None, [address, nbytes])
+        added = {"location": (U32, address), "value": (U32, nbytes)}
+        emit(TABLE["red_shared_cluster_add_u32"], context, builder, added)
     else:
         sig = signature(VOID, U32, U32, U32)
         mask = builder.zext(mask, I32)

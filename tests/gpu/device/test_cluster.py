@@ -280,6 +280,28 @@ def test_every_width_of_loads_and_stores():
     np.testing.assert_array_equal(found[2], floats[writer])
 
 
+@cuda.jit
+@tma.cluster(2)
+def add_to_both(out):
+    """Add the block's rank + 1 to a word of both blocks, by every thread."""
+    word = cuda.shared.array(1, types.uint32)
+    if cuda.threadIdx.x == 0:
+        word[0] = types.uint32(0xFFFFFFFF)  # the sum wraps
+    tma.cluster_sync()
+    for rank in range(2):
+        ptx.red_shared_cluster_add_u32(ptx.mapa(word, rank), 1 + ptx.cluster_ctarank())
+    tma.cluster_sync()
+    if cuda.threadIdx.x == 0:
+        out[cuda.blockIdx.x] = word[0]
+
+
+@on_gpu
+def test_a_reduction_adds_to_a_word_of_each_block():
+    out = filled(8, np.uint32)
+    add_to_both[8, 96](out)
+    np.testing.assert_array_equal(out.copy_to_host(), 3 * 96 - 1)
+
+
 # ------------------------------------------------------------------ asynchronous writes
 
 MAILBOX = 16  #: words that a thread writes

@@ -37,6 +37,14 @@ def test_a_predicate_that_is_true():
 
 
 @on_gpu
+def test_a_relaxed_load_returns_the_word():
+    source = RNG.integers(0, 2**32, 4, np.uint32)
+    loaded = cuda.to_device(np.zeros(4, np.uint32))
+    cuda.jit(kernels.read_relaxed)[1, 1](cuda.to_device(source), loaded)
+    np.testing.assert_array_equal(loaded.copy_to_host(), source)
+
+
+@on_gpu
 def test_lanes():
     words = RNG.integers(0, 2**32, 32, np.uint32)
     out, sums = cuda.to_device(np.zeros((32, 5), np.uint32)), cuda.to_device(np.zeros(32, "f4"))

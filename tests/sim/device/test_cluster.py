@@ -185,6 +185,23 @@ def test_every_width_of_loads_and_stores():
     launch(body, 2, 2, 1)
 
 
+def test_a_reduction_adds_to_a_word_of_each_block():
+    tile = tma.Tile(1, "u32")
+
+    def body():
+        word = tma.shared_tile(tile)
+        if ptx.tid_x() == 0:
+            word[0] = 2**32 - 1  # the sum wraps
+        tma.cluster_sync()
+        for rank in range(2):
+            there = ptx.mapa(word, rank)
+            ptx.red_shared_cluster_add_u32(there, 1 + ptx.cluster_ctarank())
+        tma.cluster_sync()
+        assert ptx.ld_shared_cluster_u32(word.address) == 3 * 4 - 1
+
+    launch(body, 2, 2, 4)
+
+
 def test_arrays_of_numba_are_reached():
     def body(out):
         numbers = cuda.shared.array(4, np.float32)

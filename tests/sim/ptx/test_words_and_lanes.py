@@ -34,6 +34,12 @@ def test_a_predicate_that_is_true():
     np.testing.assert_array_equal(out, [7, 0, 0, 0, 1, 2, 3, 4])
 
 
+def test_a_relaxed_load_returns_the_word():
+    source, loaded = RNG.integers(0, 2**32, 4, np.uint32), np.zeros(4, np.uint32)
+    cuda.jit(kernels.read_relaxed)[1, 1](source, loaded)
+    np.testing.assert_array_equal(loaded, source)
+
+
 def test_lanes():
     words = RNG.integers(0, 2**32, 32, np.uint32)
     out, sums = np.zeros((32, 5), np.uint32), np.zeros(32, "f4")
