@@ -1,8 +1,8 @@
 """Gradients of RMSNorm and LayerNorm: dx row by row, dweight and dbias column by column.
 
-Cost model: x and dy are read once and dx is written once. Blocks stay, and take every so many rows:
-each thread adds up dweight and dbias of its columns in registers. Their sums over the blocks are
-made by a second kernel in one order, so that the same input gives the same bits.
+Cost model: x and dy are read once and dx is written once. The blocks are persistent and stride over
+the rows, so each thread adds dweight and dbias of its columns in registers. A second kernel adds
+the sums of the blocks in a fixed order, so that equal inputs give equal bits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numba_tma.device.row_share import (
 )
 from numba_tma.device.shared import shared_barriers, shared_tile
 from numba_tma.device.vectors import four, total
-from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.host.annotations import DeviceArray, DeviceFunction, DTypeLike, StreamLike
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host import device
@@ -70,6 +70,25 @@ def add_two_lanes(part: Any, lanes: Any, scalar: Any) -> Any:
     return four(lanes_sum(part[0], lanes), lanes_sum(part[1], lanes), zero, zero)
 
 
+@device_function
+def two_sums(gradient: Any, normal: Any) -> Any:
+    """Return the thread's part: the sums that the mean and the division take off."""
+    zero = np.float32(0)
+    return four(total(gradient * normal), total(gradient), zero, zero)
+
+
+@device_function
+def load_row(share: Any, memory: Any, row: Any, first: Any, limit: Any) -> Any:
+    """Load a thread's share of a row, in float32."""
+    return to_float(share, load_global(share, row_of(memory, row), first, limit))
+
+
+@device_function
+def store_row(share: Any, memory: Any, row: Any, first: Any, limit: Any, values: Any) -> None:
+    """Round a thread's share of a row and store it."""
+    store_global(share, row_of(memory, row), first, limit, from_float(share, values))
+
+
 # --------------------------------------------- features, and what stands for none of them
 
 STATISTIC = Share(as_dtype("f32"), 4, 1, 1, True)
@@ -94,15 +113,16 @@ def as_loaded(values: Any, mean: Any, row: Any) -> Any:
 
 
 @device_function
-def minus_mean_gradient(gradient: Any, whole: Any, columns: Any) -> Any:
-    """Subtract the mean of the gradient: what LayerNorm's mean takes off."""
-    return gradient - whole[1] / np.float32(columns)
+def project_off_rms(gradient: Any, normal: Any, whole: Any, columns: Any) -> Any:
+    """Subtract what RMSNorm's division takes off: the part along the normalised row."""
+    return gradient - normal * (whole[0] / np.float32(columns))
 
 
 @device_function
-def same_gradient(gradient: Any, whole: Any, columns: Any) -> Any:
-    """Return the gradient, of RMSNorm."""
-    return gradient
+def project_off_moments(gradient: Any, normal: Any, whole: Any, columns: Any) -> Any:
+    """Subtract as well what LayerNorm's mean takes off: the mean of the gradient."""
+    gradient = project_off_rms(gradient, normal, whole, columns)
+    return gradient - whole[1] / np.float32(columns)
 
 
 @device_function
@@ -144,28 +164,27 @@ def no_sums(sums: Any, gradient: Any, normal: Any) -> Any:
 # ------------------------------------------------------------------------------- the kernel
 
 
-@device_function
-def rank_in_cluster() -> Any:
-    """Return the block's number in its cluster."""
-    return ptx.cluster_ctarank()
+def first_accesses(share: Share, cluster: int) -> tuple[DeviceFunction, DeviceFunction]:
+    """Return ``rank_of_block()`` and ``first_of(rank, thread)``, the thread's first access."""
+    ACCESSES = share.step * share.count  # per block
 
+    @device_function
+    def rank_in_cluster() -> Any:
+        return ptx.cluster_ctarank()
 
-@device_function
-def rank_alone() -> Any:
-    """Return 0, where a block has whole rows."""
-    return 0
+    @device_function
+    def first_in_cluster(rank: Any, thread: Any) -> Any:
+        return rank * ACCESSES + thread
 
+    @device_function
+    def rank_alone() -> Any:
+        return 0
 
-@device_function
-def first_in_cluster(rank: Any, accesses: Any, thread: Any) -> Any:
-    """Return a thread's first access, where each block of a cluster has so many of the row."""
-    return rank * accesses + thread
+    @device_function
+    def first_alone(rank: Any, thread: Any) -> Any:
+        return thread
 
-
-@device_function
-def first_alone(rank: Any, accesses: Any, thread: Any) -> Any:
-    """Return a thread's first access, where a block has whole rows."""
-    return thread
+    return (rank_in_cluster, first_in_cluster) if cluster > 1 else (rank_alone, first_alone)
 
 
 @functools.cache
@@ -178,13 +197,10 @@ def backward_kernel(
     """
     SHARE, (SCRATCH, PEERS) = share, exchange_tiles(plan.threads, plan.cluster, turns=2)
     start_exchange, combine = combine_in_turns(add_two_lanes, plan.threads, plan.cluster)
-    BLOCKS, ACCESSES = plan.cluster, share.step * share.count
-    rank_of_block, first_of = (
-        (rank_in_cluster, first_in_cluster) if plan.cluster > 1 else (rank_alone, first_alone)
-    )
-    centre, centre_gradient = (
-        (minus_mean, minus_mean_gradient) if centred else (as_loaded, same_gradient)
-    )
+    BLOCKS = plan.cluster
+    rank_of_block, first_of = first_accesses(share, plan.cluster)
+    centre = minus_mean if centred else as_loaded
+    project = project_off_moments if centred else project_off_rms
     load_weight, scale = (floats_of, scaled) if weighted else (nothing, unscaled)
     add_weight, store_weight = (add_product, store_sums) if sums > 0 else (no_sums, no_store)
     add_bias, store_bias = (add_gradient, store_sums) if sums > 1 else (no_sums, no_store)
@@ -193,30 +209,27 @@ def backward_kernel(
         exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(2))
         thread, rank = cuda.threadIdx.x, rank_of_block()
         start_exchange(exchange, thread)
-        first = first_of(rank, ACCESSES, thread)
+        first = first_of(rank, thread)
         block, blocks = cuda.blockIdx.x // BLOCKS, cuda.gridDim.x // BLOCKS
-        limit, columns, zero = sizes.accesses, sizes.columns, np.float32(0)
+        limit, columns = sizes.accesses, sizes.columns
         weight = load_weight(SHARE, arrays.weight, first, limit)
         dweight, dbias = zeros(SHARE), zeros(SHARE)
         turn = 0
         phase = 0
         for row in range(block, sizes.rows, blocks):
-            gradient = to_float(SHARE, load_global(SHARE, row_of(arrays.dy, row), first, limit))
-            values = to_float(SHARE, load_global(SHARE, row_of(arrays.x, row), first, limit))
+            gradient = load_row(SHARE, arrays.dy, row, first, limit)
+            values = load_row(SHARE, arrays.x, row, first, limit)
             rstd = statistic(arrays.rstd, row)
             normal = centre(values, arrays.mean, row) * rstd
             dweight = add_weight(dweight, gradient, normal)
             dbias = add_bias(dbias, gradient, normal)
             gradient = scale(gradient, weight)
-            part = four(total(gradient * normal), total(gradient), zero, zero)
-            whole = combine(part, exchange, turn, phase, zero)
+            whole = combine(two_sums(gradient, normal), exchange, turn, phase, 0)
             turn = 1 - turn
             if turn == 0:
                 phase = 1 - phase
-            gradient = gradient - normal * (whole[0] / np.float32(columns))
-            gradient = centre_gradient(gradient, whole, columns)
-            result = from_float(SHARE, gradient * rstd)
-            store_global(SHARE, row_of(arrays.dx, row), first, limit, result)
+            gradient = project(gradient, normal, whole, columns)
+            store_row(SHARE, arrays.dx, row, first, limit, gradient * rstd)
         store_weight(SHARE, arrays.weight_sums + block * columns * 4, first, limit, dweight)
         store_bias(SHARE, arrays.bias_sums + block * columns * 4, first, limit, dbias)
 

@@ -1,7 +1,7 @@
-"""Sums over rows, column by column: partial sums of blocks in float32, then their sum.
+"""Column sums in two kernels: blocks write partial sums to a workspace, then its rows are added.
 
-Every sum is made in one order, so that the same input gives the same bits. What a block adds up in
-registers goes to a row of its own in a workspace, and a second kernel adds up those rows.
+Every sum has a fixed order, so that equal inputs give equal bits. A thread adds the elements of its
+columns in float32 registers, and writes them to a row of the workspace of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels.rows.launching import access_width
 
 THREADS = 128
-ROWS_OF_SUMS = 512  # at most; each is written, and read again, for every so many rows
+ROWS_OF_SUMS = 512  # at most: each row of the workspace is written and read again
 
 
 @functools.cache

@@ -28,7 +28,14 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i64
 from numba_tma.device.clusters import cluster
 from numba_tma.device.combine import Exchange, combine_parts, exchange_tiles
-from numba_tma.device.row_share import Share, load_global, load_shared, to_float
+from numba_tma.device.row_share import (
+    Share,
+    from_float,
+    load_global,
+    load_shared,
+    store_global,
+    to_float,
+)
 from numba_tma.device.shared import shared_barrier, shared_barriers, shared_tile
 from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.host.dtypes import DType
@@ -41,6 +48,7 @@ from numba_tma.kernels.rows.steps import (
     copies_to_shared,
     first_access,
     load_slots,
+    no_store,
     residual_to_registers,
     row_of,
     store_statistics,
@@ -208,7 +216,7 @@ def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: Ro
     place = place_in_registers(share, plan)
     start_load, load, STAGED = load_to_registers(op.name, share, plan)
     load_residual, add_residual = residual_to_registers(share, options)
-    load_early, scale_and_shift = affine_steps(share, options, plan.early)
+    load_early, scale_and_shift = affine_steps(share, options, plan)
     store_total, store = (store_step(share, is_) for is_ in (options.residual_out, options.output))
     reduce, apply = op.reduce, op.apply
     start_exchange, combine = combine_parts(op.combination(share), plan.threads, plan.cluster)
@@ -287,7 +295,7 @@ def rows_in_shared(
     start_copies = copies_to_shared(nbytes, part, plan, options)
     load = load_slots(share, plan.slot, options)
     reduce = reduce_slots(op, share, options, load, slot_of)
-    load_early, scale_and_shift = affine_steps(share, options, plan.early)
+    load_early, scale_and_shift = affine_steps(share, options, plan)
     store = store_step(share, True)
     merge, finish = op.merge, op.finish or op.apply
     start_exchange, combine = combine_parts(
@@ -333,12 +341,13 @@ def reduce_slots(
     It writes the slot's sums with the residual to the row at `total`, if the call wants them.
     """
     SHARE, reduce, first_of = share, op.reduce, first_access(options)
-    store_total = store_step(share, options.residual_out)
+    store_total = store_global if options.residual_out else no_store
 
     @device_function
     def reduce_slot(staged: Any, total: Any, at: Any, slot: Any, scalar: Any) -> Any:
         values, here = load(staged, at, slot), slot_of(at, slot)
-        store_total(total, here, values)
+        packed = from_float(SHARE, values)
+        store_total(SHARE, total + here.begin, here.first, here.limit, packed)
         first = first_of(here)
         part, _ = reduce(SHARE, values, first + here.first, first + here.limit, scalar)
         return part

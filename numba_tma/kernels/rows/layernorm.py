@@ -1,9 +1,8 @@
 """LayerNorm: y = (x - mean) / sqrt(variance + eps) * weight + bias, row by row.
 
-Cost model: that of RMSNorm. The variance is that of differences: each thread takes the mean of the
-values in its registers and the squares of their differences from it, and means and squares of
-threads, warps and blocks are combined after Chan, Golub and LeVeque, so that a mean far from 0
-costs no digits.
+Cost model: that of RMSNorm. Each thread computes the mean of its values and the sum of squared
+differences from that mean. Threads, warps and blocks combine these by the formulas of Chan, Golub
+and LeVeque, so a mean far from 0 loses no digits of the variance.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from numba_tma.kernels.rows.plan import RowPlan
 
 @device_function
 def moments_of(share: Any, values: Any, first: Any, limit: Any, eps: Any) -> Any:
-    """Return (count, mean, sum of squared differences from it), and the values."""
+    """Return (count, mean, sum of squared differences from it, 0), and the values."""
     zero = np.float32(0)
     count = num_present(share, first, limit)
     mean = total(values) * reciprocal(larger(count, np.float32(1)))
@@ -37,7 +36,7 @@ def moments_of(share: Any, values: Any, first: Any, limit: Any, eps: Any) -> Any
 
 @device_function
 def combine_lanes(part: Any, lanes: Any, scalar: Any) -> Any:
-    """Bring the means together, and the squares to the common mean."""
+    """Combine the means of neighbouring lanes, and their squares about the common mean."""
     count = lanes_sum(part[0], lanes)
     mean = lanes_sum(part[0] * part[1], lanes) * reciprocal(larger(count, np.float32(1)))
     difference = part[1] - mean
@@ -69,7 +68,7 @@ def mean_and_rstd(whole: Any, columns: Any, eps: Any) -> Any:
 
 @device_function
 def merge_moments(part: Any, other: Any, eps: Any) -> Any:
-    """Combine two."""
+    """Combine the moments of two slots of a row."""
     count = part[0] + other[0]
     share = other[0] * reciprocal(larger(count, np.float32(1)))
     difference = other[1] - part[1]
@@ -116,19 +115,19 @@ def layernorm(
     eps
         Added to the variance.
     residual
-        Device array like `x` that is added to it first, in float32.
+        Device array like `x`; it is added to `x` first, in float32.
     residual_out
-        Where to write the sum of `x` and `residual`. May be either.
+        Array that gets the sum of `x` and `residual`; may be either of them.
     mean, rstd
-        Where to write the mean and 1 / standard deviation: float32, one for each row.
+        Arrays that get the mean and 1 / standard deviation: float32, one per row.
     out
-        Where to write; a new array like `x` if None. May be `x`.
+        Array that gets the result; a new array like `x` if None. May be `x`.
     stream
         A numba, torch or CuPy stream; the default stream if None.
     dtype
-        What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16.
+        Element type of arrays whose own type cannot say it, such as bf16 held as uint16.
     plan
-        How to cut the work up; what is measured to be fast if None.
+        How rows are shared among threads; the fastest measured plan if None.
 
     Returns
     -------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from numba_tma.device.row_share import Share
 from numba_tma.host.dtypes import DType
@@ -138,12 +139,12 @@ def share_of(columns: int, rows: int, element: DType, width: int, plan: RowPlan)
 # --------------------------------------------------------------------------- measured plans
 
 
-def _kept(threads: int, **how: int) -> RowPlan:
+def _kept(threads: int, **how: Any) -> RowPlan:
     """Return a plan whose loads are marked evict_last: the L2 cache then evicts results first."""
     return RowPlan(threads, cache="evict_last", **how)
 
 
-def _staged(cluster: int, **how: int) -> RowPlan:
+def _staged(cluster: int, **how: Any) -> RowPlan:
     return _kept(512, cluster=cluster, bulk=True, slot=16384, **how)
 
 

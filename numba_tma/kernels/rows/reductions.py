@@ -1,7 +1,7 @@
 """Sums and maxima of rows, and sums of columns.
 
-Cost model: each element is read once, which is all of the traffic. Rows are cut up as those of the
-norms are (`_rows`); columns are summed by blocks that go down some of the rows (`_columns`).
+Cost model: each element is read from DRAM once. Row reductions are the kernels of kernel.py, which
+then write statistics alone; column sums are the two kernels of columns.py.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def row_sum(
     dtype
         What the bits of `x` mean where its own type cannot say it: bf16 held as uint16.
     plan
-        How to cut the work up; what is measured to be fast if None.
+        How rows are shared among threads; the fastest measured plan if None.
 
     Returns
     -------

@@ -1,7 +1,8 @@
 """RMSNorm: y = x / sqrt(mean(x^2) + eps) * weight, row by row.
 
-Cost model: each row is read once and written once, and stays on the chip in between, so that DRAM
-decides; the weights come from the caches. How rows are cut up is said in `_rows`.
+This page says what is computed, kernel.py in which steps, and plan.py how threads share rows. Cost
+model: a row is read from DRAM once, written once, and stays on the SM in between; weights are read
+from the L2 cache. DRAM bandwidth limits the kernel.
 """
 
 from __future__ import annotations
@@ -24,34 +25,34 @@ from numba_tma.kernels.rows.plan import RowPlan
 
 @device_function
 def sum_of_squares(share: Any, values: Any, first: Any, limit: Any, eps: Any) -> Any:
-    """Return (sum of squares), and the values."""
+    """Return the thread's part, (sum of squares, 0, 0, 0), and its values."""
     zero = np.float32(0)
     return four(total(values * values), zero, zero, zero), values
 
 
 @device_function
 def add_lanes(part: Any, lanes: Any, scalar: Any) -> Any:
-    """Add the sums."""
+    """Add the sums of neighbouring lanes."""
     zero = np.float32(0)
     return four(lanes_sum(part[0], lanes), zero, zero, zero)
 
 
 @device_function
 def divide_by_rms(values: Any, own: Any, whole: Any, columns: Any, eps: Any) -> Any:
-    """Divide by the root mean square."""
+    """Return the values over the row's root mean square."""
     return values * rsqrt(whole[0] * reciprocal(np.float32(columns)) + eps)
 
 
 @device_function
 def rstd_of(whole: Any, columns: Any, eps: Any) -> Any:
-    """Return (1 / root mean square)."""
+    """Return (1 / root mean square, 0, 0, 0), which `rstd` gets."""
     zero = np.float32(0)
     return four(rsqrt(whole[0] * reciprocal(np.float32(columns)) + eps), zero, zero, zero)
 
 
 @device_function
 def add_parts(part: Any, other: Any, eps: Any) -> Any:
-    """Add the sums."""
+    """Add the sums of two slots of a row."""
     return part + other
 
 
@@ -91,19 +92,19 @@ def rmsnorm(
     eps
         Added to the mean square.
     residual
-        Device array like `x` that is added to it first, in float32.
+        Device array like `x`; it is added to `x` first, in float32.
     residual_out
-        Where to write the sum of `x` and `residual`. May be either.
+        Array that gets the sum of `x` and `residual`; may be either of them.
     rstd
-        Where to write 1 / root mean square: float32, one for each row.
+        Array that gets 1 / root mean square: float32, one per row.
     out
-        Where to write; a new array like `x` if None. May be `x`.
+        Array that gets the result; a new array like `x` if None. May be `x`.
     stream
         A numba, torch or CuPy stream; the default stream if None.
     dtype
-        What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16.
+        Element type of arrays whose own type cannot say it, such as bf16 held as uint16.
     plan
-        How to cut the work up; what is measured to be fast if None.
+        How rows are shared among threads; the fastest measured plan if None.
 
     Returns
     -------

@@ -1,9 +1,9 @@
 """Softmax and log-softmax of rows: exp(scale * x) over its sum, and the logarithm of that.
 
-Cost model: each row is read once and written once. One exponential an element is a quarter of what
-the special function units do while DRAM moves it: a thread keeps the exponentials below its own
-maximum, and brings them to the row's by one factor. Rows that wait in shared memory take two
-exponentials an element, and nothing is kept.
+Cost model: a row is read from DRAM once and written once. In registers, a thread computes one
+exponential per element, relative to its own maximum, and rescales them by one factor once the row's
+maximum is known; that is a quarter of what the special function units do while DRAM moves the row.
+A staged row takes two exponentials per element, because registers hold only a slot of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MINUS_INFINITY = np.float32(-math.inf)
 
 @device_function
 def finite(maximum: Any) -> Any:
-    """Return what is subtracted for a maximum: of nothing but -inf, 0, since inf - inf is NaN."""
+    """Return the maximum, or 0 if it is -inf: -inf - -inf would be NaN."""
     return maximum if maximum > MINUS_INFINITY else np.float32(0)
 
 
@@ -131,17 +131,17 @@ def softmax(
         ``__cuda_array_interface__`` or ``__dlpack__``. Rows that start and end at multiples of
         16 B are accessed 16 B at a time, others by as much as divides both.
     scale
-        A positive number that the elements are multiplied with first.
+        Positive factor of the elements, applied first.
     logsumexp
-        Where to write the logarithm of the sum of exponentials: float32, one for each row.
+        Array that gets the logarithm of the sum of exponentials: float32, one per row.
     out
-        Where to write; a new array like `x` if None. May be `x`.
+        Array that gets the result; a new array like `x` if None. May be `x`.
     stream
         A numba, torch or CuPy stream; the default stream if None.
     dtype
-        What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16.
+        Element type of arrays whose own type cannot say it, such as bf16 held as uint16.
     plan
-        How to cut the work up; what is measured to be fast if None.
+        How rows are shared among threads; the fastest measured plan if None.
 
     Returns
     -------

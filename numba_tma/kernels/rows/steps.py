@@ -87,19 +87,26 @@ def copies_to_shared(nbytes: int, part: int, plan: RowPlan, options: RowOptions)
 def load_slots(share: Share, slot: int, options: RowOptions) -> Callable[..., Any]:
     """Return ``load(staged, at, slot)``: a slot in float32, with its residual."""
     SHARE, SLOT, EACH = share, slot, slot // 16
+    add_residual = plus if options.residual else unchanged
+
+    @device_function
+    def residual_of(staged: Any, slot: Any, thread: Any, here: Any) -> Any:
+        return load_shared(SHARE, staged.address_of((1, slot * SLOT)), thread, here)
+
+    @device_function
+    def no_residual(staged: Any, slot: Any, thread: Any, here: Any) -> Any:
+        return ()
+
+    load_residual = residual_of if options.residual else no_residual
 
     @device_function
     def load(staged: Any, at: Any, slot: Any) -> Any:
-        here, place = at.limit - slot * EACH, staged.address_of((0, slot * SLOT))
-        return unchanged(SHARE, to_float(SHARE, load_shared(SHARE, place, at.first, here)), ())
+        here = at.limit - slot * EACH
+        packed = load_shared(SHARE, staged.address_of((0, slot * SLOT)), at.first, here)
+        values = to_float(SHARE, packed)
+        return add_residual(SHARE, values, load_residual(staged, slot, at.first, here))
 
-    @device_function
-    def load_both(staged: Any, at: Any, slot: Any) -> Any:
-        here, place = at.limit - slot * EACH, staged.address_of((1, slot * SLOT))
-        values = load(staged, at, slot)
-        return values + to_float(SHARE, load_shared(SHARE, place, at.first, here))
-
-    return load_both if options.residual else load
+    return load
 
 
 def first_access(options: RowOptions) -> Callable[..., Any]:
@@ -162,11 +169,14 @@ def affine(present: bool, early: bool) -> tuple[Any, Any]:
     return nothing, load_late if present else loaded_early
 
 
-def affine_steps(share: Share, options: RowOptions, early: bool) -> Steps:
-    """Return ``load_early(arrays, at)`` and ``scale_and_shift(values, arrays, at, early)``."""
+def affine_steps(share: Share, options: RowOptions, plan: RowPlan) -> Steps:
+    """Return ``load_early(arrays, at)`` and ``scale_and_shift(values, arrays, at, early)``.
+
+    A slot's weight is used before its bias is loaded, which takes fewer registers.
+    """
     SHARE = share
-    early_weight, load_weight = affine(options.weight, early)
-    early_bias, load_bias = affine(options.bias, early)
+    early_weight, load_weight = affine(options.weight, plan.early)
+    early_bias, load_bias = affine(options.bias, plan.early)
     scale, shift = times if options.weight else unchanged, plus if options.bias else unchanged
 
     @device_function
@@ -180,7 +190,14 @@ def affine_steps(share: Share, options: RowOptions, early: bool) -> Steps:
         bias = load_bias(SHARE, arrays.bias + at.begin, at.first, at.limit, early[1])
         return shift(SHARE, scale(SHARE, values, weight), bias)
 
-    return load_early, scale_and_shift
+    @device_function
+    def scale_then_shift(values: Any, arrays: Any, at: Any, early: Any) -> Any:
+        weight = load_weight(SHARE, arrays.weight + at.begin, at.first, at.limit, early[0])
+        values = scale(SHARE, values, weight)
+        bias = load_bias(SHARE, arrays.bias + at.begin, at.first, at.limit, early[1])
+        return shift(SHARE, values, bias)
+
+    return load_early, scale_then_shift if plan.slot else scale_and_shift
 
 
 # ------------------------------------------------------------------------------- stores
