@@ -134,7 +134,7 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "matmul_parts": (split_k_kernel(Epilogue(bias=BF16), BF16), matmul_forms.ADDING),
     "attention_parts": (
-        _attention_splits.adding_kernel(BF16, 128, True, 8),
+        _attention_splits.combine_kernel(BF16, 128, True, 8),
         (*[INT] * 4, types.UniTuple(INT, 3), *[INT] * 4),
     ),
     "transpose_2": _transpose(2),

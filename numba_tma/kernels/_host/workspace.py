@@ -1,4 +1,4 @@
-"""Device memory that kernels of several calls share."""
+"""Device memory of the kernels' own: what calls share, and what one call needs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numba import cuda
 
 from numba_tma.host.annotations import DeviceArray
+from numba_tma.host.environment import simulated
 
 
 @functools.cache
@@ -20,3 +21,9 @@ def queue_counter(device: int, stream: int) -> DeviceArray:
     counter = cuda.to_device(np.zeros(1, np.uint32))
     cuda.synchronize()  # the zero must be there before a kernel on any stream
     return counter
+
+
+def float_workspace(rows: int, columns: int) -> DeviceArray:
+    """Return a new float32 array on the device, of which kernels write every element they read."""
+    make = np.empty if simulated() else cuda.device_array
+    return make((rows, columns), np.float32)

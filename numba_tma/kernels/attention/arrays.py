@@ -1,142 +1,94 @@
-"""The arrays of attention as its kernels take them, and what is wrong with them."""
+"""The arrays of attention: what its kernels take, views of it, and errors."""
 
 from __future__ import annotations
 
-import copy
 import math
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
-
-from numba_tma.host.array_interface import contiguous_strides, read_array, readers
-from numba_tma.host.dtypes import DType, as_dtype
-from numba_tma.host.environment import simulated
-from numba_tma.host.ragged import ragged_tensor_map
-from numba_tma.host.tensor_map import tensor_map
-from numba_tma.kernels._host.launching import View, as_array
+from numba_tma.host.annotations import DeviceArray, DTypeLike
+from numba_tma.host.array_interface import contiguous_strides
+from numba_tma.host.arrays import Array
+from numba_tma.host.layout import Tile
+from numba_tma.host.ragged import RaggedTensorMap, ragged_tensor_map
+from numba_tma.host.tensor_map import TensorMap, tensor_map
 from numba_tma.kernels.attention.plan import DTYPES, E4M3, FP8_HEAD_DIMS, HEAD_DIMS
 
-AXES = ("batch", "sequence", "heads", "depth")
+AXES = ("batch", "sequence", "heads", "head_dim")
 
 
-class Heads:
-    """An array (batch, sequence, heads, depth) of any library: where it lies, and its type.
+def read_heads(
+    function: str,
+    name: str,
+    array: DeviceArray,
+    dtype: DTypeLike | None = None,
+    packed: bool = False,
+) -> Array:
+    """Read an argument (batch, sequence, heads, head_dim).
 
-    One that is `packed` is (rows, heads, depth), and seen as a batch of one.
+    Packed sequences (rows, heads, head_dim) become a batch of one.
+
+    Raises
+    ------
+    ValueError
+        If the array has another number of axes.
     """
-
-    def __init__(
-        self,
-        name: str,
-        array: Any,
-        dtype: object,
-        function: str = "attention",
-        packed: bool = False,
-    ) -> None:
-        read = readers.get(type(array), read_array)
-        self.address, shape, strides, stored, in_elements, self.array, _ = read(array)
-        self.name, self.given = name, tuple(int(n) for n in shape)
-        self.shape, self.is_packed = (1,) * packed + self.given, packed
-        self.function = function  #: of which it is an argument
-        self.dtype: DType = as_dtype(stored if dtype is None else dtype)
-        size = self.dtype.itemsize
-        axes = ("rows", *AXES[2:]) if packed else AXES
-        if len(self.shape) != len(AXES) or size != as_dtype(stored).itemsize:
-            raise ValueError(
-                f"{function}(): {name} has shape {self.given} of {as_dtype(stored)}; it takes "
-                f"({', '.join(axes)}) of {' or '.join(DTYPES)}"
-            )
-        if strides is None or 0 in self.shape:
-            self.strides = contiguous_strides(self.shape, size)
-        else:
-            steps = (s * size if in_elements else s for s in strides)
-            self.strides = tuple(int(s) for s in steps)
-            self.strides = (self.strides[0] * self.shape[1],) * packed + self.strides
-
-    def map(self, tile: Any) -> Any:
-        """Return the tensor map that copies `tile`, all its columns at once."""
-        return tensor_map(self._view(0, tile.dtype), tile, dtype=tile.dtype, fold=True)
-
-    def swapped(self) -> Heads:
-        """Return the same memory with the axes of positions and heads swapped."""
-        other = copy.copy(self)
-        other.shape, other.strides = (
-            (values[0], values[2], values[1], values[3]) for values in (self.shape, self.strides)
+    found = Array.read(function, name, array, dtype)
+    axes = ("rows", *AXES[2:]) if packed else AXES
+    if len(found.shape) != len(axes):
+        raise found.error(
+            f"has shape {found.shape} of {found.dtype}; it takes ({', '.join(axes)}) of "
+            f"{' or '.join(DTYPES)}"
         )
-        return other
-
-    def last(self, positions: int) -> Heads:
-        """Return the same memory without all but so many positions, the last ones."""
-        other, first = copy.copy(self), self.shape[1] - positions
-        other.shape = (self.shape[0], positions, *self.shape[2:])
-        other.address += first * self.strides[1]
-        if simulated():
-            host: Any = getattr(self.array, "_ary", self.array)
-            other.array = host[:, first:]
-        return other
-
-    def as_queries(self, sharing: int) -> Heads:
-        """Return the same memory, of one position, with each `sharing` heads as positions of one.
-
-        So heads that share keys are the queries of the keys' head.
-        """
-        other = copy.copy(self)
-        batch, _, heads, depth = self.shape
-        step = self.strides[2]
-        other.shape = batch, sharing, heads // sharing, depth
-        other.strides = self.strides[0], step, step * sharing, self.strides[3]
-        return other
-
-    def ragged(self, part: Any) -> Any:
-        """Return the map of packed sequences that copies `part`, some columns of a tile."""
-        return ragged_tensor_map(self._view(1, part.dtype), part, dtype=self.dtype)
-
-    def _view(self, first: int, dtype: DType) -> Any:
-        """Return the array without its first axes, of this type: a source of tensor maps."""
-        # The stride of an axis of one element is any; the copy engine wants one that it can take.
-        plain = contiguous_strides(self.shape, self.dtype.itemsize)
-        strides = tuple(s if n > 1 else p for n, s, p in zip(self.shape, self.strides, plain))
-        shape, strides = self.shape[first:], strides[first:]
-        if simulated():
-            host: Any = getattr(self.array, "_ary", self.array)
-            bits = host.view(f"u{dtype.itemsize}")  # as_strided has no name for floats of 8 bits
-            return np.lib.stride_tricks.as_strided(bits, shape, strides).view(dtype.numpy)
-        return View(self.array, self.address, shape, strides, dtype.numpy)
+    if packed:
+        batch_stride = found.strides[0] * found.shape[0]
+        found = replace(found, shape=(1, *found.shape), strides=(batch_stride, *found.strides))
+    return found
 
 
-class Plain:
-    """An array of numbers beside Q, K and V, of any library."""
-
-    def __init__(self, array: Any) -> None:
-        read = readers.get(type(array), read_array)
-        address, shape, self.strides, stored, in_elements, self.array, _ = read(array)
-        self.address, self.shape, self.dtype = int(address), tuple(shape), as_dtype(stored)
-        plain = contiguous_strides(self.shape, 1 if in_elements else self.dtype.itemsize)
-        steps = plain if self.strides is None else self.strides
-        self.is_contiguous = all(n <= 1 or s == p for n, s, p in zip(self.shape, steps, plain))
-
-    def holds(self, shape: tuple[int, ...], dtype: str) -> bool:
-        """Return whether it has this shape and type, each number after the other."""
-        aligned = self.address % self.dtype.itemsize == 0
-        return self.shape == shape and self.dtype.name == dtype and self.is_contiguous and aligned
-
-    def flat(self) -> Any:
-        """Return all numbers as a Numba array of one axis."""
-        if simulated():
-            host: Any = getattr(self.array, "_ary", self.array)
-            return host.reshape(-1)
-        size = self.dtype.itemsize
-        return as_array(
-            View(self.array, self.address, (math.prod(self.shape),), (size,), self.dtype.numpy)
-        )
-
-    def __str__(self) -> str:
-        return f"shape {self.shape} of {self.dtype} and strides {self.strides}"
+# ------------------------------------------------------------------------- maps and views
 
 
-def scale_of(function: str, scale: float | None, depth: int) -> float:
-    """Return what scores are multiplied with, or raise."""
-    found = 1 / math.sqrt(depth) if scale is None else scale
+def _for_maps(array: Array) -> Array:
+    """Return the array with legal strides along axes of one element, where any stride is right."""
+    plain = contiguous_strides(array.shape, array.itemsize)
+    strides = (s if n > 1 else p for n, s, p in zip(array.shape, array.strides, plain))
+    return replace(array, strides=tuple(strides))
+
+
+def map_of(array: Array, tile: Tile) -> TensorMap:
+    """Return the tensor map that copies `tile`, all its columns at once."""
+    return tensor_map(_for_maps(array).as_dtype(tile.dtype), tile, fold=True)
+
+
+def ragged_map_of(array: Array, tile: Tile) -> RaggedTensorMap:
+    """Return the map of packed sequences that copies `tile`, some columns of a row of a head."""
+    rows = _for_maps(array)
+    return ragged_tensor_map(rows.view(rows.shape[1:], rows.strides[1:]), tile)
+
+
+def last_positions(array: Array, positions: int) -> Array:
+    """Return the last `positions` of each sequence."""
+    batch, length, heads, head_dim = array.shape
+    offset = (length - positions) * array.strides[1]
+    return array.view((batch, positions, heads, head_dim), array.strides, offset=offset)
+
+
+def heads_as_queries(array: Array, group: int) -> Array:
+    """Return an array of one position with each `group` of heads as the positions of one head.
+
+    Heads that share K and V so become the queries of one head.
+    """
+    batch, _, heads, head_dim = array.shape
+    each, step, _, element = array.strides[0], array.strides[2], None, array.strides[3]
+    return array.view((batch, group, heads // group, head_dim), (each, step, step * group, element))
+
+
+# --------------------------------------------------------------------------------- checks
+
+
+def scale_of(function: str, scale: float | None, head_dim: int) -> float:
+    """Return the scale of the scores, by default 1 / sqrt(head dim), or raise a ValueError."""
+    found = 1 / math.sqrt(head_dim) if scale is None else scale
     if not 0 < found < math.inf:
         raise ValueError(
             f"{function}(scale={found}): the scale is a positive number; negate q for a negative "
@@ -145,80 +97,104 @@ def scale_of(function: str, scale: float | None, depth: int) -> float:
     return found
 
 
-def logarithms(array: Any, q: Heads) -> int:
-    """Return the address of the logarithms of sums of these queries, or raise."""
+def is_plain(array: Array, shape: tuple[int, ...], dtype: str) -> bool:
+    """Return whether an array has this shape and type, is contiguous and aligned."""
+    aligned = array.address % array.itemsize == 0
+    return (array.shape, array.dtype.name) == (shape, dtype) and array.is_contiguous and aligned
+
+
+def shown(array: Array) -> str:
+    """Return what errors say of an array that is not `is_plain`."""
+    strides = f" and strides {array.strides} B" * (not array.is_contiguous)
+    return f"has shape {array.shape} of {array.dtype}{strides}"
+
+
+def read_lse(q: Array, array: DeviceArray, packed: bool = False) -> Array:
+    """Return lse, the logarithms of the row sums of these queries, or raise a ValueError."""
     if array is None:
         raise ValueError(
             f"{q.function}(): lse is None; it takes the second result of the forward pass, which "
             "has it with return_lse=True"
         )
-    given, (batch, queries, heads, _) = Plain(array), q.shape
-    axes = ("heads", "rows") if q.is_packed else ("batch", "heads", "queries")
-    expected = (heads, queries) if q.is_packed else (batch, heads, queries)
-    if not given.holds(expected, "f32"):
-        raise ValueError(
-            f"{q.function}(): lse has {given}, but q has shape {q.given}; lse takes "
-            f"({', '.join(axes)}) = {expected} of f32, contiguous, as it is returned with "
-            "return_lse=True"
+    lse, (batch, queries, heads, _) = Array.read(q.function, "lse", array), q.shape
+    axes = ("heads", "rows") if packed else ("batch", "heads", "queries")
+    expected = (heads, queries) if packed else (batch, heads, queries)
+    if not is_plain(lse, expected, "f32"):
+        raise lse.error(
+            f"{shown(lse)}, but q has shape {q.shape[packed:]}; lse takes ({', '.join(axes)}) "
+            f"= {expected} of f32, contiguous, as it is returned with return_lse=True"
         )
-    return given.address
+    return lse
 
 
-def heads_scale(name: str, array: Any, like: Heads) -> Any:
-    """Return the scales of an array's heads as a Numba array of one axis, or raise."""
-    given, expected = Plain(array), (like.shape[0], like.shape[2])
-    if not given.holds(expected, "f32"):
-        raise ValueError(
-            f"{like.function}(): {name} has {given}, "
-            f"but {like.name} has shape {like.given}; {name} takes (batch, heads) = {expected} of "
-            "f32, contiguous, or None where nothing is to be multiplied"
+def read_head_scales(of: Array, array: DeviceArray) -> Array:
+    """Return the scales of an array's heads, (batch * heads), or raise a ValueError."""
+    scales, expected = (
+        Array.read(of.function, f"{of.name}_scale", array),
+        (of.shape[0], of.shape[2]),
+    )
+    if not is_plain(scales, expected, "f32"):
+        raise scales.error(
+            f"{shown(scales)}, but {of.name} has shape {of.shape}; {scales.name} takes "
+            f"(batch, heads) = {expected} of f32, contiguous, or None where nothing is to be "
+            "multiplied"
         )
-    return given.flat()
+    return scales.view((scales.size,))
 
 
-def check(q: Heads, k: Heads, v: Heads, out: Heads, narrow: bool = False) -> None:
-    """Raise unless the arrays fit each other and the copy engine.
+def read_starts(function: str, name: str, array: DeviceArray) -> Array:
+    """Return where packed sequences begin, int32 (sequences + 1), or raise a ValueError."""
+    starts = Array.read(function, name, array)
+    if len(starts.shape) != 1 or not starts.shape[0] or not is_plain(starts, starts.shape, "i32"):
+        raise starts.error(
+            f"{shown(starts)}; it takes (sequences + 1,) of i32, contiguous, as of cumsum: where "
+            "each sequence begins, and the last one ends"
+        )
+    return starts
 
-    `narrow` is whether the function takes e4m3 as well.
+
+def check(
+    q: Array, k: Array, v: Array, out: Array, *, fp8: bool = False, packed: bool = False
+) -> None:
+    """Raise a ValueError unless the arrays fit each other and TMA.
+
+    `fp8` is whether the function takes e4m3 as well, `packed` whether sequences are packed.
     """
-    is_fp8 = narrow and q.dtype is E4M3
-    depths = FP8_HEAD_DIMS if is_fp8 else HEAD_DIMS
-    if not (is_fp8 or q.dtype.name in DTYPES) or q.shape[3] not in depths:
-        also = f", and e4m3 with {' or '.join(map(str, FP8_HEAD_DIMS))}" if narrow else ""
-        raise ValueError(
-            f"{q.function}(): q has shape {q.given} of {q.dtype}; it takes {' and '.join(DTYPES)} "
-            f"with a depth of {', '.join(map(str, HEAD_DIMS))}{also}"
+    is_fp8 = fp8 and q.dtype is E4M3
+    head_dims = FP8_HEAD_DIMS if is_fp8 else HEAD_DIMS
+    if not (is_fp8 or q.dtype.name in DTYPES) or q.shape[3] not in head_dims:
+        also = f", and e4m3 with {' or '.join(map(str, FP8_HEAD_DIMS))}" if fp8 else ""
+        raise q.error(
+            f"has shape {q.shape[packed:]} of {q.dtype}; it takes {' and '.join(DTYPES)} "
+            f"with a head dim of {', '.join(map(str, HEAD_DIMS))}{also}"
         )
-    batch, _, heads, depth = q.shape
-    fits = k.shape[0] == batch and k.shape[3] == depth
+    batch, _, heads, head_dim = q.shape
+    fits = k.shape[0] == batch and k.shape[3] == head_dim
     if not fits or 0 in k.shape[1:3] or heads % k.shape[2]:
-        raise ValueError(
-            f"{q.function}(): k has shape {k.given}, but q {q.given}; k takes the same batch and "
-            "depth, at least one key, and a number of heads that divides that of q"
+        raise k.error(
+            f"has shape {k.shape[packed:]}, but q {q.shape[packed:]}; k takes the same batch and "
+            "head dim, at least one key, and a number of heads that divides that of q"
         )
     for array, like in ((v, k), (out, q)):
         if array.shape != like.shape:
-            raise ValueError(
-                f"{q.function}(): {array.name} has shape {array.given}, but {like.name} has "
-                f"{like.given}; they must agree"
+            raise array.error(
+                f"has shape {array.shape[packed:]}, but {like.name} has {like.shape[packed:]}; "
+                "they must agree"
             )
     for array in (q, k, v, out):
         if is_fp8 and array is out:
             if out.dtype.name not in DTYPES:
-                raise ValueError(
-                    f"{q.function}(): out is {out.dtype}; the result of e4m3 is "
-                    f"{' or '.join(DTYPES)}: say which of them its bits are by out_dtype"
+                raise out.error(
+                    f"is {out.dtype}; the result of e4m3 is {' or '.join(DTYPES)}: say which of "
+                    "them its bits are by out_dtype"
                 )
         elif array.dtype is not q.dtype:
-            raise ValueError(
-                f"{q.function}(): {array.name} is {array.dtype}, but q is {q.dtype}; they must "
-                "agree: convert one"
-            )
+            raise array.error(f"is {array.dtype}, but q is {q.dtype}; they must agree: convert one")
         steps = [s for n, s in zip(array.shape, array.strides) if n > 1]
-        contiguous = array.strides[3] == array.dtype.itemsize
+        contiguous = array.strides[3] == array.itemsize
         if not contiguous or any(s % 16 for s in (array.address, *steps[:-1])):
-            raise ValueError(
-                f"{q.function}(): {array.name} lies at {array.address:#x} with strides "
-                f"{array.strides} B; the depth is contiguous, and the address and the other "
-                "strides are multiples of 16 B: pass a contiguous copy"
+            raise array.error(
+                f"lies at {array.address:#x} with strides {array.strides} B; the head dim is "
+                "contiguous, and the address and the other strides are multiples of 16 B: pass a "
+                "contiguous copy"
             )

@@ -1,124 +1,160 @@
-"""How attention is launched: from arrays and options to the kernel, its plan and its workspaces."""
+"""From arrays and options to the kernel of attention, its plan, its workspace and its launches."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
+from numba_tma.host.annotations import DeviceArray, StreamLike
+from numba_tma.host.arrays import Array
 from numba_tma.host.mma_rules import ROWS
-from numba_tma.kernels._host.launching import in_even_rounds, launch, multiprocessors
-from numba_tma.kernels.attention.arrays import Heads, scale_of
+from numba_tma.kernels._host.device import fewest_in_same_waves, sm_count
+from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels.attention.arrays import (
+    heads_as_queries,
+    last_positions,
+    map_of,
+    ragged_map_of,
+    scale_of,
+)
 from numba_tma.kernels.attention.kernel import OptionalArguments, attention_kernel
 from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem, check_plan, plan_for
-from numba_tma.kernels.attention.split_kv import add_up, parts_of
-from numba_tma.kernels.attention.transpose_v import turned
+from numba_tma.kernels.attention.split_kv import combine_splits, new_partials
+from numba_tma.kernels.attention.transpose_v import transposed_v
 
 
-def run(
-    q: Heads,
-    k: Heads,
-    v: Heads,
-    out: Heads,
-    lse: int | None,
-    starts: tuple[Any, Any] | None,
-    stream: Any,
-    numbers: tuple[Any, ...],
+class ScoreOptions(NamedTuple):
+    """What is done to scores before the softmax."""
+
+    scale: float | None  #: 1 / sqrt(head dim) if None
+    softcap: float | None
+    left: int | None  #: keys before its own position that a query sees; None: no limit
+    right: int | None  #: keys after its own position; 0 for a causal mask
+
+
+def launch_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array | None,
+    stream: StreamLike,
+    options: ScoreOptions,
     plan: AttentionPlan | None,
-    scales: dict[str, Any] | None = None,
-) -> list[Any]:
-    """Launch the kernels for arrays that were checked; return memory that they need.
+    *,
+    starts: tuple[Array, Array] | None = None,
+    scales: Mapping[str, Array] | None = None,
+) -> list[DeviceArray]:
+    """Launch the kernels for arrays that were checked; return the workspace that they need.
 
-    `starts` are those of packed sequences, `scales` those of heads, by the names that `More` has.
+    `starts` are those of packed sequences, `scales` the factors of heads by their names in
+    `OptionalArguments`.
     """
-    scale, softcap, left, right = numbers
-    scale, scales = scale_of(q.function, scale, q.shape[3]), scales or {}
+    _, softcap, left, right = options
+    scale, scales = scale_of(q.function, options.scale, q.shape[3]), scales or {}
     if softcap is not None and not 0 < softcap < math.inf:
         raise ValueError(
             f"{q.function}(softcap={softcap}): the cap is a positive number, or None for none"
         )
     if q.shape[1] == 1 and not starts:
-        q, k, v, out = of_one_query(q, k, v, out, left, "q_scale" in scales)
+        q, k, v, out = without_mask(q, k, v, out, left, "q_scale" in scales)
         left = right = None
-    (batch, queries, heads, depth), (_, keys, kv_heads, _) = q.shape, k.shape
-    # A side on which all keys are in the window has no limit, which takes no masks.
-    more = {
-        "lse": lse,
-        "left": left if left is not None and left < keys - 1 else None,
-        "right": right if right and right < queries - 1 else None,
-        "softcap": None if softcap is None else np.float32(scale / softcap),
-    }
-    more = {name: value for name, value in more.items() if value is not None} | scales
-    flags = {name: True for name in more}
-    result = None if out.dtype is q.dtype else out.dtype
+    (batch, queries, heads, head_dim), (_, keys, kv_heads, _) = q.shape, k.shape
+    # A window that includes all keys on a side has no limit there, and takes no masks.
+    left = left if left is not None and left < keys - 1 else None
     problem = AttentionProblem(
-        depth, q.dtype, right == 0, packed=starts is not None, result=result, **flags
+        head_dim,
+        q.dtype,
+        causal=right == 0,
+        lse=lse is not None,
+        left=left is not None,
+        right=bool(right and right < queries - 1),
+        softcap=softcap is not None,
+        packed=starts is not None,
+        result=None if out.dtype is q.dtype else out.dtype,
+        **dict.fromkeys(scales, True),
     )
     if plan:
         check_plan(q.function, problem, plan)
     if starts:
         batch = starts[0].shape[0] - 1
-        more |= {"starts_q": starts[0], "starts_k": starts[1]}
     if 0 in q.shape or batch == 0:
         return []
-    sharing, blocks, kept = heads // kv_heads, multiprocessors(), list[Any]()
+    group, sms, workspace = heads // kv_heads, sm_count(), list[DeviceArray]()
     if not plan:
-        shown = keys
-        if problem.left:
-            shown = left + 2 * ROWS + more.get("right", 0 if problem.causal else queries)
-        plan = plan_for(problem, queries, min(keys, shown), batch * heads, sharing, blocks)
+        seen = keys
+        if left is not None:
+            after = right if problem.right and right else 0 if problem.causal else queries
+            seen = min(keys, left + 2 * ROWS + after)
+        plan = plan_for(problem, queries, seen, batch * heads, group, sms)
+    arguments = {name: scale.as_numba() for name, scale in scales.items()}
+    if lse is not None:
+        arguments["lse"] = lse.address
+    if left is not None:
+        arguments["left"] = left
+    if problem.right:
+        arguments["right"] = right
+    if softcap is not None:
+        arguments["softcap"] = np.float32(scale / softcap)
+    if starts:
+        arguments |= dict(zip(("starts_q", "starts_k"), (s.as_numba() for s in starts)))
     splits = min(plan.splits, -(-keys // plan.block_k))
     if splits > 1:
         problem, batch = replace(problem, splits=True, lse=True), batch * splits
-        parts, sums = parts_of(out, splits, kept)
-        more |= {"splits": splits, "partials": parts, "lse": sums}
-    maps = [a.map(problem.tile(rows)) for a, rows in ((q, ROWS), (k, plan.block_k))]
+        partials, partial_lse = new_partials(out, splits, workspace)
+        arguments |= {"splits": splits, "partials": partials, "lse": partial_lse}
+    maps = [map_of(q, problem.tile(ROWS)), map_of(k, problem.tile(plan.block_k))]
     if starts:
-        # As many as there may be: the ends of sequences are in blocks of their own.
+        # The most tiles that there may be: each sequence ends in a tile of its own.
         tiles = heads * (queries // plan.block_q + batch)
         maps += [
-            a.ragged(problem.ragged_tile(rows)) for a, rows in ((v, plan.block_k), (out, ROWS))
+            ragged_map_of(v, problem.ragged_tile(plan.block_k)),
+            ragged_map_of(out, problem.ragged_tile(ROWS)),
         ]
     else:
         tiles = batch * heads * -(-queries // plan.block_q)
         if problem.is_fp8:
-            v = turned(v, stream, kept)
-        maps += [v.map(problem.v_tile(plan.block_k)), out.map(problem.o_tile(ROWS))]
+            v = transposed_v(v, stream, workspace)
+        maps += [map_of(v, problem.v_tile(plan.block_k)), map_of(out, problem.o_tile(ROWS))]
     launch(
         attention_kernel(problem, replace(plan, splits=1)),  # the same kernel for any number
-        in_even_rounds(tiles, blocks) if problem.tiles_are_equal else min(tiles, blocks),
+        fewest_in_same_waves(tiles, sms) if problem.tiles_are_equal else min(tiles, sms),
         plan.threads,
         stream,
         *maps,
-        *(queries, keys, heads, batch, sharing),
+        *(queries, keys, heads, batch, group),
         np.float32((scale if softcap is None else softcap) * math.log2(math.e)),
-        OptionalArguments(**more),
+        OptionalArguments(**arguments),
     )
     if splits > 1:
-        add_up(parts, sums, splits, out, lse, stream)
-    return kept
+        combine_splits(partials, partial_lse, splits, out, lse, stream)
+    return workspace
 
 
-def of_one_query(
-    q: Heads, k: Heads, v: Heads, out: Heads, left: int | None, scaled: bool
-) -> tuple[Heads, Heads, Heads, Heads]:
+def without_mask(
+    q: Array, k: Array, v: Array, out: Array, left: int | None, scaled: bool
+) -> tuple[Array, Array, Array, Array]:
     """Return the arrays of one query as those of a problem without a mask.
 
-    It sees the last keys, which are then all that there are. Heads that share keys become the
-    queries of one head, unless they are `scaled`, each in its own way.
+    The query sees the last keys, which are then all keys. Heads that share K and V become the
+    queries of one head, unless they are `scaled`, each with its own factor.
     """
     if left is not None and left < k.shape[1]:
-        k, v = k.last(left + 1), v.last(left + 1)
-    sharing = q.shape[2] // k.shape[2]
-    if not scaled and sharing:
-        q, out = q.as_queries(sharing), out.as_queries(sharing)
+        k, v = last_positions(k, left + 1), last_positions(v, left + 1)
+    group = q.shape[2] // k.shape[2]
+    if not scaled and group:
+        q, out = heads_as_queries(q, group), heads_as_queries(out, group)
     return q, k, v, out
 
 
-def sides(function: str, window: Any, causal: bool) -> tuple[int | None, int | None]:
-    """Return how many keys a query sees before its place and behind it; None: all."""
+def sides(
+    function: str, window: int | tuple[int | None, int | None] | None, causal: bool
+) -> tuple[int | None, int | None]:
+    """Return the numbers of keys before and after its position that a query sees; None: all."""
     pair = isinstance(window, tuple | list) and len(window) == 2
     given = window if pair else (window, window)
     for side in given:
@@ -126,7 +162,7 @@ def sides(function: str, window: Any, causal: bool) -> tuple[int | None, int | N
         if side is not None and not (whole and side >= 0):
             raise ValueError(
                 f"{function}(window={window!r}): a window is (left, right), the numbers of keys "
-                "that a query sees before its place and behind it: whole numbers from 0, or None "
+                "that a query sees before its position and after it: whole numbers from 0, or None "
                 "for all; or one number for both"
             )
     left, right = (None if side is None else int(side) for side in given)

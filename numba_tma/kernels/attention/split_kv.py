@@ -1,17 +1,16 @@
-"""What follows attention whose keys were shared out: the parts of each query's result are added up.
+"""Split-K/V: combines the results of the splits of each query's keys.
 
-Few queries are too few blocks for all multiprocessors. Then the keys of each block of queries are
-shared out to several, each of which computes a result o and the logarithm of its sum, lse, in
-float32, as if there were no other keys. With L = log(sum of exp(lse)), the result is the sum of
-exp(lse - L) o, added up in the order of the parts, and its logarithm is L.
+Few queries are fewer tiles than SMs. The K/V tiles of each tile of queries are then split over
+several blocks. Each computes its O and lse, float32, as if there were no other keys. With L =
+log(sum of exp(lse)), the result is the sum of exp(lse - L) O, added in the order of the splits, and
+its lse is L.
 
-Cost model: parts stay in the L2 cache; each is read once.
+Cost model: the partial results stay in the L2 cache, and each is read once.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -29,9 +28,11 @@ from numba_tma.device.row_share import (
     zeros,
 )
 from numba_tma.device.vectors import largest, total
+from numba_tma.host.annotations import Address, DeviceArray, Kernel, StreamLike
+from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
-from numba_tma.kernels._host.launching import Matrix, launch
-from numba_tma.kernels.attention.arrays import Heads
+from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels._host.workspace import float_workspace
 from numba_tma.kernels.attention.softmax import (
     LOG2_E,
     MINUS_INFINITY,
@@ -40,7 +41,6 @@ from numba_tma.kernels.attention.softmax import (
     log_of_sum,
     shift_of,
 )
-from numba_tma.kernels.rows.columns import workspace
 
 THREADS = 128
 CHUNK = 4  # elements of a thread
@@ -48,28 +48,28 @@ F32 = as_dtype("f32")
 
 
 @functools.cache
-def adding_kernel(dtype: DType, depth: int, logs: bool, together: int) -> Any:
-    """Return the kernel in which each thread adds up the parts of `CHUNK` elements.
+def combine_kernel(dtype: DType, head_dim: int, lse: bool, together: int) -> Kernel:
+    """Return the kernel in which each thread combines `CHUNK` elements of a row of O.
 
-    `parts` is the address of float32 (batch, heads, queries, splits, depth), `sums` that of the
-    logarithms, the same without the depth. `out` is (batch, queries, heads, depth) of `dtype`, with
-    strides in bytes, and `lse` (batch, heads, queries), which is written if `logs`. So many parts
-    are loaded `together`: a thread waits for memory once for all of them.
+    `partials` is the address of float32 (batch, heads, queries, splits, head dim), `partial_lse`
+    that of (batch, heads, queries, splits). `out` is (batch, queries, heads, head dim) of `dtype`
+    with strides in bytes, and `lse` (batch, heads, queries), which is written if `lse`. A thread
+    loads `together` splits at a time, and waits for memory once for all of them.
     """
-    CHUNKS, LSE, TOGETHER = depth // CHUNK, logs, together
-    PARTS = Share(F32, 4 * CHUNK, TOGETHER, CHUNKS, False)
+    CHUNKS, LSE, TOGETHER = head_dim // CHUNK, lse, together
+    PARTIALS = Share(F32, 4 * CHUNK, TOGETHER, CHUNKS, False)
     NUMBERS = Share(F32, 4, TOGETHER, 1, False)
     OUT = Share(dtype, dtype.itemsize * CHUNK, 1, 1, True)
 
     @cuda.jit
-    def add_parts(parts, sums, splits, out, strides, rows, queries, heads, lse):  # type: ignore[no-untyped-def]
+    def combine(partials, partial_lse, splits, out, strides, rows, queries, heads, lse):  # type: ignore[no-untyped-def]
         thread = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         row, chunk = np.int64(thread // CHUNKS), np.int32(thread % CHUNKS)
         number, query = np.uint32(row) // np.uint32(queries), np.uint32(row) % np.uint32(queries)
         sequence, head = np.int64(number // np.uint32(heads)), np.int64(number % np.uint32(heads))
-        ptx.griddepcontrol_wait()  # its blocks start while the last parts are computed
+        ptx.griddepcontrol_wait()  # its blocks start while the last splits are computed
         if row < rows:
-            numbers = sums + 4 * row * splits
+            numbers = partial_lse + 4 * row * splits
             top = MINUS_INFINITY
             for part in range(0, splits, TOGETHER):
                 found = load_global(NUMBERS, numbers, part, splits)
@@ -78,12 +78,12 @@ def adding_kernel(dtype: DType, depth: int, logs: bool, together: int) -> Any:
             shift = shift_of(top, LOG2_E)
             result, whole = zeros(OUT), ZERO
             for part in range(0, splits, TOGETHER):
-                at = parts + 4 * depth * (row * splits + part)
+                at = partials + 4 * head_dim * (row * splits + part)
                 found = load_global(NUMBERS, numbers, part, splits)
-                values = load_global(PARTS, at, chunk, (splits - part) * CHUNKS)
+                values = load_global(PARTIALS, at, chunk, (splits - part) * CHUNKS)
                 found = keep(NUMBERS, to_float(NUMBERS, found), part, splits, MINUS_INFINITY)
                 weights = exp2(fused(found, LOG2_E, shift))
-                result += weighted(PARTS, to_float(PARTS, values), weights)
+                result += weighted(PARTIALS, to_float(PARTIALS, values), weights)
                 whole += total(weights)
             result *= inverse(whole)
             to = out + sequence * strides[0] + np.int64(query) * strides[1] + head * strides[2]
@@ -92,33 +92,40 @@ def adding_kernel(dtype: DType, depth: int, logs: bool, together: int) -> Any:
                 if chunk == 0:
                     ptx.st_global_f32(lse + 4 * row, log_of_sum(whole, shift))
 
-    return add_parts
+    return combine
 
 
-def parts_of(out: Heads, splits: int, kept: list[Any]) -> tuple[int, int]:
-    """Return addresses for the results of parts, (batch, heads, queries, splits, depth), and logs.
+def new_partials(out: Array, splits: int, workspace: list[DeviceArray]) -> tuple[Address, Address]:
+    """Return addresses for the O and lse of splits, and append their memory to `workspace`.
 
-    The logarithms are (batch, heads, queries, splits). `kept` gets the memory.
+    They are (batch, heads, queries, splits, head dim) and (batch, heads, queries, splits).
     """
-    batch, queries, heads, depth = out.shape
+    batch, queries, heads, head_dim = out.shape
     rows = batch * heads * queries
-    parts, sums = workspace(rows * splits, depth), workspace(rows, splits)
-    kept += [parts, sums]
-    first, second = (Matrix("workspace", w).address for w in (parts, sums))
-    return first, second
+    memory = float_workspace(rows * splits, head_dim), float_workspace(rows, splits)
+    workspace += memory
+    o, lse = (Array.read(out.function, "workspace", m).address for m in memory)
+    return o, lse
 
 
-def add_up(parts: int, sums: int, splits: int, out: Heads, lse: int | None, stream: Any) -> None:
-    """Launch the kernel that adds up parts."""
-    batch, queries, heads, depth = out.shape
+def combine_splits(
+    partials: Address,
+    partial_lse: Address,
+    splits: int,
+    out: Array,
+    lse: Array | None,
+    stream: StreamLike,
+) -> None:
+    """Launch the kernel that combines the splits."""
+    batch, queries, heads, head_dim = out.shape
     rows = batch * queries * heads
     launch(
-        adding_kernel(out.dtype, depth, lse is not None, 8 if splits <= 8 else 32),
-        -(-rows * (depth // CHUNK) // THREADS),
+        combine_kernel(out.dtype, head_dim, lse is not None, 8 if splits <= 8 else 32),
+        -(-rows * (head_dim // CHUNK) // THREADS),
         THREADS,
         stream,
-        *(parts, sums, splits),
+        *(partials, partial_lse, splits),
         *(out.address, out.strides[:3], rows, queries, heads),
-        lse or 0,
+        lse.address if lse is not None else 0,
         pdl=True,
     )

@@ -1,8 +1,8 @@
-"""V turned round for products of 8 bits, which sum along what lies together in memory.
+"""V' for e4m3: wgmma reads 8-bit operands along the sum, which for P V are the keys.
 
-A tile is read as (keys, depth) and written as (depth, keys). Keys are written in the order in which
-threads hold weights of 8 bits without having exchanged any (`packed_e4m3`): a sum over keys may go
-in any order, and another one costs nothing here.
+A tile is read as (keys, head dim) and written as (head dim, keys). Within each 16, keys are written
+in the order in which a thread holds P as `packed_e4m3` leaves it, without an exchange between
+threads. A sum over keys may go in any order, so that costs nothing.
 
 Cost model: every byte is read once and written once, both in runs of at least 64 B.
 """
@@ -10,7 +10,6 @@ Cost model: every byte is read once and written once, both in runs of at least 6
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -18,30 +17,32 @@ from numba import cuda
 from numba_tma import ptx
 from numba_tma.device.shared import shared_barrier, shared_tile
 from numba_tma.device.vectors import read_block, write_transposed
+from numba_tma.host.annotations import DeviceArray, Kernel, StreamLike
+from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.environment import simulated
 from numba_tma.host.layout import Tile
-from numba_tma.kernels._host.launching import launch
-from numba_tma.kernels.attention.arrays import Heads
+from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels.attention.arrays import map_of
 from numba_tma.kernels.attention.plan import widest_swizzle
 
 BITS = as_dtype("u8")
-CHUNK = 16  # sides of a block of bytes that a thread turns
+CHUNK = 16  # sides of a block of bytes that a thread transposes
 KEYS = 128  # of a tile
 THREADS = 64
 
 
 @functools.cache
-def turning_kernel(depth: int) -> Any:
-    """Return the kernel in which each block of threads turns one tile."""
-    SOURCE, TARGET = tiles(depth)
-    FLAT_SOURCE = Tile((KEYS, depth), BITS, SOURCE.swizzle)
-    FLAT_TARGET = Tile((depth, KEYS), BITS, TARGET.swizzle)
-    DOWN, ACROSS = KEYS // CHUNK, depth // CHUNK  # blocks of a tile
+def transpose_v_kernel(head_dim: int) -> Kernel:
+    """Return the kernel in which each block transposes one tile."""
+    SOURCE, TARGET = transpose_tiles(head_dim)
+    FLAT_SOURCE = Tile((KEYS, head_dim), BITS, SOURCE.swizzle)
+    FLAT_TARGET = Tile((head_dim, KEYS), BITS, TARGET.swizzle)
+    DOWN, ACROSS = KEYS // CHUNK, head_dim // CHUNK  # blocks of a tile
 
     @cuda.jit
-    def turn(source, target, heads, tiles):  # type: ignore[no-untyped-def]
-        tile, turned, full = shared_tile(SOURCE), shared_tile(TARGET), shared_barrier()
+    def transpose_v(source, target, heads, tiles):  # type: ignore[no-untyped-def]
+        tile, transposed, full = shared_tile(SOURCE), shared_tile(TARGET), shared_barrier()
         thread, block = cuda.threadIdx.x, np.uint32(cuda.blockIdx.x)
         key, head = block % np.uint32(tiles) * KEYS, block // np.uint32(tiles)
         batch, head = head // np.uint32(heads), head % np.uint32(heads)
@@ -52,9 +53,9 @@ def turning_kernel(depth: int) -> Any:
             source.load(tile, (batch, key, head, 0), full)
         cuda.syncthreads()
         full.wait(0)
-        x, y = tile.view(FLAT_SOURCE), turned.view(FLAT_TARGET)
+        x, y = tile.view(FLAT_SOURCE), transposed.view(FLAT_TARGET)
         for i in range(thread, DOWN * ACROSS, THREADS):
-            # Along diagonals, so that neighbouring threads meet in no bank.
+            # Along diagonals, so that neighbouring threads use different banks.
             down, across = i % DOWN, (i % DOWN + i // DOWN) % ACROSS
             row, column = np.uint32(down * CHUNK), np.uint32(across * CHUNK)
             b = read_block(x, (row, column))
@@ -65,31 +66,32 @@ def turning_kernel(depth: int) -> Any:
         ptx.fence_proxy_async("shared::cta")
         cuda.syncthreads()
         if thread == 0:
-            target.store(turned, (batch, 0, head, key))
+            target.store(transposed, (batch, 0, head, key))
             ptx.cp_async_bulk_commit_group()
             ptx.cp_async_bulk_wait_group_read(0)
 
-    return turn
+    return transpose_v
 
 
-def tiles(depth: int) -> tuple[Tile, Tile]:
-    """Return the tile of V, (batch, key, head, depth), and that of V turned round."""
-    source = Tile((1, KEYS, 1, depth), BITS, widest_swizzle(depth))
-    return source, Tile((1, depth, 1, KEYS), BITS, widest_swizzle(KEYS))
+def transpose_tiles(head_dim: int) -> tuple[Tile, Tile]:
+    """Return the tiles of V, (batch, key, head, column), and of V', (batch, column, head, key)."""
+    source = Tile((1, KEYS, 1, head_dim), BITS, widest_swizzle(head_dim))
+    return source, Tile((1, head_dim, 1, KEYS), BITS, widest_swizzle(KEYS))
 
 
-def turned(v: Heads, stream: Any, kept: list[Any]) -> Heads:
-    """Return `v` turned round, (batch, depth, head, key), in new memory, which `kept` gets.
+def transposed_v(v: Array, stream: StreamLike, workspace: list[DeviceArray]) -> Array:
+    """Launch the kernel; return V', (batch, head dim, head, key), whose memory `workspace` gets.
 
-    Keys go on to whole tiles, so to whole spans of any swizzle; what lies behind the last is 0.
+    Keys are padded with zeros to whole tiles, and so to whole spans of any swizzle.
     """
-    batch, keys, heads, depth = v.shape
+    batch, keys, heads, head_dim = v.shape
     blocks = -(-keys // KEYS)
     make = np.empty if simulated() else cuda.device_array
-    memory = make((batch, heads, depth, blocks * KEYS), np.uint8)
-    kept.append(memory)
-    result = Heads("v", memory, None, v.function).swapped()
-    source, target = tiles(depth)
-    maps = v.map(source), result.map(target)
-    launch(turning_kernel(depth), batch * heads * blocks, THREADS, stream, *maps, heads, blocks)
+    memory = make((batch, heads, head_dim, blocks * KEYS), np.uint8)
+    workspace.append(memory)
+    result = Array.read(v.function, "v", memory).transposed(0, 2, 1, 3)
+    source, target = transpose_tiles(head_dim)
+    maps = map_of(v, source), map_of(result, target)
+    kernel = transpose_v_kernel(head_dim)
+    launch(kernel, batch * heads * blocks, THREADS, stream, *maps, heads, blocks)
     return result

@@ -22,7 +22,7 @@ sys.path.insert(0, os.getcwd())
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from numba_tma.kernels.attention.api import attention
+from numba_tma.kernels.attention import attention
 from numba_tma.kernels.attention.backward import attention_backward
 
 RESULTS = Path("tests/benchmarks/results/attention_errors.json")

@@ -42,7 +42,7 @@ def shipped_matmul(names):
 
 def shipped_attention(names):
     """Return the same attention by the library."""
-    from numba_tma.kernels.attention.api import attention
+    from numba_tma.kernels.attention import attention
 
     heads, length, depth = names["HEADS"], names["LENGTH"], names["DEPTH"]
     shape, strides = (1, length, heads, depth), (heads * length * depth, depth, length * depth, 1)

@@ -35,7 +35,7 @@ def cases():
     """Return the runs by name."""
     import torch
 
-    from numba_tma.kernels.attention.api import attention
+    from numba_tma.kernels.attention import attention
     from numba_tma.kernels.matmul import matmul
     from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
     from numba_tma.kernels.pointwise.api import add

@@ -16,8 +16,7 @@ from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.host import driver as _driver
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host.limits import CACHED_BYTES
-from numba_tma.kernels.attention import arrays as _attention_arrays
-from numba_tma.kernels.attention import attention
+from numba_tma.kernels.attention import attention, attention_varlen
 from numba_tma.kernels.attention.plan import (
     FEW_QUERIES_PLANS,
     FP8_HEAD_DIMS,
@@ -28,8 +27,7 @@ from numba_tma.kernels.attention.plan import (
     plan_for,
     splits_for,
 )
-from numba_tma.kernels.attention.transpose_v import tiles, turning_kernel
-from numba_tma.kernels.attention.varlen import attention_varlen
+from numba_tma.kernels.attention.transpose_v import transpose_tiles, transpose_v_kernel
 from numba_tma.tools.testing import compile_ptx, find_tool, instructions
 from tests.kernels.attention_forms import PROBLEMS, form, plan_of
 from tests.machine_code import all_in_registers, shortest_loop
@@ -105,8 +103,8 @@ def test_exponentials_are_computed_while_products_run(name):
 
 @pytest.mark.parametrize("depth", FP8_HEAD_DIMS)
 def test_values_turn_round_in_registers(depth):
-    maps = [TensorMapType(4, tile) for tile in tiles(depth)]
-    ptx = compile_ptx(turning_kernel(depth), (*maps, types.int64, types.int64))
+    maps = [TensorMapType(4, tile) for tile in transpose_tiles(depth)]
+    ptx = compile_ptx(transpose_v_kernel(depth), (*maps, types.int64, types.int64))
     all_in_registers(ptx)
     code = instructions(ptx)
     # Blocks of 16 x 16 bytes are read and written 16 B at a time.
@@ -231,25 +229,26 @@ COPY = "other strides are multiples of 16 B: pass a contiguous copy"
 MISTAKES = {
     "three axes": (
         {"q": array((2, 64, 64))},
-        "q has shape (2, 64, 64) of bf16; it takes (batch, sequence, heads, depth) of bf16 or f16",
+        "q has shape (2, 64, 64) of bf16; it takes (batch, sequence, heads, head_dim) of bf16 "
+        "or f16",
     ),
     "bits of another size": (
         {"v": array(dtype=np.float32), "dtype": "bf16"},
-        "v has shape (2, 64, 4, 64) of f32; it takes (batch, sequence, heads, depth) of bf16 or",
+        "v holds f32, whose bits cannot be bf16: give a dtype of 4 B",
     ),
     "float32": (
         {name: array(dtype=np.float32) for name in ("q", "k", "v", "out")},
-        "q has shape (2, 64, 4, 64) of f32; it takes bf16 and f16 with a depth of 64, 96, 128",
+        "q has shape (2, 64, 4, 64) of f32; it takes bf16 and f16 with a head dim of 64, 96, 128",
     ),
     "depth": (
         {name: array((2, 64, 4, 192)) for name in ("q", "k", "v", "out")},
-        "q has shape (2, 64, 4, 192) of bf16; it takes bf16 and f16 with a depth of 64, 96, 128",
+        "q has shape (2, 64, 4, 192) of bf16; it takes bf16 and f16 with a head dim of 64, 96, 128",
     ),
     "batch": (
         {"k": array((1, 64, 4, 64))},
-        "k has shape (1, 64, 4, 64), but q (2, 64, 4, 64); k takes the same batch and depth",
+        "k has shape (1, 64, 4, 64), but q (2, 64, 4, 64); k takes the same batch and head dim",
     ),
-    "depth of the keys": ({"k": array((2, 64, 4, 128))}, "k takes the same batch and depth"),
+    "depth of the keys": ({"k": array((2, 64, 4, 128))}, "k takes the same batch and head dim"),
     "no keys": ({"k": array((2, 0, 4, 64))}, "at least one key"),
     "no heads": ({"k": array((2, 64, 0, 64))}, "a number of heads that divides that of q"),
     "heads": ({"k": array((2, 64, 3, 64))}, "a number of heads that divides that of q"),
@@ -268,24 +267,24 @@ MISTAKES = {
     "type of the result": ({"out": array(dtype=np.float16)}, "out is f16, but q is bf16"),
     "depth not contiguous": (
         {"q": array(strides=(32768, 512, 2, 8))},
-        f"q lies at 0x20000000000 with strides (32768, 512, 2, 8) B; the depth is contiguous, and "
-        f"the address and the {COPY}",
+        f"q lies at 0x20000000000 with strides (32768, 512, 2, 8) B; the head dim is contiguous, "
+        f"and the address and the {COPY}",
     ),
     "strides": ({"v": array(strides=(33280, 520, 128, 2))}, COPY),
     "address": ({"out": array(start=2)}, "out lies at 0x20000000002 with strides"),
     "logarithms": (
         {"lse": array((2, 64, 4), np.float32)},
-        "lse has shape (2, 64, 4) of f32 and strides None, but q has shape (2, 64, 4, 64); lse "
+        "lse has shape (2, 64, 4) of f32, but q has shape (2, 64, 4, 64); lse "
         "takes (batch, heads, queries) = (2, 4, 64) of f32, contiguous, as it is returned wi",
     ),
     "type of the logarithms": ({"lse": array((2, 4, 64))}, "lse has shape (2, 4, 64) of bf16"),
     "logarithms apart": (
         {"lse": array((2, 4, 64), np.float32, (2048, 512, 8))},
-        "lse has shape (2, 4, 64) of f32 and strides (2048, 512, 8), but",
+        "lse has shape (2, 4, 64) of f32 and strides (2048, 512, 8) B, but",
     ),
     "e4m3 of another depth": (
         {name: array((2, 64, 4, 96), E4M3) for name in "qkv"},
-        "q has shape (2, 64, 4, 96) of e4m3; it takes bf16 and f16 with a depth of 64, 96, 128, "
+        "q has shape (2, 64, 4, 96) of e4m3; it takes bf16 and f16 with a head dim of 64, 96, 128, "
         "256, and e4m3 with 64 or 128",
     ),
     "e5m2": (
@@ -311,7 +310,7 @@ MISTAKES = {
     "another result": ({"out_dtype": "f16"}, "q is bf16; q_scale, k_scale, v_scale and out_dtype"),
     "scales of too few heads": (
         {"v_scale": array((2, 1), np.float32)} | {name: array(dtype=E4M3) for name in "qkv"},
-        "v_scale has shape (2, 1) of f32 and strides None, but v has shape (2, 64, 4, 64); v_scale "
+        "v_scale has shape (2, 1) of f32, but v has shape (2, 64, 4, 64); v_scale "
         "takes (batch, heads) = (2, 4) of f32, contiguous, or None where nothing is to be",
     ),
     "scales of bits": (
@@ -321,7 +320,7 @@ MISTAKES = {
     "scales apart": (
         {"q_scale": array((2, 4), np.float32, (32, 8))}
         | {name: array(dtype=E4M3) for name in "qkv"},
-        "q_scale has shape (2, 4) of f32 and strides (32, 8), but q",
+        "q_scale has shape (2, 4) of f32 and strides (32, 8) B, but q",
     ),
     "scale": ({"scale": 0}, "attention(scale=0): the scale is a positive number; negate q for a"),
     "cap": ({"softcap": 0.0}, "attention(softcap=0.0): the cap is a positive number, or None"),
@@ -365,11 +364,12 @@ STARTS = (
 VARLEN_MISTAKES = {
     "a batch": (
         {"q": array()},
-        "attention_varlen(): q has shape (2, 64, 4, 64) of bf16; it takes (rows, heads, depth) of",
+        "attention_varlen(): q has shape (2, 64, 4, 64) of bf16; it takes (rows, heads, head_"
+        "dim) of",
     ),
     "e4m3": (
         {name: array((64, 4, 64), E4M3) for name in "qkv"},
-        "attention_varlen(): q has shape (64, 4, 64) of e4m3; it takes bf16 and f16 with a depth",
+        "attention_varlen(): q has shape (64, 4, 64) of e4m3; it takes bf16 and f16 with a head",
     ),
     "heads": (
         {"k": array((64, 3, 64))},
@@ -377,18 +377,18 @@ VARLEN_MISTAKES = {
     ),
     "starts of 64 bits": (
         {"cu_seqlens_q": array((4,), np.int64)},
-        f"cu_seqlens_q has shape (4,) of i64 and strides None; it takes {STARTS}",
+        f"cu_seqlens_q has shape (4,) of i64; it takes {STARTS}",
     ),
     "no starts": ({"cu_seqlens_k": array((0,), np.int32)}, "cu_seqlens_k has shape (0,) of i32"),
     "starts of two axes": ({"cu_seqlens_k": array((1, 4), np.int32)}, STARTS),
-    "starts apart": ({"cu_seqlens_k": array((4,), np.int32, (8,))}, "and strides (8,); it takes"),
+    "starts apart": ({"cu_seqlens_k": array((4,), np.int32, (8,))}, "and strides (8,) B; it takes"),
     "different numbers": (
         {"cu_seqlens_k": array((3,), np.int32)},
         "cu_seqlens_q has shape (4,), but cu_seqlens_k (3,); they have an element for each",
     ),
     "logarithms": (
         {"lse": array((64, 4), np.float32)},
-        "lse has shape (64, 4) of f32 and strides None, but q has shape (64, 4, 64); lse takes "
+        "lse has shape (64, 4) of f32, but q has shape (64, 4, 64); lse takes "
         "(heads, rows) = (4, 64) of f32",
     ),
     "parts": (
@@ -403,7 +403,6 @@ VARLEN_MISTAKES = {
 @pytest.mark.parametrize("name", VARLEN_MISTAKES)
 def test_mistakes_with_packed_sequences(name, monkeypatch):
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
-    monkeypatch.setattr(_attention_arrays, "as_array", lambda view: view)
     given, message = VARLEN_MISTAKES[name]
     arrays = {name: array(PACKED) for name in ("q", "k", "v", "out")}
     arrays |= {name: array((4,), np.int32) for name in ("cu_seqlens_q", "cu_seqlens_k")}

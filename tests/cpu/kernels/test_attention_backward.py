@@ -9,7 +9,6 @@ import pytest
 
 from numba_tma.host import driver as _driver
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.attention.api import Heads
 from numba_tma.kernels.attention.backward import attention_backward
 from numba_tma.kernels.attention.backward import launch as backward
 from numba_tma.kernels.attention.backward.kernel import backward_kernel
@@ -141,11 +140,11 @@ ALL_OF_Q = ("dout", "q", "out", "dq")
 MISTAKES = {
     "depth": (
         {name: array((*shape[:3], 96)) for name, shape in SHAPES.items()},
-        "attention_backward(): q has shape (2, 64, 4, 96); it takes a depth of 64 or 128 and",
+        "attention_backward(): q has shape (2, 64, 4, 96); it takes a head dim of 64 or 128 and",
     ),
     "no queries": (
         {name: array((2, 0, 4, 64)) for name in ALL_OF_Q},
-        "q has shape (2, 0, 4, 64); it takes a depth of 64 or 128 and at least one query",
+        "q has shape (2, 0, 4, 64); it takes a head dim of 64 or 128 and at least one query",
     ),
     "three axes": (
         {"dout": array((2, 64, 64))},
@@ -163,7 +162,7 @@ MISTAKES = {
     "address": ({"dk": array(K, start=2)}, COPY),
     "lse": (
         {"lse": number_array((2, 64, 4))},
-        "lse has shape (2, 64, 4) of f32 and strides None, but q has shape (2, 64, 4, 64); lse "
+        "lse has shape (2, 64, 4) of f32, but q has shape (2, 64, 4, 64); lse "
         "takes (batch, heads, queries) = (2, 4, 64) of f32, contiguous, as it is returned with",
     ),
     "no lse": ({"lse": None}, "lse is None; it takes the second result of the forward pass"),
@@ -185,9 +184,9 @@ def test_mistakes(name, monkeypatch):
 
 
 def test_the_second_call_repeats_the_three_launches(gpu, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(backward, "workspace", lambda *shape: _columns.workspace(*shape))
+    monkeypatch.setattr(backward, "float_workspace", lambda *shape: _columns.workspace(*shape))
     monkeypatch.setattr(backward, "tensor_map", lambda view, tile: ("map", view.address, tile))
-    monkeypatch.setattr(Heads, "map", lambda self, tile: ("map", self.address, tile))
+    monkeypatch.setattr(backward, "map_of", lambda array, tile: ("map", array.address, tile))
     arrays = {name: array(shape, start=i << 20) for i, (name, shape) in enumerate(SHAPES.items())}
     arrays["lse"] = number_array()
     for deterministic in (False, True):

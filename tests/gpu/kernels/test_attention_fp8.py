@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels.attention.api import attention
+from numba_tma.kernels.attention import attention
 from numba_tma.kernels.attention.plan import FP8_HEAD_DIMS, AttentionPlan
 from tests.gpu.kernels.test_attention import ALL_ROWS, LENGTHS, LIMIT, by_mask, seen_by, whole_plan
 from tests.gpu.kernels.test_kernels import TYPES

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numba_tma.kernels.attention.api import attention
+from numba_tma.kernels.attention import attention, attention_varlen
 from numba_tma.kernels.attention.plan import HEAD_DIMS, AttentionPlan
-from numba_tma.kernels.attention.varlen import attention_varlen
 from tests.gpu.kernels.test_attention import LIMIT, exact, logs_of_sums
 from tests.gpu.kernels.test_kernels import assert_close, normal
 from tests.gpu.kernels.test_matmul import Device

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels.attention.api import attention
+from numba_tma.kernels.attention import attention
 from numba_tma.kernels.attention.plan import AttentionPlan
 from tests.tiers import quick
 

@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels.attention.api import attention
-from numba_tma.kernels.attention.arrays import Heads
+from numba_tma.kernels.attention import attention
+from numba_tma.kernels.attention.arrays import read_heads
 from numba_tma.kernels.attention.plan import AttentionPlan
-from numba_tma.kernels.attention.transpose_v import turned
+from numba_tma.kernels.attention.transpose_v import transposed_v
 from tests.sim.kernels.test_attention import arrays as any_arrays
 from tests.sim.kernels.test_attention import exact
 
@@ -148,7 +148,7 @@ def test_values_turn_round(depth):
     """Keys of each 16 come in another order, with zeros behind the last."""
     v = np.random.default_rng(0).integers(0, 256, (2, 150, 2, depth), np.uint8)
     kept = []
-    turned(Heads("v", v, "e4m3"), None, kept)
+    transposed_v(read_heads("attention", "v", v, "e4m3"), None, kept)
     padded = np.zeros((2, 256, 2, depth), np.uint8)
     padded[:, :150] = v
     order = np.add.outer(np.arange(0, 256, 16), ORDER).ravel()

@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from numba_tma.kernels.attention import attention_varlen
 from numba_tma.kernels.attention.plan import AttentionPlan
-from numba_tma.kernels.attention.varlen import attention_varlen
 from tests.sim.kernels.test_attention import exact
 
 BF16 = ml_dtypes.bfloat16

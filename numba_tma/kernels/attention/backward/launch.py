@@ -1,24 +1,28 @@
-"""The gradients of attention, by FlashAttention's recomputation on the tensor cores of Hopper.
+"""The gradients of attention, by FlashAttention's recomputation on Hopper's tensor cores.
 
-Cost model: five products take 10 x queries x keys x depth operations. Nothing of the size
-queries x keys leaves the multiprocessor: the weights are computed again, from Q, K and the
-logarithms of their sums that the forward pass leaves. Each block of keys reads Q and dO once and
-adds float32 of the size of Q to memory. How it works is told in `_attention_backward_kernel`, and
-in docs/kernels/attention.md.
+Cost model: five products take 10 x queries x keys x head dim operations. Nothing of the size
+queries x keys leaves the SM: P is computed again from Q, K and the forward pass's lse. Each tile of
+keys reads Q and dO once, and adds float32 sums of the size of Q to memory. `kernel.py` is the page
+to read; docs/kernels/attention.md has the details.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.host.arrays import Array
+from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Tile
 from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.tensor_map import tensor_map
-from numba_tma.kernels._host.launching import Matrix, empty_like, launch, launched_again
-from numba_tma.kernels.attention.arrays import Heads, check, logarithms, scale_of
+from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels._host.memo import launched_again
+from numba_tma.kernels._host.outputs import empty_like
+from numba_tma.kernels._host.workspace import float_workspace
+from numba_tma.kernels.attention.arrays import check, map_of, read_heads, read_lse, scale_of
 from numba_tma.kernels.attention.backward.kernel import DQ_PART, backward_kernel
 from numba_tma.kernels.attention.backward.passes import (
     CHUNK,
@@ -35,61 +39,62 @@ from numba_tma.kernels.attention.backward.plan import (
     plan_for,
 )
 from numba_tma.kernels.attention.plan import AttentionProblem
-from numba_tma.kernels.rows.columns import workspace
 
 NAME = "attention_backward"
 
 
 def attention_backward(
-    dout: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    out: Any,
-    lse: Any,
+    dout: DeviceArray,
+    q: DeviceArray,
+    k: DeviceArray,
+    v: DeviceArray,
+    out: DeviceArray,
+    lse: DeviceArray,
     *,
     causal: bool = False,
     scale: float | None = None,
     deterministic: bool = False,
-    dq: Any = None,
-    dk: Any = None,
-    dv: Any = None,
-    stream: Any = None,
-    dtype: object = None,
+    dq: DeviceArray | None = None,
+    dk: DeviceArray | None = None,
+    dv: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
     plan: BackwardPlan | None = None,
-) -> tuple[Any, Any, Any]:
+) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     """Return the gradients of `attention` with respect to q, k and v.
 
     Parameters
     ----------
     dout
-        Gradient with respect to the result: a device array (batch, queries, heads, depth) of bf16
-        or f16, with a depth of 64 or 128.
+        Gradient with respect to the result: a device array (batch, queries, heads, head dim) of
+        bf16 or f16, with a head dim of 64 or 128.
     q, k, v, causal, scale
-        What `attention` was given. Of any lengths, and with fewer heads in `k` and `v`.
+        What `attention` was given. Lengths are any, and `k` and `v` may have fewer heads.
     out, lse
         What `attention` returned with ``return_lse=True``: `lse` is float32 (batch, heads,
         queries).
     deterministic
-        Whether blocks of keys add to `dq` in a fixed order. It costs time: they wait for each
-        other.
+        Whether blocks add to `dq` in the order of their keys. They wait for each other, which takes
+        time.
     dq, dk, dv
         Where to write, like q, k and v; new arrays if None.
     stream, dtype
         As in `attention`.
     plan
-        How to cut the work up; what is measured to be fast if None.
+        How the work is cut into tiles and stages; the fastest known plan if None.
 
     Returns
     -------
     tuple
-        `dq`, `dk` and `dv`. Sums are float32, and weights and gradients of scores are rounded to
-        the arrays' type between products. `dk` and `dv` are sums over the heads that share them,
-        and always the same for the same input. So is `dq` if `deterministic`; else it is summed
-        over blocks of keys in the order in which they come, and its last bits may differ.
+        `dq`, `dk` and `dv`. Sums are float32; P and dS are rounded to the arrays' type before they
+        are multiplied. `dk` and `dv` are sums over the heads that share them, and the same for the
+        same input. `dq` is the same for the same input if `deterministic`; else blocks add to it in
+        the order in which they come, and its last bits may differ.
 
     Raises
     ------
+    TypeError
+        If an argument is no array in GPU memory.
     ValueError
         If shapes, types or strides do not fit, or `scale` is not positive.
 
@@ -104,45 +109,48 @@ def attention_backward(
     return dq, dk, dv
 
 
-@launched_again
+@launched_again(NAME, "dout", "q", "k", "v", "out", "dq", "dk", "dv", "lse")
 def _backward(
-    arrays: tuple[Any, ...],
-    stream: Any,
+    arrays: tuple[DeviceArray, ...],
+    stream: StreamLike,
     numbers: tuple[float | None],
     causal: bool,
     deterministic: bool,
-    dtype: object,
+    dtype: DTypeLike | None,
     plan: BackwardPlan | None,
-) -> list[Any]:
-    """Launch, and return the workspaces."""
+) -> list[DeviceArray]:
+    """Read and check the arrays, and launch; return the workspace."""
     names = ("dout", "q", "k", "v", "out", "dq", "dk", "dv")
-    dout, q, k, v, out, dq, dk, dv = (Heads(n, a, dtype, NAME) for n, a in zip(names, arrays))
+    dout, q, k, v, out, dq, dk, dv = (
+        read_heads(NAME, name, array, dtype) for name, array in zip(names, arrays)
+    )
     _check(dout, q, k, v, out, dq, dk, dv)
-    lse = logarithms(arrays[8], q)
-    (batch, queries, heads, depth), (_, keys, kv_heads, _) = q.shape, k.shape
-    scale = scale_of(NAME, numbers[0], depth)
+    lse = read_lse(q, arrays[8])
+    (batch, queries, heads, head_dim), (_, keys, kv_heads, _) = q.shape, k.shape
+    scale = scale_of(NAME, numbers[0], head_dim)
     if batch == 0 or heads == 0:
         return []
-    problem, sharing = AttentionProblem(depth, q.dtype, bool(causal)), heads // kv_heads
-    plan = plan_for(problem, queries, sharing) if plan is None else plan
-    rows = block_q(depth)
+    problem, group = AttentionProblem(head_dim, q.dtype, bool(causal)), heads // kv_heads
+    plan = plan_for(problem, queries, group) if plan is None else plan
+    rows = block_q(head_dim)
     q_tiles = -(-queries // rows)
     padded = q_tiles * rows
-    parts = batch * heads * q_tiles * WARPGROUPS
-    sums, scaled, delta = (
-        workspace(parts, ROWS * ROWS),
-        *(workspace(batch * heads, padded) for _ in range(2)),
-    )
-    turns = workspace(parts, 1)
-    places = [Matrix("workspace", w) for w in (sums, scaled, delta, turns)]
+    parts = batch * heads * q_tiles * WARPGROUPS  # of dQ, 64 x 64 each
+    workspace = [
+        float_workspace(parts, ROWS * ROWS),
+        float_workspace(batch * heads, padded),
+        float_workspace(batch * heads, padded),
+        float_workspace(parts, 1),
+    ]
+    sums, scaled_lse, delta, turns = (Array.read(NAME, "workspace", w) for w in workspace)
     launch(
         prepare_kernel(problem),
-        batch * heads * padded * (depth // CHUNK) // THREADS,
+        batch * heads * padded * (head_dim // CHUNK) // THREADS,
         THREADS,
         stream,
-        *(dout.address, dout.strides[:3], out.address, out.strides[:3], lse),
-        *(places[1].address, places[2].address, places[0].address),
-        *(places[3].address, parts, queries, heads, q_tiles),
+        *(dout.address, dout.strides[:3], out.address, out.strides[:3], lse.address),
+        *(scaled_lse.address, delta.address, sums.address),
+        *(turns.address, parts, queries, heads, q_tiles),
     )
     queried, stored = problem.tile(rows), problem.tile(ROWS)
     held, row = problem.tile(BLOCK_K), Tile((1, rows), "f32")
@@ -151,48 +159,40 @@ def _backward(
         batch * kv_heads * -(-keys // BLOCK_K),
         plan.threads,
         stream,
-        *(a.map(tile) for a, tile in ((q, queried), (k, held), (v, held), (dout, queried))),
-        *(tensor_map(place.view(padded), row) for place in places[1:3]),
-        tensor_map(places[0].view(*DQ_PART.shape[1:]), DQ_PART),
-        *(a.map(stored) for a in (dk, dv)),
-        places[3].as_counters(),
-        *(queries, keys, kv_heads, batch, sharing),
+        *(map_of(a, tile) for a, tile in ((q, queried), (k, held), (v, held), (dout, queried))),
+        *(tensor_map(a, row) for a in (scaled_lse, delta)),
+        tensor_map(sums.view((parts, *DQ_PART.shape[1:])), DQ_PART),
+        *(map_of(a, stored) for a in (dk, dv)),
+        turns.view((parts,), dtype=as_dtype("i32")).as_numba(),
+        *(queries, keys, kv_heads, batch, group),
         np.float32(scale),
         np.float32(scale * math.log2(math.e)),
     )
     launch(
-        finish_kernel(q.dtype, depth),
+        finish_kernel(q.dtype, head_dim),
         parts,
         THREADS,
         stream,
-        *(places[0].address, dq.address, dq.strides[:3], queries, heads, q_tiles),
+        *(sums.address, dq.address, dq.strides[:3], queries, heads, q_tiles),
         np.float32(scale),
     )
-    return [sums, scaled, delta, turns]
+    return workspace
 
 
 def _check(
-    dout: Heads,
-    q: Heads,
-    k: Heads,
-    v: Heads,
-    out: Heads,
-    dq: Heads,
-    dk: Heads,
-    dv: Heads,
+    dout: Array, q: Array, k: Array, v: Array, out: Array, dq: Array, dk: Array, dv: Array
 ) -> None:
-    """Raise unless the arrays fit each other and the copy engine."""
+    """Raise a ValueError unless the arrays fit each other and TMA."""
     if q.shape[3] not in HEAD_DIMS or q.shape[1] == 0:
-        raise ValueError(
-            f"{NAME}(): q has shape {q.shape}; it takes a depth of "
-            f"{' or '.join(map(str, HEAD_DIMS))} and at least one query"
+        raise q.error(
+            f"has shape {q.shape}; it takes a head dim of {' or '.join(map(str, HEAD_DIMS))} and "
+            "at least one query"
         )
     for like_q in (out, dout, dq):
         check(q, k, v, like_q)
     check(q, dk, dv, dq)
     for array, like in ((dk, k), (dv, v)):
         if array.shape != like.shape:
-            raise ValueError(
-                f"{NAME}(): {array.name} has shape {array.shape}, but {like.name} has "
-                f"{like.shape}; they must agree"
+            raise array.error(
+                f"has shape {array.shape}, but {like.name} has {like.shape}; they must agree"
             )

@@ -1,13 +1,13 @@
-"""What comes before and after the gradients of attention: sums of rows, and dQ's way back.
+"""The kernels before and after attention's backward kernel.
 
-dQ is added up in float32 in the order in which the threads of a product hold it, which no array
-has. Both kernels read and write each byte once.
+`prepare` computes delta, the row sums of dO * O, scales lse and clears the sums of dQ. `finish`
+rounds these sums to dQ: the backward kernel adds dQ in the order in which threads hold a product,
+64 x 64 elements after each other. Both kernels read and write each byte once.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -23,6 +23,7 @@ from numba_tma.device.row_share import (
     zeros,
 )
 from numba_tma.device.vectors import four, total
+from numba_tma.host.annotations import Kernel
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.mma_rules import ROWS
 from numba_tma.kernels.attention.backward.plan import WARPGROUPS, block_q
@@ -36,15 +37,19 @@ F32 = as_dtype("f32")
 
 
 @functools.cache
-def prepare_kernel(problem: AttentionProblem) -> Any:
-    """Return the kernel that sums dO * O along rows, scales lse and clears what dQ is added to.
+def prepare_kernel(problem: AttentionProblem) -> Kernel:
+    """Return the kernel that computes delta, scales lse and clears the sums of dQ.
 
-    It writes numbers for whole tiles of queries. Rows that are not there, or see no key, get an lse
-    of infinity, so that all their weights are 0.
+    It writes delta and lse for whole tiles of queries. Rows after the last query, and rows that see
+    no key, get an lse of infinity: their P is 0 then.
     """
     ELEMENTS, NUMBER = Share(problem.dtype, 16, 1, 1, False), Share(F32, 4, 1, 1, False)
     CLEARED = Share(F32, 16, 2, 1, True)
-    LANES, BLOCK_Q, DEPTH = problem.head_dim // CHUNK, block_q(problem.head_dim), problem.head_dim
+    LANES, BLOCK_Q, HEAD_DIM = (
+        problem.head_dim // CHUNK,
+        block_q(problem.head_dim),
+        problem.head_dim,
+    )
 
     @cuda.jit
     def prepare(  # type: ignore[no-untyped-def]
@@ -77,7 +82,7 @@ def prepare_kernel(problem: AttentionProblem) -> Any:
         while distance < LANES:
             product += ptx.shfl_sync_bfly_f32(product, distance)
             distance *= 2
-        store_sums(CLEARED, sums + 4 * (place * DEPTH + lane * CHUNK), 0, 2, zeros(CLEARED))
+        store_sums(CLEARED, sums + 4 * (place * HEAD_DIM + lane * CHUNK), 0, 2, zeros(CLEARED))
         if lane == 0:
             number = lse + 4 * (head * queries + row)
             known = to_float(NUMBER, load_global(NUMBER, number, 0, present))[0]
@@ -93,11 +98,11 @@ def prepare_kernel(problem: AttentionProblem) -> Any:
 
 
 @functools.cache
-def finish_kernel(dtype: DType, depth: int) -> Any:
-    """Return the kernel that rounds the sums to dQ: a thread has 8 columns of rows r and r + 8."""
+def finish_kernel(dtype: DType, head_dim: int) -> Kernel:
+    """Return the kernel that rounds sums to dQ. A thread has 8 columns of rows r and r + 8."""
     SUMS, OUT = Share(F32, 16, 4, 1, True), Share(dtype, 8, 1, 1, False)
-    BLOCK_Q, SIZE = block_q(depth), dtype.itemsize
-    SPLITS_DEPTH = BLOCK_Q == ROWS
+    BLOCK_Q, SIZE = block_q(head_dim), dtype.itemsize
+    HALVES_COLUMNS = BLOCK_Q == ROWS
 
     @cuda.jit
     def finish(sums, dq, strides, queries, heads, q_tiles, scale):  # type: ignore[no-untyped-def]
@@ -105,7 +110,7 @@ def finish_kernel(dtype: DType, depth: int) -> Any:
         tile, mine = part // WARPGROUPS, part % WARPGROUPS
         head, row = tile // q_tiles, tile % q_tiles * BLOCK_Q
         column = 0
-        if SPLITS_DEPTH:
+        if HALVES_COLUMNS:
             column = 64 * mine
         else:
             row += 64 * mine
