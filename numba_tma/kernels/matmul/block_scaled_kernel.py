@@ -72,7 +72,7 @@ class ColumnScales(NamedTuple):
 class ScaledWork(NamedTuple):
     """What a block computes next: an output tile, and blocks of K."""
 
-    batch: Any
+    batch: Any  #: the matrix that is written
     row: Any
     column: Any
     steps: Any  #: blocks of K; int32
@@ -160,7 +160,7 @@ def stage_scales(plan: ScaledPlan) -> DeviceFunction:
 
 
 def zero_sums(columns: int, tiles: int) -> DeviceFunction:
-    """Return the function that returns sums of zero."""
+    """Return the function that returns sums of zero, by a recursion over the tiles."""
 
     @cuda.jit(device=True)
     def one():  # type: ignore[no-untyped-def]
@@ -178,7 +178,10 @@ def zero_sums(columns: int, tiles: int) -> DeviceFunction:
 
 
 def scaled_sum(plan: ScaledPlan, tiles: int) -> DeviceFunction:
-    """Return ``add(sums, product, by, edge)``, which adds a product times its pair of scales."""
+    """Return ``add(sums, product, by, edge)``, which adds a product times its pair of scales.
+
+    A recursion over the epilogue tiles, of which the functions here add the last.
+    """
     LAST, EDGE, COLUMNS = tiles - 1, plan.has_edge, plan.out_columns
     START = LAST * COLUMNS
 
@@ -296,15 +299,18 @@ def two_products(plan: ScaledPlan) -> DeviceFunction:
 # ----------------------------------------------------------------------------------- store
 
 
-def sums_store(plan: ScaledPlan, tiles: int) -> DeviceFunction:
-    """Return the function that stores sums, one epilogue tile after the other."""
-    LAST, START, write = tiles - 1, (tiles - 1) * plan.out_columns, tile_write(plan)
-    before = sums_store(plan, tiles - 1) if tiles > 1 else no_sums
+def sums_store(plan: ScaledPlan, index: int) -> DeviceFunction:
+    """Return the function that stores the epilogue tiles 0 to `index` of a warpgroup's sums.
+
+    An unrolled loop: each tile has its own function, which first calls that of the tile before.
+    """
+    INDEX, START, write = index, index * plan.out_columns, tile_write(plan)
+    store_previous = sums_store(plan, index - 1) if index else no_sums
 
     @cuda.jit(device=True)
     def store(sums, results, out, batch, top, column):  # type: ignore[no-untyped-def]
-        before(sums, results, out, batch, top, column)
-        write(sums[LAST], results, out, batch, top, column + START)
+        store_previous(sums, results, out, batch, top, column)
+        write(sums[INDEX], results, out, batch, top, column + START)
 
     return store
 
@@ -323,14 +329,15 @@ def block_scaled_kernel(plan: ScaledPlan) -> Kernel:
 
     `sfa` is a tensor map of the scales of a, (1, blocks of K, rows).
     """
-    M, N, K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
-    PRODUCER, MMA = plan.roles.load, plan.consumers[0]
+    M, N, STAGE_K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
+    PRODUCER = plan.roles.load
+    MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
     PIPE, SCHEDULER = operand_pipeline(plan, sfa=plan.scales_tile), scheduler(plan)
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
     load_b, prepare = b_load(plan), work_of(plan)
     first_row = warpgroup_row(plan, plan.products * WGMMA_ROWS)
     multiply = two_products(plan) if plan.products == 2 else one_product(plan)
-    store = sums_store(plan, plan.epilogue_tiles)
+    store = sums_store(plan, plan.epilogue_tiles - 1)
     store_second = store if plan.products == 2 else no_sums
 
     def block_scaled(a, b, sfa, scales, out, extents):  # type: ignore[no-untyped-def]
@@ -342,10 +349,12 @@ def block_scaled_kernel(plan: ScaledPlan) -> Kernel:
             for tile in schedule.tiles(first, step):
                 row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
                 _, begin, end = k_range(tile.batch, extents)
-                for k, stage in pipe.produce(begin, end):
-                    a.load(stage.a, (0, row, k * K), stage.barrier)
-                    load_b(b, stage, 0, column, k * K, rank)
-                    sfa.load(stage.sfa, (0, k, row), stage.barrier)
+                # One elected thread executes the loop's body; the stage is empty, and armed.
+                for k_tile, stage in pipe.produce(begin, end):
+                    k = k_tile * STAGE_K
+                    a.load(stage.a, (0, row, k), stage.barrier)
+                    load_b(b, stage, 0, column, k, rank)
+                    sfa.load(stage.sfa, (0, k_tile, row), stage.barrier)
         else:
             MMA.set_registers()
             consumer = pipe.consumer()

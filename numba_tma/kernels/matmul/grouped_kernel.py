@@ -5,8 +5,8 @@ same, and finding the next group reads 4 bytes per group and warpgroup.
 
 Rows of a are sorted by group, and each group has its own b. Tiles of all groups are numbered one
 after the other, and blocks take the numbers in turn. Each warpgroup searches for its tile's group
-by itself, since the sizes lie in global memory. The producer may load rows of the next group, and
-their products are dropped: `out` is a ragged tensor map, whose stores end with the group.
+by itself, since the sizes lie in global memory. The producer may load rows of the next group, whose
+products are not stored: `out` is a ragged tensor map, whose stores end with the group.
 
 Loads, epilogue stores and MMA warpgroups are those of `kernel`.
 """
@@ -25,6 +25,7 @@ from numba_tma.device.vectors import load_vector
 from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.kernels.matmul.epilogue import Terms
 from numba_tma.kernels.matmul.kernel import (
+    IN_FLIGHT,
     b_load,
     jitted,
     operand_pipeline,
@@ -52,9 +53,9 @@ class RowGroup(NamedTuple):
     """A group of rows and the number of its first tile; int32."""
 
     matrix: Any  #: of b: the index of the group
-    first: Any
-    start: Any
-    rows: Any
+    first: Any  #: number of its first tile
+    start: Any  #: its first row in a and in the result
+    rows: Any  #: how many rows it has
 
 
 # -------------------------------------------------------------------------------- schedule
@@ -138,8 +139,9 @@ def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> K
     scaled
         Whether each group has a scale.
     """
-    M, N, K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
-    PRODUCER, MMA = plan.roles.load, plan.consumers[0]
+    M, N, STAGE_K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
+    PRODUCER = plan.roles.load
+    MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
     PIPE, SCHEDULER = operand_pipeline(plan), scheduler(plan)
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
     SEVERAL = len(plan.consumers) > 1
@@ -159,9 +161,11 @@ def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> K
                 schedule = SCHEDULER.over(height, groups.tile_columns, 1)
                 tile = schedule.tile(number - group.first)
                 row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
-                for k, stage in pipe.produce(0, groups.steps):
-                    a.load(stage.a, (0, group.start + row, k * K), stage.barrier)
-                    load_b(b, stage, group.matrix, column, k * K, rank)
+                # One elected thread executes the loop's body; the stage is empty, and armed.
+                for k_tile, stage in pipe.produce(0, groups.steps):
+                    k = k_tile * STAGE_K
+                    a.load(stage.a, (0, group.start + row, k), stage.barrier)
+                    load_b(b, stage, group.matrix, column, k, rank)
                 number += step
                 group = group_of(group, number, groups)
         else:
@@ -175,12 +179,13 @@ def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> K
                 tile = schedule.tile(number - group.first)
                 row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
                 acc = tma.fragment(N, ACC)
-                for _, stage in pipe.consume(0, groups.steps, in_flight=1):
+                for _, stage in pipe.consume(0, groups.steps, in_flight=IN_FLIGHT):
                     a_rows = stage.a.matrix_descriptor().advance(row=mma_row)
                     acc = tma.wgmma(acc, a_rows, stage.b.matrix_descriptor(B_MAJOR))
-                    acc = tma.wgmma_wait(acc, 1)  # the product before has read its stage
+                    # The loop's next step releases the stage before: its product is complete.
+                    acc = tma.wgmma_wait(acc, IN_FLIGHT)
                 acc = tma.wgmma_wait(acc)
-                pipe.release_pending()
+                pipe.release_pending()  # the last stage
                 at, terms = (0, row + mma_row, column), terms_of(group, groups, alpha)
                 store(acc, results, out, group, at, mma_row, extents, terms)
                 number += step

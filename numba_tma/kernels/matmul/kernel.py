@@ -10,14 +10,29 @@ short K, it is the latency of the first stage and the last wave, which `choice` 
         for each k:                             for each k:
             acquire a stage                         wait for the stage
             load a and b into it (TMA)              start acc += a @ b (wgmma)
-        load the epilogue's inputs                  release the stage before
+        load tiles of the sources                   release the stage before
                                                 scale, bias, activation, store (TMA)
 
-While the consumers store a tile, the producer loads the next one. In a cluster, blocks with tiles
-of one column each load a part of b and multicast it to all.
+- Warpgroups: one producer with 40 registers a thread, and m / 64 consumers. Two consumers have 232
+  (setmaxnreg); a single one has the most that a thread can have from the start.
+- Producer: one elected thread waits for the stage to be empty, arms its full barrier with the bytes
+  of the tiles of a and b, and starts the copies.
+- Overlap: all consumers share a tile, and each stores its own 64 rows of it. Meanwhile the producer
+  fills the stages for the next tile; with sources, once it has started to load this tile's.
+- Stages: as many as fit into shared memory beside the epilogue's tiles, up to ``config.stages``.
+- Cluster: the blocks compute tiles below each other, so they need the same tile of b. Each loads
+  1/cluster of it and multicasts that to all. So a stage is empty only when the consumers of every
+  block of the cluster have released it.
+- Split-K: each split of K gives a float32 matrix of its own. `epilogue.split_k_kernel` adds them
+  and applies the epilogue.
 
-The page: loads, epilogue stores, the kernel. Variants of a step (layouts, multicast, epilogue
-inputs, narrow outputs) are functions of the same signature; `matmul_kernel` picks one of each.
+Words: `matrix` is the index of a matrix of the result, `split` that of a split of K. `batch` is the
+index of a matrix that this kernel writes: ``matrix * splits + split``. A *source* is a matrix that
+the epilogue reads: the old output, the residual. `at` is (batch, row, column), in elements, and
+`mma_row` the first row of a warpgroup in the block's tile.
+
+The page: loads, epilogue stores, the kernel. Variants of a step (layouts, multicast, sources,
+narrow outputs) are functions of the same signature; `matmul_kernel` picks one of each.
 """
 
 from __future__ import annotations
@@ -36,6 +51,7 @@ from numba_tma.kernels.matmul.epilogue import TileOrigin, epilogue_function
 from numba_tma.kernels.matmul.plan import SOURCE_STAGES, WGMMA_ROWS, MatmulPlan, SwappedPlan
 
 ALL_LANES = 0xFFFFFFFF
+IN_FLIGHT = 1  #: products under way when a step of a consumer's loop ends; it keeps their stages
 
 
 class MatmulExtents(NamedTuple):
@@ -45,57 +61,58 @@ class MatmulExtents(NamedTuple):
     columns: Any
     tile_rows: Any  #: rows of tiles, a multiple of the cluster size
     tile_columns: Any
-    batch: Any  #: matrices of the result, times `splits`
+    batch: Any  #: matrices that the kernel writes: those of the result, times `splits`
     steps: Any  #: stages along K
-    a_batch: Any  #: 1, or 0 if all matrices of the result have the same a
-    b_batch: Any
-    splits: Any  #: parts of K (split-K), each a matrix of the result
+    a_stride: Any  #: from one matrix of the result to the next: 1 matrix of a, or 0 if all share it
+    b_stride: Any
+    splits: Any  #: splits of K, each of which gives a matrix of its own
 
 
-# ------------------------------------------------------------------------- load: tiles of b
+# ---------------------------------------------------------- load: tiles of b, by one elected thread
 
 
 @cuda.jit(device=True)
-def load_b_k_major(b, stage, matrix, column, k, rank):  # type: ignore[no-untyped-def]
+def load_b_k_major(b, stage, b_matrix, column, k, rank):  # type: ignore[no-untyped-def]
     """Load the tile of a b that is contiguous along K."""
-    b.load(stage.b, (matrix, column, k), stage.barrier)
+    b.load(stage.b, (b_matrix, column, k), stage.barrier)
 
 
 @cuda.jit(device=True)
-def load_b_mn_major(b, stage, matrix, column, k, rank):  # type: ignore[no-untyped-def]
+def load_b_mn_major(b, stage, b_matrix, column, k, rank):  # type: ignore[no-untyped-def]
     """Load the tile of a b that is contiguous along N."""
-    b.load(stage.b, (matrix, k, column), stage.barrier)
+    b.load(stage.b, (b_matrix, k, column), stage.barrier)
 
 
 LOAD_B = {"K": load_b_k_major, "MN": load_b_mn_major}
 
 
 def b_multicast(plan: MatmulPlan) -> DeviceFunction:
-    """Return the load of this block's part of the tile of b, for all blocks of the cluster."""
-    PART, EVERYONE = plan.b_part, (1 << plan.config.cluster) - 1
+    """Return the load of this block's columns of the tile of b, for all blocks of the cluster."""
+    SHARE, EVERYONE = plan.b_share, (1 << plan.config.cluster) - 1
+    # Columns and bytes of a copy. K-major: one copy for the share; MN-major: one per swizzle slab.
     WIDTH, NBYTES = plan.b_copy.shape[1 if plan.b_major == "K" else 2], plan.b_copy.shared_nbytes
 
     @cuda.jit(device=True)
-    def load_k_major(b, stage, matrix, column, k, rank):  # type: ignore[no-untyped-def]
-        for i in range(rank * PART, (rank + 1) * PART, WIDTH):
-            to, at = stage.b.address + i // WIDTH * NBYTES, (matrix, column + i, k)
-            ptx.cp_async_bulk_tensor_load(to, b, at, stage.barrier, None, EVERYONE)
+    def load_k_major(b, stage, b_matrix, column, k, rank):  # type: ignore[no-untyped-def]
+        for i in range(rank * SHARE, (rank + 1) * SHARE, WIDTH):
+            to, coords = stage.b.address + i // WIDTH * NBYTES, (b_matrix, column + i, k)
+            ptx.cp_async_bulk_tensor_load(to, b, coords, stage.barrier, multicast=EVERYONE)
 
     @cuda.jit(device=True)
-    def load_mn_major(b, stage, matrix, column, k, rank):  # type: ignore[no-untyped-def]
-        for i in range(rank * PART, (rank + 1) * PART, WIDTH):
-            to, at = stage.b.address + i // WIDTH * NBYTES, (matrix, k, column + i)
-            ptx.cp_async_bulk_tensor_load(to, b, at, stage.barrier, None, EVERYONE)
+    def load_mn_major(b, stage, b_matrix, column, k, rank):  # type: ignore[no-untyped-def]
+        for i in range(rank * SHARE, (rank + 1) * SHARE, WIDTH):
+            to, coords = stage.b.address + i // WIDTH * NBYTES, (b_matrix, k, column + i)
+            ptx.cp_async_bulk_tensor_load(to, b, coords, stage.barrier, multicast=EVERYONE)
 
     return load_k_major if plan.b_major == "K" else load_mn_major
 
 
 def b_load(plan: MatmulPlan) -> DeviceFunction:
-    """Return the load of b: the whole tile, or a part of it that is multicast."""
+    """Return the load of b: the whole tile, or the block's share of it, which is multicast."""
     return b_multicast(plan) if plan.config.cluster > 1 else LOAD_B[plan.b_major]
 
 
-# ------------------------------------------- load: the epilogue's inputs, one tile at a time
+# ----------------------------------------- load: sources, one tile at a time, by one elected thread
 
 
 @cuda.jit(device=True)
@@ -120,32 +137,32 @@ def load_in_turn(old, residual, i, stage, at):  # type: ignore[no-untyped-def]
 
 
 def source_load(plan: MatmulPlan) -> DeviceFunction:
-    """Return the load of the epilogue's inputs."""
+    """Return the load of tile `i` of the sources."""
     if plan.epilogue.sources == 2:
         return load_in_turn
     return load_old if plan.epilogue.beta else load_residual
 
 
-# ------------------------------------------------- store: epilogue, one tile after the other
+# ----------------------------- store: one epilogue tile after the other, by each consumer warpgroup
 
 
-def tile_store(plan: MatmulPlan, last: int) -> DeviceFunction:
-    """Return the function that finishes and stores the epilogue tiles 0 to `last` of a warpgroup.
+def tile_store(plan: MatmulPlan, index: int) -> DeviceFunction:
+    """Return the function that finishes and stores a warpgroup's epilogue tiles 0 to `index`.
 
-    Columns of a fragment are compile-time constants: each epilogue tile has a function, which calls
-    that of the tiles to its left.
+    This is an unrolled loop: a fragment's columns must be compile-time constants, so each epilogue
+    tile has its own function, which first calls that of tile ``index - 1``.
     """
-    before = tile_store(plan, last - 1) if last else nothing_to_store
-    COLUMNS, START = plan.out_columns, last * plan.out_columns
+    store_previous = tile_store(plan, index - 1) if index else nothing_to_store
+    COLUMNS, START = plan.out_columns, index * plan.out_columns
     finish, write = tile_epilogue(plan), tile_write(plan)
 
     @cuda.jit(device=True)
     def store(acc, results, sources, out, at, mma_row, extents, terms):  # type: ignore[no-untyped-def]
-        before(acc, results, sources, out, at, mma_row, extents, terms)
+        store_previous(acc, results, sources, out, at, mma_row, extents, terms)
         batch, top, left = at[0], at[1], at[2] + START
-        part = acc.columns(START, COLUMNS)
-        part = finish(part, sources, batch, top, left, mma_row, extents, terms)
-        write(part, results, out, batch, top, left)
+        fragment = acc.columns(START, COLUMNS)
+        fragment = finish(fragment, sources, batch, top, left, mma_row, extents, terms)
+        write(fragment, results, out, batch, top, left)
 
     return store
 
@@ -157,12 +174,12 @@ def nothing_to_store(acc, results, sources, out, at, mma_row, extents, terms):  
 
 def tile_epilogue(plan: MatmulPlan) -> DeviceFunction:
     """Return the function that applies the epilogue to a fragment."""
-    to_float = conversion("i32" if plan.out.name == "i32" else "f32")
+    to_epilogue_type = conversion("i32" if plan.out.name == "i32" else "f32")
     if not plan.epilogue.changes:
 
         @cuda.jit(device=True)
-        def unchanged(part, sources, batch, top, left, mma_row, extents, terms):  # type: ignore[no-untyped-def]
-            return to_float(part)
+        def unchanged(fragment, sources, batch, top, left, mma_row, extents, terms):  # type: ignore[no-untyped-def]
+            return to_epilogue_type(fragment)
 
         return unchanged
     element = epilogue_function(plan.epilogue, plan.out)
@@ -171,35 +188,37 @@ def tile_epilogue(plan: MatmulPlan) -> DeviceFunction:
     read_residual = read if plan.epilogue.residual else zero
 
     @cuda.jit(device=True)
-    def finish(part, sources, batch, top, left, mma_row, extents, terms):  # type: ignore[no-untyped-def]
-        part = to_float(part)
+    def finish(fragment, sources, batch, top, left, mma_row, extents, terms):  # type: ignore[no-untyped-def]
+        fragment = to_epilogue_type(fragment)
         old, added = read_old(sources, mma_row), read_residual(sources, mma_row)
-        first, last = batch * extents.rows, (batch + 1) * extents.rows - 1
-        at, end = (np.int32(first + top), np.int32(left)), np.int32(extents.columns - 1)
-        origin = TileOrigin(at[0], at[1], np.int32(last), end)
-        return part.map_coords(element, old, added, origin, terms)
+        # Rows count through all matrices. Here `splits` is 1: with split-K, the second kernel
+        # applies the epilogue.
+        first_row, last_row = batch * extents.rows, (batch + 1) * extents.rows - 1
+        row, column = np.int32(first_row + top), np.int32(left)
+        origin = TileOrigin(row, column, np.int32(last_row), np.int32(extents.columns - 1))
+        return fragment.map_coords(element, old, added, origin, terms)
 
     return finish
 
 
 def source_read(plan: MatmulPlan) -> DeviceFunction:
-    """Return the function that takes the warpgroup's rows of the next epilogue input."""
+    """Return the function that takes the warpgroup's rows of the next tile of a source."""
     TILE = tma.Tile(plan.source_tile.shape[1:], plan.out, plan.source_tile.swizzle)
     COLUMNS = plan.out_columns
 
     @cuda.jit(device=True)
     def read(sources, mma_row):  # type: ignore[no-untyped-def]
         stage = sources.wait()
-        part = tma.load_fragment(stage.source.view(TILE), (mma_row, 0), COLUMNS)
+        fragment = tma.load_fragment(stage.source.view(TILE), (mma_row, 0), COLUMNS)
         sources.release()
-        return part
+        return fragment
 
     return read
 
 
 @cuda.jit(device=True)
 def zero(sources, mma_row):  # type: ignore[no-untyped-def]
-    """Return 0: this epilogue has no such input."""
+    """Return 0: this epilogue has no such source."""
     return np.float32(0)
 
 
@@ -209,16 +228,16 @@ def tile_write(plan: MatmulPlan) -> DeviceFunction:
     TILE = tma.Tile(plan.out_tile.shape[1:], plan.out, plan.out_tile.swizzle)
 
     @cuda.jit(device=True)
-    def store_by_tma(part, results, out, batch, top, left):  # type: ignore[no-untyped-def]
-        part = round_to_out(part)
+    def store_by_tma(fragment, results, out, batch, top, left):  # type: ignore[no-untyped-def]
+        fragment = round_to_out(fragment)
         stage = results.acquire()
-        part.store(stage.result.view(TILE), (0, 0))
+        fragment.store(stage.result.view(TILE), (0, 0))
         results.store(out, stage.result, (batch, top, left))
         results.commit()
 
     @cuda.jit(device=True)
-    def store_by_threads(part, results, out, batch, top, left):  # type: ignore[no-untyped-def]
-        round_to_out(part).store_global(out[batch], top, left)
+    def store_by_threads(fragment, results, out, batch, top, left):  # type: ignore[no-untyped-def]
+        round_to_out(fragment).store_global(out[batch], top, left)
 
     return store_by_tma if plan.addressable else store_by_threads
 
@@ -227,16 +246,16 @@ def conversion(name: str) -> DeviceFunction:
     """Return the function that converts a fragment; integer sums that are stored stay exact."""
 
     @cuda.jit(device=True)
-    def convert(part):  # type: ignore[no-untyped-def]
-        return part.to(name)
+    def convert(fragment):  # type: ignore[no-untyped-def]
+        return fragment.to(name)
 
     return keep if name == "i32" else convert
 
 
 @cuda.jit(device=True)
-def keep(part):  # type: ignore[no-untyped-def]
+def keep(fragment):  # type: ignore[no-untyped-def]
     """Return the fragment as it is."""
-    return part
+    return fragment
 
 
 # ------------------------------------------------------ the schedule, and who does what of it
@@ -244,11 +263,12 @@ def keep(part):  # type: ignore[no-untyped-def]
 
 @device_function
 def k_range(batch: Integer, extents: MatmulExtents) -> Any:
-    """Return the matrix that a part of K belongs to (split-K), and its first and last stage."""
+    """Return the matrix of the result, and its stages, from begin up to, not including, end."""
     splits, steps = np.uint32(extents.splits), np.uint32(extents.steps)
     matrix = np.uint32(np.uint32(batch) // splits)
-    part = np.uint32(np.uint32(batch) % splits)
-    begin, end = np.uint32(part * steps), np.uint32((part + 1) * steps)
+    split = np.uint32(np.uint32(batch) % splits)
+    # In 1 / splits of a stage.
+    begin, end = np.uint32(split * steps), np.uint32((split + 1) * steps)
     return matrix, np.uint32(begin // splits), np.uint32(end // splits)
 
 
@@ -299,25 +319,26 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
     `out` is a tensor map, or an array if TMA cannot address it; `old` and `residual` are tensor
     maps, or 0 if the epilogue does not read them.
     """
-    M, N, K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
+    M, N, STAGE_K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
     A_MAJOR, A_IS_K_MAJOR, B_MAJOR = plan.a_major, plan.a_major == "K", plan.b_major
-    PRODUCER, MMA, ACC = plan.roles.load, plan.consumers[0], plan.accumulator.name
+    PRODUCER, ACC = plan.roles.load, plan.accumulator.name
+    MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
     PIPE, SCHEDULER = operand_pipeline(plan), scheduler(plan)
     SOURCES = tma.TilePipeline(
         SOURCE_STAGES, source=plan.source_tile, producer=PRODUCER, consumer=plan.consumers
     )
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
-    HAS_SOURCES, LOADS = plan.epilogue.sources > 0, plan.epilogue.sources * plan.epilogue_tiles
-    COLUMNS, READS = plan.out_columns, plan.epilogue.sources
+    COLUMNS, NUM_SOURCES = plan.out_columns, plan.epilogue.sources
+    HAS_SOURCES, SOURCE_TILES = NUM_SOURCES > 0, NUM_SOURCES * plan.epilogue_tiles
     load_b, load_source, first_row = b_load(plan), source_load(plan), warpgroup_row(plan)
     store = tile_store(plan, plan.epilogue_tiles - 1)
 
     def matmul(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
-        reader: Any = 0
+        sources: Any = 0
         if HAS_SOURCES:
-            sources = SOURCES.start(sync=False)  # the next start synchronises the block
-            reader = sources.consumer()
-        pipe, results = PIPE.start(), RESULTS.start()
+            source_pipe = SOURCES.start(sync=False)  # PIPE.start() synchronises for both rings
+            sources = source_pipe.consumer()
+        pipe, results = PIPE.start(), RESULTS.start()  # the first synchronises block or cluster
         schedule = SCHEDULER.over(extents.tile_rows // CLUSTER, extents.tile_columns, extents.batch)
         first, step, rank = ptx.clusterid_x(), ptx.nclusterid_x(), ptx.cluster_ctarank()
         if pipe.is_producer():
@@ -325,16 +346,18 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
             for tile in schedule.tiles(first, step):
                 row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
                 matrix, begin, end = k_range(tile.batch, extents)
-                of_a, of_b = matrix * extents.a_batch, matrix * extents.b_batch
-                for k, stage in pipe.produce(begin, end):
+                a_matrix, b_matrix = matrix * extents.a_stride, matrix * extents.b_stride
+                # One elected thread executes the loops' bodies; the stage is empty, and armed.
+                for k_tile, stage in pipe.produce(begin, end):
+                    k = k_tile * STAGE_K
                     if A_IS_K_MAJOR:
-                        a.load(stage.a, (of_a, row, k * K), stage.barrier)
+                        a.load(stage.a, (a_matrix, row, k), stage.barrier)
                     else:
-                        a.load(stage.a, (of_a, k * K, row), stage.barrier)
-                    load_b(b, stage, of_b, column, k * K, rank)
+                        a.load(stage.a, (a_matrix, k, row), stage.barrier)
+                    load_b(b, stage, b_matrix, column, k, rank)
                 if HAS_SOURCES:
-                    for i, stage in sources.produce(0, LOADS):
-                        at = (tile.batch, row, column + i // READS * COLUMNS)
+                    for i, stage in source_pipe.produce(0, SOURCE_TILES):
+                        at = (tile.batch, row, column + i // NUM_SOURCES * COLUMNS)
                         load_source(old, residual, i, stage, at)
         else:
             MMA.set_registers()
@@ -343,17 +366,18 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
                 row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
                 _, begin, end = k_range(tile.batch, extents)
                 acc = tma.fragment(N, ACC)
-                for _, stage in pipe.consume(begin, end, in_flight=1):
+                for _, stage in pipe.consume(begin, end, in_flight=IN_FLIGHT):
                     a_rows = stage.a.matrix_descriptor(A_MAJOR).advance(row=mma_row)
                     acc = tma.wgmma(acc, a_rows, stage.b.matrix_descriptor(B_MAJOR))
-                    acc = tma.wgmma_wait(acc, 1)  # the product before has read its stage
+                    # The loop's next step releases the stage before: its product is complete.
+                    acc = tma.wgmma_wait(acc, IN_FLIGHT)
                 acc = tma.wgmma_wait(acc)
-                pipe.release_pending()
+                pipe.release_pending()  # the last stage
                 at = (tile.batch, row + mma_row, column)
-                store(acc, results, reader, out, at, mma_row, extents, terms)
+                store(acc, results, sources, out, at, mma_row, extents, terms)
         results.close()
         if HAS_SOURCES:
-            sources.close()
+            source_pipe.close()
         pipe.close()
 
     return jitted(plan, matmul)

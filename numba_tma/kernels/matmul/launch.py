@@ -259,8 +259,8 @@ def _extents(
         tile_columns=tiles[1],
         batch=batch,
         steps=steps,
-        a_batch=int(a.shape[0] > 1),
-        b_batch=int(b.shape[0] > 1),
+        a_stride=int(a.shape[0] > 1),
+        b_stride=int(b.shape[0] > 1),
         splits=splits,
     )
 

@@ -32,8 +32,8 @@ class Config:
 
     m: int = 128  #: rows of an output tile, 64 for each consumer warpgroup
     n: int = 256  #: columns of an output tile, a multiple of 32
-    cluster: int = 1  #: blocks per cluster: tiles of one column, which share b by multicast
-    splits: int = 1  #: split-K: parts of K, which a second kernel adds up
+    cluster: int = 1  #: blocks per cluster: tiles below each other, which share b by multicast
+    splits: int = 1  #: split-K: splits of K, whose sums a second kernel adds
     k: int = 128  #: bytes along K per stage: one or more 128-byte swizzle spans
     group: int = 16  #: tile rows that the scheduler walks together, for L2 reuse
     stages: int = 8  #: pipeline stages at most; fewer if shared memory is full
@@ -171,20 +171,20 @@ class MatmulPlan:
     @property
     def b_tile(self) -> Tile:
         """The tile of b in a stage."""
-        return operand_tile(self.config.n, self.k, self.b, self.b_major, self.b_part)
+        return operand_tile(self.config.n, self.k, self.b, self.b_major, self.b_share)
 
     @property
-    def b_part(self) -> int:
+    def b_share(self) -> int:
         """Columns of b that each block of a cluster loads for the whole cluster."""
         return self.config.n // self.config.cluster
 
     @property
     def b_copy(self) -> Tile:
-        """The box of one TMA copy of b: the whole tile, or a part of it in a cluster."""
+        """The box of one TMA copy of b: the whole tile, or in a cluster a share or a slab of it."""
         if self.config.cluster == 1:
             return self.b_tile
         if self.b_major == "K":
-            return Tile((1, self.b_part, self.k), self.b, self.b_tile.swizzle)
+            return Tile((1, self.b_share, self.k), self.b, self.b_tile.swizzle)
         return Tile((1, self.k, self.b_tile.slab), self.b, self.b_tile.swizzle)
 
     @property

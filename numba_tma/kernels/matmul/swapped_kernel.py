@@ -12,8 +12,9 @@ each MMA warpgroup. The rows of the result, as few as 8, are the columns of the 
             acquire a stage                 in a cluster: send acc to block 0, which adds all
             load b and a into it            scale, bias, activation, store
 
-Each block of a cluster adds up a part of K. The blocks send their sums to the shared memory of
-block 0 (st.async), which adds them in a fixed order: equal calls give equal bits.
+A cluster computes one tile, and each of its blocks a part of K. The other blocks send their sums
+to the shared memory of block 0 (st.async), which adds them in a fixed order: equal calls give equal
+bits.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from numba_tma.kernels.matmul.epilogue import (
     no_source,
     source_element,
 )
-from numba_tma.kernels.matmul.kernel import warpgroup_row
+from numba_tma.kernels.matmul.kernel import IN_FLIGHT, warpgroup_row
 from numba_tma.kernels.matmul.plan import SwappedPlan
 
 SUMS = Site("matmul(): sums of the cluster's other blocks", in_cluster=True)
@@ -53,12 +54,12 @@ def send(value, column, row, to, pitch, barrier):  # type: ignore[no-untyped-def
 def add_parts(plan: SwappedPlan) -> DeviceFunction:
     """Return the function that adds to a sum what the other blocks have sent."""
     OTHERS, PARTS = plan.config.cluster - 1, plan.parts_tile
-    PART, PITCH = PARTS.nbytes // PARTS.shape[0], 4 * PARTS.shape[2]
+    PART_NBYTES, PITCH = PARTS.nbytes // PARTS.shape[0], 4 * PARTS.shape[2]
 
     @cuda.jit(device=True)
     def add(value, column, row, start):  # type: ignore[no-untyped-def]
         for part in range(OTHERS):
-            value = value + ptx.ld_shared_f32(start + part * PART + row * PITCH + 4 * column)
+            value = value + ptx.ld_shared_f32(start + part * PART_NBYTES + row * PITCH + 4 * column)
         return value
 
     return add
@@ -123,7 +124,7 @@ def swapped_kernel(plan: SwappedPlan) -> Kernel:
     `out` is an array (batch, columns, rows), the transposed result; `old` and `residual` are
     `MatrixBytes`. A cluster computes one tile.
     """
-    M, N, K, BLOCKS = plan.config.m, plan.config.n, plan.k, plan.config.cluster
+    M, N, STAGE_K, BLOCKS = plan.config.m, plan.config.n, plan.k, plan.config.cluster
     PIPE = tma.TilePipeline(
         plan.stages,
         a=plan.a_tile,
@@ -162,28 +163,31 @@ def swapped_kernel(plan: SwappedPlan) -> Kernel:
         if pipe.is_producer():
             for tile in schedule.tiles(first, step):
                 row, column = tile.row * N, tile.column * M
-                of_a, of_b = tile.batch * extents.a_batch, tile.batch * extents.b_batch
-                for k, stage in pipe.produce(begin, end):
+                a_matrix, b_matrix = tile.batch * extents.a_stride, tile.batch * extents.b_stride
+                # One elected thread executes the loop's body; the stage is empty, and armed.
+                for k_tile, stage in pipe.produce(begin, end):
+                    k = k_tile * STAGE_K
                     if B_IS_K_MAJOR:
-                        b.load(stage.b, (of_b, column, k * K), stage.barrier)
+                        b.load(stage.b, (b_matrix, column, k), stage.barrier)
                     else:
-                        b.load(stage.b, (of_b, k * K, column), stage.barrier)
+                        b.load(stage.b, (b_matrix, k, column), stage.barrier)
                     if A_IS_K_MAJOR:
-                        a.load(stage.a, (of_a, row, k * K), stage.barrier)
+                        a.load(stage.a, (a_matrix, row, k), stage.barrier)
                     else:
-                        a.load(stage.a, (of_a, k * K, row), stage.barrier)
+                        a.load(stage.a, (a_matrix, k, row), stage.barrier)
             if BLOCKS > 1:
                 ptx.barrier_cluster_wait()
         else:
             mma_column = first_column()
             for tile in schedule.tiles(first, step):
                 acc = tma.fragment(N)
-                for _, stage in pipe.consume(begin, end, in_flight=1):
+                for _, stage in pipe.consume(begin, end, in_flight=IN_FLIGHT):
                     b_columns = stage.b.matrix_descriptor(B_MAJOR).advance(row=mma_column)
                     acc = tma.wgmma(acc, b_columns, stage.a.matrix_descriptor(A_MAJOR))
-                    acc = tma.wgmma_wait(acc, 1)  # the product before has read its stage
+                    # The loop's next step releases the stage before: its product is complete.
+                    acc = tma.wgmma_wait(acc, IN_FLIGHT)
                 acc = tma.wgmma_wait(acc)
-                pipe.release_pending()
+                pipe.release_pending()  # the last stage
                 if BLOCKS > 1:
                     ptx.barrier_cluster_wait()  # block 0 has initialised its barrier
                     if rank > 0:

@@ -179,13 +179,13 @@ def test_threads_store_what_tma_would_not(gpu, columns, start):
 def test_batches(gpu):
     a, b, out = Array(1, (3, 40, 64)), Array(2, (3, 64, 72)), Array(3, (3, 40, 72))
     done = launched(gpu, a, b, out)
-    assert (done.sizes.batch, done.sizes.a_batch, done.sizes.b_batch) == (3, 1, 1)
+    assert (done.sizes.batch, done.sizes.a_stride, done.sizes.b_stride) == (3, 1, 1)
     done = launched(gpu, a, Array(2, (64, 72)), out)  # one matrix of 120 rows
     assert (done.sizes.batch, done.sizes.rows, done.a[0].shape) == (1, 120, (1, 120, 64))
     done = launched(gpu, Array(1, (40, 64)), b, out)
-    assert (done.sizes.batch, done.sizes.a_batch, done.sizes.b_batch) == (3, 0, 1)
+    assert (done.sizes.batch, done.sizes.a_stride, done.sizes.b_stride) == (3, 0, 1)
     expanded = Array(1, (3, 40, 64), strides=(0, 128, 2))
-    assert launched(gpu, expanded, b, out).sizes.a_batch == 0
+    assert launched(gpu, expanded, b, out).sizes.a_stride == 0
     done = launched(gpu, expanded, Array(2, (64, 72)), out)  # its rows are not 120
     assert (done.sizes.batch, done.sizes.rows, done.a[0].shape) == (3, 40, (1, 40, 64))
 
