@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, ObjectType, TypingError, get_field, ir, signature, types
+from numba_tma.backend.compiler import ObjectType, TypingError, get_field, ir, signature, types
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.pipeline.memory import (
     U32,
@@ -56,7 +56,7 @@ def _type_start(self: ObjectType, tiles: Any = None, barriers: Any = None, sync:
     return signature(_ring_type(value), self, *given)
 
 
-def _memory(builder: Any, value: CircularBuffer, sig: Any, args: Any) -> list[Any]:
+def _memory(context: Any, builder: Any, value: CircularBuffer, sig: Any, args: Any) -> list[Any]:
     """Return the addresses of the tiles and of the barriers, allocating what is not given."""
     # The launch reads from the name how many threads the block has to have.
     kind = f"ring{value.block}" if value.role else "line"
@@ -73,19 +73,17 @@ def _memory(builder: Any, value: CircularBuffer, sig: Any, args: Any) -> list[An
         else:
             found.append(memory_address(builder, given, args[1 + i]))
     base, barriers = found
-    return [base, _kept(builder, barriers)]
+    return [base, _kept(context, builder, barriers)]
 
 
-def _kept(builder: Any, address: Any) -> Any:
+def _kept(context: Any, builder: Any, address: Any) -> Any:
     """Return an address that is the same in all lanes in a form that stays in a register.
 
     ptxas takes a shared address for cheap and computes it again at each use, from the block's rank
     in its cluster (S2R SR_CgaCtaId), which is slow. It does not look through a shuffle.
     """
-    shuffle = ir.FunctionType(I32, [I32])
-    text = "shfl.sync.idx.b32 $0, $1, 0, 31, -1;"
-    asm = ir.InlineAsm(shuffle, text, "=r,r", side_effect=True)
-    return builder.call(asm, [address], attrs=("convergent",))
+    given = {"value": (U32, address), "lane": (U32, constant(0))}
+    return emit(TABLE["shfl_sync_idx_b32"], context, builder, given, in_place=True)
 
 
 def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -98,7 +96,7 @@ def _lower_start(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     def make(typ: ObjectType, *values: Any) -> Any:
         return compiler.make_object(context, builder, typ, list(values))
 
-    base, barriers = _memory(builder, value, sig, args)
+    base, barriers = _memory(context, builder, value, sig, args)
     thread, threads = (emit(TABLE[row], context, builder, {}) for row in ("tid_x", "ntid_x"))
     initialise = signature(types.void, sig.args[0], U32, U32, U32, BOOL)
     sync = ir.Constant(ir.IntType(1), synchronises(dict(enumerate(sig.args)).get(3)))
