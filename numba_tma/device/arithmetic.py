@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function
-from numba_tma.host.annotations import Real, Registers
+from numba_tma.host.annotations import Registers
 
 
 @device_function
@@ -38,6 +38,6 @@ def larger(a: Registers, b: Registers) -> Registers:
 
 
 @device_function
-def fused(x: Registers, slope: Real, shift: Real) -> Registers:
+def fused(x: Registers, slope: Registers, shift: Registers) -> Registers:
     """Return slope * x + shift, rounded once (fma.rn)."""
     return ptx.fma_rn_f32(x, slope, shift)

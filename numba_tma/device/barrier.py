@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from numba_tma import simulator
 from numba_tma.backend.interface import device_class, u32
 from numba_tma.device.waiting import wait_for
-from numba_tma.host.annotations import Integer
 from numba_tma.host.debug import Site
 from numba_tma.ptx import (
     mbarrier_arrive,
@@ -22,7 +21,7 @@ from numba_tma.ptx import (
     mbarrier_try_wait_parity,
 )
 
-WAIT = Site("Barrier.wait")  # all that is known of a barrier outside of a pipeline
+WAIT = Site("Barrier.wait")  # a barrier outside of a pipeline has no stage and no expected bytes
 
 
 @device_class(static=("ledger",))
@@ -37,11 +36,11 @@ class Barrier:
 
     address: u32
     #: In debug mode, how many bytes after the barrier its ledger lies: a 32-bit sum of the bytes
-    #: that copies onto it have issued. 0 where nobody counts.
+    #: that copies onto it have issued. 0: no ledger is kept.
     ledger: int = 0
     shared_kind = "barrier"
 
-    def init(self, count: Integer) -> None:
+    def init(self, count: int) -> None:
         """Set the arrivals that a phase needs. By one thread, then `fence_mbarrier_init`."""
         mbarrier_init(self, count)
 
@@ -49,7 +48,7 @@ class Barrier:
         """Invalidate the barrier, so that its memory can be reused. Executed by one thread."""
         mbarrier_inval(self)
 
-    def arrive(self, count: Integer | None = None) -> int:
+    def arrive(self, count: int | None = None) -> int:
         """Arrive once, or `count` times; return the phase's state.
 
         Executed by each arriving thread, with release semantics at block scope (PTX
@@ -57,7 +56,7 @@ class Barrier:
         """
         return mbarrier_arrive(self, count)
 
-    def arrive_drop(self, count: Integer | None = None) -> int:
+    def arrive_drop(self, count: int | None = None) -> int:
         """Arrive once, or `count` times, and lower the count of later phases by as many.
 
         Returns the phase's state. Executed by a thread that leaves, with release semantics at block
@@ -65,43 +64,43 @@ class Barrier:
         """
         return mbarrier_arrive_drop(self, count)
 
-    def arrive_expect_tx(self, tx_bytes: Integer) -> int:
+    def arrive_expect_tx(self, tx_bytes: int) -> int:
         """Expect `tx_bytes` more bytes in this phase and arrive once; return the phase's state.
 
         Executed by one thread, with release semantics at block scope (mbarrier.arrive.expect_tx).
         """
         return mbarrier_arrive_expect_tx(self, tx_bytes)
 
-    def expect_tx(self, tx_bytes: Integer) -> None:
-        """Expect `tx_bytes` more bytes in this phase. This does not arrive, and orders nothing."""
+    def expect_tx(self, tx_bytes: int) -> None:
+        """Expect `tx_bytes` more bytes in this phase. It does not arrive and orders nothing."""
         mbarrier_expect_tx(self, tx_bytes)
 
-    def complete_tx(self, tx_bytes: Integer) -> None:
+    def complete_tx(self, tx_bytes: int) -> None:
         """Count `tx_bytes` of this phase as copied: those of a load that is skipped.
 
-        Does not arrive, and orders nothing (mbarrier.complete_tx).
+        It does not arrive and orders nothing (PTX mbarrier.complete_tx).
         """
         mbarrier_complete_tx(self, tx_bytes)
 
-    def pending_count(self, state: Integer) -> int:
+    def pending_count(self, state: int) -> int:
         """Return how many arrivals the phase lacked before the one that returned `state`."""
         return mbarrier_pending_count(state)
 
-    def try_wait(self, parity: Integer) -> bool:
+    def try_wait(self, parity: int) -> bool:
         """Return whether the phase of `parity` completed, after waiting a limited time.
 
         Executed by any thread; acquire semantics at block scope when True (mbarrier.try_wait).
         """
         return mbarrier_try_wait_parity(self, parity)
 
-    def test_wait(self, parity: Integer) -> bool:
+    def test_wait(self, parity: int) -> bool:
         """Return whether the phase of `parity` completed, without waiting.
 
         Executed by any thread; acquire semantics at block scope when True (mbarrier.test_wait).
         """
         return mbarrier_test_wait_parity(self, parity)
 
-    def wait(self, parity: Integer) -> None:
+    def wait(self, parity: int) -> None:
         """Wait until the phase of `parity` has completed, with acquire semantics at block scope.
 
         Executed by any thread: a loop over mbarrier.try_wait, which ends in debug mode.
@@ -117,14 +116,14 @@ class BarrierArray:
     num_barriers: int
     address: u32
 
-    def __getitem__(self, index: Integer) -> Barrier:
+    def __getitem__(self, index: int) -> Barrier:
         if not 0 <= index < self.num_barriers:
             raise simulator.BadOperand(
                 f"barriers[{index}]: the array has the barriers 0 to {self.num_barriers - 1}"
             )
         return Barrier(self.address + 8 * index)
 
-    def init(self, count: Integer) -> None:
+    def init(self, count: int) -> None:
         """Set the arrivals that a phase of each of them needs; see `Barrier.init`."""
         for index in range(self.num_barriers):
             mbarrier_init(self.address + 8 * index, count)

@@ -7,18 +7,18 @@ there (st.async).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import larger
 from numba_tma.device.clusters import cluster_sync
+from numba_tma.host.annotations import BarrierLike, DeviceFunction, Registers, SharedMemory
 from numba_tma.host.layout import Tile
 
 
 @device_function
-def lanes_sum(value: Any, lanes: Any) -> Any:
+def lanes_sum(value: Registers, lanes: int) -> Registers:
     """Return the sum over `lanes` neighbouring lanes, a power of 2, in each of them."""
     if lanes > 16:
         value += ptx.shfl_sync_bfly_f32(value, 16)
@@ -34,7 +34,7 @@ def lanes_sum(value: Any, lanes: Any) -> Any:
 
 
 @device_function
-def lanes_max(value: Any, lanes: Any) -> Any:
+def lanes_max(value: Registers, lanes: int) -> Registers:
     """Return the largest over `lanes` neighbouring lanes, a power of 2, in each of them."""
     if lanes > 16:
         value = larger(value, ptx.shfl_sync_bfly_f32(value, 16))
@@ -56,13 +56,13 @@ class Exchange(NamedTuple):
     the turn before.
     """
 
-    scratch: Any  #: a part of each warp
-    peers: Any  #: a part of each warp of the cluster, or of each block if there are more than 32
-    full: Any  #: a barrier per turn, which completes when all parts of `peers` have come
+    scratch: SharedMemory  #: one part per warp
+    peers: SharedMemory  #: one part per warp of the cluster; per block if it has more than 32 warps
+    full: BarrierLike  #: one per turn; its phase completes when all parts of `peers` have arrived
 
 
 def _entries(threads: int, blocks: int) -> int:
-    """Return how many parts come to each block of a cluster."""
+    """Return the number of parts that each block of a cluster receives."""
     warps = max(1, threads // 32)
     return warps * blocks if warps * blocks <= 32 else blocks
 
@@ -73,7 +73,9 @@ def exchange_tiles(threads: int, blocks: int, turns: int = 1) -> tuple[Tile, Til
     return Tile((turns * warps, 4), "f32"), Tile((turns * _entries(threads, blocks), 4), "f32")
 
 
-def combine_in_turns(combine: Callable[..., Any], threads: int, blocks: int) -> tuple[Any, Any]:
+def combine_in_turns(
+    combine: DeviceFunction, threads: int, blocks: int
+) -> tuple[DeviceFunction, DeviceFunction]:
     """Return the functions that start an exchange, ``(exchange, thread)``, and combine the parts.
 
     All threads that share a row call the second, as ``(part, exchange, turn, phase, scalar)``:
@@ -84,51 +86,57 @@ def combine_in_turns(combine: Callable[..., Any], threads: int, blocks: int) -> 
     ENTRIES = _entries(threads, blocks)
 
     @device_function
-    def start_alone(exchange: Any, thread: Any) -> None:
+    def start_alone(exchange: Exchange, thread: int) -> None:
         pass
 
     @device_function
-    def start_in_cluster(exchange: Any, thread: Any) -> None:
+    def start_in_cluster(exchange: Exchange, thread: int) -> None:
         if thread == 0:
             exchange.full.init(1)
             ptx.fence_mbarrier_init()
         cluster_sync()
 
     @device_function
-    def in_warp(part: Any, exchange: Any, turn: Any, phase: Any, scalar: Any) -> Any:
+    def in_warp(
+        part: Registers, exchange: Exchange, turn: int, phase: int, scalar: bool
+    ) -> Registers:
         return combine(part, LANES, scalar)
 
     @device_function
-    def in_block(part: Any, exchange: Any, turn: Any, phase: Any, scalar: Any) -> Any:
+    def in_block(
+        part: Registers, exchange: Exchange, turn: int, phase: int, scalar: bool
+    ) -> Registers:
         whole = combine(part, LANES, scalar)
         lane = ptx.tid_x() % 32
         if lane == 0:
             exchange.scratch.write_vector((turn * WARPS + ptx.tid_x() // 32, 0), whole)
-        ptx.barrier_sync(1, THREADS)  # of the threads that share rows; a producer warp has others
+        ptx.barrier_sync(1, THREADS)  # a producer warp does not share rows
         return combine(
             exchange.scratch.read_vector((turn * WARPS + lane % WARPS, 0)), WARPS, scalar
         )
 
     @device_function
-    def send(part: Any, exchange: Any, turn: Any, entry: Any, peer: Any) -> Any:
-        """Store a part to a block of the cluster, and return all parts that came here."""
+    def send(part: Registers, exchange: Exchange, turn: int, entry: int, peer: int) -> None:
+        """Store a part to a block of the cluster."""
         if peer < BLOCKS:
             mine = exchange.peers.address_of((turn * ENTRIES + entry, 0))
             ptx.st_async_v4_f32(ptx.mapa(mine, peer), part, ptx.mapa(exchange.full[turn], peer))
 
     @device_function
-    def received(exchange: Any, turn: Any, phase: Any, scalar: Any) -> Any:
+    def received(exchange: Exchange, turn: int, phase: int, scalar: bool) -> Registers:
         exchange.full[turn].wait(phase)
         parts = exchange.peers.read_vector((turn * ENTRIES + ptx.tid_x() % ENTRIES, 0))
         return combine(parts, ENTRIES, scalar)
 
     @device_function
-    def expect(exchange: Any, turn: Any) -> None:
+    def expect(exchange: Exchange, turn: int) -> None:
         if ptx.tid_x() == 0:
             exchange.full[turn].arrive_expect_tx(16 * ENTRIES)
 
     @device_function
-    def in_cluster_by_warps(part: Any, exchange: Any, turn: Any, phase: Any, scalar: Any) -> Any:
+    def in_cluster_by_warps(
+        part: Registers, exchange: Exchange, turn: int, phase: int, scalar: bool
+    ) -> Registers:
         expect(exchange, turn)
         whole, thread = combine(part, LANES, scalar), ptx.tid_x()
         entry = ptx.cluster_ctarank() * WARPS + thread // 32
@@ -136,7 +144,9 @@ def combine_in_turns(combine: Callable[..., Any], threads: int, blocks: int) -> 
         return received(exchange, turn, phase, scalar)
 
     @device_function
-    def in_cluster_by_blocks(part: Any, exchange: Any, turn: Any, phase: Any, scalar: Any) -> Any:
+    def in_cluster_by_blocks(
+        part: Registers, exchange: Exchange, turn: int, phase: int, scalar: bool
+    ) -> Registers:
         expect(exchange, turn)
         whole = in_block(part, exchange, turn, phase, scalar)
         send(whole, exchange, turn, ptx.cluster_ctarank(), ptx.tid_x())
@@ -149,8 +159,8 @@ def combine_in_turns(combine: Callable[..., Any], threads: int, blocks: int) -> 
 
 
 def combine_parts(
-    combine: Callable[..., Any], threads: int, blocks: int, initialised: bool = False
-) -> tuple[Any, Any]:
+    combine: DeviceFunction, threads: int, blocks: int, initialised: bool = False
+) -> tuple[DeviceFunction, DeviceFunction]:
     """Return the functions that start an exchange, ``(exchange, thread)``, and combine once.
 
     The second is called as ``(part, exchange, scalar)``. Other blocks of the cluster write here, so
@@ -160,23 +170,23 @@ def combine_parts(
     start_alone, meet = combine_in_turns(combine, threads, blocks)
 
     @device_function
-    def combine_alone(part: Any, exchange: Any, scalar: Any) -> Any:
+    def combine_alone(part: Registers, exchange: Exchange, scalar: bool) -> Registers:
         return meet(part, exchange, 0, 0, scalar)
 
     @device_function
-    def start_in_cluster(exchange: Any, thread: Any) -> None:
+    def start_in_cluster(exchange: Exchange, thread: int) -> None:
         if thread == 0:
             exchange.full.init(1)
             ptx.fence_mbarrier_init()
         ptx.barrier_cluster_arrive()
 
     @device_function
-    def combine_in_cluster(part: Any, exchange: Any, scalar: Any) -> Any:
+    def combine_in_cluster(part: Registers, exchange: Exchange, scalar: bool) -> Registers:
         ptx.barrier_cluster_wait()
         return meet(part, exchange, 0, 0, scalar)
 
     @device_function
-    def announce(exchange: Any, thread: Any) -> None:
+    def announce(exchange: Exchange, thread: int) -> None:
         ptx.barrier_cluster_arrive()
 
     if blocks > 1:

@@ -6,11 +6,10 @@ Their signatures and what they promise stand in `numba_tma.host.tensor_map.Tenso
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba_tma import simulator
 from numba_tma.backend.interface import native
 from numba_tma.device.sequence import RaggedSequence
+from numba_tma.host.annotations import Coordinates, Integer
 from numba_tma.host.ragged import RaggedTensorMap
 from numba_tma.host.tensor_map import TensorMap
 from numba_tma.ptx import (
@@ -23,19 +22,20 @@ from numba_tma.ptx import (
     fence_proxy_tensormap_acquire,
     prefetch_tensormap,
 )
-from numba_tma.ptx._instruction import address
+from numba_tma.ptx._instruction import BarrierAddress, CacheHint, TileAddress, address
+from numba_tma.ptx.reduce import TensorReduction
 
 
 @native
 def load(
     tensor_map: TensorMap,
-    tile: Any,
-    coords: Any,
-    barrier: Any,
-    cache_hint: Any = None,
-    multicast: Any = None,
+    tile: TileAddress,
+    coords: Coordinates,
+    barrier: BarrierAddress,
+    cache_hint: CacheHint = None,
+    multicast: int | None = None,
 ) -> None:
-    """Be `TensorMap.load`: one instruction for each box of the tile."""
+    """Run `TensorMap.load`: one instruction per box of the tile."""
     simulator.check_copy(tensor_map, tile, coords, barrier)
     for offset, moved in tensor_map.copies.each(coords):
         destination = address(tile) + offset
@@ -43,8 +43,10 @@ def load(
 
 
 @native
-def store(tensor_map: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
-    """Be `TensorMap.store`: one instruction for each box."""
+def store(
+    tensor_map: TensorMap, tile: TileAddress, coords: Coordinates, cache_hint: CacheHint = None
+) -> None:
+    """Run `TensorMap.store`: one instruction per box of the tile."""
     simulator.check_copy(tensor_map, tile, coords)
     for offset, moved in tensor_map.copies.each(coords):
         cp_async_bulk_tensor_store(tensor_map, moved, address(tile) + offset, cache_hint)
@@ -52,21 +54,27 @@ def store(tensor_map: TensorMap, tile: Any, coords: Any, cache_hint: Any = None)
 
 @native
 def fence_acquire(tensor_map: TensorMap) -> None:
-    """Be `TensorMap.fence_acquire`."""
+    """Run `TensorMap.fence_acquire`."""
     fence_proxy_tensormap_acquire(tensor_map, "gpu")
 
 
 @native
-def reduce(tensor_map: TensorMap, tile: Any, coords: Any, op: Any, cache_hint: Any = None) -> None:
-    """Be `TensorMap.reduce`: one instruction for each box."""
+def reduce(
+    tensor_map: TensorMap,
+    tile: TileAddress,
+    coords: Coordinates,
+    op: TensorReduction,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Run `TensorMap.reduce`: one instruction per box of the tile."""
     simulator.check_copy(tensor_map, tile, coords)
     for offset, moved in tensor_map.copies.each(coords):
         cp_reduce_async_bulk_tensor(tensor_map, moved, address(tile) + offset, op, cache_hint)
 
 
 @native
-def prefetch_tile(tensor_map: TensorMap, coords: Any, cache_hint: Any = None) -> None:
-    """Be `TensorMap.prefetch_tile`: one instruction for each box."""
+def prefetch_tile(tensor_map: TensorMap, coords: Coordinates, cache_hint: CacheHint = None) -> None:
+    """Run `TensorMap.prefetch_tile`: one instruction per box of the tile."""
     simulator.check_coordinates(tensor_map, coords)
     for _, moved in tensor_map.copies.each(coords):
         cp_async_bulk_prefetch_tensor(tensor_map, moved, cache_hint)
@@ -75,14 +83,14 @@ def prefetch_tile(tensor_map: TensorMap, coords: Any, cache_hint: Any = None) ->
 @native
 def load_im2col(
     tensor_map: TensorMap,
-    tile: Any,
-    coords: Any,
-    offsets: Any,
-    barrier: Any,
-    cache_hint: Any = None,
-    multicast: Any = None,
+    tile: TileAddress,
+    coords: Coordinates,
+    offsets: Coordinates,
+    barrier: BarrierAddress,
+    cache_hint: CacheHint = None,
+    multicast: int | None = None,
 ) -> None:
-    """Be `Im2colMap.load_im2col`."""
+    """Run `Im2colMap.load_im2col`."""
     simulator.check_copy(tensor_map, tile, coords, barrier, mode="im2col")
     cp_async_bulk_tensor_im2col_load(
         tile, tensor_map, coords, barrier, offsets, cache_hint, multicast
@@ -90,19 +98,21 @@ def load_im2col(
 
 
 @native
-def store_im2col(tensor_map: TensorMap, tile: Any, coords: Any, cache_hint: Any = None) -> None:
-    """Be `Im2colMap.store_im2col`."""
+def store_im2col(
+    tensor_map: TensorMap, tile: TileAddress, coords: Coordinates, cache_hint: CacheHint = None
+) -> None:
+    """Run `Im2colMap.store_im2col`."""
     simulator.check_copy(tensor_map, tile, coords, mode="im2col")
     cp_async_bulk_tensor_im2col_store(tensor_map, coords, tile, cache_hint)
 
 
 @native
 def prefetch(tensor_map: TensorMap) -> None:
-    """Be `TensorMap.prefetch`."""
+    """Run `TensorMap.prefetch`."""
     prefetch_tensormap(tensor_map)
 
 
 @native
-def sequence(tensor_map: RaggedTensorMap, start: Any, length: Any) -> RaggedSequence:
-    """Be `RaggedTensorMap.sequence`."""
+def sequence(tensor_map: RaggedTensorMap, start: Integer, length: Integer) -> RaggedSequence:
+    """Run `RaggedTensorMap.sequence`."""
     return RaggedSequence(tensor_map, start, length)

@@ -68,9 +68,9 @@ def edit_map(
     -----
     PTX ``tensormap.replace.tile`` on a copy in shared memory, then
     ``tensormap.cp_fenceproxy...release.gpu``. Needs an architecture-specific target, such as
-    sm_90a, which numba-cuda chooses by itself.
+    sm_90a; numba-cuda chooses it by itself.
     """
-    bar_warp_sync()  # the warp has done with what was in the scratch
+    bar_warp_sync()  # every lane is done with the previous contents of the scratch
     if laneid() == 0:
         build_map(scratch, template, destination, address, shape, strides)
     bar_warp_sync()
@@ -87,7 +87,7 @@ def build_map(
     shape: Shape | None,
     strides: Shape | None,
 ) -> None:
-    """Copy the template to the scratch and replace fields there; by one thread."""
+    """Copy the template to the scratch and replace fields there. Executed by one thread."""
     if wrong := wrong_template(destination, template):
         raise simulator.BadOperand(wrong)
     simulator.copy_template(scratch.address, template)

@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 
 class _Arithmetic:
-    """The operators of what is held in registers, which `_combine` applies."""
+    """The arithmetic operators of fragments and rows; `_combine` applies them."""
 
-    __array_ufunc__ = None  # NumPy's numbers leave the arithmetic to this class
+    __array_ufunc__ = None  # NumPy's scalars then defer to the operators of this class
 
     def __add__(self, other: Any) -> Any:
         return self._combine(operator.add, other)
@@ -205,7 +205,7 @@ class Fragment(_Arithmetic):
         inside &= (columns >= 0) & (columns < target.shape[1])
         target[rows[inside], columns[inside]] = elements[inside].view(target.dtype)
 
-    # What the simulator runs.
+    # Simulator.
 
     def _ready(self, what: str) -> Array:
         """Return the stored elements, unless they are still computed."""
@@ -218,7 +218,7 @@ class Fragment(_Arithmetic):
         return self._elements
 
     def _after_wait(self) -> Fragment:
-        """Return the fragment as a thread has it that has just waited."""
+        """Return the fragment as `wgmma_wait` returns it."""
         if self._product is None or not simulator.has_waited(self._product):
             return self
         return Fragment(self._dtype, self._n, self._elements)
@@ -340,7 +340,7 @@ class Rows(_Arithmetic):
 
     def _combine(self, operation: Callable[[Array, Any], Array], other: Any) -> Any:
         if isinstance(other, Fragment):
-            return NotImplemented  # it knows which element is in which row
+            return NotImplemented  # the fragment's own operator knows the row of each element
         operand = other._numbers if isinstance(other, Rows) else self._numbers.dtype.type(other)
         with np.errstate(all="ignore"):
             return Rows(operation(self._numbers, operand).astype(self._numbers.dtype))
@@ -402,7 +402,7 @@ def rows(value: float) -> Rows:
 
 
 def _in_quad(n: int) -> tuple[Array, Array]:
-    """Return which thread of the quad has the elements of 8 bits, by thread, and their index."""
+    """Return where each element of 8 bits is before the exchange: thread of the quad, and index."""
     thread, i = np.ogrid[:4, : num_elements(n)]
     row, column = fragment_coords(i, thread, 1)
     return column % 8 // 2, 4 * (column // 8) + 2 * (row // 8) + column % 2
@@ -421,7 +421,7 @@ def _row_index(i: int) -> int:
 
 
 def _checked(rule: Callable[..., T], *args: Any, **named: Any) -> T:
-    """Apply one of the rules that hold when kernels are compiled."""
+    """Apply a rule of the compiler; its ValueError becomes a BadOperand."""
     try:
         return rule(*args, **named)
     except ValueError as error:

@@ -17,7 +17,7 @@ constant_class(MatrixLayout)
 @device_class()
 @dataclass(frozen=True)
 class MatrixDescriptorPair:
-    """The two words of a matrix descriptor, of which nothing else is known.
+    """The two words of a matrix descriptor, without the tile's layout.
 
     ``pair + nbytes`` is the matrix that starts `nbytes` further on, such as in another stage: one
     32-bit addition, since only the low word holds the address.
@@ -41,9 +41,10 @@ class MatrixDescriptorPair:
 class MatrixDescriptor:
     """A shared tile as a matrix operand; `SharedTile.matrix_descriptor` makes it.
 
-    A value of two registers, of which the high one is a compile-time constant. Nothing is read or
-    ordered by it: the tile's bytes must be there, and fenced where threads wrote them, when an
-    instruction reads through it. ``descriptor + nbytes`` is the same matrix `nbytes` further on.
+    A value of two registers, of which the high one is a compile-time constant. Making one reads
+    nothing and orders nothing. Before an instruction reads through it, the tile's bytes must have
+    arrived, and bytes that threads wrote must be fenced. ``descriptor + nbytes`` is the same matrix
+    `nbytes` further on.
     """
 
     layout: MatrixLayout
@@ -64,8 +65,9 @@ class MatrixDescriptor:
     def advance(self, k_step: int = 0, row: int = 0) -> MatrixDescriptor:
         """Return the descriptor of the part that an instruction reads.
 
-        Counted from where this one starts, which is the tile's base or a row (not a k step) of it.
-        Literals are checked when the kernel is compiled, others in the simulator.
+        The offset counts from the start of this descriptor, which is the tile's base or one of its
+        rows, not a k step. Literals are checked when the kernel is compiled, other values in the
+        simulator.
 
         Parameters
         ----------
@@ -100,9 +102,9 @@ def whole_chunks(nbytes: int) -> str:
     )
 
 
-@functools.lru_cache(maxsize=1024)  # each thread of a warpgroup asks for the same
+@functools.lru_cache(maxsize=1024)  # all threads of a warpgroup make the same descriptor
 def matrix_descriptor(tile: Tile, address: int, major: str = "K") -> MatrixDescriptor:
-    """Return the descriptor of a tile at a shared-memory address, in the simulator: wgmma's."""
+    """Return wgmma's descriptor of a tile at a shared-memory address (simulator)."""
     try:
         layout = MatrixLayout(tile, major)
         return MatrixDescriptor(layout, *layout.words(address))

@@ -28,7 +28,7 @@ __all__ = [
     "wgmma_wait",
 ]
 
-_product = functools.lru_cache(check_product)  # each thread of a warpgroup asks for the same
+_product = functools.lru_cache(check_product)  # all threads of a warpgroup check the same product
 
 
 @native
@@ -53,9 +53,9 @@ def wgmma(
     reused: pass `a` through the wait too, or use it after.
 
     n is that of `acc`. The types, K, and which operand is transposed (MN-major) follow from the
-    operands; what the tensor cores do not multiply is an error that lists what they do: f16 to f16
-    or f32, bf16 to f32, f32 and tf32 (as tf32) to f32, e4m3 and e5m2 in any mix to f16 or f32, i8
-    and u8 in any mix to i32.
+    operands. The tensor cores multiply f16 to f16 or f32, bf16 to f32, f32 and tf32 (as tf32) to
+    f32, e4m3 and e5m2 in any mix to f16 or f32, i8 and u8 in any mix to i32. Other types are an
+    error that lists these.
 
     It orders registers (wgmma.fence) and no memory. Wait for the copies of the tiles first.
     Threads that wrote a tile execute `fence_proxy_async` and then synchronise.
@@ -121,13 +121,13 @@ def wgmma_wait(fragments: Any, pending: int = 0, *, after: Rows | None = None) -
     Executed by all threads of the warpgroup, converged. Groups end in the order in which they were
     committed, one by each `wgmma` with ``commit=True``. `fragments` is one, or a tuple of them:
     those that the ended groups have made, and those of which they read A. Only what is returned
-    here can be used; what belongs to a newer group still is under way, and is returned as it is.
+    here can be used. A fragment of a newer group is still under way and is returned unchanged.
     After the wait the stages may be released that the ended groups have read.
 
-    `pending` is a literal from 0 to 7. `after` are rows that the wait stays behind: ptxas moves a
-    wait up past arithmetic that does not need its fragments, and what was meant to overlap with a
-    product is then computed when it is done. In attention these are the sums of the weights, before
-    the wait for the product of the last ones. It costs two comparisons.
+    `pending` is a literal from 0 to 7. The wait stays behind the computation of the rows `after`.
+    Otherwise ptxas moves a wait up past arithmetic that does not need its fragments, and that
+    arithmetic no longer overlaps with the product. Attention passes the sums of the weights, which
+    it computes before it waits for a product. `after` costs two comparisons.
 
     PTX: ``wgmma.wait_group.sync.aligned``.
     """

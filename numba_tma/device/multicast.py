@@ -30,11 +30,12 @@ def load_partitioned(
 ) -> None:
     """Load this block's slice of `tile` into every block of the group.
 
-    Executed by one thread of each block of the group. The map copies a slice:
-    the tile cut along its first axis into as many parts as blocks take part. Together the blocks
-    read the tile from global memory once; each of them gets all of it, and expects ``tile.nbytes``
-    on its own `barrier`. The blocks have initialised their barriers, and freed their tiles, before
-    any of them calls this (a barrier of the cluster says so), and outlive the copies.
+    Executed by one thread of each block of the group. A slice is an n-th of the tile along its
+    first axis, for a group of n blocks, and the map copies one slice. Together the blocks read the
+    tile from global memory once. Each block receives the whole tile and expects ``tile.nbytes`` on
+    its own `barrier`. Before any block calls this, all blocks have initialised their barriers and
+    released their tiles, which a barrier of the cluster orders. No block exits before the copies
+    complete.
 
     Parameters
     ----------
@@ -45,9 +46,9 @@ def load_partitioned(
     coords
         First element of the whole tile in the tensor, the same for every block.
     rank
-        Which slice this block loads, from 0.
+        Number of the slice that this block loads, from 0.
     cache_hint
-        How long the data should stay in the L2 cache, if it matters.
+        L2 eviction policy; None for the default.
     multicast
         The group: bit r is the block of rank r in the cluster. By default the ranks from 0 to the
         number of slices.

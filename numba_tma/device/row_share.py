@@ -84,7 +84,7 @@ class Share:
             return {"l1": "no_allocate"}
         return {"cache_hint": int(ptx.CachePolicy[self.cache.upper()])}
 
-    def indices(self, first: int) -> list[int]:
+    def indices(self, first: Integer) -> list[int]:
         """Return the numbers of the accesses of the thread whose first access is `first`."""
         return [int(first) + k * self.step for k in range(self.count)]
 

@@ -40,7 +40,7 @@ class TileCoord(NamedTuple):
 
 
 class TileScheduler:
-    """What the orders of a grid of rows and columns have in common."""
+    """Base of the schedulers whose tiles form a grid of rows and columns."""
 
     zigzag: ClassVar[bool] = False
     device_methods: ClassVar[tuple[str, ...]] = ("over", "locate")
@@ -163,7 +163,7 @@ def at_least_1(scheduler: Any, name: str, value: Integer) -> int:
 
 @native
 def quotient(number: int, divisor: int) -> tuple[int, int]:
-    """Return quotient and remainder; in a kernel without a test for 0, by which nobody divides."""
+    """Return quotient and remainder; a kernel does not test `divisor` for 0."""
     return divmod(number, divisor)
 
 
@@ -173,7 +173,7 @@ def grouped(rows: int, columns: int, group: int, number: int) -> tuple[int, int]
     whole = group if group < rows else rows  # so that a group's tiles are counted in 32 bits
     index, inner = quotient(number, u32(whole * columns))
     first = u32(index * whole)
-    height = u32(rows - first)  # the last group's
+    height = u32(rows - first)  # the last group may have fewer rows
     if height > whole:
         height = whole
     column, row = quotient(inner, height)
@@ -186,9 +186,9 @@ def hilbert(rows: int, columns: int, number: int) -> int:
 
     A part of the curve fills a rectangle: it starts in one corner, ends `length` steps `along` from
     it, and reaches `depth` steps `across`. It consists of two or three parts, of which one holds
-    the number. Their sides are even where that can be had, else their ends do not meet.
+    the number. Their sides are even where possible: the ends of parts with odd sides do not meet.
     """
-    # Steps are in row-major numbers, with a sign; so one number says where a part starts.
+    # Steps are signed differences of row-major numbers, so one number locates the start of a part.
     length, depth, along, across = columns, rows, i32(1), i32(columns)
     if rows > columns:
         length, depth, along, across = rows, columns, i32(columns), i32(1)
@@ -240,7 +240,7 @@ class Schedule:
     """`rows` x `columns` tiles of `batch` matrices, in the order of a scheduler."""
 
     scheduler: Any
-    batched: bool  # no number is divided for a batch that was not given
+    batched: bool  # False: there is one matrix, by whose size `tile` does not divide
     rows: u32
     columns: u32
     batch: u32
@@ -273,7 +273,7 @@ class Schedule:
 @device_class()
 @dataclass
 class TileWalk:
-    """The tiles of one block. Two strides that follow each other make a turn there and back."""
+    """The tiles of one block. In a zigzag order two consecutive strides add up to `turn`."""
 
     schedule: Any
     number: u32

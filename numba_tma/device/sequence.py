@@ -49,14 +49,14 @@ class RaggedSequence:
     def reduce(
         self, tile: TileAddress, coords: Coordinates, op: str, cache_hint: CacheHint = None
     ) -> None:
-        """Start to combine one tile with what the sequence holds; see `TensorMap.reduce`.
+        """Start the reduction of one tile into the sequence; see `TensorMap.reduce`.
 
         Nothing is changed past the sequence's end.
         """
         _part(self, coords).reduce(tile, coords, op, cache_hint)
 
     def prefetch_tile(self, coords: Coordinates, cache_hint: CacheHint = None) -> None:
-        """Start to bring one tile of the sequence into the L2 cache; as `TensorMap`'s."""
+        """Prefetch one tile of the sequence into L2; see `TensorMap.prefetch_tile`."""
         if self.tensor_map.encoding == "shift":
             raise BadOperand(f"RaggedTensorMap.prefetch_tile: {only_stores(self.tensor_map.rank)}")
         _part(self, coords).prefetch_tile(coords, cache_hint)

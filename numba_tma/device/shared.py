@@ -111,10 +111,10 @@ class SharedTile:
 
         ``"K"``: the tile is (rows of A, K) or (columns of B, K), K innermost. ``"MN"``: the tile is
         (K, rows of A) or (K, columns of B), as PTX calls transposed, for 16-bit types on compute
-        capability 9.0. An unswizzled tile has its chunks of 16 B as a first axis. What cannot be
-        read does not compile; see `MatrixLayout`.
+        capability 9.0. An unswizzled tile has its chunks of 16 B as a first axis. A tile that the
+        tensor cores cannot read is a compile error; see `MatrixLayout`.
 
-        Executed by any thread; it reads nothing, and orders nothing. What threads wrote to the tile
+        Executed by any thread. It reads nothing and orders nothing. What threads wrote to the tile
         must be fenced (`fence_proxy_async`) before the tensor cores read it.
         """
         return matrix_descriptor(self.tile, self.address, major)
@@ -164,7 +164,7 @@ def _narrow(value: Any, dtype: DType) -> Any:
     if dtype.compute == "float32" and dtype.itemsize == 1:  # 8 bits saturate: cvt.satfinite
         limit = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
         value = np.clip(np.float32(value), -limit, limit)
-    with np.errstate(over="ignore"):  # 16 bits overflow to infinity without a word, as on a GPU
+    with np.errstate(over="ignore"):  # 16-bit floats overflow to infinity, as on a GPU
         return np.asarray(value).astype(dtype.numpy)
 
 

@@ -8,10 +8,9 @@ record for the host, and the warp exits. See `numba_tma.host.debug`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from numba_tma.backend.interface import constant_class, device_function, i64, native, u32
-from numba_tma.host.annotations import Integer
 from numba_tma.host.debug import UNCOUNTED, Site
 from numba_tma.host.environment import wait_limit
 from numba_tma.ptx import (
@@ -38,14 +37,12 @@ if TYPE_CHECKING:
 constant_class(Site)
 
 LIMIT = int(wait_limit() * 1e9)  # nanoseconds
-# What takes longer than this is no healthy wait, nor a count of bytes on its way.
+# A healthy wait, or the transfer of a byte count between blocks, takes less time than this.
 GRACE = LIMIT // 32
 
 
 @native
-def wait_for(
-    barrier: Barrier, parity: Integer, site: Site, stage: Integer = 0, iteration: Integer = 0
-) -> None:
+def wait_for(barrier: Barrier, parity: int, site: Site, stage: int = 0, iteration: int = 0) -> None:
     """Wait until the phase of `parity` has completed, with acquire semantics at block scope.
 
     Executed by any thread: a loop over mbarrier.try_wait. `site`, the index `stage` and the number
@@ -57,7 +54,7 @@ def wait_for(
 
 
 @device_function
-def try_wait_for(barrier: Barrier, parity: Integer, site: Site) -> bool:
+def try_wait_for(barrier: Barrier, parity: int, site: Site) -> bool:
     """Return whether the phase of `parity` has completed, after waiting a limited time."""
     if site.in_cluster:
         return mbarrier_try_wait_parity(barrier, parity, None, "acquire.cluster")
@@ -65,7 +62,7 @@ def try_wait_for(barrier: Barrier, parity: Integer, site: Site) -> bool:
 
 
 @native
-def meet(barrier_id: Integer, threads: Integer, barrier: Barrier, site: Site) -> None:
+def meet(barrier_id: int, threads: int, barrier: Barrier, site: Site) -> None:
     """Synchronise `threads` threads by the named barrier `barrier_id`, as `barrier_sync` does.
 
     In debug mode the threads meet at `barrier` instead, an mbarrier of `threads` arrivals: a named
@@ -74,14 +71,12 @@ def meet(barrier_id: Integer, threads: Integer, barrier: Barrier, site: Site) ->
     barrier_sync(barrier_id, threads)
 
 
-# --------------------------------------------------- the bounded forms, only ever compiled
+# --------------------------------------------------- the bounded forms, of compiled kernels only
 
 
 @device_function
-def wait_bounded(
-    barrier: Barrier, parity: Integer, site: Site, stage: Integer, iteration: Integer
-) -> None:
-    """Do what `wait_for` says, for a limited time."""
+def wait_bounded(barrier: Barrier, parity: int, site: Site, stage: int, iteration: int) -> None:
+    """Wait as `wait_for` does, for a limited time."""
     if not try_wait_for(barrier, parity, site):
         start = i64(globaltimer())
         while not try_wait_for(barrier, parity, site):
@@ -90,10 +85,8 @@ def wait_bounded(
 
 
 @device_function
-def wait_counted(
-    barrier: Barrier, parity: Integer, site: Site, stage: Integer, iteration: Integer
-) -> None:
-    """Do what `wait_bounded` does, then compare the bytes that were issued with the expected."""
+def wait_counted(barrier: Barrier, parity: int, site: Site, stage: int, iteration: int) -> None:
+    """Wait as `wait_bounded` does, then compare the issued bytes with the expected ones."""
     wait_bounded(barrier, parity, site, stage, iteration)
     if is_miscounted(barrier, site, iteration):
         start = i64(globaltimer())
@@ -108,8 +101,8 @@ def wait_counted(
 
 
 @device_function
-def is_miscounted(barrier: Barrier, site: Site, iteration: Integer) -> Any:
-    """Whether other bytes were issued than the stage expects, as far as they could be counted."""
+def is_miscounted(barrier: Barrier, site: Site, iteration: int) -> bool:
+    """Return whether the issued bytes, if they were counted, differ from the expected ones."""
     issued = issued_bytes(barrier, site, iteration)
     return issued != u32(site.tx_bytes) and issued != u32(UNCOUNTED)
 
@@ -126,10 +119,10 @@ def meet_bounded(barrier: Barrier, site: Site) -> None:
 
 
 @device_function
-def is_out_of_time(start: Integer) -> Any:
-    """Whether a wait has lasted too long; one that is still young when the kernel ends is ended."""
+def is_out_of_time(start: int) -> bool:
+    """Return whether a wait has exceeded the limit; end the thread if the kernel is ending."""
     waited = i64(globaltimer()) - start
-    # A grid has many more blocks than run at a time: the later ones do not wait so long again.
+    # Blocks that start after the first record end early: a grid may have many more of them.
     if GRACE < waited and waited < 2 * GRACE and is_ending():
         if is_first_lane():
             count_stopped()
@@ -140,17 +133,17 @@ def is_out_of_time(start: Integer) -> Any:
 @device_function
 def give_up(
     barrier: Barrier,
-    parity: Integer,
+    parity: int,
     site: Site,
-    stage: Integer,
-    iteration: Integer,
-    start: Integer,
+    stage: int,
+    iteration: int,
+    start: int,
 ) -> None:
-    """Leave one record of the warp's stuck threads, and end them."""
+    """Write one record for the stuck threads of the warp, and end them."""
     if is_first_lane():
         waited = i64(globaltimer()) - start
-        # Others that are stuck as well get the time to say so too, before threads leave and the
-        # barrier is taken apart.
+        # Other stuck warps get time to write their records before this one exits and invalidates
+        # the barrier.
         while i64(globaltimer()) - start < waited + GRACE:
             nanosleep(u32(1000))
         address = u32(barrier.address)
@@ -167,7 +160,7 @@ def give_up(
 
 
 @device_function
-def check_coordinate(site: Site, coordinate: Integer) -> None:
+def check_coordinate(site: Site, coordinate: int) -> None:
     """End the threads whose tiled copy would fault: it starts off a multiple of 16 bytes."""
     if u32(coordinate * site.itemsize) % u32(16) != 0:
         if is_first_lane():
@@ -177,7 +170,7 @@ def check_coordinate(site: Site, coordinate: Integer) -> None:
 
 
 @device_function
-def count_multicast(ledger: Integer, nbytes: Integer, mask: Integer) -> None:
+def count_multicast(ledger: int, nbytes: int, mask: int) -> None:
     """Add `nbytes` to the ledgers of the blocks in `mask`, at the offset that `ledger` has here."""
     for rank in range(cluster_nctarank()):
         if (u32(mask) >> u32(rank)) & u32(1) != 0:
@@ -185,7 +178,7 @@ def count_multicast(ledger: Integer, nbytes: Integer, mask: Integer) -> None:
 
 
 @device_function
-def issued_bytes(barrier: Barrier, site: Site, iteration: Integer) -> int:
+def issued_bytes(barrier: Barrier, site: Site, iteration: int) -> int:
     """Return the bytes that copies onto a stage's barrier have issued since its turn began."""
     if site.tx_bytes == 0:
         return u32(0)
@@ -196,25 +189,25 @@ def issued_bytes(barrier: Barrier, site: Site, iteration: Integer) -> int:
     if site.stages == 0:
         turn = u32(iteration)
     else:
-        # It is never set back: a peer of the cluster may already load for the next turn.
+        # The ledger is never reset: a peer of the cluster may already load for the next turn.
         before = u32(u32(iteration) // u32(site.stages)) * u32(site.tx_bytes)
     if ld_shared_u32(ledger + 4) != turn:
         return u32(UNCOUNTED)
     return u32(ld_shared_u32(ledger) - before)
 
 
-# ------------------------------------------------ what only kernels have: no Python stands for it
+# --------------------------------------------- primitives of compiled kernels only
 
 
 @device_function
 def is_first_lane() -> bool:
-    """Whether the thread is the first of those of its warp that execute this together."""
+    """Return whether the thread is the first of the active threads of its warp."""
     return u32(activemask() & lanemask_lt()) == 0
 
 
 @native
 def is_ending() -> bool:
-    """Whether a warp of the grid has left a record."""
+    """Return whether a warp of the grid has written a record."""
     raise NotImplementedError
 
 
@@ -225,21 +218,21 @@ def count_stopped() -> None:
 
 
 @native
-def claim(address: Integer) -> bool:
-    """Whether no other warp has claimed the barrier at `address` of this block before."""
+def claim(address: int) -> bool:
+    """Claim the barrier at `address` of this block; return whether this warp was the first."""
     raise NotImplementedError
 
 
 @native
 def record(
     site: Site,
-    stage: Integer,
-    parity: Integer,
-    iteration: Integer,
-    nanoseconds: Integer,
-    address: Integer,
-    word: Integer,
-    issued: Integer,
+    stage: int,
+    parity: int,
+    iteration: int,
+    nanoseconds: int,
+    address: int,
+    word: int,
+    issued: int,
 ) -> None:
     """Write a record for the host, if there is room."""
     raise NotImplementedError

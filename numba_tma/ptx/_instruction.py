@@ -139,7 +139,7 @@ class InstructionForm:
 
     @property
     def tags(self) -> list[str]:
-        """What tells this form from the row's others."""
+        """The rank, choices and operands that distinguish this form of the row."""
         rank = [f"{self.rank}d"] if self.rank is not None else []
         return [*rank, *map(str, self.choices.values()), *sorted(self.given)]
 

@@ -1,11 +1,11 @@
 """cp.async: 4, 8 or 16 bytes per thread from global to shared memory, without the copy engine.
 
 Each thread starts copies of its own, which end in any order. It waits for them in groups, or lets
-an mbarrier tell any thread. They write like ordinary stores: before the copy engine reads what
-they brought, a thread that has waited for them executes `fence_proxy_async`.
+an mbarrier track them for other threads. The copies write like ordinary stores: before the copy
+engine reads the bytes, a thread that has waited for them executes `fence_proxy_async`.
 
-PTX has an L2 cache hint here too. What ptxas of CUDA 13 makes of it is an illegal instruction on an
-H200, so there is no operand for it.
+The rows omit PTX's L2 cache hint: the code that ptxas of CUDA 13 makes of it is an illegal
+instruction on an H200.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from numba_tma.ptx._instruction import (
     u32,
 )
 
-#: How many bytes one copy writes; ``.cg`` has 16 alone.
+#: Bytes that one copy writes; ``.cg`` writes 16.
 Size: TypeAlias = Literal[4, 8, 16]
-#: How many bytes of L2 to fill around what is read.
+#: Bytes of the L2 prefetch around the source.
 PrefetchSize: TypeAlias = Literal[64, 128, 256]
 
 _CA = (
@@ -53,8 +53,8 @@ def cp_async_ca(
 ) -> None:
     """Start to copy `nbytes` from global to shared memory, through L1.
 
-    Both addresses are multiples of `nbytes`. Of these the first `src_size` are read and the rest
-    is filled with zeros. Executed by any thread, for itself. Orders nothing, copies of the same
+    Both addresses are multiples of `nbytes`. The first `src_size` bytes are read; the rest is
+    filled with zeros. Executed by any thread, for itself. Orders nothing, copies of the same
     thread among each other included.
     """
     _copy("cp_async_ca", destination, source, nbytes, src_size)
@@ -69,8 +69,8 @@ def cp_async_cg(
 ) -> None:
     """Start to copy 16 bytes from global to shared memory, past L1.
 
-    Both addresses are multiples of 16. Of these the first `src_size` are read and the rest is
-    filled with zeros. Executed by any thread, for itself. Orders nothing.
+    Both addresses are multiples of 16. The first `src_size` bytes are read; the rest is filled
+    with zeros. Executed by any thread, for itself. Orders nothing.
     """
     _copy("cp_async_cg", destination, source, 16, src_size)
 

@@ -115,7 +115,7 @@ def cp_async_bulk_commit_group() -> None:
 def cp_async_bulk_wait_group(pending: Immediate) -> None:
     """Wait until at most `pending` of the thread's newest bulk groups are incomplete.
 
-    The writes of the others have been made visible to the executing thread, the one that stored.
+    The writes of the older groups are then visible to the executing thread, which stored.
     """
     simulator.cp_async_bulk_wait_group(pending)
 
@@ -124,7 +124,7 @@ def cp_async_bulk_wait_group(pending: Immediate) -> None:
 def cp_async_bulk_wait_group_read(pending: Immediate) -> None:
     """Wait until all but the `pending` newest bulk groups have read their sources.
 
-    Enough to use the shared memory again; says nothing of the writes to global memory. Executed by
-    the thread that stored.
+    The shared memory can then be reused; the writes to global memory may be incomplete. Executed
+    by the thread that stored.
     """
     simulator.cp_async_bulk_wait_group_read(pending)

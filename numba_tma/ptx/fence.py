@@ -16,8 +16,8 @@ def fence_proxy_async(space: StateSpace = "shared::cta") -> None:
     """Order the thread's generic accesses to `space` before later copy-engine ones.
 
     Executed by each thread that wrote, before it synchronises with the thread that issues the copy.
-    Also the other way round, copy-engine accesses that the thread has waited for before its
-    generic ones. "global" is for bytes that threads write and a copy reads in the same kernel.
+    It also orders copy-engine accesses that the thread has waited for before its later generic
+    ones. "global" is for bytes that threads write and a copy reads in the same kernel.
     """
     simulator.fence_proxy_async(space)
 
@@ -84,8 +84,8 @@ def fence_acq_rel(scope: Scope) -> None:
 def fence_sc(scope: Scope) -> None:
     """Order as `fence_acq_rel` does, and all sequentially consistent fences among each other.
 
-    Executed by any thread. For the few algorithms in which two threads each write one flag and
-    read the other's; slower than `fence_acq_rel`.
+    Executed by any thread. Algorithms in which two threads each write one flag and then read the
+    other's need it. It is slower than `fence_acq_rel`.
     """
     simulator.fence_acq_rel()
 

@@ -197,7 +197,12 @@ def st_global_v4_f32(
 
 
 def _read(
-    what: str, source: GlobalAddress, offset: int | None, kind: str, count: int, condition: Any
+    what: str,
+    source: GlobalAddress,
+    offset: int | None,
+    kind: str,
+    count: int,
+    condition: Predicate | None,
 ) -> Any:
     """Return so many words at a global address; 0 where the condition is false."""
     simulator.current()  # raises on the host
@@ -208,7 +213,11 @@ def _read(
 
 
 def _write(
-    what: str, destination: GlobalAddress, offset: int | None, values: Any, condition: Any
+    what: str,
+    destination: GlobalAddress,
+    offset: int | None,
+    values: np.ndarray[Any, Any],
+    condition: Predicate | None,
 ) -> None:
     """Write words to a global address, unless the condition is false."""
     simulator.current()  # raises on the host

@@ -1,4 +1,4 @@
-"""mbarrier: the barrier in shared memory on which copies and threads report."""
+"""mbarrier: the barrier in shared memory that counts arrivals of threads and bytes of copies."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Literal, TypeAlias
 from numba_tma import simulator
 from numba_tma.ptx._instruction import BarrierAddress, address, instruction, u32, u64
 
-#: What an arrival orders, and for whom. None is release.cta.
+#: Semantics and scope of an arrival; None is release.cta.
 Release: TypeAlias = Literal["release.cta", "release.cluster", "relaxed.cta", "relaxed.cluster"]
-#: What a wait that has passed orders, and for whom. None is acquire.cta.
+#: Semantics and scope of a wait that returns True; None is acquire.cta.
 Acquire: TypeAlias = Literal["acquire.cta", "acquire.cluster", "relaxed.cta", "relaxed.cluster"]
-#: The scope of what orders nothing.
+#: Scope of an instruction that orders nothing.
 Relaxed: TypeAlias = Literal["relaxed.cta", "relaxed.cluster"]
 
-#: Where the semantics are newer than an arrival or a wait of sm_80, and than one of sm_90.
+#: Forms that are newer than the row: of rows that start with sm_80, and with sm_90 below.
 _SINCE_80 = {
     "release.cta": ((8, 0), 80),
     "release.cluster": ((8, 0), 90),
@@ -39,7 +39,7 @@ def mbarrier_init(barrier: BarrierAddress, count: u32) -> None:
 
 @instruction("mbarrier.inval.shared::cta.b64 [{barrier}];", isa=(7, 8), sm=80)
 def mbarrier_inval(barrier: BarrierAddress) -> None:
-    """End the life of a barrier, so that its 8 bytes can be used for something else.
+    """Invalidate a barrier, so that its 8 bytes can be reused.
 
     Executed by one thread, when no thread and no copy uses the barrier any more.
     """
@@ -159,7 +159,7 @@ def mbarrier_arrive_drop_expect_tx(
 def mbarrier_expect_tx(
     barrier: BarrierAddress, tx_bytes: u32, semantics: Relaxed = "relaxed.cta"
 ) -> None:
-    """Expect `tx_bytes` more bytes in this phase. This does not arrive. Orders nothing."""
+    """Expect `tx_bytes` more bytes in this phase. It does not arrive. Orders nothing."""
     simulator.mbarrier_expect_tx(address(barrier), tx_bytes)
 
 
@@ -169,7 +169,7 @@ def mbarrier_expect_tx(
 def mbarrier_complete_tx(
     barrier: BarrierAddress, tx_bytes: u32, semantics: Relaxed = "relaxed.cta"
 ) -> None:
-    """Count `tx_bytes` as copied, although no copy brings them. This does not arrive.
+    """Count `tx_bytes` as copied, although no copy brings them. It does not arrive.
 
     Credits the bytes of a load that was expected and then skipped. Executed by the thread that
     skips it. Orders nothing.
@@ -196,8 +196,8 @@ def mbarrier_try_wait(
     """Return whether the phase of `state` has completed, after waiting for it a limited time.
 
     Executed by any thread. Acquire semantics at block scope when it returns True: what was
-    copied into shared memory and what arriving threads wrote before is visible. `semantics` says
-    otherwise; relaxed shows nothing. `suspend_hint` is a limit in nanoseconds, and a hint.
+    copied into shared memory and what arriving threads wrote before is visible. `semantics` changes
+    that; relaxed orders nothing. `suspend_hint` is a hint: the time limit in nanoseconds.
     """
     return simulator.mbarrier_try_wait(address(barrier), state, semantics)
 
@@ -219,7 +219,7 @@ def mbarrier_try_wait_parity(
 
     On a fresh barrier parity 1 counts as completed and parity 0 does not. Executed by any thread;
     acquire semantics at block scope when it returns True, or as `semantics` says. `suspend_hint`
-    is a limit in nanoseconds, and a hint.
+    is a hint: the time limit in nanoseconds.
     """
     return simulator.mbarrier_try_wait_parity(address(barrier), parity, semantics)
 
@@ -263,6 +263,6 @@ def mbarrier_test_wait_parity(
 def mbarrier_pending_count(state: u64) -> u32:
     """Return how many arrivals the phase still lacked before the arrival that returned `state`.
 
-    Executed by any thread. Says nothing of the bytes. Orders nothing.
+    Executed by any thread. It does not count bytes. Orders nothing.
     """
     return simulator.mbarrier_pending_count(state)

@@ -21,7 +21,7 @@ def elect_sync(mask: u32 = 0xFFFFFFFF) -> bool:
 def activemask() -> u32:
     """Return the lanes of the warp that execute this together, bit l for lane l.
 
-    Which they are is up to the hardware: a lane may arrive alone. Executed by any thread.
+    The hardware chooses the lanes: a lane may execute alone. Executed by any thread.
     """
     return simulator.activemask()
 
@@ -70,7 +70,7 @@ def shfl_sync_idx_b32(value: u32, lane: u32, clamp: u32 = 0x1F, mask: u32 = 0xFF
     )
 
 
-def _butterfly(value: Any, lane_mask: int, clamp: int, mask: int) -> Any:
+def _butterfly(value: float, lane_mask: int, clamp: int, mask: int) -> Any:
     segment, own = clamp >> 8, simulator.lane_id()
     inside = own ^ lane_mask <= own & segment | clamp & 0x1F & ~segment
     return simulator.shfl("bfly", value, lane_mask if inside else 0, mask)
@@ -78,9 +78,9 @@ def _butterfly(value: Any, lane_mask: int, clamp: int, mask: int) -> Any:
 
 @instruction("bar.sync {barrier_id}, {threads};", isa=(2, 0), sm=80, convergent=True)
 def barrier_sync(barrier_id: u32, threads: u32) -> None:
-    """Arrive at named barrier `barrier_id` (0 to 15) and wait until `threads` threads have.
+    """Arrive at named barrier `barrier_id` (0 to 15) and wait until `threads` threads have arrived.
 
-    `threads` is a multiple of 32. Barrier 0 is the one of cuda.syncthreads. Orders the memory
+    `threads` is a multiple of 32. cuda.syncthreads uses barrier 0. Orders the memory
     accesses of the participating threads at block scope.
     """
     simulator.barrier_sync(barrier_id, threads)
@@ -109,18 +109,18 @@ def bar_warp_sync(mask: u32 = 0xFFFFFFFF) -> None:
 def nanosleep(nanoseconds: u32) -> None:
     """Suspend the thread for about `nanoseconds`: at least 0, at most twice that or 1 ms.
 
-    Executed by any thread. For a loop that polls; a wait on an mbarrier sleeps by itself. Orders
-    nothing.
+    Executed by any thread. It is for loops that poll: a wait on an mbarrier suspends the thread by
+    itself. Orders nothing.
     """
     simulator.nanosleep(nanoseconds)
 
 
 @instruction("griddepcontrol.launch_dependents;", isa=(7, 8), sm=90)
 def griddepcontrol_launch_dependents() -> None:
-    """Allow the grid that depends on this one to start, once all blocks have said so or ended.
+    """Allow the dependent grid to start, once all blocks have executed this or ended.
 
-    Executed by any thread; once per block is enough. Orders nothing: what the dependent grid may
-    read is said by its own `griddepcontrol_wait` alone. Without a programmatic dependent launch it
+    Executed by any thread; once per block is enough. Orders nothing: only the dependent grid's own
+    `griddepcontrol_wait` makes writes visible to it. Without a programmatic dependent launch it
     does nothing.
     """
     simulator.yield_turn()

@@ -36,7 +36,7 @@ def wgmma_wait_group(pending: Immediate) -> None:
     """Wait until at most `pending` (0 to 7) of the warpgroup's latest groups are under way.
 
     Executed by all threads of the warpgroup, converged. Then the older groups' accumulators can be
-    read, and what they read from shared memory can be written. The compiler does not know of the
-    accumulators here; `numba_tma.wgmma_wait` ties them to the wait.
+    read, and what they read from shared memory can be written. This row does not tell the compiler
+    that the accumulators change; `numba_tma.wgmma_wait` does.
     """
     simulator.wgmma_wait_group(pending)
