@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -156,7 +156,7 @@ def sides(
 ) -> tuple[int | None, int | None]:
     """Return the numbers of keys before and after its position that a query sees; None: all."""
     pair = isinstance(window, tuple | list) and len(window) == 2
-    given = window if pair else (window, window)
+    given: Any = window if pair else (window, window)
     for side in given:
         whole = isinstance(side, int | np.integer) and not isinstance(side, bool)
         if side is not None and not (whole and side >= 0):

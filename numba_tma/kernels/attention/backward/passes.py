@@ -8,6 +8,7 @@ rounds these sums to dQ: the backward kernel adds dQ in the order in which threa
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -32,7 +33,8 @@ from numba_tma.kernels.attention.softmax import LOG2_E
 
 THREADS = 256  #: of a block
 CHUNK = 8  # elements of a thread
-INFINITY, ZERO = np.float32(np.inf), np.float32(0)
+INFINITY = np.float32(np.inf)
+ZERO: Any = np.float32(0)
 F32 = as_dtype("f32")
 
 
