@@ -44,8 +44,8 @@ Variants are functions that take the same place on this page, chosen in `attenti
 16-bit inputs `first_16bit`, `step_16bit`, `finish_16bit`; e4m3 inputs `first_fp8`, `step_fp8`,
 `finish_fp8`, where tensor cores sum P V of one tile and threads add it to O in float32, since a sum
 of 8-bit products keeps about 14 bits; packed sequences `load_v_packed`, `store_packed` and
-another schedule. `tiles.py` says which tiles there are and which keys they see, `softmax.py` has
-masks, exponentials and scales.
+another schedule; split-K/V `store_partial`. `tiles.py` says which tiles there are and which keys
+they see, `softmax.py` has masks, exponentials and scales.
 """
 
 from __future__ import annotations

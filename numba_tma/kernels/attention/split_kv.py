@@ -11,11 +11,13 @@ Cost model: the partial results stay in the L2 cache, and each is read once.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
+from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import exp2, fused, larger
 from numba_tma.device.row_share import (
     Share,
@@ -47,6 +49,28 @@ CHUNK = 4  # elements of a thread
 F32 = as_dtype("f32")
 
 
+@device_function
+def place_of_thread(chunks: Any, queries: Any, heads: Any) -> Any:
+    """Return a thread's row, its chunk of the row, and the row's sequence, query and head."""
+    thread = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+    row, chunk = np.int64(thread // chunks), np.int32(thread % chunks)
+    number, query = np.uint32(row) // np.uint32(queries), np.uint32(row) % np.uint32(queries)
+    sequence, head = np.int64(number // np.uint32(heads)), np.int64(number % np.uint32(heads))
+    return row, chunk, sequence, np.int64(query), head
+
+
+@device_function
+def weights_of(lse: Any, shift: Any) -> Any:
+    """Return exp(lse - L) of splits, where `shift` is -L times log2(e)."""
+    return exp2(fused(lse, LOG2_E, shift))
+
+
+@device_function
+def store_rounded(share: Any, address: Any, chunk: Any, chunks: Any, values: Any) -> None:
+    """Round a chunk of a row of O to its type, and store it."""
+    store_global(share, address, chunk, chunks, from_float(share, values))
+
+
 @functools.cache
 def combine_kernel(dtype: DType, head_dim: int, lse: bool, together: int) -> Kernel:
     """Return the kernel in which each thread combines `CHUNK` elements of a row of O.
@@ -63,10 +87,7 @@ def combine_kernel(dtype: DType, head_dim: int, lse: bool, together: int) -> Ker
 
     @cuda.jit
     def combine(partials, partial_lse, splits, out, strides, rows, queries, heads, lse):  # type: ignore[no-untyped-def]
-        thread = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
-        row, chunk = np.int64(thread // CHUNKS), np.int32(thread % CHUNKS)
-        number, query = np.uint32(row) // np.uint32(queries), np.uint32(row) % np.uint32(queries)
-        sequence, head = np.int64(number // np.uint32(heads)), np.int64(number % np.uint32(heads))
+        row, chunk, sequence, query, head = place_of_thread(CHUNKS, queries, heads)
         ptx.griddepcontrol_wait()  # its blocks start while the last splits are computed
         if row < rows:
             numbers = partial_lse + 4 * row * splits
@@ -82,12 +103,12 @@ def combine_kernel(dtype: DType, head_dim: int, lse: bool, together: int) -> Ker
                 found = load_global(NUMBERS, numbers, part, splits)
                 values = load_global(PARTIALS, at, chunk, (splits - part) * CHUNKS)
                 found = keep(NUMBERS, to_float(NUMBERS, found), part, splits, MINUS_INFINITY)
-                weights = exp2(fused(found, LOG2_E, shift))
+                weights = weights_of(found, shift)
                 result += weighted(PARTIALS, to_float(PARTIALS, values), weights)
                 whole += total(weights)
             result *= inverse(whole)
-            to = out + sequence * strides[0] + np.int64(query) * strides[1] + head * strides[2]
-            store_global(OUT, to, chunk, CHUNKS, from_float(OUT, result))
+            to = out + sequence * strides[0] + query * strides[1] + head * strides[2]
+            store_rounded(OUT, to, chunk, CHUNKS, result)
             if LSE:
                 if chunk == 0:
                     ptx.st_global_f32(lse + 4 * row, log_of_sum(whole, shift))
