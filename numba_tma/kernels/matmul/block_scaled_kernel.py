@@ -349,7 +349,7 @@ def block_scaled_kernel(plan: ScaledPlan) -> Kernel:
             for tile in schedule.tiles(first, step):
                 row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
                 _, begin, end = k_range(tile.batch, extents)
-                # One elected thread executes the loop's body; the stage is empty, and armed.
+                # One elected thread executes the body; `produce` has armed the stage's barrier.
                 for k_tile, stage in pipe.produce(begin, end):
                     k = k_tile * STAGE_K
                     a.load(stage.a, (0, row, k), stage.barrier)

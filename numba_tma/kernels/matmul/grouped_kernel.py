@@ -161,7 +161,7 @@ def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> K
                 schedule = SCHEDULER.over(height, groups.tile_columns, 1)
                 tile = schedule.tile(number - group.first)
                 row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
-                # One elected thread executes the loop's body; the stage is empty, and armed.
+                # One elected thread executes the body; `produce` has armed the stage's barrier.
                 for k_tile, stage in pipe.produce(0, groups.steps):
                     k = k_tile * STAGE_K
                     a.load(stage.a, (0, group.start + row, k), stage.barrier)

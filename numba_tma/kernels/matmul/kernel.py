@@ -150,7 +150,8 @@ def tile_store(plan: MatmulPlan, index: int) -> DeviceFunction:
     """Return the function that finishes and stores a warpgroup's epilogue tiles 0 to `index`.
 
     This is an unrolled loop: a fragment's columns must be compile-time constants, so each epilogue
-    tile has its own function, which first calls that of tile ``index - 1``.
+    tile has its own function, which first calls that of tile ``index - 1``. `top` and `left` are
+    the first row and column of an epilogue tile in the matrix that is written.
     """
     store_previous = tile_store(plan, index - 1) if index else nothing_to_store
     COLUMNS, START = plan.out_columns, index * plan.out_columns
@@ -190,13 +191,13 @@ def tile_epilogue(plan: MatmulPlan) -> DeviceFunction:
     @cuda.jit(device=True)
     def finish(fragment, sources, batch, top, left, mma_row, extents, terms):  # type: ignore[no-untyped-def]
         fragment = to_epilogue_type(fragment)
-        old, added = read_old(sources, mma_row), read_residual(sources, mma_row)
+        old, residual = read_old(sources, mma_row), read_residual(sources, mma_row)
         # Rows count through all matrices. Here `splits` is 1: with split-K, the second kernel
         # applies the epilogue.
         first_row, last_row = batch * extents.rows, (batch + 1) * extents.rows - 1
         row, column = np.int32(first_row + top), np.int32(left)
         origin = TileOrigin(row, column, np.int32(last_row), np.int32(extents.columns - 1))
-        return fragment.map_coords(element, old, added, origin, terms)
+        return fragment.map_coords(element, old, residual, origin, terms)
 
     return finish
 
@@ -258,12 +259,15 @@ def keep(fragment):  # type: ignore[no-untyped-def]
     return fragment
 
 
-# ------------------------------------------------------ the schedule, and who does what of it
+# -------------------------------------------------------------------- schedule, roles and pipelines
 
 
 @device_function
 def k_range(batch: Integer, extents: MatmulExtents) -> Any:
-    """Return the matrix of the result, and its stages, from begin up to, not including, end."""
+    """Return the matrix of the result, and the begin and the end of the split's stages along K.
+
+    The stages go from begin up to, not including, end.
+    """
     splits, steps = np.uint32(extents.splits), np.uint32(extents.steps)
     matrix = np.uint32(np.uint32(batch) // splits)
     split = np.uint32(np.uint32(batch) % splits)
@@ -292,7 +296,7 @@ def warpgroup_row(plan: MatmulPlan | SwappedPlan, rows: int = WGMMA_ROWS) -> Dev
 def operand_pipeline(plan: MatmulPlan, **more: tma.Tile) -> tma.TilePipeline:
     """Return the pipeline whose stages hold a tile of a, one of b, and what else is given."""
     options: dict[str, Any] = {**more, "producer": plan.roles.load, "consumer": plan.consumers}
-    if plan.config.cluster > 1:
+    if plan.config.cluster > 1:  # "empty" then counts the consumer warps of all its blocks
         options |= {"cluster": (plan.config.cluster, 1), "multicast": {"b": "x"}}
     return tma.TilePipeline(plan.stages, a=plan.a_tile, b=plan.b_tile, **options)
 
@@ -340,6 +344,7 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
             sources = source_pipe.consumer()
         pipe, results = PIPE.start(), RESULTS.start()  # the first synchronises block or cluster
         schedule = SCHEDULER.over(extents.tile_rows // CLUSTER, extents.tile_columns, extents.batch)
+        # Persistent: a cluster computes each step-th tile of the schedule, from first on.
         first, step, rank = ptx.clusterid_x(), ptx.nclusterid_x(), ptx.cluster_ctarank()
         if pipe.is_producer():
             PRODUCER.set_registers()
@@ -347,7 +352,8 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
                 row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
                 matrix, begin, end = k_range(tile.batch, extents)
                 a_matrix, b_matrix = matrix * extents.a_stride, matrix * extents.b_stride
-                # One elected thread executes the loops' bodies; the stage is empty, and armed.
+                # One elected thread executes the bodies of the loops below. `produce` has waited
+                # until the stage is empty and armed its barrier with the bytes of all its tiles.
                 for k_tile, stage in pipe.produce(begin, end):
                     k = k_tile * STAGE_K
                     if A_IS_K_MAJOR:

@@ -313,11 +313,11 @@ def accumulator_of(operand: DType) -> DType:
     return as_dtype("i32" if operand.name in ("i8", "u8") else "f32")
 
 
-def operand_tile(rows: int, k: int, dtype: DType, major: str, part: int = 0) -> Tile:
-    """Return the tile of `rows` x `k` of an operand; each copy moves `part` rows, or all."""
+def operand_tile(rows: int, k: int, dtype: DType, major: str, share: int = 0) -> Tile:
+    """Return the tile of `rows` x `k` of an operand; each copy moves `share` rows, or all."""
     if major == "K":
         return _row_tile(rows, k, dtype)
-    span = math.gcd(part or rows, 128 // dtype.itemsize) * dtype.itemsize
+    span = math.gcd(share or rows, 128 // dtype.itemsize) * dtype.itemsize
     return Tile((1, k, rows), dtype, _SWIZZLES[span])
 
 

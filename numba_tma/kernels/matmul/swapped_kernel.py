@@ -164,7 +164,7 @@ def swapped_kernel(plan: SwappedPlan) -> Kernel:
             for tile in schedule.tiles(first, step):
                 row, column = tile.row * N, tile.column * M
                 a_matrix, b_matrix = tile.batch * extents.a_stride, tile.batch * extents.b_stride
-                # One elected thread executes the loop's body; the stage is empty, and armed.
+                # One elected thread executes the body; `produce` has armed the stage's barrier.
                 for k_tile, stage in pipe.produce(begin, end):
                     k = k_tile * STAGE_K
                     if B_IS_K_MAJOR:
