@@ -16,6 +16,9 @@ functions and classes are ordinary Python.
   `numba_tma.backend.lowering`. Its own body is what the simulator runs. Shared memory
   (`shared_tile`, `shared_barrier`), vectors and fragments of registers, and checks at compile time
   (a lowering's typer raises) are natives.
+- *Compile time*: a `compile_time` function runs when a kernel is compiled, and its result is a
+  constant there; a body's branch on a constant is compiled on the side that is taken alone. What a
+  body asks of its kernel are the natives in `primitives`.
 - *Instructions*: an `instruction_row` is one row of the table in `numba_tma.ptx`.
 - *Arguments*: a tensor map, or an array of them, is a kernel's parameter; it is typed by
   `numba_tma.host.backend`, since the host alone makes one.
@@ -27,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from numba_tma.host.environment import simulated
 
@@ -127,9 +130,10 @@ def device_class(
 
     The fields named in `static` are compile-time values and belong to the type. A field annotated
     ``u32``, ``i64`` or ``bool`` has that type; any other takes the type of the value it is built
-    with. A mutable object, and one that is `local` because it owns such objects, cannot be returned
-    by the function that made it. A class with methods ``has_next`` and ``take`` can be iterated
-    over.
+    with. A body may return mutable objects that it makes, which its caller keeps in its frame; a
+    user's device function may not, nor such as are `local` because they own some. A class with
+    methods ``has_next`` and ``take`` can be iterated over. A ``__getattr__`` gets the name as a
+    constant, and a ``__post_init__`` is run when an instance is compiled: it sees the static fields.
     """
 
     def declare(cls: C) -> C:
@@ -174,7 +178,54 @@ def lowered_in(*modules: str) -> None:
         _declare("lowered_in", module)
 
 
+def compile_time(function: F) -> F:
+    """Run `function` when a kernel that calls it is compiled; its result is a constant there.
+
+    It gets the values that the argument types say: literals, constants, None. Any other argument is
+    an `Unknown`. What it raises is the error of the compilation. It may return an integer, a truth
+    value, a string, None, a constant object, or a tuple of these.
+    """
+    _declare("compile_time", function)
+    return function
+
+
+def simulator_only(function: F) -> F:
+    """Let bodies call `function`, which does nothing in kernels."""
+    _declare("simulator_only", function)
+    return function
+
+
+class Unknown:
+    """What a compile-time function gets for an argument that is known at run time alone.
+
+    It has the attributes that the argument's type says: the `tile` of a shared tile, for example.
+    """
+
+    is_integer: bool
+    is_number: bool  #: an integer or a truth value
+    num_numbers: int | None  #: the length of a tuple of numbers; None of anything else
+    cls: type | None  #: the class of a device object
+
+
+#: Annotates a parameter of a body that stays a literal where it is given one: ``Constant[int]``.
+Constant: TypeAlias = Annotated[T, "a literal stays one"]
+
+
 def instruction_row(row: Any, function: F) -> F:
     """Let kernels call `function` for the instruction `row` of the table."""
     _declare("instruction_row", function, row=row)
     return function
+
+
+_target: Callable[[], tuple[int, int]] | None = None
+
+
+def targets(capability: Callable[[], tuple[int, int]]) -> None:
+    """Let the backend say what it compiles for."""
+    global _target
+    _target = capability
+
+
+def compute_capability() -> tuple[int, int] | None:
+    """Return what the kernel is compiled for, at compile time; None in the simulator."""
+    return _target() if _target is not None else None

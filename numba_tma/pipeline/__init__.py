@@ -20,38 +20,35 @@ one register.
   and work.
 """
 
-from numba_tma.backend.interface import lowered_in
 from numba_tma.pipeline.circular import CircularBuffer
+from numba_tma.pipeline.circular_handle import CircularBufferHandle
+from numba_tma.pipeline.circular_handle import CircularBufferHandle as Ring
 from numba_tma.pipeline.circular_stages import LoadStage, Stage
-from numba_tma.pipeline.circular_started import Ring
-from numba_tma.pipeline.consumer import Consumer
+from numba_tma.pipeline.consumer import TileConsumer as Consumer
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
 from numba_tma.pipeline.kv_producer import TMAProducerPipeline
 from numba_tma.pipeline.loops import TileQueue
 from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
 from numba_tma.pipeline.output import OutputTilePipeline
-from numba_tma.pipeline.output_started import (
+from numba_tma.pipeline.output_handle import (
     OutputConsumer,
-    OutputPipeline,
     OutputProducer,
     OutputStage,
+    OutputTilePipelineHandle,
 )
+from numba_tma.pipeline.output_handle import OutputTilePipelineHandle as OutputPipeline
 from numba_tma.pipeline.payload import BlockScaledTilePayload, StandardTilePayload
-from numba_tma.pipeline.producer import Producer
-from numba_tma.pipeline.ring import TilePipeline
+from numba_tma.pipeline.producer import TileProducer as Producer
 from numba_tma.pipeline.roles import NamedBarrier, Role, Roles, Threads, Warpgroups, Warps
 from numba_tma.pipeline.staged import StagedPipeline
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
-from numba_tma.pipeline.started import Pipeline
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.pipeline.store import StorePipeline
-from numba_tma.pipeline.store_started import Store, StoreStage
-
-lowered_in(
-    *("pipeline.circular", "pipeline.kv", "pipeline.ordered", "pipeline.output"),
-    *("pipeline.roles", "pipeline.staged", "pipeline.store", "pipeline.tile"),
-)
+from numba_tma.pipeline.store_handle import StorePipelineHandle, StoreStage
+from numba_tma.pipeline.tile import TilePipeline
+from numba_tma.pipeline.tile_handle import TilePipelineHandle
+from numba_tma.pipeline.tile_handle import TilePipelineHandle as Pipeline
 
 __all__ = [
     "BlockScaledTilePayload",
@@ -78,7 +75,7 @@ __all__ = [
     "Stage",
     "StagedPipeline",
     "StandardTilePayload",
-    "Store",
+    "StorePipelineHandle",
     "StorePipeline",
     "StoreStage",
     "TMAConsumerPipeline",

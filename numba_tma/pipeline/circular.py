@@ -22,16 +22,21 @@ from __future__ import annotations
 import dataclasses
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from numba_tma.backend.interface import constant_class
+from numba_tma import simulator
+from numba_tma.backend.interface import Constant, constant_class, simulator_only, u32
+from numba_tma.backend.primitives import kept_in_register
+from numba_tma.device.shared import TileAccesses
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.host.layout import Tile
-from numba_tma.pipeline.roles import WARP, Role
-from numba_tma.pipeline.stage_layout import RESERVED, StageLayout, named_tiles
-
-if TYPE_CHECKING:
-    from numba_tma.pipeline.circular_started import Ring
+from numba_tma.pipeline.circular_handle import CircularBufferHandle, initialise_circular
+from numba_tma.pipeline.memory import own_or_given_barriers, own_or_given_tiles
+from numba_tma.pipeline.roles import WARP, Role, index_from
+from numba_tma.pipeline.stage_layout import RESERVED, StageLayout, named_tiles, tile_stride
+from numba_tma.pipeline.start import check_launch, check_sync
+from numba_tma.pipeline.state import PipelineState
+from numba_tma.ptx import ntid_x, tid_x
 
 #: How a stage is known to have been read by all before it is loaded again.
 WAR = ("sync", "mbarrier")
@@ -78,6 +83,7 @@ class CircularBuffer(StageLayout):
     (1, 32768)
     """
 
+    device_methods = ("start",)
     num_stages: int
     prefetch: int
     tiles: tuple[tuple[str, Tile], ...]
@@ -139,6 +145,24 @@ class CircularBuffer(StageLayout):
     def num_full(self) -> int:
         """Barriers that tell of one stage whether it is full."""
         return len(self.full_bytes)
+
+    @property
+    def all_full(self) -> int:
+        """The full barriers of a stage, one bit each."""
+        return (1 << self.num_full) - 1
+
+    @property
+    def launch_kind(self) -> str:
+        """What a launch has to know, as `allocate_shared` takes it."""
+        return f"ring{self.block}" if self.role else "line"
+
+    def shared_parts(self, what: str) -> dict[str, int]:
+        """Return the bytes of its parts, for the error of a sum that is too large."""
+        parts = {}
+        for name, tile in self.tiles if what != "barriers" else ():
+            size = f"{self.num_stages} stages x {tile_stride(tile):,} B"
+            parts[f"{name}: {size}"] = self.num_stages * tile_stride(tile)
+        return parts | {"barriers": 8 * self.num_barriers}
 
     def full_offset(self, name: str) -> int:
         """Return the offset of the full barrier of `name` in stage 0 from the barriers' base."""
@@ -230,8 +254,13 @@ class CircularBuffer(StageLayout):
     def _who(self) -> str:
         return self.role.name if self.role else ""
 
-    def start(self, tiles: Any = None, barriers: Any = None, sync: bool = True) -> Ring:
-        """Allocate the stages, initialise the barriers and return the block's `Ring`.
+    def start(
+        self,
+        tiles: Constant[Any] = None,
+        barriers: Constant[Any] = None,
+        sync: Constant[bool] = True,
+    ) -> CircularBufferHandle:
+        """Allocate the stages, initialise the barriers and return the block's handle of it.
 
         Executed once by every thread of the block, so not inside a loop; it synchronises the
         block. Each call in the source has memory of its own.
@@ -246,9 +275,43 @@ class CircularBuffer(StageLayout):
         sync
             False, a literal, where several are started: only the last has to synchronise.
         """
-        from numba_tma.pipeline.circular_started import start
+        check_launch(self)
+        check_sync(sync)
+        base = own_or_given_tiles(self, tiles)
+        # ptxas takes a shared address for cheap and computes it again at each use, from the block's
+        # rank in its cluster (S2R SR_CgaCtaId), which is slow. It does not look through a shuffle.
+        barriers_at = kept_in_register(own_or_given_barriers(self, barriers))
+        label_buffer(self, base, barriers_at)
+        thread, num_threads, stages = tid_x(), ntid_x(), self.num_stages
+        initialise_circular(self, barriers_at, thread, num_threads, sync)
+        if self.role is not None:
+            thread = index_from(thread, self.role.first)
+            num_threads = u32(self.role.members)
+        return CircularBufferHandle(
+            self,
+            base=base,
+            barriers=barriers_at,
+            _thread=thread,
+            _num_threads=num_threads,
+            state=PipelineState(stages, stages, 1, 0),
+            loading=PipelineState(stages, stages, 0, 0),
+            accesses=TileAccesses(),
+            waited=self.all_full,
+        )
 
-        return start(self, tiles, barriers, sync)
+
+@simulator_only
+def label_buffer(pipeline: CircularBuffer, base: int, first: int) -> None:
+    """Name the tiles and the barriers for the simulator's errors and timeline."""
+    for index in range(pipeline.num_barriers):
+        turn, stage = divmod(index, pipeline.num_stages)
+        kind = "full" if turn < pipeline.num_full else "empty"
+        name = f" of {pipeline.tiles[turn][0]}" if kind == "full" and pipeline.num_full > 1 else ""
+        simulator.label(first + 8 * index, f"{kind}[{stage}]{name} of {pipeline}")
+    for stage in range(pipeline.num_stages):
+        for name, tile in pipeline.tiles:
+            address = base + pipeline.tile_offset(name) + stage * tile_stride(tile)
+            simulator.label(address, f"{name}[{stage}] of {pipeline}")
 
 
 constant_class(CircularBuffer)

@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from numba_tma import simulator
-from numba_tma.backend.interface import device_class, u32
+from numba_tma.backend.interface import (
+    Constant,
+    Unknown,
+    compile_time,
+    device_class,
+    u32,
+)
 from numba_tma.device.barrier import Barrier
-from numba_tma.device.shared import SharedTile
-from numba_tma.pipeline.circular import CircularBuffer
+from numba_tma.device.shared import TileAccesses, SharedTile
 from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.stages import slot_tile
+from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
-    from numba_tma.pipeline.circular_started import Ring
+    from numba_tma.pipeline.circular import CircularBuffer
+    from numba_tma.pipeline.circular_handle import CircularBufferHandle
 
 
 @device_class()
@@ -25,21 +31,18 @@ class Stage:
     owner: Any
     index: u32
 
-    def wait(self, name: str | None = None) -> Any:
+    def wait(self, name: Constant[str | None] = None) -> Any:
         """Wait until the stage is full; return its tiles by name: ``stage.wait().x``.
 
         With ``barriers="each"``, ``stage.wait("x")`` waits for the tile x alone and returns it.
         Executed by every thread that reads the tile; the others wait when the loop goes on.
         """
-        pipeline = self.owner.pipeline
+        owner = self.owner
         if name is None:
-            self.owner._await_stage()
-            return FullStage(pipeline, self.owner.base, self.index, self.owner)
-        if rule := name_rule(pipeline, "stage.wait", name):
-            raise simulator.BadOperand(rule)
-        self.owner._await_full(list(dict(pipeline.tiles)).index(name))
-        tiles = FullStage(pipeline, self.owner.base, self.index, self.owner)
-        return getattr(tiles, name)
+            owner._await_stage()
+            return FullStage(owner.pipeline, owner.base, self.index, owner.accesses)
+        owner._await_full(barrier_number(owner.pipeline, "stage.wait", name))
+        return slot_tile(owner, self.index, name)
 
 
 @device_class(static=("pipeline",))
@@ -50,9 +53,9 @@ class FullStage:
     pipeline: CircularBuffer
     base: u32
     index: u32
-    accesses: Any
+    accesses: TileAccesses
 
-    def __getattr__(self, name: str) -> SharedTile:
+    def __getattr__(self, name: Constant[str]) -> SharedTile:
         return slot_tile(self, self.index, name)
 
 
@@ -64,23 +67,19 @@ class LoadStage:
     owner: Any
     index: u32
 
-    def __getattr__(self, name: str) -> SharedTile:
-        ring = self.owner
-        return slot_tile(FullStage(ring.pipeline, ring.base, self.index, ring), self.index, name)
+    def __getattr__(self, name: Constant[str]) -> SharedTile:
+        return slot_tile(self.owner, self.index, name)
 
     @property
     def barrier(self) -> Barrier:
         """The barrier that completes when all tiles of the stage have come."""
-        if rule := barrier_rule(self.owner.pipeline):
-            raise simulator.BadOperand(rule)
+        check_one_barrier(self.owner.pipeline)
         return Barrier(self.owner.barriers + 8 * self.index, self.owner.pipeline.ledger_offset)
 
-    def barrier_of(self, name: str) -> Barrier:
+    def barrier_of(self, name: Constant[str]) -> Barrier:
         """Return the barrier that completes when the tile `name` has come."""
         pipeline = self.owner.pipeline
-        if name not in dict(pipeline.tiles):
-            raise simulator.BadOperand(unknown_rule(pipeline, "slot.barrier_of", name))
-        address = self.owner.barriers + pipeline.full_offset(name) + 8 * self.index
+        address = self.owner.barriers + full_offset(pipeline, name) + 8 * self.index
         return Barrier(address, pipeline.ledger_offset)
 
 
@@ -90,11 +89,10 @@ class Tiles(Iteration):
     """The tiles first, first + step, ... below stop, each with the stage that it comes in."""
 
     in_flight: int
-    ring: Ring
+    ring: CircularBufferHandle
 
     def __post_init__(self) -> None:
-        if rule := in_flight_rule(self.ring.pipeline, self.in_flight):
-            raise simulator.BadOperand(rule)
+        check_in_flight(self.ring.pipeline, self.in_flight)
 
     def has_next(self) -> bool:
         """Hand back the stage that leaves flight; return whether a tile is left."""
@@ -111,7 +109,7 @@ class Tiles(Iteration):
 class Loads(Iteration):
     """The tiles that are to be loaded in the current iteration, each with its empty stage."""
 
-    ring: Ring
+    ring: CircularBufferHandle
     left: u32
     elected: bool
 
@@ -129,41 +127,55 @@ class Loads(Iteration):
         return tile, self.ring._acquire()
 
 
-# ------------------------------------------------------------------------------ what is wrong
+# ------------------------------------------------------------------- when a kernel is compiled
 
 
-def in_flight_rule(pipeline: CircularBuffer, in_flight: int) -> str:
-    """Return what is wrong with so many stages in flight; empty if nothing is."""
-    if 0 <= in_flight <= pipeline.in_flight:
-        return ""
-    return (
-        f"tiles(in_flight={in_flight}): of {pipeline.num_stages} stages {pipeline.prefetch} are "
-        f"loaded ahead and 1 is worked on, so that {pipeline.num_stages} - {pipeline.prefetch} - 1 "
-        f"= {pipeline.in_flight} can be in flight; lower in_flight or prefetch, or add stages"
-    )
+def check_in_flight(pipeline: CircularBuffer, in_flight: int) -> None:
+    """Raise unless so many stages can be in flight."""
+    if not 0 <= in_flight <= pipeline.in_flight:
+        raise BadOperand(
+            f"tiles(in_flight={in_flight}): of {pipeline.num_stages} stages {pipeline.prefetch} "
+            f"are loaded ahead and 1 is worked on, so that {pipeline.num_stages} - "
+            f"{pipeline.prefetch} - 1 = {pipeline.in_flight} can be in flight; lower in_flight or "
+            "prefetch, or add stages"
+        )
 
 
-def unknown_rule(pipeline: CircularBuffer, what: str, name: Any) -> str:
-    """Return what is wrong with a tile that a stage has not."""
-    names = ", ".join(map(repr, dict(pipeline.tiles)))
-    return f"{what}({name!r}): the tiles of {pipeline} are {names}"
-
-
-def name_rule(pipeline: CircularBuffer, what: str, name: Any) -> str:
-    """Return what is wrong with waiting for one tile; empty if nothing is."""
-    if name not in dict(pipeline.tiles):
-        return unknown_rule(pipeline, what, name)
+@compile_time
+def barrier_number(pipeline: CircularBuffer, what: str, name: str) -> int:
+    """Return the number of the full barrier of a tile, which has one of its own."""
+    check_name(pipeline, what, name)
     if pipeline.barriers == "one":
-        return (
+        raise BadOperand(
             f"{what}({name!r}): one barrier tells that all tiles of a stage have come; wait for "
             f'the stage, as in {what}().{name}, or make the buffer with barriers="each"'
         )
-    return ""
+    return list(dict(pipeline.tiles)).index(name)
 
 
-def barrier_rule(pipeline: CircularBuffer) -> str:
-    """Return what is wrong with the one barrier of a stage; empty if there is one."""
-    if pipeline.barriers == "one":
-        return ""
-    name = pipeline.tiles[0][0]
-    return f'slot.barrier: each tile of {pipeline} has its own: slot.barrier_of("{name}")'
+@compile_time
+def full_offset(pipeline: CircularBuffer, name: str) -> int:
+    """Return the offset of the full barrier of a tile in stage 0."""
+    check_name(pipeline, "slot.barrier_of", name)
+    return pipeline.full_offset(name)
+
+
+def check_name(pipeline: CircularBuffer, what: str, name: str) -> None:
+    """Raise unless stages have a tile `name`."""
+    if isinstance(name, Unknown):
+        raise BadOperand(
+            f"{what}(name=...) must be a compile-time constant, but its type is {name}"
+        )
+    if name not in dict(pipeline.tiles):
+        names = ", ".join(map(repr, dict(pipeline.tiles)))
+        raise BadOperand(f"{what}({name!r}): the tiles of {pipeline} are {names}")
+
+
+@compile_time
+def check_one_barrier(pipeline: CircularBuffer) -> None:
+    """Raise unless the tiles of a stage have one barrier together."""
+    if pipeline.barriers != "one":
+        name = pipeline.tiles[0][0]
+        raise BadOperand(
+            f'slot.barrier: each tile of {pipeline} has its own: slot.barrier_of("{name}")'
+        )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numba_tma.backend.interface import device_class, u32
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.device.waiting import meet, wait_for
-from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.stages import ConsumerStage
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
@@ -24,10 +23,13 @@ from numba_tma.ptx import (
     mbarrier_arrive_remote,
 )
 
+if TYPE_CHECKING:
+    from numba_tma.pipeline.tile import TilePipeline
+
 
 @device_class(static=("pipeline",), mutable=True)
 @dataclass
-class Consumer:
+class TileConsumer:
     """The side that works on full stages. All its methods are executed by whole warps.
 
     Stages are released in the order in which they were waited for. A release is one arrival per

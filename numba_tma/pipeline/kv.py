@@ -10,18 +10,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from numba_tma.backend.interface import constant_class
+from numba_tma import simulator
+from numba_tma.backend.interface import (
+    Constant,
+    constant_class,
+    device_function,
+    simulator_only,
+    u32,
+)
+from numba_tma.device.shared import TileAccesses
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile, as_shape
-from numba_tma.pipeline._kv_rules import HOLDS, check_roles, check_tiles, positive
-from numba_tma.pipeline.roles import Role
-
-if TYPE_CHECKING:
-    from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
-    from numba_tma.pipeline.kv_producer import TMAProducerPipeline
+from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
+from numba_tma.pipeline.kv_producer import TMAProducerPipeline
+from numba_tma.pipeline.kv_rules import HOLDS, check_roles, check_tiles, positive
+from numba_tma.pipeline.memory import tiles_and_barriers
+from numba_tma.pipeline.roles import Role, index_from
+from numba_tma.pipeline.staged import StagedPipeline
+from numba_tma.pipeline.start import check_launch, check_sync
+from numba_tma.pipeline.state import PipelineState
+from numba_tma.ptx import barrier_sync, fence_mbarrier_init, st_shared_u64, tid_x
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -65,6 +76,7 @@ class KVPipeline:
     (Tile((128, 64), bf16, B128), Tile((128, 128), bf16, B128))
     """
 
+    device_methods = ("start",)
     num_kv_stages: int
     keys: tuple[int, ...]  #: leading axes of its tiles
     depth: int
@@ -243,6 +255,17 @@ class KVPipeline:
         return sum(role.arrivals for role in self.consumers)
 
     @property
+    def launch_kind(self) -> str:
+        """What a launch has to know, as `allocate_shared` takes it."""
+        return f"ring{self.block}"
+
+    def shared_parts(self, what: str) -> dict[str, int]:
+        """Return the bytes of its parts, for the error of a sum that is too large."""
+        stages = f"{self.num_kv_stages} stages x {self.full_kv_bytes:,} B"
+        parts = {} if what == "barriers" else {stages: self.storage_nbytes}
+        return parts | {"barriers": 8 * self.num_barriers}
+
+    @property
     def block(self) -> int:
         """Threads of the block."""
         return self.producer.block
@@ -279,7 +302,10 @@ class KVPipeline:
         return Site(f"'{what}.full'", name, tx_bytes, 0, parts=parts, debug=self.debug)
 
     def start(
-        self, tiles: Any = None, barriers: Any = None, sync: bool = True
+        self,
+        tiles: Constant[Any] = None,
+        barriers: Constant[Any] = None,
+        sync: Constant[bool] = True,
     ) -> tuple[TMAProducerPipeline, TMAConsumerPipeline]:
         """Allocate the ring, initialise its barriers, and return its two sides.
 
@@ -296,9 +322,48 @@ class KVPipeline:
         sync
             A literal False leaves the block to be synchronised by what is started next.
         """
-        from numba_tma.pipeline.kv_started import start
+        check_launch(self)
+        check_sync(sync)
+        base, first = tiles_and_barriers(self, tiles, barriers)
+        label_ring(self, base, first)
+        thread = tid_x()
+        stages, parts, ledger = self.num_kv_stages, self.num_qk_stages_effective, self.ledger_offset
+        loading = StagedPipeline(stages, parts, first, PipelineState(stages, 0, 1, 0), ledger)
+        working = StagedPipeline(stages, parts, first, PipelineState(stages, 0, 0, 0), ledger)
+        initialise_ring(loading, thread, self.empty_arrivals, self.block, sync)
+        mine = index_from(thread, self.producer.first)
+        return (
+            TMAProducerPipeline(self, loading, base, mine, TileAccesses()),
+            TMAConsumerPipeline(self, working, base, TileAccesses()),
+        )
 
-        return start(self, tiles, barriers, sync)
+
+@device_function
+def initialise_ring(
+    pipeline: StagedPipeline, thread: int, arrivals: int, num_threads: int, sync: bool
+) -> None:
+    """Initialise the barriers of a ring and make them visible to the block and its copies."""
+    if thread == 0:
+        pipeline.init(u32(arrivals))
+        if pipeline.ledger > 0:
+            for i in range(pipeline.num_kv_stages * pipeline.num_qk_stages):
+                st_shared_u64(pipeline.barriers + pipeline.ledger + 8 * i, 0)
+        fence_mbarrier_init()
+    if sync:
+        barrier_sync(0, num_threads)
+
+
+@simulator_only
+def label_ring(kv: KVPipeline, base: int, first: int) -> None:
+    """Name the tiles and the barriers for the simulator's errors and timeline."""
+    parts = kv.num_qk_stages_effective
+    for i in range(kv.num_kv_stages * parts):
+        stage, part = divmod(i, parts)
+        where = f"[{stage}] of {f'sub-stage {part} of ' if parts > 1 else ''}{kv}"
+        simulator.label(first + 8 * i, f"full{where}")
+        simulator.label(first + kv.empty_offset + 8 * i, f"empty{where}")
+        address = base + stage * kv.full_kv_bytes + part * kv.staged_k_bytes
+        simulator.label(address, f"{kv.holds}{where}")
 
 
 constant_class(KVPipeline)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numba_tma.backend.interface import device_class, u32
+from numba_tma.backend.interface import Constant, device_class, u32
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
-from numba_tma.device.shared import SharedTile, TileAccesses
-from numba_tma.pipeline._kv_rules import check_holds
-from numba_tma.pipeline.kv import KVPipeline
+from numba_tma.device.shared import TileAccesses, SharedTile
+from numba_tma.pipeline.kv_rules import check_holds
 from numba_tma.pipeline.kv_side import KVSide
-from numba_tma.pipeline.staged import StagedPipeline, check_sub_stage, elected, sub_stages
+from numba_tma.pipeline.staged import (
+    StagedPipeline,
+    check_number,
+    check_sub_stage,
+    elected,
+    sub_stages,
+)
 from numba_tma.ptx import fence_proxy_async
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.kv import KVPipeline
 
 
 @device_class(static=("kv",), mutable=True)
@@ -40,25 +48,29 @@ class TMAConsumerPipeline(KVSide):
         Of a ring that holds both it is the one of K. `index` is a stage that `step` left, as in
         all methods that have it.
         """
-        return self.get_k(None, index) if self.kv.is_k else self.get_v(index)
+        if self.kv.is_k:
+            return self.get_k(None, index)
+        return self.get_v(index)
 
-    def wait(self, qk_stage: int = 0) -> None:
+    def wait(self, qk_stage: Constant[int] = 0) -> None:
         """Wait until the sub-stage is full: of K, or V where it is alone."""
         check_sub_stage("wait", self.pipeline, qk_stage)
         if self.kv.is_k:
-            self._wait_k(qk_stage)
+            self._wait_k(u32(qk_stage))
         else:
             self._wait_v()
 
-    def release(self, qk_stage: int = 0, e: Any = None) -> None:
+    def release(self, qk_stage: Constant[int] = 0, e: Any = None) -> None:
         """Hand the sub-stage back, and step if it is the last."""
         check_sub_stage("release", self.pipeline, qk_stage)
-        self._release(qk_stage, elected(e))
+        check_number("release", "e", e)
+        self._release(u32(qk_stage), elected(e))
 
-    def release_at(self, index: Any, qk_stage: Any = None, e: Any = None) -> None:
+    def release_at(self, index: int, qk_stage: Constant[int | None] = None, e: Any = None) -> None:
         """Hand back stage `index`, which `step` left, or one sub-stage of it. Does not step."""
+        check_number("release_at", "index", index)
         first, stop = sub_stages("release_at", self.pipeline, qk_stage)
-        self._release_at(index, first, stop, elected(e))
+        self._release_at(u32(index), first, stop, elected(e))
 
     def step(self) -> int:
         """Go to the next stage and keep this one; return its index, for `release_at`.
@@ -70,24 +82,32 @@ class TMAConsumerPipeline(KVSide):
         self._step()
         return left
 
-    def get_k(self, qk_stage: Any = None, index: Any = None) -> MatrixDescriptor:
+    def get_k(self, qk_stage: Constant[int | None] = None, index: Any = None) -> MatrixDescriptor:
         """Return the K-major descriptor of K: of one sub-stage, or of the whole depth."""
-        if qk_stage is not None:
-            check_sub_stage("get_k", self.pipeline, qk_stage)
         check_holds("get_k", self.kv, "k")
-        tile = self._k_tile(qk_stage or 0, index)
-        whole = SharedTile(self.kv.k_stage, tile.address, tile.accesses)
-        return (whole if qk_stage is None else tile).matrix_descriptor("K")
+        if qk_stage is None:
+            whole = SharedTile(self.kv.k_stage, self._stage(index), self.accesses)
+            return whole.matrix_descriptor("K")
+        check_sub_stage("get_k", self.pipeline, qk_stage)
+        return self._k_tile(u32(qk_stage), index).matrix_descriptor("K")
 
-    def wait_k(self, qk_stage: Any = None) -> None:
+    def wait_k(self, qk_stage: Constant[int | None] = None) -> None:
         """Wait until a sub-stage of K, by default the last, is full. Each is waited for itself."""
         check_holds("wait_k", self.kv, "k")
-        self.wait(self._last if qk_stage is None else qk_stage)
+        if qk_stage is None:
+            self._wait_k(u32(self._last))
+        else:
+            check_sub_stage("wait_k", self.pipeline, qk_stage)
+            self._wait_k(u32(qk_stage))
 
-    def release_k(self, qk_stage: Any = None, e: Any = None) -> None:
+    def release_k(self, qk_stage: Constant[int | None] = None, e: Any = None) -> None:
         """Hand back a sub-stage of K, by default the last, which steps. Each goes by itself."""
         check_holds("release_k", self.kv, "k")
-        self.release(self._last if qk_stage is None else qk_stage, e)
+        if qk_stage is None:
+            self._release(u32(self._last), elected(e))
+        else:
+            check_sub_stage("release_k", self.pipeline, qk_stage)
+            self._release(u32(qk_stage), elected(e))
 
     def get_v(self, index: Any = None) -> MatrixDescriptor:
         """Return the MN-major descriptor of V."""
@@ -104,15 +124,18 @@ class TMAConsumerPipeline(KVSide):
         check_holds("release_v", self.kv, "v")
         self._release_v(elected(e))
 
-    def get_tile(self, qk_stage: int = 0, index: Any = None) -> SharedTile:
+    def get_tile(self, qk_stage: Constant[int] = 0, index: Any = None) -> SharedTile:
         """Return the tile itself: of a sub-stage of K, or where V is alone that of V."""
         check_sub_stage("get_tile", self.pipeline, qk_stage)
-        return self._k_tile(qk_stage, index) if self.kv.is_k else self._v_tile(index)
+        if self.kv.is_k:
+            return self._k_tile(u32(qk_stage), index)
+        return self._v_tile(index)
 
-    def get_k_tile(self, qk_stage: int = 0, index: Any = None) -> SharedTile:
+    def get_k_tile(self, qk_stage: Constant[int] = 0, index: Any = None) -> SharedTile:
         """Return the tile of a sub-stage of K."""
         check_holds("get_k_tile", self.kv, "k")
-        return self.get_tile(qk_stage, index)
+        check_sub_stage("get_k_tile", self.pipeline, qk_stage)
+        return self._k_tile(u32(qk_stage), index)
 
     def get_v_tile(self, index: Any = None) -> SharedTile:
         """Return the tile of V."""

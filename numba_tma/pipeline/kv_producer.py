@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numba_tma.backend.interface import device_class, u32
+from numba_tma.backend.interface import Constant, device_class, u32
 from numba_tma.device.barrier import Barrier
-from numba_tma.device.shared import SharedTile, TileAccesses
-from numba_tma.pipeline._kv_rules import check_holds
-from numba_tma.pipeline.kv import KVPipeline
+from numba_tma.device.shared import TileAccesses, SharedTile
+from numba_tma.pipeline.kv_rules import check_holds
 from numba_tma.pipeline.kv_side import KVSide
 from numba_tma.pipeline.roles import WARP
-from numba_tma.pipeline.staged import StagedPipeline, check_sub_stage
+from numba_tma.pipeline.staged import StagedPipeline, check_number, check_sub_stage
 from numba_tma.ptx import elect_sync, mbarrier_arrive_expect_tx, st_shared_u32
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.kv import KVPipeline
 
 
 @device_class(static=("kv",), mutable=True)
@@ -41,38 +43,39 @@ class TMAProducerPipeline(KVSide):
     def close(self) -> None:
         """End the producer's use: nothing is left open."""
 
-    def acquire(self, qk_stage: int = 0) -> None:
+    def acquire(self, qk_stage: Constant[int] = 0) -> None:
         """Wait until the sub-stage is empty: of K, or V where it is alone."""
         check_sub_stage("acquire", self.pipeline, qk_stage)
-        self._acquire(qk_stage)
+        self._acquire(u32(qk_stage))
 
-    def acquire_k(self, qk_stage: int = 0) -> None:
+    def acquire_k(self, qk_stage: Constant[int] = 0) -> None:
         """Wait until the sub-stage is empty, to load K into it."""
         check_holds("acquire_k", self.kv, "k")
         check_sub_stage("acquire_k", self.pipeline, qk_stage)
-        self._acquire(qk_stage)
+        self._acquire(u32(qk_stage))
 
     def acquire_v(self) -> None:
         """Wait until the stage is empty, to load V into it."""
         check_holds("acquire_v", self.kv, "v")
         self._acquire_all()
 
-    def get_tile(self, qk_stage: int = 0, e: Any = True) -> tuple[Barrier, SharedTile]:
+    def get_tile(self, qk_stage: Constant[int] = 0, e: Any = True) -> tuple[Barrier, SharedTile]:
         """Do what `get_k` does, or `get_v` where V is alone."""
         if self.kv.is_k:
             return self.get_k(qk_stage, e)
         check_sub_stage("get_tile", self.pipeline, qk_stage)
         return self.get_v(e)
 
-    def get_k(self, qk_stage: int = 0, e: Any = True) -> tuple[Barrier, SharedTile]:
+    def get_k(self, qk_stage: Constant[int] = 0, e: Any = True) -> tuple[Barrier, SharedTile]:
         """Expect the bytes of a sub-stage of K; return its barrier and tile, for its load.
 
         They are expected, once, by the thread for which `e` is true.
         """
         check_holds("get_k", self.kv, "k")
         check_sub_stage("get_k", self.pipeline, qk_stage)
-        self._expect(qk_stage, self.kv.staged_k_bytes, e)
-        return self.pipeline.full(qk_stage), self._k_tile(qk_stage)
+        check_number("get_k", "e", e)
+        self._expect(u32(qk_stage), self.kv.staged_k_bytes, e)
+        return self.pipeline.full(u32(qk_stage)), self._k_tile(u32(qk_stage))
 
     def get_v(self, e: Any = True) -> tuple[Barrier, SharedTile]:
         """Expect the bytes of V; return its barrier and tile, for its load.
@@ -81,8 +84,9 @@ class TMAProducerPipeline(KVSide):
         others would keep their phases in step, but compute-sanitizer reports it.
         """
         check_holds("get_v", self.kv, "v")
-        self._expect(0, self.kv.full_kv_bytes, e)
-        return self.pipeline.full(0), self._v_tile()
+        check_number("get_v", "e", e)
+        self._expect(u32(0), self.kv.full_kv_bytes, e)
+        return self.pipeline.full(u32(0)), self._v_tile()
 
     def commit_step(self) -> None:
         """Go to the next stage. The bytes that come say by themselves that this one is filled."""
@@ -103,7 +107,7 @@ class TMAProducerPipeline(KVSide):
 
     def _acquire_all(self) -> None:
         for qk_stage in range(self.pipeline.num_qk_stages):
-            self._acquire(qk_stage)
+            self._acquire(u32(qk_stage))
 
     def _expect(self, qk_stage: Any, tx_bytes: Any, e: Any) -> None:
         if e:

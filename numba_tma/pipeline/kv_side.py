@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numba_tma.device.shared import SharedTile, TileAccesses
-from numba_tma.pipeline.kv import KVPipeline
+from numba_tma.backend.interface import Constant, compile_time, u32
+from numba_tma.backend.primitives import add32
+from numba_tma.device.shared import TileAccesses, SharedTile
 from numba_tma.pipeline.staged import StagedPipeline
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.kv import KVPipeline
 
 #: Members of a `KVPipeline` that both its sides have as well, at compile time.
 MEMBERS = (
@@ -16,25 +20,33 @@ MEMBERS = (
 
 
 class KVSide:
-    """What both sides have, for the simulator."""
+    """What both sides have."""
 
     kv: KVPipeline
     pipeline: StagedPipeline
-    base: int
+    base: u32
     accesses: TileAccesses
 
-    def __getattr__(self, name: str) -> Any:
-        if name in MEMBERS:
-            return getattr(self.kv, name)
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+    def __getattr__(self, name: Constant[str]) -> Any:
+        return member_of(self.kv, name)
 
-    def _stage(self, index: Any) -> int:
-        index = self.pipeline.state.index if index is None else index
-        return self.base + index * self.kv.full_kv_bytes
+    def _stage(self, index: int | None = None) -> int:
+        """Return the address of stage `index`, by default of the one that this side is at."""
+        if index is None:
+            return add32(self.base, self.pipeline.state.index * self.kv.full_kv_bytes)
+        return add32(self.base, u32(index) * self.kv.full_kv_bytes)
 
-    def _k_tile(self, qk_stage: int, index: Any = None) -> SharedTile:
-        address = self._stage(index) + qk_stage * self.kv.staged_k_bytes
+    def _k_tile(self, qk_stage: int, index: int | None = None) -> SharedTile:
+        address = add32(self._stage(index), qk_stage * self.kv.staged_k_bytes)
         return SharedTile(self.kv.k_tile, address, self.accesses)
 
-    def _v_tile(self, index: Any = None) -> SharedTile:
+    def _v_tile(self, index: int | None = None) -> SharedTile:
         return SharedTile(self.kv.v_tile, self._stage(index), self.accesses)
+
+
+@compile_time
+def member_of(kv: KVPipeline, name: str) -> Any:
+    """Return a member of the pipeline that its sides have as well."""
+    if name not in MEMBERS:
+        raise AttributeError(f"the sides of {kv} have no attribute {name!r}")
+    return getattr(kv, name)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma.backend.interface import device_class, i64, u32
-from numba_tma.pipeline.consumer import Consumer
-from numba_tma.pipeline.producer import NO_TILE, Producer
+from numba_tma.pipeline.consumer import TileConsumer
+from numba_tma.pipeline.producer import NO_TILE, TileProducer
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
 from numba_tma.ptx import atom_inc, ld_shared_u32, nctaid_x, nctaid_y, nctaid_z
 
@@ -30,7 +30,7 @@ class Iteration:
 class Produce(Iteration):
     """The tiles first, first + step, ... below stop, each with the stage to fill."""
 
-    producer: Producer
+    producer: TileProducer
     tile: i64
     stop: i64
     step: i64
@@ -78,7 +78,7 @@ class TileQueue:
 class ProduceFrom(Iteration):
     """The tiles that a `TileQueue` hands out, each with the stage to load it into."""
 
-    producer: Producer
+    producer: TileProducer
     queue: TileQueue
     tile: u32
     elected: bool
@@ -108,7 +108,7 @@ class Consume(Iteration):
     """The tiles first, first + step, ... below stop, each with its full stage."""
 
     in_flight: int
-    consumer: Consumer
+    consumer: TileConsumer
     tile: i64
     stop: i64
     step: i64
@@ -130,7 +130,7 @@ class ConsumeFrom(Iteration):
     """The tiles that a `TileQueue`'s producer passes on, each with its full stage."""
 
     in_flight: int
-    consumer: Consumer
+    consumer: TileConsumer
     tile: i64 = 0
     index: u32 = 0
 

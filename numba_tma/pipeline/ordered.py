@@ -12,13 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma import simulator
-from numba_tma.backend.interface import constant_class, device_class, device_function, u32
+from numba_tma.backend.interface import (
+    Constant,
+    constant_class,
+    device_class,
+    device_function,
+    simulator_only,
+    u32,
+)
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.waiting import wait_for
 from numba_tma.host.debug import Site, is_bounded
-from numba_tma.host.environment import simulated
-from numba_tma.pipeline.roles import Role
-from numba_tma.pipeline.started import block_rule, given_address
+from numba_tma.pipeline.memory import own_or_given_barriers
+from numba_tma.pipeline.roles import Role, RoleTable, of_own_role
+from numba_tma.pipeline.start import check_launch, check_sync
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
     bar_warp_sync,
@@ -26,7 +33,6 @@ from numba_tma.ptx import (
     elect_sync,
     mbarrier_arrive,
     mbarrier_init,
-    ntid_x,
     tid_x,
 )
 
@@ -56,6 +62,7 @@ class OrderedSequenceBarrier:
     4
     """
 
+    device_methods = ("start",)
     depth: int
     roles: tuple[Role, ...]
     debug: bool = False
@@ -99,6 +106,20 @@ class OrderedSequenceBarrier:
         return self.depth * len(self.roles)
 
     @property
+    def launch_kind(self) -> str:
+        """What a launch has to know, as `allocate_shared` takes it."""
+        return f"ring{self.block}"
+
+    @property
+    def role_table(self) -> RoleTable:
+        """The roles that take turns, in columns."""
+        return RoleTable(self.roles)
+
+    def shared_parts(self, what: str) -> dict[str, int]:
+        """Return the bytes of its parts, for the error of a sum that is too large."""
+        return {what: 8 * self.num_barriers}
+
+    @property
     def num_groups(self) -> int:
         """Number of roles."""
         return len(self.roles)
@@ -124,7 +145,7 @@ class OrderedSequenceBarrier:
         roles = "+".join(role.name for role in self.roles)
         return Site("a turn of an OrderedSequenceBarrier", roles, debug=self.debug)
 
-    def start(self, barriers: Any = None, sync: bool = True) -> OrderedSequence:
+    def start(self, barriers: Constant[Any] = None, sync: Constant[bool] = True) -> OrderedSequence:
         """Initialise the barriers and return what the kernel takes turns by.
 
         Executed once by every thread of the block, so not inside a loop; it synchronises the block.
@@ -137,7 +158,16 @@ class OrderedSequenceBarrier:
         sync
             False, a literal, where several are started: only the last has to synchronise.
         """
-        return start(self, barriers, sync)
+        check_launch(self)
+        check_sync(sync)
+        base = own_or_given_barriers(self, barriers)
+        label_turns(self, base)
+        thread, table = tid_x(), self.role_table
+        initialise(self, base, thread, sync)
+        group = of_own_role(thread, table, table.numbers)
+        # The first role's first waits pass at once.
+        state = PipelineState(self.depth, 0, u32(group == 0), 0)
+        return OrderedSequence(self, base, group, state)
 
 
 @device_class(static=("order",), mutable=True)
@@ -169,13 +199,13 @@ class OrderedSequence:
         What the roles before did in their turns at the stage is visible then; what the copy engine
         is to see of it has to be fenced by those who wrote it.
         """
-        _check_turn(self.waited, False)
+        check_turn(self.waited, False)
         self._await_turn()
         self.waited = True
 
     def arrive(self) -> None:
         """End this role's turn: hand the stage to the next role, and go on to the next stage."""
-        _check_turn(self.waited, True)
+        check_turn(self.waited, True)
         following = u32(self.group + 1)
         if following >= self.order.num_groups:
             following = u32(0)
@@ -216,45 +246,29 @@ class Turn:
         self.owner.arrive()
 
 
-if simulated():
-
-    def _check_turn(waited: bool, wanted: bool) -> None:
-        """Raise unless waits and arrivals alternate."""
-        if waited != wanted:
-            raise simulator.BarrierMisuse(
-                "OrderedSequence.arrive: the role has not waited for this turn, so that two roles "
-                "may be at the stage together: call wait() before the stage's work"
-                if wanted
-                else "OrderedSequence.wait: the role still has its turn at the stage before, which "
-                "the next role waits for: call arrive() when that stage's work is done"
-            )
-
-else:
-
-    @device_function
-    def _check_turn(waited: bool, wanted: bool) -> None:
-        """Do nothing: on the GPU that would cost."""
+@simulator_only
+def check_turn(waited: bool, wanted: bool) -> None:
+    """Raise unless waits and arrivals alternate. On the GPU that would cost."""
+    if waited != wanted:
+        raise simulator.BarrierMisuse(
+            "OrderedSequence.arrive: the role has not waited for this turn, so that two roles "
+            "may be at the stage together: call wait() before the stage's work"
+            if wanted
+            else "OrderedSequence.wait: the role still has its turn at the stage before, which "
+            "the next role waits for: call arrive() when that stage's work is done"
+        )
 
 
-def start(order: OrderedSequenceBarrier, barriers: Any, sync: bool) -> OrderedSequence:
-    """Do what `OrderedSequenceBarrier.start` says, in the simulator."""
-    if ntid_x() != order.block:
-        raise simulator.BadOperand(block_rule(order.block, ntid_x()))
-    nbytes = 8 * order.num_barriers
-    if barriers is None:
-        base = simulator.allocate_shared(order, nbytes, 8)
-    else:
-        base = given_address("barriers", barriers, nbytes, 8)
+@simulator_only
+def label_turns(order: OrderedSequenceBarrier, base: int) -> None:
+    """Name the barriers for the simulator's errors and timeline."""
     for stage in range(order.depth):
         for group, role in enumerate(order.roles):
             address = base + 8 * (stage * order.num_groups + group)
             simulator.label(address, f"turn[{stage}] of {role.name}")
-    members = [role.is_member() for role in order.roles]
-    group = members.index(True) if any(members) else 0
-    initialise(order, base, tid_x(), sync)
-    return OrderedSequence(order, base, group, PipelineState(order.depth, 0, int(group == 0)))
 
 
+@device_function
 def initialise(order: OrderedSequenceBarrier, barriers: int, thread: int, sync: bool) -> None:
     """Initialise the barriers and make them visible to the block."""
     if thread == 0:

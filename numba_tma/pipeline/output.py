@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from numba_tma.backend.interface import constant_class
+from numba_tma.backend.interface import constant_class, u32
+from numba_tma.backend.primitives import allocate_shared
 from numba_tma.host.cluster_rules import cluster_size
 from numba_tma.host.debug import is_bounded
 from numba_tma.host.layout import Swizzle, Tile
-from numba_tma.pipeline.ring import TilePipeline
+from numba_tma.pipeline.output_handle import (
+    OutputConsumer,
+    OutputProducer,
+    OutputTilePipelineHandle,
+    allocate,
+    check_target,
+)
 from numba_tma.pipeline.roles import WARP, Role
+from numba_tma.pipeline.tile import TilePipeline
 from numba_tma.ptx import (
     cluster_ctarank,
+    laneid,
+    ld_shared_u32,
     tcgen05_alloc,
     tcgen05_commit,
     tcgen05_dealloc,
@@ -25,9 +35,6 @@ from numba_tma.ptx import (
     tcgen05_fence_before_thread_sync,
     tcgen05_relinquish_alloc_permit,
 )
-
-if TYPE_CHECKING:
-    from numba_tma.pipeline.output_started import OutputPipeline
 
 #: The tensor memory of a block, in cells of 32 bits.
 LANES, COLUMNS = 128, 512
@@ -74,6 +81,7 @@ class OutputTilePipeline:
     (64, 256)
     """
 
+    device_methods = ("start", "_allocate", "_free", "_fence_after", "_fence_before", "_commit")
     num_stages: int
     acc: Tile
     mma: Role
@@ -166,24 +174,44 @@ class OutputTilePipeline:
         """Shared memory of the ring, its barriers included, in bytes."""
         return self.ring.nbytes
 
-    def start(self) -> OutputPipeline:
-        """Allocate the stages, initialise their barriers and return the block's `OutputPipeline`.
+    def start(self) -> OutputTilePipelineHandle:
+        """Allocate the stages, initialise their barriers and return the block's handle.
 
         Executed once by every thread of the block, so not inside a loop; it synchronises the block,
-        or with `cta_group` 2 the cluster. `OutputPipeline.close` ends it. A block starts one of
+        or with `cta_group` 2 the cluster. `OutputTilePipelineHandle.close` ends it. A block starts one of
         them in tensor memory: the right to allocate is given up, so that other blocks can.
         """
-        from numba_tma.pipeline.output_started import start
+        check_target(self)
+        destination, address = u32(0), u32(0)
+        if self.in_tensor_memory:
+            destination = allocate_shared(self, 4, 4, "address")
+            allocate(self, destination)
+        pipe = self.ring.start()
+        if self.in_tensor_memory:
+            address = ld_shared_u32(destination)
+        if self.cta_group == 2:
+            pipe._consumer.is_sender = laneid() == cluster_ctarank() & ~1
+        return OutputTilePipelineHandle(
+            self,
+            OutputProducer(self, pipe._producer, address),
+            OutputConsumer(self, pipe._consumer, address),
+        )
 
-        return start(self)
+    def shared_parts(self, what: str) -> dict[str, int]:
+        """Return the bytes of its parts, for the error of a sum that is too large."""
+        return {what: 4}
 
     # What of tensor memory is left out where stages are in shared memory.
 
     def _allocate(self, destination: int) -> None:
+        if not self.in_tensor_memory:
+            return
         tcgen05_alloc(destination, self.num_columns, self.cta_group)  # type: ignore[arg-type]
         tcgen05_relinquish_alloc_permit(self.cta_group)  # type: ignore[arg-type]
 
     def _free(self, address: int) -> None:
+        if not self.in_tensor_memory:
+            return
         tcgen05_dealloc(address, self.num_columns, self.cta_group)  # type: ignore[arg-type]
 
     def _fence_after(self) -> None:
@@ -195,6 +223,8 @@ class OutputTilePipeline:
             tcgen05_fence_before_thread_sync()
 
     def _commit(self, barrier: Any) -> None:
+        if not self.in_tensor_memory:
+            return
         if self.cta_group == 2:
             tcgen05_commit(barrier, 2, 3 << (cluster_ctarank() & ~1))
         else:

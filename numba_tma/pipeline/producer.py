@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numba_tma.backend.interface import device_class, u32
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import TileAccesses
 from numba_tma.device.waiting import try_wait_for, wait_for
-from numba_tma.pipeline.ring import TilePipeline
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stages import ProducerStage
 from numba_tma.pipeline.state import PipelineState
@@ -24,12 +23,15 @@ from numba_tma.ptx import (
     st_shared_u32,
 )
 
+if TYPE_CHECKING:
+    from numba_tma.pipeline.tile import TilePipeline
+
 NO_TILE = 0xFFFFFFFF  # what a TileQueue's producer passes on when the queue is empty
 
 
 @device_class(static=("pipeline",), mutable=True)
 @dataclass
-class Producer:
+class TileProducer:
     """The side that fills stages.
 
     Where the copy engine fills them, one thread: `Pipeline.produce` and a scope elect it, the

@@ -11,7 +11,8 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma.backend.interface import constant_class, u32
+from numba_tma.backend.interface import Constant, compile_time, constant_class, device_function, u32
+from numba_tma.backend.primitives import require_launch_bounds, sub32
 from numba_tma.ptx import barrier_arrive, barrier_sync, setmaxnreg_dec, setmaxnreg_inc, tid_x
 
 WARP, WARPGROUP = 32, 128
@@ -107,7 +108,7 @@ class Role:
     block: int  #: threads of the whole block
     launch_registers: int  #: registers per thread at launch; 0 if they stay as they are
     registers: int  #: registers per thread after `set_registers`; 0 if they stay as they are
-    device_methods = ("is_member", "thread", "sync")
+    device_methods = ("is_member", "thread", "sync", "set_registers")
 
     def __repr__(self) -> str:
         return f"{self.name}={self.group}"
@@ -150,6 +151,8 @@ class Role:
 
         Executed once by every thread of the role, converged.
         """
+        check_registers(self)
+        require_launch_bounds(self.block)  # without them ptxas drops setmaxnreg
         if self.registers < self.launch_registers:
             setmaxnreg_dec(self.registers)
         elif self.registers > self.launch_registers:
@@ -288,6 +291,83 @@ class NamedBarrier:
         barrier_arrive(self.barrier_id, self.threads)
 
 
+@compile_time
+def check_registers(role: Role) -> None:
+    """Raise unless the roles say how many registers each of them keeps."""
+    if not role.launch_registers:
+        raise ValueError(
+            f"set_registers of {role}: the roles say nothing of registers; give one of them some "
+            "to keep, as in Roles(compute=Warpgroups(2), load=Warpgroups(1, registers=40))"
+        )
+
+
+@dataclass(frozen=True)
+class RoleTable:
+    """Some roles of a kernel in columns, of which a thread looks up those of its own role."""
+
+    roles: tuple[Role, ...]
+
+    @property
+    def last(self) -> int:
+        """The number of the last role, from 0."""
+        return len(self.roles) - 1
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """The first thread of each role."""
+        return tuple(role.first for role in self.roles)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The threads of each role."""
+        return tuple(role.members for role in self.roles)
+
+    @property
+    def barriers(self) -> tuple[int, ...]:
+        """The named barrier of each role."""
+        return tuple(role.barrier_id for role in self.roles)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The number of each role in the table."""
+        return tuple(range(len(self.roles)))
+
+
+@device_function
+def of_own_role(thread: int, table: RoleTable, column: tuple[int, ...]) -> int:
+    """Return what a column of the table has for the role of `thread`; else its first value."""
+    return _of_role_up_to(thread, table, column, table.last)
+
+
+@device_function
+def _of_role_up_to(
+    thread: int, table: RoleTable, column: tuple[int, ...], number: Constant[int]
+) -> int:
+    # Not a loop, which LLVM unrolls too late to merge what lies on both sides of it.
+    if number == 0:
+        return u32(column[0])
+    if sub32(thread, table.firsts[number]) < table.members[number]:
+        return u32(column[number])
+    return _of_role_up_to(thread, table, column, _before(number))
+
+
+@compile_time
+def _before(number: int) -> int:
+    if number <= 0:
+        raise ValueError("there is no role before the first")
+    return number - 1
+
+
+@device_function
+def index_from(thread: int, first: int) -> int:
+    """Return the index of a thread in a role that begins at `first`.
+
+    Threads before the role have an index beyond its last, as unsigned numbers have it.
+    """
+    return sub32(thread, first)
+
+
 constant_class(Roles)
 constant_class(Role)
+constant_class(RoleTable)
 constant_class(NamedBarrier)

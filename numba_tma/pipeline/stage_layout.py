@@ -9,6 +9,7 @@ import dataclasses
 import operator
 from typing import Any
 
+from numba_tma.backend.interface import compile_time
 from numba_tma.host.layout import Tile
 
 #: Names that mean something else on a stage, or on what its `tile` returns.
@@ -68,6 +69,7 @@ class StageLayout:
         return "+".join(name for name, _ in self.tiles)
 
 
+@compile_time
 def tile_stride(tile: Tile) -> int:
     """Return the bytes from one tile of a name to the next."""
     return round_up(tile.shared_nbytes, tile.alignment)

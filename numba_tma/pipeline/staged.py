@@ -10,13 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma import simulator
-from numba_tma.backend.interface import device_class, u32
+from numba_tma.backend.interface import (
+    Constant,
+    Unknown,
+    compile_time,
+    device_class,
+    device_function,
+    u32,
+)
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.waiting import wait_for
 from numba_tma.host.debug import Site
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import bar_warp_sync, elect_sync, mbarrier_arrive, mbarrier_init
+from numba_tma.simulator import BadOperand
 
 # What debug mode calls the waits of a ring of which nothing more is known.
 EMPTY, FULL = Site("'stage.empty'", "producer"), Site("'stage.full'", "consumer")
@@ -40,6 +47,12 @@ class StagedPipeline:
     #: In debug mode, how far behind a full barrier its ledger lies; 0 where nobody counts.
     ledger: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("num_kv_stages", "num_qk_stages"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"StagedPipeline({name}={value!r}): an integer of at least 1")
+
     @property
     def num_mbars(self) -> int:
         """Barriers of the ring: a full and an empty one for each sub-stage."""
@@ -56,29 +69,33 @@ class StagedPipeline:
         """Return the barrier that completes when the sub-stage has been filled."""
         return Barrier(self._at(self.state.index, qk_stage), self.ledger)
 
-    def producer_acquire(self, qk_stage: int = 0) -> None:
+    def producer_acquire(self, qk_stage: Constant[int] = 0) -> None:
         """Wait until the sub-stage is empty. Executed by the threads that fill it."""
         check_sub_stage("producer_acquire", self, qk_stage)
-        self._producer_acquire(qk_stage)
+        self._producer_acquire(u32(qk_stage))
 
-    def consumer_wait(self, qk_stage: int = 0) -> None:
+    def consumer_wait(self, qk_stage: Constant[int] = 0) -> None:
         """Wait until the sub-stage is full."""
         check_sub_stage("consumer_wait", self, qk_stage)
-        self._consumer_wait(qk_stage)
+        self._consumer_wait(u32(qk_stage))
 
-    def consumer_release(self, qk_stage: int = 0, e: Any = None) -> None:
+    def consumer_release(self, qk_stage: Constant[int] = 0, e: Any = None) -> None:
         """Hand the sub-stage back, and step if it is the last.
 
         One arrival per warp, made by the lane for which `e` is true; left out, the warp elects one.
         Executed by whole warps, which have waited for what reads the sub-stage asynchronously.
         """
         check_sub_stage("consumer_release", self, qk_stage)
-        self._consumer_release(qk_stage, elected(e))
+        check_number("consumer_release", "e", e)
+        self._consumer_release(u32(qk_stage), elected(e))
 
-    def consumer_release_at(self, index: Any, qk_stage: Any = None, e: Any = None) -> None:
+    def consumer_release_at(
+        self, index: int, qk_stage: Constant[int | None] = None, e: Any = None
+    ) -> None:
         """Hand back stage `index`, or one sub-stage of it, which was left before. Does not step."""
+        check_number("consumer_release_at", "index", index)
         first, stop = sub_stages("consumer_release_at", self, qk_stage)
-        self._release_at(index, first, stop, elected(e))
+        self._release_at(u32(index), first, stop, elected(e))
 
     def step(self) -> int:
         """Go to the next stage; return the index of the one left, which `release_at` takes."""
@@ -124,28 +141,39 @@ class StagedPipeline:
                 mbarrier_arrive(self._empty_at(index, qk_stage))
 
 
+@device_function
 def elected(e: Any) -> Any:
     """Return which lane arrives: the one that the caller says, or one that is elected here."""
-    return elect_sync() if e is None else e
+    if e is None:
+        return elect_sync()
+    return e
 
 
-def check_sub_stage(method: str, pipeline: Any, qk_stage: Any) -> None:
-    """Raise unless the ring has the sub-stage."""
-    if not 0 <= qk_stage < pipeline.num_qk_stages:
-        raise simulator.BadOperand(sub_stage_rule(method, pipeline.num_qk_stages, qk_stage))
-
-
-def sub_stages(method: str, pipeline: Any, qk_stage: Any) -> tuple[int, int]:
+@device_function
+def sub_stages(
+    method: Constant[str], pipeline: StagedPipeline, qk_stage: Constant[int | None]
+) -> tuple[int, int]:
     """Return the range of sub-stages that is meant: one of them, or by None all."""
     if qk_stage is None:
-        return 0, pipeline.num_qk_stages
+        return u32(0), u32(pipeline.num_qk_stages)
     check_sub_stage(method, pipeline, qk_stage)
-    return qk_stage, qk_stage + 1
+    return u32(qk_stage), u32(qk_stage + 1)
 
 
-def sub_stage_rule(method: str, parts: int, qk_stage: Any) -> str:
-    """Return what is wrong with a sub-stage that is not there."""
-    return (
-        f"{method}(qk_stage={qk_stage}): the ring has num_qk_stages = {parts} sub-stage(s) to a "
-        f"stage, numbered 0 to {parts - 1}"
-    )
+@compile_time
+def check_sub_stage(method: str, pipeline: StagedPipeline, qk_stage: int) -> None:
+    """Raise unless the ring has the sub-stage, as far as that is known."""
+    check_number(method, "qk_stage", qk_stage)
+    parts = pipeline.num_qk_stages
+    if not isinstance(qk_stage, Unknown) and not 0 <= qk_stage < parts:
+        raise BadOperand(
+            f"{method}(qk_stage={qk_stage}): the ring has num_qk_stages = {parts} sub-stage(s) to "
+            f"a stage, numbered 0 to {parts - 1}"
+        )
+
+
+@compile_time
+def check_number(method: str, name: str, given: Any) -> None:
+    """Raise unless an argument is a number, or left out."""
+    if isinstance(given, Unknown) and not given.is_number:
+        raise BadOperand(f"{method}({name}=...) takes a number, not {given}")

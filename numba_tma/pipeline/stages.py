@@ -5,53 +5,63 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma.backend.interface import device_class, u32
+from numba_tma.backend.interface import (
+    Constant,
+    Unknown,
+    compile_time,
+    device_class,
+    device_function,
+    u32,
+)
+from numba_tma.backend.primitives import add32
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import SharedTile
-from numba_tma.pipeline.stage_layout import tile_stride
+from numba_tma.host.layout import Tile
+from numba_tma.pipeline.stage_layout import StageLayout, tile_stride
 from numba_tma.simulator import BadOperand
 
 
 @device_class()
 @dataclass
 class StageTiles:
-    """The tiles of one slot, by name: of a stage, or of a part of it."""
+    """The tiles of one slot by name: those of a stage, or of one part of it (`k_group`)."""
 
     owner: Any
     slot: u32
 
-    def __getattr__(self, name: str) -> SharedTile:
+    def __getattr__(self, name: Constant[str]) -> SharedTile:
         return slot_tile(self.owner, self.slot, name)
 
 
-class _Stage:
-    """What stages of both sides have, for the simulator."""
+class GroupedStage:
+    """What the stages of both sides of a `TilePipeline` have."""
 
     owner: Any
-    index: int
+    index: u32
 
-    def __getattr__(self, name: str) -> SharedTile:
-        pipeline = self.owner.pipeline
-        if pipeline.k_group > 1 and name in dict(pipeline.tiles):
-            raise AttributeError(k_group_rule(pipeline, name))
+    def __getattr__(self, name: Constant[str]) -> SharedTile:
+        check_single(self.owner.pipeline, name)
         return slot_tile(self.owner, self.index, name)
 
-    def tile(self, j: int) -> StageTiles:
+    def tile(self, j: Constant[int]) -> StageTiles:
         """Return the j-th tile of each name, of `k_group`: ``stage.tile(j).x``."""
-        k_group = self.owner.pipeline.k_group
-        if not 0 <= j < k_group:
-            raise BadOperand(f"stage.tile({j}): the stage holds the tiles 0 to {k_group - 1}")
-        return StageTiles(self.owner, self.index * k_group + j)
+        check_tile_number(self.owner.pipeline, j)
+        return StageTiles(self.owner, self.index * self.owner.pipeline.k_group + j)
 
-    def get_tile(self, j: int = 0) -> tuple[SharedTile, ...]:
+    def get_tile(self, j: Constant[int] = 0) -> tuple[SharedTile, ...]:
         """Return the j-th tile of each name as a tuple, in the order of the payload."""
-        tiles = self.tile(j)
-        return tuple(getattr(tiles, name) for name, _ in self.owner.pipeline.tiles)
+        check_tile_number(self.owner.pipeline, j)
+        slot = u32(self.index * self.owner.pipeline.k_group + j)
+        return tiles_from(self.owner, slot, 0)
+
+    def enters(self) -> bool:
+        """Return True: every thread that has acquired the stage executes its scope."""
+        return True
 
 
 @device_class()
 @dataclass
-class ProducerStage(_Stage):
+class ProducerStage(GroupedStage):
     """A stage to be filled: its tiles by name, and the `barrier` that their copies complete on."""
 
     owner: Any
@@ -63,16 +73,12 @@ class ProducerStage(_Stage):
         barriers = self.owner.barriers
         return Barrier(barriers + 8 * self.index, self.owner.pipeline.ledger_offset)
 
-    def expect_bytes(self, tx_bytes: int) -> None:
+    def expect_bytes(self, tx_bytes: Constant[int]) -> None:
         """Check `tx_bytes` against the bytes that the stage expects, which follow from its tiles.
 
         For kernels that say it again. It costs nothing, and another number is an error.
         """
         check_bytes(self.owner.pipeline, tx_bytes)
-
-    def enters(self) -> bool:
-        """Return True: every thread that has acquired the stage executes its scope."""
-        return True
 
     def close(self) -> None:
         """Commit the stage."""
@@ -81,40 +87,99 @@ class ProducerStage(_Stage):
 
 @device_class()
 @dataclass
-class ConsumerStage(_Stage):
+class ConsumerStage(GroupedStage):
     """A full stage: its tiles by name."""
 
     owner: Any
     index: u32
-
-    def enters(self) -> bool:
-        """Return True: every thread that has acquired the stage executes its scope."""
-        return True
 
     def close(self) -> None:
         """Release the stage, whichever others are held: scopes are nested to hold several."""
         self.owner._release_stage(self.index)
 
 
-def slot_tile(owner: Any, slot: int, name: str) -> SharedTile:
-    """Return the tile `name` in a slot of the ring."""
-    for other, tile in owner.pipeline.tiles:
-        if other == name:
-            offset = owner.pipeline.tile_offset(name) + slot * tile_stride(tile)
-            return SharedTile(tile, owner.base + offset, owner.accesses)
-    raise AttributeError(f"{owner.pipeline} has no tile {name!r}")
+@device_function
+def slot_tile(owner: Any, slot: int, name: Constant[str]) -> SharedTile:
+    """Return the tile `name` in a slot of `owner`, which has a pipeline, a base and accesses."""
+    tile, offset = tile_named(owner.pipeline, name), tile_offset(owner.pipeline, name)
+    address = add32(add32(owner.base, offset), slot * tile_stride(tile))
+    return SharedTile(tile, address, owner.accesses)
 
 
-def k_group_rule(pipeline: Any, name: str) -> str:
-    """Return what is wrong with ``stage.x`` where a stage has several."""
-    return (
-        f"stage.{name}: a stage of {pipeline} holds {pipeline.k_group} tiles of each name; say "
-        f"which, as in stage.tile(j).{name}"
-    )
+@device_function
+def tiles_from(owner: Any, slot: int, number: Constant[int]) -> tuple[SharedTile, ...]:
+    """Return the tiles of a slot as a tuple, from the `number`-th name on."""
+    first = slot_tile(owner, slot, tile_name(owner.pipeline, number))
+    if is_last(owner.pipeline, number):
+        return (first,)
+    return (first,) + tiles_from(owner, slot, following(owner.pipeline, number))  # noqa: RUF005
 
 
-def check_bytes(pipeline: Any, tx_bytes: int) -> None:
+# ------------------------------------------------------------------- when a kernel is compiled
+
+
+@compile_time
+def tile_named(pipeline: StageLayout, name: str) -> Tile:
+    """Return the tile `name` of a pipeline's stages."""
+    tile = dict(pipeline.tiles).get(name)
+    if tile is None:
+        raise AttributeError(f"{pipeline} has no tile {name!r}")
+    return tile
+
+
+@compile_time
+def tile_offset(pipeline: StageLayout, name: str) -> int:
+    """Return the offset of the first tile `name` from the pipeline's base, in bytes."""
+    return pipeline.tile_offset(name)
+
+
+@compile_time
+def tile_name(pipeline: StageLayout, number: int) -> str:
+    """Return the `number`-th name of a pipeline's tiles."""
+    return pipeline.tiles[number][0]
+
+
+@compile_time
+def is_last(pipeline: StageLayout, number: int) -> bool:
+    """Return whether a stage has no name after the `number`-th."""
+    return number == len(pipeline.tiles) - 1
+
+
+@compile_time
+def following(pipeline: StageLayout, number: int) -> int:
+    """Return the number of the next name; raise after the last, where the compiler looks too."""
+    if is_last(pipeline, number):
+        raise ValueError(f"{pipeline} has {number + 1} tiles")
+    return number + 1
+
+
+@compile_time
+def check_single(pipeline: StageLayout, name: str) -> None:
+    """Raise for ``stage.x`` where a stage holds several tiles x."""
+    if pipeline.k_group > 1 and name in dict(pipeline.tiles):
+        raise AttributeError(
+            f"stage.{name}: a stage of {pipeline} holds {pipeline.k_group} tiles of each name; say "
+            f"which, as in stage.tile(j).{name}"
+        )
+
+
+@compile_time
+def check_tile_number(pipeline: StageLayout, j: int) -> None:
+    """Raise unless a stage has a j-th tile of each name."""
+    if isinstance(j, Unknown):
+        if not j.is_integer:
+            raise BadOperand(f"stage.tile(j): j is an integer, not {j}")
+    elif not 0 <= j < pipeline.k_group:
+        raise BadOperand(f"stage.tile({j}): the stage holds the tiles 0 to {pipeline.k_group - 1}")
+
+
+@compile_time
+def check_bytes(pipeline: StageLayout, tx_bytes: int) -> None:
     """Raise unless `tx_bytes` are those that the tiles of a stage have."""
+    if isinstance(tx_bytes, Unknown):
+        raise BadOperand(
+            f"expect_bytes(tx_bytes=...) must be a compile-time constant, but its type is {tx_bytes}"
+        )
     if tx_bytes != pipeline.tx_bytes:
         given = f"{tx_bytes:,}" if isinstance(tx_bytes, int | float) else repr(tx_bytes)
         terms = " + ".join(f"{t.nbytes:,} ({n})" for n, t in pipeline.tiles)

@@ -21,6 +21,12 @@ class PipelineState:
     phase: u32 = 0
     count: u32 = 0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.num_stages, int) or self.num_stages < 1:
+            raise ValueError(
+                f"PipelineState(num_stages={self.num_stages!r}): a pipeline has at least 1 stage"
+            )
+
     def step(self) -> None:
         """Go to the next stage; the phase flips after the last one, which may be the first."""
         index = u32(self.index + 1)

@@ -12,16 +12,26 @@ it: until all but `num_stages` - 2 of the groups that it has committed so far ha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from numba_tma.backend.interface import constant_class
+from numba_tma import simulator
+from numba_tma.backend.interface import Constant, constant_class, simulator_only, u32
+from numba_tma.backend.primitives import add32, allocate_shared
+from numba_tma.device.shared import TileAccesses
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.host.layout import Tile
-from numba_tma.pipeline.roles import WARP, Role
-from numba_tma.pipeline.stage_layout import StageLayout, named_tiles, positive, round_up
-
-if TYPE_CHECKING:
-    from numba_tma.pipeline.store_started import Store
+from numba_tma.pipeline.memory import given_address
+from numba_tma.pipeline.roles import WARP, Role, RoleTable, index_from, of_own_role
+from numba_tma.pipeline.stage_layout import (
+    StageLayout,
+    named_tiles,
+    positive,
+    round_up,
+    tile_stride,
+)
+from numba_tma.pipeline.start import check_launch
+from numba_tma.pipeline.store_handle import StorePipelineHandle, prepare_meeting
+from numba_tma.ptx import ntid_x, tid_x
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -53,6 +63,7 @@ class StorePipeline(StageLayout):
     65536
     """
 
+    device_methods = ("start", "_memory")
     num_stages: int
     tiles: tuple[tuple[str, Tile], ...]
     roles: tuple[Role, ...]
@@ -101,6 +112,40 @@ class StorePipeline(StageLayout):
         return (self.num_parties - 1) * self.role_nbytes + self.storage_nbytes
 
     @property
+    def launch_kind(self) -> str:
+        """What a launch has to know, as `allocate_shared` takes it."""
+        return f"ring{self.block}" if self.block else "line"
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether roles store, and not all threads of the block."""
+        return bool(self.roles)
+
+    @property
+    def role_table(self) -> RoleTable:
+        """The roles that store, in columns."""
+        return RoleTable(self.roles)
+
+    @property
+    def role_offsets(self) -> tuple[int, ...]:
+        """Where the stages of each role begin, in bytes."""
+        return tuple(number * self.role_nbytes for number in range(len(self.roles)))
+
+    def shared_parts(self, what: str) -> dict[str, int]:
+        """Return the bytes of its parts, for the error of a sum that is too large."""
+        if what == "barriers":
+            return {what: self.sync_nbytes}
+        each, roles = f"{self.num_stages} stages", self.num_parties
+        each = f"{roles} roles x {each}" if roles > 1 else each
+        parts = {}
+        for name, tile in self.tiles:
+            stages = roles * self.num_stages * tile_stride(tile)
+            parts[f"{name}: {each} x {tile_stride(tile):,} B"] = stages
+        parts["alignment"] = self.nbytes - sum(parts.values())
+        parts["barriers"] = self.sync_nbytes
+        return {name: nbytes for name, nbytes in parts.items() if nbytes}
+
+    @property
     def block(self) -> int:
         """Threads of the block; 0 if any number of whole warps will do."""
         return self.roles[0].block if self.roles else 0
@@ -123,7 +168,7 @@ class StorePipeline(StageLayout):
         """Shared memory of the mbarriers that debug mode has for named barriers, in bytes."""
         return 8 * self.num_parties if self.debug else 0
 
-    def start(self, tiles: Any = None) -> Store:
+    def start(self, tiles: Constant[Any] = None) -> StorePipelineHandle:
         """Allocate the stages and return what the kernel writes and stores them by.
 
         Executed once by every thread of the block, so not inside a loop. Does not synchronise, save
@@ -136,9 +181,49 @@ class StorePipeline(StageLayout):
             `nbytes`, or an address that is a multiple of `alignment`. Nobody uses the memory any
             more, and the role has synchronised with those who did.
         """
-        from numba_tma.pipeline.store_started import start
+        check_launch(self)
+        thread, num_threads, sync_id = tid_x(), ntid_x(), u32(0)
+        base, number = self._memory(tiles), u32(0)
+        label_store_stages(self, base)
+        if self.has_roles:
+            table = self.role_table
+            number = of_own_role(thread, table, table.numbers)
+            num_threads = of_own_role(thread, table, table.members)
+            sync_id = of_own_role(thread, table, table.barriers)
+            base = add32(base, of_own_role(thread, table, self.role_offsets))
+            thread = index_from(thread, of_own_role(thread, table, table.firsts))
+        meeting = u32(0)
+        if self.debug:
+            meeting = add32(allocate_shared(self, self.sync_nbytes, 8, "barriers"), 8 * number)
+            prepare_meeting(meeting, thread, num_threads, sync_id)
+        return StorePipelineHandle(
+            self,
+            base=base,
+            thread=thread,
+            num_threads=num_threads,
+            sync_id=sync_id,
+            accesses=TileAccesses(),
+            meeting=meeting,
+            index=self.num_stages,
+        )
 
-        return start(self, tiles)
+    def _memory(self, tiles: Constant[Any]) -> int:
+        """Return the address of all stages."""
+        if tiles is None:
+            return allocate_shared(self, self.nbytes, self.alignment, "", self.launch_kind)
+        return given_address("tiles", tiles, self.nbytes, self.alignment)
+
+
+@simulator_only
+def label_store_stages(pipeline: StorePipeline, base: int) -> None:
+    """Name the stages for the simulator's errors and timeline."""
+    for number in range(pipeline.num_parties):
+        of = f" for {pipeline.roles[number].name}" if len(pipeline.roles) > 1 else ""
+        for name, tile in pipeline.tiles:
+            for stage in range(pipeline.num_stages):
+                offset = number * pipeline.role_nbytes + stage * tile_stride(tile)
+                address = base + pipeline.tile_offset(name) + offset
+                simulator.label(address, f"{name}[{stage}]{of} of {pipeline}")
 
 
 def storing_roles(role: Any) -> tuple[Role, ...]:

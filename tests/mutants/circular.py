@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.pipeline import circular_started as library
+from numba_tma.pipeline import circular_handle as library
 from tests.mutants import mistakes as m
 from tests.mutants.table import (
     COLUMNS,
@@ -83,7 +83,7 @@ def of_both(program: Program) -> list[Mutant | Impossible]:
         Mutant(
             program, "dropped wait", m.NO_WAIT, (),
             {"simulator": ("UninitializedRead EarlyRead", "wait for the load's barrier first")},
-            ((library.Ring, "_await_full", lambda self, barrier: None),),
+            ((library.CircularBufferHandle, "_await_full", lambda self, barrier: None),),
         ),
         Mutant(
             program, "dropped fence", m.UNSEEN_WRITE, ((SUM, UNSEEN), UNREAD_SUM),
@@ -124,7 +124,7 @@ CIRCULAR = [
     Mutant(
         SYNC, "early release", m.NO_READ_SYNC, (),
         {"simulator": ("EarlyOverwrite", "nothing orders that read before this load")},
-        ((library.Ring, "_release_beyond", lambda self, in_flight: self._fence()),),
+        ((library.CircularBufferHandle, "_release_beyond", lambda self, in_flight: self._fence()),),
     ),
     Mutant(
         SYNC, "setmaxnreg over budget", m.REGISTERS,
@@ -139,7 +139,7 @@ CIRCULAR = [
     Mutant(
         MBARRIER, "dropped wait", m.NO_WAIT_FOR_EMPTY, (),
         {"simulator": ("EarlyOverwrite", "nothing orders that read before this load")},
-        ((library.Ring, "_await_empty", lambda self: None),),
+        ((library.CircularBufferHandle, "_await_empty", lambda self: None),),
     ),
     Mutant(
         MBARRIER, "dropped arrival", m.LEFT_ALONE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.pipeline import kv_started
+from numba_tma.pipeline import kv
 from tests.mutants import mistakes as m
 from tests.mutants.table import OVER_BUDGET, TILES, Impossible, Mutant, Program, over_budget
 
@@ -105,7 +105,7 @@ KEYS_AND_VALUES = [
     Mutant(
         KV, "missing sync after init", m.NO_INIT_SYNC, (),
         {"simulator": ("BarrierMisuse", "there is no mbarrier here yet")},
-        ((kv_started, "barrier_sync", lambda number, threads: None),),
+        ((kv, "barrier_sync", lambda number, threads: None),),
     ),
     Mutant(
         KV, "exit with something outstanding", m.LOADS_OUTSTANDING,

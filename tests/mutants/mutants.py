@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba_tma.pipeline import store_started
+from numba_tma.pipeline import store_handle
 from tests.mutants import mistakes as m
 from tests.mutants import programs as p
 from tests.mutants.circular import CIRCULAR
@@ -334,12 +334,12 @@ def of_stores(program: Program, start: str) -> list[Mutant | Impossible]:
         Mutant(
             program, "dropped wait", m.NO_WAIT_FOR_READ, (),
             {"simulator": ("EarlyOverwrite", "may still be reading")},
-            ((store_started.Store, "_await_read", lambda self: None),),
+            ((store_handle.StorePipelineHandle, "_await_read", lambda self: None),),
         ),
         Mutant(
             program, "dropped fence", m.NO_FENCE, (),
             {"simulator": ("MissingFence", "fence_proxy_async()")},
-            ((store_started, "fence_proxy_async", lambda: None),),
+            ((store_handle, "fence_proxy_async", lambda: None),),
         ),
         Mutant(
             program, "early release", m.EARLY_COMMIT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.pipeline import consumer, output, producer, started
+from numba_tma.pipeline import consumer, output, producer, start
 from tests.mutants import mistakes as m
 from tests.mutants.table import (
     COLUMNS,
@@ -96,7 +96,7 @@ def of_both(
     return [
         Mutant(
             program, "dropped wait", m.NO_WAIT, (), waits,
-            ((consumer.Consumer, "_await_full", lambda self: None),),
+            ((consumer.TileConsumer, "_await_full", lambda self: None),),
         ),
         Mutant(program, "dropped arrival", m.FORGOTTEN_RELEASE, ((RELEASE, ""),), NEVER | hangs),
         Mutant(
@@ -106,7 +106,7 @@ def of_both(
         Mutant(
             program, "missing sync after init", m.NO_INIT_SYNC, (),
             {"simulator": unseen},
-            ((started, "barrier_sync", lambda number, threads: None),),
+            ((start, "barrier_sync", lambda number, threads: None),),
         ),
         Mutant(
             program, "setmaxnreg over budget", m.REGISTERS,

@@ -27,7 +27,9 @@ from numba.cuda.extending import core_models, register_model, typeof_impl
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 
 from numba_tma.backend.numba_cuda import cache as cache
+from numba_tma.backend.numba_cuda import prune as prune
 from numba_tma.backend.numba_cuda import releases as releases
+from numba_tma.backend.numba_cuda import returns as returns
 from numba_tma.backend.numba_cuda import scopes as scopes
 from numba_tma.backend.numba_cuda.functions import (
     BODIES,
@@ -38,6 +40,7 @@ from numba_tma.backend.numba_cuda.functions import (
     require_architecture,
 )
 from numba_tma.backend.numba_cuda.guards import ARGUMENTS
+from numba_tma.backend.numba_cuda.kernel_globals import load_use_flag, set_use_flags
 from numba_tma.backend.numba_cuda.kernels import (
     I8,
     I32,
@@ -48,16 +51,14 @@ from numba_tma.backend.numba_cuda.kernels import (
     require_cluster,
     require_launch_bounds,
 )
-from numba_tma.backend.numba_cuda.objects import (
-    NativeMethod,
+from numba_tma.backend.numba_cuda.object_types import (
     ObjectType,
-    describe,
     get_field,
     make_object,
-    native_method,
     set_field,
     static_of,
 )
+from numba_tma.backend.numba_cuda.objects import NativeMethod, describe, native_method
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
 from numba_tma.backend.numba_cuda.vectors import OPERATORS, VectorType, pack, unpack
 
@@ -96,6 +97,7 @@ __all__ = [
     "device_function",
     "get_field",
     "grid_constant",
+    "load_use_flag",
     "instruction_function",
     "ir",
     "lowering_registry",
@@ -110,6 +112,7 @@ __all__ = [
     "require_launch_bounds",
     "scopes",
     "set_field",
+    "set_use_flags",
     "signature",
     "static_of",
     "typeof_impl",

@@ -16,7 +16,7 @@ from typing import Any
 from numba.cuda.dispatcher import CUDACache, CUDADispatcher
 
 from numba_tma._version import __version__
-from numba_tma.backend.numba_cuda.objects import is_constant
+from numba_tma.backend.numba_cuda.object_types import is_constant
 from numba_tma.backend.numba_cuda.registration import register_subjects
 from numba_tma.backend.numba_cuda.requirements import requirements_of
 from numba_tma.host.cluster_rules import cluster_of

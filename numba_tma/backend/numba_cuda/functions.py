@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,9 @@ from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.typing.templates import AbstractTemplate, Signature
 
+from numba_tma.backend.numba_cuda.facts import COMPILING, facts_of, known_facts
+from numba_tma.backend.numba_cuda.fresh import Parts, ReturnType, spill
+from numba_tma.backend.numba_cuda.kernel_globals import define_shared, define_use_flags
 from numba_tma.backend.numba_cuda.registration import LOWERED, registers
 
 _EMPTY = inspect.Parameter.empty
@@ -117,25 +121,100 @@ def instruction_function(
 
 
 class Body:
-    """A plain Python function, compiled per argument types and always inlined by LLVM."""
+    """A plain Python function, compiled per argument types and always inlined by LLVM.
+
+    A parameter that is annotated ``Constant[...]`` keeps the literal that it is given.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
         self.parameters = utils.pysignature(function)
-        # The Numba type of a dispatcher refers to it weakly, so it is kept here.
-        self.dispatcher = cuda.jit(device=True, forceinline=True)(function)
-        self.type = types.Dispatcher(self.dispatcher)
+        self.constants = [
+            name
+            for name, parameter in self.parameters.parameters.items()
+            if str(parameter.annotation).startswith("Constant[")
+        ]
+        FUNCTIONS.add(function)
+        # One for each compute capability. The Numba type of a dispatcher refers to it weakly.
+        self._dispatchers: dict[tuple[int, int], tuple[Any, types.Dispatcher]] = {}
+
+    @property
+    def type(self) -> types.Dispatcher:
+        """The Numba type of the function."""
+        target = compute_capability()
+        if target not in self._dispatchers:
+            dispatcher = cuda.jit(device=True, forceinline=True)(self.function)
+            self._dispatchers[target] = dispatcher, types.Dispatcher(dispatcher)
+        return self._dispatchers[target][1]
 
     def signature(self, context: Any, args: Any, kws: Any) -> Signature | None:
-        sig = self.type.get_call_type(context, args, kws)
-        return sig.replace(pysig=self.parameters) if sig is not None else None
+        if self.constants:
+            args, kws = self._with_constants(args, kws)
+        try:
+            sig = self.type.get_call_type(context, args, kws)
+        except TypingError as error:
+            for refusal in REFUSALS:
+                if refusal in str(error):
+                    raise TypingError(refusal) from None
+            raise
+        if sig is None:
+            return None
+        result = sig.return_type
+        result = result.of if isinstance(result, ReturnType) else result
+        return sig.replace(pysig=self.parameters, return_type=result)
+
+    def _with_constants(self, args: Any, kws: Any) -> tuple[Any, Any]:
+        """Return the argument types, literal where the function wants to know them, else not."""
+        try:
+            bound = self.parameters.bind(*args, **kws).arguments
+        except TypeError as error:
+            raise TypingError(f"{self.function.__name__}: {error}") from None
+        for name, typ in bound.items():
+            if name not in self.constants:
+                bound[name] = types.unliteral(typ)
+        names = list(self.parameters.parameters)
+        if list(bound) == names[: len(bound)]:
+            return tuple(bound.values()), {}
+        return (), bound
+
+    def returned(self, context: Any, sig: Signature) -> Parts:
+        """Return which parts of what it returns a call makes."""
+        result = self.type.get_call_type(context, sig.args, {}).return_type
+        return result.parts if isinstance(result, ReturnType) else None
 
     def call(self, context: Any, builder: Any, sig: Signature, args: Any) -> Any:
         resolved = self.type.get_call_type(context.typing_context, sig.args, {})
+        compiled = self._dispatchers[compute_capability()][0].overloads[tuple(resolved.args)]
+        name = compiled.fndesc.llvm_func_name
+        facts = known_facts(name)
+        if facts.is_per_call:
+            if name in _ALLOCATED:  # each call in the source has memory of its own
+                copy = Body(self.function)
+                _COPIES.append(copy)
+                return copy.call(context, builder, sig, args)
+            _ALLOCATED.add(name)
+        facts_of(builder.function).take_over(facts)
+        if COMPILING[-1] not in FUNCTIONS:
+            define_use_flags(builder, facts.use_flags)
+            for variable in facts.shared:
+                define_shared(builder, *variable)
         function = context.get_function(self.type, resolved)
         context.add_linking_libs(getattr(function, "libs", ()))
         cast = [context.cast(builder, a, f, t) for a, f, t in zip(args, sig.args, resolved.args)]
-        return function(builder, cast)
+        value = function(builder, cast)
+        result = resolved.return_type
+        if isinstance(result, ReturnType):
+            return spill(context, builder, result.of, result.parts, value)
+        return value
 
+
+#: The Python functions of all bodies.
+FUNCTIONS: set[Callable[..., Any]] = set()
+#: What compile-time functions have refused lately, so that errors can begin with that.
+REFUSALS: collections.deque[str] = collections.deque(maxlen=32)
+# Bodies that allocate shared memory: those that are called somewhere, and copies for other calls.
+_ALLOCATED: set[str] = set()
+_COPIES: list[Body] = []
 
 #: What `device_function` compiled, for lowerings that call it.
 BODIES: dict[Callable[..., Any], Body] = {}
@@ -146,13 +225,27 @@ def device_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a `numba_tma.backend.interface.device_function`, or a lowering's own."""
     body = BODIES[function] = Body(function)
 
-    class Template(AbstractTemplate):
+    class Template(body_template(body)):  # type: ignore[misc]
         key = function
 
-        def generic(self, args: Any, kws: Any) -> Any:
+        def call_body(self, args: Any, kws: Any) -> Any:
             return body.signature(self.context, args, kws)
 
     typing_registry.register(Template)
     typing_registry.register_global(function, types.Function(Template))
     lowering_registry.lower(function, types.VarArg(types.Any))(body.call)
     return function
+
+
+def body_template(body: Body) -> type:
+    """Return the template of calls of `body`: with literals first, if it wants to know some."""
+
+    class Literally(LiteralTemplate):
+        def type_call(self, args: Any, kws: Any) -> Any:
+            return self.call_body(args, kws)  # type: ignore[attr-defined]
+
+    class Plainly(AbstractTemplate):
+        def generic(self, args: Any, kws: Any) -> Any:
+            return self.call_body(args, kws)  # type: ignore[attr-defined]
+
+    return Literally if body.constants else Plainly

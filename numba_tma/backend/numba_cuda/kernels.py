@@ -14,7 +14,9 @@ from numba.cuda.core import targetconfig
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import nvvm
 
-from numba_tma.backend.numba_cuda.functions import compute_capability
+from numba_tma.backend.numba_cuda.facts import COMPILING, facts_of
+from numba_tma.backend.numba_cuda.functions import FUNCTIONS, compute_capability
+from numba_tma.backend.numba_cuda.kernel_globals import declare_shared, define_shared
 from numba_tma.backend.numba_cuda.registration import register_declared
 from numba_tma.backend.numba_cuda.requirements import shared_symbol
 from numba_tma.host.cluster_rules import check_device_function, cluster_of
@@ -67,8 +69,8 @@ def _annotate_tensor_maps(function: Any) -> None:
 def _check_shared_sum(function: Any) -> None:
     """Hold all shared memory of a kernel, the library's and the user's, to what a block has."""
     variables = [g for g in function.module.global_values if _in_shared_memory(g)]
-    ours = [g for g in variables if hasattr(g, "limit")]
-    if ours:
+    facts = facts_of(function)
+    if facts.allocates:
         parts: dict[str, int] = {}
         for i, variable in enumerate(variables, 1):  # ptxas lays them out in this order
             gap = -sum(parts.values()) % (variable.align or 1)
@@ -76,7 +78,7 @@ def _check_shared_sum(function: Any) -> None:
                 parts[f"alignment of {i}."] = gap
             what = getattr(variable, "what", "cuda.shared.array")
             parts[f"{i}. {what}"] = _nbytes(variable)
-        _check_sum("the kernel", parts, ours[0].limit, ours[0].target)
+        _check_sum("the kernel", parts, facts.shared_limit, facts.target)
 
 
 def _in_shared_memory(variable: Any) -> bool:
@@ -109,7 +111,11 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
             f"{pyfunc.__qualname__}: clusters need compute capability 9.0 (Hopper) or newer, and "
             "it is compiled for {}.{}".format(*kwargs["cc"])
         )
-    result = _compile_cuda(pyfunc, *args, **kwargs)
+    COMPILING.append(pyfunc)
+    try:
+        result = _compile_cuda(pyfunc, *args, **kwargs)
+    finally:
+        COMPILING.pop()
     if size:
         result.library.get_function(result.fndesc.llvm_func_name).cluster = size
     return result
@@ -149,24 +155,24 @@ nvvm.set_cuda_kernel = _set_cuda_kernel_and_finish
 
 def require_launch_bounds(builder: Any, bounds: tuple[int, int]) -> None:
     """Give the kernel that `builder` writes launch bounds, unless the user gives the same."""
-    before = getattr(builder.module, "numba_tma_launch_bounds", bounds)
+    facts = facts_of(builder.function)
+    before = facts.launch_bounds or bounds
     if before != bounds:
         raise TypingError(
             f"set_registers: one role is of a block of {before[0]} threads and another of one of "
             f"{bounds[0]}; a kernel has the roles of one Roles"
         )
-    builder.module.numba_tma_launch_bounds = bounds
+    facts.launch_bounds = bounds
 
 
 def require_cluster(builder: Any, size: tuple[int, int], rule: Callable[[Any], str]) -> None:
     """Hold the kernel that `builder` writes to clusters of `size`; `rule` says what is wrong."""
-    required = getattr(builder.module, "numba_tma_clusters", [])
-    builder.module.numba_tma_clusters = [*required, ((*size, 1), rule)]
+    facts_of(builder.function).clusters.append(((*size, 1), rule))
 
 
 def _check_cluster(function: Any) -> None:
     size = getattr(function, "cluster", (1, 1, 1))
-    for required, rule in getattr(function.module, "numba_tma_clusters", ()):
+    for required, rule in facts_of(function).clusters:
         if required != size:
             raise TypingError(rule(size))
 
@@ -175,7 +181,7 @@ _set_launch_bounds = nvvm.set_launch_bounds
 
 
 def _set_launch_bounds_of_roles(function: Any, launch_bounds: Any) -> None:
-    required = getattr(function.module, "numba_tma_launch_bounds", None)
+    required = facts_of(function).launch_bounds
     if required and launch_bounds is not None:
         given = launch_bounds if isinstance(launch_bounds, tuple) else (launch_bounds,)
         if tuple(given[:2]) != required:
@@ -241,11 +247,8 @@ def allocate_shared(
     owner = hashlib.sha256(builder.function.name.encode()).hexdigest()[:8]
     mine = sum(g.name.startswith("numba_tma_") for g in builder.module.global_values)
     name = shared_symbol(kind, owner, mine)
-    variable = ir.GlobalVariable(
-        builder.module, ir.ArrayType(I8, nbytes), name, nvvm.ADDRSPACE_SHARED
-    )
-    variable.align = alignment
-    variable.initializer = ir.Constant(variable.type.pointee, ir.Undefined)
-    variable.what, variable.limit = what, shared_limit()
-    variable.target = compute_capability()
+    facts = facts_of(builder.function)
+    facts.allocates, facts.shared_limit, facts.target = True, shared_limit(), compute_capability()
+    make = declare_shared if COMPILING and COMPILING[-1] in FUNCTIONS else define_shared
+    variable = make(builder, name, nbytes, alignment, what)
     return builder.ptrtoint(variable, I32)

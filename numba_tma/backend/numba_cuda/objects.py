@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from types import FunctionType
@@ -10,207 +11,90 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import types
-from numba.cuda import cgutils, utils
+from numba.cuda import utils
 from numba.cuda.core import ir_utils
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.imputils import RefType, iternext_impl
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.descriptor import cuda_target
-from numba.cuda.extending import core_models, register_model, typeof_impl
-from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
+from numba.cuda.extending import typeof_impl
+from numba.cuda.typing.templates import AttributeTemplate, Signature, signature
 
 from numba_tma.backend.interface import is_native
-from numba_tma.backend.numba_cuda.functions import Body, LiteralTemplate
+from numba_tma.backend.numba_cuda.constants import CHECKED, known
+from numba_tma.backend.numba_cuda.functions import Body, LiteralTemplate, body_template
+from numba_tma.backend.numba_cuda.object_types import (
+    DESCRIPTIONS,
+    Description,
+    IterableObjectType,
+    IteratorObjectType,
+    ObjectType,
+    constant_type,
+    constant_value,
+    get_field,
+    make_object,
+    set_field,
+    static_of,
+)
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_subjects, registers
 
-
-class ObjectType(types.Type):
-    """The Numba type of a device object: its class, its compile-time values, its fields' types.
-
-    A mutable object is a pointer to its fields in the frame of the function that made it.
-    """
-
-    def __init__(
-        self,
-        cls: type,
-        static: tuple[Any, ...] = (),
-        fields: tuple[types.Type, ...] = (),
-        mutable: bool = False,
-    ) -> None:
-        self.cls, self.static, self.field_types, self.mutable = cls, static, fields, mutable
-        shown = ", ".join([repr(s) for s in static] + [str(f) for f in fields])
-        types.Type.__init__(self, name=f"{cls.__name__}({shown}){'&' if mutable else ''}")
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return self.cls, self.static, self.field_types, self.mutable
-
-    @property
-    def description(self) -> _Description:
-        return _DESCRIPTIONS[self.cls]
-
-    def static_value(self, name: str) -> Any:
-        return self.static[self.description.static.index(name)]
-
-    def referenced(self) -> ObjectType:
-        return type(self)(self.cls, self.static, self.field_types, True)
-
-
-class IterableObjectType(ObjectType, types.IterableType):
-    """An object with `has_next` and `take`: a kernel's ``for`` loop makes a mutable copy of it."""
-
-    @property
-    def iterator_type(self) -> types.IteratorType:
-        return IteratorObjectType(self.cls, self.static, self.field_types, True)
-
-
-class IteratorObjectType(ObjectType, types.SimpleIteratorType):
-    """The running form of an `IterableObjectType`."""
-
-    @property
-    def yield_type(self) -> types.Type:
-        if self.description.yields is not None:
-            return self.description.yields(self)
-        take = self.description.methods["take"].body
-        return take.signature(cuda_target.typing_context, (self,), {}).return_type
-
-    @property
-    def iterator_type(self) -> types.IteratorType:
-        return self
-
-
-@dataclasses.dataclass
-class _Description:
-    """What `device_class` learnt about a class."""
-
-    static: tuple[str, ...]
-    fields: dict[str, types.Type | None]
-    defaults: dict[str, Any]
-    mutable: bool
-    local: bool
-    type_class: type[ObjectType]
-    methods: dict[str, Any] = dataclasses.field(default_factory=dict)
-    properties: dict[str, Any] = dataclasses.field(default_factory=dict)
-    #: Attributes whose names are known from the type alone: `resolve(typ, name)` gives a type.
-    resolve: Callable[[ObjectType, str], types.Type | None] = lambda typ, name: None
-    lower: Callable[..., Any] | None = None
-    #: Raises a TypingError for a type that cannot be; called when an instance is made.
-    check: Callable[[ObjectType], None] = lambda typ: None
-    #: Of an iterator whose `take` is not what says so: the type of what it yields, and a value that
-    #: stands for it when it ends.
-    yields: Callable[[ObjectType], types.Type] | None = None
-    idle: Callable[..., Any] | None = None
-
-
-_DESCRIPTIONS: dict[type, _Description] = {}
 _FIELD_TYPES = {"u32": types.uint32, "i64": types.int64, "bool": types.boolean}
-
-
-@register_model(ObjectType)
-@register_model(IterableObjectType)
-@register_model(IteratorObjectType)
-class _ObjectModel(core_models.DataModel):
-    """A struct of the fields, or a pointer to it when the object is mutable."""
-
-    def __init__(self, manager: Any, numba_type: ObjectType) -> None:
-        super().__init__(manager, numba_type)
-        models = [manager.lookup(t) for t in numba_type.field_types]
-        # Never empty: PTX has no empty parameters, and a debug build does not inline them away.
-        self.struct = ir.LiteralStructType([m.get_value_type() for m in models] or [ir.IntType(8)])
-
-    def get_value_type(self) -> ir.Type:
-        return self.struct.as_pointer() if self.fe_type.mutable else self.struct
-
-    get_data_type = get_argument_type = get_value_type
-
-    def get_return_type(self) -> ir.Type:
-        if self.fe_type.description.local:
-            raise TypingError(
-                f"{self.fe_type} lives in the function that made it and cannot be returned from "
-                "it; pass it down to device functions as an argument instead"
-            )
-        return self.struct
-
-    def as_data(self, builder: Any, value: Any) -> Any:
-        return value
-
-    as_argument = as_return = from_data = from_argument = from_return = as_data
-
-    def load_from_data_pointer(self, builder: Any, ptr: Any, align: Any = None) -> Any:
-        return builder.load(ptr)
-
-    def traverse(self, builder: Any) -> list[Any]:
-        return []
-
-    def contains_nrt_meminfo(self) -> bool:
-        return False
 
 
 @registers("device_class")
 def _register_record(cls: type, static: tuple[str, ...], mutable: bool, local: bool) -> None:
     """Register a `numba_tma.backend.interface.device_class`."""
-    all_fields = dataclasses.fields(cls)
-    fields = [f for f in all_fields if f.name not in static]
+    fields = dataclasses.fields(cls)
     iterable = hasattr(cls, "has_next")
-    description = _Description(
+    description = Description(
         static,
-        {f.name: _FIELD_TYPES.get(str(f.type)) for f in fields},
-        {
-            f.name: f.default
-            for f in dataclasses.fields(cls)
-            if f.default is not dataclasses.MISSING
-        },
+        {f.name: _FIELD_TYPES.get(str(f.type)) for f in fields if f.name not in static},
+        {f.name: f.default for f in fields if f.default is not dataclasses.MISSING},
         mutable,
         local or mutable,
         IterableObjectType if iterable else ObjectType,
     )
-    _DESCRIPTIONS[cls] = description
-    for name, member in vars(cls).items():
+    DESCRIPTIONS[cls] = description
+    for owner in reversed(cls.__mro__):  # a base may be a plain class that several share
+        _add_members(cls, description, owner)
+    if iterable:
+        description.yields = functools.partial(_yields, description.methods["take"].body)
+    if fields:
+        _register_constructor(cls, description)
+
+
+def _add_members(cls: type, description: Description, owner: type) -> None:
+    for name, member in vars(owner).items():
         function = member.fget if isinstance(member, property) else member
         if isinstance(function, FunctionType) and is_native(function):
             continue
         if isinstance(member, FunctionType) and not name.startswith("__"):
             description.methods[name] = _PythonMethod(cls, name, member)
+        elif isinstance(member, FunctionType) and name == "__getattr__":
+            description.by_name = Body(member)
         elif isinstance(member, property):
-            description.properties[name] = Body(vars(cls)[name].fget)
-    if all_fields:
-        _register_constructor(cls, description)
+            description.properties[name] = Body(member.fget)
+
+
+def _yields(take: Body, typ: ObjectType) -> types.Type:
+    """Return the type of what an iterator's `take` returns."""
+    sig = take.signature(cuda_target.typing_context, (typ,), {})
+    return sig.return_type  # type: ignore[union-attr]
 
 
 @registers("constant_class")
 def _register_constant(cls: type) -> None:
     """Register a `numba_tma.backend.interface.constant_class`."""
-    description = _Description(("value",), {}, {}, False, False, ObjectType)
+    description = Description(("value",), {}, {}, False, False, ObjectType)
     for name in getattr(cls, "device_methods", ()):
         if not is_native(getattr(cls, name)):
             description.methods[name] = _PythonMethod(cls, name, getattr(cls, name))
-    _DESCRIPTIONS[cls] = description
+    DESCRIPTIONS[cls] = description
     typeof_impl.register(cls)(lambda value, context: ObjectType(cls, (value,)))
 
 
-def is_constant(value: Any) -> bool:
-    """Return whether `value` is a host object that kernels use as a compile-time value."""
-    return type(value) in _DESCRIPTIONS and _DESCRIPTIONS[type(value)].static == ("value",)
-
-
-@lowering_registry.lower_constant(ObjectType)
-def _lower_constant_object(context: Any, builder: Any, typ: ObjectType, value: Any) -> Any:
-    return ir.Constant(ir.LiteralStructType([ir.IntType(8)]), ir.Undefined)
-
-
-def static_of(typ: types.Type, what: str) -> Any:
-    """Return the compile-time value that a Numba type carries, or say that there is none."""
-    if isinstance(typ, types.Literal):
-        return typ.literal_value
-    if isinstance(typ, ObjectType) and not typ.field_types and len(typ.static) == 1:
-        return typ.static[0]
-    if isinstance(typ, types.Omitted):
-        return typ.value
-    raise TypingError(f"{what} must be a compile-time constant, but its type is {typ}")
-
-
-def _register_constructor(cls: type, description: _Description) -> None:
+def _register_constructor(cls: type, description: Description) -> None:
     names = [f.name for f in dataclasses.fields(cls)]
 
     class Template(LiteralTemplate):
@@ -230,6 +114,11 @@ def _register_constructor(cls: type, description: _Description) -> None:
                 fields.append(declared if declared is not None else given)
             result = description.type_class(cls, static, tuple(fields), description.mutable)
             description.check(result)
+            if hasattr(cls, "__post_init__"):
+                try:
+                    cls.__post_init__(known(result))
+                except CHECKED as error:
+                    raise TypingError(str(error)) from None
             return signature(result, *(bound[n] for n in names if n in bound)).replace(
                 pysig=inspect.Signature(
                     [
@@ -257,39 +146,11 @@ def _register_constructor(cls: type, description: _Description) -> None:
         return make_object(context, builder, typ, values)
 
 
-def make_object(context: Any, builder: Any, typ: ObjectType, values: list[Any]) -> Any:
-    """Build an object of `typ` from its fields' LLVM values, in the current function's frame."""
-    struct = context.data_model_manager.lookup(typ).struct
-    if not typ.mutable:
-        result = ir.Constant(struct, ir.Undefined)
-        for i, value in enumerate(values):
-            result = builder.insert_value(result, value, i)
-        return result
-    pointer = cgutils.alloca_once(builder, struct)
-    for i, value in enumerate(values):
-        builder.store(value, cgutils.gep_inbounds(builder, pointer, 0, i))
-    return pointer
-
-
-def get_field(builder: Any, typ: ObjectType, value: Any, name: str) -> Any:
-    """Return the LLVM value of the field `name` of an object."""
-    index = list(typ.description.fields).index(name)
-    if typ.mutable:
-        return builder.load(cgutils.gep_inbounds(builder, value, 0, index))
-    return builder.extract_value(value, index)
-
-
-def set_field(builder: Any, typ: ObjectType, value: Any, name: str, field: Any) -> None:
-    """Store the LLVM value `field` into the field `name` of a mutable object."""
-    index = list(typ.description.fields).index(name)
-    builder.store(field, cgutils.gep_inbounds(builder, value, 0, index))
-
-
-def describe(cls: type) -> _Description:
+def describe(cls: type) -> Description:
     """Return what is known of a device class, to be completed by its lowering."""
-    if cls not in _DESCRIPTIONS:  # declared by a module that a lowering has imported
+    if cls not in DESCRIPTIONS:  # declared by a module that a lowering has imported
         register_subjects()
-    return _DESCRIPTIONS[cls]
+    return DESCRIPTIONS[cls]
 
 
 def native_method(
@@ -341,10 +202,10 @@ class _PythonMethod:
     def bind(self, context: Any, typ: ObjectType) -> types.BoundFunction:
         method = self
 
-        class Template(AbstractTemplate):
+        class Template(body_template(method.body)):  # type: ignore[misc]
             key = method.key
 
-            def generic(self, args: Any, kws: Any) -> Any:
+            def call_body(self, args: Any, kws: Any) -> Any:
                 method.check(*args, **kws)
                 sig = method.body.signature(self.context, (typ, *args), kws)
                 return sig.as_method() if sig is not None else None
@@ -367,44 +228,57 @@ class _ObjectAttributes(AttributeTemplate):
         resolved = description.resolve(typ, attr)
         if resolved is not None:
             return resolved
-        value = _static_attribute(typ, attr)
-        if isinstance(value, int):
-            return types.literal(int(value))
-        if isinstance(value, tuple) and all(isinstance(v, int) for v in value):
-            return types.UniTuple(types.intp, len(value))
-        if value is not None:
-            return ObjectType(type(value), (value,))
-        return None
+        try:
+            return _constant(typ, _static_attribute(typ, attr))
+        except AttributeError:
+            pass
+        if description.by_name is None:
+            return None
+        return description.by_name.signature(self.context, _named(typ, attr), {}).return_type
+
+
+def _named(typ: ObjectType, attr: str) -> tuple[types.Type, types.Type]:
+    """Return the argument types of ``__getattr__``."""
+    return typ, types.literal(attr)
 
 
 def _static_attribute(typ: ObjectType, attr: str) -> Any:
+    """Return the attribute of an object that its type alone says."""
     if attr in typ.description.static:
         return typ.static_value(attr)
-    if typ.description.static == ("value",):
-        return getattr(typ.static[0], attr, None)
-    return None
+    if typ.description.static == ("value",) and not hasattr(object, attr):
+        return getattr(typ.static[0], attr)
+    raise AttributeError(attr)
+
+
+def _constant(typ: ObjectType, value: Any) -> types.Type | None:
+    # Of an attribute, True is 1: conditions on it are the same, and it can be added up.
+    return constant_type(int(value) if isinstance(value, bool) else value)
 
 
 @lowering_registry.lower_getattr_generic(ObjectType)
 def _get_attribute(context: Any, builder: Any, typ: ObjectType, value: Any, attr: str) -> Any:
-    if attr in typ.description.methods:
-        return value
-    if attr in typ.description.fields:
-        return get_field(builder, typ, value, attr)
     description = typ.description
+    if attr in description.methods:
+        return value
+    if attr in description.fields:
+        return get_field(builder, typ, value, attr)
     if attr in description.properties:
         body = description.properties[attr]
         sig = body.signature(context.typing_context, (typ,), {})
         return body.call(context, builder, sig, [value])
     if description.lower is not None and description.resolve(typ, attr) is not None:
         return description.lower(context, builder, typ, value, attr)
-    static = _static_attribute(typ, attr)
+    try:
+        static = _static_attribute(typ, attr)
+    except AttributeError:
+        body = description.by_name
+        sig = body.signature(context.typing_context, _named(typ, attr), {})
+        name = constant_value(context, builder, types.literal(attr), attr)
+        return body.call(context, builder, sig, [value, name])
     if isinstance(static, int):
         return context.get_constant(types.intp, int(static))
-    if isinstance(static, tuple):
-        integers = [context.get_constant(types.intp, v) for v in static]
-        return context.make_tuple(builder, types.UniTuple(types.intp, len(static)), integers)
-    return ir.Constant(ir.LiteralStructType([ir.IntType(8)]), ir.Undefined)
+    return constant_value(context, builder, constant_type(static), static)
 
 
 @lowering_registry.lower_setattr_generic(ObjectType)
@@ -431,12 +305,7 @@ def _iternext(context: Any, builder: Any, sig: Signature, args: Any, result: Any
     has_next = methods["has_next"].lower(context, builder, signature(types.boolean, typ), args)
     # Both paths yield the same pointers, and validity is passed on as a phi of constants: LLVM then
     # keeps what the pointers lead to in registers and threads the loop into one branch a step.
-    idle = typ.description.idle
-    result.yield_(
-        context.get_constant_null(typ.yield_type)
-        if idle is None
-        else idle(context, builder, typ, args[0])
-    )
+    result.yield_(_idle(context, builder, typ, args[0]))
     before = builder.block
     with builder.if_then(has_next):
         result.yield_(methods["take"].lower(context, builder, yield_sig, args))
@@ -445,6 +314,26 @@ def _iternext(context: Any, builder: Any, sig: Signature, args: Any, result: Any
     valid.add_incoming(ir.Constant(ir.IntType(1), 0), before)
     valid.add_incoming(ir.Constant(ir.IntType(1), 1), taken)
     result.set_valid(valid)
+
+
+def _idle(context: Any, builder: Any, typ: IteratorObjectType, value: Any) -> Any:
+    """Return what stands for a yielded value when there is none: zeros, and the same pointers."""
+    pointers = {
+        field: get_field(builder, typ, value, name)
+        for name, field in zip(typ.description.fields, typ.field_types)
+        if getattr(field, "mutable", False)
+    }
+
+    def make(part: types.Type) -> Any:
+        if part in pointers:
+            return pointers[part]
+        if isinstance(part, types.BaseTuple):
+            return context.make_tuple(builder, part, [make(t) for t in part])
+        if isinstance(part, ObjectType) and not part.mutable:
+            return make_object(context, builder, part, [make(t) for t in part.field_types])
+        return ir.Constant(context.get_value_type(part), None)
+
+    return make(typ.yield_type)
 
 
 def _keep_set_item(

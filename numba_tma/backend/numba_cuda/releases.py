@@ -21,7 +21,7 @@ from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.typed_passes import NopythonTypeInference
 
-from numba_tma.backend.numba_cuda.objects import ObjectType
+from numba_tma.backend.numba_cuda.object_types import ObjectType
 from numba_tma.backend.numba_cuda.passes import add_pass
 
 
@@ -38,13 +38,13 @@ class Handle:
 #: with what takes a stage, and what may hand stages back as well, which are a handle's stages and
 #: what a handle is had from.
 HANDLES = {
-    "Consumer": Handle(
+    "TileConsumer": Handle(
         ("wait", "acquire", "wait_if_needed"),
         ("release",),
         ("store", "enters", "try_wait", "skip", "sync"),
     ),
     "ConsumerStage": Handle(keeps=("enters", "tile", "get_tile")),
-    "Pipeline": Handle(
+    "TilePipelineHandle": Handle(
         keeps=(
             *("is_producer", "is_consumer", "num_consumers", "producer", "consumer"),
             *("produce", "produce_from", "store", "sync_consumers"),
@@ -53,7 +53,7 @@ HANDLES = {
     ),
     "OutputConsumer": Handle(("acquire",), ("release",), ("store", "enters", "sync")),
     "OutputStage": Handle(keeps=("enters", "load", "store")),
-    "OutputPipeline": Handle(
+    "OutputTilePipelineHandle": Handle(
         ("acquire_for_epilogue",),
         ("release_from_epilogue",),
         ("enters", "producer", "consumer", "acquire_for_mma", "release_from_mma", "produce"),

@@ -17,7 +17,7 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.typing.templates import signature
 
 from numba_tma.backend.numba_cuda.functions import instruction_function
-from numba_tma.backend.numba_cuda.objects import static_of
+from numba_tma.backend.numba_cuda.object_types import static_of
 from numba_tma.backend.numba_cuda.passes import add_pass
 
 _returns = ""

@@ -25,7 +25,7 @@ from numba_tma import (
     Warps,
 )
 from numba_tma.host.layout import Swizzle
-from numba_tma.pipeline.multicast_group import axis_mask
+from numba_tma.pipeline.multicast import axis_mask
 from numba_tma.tools.testing import compile_ptx, instructions
 from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 from tests.cpu.device.test_shared import integers

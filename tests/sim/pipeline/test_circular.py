@@ -7,7 +7,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import simulator as sim
 from numba_tma.host.layout import Tile
-from numba_tma.pipeline.circular_started import Ring
+from numba_tma.pipeline.circular_handle import CircularBufferHandle as Ring
 
 pytestmark = pytest.mark.slow
 

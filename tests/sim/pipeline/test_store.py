@@ -6,7 +6,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator
-from numba_tma.pipeline import store_started as store
+from numba_tma.pipeline import store_handle as store
 from tests.kernels.pipeline_kernels import (
     PARTS,
     ping_pong,

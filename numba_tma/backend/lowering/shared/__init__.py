@@ -3,7 +3,6 @@
 from numba_tma.backend.lowering.shared.allocation import ACCESSES, BARRIER, shared_tile_type
 from numba_tma.backend.lowering.shared.operands import check_reduction, require_map, tile_of
 from numba_tma.backend.lowering.shared.tiles import (
-    expected_to_be_used,
     mark_used,
     read_vector,
     tile_offset,
@@ -14,7 +13,6 @@ __all__ = [
     "ACCESSES",
     "BARRIER",
     "check_reduction",
-    "expected_to_be_used",
     "mark_used",
     "read_vector",
     "require_map",

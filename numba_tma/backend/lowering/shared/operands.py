@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from numba_tma.backend.compiler import ObjectType, TypingError, types
+from typing import Any
+
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import ObjectType, TypingError, signature, types
 from numba_tma.backend.lowering.types import TensorMapArrayType, TensorMapType
-from numba_tma.device.shared import SharedTile
+from numba_tma.device.shared import SharedTile, require_reduction, require_tiled_map
 from numba_tma.host.dtypes import reduction_violation
 from numba_tma.host.layout import Tile
 
@@ -32,3 +35,36 @@ def check_reduction(what: str, tensor_map: types.Type, op: types.Type) -> None:
         value = op.literal_value if isinstance(op, types.Literal) else op
         if violation := reduction_violation(tensor_map.tile.dtype, value):
             raise TypingError(f"{what}: {violation}")
+
+
+def _type_require_tiled_map(what: Any, tensor_map: Any, otherwise: Any) -> Any:
+    name = compiler.static_of(what, "what")
+    require_map(name, tensor_map)
+    if getattr(tensor_map, "mode", "tiled") != "tiled":
+        raise TypingError(
+            f"{name} takes maps of tensor_map, not {tensor_map}: {otherwise.literal_value}"
+        )
+    return signature(types.void, what, tensor_map, otherwise)
+
+
+def _type_require_reduction(what: Any, tensor_map: Any, op: Any) -> Any:
+    name, of = (
+        compiler.static_of(what, "what"),
+        getattr(tensor_map, "field_types", (tensor_map,))[0],
+    )
+    try:
+        compiler.static_of(op, "op")
+    except TypingError:
+        raise TypingError(
+            f"{name}: op is part of the instruction, so a literal such as 'add', not {op}"
+        ) from None
+    check_reduction(name, of, op)
+    return signature(types.void, what, tensor_map, op)
+
+
+def _lower_nothing(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return context.get_dummy_value()
+
+
+compiler.instruction_function(require_tiled_map, _type_require_tiled_map, _lower_nothing)
+compiler.instruction_function(require_reduction, _type_require_reduction, _lower_nothing)

@@ -81,27 +81,9 @@ def _pointer(
     return builder.inttoptr(builder.add(base, offset), ir.PointerType(element, 3))
 
 
-_USED = "numba_tma_uses_tiles"
-
-
-def expected_to_be_used(builder: Builder) -> Any:
-    """Return whether the kernel reads or writes tiles anywhere, as far as this module shows.
-
-    A constant once the module is complete. `TileAccesses.unfenced` starts with it, and so has the
-    same value on all ways into a loop, which then tests nothing. A fence too many does no harm.
-    """
-    known = builder.module.globals.get(_USED)
-    if known is None:
-        known = ir.GlobalVariable(builder.module, ir.IntType(1), _USED)
-        known.linkage, known.global_constant = "internal", True
-        known.initializer = ir.Constant(ir.IntType(1), 0)
-    return builder.load(known)
-
-
 def mark_used(builder: Builder, tile_type: ObjectType, tile: Value) -> None:
     """Note that a shared tile was read or written, so that the next fence is emitted."""
-    if _USED in builder.module.globals:
-        builder.module.globals[_USED].initializer = ir.Constant(ir.IntType(1), 1)
+    compiler.set_use_flags(builder.module)
     accesses = get_field(builder, tile_type, tile, "accesses")
     compiler.set_field(builder, ACCESSES, accesses, "unfenced", ir.Constant(ir.IntType(1), 1))
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numba_tma import simulator
-from numba_tma.backend.interface import device_class, i64, u32
+from numba_tma.backend.interface import (
+    Constant,
+    compile_time,
+    device_class,
+    device_function,
+    i64,
+    u32,
+)
 from numba_tma.device.barrier import Barrier
+from numba_tma.device.shared import TileAccesses
 from numba_tma.device.waiting import meet, wait_for
-from numba_tma.pipeline.circular import CircularBuffer
+from numba_tma.host.debug import Site
 from numba_tma.pipeline.circular_stages import Loads, LoadStage, Tiles
 from numba_tma.pipeline.roles import WARP
-from numba_tma.pipeline.stage_layout import tile_stride
-from numba_tma.pipeline.started import block_rule, given_address
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
     bar_warp_sync,
@@ -25,15 +30,16 @@ from numba_tma.ptx import (
     mbarrier_arrive_expect_tx,
     mbarrier_init,
     mbarrier_inval,
-    ntid_x,
     st_shared_u64,
-    tid_x,
 )
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.circular import CircularBuffer
 
 
 @device_class(static=("pipeline",), mutable=True)
 @dataclass
-class Ring:
+class CircularBufferHandle:
     """A started `CircularBuffer`. All its methods are executed by every thread of its role."""
 
     pipeline: CircularBuffer
@@ -43,6 +49,7 @@ class Ring:
     _num_threads: u32
     state: PipelineState  # of the work
     loading: PipelineState
+    accesses: TileAccesses
     waited: u32  # bit b: full barrier b of the current stage has been waited for
     held: u32 = 0  # stages that are worked on: the current one and those in flight
     due: u32 = 0  # loads that the current iteration has not started yet
@@ -51,7 +58,6 @@ class Ring:
     stop: i64 = 0
     step: i64 = 1
     open: bool = False  # a loop over tiles is under way
-    unfenced: bool = False  # as in `TileAccesses`, which the ring is to its tiles
 
     def thread(self) -> int:
         """Return the index of the calling thread among those that share the work, from 0."""
@@ -65,7 +71,7 @@ class Ring:
         """Synchronise its threads, as cuda.syncthreads does a block."""
         meet(self.pipeline.sync_id, self._num_threads, self._meeting(), self.pipeline.sync_site)
 
-    def tiles(self, first: Any, stop: Any, step: Any = 1, in_flight: int = 0) -> Tiles:
+    def tiles(self, first: Any, stop: Any, step: Any = 1, in_flight: Constant[int] = 0) -> Tiles:
         """Iterate over range(first, stop, step), each tile with the stage that it comes in.
 
         Yields (tile, stage). `stage.wait` returns the tiles in shared memory. The body runs
@@ -197,9 +203,9 @@ class Ring:
 
     def _fence(self) -> None:
         """Let the copy engine overwrite what the thread has read and written of the stages."""
-        if self.unfenced:
+        if self.accesses.unfenced:
             fence_proxy_async()
-            self.unfenced = False
+            self.accesses.unfenced = False
 
     def _next_tile(self, in_flight: Any) -> bool:
         """End an iteration, if there was one; return whether a tile is left."""
@@ -246,34 +252,56 @@ class Ring:
             self.open = False
 
 
+@device_function
 def await_full(
-    pipeline: CircularBuffer, number: Any, barrier: Barrier, parity: Any, stage: Any, iteration: Any
+    pipeline: CircularBuffer, number: int, barrier: Barrier, parity: int, stage: int, iteration: int
 ) -> None:
     """Wait for a stage's full barrier, the `number`-th of several."""
-    wait_for(barrier, parity, pipeline.full_sites[number], stage, iteration)
+    if pipeline.debug and pipeline.num_full > 1:  # each has bytes of its own, which its site says
+        _await_site(pipeline, 0, number, barrier, parity, stage, iteration)
+    else:
+        wait_for(barrier, parity, full_site(pipeline, 0), stage, iteration)
 
 
-# ---------------------------------------------------------------------------------- the start
+@device_function
+def _await_site(
+    pipeline: CircularBuffer,
+    site: Constant[int],
+    number: int,
+    barrier: Barrier,
+    parity: int,
+    stage: int,
+    iteration: int,
+) -> None:
+    if number == site:
+        wait_for(barrier, parity, full_site(pipeline, site), stage, iteration)
+    elif has_site_after(pipeline, site):
+        _await_site(
+            pipeline, _site_after(pipeline, site), number, barrier, parity, stage, iteration
+        )
 
 
-def start(pipeline: CircularBuffer, tiles: Any, barriers: Any, sync: bool) -> Ring:
-    """Do what `CircularBuffer.start` says."""
-    simulator.check_block("CircularBuffer", minimum=WARP)
-    if pipeline.block and ntid_x() != pipeline.block:
-        raise simulator.BadOperand(block_rule(pipeline.block, ntid_x()))
-    base, first = _allocate(pipeline, tiles, barriers)
-    thread, threads = tid_x(), ntid_x()
-    if pipeline.role:
-        # Threads before the role have a number beyond its last, as unsigned numbers have it.
-        thread, threads = thread - pipeline.role.first & 0xFFFFFFFF, pipeline.role.members
-    stages = pipeline.num_stages
-    work, loading = PipelineState(stages, stages, 1), PipelineState(stages, stages, 0)
-    waited = (1 << pipeline.num_full) - 1
-    initialise(pipeline, first, tid_x(), ntid_x(), sync)
-    return Ring(pipeline, base, first, thread, threads, work, loading, waited)
+@compile_time
+def full_site(pipeline: CircularBuffer, number: int) -> Site:
+    """Return what debug mode calls a wait for the `number`-th full barrier of a stage."""
+    return pipeline.full_sites[number]
 
 
-def initialise(
+@compile_time
+def has_site_after(pipeline: CircularBuffer, number: int) -> bool:
+    """Return whether a stage has a full barrier after the `number`-th."""
+    return number + 1 < pipeline.num_full
+
+
+@compile_time
+def _site_after(pipeline: CircularBuffer, number: int) -> int:
+    if number + 1 >= pipeline.num_full:
+        raise ValueError(f"a stage has {pipeline.num_full} full barriers")
+    return number + 1
+
+
+@device_function
+def initialise_circular(
     pipeline: CircularBuffer, barriers: int, thread: int, num_threads: int, sync: bool
 ) -> None:
     """Initialise the barriers and make them visible to the block and its copies."""
@@ -293,26 +321,3 @@ def initialise(
         fence_mbarrier_init()
     if sync:
         barrier_sync(0, num_threads)
-
-
-def _allocate(pipeline: CircularBuffer, tiles: Any, barriers: Any) -> tuple[int, int]:
-    """Return the addresses of the tiles and the barriers, with names for the simulator."""
-    key, nbytes = (pipeline, "barriers"), 8 * pipeline.num_barriers
-    if tiles is None:
-        base = simulator.allocate_shared(pipeline, pipeline.storage_nbytes, pipeline.alignment)
-    else:
-        base = given_address("tiles", tiles, pipeline.storage_nbytes, pipeline.alignment)
-    if barriers is None:
-        first = simulator.allocate_shared(key, nbytes, 8)
-    else:
-        first = given_address("barriers", barriers, nbytes, 8)
-    for index in range(pipeline.num_barriers):
-        turn, stage = divmod(index, pipeline.num_stages)
-        kind = "full" if turn < pipeline.num_full else "empty"
-        name = f" of {pipeline.tiles[turn][0]}" if kind == "full" and pipeline.num_full > 1 else ""
-        simulator.label(first + 8 * index, f"{kind}[{stage}]{name} of {pipeline}")
-    for stage in range(pipeline.num_stages):
-        for name, tile in pipeline.tiles:
-            address = base + pipeline.tile_offset(name) + stage * tile_stride(tile)
-            simulator.label(address, f"{name}[{stage}] of {pipeline}")
-    return base, first

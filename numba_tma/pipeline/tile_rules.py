@@ -8,7 +8,7 @@ from numba_tma.host.cluster_rules import cluster_size
 from numba_tma.pipeline.roles import Role
 
 if TYPE_CHECKING:
-    from numba_tma.pipeline.ring import TilePipeline
+    from numba_tma.pipeline.tile import TilePipeline
 
 
 def plane(cluster: Any) -> tuple[int, int]:

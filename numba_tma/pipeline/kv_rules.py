@@ -6,6 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from numba_tma import simulator
+from numba_tma.backend.interface import compile_time
 from numba_tma.host.layout import Swizzle
 from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.pipeline.roles import Role
@@ -74,6 +75,7 @@ def check_tiles(kv: KVPipeline) -> None:
             raise ValueError(f"KVPipeline, its tile of {name.upper()}: {error}") from None
 
 
+@compile_time
 def check_holds(method: str, kv: KVPipeline, what: str) -> None:
     """Raise unless the ring holds K (or V)."""
     if what not in kv.holds:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numba_tma import simulator
-from numba_tma.backend.interface import device_class, i64, u32
+from numba_tma.backend.interface import Constant, device_class, device_function, i64, u32
 from numba_tma.device.barrier import Barrier
-from numba_tma.device.shared import SharedTile, TileAccesses
+from numba_tma.device.shared import (
+    TileAccesses,
+    SharedTile,
+    require_reduction,
+    require_tiled_map,
+)
 from numba_tma.device.waiting import meet
 from numba_tma.pipeline.loops import Iteration
-from numba_tma.pipeline.roles import WARP
-from numba_tma.pipeline.stage_layout import tile_stride
 from numba_tma.pipeline.stages import slot_tile
-from numba_tma.pipeline.started import block_rule, given_address
-from numba_tma.pipeline.store import StorePipeline
 from numba_tma.ptx import (
     barrier_sync,
     cp_async_bulk_commit_group,
@@ -24,14 +24,21 @@ from numba_tma.ptx import (
     fence_mbarrier_init,
     fence_proxy_async,
     mbarrier_init,
-    ntid_x,
-    tid_x,
+)
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.store import StorePipeline
+
+#: What to do with maps of other kinds.
+IM2COL = (
+    "have the role's first thread call store_im2col(tile, coords) between fence_proxy_async(), "
+    "sync() and commit()"
 )
 
 
 @device_class(static=("pipeline",), mutable=True)
 @dataclass
-class Store:
+class StorePipelineHandle:
     """A started `StorePipeline`. All its methods are executed by every thread of the role.
 
     ``stage = store.acquire()``, write to ``stage.y``, ``store.store(y, stage.y, coords)``, and
@@ -80,17 +87,25 @@ class Store:
         A stage may have several stores, and all of it has been written before the first of them:
         that fences the threads' writes and synchronises the role.
         """
+        require_tiled_map("Store.store", tensor_map, IM2COL)
         self._publish()
         if self.thread == 0:
             tensor_map.store(tile, coords, cache_hint)
 
     def reduce(
-        self, tensor_map: Any, tile: SharedTile, coords: Any, op: Any, cache_hint: Any = None
+        self,
+        tensor_map: Any,
+        tile: SharedTile,
+        coords: Any,
+        op: Constant[str],
+        cache_hint: Any = None,
     ) -> None:
         """Start to combine a tile of the stage with what the tensor holds; else as `store`.
 
         `op` is a literal: ``"add"``, ``"min"`` or any that `TensorMap.reduce` has for the type.
         """
+        require_tiled_map("Store.reduce", tensor_map, IM2COL)
+        require_reduction("Store.reduce", tensor_map, op)
         self._publish()
         if self.thread == 0:
             tensor_map.reduce(tile, coords, op, cache_hint)
@@ -154,10 +169,10 @@ class Store:
 class StoreStage:
     """A stage to be written: its tiles by name."""
 
-    owner: Store
+    owner: StorePipelineHandle
     index: u32
 
-    def __getattr__(self, name: str) -> SharedTile:
+    def __getattr__(self, name: Constant[str]) -> SharedTile:
         return slot_tile(self.owner, self.index, name)
 
     def enters(self) -> bool:
@@ -174,7 +189,7 @@ class StoreStage:
 class StoreStages(Iteration):
     """The tiles first, first + step, ... below stop, each with the stage to write."""
 
-    store: Store
+    store: StorePipelineHandle
     tile: i64
     stop: i64
     step: i64
@@ -189,35 +204,7 @@ class StoreStages(Iteration):
         return self.tile, self.store.acquire()
 
 
-def start(pipeline: StorePipeline, tiles: Any) -> Store:
-    """Do what `StorePipeline.start` says, in the simulator."""
-    simulator.check_block("StorePipeline", minimum=WARP)
-    thread, num_threads = tid_x(), ntid_x()
-    if pipeline.block and num_threads != pipeline.block:
-        raise simulator.BadOperand(block_rule(pipeline.block, num_threads))
-    if tiles is None:
-        base = simulator.allocate_shared(pipeline, pipeline.nbytes, pipeline.alignment)
-    else:
-        base = given_address("tiles", tiles, pipeline.nbytes, pipeline.alignment)
-    for number in range(pipeline.num_parties):
-        of = f" for {pipeline.roles[number].name}" if len(pipeline.roles) > 1 else ""
-        for name, tile in pipeline.tiles:
-            for stage in range(pipeline.num_stages):
-                offset = number * pipeline.role_nbytes + stage * tile_stride(tile)
-                address = base + pipeline.tile_offset(name) + offset
-                simulator.label(address, f"{name}[{stage}]{of} of {pipeline}")
-    members = [role.is_member() for role in pipeline.roles]
-    mine = members.index(True) if any(members) else 0
-    first, sync_id = 0, 0
-    if pipeline.roles:
-        role = pipeline.roles[mine]
-        first, num_threads, sync_id = role.first, role.members, role.barrier_id
-    # Threads before a role have a number beyond its last, as unsigned numbers have it.
-    own = thread - first & 0xFFFFFFFF
-    base += mine * pipeline.role_nbytes
-    return Store(pipeline, base, own, num_threads, sync_id, TileAccesses(), 0, pipeline.num_stages)
-
-
+@device_function
 def prepare_meeting(barrier: int, thread: int, num_threads: int, sync_id: int) -> None:
     """Initialise what a role meets at in debug mode, which the simulator has not."""
     if thread < num_threads:

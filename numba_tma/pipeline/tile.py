@@ -8,22 +8,41 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from numba_tma.backend.interface import constant_class
+from numba_tma.backend.interface import Constant, constant_class, u32
+from numba_tma.backend.primitives import require_cluster, sub32, tiles_are_used
+from numba_tma.device.shared import TileAccesses
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.host.layout import Tile
-from numba_tma.pipeline._ring_rules import (
+from numba_tma.pipeline.consumer import TileConsumer
+from numba_tma.pipeline.memory import tiles_and_barriers
+from numba_tma.pipeline.multicast import peers
+from numba_tma.pipeline.producer import TileProducer
+from numba_tma.pipeline.roles import MAX_ROLES, WARP, Role, RoleTable, index_from, of_own_role
+from numba_tma.pipeline.stage_layout import (
+    StageLayout,
+    named_tiles,
+    positive,
+    round_up,
+    tile_stride,
+)
+from numba_tma.pipeline.start import (
+    CONSUMER_BARRIER,
+    check_launch,
+    check_sync,
+    initialise,
+    label_stages,
+)
+from numba_tma.pipeline.state import PipelineState
+from numba_tma.pipeline.tile_handle import TilePipelineHandle
+from numba_tma.pipeline.tile_rules import (
     check_multicast,
     check_roles,
     plane,
     shared_tiles,
 )
-from numba_tma.pipeline.roles import MAX_ROLES, WARP, Role
-from numba_tma.pipeline.stage_layout import StageLayout, named_tiles, positive, round_up
-
-if TYPE_CHECKING:
-    from numba_tma.pipeline.started import Pipeline
+from numba_tma.ptx import laneid, ntid_x, tid_x
 
 #: Who can fill a stage: the copy engine, the cp.async of threads, or what threads compute.
 FILLED_BY = ("tma", "cp_async", "threads")
@@ -74,6 +93,7 @@ class TilePipeline(StageLayout):
     32768
     """
 
+    device_methods = ("start",)
     num_stages: int
     tiles: tuple[tuple[str, Tile], ...]
     k_group: int = 1
@@ -212,6 +232,69 @@ class TilePipeline(StageLayout):
         return self.filled_by == "cp_async"
 
     @property
+    def launch_kind(self) -> str:
+        """What a launch has to know, as `allocate_shared` takes it."""
+        return f"ring{self.block or ''}"
+
+    @property
+    def cluster_feature(self) -> str:
+        """What it needs clusters for."""
+        return f"multicast={dict(self.multicast)}"
+
+    def cluster_rule(self, given: Any) -> str:
+        """Return what is wrong with a kernel in clusters of another size."""
+        return (
+            f"{self} is for clusters of {self.cluster}, but the kernel runs in clusters of "
+            f"{given}: put @tma.cluster({self.cluster}) below @cuda.jit"
+        )
+
+    @property
+    def cluster_width(self) -> int:
+        """Blocks of the cluster along x."""
+        return self.cluster[0]
+
+    @property
+    def cluster_height(self) -> int:
+        """Blocks of the cluster along y."""
+        return self.cluster[1]
+
+    @property
+    def shares_x(self) -> bool:
+        """Whether blocks that differ in x alone share a tile."""
+        return "x" in dict(self.multicast).values()
+
+    @property
+    def shares_y(self) -> bool:
+        """Whether blocks that differ in y alone share a tile."""
+        return "y" in dict(self.multicast).values()
+
+    @property
+    def row_mask(self) -> int:
+        """The blocks of the cluster's first row, by rank."""
+        return (1 << self.cluster_width) - 1
+
+    @property
+    def column_mask(self) -> int:
+        """The blocks of the cluster's first column, by rank."""
+        return sum(1 << row * self.cluster_width for row in range(self.cluster_height))
+
+    @property
+    def consumer_table(self) -> RoleTable:
+        """The consumer roles in columns."""
+        return RoleTable(self.consumers)
+
+    def shared_parts(self, what: str) -> dict[str, int]:
+        """Return the bytes of its parts, for the error of a sum that is too large."""
+        if what == "barriers":
+            return {"barriers": 8 * self.num_barriers}
+        parts = {}
+        for name, tile in self.tiles:
+            slots = f"{self.num_stages} stages x"
+            slots += f" {self.k_group} x" if self.k_group > 1 else ""
+            parts[f"{name}: {slots} {tile_stride(tile):,} B"] = self.slots * tile_stride(tile)
+        return parts | {"barriers": self.nbytes - sum(parts.values())}
+
+    @property
     def one_warp_produces(self) -> bool:
         """Whether the producer is a single warp."""
         return self.producer is None or self.producer.sync_threads == WARP
@@ -254,8 +337,13 @@ class TilePipeline(StageLayout):
         threads = {role.barrier_id: role.sync_threads for role in self.consumers}
         return tuple(threads.get(i, 0) for i in range(MAX_ROLES + 1))
 
-    def start(self, tiles: Any = None, barriers: Any = None, sync: bool = True) -> Pipeline:
-        """Allocate the ring, initialise its barriers and return the block's `Pipeline`.
+    def start(
+        self,
+        tiles: Constant[Any] = None,
+        barriers: Constant[Any] = None,
+        sync: Constant[bool] = True,
+    ) -> TilePipelineHandle:
+        """Allocate the ring, initialise its barriers and return the block's handle of it.
 
         Executed once by every thread of the block, so not inside a loop; it synchronises the
         block, or the cluster. Each call in the source is a ring of its own.
@@ -270,9 +358,53 @@ class TilePipeline(StageLayout):
         sync
             False, a literal, where several are started: only the last has to synchronise.
         """
-        from numba_tma.pipeline.started import start
-
-        return start(self, tiles, barriers, sync)
+        check_launch(self, WARP if self.block else 2 * WARP)
+        check_sync(sync)
+        if self.in_cluster:
+            require_cluster(self)
+        base, first = tiles_and_barriers(self, tiles, barriers)
+        label_stages(self, base, first)
+        thread, num_threads, stages = tid_x(), ntid_x(), self.num_stages
+        # Threads of consumers, and of the producer, without roles.
+        members, sync_id = sub32(num_threads, WARP), u32(CONSUMER_BARRIER)
+        mine, loading, num_producers = thread, index_from(thread, members), u32(WARP)
+        if self.producer is not None:
+            table = self.consumer_table
+            members = of_own_role(thread, table, table.members)
+            sync_id = of_own_role(thread, table, table.barriers)
+            mine = index_from(thread, of_own_role(thread, table, table.firsts))
+            loading = index_from(thread, self.producer.first)
+            num_producers = u32(self.producer.members)
+        is_sender = False
+        if self.in_cluster:
+            is_sender = peers(self) >> laneid() & 1 != 0
+        initialise(self, first, thread, num_threads, sync)
+        producer = TileProducer(
+            self,
+            base=base,
+            barriers=first,
+            thread=loading,
+            state=PipelineState(stages, stages, 0),
+            accesses=TileAccesses(),
+            current=stages,
+        )
+        # Consumers that take turns skip first, and so stand on the first stage from the start.
+        turns = self.alternate
+        consumer = TileConsumer(
+            self,
+            base=base,
+            barriers=first,
+            thread=mine,
+            num_threads=members,
+            sync_id=sync_id,
+            is_sender=is_sender,
+            state=PipelineState(stages, 0 if turns else stages, 0 if turns else 1, int(turns)),
+            accesses=TileAccesses(tiles_are_used()),
+            current=stages,
+            previous=stages,
+            asked=turns,
+        )
+        return TilePipelineHandle(producer, consumer, num_producers)
 
 
 constant_class(TilePipeline)

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from numba_tma import simulator
-from numba_tma.backend.interface import device_class, i64, u32
+from numba_tma.backend.interface import (
+    Constant,
+    Unknown,
+    compile_time,
+    compute_capability,
+    device_class,
+    device_function,
+    i64,
+    u32,
+)
+from numba_tma.backend.primitives import add32
 from numba_tma.device.clusters import cluster_sync
 from numba_tma.device.shared import SharedTile
-from numba_tma.pipeline.consumer import Consumer
+from numba_tma.pipeline.columns import load_columns, store_columns
+from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.loops import Iteration
-from numba_tma.pipeline.output import OutputTilePipeline
-from numba_tma.pipeline.producer import Producer
+from numba_tma.pipeline.producer import TileProducer
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stages import slot_tile
-from numba_tma.ptx import (
-    bar_warp_sync,
-    cluster_ctarank,
-    elect_sync,
-    laneid,
-    ld_shared_u32,
-    tcgen05_ld_32x32b,
-    tcgen05_st_32x32b,
-    tcgen05_wait_ld,
-    tcgen05_wait_st,
-    tid_x,
-)
+from numba_tma.ptx import bar_warp_sync, cluster_ctarank, elect_sync, tid_x
+from numba_tma.simulator import BadOperand
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.output import OutputTilePipeline
 
 #: What `OutputStage.load` and `OutputStage.store` can move at once, in columns.
 NUMS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -46,50 +46,46 @@ class OutputStage:
     owner: Any
     index: u32
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("acc", "address"):
-            raise AttributeError(f"OutputStage has no attribute {name!r}")
-        pipeline = self.owner.pipeline
-        if problem := memory_rule(pipeline, f"stage.{name}", "acc" if name == "acc" else ""):
-            raise simulator.BadOperand(problem)
-        if name == "acc":
-            return slot_tile(self.owner.ring, self.index, "acc")
-        return self.owner.address + self.index * pipeline.stage_stride_cols
+    @property
+    def acc(self) -> SharedTile:
+        """The accumulator in shared memory."""
+        require_memory(self.owner.pipeline, "stage.acc", False)
+        return slot_tile(self.owner.ring, self.index, "acc")
 
-    def load(self, column: int, num: int) -> Any:
+    @property
+    def address(self) -> int:
+        """The address of the accumulator in tensor memory."""
+        require_memory(self.owner.pipeline, "stage.address", True)
+        return u32(self.owner.address + self.index * self.owner.pipeline.stage_stride_cols)
+
+    def load(self, column: Constant[int], num: Constant[int]) -> Any:
         """Return `num` columns of the accumulator from `column` on, of the thread's lane.
 
         A tuple of `num` elements of the accumulator's dtype: 1, 2, 4, ... or 128 of them, a
         literal. Executed by whole warps: thread l of warp w gets lane 32 (w mod 4) + l. Waits for
         the load (tcgen05.ld of shape 32x32b, tcgen05.wait::ld).
         """
-        taddr = self._lanes("load", column, num)
-        registers = tcgen05_ld_32x32b(taddr, num)  # type: ignore[arg-type]
-        tcgen05_wait_ld()
-        bits = np.array([int(register) for register in registers], np.uint32)
-        return tuple(bits.view(self.owner.pipeline.acc.dtype.numpy))
+        pipeline = self.owner.pipeline
+        require_memory(pipeline, "stage.load()", True)
+        check_columns(pipeline, "load", column, num)
+        return load_columns(pipeline.acc, self._of_warp(column), num)
 
-    def store(self, column: int, values: Any) -> None:
+    def store(self, column: Constant[int], values: Any) -> None:
         """Store a tuple of 1, 2, 4, ... or 128 columns from `column` on; the reverse of `load`.
 
         For accumulators that threads compute or initialise. Executed by whole warps. Waits for the
         store (tcgen05.st of shape 32x32b, tcgen05.wait::st).
         """
-        taddr = self._lanes("store", column, len(values))
-        bits = np.array(values, self.owner.pipeline.acc.dtype.numpy).view(np.uint32)
-        tcgen05_st_32x32b(taddr, tuple(bits), len(bits))  # type: ignore[arg-type]
-        tcgen05_wait_st()
-        self.owner.pipeline._fence_before()
-
-    def _lanes(self, what: str, column: int, num: int) -> int:
-        """Return the address of the first of the warp's lanes."""
         pipeline = self.owner.pipeline
-        problem = memory_rule(pipeline, f"stage.{what}()", "") or column_rule(
-            pipeline, what, column, num
-        )
-        if problem:
-            raise simulator.BadOperand(problem)
-        return int(self.address) + int(column) + (tid_x() // WARP % 4 << 21)
+        require_memory(pipeline, "stage.store()", True)
+        check_columns(pipeline, "store", column, check_values(values))
+        store_columns(pipeline.acc, self._of_warp(column), values)
+        pipeline._fence_before()
+
+    def _of_warp(self, column: int) -> int:
+        """Return the address of `column` in the first of the warp's lanes."""
+        lanes = u32((tid_x() & 96) << 16)  # 32 (warp mod 4) << 16
+        return add32(add32(self.address, lanes), column)
 
     def enters(self) -> bool:
         """Return True: every thread that has acquired the stage executes its scope."""
@@ -106,7 +102,7 @@ class OutputProducer:
     """The side that multiplies. All its methods are executed by every warp of the role `mma`."""
 
     pipeline: OutputTilePipeline
-    ring: Producer
+    ring: TileProducer
     address: u32  # of the columns in tensor memory
 
     def enters(self) -> bool:
@@ -165,7 +161,7 @@ class OutputConsumer:
     """
 
     pipeline: OutputTilePipeline
-    ring: Consumer
+    ring: TileConsumer
     address: u32  # of the columns in tensor memory
 
     def enters(self) -> bool:
@@ -253,7 +249,7 @@ class OutputConsume(Iteration):
 
 @device_class(static=("pipeline",), local=True)
 @dataclass
-class OutputPipeline:
+class OutputTilePipelineHandle:
     """A started `OutputTilePipeline`.
 
     The explicit form has a name for each step of either side: `acquire_for_mma`,
@@ -282,6 +278,7 @@ class OutputPipeline:
 
     def release_from_mma(self, stage: OutputStage) -> None:
         """Commit `stage`, which `acquire_for_mma` returned, as `OutputProducer.commit` does."""
+        check_filled(stage)
         stage.owner.commit()
 
     def acquire_for_epilogue(self) -> OutputStage:
@@ -330,59 +327,82 @@ class OutputPipeline:
                     self.pipeline._free(self._consumer.address)
 
 
+@device_function
 def allocates(pipeline: OutputTilePipeline) -> bool:
     """Return whether the thread belongs to the warp that allocates columns: epilogue's first."""
     return tid_x() // u32(WARP) == pipeline.epilogue.first // WARP
 
 
+@device_function
 def allocate(pipeline: OutputTilePipeline, destination: int) -> None:
     """Allocate the columns, and leave their address at `destination`."""
     if allocates(pipeline):
         pipeline._allocate(destination)
 
 
-def start(pipeline: OutputTilePipeline) -> OutputPipeline:
-    """Do what `OutputTilePipeline.start` says."""
-    destination = address = 0
-    if pipeline.in_tensor_memory:
-        destination = simulator.allocate_shared((pipeline, "address"), 4, 4)
-        allocate(pipeline, destination)
-    pipe = pipeline.ring.start()
-    if pipeline.in_tensor_memory:
-        address = ld_shared_u32(destination)
-    if pipeline.cta_group == 2:
-        pipe._consumer.is_sender = laneid() == cluster_ctarank() & ~1
-    return OutputPipeline(
-        pipeline,
-        OutputProducer(pipeline, pipe._producer, address),
-        OutputConsumer(pipeline, pipe._consumer, address),
-    )
+# ------------------------------------------------------------------- when a kernel is compiled
 
 
-# ------------------------------------------------------------------------------- rules
-
-
-def memory_rule(pipeline: OutputTilePipeline, what: str, wanted: str) -> str:
-    """Return what is wrong with `what`, which is for the other memory; "acc" is shared memory's."""
-    if wanted == "acc" and pipeline.in_tensor_memory:
-        return (
+@compile_time
+def require_memory(pipeline: OutputTilePipeline, what: str, tensor: bool) -> None:
+    """Raise where `what` is for the other memory."""
+    if not tensor and pipeline.in_tensor_memory:
+        raise BadOperand(
             f"{what}: the stages of {pipeline} are columns of tensor memory: load them with "
             "stage.load(column, num), or give tcgen05 instructions stage.address"
         )
-    if wanted != "acc" and not pipeline.in_tensor_memory:
-        return (
+    if tensor and not pipeline.in_tensor_memory:
+        raise BadOperand(
             f"{what}: the stages of {pipeline} are in shared memory: read and write stage.acc, or "
             "give memory='tensor' on sm_100a"
         )
-    return ""
 
 
-def column_rule(pipeline: OutputTilePipeline, what: str, column: Any, num: Any) -> str:
-    """Return what is wrong with columns to load or to store; `column` None is not known yet."""
+@compile_time
+def check_columns(pipeline: OutputTilePipeline, what: str, column: int, num: int) -> None:
+    """Raise unless the accumulator has the columns, as far as they are known."""
+    if isinstance(num, Unknown):
+        raise BadOperand(f"stage.{what}(num=...) must be a compile-time constant, not {num}")
+    if isinstance(column, Unknown) and not column.is_integer:
+        raise BadOperand(f"stage.{what}(column=...) takes an integer, not {column}")
     if num not in NUMS:
-        return f"stage.{what} moves {', '.join(map(str, NUMS))} columns at once, not {num}"
-    columns = pipeline.acc.shape[1]
-    if num > columns or (column is not None and not 0 <= column <= columns - num):
-        of = "" if column is None else f" {column} to {column + num - 1}"
-        return f"stage.{what}: columns{of or f' of x{num}'} of an accumulator that has {columns}"
-    return ""
+        raise BadOperand(
+            f"stage.{what} moves {', '.join(map(str, NUMS))} columns at once, not {num}"
+        )
+    columns, known = pipeline.acc.shape[1], not isinstance(column, Unknown)
+    if num > columns or (known and not 0 <= column <= columns - num):
+        of = f" {column} to {column + num - 1}" if known else f" of x{num}"
+        raise BadOperand(f"stage.{what}: columns{of} of an accumulator that has {columns}")
+
+
+@compile_time
+def check_values(values: Any) -> int:
+    """Return how many values there are; raise unless they are a tuple of numbers."""
+    count = values.num_numbers if isinstance(values, Unknown) else len(values)
+    if count is None:
+        raise BadOperand(f"stage.store(values=...) takes a tuple of numbers, not {values}")
+    return count
+
+
+@compile_time
+def check_filled(stage: Any) -> None:
+    """Raise unless a stage is one that the role `mma` fills."""
+    owner = getattr(stage, "owner", None)
+    cls = owner.cls if isinstance(owner, Unknown) else type(owner)
+    if cls is not OutputProducer:
+        raise BadOperand(
+            f"release_from_mma(stage={stage}): it takes the stage that acquire_for_mma returned; "
+            "the epilogue's are released with release_from_epilogue()"
+        )
+
+
+@compile_time
+def check_target(pipeline: OutputTilePipeline) -> None:
+    """Raise where the GPU has no tensor memory."""
+    target = compute_capability()
+    if pipeline.in_tensor_memory and target not in (None, (10, 0)):
+        raise BadOperand(
+            f"{pipeline}: tensor memory exists on sm_100a alone, and this kernel is compiled for "
+            f"compute capability {target[0]}.{target[1]}: give memory='shared', or let the warps "
+            "that multiply keep their accumulators in registers and run the epilogue themselves"
+        )

@@ -1,0 +1,145 @@
+"""Functions that run when a kernel is compiled, and such as only the simulator runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba.core import types
+from numba.cuda import utils
+from numba.cuda.core.errors import TypingError
+from numba.cuda.cudadecl import registry as typing_registry
+from numba.cuda.cudaimpl import registry as lowering_registry
+from numba.cuda.typing.templates import signature
+
+from numba_tma.backend.interface import Unknown, targets
+from numba_tma.backend.numba_cuda.functions import REFUSALS, LiteralTemplate, compute_capability
+from numba_tma.backend.numba_cuda.object_types import (
+    ObjectType,
+    constant_type,
+    constant_value,
+    static_of,
+)
+from numba_tma.backend.numba_cuda.registration import registers
+from numba_tma.simulator.errors import SimulatorError
+
+#: What compile-time functions raise for arguments that they refuse.
+CHECKED = (ValueError, TypeError, AttributeError, LookupError, SimulatorError)
+
+
+class _Unknown(Unknown):
+    """An argument that is only known at run time; what its type says is an attribute of it."""
+
+    def __init__(self, typ: types.Type) -> None:
+        self.type = typ
+
+    def __repr__(self) -> str:
+        if isinstance(self.type, ObjectType) and self.type.static:
+            return repr(self.type.static[0])
+        return str(self.type)
+
+    def __getattr__(self, name: str) -> Any:
+        if isinstance(self.type, ObjectType):
+            description = self.type.description
+            if name in description.static:
+                return self.type.static_value(name)
+            if name in description.fields:
+                return known(self.type.field_types[list(description.fields).index(name)])
+        raise AttributeError(name)
+
+    @property
+    def is_integer(self) -> bool:
+        return isinstance(types.unliteral(self.type), types.Integer)
+
+    @property
+    def cls(self) -> type | None:  # type: ignore[override]
+        return getattr(self.type, "cls", None)
+
+    @property
+    def num_numbers(self) -> int | None:  # type: ignore[override]
+        if not isinstance(self.type, types.BaseTuple):
+            return None
+        numbers = all(isinstance(types.unliteral(t), types.Number) for t in self.type)
+        return len(self.type) if numbers else None
+
+    @property
+    def is_number(self) -> bool:
+        return isinstance(types.unliteral(self.type), types.Integer | types.Boolean)
+
+
+def known(typ: types.Type) -> Any:
+    """Return the value that a type carries, or an `Unknown` with what the type says."""
+    try:
+        return static_of(typ, "")
+    except TypingError:
+        return _Unknown(typ)
+
+
+@registers("compile_time")
+def compile_time(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run `function` when a kernel that calls it is compiled; its result is a constant there.
+
+    It gets the values that the argument types say, and an `Unknown` for any other. What it raises
+    is the error of the compilation.
+    """
+    parameters = utils.pysignature(function)
+    results: dict[tuple[types.Type, ...], Any] = {}
+
+    class Template(LiteralTemplate):
+        key = function
+
+        def type_call(self, args: Any, kws: Any) -> Any:
+            try:
+                bound = parameters.bind(*args, **kws)
+            except TypeError as error:
+                raise TypingError(f"{function.__name__}: {error}") from None
+            given = bound.arguments
+            try:
+                result = function(**{name: known(typ) for name, typ in given.items()})
+            except CHECKED as error:
+                REFUSALS.appendleft(str(error))
+                raise TypingError(str(error)) from None
+            typ = constant_type(result)
+            if typ is None:
+                raise TypingError(f"{function.__name__} returns {result!r}, which is no constant")
+            results[tuple(given.values())] = result
+            kept = [parameters.parameters[name] for name in given]
+            return signature(typ, *given.values()).replace(
+                pysig=parameters.replace(parameters=kept)
+            )
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        result = results[tuple(sig.args)]
+        return constant_value(context, builder, sig.return_type, result)
+
+    _register(function, Template, lower)
+    return function
+
+
+@registers("simulator_only")
+def simulator_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let kernels call `function`, which does nothing there."""
+
+    class Template(LiteralTemplate):
+        key = function
+
+        def type_call(self, args: Any, kws: Any) -> Any:
+            names = [*utils.pysignature(function).parameters.values()]
+            given = [*args, *kws.values()]
+            pysig = utils.pysignature(function).replace(parameters=names[: len(given)])
+            return signature(types.void, *given).replace(pysig=pysig)
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return context.get_dummy_value()
+
+    _register(function, Template, lower)
+    return function
+
+
+def _register(function: Callable[..., Any], template: type, lower: Callable[..., Any]) -> None:
+    typing_registry.register(template)
+    typing_registry.register_global(function, types.Function(template))
+    lowering_registry.lower(function, types.VarArg(types.Any))(lower)
+
+
+targets(compute_capability)

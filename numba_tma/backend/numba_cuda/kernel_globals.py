@@ -1,0 +1,72 @@
+"""What a body declares and the kernel that calls it defines: shared memory, and a flag.
+
+All shared variables of a kernel are defined in its own module, in the order of its calls, so that
+their layout does not depend on the order in which modules are linked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda.cudadrv import nvvm
+
+from numba_tma.backend.numba_cuda.facts import facts_of
+
+I8 = ir.IntType(8)
+
+
+def declare_shared(builder: Any, name: str, nbytes: int, alignment: int, what: str) -> Any:
+    """Return a shared variable that the calling kernel defines."""
+    facts_of(builder.function).shared.append((name, nbytes, alignment, what))
+    return _shared(builder, name, nbytes, alignment)
+
+
+def define_shared(builder: Any, name: str, nbytes: int, alignment: int, what: str) -> Any:
+    """Return a new shared variable; `what` is what errors call it."""
+    variable = _shared(builder, name, nbytes, alignment)
+    variable.initializer = ir.Constant(variable.type.pointee, ir.Undefined)
+    variable.what = what
+    return variable
+
+
+def _shared(builder: Any, name: str, nbytes: int, alignment: int) -> Any:
+    kind = ir.ArrayType(I8, nbytes)
+    variable = ir.GlobalVariable(builder.module, kind, name, nvvm.ADDRSPACE_SHARED)
+    variable.align = alignment
+    return variable
+
+
+_PREFIX = "numba_tma_uses_tiles_"
+_BIT = ir.IntType(1)
+
+
+def load_use_flag(builder: Any) -> Any:
+    """Return whether the function that calls this body uses tiles, as far as its module shows.
+
+    A constant of the caller's module, and known once that is complete.
+    """
+    name = _PREFIX + hashlib.sha256(builder.function.name.encode()).hexdigest()[:16]
+    flag = builder.module.globals.get(name)
+    if flag is None:
+        flag = ir.GlobalVariable(builder.module, _BIT, name)
+        flag.global_constant = True
+        facts_of(builder.function).use_flags.append(name)
+    return builder.load(flag)
+
+
+def define_use_flags(builder: Any, names: list[str]) -> None:
+    """Define the flags of what a kernel or a user's device function calls: not used yet."""
+    for name in names:
+        flag = ir.GlobalVariable(builder.module, _BIT, name)
+        flag.linkage, flag.global_constant = "linkonce_odr", True
+        flag.initializer = ir.Constant(_BIT, 0)
+        builder.load(flag)  # a linker drops what its own module does not mention
+
+
+def set_use_flags(module: Any) -> None:
+    """Note that the function reads or writes a tile."""
+    for name, flag in module.globals.items():
+        if name.startswith(_PREFIX) and flag.initializer is not None:
+            flag.initializer = ir.Constant(_BIT, 1)

@@ -1,0 +1,93 @@
+"""The memory of pipelines: allocated for them, or handed to their `start`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from numba_tma.backend.interface import Constant, Unknown, compile_time, device_function, u32
+from numba_tma.backend.primitives import add32, allocate_shared
+from numba_tma.simulator import BadOperand
+
+
+class StagesAndBarriers(Protocol):
+    """A pipeline whose barriers lie behind its tiles, if nothing else is said."""
+
+    nbytes: int  #: of tiles and barriers
+    storage_nbytes: int  #: of the tiles alone
+    alignment: int
+    barriers_offset: int  #: from the tiles' base
+    num_barriers: int
+    launch_kind: str  #: see `allocate_shared`
+
+
+@device_function
+def tiles_and_barriers(
+    pipeline: StagesAndBarriers, tiles: Constant[Any], barriers: Constant[Any]
+) -> tuple[int, int]:
+    """Return the addresses of the tiles and the barriers; allocate what was not handed in."""
+    if tiles is None and barriers is None:
+        base = allocate_shared(
+            pipeline, pipeline.nbytes, pipeline.alignment, "", pipeline.launch_kind
+        )
+        return base, add32(base, pipeline.barriers_offset)
+    return own_or_given_tiles(pipeline, tiles), own_or_given_barriers(pipeline, barriers)
+
+
+@device_function
+def own_or_given_tiles(pipeline: StagesAndBarriers, tiles: Constant[Any]) -> int:
+    """Return the address of the tiles."""
+    nbytes, alignment = pipeline.storage_nbytes, pipeline.alignment
+    if tiles is None:
+        return allocate_shared(pipeline, nbytes, alignment, "", pipeline.launch_kind)
+    return given_address("tiles", tiles, nbytes, alignment)
+
+
+@device_function
+def own_or_given_barriers(pipeline: StagesAndBarriers, barriers: Constant[Any]) -> int:
+    """Return the address of the barriers."""
+    nbytes = barrier_nbytes(pipeline)
+    if barriers is None:
+        return allocate_shared(pipeline, nbytes, 8, "barriers", pipeline.launch_kind)
+    return given_address("barriers", barriers, nbytes, 8)
+
+
+@compile_time
+def barrier_nbytes(pipeline: StagesAndBarriers) -> int:
+    """Return the bytes that the barriers take."""
+    return 8 * pipeline.num_barriers
+
+
+@device_function
+def given_address(
+    name: Constant[str], memory: Constant[Any], nbytes: Constant[int], alignment: Constant[int]
+) -> int:
+    """Return the address of memory that was handed in as `name`, if it is enough."""
+    if is_address(name, memory, nbytes, alignment):
+        return u32(memory)
+    return memory.address  # type: ignore[no-any-return]
+
+
+@compile_time
+def is_address(name: str, memory: Any, nbytes: int, alignment: int) -> bool:
+    """Return whether `memory` is an address and no tile; raise if it is not good enough."""
+    if isinstance(memory, Unknown) and memory.is_integer:
+        return True
+    if isinstance(memory, int):
+        if memory % alignment:
+            raise BadOperand(
+                f"start({name}={memory:#x}): the address must be a multiple of {alignment}"
+            )
+        return True
+    tile, count = getattr(memory, "tile", None), getattr(memory, "num_barriers", None)
+    if tile is None and count is None:
+        raise BadOperand(
+            f"start({name}=...) takes an address, a SharedTile or a BarrierArray, not {memory!r}"
+        )
+    has, aligned = (8 * count, 8) if tile is None else (tile.shared_nbytes, tile.alignment)
+    if has < nbytes or aligned % alignment:
+        shown = f"{count} barriers" if tile is None else tile
+        raise BadOperand(
+            f"start({name}={shown}): it has {has:,} B at a multiple of {aligned}, but the "
+            f"pipeline needs {nbytes:,} B at a multiple of {alignment}"
+        )
+    return False

@@ -1,0 +1,68 @@
+"""The blocks of a cluster that share a tile, and which of them a block is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from numba_tma.backend.interface import (
+    Constant,
+    Unknown,
+    compile_time,
+    device_class,
+    device_function,
+    u32,
+)
+from numba_tma.ptx import cluster_ctaid_x, cluster_ctaid_y
+from numba_tma.simulator import BadOperand
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.tile import TilePipeline
+
+
+@device_class()
+@dataclass(frozen=True)
+class MulticastGroup:
+    """The blocks of a cluster that share a tile: as `mask`, and this block's `rank` in it."""
+
+    rank: u32
+    mask: u32
+
+
+@compile_time
+def is_shared_along_x(pipeline: TilePipeline, name: str) -> bool:
+    """Return whether blocks share the tile `name` along x of the cluster, and not along y."""
+    if isinstance(name, Unknown):
+        raise BadOperand(f"multicast_group(name=...) must be a compile-time constant, not {name}")
+    axis = dict(pipeline.multicast).get(name)
+    if axis is None:
+        raise BadOperand(
+            f"multicast_group({name!r}): {pipeline} shares "
+            f"{', '.join(n for n, _ in pipeline.multicast) or 'no tile'}; say so with "
+            "cluster=... and multicast={name: 'x' or 'y'}"
+        )
+    return axis == "x"
+
+
+@device_function
+def blocks_along(pipeline: TilePipeline, along_x: Constant[bool]) -> MulticastGroup:
+    """Return the blocks that differ from this one in their x alone, or in their y alone."""
+    x, y = u32(0), u32(0)
+    if pipeline.cluster_width > 1:
+        x = cluster_ctaid_x()
+    if pipeline.cluster_height > 1:
+        y = cluster_ctaid_y()
+    if along_x:
+        return MulticastGroup(x, pipeline.row_mask << u32(y * pipeline.cluster_width))
+    return MulticastGroup(y, pipeline.column_mask << x)
+
+
+@device_function
+def peers(pipeline: TilePipeline) -> int:
+    """Return the blocks, by rank, that load into this block's stages."""
+    mask = u32(0)
+    if pipeline.shares_x:
+        mask = u32(mask | blocks_along(pipeline, True).mask)
+    if pipeline.shares_y:
+        mask = u32(mask | blocks_along(pipeline, False).mask)
+    return mask

@@ -1,0 +1,94 @@
+"""How a `TilePipeline` starts: its barriers, and what the simulator knows of its launch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numba_tma import simulator
+from numba_tma.backend.interface import (
+    Unknown,
+    compile_time,
+    device_function,
+    simulator_only,
+    u32,
+)
+from numba_tma.device.clusters import cluster_sync
+from numba_tma.pipeline.roles import MAX_ROLES, WARP
+from numba_tma.pipeline.stage_layout import tile_stride
+from numba_tma.ptx import barrier_sync, fence_mbarrier_init, mbarrier_init, ntid_x, st_shared_u64
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.tile import TilePipeline
+
+CONSUMER_BARRIER = 1  # named barrier of the consumers where no roles are named
+
+
+@device_function
+def initialise(
+    pipeline: TilePipeline, barriers: int, thread: int, num_threads: int, sync: bool
+) -> None:
+    """Initialise the barriers of a ring and make them visible to the block and its copies."""
+    if thread == 0:
+        releases = u32(pipeline.empty_arrivals)
+        if releases == 0:
+            releases = u32(num_threads) // u32(WARP) - u32(1)
+        for stage in range(pipeline.num_stages):
+            mbarrier_init(barriers + 8 * stage, pipeline.full_arrivals)
+            mbarrier_init(barriers + pipeline.empty_offset + 8 * stage, releases)
+            if pipeline.debug:
+                st_shared_u64(barriers + pipeline.ledger_offset + 8 * stage, 0)
+        if pipeline.debug:
+            if pipeline.block == 0:
+                meeting = barriers + pipeline.sync_offset + 8 * CONSUMER_BARRIER
+                mbarrier_init(meeting, num_threads - WARP)
+            for number in range(MAX_ROLES + 1):
+                if pipeline.sync_arrivals[number] > 0:
+                    meeting = barriers + pipeline.sync_offset + 8 * number
+                    mbarrier_init(meeting, pipeline.sync_arrivals[number])
+        fence_mbarrier_init()
+    if sync and pipeline.in_cluster:
+        cluster_sync()
+    elif sync:
+        barrier_sync(0, num_threads)
+
+
+@compile_time
+def check_sync(sync: bool) -> None:
+    """Raise unless `sync` is known when the kernel is compiled."""
+    if isinstance(sync, Unknown):
+        raise ValueError(f"start(sync=...) must be a compile-time constant, but its type is {sync}")
+
+
+@simulator_only
+def check_launch(pipeline: Any, minimum: int = WARP) -> None:
+    """Raise unless the block is that of the roles. Kernels are checked at the launch."""
+    name = repr(pipeline).partition("(")[0]
+    simulator.check_block(name, minimum=minimum)
+    if pipeline.block and ntid_x() != pipeline.block:
+        raise simulator.BadOperand(block_rule(pipeline.block, ntid_x()))
+
+
+def block_rule(expected: int, given: Any) -> str:
+    """Return what is wrong with a block of another size than the roles have."""
+    return (
+        f"block {given}: the roles of the kernel's pipeline have {expected} threads in all, in one "
+        f"dimension: launch blocks of {expected}, which Roles.threads says"
+    )
+
+
+@simulator_only
+def label_stages(pipeline: TilePipeline, base: int, first: int) -> None:
+    """Name the tiles and the barriers of the stages for the simulator's errors and timeline."""
+    for stage in range(pipeline.num_stages):
+        simulator.label(first + 8 * stage, f"full[{stage}] of {pipeline}")
+        simulator.label(first + pipeline.empty_offset + 8 * stage, f"empty[{stage}] of {pipeline}")
+        for name, tile in pipeline.tiles:
+            for j in range(pipeline.k_group):
+                slot = stage * pipeline.k_group + j
+                address = base + pipeline.tile_offset(name) + slot * tile_stride(tile)
+                part = f"[{stage}][{j}]" if pipeline.k_group > 1 else f"[{stage}]"
+                simulator.label(address, f"{name}{part} of {pipeline}")
+
+
+def given_address(*args):
+    raise NotImplementedError

@@ -1,0 +1,186 @@
+"""`Pipeline`: what a kernel holds of a ring once its barriers are initialised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numba_tma.backend.interface import Constant, Unknown, compile_time, device_class, i64, u32
+from numba_tma.device.shared import SharedTile, require_tiled_map
+from numba_tma.pipeline.consumer import TileConsumer
+from numba_tma.pipeline.loops import Consume, ConsumeFrom, Produce, ProduceFrom, TileQueue
+from numba_tma.pipeline.multicast import MulticastGroup, blocks_along, is_shared_along_x
+from numba_tma.pipeline.producer import NO_TILE, TileProducer
+from numba_tma.simulator import BadOperand
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline.tile import TilePipeline
+
+
+@device_class(local=True)
+@dataclass
+class TilePipelineHandle:
+    """A started `TilePipeline`.
+
+    The block is one-dimensional. Where no roles are named, it has at least two whole warps: the
+    last one produces, all others consume.
+    """
+
+    _producer: TileProducer
+    _consumer: TileConsumer
+    _num_producers: u32
+
+    def producer(self) -> TileProducer:
+        """Return the producer, for its explicit form or a scope."""
+        return self._producer
+
+    def consumer(self) -> TileConsumer:
+        """Return the consumer, for its explicit form or a scope."""
+        return self._consumer
+
+    def is_producer(self) -> bool:
+        """Return True in every thread of the producer."""
+        if self._producer.pipeline.block == 0:
+            return not self.is_consumer()
+        return self._producer.thread < self._num_producers
+
+    def is_consumer(self) -> bool:
+        """Return True in every thread of the consumers.
+
+        Where no roles are named, these are the warps 0 to blockDim.x - 33.
+        """
+        return self._consumer.thread < self._consumer.num_threads
+
+    def num_consumers(self) -> int:
+        """Return the number of threads of the caller's consumer role."""
+        return self._consumer.num_threads
+
+    def consumer_thread(self) -> int:
+        """Return the index of the calling thread in its consumer role, from 0."""
+        return self._consumer.thread
+
+    def produce(self, first: Any, stop: Any, step: Any = 1) -> Produce:
+        """Iterate over range(first, stop, step), each tile with an acquired stage to fill.
+
+        Yields (tile, stage): ``stage.x`` is the stage's tile x, ``stage.barrier`` the barrier to
+        pass to its load. Entered by every thread of the producer. The loop's body is executed by
+        one elected thread, and loads every tile of the stage once; where cp.async or the threads
+        themselves fill stages, by all of them. `step` is positive. The consumers wait for a stage
+        whose loads are not issued: leave the loop early only after them. Loops of two pipelines are
+        not nested; load both from the body of one.
+        """
+        producer = self._producer
+        return Produce(producer, i64(first) - i64(step), stop, step, producer.enters())
+
+    def produce_from(self, queue: TileQueue) -> ProduceFrom:
+        """Iterate over the tiles that `queue` hands to this block, as `produce` does.
+
+        The consumers of the block use `consume_from`. For stages that the copy engine fills.
+        """
+        check_queue(self._producer.pipeline)
+        elected = self._producer.enters()
+        tile = u32(NO_TILE)
+        if elected:
+            tile = queue.draw()
+        return ProduceFrom(self._producer, queue, tile, elected)
+
+    def consume(
+        self, first: Any, stop: Any, step: Any = 1, in_flight: Constant[int] = 0
+    ) -> Consume:
+        """Iterate over range(first, stop, step), each tile with its full stage.
+
+        Yields (tile, stage), with ``stage.x`` to read and to write. Entered by every consumer warp.
+        A stage is handed back when the loop goes on to the next
+        tile, or `in_flight` tiles later, for work that reads it asynchronously; what is in flight
+        at the end is handed back by `release_pending`. After a ``break`` the next loop,
+        `release_pending` or `close` hands back what is held; a producer that goes on without that
+        waits for ever. A kernel that stores with `in_flight` above 0 ends with `release_pending`,
+        which waits for the stores to read shared memory. `in_flight` is a literal below the number
+        of stages.
+        """
+        check_in_flight(self._consumer.pipeline, in_flight)
+        tiles = Consume(in_flight, self._consumer, i64(first) - i64(step), stop, step)
+        self._consumer._release_until(in_flight)
+        return tiles
+
+    def consume_from(self, in_flight: Constant[int] = 0) -> ConsumeFrom:
+        """Iterate over the tiles that this block's `produce_from` drew, as `consume` does."""
+        check_in_flight(self._consumer.pipeline, in_flight)
+        tiles = ConsumeFrom(in_flight, self._consumer)
+        self._consumer._release_until(in_flight)
+        return tiles
+
+    def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
+        """Store a tile of a stage through `tensor_map`. Executed by every thread of the consumer.
+
+        `tile` belongs to the stage that was waited for last. Fences the threads' writes,
+        synchronises the consumers and has one thread start the store. The stage is handed back
+        only when the store has read it. With ``written=False`` the tile goes out as it came in:
+        nobody wrote to it, so nothing is fenced or synchronised. A `shared_tile` can be stored as
+        well; it belongs to no stage, so that with ``in_flight=0`` it may be written again after
+        another `sync_consumers`.
+        """
+        require_tiled_map(
+            "Pipeline.store",
+            tensor_map,
+            "after fence_proxy_async() and sync_consumers(), have one thread call "
+            "store_im2col(tile, coords), commit the bulk group and wait for it",
+        )
+        self._consumer.store(tensor_map, tile, coords, written)
+
+    def sync_consumers(self) -> None:
+        """Synchronise the caller's consumer role, as cuda.syncthreads does a block."""
+        self._consumer.sync()
+
+    def release_pending(self) -> None:
+        """Hand back every stage that is still held. Executed by every consumer warp."""
+        self._consumer._release_until(0)
+
+    def close(self) -> None:
+        """End the pipeline's use: commit or hand back what is open.
+
+        Executed by every thread of the producer and the consumers. In a cluster it is needed: the
+        producer waits there until all stages are released, so that the block outlives what its
+        peers send it.
+        """
+        if self.is_producer():
+            self._producer.close()
+        elif self.is_consumer():
+            self._consumer.close()
+
+    def multicast_group(self, name: Constant[str]) -> MulticastGroup:
+        """Return the blocks that share the tile `name`, for `load_partitioned`.
+
+        ``group = pipe.multicast_group("a")``, then ``load_partitioned(map, stage.a, coords,
+        stage.barrier, group.rank, multicast=group.mask)``.
+        """
+        pipeline = self._producer.pipeline
+        return blocks_along(pipeline, is_shared_along_x(pipeline, name))
+
+
+@compile_time
+def check_in_flight(pipeline: TilePipeline, in_flight: int) -> None:
+    """Raise unless so many stages can be in flight while the next is filled."""
+    if isinstance(in_flight, Unknown):
+        raise BadOperand(f"consume(in_flight=...) must be a compile-time constant, not {in_flight}")
+    stages = pipeline.num_stages
+    if not 0 <= in_flight < stages:
+        raise BadOperand(
+            f"consume(in_flight={in_flight}): with {stages} stages at most {stages - 1} can be "
+            "held back while the next is filled; lower in_flight or add stages"
+        )
+    if pipeline.alternate:
+        raise BadOperand(
+            f"consume: which stages are whose is not said by {pipeline}; consumers that take turns "
+            "use the explicit form: pipe.consumer() with skip, wait and release"
+        )
+
+
+@compile_time
+def check_queue(pipeline: TilePipeline) -> None:
+    """Raise unless one thread starts all copies into the block's stages."""
+    if not pipeline.by_tma or pipeline.in_cluster:
+        raise BadOperand(
+            f"produce_from: a TileQueue's tiles are drawn by the one thread that starts copies for "
+            f"its own block, not by the producer of {pipeline}: use produce(first, stop, step)"
+        )
