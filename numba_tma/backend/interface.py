@@ -133,7 +133,7 @@ def device_class(
     with. A body may return mutable objects that it makes, which its caller keeps in its frame; a
     user's device function may not, nor such as are `local` because they own some. A class with
     methods ``has_next`` and ``take`` can be iterated over. A ``__getattr__`` gets the name as a
-    constant, and a ``__post_init__`` is run when an instance is compiled: it sees the static fields.
+    constant. A ``__post_init__`` is run when an instance is compiled, and sees the static fields.
     """
 
     def declare(cls: C) -> C:

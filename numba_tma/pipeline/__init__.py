@@ -51,6 +51,9 @@ from numba_tma.pipeline.tile_handle import TilePipelineHandle
 from numba_tma.pipeline.tile_handle import TilePipelineHandle as Pipeline
 
 __all__ = [
+    "TilePipelineHandle",
+    "OutputTilePipelineHandle",
+    "CircularBufferHandle",
     "BlockScaledTilePayload",
     "CircularBuffer",
     "Consumer",

@@ -19,6 +19,7 @@ HOLDS = {"k": "K alone", "v": "V alone", "kv": "K and V"}
 
 
 def positive(name: str, value: Any) -> int:
+    """Return `value` as an integer of at least 1."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -29,6 +30,7 @@ def positive(name: str, value: Any) -> int:
 
 
 def check_roles(kv: KVPipeline) -> None:
+    """Raise unless the roles are different ones of one block, in whole warps."""
     roles = (kv.producer, *kv.consumers)
     if not all(isinstance(role, Role) for role in roles) or len(roles) < 2:
         raise TypeError(

@@ -178,8 +178,8 @@ class OutputTilePipeline:
         """Allocate the stages, initialise their barriers and return the block's handle.
 
         Executed once by every thread of the block, so not inside a loop; it synchronises the block,
-        or with `cta_group` 2 the cluster. `OutputTilePipelineHandle.close` ends it. A block starts one of
-        them in tensor memory: the right to allocate is given up, so that other blocks can.
+        or with `cta_group` 2 the cluster. The handle's `close` ends it. A block starts one of them
+        in tensor memory: the right to allocate is given up, so that other blocks can.
         """
         check_target(self)
         destination, address = u32(0), u32(0)

@@ -178,7 +178,8 @@ def check_bytes(pipeline: StageLayout, tx_bytes: int) -> None:
     """Raise unless `tx_bytes` are those that the tiles of a stage have."""
     if isinstance(tx_bytes, Unknown):
         raise BadOperand(
-            f"expect_bytes(tx_bytes=...) must be a compile-time constant, but its type is {tx_bytes}"
+            "expect_bytes(tx_bytes=...) must be a compile-time constant, but its type is "
+            f"{tx_bytes}"
         )
     if tx_bytes != pipeline.tx_bytes:
         given = f"{tx_bytes:,}" if isinstance(tx_bytes, int | float) else repr(tx_bytes)

@@ -88,7 +88,3 @@ def label_stages(pipeline: TilePipeline, base: int, first: int) -> None:
                 address = base + pipeline.tile_offset(name) + slot * tile_stride(tile)
                 part = f"[{stage}][{j}]" if pipeline.k_group > 1 else f"[{stage}]"
                 simulator.label(address, f"{name}{part} of {pipeline}")
-
-
-def given_address(*args):
-    raise NotImplementedError

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 def plane(cluster: Any) -> tuple[int, int]:
+    """Return the blocks of a cluster along x and y."""
     x, y, z = cluster_size(cluster)
     if z > 1:
         raise ValueError(
@@ -22,6 +23,7 @@ def plane(cluster: Any) -> tuple[int, int]:
 
 
 def shared_tiles(multicast: Any) -> tuple[tuple[str, str], ...]:
+    """Return the tiles that blocks share, each with its axis."""
     if not isinstance(multicast, dict | None):
         raise TypeError(
             f"TilePipeline(multicast={multicast!r}): it says by the name of a tile along which "
@@ -67,6 +69,7 @@ def check_roles(producer: Any, consumer: Any, alternate: bool) -> tuple[Role, ..
 
 
 def check_multicast(pipeline: TilePipeline) -> None:
+    """Raise unless blocks of the cluster can share the tiles that are named."""
     names, shared = dict(pipeline.tiles), dict(pipeline.multicast)
     for name, axis in shared.items():
         if name not in names or axis not in ("x", "y"):

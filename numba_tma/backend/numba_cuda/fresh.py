@@ -1,9 +1,9 @@
 """How a body returns mutable objects that it made: by value, which its caller keeps in its frame.
 
 A mutable object is a pointer into the frame of the function that made it. A body that returns one
-returns the object's fields instead, and those of the mutable objects in it; the call stores them in
-the caller's frame. Bodies are inlined, so LLVM removes all of that. A body that returns an object of
-its caller (``return self``) returns the pointer.
+returns the object's fields instead, and those of the mutable objects in it; the call stores them
+in the caller's frame. Bodies are inlined, so LLVM removes all of that. A body that returns an
+object of its caller (``return self``) returns the pointer.
 """
 
 from __future__ import annotations

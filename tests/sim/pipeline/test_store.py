@@ -170,7 +170,7 @@ def test_tiles_in_memory_of_the_caller_and_the_stages_afterwards():
 # ------------------------------------------------------------------------ what is caught
 
 
-class Broken(store.Store):
+class Broken(store.StorePipelineHandle):
     """A store pipeline with one step left out."""
 
     leaves_out = ""

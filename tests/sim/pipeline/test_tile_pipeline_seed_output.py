@@ -248,7 +248,7 @@ def test_OutputStage_shared():
             _ = stage.address
         with pytest.raises(sim.BadOperand, match="are in shared memory"):
             stage.load(0, 1)
-        with pytest.raises(AttributeError, match="OutputStage has no attribute 'a'"):
+        with pytest.raises(AttributeError, match="'OutputStage' object has no attribute 'a'"):
             _ = stage.a
         stage.acc[0, ROLES.mma.thread()] = 0
         stage.close()
