@@ -13,7 +13,7 @@ from numba_tma.backend.interface import (
     u32,
 )
 from numba_tma.device.barrier import Barrier
-from numba_tma.device.shared import TileAccesses, SharedTile
+from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.stages import slot_tile
 from numba_tma.simulator import BadOperand

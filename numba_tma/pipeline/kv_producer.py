@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from numba_tma.backend.interface import Constant, device_class, u32
 from numba_tma.device.barrier import Barrier
-from numba_tma.device.shared import TileAccesses, SharedTile
+from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.pipeline.kv_rules import check_holds
 from numba_tma.pipeline.kv_side import KVSide
 from numba_tma.pipeline.roles import WARP

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from numba_tma.backend.interface import Constant, compile_time, u32
 from numba_tma.backend.primitives import add32
-from numba_tma.device.shared import TileAccesses, SharedTile
+from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.pipeline.staged import StagedPipeline
 
 if TYPE_CHECKING:

@@ -44,6 +44,14 @@ def is_shared_along_x(pipeline: TilePipeline, name: str) -> bool:
     return axis == "x"
 
 
+def axis_mask(cluster: tuple[int, int], axis: str, x: int, y: int) -> int:
+    """Return the blocks, by rank, that differ from block (x, y) along `axis` alone."""
+    width, height = cluster
+    if axis == "x":
+        return ((1 << width) - 1) << y * width
+    return sum(1 << row * width for row in range(height)) << x
+
+
 @device_function
 def blocks_along(pipeline: TilePipeline, along_x: Constant[bool]) -> MulticastGroup:
     """Return the blocks that differ from this one in their x alone, or in their y alone."""

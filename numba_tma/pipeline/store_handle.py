@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from numba_tma.backend.interface import Constant, device_class, device_function, i64, u32
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import (
-    TileAccesses,
     SharedTile,
+    TileAccesses,
     require_reduction,
     require_tiled_map,
 )

@@ -17,7 +17,7 @@ from numba_tma.host.debug import Site, is_bounded
 from numba_tma.host.layout import Tile
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.memory import tiles_and_barriers
-from numba_tma.pipeline.multicast import peers
+from numba_tma.pipeline.multicast import axis_mask, peers
 from numba_tma.pipeline.producer import TileProducer
 from numba_tma.pipeline.roles import MAX_ROLES, WARP, Role, RoleTable, index_from, of_own_role
 from numba_tma.pipeline.stage_layout import (
@@ -271,12 +271,12 @@ class TilePipeline(StageLayout):
     @property
     def row_mask(self) -> int:
         """The blocks of the cluster's first row, by rank."""
-        return (1 << self.cluster_width) - 1
+        return axis_mask(self.cluster, "x", 0, 0)
 
     @property
     def column_mask(self) -> int:
         """The blocks of the cluster's first column, by rank."""
-        return sum(1 << row * self.cluster_width for row in range(self.cluster_height))
+        return axis_mask(self.cluster, "y", 0, 0)
 
     @property
     def consumer_table(self) -> RoleTable:
