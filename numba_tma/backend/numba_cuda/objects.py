@@ -253,7 +253,8 @@ def _static_attribute(typ: ObjectType, attr: str) -> Any:
 
 def _constant(typ: ObjectType, value: Any) -> types.Type | None:
     # Of an attribute, True is 1: conditions on it are the same, and it can be added up.
-    return constant_type(int(value) if isinstance(value, bool) else value)
+    found = constant_type(int(value) if isinstance(value, bool) else value)
+    return ObjectType(type(value), (value,)) if found is None else found
 
 
 @lowering_registry.lower_getattr_generic(ObjectType)

@@ -441,11 +441,11 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
         q, k, v, out, queries, keys, heads, batch, group, scale, options
     ):
         q_tile = shared_tile(FORM.q_tile)
-        q_pipe = Q.start(tiles=q_tile, sync=False)
         if O_IN_Q:
             o_pipe = OUT.start(tiles=q_tile)
         elif not SPLITS:
             o_pipe = OUT.start()
+        q_pipe = Q.start(tiles=q_tile, sync=False)
         k_producer, k_consumer = K.start(sync=False)
         v_producer, v_consumer = V.start()
         tiles = schedule(queries, keys, heads, batch, options)
