@@ -103,6 +103,7 @@ class TMAConsumerPipeline(KVSide):
     def release_k(self, qk_stage: Constant[int | None] = None, e: Any = None) -> None:
         """Hand back a sub-stage of K, by default the last, which steps. Each goes by itself."""
         check_holds("release_k", self.kv, "k")
+        check_number("release_k", "e", e)
         if qk_stage is None:
             self._release(u32(self._last), elected(e))
         else:
@@ -122,6 +123,7 @@ class TMAConsumerPipeline(KVSide):
     def release_v(self, e: Any = None) -> None:
         """Hand V back and step."""
         check_holds("release_v", self.kv, "v")
+        check_number("release_v", "e", e)
         self._release_v(elected(e))
 
     def get_tile(self, qk_stage: Constant[int] = 0, index: Any = None) -> SharedTile:

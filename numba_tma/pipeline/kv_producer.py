@@ -61,9 +61,9 @@ class TMAProducerPipeline(KVSide):
 
     def get_tile(self, qk_stage: Constant[int] = 0, e: Any = True) -> tuple[Barrier, SharedTile]:
         """Do what `get_k` does, or `get_v` where V is alone."""
+        check_sub_stage("get_tile", self.pipeline, qk_stage)
         if self.kv.is_k:
             return self.get_k(qk_stage, e)
-        check_sub_stage("get_tile", self.pipeline, qk_stage)
         return self.get_v(e)
 
     def get_k(self, qk_stage: Constant[int] = 0, e: Any = True) -> tuple[Barrier, SharedTile]:

@@ -175,5 +175,5 @@ def check_sub_stage(method: str, pipeline: StagedPipeline, qk_stage: int) -> Non
 @compile_time
 def check_number(method: str, name: str, given: Any) -> None:
     """Raise unless an argument is a number, or left out."""
-    if isinstance(given, Unknown) and not given.is_number:
+    if isinstance(given, str) or (isinstance(given, Unknown) and not given.is_number):
         raise BadOperand(f"{method}({name}=...) takes a number, not {given}")

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numba.core.errors
 from numba import cuda
 from numba.core import types
 from numba.cuda import utils
@@ -152,11 +153,10 @@ class Body:
             args, kws = self._with_constants(args, kws)
         try:
             sig = self.type.get_call_type(context, args, kws)
-        except TypingError as error:
-            for refusal in REFUSALS:
-                if refusal in str(error):
-                    raise TypingError(refusal) from None
-            raise
+        except (TypingError, numba.core.errors.TypingError) as error:
+            # Numba's own types raise Numba's error, which numba-cuda does not know.
+            text = next((refusal for refusal in REFUSALS if refusal in str(error)), str(error))
+            raise TypingError(text) from None
         if sig is None:
             return None
         result = sig.return_type
