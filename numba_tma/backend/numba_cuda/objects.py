@@ -23,6 +23,7 @@ from numba.cuda.typing.templates import AttributeTemplate, Signature, signature
 
 from numba_tma.backend.interface import is_native
 from numba_tma.backend.numba_cuda.constants import CHECKED, known
+from numba_tma.backend.numba_cuda.fresh import holds_mutable
 from numba_tma.backend.numba_cuda.functions import Body, LiteralTemplate, body_template
 from numba_tma.backend.numba_cuda.object_types import (
     DESCRIPTIONS,
@@ -322,7 +323,7 @@ def _idle(context: Any, builder: Any, typ: IteratorObjectType, value: Any) -> An
     pointers = {
         field: get_field(builder, typ, value, name)
         for name, field in zip(typ.description.fields, typ.field_types)
-        if getattr(field, "mutable", False)
+        if holds_mutable(field)
     }
 
     def make(part: types.Type) -> Any:

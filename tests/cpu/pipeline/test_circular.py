@@ -178,7 +178,7 @@ MISTAKES = {
     "an unknown name": (EACH, wait_z, "stage.wait('z'): the tiles of CircularBuffer(2, 1,"),
     "one barrier of several": (EACH, one_barrier, 'slot.barrier_of("x")'),
     "the barrier of an unknown tile": (BUFFER, barrier_of_z, "are 'x', 'wide'"),
-    "an unknown tile": (BUFFER, unknown_tile, "Unknown attribute 'z'"),
+    "an unknown tile": (BUFFER, unknown_tile, "has no tile 'z'"),
 }
 
 

@@ -307,7 +307,7 @@ def test_an_im2col_map():
 
 def test_an_unknown_tile_of_a_stage():
     kernel = one_stage(lambda out, stage, y: out.store(y, stage.z, (0, 0)))
-    assert "Unknown attribute 'z'" in refused(kernel, MAP)
+    assert "has no tile 'z'" in refused(kernel, MAP)
 
 
 def test_more_stages_than_shared_memory_has():

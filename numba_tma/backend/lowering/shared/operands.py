@@ -48,6 +48,7 @@ def _type_require_tiled_map(what: Any, tensor_map: Any, otherwise: Any) -> Any:
 
 
 def _type_require_reduction(what: Any, tensor_map: Any, op: Any) -> Any:
+    require_map(compiler.static_of(what, "what"), tensor_map)
     name, of = (
         compiler.static_of(what, "what"),
         getattr(tensor_map, "field_types", (tensor_map,))[0],
