@@ -11,15 +11,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from numba_tma.backend.interface import constant_class, device_function, i64, native, u32
-from numba_tma.host.debug import UNCOUNTED, Site
+from numba_tma.host.debug import (
+    CAPACITY,
+    CLAIMS,
+    COUNT,
+    HEADER,
+    NUM_CLAIMS,
+    RECORD,
+    STOPPED,
+    UNCOUNTED,
+    Site,
+)
 from numba_tma.host.environment import wait_limit
 from numba_tma.ptx import (
     activemask,
+    atom_add_u32,
+    atom_exch_b32,
     barrier_sync,
+    cluster_ctarank,
     cluster_nctarank,
+    ctaid_x,
+    ctaid_y,
+    ctaid_z,
     fence_acq_rel,
     globaltimer,
+    laneid,
     lanemask_lt,
+    ld_relaxed_sys_global_u32,
     ld_shared_u32,
     ld_shared_u64,
     mapa,
@@ -28,7 +46,14 @@ from numba_tma.ptx import (
     mbarrier_try_wait,
     mbarrier_try_wait_parity,
     nanosleep,
+    ntid_x,
+    ntid_y,
     red_shared_cluster_add_u32,
+    st_global_u64,
+    st_global_v4_u32,
+    tid_x,
+    tid_y,
+    tid_z,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +64,7 @@ constant_class(Site)
 LIMIT = int(wait_limit() * 1e9)  # nanoseconds
 # A healthy wait, or the transfer of a byte count between blocks, takes less time than this.
 GRACE = LIMIT // 32
+RECORD_WORDS = RECORD.itemsize // 4
 
 
 @native
@@ -206,24 +232,41 @@ def is_first_lane() -> bool:
 
 
 @native
+def buffer_word(index: int) -> int:
+    """Return the global address of a word of the buffer for records."""
+    raise NotImplementedError
+
+
+@native
+def number_of(site: Site) -> int:
+    """Return the number by which the host finds `site`."""
+    raise NotImplementedError
+
+
+@device_function
 def is_ending() -> bool:
     """Return whether a warp of the grid has written a record."""
-    raise NotImplementedError
+    return ld_relaxed_sys_global_u32(buffer_word(COUNT)) != 0
 
 
-@native
+@device_function
 def count_stopped() -> None:
     """Count a wait that is cut short because the kernel is ending."""
-    raise NotImplementedError
+    atom_add_u32(buffer_word(STOPPED), 1)
 
 
-@native
+@device_function
 def claim(address: int) -> bool:
-    """Claim the barrier at `address` of this block; return whether this warp was the first."""
-    raise NotImplementedError
+    """Claim the barrier at `address` of this block; return whether this warp was the first.
+
+    A claim is a word of the buffer, by hash. Of two barriers that share a word the second one's
+    record has no mbarrier state.
+    """
+    hashed = u32(u32(address >> 3) + ctaid_x() * 37 + ctaid_y() * 101 + ctaid_z() * 211)
+    return atom_exch_b32(buffer_word(u32(CLAIMS + hashed % u32(NUM_CLAIMS))), 1) == 0
 
 
-@native
+@device_function
 def record(
     site: Site,
     stage: int,
@@ -234,8 +277,16 @@ def record(
     word: int,
     issued: int,
 ) -> None:
-    """Write a record for the host, if there is room."""
-    raise NotImplementedError
+    """Write a record, the fields of `debug.RECORD` in their order, if there is room."""
+    slot = atom_add_u32(buffer_word(COUNT), 1)
+    if slot < u32(CAPACITY):
+        start = buffer_word(u32(HEADER + slot * u32(RECORD_WORDS)))
+        thread = u32((tid_z() * ntid_y() + tid_y()) * ntid_x() + tid_x())
+        st_global_v4_u32(start, (number_of(site), stage, parity, iteration))
+        st_global_v4_u32(start, (ctaid_x(), ctaid_y(), ctaid_z(), u32(thread >> 5)), 16)
+        st_global_v4_u32(start, (laneid(), cluster_ctarank(), address, issued), 32)
+        st_global_u64(start, nanoseconds, 48)
+        st_global_u64(start, word, 56)
 
 
 @native

@@ -20,7 +20,8 @@ from numba_tma.host.environment import debugging, simulated
 
 MARKER = "numba_tma_debug"  #: in the PTX of every kernel that can write records
 
-#: One record, in 32-bit words. Kernels write the fields in this order.
+#: One record, in 32-bit words. `device.waiting.record` writes the fields in this order, four words
+#: at a time.
 RECORD = np.dtype(
     [
         *((name, "<u4") for name in ("site", "stage", "parity", "iteration")),

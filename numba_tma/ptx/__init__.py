@@ -32,6 +32,8 @@ from numba_tma.ptx.async_copy import (
     cp_async_wait_group,
 )
 from numba_tma.ptx.atomic import (
+    atom_add_u32,
+    atom_exch_b32,
     atom_inc,
     ld_relaxed_sys_global_u32,
     red_shared_cluster_add_u32,
@@ -306,6 +308,8 @@ __all__ = [
     "CachePolicy",
     "Instruction",
     "activemask",
+    "atom_add_u32",
+    "atom_exch_b32",
     "atom_inc",
     "bar_warp_sync",
     "barrier_arrive",

@@ -42,3 +42,21 @@ def red_shared_cluster_add_u32(location: ClusterAddress, value: u32) -> None:
     block's own shared memory is a cluster address too.
     """
     simulator.shared_cluster_reduce(location, np.uint32(value), "add")
+
+
+@instruction("atom.global.add.u32 {result}, [{location}], {value};", isa=(1, 1), sm=80)
+def atom_add_u32(location: GlobalAddress, value: u32) -> u32:
+    """Add `value` to the 32-bit word at a multiple of 4 B; return the old value.
+
+    Executed by any thread; relaxed, at device scope.
+    """
+    return simulator.atomic_replace(global_bytes(location, 4), lambda old: old + int(value))
+
+
+@instruction("atom.global.exch.b32 {result}, [{location}], {value};", isa=(1, 1), sm=80)
+def atom_exch_b32(location: GlobalAddress, value: u32) -> u32:
+    """Write `value` to the 32-bit word at a multiple of 4 B; return the old value.
+
+    Executed by any thread; relaxed, at device scope.
+    """
+    return simulator.atomic_replace(global_bytes(location, 4), lambda old: int(value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -175,14 +175,19 @@ def setmaxnreg(change: str, registers: int) -> None:
     thread.registers = count
 
 
-def atomic_inc(counter: np.ndarray[Any, Any], limit: int) -> int:
-    """Add 1 to the 32-bit counter that starts at `counter`, back to 0 after `limit`."""
+def atomic_replace(word: np.ndarray[Any, Any], new: Callable[[int], int]) -> int:
+    """Replace the 32-bit word that starts at `word` by ``new(old)``, and return `old`."""
     yield_turn()
-    word = counter.view(np.uint32)
-    old = int(word[0])
-    word[0] = 0 if old >= int(limit) else old + 1
+    place = word.view(np.uint32)
+    old = int(place[0])
+    place[0] = new(old) % 2**32
     current().cta.scheduler.wrote()
     return old
+
+
+def atomic_inc(counter: np.ndarray[Any, Any], limit: int) -> int:
+    """Add 1 to the 32-bit counter that starts at `counter`, back to 0 after `limit`."""
+    return atomic_replace(counter, lambda old: 0 if old >= int(limit) else old + 1)
 
 
 def relaxed_read(word: np.ndarray[Any, Any]) -> int:

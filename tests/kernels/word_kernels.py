@@ -46,6 +46,13 @@ def read_relaxed(source, loaded):
         loaded[i] = ptx.ld_relaxed_sys_global_u32(source[i:])
 
 
+def replace_words(words, old):
+    """Add to the first word and exchange the second, by every thread."""
+    thread = ptx.tid_x()
+    old[thread, 0] = ptx.atom_add_u32(words, 3)
+    old[thread, 1] = ptx.atom_exch_b32(words[1:], thread)
+
+
 def exchange(words, floats, out, sums):
     """Exchange between the lanes of a warp: `out` (32, 5), `sums` (32,)."""
     lane = ptx.laneid()

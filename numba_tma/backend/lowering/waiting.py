@@ -26,81 +26,22 @@ from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
 
 U32, U64, I1 = types.uint32, types.uint64, ir.IntType(1)
-WORD = ir.PointerType(I32, 1)
 
 
-# ------------------------------------------------------------------------- instructions
+# --------------------------------------------------------------------------- primitives
 
 
-def _read(name: str, context: Context, builder: Builder) -> Any:
-    return emit(TABLE[name], context, builder, {})
-
-
-def _word(builder: Builder, index: Value) -> Any:
-    """Return a pointer to the word `index` of the buffer."""
-    offset = builder.shl(builder.zext(index, I64), ir.Constant(I64, 2))
-    base = ir.Constant(I64, debug.buffer_address())
-    return builder.inttoptr(builder.add(base, offset), WORD)
-
-
-def _increment(builder: Builder, index: int) -> Any:
-    pointer = _word(builder, ir.Constant(I32, index))
-    return builder.atomic_rmw("add", pointer, ir.Constant(I32, 1), "monotonic")
-
-
-def _lower_is_ending(
+def _lower_buffer_word(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> Any:
-    address = builder.ptrtoint(_word(builder, ir.Constant(I32, debug.COUNT)), I64)
-    given = {"source": (U64, address)}
-    count = emit(TABLE["ld_relaxed_sys_global_u32"], context, builder, given)
-    return builder.icmp_unsigned("!=", count, ir.Constant(I32, 0))
+    offset = builder.shl(builder.zext(args[0], I64), ir.Constant(I64, 2))
+    return builder.add(offset, ir.Constant(I64, debug.buffer_address()))
 
 
-def _lower_count_stopped(
+def _lower_number_of(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> Any:
-    _increment(builder, debug.STOPPED)
-    return context.get_dummy_value()
-
-
-def _lower_claim(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
-    # A word of the buffer by hash. Two barriers that share one only lose the second's numbers.
-    hashed = builder.lshr(args[0], ir.Constant(I32, 3))
-    for axis, factor in zip("xyz", (37, 101, 211)):
-        part = builder.mul(_read(f"ctaid_{axis}", context, builder), ir.Constant(I32, factor))
-        hashed = builder.add(hashed, part)
-    index = builder.urem(hashed, ir.Constant(I32, debug.NUM_CLAIMS))
-    pointer = _word(builder, builder.add(index, ir.Constant(I32, debug.CLAIMS)))
-    before = builder.atomic_rmw("xchg", pointer, ir.Constant(I32, 1), "monotonic")
-    return builder.icmp_unsigned("==", before, ir.Constant(I32, 0))
-
-
-def _lower_record(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
-    site = ir.Constant(I32, debug.site_number(sig.args[0].static[0]))
-    _, stage, parity, iteration, nanoseconds, address, word, issued = args
-    values = {"site": site, "stage": stage, "parity": parity, "iteration": iteration}
-    values |= {f"block_{axis}": _read(f"ctaid_{axis}", context, builder) for axis in "xyz"}
-    x, y, z = (_read(f"tid_{axis}", context, builder) for axis in "xyz")
-    width, height = (_read(f"ntid_{axis}", context, builder) for axis in "xy")
-    thread = builder.add(builder.mul(builder.add(builder.mul(z, height), y), width), x)
-    values["warp"] = builder.lshr(thread, ir.Constant(I32, 5))
-    values["lane"] = _read("laneid", context, builder)
-    values["rank"] = _read("cluster_ctarank", context, builder)
-    values |= {"address": address, "issued": issued, "nanoseconds": nanoseconds, "word": word}
-    slot = _increment(builder, debug.COUNT)
-    room = builder.icmp_unsigned("<", slot, ir.Constant(I32, debug.CAPACITY))
-    with builder.if_then(room):
-        skipped = builder.mul(slot, ir.Constant(I32, debug.RECORD.itemsize // 4))
-        start = builder.add(skipped, ir.Constant(I32, debug.HEADER))
-        for name, value in values.items():
-            place = debug.offset_of(name) // 4
-            for half in range(value.type.width // 32):
-                low = builder.lshr(value, ir.Constant(value.type, 32 * half))
-                low = builder.trunc(low, I32) if value.type != I32 else low
-                index = builder.add(start, ir.Constant(I32, place + half))
-                builder.store(low, _word(builder, index), align=4)
-    return context.get_dummy_value()
+    return ir.Constant(I32, debug.site_number(sig.args[0].static[0]))
 
 
 def _lower_leave(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
@@ -123,10 +64,8 @@ def _native(function: Any, lower: Any, result: types.Type, *parameters: types.Ty
 
 
 BOOL, VOID = types.boolean, types.void
-_native(w.is_ending, _lower_is_ending, BOOL)
-_native(w.count_stopped, _lower_count_stopped, VOID)
-_native(w.claim, _lower_claim, BOOL, U32)
-_native(w.record, _lower_record, VOID, None, U32, U32, U32, U64, U32, U64, U32)
+_native(w.buffer_word, _lower_buffer_word, U64, U32)
+_native(w.number_of, _lower_number_of, U32, None)
 _native(w.leave, _lower_leave, VOID)
 
 

@@ -274,11 +274,20 @@ def test_warps_at_one_barrier_share_its_word():
 
 
 def test_the_kernel_writes_the_fields_where_the_host_reads_them():
-    assert debug.RECORD.itemsize % 4 == 0
-    assert [debug.offset_of(n) % 4 for n in debug.RECORD.names] == [0] * len(debug.RECORD.names)
-    stores = re.findall(r"add\.s32\s+%r\d+, %r\d+, (\d+);", in_debug_mode())
-    words = range(debug.HEADER + 1, debug.HEADER + debug.RECORD.itemsize // 4)
-    assert set(map(str, words)) <= set(stores)
+    # A kernel writes four words at a time, and the two fields of 64 bits.
+    assert 4 * debug.HEADER % 16 == debug.RECORD.itemsize % 16 == 0
+    assert [debug.offset_of(n) for n in debug.RECORD.names] == [*range(0, 48, 4), 48, 56]
+    text = in_debug_mode()
+    stores = re.findall(r"st\.global\.(v4\.u32|u64) \[(%rd\d+)(?:\+(\d+))?\]", text)
+    for base in {register for kind, register, _ in stores if kind == "v4.u32"}:
+        written = [(kind, int(at or 0)) for kind, register, at in stores if register == base]
+        fours = [("v4.u32", at) for at in (0, 16, 32)]
+        assert written == [*fours, ("u64", 48), ("u64", 56)]
+    assert any(kind == "v4.u32" for kind, *_ in stores)
+    # Words 4 to 7 of a record are ctaid.x, .y and .z, and the warp.
+    (_, fields), *_ = re.findall(r"st\.global\.v4\.u32 \[(%rd\d+)\+16\], \{(.*?)\};", text)
+    places = [re.search(rf"mov\.u32 {f}, %(ctaid\.\w);", text) for f in fields.split(", ")[:3]]
+    assert [place[1] for place in places] == ["ctaid.x", "ctaid.y", "ctaid.z"]
 
 
 def test_a_buffer_keeps_the_first_records_and_counts_the_rest():

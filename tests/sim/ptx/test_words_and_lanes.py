@@ -40,6 +40,17 @@ def test_a_relaxed_load_returns_the_word():
     np.testing.assert_array_equal(loaded, source)
 
 
+def test_atomics_return_what_the_word_held():
+    words = np.array([2**32 - 1, 64], np.uint32)
+    old = np.zeros((64, 2), np.uint32)
+    cuda.jit(kernels.replace_words)[1, 64](words, old)
+    added, exchanged = old.T
+    np.testing.assert_array_equal(np.sort(added), np.sort((2**32 - 1 + 3 * np.arange(64)) % 2**32))
+    held = np.append(exchanged, words[1])  # each number is held once
+    np.testing.assert_array_equal(np.sort(held), np.arange(65))
+    assert words[0] == 3 * 64 - 1
+
+
 def test_lanes():
     words = RNG.integers(0, 2**32, 32, np.uint32)
     out, sums = np.zeros((32, 5), np.uint32), np.zeros(32, "f4")
