@@ -80,7 +80,7 @@ def combine_in_turns(
 
     All threads that share a row call the second, as ``(part, exchange, turn, phase, scalar)``:
     `turn` alternates between 0 and 1, and `phase` is the parity of that turn's barrier. `combine`
-    is `RowOperation.combine`.
+    is `RowOperation.combine_lanes`.
     """
     LANES, WARPS, THREADS, BLOCKS = min(threads, 32), max(1, threads // 32), threads, blocks
     ENTRIES = _entries(threads, blocks)

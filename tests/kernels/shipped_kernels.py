@@ -18,12 +18,13 @@ from numba_tma.kernels.pointwise import api as pointwise
 from numba_tma.kernels.pointwise.activations import GELU, SWIGLU
 from numba_tma.kernels.pointwise.api import plan_for as pointwise_plan
 from numba_tma.kernels.rows.backward import BackwardArrays, backward_kernel
-from numba_tma.kernels.rows.columns import add_parts
-from numba_tma.kernels.rows.kernel import RowArrays, RowMemory, RowOperation, RowSizes
+from numba_tma.kernels.rows.columns import partial_sums_kernel
 from numba_tma.kernels.rows.launching import kernel_for
 from numba_tma.kernels.rows.layernorm import LAYERNORM
+from numba_tma.kernels.rows.operation import RowOperation
 from numba_tma.kernels.rows.pipelined import pipelined_kernel
 from numba_tma.kernels.rows.plan import PLANS, RowOptions, RowPlan, plan_for, share_of
+from numba_tma.kernels.rows.records import RowArrays, RowMemory, RowSizes
 from numba_tma.kernels.rows.rmsnorm import RMSNORM
 from numba_tma.kernels.rows.softmax import SOFTMAX
 from numba_tma.kernels.transpose import api as transpose
@@ -105,7 +106,7 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ),
         (typeof(BackwardArrays(MEMORY, MEMORY, 0, 0, 0, MEMORY, 0, 0)), ROWS[1]),
     ),
-    "column_sum": (add_parts(Share(BF16, 16, 1, 128, False), 128), (INT,) * 8),
+    "column_sum": (partial_sums_kernel(Share(BF16, 16, 1, 128, False), 128), (INT,) * 8),
     "copy_vectors": (copy.copy_vectors_kernel(16), (BYTES, BYTES, *(INT,) * 4)),
     "gelu": (
         pointwise.chunk_kernel(GELU["bf16"].fn, 1, 0, BF16, pointwise_plan(1)),

@@ -8,7 +8,7 @@ the sums of the blocks in a fixed order, so that equal inputs give equal bits.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -28,7 +28,17 @@ from numba_tma.device.row_share import (
 )
 from numba_tma.device.shared import shared_barriers, shared_tile
 from numba_tma.device.vectors import four, total
-from numba_tma.host.annotations import DeviceArray, DeviceFunction, DTypeLike, StreamLike
+from numba_tma.host.annotations import (
+    Address,
+    DeviceArray,
+    DeviceFunction,
+    DTypeLike,
+    Integer,
+    Kernel,
+    Real,
+    Registers,
+    StreamLike,
+)
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host import device
@@ -36,7 +46,7 @@ from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows import columns as _columns
-from numba_tma.kernels.rows.kernel import RowMemory, RowSizes, compiled
+from numba_tma.kernels.rows.kernel import compiled
 from numba_tma.kernels.rows.launching import (
     access_width,
     address_of,
@@ -47,117 +57,131 @@ from numba_tma.kernels.rows.launching import (
     rows_of,
 )
 from numba_tma.kernels.rows.plan import RowPlan, share_of
+from numba_tma.kernels.rows.records import RowMemory, RowSizes
 from numba_tma.kernels.rows.steps import no_store, nothing, row_of
 
 
 class BackwardArrays(NamedTuple):
-    """The arrays of a gradient's kernel; a number is an address, 0 for an array not given."""
+    """The arrays of a gradient's kernel, as in records.py: an address of 0 means no such array."""
 
     dy: RowMemory
     x: RowMemory
-    weight: Any
-    mean: Any  #: per row
-    rstd: Any  #: per row
-    dx: RowMemory  #: the result
-    weight_sums: Any  #: one float32 row per block (or cluster): its part of dweight
-    bias_sums: Any  #: its part of dbias
+    weight: Address
+    mean: Address  #: One float32 per row.
+    rstd: Address  #: One float32 per row.
+    dx: RowMemory  #: The result.
+    weight_sums: Address  #: A row of float32 per block, or per cluster: its sum for dweight.
+    bias_sums: Address  #: The same for dbias.
 
 
 @device_function
-def add_two_lanes(part: Any, lanes: Any, scalar: Any) -> Any:
-    """Add the first two sums."""
+def add_lanes(part: Registers, lanes: Integer, scalar: Real) -> Registers:
+    """Add the two sums of neighbouring lanes."""
     zero = np.float32(0)
     return four(lanes_sum(part[0], lanes), lanes_sum(part[1], lanes), zero, zero)
 
 
 @device_function
-def two_sums(gradient: Any, normal: Any) -> Any:
-    """Return the thread's part: the sums that the mean and the division take off."""
+def two_sums(gradient: Registers, normal: Registers) -> Registers:
+    """Return the thread's part, (sum of gradient * normal, sum of gradient, 0, 0)."""
     zero = np.float32(0)
     return four(total(gradient * normal), total(gradient), zero, zero)
 
 
 @device_function
-def load_row(share: Any, memory: Any, row: Any, first: Any, limit: Any) -> Any:
+def load_row(
+    share: Share, memory: RowMemory, row: Integer, first: Integer, limit: Integer
+) -> Registers:
     """Load a thread's share of a row, in float32."""
     return to_float(share, load_global(share, row_of(memory, row), first, limit))
 
 
 @device_function
-def store_row(share: Any, memory: Any, row: Any, first: Any, limit: Any, values: Any) -> None:
+def store_row(
+    share: Share,
+    memory: RowMemory,
+    row: Integer,
+    first: Integer,
+    limit: Integer,
+    values: Registers,
+) -> None:
     """Round a thread's share of a row and store it."""
     store_global(share, row_of(memory, row), first, limit, from_float(share, values))
 
 
-# --------------------------------------------- features, and what stands for none of them
+# ------------------------------------------------- features, and the functions without them
 
 STATISTIC = Share(as_dtype("f32"), 4, 1, 1, True)
 
 
 @device_function
-def statistic(address: Any, row: Any) -> Any:
-    """Load the float32 of a row."""
+def statistic(address: Address, row: Integer) -> Real:
+    """Load the row's element of a float32 array, `mean` or `rstd`."""
     return to_float(STATISTIC, load_cached(STATISTIC, address + 4 * row, 0, 1))[0]
 
 
 @device_function
-def minus_mean(values: Any, mean: Any, row: Any) -> Any:
-    """Subtract the row's mean, of LayerNorm."""
+def minus_mean(values: Registers, mean: Address, row: Integer) -> Registers:
+    """Subtract the row's mean: LayerNorm."""
     return values - statistic(mean, row)
 
 
 @device_function
-def as_loaded(values: Any, mean: Any, row: Any) -> Any:
-    """Return the values, of RMSNorm."""
+def as_loaded(values: Registers, mean: Address, row: Integer) -> Registers:
+    """Return the values unchanged: RMSNorm."""
     return values
 
 
 @device_function
-def project_off_rms(gradient: Any, normal: Any, whole: Any, columns: Any) -> Any:
-    """Subtract what RMSNorm's division takes off: the part along the normalised row."""
-    return gradient - normal * (whole[0] / np.float32(columns))
+def project_off_rms(
+    gradient: Registers, normal: Registers, row_stats: Registers, columns: Integer
+) -> Registers:
+    """Subtract normal * mean(gradient * normal): the gradient of the division by the rms."""
+    return gradient - normal * (row_stats[0] / np.float32(columns))
 
 
 @device_function
-def project_off_moments(gradient: Any, normal: Any, whole: Any, columns: Any) -> Any:
-    """Subtract as well what LayerNorm's mean takes off: the mean of the gradient."""
-    gradient = project_off_rms(gradient, normal, whole, columns)
-    return gradient - whole[1] / np.float32(columns)
+def project_off_moments(
+    gradient: Registers, normal: Registers, row_stats: Registers, columns: Integer
+) -> Registers:
+    """Subtract as well mean(gradient): the gradient of LayerNorm's subtraction of the mean."""
+    gradient = project_off_rms(gradient, normal, row_stats, columns)
+    return gradient - row_stats[1] / np.float32(columns)
 
 
 @device_function
-def floats_of(share: Any, location: Any, first: Any, limit: Any) -> Any:
-    """Load the weight."""
+def load_floats(share: Share, location: Address, first: Integer, limit: Integer) -> Registers:
+    """Load a thread's share of the weight, in float32."""
     return to_float(share, load_cached(share, location, first, limit))
 
 
 @device_function
-def scaled(gradient: Any, weight: Any) -> Any:
+def scaled(gradient: Registers, weight: Registers) -> Registers:
     """Multiply by the weight."""
     return gradient * weight
 
 
 @device_function
-def unscaled(gradient: Any, weight: Any) -> Any:
+def unscaled(gradient: Registers, weight: Registers) -> Registers:
     """Return the gradient, where there is no weight."""
     return gradient
 
 
 @device_function
-def add_product(sums: Any, gradient: Any, normal: Any) -> Any:
-    """Add a row's part of dweight."""
+def add_product(sums: Registers, gradient: Registers, normal: Registers) -> Registers:
+    """Add one row's gradient * normal to the sums for dweight."""
     return sums + gradient * normal
 
 
 @device_function
-def add_gradient(sums: Any, gradient: Any, normal: Any) -> Any:
-    """Add a row's part of dbias."""
+def add_gradient(sums: Registers, gradient: Registers, normal: Registers) -> Registers:
+    """Add one row's gradient to the sums for dbias."""
     return sums + gradient
 
 
 @device_function
-def no_sums(sums: Any, gradient: Any, normal: Any) -> Any:
-    """Return the sums, which nobody wants."""
+def no_sums(sums: Registers, gradient: Registers, normal: Registers) -> Registers:
+    """Return the sums unchanged, where the call does not ask for them."""
     return sums
 
 
@@ -166,22 +190,22 @@ def no_sums(sums: Any, gradient: Any, normal: Any) -> Any:
 
 def first_accesses(share: Share, cluster: int) -> tuple[DeviceFunction, DeviceFunction]:
     """Return ``rank_of_block()`` and ``first_of(rank, thread)``, the thread's first access."""
-    ACCESSES = share.step * share.count  # per block
+    BLOCK_ACCESSES = share.step * share.count
 
     @device_function
-    def rank_in_cluster() -> Any:
+    def rank_in_cluster() -> Integer:
         return ptx.cluster_ctarank()
 
     @device_function
-    def first_in_cluster(rank: Any, thread: Any) -> Any:
-        return rank * ACCESSES + thread
+    def first_in_cluster(rank: Integer, thread: Integer) -> Integer:
+        return rank * BLOCK_ACCESSES + thread
 
     @device_function
-    def rank_alone() -> Any:
+    def rank_alone() -> Integer:
         return 0
 
     @device_function
-    def first_alone(rank: Any, thread: Any) -> Any:
+    def first_alone(rank: Integer, thread: Integer) -> Integer:
         return thread
 
     return (rank_in_cluster, first_in_cluster) if cluster > 1 else (rank_alone, first_alone)
@@ -190,18 +214,18 @@ def first_accesses(share: Share, cluster: int) -> tuple[DeviceFunction, DeviceFu
 @functools.cache
 def backward_kernel(
     share: Share, plan: RowPlan, *, centred: bool, weighted: bool, sums: int
-) -> Any:
-    """Return the kernel for LayerNorm (`centred`) or RMSNorm.
+) -> Kernel:
+    """Return the kernel of LayerNorm's gradient (`centred`) or RMSNorm's.
 
-    `sums` is 0, 1 to add up dweight, 2 for dbias as well.
+    `weighted`: there is a weight. `sums`: 1 adds up dweight, 2 dweight and dbias, 0 neither.
     """
     SHARE, (SCRATCH, PEERS) = share, exchange_tiles(plan.threads, plan.cluster, turns=2)
-    start_exchange, combine = combine_in_turns(add_two_lanes, plan.threads, plan.cluster)
+    start_exchange, combine_row = combine_in_turns(add_lanes, plan.threads, plan.cluster)
     BLOCKS = plan.cluster
     rank_of_block, first_of = first_accesses(share, plan.cluster)
     centre = minus_mean if centred else as_loaded
     project = project_off_moments if centred else project_off_rms
-    load_weight, scale = (floats_of, scaled) if weighted else (nothing, unscaled)
+    load_weight, scale = (load_floats, scaled) if weighted else (nothing, unscaled)
     add_weight, store_weight = (add_product, store_sums) if sums > 0 else (no_sums, no_store)
     add_bias, store_bias = (add_gradient, store_sums) if sums > 1 else (no_sums, no_store)
 
@@ -224,11 +248,11 @@ def backward_kernel(
             dweight = add_weight(dweight, gradient, normal)
             dbias = add_bias(dbias, gradient, normal)
             gradient = scale(gradient, weight)
-            whole = combine(two_sums(gradient, normal), exchange, turn, phase, 0)
+            row_stats = combine_row(two_sums(gradient, normal), exchange, turn, phase, 0)
             turn = 1 - turn
             if turn == 0:
                 phase = 1 - phase
-            gradient = project(gradient, normal, whole, columns)
+            gradient = project(gradient, normal, row_stats, columns)
             store_row(SHARE, arrays.dx, row, first, limit, gradient * rstd)
         store_weight(SHARE, arrays.weight_sums + block * columns * 4, first, limit, dweight)
         store_bias(SHARE, arrays.bias_sums + block * columns * 4, first, limit, dbias)
@@ -237,7 +261,10 @@ def backward_kernel(
 
 
 def plan_for(columns: int) -> RowPlan:
-    """Return how rows are cut up: about 16 elements to a thread, which holds four numbers each."""
+    """Return the default plan: about 16 elements per thread.
+
+    A thread holds four float32 for each of its columns: x, dy and the sums for dweight and dbias.
+    """
     threads = max(32, 1 << (-(-columns // 16) - 1).bit_length())
     blocks = min(8, max(1, threads // 512))
     return RowPlan(min(1024, threads // blocks), 1, blocks)
@@ -273,9 +300,9 @@ def rmsnorm_backward(
     stream
         A numba, torch or CuPy stream; the default stream if None.
     dtype
-        What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16.
+        Element type of arrays whose own type cannot say it, such as bf16 held as uint16.
     plan
-        How to cut the work up; about 16 elements to a thread if None.
+        How rows are shared among threads; about 16 elements per thread if None.
 
     Returns
     -------

@@ -1,7 +1,8 @@
-"""Column sums in two kernels: blocks write partial sums to a workspace, then its rows are added.
+"""Column sums in two kernels: the first writes partial sums to a workspace, the second adds them.
 
-Every sum has a fixed order, so that equal inputs give equal bits. A thread adds the elements of its
-columns in float32 registers, and writes them to a row of the workspace of its own.
+The workspace is a float32 matrix: `parts` rows of partial sums, one column per column of `x`. Row p
+is the sum of the rows p, p + parts, p + 2 * parts ... of `x`, which one thread per group of columns
+adds in registers. Every sum has a fixed order, so that equal inputs give equal bits.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels.rows.launching import access_width
 
 THREADS = 128
-ROWS_OF_SUMS = 512  # at most: each row of the workspace is written and read again
+MAX_PARTS = 512  # by default: each row of the workspace is written and read again
 
 
 @functools.cache
-def add_parts(share: Share, across: int) -> Kernel:
-    """Return the kernel in which `across` threads go down neighbouring columns.
+def partial_sums_kernel(share: Share, across: int) -> Kernel:
+    """Return the kernel that writes partial sums to the workspace.
 
-    A thread adds every so many rows, in registers, and writes its sums to the workspace.
+    `across` threads of a block have neighbouring accesses of a row; a block writes
+    ``THREADS // across`` rows of the workspace.
     """
     SHARE, ACROSS, DOWN = share, across, THREADS // across
 
     @cuda.jit
-    def add_some_rows(x, x_stride, rows, accesses, row_of_sums, sums, parts, tiles):  # type: ignore[no-untyped-def]
+    def add_some_rows(x, x_stride, rows, accesses, sums_stride, sums, parts, tiles):  # type: ignore[no-untyped-def]
         first = cuda.blockIdx.x % tiles * ACROSS + cuda.threadIdx.x % ACROSS
         part = cuda.blockIdx.x // tiles * DOWN + cuda.threadIdx.x // ACROSS
         values = to_float(
@@ -51,23 +53,26 @@ def add_parts(share: Share, across: int) -> Kernel:
             values = values + to_float(
                 SHARE, load_global(SHARE, x + row * x_stride, first, accesses)
             )
-        store_sums(SHARE, sums + part * row_of_sums, first, accesses, values)
+        store_sums(SHARE, sums + part * sums_stride, first, accesses, values)
 
     return add_some_rows
 
 
 def partial_sums(x: Array, stream: StreamLike, parts: int | None = None) -> DeviceArray:
-    """Return a new workspace whose rows are sums of every so many rows of `x`, (rows, columns)."""
+    """Launch the first kernel, and return the workspace that it writes.
+
+    `x` has two axes. The workspace has `parts` rows, rounded up to those of whole blocks.
+    """
     (rows, columns), width = x.shape, access_width(x)
     accesses = columns * x.itemsize // width
     across = min(THREADS, 1 << (accesses - 1).bit_length())
     down, tiles = THREADS // across, -(-accesses // across)
     if parts is None:
-        parts = min(ROWS_OF_SUMS, rows, 16 * device.sm_count() * down // tiles)
+        parts = min(MAX_PARTS, rows, 16 * device.sm_count() * down // tiles)
     groups = max(1, -(-parts // down))
     sums = workspace(groups * down, columns)
     launch(
-        add_parts(Share(x.dtype, width, 1, across, False), across),
+        partial_sums_kernel(Share(x.dtype, width, 1, across, False), across),
         groups * tiles,
         THREADS,
         stream,
@@ -85,7 +90,7 @@ def partial_sums(x: Array, stream: StreamLike, parts: int | None = None) -> Devi
 
 @functools.cache
 def add_rows_kernel(dtype: DType) -> Kernel:
-    """Return the kernel that adds the rows of a float32 workspace: a thread has a column."""
+    """Return the kernel that adds the rows of a float32 workspace: one thread per column."""
     SUMS = Share(as_dtype("f32"), 4, 1, 1, False)
     OUT = Share(dtype, dtype.itemsize, 1, 1, False)
 
@@ -109,7 +114,7 @@ def workspace(rows: int, columns: int) -> DeviceArray:
 
 
 def add_rows(sums: Array, out: Array, stream: StreamLike) -> None:
-    """Add the rows of a workspace into `out`, rounded once."""
+    """Launch the second kernel: `out` gets the sums of the workspace's columns, rounded once."""
     rows, columns = sums.shape
     kernel, blocks = add_rows_kernel(out.dtype), -(-columns // THREADS)
     launch(kernel, blocks, THREADS, stream, sums.address, rows, columns, out.address)

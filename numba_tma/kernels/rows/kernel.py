@@ -1,26 +1,36 @@
-"""The kernels over rows: norms, softmax and reductions are five steps on each row.
+"""The two kernels over rows: norms, softmax and reductions are five steps on each row.
 
-    load      a thread's share of the row
-    reduce    the share to a part of the statistics: a vector of four float32
-    combine   the parts of all threads that share the row, so that each thread has the whole
-    apply     the whole to the share
-    store     the result, scaled by the weight and shifted by the bias
+    load      each thread's share of the row
+    reduce    the share to a part: four float32, the statistics of the thread's elements
+    combine   the parts of all threads of the row to the row's statistics, in each thread
+    apply     the row's statistics to the share, which gives the result
+    store     the result, times the weight and plus the bias
 
-An operation (`RowOperation`, one page each: rmsnorm.py, layernorm.py, softmax.py, reductions.py) is
-the functions reduce, combine and apply. `rows_in_registers` holds a row in registers between load
-and store; `rows_in_shared` keeps a longer row in shared memory and goes through it twice. A feature
-is a function in its place: a kernel without a residual calls `nothing` where another loads it.
+operation.py says what an operation is: five device functions and two optional ones. Each of
+rmsnorm.py, layernorm.py, softmax.py and reductions.py has its own.
 
-Neither kernel uses a `TilePipeline`: each block takes its rows and ends, and the other blocks of
-the SM keep loads in flight meanwhile. `pipelined.py` is the same RMSNorm with a pipeline.
+`rows_in_shared` runs if `RowPlan.slot` is set: the row stays in shared memory and is read twice, a
+slot at a time. By default those are rows above 32 KB that allow 16-byte accesses and fit into the
+shared memory of 8 blocks (plan.py). `rows_in_registers` runs otherwise, and holds the row in
+registers between load and store.
+
+Parts are combined by shuffles in a warp; through shared memory and a named barrier among the warps
+of a block; and among the blocks of a cluster by st.async into each peer's shared memory, which
+completes bytes of the mbarrier `full` there (device/combine.py). `start_exchange` arrives at the
+cluster's barrier; `combine_row` waits for it before the first st.async, so every peer has
+initialised its `full` by then.
+
+A feature is a function in its place: without a residual, `load_residual` is `load_none`, which
+returns (), and `add_residual` is `unchanged` (steps.py).
+
+Neither kernel uses a `TilePipeline`. A block never loops over rows: it loads its rows once and
+exits, so a second stage would have nothing to load. The other resident blocks of the SM hide the
+latency. `pipelined.py` is the same RMSNorm with a pipeline.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from numba import cuda
 
@@ -37,10 +47,21 @@ from numba_tma.device.row_share import (
     to_float,
 )
 from numba_tma.device.shared import shared_barrier, shared_barriers, shared_tile
-from numba_tma.host.annotations import DeviceFunction, Kernel
+from numba_tma.host.annotations import (
+    Address,
+    BarrierLike,
+    DeviceFunction,
+    Integer,
+    Kernel,
+    Real,
+    Registers,
+    SharedMemory,
+)
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
-from numba_tma.kernels.rows.plan import RowOptions, RowPlan, block_part, require_room
+from numba_tma.kernels.rows.operation import RowOperation
+from numba_tma.kernels.rows.plan import RowOptions, RowPlan, bytes_per_block, require_room
+from numba_tma.kernels.rows.records import RowMemory, RowPlace, RowSizes
 from numba_tma.kernels.rows.steps import (
     CACHE_HINTS,
     Steps,
@@ -55,163 +76,99 @@ from numba_tma.kernels.rows.steps import (
     store_step,
 )
 
-# ------------------------------------------------------------------------- what a kernel is given
-
-
-class RowMemory(NamedTuple):
-    """Rows in global memory; zeros for an array that is not given."""
-
-    address: Any = 0  #: of the first row
-    stride: Any = 0  #: bytes from one row to the next
-
-
-class RowArrays(NamedTuple):
-    """The arrays of a kernel; a number is an address, 0 for an array that is not given."""
-
-    x: RowMemory
-    residual: RowMemory  #: added to x
-    weight: Any
-    bias: Any
-    y: RowMemory  #: the result
-    total: RowMemory  #: where to write x plus the residual
-    statistics: tuple[Any, Any]  #: each one number per row
-
-
-class RowSizes(NamedTuple):
-    """The sizes of a kernel's rows."""
-
-    rows: Any
-    accesses: Any  #: per row, each of `Share.width` bytes
-    columns: Any
-
-
-@dataclass(frozen=True, eq=False)  # one object per operation, compared by identity
-class RowOperation:
-    """What a kernel computes, as device functions; a part is a vector of four float32.
-
-    Parameters
-    ----------
-    name
-        The public function, for errors and kernels' names.
-    reduce
-        ``(share, values, first, limit, scalar)`` returns the thread's part, and the values that
-        `apply` gets. The thread holds the accesses from `first` on that are below `limit`.
-    combine
-        ``(part, lanes, scalar)`` returns the part of `lanes` neighbouring lanes, in each of them.
-    merge
-        ``(part, other, scalar)`` returns the part of both.
-    apply
-        ``(values, own, whole, columns, scalar)`` returns the result: `values` and the thread's
-        `own` part are those of `reduce`, `whole` is the row's part.
-    statistics
-        ``(whole, columns, scalar)`` returns a vector whose first two elements can be written out.
-    finish
-        As `apply`, for values as they were loaded; `apply` if None.
-    combine_equal
-        As `combine`, where all parts are of equally many elements; `combine` if None.
-    """
-
-    name: str
-    reduce: Callable[..., Any]
-    combine: Callable[..., Any]
-    merge: Callable[..., Any]
-    apply: Callable[..., Any]
-    statistics: Callable[..., Any]
-    finish: Callable[..., Any] | None = None
-    combine_equal: Callable[..., Any] | None = None
-
-    def combination(self, share: Share) -> Callable[..., Any]:
-        """Return how the parts of threads with such shares are combined."""
-        return self.combine_equal if share.whole and self.combine_equal else self.combine
-
-
 # ------------------------------------------------------------------- rows in registers
 
 
-class RowPlace(NamedTuple):
-    """The row that a thread works on, and its share of it, in accesses of `Share.width` bytes."""
-
-    row: Any
-    rank: Any  #: of the block in its cluster
-    thread: Any  #: of the threads that share the row in this block
-    begin: Any  #: bytes of the row before access 0; 0 unless the row is staged
-    first: Any  #: the thread's first access
-    limit: Any  #: accesses that exist; 0 for a row behind the last
-
-
-def place_in_registers(share: Share, plan: RowPlan) -> Callable[..., Any]:
-    """Return ``place(sizes)`` for rows in registers."""
+def place_in_registers(share: Share, plan: RowPlan) -> DeviceFunction:
+    """Return ``place(sizes)``: the thread's `RowPlace`, counted from the start of the row."""
     THREADS, ROWS, BLOCKS = plan.threads, plan.rows, plan.cluster
-    ACCESSES = share.step * share.count  # per block
+    BLOCK_ACCESSES = share.step * share.count
 
     @device_function
-    def row_of_a_block(sizes: Any) -> Any:
+    def row_of_a_block(sizes: RowSizes) -> RowPlace:
         thread = cuda.threadIdx.x
         return RowPlace(i64(cuda.blockIdx.x), 0, thread, 0, thread, sizes.accesses)
 
     @device_function
-    def row_of_some_threads(sizes: Any) -> Any:
+    def row_of_some_threads(sizes: RowSizes) -> RowPlace:
         thread = cuda.threadIdx.x % THREADS
         row = i64(cuda.blockIdx.x) * ROWS + cuda.threadIdx.x // THREADS
         return RowPlace(row, 0, thread, 0, thread, sizes.accesses if row < sizes.rows else 0)
 
     @device_function
-    def row_of_a_cluster(sizes: Any) -> Any:
+    def row_of_a_cluster(sizes: RowSizes) -> RowPlace:
         row, rank, thread = cuda.blockIdx.x // BLOCKS, ptx.cluster_ctarank(), cuda.threadIdx.x
-        return RowPlace(row, rank, thread, 0, rank * ACCESSES + thread, sizes.accesses)
+        return RowPlace(row, rank, thread, 0, rank * BLOCK_ACCESSES + thread, sizes.accesses)
 
     if plan.cluster > 1:
         return row_of_a_cluster
     return row_of_some_threads if plan.rows > 1 else row_of_a_block
 
 
-def load_to_registers(name: str, share: Share, plan: RowPlan) -> tuple[Any, Any, Tile]:
+def load_to_registers(
+    name: str, share: Share, plan: RowPlan
+) -> tuple[DeviceFunction, DeviceFunction, Tile]:
     """Return the two halves of a load and the shared tile between them.
 
-    The first half starts a bulk copy, the second waits for it and reads shared memory; without
-    `RowPlan.bulk`, the second half alone loads from global memory.
+    With `RowPlan.bulk`, ``start_load(staged, loaded, x, at, sizes)`` starts bulk copies of the
+    block's rows, and ``load(staged, loaded, x, at)`` waits for them and reads shared memory.
+    Without, the first does nothing and the second loads from global memory.
     """
     SHARE, THREADS, ROWS, BLOCKS = share, plan.threads, plan.rows, plan.cluster
-    ACCESSES, WIDTH, HINT = share.step * share.count, share.width, CACHE_HINTS[plan.cache]
+    BLOCK_ACCESSES, WIDTH, HINT = share.step * share.count, share.width, CACHE_HINTS[plan.cache]
 
     @device_function
-    def start_nothing(staged: Any, loaded: Any, x: Any, at: Any, sizes: Any) -> None:
+    def start_nothing(
+        staged: SharedMemory, loaded: BarrierLike, x: RowMemory, at: RowPlace, sizes: RowSizes
+    ) -> None:
         pass
 
     @device_function
-    def load_from_global(staged: Any, loaded: Any, x: Any, at: Any) -> Any:
+    def load_from_global(
+        staged: SharedMemory, loaded: BarrierLike, x: RowMemory, at: RowPlace
+    ) -> Registers:
         return load_global(SHARE, row_of(x, at.row), at.first, at.limit)
 
     @device_function
-    def start_bulk_copy(staged: Any, loaded: Any, x: Any, at: Any, sizes: Any) -> None:
+    def start_bulk_copies(
+        staged: SharedMemory, loaded: BarrierLike, x: RowMemory, at: RowPlace, sizes: RowSizes
+    ) -> None:
         if cuda.threadIdx.x == 0:
             loaded.init(1)
             ptx.fence_mbarrier_init()
-            begin = cuda.blockIdx.x // BLOCKS * ROWS
-            here = min(ROWS, sizes.rows - begin)
-            nbytes = max(0, min(ACCESSES, sizes.accesses - at.rank * ACCESSES)) * WIDTH
-            loaded.arrive_expect_tx(here * nbytes)
+            first_row = cuda.blockIdx.x // BLOCKS * ROWS
+            num_rows = min(ROWS, sizes.rows - first_row)
+            before = at.rank * BLOCK_ACCESSES  # accesses of the blocks of lower rank
+            nbytes = max(0, min(BLOCK_ACCESSES, sizes.accesses - before)) * WIDTH
+            loaded.arrive_expect_tx(num_rows * nbytes)
             for k in range(ROWS):
-                if k < here and nbytes > 0:
-                    source = row_of(x, begin + k) + at.rank * ACCESSES * WIDTH
+                if k < num_rows and nbytes > 0:
+                    source = row_of(x, first_row + k) + at.rank * BLOCK_ACCESSES * WIDTH
                     ptx.cp_async_bulk_load(staged.address_of((k, 0)), source, nbytes, loaded, HINT)
 
     @device_function
-    def load_from_shared(staged: Any, loaded: Any, x: Any, at: Any) -> Any:
-        cuda.syncthreads()  # the barrier is initialised
+    def load_from_shared(
+        staged: SharedMemory, loaded: BarrierLike, x: RowMemory, at: RowPlace
+    ) -> Registers:
+        cuda.syncthreads()  # thread 0 initialised `loaded`: the block sees it
         loaded.wait(0)
-        place = staged.address_of((cuda.threadIdx.x // THREADS, 0))
-        return load_shared(SHARE, place, at.thread, at.limit - at.rank * ACCESSES)
+        source = staged.address_of((cuda.threadIdx.x // THREADS, 0))
+        # Shared memory begins with the block's first access, so the block counts from there.
+        return load_shared(SHARE, source, at.thread, at.limit - at.rank * BLOCK_ACCESSES)
 
     if not plan.bulk:
         return start_nothing, load_from_global, Tile(16, "u8")
-    require_room(name, plan, ROWS * ACCESSES * WIDTH)
-    return start_bulk_copy, load_from_shared, Tile((ROWS, ACCESSES * WIDTH), "u8")
+    block_nbytes = BLOCK_ACCESSES * WIDTH
+    require_room(name, plan, ROWS * block_nbytes)
+    return start_bulk_copies, load_from_shared, Tile((ROWS, block_nbytes), "u8")
 
 
 @functools.cache
 def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: RowOptions) -> Kernel:
-    """Return the kernel whose blocks take `plan.rows` rows each and end."""
+    """Return the kernel whose threads hold their share of a row in registers.
+
+    A block takes `plan.rows` rows, or a cluster takes one row, and exits.
+    """
     SHARE, (SCRATCH, PEERS) = share, exchange_tiles(plan.threads, plan.cluster)
     place = place_in_registers(share, plan)
     start_load, load, STAGED = load_to_registers(op.name, share, plan)
@@ -219,10 +176,13 @@ def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: Ro
     load_early, scale_and_shift = affine_steps(share, options, plan)
     store_total, store = (store_step(share, is_) for is_ in (options.residual_out, options.output))
     reduce, apply = op.reduce, op.apply
-    start_exchange, combine = combine_parts(op.combination(share), plan.threads, plan.cluster)
-    store_numbers = store_statistics(op.statistics, options)
+    start_exchange, combine_row = combine_parts(
+        op.lanes_combination(share), plan.threads, plan.cluster
+    )
+    store_stats = store_statistics(op.statistics, options)
 
     def in_registers(arrays, sizes, scalar):  # type: ignore[no-untyped-def]
+        # An array of one barrier, because an exchange has a barrier per turn.
         exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(1))
         staged, loaded = shared_tile(STAGED), shared_barrier()
         at = place(sizes)
@@ -233,11 +193,11 @@ def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: Ro
         values = add_residual(SHARE, to_float(SHARE, packed), residual)
         store_total(row_of(arrays.total, at.row), at, values)
         own, values = reduce(SHARE, values, at.first, at.limit, scalar)
-        whole = combine(own, exchange, scalar)
-        values = apply(values, own, whole, sizes.columns, scalar)
+        row_stats = combine_row(own, exchange, scalar)
+        values = apply(values, own, row_stats, sizes.columns, scalar)
         values = scale_and_shift(values, arrays, at, early)
         store(row_of(arrays.y, at.row), at, values)
-        store_numbers(at.row < sizes.rows, whole, at, arrays, sizes.columns, scalar)
+        store_stats(at.row < sizes.rows, row_stats, at, arrays, sizes.columns, scalar)
 
     in_registers.__name__ = f"{op.name}_in_registers"
     return compiled(in_registers, plan)
@@ -246,27 +206,37 @@ def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: Ro
 # --------------------------------------------------------------- rows in shared memory
 
 
-def places_in_shared(part: int, plan: RowPlan) -> Steps:
-    """Return ``place(sizes)`` of a block's part of `part` bytes, and ``slot_of(at, slot)``."""
-    PART, BLOCKS, SLOT, EACH = part, plan.cluster, plan.slot, plan.slot // 16
+def places_in_shared(block_nbytes: int, plan: RowPlan) -> Steps:
+    """Return ``place(sizes)`` and ``slot_of(at, slot)``.
+
+    The first is the place of the thread in the block's part of the row, `block_nbytes` bytes; the
+    second its place in a slot of that part. Both count accesses of 16 B from `RowPlace.begin`.
+    """
+    BLOCK_NBYTES, BLOCKS, SLOT, SLOT_ACCESSES = (
+        block_nbytes,
+        plan.cluster,
+        plan.slot,
+        plan.slot // 16,
+    )
 
     @device_function
-    def row_of_a_block(sizes: Any) -> Any:
+    def row_of_a_block(sizes: RowSizes) -> RowPlace:
         thread, row = cuda.threadIdx.x, i64(cuda.blockIdx.x)
-        return RowPlace(row, 0, thread, 0, thread, min(sizes.accesses, PART // 16))
+        # The two are equal: the block has the whole row. The constant bounds the limit.
+        return RowPlace(row, 0, thread, 0, thread, min(sizes.accesses, BLOCK_NBYTES // 16))
 
     @device_function
-    def row_of_a_cluster(sizes: Any) -> Any:
+    def row_of_a_cluster(sizes: RowSizes) -> RowPlace:
         thread, row = cuda.threadIdx.x, i64(cuda.blockIdx.x // BLOCKS)
         rank = i64(ptx.cluster_ctarank())
-        begin = rank * PART
-        accesses = min(sizes.accesses, (begin + PART) // 16) - begin // 16
+        begin = rank * BLOCK_NBYTES
+        accesses = min(sizes.accesses, (begin + BLOCK_NBYTES) // 16) - begin // 16
         return RowPlace(row, rank, thread, begin, thread, accesses)
 
     @device_function
-    def slot_of(at: Any, slot: Any) -> Any:
-        """Return the place of a slot of the part."""
-        begin, limit = at.begin + slot * SLOT, at.limit - slot * EACH
+    def slot_of(at: RowPlace, slot: Integer) -> RowPlace:
+        """Return the place in a slot; its limit counts the accesses of the later slots as well."""
+        begin, limit = at.begin + slot * SLOT, at.limit - slot * SLOT_ACCESSES
         return RowPlace(at.row, at.rank, at.thread, begin, at.thread, limit)
 
     return (row_of_a_cluster if plan.cluster > 1 else row_of_a_block), slot_of
@@ -276,54 +246,58 @@ def places_in_shared(part: int, plan: RowPlan) -> Steps:
 def rows_in_shared(
     op: RowOperation, dtype: DType, nbytes: int, plan: RowPlan, options: RowOptions
 ) -> Kernel:
-    """Return the kernel whose blocks, or clusters, take a row of `nbytes` each and end.
+    """Return the kernel that keeps a row of `nbytes` in shared memory and reads it slot by slot.
 
-    Registers hold one slot at a time, so shared memory alone decides how many blocks are resident,
-    and the parts that they wait for are the bytes in flight.
+    A block, or a cluster, takes one row and exits. Registers hold one slot, so residency is usually
+    limited by shared memory: each resident block has its whole part in flight.
     """
-    part, copies = block_part(nbytes, plan.cluster), 1 + options.residual
-    require_room(op.name, plan, copies * part)
-    whole_slots = part % plan.slot == 0 and part * plan.cluster == nbytes
-    share = Share(dtype, 16, plan.slot // 16 // plan.threads, plan.threads, whole_slots)
-    STAGED, (SCRATCH, PEERS) = (
-        Tile((copies, part), "u8"),
-        exchange_tiles(plan.threads, plan.cluster),
-    )
-    SLOTS = -(-part // plan.slot)
-    WRITTEN = SLOTS if options.output else 0
-    place, slot_of = places_in_shared(part, plan)
-    start_copies = copies_to_shared(nbytes, part, plan, options)
+    block_nbytes, copies = bytes_per_block(nbytes, plan.cluster), 1 + options.residual
+    require_room(op.name, plan, copies * block_nbytes)
+    # Then each thread has an element for each of its accesses: no predicate is emitted.
+    whole = block_nbytes % plan.slot == 0 and block_nbytes * plan.cluster == nbytes
+    share = Share(dtype, 16, plan.slot // 16 // plan.threads, plan.threads, whole)
+    STAGED = Tile((copies, block_nbytes), "u8")
+    SCRATCH, PEERS = exchange_tiles(plan.threads, plan.cluster)
+    SLOTS = -(-block_nbytes // plan.slot)
+    STORED_SLOTS = SLOTS if options.output else 0
+    place, slot_of = places_in_shared(block_nbytes, plan)
+    start_copies = copies_to_shared(nbytes, block_nbytes, plan, options)
     load = load_slots(share, plan.slot, options)
     reduce = reduce_slots(op, share, options, load, slot_of)
     load_early, scale_and_shift = affine_steps(share, options, plan)
     store = store_step(share, True)
     merge, finish = op.merge, op.finish or op.apply
-    start_exchange, combine = combine_parts(
-        op.combination(share), plan.threads, plan.cluster, initialised=True
+    start_exchange, combine_row = combine_parts(
+        op.lanes_combination(share), plan.threads, plan.cluster, initialised=True
     )
-    store_numbers = store_statistics(op.statistics, options)
+    store_stats = store_statistics(op.statistics, options)
 
     def in_shared(arrays, sizes, scalar):  # type: ignore[no-untyped-def]
         staged, loaded = shared_tile(STAGED), shared_barrier()
+        # An array of one barrier, because an exchange has a barrier per turn.
         exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(1))
         at = place(sizes)
         start_copies(staged, loaded, exchange, arrays, at)
         start_exchange(exchange, at.thread)
-        cuda.syncthreads()  # the barriers are initialised
+        # Thread 0 initialised `loaded` and `full`: the block sees them now, and its peers see
+        # `full` after the cluster's barrier, for which combine_row waits.
+        cuda.syncthreads()
         loaded.wait(0)
         total = row_of(arrays.total, at.row)
-        part = reduce(staged, total, at, 0, scalar)
+        own = reduce(staged, total, at, 0, scalar)
         for slot in range(1, SLOTS):
-            part = merge(part, reduce(staged, total, at, slot, scalar), scalar)
-        ahead = load_early(arrays, at)
-        whole = combine(part, exchange, scalar)
-        for slot in range(WRITTEN):
-            values = finish(load(staged, at, slot), whole, whole, sizes.columns, scalar)
+            own = merge(own, reduce(staged, total, at, slot, scalar), scalar)
+        early = load_early(arrays, at)  # the weights of slot 0, if RowPlan.early is set
+        row_stats = combine_row(own, exchange, scalar)
+        for slot in range(STORED_SLOTS):
+            values = load(staged, at, slot)
+            values = finish(values, row_stats, row_stats, sizes.columns, scalar)
             here = slot_of(at, slot)
-            values = scale_and_shift(values, arrays, here, ahead)
-            ahead = load_early(arrays, slot_of(at, min(slot + 1, SLOTS - 1)))
+            values = scale_and_shift(values, arrays, here, early)
+            # The last pass loads the weights of the last slot once more, and nothing uses them.
+            early = load_early(arrays, slot_of(at, min(slot + 1, SLOTS - 1)))
             store(row_of(arrays.y, at.row), here, values)
-        store_numbers(True, whole, at, arrays, sizes.columns, scalar)
+        store_stats(True, row_stats, at, arrays, sizes.columns, scalar)
 
     in_shared.__name__ = f"{op.name}_in_shared"
     return compiled(in_shared, plan)
@@ -338,18 +312,21 @@ def reduce_slots(
 ) -> DeviceFunction:
     """Return ``reduce(staged, total, at, slot, scalar)``: the thread's part of a slot.
 
-    It writes the slot's sums with the residual to the row at `total`, if the call wants them.
+    If `options.residual_out` is set, it also stores the slot's sums of `x` and the residual to the
+    row at address `total`.
     """
-    SHARE, reduce, first_of = share, op.reduce, first_access(options)
+    SHARE, reduce, access_0_of = share, op.reduce, first_access(options)
     store_total = store_global if options.residual_out else no_store
 
     @device_function
-    def reduce_slot(staged: Any, total: Any, at: Any, slot: Any, scalar: Any) -> Any:
+    def reduce_slot(
+        staged: SharedMemory, total: Address, at: RowPlace, slot: Integer, scalar: Real
+    ) -> Registers:
         values, here = load(staged, at, slot), slot_of(at, slot)
         packed = from_float(SHARE, values)
         store_total(SHARE, total + here.begin, here.first, here.limit, packed)
-        first = first_of(here)
-        part, _ = reduce(SHARE, values, first + here.first, first + here.limit, scalar)
+        origin = access_0_of(here)
+        part, _ = reduce(SHARE, values, origin + here.first, origin + here.limit, scalar)
         return part
 
     return reduce_slot

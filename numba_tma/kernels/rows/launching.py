@@ -11,15 +11,10 @@ from numba_tma.host.annotations import DeviceArray, DTypeLike, Kernel, StreamLik
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.dtypes import DType
 from numba_tma.kernels._host.launch import launch
-from numba_tma.kernels.rows.kernel import (
-    RowArrays,
-    RowMemory,
-    RowOperation,
-    RowSizes,
-    rows_in_registers,
-    rows_in_shared,
-)
+from numba_tma.kernels.rows.kernel import rows_in_registers, rows_in_shared
+from numba_tma.kernels.rows.operation import RowOperation
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan, plan_for, share_of
+from numba_tma.kernels.rows.records import RowArrays, RowMemory, RowSizes
 
 FLOATS = ("f32", "f16", "bf16")
 
@@ -115,7 +110,7 @@ def normalise(
     Parameters
     ----------
     op, scalar
-        The operation, and the number that its functions take.
+        The operation, and the `scalar` of its functions: eps of a norm, scale of a softmax.
     stream, dtype, plan, x, out, weight, bias, residual, residual_out
         Arguments of the public function.
     **statistics
@@ -148,7 +143,7 @@ def run(
     stream: StreamLike = None,
     plan: RowPlan | None = None,
 ) -> None:
-    """Launch an operation on operands that have been checked."""
+    """Launch the kernel of an operation on operands that have been checked."""
     x, y, weight, bias, residual, residual_out, statistics = operands
     if x.size == 0:
         return
@@ -194,7 +189,7 @@ def kernel_for(
     plan: RowPlan,
     options: RowOptions,
 ) -> Kernel:
-    """Return the kernel of a plan."""
+    """Return the kernel of a plan: `rows_in_shared` if it has slots, or `rows_in_registers`."""
     if plan.slot:
         return rows_in_shared(op, dtype, columns * dtype.itemsize, plan, options)
     return rows_in_registers(op, share_of(columns, rows, dtype, width, plan), plan, options)

@@ -2,8 +2,8 @@
 
 Blocks stay on the SM and draw rows from a queue. A producer warp loads each row into a stage by a
 bulk copy (TMA); the consumers take the row into registers, normalise and store it, and release the
-stage when they have read it, so that the other stages keep loads in flight meanwhile. `rmsnorm`
-itself does without a pipeline: kernel.py says why.
+stage when they have read it. The other stages keep loads in flight meanwhile. `rmsnorm` has no
+pipeline: kernel.py says why.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def pipelined_kernel(columns: int, dtype: DType, threads: int, stages: int) -> K
     SHARE = Share(dtype, 16, PER_THREAD, threads, ACCESSES == PER_THREAD * threads)
     PIPE = tma.TilePipeline(stages, x=tma.Tile(NBYTES, "u8"))
     SCRATCH, _ = exchange_tiles(threads, 1, turns=2)
-    _, combine = combine_in_turns(add_lanes, threads, 1)
+    _, combine_row = combine_in_turns(add_lanes, threads, 1)
 
     @cuda.jit
     def rmsnorm_pipelined(counter, x, weight, y, rows, columns, eps):  # type: ignore[no-untyped-def]
@@ -68,9 +68,9 @@ def pipelined_kernel(columns: int, dtype: DType, threads: int, stages: int) -> K
                 packed = load_shared(SHARE, stage.x.address_of(0), thread, ACCESSES)
                 values = to_float(SHARE, packed)
                 own, values = sum_of_squares(SHARE, values, thread, ACCESSES, eps)
-                whole = combine(own, exchange, turn, 0, eps)
+                row_stats = combine_row(own, exchange, turn, 0, eps)
                 turn = 1 - turn
-                values = divide_by_rms(values, own, whole, columns, eps)
+                values = divide_by_rms(values, own, row_stats, columns, eps)
                 scale = to_float(SHARE, load_cached(SHARE, weight, thread, ACCESSES))
                 result = from_float(SHARE, values * scale)
                 store_global(SHARE, row_of(y, row), thread, ACCESSES, result)

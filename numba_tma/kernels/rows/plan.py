@@ -112,8 +112,11 @@ class RowOptions:
 PLAIN = RowOptions()
 
 
-def block_part(nbytes: int, blocks: int) -> int:
-    """Return the bytes of a row per block of a cluster; the last block may have fewer, or none."""
+def bytes_per_block(nbytes: int, blocks: int) -> int:
+    """Return the bytes of a row of `nbytes` for each of `blocks`, a multiple of 16.
+
+    The last blocks may have fewer, or none.
+    """
     return -(-nbytes // (16 * blocks)) * 16
 
 
@@ -207,7 +210,7 @@ def plan_for(
         if plan and options.output and not options.residual and not options.residual_out:
             return plan
         blocks = min(8, max(1, copies * full // 65536))
-        if nbytes > 32768 and copies * block_part(nbytes, blocks) <= SHARED_BYTES:
+        if nbytes > 32768 and copies * bytes_per_block(nbytes, blocks) <= SHARED_BYTES:
             return _staged(blocks)
     if columns > LONGEST:
         raise ValueError(

@@ -1,61 +1,76 @@
 """Sums and maxima of rows, and sums of columns.
 
-Cost model: each element is read from DRAM once. Row reductions are the kernels of kernel.py, which
-then write statistics alone; column sums are the two kernels of columns.py.
+Cost model: each element is read from DRAM once. Row reductions use the kernels of kernel.py, which
+then write the row's statistics and no rows; column sums use the two kernels of columns.py.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function
-from numba_tma.device.row_share import first_largest
+from numba_tma.device.row_share import Share, first_largest
 from numba_tma.device.vectors import four, total
-from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.host.annotations import (
+    DeviceArray,
+    DTypeLike,
+    Integer,
+    Real,
+    Registers,
+    StreamLike,
+)
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels.rows import columns as _columns
-from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import FLOATS, RowOperands, read_rows, run
+from numba_tma.kernels.rows.operation import RowOperation
 from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.rows.rmsnorm import add_lanes, add_parts
 
 
 @device_function
-def sum_of(share: Any, values: Any, first: Any, limit: Any, scalar: Any) -> Any:
-    """Return (sum), and the values."""
+def sum_of(
+    share: Share, values: Registers, first: Integer, limit: Integer, scalar: Real
+) -> tuple[Registers, Registers]:
+    """Return the thread's part, (sum, 0, 0, 0), and the values unchanged."""
     zero = np.float32(0)
     return four(total(values), zero, zero, zero), values
 
 
 @device_function
-def unchanged(values: Any, own: Any, whole: Any, columns: Any, scalar: Any) -> Any:
+def unchanged(
+    values: Registers, own: Registers, row_stats: Registers, columns: Integer, scalar: Real
+) -> Registers:
     """Return the values."""
     return values
 
 
 @device_function
-def part_of_row(whole: Any, columns: Any, scalar: Any) -> Any:
-    """Return what was reduced."""
-    return whole
+def as_reduced(row_stats: Registers, columns: Integer, scalar: Real) -> Registers:
+    """Return the row's statistics as they are."""
+    return row_stats
 
 
 @device_function
-def largest_of(share: Any, values: Any, first: Any, limit: Any, scalar: Any) -> Any:
-    """Return (maximum, its column), and the values."""
+def largest_of(
+    share: Share, values: Registers, first: Integer, limit: Integer, scalar: Real
+) -> tuple[Registers, Registers]:
+    """Return the thread's part, (maximum, its column, 0, 0), and the values unchanged."""
     return first_largest(share, values, first, limit), values
 
 
 @device_function
-def merge_largest(part: Any, other: Any, scalar: Any) -> Any:
-    """Return the larger of two; the one that comes first where they are equal, NaN above all."""
+def merge_largest(part: Registers, other: Registers, scalar: Real) -> Registers:
+    """Return the part with the larger element.
+
+    NaN is larger than any number. Of equal elements, the one in the lower column counts.
+    """
     ours_is_nan, theirs_is_nan = part[0] != part[0], other[0] != other[0]
     larger = not ours_is_nan and (theirs_is_nan or other[0] > part[0])
     equal = (theirs_is_nan and ours_is_nan) or other[0] == part[0]
@@ -67,8 +82,8 @@ def merge_largest(part: Any, other: Any, scalar: Any) -> Any:
 
 
 @device_function
-def combine_lanes(part: Any, lanes: Any, scalar: Any) -> Any:
-    """Return the largest of neighbouring lanes."""
+def combine_lanes(part: Registers, lanes: Integer, scalar: Real) -> Registers:
+    """Return the part of the lane with the largest element among neighbouring lanes."""
     zero = np.float32(0)
     distance = 16
     while distance > 0:
@@ -83,18 +98,18 @@ def combine_lanes(part: Any, lanes: Any, scalar: Any) -> Any:
 ROW_SUM = RowOperation(
     name="row_sum",
     reduce=sum_of,
-    combine=add_lanes,
+    combine_lanes=add_lanes,
     merge=add_parts,
     apply=unchanged,
-    statistics=part_of_row,
+    statistics=as_reduced,
 )
 ROW_MAX = RowOperation(
     name="row_max",
     reduce=largest_of,
-    combine=combine_lanes,
+    combine_lanes=combine_lanes,
     merge=merge_largest,
     apply=unchanged,
-    statistics=part_of_row,
+    statistics=as_reduced,
 )
 
 
@@ -118,7 +133,7 @@ def row_sum(
     stream
         A numba, torch or CuPy stream; the default stream if None.
     dtype
-        What the bits of `x` mean where its own type cannot say it: bf16 held as uint16.
+        Element type of `x` if its own type cannot say it, such as bf16 held as uint16.
     plan
         How rows are shared among threads; the fastest measured plan if None.
 
@@ -261,9 +276,9 @@ def column_sum(
     stream
         A numba, torch or CuPy stream; the default stream if None.
     dtype
-        What the bits of `x` mean where its own type cannot say it: bf16 held as uint16.
+        Element type of `x` if its own type cannot say it, such as bf16 held as uint16.
     parts
-        How many partial sums are made at the same time; enough to fill the GPU if None. It
+        Partial sums per column, added in parallel; enough to fill the GPU if None. The number
         decides the order of addition.
 
     Returns

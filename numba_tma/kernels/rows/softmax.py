@@ -1,28 +1,36 @@
 """Softmax and log-softmax of rows: exp(scale * x) over its sum, and the logarithm of that.
 
-Cost model: a row is read from DRAM once and written once. In registers, a thread computes one
-exponential per element, relative to its own maximum, and rescales them by one factor once the row's
-maximum is known; that is a quarter of what the special function units do while DRAM moves the row.
-A staged row takes two exponentials per element, because registers hold only a slot of it.
+Cost model: a row is read from DRAM once and written once. `rows_in_registers` computes one
+exponential per element, relative to the thread's own maximum, and multiplies all of them by one
+factor when the row's maximum is known. The special function units need about a quarter of the time
+in which DRAM moves the row. `rows_in_shared` computes two exponentials per element, because
+registers hold only one slot of the row. Exponentials, logarithms and the division are
+approximations (ex2.approx, lg2.approx, rcp.approx: device/arithmetic.py has their errors).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import exp2, fused, larger, log2, reciprocal
 from numba_tma.device.combine import lanes_max, lanes_sum
-from numba_tma.device.row_share import keep
+from numba_tma.device.row_share import Share, keep
 from numba_tma.device.vectors import four, largest, total
-from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.host.annotations import (
+    DeviceArray,
+    DTypeLike,
+    Integer,
+    Real,
+    Registers,
+    StreamLike,
+)
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
-from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import normalise
+from numba_tma.kernels.rows.operation import RowOperation
 from numba_tma.kernels.rows.plan import RowPlan
 
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
@@ -30,14 +38,19 @@ MINUS_INFINITY = np.float32(-math.inf)
 
 
 @device_function
-def finite(maximum: Any) -> Any:
+def finite(maximum: Real) -> Real:
     """Return the maximum, or 0 if it is -inf: -inf - -inf would be NaN."""
     return maximum if maximum > MINUS_INFINITY else np.float32(0)
 
 
 @device_function
-def exponentials_of(share: Any, values: Any, first: Any, limit: Any, scale: Any) -> Any:
-    """Return (maximum, sum of exponentials below it), and the exponentials."""
+def exponentials_of(
+    share: Share, values: Registers, first: Integer, limit: Integer, scale: Real
+) -> tuple[Registers, Registers]:
+    """Return the thread's part, and the exponentials.
+
+    The part is (maximum, sum of exponentials, 0, 0); an exponential is exp(scale * (x - maximum)).
+    """
     values = keep(share, values, first, limit, MINUS_INFINITY)
     maximum = largest(values)
     powers = exp2((values - finite(maximum)) * (scale * LOG2_E))
@@ -45,42 +58,48 @@ def exponentials_of(share: Any, values: Any, first: Any, limit: Any, scale: Any)
 
 
 @device_function
-def combine_lanes(part: Any, lanes: Any, scale: Any) -> Any:
-    """Bring sums to the common maximum, and add them."""
+def combine_lanes(part: Registers, lanes: Integer, scale: Real) -> Registers:
+    """Rescale the sums of neighbouring lanes to their common maximum and add them."""
     maximum = lanes_max(part[0], lanes)
     factor = exp2((part[0] - finite(maximum)) * (scale * LOG2_E))
     return four(maximum, lanes_sum(part[1] * factor, lanes), np.float32(0), np.float32(0))
 
 
 @device_function
-def rescale(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
-    """Bring the exponentials to the row's maximum, over the row's sum."""
-    return values * (exp2((own[0] - whole[0]) * (scale * LOG2_E)) * reciprocal(whole[1]))
+def rescale(
+    values: Registers, own: Registers, row_stats: Registers, columns: Integer, scale: Real
+) -> Registers:
+    """Rescale exponentials from the thread's maximum to the row's, and divide by the row's sum."""
+    return values * (exp2((own[0] - row_stats[0]) * (scale * LOG2_E)) * reciprocal(row_stats[1]))
 
 
 @device_function
-def logsumexp_of(whole: Any, columns: Any, scale: Any) -> Any:
-    """Return the logarithm of the sum of exponentials."""
+def logsumexp_of(row_stats: Registers, columns: Integer, scale: Real) -> Registers:
+    """Return (logarithm of the sum of exponentials, 0, 0, 0)."""
     zero = np.float32(0)
-    return four(whole[0] * scale + log2(whole[1]) * LN_2, zero, zero, zero)
+    return four(row_stats[0] * scale + log2(row_stats[1]) * LN_2, zero, zero, zero)
 
 
 @device_function
-def sum_of_exponentials(share: Any, values: Any, first: Any, limit: Any, scale: Any) -> Any:
-    """Return (maximum, sum of exponentials below it), and the values."""
+def sum_of_exponentials(
+    share: Share, values: Registers, first: Integer, limit: Integer, scale: Real
+) -> tuple[Registers, Registers]:
+    """Return the part that `exponentials_of` returns, and the values unchanged."""
     part, _ = exponentials_of(share, values, first, limit, scale)
     return part, values
 
 
 @device_function
-def log_softmax_of(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
-    """Subtract the maximum, and the logarithm of the sum."""
-    return (values - whole[0]) * scale - log2(whole[1]) * LN_2
+def log_softmax_of(
+    values: Registers, own: Registers, row_stats: Registers, columns: Integer, scale: Real
+) -> Registers:
+    """Return scale * (x - maximum) less the logarithm of the row's sum."""
+    return (values - row_stats[0]) * scale - log2(row_stats[1]) * LN_2
 
 
 @device_function
-def merge_sums(part: Any, other: Any, scale: Any) -> Any:
-    """Bring two sums to the common maximum, and add them."""
+def merge_sums(part: Registers, other: Registers, scale: Real) -> Registers:
+    """Rescale the sums of two slots to their common maximum and add them."""
     maximum, zero = larger(part[0], other[0]), np.float32(0)
     ours = part[1] * exp2((part[0] - finite(maximum)) * (scale * LOG2_E))
     theirs = other[1] * exp2((other[0] - finite(maximum)) * (scale * LOG2_E))
@@ -88,15 +107,17 @@ def merge_sums(part: Any, other: Any, scale: Any) -> Any:
 
 
 @device_function
-def softmax_of(values: Any, own: Any, whole: Any, columns: Any, scale: Any) -> Any:
-    """Return exponentials below the row's maximum, over the row's sum."""
-    return exp2(fused(values - whole[0], scale * LOG2_E, np.float32(0) - log2(whole[1])))
+def softmax_of(
+    values: Registers, own: Registers, row_stats: Registers, columns: Integer, scale: Real
+) -> Registers:
+    """Return the softmax of values as loaded, from the row's maximum and sum."""
+    return exp2(fused(values - row_stats[0], scale * LOG2_E, np.float32(0) - log2(row_stats[1])))
 
 
 SOFTMAX = RowOperation(
     name="softmax",
     reduce=exponentials_of,
-    combine=combine_lanes,
+    combine_lanes=combine_lanes,
     merge=merge_sums,
     apply=rescale,
     finish=softmax_of,
@@ -105,7 +126,7 @@ SOFTMAX = RowOperation(
 LOG_SOFTMAX = RowOperation(
     name="log_softmax",
     reduce=sum_of_exponentials,
-    combine=combine_lanes,
+    combine_lanes=combine_lanes,
     merge=merge_sums,
     apply=log_softmax_of,
     statistics=logsumexp_of,

@@ -29,10 +29,10 @@ sys.path.insert(0, os.getcwd())
 from numba import typeof, types
 
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.rows.kernel import RowArrays, RowMemory, RowSizes
 from numba_tma.kernels.rows.launching import prepared
 from numba_tma.kernels.rows.layernorm import LAYERNORM, layernorm
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan
+from numba_tma.kernels.rows.records import RowArrays, RowMemory, RowSizes
 from numba_tma.kernels.rows.rmsnorm import RMSNORM, rmsnorm
 from numba_tma.kernels.rows.softmax import SOFTMAX, softmax
 from numba_tma.tools.bench.timing import time_alternating

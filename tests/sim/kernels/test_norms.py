@@ -8,7 +8,7 @@ from numba_tma import ptx, simulator
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.rows.layernorm import layernorm
 from numba_tma.kernels.rows.pipelined import rmsnorm_pipelined
-from numba_tma.kernels.rows.plan import LONGEST, RowOptions, RowPlan, block_part, plan_for
+from numba_tma.kernels.rows.plan import LONGEST, RowOptions, RowPlan, bytes_per_block, plan_for
 from numba_tma.kernels.rows.plan import PLANS as MEASURED
 from numba_tma.kernels.rows.rmsnorm import rmsnorm
 from numba_tma.kernels.rows.softmax import log_softmax, softmax
@@ -264,7 +264,7 @@ def test_a_plan_covers_the_row(columns, width):
         for options in (RowOptions(), RowOptions(residual=True), RowOptions(output=False)):
             plan = plan_for("rmsnorm", columns, itemsize, width, options)
             if plan.slot:
-                part = block_part(columns * itemsize, plan.cluster)
+                part = bytes_per_block(columns * itemsize, plan.cluster)
                 assert width == 16 and (1 + options.residual) * part <= SHARED_BYTES
             else:
                 assert 128 * plan.threads * plan.cluster >= columns
