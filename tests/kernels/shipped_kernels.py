@@ -19,14 +19,14 @@ from numba_tma.kernels.pointwise.activations import GELU, SWIGLU
 from numba_tma.kernels.pointwise.api import plan_for as pointwise_plan
 from numba_tma.kernels.rows.backward import BackwardArrays, backward_kernel
 from numba_tma.kernels.rows.columns import partial_sums_kernel
+from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import kernel_for
 from numba_tma.kernels.rows.layernorm import LAYERNORM
-from numba_tma.kernels.rows.operation import RowOperation
 from numba_tma.kernels.rows.pipelined import pipelined_kernel
 from numba_tma.kernels.rows.plan import PLANS, RowOptions, RowPlan, plan_for, share_of
-from numba_tma.kernels.rows.records import RowArrays, RowMemory, RowSizes
 from numba_tma.kernels.rows.rmsnorm import RMSNORM
 from numba_tma.kernels.rows.softmax import SOFTMAX
+from numba_tma.kernels.rows.steps import RowArrays, RowMemory, RowSizes
 from numba_tma.kernels.transpose import api as transpose
 from tests.kernels import matmul_forms
 

@@ -57,12 +57,11 @@ from numba_tma.kernels.rows.launching import (
     rows_of,
 )
 from numba_tma.kernels.rows.plan import RowPlan, share_of
-from numba_tma.kernels.rows.records import RowMemory, RowSizes
-from numba_tma.kernels.rows.steps import no_store, nothing, row_of
+from numba_tma.kernels.rows.steps import RowMemory, RowSizes, no_store, nothing, row_of
 
 
 class BackwardArrays(NamedTuple):
-    """The arrays of a gradient's kernel, as in records.py: an address of 0 means no such array."""
+    """The arrays of a gradient's kernel, as in `RowArrays`: address 0 is no array."""
 
     dy: RowMemory
     x: RowMemory
@@ -75,7 +74,7 @@ class BackwardArrays(NamedTuple):
 
 
 @device_function
-def add_lanes(part: Registers, lanes: Integer, scalar: Real) -> Registers:
+def add_two_sums(part: Registers, lanes: int, scalar: Real) -> Registers:
     """Add the two sums of neighbouring lanes."""
     zero = np.float32(0)
     return four(lanes_sum(part[0], lanes), lanes_sum(part[1], lanes), zero, zero)
@@ -220,7 +219,7 @@ def backward_kernel(
     `weighted`: there is a weight. `sums`: 1 adds up dweight, 2 dweight and dbias, 0 neither.
     """
     SHARE, (SCRATCH, PEERS) = share, exchange_tiles(plan.threads, plan.cluster, turns=2)
-    start_exchange, combine_row = combine_in_turns(add_lanes, plan.threads, plan.cluster)
+    start_exchange, combine_row = combine_in_turns(add_two_sums, plan.threads, plan.cluster)
     BLOCKS = plan.cluster
     rank_of_block, first_of = first_accesses(share, plan.cluster)
     centre = minus_mean if centred else as_loaded

@@ -6,8 +6,8 @@
     apply     the row's statistics to the share, which gives the result
     store     the result, times the weight and plus the bias
 
-operation.py says what an operation is: five device functions and two optional ones. Each of
-rmsnorm.py, layernorm.py, softmax.py and reductions.py has its own.
+An operation (`RowOperation`) is five device functions and two optional ones. rmsnorm.py,
+layernorm.py, softmax.py and reductions.py define one or two each.
 
 `rows_in_shared` runs if `RowPlan.slot` is set: the row stays in shared memory and is read twice, a
 slot at a time. By default those are rows above 32 KB that allow 16-byte accesses and fit into the
@@ -31,6 +31,7 @@ latency. `pipelined.py` is the same RMSNorm with a pipeline.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 from numba import cuda
 
@@ -59,11 +60,12 @@ from numba_tma.host.annotations import (
 )
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
-from numba_tma.kernels.rows.operation import RowOperation
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan, bytes_per_block, require_room
-from numba_tma.kernels.rows.records import RowMemory, RowPlace, RowSizes
 from numba_tma.kernels.rows.steps import (
     CACHE_HINTS,
+    RowMemory,
+    RowPlace,
+    RowSizes,
     Steps,
     affine_steps,
     copies_to_shared,
@@ -75,6 +77,60 @@ from numba_tma.kernels.rows.steps import (
     store_statistics,
     store_step,
 )
+
+# --------------------------------------------------------------- what a kernel computes
+
+
+@dataclass(frozen=True, eq=False)  # one object per operation, compared by identity
+class RowOperation:
+    """What a kernel computes: five device functions, and two optional ones.
+
+    A part is a vector of four float32: the statistics of some elements of a row, such as
+    (sum of squares, 0, 0, 0). The row's statistics, `row_stats`, are the part of all its elements.
+    `scalar` is a float32 argument of the launch: eps of a norm, scale of a softmax.
+
+    Parameters
+    ----------
+    name
+        The public function, for errors and kernels' names.
+    reduce
+        ``(share, values, first, limit, scalar)`` returns the thread's part, and the values that
+        `apply` gets. `first` and `limit` are those of device/row_share.py. In `rows_in_shared`
+        they are counted from the start of the slot, or of the row if `RowOptions.index` is set.
+    combine_lanes
+        ``(part, lanes, scalar)`` returns, in each of `lanes` neighbouring lanes, the part of all
+        their elements.
+    merge
+        ``(part, other, scalar)`` returns the part of two slots of one thread; `rows_in_shared`
+        alone calls it.
+    apply
+        ``(values, own, row_stats, columns, scalar)`` returns the result. `values` and `own`, the
+        thread's part, are what `reduce` returned.
+    statistics
+        ``(row_stats, columns, scalar)`` returns a vector. Its first two elements are what the
+        kernel can write for each row.
+    finish
+        As `apply`, for `rows_in_shared`, which loads the values again: `values` are as loaded, not
+        those that `reduce` returned, and `own` is `row_stats`. `apply` if None.
+    combine_equal_lanes
+        As `combine_lanes`, where every lane's part is of the same number of elements;
+        `combine_lanes` if None.
+    """
+
+    name: str
+    reduce: DeviceFunction
+    combine_lanes: DeviceFunction
+    merge: DeviceFunction
+    apply: DeviceFunction
+    statistics: DeviceFunction
+    finish: DeviceFunction | None = None
+    combine_equal_lanes: DeviceFunction | None = None
+
+    def lanes_combination(self, share: Share) -> DeviceFunction:
+        """Return the function that combines lanes that hold such shares."""
+        equal = share.whole and self.combine_equal_lanes
+        return self.combine_equal_lanes if equal else self.combine_lanes
+
 
 # ------------------------------------------------------------------- rows in registers
 

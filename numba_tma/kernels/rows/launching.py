@@ -11,10 +11,9 @@ from numba_tma.host.annotations import DeviceArray, DTypeLike, Kernel, StreamLik
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.dtypes import DType
 from numba_tma.kernels._host.launch import launch
-from numba_tma.kernels.rows.kernel import rows_in_registers, rows_in_shared
-from numba_tma.kernels.rows.operation import RowOperation
+from numba_tma.kernels.rows.kernel import RowOperation, rows_in_registers, rows_in_shared
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan, plan_for, share_of
-from numba_tma.kernels.rows.records import RowArrays, RowMemory, RowSizes
+from numba_tma.kernels.rows.steps import RowArrays, RowMemory, RowSizes
 
 FLOATS = ("f32", "f16", "bf16")
 

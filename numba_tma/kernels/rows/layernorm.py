@@ -25,8 +25,8 @@ from numba_tma.host.annotations import (
 )
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
+from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import normalise
-from numba_tma.kernels.rows.operation import RowOperation
 from numba_tma.kernels.rows.plan import RowPlan
 
 
@@ -46,7 +46,7 @@ def moments_of(
 
 
 @device_function
-def combine_lanes(part: Registers, lanes: Integer, scalar: Real) -> Registers:
+def combine_lanes(part: Registers, lanes: int, scalar: Real) -> Registers:
     """Return the part of all elements of `lanes` neighbouring lanes."""
     count = lanes_sum(part[0], lanes)
     mean = lanes_sum(part[0] * part[1], lanes) * reciprocal(larger(count, np.float32(1)))
@@ -56,7 +56,7 @@ def combine_lanes(part: Registers, lanes: Integer, scalar: Real) -> Registers:
 
 
 @device_function
-def combine_equal_lanes(part: Registers, lanes: Integer, scalar: Real) -> Registers:
+def combine_equal_lanes(part: Registers, lanes: int, scalar: Real) -> Registers:
     """As `combine_lanes`, where each lane has the same count: two sums instead of three."""
     mean = lanes_sum(part[1], lanes) * (np.float32(1) / np.float32(lanes))
     difference = part[1] - mean

@@ -28,8 +28,8 @@ from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels.rows import columns as _columns
+from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import FLOATS, RowOperands, read_rows, run
-from numba_tma.kernels.rows.operation import RowOperation
 from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.rows.rmsnorm import add_lanes, add_parts
 
@@ -82,7 +82,7 @@ def merge_largest(part: Registers, other: Registers, scalar: Real) -> Registers:
 
 
 @device_function
-def combine_lanes(part: Registers, lanes: Integer, scalar: Real) -> Registers:
+def combine_lanes(part: Registers, lanes: int, scalar: Real) -> Registers:
     """Return the part of the lane with the largest element among neighbouring lanes."""
     zero = np.float32(0)
     distance = 16

@@ -6,9 +6,9 @@ their errors).
 
 Cost model: a row is read from DRAM once and written once; in between it stays in registers or in
 shared memory. Weights are read from the L2 cache. DRAM bandwidth limits the kernel. Two kinds of
-rows are too long for this, and registers spill to local memory: aligned rows that exceed the shared
-memory of 8 blocks (1.8 MB, or half of that with a residual), and rows that do not allow 16-byte
-accesses, from about 300,000 elements.
+rows can be too long for this, and registers then spill to local memory: aligned rows that exceed
+the shared memory of 8 blocks (1.8 MB, or half of that with a residual), and rows of more than
+262,144 elements that do not allow 16-byte accesses.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from numba_tma.host.annotations import (
 )
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
+from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import normalise
-from numba_tma.kernels.rows.operation import RowOperation
 from numba_tma.kernels.rows.plan import RowPlan
 
 
@@ -45,7 +45,7 @@ def sum_of_squares(
 
 
 @device_function
-def add_lanes(part: Registers, lanes: Integer, scalar: Real) -> Registers:
+def add_lanes(part: Registers, lanes: int, scalar: Real) -> Registers:
     """Return (sum over `lanes` neighbouring lanes, 0, 0, 0)."""
     zero = np.float32(0)
     return four(lanes_sum(part[0], lanes), zero, zero, zero)

@@ -29,8 +29,8 @@ from numba_tma.host.annotations import (
 )
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
+from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import normalise
-from numba_tma.kernels.rows.operation import RowOperation
 from numba_tma.kernels.rows.plan import RowPlan
 
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
@@ -58,7 +58,7 @@ def exponentials_of(
 
 
 @device_function
-def combine_lanes(part: Registers, lanes: Integer, scale: Real) -> Registers:
+def combine_lanes(part: Registers, lanes: int, scale: Real) -> Registers:
     """Rescale the sums of neighbouring lanes to their common maximum and add them."""
     maximum = lanes_max(part[0], lanes)
     factor = exp2((part[0] - finite(maximum)) * (scale * LOG2_E))
