@@ -60,8 +60,9 @@ def in_process(case, *args):
 
 def rows_and_columns():
     """Rows of a part of a warp, of clusters, of rings; their gradients; columns; transposes."""
-    for regime in ("part of a warp", "bulk, rows", "cluster 8, bulk, ragged", "stages, ragged"):
+    for regime in ("part of a warp", "bulk, rows", "cluster 8, bulk, ragged"):
         in_process(test_norms_gpu.test_regimes, "layernorm", regime)
+    in_process(test_norms_gpu.test_rmsnorm_through_a_pipeline, 1000, 128)
     for regime in ("staged, partial", "cluster 2, staged, partial"):
         in_process(test_norms_gpu.test_regimes, "softmax", regime)
     in_process(test_norms_gpu.test_gradients, (301, 1000), "f32")

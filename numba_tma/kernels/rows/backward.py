@@ -45,6 +45,7 @@ from numba_tma.kernels._host import device
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
+from numba_tma.kernels._host.workspace import float_workspace
 from numba_tma.kernels.rows import columns as _columns
 from numba_tma.kernels.rows.kernel import compiled
 from numba_tma.kernels.rows.launching import (
@@ -376,7 +377,7 @@ def _prepare(
     width = access_width(x, dy, dx, weight)
     groups = min(rows, max(1, 2 * device.sm_count() // plan.cluster))
     num_sums = 2 if dbias is not None else int(dweight is not None)
-    spaces = [_columns.workspace(groups, columns) for _ in range(num_sums)]
+    spaces = [float_workspace(groups, columns) for _ in range(num_sums)]
     sums_of = [Array.read(name, "workspace", space) for space in spaces]
     kernel = backward_kernel(
         share_of(columns, rows, x.dtype, width, plan),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
 from numba import cuda
 
 from numba_tma.device.row_share import (
@@ -24,9 +23,9 @@ from numba_tma.device.row_share import (
 from numba_tma.host.annotations import DeviceArray, Kernel, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
-from numba_tma.host.environment import simulated
 from numba_tma.kernels._host import device
 from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels._host.workspace import float_workspace
 from numba_tma.kernels.rows.launching import access_width
 
 THREADS = 128
@@ -70,7 +69,7 @@ def partial_sums(x: Array, stream: StreamLike, parts: int | None = None) -> Devi
     if parts is None:
         parts = min(MAX_PARTS, rows, 16 * device.sm_count() * down // tiles)
     groups = max(1, -(-parts // down))
-    sums = workspace(groups * down, columns)
+    sums = float_workspace(groups * down, columns)
     launch(
         partial_sums_kernel(Share(x.dtype, width, 1, across, False), across),
         groups * tiles,
@@ -104,13 +103,6 @@ def add_rows_kernel(dtype: DType) -> Kernel:
         store_global(OUT, out, column, columns, from_float(OUT, total))
 
     return add_rows
-
-
-def workspace(rows: int, columns: int) -> DeviceArray:
-    """Return a new float32 array on the device; its elements are not initialised."""
-    if simulated():
-        return np.empty((rows, columns), np.float32)
-    return cuda.device_array((rows, columns), np.float32)
 
 
 def add_rows(sums: Array, out: Array, stream: StreamLike) -> None:

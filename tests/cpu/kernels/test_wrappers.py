@@ -12,6 +12,7 @@ from numba_tma.kernels._host import memo
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.pointwise.activations import gelu, swiglu
 from numba_tma.kernels.pointwise.api import Pointwise, add, pointwise, scale_add
+from numba_tma.kernels.rows import backward as _backward
 from numba_tma.kernels.rows import columns as _columns
 from numba_tma.kernels.rows.backward import layernorm_backward, rmsnorm_backward
 from numba_tma.kernels.rows.layernorm import layernorm
@@ -45,9 +46,10 @@ def gpu(monkeypatch):
     monkeypatch.setattr(_launch, "_launcher", launcher)
     monkeypatch.setattr(_launch.cuda, "as_cuda_array", lambda view: view)
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
-    monkeypatch.setattr(_columns, "workspace", space)
+    for module in (_columns, _backward):
+        monkeypatch.setattr(module, "float_workspace", space)
     counters = {}
-    for module in ("_host.launching", "_host.device", "copy.api", "transpose.api", "pointwise.api"):
+    for module in ("_host.device", "copy.api", "transpose.api", "pointwise.api"):
         path = f"numba_tma.kernels.{module}."
         for name, fake in {
             "multiprocessors": lambda: 132,
