@@ -184,7 +184,7 @@ def test_mistakes(name, monkeypatch):
 
 
 def test_the_second_call_repeats_the_three_launches(gpu, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(backward, "float_workspace", lambda *shape: _columns.float_workspace(*shape))
+    monkeypatch.setattr(backward, "float_workspace", lambda *of: _columns.float_workspace(*of))
     monkeypatch.setattr(backward, "tensor_map", lambda view, tile: ("map", view.address, tile))
     monkeypatch.setattr(backward, "map_of", lambda array, tile: ("map", array.address, tile))
     arrays = {name: array(shape, start=i << 20) for i, (name, shape) in enumerate(SHAPES.items())}
