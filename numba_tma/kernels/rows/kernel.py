@@ -265,15 +265,11 @@ def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: Ro
 def places_in_shared(block_nbytes: int, plan: RowPlan) -> Steps:
     """Return ``place(sizes)`` and ``slot_of(at, slot)``.
 
-    The first is the place of the thread in the block's part of the row, `block_nbytes` bytes; the
-    second its place in a slot of that part. Both count accesses of 16 B from `RowPlace.begin`.
+    The first is the thread's place in the block's bytes of the row, up to `block_nbytes`; the
+    second is its place in one slot of these. Both count accesses of 16 B from `RowPlace.begin`.
     """
-    BLOCK_NBYTES, BLOCKS, SLOT, SLOT_ACCESSES = (
-        block_nbytes,
-        plan.cluster,
-        plan.slot,
-        plan.slot // 16,
-    )
+    BLOCK_NBYTES, BLOCKS = block_nbytes, plan.cluster
+    SLOT, SLOT_ACCESSES = plan.slot, plan.slot // 16
 
     @device_function
     def row_of_a_block(sizes: RowSizes) -> RowPlace:
@@ -305,11 +301,11 @@ def rows_in_shared(
     """Return the kernel that keeps a row of `nbytes` in shared memory and reads it slot by slot.
 
     A block, or a cluster, takes one row and exits. Registers hold one slot, so residency is usually
-    limited by shared memory: each resident block has its whole part in flight.
+    limited by shared memory: each resident block has all of its bytes in flight.
     """
     block_nbytes, copies = bytes_per_block(nbytes, plan.cluster), 1 + options.residual
     require_room(op.name, plan, copies * block_nbytes)
-    # Then each thread has an element for each of its accesses: no predicate is emitted.
+    # Every access of every thread exists, so that no predicate is emitted.
     whole = block_nbytes % plan.slot == 0 and block_nbytes * plan.cluster == nbytes
     share = Share(dtype, 16, plan.slot // 16 // plan.threads, plan.threads, whole)
     STAGED = Tile((copies, block_nbytes), "u8")

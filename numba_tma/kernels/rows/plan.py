@@ -32,7 +32,7 @@ class RowPlan:
     slot
         Bytes of a row that registers hold at a time; needs `bulk`. The row stays in shared memory
         and is read slot by slot twice: to reduce it, and to write the result. 0: registers hold
-        the block's part of the row.
+        all that the block has of the row.
     cache
         Cache policy of row loads: "allocate" caches in L1, "no_allocate" bypasses L1, "evict_last"
         and "evict_first" set the L2 priority. Bulk copies ignore the first two.
@@ -131,7 +131,7 @@ def require_room(name: str, plan: object, nbytes: int) -> None:
 
 
 def share_of(columns: int, rows: int, element: DType, width: int, plan: RowPlan) -> Share:
-    """Return the part of a row of `columns` that a thread holds, in accesses of `width` bytes."""
+    """Return what a thread holds of a row of `columns`, in accesses of `width` bytes."""
     accesses = columns * element.itemsize // width
     sharing = plan.threads * plan.cluster
     count = -(-accesses // sharing)

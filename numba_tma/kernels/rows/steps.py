@@ -1,8 +1,8 @@
 """The steps of kernels over rows: a function for each feature, and one for its absence.
 
 The records here are the arguments of a launch, and the place of a thread in a row.
-`at` and `here` are `RowPlace`s: of the thread in its row (or in the block's part of it), and in a
-slot of that part.
+`at` and `here` are `RowPlace`s: `at` in the row, or in the block's bytes of the row; `here` in one
+slot of these.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class RowPlace(NamedTuple):
     row: Integer
     rank: Integer  #: Rank of the block in its cluster.
     thread: Integer  #: Index of the thread among the threads of the block that share the row.
-    begin: Integer  #: 0 in `rows_in_registers`; in `rows_in_shared`, where the part or slot begins.
+    begin: Integer  #: 0 in `rows_in_registers`; else where the block's bytes, or the slot, begin.
     first: Integer  #: The thread's first access.
-    limit: Integer  #: Accesses up to the end of the row or part; 0 if there is no such row.
+    limit: Integer  #: Accesses to the end of the row or the block's bytes; 0 or less: none.
 
 
 # ----------------------------------------------------------------------------- rows
@@ -126,8 +126,8 @@ def copies_to_shared(
 ) -> DeviceFunction:
     """Return ``start(staged, loaded, exchange, arrays, at)``, in which thread 0 starts the copies.
 
-    Thread 0 initialises the barriers, and starts bulk copies of the block's part of the row of
-    `nbytes` bytes: `block_nbytes` bytes of `x`, and as many of the residual if there is one.
+    Thread 0 initialises the barriers, and starts bulk copies of the block's bytes of the row, up
+    to `block_nbytes` of `nbytes`: of `x`, and of the residual if there is one.
     """
     NBYTES, BLOCK_NBYTES, HINT = nbytes, block_nbytes, CACHE_HINTS[plan.cache]
     COPIES = 1 + options.residual
