@@ -62,7 +62,7 @@ from numba_tma.device.fragment_moves import packed_e4m3, store_rows
 from numba_tma.device.mma import fragment, wgmma, wgmma_wait
 from numba_tma.device.mma import rows as per_row
 from numba_tma.device.shared import shared_tile
-from numba_tma.host.annotations import Kernel
+from numba_tma.host.annotations import Address, Integer, Kernel, Registers
 from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.softmax import (
@@ -128,7 +128,7 @@ def load_q(form: Any, producer: Any, q: Any, tile: Any, sequence: Any) -> None:
 
 
 @device_function
-def load_k(producer: Any, k: Any, sequence: Any, key: Any, head: Any) -> None:
+def load_k(producer: Any, k: Any, sequence: Any, key: Integer, head: Integer) -> None:
     """Load a K tile when its stage is empty."""
     producer.acquire_k()
     barrier, tile = producer.get_k()
@@ -137,7 +137,9 @@ def load_k(producer: Any, k: Any, sequence: Any, key: Any, head: Any) -> None:
 
 
 @device_function
-def load_v_16bit(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> Any:
+def load_v_16bit(
+    form: Any, producer: Any, v: Any, sequence: Any, key: Integer, head: Integer
+) -> Any:
     """Load a V tile when its stage is empty. Return the first key of the next tile."""
     producer.acquire()
     barrier, tile = producer.get_tile()
@@ -147,7 +149,7 @@ def load_v_16bit(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head
 
 
 @device_function
-def load_v_fp8(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> Any:
+def load_v_fp8(form: Any, producer: Any, v: Any, sequence: Any, key: Integer, head: Integer) -> Any:
     """Load a tile of V', (head dim, keys), of e4m3 inputs (`transpose_v.py`)."""
     producer.acquire()
     barrier, tile = producer.get_tile()
@@ -157,7 +159,9 @@ def load_v_fp8(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: 
 
 
 @device_function
-def load_v_packed(form: Any, producer: Any, v: Any, sequence: Any, key: Any, head: Any) -> Any:
+def load_v_packed(
+    form: Any, producer: Any, v: Any, sequence: Any, key: Integer, head: Integer
+) -> Any:
     """Load a V tile of a packed sequence through a ragged map, which has zeros after its end.
 
     Otherwise a NaN of the next sequence would be multiplied with P = 0. K needs no ragged map: its
@@ -304,7 +308,7 @@ def first_scores(form: Any, q: Any, k: Any, rows: Any, scales: Any) -> Any:
 
 
 @device_function
-def is_rescaled(form: Any, state: Any, row_max: Any) -> Any:
+def is_rescaled(form: Any, state: Any, row_max: Registers) -> Any:
     """Return whether the next step rescales O: always, or if a row of the warp has a new maximum.
 
     A warp votes before its exponentials, so the answer is there when the next step begins.
@@ -320,7 +324,7 @@ def is_rescaled(form: Any, state: Any, row_max: Any) -> Any:
 
 @device_function
 def store_dense(
-    form: Any, store: Any, out: Any, o: Any, head: Any, sequence: Any, row: Any
+    form: Any, store: Any, out: Any, o: Registers, head: Integer, sequence: Any, row: Integer
 ) -> None:
     """Round O into shared memory and store it by TMA, which writes no row after the last query."""
     stage = store.acquire()
@@ -331,7 +335,7 @@ def store_dense(
 
 @device_function
 def store_packed(
-    form: Any, store: Any, out: Any, o: Any, head: Any, sequence: Any, row: Any
+    form: Any, store: Any, out: Any, o: Registers, head: Integer, sequence: Any, row: Integer
 ) -> None:
     """Do what `store_dense` does, and write no row after the end of a packed sequence."""
     stage = store.acquire()
@@ -344,7 +348,7 @@ def store_packed(
 
 
 @device_function
-def store_partial(form: Any, o: Any, sequence: Any, rows: Any, options: Any) -> None:
+def store_partial(form: Any, o: Registers, sequence: Any, rows: Any, options: Any) -> None:
     """Store the O of a split, float32, from registers to the workspace (`split_kv.py`)."""
     at, pitch = rows.partial + rows.row * options.splits, 4 * form.head_dim
     count = i32(sequence.queries - rows.row)  # rows up to the last query
@@ -353,14 +357,26 @@ def store_partial(form: Any, o: Any, sequence: Any, rows: Any, options: Any) -> 
 
 @device_function
 def no_lse(
-    state: Any, row_sum: Any, queries: Any, heads: Any, head: Any, sequence: Any, options: Any
+    state: Any,
+    row_sum: Registers,
+    queries: Integer,
+    heads: Integer,
+    head: Integer,
+    sequence: Any,
+    options: Any,
 ) -> None:
     """Store nothing."""
 
 
 @device_function
 def lse_dense(
-    state: Any, row_sum: Any, queries: Any, heads: Any, head: Any, sequence: Any, options: Any
+    state: Any,
+    row_sum: Registers,
+    queries: Integer,
+    heads: Integer,
+    head: Integer,
+    sequence: Any,
+    options: Any,
 ) -> None:
     """Store lse, (batch, heads, queries), or (heads, rows) of packed sequences."""
     row = state.rows.row
@@ -370,7 +386,13 @@ def lse_dense(
 
 @device_function
 def lse_split(
-    state: Any, row_sum: Any, queries: Any, heads: Any, head: Any, sequence: Any, options: Any
+    state: Any,
+    row_sum: Registers,
+    queries: Integer,
+    heads: Integer,
+    head: Integer,
+    sequence: Any,
+    options: Any,
 ) -> None:
     """Store the lse of a split, (batch, heads, queries, splits)."""
     row = state.rows.row
@@ -380,7 +402,7 @@ def lse_split(
 
 
 @device_function
-def store_lse_rows(lse: Any, address: Any, pitch: Any, sequence: Any, row: Any) -> None:
+def store_lse_rows(lse: Any, address: Address, pitch: Integer, sequence: Any, row: Integer) -> None:
     """Store the lse of the rows up to the last query, `pitch` bytes apart."""
     count = i32(sequence.queries - row)
     upper, lower = i32(lse.coords(0)), i32(lse.coords(1))  # this thread's two rows

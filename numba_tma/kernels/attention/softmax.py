@@ -19,6 +19,7 @@ import numpy as np
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import log2
+from numba_tma.host.annotations import Integer, Real, Registers
 from numba_tma.host.mma_rules import ROWS
 from numba_tma.kernels.attention.plan import AttentionProblem
 
@@ -34,7 +35,7 @@ FP8_LIFT = np.float32(8)
 
 
 @device_function
-def apply_mask(form: Any, scores: Any, rows: Any, scales: Any) -> Any:
+def apply_mask(form: Any, scores: Registers, rows: Any, scales: Any) -> Any:
     """Return S of a K tile with -inf where a key is not seen. Most tiles need no mask: see below.
 
     Each mask is under a condition on the tile that all threads of the warpgroup share, so a tile
@@ -55,25 +56,25 @@ def apply_mask(form: Any, scores: Any, rows: Any, scales: Any) -> Any:
 
 
 @device_function
-def capped(score: Any, scale: Any) -> Any:
+def capped(score: float, scale: float) -> Any:
     """Return tanh(score * scale), where the scale is that of the scores over the cap."""
     return ptx.tanh_approx_f32(score * scale)
 
 
 @device_function
-def before_end(score: Any, row: Any, column: Any, end: Any) -> Any:
+def before_end(score: Real, row: Integer, column: Any, end: Any) -> Any:
     """Return the score of a column before `end`, else -inf."""
     return score if column < end else MINUS_INFINITY
 
 
 @device_function
-def before_stop(score: Any, row: Any, column: Any, stop: Any) -> Any:
+def before_stop(score: Real, row: Integer, column: Any, stop: Any) -> Any:
     """Return the score of a column before `stop` + row, else -inf."""
     return score if np.int32(column - row) < stop else MINUS_INFINITY
 
 
 @device_function
-def from_start(score: Any, row: Any, column: Any, start: Any) -> Any:
+def from_start(score: Real, row: Integer, column: Any, start: Any) -> Any:
     """Return the score of a column from `start` + row on, else -inf."""
     return score if np.int32(column - row) >= start else MINUS_INFINITY
 
@@ -82,25 +83,25 @@ def from_start(score: Any, row: Any, column: Any, start: Any) -> Any:
 
 
 @device_function
-def shift_of(row_max: Any, scale: Any) -> Any:
+def shift_of(row_max: Registers, scale: Real) -> Any:
     """Return what is added to a scaled score; 0 where all are -inf, since inf - inf is NaN."""
     return -row_max * scale if row_max > MINUS_INFINITY else ZERO
 
 
 @device_function
-def fp8_shift_of(row_max: Any, scale: Any) -> Any:
+def fp8_shift_of(row_max: Registers, scale: Real) -> Any:
     """Return the shift that makes P 2**FP8_LIFT times as large."""
     return FP8_LIFT - row_max * scale if row_max > MINUS_INFINITY else ZERO
 
 
 @device_function
-def exponential(score: Any, scale: Any, shift: Any) -> Any:
+def exponential(score: Real, scale: Real, shift: Registers) -> Any:
     """Return exp(score - row maximum), both scaled: one multiply-add and one ex2."""
     return ptx.ex2_approx_ftz_f32(score * scale + shift)
 
 
 @device_function
-def rescale_of(old_max: Any, row_max: Any, scale: Any) -> Any:
+def rescale_of(old_max: Registers, row_max: Registers, scale: Real) -> Any:
     """Return exp(old maximum - new maximum), both scaled.
 
     It is computed from the difference, so it is exactly 1 where the maximum stays. The exponential
@@ -110,13 +111,13 @@ def rescale_of(old_max: Any, row_max: Any, scale: Any) -> Any:
 
 
 @device_function
-def inverse(row_sum: Any) -> Any:
+def inverse(row_sum: Registers) -> Any:
     """Return 1 / row sum; 0 for a row that sees no key."""
     return ptx.rcp_approx_ftz_f32(row_sum) if row_sum != ZERO else ZERO
 
 
 @device_function
-def log_of_sum(row_sum: Any, shift: Any) -> Any:
+def log_of_sum(row_sum: Registers, shift: Registers) -> Any:
     """Return lse, the natural logarithm of the sum of exp(score); -inf for a row without keys."""
     return (log2(row_sum) - shift) * LN_2
 
@@ -138,7 +139,9 @@ def scale_function(problem: AttentionProblem) -> Callable[..., Any]:
     Q, K, V, SOFTCAP = problem.q_scale, problem.k_scale, problem.v_scale, problem.softcap
 
     @device_function
-    def scales_of(scale: Any, batch: Any, head: Any, heads: Any, group: Any, options: Any) -> Any:
+    def scales_of(
+        scale: Real, batch: Integer, head: Integer, heads: Integer, group: Any, options: Any
+    ) -> Any:
         """Return the scales of a head; `group` heads of Q share a head of K and V."""
         of_scores, of_values = ONE, ONE
         if Q:

@@ -30,7 +30,7 @@ from numba_tma.device.row_share import (
     zeros,
 )
 from numba_tma.device.vectors import largest, total
-from numba_tma.host.annotations import Address, DeviceArray, Kernel, StreamLike
+from numba_tma.host.annotations import Address, DeviceArray, Integer, Kernel, Registers, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.kernels._host.launch import launch
@@ -50,7 +50,7 @@ F32 = as_dtype("f32")
 
 
 @device_function
-def place_of_thread(chunks: Any, queries: Any, heads: Any) -> Any:
+def place_of_thread(chunks: Any, queries: Integer, heads: Integer) -> Any:
     """Return a thread's row, its chunk of the row, and the row's sequence, query and head."""
     thread = np.uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
     row, chunk = np.int64(thread // chunks), np.int32(thread % chunks)
@@ -60,13 +60,13 @@ def place_of_thread(chunks: Any, queries: Any, heads: Any) -> Any:
 
 
 @device_function
-def weights_of(lse: Any, shift: Any) -> Any:
+def weights_of(lse: Any, shift: Registers) -> Any:
     """Return exp(lse - L) of splits, where `shift` is -L times log2(e)."""
     return exp2(fused(lse, LOG2_E, shift))
 
 
 @device_function
-def store_rounded(share: Any, address: Any, chunk: Any, chunks: Any, values: Any) -> None:
+def store_rounded(share: Any, address: Address, chunk: Any, chunks: Any, values: Registers) -> None:
     """Round a chunk of a row of O to its type, and store it."""
     store_global(share, address, chunk, chunks, from_float(share, values))
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from numba_tma.backend.interface import device_class, device_function, i32, u32
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.device.scheduler import quotient
-from numba_tma.host.annotations import DeviceFunction
+from numba_tma.host.annotations import DeviceFunction, Integer
 from numba_tma.host.mma_rules import ROWS
 from numba_tma.kernels.attention.plan import AttentionForm
 from numba_tma.ptx import ctaid_x, nctaid_x, shfl_sync_idx_b32
@@ -40,20 +40,20 @@ class SequenceExtent(NamedTuple):
 
 
 @device_function
-def locate_dense(tile: Any, queries: Any, keys: Any, options: Any) -> Any:
+def locate_dense(tile: Any, queries: Integer, keys: Integer, options: Any) -> Any:
     """Return the extent of a tile's sequence: all sequences have the same lengths."""
     return SequenceExtent(tile.batch, i32(0), i32(0), queries, i32(0), keys)
 
 
 @device_function
-def locate_split(tile: Any, queries: Any, keys: Any, options: Any) -> Any:
+def locate_split(tile: Any, queries: Integer, keys: Integer, options: Any) -> Any:
     """Return the extent of a tile's sequence; the splits of a sequence are scheduled as a batch."""
     batch, split = quotient(u32(tile.batch), u32(options.splits))
     return SequenceExtent(i32(batch), i32(split), i32(0), queries, i32(0), keys)
 
 
 @device_function
-def locate_packed(tile: Any, queries: Any, keys: Any, options: Any) -> Any:
+def locate_packed(tile: Any, queries: Integer, keys: Integer, options: Any) -> Any:
     """Return the extent of a tile's packed sequence."""
     return SequenceExtent(i32(0), i32(0), tile.query, tile.queries, tile.key, tile.keys)
 
@@ -143,11 +143,15 @@ def schedule_function(form: AttentionForm) -> DeviceFunction:
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, form.block_k, form.plan.heads_together or None)
 
     @device_function
-    def schedule(queries: Any, keys: Any, heads: Any, batch: Any, options: Any) -> Any:
+    def schedule(
+        queries: Integer, keys: Integer, heads: Integer, batch: Integer, options: Any
+    ) -> Any:
         return SCHEDULER.over(queries, keys, heads, batch)
 
     @device_function
-    def packed_schedule(queries: Any, keys: Any, heads: Any, batch: Any, options: Any) -> Any:
+    def packed_schedule(
+        queries: Integer, keys: Integer, heads: int, batch: int, options: Any
+    ) -> Any:
         return PackedSchedule(BLOCK_Q, options.starts_q, options.starts_k, heads, batch)
 
     return packed_schedule if form.problem.packed else schedule
@@ -223,8 +227,8 @@ def tile_functions(form: AttentionForm) -> tuple[DeviceFunction, DeviceFunction,
         warpgroup: Any,
         sequence: Any,
         first_key: Any,
-        queries: Any,
-        heads: Any,
+        queries: Integer,
+        heads: Integer,
         options: Any,
     ) -> Any:
         """Return the rows of a consumer warpgroup, and what they see of the first K/V tile."""

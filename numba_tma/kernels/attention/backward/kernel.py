@@ -52,6 +52,7 @@ from numba_tma.backend.interface import device_function, i32
 from numba_tma.device.fragment_moves import row_fragment, store_by_thread
 from numba_tma.device.mma import fragment, wgmma, wgmma_wait
 from numba_tma.device.shared import shared_tile
+from numba_tma.host.annotations import Integer, Real, Registers
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.kernels.attention.backward.plan import (
@@ -122,25 +123,25 @@ class Products(NamedTuple):
 
 
 @device_function
-def weight(score: Any, scale: Any, lse: Any) -> Any:
+def weight(score: Real, scale: Real, lse: Any) -> Any:
     """Return exp(score - lse); both include the factor log2(e)."""
     return ptx.ex2_approx_ftz_f32(score * scale - lse)
 
 
 @device_function
-def gradient(product: Any, weight: Any, delta: Any) -> Any:
+def gradient(product: Registers, weight: Real, delta: Any) -> Any:
     """Return an element of dS."""
     return weight * (product - delta)
 
 
 @device_function
-def before_limit(score: Any, row: Any, column: Any, limit: Any) -> Any:
+def before_limit(score: Real, row: Integer, column: Any, limit: Integer) -> Any:
     """Return the score of a key (row) before `limit`, else -inf."""
     return score if row < limit else MINUS_INFINITY
 
 
 @device_function
-def before_diagonal(score: Any, row: Any, column: Any, limit: Any) -> Any:
+def before_diagonal(score: Real, row: Integer, column: Any, limit: Integer) -> Any:
     """Return the score of a key (row) before `limit` + query (column), else -inf."""
     return score if np.int32(row - column) < limit else MINUS_INFINITY
 
@@ -149,7 +150,9 @@ def before_diagonal(score: Any, row: Any, column: Any, limit: Any) -> Any:
 
 
 @device_function
-def key_tile(form: Any, queries: Any, keys: Any, kv_heads: Any, batch: Any, group: Any) -> Any:
+def key_tile(
+    form: Any, queries: Integer, keys: Integer, kv_heads: Integer, batch: Integer, group: Integer
+) -> Any:
     """Return the tile of keys of this block.
 
     Heads come in groups, in each the first keys first: under a causal mask most queries see them.
@@ -172,7 +175,7 @@ def key_tile(form: Any, queries: Any, keys: Any, kv_heads: Any, batch: Any, grou
 
 
 @device_function
-def first_walk(form: Any, mine: Any, warpgroup: Any, queries: Any, keys: Any) -> Any:
+def first_walk(form: Any, mine: KeyTile, warpgroup: Any, queries: Integer, keys: Integer) -> Any:
     """Return the place of a warpgroup at the first tile of queries of the first head."""
     limit = i32(keys - mine.key - warpgroup * ROWS)
     if form.causal:
@@ -182,7 +185,7 @@ def first_walk(form: Any, mine: Any, warpgroup: Any, queries: Any, keys: Any) ->
 
 
 @device_function
-def next_q_tile(form: Any, mine: Any, walk: Any) -> Any:
+def next_q_tile(form: Any, mine: KeyTile, walk: Any) -> Any:
     """Return the place one tile of queries further. The heads of Q follow each other."""
     tile, part, limit = i32(walk.tile + 1), i32(walk.part + WARPGROUPS), walk.limit
     if form.causal:
@@ -197,7 +200,7 @@ def next_q_tile(form: Any, mine: Any, walk: Any) -> Any:
 
 
 @device_function
-def load_kv(producer: Any, k: Any, v: Any, keys: Any) -> None:
+def load_kv(producer: Any, k: Any, v: Any, keys: KeyTile) -> None:
     """Load the block's tile of K and V, once."""
     stage = producer.acquire()
     k.load(stage.k, (keys.sequence, keys.key, keys.kv_head, 0), stage.barrier)
@@ -212,9 +215,9 @@ def load_q(
     dout: Any,
     lse: Any,
     delta: Any,
-    keys: Any,
-    number: Any,
-    group: Any,
+    keys: KeyTile,
+    number: Integer,
+    group: Integer,
     tile: Any,
 ) -> None:
     """Load Q, dO, lse and delta of a tile of queries, when their stage is empty.
@@ -253,7 +256,7 @@ def first(form: Any, works: Any, ring: Any, k: Any, warpgroup: Any, walk: Any) -
 
 
 @device_function
-def masked(form: Any, scores: Any, limit: Any) -> Any:
+def masked(form: Any, scores: Registers, limit: Integer) -> Any:
     """Return S' with -inf where a query does not see a key; most tiles need no mask."""
     if limit < ROWS:
         if form.causal:
@@ -273,7 +276,7 @@ def multiply(
     ds_tile: Any,
     warpgroup: Any,
     state: Any,
-    scale: Any,
+    scale: Real,
 ) -> Any:
     """Compute P', dS' and dV += P' dO, half of dQ = dS K, and start dK += dS' Q.
 
@@ -318,7 +321,7 @@ def advance(
     ring: Any,
     k: Any,
     warpgroup: Any,
-    products: Any,
+    products: Registers,
     more: Any,
 ) -> Any:
     """Start S' of the next tile of queries, wait for dK, and release the stage that it read.
@@ -341,7 +344,7 @@ def advance(
 
 
 @device_function
-def store_gradient(form: Any, out: Any, to: Any, grads: Any, mine: Any, warpgroup: Any) -> None:
+def store_gradient(form: Any, out: Any, to: Any, grads: Any, mine: KeyTile, warpgroup: Any) -> None:
     """Round a warpgroup's rows of dK or dV into shared memory and store them by TMA."""
     stage = out.acquire()
     grads.to(form.dtype).store(stage.o.view(form.rows), (0, 0))
@@ -354,7 +357,9 @@ def store_gradient(form: Any, out: Any, to: Any, grads: Any, mine: Any, warpgrou
 
 
 @device_function
-def add_dq(sums: Any, dq: Any, grads: Any, turns: Any, state: Any, block: Any, more: Any) -> None:
+def add_dq(
+    sums: Registers, dq: Any, grads: Any, turns: Any, state: Any, block: Any, more: Any
+) -> None:
     """Add a part of dQ to the sums in global memory, while dK is computed."""
     stage = sums.acquire()
     store_by_thread(grads, stage.dq)
@@ -363,7 +368,7 @@ def add_dq(sums: Any, dq: Any, grads: Any, turns: Any, state: Any, block: Any, m
 
 
 @device_function
-def end_dq(sums: Any, turns: Any, state: Any) -> None:
+def end_dq(sums: Registers, turns: Any, state: Any) -> None:
     """Let both warpgroups finish reading dS, in whose memory dV and dK are staged."""
     BOTH.sync()
 
@@ -373,7 +378,7 @@ def end_dq(sums: Any, turns: Any, state: Any) -> None:
 
 @device_function
 def add_dq_in_turn(
-    sums: Any, dq: Any, grads: Any, turns: Any, state: Any, block: Any, more: Any
+    sums: Registers, dq: Any, grads: Any, turns: Any, state: Any, block: Any, more: Any
 ) -> None:
     """Do what `add_dq` does, after the blocks of smaller keys.
 
@@ -389,14 +394,14 @@ def add_dq_in_turn(
 
 
 @device_function
-def end_dq_in_turn(sums: Any, turns: Any, state: Any) -> None:
+def end_dq_in_turn(sums: Registers, turns: Any, state: Any) -> None:
     """Pass on the turn of the last part, and do what `end_dq` does."""
     pass_turn(sums, turns, state.walk.added)
     BOTH.sync()
 
 
 @device_function
-def await_turn(sums: Any, turns: Any, part: Any, block: Any) -> None:
+def await_turn(sums: Registers, turns: Any, part: Any, block: Any) -> None:
     """Wait until the blocks before this one have added to a part of dQ.
 
     The hardware starts blocks in the order of their numbers, so those have all started.
@@ -409,7 +414,7 @@ def await_turn(sums: Any, turns: Any, part: Any, block: Any) -> None:
 
 
 @device_function
-def pass_turn(sums: Any, turns: Any, part: Any) -> None:
+def pass_turn(sums: Registers, turns: Any, part: Any) -> None:
     """Let the next block add to a part of dQ, when this block's addition is complete."""
     if sums.thread == 0:
         ptx.cp_async_bulk_wait_group(0)
