@@ -6,18 +6,21 @@ flips at each turn of the ring; in its first turn the producer's is 1, so that i
 pass at once. They step before they wait: in a loop, what was worked on and what comes next are then
 one register.
 
-- `ring`: `TilePipeline`, what a ring holds, who fills it and who empties it;
-- `roles`: who does what in a block, and what follows from that;
-- `payload`: what matmuls keep in a stage; `stage_layout`: where the tiles of the stages lie;
-- `producer`, `consumer`, `stages`: the two sides and what they are handed; `loops`: over tiles;
-- `started`: `Pipeline`, what a kernel holds; `multicast_group`: who shares a tile with a block;
-- `store`, `store_started`: `StorePipeline`, for what threads write and the copy engine stores;
-- `ordered`: `OrderedSequenceBarrier`, for roles that take turns.
-- `output`, `output_started`: the same for accumulators, from matrix multiplication to epilogue.
-- `kv`: `KVPipeline`, the ring of attention's keys and values; `kv_producer`, `kv_consumer`: its two
-  sides; `staged`: their barriers, whose stages come in parts; `kv_started`: how kernels start it.
-- `circular`, `circular_started`, `circular_stages`: `CircularBuffer`, where the same threads load
-  and work.
+A pipeline is a constant, made on the host, and the handle that its `start` returns; both are bodies,
+and docs/development/add-a-pipeline.md says how to add one.
+
+- `tile`, `tile_handle`: `TilePipeline`, and what a kernel holds of it; `start`: its barriers;
+- `producer`, `consumer`, `stages`: its two sides and what they are handed; `loops`: over tiles;
+- `roles`: who does what in a block; `multicast`: which blocks of a cluster share a tile;
+- `payload`: what matmuls keep in a stage; `stage_layout`, `memory`: where stages and barriers lie;
+- `store`, `store_handle`: `StorePipeline`, for what threads write and the copy engine stores;
+- `ordered`: `OrderedSequenceBarrier`, for roles that take turns;
+- `output`, `output_handle`: accumulators, from the multiplication to the epilogue; `columns`: those
+  in tensor memory;
+- `kv`: `KVPipeline`, the ring of attention's keys and values; `kv_producer`, `kv_consumer`,
+  `kv_side`: its two sides; `staged`: their barriers, whose stages come in parts;
+- `circular`, `circular_handle`, `circular_stages`: `CircularBuffer`, where the same threads load and
+  work.
 """
 
 from numba_tma.pipeline.circular import CircularBuffer

@@ -38,7 +38,8 @@ from numba_tma.ptx import ntid_x, tid_x
 class StorePipeline(StageLayout):
     """A ring of `num_stages` stages that threads write and the copy engine stores.
 
-    Made on the host, used from a kernel's globals. (CUTLASS: PipelineTmaStore.)
+    Made on the host, used from a kernel's globals. `start` returns a `StorePipelineHandle`, whose
+    methods are `acquire`, `store`, `reduce`, `commit` and `tail`. (CUTLASS: PipelineTmaStore.)
 
     Parameters
     ----------

@@ -52,8 +52,9 @@ FILLED_BY = ("tma", "cp_async", "threads")
 class TilePipeline(StageLayout):
     """A ring of `num_stages` stages in shared memory, each holding the named `tiles`.
 
-    Made on the host, used from a kernel's globals. Shared bytes, barriers, arrivals, and the bytes
-    that each stage expects follow from what is said here.
+    Made on the host, used from a kernel's globals. `start` returns a `TilePipelineHandle`: its
+    `producer` has `acquire`, `commit` and `tail`, its `consumer` has `wait` and `release`. Shared
+    bytes, barriers, arrivals, and the bytes that each stage expects follow from what is said here.
 
     Parameters
     ----------

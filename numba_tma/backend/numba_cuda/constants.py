@@ -36,6 +36,9 @@ class _Unknown(Unknown):
     def __repr__(self) -> str:
         if isinstance(self.type, ObjectType) and self.type.static:
             return repr(self.type.static[0])
+        return repr(self.type)
+
+    def __str__(self) -> str:
         return str(self.type)
 
     def __getattr__(self, name: str) -> Any:
@@ -85,7 +88,7 @@ def compile_time(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters = utils.pysignature(function)
     results: dict[tuple[types.Type, ...], Any] = {}
 
-    class Template(LiteralTemplate):
+    class CompileTimeTemplate(LiteralTemplate):
         key = function
 
         def type_call(self, args: Any, kws: Any) -> Any:
@@ -112,7 +115,7 @@ def compile_time(function: Callable[..., Any]) -> Callable[..., Any]:
         result = results[tuple(sig.args)]
         return constant_value(context, builder, sig.return_type, result)
 
-    _register(function, Template, lower)
+    _register(function, CompileTimeTemplate, lower)
     return function
 
 
@@ -120,7 +123,7 @@ def compile_time(function: Callable[..., Any]) -> Callable[..., Any]:
 def simulator_only(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let kernels call `function`, which does nothing there."""
 
-    class Template(LiteralTemplate):
+    class SkippedTemplate(LiteralTemplate):
         key = function
 
         def type_call(self, args: Any, kws: Any) -> Any:
@@ -132,7 +135,7 @@ def simulator_only(function: Callable[..., Any]) -> Callable[..., Any]:
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return context.get_dummy_value()
 
-    _register(function, Template, lower)
+    _register(function, SkippedTemplate, lower)
     return function
 
 

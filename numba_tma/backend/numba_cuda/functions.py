@@ -96,7 +96,7 @@ def instruction_function(
     """
     parameters = utils.pysignature(function)
 
-    class Template(LiteralTemplate):
+    class InstructionTemplate(LiteralTemplate):
         key = function
 
         def type_call(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
@@ -114,9 +114,9 @@ def instruction_function(
             ]
             return result.replace(pysig=parameters.replace(parameters=given))
 
-    Template.__name__ = f"{function.__name__}_template"
-    typing_registry.register(Template)
-    typing_registry.register_global(function, types.Function(Template))
+    InstructionTemplate.__name__ = f"{function.__name__}_template"
+    typing_registry.register(InstructionTemplate)
+    typing_registry.register_global(function, types.Function(InstructionTemplate))
     lowering_registry.lower(function, types.VarArg(types.Any))(lower)
     LOWERED.add(function)
 
@@ -225,14 +225,14 @@ def device_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a `numba_tma.backend.interface.device_function`, or a lowering's own."""
     body = BODIES[function] = Body(function)
 
-    class Template(body_template(body)):  # type: ignore[misc]
+    class BodyTemplate(body_template(body)):  # type: ignore[misc]
         key = function
 
         def call_body(self, args: Any, kws: Any) -> Any:
             return body.signature(self.context, args, kws)
 
-    typing_registry.register(Template)
-    typing_registry.register_global(function, types.Function(Template))
+    typing_registry.register(BodyTemplate)
+    typing_registry.register_global(function, types.Function(BodyTemplate))
     lowering_registry.lower(function, types.VarArg(types.Any))(body.call)
     return function
 

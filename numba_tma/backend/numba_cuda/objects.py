@@ -98,7 +98,7 @@ def _register_constant(cls: type) -> None:
 def _register_constructor(cls: type, description: Description) -> None:
     names = [f.name for f in dataclasses.fields(cls)]
 
-    class Template(LiteralTemplate):
+    class ConstructorTemplate(LiteralTemplate):
         key = cls
 
         def type_call(self, args: Any, kws: Any) -> Any:
@@ -130,8 +130,8 @@ def _register_constructor(cls: type, description: Description) -> None:
                 )
             )
 
-    typing_registry.register(Template)
-    typing_registry.register_global(cls, types.Function(Template))
+    typing_registry.register(ConstructorTemplate)
+    typing_registry.register_global(cls, types.Function(ConstructorTemplate))
 
     @lowering_registry.lower(cls, types.VarArg(types.Any))
     def construct(context: Any, builder: Any, sig: Signature, args: Any) -> Any:
@@ -173,7 +173,7 @@ class NativeMethod:
     def bind(self, context: Any, typ: ObjectType) -> types.BoundFunction:
         method = self
 
-        class Template(LiteralTemplate):
+        class NativeMethodTemplate(LiteralTemplate):
             key = method.key
 
             def type_call(self, args: Any, kws: Any) -> Any:
@@ -188,7 +188,7 @@ class NativeMethod:
                 kept = list(parameters.parameters.values())[: len(sig.args)]
                 return sig.replace(pysig=parameters.replace(parameters=kept)).as_method()
 
-        return types.BoundFunction(Template, typ)
+        return types.BoundFunction(NativeMethodTemplate, typ)
 
 
 class _PythonMethod:
@@ -203,7 +203,7 @@ class _PythonMethod:
     def bind(self, context: Any, typ: ObjectType) -> types.BoundFunction:
         method = self
 
-        class Template(body_template(method.body)):  # type: ignore[misc]
+        class MethodTemplate(body_template(method.body)):  # type: ignore[misc]
             key = method.key
 
             def call_body(self, args: Any, kws: Any) -> Any:
@@ -211,7 +211,7 @@ class _PythonMethod:
                 sig = method.body.signature(self.context, (typ, *args), kws)
                 return sig.as_method() if sig is not None else None
 
-        return types.BoundFunction(Template, typ)
+        return types.BoundFunction(MethodTemplate, typ)
 
 
 @typing_registry.register_attr

@@ -675,7 +675,7 @@ def another_cluster(out):
             f"stage.b: a stage of {GROUPED} holds 2 tiles of each name; say which, as in "
             "stage.tile(j).b",
         ),
-        (another_tile, "Unknown attribute 'c' of type ConsumerStage("),
+        (another_tile, "has no tile 'c'"),
         (
             wrong_bytes,
             f"expect_bytes(4,096): a stage of {PIPE} receives 4,096 (a) + 1,024 (b) = 5,120 B, "
@@ -688,7 +688,7 @@ def another_cluster(out):
         ),
         (text_for_bytes, "expect_bytes('all'): a stage of"),
         (bytes_at_run_time, "expect_bytes(tx_bytes=...) must be a compile-time constant"),
-        (bytes_of_a_full_stage, "Unknown attribute 'expect_bytes' of type ConsumerStage("),
+        (bytes_of_a_full_stage, "has no tile 'expect_bytes'"),
         (
             consume_in_turns,
             f"consume: which stages are whose is not said by {TURNS}; consumers that take turns "

@@ -18,6 +18,7 @@ ROOMS = (
     "host",
     "simulator",
     "backend.interface",
+    "backend.primitives",
     "ptx",
     "device",
     "pipeline",
@@ -88,14 +89,15 @@ def test_a_room_imports_only_to_its_left(room):
     assert not wrong, "\n".join(wrong)
 
 
-def test_bodies_know_of_the_backend_its_interface_alone():
+def test_bodies_know_of_the_backend_its_interface_and_primitives_alone():
     bodies = ("ptx", "device", "pipeline", "kernels")
     wrong = [
         f"{module} imports {name}"
         for module in MODULES
         if room_of(module) in bodies
         for name in own(module)
-        if name.startswith("numba_tma.backend") and name != "numba_tma.backend.interface"
+        if room_of(name).startswith("backend")
+        and room_of(name) not in ("backend.interface", "backend.primitives")
     ]
     assert not wrong, "\n".join(wrong)
 
