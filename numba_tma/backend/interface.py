@@ -201,10 +201,25 @@ class Unknown:
     It has the attributes that the argument's type says: the `tile` of a shared tile, for example.
     """
 
-    is_integer: bool
-    is_number: bool  #: an integer or a truth value
-    num_numbers: int | None  #: the length of a tuple of numbers; None of anything else
-    cls: type | None  #: the class of a device object
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is an integer."""
+        raise NotImplementedError
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is an integer or a truth value."""
+        raise NotImplementedError
+
+    @property
+    def num_numbers(self) -> int | None:
+        """The length of a tuple of numbers; None of anything else."""
+        raise NotImplementedError
+
+    @property
+    def cls(self) -> type | None:
+        """The class of a device object; None of anything else."""
+        raise NotImplementedError
 
 
 #: Annotates a parameter of a body that stays a literal where it is given one: ``Constant[int]``.

@@ -6,8 +6,8 @@ flips at each turn of the ring; in its first turn the producer's is 1, so that i
 pass at once. They step before they wait: in a loop, what was worked on and what comes next are then
 one register.
 
-A pipeline is a constant, made on the host, and the handle that its `start` returns; both are bodies,
-and docs/development/add-a-pipeline.md says how to add one.
+A pipeline is a constant, made on the host, and the handle that its `start` returns. Both are plain
+Python; docs/development/add-a-pipeline.md adds one.
 
 - `tile`, `tile_handle`: `TilePipeline`, and what a kernel holds of it; `start`: its barriers;
 - `producer`, `consumer`, `stages`: its two sides and what they are handed; `loops`: over tiles;
@@ -19,8 +19,8 @@ and docs/development/add-a-pipeline.md says how to add one.
   in tensor memory;
 - `kv`: `KVPipeline`, the ring of attention's keys and values; `kv_producer`, `kv_consumer`,
   `kv_side`: its two sides; `staged`: their barriers, whose stages come in parts;
-- `circular`, `circular_handle`, `circular_stages`: `CircularBuffer`, where the same threads load and
-  work.
+- `circular`, `circular_handle`, `circular_stages`: `CircularBuffer`, where the same threads load
+  and work.
 """
 
 from numba_tma.pipeline.circular import CircularBuffer

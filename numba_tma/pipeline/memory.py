@@ -9,15 +9,44 @@ from numba_tma.backend.primitives import add32, allocate_shared
 from numba_tma.simulator import BadOperand
 
 
-class StagesAndBarriers(Protocol):
+class HasBarriers(Protocol):
+    """A pipeline that has barriers."""
+
+    @property
+    def num_barriers(self) -> int:
+        """Number of its barriers."""
+
+    @property
+    def launch_kind(self) -> str:
+        """What its launch has to know; see `allocate_shared`."""
+
+
+class HasTiles(Protocol):
+    """A pipeline that has tiles."""
+
+    @property
+    def storage_nbytes(self) -> int:
+        """Bytes of its tiles."""
+
+    @property
+    def alignment(self) -> int:
+        """Alignment of its tiles, in bytes."""
+
+    @property
+    def launch_kind(self) -> str:
+        """What its launch has to know; see `allocate_shared`."""
+
+
+class StagesAndBarriers(HasTiles, HasBarriers, Protocol):
     """A pipeline whose barriers lie behind its tiles, if nothing else is said."""
 
-    nbytes: int  #: of tiles and barriers
-    storage_nbytes: int  #: of the tiles alone
-    alignment: int
-    barriers_offset: int  #: from the tiles' base
-    num_barriers: int
-    launch_kind: str  #: see `allocate_shared`
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tiles and barriers."""
+
+    @property
+    def barriers_offset(self) -> int:
+        """Offset of its barriers from its tiles, in bytes."""
 
 
 @device_function
@@ -34,7 +63,7 @@ def tiles_and_barriers(
 
 
 @device_function
-def own_or_given_tiles(pipeline: StagesAndBarriers, tiles: Constant[Any]) -> int:
+def own_or_given_tiles(pipeline: HasTiles, tiles: Constant[Any]) -> int:
     """Return the address of the tiles."""
     nbytes, alignment = pipeline.storage_nbytes, pipeline.alignment
     if tiles is None:
@@ -43,7 +72,7 @@ def own_or_given_tiles(pipeline: StagesAndBarriers, tiles: Constant[Any]) -> int
 
 
 @device_function
-def own_or_given_barriers(pipeline: StagesAndBarriers, barriers: Constant[Any]) -> int:
+def own_or_given_barriers(pipeline: HasBarriers, barriers: Constant[Any]) -> int:
     """Return the address of the barriers."""
     nbytes = barrier_nbytes(pipeline)
     if barriers is None:
@@ -52,7 +81,7 @@ def own_or_given_barriers(pipeline: StagesAndBarriers, barriers: Constant[Any]) 
 
 
 @compile_time
-def barrier_nbytes(pipeline: StagesAndBarriers) -> int:
+def barrier_nbytes(pipeline: HasBarriers) -> int:
     """Return the bytes that the barriers take."""
     return 8 * pipeline.num_barriers
 
@@ -64,7 +93,7 @@ def given_address(
     """Return the address of memory that was handed in as `name`, if it is enough."""
     if is_address(name, memory, nbytes, alignment):
         return u32(memory)
-    return memory.address  # type: ignore[no-any-return]
+    return memory.address
 
 
 @compile_time
@@ -78,7 +107,8 @@ def is_address(name: str, memory: Any, nbytes: int, alignment: int) -> bool:
                 f"start({name}={memory:#x}): the address must be a multiple of {alignment}"
             )
         return True
-    tile, count = getattr(memory, "tile", None), getattr(memory, "num_barriers", None)
+    tile: Any = getattr(memory, "tile", None)
+    count: Any = getattr(memory, "num_barriers", None)
     if tile is None and count is None:
         raise BadOperand(
             f"start({name}=...) takes an address, a SharedTile or a BarrierArray, not {memory!r}"

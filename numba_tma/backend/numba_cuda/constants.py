@@ -55,11 +55,11 @@ class _Unknown(Unknown):
         return isinstance(types.unliteral(self.type), types.Integer)
 
     @property
-    def cls(self) -> type | None:  # type: ignore[override]
+    def cls(self) -> type | None:
         return getattr(self.type, "cls", None)
 
     @property
-    def num_numbers(self) -> int | None:  # type: ignore[override]
+    def num_numbers(self) -> int | None:
         if not isinstance(self.type, types.BaseTuple):
             return None
         numbers = all(isinstance(types.unliteral(t), types.Number) for t in self.type)

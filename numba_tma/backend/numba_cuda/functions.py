@@ -246,6 +246,6 @@ def body_template(body: Body) -> type:
 
     class Plainly(AbstractTemplate):
         def generic(self, args: Any, kws: Any) -> Any:
-            return self.call_body(args, kws)  # type: ignore[attr-defined]
+            return self.call_body(args, kws)
 
     return Literally if body.constants else Plainly

@@ -74,7 +74,7 @@ def _add_members(cls: type, description: Description, owner: type) -> None:
             description.methods[name] = _PythonMethod(cls, name, member)
         elif isinstance(member, FunctionType) and name == "__getattr__":
             description.by_name = Body(member)
-        elif isinstance(member, property):
+        elif isinstance(member, property) and member.fget is not None:
             description.properties[name] = Body(member.fget)
 
 
