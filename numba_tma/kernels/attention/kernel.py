@@ -8,44 +8,71 @@ a K/V tile raises a maximum (online softmax, `softmax.py`)::
 
 A block has one producer warpgroup, of which one thread starts all copies, and one to three consumer
 warpgroups. A tile is `block_q` queries of one head; each consumer warpgroup has 64 of its rows.
-For a tile that sees K/V tiles 0 to n - 1, in this order::
+For a tile that sees K/V tiles 0 to n - 1, each side does this, from top to bottom. Only barriers
+order the two columns; actions in the same line need not coincide::
 
     producer thread                each consumer warpgroup
-    load_k(0)                      first:    start S = Q K0', wait for S, release K0
-    load_q                                   softmax of S
-    for j = 1 .. n-1:              for j = 1 .. n-1, step:
-        load_k(j)                            start S = Q Kj'
-        load_v(j-1)                          start O += P V(j-1)
-    load_v(n-1)                              wait for S alone, release Kj
+    load_k(0)                      wait for Q
+    load_q                         first:    wait for K0, start S = Q K0', wait for S, release K0
+    for j = 1 .. n-1:                        softmax of S, wait for K1
+        load_k(j)                  for j = 1 .. n-1, step:
+        load_v(j-1)                          start S = Q Kj'
+    load_v(n-1)                              O *= rescale, wait for V(j-1)
+                                             start O += P V(j-1)
+                                             wait for S alone, release Kj
                                              softmax of S         <- while P V(j-1) is computed
+                                             wait for K(j+1)
                                              wait for O, release V(j-1)
-                                   finish:   O += P V(n-1), release V(n-1), O /= l
+                                   release Q (or after the store: see below)
+                                   finish:   O *= rescale, wait for V(n-1), start O += P V(n-1)
+                                             wait for O, release V(n-1), O /= l
                                    store O, and lse where it is asked for
 
 What overlaps: threads compute the exponentials of tile j while the tensor cores compute P V of tile
 j - 1. Consumer warpgroups are not synchronised with each other, so the products of one also run
 beside the exponentials of another. Making them take turns was measured to be slower.
 
-Who waits for whom:
+Who waits for whom. A *full* barrier takes one arrival, by which the producer thread announces the
+bytes, and the bytes. An *empty* barrier takes one arrival of each consumer warp, four for each
+warpgroup::
 
-- K tile, *full*: consumers wait one step ahead, at the end of `first` and of `step`.
-- K tile, *empty*: the producer waits in `load_k`. Each consumer warp arrives in `release_k`, when
-  its S is complete and before its softmax.
-- V tile, *full*: consumers wait right before they start P V. *empty*: the producer waits in
-  `load_v`. Each consumer warp arrives in `release`, when P V is complete.
-- Q has one stage. The producer waits for *empty* in `load_q`. Consumers release it after the last
-  S, or, where O is staged in Q's shared memory, when the copy of O has read it.
+         full: consumers wait               empty: the producer waits   consumer warps arrive
+    K    K0 in first_scores, K1 at the end  in load_k                   in release_k, when S is
+         of first, K(j+1) in step j after                               complete, before the softmax
+         its softmax, before it waits for O                             (first_scores, step)
+    V    in step and finish, right before   in load_v                   in release, when P V is
+         they start P V                                                 complete (step, finish)
+    Q    in attention_forward, before       in load_q                   in release, between the last
+         first                                                          step and finish; where O is
+                                                                        staged in Q's memory, when
+                                                                        TMA has read O
 
-K and V have a `KVPipeline` each instead of one `TilePipeline` with two tiles: K is released half a
-step before V of the same stage would be, and `wait_k` does not step, so that the loop waits one
-tile ahead and still keeps one stage index for each ring.
+K and V have one ring each, a `KVPipeline`. K(j) is released in the middle of step j, V(j) only at
+the end of step j + 1, or in finish. In a ring whose stages hold both, K(j) would occupy its memory
+as long as V(j). Consumers advance the ring of K by `release_k` and that of V by `release`; the
+producer advances either by `commit_step`. The methods that wait for a stage or get its tile do not
+advance. So the `wait_k` at the end of step j, which `release_k` precedes, waits for K(j+1), and the
+`get_k` of step j + 1 reads the same stage.
 
-Variants are functions that take the same place on this page, chosen in `attention_kernel`:
-16-bit inputs `first_16bit`, `step_16bit`, `finish_16bit`; e4m3 inputs `first_fp8`, `step_fp8`,
-`finish_fp8`, where tensor cores sum P V of one tile and threads add it to O in float32, since a sum
-of 8-bit products keeps about 14 bits; packed sequences `load_v_packed`, `store_packed` and
-another schedule; split-K/V `store_partial`. `tiles.py` says which tiles there are and which keys
-they see, `softmax.py` has masks, exponentials and scales.
+Registers limit the number of consumer warpgroups. A thread holds head_dim / 2 registers of O,
+block_k / 2 of S and block_k / 4 of P; for e4m3 twice as many of O, and block_k / 8 of P. Of an SM's
+65,536 registers, a consumer thread gets 240 with two warpgroups, 160 with three, and would get 112
+with four, where head dim 64 and block_k 128 need 128 for these fragments alone.
+
+Variants are functions that take the same place on this page, chosen in `attention_kernel`. 16-bit
+inputs have `first_16bit`, `step_16bit` and `finish_16bit`. The others:
+
+- e4m3: `first_fp8`, `step_fp8`, `finish_fp8`, `load_v_fp8`. The tensor cores sum P V of one tile,
+  and threads add it to O in float32, since a sum of 8-bit products keeps about 14 bits. P is
+  multiplied with 2**8 to use more of e4m3's range (`FP8_LIFT`). wgmma reads 8-bit operands only
+  K-major, so a kernel before this one transposes V to V' (`transpose_v.py`).
+- Packed sequences: `load_v_packed`, `store_packed`, and the schedule `PackedSchedule`.
+- Split-K/V: `store_partial` and `lse_split` instead of the stores of O and lse. A tile is scheduled
+  once for each split of its K/V tiles, and a second kernel combines the splits (`split_kv.py`).
+
+e4m3 and split-K/V go together. Packed sequences go with neither: `attention_varlen` takes 16-bit
+inputs, and `check_plan` refuses splits. `tiles.py` says which tiles there are and which keys they
+see, `softmax.py` has masks, exponentials and scales.
 """
 
 from __future__ import annotations
@@ -111,11 +138,16 @@ class RowState(NamedTuple):
     shift: Any  #: what is added to a scaled S before exp2
     row_sum: Any  #: sum of P over the columns that this thread has
     rescale: Any  #: exp(previous maximum - row_max), by which O is still to be multiplied
-    rescales: Any  #: whether any row of this warp has a rescale other than 1
-    rows: Any  #: `WarpgroupRows`: the columns of the latest K/V tile that they see
+    needs_rescale: Any  #: whether O must be multiplied by `rescale`: see `vote_on_rescale`
+    rows: Any  #: `WarpgroupRows`: the 64 rows, and the columns of the latest K/V tile they see
 
 
 # -------------------------------------------------------------------------------- producer
+#
+# `acquire` waits until a stage is empty. The stage's bytes are then announced on its full barrier:
+# for Q by `acquire` itself, for K and V by `get_k` and `get_tile`. The bytes of the copies complete
+# the full barrier, so nobody commits a stage. `commit_step` only advances to the next stage of K or
+# V. Q has a single stage, and its `acquire` advances.
 
 
 @device_function
@@ -140,7 +172,7 @@ def load_k(producer: Any, k: Any, sequence: Any, key: Integer, head: Integer) ->
 def load_v_16bit(
     form: Any, producer: Any, v: Any, sequence: Any, key: Integer, head: Integer
 ) -> Any:
-    """Load a V tile when its stage is empty. Return the first key of the next tile."""
+    """Load a V tile when its stage is empty. Return the first key of the next V tile."""
     producer.acquire()
     barrier, tile = producer.get_tile()
     v.load(tile, (sequence.batch, key, head, 0), barrier)
@@ -150,7 +182,7 @@ def load_v_16bit(
 
 @device_function
 def load_v_fp8(form: Any, producer: Any, v: Any, sequence: Any, key: Integer, head: Integer) -> Any:
-    """Load a tile of V', (head dim, keys), of e4m3 inputs (`transpose_v.py`)."""
+    """Do what `load_v_16bit` does with V', (head dim, keys), of e4m3 inputs (`transpose_v.py`)."""
     producer.acquire()
     barrier, tile = producer.get_tile()
     v.load(tile, (sequence.batch, 0, head, key), barrier)
@@ -165,14 +197,14 @@ def load_v_packed(
     """Load a V tile of a packed sequence through a ragged map, which has zeros after its end.
 
     Otherwise a NaN of the next sequence would be multiplied with P = 0. K needs no ragged map: its
-    scores after the end are masked.
+    scores after the end are masked. Return what `load_v_16bit` returns.
     """
     producer.acquire()
     barrier, tile = producer.get_tile()
-    rows_of = v.sequence(sequence.key, sequence.keys)
+    sequence_v = v.sequence(sequence.key, sequence.keys)  # the ragged map of this sequence
     for i in range(form.spans):
         to = u32(tile.address + i * (form.block_k * form.span_nbytes))
-        rows_of.load(to, (key, head, i * form.span), barrier)
+        sequence_v.load(to, (key, head, i * form.span), barrier)
     producer.commit_step()
     return i32(key + form.block_k)
 
@@ -191,6 +223,7 @@ def first_16bit(form: Any, q: Any, k: Any, rows: Any, scales: Any, more: Any) ->
     p, o = weights.to(form.dtype), fragment(form.head_dim)
     if more:
         k.wait_k()
+    # O is 0, so the first step has nothing to rescale; without votes the flag is always True.
     return RowState(p, o, 0, row_max, shift, row_sum, per_row(1), not form.votes, rows)
 
 
@@ -199,26 +232,27 @@ def step_16bit(form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more:
     """Start S of this K tile and P V of the tile before; compute the softmax while P V runs."""
     o = state.o
     scores = wgmma(fragment(form.block_k), q, k.get_k(), scale_d=False)
-    if state.rescales:
+    if state.needs_rescale:
         o *= state.rescale
     v.wait()
     o = wgmma(o, state.p, v.get())
-    scores = wgmma_wait(scores, 1)  # S is complete, P V is still running
+    scores = wgmma_wait(scores, 1)  # S is complete; the one group still running is P V
     k.release_k()
     rows = next_kv_tile(form, state.rows)
     scores = apply_mask(form, scores, rows, scales)
     row_max = scores.row_max().map(larger, state.row_max)
-    rescales = is_rescaled(form, state, row_max)
+    needs_rescale = vote_on_rescale(form, state, row_max)
     shift = row_max.map(shift_of, scales.scores)
     weights = scores.map(exponential, scales.scores, shift)
     rescale = state.row_max.map(rescale_of, row_max, scales.scores)
     row_sum = state.row_sum * rescale + weights.row_sum(quad=False)
     if more:
         k.wait_k()
-    o, _ = wgmma_wait((o, state.p))  # P V is complete
+    # P V is complete. It reads P from registers, so state.p has to live until here.
+    o, _ = wgmma_wait((o, state.p))
     v.release()
     p = weights.to(form.dtype)
-    return RowState(p, o, 0, row_max, shift, row_sum, rescale, rescales, rows)
+    return RowState(p, o, 0, row_max, shift, row_sum, rescale, needs_rescale, rows)
 
 
 @device_function
@@ -248,6 +282,7 @@ def first_fp8(form: Any, q: Any, k: Any, rows: Any, scales: Any, more: Any) -> A
     p, o, o_sum = packed_e4m3(weights), fragment(form.head_dim), fragment(form.head_dim)
     if more:
         k.wait_k()
+    # As in `first_16bit`.
     return RowState(p, o, o_sum, row_max, shift, row_sum, per_row(1), not form.votes, rows)
 
 
@@ -256,26 +291,27 @@ def step_fp8(form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: A
     """Do what `step_16bit` does. P V of a tile is a fragment of its own, added to O in a step."""
     scores = wgmma(fragment(form.block_k), q, k.get_k(), scale_d=False)
     o_sum = state.o_sum + state.o  # while S is computed
-    if state.rescales:
+    if state.needs_rescale:
         o_sum *= state.rescale
     v.wait()
     o = wgmma(state.o, state.p, v.get(), scale_d=False)
-    scores = wgmma_wait(scores, 1)  # S is complete, P V is still running
+    scores = wgmma_wait(scores, 1)  # S is complete; the one group still running is P V
     k.release_k()
     rows = next_kv_tile(form, state.rows)
     scores = apply_mask(form, scores, rows, scales)
     row_max = scores.row_max().map(larger, state.row_max)
-    rescales = is_rescaled(form, state, row_max)
+    needs_rescale = vote_on_rescale(form, state, row_max)
     shift = row_max.map(fp8_shift_of, scales.scores)
     weights = scores.map(exponential, scales.scores, shift)
     rescale = state.row_max.map(rescale_of, row_max, scales.scores)
     row_sum = state.row_sum * rescale + weights.row_sum(quad=False)
     if more:
         k.wait_k()
-    o, _ = wgmma_wait((o, state.p))  # P V is complete
+    # P V is complete. It reads P from registers, so state.p has to live until here.
+    o, _ = wgmma_wait((o, state.p))
     v.release()
     p = packed_e4m3(weights)
-    return RowState(p, o, o_sum, row_max, shift, row_sum, rescale, rescales, rows)
+    return RowState(p, o, o_sum, row_max, shift, row_sum, rescale, needs_rescale, rows)
 
 
 @device_function
@@ -284,7 +320,8 @@ def finish_fp8(form: Any, v: Any, state: Any, scales: Any) -> Any:
     o_sum = (state.o_sum + state.o) * state.rescale
     v.wait()
     o = wgmma(state.o, state.p, v.get(), scale_d=False)
-    # With o_sum, or LLVM fuses its product with the sum below, after the wait.
+    # o_sum passes through the wait so that LLVM finishes its multiplication before it, instead of
+    # fusing it into `o += o_sum` as an FMA afterwards.
     o, _, o_sum = wgmma_wait((o, state.p, o_sum))
     v.release()
     o += o_sum
@@ -308,10 +345,12 @@ def first_scores(form: Any, q: Any, k: Any, rows: Any, scales: Any) -> Any:
 
 
 @device_function
-def is_rescaled(form: Any, state: Any, row_max: Registers) -> Any:
-    """Return whether the next step rescales O: always, or if a row of the warp has a new maximum.
+def vote_on_rescale(form: Any, state: Any, row_max: Registers) -> Any:
+    """Return whether the next step must rescale O.
 
-    A warp votes before its exponentials, so the answer is there when the next step begins.
+    With ``form.votes`` it must if any row of this warp has a new maximum. The warp votes before its
+    exponentials, so the answer is there when the next step begins. Without votes every step
+    rescales.
     """
     if form.votes:
         old = state.row_max
@@ -340,19 +379,22 @@ def store_packed(
     """Do what `store_dense` does, and write no row after the end of a packed sequence."""
     stage = store.acquire()
     o.to(form.o_dtype).store(stage.o.view(form.o_rows), (0, 0))
-    rows_of = out.sequence(sequence.query, sequence.queries)
+    sequence_out = out.sequence(sequence.query, sequence.queries)  # the ragged map of this sequence
     for i in range(form.spans):
         address = u32(stage.o.address + i * (ROWS * form.span_nbytes))
-        store.store(rows_of, address, (row, head, i * form.span))
+        store.store(sequence_out, address, (row, head, i * form.span))
     store.commit()
 
 
 @device_function
 def store_partial(form: Any, o: Registers, sequence: Any, rows: Any, options: Any) -> None:
-    """Store the O of a split, float32, from registers to the workspace (`split_kv.py`)."""
-    at, pitch = rows.partial + rows.row * options.splits, 4 * form.head_dim
+    """Store the O of a split, float32, from registers to the workspace (`split_kv.py`).
+
+    The splits of a row are adjacent, so a split's rows are `splits` partial results apart.
+    """
+    number, row_nbytes = rows.partial + rows.row * options.splits, 4 * form.head_dim
     count = i32(sequence.queries - rows.row)  # rows up to the last query
-    store_rows(o, options.partials + pitch * at, pitch * options.splits, count)
+    store_rows(o, options.partials + row_nbytes * number, row_nbytes * options.splits, count)
 
 
 @device_function
@@ -441,11 +483,15 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
     CONSUMERS = tuple(getattr(ROLES, name) for name in consumers)
     PRODUCER, CONSUMER = ROLES.load, CONSUMERS[0]
     sides: dict[str, Any] = {"producer": PRODUCER, "consumer": CONSUMERS}
+    # k_group is the number of tiles in a stage: 64 rows of Q for each consumer warpgroup.
     Q = TilePipeline(1, q=problem.tile(ROWS), k_group=plan.warpgroups, **sides)
     k_ring = (plan.stages, (1, plan.block_k, 1), problem.head_dim, problem.dtype)
     K = KVPipeline(*k_ring, holds="k", swizzle=problem.swizzle, **sides)
     OUT = StorePipeline(1, o=problem.o_tile(ROWS), role=CONSUMERS)
-    if problem.is_fp8:  # V' is K-major, as K is: its rows are what P V sums over
+    # `holds` names the operand's layout: "k" is K-major, "v" is MN-major. K uses the methods named
+    # _k. V uses those without a suffix (acquire, get_tile, wait, get, release), which serve both
+    # layouts: V' (head dim, keys) is K-major, since P V sums over keys, which lie innermost.
+    if problem.is_fp8:
         v_ring = (plan.stages, (1, problem.head_dim, 1), plan.block_k, problem.dtype)
         swizzle = problem.v_tile(plan.block_k).swizzle
         V = KVPipeline(*v_ring, holds="k", swizzle=swizzle, **sides)
@@ -463,13 +509,14 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
         q, k, v, out, queries, keys, heads, batch, group, scale, options
     ):
         q_tile = shared_tile(FORM.q_tile)
+        # With splits O_IN_Q is False: O then goes from registers to global memory.
         if O_IN_Q:
             o_pipe = OUT.start(tiles=q_tile)
         elif not SPLITS:
             o_pipe = OUT.start()
         q_pipe = Q.start(tiles=q_tile, sync=False)
         k_producer, k_consumer = K.start(sync=False)
-        v_producer, v_consumer = V.start()
+        v_producer, v_consumer = V.start()  # synchronises the block, for Q and K as well
         tiles = schedule(queries, keys, heads, batch, options)
         if q_pipe.is_producer():
             PRODUCER.set_registers()
@@ -478,13 +525,14 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
                 for tile in tiles.tiles():
                     kv_head, sequence = tile.head // group, locate(tile, queries, keys, options)
                     kv = kv_range(tile, sequence, options)
-                    key = kv.first_key
-                    load_k(k_producer, k, sequence, key, kv_head)
+                    v_key = kv.first_key  # of the next V tile; the next K tile is one ahead
+                    load_k(k_producer, k, sequence, v_key, kv_head)
+                    # After K0: Q's stage is empty only when the tile before has been computed.
                     load_q(FORM, q_producer, q, tile, sequence)
                     for _ in range(1, kv.tiles):
-                        load_k(k_producer, k, sequence, key + FORM.block_k, kv_head)
-                        key = load_v(FORM, v_producer, v, sequence, key, kv_head)
-                    load_v(FORM, v_producer, v, sequence, key, kv_head)
+                        load_k(k_producer, k, sequence, v_key + FORM.block_k, kv_head)
+                        v_key = load_v(FORM, v_producer, v, sequence, v_key, kv_head)
+                    load_v(FORM, v_producer, v, sequence, v_key, kv_head)
         else:
             CONSUMER.set_registers()
             warpgroup, q_consumer = warpgroup_number(), q_pipe.consumer()
@@ -499,7 +547,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
                     more = j + 1 < kv.tiles
                     state = step(FORM, my_q, k_consumer, v_consumer, state, scales, more)
                 if not O_IN_Q:
-                    q_consumer.release()
+                    q_consumer.release()  # the last S is complete
                 o, row_sum = finish(FORM, v_consumer, state, scales)
                 if SPLITS:
                     store_partial(FORM, o, sequence, rows, options)

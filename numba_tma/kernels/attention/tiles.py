@@ -174,7 +174,7 @@ class WarpgroupRows(NamedTuple):
     """
 
     row: Any  #: first row, in its sequence
-    partial: Any  #: number of its head's first partial result; 0 without split-K/V
+    partial: Any  #: number of this split's partial result of the head's row 0; 0 without split-K/V
     start: Any  #: first column that `row` sees; one more for each further row
     stop: Any  #: first column after those that `row` sees; one more for each further row
     end: Any  #: number of columns up to the last key
