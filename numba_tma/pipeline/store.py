@@ -130,7 +130,7 @@ class StorePipeline(StageLayout):
     @property
     def role_offsets(self) -> tuple[int, ...]:
         """Where the stages of each role begin, in bytes."""
-        return tuple(number * self.role_nbytes for number in range(len(self.roles)))
+        return tuple(number * self.role_nbytes for number in self.role_table.numbers)
 
     def shared_parts(self, what: str) -> dict[str, int]:
         """Return the bytes of its parts, for the error of a sum that is too large."""
