@@ -25,9 +25,8 @@ Python; docs/development/add-a-pipeline.md adds one.
 
 from numba_tma.pipeline.circular import CircularBuffer
 from numba_tma.pipeline.circular_handle import CircularBufferHandle
-from numba_tma.pipeline.circular_handle import CircularBufferHandle as Ring
 from numba_tma.pipeline.circular_stages import LoadStage, Stage
-from numba_tma.pipeline.consumer import TileConsumer as Consumer
+from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
 from numba_tma.pipeline.kv_producer import TMAProducerPipeline
@@ -40,9 +39,9 @@ from numba_tma.pipeline.output_handle import (
     OutputStage,
     OutputTilePipelineHandle,
 )
-from numba_tma.pipeline.output_handle import OutputTilePipelineHandle as OutputPipeline
 from numba_tma.pipeline.payload import BlockScaledTilePayload, StandardTilePayload
-from numba_tma.pipeline.producer import TileProducer as Producer
+from numba_tma.pipeline.ports import Consumer, OutputPipeline, Pipeline, Producer, Ring
+from numba_tma.pipeline.producer import TileProducer
 from numba_tma.pipeline.roles import NamedBarrier, Role, Roles, Threads, Warpgroups, Warps
 from numba_tma.pipeline.staged import StagedPipeline
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
@@ -51,9 +50,10 @@ from numba_tma.pipeline.store import StorePipeline
 from numba_tma.pipeline.store_handle import StorePipelineHandle, StoreStage
 from numba_tma.pipeline.tile import TilePipeline
 from numba_tma.pipeline.tile_handle import TilePipelineHandle
-from numba_tma.pipeline.tile_handle import TilePipelineHandle as Pipeline
 
 __all__ = [
+    "TileConsumer",
+    "TileProducer",
     "TilePipelineHandle",
     "OutputTilePipelineHandle",
     "CircularBufferHandle",

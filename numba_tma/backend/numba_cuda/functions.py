@@ -242,7 +242,7 @@ def body_template(body: Body) -> type:
 
     class Literally(LiteralTemplate):
         def type_call(self, args: Any, kws: Any) -> Any:
-            return self.call_body(args, kws)  # type: ignore[attr-defined]
+            return self.call_body(args, kws)
 
     class Plainly(AbstractTemplate):
         def generic(self, args: Any, kws: Any) -> Any:

@@ -6,6 +6,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator
+from numba_tma.pipeline import store as start_of_stores
 from numba_tma.pipeline import store_handle as store
 from tests.kernels.pipeline_kernels import (
     PARTS,
@@ -187,7 +188,7 @@ class Broken(store.StorePipelineHandle):
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("step", ["wait", "sync", "fence"])
 def test_no_step_is_superfluous(stages, step, monkeypatch):
-    monkeypatch.setattr(store, "Store", Broken)
+    monkeypatch.setattr(start_of_stores, "StorePipelineHandle", Broken)
     monkeypatch.setattr(Broken, "leaves_out", step)
     if step == "fence":
         monkeypatch.setattr(store, "fence_proxy_async", lambda: None)
