@@ -162,7 +162,9 @@ class TilePipelineHandle:
 def check_in_flight(pipeline: TilePipeline, in_flight: int) -> None:
     """Raise unless so many stages can be in flight while the next is filled."""
     if isinstance(in_flight, Unknown):
-        raise BadOperand(f"consume(in_flight=...) must be a compile-time constant, not {in_flight}")
+        raise BadOperand(
+            f"consume(in_flight=...) must be a compile-time constant, but its type is {in_flight}"
+        )
     stages = pipeline.num_stages
     if not 0 <= in_flight < stages:
         raise BadOperand(

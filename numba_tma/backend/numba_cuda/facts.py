@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from numba.cuda.core.errors import TypingError
+
 
 @dataclass
 class Facts:
@@ -38,10 +40,22 @@ class Facts:
         self.shared += callee.shared
         self.use_flags += callee.use_flags
         self.clusters += callee.clusters
-        self.launch_bounds = self.launch_bounds or callee.launch_bounds
+        if callee.launch_bounds:
+            self.require_launch_bounds(callee.launch_bounds)
         if callee.allocates:
             self.allocates, self.shared_limit = True, callee.shared_limit
             self.target = callee.target
+
+
+    def require_launch_bounds(self, bounds: tuple[int, int]) -> None:
+        """Ask for launch bounds; a kernel has the same for all that it calls."""
+        before = self.launch_bounds or bounds
+        if before != bounds:
+            raise TypingError(
+                f"set_registers: one role is of a block of {before[0]} threads and another of one "
+                f"of {bounds[0]}; a kernel has the roles of one Roles"
+            )
+        self.launch_bounds = bounds
 
 
 _FACTS: dict[str, Facts] = {}

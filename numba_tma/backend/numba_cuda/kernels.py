@@ -155,14 +155,7 @@ nvvm.set_cuda_kernel = _set_cuda_kernel_and_finish
 
 def require_launch_bounds(builder: Any, bounds: tuple[int, int]) -> None:
     """Give the kernel that `builder` writes launch bounds, unless the user gives the same."""
-    facts = facts_of(builder.function)
-    before = facts.launch_bounds or bounds
-    if before != bounds:
-        raise TypingError(
-            f"set_registers: one role is of a block of {before[0]} threads and another of one of "
-            f"{bounds[0]}; a kernel has the roles of one Roles"
-        )
-    facts.launch_bounds = bounds
+    facts_of(builder.function).require_launch_bounds(bounds)
 
 
 def require_cluster(builder: Any, size: tuple[int, int], rule: Callable[[Any], str]) -> None:

@@ -294,7 +294,7 @@ def another_tile(n):
 
 
 def test_a_stage_has_the_tiles_of_its_pipeline():
-    assert "Unknown attribute 'y' of type ConsumerStage" in message(another_tile, I64)
+    assert "has no tile 'y'" in message(another_tile, I64)
 
 
 # ----------------------------------------------------------------------- shared memory
