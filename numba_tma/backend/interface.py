@@ -169,15 +169,6 @@ def is_native(subject: Any) -> bool:
     return subject in _NATIVES
 
 
-def lowered_in(*modules: str) -> None:
-    """Declare natives of the calling module by the modules of `backend.lowering` that have them.
-
-    For natives that are many, or that mirror no module; `native` is checked, this is not.
-    """
-    for module in modules:
-        _declare("lowered_in", module)
-
-
 def compile_time(function: F) -> F:
     """Run `function` when a kernel that calls it is compiled; its result is a constant there.
 

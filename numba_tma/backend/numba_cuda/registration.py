@@ -63,8 +63,6 @@ def register_declared() -> None:
         if declaration.kind == "instruction_row":
             lowering = importlib.import_module(f"{_LOWERINGS}.instructions")
             lowering.register(declaration.options["row"], declaration.subject)
-        elif declaration.kind == "lowered_in":
-            importlib.import_module(f"{_LOWERINGS}.{declaration.subject}")
         elif declaration.kind == "native":
             importlib.import_module(lowering_of(declaration.subject.__module__))
             natives.append(declaration.subject)
