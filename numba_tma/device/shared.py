@@ -18,6 +18,7 @@ from numba_tma.host.layout import Tile
 
 constant_class(Tile)
 
+
 @native
 def require_tiled_map(what: str, tensor_map: Any, otherwise: str) -> None:
     """Raise, when a kernel is compiled, unless `what` is given a map of `tensor_map`."""

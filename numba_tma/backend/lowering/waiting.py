@@ -101,7 +101,9 @@ def _lower_wait(context: Context, builder: Builder, sig: Signature, args: Sequen
     barrier, _, site, *_ = sig.args
     value = site.static[0]
     if not _is_bounded(value):
-        plain = signature(VOID, barrier, U32, site)
+        # All waits of a kind share one function, whatever debug mode would call them.
+        unnamed = ObjectType(debug.Site, (debug.Site("", in_cluster=value.in_cluster),))
+        plain = signature(VOID, barrier, U32, unnamed)
         return compiler.BODIES[_wait].call(context, builder, plain, args[:3])
     zeros = [ir.Constant(I32, 0)] * (5 - len(args))
     body = w.wait_counted if value.tx_bytes else w.wait_bounded

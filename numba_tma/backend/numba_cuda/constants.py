@@ -26,6 +26,9 @@ from numba_tma.simulator.errors import SimulatorError
 #: What compile-time functions raise for arguments that they refuse.
 CHECKED = (ValueError, TypeError, AttributeError, LookupError, SimulatorError)
 
+#: The functions that `compile_time` registered.
+COMPILE_TIME: set[Callable[..., Any]] = set()
+
 
 class _Unknown(Unknown):
     """An argument that is only known at run time; what its type says is an attribute of it."""
@@ -116,6 +119,7 @@ def compile_time(function: Callable[..., Any]) -> Callable[..., Any]:
         return constant_value(context, builder, sig.return_type, result)
 
     _register(function, CompileTimeTemplate, lower)
+    COMPILE_TIME.add(function)
     return function
 
 

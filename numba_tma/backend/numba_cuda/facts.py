@@ -46,7 +46,6 @@ class Facts:
             self.allocates, self.shared_limit = True, callee.shared_limit
             self.target = callee.target
 
-
     def require_launch_bounds(self, bounds: tuple[int, int]) -> None:
         """Ask for launch bounds; a kernel has the same for all that it calls."""
         before = self.launch_bounds or bounds

@@ -1,11 +1,37 @@
-"""Passes of ours in the compiler of every kernel; each returns at once where it has no business."""
+"""The passes of the compiler: ours in that of every function, and fewer of Numba's for bodies."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from numba.cuda.compiler import CUDACompiler
+from numba.cuda.core.typed_passes import AnnotateTypes, InlineOverloads, NopythonRewrites
+from numba.cuda.core.untyped_passes import (
+    FindLiterallyCalls,
+    InlineClosureLikes,
+    InlineInlinables,
+    LiteralUnroll,
+    MakeFunctionToJitFunction,
+    RewriteDynamicRaises,
+    WithLifting,
+)
 
+from numba_tma.backend.numba_cuda.functions import FUNCTIONS
+
+#: Passes for what no body has: closures, overloads that are inlined as IR, array expressions,
+#: object mode. A kernel has a hundred bodies, and these are a sixth of the time of each.
+_NOT_FOR_BODIES = {
+    WithLifting,
+    InlineClosureLikes,
+    RewriteDynamicRaises,
+    MakeFunctionToJitFunction,
+    InlineInlinables,
+    FindLiterallyCalls,
+    LiteralUnroll,
+    InlineOverloads,
+    NopythonRewrites,
+    AnnotateTypes,
+}
 _PASSES: list[tuple[Any, Any, str]] = []
 _define_pipelines = CUDACompiler.define_pipelines
 
@@ -17,10 +43,13 @@ def add_pass(pass_class: Any, after: Any, description: str) -> None:
 
 def _define_pipelines_with_ours(self: Any) -> Any:
     managers = _define_pipelines(self)
+    is_body = self.state.func_id.func in FUNCTIONS
     for manager in managers:
         for pass_class, after, description in _PASSES:
             place = [p for p, _ in manager.passes].index(after) + 1
             manager.passes.insert(place, (pass_class, description))
+        if is_body:
+            manager.passes = [p for p in manager.passes if p[0] not in _NOT_FOR_BODIES]
         manager.finalize()
     return managers
 

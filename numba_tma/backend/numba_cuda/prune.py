@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 import numba.core.errors
@@ -14,12 +12,15 @@ from numba.cuda.core.analysis import dead_branch_prune
 from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.ir_utils import build_definitions
-from numba.cuda.core.typed_passes import PartialTypeInference
 from numba.cuda.core.untyped_passes import LiteralPropagationSubPipelinePass
 
+from numba_tma.backend.numba_cuda.constants import COMPILE_TIME
 from numba_tma.backend.numba_cuda.functions import FUNCTIONS
 from numba_tma.backend.numba_cuda.object_types import static_of
 from numba_tma.backend.numba_cuda.passes import add_pass
+
+_TYPING_ERRORS = (TypingError, numba.core.errors.TypingError)
+_VALUES = (ir.Const, ir.Global, ir.FreeVar)
 
 
 class _NotConstant(Exception):
@@ -36,17 +37,11 @@ class PruneConstantBranches(FunctionPass):
         super().__init__()
 
     def run_pass(self, state: Any) -> bool:
-        """Type what can be typed, and prune, until nothing more is known."""
+        """Prune until no condition of a branch is known any more."""
         if state.func_id.func not in FUNCTIONS:
             return False
         changed = False
-        while any(isinstance(b.body[-1], ir.Branch) for b in state.func_ir.blocks.values()):
-            with _typing_errors_of_cuda(state.typingctx):
-                PartialTypeInference().run_pass(state)
-            pruned = _Pruner(state).prune()
-            state.typemap = state.calltypes = None
-            if not pruned:
-                break
+        while _Pruner(state).prune():
             changed = True
             state.func_ir._definitions = build_definitions(state.func_ir.blocks)
             dead_branch_prune(state.func_ir, state.args)
@@ -54,36 +49,9 @@ class PruneConstantBranches(FunctionPass):
         return changed
 
 
-@contextlib.contextmanager
-def _typing_errors_of_cuda(context: Any) -> Iterator[None]:
-    """Let errors of Numba's own types be errors of numba-cuda's, which alone it expects."""
-
-    def expected(function: Any) -> Any:
-        def resolve(*args: Any) -> Any:
-            try:
-                return function(*args)
-            except numba.core.errors.TypingError as error:
-                raise TypingError(str(error)) from None
-
-        return resolve
-
-    names = ("resolve_function_type", "resolve_getattr")
-    before = {name: context.__dict__.get(name) for name in names}
-    for name in names:
-        setattr(context, name, expected(getattr(context, name)))
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            if function is None:
-                delattr(context, name)
-            else:
-                setattr(context, name, function)
-
-
 class _Pruner:
     def __init__(self, state: Any) -> None:
-        self.func_ir, self.typemap = state.func_ir, state.typemap
+        self.func_ir, self.args, self.context = state.func_ir, state.args, state.typingctx
         self.assigns: dict[str, list[Any]] = {}
         for block in self.func_ir.blocks.values():
             for assign in block.find_insts(ir.Assign):
@@ -122,47 +90,84 @@ class _Pruner:
 
     def is_none(self, var: Any) -> bool:
         """Return whether a variable is None, which its type says."""
-        typ = self.typemap.get(var.name, types.unknown)
+        typ = self.type_of(var)
         if isinstance(typ, types.Optional) or not typ.is_precise():
             raise _NotConstant
         return isinstance(typ, types.NoneType)
 
-    def is_len(self, call: Any) -> bool:
-        """Return whether a call is that of `len` of a tuple."""
-        functions = self.assigns.get(call.func.name, [])
-        return [getattr(assign.value, "value", None) for assign in functions] == [
-            len
-        ] and isinstance(self.typemap.get(call.args[0].name), types.BaseTuple)
-
-    def value(self, var: Any) -> Any:
-        """Return the value of a variable, if it is a constant."""
-        try:
-            return static_of(self.typemap[var.name], "")
-        except (TypingError, KeyError):
-            pass
+    def definition(self, var: Any) -> Any:
+        """Return what is assigned to a variable that has one assignment."""
         assigns = self.assigns.get(var.name, [])
         if len(assigns) != 1:
             raise _NotConstant
-        value = assigns[0].value
-        if isinstance(value, (ir.Const, ir.Global, ir.FreeVar)):
+        return assigns[0].value
+
+    def value(self, var: Any) -> Any:
+        """Return the value of a variable, if it is a constant."""
+        value = self.definition(var)
+        if isinstance(value, _VALUES):
             return value.value
-        if isinstance(value, ir.Var):
-            return self.value(value)
-        if not isinstance(value, ir.Expr):
-            raise _NotConstant
-        if value.op == "binop" and value.fn in (operator.is_, operator.is_not):
+        op = getattr(value, "op", None)
+        if op == "binop" and value.fn in (operator.is_, operator.is_not):
             lhs, rhs = self.is_none(value.lhs), self.is_none(value.rhs)
             if lhs or rhs:
                 return (lhs and rhs) == (value.fn is operator.is_)
-        if value.op == "binop":
+        if op == "binop":
             return value.fn(self.value(value.lhs), self.value(value.rhs))
-        if value.op == "unary":
+        if op == "unary":
             return value.fn(self.value(value.value))
-        if value.op == "call" and self.is_len(value):
-            return len(self.typemap[value.args[0].name])
-        if value.op == "cast":
-            return self.value(value.value)
-        raise _NotConstant
+        if op == "call" and self.is_len(value):
+            return len(self.type_of(value.args[0]))
+        try:
+            return static_of(self.type_of(var), "")
+        except _TYPING_ERRORS:
+            raise _NotConstant from None
+
+    def is_len(self, call: Any) -> bool:
+        """Return whether a call is that of `len` of a tuple."""
+        return getattr(self.definition(call.func), "value", None) is len and isinstance(
+            self.type_of(call.args[0]), types.BaseTuple
+        )
+
+    def type_of(self, var: Any) -> types.Type:
+        """Return the type of a variable that is an argument, a global, or a part of one."""
+        value = self.definition(var)
+        if isinstance(value, ir.Arg):
+            return self.args[value.index]
+        if isinstance(value, ir.Var):
+            return self.type_of(value)
+        try:
+            if isinstance(value, _VALUES):
+                return self.context.resolve_value_type(value.value)
+            typ = self.type_of_expression(value)
+        except _TYPING_ERRORS:  # which typing the function raises, too, if it is reached
+            raise _NotConstant from None
+        if typ is None:
+            raise _NotConstant
+        return typ
+
+    def type_of_expression(self, value: Any) -> types.Type | None:
+        op = getattr(value, "op", None)
+        if op == "cast":
+            return self.type_of(value.value)
+        if op == "getattr":
+            return self.context.resolve_getattr(self.type_of(value.value), value.attr)
+        if op == "static_getitem":
+            signature = self.context.resolve_static_getitem(self.type_of(value.value), value.index)
+            return signature and signature.return_type
+        if op == "call":
+            return self.type_of_call(value)
+        return None
+
+    def type_of_call(self, call: Any) -> types.Type | None:
+        """Return the type of what a compile-time function returns."""
+        function = self.type_of(call.func)
+        if call.vararg or getattr(function, "typing_key", None) not in COMPILE_TIME:
+            return None
+        args = tuple(self.type_of(arg) for arg in call.args)
+        kws = {name: self.type_of(arg) for name, arg in call.kws}
+        signature = self.context.resolve_function_type(function, args, kws)
+        return signature and signature.return_type
 
 
 add_pass(
