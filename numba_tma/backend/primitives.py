@@ -45,6 +45,12 @@ def sub32(a: int, b: int) -> int:
 
 
 @native
+def quotient(number: int, divisor: int) -> tuple[int, int]:
+    """Return quotient and remainder of 32 bits; a kernel does not test `divisor` for 0."""
+    return divmod(number, divisor)
+
+
+@native
 def kept_in_register(address: int) -> int:
     """Return an address, the same in all lanes, in a form that ptxas does not compute again."""
     return address

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from numba_tma.backend.interface import constant_class, device_class, i64, u32
-from numba_tma.device.scheduler import TileWalk, at_least_1, grouped, integer, is_given, quotient
+from numba_tma.backend.primitives import quotient
+from numba_tma.device.scheduler import (
+    TileWalk,
+    at_least_1,
+    check_if_given,
+    check_integer,
+    grouped,
+    is_given,
+)
 from numba_tma.host.annotations import Integer
 from numba_tma.ptx import ctaid_x, nctaid_x
 
@@ -61,9 +69,12 @@ class CausalLPTScheduler:
         `queries` and `keys` are the lengths of the sequences, in rows. The extents are known when
         the kernel runs; tiles and the blocks of the grid together stay below 2**31.
         """
-        queries_, keys_ = integer(self, "queries", queries), integer(self, "keys", keys)
-        heads_ = integer(self, "heads", heads)
-        batch_ = u32(1) if batch is None else integer(self, "batch", batch)
+        check_integer(self, "queries", queries)
+        check_integer(self, "keys", keys)
+        check_integer(self, "heads", heads)
+        check_if_given(self, "batch", batch)
+        queries_, keys_, heads_ = u32(queries), u32(keys), u32(heads)
+        batch_ = u32(1) if batch is None else u32(batch)
         return CausalSchedule(self, is_given(batch), queries_, keys_, heads_, batch_)
 
 
@@ -105,7 +116,8 @@ class CausalSchedule:
 
     def tile(self, number: Integer) -> AttentionTile:
         """Return query block, head, batch and number of key blocks of the tile `number`."""
-        inner = integer(self.scheduler, "number", number, self.num_tiles)
+        check_integer(self.scheduler, "number", number, self.num_tiles)
+        inner = u32(number)
         blocks = self.num_query_blocks
         heads = u32(self.heads * self.batch)
         if self.scheduler.heads_together:
@@ -125,6 +137,8 @@ class CausalSchedule:
         one wave has the shortest of the next, which balances the blocks without a queue.
         `first` is the block's number, below `step`, the number of blocks, unless you give others.
         """
-        blocks = nctaid_x() if step is None else integer(self.scheduler, "step", step)
-        start = ctaid_x() if first is None else integer(self.scheduler, "first", first, blocks)
+        check_if_given(self.scheduler, "step", step)
+        blocks = nctaid_x() if step is None else u32(step)
+        check_if_given(self.scheduler, "first", first, blocks)
+        start = ctaid_x() if first is None else u32(first)
         return TileWalk(self, start, u32(2 * (blocks - start) - 1), u32(2 * blocks))

@@ -15,14 +15,16 @@ from typing import Any, ClassVar, NamedTuple
 
 from numba_tma import simulator
 from numba_tma.backend.interface import (
+    Unknown,
+    compile_time,
     constant_class,
     device_class,
     device_function,
     i32,
     i64,
-    native,
     u32,
 )
+from numba_tma.backend.primitives import quotient
 from numba_tma.host.annotations import Integer
 from numba_tma.host.environment import simulated
 from numba_tma.ptx import ctaid_x, nctaid_x
@@ -51,8 +53,11 @@ class TileScheduler:
         The extents are counted in tiles and known when the kernel runs. Tiles of all matrices
         and the blocks of the grid together stay below 2**31.
         """
-        rows_, columns_ = integer(self, "rows", rows), integer(self, "columns", columns)
-        batch_ = u32(1) if batch is None else integer(self, "batch", batch)
+        check_integer(self, "rows", rows)
+        check_integer(self, "columns", columns)
+        check_if_given(self, "batch", batch)
+        rows_, columns_ = u32(rows), u32(columns)
+        batch_ = u32(1) if batch is None else u32(batch)
         return Schedule(self, is_given(batch), rows_, columns_, batch_)
 
 
@@ -161,12 +166,6 @@ def at_least_1(scheduler: Any, name: str, value: Integer) -> int:
 # ----------------------------------------------------------------------------- orders
 
 
-@native
-def quotient(number: int, divisor: int) -> tuple[int, int]:
-    """Return quotient and remainder; a kernel does not test `divisor` for 0."""
-    return divmod(number, divisor)
-
-
 @device_function
 def grouped(rows: int, columns: int, group: int, number: int) -> tuple[int, int]:
     """Return row and column of a tile in groups of `group` rows, walked column by column."""
@@ -253,8 +252,8 @@ class Schedule:
 
     def tile(self, number: Integer) -> TileCoord:
         """Return the coordinates of the tile `number`: row, column and batch."""
-        inner = integer(self.scheduler, "number", number, self.num_tiles)
-        matrix = u32(0)
+        check_integer(self.scheduler, "number", number, self.num_tiles)
+        matrix, inner = u32(0), u32(number)
         if self.batched:
             matrix, inner = quotient(inner, u32(self.rows * self.columns))
         row, column = self.scheduler.locate(self.rows, self.columns, inner)
@@ -265,8 +264,10 @@ class Schedule:
 
         `first` is the block's number, below `step`, the number of blocks, unless you give others.
         """
-        stride = nctaid_x() if step is None else integer(self.scheduler, "step", step)
-        start = ctaid_x() if first is None else integer(self.scheduler, "first", first, stride)
+        check_if_given(self.scheduler, "step", step)
+        stride = nctaid_x() if step is None else u32(step)
+        check_if_given(self.scheduler, "first", first, stride)
+        start = ctaid_x() if first is None else u32(first)
         return TileWalk(self, start, stride, u32(2 * stride))
 
 
@@ -310,25 +311,27 @@ _BELOW = {
 }
 
 
-@native
-def integer(scheduler: Any, name: str, value: Integer, stop: int = 2**31) -> int:
-    """Return a number from 0 to `stop` in 32 bits; a compiled kernel checks its type alone."""
-    if not hasattr(value, "__index__"):
+@compile_time
+def check_integer(scheduler: Any, name: str, value: Integer, stop: int = 2**31) -> None:
+    """Raise unless a number is an integer from 0 to below `stop`; kernels check its type alone."""
+    unknown = isinstance(value, Unknown)
+    if not (value.is_integer if unknown else hasattr(value, "__index__")):
         error: type[Exception] = simulator.BadOperand if simulated() else TypeError
-        raise error(no_integer(scheduler, name, repr(value)))
-    if not 0 <= value < stop:
+        raise error(f"{scheduler}: {name}={value!r} is no integer; divide with // to get one")
+    if not unknown and not 0 <= value < stop:
         error = simulator.BadOperand if simulated() else ValueError
         repair = _BELOW.get(name, "it counts tiles, heads or rows")
         raise error(f"{scheduler}: {name}={value} is not from 0 to below {stop}; {repair}")
-    return int(value)
 
 
-def no_integer(scheduler: Any, name: str, value: str) -> str:
-    """Say what is wrong with a value, or a type, that is no integer."""
-    return f"{scheduler}: {name}={value} is no integer; divide with // to get one"
+@compile_time
+def check_if_given(scheduler: Any, name: str, value: Integer | None, stop: int = 2**31) -> None:
+    """Check a number that may be left out."""
+    if value is not None:
+        check_integer(scheduler, name, value, stop)
 
 
-@native
+@compile_time
 def is_given(batch: Integer | None) -> bool:
-    """Return whether there is a batch, as a compile-time value."""
+    """Return whether there is a batch."""
     return batch is not None

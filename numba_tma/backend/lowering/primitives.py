@@ -12,6 +12,7 @@ from numba_tma.backend.primitives import (
     add32,
     allocate_shared,
     kept_in_register,
+    quotient,
     require_cluster,
     require_launch_bounds,
     sub32,
@@ -48,6 +49,19 @@ compiler.instruction_function(
 compiler.instruction_function(
     sub32, _type_32, lambda context, builder, sig, args: builder.sub(*args)
 )
+
+
+def _type_quotient(number: Any, divisor: Any) -> Any:
+    return signature(types.UniTuple(types.uint32, 2), types.uint32, types.uint32)
+
+
+def _lower_quotient(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    # Numba's own // tests for 0, and LLVM would make two of every loop around it.
+    pair = [builder.udiv(*args), builder.urem(*args)]
+    return context.make_tuple(builder, sig.return_type, pair)
+
+
+compiler.instruction_function(quotient, _type_quotient, _lower_quotient)
 
 
 def _lower_kept(context: Any, builder: Any, sig: Any, args: Any) -> Any:

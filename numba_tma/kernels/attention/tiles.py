@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from numba_tma.backend.interface import device_class, device_function, i32, u32
+from numba_tma.backend.primitives import quotient
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
-from numba_tma.device.scheduler import quotient
 from numba_tma.host.annotations import DeviceFunction, Integer
 from numba_tma.host.mma_rules import ROWS
 from numba_tma.kernels.attention.plan import AttentionForm

@@ -6,7 +6,7 @@ from numba.core.errors import TypingError
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.device.scheduler import quotient  # division as in CUDA C++, with no test for 0
+from numba_tma.backend.primitives import quotient  # division as in CUDA C++, with no test for 0
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 
 OUT = types.int64[:, ::1]
