@@ -17,8 +17,8 @@ Python; docs/development/add-a-pipeline.md adds one.
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns;
 - `output`, `output_handle`: accumulators, from the multiplication to the epilogue; `columns`: those
   in tensor memory;
-- `kv`: `KVPipeline`, the ring of attention's keys and values; `kv_producer`, `kv_consumer`,
-  `kv_side`: its two sides; `staged`: their barriers, whose stages come in parts;
+- `kv`, `kv_handle`: `KVPipeline`, the ring of attention's keys and values; `kv_producer`,
+  `kv_consumer`, `kv_side`: its two sides; `staged`: their barriers, whose stages come in parts;
 - `circular`, `circular_handle`, `circular_stages`: `CircularBuffer`, where the same threads load
   and work.
 """
@@ -29,6 +29,7 @@ from numba_tma.pipeline.circular_stages import LoadStage, Stage
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
+from numba_tma.pipeline.kv_handle import KVPipelineHandle
 from numba_tma.pipeline.kv_producer import TMAProducerPipeline
 from numba_tma.pipeline.loops import TileQueue
 from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
@@ -62,6 +63,7 @@ __all__ = [
     "Consumer",
     "ConsumerStage",
     "KVPipeline",
+    "KVPipelineHandle",
     "LoadStage",
     "NamedBarrier",
     "OrderedSequence",

@@ -25,6 +25,7 @@ from numba_tma.host.debug import Site, is_bounded
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile, as_shape
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
+from numba_tma.pipeline.kv_handle import KVPipelineHandle
 from numba_tma.pipeline.kv_producer import TMAProducerPipeline
 from numba_tma.pipeline.kv_rules import HOLDS, check_roles, check_tiles, positive
 from numba_tma.pipeline.memory import tiles_and_barriers
@@ -306,8 +307,8 @@ class KVPipeline:
         tiles: Constant[Any] = None,
         barriers: Constant[Any] = None,
         sync: Constant[bool] = True,
-    ) -> tuple[TMAProducerPipeline, TMAConsumerPipeline]:
-        """Allocate the ring, initialise its barriers, and return its two sides.
+    ) -> KVPipelineHandle:
+        """Allocate the ring, initialise its barriers and return the handle of both sides.
 
         Executed once by every thread of the block, so not inside a loop; it synchronises the block,
         unless another start after it does. Each call in the source is a ring of its own.
@@ -332,7 +333,7 @@ class KVPipeline:
         working = StagedPipeline(stages, parts, first, PipelineState(stages, 0, 0, 0), ledger)
         initialise_ring(loading, thread, self.empty_arrivals, self.block, sync)
         mine = index_from(thread, self.producer.first)
-        return (
+        return KVPipelineHandle(
             TMAProducerPipeline(self, loading, base, mine, TileAccesses()),
             TMAConsumerPipeline(self, working, base, TileAccesses()),
         )

@@ -550,7 +550,8 @@ def ptx_of_kv(on):
 
     @cuda.jit
     def kernel(k, v, out):
-        loads, works = KV.start()
+        pipe = KV.start()
+        loads, works = pipe.producer, pipe.consumer
         if ROLES.load.is_member():
             if loads.enters():
                 for part in range(2):

@@ -78,7 +78,8 @@ def keys(on):
 
     @cuda.jit
     def kernel(n):
-        producer, consumer = KEYS.start()
+        pipe = KEYS.start()
+        producer, consumer = pipe.producer, pipe.consumer
         if producer.enters():
             producer.acquire(1)
         elif ROLES.epilogue.is_member():

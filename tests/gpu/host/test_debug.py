@@ -295,7 +295,8 @@ RIGHT, NO_PART, NO_V, PART_TWICE, V_TWICE = range(5)
 @cuda.jit
 def attend(k, v, out, tiles, fault):
     """K(n), V(n), K(n + 1), ...: in turns through three stages, with a `fault` at n = 2."""
-    loads, works = KV.start()
+    pipe = KV.start()
+    loads, works = pipe.producer, pipe.consumer
     if ROLES.load.is_member():
         if loads.enters():
             for n in range(tiles):

@@ -68,7 +68,8 @@ def product_kernel(dtype, depth, stages, parts):
         first = tma.shared_barrier()
         if cuda.threadIdx.x == 0:
             first.init(1)
-        loads, works = KV.start()
+        pipe = KV.start()
+        loads, works = pipe.producer, pipe.consumer
         if ROLES.load.is_member():
             if loads.enters():
                 first.arrive_expect_tx(qp_bytes)

@@ -20,7 +20,8 @@ SEEDS = range(4)
 @cuda.jit
 def attend(k, v, out, mutation):
     """K(n), then V(n) while K(n) is still held; K is handed back by its index."""
-    loads, works = KV.start()
+    pipe = KV.start()
+    loads, works = pipe.producer, pipe.consumer
     if ROLES.load.is_member():
         if loads.enters():
             for n in range(TILES):
@@ -189,7 +190,8 @@ def test_what_a_ring_does_not_have(mistake):
 
     @cuda.jit
     def kernel():
-        loads, works = ALONE[holds].start()
+        pipe = ALONE[holds].start()
+        loads, works = pipe.producer, pipe.consumer
         if cuda.threadIdx.x == 0:
             body(loads, works)
 

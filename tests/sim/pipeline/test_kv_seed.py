@@ -57,7 +57,8 @@ def launch(kv, plan, work, load=fill):
 
     @cuda.jit
     def kernel():
-        loads, works = kv.start()
+        pipe = kv.start()
+        loads, works = pipe.producer, pipe.consumer
         if ROLES.load.is_member():
             if loads.enters():
                 load(loads, maps, plan)
@@ -115,9 +116,10 @@ def test_TMAConsumerPipeline_init_from_barriers_and_memory(by_address):
     def kernel():
         smem, mbar = tma.shared_tile(STORAGE), tma.shared_barriers(K.num_barriers)
         if by_address:
-            loads, works = K.start(smem.address, mbar.address)
+            pipe = K.start(smem.address, mbar.address)
         else:
-            loads, works = K.start(tiles=smem, barriers=mbar)
+            pipe = K.start(tiles=smem, barriers=mbar)
+        loads, works = pipe.producer, pipe.consumer
         assert works.base == smem.address and works.pipeline.barriers == mbar.address
         if ROLES.load.is_member():
             if loads.enters():
@@ -148,8 +150,11 @@ def member(name, holds):
 
     @cuda.jit
     def kernel():
-        loads, works = kv.start()
-        seen["producer"], seen["consumer"] = getattr(loads, name), getattr(works, name)
+        pipe = kv.start()
+        seen["producer"], seen["consumer"] = (
+            getattr(pipe.producer, name),
+            getattr(pipe.consumer, name),
+        )
 
     kernel[1, ROLES.threads]()
     assert seen["host"] == seen["producer"] == seen["consumer"]
