@@ -1,8 +1,8 @@
 """The names that lowerings are written in, taken from the chosen backend.
 
-A lowering imports nothing of a compiler but these. The choice of the backend stands here and
-nowhere else: another backend is a folder beside `numba_cuda` that offers the same names. A process
-has one backend, since the types of two are different objects.
+A lowering imports no other name of a compiler. This module chooses the backend: another backend is
+a folder beside `numba_cuda` that offers the same names. A process has one backend, since the types
+of two backends are different objects.
 """
 
 from numba_tma.backend import numba_cuda as chosen

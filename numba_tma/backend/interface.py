@@ -1,9 +1,9 @@
-"""The kinds of primitive that everything else is written in; imports no compiler.
+"""The kinds of primitive that the library is written in; imports no compiler.
 
-A module of `ptx`, `device`, `pipeline` or `kernels` declares what kernels may use, with the names
-below. A declaration only enters a list: the backend walks the list at the first compile, and again
-at later ones for what has been declared since. In the simulator nothing is entered, and the same
-functions and classes are ordinary Python.
+A module of `ptx`, `device`, `pipeline` or `kernels` declares with the names below the functions and
+classes that kernels may use. A declaration only enters a list. The backend walks the list at the
+first compile, and at each later compile walks the new declarations. The simulator has no such list:
+there, the same functions and classes are ordinary Python.
 
 - *Scalars*: `u32`, `i32`, `i64` and `u64` are casts in bodies and annotations of fields; plain
   integers in the simulator.
@@ -11,19 +11,19 @@ functions and classes are ordinary Python.
 - *Records*: a `device_class` is a dataclass whose instances a kernel builds and holds: by value in
   registers, or mutable in the frame of the function that made it. Its methods are bodies.
 - *Constants*: a `constant_class` is a class of hashable host objects that a kernel takes from its
-  globals as compile-time values: a tile, a pipeline, a scheduler. `Site` is one, too.
+  globals as compile-time values: a tile, a pipeline, a scheduler, a `Site`.
 - *Natives*: a `native` function, method or class has a lowering, under the name of its module in
-  `numba_tma.backend.lowering`. Its own body is what the simulator runs. Shared memory
-  (`shared_tile`, `shared_barrier`), vectors and fragments of registers, and checks at compile time
-  (a lowering's typer raises) are natives.
+  `numba_tma.backend.lowering`. The simulator runs its Python body. Shared memory (`shared_tile`,
+  `shared_barrier`), vectors and fragments of registers, and checks at compile time (a lowering's
+  typer raises) are natives. `primitives` has the natives by which a body states its requirements
+  on the kernel.
 - *Compile time*: a `compile_time` function runs when a kernel is compiled, and its result is a
-  constant there; a body's branch on a constant is compiled on the side that is taken alone. What a
-  body asks of its kernel are the natives in `primitives`.
+  constant there. Of a body's branch on a constant, only the side taken is compiled.
 - *Instructions*: an `instruction_row` is one row of the table in `numba_tma.ptx`.
-- *Arguments*: a tensor map, or an array of them, is a kernel's parameter; it is typed by
-  `numba_tma.host.backend`, since the host alone makes one.
-- *Launch attributes*: clusters stand on the kernel (`numba_tma.host.cluster_rules`), and launch
-  bounds follow from its roles; the backend gives both to the compiled kernel.
+- *Arguments*: a tensor map, or an array of maps, is a kernel's parameter. Only the host makes one,
+  so `numba_tma.host.backend` types it.
+- *Launch attributes*: clusters are declared on the kernel (`numba_tma.host.cluster_rules`), and
+  launch bounds follow from its roles. The backend gives both to the compiled kernel.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Scalar:
     name: str  #: Numba's: "uint32"
 
     def __call__(self, value: Any) -> int:
-        """Return an integer; only a kernel makes it one of so many bits."""
+        """Return an integer; only a kernel truncates it to the type's bits."""
         return int(value)
 
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING or simulated():
     i32: TypeAlias = int  #: 32 bits with a sign
     i64: TypeAlias = int  #: 64 bits with a sign
     u64: TypeAlias = int  #: 64 bits without a sign
-    SCALARS: tuple[Scalar, ...] = ()  #: those that the backend has to know
+    SCALARS: tuple[Scalar, ...] = ()  #: the scalars that the backend registers
 else:
     u32, i32, i64, u64 = Scalar("uint32"), Scalar("int32"), Scalar("int64"), Scalar("uint64")
     SCALARS = (u32, i32, i64, u64)
@@ -68,7 +68,7 @@ else:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What kernels may use, and how: `kind` is the name of the function below that declared it."""
+    """A subject that kernels may use; `kind` names the function below that declared it."""
 
     kind: str
     subject: Any
@@ -92,15 +92,15 @@ _at_once: Callable[[], None] | None = None
 
 
 def register_at_once(register: Callable[[], None]) -> None:
-    """Let `register` be called by `declared`: a compile has begun."""
+    """Let `declared` call `register` from now on: a compile has begun."""
     global _at_once
     _at_once = register
 
 
 def declared() -> None:
-    """Say that a name of the package brought declarations, perhaps in the middle of a compile.
+    """Register new declarations, of a module that may have been imported during a compile.
 
-    A kernel that uses ``tma.edit_map`` imports it when Numba asks for the attribute.
+    A kernel that uses ``tma.edit_map`` imports its module when Numba resolves the attribute.
     """
     if _at_once is not None:
         _at_once()
@@ -118,7 +118,7 @@ def _tell() -> None:
 
 
 def device_function(function: F) -> F:
-    """Let kernels call the plain Python `function`; its body is compiled and always inlined."""
+    """Let kernels call the Python `function`; its body is compiled and always inlined."""
     _declare("device_function", function)
     return function
 
@@ -129,11 +129,11 @@ def device_class(
     """Let kernels build and hold instances of a dataclass, and call its methods.
 
     The fields named in `static` are compile-time values and belong to the type. A field annotated
-    ``u32``, ``i64`` or ``bool`` has that type; any other takes the type of the value it is built
-    with. A body may return mutable objects that it makes, which its caller keeps in its frame; a
-    user's device function may not, nor such as are `local` because they own some. A class with
-    methods ``has_next`` and ``take`` can be iterated over. A ``__getattr__`` gets the name as a
-    constant. A ``__post_init__`` is run when an instance is compiled, and sees the static fields.
+    ``u32``, ``i64`` or ``bool`` has that type; any other has the type of its initial value. A body
+    may return mutable objects that it makes, and its caller keeps them in its frame. A user's
+    device function may return neither these nor `local` objects, which own mutable ones. A class
+    with methods ``has_next`` and ``take`` can be iterated over. A ``__getattr__`` gets the name as
+    a constant. A ``__post_init__`` runs when an instance is compiled, and sees the static fields.
     """
 
     def declare(cls: C) -> C:
@@ -153,10 +153,11 @@ def constant_class(cls: C) -> C:
 
 
 def native(subject: T) -> T:
-    """Let kernels use a function, method or class whose meaning there is a lowering.
+    """Let kernels use a function, method or class by its lowering.
 
-    The lowering of what ``numba_tma.device.shared`` declares is in
-    ``numba_tma.backend.lowering.shared``. A native without one is an error at the first compile.
+    Natives of ``numba_tma.device.shared`` have their lowerings in
+    ``numba_tma.backend.lowering.shared``. A native without a lowering is an error at the first
+    compile.
     """
     if not simulated():
         _NATIVES.add(subject)
@@ -172,48 +173,49 @@ def is_native(subject: Any) -> bool:
 def compile_time(function: F) -> F:
     """Run `function` when a kernel that calls it is compiled; its result is a constant there.
 
-    It gets the values that the argument types say: literals, constants, None. Any other argument is
-    an `Unknown`. What it raises is the error of the compilation. It may return an integer, a truth
-    value, a string, None, a constant object, or a tuple of these.
+    Arguments known at compile time (literals, constants, None) are passed as values, any other as
+    an `Unknown`. An exception of the function is the error of the compile. It may return an
+    integer, a truth value, a string, None, a constant object, or a tuple of these.
     """
     _declare("compile_time", function)
     return function
 
 
 def simulator_only(function: F) -> F:
-    """Let bodies call `function`, which does nothing in kernels."""
+    """Let bodies call `function`; the call does nothing in kernels."""
     _declare("simulator_only", function)
     return function
 
 
 class Unknown:
-    """What a compile-time function gets for an argument that is known at run time alone.
+    """A compile-time function's argument that is known at run time only.
 
-    It has the attributes that the argument's type says: the `tile` of a shared tile, for example.
+    It has the compile-time attributes of the argument's type: the `tile` of a shared tile, for
+    example.
     """
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is an integer."""
+        """Whether the argument is an integer."""
         raise NotImplementedError
 
     @property
     def is_number(self) -> bool:
-        """Whether it is an integer or a truth value."""
+        """Whether the argument is an integer or a truth value."""
         raise NotImplementedError
 
     @property
     def num_numbers(self) -> int | None:
-        """The length of a tuple of numbers; None of anything else."""
+        """The length of a tuple of numbers; None for any other argument."""
         raise NotImplementedError
 
     @property
     def cls(self) -> type | None:
-        """The class of a device object; None of anything else."""
+        """The class of a device object; None for any other argument."""
         raise NotImplementedError
 
 
-#: Annotates a parameter of a body that stays a literal where it is given one: ``Constant[int]``.
+#: Annotates a parameter of a body that keeps the type of a literal argument: ``Constant[int]``.
 Constant: TypeAlias = Annotated[T, "a literal stays one"]
 
 
@@ -227,11 +229,11 @@ _target: Callable[[], tuple[int, int]] | None = None
 
 
 def targets(capability: Callable[[], tuple[int, int]]) -> None:
-    """Let the backend say what it compiles for."""
+    """Let the backend state the target of the compile."""
     global _target
     _target = capability
 
 
 def compute_capability() -> tuple[int, int] | None:
-    """Return what the kernel is compiled for, at compile time; None in the simulator."""
+    """Return the target of the compile, at compile time; None in the simulator."""
     return _target() if _target is not None else None

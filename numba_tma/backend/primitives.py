@@ -1,6 +1,6 @@
-"""What a body asks of its kernel: shared memory, a cluster, launch bounds, 32-bit arithmetic.
+"""A body's requirements on its kernel (shared memory, a cluster, launch bounds), 32-bit arithmetic.
 
-The bodies here are the simulator's; kernels have those of `numba_tma.backend.lowering.primitives`.
+The bodies here are the simulator's; kernels use `numba_tma.backend.lowering.primitives`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ def allocate_shared(
 ) -> int:
     """Return the address of `nbytes` of shared memory, a new one for each call in the source.
 
-    All arguments are constants. `owner` is what errors call the memory, with `what` it holds;
-    its method ``shared_parts(what)`` gives the parts that the sum of a limit error shows.
-    `kind` is what the launch has to know: ``"ring384"`` is for blocks of 384 threads,
-    ``"ring"`` for two whole warps or more, ``"line"`` for whole warps in one dimension.
+    All arguments are constants. Errors name the memory by `owner` and by its content `what`. The
+    error of the limit shows the sum of ``owner.shared_parts(what)``. `kind` is a requirement on the
+    launch: ``"ring384"`` requires blocks of 384 threads, ``"ring"`` two whole warps or more,
+    ``"line"`` whole warps in one dimension.
     """
     return simulator.allocate_shared((owner, what) if what else owner, nbytes, alignment)
 
 
 @native
 def require_cluster(owner: Any) -> None:
-    """Hold the kernel to clusters of ``owner.cluster``; else ``owner.cluster_rule`` says why."""
+    """Require clusters of ``owner.cluster``; else ``owner.cluster_rule`` writes the error."""
     if simulator.cluster_dim()[:2] != owner.cluster:
         raise simulator.BadOperand(owner.cluster_rule(simulator.cluster_dim()))
 
 
 @native
 def add32(a: int, b: int) -> int:
-    """Return a + b modulo 2**32; what ``u32(a + b)`` adds with 64 bits first."""
+    """Return a + b modulo 2**32, added in 32 bits; ``u32(a + b)`` adds in 64 bits first."""
     return (int(a) + int(b)) & 0xFFFFFFFF
 
 
@@ -52,7 +52,7 @@ def quotient(number: int, divisor: int) -> tuple[int, int]:
 
 @native
 def kept_in_register(address: int) -> int:
-    """Return an address, the same in all lanes, in a form that ptxas does not compute again."""
+    """Return a warp-uniform address in a form that ptxas does not compute again."""
     return address
 
 
@@ -60,12 +60,12 @@ def kept_in_register(address: int) -> int:
 def tiles_are_used() -> bool:
     """Return whether the function that calls this body reads or writes tiles anywhere.
 
-    True on a path where it does not is allowed. What begins with it in `TileAccesses.unfenced` is
-    the same on all ways into a loop, which then asks nothing.
+    The result may be True on a path without such accesses. `TileAccesses.unfenced` starts with this
+    value, so that it is the same on all paths into a loop, and the loop needs no test.
     """
     return False
 
 
 @native
 def require_launch_bounds(threads: int) -> None:
-    """Compile the kernel for blocks of `threads` threads, one to an SM."""
+    """Compile the kernel for blocks of `threads` threads, one per SM."""

@@ -1,1 +1,1 @@
-"""What natives become in a kernel, under the names of the modules that declare them."""
+"""The lowerings of natives, under the names of the modules that declare them."""

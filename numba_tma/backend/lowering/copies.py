@@ -1,4 +1,4 @@
-"""How kernels copy through a map: by the instructions that move its boxes."""
+"""The lowerings of a map's copy methods: the instructions that move its boxes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _type_prefetch_tile(
 
 
 def _emit_copies(row: Instruction, context: Context, builder: Builder, given: Operands) -> Any:
-    """Emit the copies that move the map's tile: one, unless it is larger than a box."""
+    """Emit the copies that move the map's tile: one, unless the tile exceeds a box."""
     boxes = given["tensor_map"][0].copies
     if boxes is None or boxes.is_one_box:
         return emit(row, context, builder, given)
@@ -123,8 +123,8 @@ def _fold(builder: Builder, boxes: Copies, coords: list[Any]) -> tuple[Any, ...]
     *outer, column = coords
     part = builder.ashr(column, ir.Constant(I32, boxes.part.bit_length() - 1))
     within = builder.and_(column, ir.Constant(I32, boxes.part - 1))
-    # A column inside a part would read zeros past the part's end. One element is no multiple of
-    # 16 B, so that the copy is an illegal instruction and no wrong result.
+    # A column inside a part would read zeros past the part's end. The innermost coordinate is then
+    # 1 element, no multiple of 16 B: the copy is an illegal instruction instead of a wrong result.
     some = builder.icmp_unsigned("!=", within, ir.Constant(I32, 0))
     return boxes.with_axis((*outer, builder.zext(some, I32)), part)
 

@@ -1,4 +1,4 @@
-"""Elements in words: how kernels hold them, and how they are packed in registers and memory.
+"""Elements: their types in kernels, and their packing into words of registers and memory.
 
 Kernels hold 16- and 8-bit floats as float32. Conversions are rows of the instruction table.
 """
@@ -55,7 +55,7 @@ def storage(context: Context, dtype: DType) -> Any:
 
 
 def decode(context: Context, builder: Builder, dtype: DType, value: Value) -> Any:
-    """Return an element as kernels hold it, of what is in memory."""
+    """Return an element as kernels hold it, from its value in memory."""
     if not _is_narrow_float(dtype):
         return value
     pair = builder.zext(value, I32 if dtype.itemsize == 2 else I16)

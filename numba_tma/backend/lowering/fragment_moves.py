@@ -1,4 +1,4 @@
-"""The compiled half of `_fragment_moves`."""
+"""Moves of fragments in kernels: the compiled half of `numba_tma.device.fragment_moves`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from numba_tma.ptx import TABLE
 def _places(
     context: Context, builder: Builder, typ: types.Type, tile: Value, mask: int, unit: int
 ) -> Any:
-    """Return the shared address `unit` bytes for each of the thread's last bits into the tile."""
+    """Return the tile's shared address plus `unit` bytes times (thread & `mask`)."""
     tid = emit(TABLE["tid_x"], context, builder, {})
     mine = builder.mul(builder.and_(tid, ir.Constant(I32, mask)), ir.Constant(I32, unit))
     return builder.add(get_field(builder, typ, tile, "address"), mine)
@@ -97,7 +97,7 @@ def _type_rows(
 
 def _lower_rows(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     fragment, location, apart, count = args
-    # Computed here: LLVM would keep it in registers from the kernel's start on.
+    # Computed here: LLVM would otherwise keep the address in registers from the kernel's start on.
     down, right = (moved(builder, at) for at in place(context, builder, 2))
     runs = runs_of(builder, sig.args[0], fragment)
     for half in (0, 1):
@@ -117,7 +117,7 @@ def _type_packed(fragment: types.Type) -> Any:
 
 def _lower_packed(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     words, values = [], unpack(builder, args[0])
-    for i in range(0, len(values), 8):  # two columns of both rows, and of those 8 to the right
+    for i in range(0, len(values), 8):  # two columns of both rows, and the two 8 to the right
         for j in (i, i + 2):
             four = values[j : j + 2] + values[j + 4 : j + 6]
             words.append(join_word(context, builder, E4M3, four, I32))

@@ -1,4 +1,4 @@
-"""The operand kinds of the instruction table: what each accepts, and how it is lowered."""
+"""The operand kinds of the instruction table: their accepted types, and their lowering."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from numba_tma.backend.compiler import (
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.ptx._instruction import Instruction, vector_of
 
-#: Operands of a row by name: Numba type and LLVM value, which a literal has not.
+#: Operands of a row by name: Numba type and LLVM value, which is None for a literal.
 Operands: TypeAlias = "dict[str, tuple[types.Type, Value | None]]"
 
 _LLVM = {
@@ -161,7 +161,7 @@ def _accept_offsets(given: types.Type, where: str) -> types.Type:
 def _lower_coordinates(
     context: Context, builder: Builder, typ: types.Type, value: Value
 ) -> list[Any]:
-    # The hardware counts axes from the innermost; this is the one place that turns them round.
+    # The hardware counts axes from the innermost; no other place reverses them.
     return [builder.extract_value(value, i) for i in reversed(range(len(typ)))]
 
 
@@ -216,7 +216,7 @@ def _lower_predicate(
     return [builder.zext(value, compiler.I32)]
 
 
-#: Kinds that are one register: Numba type and inline-asm constraint. Also what rows return.
+#: Kinds of one register: Numba type and inline-asm constraint. Results of rows have these, too.
 _SCALARS: dict[str, tuple[types.Type, str]] = {
     "u16": (types.uint16, "h"),
     "u32": (types.uint32, "r"),
@@ -226,7 +226,7 @@ _SCALARS: dict[str, tuple[types.Type, str]] = {
     "f64": (types.float64, "d"),
 }
 
-#: Kinds that are no vector of registers.
+#: Kinds other than vectors of registers.
 OPERANDS: dict[str, Operand] = {
     **{kind: _scalar(*scalar) for kind, scalar in _SCALARS.items()},
     "Predicate": Operand("r", _scalar(types.boolean, "").accept, _lower_predicate),
@@ -252,7 +252,7 @@ OPERANDS: dict[str, Operand] = {
 
 
 def _operand(kind: str, choices: Mapping[str, Any]) -> Operand:
-    """Return how a kind is typed and lowered where a call makes these choices."""
+    """Return the operand of a kind in a call with these choices."""
     vector = vector_of(kind, choices)
     if vector is None:
         return OPERANDS[kind]
@@ -274,7 +274,7 @@ def _returned(row: Instruction, choices: Mapping[str, Any]) -> tuple[types.Type,
 
 
 def _choose(row: Instruction, name: str, given: types.Type) -> types.Type:
-    """Hold an argument to the values that PTX has for it."""
+    """Return the type of an argument, or raise if PTX has no such value."""
     if isinstance(given, types.Literal) and given.literal_value in row.choices[name]:
         return given
     shown = repr(given.literal_value) if isinstance(given, types.Literal) else str(given)
@@ -285,7 +285,7 @@ def _choose(row: Instruction, name: str, given: types.Type) -> types.Type:
 
 
 def is_absent(typ: types.Type) -> bool:
-    """Whether an optional operand is not given."""
+    """Whether an optional operand is absent."""
     return typ is types.none or (isinstance(typ, types.Omitted) and typ.value is None)
 
 
@@ -319,7 +319,7 @@ def _values(literals: Mapping[str, types.Type]) -> dict[str, Any]:
     return {name: typ.literal_value for name, typ in literals.items()}
 
 
-#: What is called before a row is emitted, as `emit` is: debug mode looks at copies there.
+#: Functions with `emit`'s parameters, called before a row is emitted: debug mode checks copies.
 HOOKS: list[Callable[..., None]] = []
 
 
@@ -332,8 +332,8 @@ def emit(
 ) -> Any:
     """Emit `row` with its operands, given as (Numba type, LLVM value) by name.
 
-    A pure row can be left `in_place`: LLVM then keeps it where it was emitted, and with it how long
-    its operands and its result take registers.
+    A pure row can be kept `in_place`: LLVM then does not move it, so that the live ranges of its
+    operands and its result stay as written.
     """
     for hook in HOOKS:
         hook(row, context, builder, given)
@@ -372,7 +372,7 @@ def emit(
     vector = isinstance(result_type, types.UniTuple)
     result = "{" + ", ".join(f"${i}" for i in range(results)) + "}" if vector else "$0"
     text = row.text(names | {"result": result, "predicate": "$0"}, set(names), rank)
-    if predicate is not None:  # which no operand of inline asm can be
+    if predicate is not None:  # inline asm has no predicate operands
         compared = (
             f"lt.s32 p, {', '.join(predicate)}" if predicate[1:] else f"ne.u32 p, {predicate[0]}, 0"
         )
@@ -387,8 +387,8 @@ def emit(
         ",".join(constraints),
         side_effect=not row.pure,
     )
-    # readnone: two reads of one special register are one instruction. convergent: LLVM does not
-    # duplicate a meeting of threads into branches that they take apart.
+    # readnone: two reads of one special register become one instruction. convergent: LLVM does not
+    # duplicate a barrier into divergent branches.
     attributes = ["readnone", "nounwind"] if row.pure and not in_place else []
     if row.convergent:
         attributes.append("convergent")
@@ -409,13 +409,13 @@ def _llvm_result(constraint: str, count: int) -> Any:
 
 
 def _is_elementwise(row: Instruction) -> bool:
-    """Whether a row computes one number of numbers, and nothing else: it takes vectors too."""
+    """Whether a row computes one number from numbers alone, and so takes vectors, too."""
     kinds = {row.returns, *row.operands.values()}
     return row.pure and not row.convergent and bool(row.operands) and kinds <= set(_SCALARS)
 
 
 def _type_elementwise(row: Instruction, given: dict[str, types.Type]) -> types.Type:
-    """Type a call of `row` for each lane of vectors; a number goes with every lane."""
+    """Type a call of `row` for each lane of vectors; a number is broadcast to every lane."""
     lanes = {typ.count for typ in given.values() if isinstance(typ, VectorType)}
     if len(lanes) > 1:
         raise TypingError(

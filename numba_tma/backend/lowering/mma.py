@@ -1,8 +1,8 @@
 """wgmma in kernels: the compiled half of `mma`.
 
-A call is one block of inline assembly. The registers of the accumulator are operands tied to its
-results, and those of a matrix A are operands too: so LLVM knows that they change there, and moves
-nothing that writes them behind the fence, which is the block's first instruction.
+A call is one block of inline assembly. The accumulator's registers are operands tied to its
+results, and the registers of a matrix A are operands, too. So LLVM sees the change of these
+registers, and moves no write of them behind the fence, which is the block's first instruction.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from numba_tma.host.mma_rules import (
 )
 
 _TRUE, _FALSE = types.literal(True), types.literal(False)
-_PTX = {"i8": "s8", "i32": "s32"}  #: names that PTX has for our dtypes, where they differ
+_PTX = {"i8": "s8", "i32": "s32"}  #: PTX names of dtypes, where they differ
 
 
 def _name(dtype: str) -> str:
@@ -54,10 +54,10 @@ def _name(dtype: str) -> str:
 def _through(
     builder: Builder, fragments: list[Any], text: str, operands: Sequence[tuple[str, Any]] = ()
 ) -> list[Any]:
-    """Emit instructions that change fragments; return what those become.
+    """Emit instructions that change fragments; return the new fragments.
 
-    In `text`, ``$0`` and on are the registers of the fragments, and behind twice their number the
-    operands, given by constraint and value.
+    In `text`, the registers of the fragments are ``$0`` and on. The operands, given by constraint
+    and value, start at twice the number of these registers.
     """
     registers = [register for value in fragments for register in unpack(builder, value)]
     letters = ["f" if register.type == FLOAT else "r" for register in registers]
@@ -105,7 +105,7 @@ def _operand_a(typ: types.Type) -> MatrixLayout | RegisterOperand:
 
 
 def _product(acc: types.Type, a: types.Type, b: types.Type, given: dict[str, Any]) -> Product:
-    """Return what a call multiplies, from the types of its arguments."""
+    """Return the product that a call computes, from the types of its arguments."""
     k_steps = given.get("k_steps", types.none)
     try:
         return check_product(
@@ -141,7 +141,7 @@ def _lower_wgmma(context: Context, builder: Builder, sig: Signature, args: Seque
     acc, a, b = sig.args[:3]
     given = dict(zip(names[3:], sig.args[3:]))
     product = _product(acc, a, b, given)
-    first = 2 * acc.registers  # of the operands that are not tied
+    first = 2 * acc.registers  # the first operand that is not tied
     operands: list[tuple[str, Any]] = []
 
     def operand(constraint: str, value: Any) -> str:
@@ -189,7 +189,7 @@ def _instruction(product: Product, acc: FragmentType, a: types.Type, b: types.Ty
 
 
 def _modifiers(product: Product, a: types.Type, b: types.Type, given: types.Type) -> list[str]:
-    """Return what stands behind scale-d: negations, and transpositions of shared operands."""
+    """Return the modifiers after scale-d: negations, and transpositions of shared operands."""
     texts = []
     if product.form.negates:
         negated = (_flag(given.get(f"negate_{x}", _FALSE), f"negate_{x}") for x in "ab")
@@ -201,7 +201,7 @@ def _modifiers(product: Product, a: types.Type, b: types.Type, given: types.Type
 
 
 def _descriptor(builder: Builder, typ: types.Type, value: Value, step: int) -> Any:
-    """Return the 64 bits of a descriptor, moved on by some steps along K."""
+    """Return the 64 bits of a descriptor, advanced by `step` steps along K."""
     chunks = typ.static[0].offset(step) // CHUNK_BYTES
     low = builder.add(get_field(builder, typ, value, "lo"), ir.Constant(I32, chunks))
     high = builder.zext(get_field(builder, typ, value, "hi"), I64)
@@ -214,7 +214,7 @@ compiler.instruction_function(wgmma, _type_wgmma, _lower_wgmma)
 # -------------------------------------------------------------------------------- wait
 
 
-#: A NaN that no arithmetic makes.
+#: The bits of a NaN that no arithmetic produces.
 _NEVER = 0x7FC0DEAD
 
 
@@ -248,7 +248,7 @@ def _lower_wait(context: Context, builder: Builder, sig: Signature, args: Sequen
     values = [builder.extract_value(args[0], i) for i in parts] or [args[0]]
     typ, rows = given.get("after", (types.none, None))
     numbers = unpack(builder, rows) if typ is not types.none else []
-    # ptxas moves a wait up past all arithmetic, but not past what may end the kernel.
+    # ptxas moves a wait up past all arithmetic, but not past a trap.
     first = 2 * sum(value.type.count for value in values)
     places = [f"${first + i}" for i in range(len(numbers))]
     lines = [f"setp.eq.b32 p, {place}, {_NEVER:#x}; @p trap;" for place in places]

@@ -1,4 +1,4 @@
-"""What a body asks of its kernel: memory, a cluster, launch bounds, and arithmetic of 32 bits."""
+"""A body's requirements on its kernel: memory, a cluster, launch bounds; 32-bit arithmetic."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ compiler.instruction_function(quotient, _type_quotient, _lower_quotient)
 
 
 def _lower_kept(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    # ptxas does not look through a shuffle.
+    # ptxas does not recompute the operand of a shuffle.
     given = {"value": (types.uint32, args[0]), "lane": (types.uint32, ir.Constant(I32, 0))}
     return emit(TABLE["shfl_sync_idx_b32"], context, builder, given, in_place=True)
 

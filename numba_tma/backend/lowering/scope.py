@@ -1,4 +1,4 @@
-"""What a ``with`` block of a kernel asks of the value that it is given."""
+"""The rule of a kernel's ``with`` block for its value."""
 
 from numba_tma.backend import compiler
 from numba_tma.device.scope import RETURNS, WANTED, as_scope

@@ -1,4 +1,4 @@
-"""The Numba types of what a kernel can take: tensor maps, tiles, and their compile-time facts."""
+"""The Numba types of tensor maps, of arrays of maps, and of tiles."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from numba_tma.host.tensor_map_array import TensorMapArray
 
 
 class TensorMapType(types.CPointer):
-    """The Numba type of a `TensorMap`: its rank, its tile and the copies of it, interleave, mode.
+    """The Numba type of a `TensorMap`: its rank, its tile and the tile's copies, interleave, mode.
 
-    A map in a `TensorMapArray` is `editable`: it lies in global memory, as kernel arguments do not.
-    `TensorMapType(rank)` without a tile is the generic form: a device function with that in its
-    signature takes any map of the rank. cuda.core's own `TensorMapDescriptor`, of which only the
-    128 bytes are known, is `TensorMapType()`.
+    A map in a `TensorMapArray` is `editable`: it is in global memory, whereas a kernel argument is
+    not. `TensorMapType(rank)` without a tile is the generic form: a device function with it in the
+    signature takes any map of the rank. cuda.core's own `TensorMapDescriptor`, whose 128 bytes are
+    opaque, is `TensorMapType()`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class TensorMapType(types.CPointer):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """That of the maps; see `TensorMap.kind`."""
+        """The kind of the maps; see `TensorMap.kind`."""
         return kind_of(self)
 
     @property
@@ -72,7 +72,7 @@ class TensorMapType(types.CPointer):
         return "TensorMap", (self.name,)
 
     def can_convert_to(self, context: Context, other: types.Type) -> Conversion | None:
-        """Convert to a type that knows less of the same map."""
+        """Convert to a more generic type of the same map."""
         if not isinstance(other, TensorMapType) or other.editable:
             return None
         if other.tile is None and self._copies_once and other.rank in (None, self.rank):
@@ -81,7 +81,7 @@ class TensorMapType(types.CPointer):
 
     @property
     def _copies_once(self) -> bool:
-        """Whether a kernel that only knows the rank copies right: by one tiled copy, unfolded."""
+        """Whether the rank is enough to copy correctly: by one tiled copy, unfolded."""
         one = self.copies is None or self.copies.is_one_box
         return self.mode == "tiled" and one and not self.interleave
 
@@ -95,7 +95,7 @@ class TensorMapType(types.CPointer):
 
 
 class RaggedTensorMapType(TensorMapType):
-    """The Numba type of a `RaggedTensorMap`: also how the hardware sees its sequences end."""
+    """The Numba type of a `RaggedTensorMap`, with how its copies are clipped."""
 
     def __init__(
         self, rank: int, tile: Tile, axis: int, encoding: str, extent: int, partial_rows: str = ""
@@ -106,7 +106,7 @@ class RaggedTensorMapType(TensorMapType):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """That of the maps; see `RaggedTensorMap.kind`."""
+        """The kind of the maps; see `RaggedTensorMap.kind`."""
         return *super().kind, self.axis, self.encoding, self.extent
 
     @property
@@ -115,7 +115,7 @@ class RaggedTensorMapType(TensorMapType):
         return "RaggedTensorMap", (self.name,)
 
     def can_convert_to(self, context: Context, other: types.Type) -> Conversion | None:
-        """Convert to nothing: without its sequences the map is another tensor."""
+        """Return None: there is no conversion, since without its sequences the tensor differs."""
         return None
 
     @property
@@ -127,7 +127,7 @@ class RaggedTensorMapType(TensorMapType):
 @compiler.register_model(RaggedTensorMapType)
 @compiler.register_model(TensorMapType)
 class _TensorMapModel(compiler.core_models.PrimitiveModel):
-    """A pointer to the 128 bytes, which live in ``__grid_constant__`` parameter space."""
+    """A pointer to the 128 bytes of a map, in ``__grid_constant__`` parameter space."""
 
     def __init__(self, manager: Any, numba_type: types.Type) -> None:
         super().__init__(manager, numba_type, ir.ArrayType(compiler.I64, 16).as_pointer())
@@ -177,8 +177,8 @@ def _accept_descriptors() -> None:
 
 _accept_descriptors()
 
-# numba-cuda hands the driver whatever a launch passes for a pointer; a TensorMapDescriptor there
-# is passed by value, all 128 bytes.
+# numba-cuda passes a pointer argument to the driver unchanged. The driver takes the 128 bytes of a
+# TensorMapDescriptor in its place by value.
 compiler.ARGUMENTS[TensorMapType] = lambda argument: getattr(argument, "value", argument)
 compiler.ARGUMENTS[RaggedTensorMapType] = compiler.ARGUMENTS[TensorMapType]
 
@@ -192,7 +192,7 @@ def _cast_map(context: Context, builder: Builder, fromty: Any, toty: Any, value:
 
 
 class TensorMapArrayType(types.Type):
-    """The Numba type of a `TensorMapArray`: that of its maps."""
+    """The Numba type of a `TensorMapArray`, which has the type of its maps."""
 
     def __init__(self, element: TensorMapType) -> None:
         self.element = element
@@ -237,7 +237,7 @@ def _lower_get_map(
 
 #: The methods that kernels can call on a map, by name: the lowerings of `numba_tma.device.copies`.
 METHODS: dict[str, compiler.NativeMethod] = {}
-#: And on a ragged one, beside those `OF_THE_MAP`.
+#: The methods that kernels can call on a ragged map, beside those `OF_THE_MAP`.
 RAGGED_METHODS: dict[str, compiler.NativeMethod] = {}
 
 
@@ -286,7 +286,7 @@ def check_copy(
             )
         return
     if sliced:
-        return  # the innermost coordinate counts whole slices
+        return  # the innermost coordinate is in whole slices
     inner = types.literal(0) if not len(coordinates) else coordinates[len(coordinates) - 1]
     if isinstance(inner, types.IntegerLiteral) and inner.literal_value * box.itemsize % 16:
         step = 16 // box.itemsize
@@ -306,7 +306,7 @@ def check_copy(
 
 
 def check_store(what: str, tensor_map: types.Type, coordinates: types.Type) -> None:
-    """Raise a TypingError when a store through a map would trap, or spoil what lies beside."""
+    """Raise a TypingError when a store through a map would trap, or write beside its target."""
     kind = "reduction" if what.endswith("reduce") else "store"
     if tensor_map.partial_rows:
         raise TypingError(f"{what}: {tensor_map.partial_rows}")

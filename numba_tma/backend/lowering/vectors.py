@@ -59,7 +59,7 @@ def _check_array(array: types.Type, what: str) -> None:
 
 
 def _words(tile: Tile) -> tuple[Any, int]:
-    """Return the LLVM type in which a vector is moved, and how many elements one word holds."""
+    """Return the LLVM type of a vector's load or store, and the number of elements per word."""
     word = ir.IntType(8 * min(tile.nbytes, 8 if tile.itemsize == 8 else 4))
     return word, word.width // 8 // tile.itemsize
 

@@ -1,4 +1,4 @@
-"""How kernels give up: the compiled half of `waiting`, and of the byte ledger."""
+"""Bounded waits in kernels: the compiled half of `waiting`, and of the byte ledger."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _lower_number_of(
 
 
 def _lower_leave(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
-    # The comment is what a launch knows such a kernel by.
+    # A launch recognises a kernel in debug mode by the comment.
     text = f"exit; // {debug.MARKER}"
     function = ir.FunctionType(ir.VoidType(), [])
     asm = ir.InlineAsm(function, text, "~{memory}", side_effect=True)
@@ -54,7 +54,7 @@ def _lower_leave(context: Context, builder: Builder, sig: Signature, args: Seque
 
 
 def _native(function: Any, lower: Any, result: types.Type, *parameters: types.Type) -> None:
-    """Give `function` a meaning in kernels; a `Site` among its parameters stays as it is."""
+    """Let kernels call `function`; the type of a `Site` among its parameters is unchanged."""
 
     def typer(*args: types.Type, **kws: types.Type) -> Any:
         given = [*args, *kws.values()]
@@ -74,7 +74,7 @@ _native(w.leave, _lower_leave, VOID)
 
 @compiler.device_function
 def _wait(barrier: Any, parity: Any, site: Any) -> None:
-    """Be `waiting.wait_for` outside of debug mode: its body, less what nobody reads."""
+    """Wait as `waiting.wait_for` does outside debug mode, without its unused parts."""
     while not w.try_wait_for(barrier, parity, site):
         pass
 
@@ -101,7 +101,7 @@ def _lower_wait(context: Context, builder: Builder, sig: Signature, args: Sequen
     barrier, _, site, *_ = sig.args
     value = site.static[0]
     if not _is_bounded(value):
-        # All waits of a kind share one function, whatever debug mode would call them.
+        # All waits of a kind share one function, without the names that debug mode uses.
         unnamed = ObjectType(debug.Site, (debug.Site("", in_cluster=value.in_cluster),))
         plain = signature(VOID, barrier, U32, unnamed)
         return compiler.BODIES[_wait].call(context, builder, plain, args[:3])
@@ -141,13 +141,13 @@ _TILED = {
 
 
 def _ledger(given: dict[str, tuple[Any, Any]]) -> int:
-    """Return the offset from the barrier of a copy to its ledger, 0 if it has none."""
+    """Return the offset from a copy's barrier to the ledger, 0 without a ledger."""
     typ = given.get("barrier", (None,))[0]
     return typ.static_value("ledger") if isinstance(typ, ObjectType) and typ.static else 0
 
 
 def _nbytes(row: Instruction, given: dict[str, tuple[Any, Any]]) -> Any:
-    """Return the bytes that a row completes on its barrier; None where nothing tells."""
+    """Return the bytes that a row completes on its barrier; None if they are unknown."""
     if row.name in ("cp_async_bulk_load", "mbarrier_complete_tx"):
         return given["nbytes" if "nbytes" in given else "tx_bytes"][1]
     if row.name not in ("cp_async_bulk_tensor_load", "cp_async_bulk_tensor_im2col_load"):
@@ -167,7 +167,7 @@ def _watch_copy(row: Instruction, context: Context, builder: Builder, given: Ope
     if not ledger or not (row.name.startswith("cp_async_bulk") or row.name.endswith("complete_tx")):
         return
     nbytes = _nbytes(row, given)
-    if nbytes is None:  # the word after the ledger says that it does not hold
+    if nbytes is None:  # the word after the ledger marks it as invalid
         ledger, nbytes = ledger + 4, ir.Constant(I32, 1)
     typ, barrier = given["barrier"]
     address = compiler.get_field(builder, typ, barrier, "address")
@@ -187,7 +187,7 @@ def _check_coordinate(
 ) -> None:
     tensor_map, (typ, coordinates) = given["tensor_map"][0], given["coordinates"]
     if tensor_map.tile is None or tensor_map.interleave:
-        return  # of which the type says nothing, or which counts slices
+        return  # the type has no tile, or the coordinate counts slices
     tile = tensor_map.tile
     what = f"{_TILED[row.name]} of {tile}"
     if tensor_map.copies is not None and tensor_map.copies.fold:

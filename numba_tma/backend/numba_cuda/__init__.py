@@ -1,16 +1,14 @@
-"""Every touch point with numba-cuda's compiler: the one layer a second backend has to replace.
-
-It offers these things, and the rest of the library is written in them:
+"""The backend of numba-cuda: the one layer that imports the insides of its compiler.
 
 - `functions`: a plain ``def`` becomes an instruction of a kernel, or is compiled and inlined;
-- `objects`: a dataclass becomes an object that a kernel can hold, by value or by reference;
-- `kernels`: tensor-map parameters in ``__grid_constant__`` space, shared memory, clusters and
-  launches;
-- `launches`: what a prepared launch asks of numba-cuda;
-- `passes`, `scopes`, `releases`: what is looked at between typing a kernel and lowering it;
-- `cache`: what the key of a kernel cached on disk has to take in.
+- `objects`: a dataclass becomes an object that a kernel holds, by value or by reference;
+- `kernels`: tensor-map parameters in ``__grid_constant__`` space, shared memory, clusters, launch
+  bounds;
+- `launches`: the calls of a prepared launch into numba-cuda;
+- `passes`, `prune`, `returns`, `scopes`, `releases`: compiler passes around type inference;
+- `cache`: the library's part of the disk cache's key.
 
-In the simulator nothing of this runs: the same functions and classes are ordinary Python there.
+The simulator runs none of these modules: there, the same functions and classes are ordinary Python.
 """
 
 from typing import TypeAlias
@@ -62,7 +60,7 @@ from numba_tma.backend.numba_cuda.objects import NativeMethod, describe, native_
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
 from numba_tma.backend.numba_cuda.vectors import OPERATORS, VectorType, pack, unpack
 
-#: What writes the LLVM of a function, for annotations.
+#: The writer of a function's LLVM, for annotations.
 Builder: TypeAlias = ir.IRBuilder
 #: A value of LLVM, for annotations.
 Value: TypeAlias = ir.Value

@@ -1,9 +1,9 @@
-"""Kernels cached on disk: numba-cuda's key knows the kernel's bytecode, but not what it captures.
+"""The disk cache: numba-cuda's key has the kernel's bytecode, and this module adds the captures.
 
-Two kernels that differ only in the `TilePipeline` they take from their globals have the same
-bytecode. For kernels that use this library the key therefore also takes in every captured object,
-the size of the clusters, the library's version, the debug flag, and the compiler options. A kernel
-in debug mode holds the address of a buffer of its process, and is not cached at all.
+Two kernels that differ only in the `TilePipeline` in their globals have the same bytecode. For
+kernels that use this library, the key therefore includes every captured object, the cluster size,
+the library's version, the debug flag, and the compiler options. A kernel in debug mode contains the
+address of a buffer of its process, and is not cached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPTIONS = ("debug", "opt", "lineinfo", "fastmath", "max_registers", "launch_bou
 
 
 def captured(function: FunctionType, seen: set[Any] | None = None) -> Iterator[str]:
-    """Yield a text for each compile-time object that `function` or its helpers can reach."""
+    """Yield a text for each compile-time object that `function` or its helpers reference."""
     seen = set() if seen is None else seen
     if function in seen:
         return
@@ -58,7 +58,7 @@ def _captured_in(path: str, value: Any, names: set[str], seen: set[Any]) -> Iter
 
 
 def _described(value: Any) -> str:
-    """Return a text that tells `value` from all others: with every field, which a repr may omit."""
+    """Return a text that is unique to `value`: it has every field, which a repr may omit."""
     if isinstance(value, tuple):
         return f"({', '.join(map(_described, value))})"
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
@@ -94,7 +94,7 @@ _enable_caching = CUDADispatcher.enable_caching
 
 def _index_key_with_captures(self: Any, sig: Any, codegen: Any) -> tuple[Any, ...]:
     key: tuple[Any, ...] = _index_key(self, sig, codegen)
-    register_subjects()  # a cached kernel needs no compile, which would do it
+    register_subjects()  # a cached kernel is not compiled, and so does not register them
     objects = tuple(captured(self._py_func))
     if not objects and not _uses_library(sig):
         return key

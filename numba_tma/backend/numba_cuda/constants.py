@@ -1,4 +1,4 @@
-"""Functions that run when a kernel is compiled, and such as only the simulator runs."""
+"""Functions that run at compile time, and functions that only the simulator runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from numba_tma.backend.numba_cuda.object_types import (
 from numba_tma.backend.numba_cuda.registration import registers
 from numba_tma.simulator.errors import SimulatorError
 
-#: What compile-time functions raise for arguments that they refuse.
+#: The exceptions by which compile-time functions reject their arguments.
 CHECKED = (ValueError, TypeError, AttributeError, LookupError, SimulatorError)
 
 #: The functions that `compile_time` registered.
@@ -31,7 +31,7 @@ COMPILE_TIME: set[Callable[..., Any]] = set()
 
 
 class _Unknown(Unknown):
-    """An argument that is only known at run time; what its type says is an attribute of it."""
+    """An argument that is known at run time only; it has the attributes of its type."""
 
     def __init__(self, typ: types.Type) -> None:
         self.type = typ
@@ -74,7 +74,7 @@ class _Unknown(Unknown):
 
 
 def known(typ: types.Type) -> Any:
-    """Return the value that a type carries, or an `Unknown` with what the type says."""
+    """Return the value of a compile-time type, or an `Unknown` with the type's attributes."""
     try:
         return static_of(typ, "")
     except TypingError:
@@ -85,8 +85,8 @@ def known(typ: types.Type) -> Any:
 def compile_time(function: Callable[..., Any]) -> Callable[..., Any]:
     """Run `function` when a kernel that calls it is compiled; its result is a constant there.
 
-    It gets the values that the argument types say, and an `Unknown` for any other. What it raises
-    is the error of the compilation.
+    Arguments known at compile time are passed as values, any other as an `Unknown`. An exception of
+    the function is the error of the compile.
     """
     parameters = utils.pysignature(function)
     results: dict[tuple[types.Type, ...], Any] = {}
@@ -125,7 +125,7 @@ def compile_time(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @registers("simulator_only")
 def simulator_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let kernels call `function`, which does nothing there."""
+    """Let kernels call `function`; the call does nothing in a kernel."""
 
     class SkippedTemplate(LiteralTemplate):
         key = function

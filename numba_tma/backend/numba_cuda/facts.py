@@ -1,7 +1,7 @@
-"""What a function under compilation asks of the kernel that it ends up in.
+"""The requirements of a function under compilation on the kernel that calls it.
 
-A body is compiled into a module of its own: what it allocates and requires is kept by its name in
-LLVM, and a function that calls it takes it over.
+A body is compiled into a module of its own. Its allocations and requirements are kept under its
+LLVM name, and its callers take them over.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from numba.cuda.core.errors import TypingError
 
 @dataclass
 class Facts:
-    """What a function, with all that it calls, asks of its kernel."""
+    """The requirements of a function, and of its callees, on its kernel."""
 
-    #: The shared variables that its kernel defines: name, bytes, alignment, what errors call them.
+    #: The shared variables that its kernel defines: name, bytes, alignment, name in errors.
     shared: list[tuple[str, int, int, str]] = field(default_factory=list)
-    #: Whether it, or a callee, allocates shared memory.
+    #: Whether the function, or a callee, allocates shared memory.
     allocates: bool = False
-    #: Constants of its module that say whether the kernel uses tiles; see `kernels.tiles_are_used`.
+    #: Its module's flags of whether the kernel uses tiles; see `kernel_globals.load_use_flag`.
     use_flags: list[str] = field(default_factory=list)
-    #: The clusters that it runs in, and what is wrong with others.
+    #: The cluster sizes that it requires, each with the function that writes the error.
     clusters: list[tuple[tuple[int, ...], Callable[[Any], str]]] = field(default_factory=list)
     launch_bounds: tuple[int, int] | None = None
-    #: The shared memory of a block, in bytes, on the compute capability that it is compiled for.
+    #: The limit of a block's shared memory on the target, in bytes.
     shared_limit: int = 0
     target: tuple[int, int] = (0, 0)
 
@@ -36,7 +36,7 @@ class Facts:
         return self.allocates or bool(self.use_flags)
 
     def take_over(self, callee: Facts) -> None:
-        """Add what a function that is called, and inlined, asks for."""
+        """Add the requirements of a callee, which is inlined."""
         self.shared += callee.shared
         self.use_flags += callee.use_flags
         self.clusters += callee.clusters
@@ -47,7 +47,7 @@ class Facts:
             self.target = callee.target
 
     def require_launch_bounds(self, bounds: tuple[int, int]) -> None:
-        """Ask for launch bounds; a kernel has the same for all that it calls."""
+        """Require launch bounds; all functions of a kernel must require the same."""
         before = self.launch_bounds or bounds
         if before != bounds:
             raise TypingError(
@@ -61,7 +61,7 @@ _FACTS: dict[str, Facts] = {}
 
 
 def facts_of(function: Any) -> Facts:
-    """Return the facts of an LLVM function, to be completed."""
+    """Return the facts of an LLVM function, which the caller may complete."""
     return _FACTS.setdefault(function.name, Facts())
 
 
@@ -72,5 +72,5 @@ def known_facts(name: str) -> Facts:
 
 _NONE = Facts()
 
-#: The Python functions that are being compiled, the innermost last.
+#: The Python functions under compilation, the innermost last.
 COMPILING: list[Callable[..., Any]] = []

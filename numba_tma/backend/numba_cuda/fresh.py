@@ -1,8 +1,8 @@
-"""How a body returns mutable objects that it made: by value, which its caller keeps in its frame.
+"""How a body returns mutable objects that it made: by value, into the caller's frame.
 
-A mutable object is a pointer into the frame of the function that made it. A body that returns one
-returns the object's fields instead, and those of the mutable objects in it; the call stores them
-in the caller's frame. Bodies are inlined, so LLVM removes all of that. A body that returns an
+A mutable object is a pointer into the frame of the function that made it. A body that returns such
+an object returns its fields instead, and the fields of the mutable objects in it. The call stores
+them in the caller's frame. Bodies are inlined, so LLVM removes these copies. A body that returns an
 object of its caller (``return self``) returns the pointer.
 """
 
@@ -17,13 +17,13 @@ from numba.cuda.extending import core_models, register_model
 
 from numba_tma.backend.numba_cuda.object_types import ObjectType, make_object
 
-#: Which parts of a value were made by the function that returns it. None: no part; a tuple: the
-#: value is an object or a tuple that holds such parts, or is mutable and made there itself.
+#: The parts of a value that the returning function made. None: no part. A tuple: the value is an
+#: object or a tuple with such parts, or is itself a mutable object made in the function.
 Parts: TypeAlias = "tuple[Parts, ...] | None"
 
 
 class ReturnType(types.Type):
-    """What a body returns that holds mutable objects: `of`, whose `parts` it made."""
+    """The return type of a body whose result `of` has mutable objects; the body made `parts`."""
 
     def __init__(self, of: types.Type, parts: Parts) -> None:
         self.of, self.parts = of, parts
@@ -55,7 +55,7 @@ def _struct(manager: Any, typ: types.Type, parts: Parts) -> Any:
 
 @register_model(ReturnType)
 class _ReturnModel(core_models.DataModel):
-    """The fields of what was made, pointers to what belongs to the caller."""
+    """The fields of objects that the body made, and pointers to objects of the caller."""
 
     def __init__(self, manager: Any, numba_type: ReturnType) -> None:
         super().__init__(manager, numba_type)
@@ -82,7 +82,7 @@ class _ReturnModel(core_models.DataModel):
 
 
 def _load(context: Any, builder: Any, typ: types.Type, parts: Parts, value: Any) -> Any:
-    """Return the fields of what the current function made."""
+    """Return the fields of the objects that the current function made."""
     if parts is None:
         return value
     fields = builder.load(value) if getattr(typ, "mutable", False) else value
@@ -94,7 +94,7 @@ def _load(context: Any, builder: Any, typ: types.Type, parts: Parts, value: Any)
 
 
 def spill(context: Any, builder: Any, typ: types.Type, parts: Parts, value: Any) -> Any:
-    """Return what a body returned as an object of `typ`, in the frame of the current function."""
+    """Return a body's result as an object of `typ`, in the current function's frame."""
     if parts is None:
         return value
     fields = [

@@ -1,4 +1,4 @@
-"""Functions in kernels: instructions that lower themselves, and Python bodies that are inlined."""
+"""Functions in kernels: instructions with a lowering, and Python bodies, which are inlined."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def compute_capability() -> tuple[int, int]:
-    """Return the (major, minor) that the function under compilation is for."""
+    """Return the target (major, minor) of the function under compilation."""
     flags = targetconfig.ConfigStack.top_or_none()
     return tuple(flags.compute_capability[:2]) if flags is not None else (9, 0)
 
 
 def require_architecture(what: str, sm: int | str) -> None:
-    """Raise unless the target of this compilation has what came with architecture `sm`."""
+    """Raise unless the target of this compile has the features of architecture `sm`."""
     major, minor = compute_capability()
     target = 10 * major + minor
     if isinstance(sm, str) and target != int(sm[:-1]) and not (sm == "90a" and major >= 10):
@@ -54,17 +54,17 @@ def require_architecture(what: str, sm: int | str) -> None:
 
 
 class LiteralTemplate(AbstractTemplate):
-    """Types a call with its literals first, and holds to what is wrong with them.
+    """Types a call with its literals first, and keeps the error of a wrong literal.
 
-    Numba tries a call again without its literals when it was refused with them; the refusal
-    would be lost, and a wrong literal compiled like a value that is not known yet.
+    Numba types a call again without its literals when the first attempt fails. The error would be
+    lost, and a wrong literal would compile like a run-time value.
     """
 
     prefer_literal = True
     refused: tuple[Any, TypingError] | None = None
 
     def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
-        """Type the call, or raise what its literals were refused with."""
+        """Type the call, or raise the error of its literals."""
         call = (args, tuple(kws.items()))
         refused, type(self).refused = type(self).refused, None
         if refused is not None and refused[0] == call:
@@ -88,11 +88,11 @@ def instruction_function(
     typer: Callable[..., Signature | None],
     lower: Callable[..., Any],
 ) -> None:
-    """Give `function` a meaning in kernels: `typer(*types)` types a call, `lower` emits it.
+    """Let kernels call `function`: `typer(*types)` types a call, `lower` emits it.
 
-    `typer` takes the types of the arguments that were given, by name, and returns a signature over
-    them in the order of the parameters, or raises a TypingError. `lower(context, builder, sig,
-    args)` returns the value; ``sig.pysig`` has the names.
+    `typer` takes the types of the given arguments, by name. It returns a signature over them in the
+    order of the parameters, or raises a TypingError. `lower(context, builder, sig, args)` returns
+    the value; ``sig.pysig`` has the names.
     """
     parameters = utils.pysignature(function)
 
@@ -107,7 +107,7 @@ def instruction_function(
             result = typer(**bound.arguments)
             if result is None:
                 return None
-            # Numba's own binding misplaces what is keyword-only.
+            # Numba's own binding misplaces keyword-only arguments.
             given = [
                 parameters.parameters[n].replace(default=_EMPTY, kind=_PLAIN)
                 for n in bound.arguments
@@ -124,7 +124,7 @@ def instruction_function(
 class Body:
     """A plain Python function, compiled per argument types and always inlined by LLVM.
 
-    A parameter that is annotated ``Constant[...]`` keeps the literal that it is given.
+    A parameter annotated ``Constant[...]`` keeps the type of a literal argument.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -136,7 +136,7 @@ class Body:
             if str(parameter.annotation).startswith("Constant[")
         ]
         FUNCTIONS.add(function)
-        # One for each compute capability. The Numba type of a dispatcher refers to it weakly.
+        # A dispatcher per compute capability. The Numba type has only a weak reference to it.
         self._dispatchers: dict[tuple[int, int], tuple[Any, types.Dispatcher]] = {}
 
     @property
@@ -154,7 +154,7 @@ class Body:
         try:
             sig = self.type.get_call_type(context, args, kws)
         except (TypingError, numba.core.errors.TypingError) as error:
-            # Numba's own types raise Numba's error, which numba-cuda does not know.
+            # Numba's own types raise Numba's TypingError, which numba-cuda does not catch.
             text = next((refusal for refusal in REFUSALS if refusal in str(error)), str(error))
             raise TypingError(text) from None
         if sig is None:
@@ -164,7 +164,7 @@ class Body:
         return sig.replace(pysig=self.parameters, return_type=result)
 
     def _with_constants(self, args: Any, kws: Any) -> tuple[Any, Any]:
-        """Return the argument types, literal where the function wants to know them, else not."""
+        """Return the argument types: literal for ``Constant`` parameters, else not."""
         try:
             bound = self.parameters.bind(*args, **kws).arguments
         except TypeError as error:
@@ -178,7 +178,7 @@ class Body:
         return (), bound
 
     def returned(self, context: Any, sig: Signature) -> Parts:
-        """Return which parts of what it returns a call makes."""
+        """Return the parts of a call's result that the body makes."""
         result = self.type.get_call_type(context, sig.args, {}).return_type
         return result.parts if isinstance(result, ReturnType) else None
 
@@ -188,7 +188,7 @@ class Body:
         name = compiled.fndesc.llvm_func_name
         facts = known_facts(name)
         if facts.is_per_call:
-            if name in _ALLOCATED:  # each call in the source has memory of its own
+            if name in _ALLOCATED:  # each call in the source has its own memory
                 copy = Body(self.function)
                 _COPIES.append(copy)
                 return copy.call(context, builder, sig, args)
@@ -210,13 +210,13 @@ class Body:
 
 #: The Python functions of all bodies.
 FUNCTIONS: set[Callable[..., Any]] = set()
-#: What compile-time functions have refused lately, so that errors can begin with that.
+#: The latest errors of compile-time functions, which an error of the compile begins with.
 REFUSALS: collections.deque[str] = collections.deque(maxlen=32)
-# Bodies that allocate shared memory: those that are called somewhere, and copies for other calls.
+# Bodies that allocate shared memory: the first call uses the body, each other call a copy.
 _ALLOCATED: set[str] = set()
 _COPIES: list[Body] = []
 
-#: What `device_function` compiled, for lowerings that call it.
+#: The bodies of `device_function`, by function, for lowerings that call them.
 BODIES: dict[Callable[..., Any], Body] = {}
 
 
@@ -238,7 +238,7 @@ def device_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def body_template(body: Body) -> type:
-    """Return the template of calls of `body`: with literals first, if it wants to know some."""
+    """Return the template of calls of `body`; a ``Constant`` parameter is typed literal first."""
 
     class Literally(LiteralTemplate):
         def type_call(self, args: Any, kws: Any) -> Any:

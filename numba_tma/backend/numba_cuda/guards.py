@@ -1,4 +1,4 @@
-"""Launches of kernels that use the library: their arguments, and what is checked before them."""
+"""Launches of kernels that use the library: their arguments, and the checks before them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numba_tma.host.cluster_rules import check_grid
 
 Launch = Callable[..., Any]
 
-#: How the launcher gets what it passes to the driver from an argument, by Numba type class.
+#: The functions from an argument to the launcher's driver argument, by Numba type class.
 ARGUMENTS: dict[type, Callable[[Any], Any]] = {}
 
 
@@ -38,9 +38,9 @@ def _check_block(
     blockdim: Any,
     *rest: Any,
 ) -> Any:
-    """Launch a kernel that holds a pipeline, if its block has a producer and consumers.
+    """Launch a kernel with a pipeline, if its block has a producer and consumers.
 
-    `sizes` are the threads that the roles of its pipelines have; 0 where none are named.
+    `sizes` are the threads of its pipelines' roles; 0 for a pipeline without roles.
     """
     x, y, z = blockdim
     for size in sizes - {0}:
@@ -61,7 +61,7 @@ def _check_block(
 def _check_line(
     launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any
 ) -> Any:
-    """Launch a kernel whose whole block loads or stores tiles, if that is numbered by x alone."""
+    """Launch a kernel whose whole block loads or stores tiles, if the block is one-dimensional."""
     x, y, z = blockdim
     if y != 1 or z != 1 or x % 32:
         raise ValueError(
@@ -83,7 +83,7 @@ def _check_clusters(
 def _watch(
     launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, stream: Any, *rest: Any
 ) -> Any:
-    """Launch a kernel in debug mode, wait for its end, and raise what its warps left behind."""
+    """Launch a kernel in debug mode, wait for its end, and raise the errors in its records."""
     if _is_capturing(stream):
         raise RuntimeError(
             "this kernel was compiled in debug mode, in which each launch waits for the kernel's "
@@ -96,7 +96,7 @@ def _watch(
         result = launch(args, griddim, blockdim, stream, *rest)
         try:
             cuda.synchronize()
-        except Exception as error:  # the context is lost, but not what was recorded before
+        except Exception as error:  # the context is lost; the records before the error are not
             records.check(error)
             raise
         records.check()
@@ -107,7 +107,7 @@ def _is_capturing(stream: Any) -> bool:
     from cuda.bindings import driver
 
     error, status = driver.cuStreamIsCapturing(int(getattr(stream, "handle", stream)))
-    # Legacy default stream while another one captures: no launch there is possible either.
+    # The legacy default stream, while another stream captures: it accepts no launch either.
     return bool(error) or status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
 
@@ -116,7 +116,7 @@ def _takes_ours(types_: Any) -> bool:
 
 
 def _adapt_launches(kernel: Any) -> None:
-    """Let this kernel's launches know the library; other kernels are left as they are."""
+    """Add the library's arguments and checks to this kernel's launches, and to no other's."""
     if _takes_ours(kernel.argument_types):
         kernel._prepare_args = functools.partial(_prepare_argument, kernel._prepare_args)
     guards: list[Callable[..., Any]] = []
@@ -136,7 +136,7 @@ def _adapt_launches(kernel: Any) -> None:
 
 
 def guarded(kernel: Any, launch: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `launch` behind what checks or watches the launches of this kernel."""
+    """Return `launch` behind the checks of this kernel's launches, and its debug mode."""
     for guard in getattr(kernel, "numba_tma_guards", ()):
         launch = functools.partial(guard, launch)
     return launch

@@ -1,7 +1,7 @@
-"""What a body declares and the kernel that calls it defines: shared memory, and a flag.
+"""Global variables that a body declares and its kernel defines: shared memory, and use flags.
 
-All shared variables of a kernel are defined in its own module, in the order of its calls, so that
-their layout does not depend on the order in which modules are linked.
+All shared variables of a kernel are defined in the kernel's module, in the order of its calls. So
+their layout does not depend on the link order of modules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def declare_shared(builder: Any, name: str, nbytes: int, alignment: int, what: s
 
 
 def define_shared(builder: Any, name: str, nbytes: int, alignment: int, what: str) -> Any:
-    """Return a new shared variable; `what` is what errors call it."""
+    """Return a new shared variable; `what` is its name in errors."""
     variable = _shared(builder, name, nbytes, alignment)
     variable.initializer = ir.Constant(variable.type.pointee, ir.Undefined)
     variable.what = what
@@ -43,9 +43,9 @@ _BIT = ir.IntType(1)
 
 
 def load_use_flag(builder: Any) -> Any:
-    """Return whether the function that calls this body uses tiles, as far as its module shows.
+    """Return whether the caller of this body uses tiles, as far as the caller's module shows.
 
-    A constant of the caller's module, and known once that is complete.
+    The flag is a constant of the caller's module, known once the module is complete.
     """
     name = _PREFIX + hashlib.sha256(builder.function.name.encode()).hexdigest()[:16]
     flag = builder.module.globals.get(name)
@@ -57,12 +57,12 @@ def load_use_flag(builder: Any) -> Any:
 
 
 def define_use_flags(builder: Any, names: list[str]) -> None:
-    """Define the flags of what a kernel or a user's device function calls: not used yet."""
+    """Define the flags of a kernel's, or a user's device function's, callees: not used yet."""
     for name in names:
         flag = ir.GlobalVariable(builder.module, _BIT, name)
         flag.linkage, flag.global_constant = "linkonce_odr", True
         flag.initializer = ir.Constant(_BIT, 0)
-        builder.load(flag)  # a linker drops what its own module does not mention
+        builder.load(flag)  # a linker drops a global that its own module does not use
 
 
 def set_use_flags(module: Any) -> None:

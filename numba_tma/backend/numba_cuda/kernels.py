@@ -29,7 +29,7 @@ SHARED_LIMIT_DEFAULT = 49152
 
 
 class _GridConstant(ir.values.ArgumentAttributes):
-    """Parameter attributes of a tensor map; they hold only once the function is a kernel."""
+    """Parameter attributes of a tensor map, which hold once the function is a kernel."""
 
     is_kernel = False
     typed = False
@@ -67,7 +67,7 @@ def _annotate_tensor_maps(function: Any) -> None:
 
 
 def _check_shared_sum(function: Any) -> None:
-    """Hold all shared memory of a kernel, the library's and the user's, to what a block has."""
+    """Raise if a kernel's shared memory, the library's and the user's, exceeds the block's."""
     variables = [g for g in function.module.global_values if _in_shared_memory(g)]
     facts = facts_of(function)
     if facts.allocates:
@@ -103,7 +103,7 @@ _compile_cuda = compiler.compile_cuda
 
 @functools.wraps(_compile_cuda)
 def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
-    """Register what is declared; keep the cluster with the function until that is a kernel."""
+    """Register new declarations; keep the cluster size with the function until it is a kernel."""
     register_declared()
     size = cluster_of(pyfunc)
     if size and kwargs["cc"] < (9, 0):
@@ -154,12 +154,12 @@ nvvm.set_cuda_kernel = _set_cuda_kernel_and_finish
 
 
 def require_launch_bounds(builder: Any, bounds: tuple[int, int]) -> None:
-    """Give the kernel that `builder` writes launch bounds, unless the user gives the same."""
+    """Set launch bounds of the kernel under `builder`, unless the user gives the same."""
     facts_of(builder.function).require_launch_bounds(bounds)
 
 
 def require_cluster(builder: Any, size: tuple[int, int], rule: Callable[[Any], str]) -> None:
-    """Hold the kernel that `builder` writes to clusters of `size`; `rule` says what is wrong."""
+    """Require clusters of `size` of the kernel under `builder`; `rule(size)` is the error."""
     facts_of(builder.function).clusters.append(((*size, 1), rule))
 
 
@@ -180,7 +180,7 @@ def _set_launch_bounds_of_roles(function: Any, launch_bounds: Any) -> None:
         if tuple(given[:2]) != required:
             raise TypingError(
                 f"launch_bounds={launch_bounds}: the kernel's roles move registers between "
-                f"{required[0]} threads, one block to a multiprocessor: leave launch_bounds out, "
+                f"{required[0]} threads, one block per SM: leave launch_bounds out, "
                 f"or give {required}, which Roles.launch_bounds says"
             )
     _set_launch_bounds(function, required if launch_bounds is None else launch_bounds)
@@ -190,7 +190,7 @@ nvvm.set_launch_bounds = _set_launch_bounds_of_roles
 
 
 def shared_limit() -> int:
-    """Return the bytes of static shared memory a block may have on the target."""
+    """Return the limit of a block's static shared memory on the target, in bytes."""
     if toolkit_major() < 13:
         return SHARED_LIMIT_DEFAULT
     return SHARED_LIMITS.get(compute_capability(), SHARED_LIMIT_DEFAULT)
@@ -224,7 +224,7 @@ def _old_toolkit(target: tuple[int, int]) -> str:
 
 @functools.cache
 def toolkit_major() -> int:
-    """Return the major version of the CUDA toolkit that links kernels, whose ptxas decides."""
+    """Return the major version of the CUDA toolkit whose ptxas assembles kernels."""
     from cuda.bindings import nvjitlink
 
     return int(nvjitlink.version()[0])
@@ -235,7 +235,7 @@ def allocate_shared(
 ) -> Any:
     """Return the shared-memory address (i32) of a new static allocation of this function.
 
-    `kind` is what launches have to know, as `shared_symbol` says.
+    `kind` is a requirement on launches; `shared_symbol` lists them.
     """
     owner = hashlib.sha256(builder.function.name.encode()).hexdigest()[:8]
     mine = sum(g.name.startswith("numba_tma_") for g in builder.module.global_values)

@@ -1,4 +1,4 @@
-"""What a prepared launch asks of numba-cuda: the compiled kernel and the driver's handle of it."""
+"""A prepared launch's calls into numba-cuda: the compiled kernel, its handle, its context."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_kernel(kernel: Any) -> bool:
 
 
 def compiled_for(kernel: Any, grid: Any, block: Any, args: tuple[Any, ...]) -> Any:
-    """Return the kernel compiled for these arguments: the one that numba-cuda would launch."""
+    """Return the kernel that numba-cuda would launch with these arguments, compiled."""
     configuration = kernel.configure(grid, block)
     before = configuration._push_args(args)
     try:
@@ -57,7 +57,7 @@ def handle_of(compiled: Any) -> Any:
 
 
 def make_context_current() -> None:
-    """Give this thread the context that numba-cuda works in, if it has none."""
+    """Make numba-cuda's context current, if this thread has no context."""
     cuda.current_context()
 
 
@@ -67,12 +67,12 @@ def stream_of(handle: int) -> Any:
 
 
 def max_threads(compiled: Any) -> int:
-    """Return how many threads a block of this kernel may have, for the registers it needs."""
+    """Return the most threads that a block of this kernel may have, given its registers."""
     return int(compiled.max_threads_per_block)
 
 
 def ordinary_reason(compiled: Any) -> str:
-    """Say why only numba-cuda itself can launch this kernel; "" if that is not so."""
+    """Return the reason why only numba-cuda can launch this kernel; "" without one."""
     if compiled.debug:
         return "it was compiled with debug=True, whose exceptions numba-cuda looks for"
     if compiled.extensions:

@@ -14,7 +14,7 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import core_models, register_model
 
-#: The value in LLVM of what is known from its type alone.
+#: The LLVM value of an object whose type is all its information.
 NOTHING = ir.LiteralStructType([ir.IntType(8)])
 
 
@@ -72,7 +72,7 @@ class IteratorObjectType(ObjectType, types.SimpleIteratorType):
 
 @dataclasses.dataclass
 class Description:
-    """What `device_class` learnt about a class."""
+    """The members of a device class, and how kernels use them."""
 
     static: tuple[str, ...]
     fields: dict[str, types.Type | None]
@@ -84,16 +84,16 @@ class Description:
     properties: dict[str, Any] = dataclasses.field(default_factory=dict)
     #: The body of ``__getattr__``, compiled with the attribute's name as a constant.
     by_name: Any = None
-    #: Attributes whose names are known from the type alone: `resolve(typ, name)` gives a type.
+    #: Attributes that an object's type defines: `resolve(typ, name)` returns the attribute's type.
     resolve: Callable[[ObjectType, str], types.Type | None] = lambda typ, name: None
     lower: Callable[..., Any] | None = None
-    #: Raises a TypingError for a type that cannot be; called when an instance is made.
+    #: Raises a TypingError for an invalid type; called when an instance is typed.
     check: Callable[[ObjectType], None] = lambda typ: None
-    #: Of an iterator: the type of what it yields.
+    #: The type that an iterator yields; None for other classes.
     yields: Callable[[ObjectType], types.Type] | None = None
 
 
-#: What is known of each device class.
+#: The description of each device class.
 DESCRIPTIONS: dict[type, Description] = {}
 
 
@@ -177,7 +177,7 @@ def is_constant(value: Any) -> bool:
 
 
 def static_of(typ: types.Type, what: str) -> Any:
-    """Return the compile-time value that a Numba type carries, or say that there is none."""
+    """Return the compile-time value of a Numba type, or raise a TypingError about `what`."""
     if isinstance(typ, types.Literal):
         return typ.literal_value
     if isinstance(typ, ObjectType) and not typ.field_types and len(typ.static) == 1:
@@ -210,7 +210,7 @@ def constant_type(value: Any) -> types.Type | None:
 def constant_value(context: Any, builder: Any, typ: types.Type, value: Any) -> Any:
     """Return the LLVM value of a compile-time value of `constant_type`."""
     if isinstance(typ, types.StringLiteral):
-        return ir.Constant(context.get_value_type(typ), ir.Undefined)  # the type says it all
+        return ir.Constant(context.get_value_type(typ), ir.Undefined)  # the type has the value
     if isinstance(typ, types.Literal):
         return context.get_constant(typ.literal_type, value)
     if isinstance(typ, types.NoneType):

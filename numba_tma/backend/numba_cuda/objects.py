@@ -1,4 +1,4 @@
-"""Objects in kernels: dataclasses whose fields live in registers and whose methods are inlined."""
+"""Objects in kernels: dataclasses with their fields in registers and their methods inlined."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _add_members(cls: type, description: Description, owner: type) -> None:
 
 
 def _yields(take: Body, typ: ObjectType) -> types.Type:
-    """Return the type of what an iterator's `take` returns."""
+    """Return the type that an iterator's `take` returns."""
     sig = take.signature(cuda_target.typing_context, (typ,), {})
     return sig.return_type  # type: ignore[union-attr]
 
@@ -148,7 +148,7 @@ def _register_constructor(cls: type, description: Description) -> None:
 
 
 def describe(cls: type) -> Description:
-    """Return what is known of a device class, to be completed by its lowering."""
+    """Return the description of a device class, which its lowering completes."""
     if cls not in DESCRIPTIONS:  # declared by a module that a lowering has imported
         register_subjects()
     return DESCRIPTIONS[cls]
@@ -197,7 +197,7 @@ class _PythonMethod:
         self.body = Body(function)
         self.lower = self.body.call
         lowering_registry.lower(self.key, types.VarArg(types.Any))(self.lower)
-        #: Raises a TypingError for arguments that the body would only fail on deep inside.
+        #: Raises a TypingError for arguments on which the body would fail with an unclear error.
         self.check: Callable[..., None] = lambda *args, **kws: None
 
     def bind(self, context: Any, typ: ObjectType) -> types.BoundFunction:
@@ -244,7 +244,7 @@ def _named(typ: ObjectType, attr: str) -> tuple[types.Type, types.Type]:
 
 
 def _static_attribute(typ: ObjectType, attr: str) -> Any:
-    """Return the attribute of an object that its type alone says."""
+    """Return an attribute whose value the object's type has."""
     if attr in typ.description.static:
         return typ.static_value(attr)
     if typ.description.static == ("value",) and not hasattr(object, attr):
@@ -253,7 +253,7 @@ def _static_attribute(typ: ObjectType, attr: str) -> Any:
 
 
 def _constant(typ: ObjectType, value: Any) -> types.Type | None:
-    # Of an attribute, True is 1: conditions on it are the same, and it can be added up.
+    # An attribute's True is 1: conditions on it are the same, and sums of it are allowed.
     found = constant_type(int(value) if isinstance(value, bool) else value)
     return ObjectType(type(value), (value,)) if found is None else found
 
@@ -305,8 +305,8 @@ def _iternext(context: Any, builder: Any, sig: Signature, args: Any, result: Any
     methods = typ.description.methods
     yield_sig = signature(typ.yield_type, typ)
     has_next = methods["has_next"].lower(context, builder, signature(types.boolean, typ), args)
-    # Both paths yield the same pointers, and validity is passed on as a phi of constants: LLVM then
-    # keeps what the pointers lead to in registers and threads the loop into one branch a step.
+    # Both paths yield the same pointers, and validity is a phi of constants. So LLVM keeps the
+    # pointers' targets in registers and threads the loop into one branch a step.
     result.yield_(_idle(context, builder, typ, args[0]))
     before = builder.block
     with builder.if_then(has_next):
@@ -319,7 +319,7 @@ def _iternext(context: Any, builder: Any, sig: Signature, args: Any, result: Any
 
 
 def _idle(context: Any, builder: Any, typ: IteratorObjectType, value: Any) -> Any:
-    """Return what stands for a yielded value when there is none: zeros, and the same pointers."""
+    """Return the placeholder of a yielded value: zeros, and the same pointers."""
     pointers = {
         field: get_field(builder, typ, value, name)
         for name, field in zip(typ.description.fields, typ.field_types)
@@ -349,7 +349,8 @@ def _keep_set_item(
 ) -> Any:
     """Keep ``tile[i] = v`` in Numba's dead-code elimination, which runs after IR inlining.
 
-    It takes `tile` for an array that nobody reads any more; but shared memory is read by others.
+    The pass assumes that no one reads `tile` after its last use in this thread. Other threads and
+    TMA do read shared memory.
     """
     target = statement.target.name
     if typemap is None or isinstance(typemap.get(target), ObjectType):

@@ -1,7 +1,7 @@
 """Kernel arguments as cuda.core's launch takes them: numbers, NumPy's and ctypes', and descriptors.
 
-What an argument becomes is what numba-cuda makes of it, value by value: see `_Kernel._prepare_args`
-there. Which of these steps an argument needs is found out once, from its type and the kernel's.
+An argument becomes the same values as in numba-cuda's `_Kernel._prepare_args`. The steps that it
+needs are chosen once, from its type and the kernel's parameter type.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from numba_tma.host.tensor_map import TensorMap
 #: Turns an argument into the value of its parameter, or a sequence of several.
 Read = Callable[[Any], Any]
 
-# What reading an argument raises when it does not fit.
+# Raised when reading an argument that does not fit.
 _WRONG = (AttributeError, TypeError, ValueError, OverflowError)
 
 
 @dataclass
 class Field:
-    """How one argument becomes a kernel's parameter, or the several that numba-cuda makes of it."""
+    """The conversion of one argument to a kernel's parameter, or to several."""
 
-    cls: type | None = None  #: what it must be, if it is passed as it is
+    cls: type | None = None  #: the required class of an argument that is passed unchanged
     read: Read | None = None
     several: bool = False  #: whether `read` returns a sequence
-    map_type: Any = None  #: of tensor maps: their Numba type
+    map_type: Any = None  #: the Numba type of a tensor map
 
     def source(self, name: str, field: str) -> str:
         """Return the value of argument `name` in generated code, where `field` is this object.
 
-        ``{field}_type`` is the type to look for there: `cls` or `map_type`.
+        ``{field}_type`` names the expected type in that code: `cls` or `map_type`.
         """
-        if self.map_type is not None:  # once typed, a map needs no call
+        if self.map_type is not None:  # a map that has its type needs no call
             quick = f"(_encoding := {name}._encoding).numba_type is {field}_type"
             return f"{quick} and _encoding.value or {field}.value({name})"
         if self.read is None:
@@ -64,7 +64,7 @@ class Field:
 
 
 class Packer:
-    """Turns arguments of certain types into what a launch passes on."""
+    """Turns arguments of certain types into the values of a launch."""
 
     def __init__(
         self, names: Sequence[str], numba_types: Sequence[Any], arguments: Sequence[Any]
@@ -77,7 +77,7 @@ class Packer:
                 raise TypeError(f"{name}: {error}") from None
 
     def values(self, arguments: Sequence[Any]) -> list[Any]:
-        """Return what to pass on for these arguments, or raise `Unfit`."""
+        """Return the values for these arguments, or raise `Unfit`."""
         values: list[Any] = []
         each = zip(self.names, self._types, self.fields, arguments)
         for name, numba_type, field, argument in each:
@@ -91,7 +91,7 @@ class Packer:
 
 
 def _field(numba_type: Any, argument: Any) -> Field:
-    """Return what an argument becomes where the kernel takes `numba_type`."""
+    """Return the conversion of an argument to a parameter of `numba_type`."""
     cls = type(argument)
     if isinstance(numba_type, TensorMapType):
         if not isinstance(argument, TensorMap):  # cuda.core's own descriptor
@@ -127,13 +127,13 @@ def _field(numba_type: Any, argument: Any) -> Field:
 
 
 def _accepted(numba_type: Any, given: Any) -> Any:
-    """Return `given`, the type of an argument, if a kernel that takes `numba_type` takes that."""
+    """Return `given`, the type of an argument, if it converts to `numba_type`."""
     if given != numba_type and given.can_convert_to(None, numba_type) is None:
         raise TypeError(f"it is a {given}, and the kernel takes a {numba_type}")
     return given
 
 
-# What cuda.core packs as the kernel takes it.
+# The (parameter type, argument class) that cuda.core packs without conversion.
 _AS_IT_IS = {(types.intp, int), (types.float64, float), (types.boolean, bool)} | {
     (getattr(types, name), getattr(np, name))
     for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -221,8 +221,8 @@ def _tuple_reader(numba_type: Any, argument: Any) -> Read:
 
 # ------------------------------------------------------------------------------ arrays
 
-# What arrays of the same class, shape, strides and element type share: their Numba type, and what
-# stands before and behind the address.
+# Arrays of the same class, shape, strides and element type share their Numba type, and the values
+# before and after the address.
 _Layout = tuple[Any, tuple[int, ...], tuple[int, ...]]
 _layouts: dict[Any, _Layout] = {}
 _MOST_LAYOUTS = 4096
@@ -247,7 +247,7 @@ def _read_array(array: Any) -> tuple[int, _Layout]:
     layout = _layouts.get(key)
     if layout is None:
         layout = _new_layout(array, shape, strides, stored.itemsize, in_elements)
-        # Of a class that is only known by its protocol, the array alone knows if it is read-only.
+        # An array known by its protocol alone states in the protocol whether it is read-only.
         if readers[cls].__name__ != "_read_protocol":
             if len(_layouts) >= _MOST_LAYOUTS:
                 _layouts.clear()

@@ -1,4 +1,4 @@
-"""The passes of the compiler: ours in that of every function, and fewer of Numba's for bodies."""
+"""Compiler passes: the library's passes for every function, and fewer of Numba's for bodies."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from numba.cuda.core.untyped_passes import (
 
 from numba_tma.backend.numba_cuda.functions import FUNCTIONS
 
-#: Passes for what no body has: closures, overloads that are inlined as IR, array expressions,
-#: object mode. A kernel has a hundred bodies, and these are a sixth of the time of each.
+#: Passes for features that no body uses: closures, overloads inlined as IR, array expressions,
+#: object mode. A kernel has about 100 bodies; these passes take a sixth of each body's compile.
 _NOT_FOR_BODIES = {
     WithLifting,
     InlineClosureLikes,
@@ -37,7 +37,7 @@ _define_pipelines = CUDACompiler.define_pipelines
 
 
 def add_pass(pass_class: Any, after: Any, description: str) -> None:
-    """Run `pass_class` after numba-cuda's pass `after`, which is there once."""
+    """Run `pass_class` after numba-cuda's pass `after`, which runs once."""
     _PASSES.append((pass_class, after, description))
 
 

@@ -1,4 +1,4 @@
-"""One compiled kernel with its launch configuration: what a launcher runs for certain types."""
+"""Prepared launches: a compiled kernel, its launch configuration, and its argument types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HINTS = {
     "CUDA_ERROR_INVALID_HANDLE": "is its stream alive, and one of this device?",
     "CUDA_ERROR_CONTEXT_IS_DESTROYED": "is its stream alive?",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "it was compiled on another kind of GPU: make a launcher there",
-    "CUDA_ERROR_INVALID_CLUSTER_SIZE": "no multiprocessors have room for such a cluster: use fewer "
+    "CUDA_ERROR_INVALID_CLUSTER_SIZE": "no group of SMs has room for such a cluster: use fewer "
     "blocks in one, fewer threads, or less shared memory",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "use fewer threads, or fewer stages",
     "CUDA_ERROR_ILLEGAL_ADDRESS": "an earlier kernel failed, and the context is lost",
@@ -28,8 +28,8 @@ _HINTS = {
 }
 
 
-# Of certain types: checks them, packs and launches, without a loop and without a call that is not
-# needed. As `dataclasses` generate an ``__init__``.
+# A launch for certain argument types. It checks, packs and launches without a loop. It is generated
+# as `dataclasses` generates an ``__init__``.
 _LAUNCH = """
 def launch({arguments}):
     try:
@@ -39,7 +39,7 @@ def launch({arguments}):
 """
 
 
-# What its arguments raise where they are not those that it is for; and the driver.
+# Raised by arguments of other types, and by the driver.
 _ERRORS = (Unfit, AttributeError, OverflowError, CUDAError)
 
 
@@ -62,7 +62,7 @@ class PreparedLaunch:
         )
 
     def generate(self, n: int, namespace: dict[str, Any]) -> CodeType | None:
-        """Return the code of a function that launches, with what it needs in the namespace."""
+        """Return the code of a function that launches; its globals are put in `namespace`."""
         names, fields = self._packer.names, self._packer.fields
         namespace |= {f"_field{n}_{i}": field for i, field in enumerate(fields)}
         namespace |= {f"_field{n}_{i}_type": f.map_type or f.cls for i, f in enumerate(fields)}
@@ -89,7 +89,7 @@ class PreparedLaunch:
 
 
 class WatchedLaunch(PreparedLaunch):
-    """Of a kernel in debug mode: each launch waits for its end and raises what it recorded."""
+    """A launch in debug mode: it waits for the kernel's end and raises the recorded errors."""
 
     def __init__(self, launcher: Launcher, compiled: Any, packer: Packer) -> None:
         super().__init__(launcher, compiled, packer)
@@ -99,7 +99,7 @@ class WatchedLaunch(PreparedLaunch):
 
 
 class OrdinaryLaunch(PreparedLaunch):
-    """Of a kernel that only numba-cuda can launch."""
+    """A launch of a kernel that only numba-cuda can launch."""
 
     def __init__(self, launcher: Launcher, compiled: Any, packer: Packer) -> None:
         super().__init__(launcher, compiled, packer)
@@ -118,7 +118,7 @@ class OrdinaryLaunch(PreparedLaunch):
 
 
 class CompiledLauncher(Launcher):
-    """Of a kernel that numba-cuda compiles."""
+    """The launcher of a kernel that numba-cuda compiles."""
 
     def _check_kernel(self) -> None:
         if not compiler.is_kernel(self.kernel):

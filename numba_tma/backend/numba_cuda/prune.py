@@ -1,4 +1,4 @@
-"""Branches of bodies whose conditions are compile-time constants: only the one taken is typed."""
+"""Branches of bodies on compile-time constants: only the branch taken is typed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _NotConstant(Exception):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class PruneConstantBranches(FunctionPass):
-    """Drop the branches of a body that its constant arguments rule out."""
+    """Remove the branches of a body that its constant arguments exclude."""
 
     _name = "numba_tma_prune_constant_branches"
 
@@ -37,7 +37,7 @@ class PruneConstantBranches(FunctionPass):
         super().__init__()
 
     def run_pass(self, state: Any) -> bool:
-        """Prune until no condition of a branch is known any more."""
+        """Prune until no branch has a constant condition."""
         if state.func_id.func not in FUNCTIONS:
             return False
         changed = False
@@ -58,7 +58,7 @@ class _Pruner:
                 self.assigns.setdefault(assign.target.name, []).append(assign)
 
     def prune(self) -> bool:
-        """Write constants for the conditions that are; return whether there are some."""
+        """Replace constant conditions by their values; return whether there are any."""
         found = False
         for block in self.func_ir.blocks.values():
             branch = block.body[-1]
@@ -85,25 +85,25 @@ class _Pruner:
         block.body.insert(block.body.index(test), constant)
         test.value.args = [known]
         if getattr(assign.value, "op", None) in ("binop", "unary"):
-            assign.value = ir.Const(value, assign.loc)  # its operands may have no such operation
+            assign.value = ir.Const(value, assign.loc)  # its operands may not support the operation
         return True
 
     def is_none(self, var: Any) -> bool:
-        """Return whether a variable is None, which its type says."""
+        """Return whether a variable's type is that of None."""
         typ = self.type_of(var)
         if isinstance(typ, types.Optional) or not typ.is_precise():
             raise _NotConstant
         return isinstance(typ, types.NoneType)
 
     def definition(self, var: Any) -> Any:
-        """Return what is assigned to a variable that has one assignment."""
+        """Return the assigned value of a variable with a single assignment."""
         assigns = self.assigns.get(var.name, [])
         if len(assigns) != 1:
             raise _NotConstant
         return assigns[0].value
 
     def value(self, var: Any) -> Any:
-        """Return the value of a variable, if it is a constant."""
+        """Return the value of a constant variable."""
         value = self.definition(var)
         if isinstance(value, _VALUES):
             return value.value
@@ -124,7 +124,7 @@ class _Pruner:
             raise _NotConstant from None
 
     def is_len(self, call: Any) -> bool:
-        """Return whether a call is that of `len` of a tuple."""
+        """Return whether a call is `len` of a tuple."""
         return getattr(self.definition(call.func), "value", None) is len and isinstance(
             self.type_of(call.args[0]), types.BaseTuple
         )
@@ -140,7 +140,7 @@ class _Pruner:
             if isinstance(value, _VALUES):
                 return self.context.resolve_value_type(value.value)
             typ = self.type_of_expression(value)
-        except _TYPING_ERRORS:  # which typing the function raises, too, if it is reached
+        except _TYPING_ERRORS:  # type inference raises the same error, if it reaches the call
             raise _NotConstant from None
         if typ is None:
             raise _NotConstant
@@ -160,7 +160,7 @@ class _Pruner:
         return None
 
     def type_of_call(self, call: Any) -> types.Type | None:
-        """Return the type of what a compile-time function returns."""
+        """Return the result type of a call of a compile-time function."""
         function = self.type_of(call.func)
         if call.vararg or getattr(function, "typing_key", None) not in COMPILE_TIME:
             return None

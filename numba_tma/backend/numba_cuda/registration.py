@@ -1,7 +1,8 @@
-"""What was declared becomes known to numba-cuda: at the first compile, and at later ones.
+"""Registration of declarations with numba-cuda: at the first compile, and at later ones.
 
-A walk registers every declaration once. Records, constants and bodies register themselves by
-their kind; of natives and instructions the modules in `numba_tma.backend.lowering` are imported.
+A walk registers every declaration once. Records, constants and bodies are registered by the
+function of their kind. For natives and instructions, the modules of `numba_tma.backend.lowering`
+are imported.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from numba.cuda.dispatcher import CUDADispatcher
 
 from numba_tma.backend import interface
 
-#: How declarations of a kind register themselves.
+#: The functions that register declarations, by kind.
 _KINDS: dict[str, Callable[..., Any]] = {}
-#: What has a lowering: functions and classes, and methods by (class, name).
+#: Subjects with a lowering: functions and classes, and methods by (class, name).
 LOWERED: set[Any] = set()
 _LOWERINGS = "numba_tma.backend.lowering"
 
-_registered = 0  # of the declarations: those whose kind registers them
-_lowered = 0  # and those whose lowerings are imported
+_registered = 0  # declarations that the function of their kind has registered
+_lowered = 0  # declarations whose lowerings are imported
 
 
 def registers(kind: str) -> Callable[[Any], Any]:
@@ -47,11 +48,11 @@ def register_subjects() -> None:
 
 @global_compiler_lock
 def register_declared() -> None:
-    """Register all that was declared since the last walk, with its lowerings."""
+    """Register all declarations since the last walk, with their lowerings."""
     global _lowered
     declared = interface.DECLARATIONS
     interface.register_at_once(register_declared)
-    # Tiles and maps come from the host: a kernel may meet one before any declaration is imported.
+    # The host makes tiles and maps: a kernel may use one before any declaration is imported.
     importlib.import_module(f"{_LOWERINGS}.types")
     if _lowered == len(declared):
         return
@@ -77,7 +78,7 @@ def lowering_of(module: str) -> str:
     """Return the module of lowerings that mirrors a module.
 
     ``numba_tma.device.shared`` has ``shared``, ``numba_tma.pipeline.output`` ``pipeline.output``:
-    `host`, `backend` and `device` are left out, any other room is a folder.
+    `host`, `backend` and `device` have no folder in `lowering`; any other room has one.
     """
     _, room, rest = module.split(".", 2)
     return (
@@ -90,7 +91,7 @@ def lowering_of(module: str) -> str:
 def _check(native: Any) -> None:
     """Raise unless a native has the lowering that its declaration promises."""
     if isinstance(native, type):
-        return  # its lowering adds attributes and operators, which nothing here can count
+        return  # the lowering adds attributes and operators, which are not listed here
     owner = native.__qualname__.rpartition(".")[0]
     key = (f"{native.__module__}.{owner}", native.__name__) if owner else native
     if key not in LOWERED:
@@ -104,9 +105,9 @@ _typeof_pyval = CUDADispatcher.typeof_pyval
 
 
 def _typeof_registered(self: CUDADispatcher, value: Any) -> types.Type:
-    """Type a launch's argument, of which Numba knows nothing yet, once ours are registered.
+    """Type a launch's argument that Numba cannot type, after registering all declarations.
 
-    cuda.core's `TensorMapDescriptor` has no `_numba_type_` that would register them.
+    cuda.core's `TensorMapDescriptor` has no `_numba_type_`, by which other arguments register them.
     """
     if _lowered == 0:
         register_declared()

@@ -1,11 +1,11 @@
-"""Stages that are waited for and never handed back, where a function's control flow shows it.
+"""Stages that are acquired and never released, found in a function's control flow.
 
-After type inference the stages that a handle holds are counted along the control-flow graph. For
-each point of the function there is a smallest number that can be held there, over all ways in, and
-a largest number that can still be handed back, over all ways out. Where more is held than can be
-handed back, every run that comes by ends with a stage in hand, whatever the conditions are: that
-is an error. All else is left to the simulator. No path is assumed that might not exist, so that a
-release under the same condition as its wait, or a turn later, is never reported.
+After type inference, the stages that a handle holds are counted along the control-flow graph. Each
+point of the function has a least number of held stages, over all paths to it, and a largest number
+of stages that can still be released, over all paths from it. If more stages are held than can be
+released, every run through the point ends with a held stage, whatever the conditions are. Such a
+point is an error. The simulator finds all other cases. The analysis reports no path that might not
+be taken: a release under the same condition as its wait, or an iteration later, is never reported.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from numba_tma.backend.numba_cuda.passes import add_pass
 
 @dataclass(frozen=True)
 class Handle:
-    """The methods of a class that matter here; any other hands back everything, for all we know."""
+    """The acquiring and releasing methods of a class; any other method may release every stage."""
 
     opens: tuple[str, ...] = ()  #: take one more stage
     closes: tuple[str, ...] = ()  #: hand one stage back
     keeps: tuple[str, ...] = ()  #: do neither
 
 
-#: By the name of a class of this library (the classes stand to the right of this layer): handles
-#: with what takes a stage, and what may hand stages back as well, which are a handle's stages and
-#: what a handle is had from.
+#: Handles by their class's name (the classes stand to the right of this layer), with the methods
+#: that acquire a stage. Also the classes through which stages may be released: a handle's stages,
+#: and the objects from which a handle is obtained.
 HANDLES = {
     "TileConsumer": Handle(
         ("wait", "acquire", "wait_if_needed"),
@@ -61,7 +61,7 @@ HANDLES = {
 }
 _OTHER = Handle()
 
-#: What a statement does to the number of stages held: add to it, or (None) end it.
+#: The effect of a statement on the number of held stages: a number to add, or None for the end.
 Effect = int | None
 
 
@@ -72,7 +72,7 @@ def _handle(cls: type) -> Handle:
 
 @register_pass(mutates_CFG=False, analysis_only=True)
 class CheckReleases(FunctionPass):
-    """Raise a TypingError for a stage that is never handed back."""
+    """Raise a TypingError for a stage that is never released."""
 
     _name = "numba_tma_check_releases"
 
@@ -80,17 +80,17 @@ class CheckReleases(FunctionPass):
         super().__init__()
 
     def run_pass(self, state: Any) -> bool:
-        """Check every kind of handle that the function itself has made."""
+        """Check every kind of handle that the function made."""
         for watched in _opened(state.typemap):
             flow = _Flow(state, watched)
-            # What a caller hands in, the caller may hand back.
+            # The stages of a handle that the caller passed may be released by the caller.
             if not any(map(flow.concerns, state.args)):
                 flow.check()
         return False
 
 
 def _opened(typemap: dict[str, types.Type]) -> list[ObjectType]:
-    """Return the types of the handles on which stages are waited for."""
+    """Return the types of the handles on which stages are acquired."""
     found: dict[ObjectType, None] = {}
     for typ in typemap.values():
         if isinstance(typ, types.BoundFunction) and isinstance(typ.this, ObjectType):
@@ -108,7 +108,7 @@ def _reaches(typ: Any, watched: set[types.Type]) -> bool:
 
 
 class _Flow:
-    """The control flow of a function, and what it does to the stages of one type of handle."""
+    """The control flow of a function, and its effects on the stages of one type of handle."""
 
     def __init__(self, state: Any, watched: ObjectType) -> None:
         self.typemap, self.calltypes, self.watched = state.typemap, state.calltypes, watched
@@ -129,7 +129,7 @@ class _Flow:
     # -------------------------------------------------------------- what a statement does
 
     def related_types(self) -> set[types.Type]:
-        """Return the types of the handle, of what it is had from, and of the stages it gives."""
+        """Return the types of the handle, of the objects that return it, and of its stages."""
         found: set[types.Type] = {self.watched}
         methods = [
             (called, self.calltypes[call].return_type)
@@ -145,7 +145,7 @@ class _Flow:
         return found | {s for s in stages if isinstance(s, ObjectType)}
 
     def method(self, call: Any) -> tuple[types.Type, str] | None:
-        """Return the object and the kind of method that is called, if it is one of ours."""
+        """Return the object's type and the method's name, for a call of the library's methods."""
         function = self.typemap.get(call.func.name)
         if not isinstance(function, types.BoundFunction):
             return None
@@ -165,7 +165,7 @@ class _Flow:
             return 0
         given = [*value.args, *(v for _, v in value.kws), *filter(None, [value.vararg])]
         if any(self.concerns(self.typemap[v.name]) for v in given):
-            return None  # what was handed on may be handed back there
+            return None  # the callee may release the stages of its arguments
         called = self.method(value)
         if called is None or not self.concerns(called[0]):
             return 0
@@ -180,7 +180,7 @@ class _Flow:
     # ------------------------------------------------------------------------- counting
 
     def check(self) -> None:
-        """Raise a TypingError if there is a point from which a stage is never handed back."""
+        """Raise a TypingError if there is a point from which a stage is never released."""
         before, after = self.held(), self.owed()
         never: list[Any] = []
         somewhere: list[Any] = []
@@ -206,7 +206,7 @@ class _Flow:
             self.report(somewhere[-1], "more than {release} hands back after it", "once for each")
 
     def closes_after(self, block: int, place: int) -> bool:
-        """Return whether anything after an effect of `block` may hand a stage back."""
+        """Return whether anything after an effect of `block` may release a stage."""
         seen: set[int] = set()
         effects, todo = self.effects[block][place + 1 :], list(self.next[block])
         while not any(effect != 1 for _, effect in effects):
@@ -219,7 +219,7 @@ class _Flow:
         return True
 
     def held(self) -> dict[int, int]:
-        """Return the least number of stages held before each block, over all ways to it."""
+        """Return the least number of stages held before each block, over all paths to it."""
         before, todo = {self.entry: 0}, [self.entry]
         while todo:
             block = todo.pop()
@@ -233,7 +233,7 @@ class _Flow:
         return before
 
     def owed(self) -> dict[int, int]:
-        """Return what the rest of the function does at best, from each block that can return."""
+        """Return the best effect of the rest of the function, from each block that can return."""
         after: dict[int, int] = {}
         changed = True
         while changed:
@@ -246,16 +246,16 @@ class _Flow:
         return after
 
     def exit(self, block: int, after: dict[int, int]) -> int | None:
-        """Return what happens at best after a block; None if it does not return."""
+        """Return the best effect after a block; None if the function does not return."""
         terminator = self.blocks[block].terminator
         if isinstance(terminator, ir.return_types):
             return 0
         if not self.next[block]:
-            return -self.limit  # it raises: what it holds does not matter
+            return -self.limit  # the block raises: its held stages do not matter
         return min((after[t] for t in self.next[block] if t in after), default=None)
 
     def rest(self, effects: list[Effect], rest: int | None) -> int | None:
-        """Return what `effects`, and then `rest`, do."""
+        """Return the total of `effects`, followed by `rest`."""
         if rest is None:
             return None
         for effect in reversed(effects):
@@ -265,7 +265,7 @@ class _Flow:
     # ------------------------------------------------------------------------ reporting
 
     def last_opened(self, block: int) -> Any:
-        """Return the wait that comes closest before the end of `block`."""
+        """Return the last wait before the end of `block`."""
         before: dict[int, list[int]] = {}
         for b, targets in self.next.items():
             for target in targets:
@@ -292,7 +292,7 @@ class _Flow:
         )
 
     def path(self, block: int, target: int) -> str:
-        """Say which way is taken where a branch of the function goes wrong."""
+        """Return the text of the path from a branch of the function to `target`."""
         branch, there = self.blocks[block].terminator, self.blocks[target].body[0].loc
         text = _source(branch.loc)
         ends = re.match(r"(break|continue|return)\b", _source(there))
@@ -330,7 +330,7 @@ def _source(loc: Any) -> str:
 
 
 def _receiver(loc: Any, method: str) -> str | None:
-    """Return what stands before ``.method(`` in the source, if it is simple."""
+    """Return the source text before ``.method(``, if it is simple."""
     found = re.search(rf"([\w.]+(?:\(\))?)\.{method}\(", _source(loc))
     return found[1] if found else None
 

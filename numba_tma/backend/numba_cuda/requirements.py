@@ -1,9 +1,9 @@
-"""What a compiled kernel asks of its launches: stated in its PTX, and read from there.
+"""The requirements of a compiled kernel on its launches, written into its PTX and read from it.
 
-A kernel that comes from a cache is its PTX and nothing else, so that is where a requirement is
-kept: in the name of the shared memory that it comes with. A name costs nothing, whereas a comment
-(of an assembler statement, which LLVM must not move) splits the blocks around it. What the PTX says
-by itself, clusters and setmaxnreg, is read from there. Nothing else in the library reads PTX.
+A kernel from the disk cache is its PTX and nothing else, so its requirements are kept in the PTX,
+in the names of its shared variables. A name costs nothing. A comment needs an assembler statement,
+which LLVM may not move, and which splits the basic block around it. Clusters and setmaxnreg are
+directives and instructions of the PTX. No other module of the library reads PTX.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _PREFIX = "numba_tma_"
 
 @dataclass(frozen=True)
 class Requirements:
-    """What the launches of a kernel must have, or must do."""
+    """The requirements of a kernel on its launches."""
 
-    #: Threads of the roles of its pipelines; 0 where none are named: any whole warps, two or more.
+    #: Threads of its pipelines' roles; 0 for a pipeline without roles: two whole warps or more.
     blocks: frozenset[int]
-    #: Whether the block is one-dimensional, of whole warps, since all of it copies tiles.
+    #: Whether the block must be one-dimensional, of whole warps: the whole block copies tiles.
     line: bool
     #: Blocks of a cluster along x, y and z.
     cluster: tuple[int, ...] | None
-    #: Whether it may leave records, for one process's buffer.
+    #: Whether the kernel is in debug mode, and may write records to its process's buffer.
     watched: bool
 
 
 def shared_symbol(requirement: str, owner: str, number: int) -> str:
-    """Return the name of a function's shared allocation that comes with a requirement.
+    """Return the name of a function's shared allocation, which states a requirement on launches.
 
-    "ring384": blocks of 384 threads, those of the roles; "ring": whole warps, two or more; "line":
-    whole warps in one dimension; "shared": nothing. NVVM links a kernel's functions into one
-    module: `owner` and `number` make the name the function's own.
+    "ring384": blocks of the roles' 384 threads. "ring": two whole warps or more. "line": whole
+    warps in one dimension. "shared": no requirement. NVVM links a kernel's functions into one
+    module, so `owner` and `number` make the name unique.
     """
     return f"{_PREFIX}{requirement}_{owner}_{number}"
 
@@ -64,7 +64,7 @@ def read(ptx: str) -> Requirements:
 
 
 def check_registers(ptx: str) -> None:
-    """Raise if ptxas would drop the setmaxnreg of a kernel, which then waits for registers."""
+    """Raise if ptxas would drop a kernel's setmaxnreg."""
     if "setmaxnreg" in ptx and not re.search(r"\.minnctapersm|\.maxnreg", ptx):
         raise TypingError(
             "a kernel moves registers (Role.set_registers or setmaxnreg) in a function that it "
@@ -75,10 +75,10 @@ def check_registers(ptx: str) -> None:
 
 
 def _check_register_sum(ptx: str) -> None:
-    """Raise if a warpgroup asks for registers that the others cannot give back, whatever they do.
+    """Raise if a setmaxnreg.inc asks for more registers than all other warps can release.
 
-    Which warpgroup executes which setmaxnreg is not known, so all others are taken to keep no more
-    than any of them does.
+    The PTX does not show which warpgroup executes which setmaxnreg. So every other warp is assumed
+    to keep the fewest registers that any of them keeps.
     """
     moved = re.findall(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s+(\d+)", ptx)
     threads = re.search(r"\.maxntid\s+(\d+)", ptx)
@@ -93,7 +93,7 @@ def _check_register_sum(ptx: str) -> None:
         total = most * 128 + kept * others
         raise TypingError(
             f"setmaxnreg.inc to {most} can never be had: {most} x 128 + {kept} x {others} (that "
-            f"the other threads keep at least) = {total:,} registers, and a multiprocessor has "
-            "65,536, so it waits for ever: ask for fewer, or let other warpgroups give back more "
-            "by setmaxnreg_dec"
+            f"the other threads keep at least) = {total:,} registers, and an SM has 65,536, so it "
+            "waits for ever: ask for fewer, or let other warpgroups give back more by "
+            "setmaxnreg_dec"
         )

@@ -1,4 +1,4 @@
-"""Which parts of what a body returns it has made itself: see `fresh`."""
+"""The parts of a body's result that the body made: see `fresh`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from numba_tma.backend.numba_cuda.passes import add_pass
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class ReturnFreshObjects(FunctionPass):
-    """Let a body return the mutable objects that it has made, by value."""
+    """Let a body return the mutable objects that it made, by value."""
 
     _name = "numba_tma_return_fresh_objects"
 
@@ -27,7 +27,7 @@ class ReturnFreshObjects(FunctionPass):
         super().__init__()
 
     def run_pass(self, state: Any) -> bool:
-        """Change the type that the function returns, if that holds mutable objects."""
+        """Change the function's return type, if it has mutable objects."""
         returned = state.return_type
         if state.func_id.func not in FUNCTIONS or not holds_mutable(returned):
             return False
@@ -56,7 +56,7 @@ class ReturnFreshObjects(FunctionPass):
 
 
 class _Origins:
-    """Where the objects of a function come from."""
+    """The origins of a function's objects."""
 
     def __init__(self, state: Any) -> None:
         self.typemap, self.calltypes, self.context = state.typemap, state.calltypes, state.typingctx
@@ -78,7 +78,7 @@ class _Origins:
                     )
 
     def parts(self, var: Any, seen: set[str]) -> Parts:
-        """Return which parts of a variable's value the function has made."""
+        """Return the parts of a variable's value that the function made."""
         if not holds_mutable(self.typemap[var.name]):
             return None
         found = {self.of(assign, seen) for assign in self.assigns[var.name]}
@@ -117,7 +117,7 @@ class _Origins:
         fields = list(owner.description.fields)
         if value.attr in fields:
             return self.part(value.value, fields.index(value.attr), seen)
-        self.refuse_escape(value.attr, [value.value])  # a property, which gives parts of its object
+        self.refuse_escape(value.attr, [value.value])  # a property's result
         return None
 
     def part(self, whole: Any, index: int, seen: set[str]) -> Parts:
@@ -170,7 +170,7 @@ class _Origins:
         seen.add(target)
 
     def refuse_escape(self, what: str, given: list[Any]) -> None:
-        """Refuse what may lead to an object of this function in a way that is not followed."""
+        """Raise if a call that is not analysed may return an object of this function."""
         if any(self.parts(v, set()) is not None for v in given if v.name in self.assigns):
             raise TypingError(
                 f"{what} returns, through a call, an object that this function makes: return the "

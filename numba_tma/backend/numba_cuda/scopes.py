@@ -1,4 +1,4 @@
-"""What `numba_tma.device.scope` needs of the compiler: typed scopes, and one branch less."""
+"""The compiler's half of `numba_tma.device.scope`: typed scopes, and one branch less."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def register(as_scope: Callable[..., Any], wanted: str, returns: str) -> None:
     def typer(value: Any, line: Any) -> Any:
         context = cuda_target.typing_context
         if not all(context.resolve_getattr(value, name) for name in ("enters", "close")):
-            # Numba drops the place of an error that comes out of a call's typing.
+            # Numba drops the source line of an error that a call's typer raises.
             raise TypingError(f"line {static_of(line, 'line')}, with over {value}: {wanted}")
         return signature(value, value, line)
 
@@ -40,10 +40,10 @@ def register(as_scope: Callable[..., Any], wanted: str, returns: str) -> None:
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class EnterAlways(FunctionPass):
-    """Drop the way round a scope that every thread enters.
+    """Remove the branch around a scope that every thread enters.
 
-    A function that returns a value from within it would else return None on that way, too, and
-    what it returns would have the type of both.
+    Along that branch a function that returns a value from within the scope would return None, and
+    its return type would be that of both.
     """
 
     _name = "numba_tma_enter_always"
@@ -52,14 +52,14 @@ class EnterAlways(FunctionPass):
         super().__init__()
 
     def run_pass(self, state: Any) -> bool:
-        """Make ``scope.enters()`` a constant where its type is one, and prune."""
+        """Replace ``scope.enters()`` by True where its type is a literal True, and prune."""
         if not getattr(state.func_id.func, _returns, False):
             return False
         PartialTypeInference().run_pass(state)
         for block in state.func_ir.blocks.values():
             for assign in list(block.find_insts(ir.Assign)):
                 if _is_entered_by_all(assign, state.typemap):
-                    # The call stays, for what it does besides.
+                    # The call stays, for its other effects.
                     entered = ir.Assign(ir.Const(True, assign.loc), assign.target, assign.loc)
                     block.insert_after(entered, assign)
                     assign.target = block.scope.make_temp(assign.loc)

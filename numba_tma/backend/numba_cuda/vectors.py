@@ -85,7 +85,7 @@ def _register_operator(function: Callable[..., Any]) -> None:
         lowering_registry.lower(function, *kinds)(lower)
 
 
-#: The operators of what is held in registers, fragments' too.
+#: The operators of vectors and of fragments.
 OPERATORS = (
     operator.add,
     operator.sub,
@@ -145,7 +145,7 @@ def _add(builder: Any, typ: types.Type, a: Any, b: Any) -> Any:
 def _extremum(ordered: str) -> Callable[..., Any]:
     def combine(builder: Any, typ: types.Type, a: Any, b: Any) -> Any:
         if isinstance(typ, types.Float):
-            # NaN wins, wherever it stands, as in NumPy.
+            # A NaN in either operand is the result, as in NumPy.
             larger, number = (
                 builder.fcmp_unordered(ordered, a, b),
                 builder.fcmp_ordered("ord", b, b),

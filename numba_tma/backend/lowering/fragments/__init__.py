@@ -1,4 +1,4 @@
-"""Fragments in kernels: their `types`, `math` with them, `memory` to and from tiles."""
+"""Fragments in kernels: their `types`, their `math`, and their loads and stores (`memory`)."""
 
 from numba_tma.backend.lowering.fragments import math, memory, types
 

@@ -1,4 +1,4 @@
-"""Fragments in kernels: what is computed with their elements, and conversions."""
+"""Fragments in kernels: arithmetic, reductions and conversions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _apply(
     scalars: Any,
     columns: Any,
 ) -> Any:
-    """Call `function` for each element, and return what it makes as a value of the type `shape`."""
+    """Call `function` for each element, and return the results as a value of the type `shape`."""
     resolved = context.typing_context.resolve_function_type(function, scalars, {})
     body = context.get_function(function, resolved)
     context.add_linking_libs(getattr(body, "libs", ()))
@@ -205,7 +205,7 @@ def _reduction(combine: Callable[..., Any]) -> Callable[..., Any]:
         values, run = elements(context, builder, typ, args[0]), typ.run
         two = []
         for half in range(2):
-            # As many chains as a thread has neighbours: one would wait for itself.
+            # One chain for each neighbour of a run: a single chain would serialise the additions.
             chains = [values[run * half + i :: 2 * run] for i in range(run)]
             two.append(
                 _fold(
@@ -310,9 +310,10 @@ def _quads_exchange(
 ) -> Any:
     """Pack floats to 8 bits, and bring four neighbouring columns into one thread.
 
-    Of 16 columns a thread of a quad has two and, 8 to the right, two more, in both of its rows; it
-    is to have four. Each thread offers one word a round, with its two columns in both rows: threads
-    of even and odd number begin with different halves, so that in two rounds everyone is served.
+    Of 16 columns a thread of a quad has two, and two more 8 to the right, in both of its rows. The
+    result has four neighbouring columns per thread. In each of two shuffles a thread offers one
+    word, with two columns of both rows. Even and odd threads offer different halves first, so that
+    two shuffles are enough.
     """
     tid = emit(TABLE["tid_x"], context, builder, {})
     odd = builder.and_(tid, _i32(1))
@@ -321,7 +322,7 @@ def _quads_exchange(
     is_right = builder.icmp_unsigned("!=", right, _i32(0))
     pair = builder.shl(odd, _i32(1))
     lanes = [builder.or_(pair, right), builder.or_(pair, builder.xor(right, _i32(1)))]
-    # The bytes of both words that make the upper row, and the lower one: prmt's selectors.
+    # prmt's selectors: the bytes of both words that form the upper row, and the lower row.
     orders = [
         builder.select(is_right, _i32(turned), _i32(straight))
         for straight, turned in ((0x5410, 0x1054), (0x7632, 0x3276))
@@ -340,7 +341,7 @@ def _quads_exchange(
 
 
 def _from_lane(context: Context, builder: Builder, word: Value, lane: Value) -> Any:
-    """Return the word of a lane of the quad."""
+    """Return the word of another lane of the quad."""
     clamp = types.uint32, _i32(0x1C1F)  # segments of four lanes
     given = {"value": (types.uint32, word), "lane": (types.uint32, lane), "clamp": clamp}
     return emit(TABLE["shfl_sync_idx_b32"], context, builder, given)

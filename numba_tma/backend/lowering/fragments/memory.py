@@ -1,4 +1,4 @@
-"""Fragments in kernels: the ways to shared and to global memory, and back."""
+"""Fragments in kernels: loads and stores, in shared and global memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _constant(value: int) -> Any:
 
 
 def _known(at: types.Type, what: str) -> tuple[int | None, ...]:
-    """Return the literals of a (row, column), None for what is not known yet."""
+    """Return the literals of a (row, column), None for an index known at run time."""
     is_pair = isinstance(at, types.BaseTuple) and len(at) == 2
     if not is_pair or not all(isinstance(types.unliteral(t), types.Integer) for t in at):
         raise TypingError(f"{what} takes a (row, column) of two integers, not {at}")
@@ -89,7 +89,7 @@ def _type_load(tile: types.Type, at: types.Type, n: types.Type) -> Any:
 
 
 class _Corner:
-    """Where in a shared tile a fragment lies."""
+    """The place of a fragment in a shared tile."""
 
     def __init__(self, context: Context, builder: Builder, tile: Value, at: Any) -> None:
         (self.tile_type, self.value), (at_type, at_value) = tile, at
@@ -102,7 +102,8 @@ class _Corner:
     def address(self, row: Any, column: Any) -> Any:
         """Return the shared address of an element, counted from the corner.
 
-        As `Tile.offset` has it, but with the row's part apart: it is the same for all columns.
+        The offset is that of `Tile.offset`. The row's part is computed apart, since it is the same
+        for all columns.
         """
         builder, tile = self.builder, self.tile_type.static[0]
         row, column = (builder.add(start, i) for start, i in zip(self.start, (row, column)))
@@ -125,8 +126,8 @@ class _Corner:
 def _matrix_rows(corner: _Corner, typ: FragmentType) -> list[tuple[int, int, Any]]:
     """Return (first register, registers, address of the lane's row) for ldmatrix and stmatrix.
 
-    A matrix is 8 rows of 16 bytes, whatever the elements. Two make 16 rows of the warp's, and two
-    more, the next 16 bytes of them.
+    A matrix is 8 rows of 16 bytes, for every element type. Two matrices are the warp's 16 rows; two
+    more are the next 16 bytes of these rows.
     """
     context, builder = corner.context, corner.builder
     tid = emit(TABLE["tid_x"], context, builder, {})
@@ -146,7 +147,7 @@ def _matrix_rows(corner: _Corner, typ: FragmentType) -> list[tuple[int, int, Any
 
 
 def _word_pairs(corner: _Corner, typ: FragmentType) -> list[tuple[int, Any]]:
-    """Return (first register, pointer to its place) of each two neighbours of 32 bits."""
+    """Return (first register, pointer) for each pair of neighbours of 32 bits."""
     context, builder = corner.context, corner.builder
     row, column = place(context, builder, typ.run)
     rows = [row, builder.add(row, _constant(8))]
@@ -264,14 +265,14 @@ def _lower_store_global(
     first = builder.ptrtoint(array.data, I64)
     corner = builder.add(first, builder.mul(args[3], column_stride))
 
-    rows = []  # of the two: whether there is one, and its address
+    rows = []  # for both rows: whether the row exists, and its address
     for half in (0, 8):
         row = builder.add(args[2], builder.add(down, ir.Constant(I64, half)))
         start = builder.add(corner, builder.mul(row, row_stride))
         start = builder.add(start, builder.mul(right, column_stride))
-        rows.append((builder.icmp_unsigned("<", row, extents[0]), start))  # none below 0 either
+        rows.append((builder.icmp_unsigned("<", row, extents[0]), start))  # unsigned: no row < 0
 
-    # Whether each run of neighbours is one store: the same answer for all threads.
+    # Whether each run of neighbours is one store: uniform over all threads.
     nbytes = typ.run * typ.dtype.itemsize
     crooked = builder.and_(builder.or_(corner, row_stride), ir.Constant(I64, nbytes - 1))
     end = builder.add(args[3], ir.Constant(I64, typ.n))
@@ -308,13 +309,13 @@ def _all(builder: Builder, conditions: list[Any]) -> Any:
 
 
 def store_row(builder: Builder, runs: list[list[Any]], start: Value, nbytes: int) -> None:
-    """Store what a thread holds of a row, in runs of `nbytes`, of which the first is at `start`."""
+    """Store a thread's elements of a row, in runs of `nbytes`, the first run at `start`."""
     for block, values in enumerate(runs):
         _store(builder, _vector(builder, values), start, block * 4 * nbytes, nbytes)
 
 
 def runs_of(builder: Builder, typ: FragmentType, value: Value) -> list[list[Any]]:
-    """Return the neighbours that a thread holds, as bits of the elements' size, rows in turn."""
+    """Return a thread's runs of neighbours, as bits of the elements' size, rows alternating."""
     words = unpack(builder, value)
     if typ.dtype.itemsize == 4:
         return [words[i : i + 2] for i in range(0, len(words), 2)]

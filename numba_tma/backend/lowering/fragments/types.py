@@ -1,4 +1,4 @@
-"""Fragments in kernels: their types, their elements, and where those are."""
+"""Fragments in kernels: their types, their elements, and the elements' coordinates."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ class FragmentType(types.Type):
 
     @property
     def registers(self) -> int:
-        """Registers that it takes of each thread."""
+        """Registers of a fragment in each thread."""
         return num_registers(self.n, self.dtype.itemsize)
 
     @property
     def run(self) -> int:
-        """Neighbours along a row that a thread holds."""
+        """Neighbouring elements of a row in one thread."""
         return elements_per_run(self.dtype.itemsize)
 
 
 def dtype_of(typ: types.Type, what: str) -> Any:
-    """Return what a kernel names as a dtype: a string, or a type such as np.float32."""
+    """Return the value of a dtype argument: a string, or a type such as np.float32."""
     if isinstance(typ, (types.NumberClass, types.DType)):
         return as_dtype(typ.dtype)
     return compiler.static_of(typ, what)
@@ -82,13 +82,13 @@ class RowsType(types.Type):
 
 
 def is_held(typ: types.Type) -> bool:
-    """Return whether `typ` is a fragment's or that of rows."""
+    """Return whether `typ` is the type of a fragment or of rows."""
     return isinstance(typ, (FragmentType, RowsType))
 
 
 @compiler.register_model(FragmentType)
 class _FragmentModel(compiler.core_models.PrimitiveModel):
-    """An array, which LLVM takes apart into registers."""
+    """An array, which LLVM splits into registers."""
 
     def __init__(self, manager: Any, typ: FragmentType) -> None:
         super().__init__(manager, typ, ir.ArrayType(typ.word, typ.registers))
@@ -135,7 +135,7 @@ def place(context: Context, builder: Builder, run: int) -> tuple[Any, Any]:
 
 def coordinates(context: Context, builder: Builder, typ: FragmentType) -> list[tuple[Any, Any]]:
     """Return (row, column) of each of the calling thread's elements."""
-    # Moved, so that LLVM does not take the coordinates out of a loop, and a register for each.
+    # `moved`, since LLVM would otherwise hoist the coordinates out of a loop, at a register each.
     row, column = (moved(builder, place) for place in place(context, builder, typ.run))
     halves = [row, builder.add(row, ir.Constant(I32, 8))]
     run, found = typ.run, []
@@ -146,7 +146,7 @@ def coordinates(context: Context, builder: Builder, typ: FragmentType) -> list[t
 
 
 def moved(builder: Builder, value: Value) -> Any:
-    """Return the value, of which LLVM does not know that it is always the same."""
+    """Return the value through a move that LLVM takes for volatile."""
     asm = ir.InlineAsm(ir.FunctionType(I32, [I32]), "mov.b32 $0, $1;", "=r,r", side_effect=True)
     return builder.call(asm, [value])
 
@@ -208,7 +208,7 @@ def _lower_columns(
 
 # -------------------------------------------------------------------- what they offer
 
-#: The methods that kernels can call, by the type of what they are called on; others add theirs.
+#: The methods that kernels can call, by the type of their object; other modules add to this.
 METHODS: dict[type, dict[str, Any]] = {
     FragmentType: {
         "coords": NativeMethod("Fragment", "coords", _type_coords, _lower_coords),
@@ -287,8 +287,8 @@ def _type_fragment(n: types.Type, **given: types.Type) -> Any:
 def _lower_fragment(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> Any:
-    # Each zero in a register of its own, which LLVM does not know as a constant: of one that all
-    # accumulators shared ptxas believes that a product under way may have changed it, and waits.
+    # Each zero is moved to its own register, which LLVM does not see as a constant. If accumulators
+    # shared a register, ptxas would assume that a product in flight may change it, and would wait.
     typ = sig.return_type
     letter = "=f" if typ.word == FLOAT else "=r"
     text = " ".join(f"mov.b32 ${i}, 0;" for i in range(typ.registers))

@@ -1,1 +1,1 @@
-"""What natives of `numba_tma.pipeline` become in a kernel."""
+"""The lowerings of natives of `numba_tma.pipeline`."""

@@ -1,4 +1,4 @@
-"""How kernels load and store columns of tensor memory: tuples whose length is a constant."""
+"""Loads and stores of columns of tensor memory, in tuples of constant length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numba_tma.ptx import TABLE
 
 U32 = types.uint32
 _LOAD, _WAIT = TABLE["tcgen05_ld_32x32b"], TABLE["tcgen05_wait_ld"]
-#: In one, since nothing else would keep arithmetic on the registers behind the wait.
+#: Load and wait are one assembler statement, so that arithmetic on the registers stays behind it.
 LOAD_AND_WAIT = dataclasses.replace(_LOAD, template=f"{_LOAD.template}\n\t{_WAIT.template}")
 
 

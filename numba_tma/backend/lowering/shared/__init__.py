@@ -1,4 +1,4 @@
-"""Shared memory in kernels: its `allocation`, its `tiles`, and tiles as `operands` of copies."""
+"""Shared memory in kernels: its `allocation`, its `tiles`, and `operands` of copies."""
 
 from numba_tma.backend.lowering.shared.allocation import ACCESSES, BARRIER, shared_tile_type
 from numba_tma.backend.lowering.shared.operands import check_reduction, require_map, tile_of

@@ -1,4 +1,4 @@
-"""What the typers of copies ask of their operands: a map, a tile, an operation."""
+"""The typers' checks of a copy's operands: a map, a tile, an operation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tile_of(typ: types.Type) -> Tile | None:
 
 
 def require_map(what: str, given: types.Type) -> None:
-    """Raise unless `given` is a TensorMap; an array in its place is the likeliest slip."""
+    """Raise unless `given` is a TensorMap; passing the array itself is the usual mistake."""
     if isinstance(given, TensorMapArrayType):
         raise TypingError(f"{what}: tensor_map is {given}; index it: give maps[i]")
     sequence = getattr(getattr(given, "cls", None), "shared_kind", None) == "map"
@@ -30,7 +30,7 @@ def require_map(what: str, given: types.Type) -> None:
 
 
 def check_reduction(what: str, tensor_map: types.Type, op: types.Type) -> None:
-    """Raise a TypingError unless the element type of a map, if it is known, has an operation."""
+    """Raise a TypingError if the map's element type is known and lacks the operation."""
     if tensor_map.tile is not None:
         value = op.literal_value if isinstance(op, types.Literal) else op
         if violation := reduction_violation(tensor_map.tile.dtype, value):

@@ -82,7 +82,7 @@ def _pointer(
 
 
 def mark_used(builder: Builder, tile_type: ObjectType, tile: Value) -> None:
-    """Note that a shared tile was read or written, so that the next fence is emitted."""
+    """Record that a shared tile was read or written, so that the next fence is emitted."""
     compiler.set_use_flags(builder.module)
     accesses = get_field(builder, tile_type, tile, "accesses")
     compiler.set_field(builder, ACCESSES, accesses, "unfenced", ir.Constant(ir.IntType(1), 1))
