@@ -1,10 +1,10 @@
-"""How a row of the instruction table becomes a function: one PTX instruction, nothing more.
+"""The instruction table: how an annotated function becomes one PTX instruction.
 
-A row is an ordinary annotated ``def`` under `instruction`. Its annotations name the operand kinds
-below, its template is the PTX text, and its body is what the simulator executes. In a template
-``{name}`` stands for an operand and ``<name:text>`` for text that is there only when the optional
-operand ``name`` was given. An operand annotated with an alias of ``Literal[...]`` is a choice: in a
-kernel its value is a literal, and part of the instruction's text.
+A row of the table is an annotated ``def`` under `instruction`. Its annotations name the operand
+kinds below, its template is the PTX text, and its body is the simulator's implementation. In a
+template ``{name}`` stands for an operand, and ``<name:text>`` for text that is present only if the
+optional operand ``name`` is given. An operand annotated with an alias of ``Literal[...]`` is a
+choice: a kernel passes a literal, which becomes part of the instruction's text.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, get_args, get_origin
 
 import numpy as np
 
 from numba_tma import simulator
 from numba_tma.backend.interface import instruction_row
 
-# Operand kinds, as they stand in the annotations of the rows.
+# Operand kinds, which annotate the operands of the rows.
 u16: TypeAlias = int
 u32: TypeAlias = int
 i32: TypeAlias = int
@@ -34,28 +34,29 @@ u32x4: TypeAlias = tuple[int, int, int, int]
 u64x2: TypeAlias = tuple[int, int]
 f32x2: TypeAlias = tuple[float, float]
 f32x4: TypeAlias = tuple[float, float, float, float]
-u32xnum: TypeAlias = tuple[int, ...]  #: as many as the choice `num` of the row says
-u32x2num: TypeAlias = tuple[int, ...]  #: twice that
-u32x4num: TypeAlias = tuple[int, ...]
+u32xnum: TypeAlias = tuple[int, ...]  #: `num` registers; `num` is a choice of the row
+u32x2num: TypeAlias = tuple[int, ...]  #: 2 `num` registers
+u32x4num: TypeAlias = tuple[int, ...]  #: 4 `num` registers
 Predicate: TypeAlias = bool
 Immediate: TypeAlias = int  #: a literal, printed into the instruction
 RegisterCount: TypeAlias = int  #: an `Immediate`: a multiple of 8 from 24 to 256
 BarrierAddress: TypeAlias = Any  #: a `Barrier`, or the shared-memory address of one
 ClusterAddress: TypeAlias = int  #: a shared-memory address in the cluster, as `mapa` returns it
-TensorMemoryAddress: TypeAlias = int  #: the lane in the high half, the column in the low
+TensorMemoryAddress: TypeAlias = int  #: ``lane << 16 | column``
 TileAddress: TypeAlias = Any  #: a `SharedTile`, a shared Numba array, or a shared-memory address
 SharedAddress: TypeAlias = Any  #: a barrier, a tile, a shared Numba array, or an address
 GlobalAddress: TypeAlias = Any  #: a Numba array in global memory, or an address
-TensorMapOperand: TypeAlias = Any  #: a TensorMap
-EditableTensorMap: TypeAlias = Any  #: an element of a TensorMapArray
-DescriptorAddress: TypeAlias = Any  #: a TensorMap in global memory, or 128 shared bytes of one
+TensorMapOperand: TypeAlias = Any  #: a `TensorMap`
+EditableTensorMap: TypeAlias = Any  #: an element of a `TensorMapArray`
+DescriptorAddress: TypeAlias = Any  #: a `TensorMap` in global memory, or 128 B of shared memory
 Coordinates: TypeAlias = Any  #: a tuple of integers in the array's axis order
-Offsets: TypeAlias = Any  #: the same along the spatial axes alone, none negative
-CacheHint: TypeAlias = "int | None"  #: a `CachePolicy`, or what createpolicy returned
+Offsets: TypeAlias = Any  #: a tuple of non-negative integers, one per spatial axis
+CacheHint: TypeAlias = "int | None"  #: a `CachePolicy`, or a result of createpolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONAL = re.compile(r"<(\w+):([^<>]*)>")
+_OPTIONAL_TEXT = re.compile(r"<\w+:([^<>]*)>")
 
 
 Since: TypeAlias = "tuple[tuple[int, int], int | str]"  #: first PTX ISA, first architecture
@@ -63,25 +64,25 @@ Since: TypeAlias = "tuple[tuple[int, int], int | str]"  #: first PTX ISA, first 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One row of the table: what is emitted, and where it is available."""
+    """One row of the table: the PTX text, its operands, and the versions that have it."""
 
     name: str
     template: str
     isa: tuple[int, int]  #: first PTX ISA version
-    sm: int | str  #: first architecture; "90a" where only sm_90a and its like have it
+    sm: int | str  #: first architecture; "90a" if specific to sm_90a
     operands: dict[str, str]  #: operand name -> kind
-    defaults: dict[str, Any]  #: of the operands that have one; None: the text is left out
-    choices: dict[str, tuple[Any, ...]]  #: operand name -> the values it can have
-    since: Mapping[str, Since]  #: by tag of a form: where it is newer than the row
+    defaults: dict[str, Any]  #: operand name -> default; None: its text is left out
+    choices: dict[str, tuple[Any, ...]]  #: operand name -> its possible values
+    since: Mapping[str, Since]  #: tag of a form -> its first versions, if newer
     returns: str
     family: str
-    ranks: tuple[int, ...]  #: the tensor ranks it exists for; empty when it takes no coordinates
-    pure: bool = False  #: no side effect: may be moved and merged
-    convergent: bool = False  #: threads meet in it: may not be moved into a divergent branch
+    ranks: tuple[int, ...]  #: its tensor ranks; empty if it takes no coordinates
+    pure: bool = False  #: no side effect: calls may be moved and merged
+    convergent: bool = False  #: executed together: may not move into a divergent branch
     body: Callable[..., Any] | None = field(default=None, compare=False)
 
     def forms(self) -> list[InstructionForm]:
-        """Return the PTX forms to be shown: each rank, each choice, each optional operand once."""
+        """Return the PTX forms that ``ptx/`` shows: each rank, choice and optional operand once."""
         ranks = self.ranks or (None,)
         required = {n: v for n, v in self.choices.items() if not self._optional(n)}
         first = {n: self.defaults.get(n, values[0]) for n, values in required.items()}
@@ -99,7 +100,7 @@ class Instruction:
         return shown
 
     def combinations(self) -> Iterator[InstructionForm]:
-        """Yield every PTX form: all ranks, choices and optional operands with each other."""
+        """Yield every PTX form: all combinations of ranks, choices and optional operands."""
         optional = [n for n, d in self.defaults.items() if d is None and n not in self.choices]
         values = [(None, *v) if self._optional(n) else v for n, v in self.choices.items()]
         for rank, *rest in itertools.product(
@@ -119,9 +120,20 @@ class Instruction:
         names = re.sub(r"\{(\w+)\}", lambda m: texts[m[1]], kept)
         return names.replace("RANK", str(rank))
 
+    @property
+    def syntax(self) -> str:
+        """The PTX with operands by name, choices as ``<name>`` and optional text in braces."""
+
+        def named(text: str) -> str:
+            return re.sub(r"\{(\w+)\}", lambda m: f"<{m[1]}>" if m[1] in self.choices else m[1], text)
+
+        parts = _OPTIONAL_TEXT.split(self.template)  # every second one is optional
+        text = "".join(f"{{{named(p)}}}" if n % 2 else named(p) for n, p in enumerate(parts))
+        return text.replace("RANKd", "Nd").rstrip(";").strip()
+
 
 def vector_of(kind: str, choices: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return what a vector kind is made of, and of how many; None for any other kind."""
+    """Return the element kind and the length of a vector kind; None for any other kind."""
     match = re.fullmatch(r"([uif]\d+)x(\d*)(num)?", kind)
     if match is None:
         return None
@@ -195,14 +207,15 @@ def instruction(
             body,
         )
         TABLE[row.name] = row
-        body.__doc__ = f"{inspect.cleandoc(body.__doc__ or '')}\n\n{_versions(row)}"
+        about = inspect.cleandoc(body.__doc__ or "")
+        body.__doc__ = f"{about}\n\nPTX: ``{row.syntax}``\n\n{_versions(row)}"
         return instruction_row(row, body)
 
     return decorate
 
 
 def _versions(row: Instruction) -> str:
-    """Say since when there is a row, for its docstring."""
+    """Return the first versions of a row, as a sentence for its docstring."""
 
     def version(isa: tuple[int, int], sm: int | str) -> str:
         return f"PTX ISA {isa[0]}.{isa[1]}, sm_{sm}"
@@ -213,17 +226,17 @@ def _versions(row: Instruction) -> str:
 
 
 def _choices(parameter: inspect.Parameter, body: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return the values of a parameter annotated with an alias of ``Literal``, else nothing."""
+    """Return the values of a parameter annotated with an alias of ``Literal``, else ()."""
     name = str(parameter.annotation).removesuffix(" | None")
     alias = getattr(inspect.getmodule(body), name, None)
     return get_args(alias) if get_origin(alias) is Literal else ()
 
 
-# ------------------------------------------------- what the simulator bodies need
+# ----------------------------------------------------- helpers of simulator bodies
 
 
 def address(operand: Any) -> int:
-    """Return the shared-memory address of a barrier, a tile or a plain address (simulator)."""
+    """Return the shared-memory address of a barrier, a tile, an array or an address (simulator)."""
     if hasattr(operand, "address"):
         return int(operand.address)
     if hasattr(operand, "dtype") and hasattr(operand, "ndim"):
@@ -234,7 +247,7 @@ def address(operand: Any) -> int:
 def global_bytes(operand: Any, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return a writable view of the first `nbytes` bytes at an array or an address (simulator).
 
-    Global memory is the memory of this process there.
+    The simulator's global memory is the memory of this process.
     """
     if isinstance(operand, (int, np.integer)):
         memory: Any = (ctypes.c_uint8 * int(nbytes)).from_address(int(operand))
@@ -242,3 +255,11 @@ def global_bytes(operand: Any, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8
     array = getattr(operand, "_ary", operand)
     flat = array.reshape(-1, copy=False) if array.ndim != 1 else array
     return flat.view(np.uint8)[:nbytes]
+
+
+def assembled_only(name: str, instead: str = "") -> NoReturn:
+    """Raise the error of a row that the simulator does not model (simulator)."""
+    raise NotImplementedError(
+        f"{name} exists on sm_{TABLE[name].sm} only and is not simulated: call it in a @cuda.jit "
+        f"kernel for such a GPU{instead}"
+    )

@@ -1,7 +1,8 @@
-"""Arithmetic that Python has no operator for: fast functions, fused products, extrema, bytes.
+"""Arithmetic without a Python operator: fast functions, fused products, extrema, bytes.
 
-The approximations run on the special-function unit, 16 lanes a cycle and SM. With .ftz a subnormal
-operand counts as 0 and a subnormal result becomes 0; without it they take three instructions more.
+The approximations run on the special-function unit, at 16 lanes per cycle and SM. With .ftz a
+subnormal operand counts as 0, and a subnormal result becomes 0. Without .ftz an approximation takes
+three more instructions.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ def ex2_approx_ftz_f32(value: f32) -> f32:
 
 @instruction("rcp.approx.ftz.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)
 def rcp_approx_ftz_f32(value: f32) -> f32:
-    """Return 1 / `value`, to 1 ulp; of 0 infinity, of what is above 2^126 0.
+    """Return 1 / `value`, to 1 ulp.
 
-    Executed by any thread.
+    The result is infinity for 0, and 0 for a value above 2^126. Executed by any thread.
     """
     with np.errstate(all="ignore"):
         return _flush(np.float32(1) / _flush(value))
@@ -43,16 +44,16 @@ def rcp_approx_ftz_f32(value: f32) -> f32:
 
 @instruction("rcp.approx.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)
 def rcp_approx_f32(value: f32) -> f32:
-    """Return 1 / `value`, to 1 ulp; of 0 infinity. Executed by any thread."""
+    """Return 1 / `value`, to 1 ulp; infinity for 0. Executed by any thread."""
     with np.errstate(all="ignore"):
         return _single(np.float32(1) / np.float32(value))
 
 
 @instruction("rsqrt.approx.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)
 def rsqrt_approx_f32(value: f32) -> f32:
-    """Return 1 / sqrt(`value`), to a relative error of 2^-22.9; of 0 infinity, of -1 NaN.
+    """Return 1 / sqrt(`value`), to a relative error of 2^-22.9.
 
-    Executed by any thread.
+    The result is infinity for 0, and NaN for a value below 0. Executed by any thread.
     """
     with np.errstate(all="ignore"):
         return np.float32(1) / np.sqrt(np.float32(value))
@@ -60,9 +61,9 @@ def rsqrt_approx_f32(value: f32) -> f32:
 
 @instruction("lg2.approx.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)
 def lg2_approx_f32(value: f32) -> f32:
-    """Return the logarithm to base 2, to a relative error of 2^-22 (between 0.5 and 2: absolute).
+    """Return the logarithm of `value` to base 2, to a relative error of 2^-22.
 
-    Executed by any thread.
+    For a value between 0.5 and 2 the error is absolute. Executed by any thread.
     """
     with np.errstate(all="ignore"):
         return np.log2(np.float32(value))
@@ -86,28 +87,28 @@ def fma_rn_f32(a: f32, b: f32, c: f32) -> f32:
 
 @instruction("min.f32 {result}, {a}, {b};", isa=(1, 0), sm=80, pure=True)
 def min_f32(a: f32, b: f32) -> f32:
-    """Return the smaller of two numbers; of a number and NaN the number. Executed by any thread."""
+    """Return the smaller of two numbers; if one is NaN, the other. Executed by any thread."""
     return np.fmin(np.float32(a), np.float32(b))
 
 
 @instruction("max.f32 {result}, {a}, {b};", isa=(1, 0), sm=80, pure=True)
 def max_f32(a: f32, b: f32) -> f32:
-    """Return the larger of two numbers; of a number and NaN the number. Executed by any thread."""
+    """Return the larger of two numbers; if one is NaN, the other. Executed by any thread."""
     return np.fmax(np.float32(a), np.float32(b))
 
 
 @instruction("max.NaN.f32 {result}, {a}, {b};", isa=(7, 0), sm=80, pure=True)
 def max_nan_f32(a: f32, b: f32) -> f32:
-    """Return the larger of two numbers, or NaN if one is. Executed by any thread."""
+    """Return the larger of two numbers; if one is NaN, NaN. Executed by any thread."""
     return np.maximum(np.float32(a), np.float32(b))
 
 
 @instruction("prmt.b32 {result}, {a}, {b}, {selector};", isa=(2, 0), sm=80, pure=True)
 def prmt_b32(a: u32, b: u32, selector: u32) -> u32:
-    """Return four bytes of the eight of `a` (0 to 3) and `b` (4 to 7), the lowest first.
+    """Return four bytes selected from the eight of `a` (0 to 3) and `b` (4 to 7).
 
-    Each four bits of `selector` number one; bit 3 of a number replicates the byte's sign instead.
-    Executed by any thread.
+    Each 4-bit field of `selector` numbers a byte; the lowest field is for the result's lowest byte.
+    If bit 3 of a field is set, the byte's sign bit is replicated instead. Executed by any thread.
     """
     given = int(a) & 0xFFFFFFFF | (int(b) & 0xFFFFFFFF) << 32
     result = 0

@@ -1,11 +1,11 @@
 """cp.async: 4, 8 or 16 bytes per thread from global to shared memory, without the copy engine.
 
-Each thread starts copies of its own, which end in any order. It waits for them in groups, or lets
-an mbarrier track them for other threads. The copies write like ordinary stores: before the copy
+Each thread starts its own copies, which complete in any order. The thread waits for them in groups,
+or an mbarrier tracks them for other threads. The copies write like ordinary stores: before the copy
 engine reads the bytes, a thread that has waited for them executes `fence_proxy_async`.
 
-The rows omit PTX's L2 cache hint: the code that ptxas of CUDA 13 makes of it is an illegal
-instruction on an H200.
+The rows omit PTX's L2 cache hint, which ptxas of CUDA 13 compiles to an illegal instruction on an
+H200.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numba_tma.ptx._instruction import (
     u32,
 )
 
-#: Bytes that one copy writes; ``.cg`` writes 16.
+#: Bytes of one copy; ``.cg`` always copies 16.
 Size: TypeAlias = Literal[4, 8, 16]
 #: Bytes of the L2 prefetch around the source.
 PrefetchSize: TypeAlias = Literal[64, 128, 256]
@@ -53,9 +53,9 @@ def cp_async_ca(
 ) -> None:
     """Start to copy `nbytes` from global to shared memory, through L1.
 
-    Both addresses are multiples of `nbytes`. The first `src_size` bytes are read; the rest is
-    filled with zeros. Executed by any thread, for itself. Orders nothing, copies of the same
-    thread among each other included.
+    Both addresses are multiples of `nbytes`. With `src_size` only the first `src_size` bytes are
+    read, and zeros fill the rest. Executed by any thread, for itself. Orders nothing, not even the
+    copies of one thread among each other.
     """
     _copy("cp_async_ca", destination, source, nbytes, src_size)
 
@@ -67,10 +67,10 @@ def cp_async_cg(
     src_size: u32 | None = None,
     prefetch_size: PrefetchSize | None = None,
 ) -> None:
-    """Start to copy 16 bytes from global to shared memory, past L1.
+    """Start to copy 16 bytes from global to shared memory, bypassing L1.
 
-    Both addresses are multiples of 16. The first `src_size` bytes are read; the rest is filled
-    with zeros. Executed by any thread, for itself. Orders nothing.
+    Both addresses are multiples of 16 B. With `src_size` only the first `src_size` bytes are read,
+    and zeros fill the rest. Executed by any thread, for itself. Orders nothing.
     """
     _copy("cp_async_cg", destination, source, 16, src_size)
 
@@ -83,10 +83,10 @@ def cp_async_ca_ignore_src(
     ignore_src: Predicate,
     prefetch_size: PrefetchSize | None = None,
 ) -> None:
-    """Start to copy `nbytes` through L1, or to write zeros if `ignore_src` is true.
+    """Start to copy `nbytes` through L1; if `ignore_src` is true, write zeros instead.
 
-    Nothing is read then. Both addresses are multiples of `nbytes`. Executed by any thread, for
-    itself. Orders nothing.
+    If `ignore_src` is true, the source is not read. Both addresses are multiples of `nbytes`.
+    Executed by any thread, for itself. Orders nothing.
     """
     _copy("cp_async_ca_ignore_src", destination, source, nbytes, 0 if ignore_src else None)
 
@@ -98,10 +98,10 @@ def cp_async_cg_ignore_src(
     ignore_src: Predicate,
     prefetch_size: PrefetchSize | None = None,
 ) -> None:
-    """Start to copy 16 bytes past L1, or to write zeros if `ignore_src` is true.
+    """Start to copy 16 bytes, bypassing L1; if `ignore_src` is true, write zeros instead.
 
-    Nothing is read then. Both addresses are multiples of 16. Executed by any thread, for itself.
-    Orders nothing.
+    If `ignore_src` is true, the source is not read. Both addresses are multiples of 16 B. Executed
+    by any thread, for itself. Orders nothing.
     """
     _copy("cp_async_cg_ignore_src", destination, source, 16, 0 if ignore_src else None)
 
@@ -115,10 +115,11 @@ def cp_async_ca_conditional(
     src_size: u32 | None = None,
     prefetch_size: PrefetchSize | None = None,
 ) -> None:
-    """Start to copy `nbytes` through L1 if `condition` is true; else do nothing at all.
+    """Start to copy `nbytes` through L1 if `condition` is true; otherwise do nothing.
 
-    Without the copy the destination keeps what it held: no zeros. Otherwise as `cp_async_ca`,
-    but with no branch. Executed by any thread, for itself. Orders nothing.
+    If `condition` is false, the destination keeps its contents: no zeros are written. The
+    instruction is predicated, without a branch. All else is as for `cp_async_ca`. Executed by any
+    thread, for itself. Orders nothing.
     """
     if condition:
         _copy("cp_async_ca_conditional", destination, source, nbytes, src_size)
@@ -132,10 +133,11 @@ def cp_async_cg_conditional(
     src_size: u32 | None = None,
     prefetch_size: PrefetchSize | None = None,
 ) -> None:
-    """Start to copy 16 bytes past L1 if `condition` is true; else do nothing at all.
+    """Start to copy 16 bytes, bypassing L1, if `condition` is true; otherwise do nothing.
 
-    Without the copy the destination keeps what it held: no zeros. Otherwise as `cp_async_cg`,
-    but with no branch. Executed by any thread, for itself. Orders nothing.
+    If `condition` is false, the destination keeps its contents: no zeros are written. The
+    instruction is predicated, without a branch. All else is as for `cp_async_cg`. Executed by any
+    thread, for itself. Orders nothing.
     """
     if condition:
         _copy("cp_async_cg_conditional", destination, source, 16, src_size)
@@ -157,9 +159,9 @@ def _copy(
 
 @instruction("cp.async.commit_group;", isa=(7, 0), sm=80)
 def cp_async_commit_group() -> None:
-    """Close the executing thread's current group of cp.async copies; it may be empty.
+    """Close the executing thread's current group of cp.async copies; the group may be empty.
 
-    Bulk copies are in groups of their own (`cp_async_bulk_commit_group`). Orders nothing.
+    Bulk copies have groups of their own (`cp_async_bulk_commit_group`). Orders nothing.
     """
     simulator.cp_async_commit_group()
 
@@ -168,9 +170,9 @@ def cp_async_commit_group() -> None:
 def cp_async_wait_group(pending: Immediate) -> None:
     """Wait until all but the `pending` newest groups of the executing thread are complete.
 
-    Their bytes are then visible to that thread; others see them after they have synchronised
-    with it. Executed by the thread that copied. Copies that were never committed are not
-    waited for.
+    The bytes of the complete groups are then visible to that thread, and to other threads after
+    they have synchronised with it. Uncommitted copies are not waited for. Executed by the thread
+    that copied.
     """
     simulator.cp_async_wait_group(pending)
 
@@ -179,7 +181,7 @@ def cp_async_wait_group(pending: Immediate) -> None:
 def cp_async_wait_all() -> None:
     """Wait for all cp.async copies of the executing thread, committed or not.
 
-    Their bytes are then visible to that thread; others see them after they have synchronised
+    The bytes are then visible to that thread, and to other threads after they have synchronised
     with it.
     """
     simulator.cp_async_wait_all()
@@ -187,12 +189,12 @@ def cp_async_wait_all() -> None:
 
 @instruction("cp.async.mbarrier.arrive.shared::cta.b64 [{barrier}];", isa=(7, 8), sm=80)
 def cp_async_mbarrier_arrive(barrier: BarrierAddress) -> None:
-    """Let `barrier` wait for the executing thread's copies, beyond the arrivals that it expects.
+    """Add an arrival at `barrier` for the completion of the executing thread's copies.
 
-    The phase expects one arrival more at once, and gets it when all cp.async copies that the
-    thread has started are complete: the count of `mbarrier_init` does not include it, and the
-    thread still makes its own arrival, after this. Executed by each thread that copied. Orders
-    those copies before what waits for the phase, and nothing else. Does not wait.
+    The phase expects one more arrival at once. This arrival follows when all cp.async copies that
+    the thread has started are complete. The count of `mbarrier_init` does not include it, and the
+    thread still makes its own arrival, after this instruction. Executed by each thread that copied.
+    Orders those copies before accesses after a wait for the phase, and nothing else. Does not wait.
     """
     simulator.cp_async_mbarrier_arrive(address(barrier))
 
@@ -201,8 +203,8 @@ def cp_async_mbarrier_arrive(barrier: BarrierAddress) -> None:
 def cp_async_mbarrier_arrive_noinc(barrier: BarrierAddress) -> None:
     """Arrive at `barrier` when all cp.async copies of the executing thread are complete.
 
-    The count of `mbarrier_init` includes this arrival: with nothing else to tell, it is the only
-    one that the thread makes. Executed by each thread that copied. Orders those copies before
-    what waits for the phase, and nothing else. Does not wait.
+    The count of `mbarrier_init` includes this arrival. A thread that signals nothing else makes no
+    other arrival. Executed by each thread that copied. Orders those copies before accesses after a
+    wait for the phase, and nothing else. Does not wait.
     """
     simulator.cp_async_mbarrier_arrive_noinc(address(barrier))

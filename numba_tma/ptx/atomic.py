@@ -1,4 +1,4 @@
-"""Relaxed accesses that several threads make to one word: an atomic, a reduction, a load."""
+"""Relaxed accesses of several threads to one word: atomics, a reduction, a load."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from numba_tma.ptx._instruction import (
 
 @instruction("atom.global.inc.u32 {result}, [{counter}], {limit};", isa=(2, 0), sm=80)
 def atom_inc(counter: GlobalAddress, limit: u32) -> u32:
-    """Add 1 to a 32-bit counter, back to 0 after `limit`; return the old value.
+    """Add 1 to a 32-bit counter, which wraps to 0 after `limit`; return the old value.
 
-    Executed by any thread; relaxed, at device scope.
+    Executed by any thread. Relaxed, at device scope.
     """
     return simulator.atomic_inc(global_bytes(counter, 4), limit)
 
 
 @instruction("ld.relaxed.sys.global.u32 {result}, [{source}];", isa=(6, 0), sm=80)
 def ld_relaxed_sys_global_u32(source: GlobalAddress) -> u32:
-    """Return the 32-bit word at a multiple of 4 B, which another GPU or the host may write.
+    """Return a 32-bit word of global memory that another GPU or the host may write.
 
-    Executed by any thread; relaxed, at system scope: it orders no other access.
+    The address is a multiple of 4 B. Executed by any thread. Relaxed, at system scope: orders no
+    other access.
     """
     return simulator.relaxed_read(global_bytes(source, 4))
 
@@ -36,27 +37,27 @@ def ld_relaxed_sys_global_u32(source: GlobalAddress) -> u32:
     "red.relaxed.cluster.shared::cluster.add.u32 [{location}], {value};", isa=(7, 8), sm=90
 )
 def red_shared_cluster_add_u32(location: ClusterAddress, value: u32) -> None:
-    """Add `value` to the 32-bit word at a cluster address, a multiple of 4 B, in one atomic step.
+    """Add `value` atomically to the 32-bit word at a cluster address.
 
-    Executed by any thread; relaxed, at cluster scope: it orders no other access. An address of the
-    block's own shared memory is a cluster address too.
+    The address is a multiple of 4 B. An address of the block's own shared memory is a cluster
+    address too. Executed by any thread. Relaxed, at cluster scope: orders no other access.
     """
     simulator.shared_cluster_reduce(location, np.uint32(value), "add")
 
 
 @instruction("atom.global.add.u32 {result}, [{location}], {value};", isa=(1, 1), sm=80)
 def atom_add_u32(location: GlobalAddress, value: u32) -> u32:
-    """Add `value` to the 32-bit word at a multiple of 4 B; return the old value.
+    """Add `value` to a 32-bit word of global memory; return the old value.
 
-    Executed by any thread; relaxed, at device scope.
+    The address is a multiple of 4 B. Executed by any thread. Relaxed, at device scope.
     """
     return simulator.atomic_replace(global_bytes(location, 4), lambda old: old + int(value))
 
 
 @instruction("atom.global.exch.b32 {result}, [{location}], {value};", isa=(1, 1), sm=80)
 def atom_exch_b32(location: GlobalAddress, value: u32) -> u32:
-    """Write `value` to the 32-bit word at a multiple of 4 B; return the old value.
+    """Write `value` to a 32-bit word of global memory; return the old value.
 
-    Executed by any thread; relaxed, at device scope.
+    The address is a multiple of 4 B. Executed by any thread. Relaxed, at device scope.
     """
     return simulator.atomic_replace(global_bytes(location, 4), lambda old: int(value))

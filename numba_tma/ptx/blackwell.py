@@ -1,11 +1,11 @@
-"""Forms of the bulk copies that came with sm_100: rows by index, CTA pairs, byte masks.
+"""Bulk copies that sm_100 added: rows by index, CTA pairs, byte masks.
 
-They are assembled, and never run: a simulated kernel that calls one ends with an error.
+The rows are assembled, and have never run. A simulated kernel that calls one ends with an error.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NoReturn, TypeAlias
+from typing import Literal, TypeAlias
 
 from numba_tma.ptx._instruction import (
     BarrierAddress,
@@ -14,21 +14,15 @@ from numba_tma.ptx._instruction import (
     GlobalAddress,
     TensorMapOperand,
     TileAddress,
+    assembled_only,
     i32,
     instruction,
     u16,
     u32,
 )
 
-#: Whose barrier a load may complete on: this block's alone, or that of either block of a CTA pair.
+#: The barrier of a load: 1 in the destination's block, 2 in either block of its CTA pair.
 CtaGroup: TypeAlias = Literal[1, 2]
-
-
-def _assembled_only(name: str) -> NoReturn:
-    raise NotImplementedError(
-        f"{name} exists on Blackwell (sm_100) alone: call it in a kernel compiled for that; the "
-        "library neither simulates it nor has run it"
-    )
 
 
 @instruction(
@@ -49,13 +43,13 @@ def cp_async_bulk_tensor_load_cta_group(
     cache_hint: CacheHint = None,
     multicast: u16 | None = None,
 ) -> None:
-    """Start the copy of `cp_async_bulk_tensor_load` for a block, or for a pair of blocks.
+    """Start the copy of `cp_async_bulk_tensor_load`, with a barrier in a block or a CTA pair.
 
-    With `cta_group` 1 the barrier is in the block of the destination; with 2 it may be in either
-    block of that one's CTA pair, whose ranks differ in the last bit. Executed by one thread. Orders
-    nothing. Assembled only.
+    With `cta_group` 1 the barrier is in the destination's block. With 2 it may be in either block
+    of the CTA pair of the destination's block. The ranks of a pair differ in the last bit. Executed
+    by one thread. Orders nothing. Assembled only.
     """
-    _assembled_only("cp_async_bulk_tensor_load_cta_group")
+    assembled_only("cp_async_bulk_tensor_load_cta_group")
 
 
 @instruction(
@@ -80,13 +74,13 @@ def cp_async_bulk_tensor_gather4(
     multicast: u16 | None = None,
     cta_group: CtaGroup | None = None,
 ) -> None:
-    """Start to copy four rows of a 2-dimensional tensor, each from `column` on, to shared memory.
+    """Start to copy four rows of a 2-dimensional tensor, from `column` on, to shared memory.
 
-    The rows need not be neighbours; they land below each other, as one box of 4 rows. The map's own
-    box has one row. The copy completes the bytes of all four on `barrier`. Executed by one thread.
-    Orders nothing. Assembled only.
+    The four rows need not be adjacent. In shared memory they form one box of 4 rows. The map's own
+    box has one row. The copy completes the bytes of all four rows on `barrier`. Executed by one
+    thread. Orders nothing. Assembled only.
     """
-    _assembled_only("cp_async_bulk_tensor_gather4")
+    assembled_only("cp_async_bulk_tensor_gather4")
 
 
 @instruction(
@@ -104,11 +98,12 @@ def cp_async_bulk_prefetch_tensor_gather4(
     column: i32,
     cache_hint: CacheHint = None,
 ) -> None:
-    """Start to bring the four rows of a `cp_async_bulk_tensor_gather4` into the L2 cache.
+    """Start to prefetch the four rows of a `cp_async_bulk_tensor_gather4` into the L2 cache.
 
-    Executed by one thread. A hint: it completes nowhere and orders nothing. Assembled only.
+    Executed by one thread. A hint: its completion cannot be observed, and it orders nothing.
+    Assembled only.
     """
-    _assembled_only("cp_async_bulk_prefetch_tensor_gather4")
+    assembled_only("cp_async_bulk_prefetch_tensor_gather4")
 
 
 @instruction(
@@ -129,12 +124,12 @@ def cp_async_bulk_tensor_scatter4(
     source: TileAddress,
     cache_hint: CacheHint = None,
 ) -> None:
-    """Start to copy a box of 4 rows of shared memory to four rows of a 2-dimensional tensor.
+    """Start to copy a box of 4 rows from shared memory to four rows of a 2-dimensional tensor.
 
-    The reverse of `cp_async_bulk_tensor_gather4`; bulk group and fences are those of
+    The reverse of `cp_async_bulk_tensor_gather4`. Bulk group and fences are those of
     `cp_async_bulk_tensor_store`. Executed by one thread. Assembled only.
     """
-    _assembled_only("cp_async_bulk_tensor_scatter4")
+    assembled_only("cp_async_bulk_tensor_scatter4")
 
 
 @instruction(
@@ -150,9 +145,9 @@ def cp_async_bulk_store_masked(
     byte_mask: u16,
     cache_hint: CacheHint = None,
 ) -> None:
-    """Start the copy of `cp_async_bulk_store`, of some bytes of every 16.
+    """Start the copy of `cp_async_bulk_store` for selected bytes of every 16.
 
-    Byte i of each 16 is written where bit i of `byte_mask` is set. Executed by one thread; all else
-    is as for `cp_async_bulk_store`. Assembled only.
+    Byte i of each 16 is written if bit i of `byte_mask` is set. All else is as for
+    `cp_async_bulk_store`. Executed by one thread. Assembled only.
     """
-    _assembled_only("cp_async_bulk_store_masked")
+    assembled_only("cp_async_bulk_store_masked")

@@ -1,4 +1,4 @@
-"""cp.async.bulk: contiguous bytes between memories, moved by the copy engine."""
+"""cp.async.bulk: copies of contiguous bytes between memories, by the copy engine."""
 
 from __future__ import annotations
 
@@ -37,11 +37,14 @@ def cp_async_bulk_load(
     """Start to copy `nbytes` contiguous bytes from global to shared memory.
 
     `nbytes` and both addresses are multiples of 16 B. The copy completes `nbytes` on `barrier`.
-    With `multicast`, bit r of which is the block of rank r in the cluster, the bytes arrive in each
-    of those blocks, at the offset that `destination` has in this one, and are completed on the
-    barrier that each has at the offset of `barrier`: every one of them expects `nbytes`, and its
-    memory is ready before. Executed by one thread. Orders nothing; generic writes to the
-    destination need `fence_proxy_async` and a synchronisation before.
+
+    With `multicast` the bytes arrive in several blocks of the cluster; bit r of `multicast` selects
+    the block of rank r. The bytes arrive at the offset of `destination` in each selected block, and
+    complete on the barrier at the offset of `barrier` there. Each selected block expects `nbytes`,
+    and its memory is ready before the copy starts.
+
+    Executed by one thread. Orders nothing: `fence_proxy_async` and a synchronisation must stand
+    between generic writes to the destination and the copy.
     """
     simulator.cp_async_bulk_load(
         address(destination), global_bytes(source, nbytes), address(barrier), multicast
@@ -57,13 +60,15 @@ def cp_async_bulk_load(
 def cp_async_bulk_copy_cluster(
     destination: ClusterAddress, source: TileAddress, nbytes: u32, barrier: ClusterAddress
 ) -> None:
-    """Start to copy `nbytes` from this block's shared memory to that of a block of the cluster.
+    """Start to copy `nbytes` of this block's shared memory to that of a block of the cluster.
 
-    `destination` and `barrier` lie in the same block, which expects the bytes; both are addresses
-    as `mapa` returns them. `nbytes` and both addresses of data are multiples of 16 B. Executed by
-    one thread, after every writer of the source has executed `fence_proxy_async` and synchronised
-    with it. No group counts the copy: that the source has been read is known only where `barrier`
-    was waited for. The other block may not exit before the bytes have come. Orders nothing.
+    `destination` and `barrier` are addresses as `mapa` returns them. Both lie in the same block,
+    which expects the bytes. `nbytes` and both data addresses are multiples of 16 B.
+
+    Executed by one thread, after every writer of the source has executed `fence_proxy_async` and
+    synchronised with the executing thread. No bulk group counts the copy: the source is known to be
+    read only after a wait on `barrier`. The other block must not exit before the bytes have
+    arrived. Orders nothing.
     """
     simulator.cp_async_bulk_copy_cluster(
         int(destination), address(source), int(nbytes), int(barrier)
@@ -82,8 +87,8 @@ def cp_async_bulk_store(
     """Start to copy `nbytes` contiguous bytes from shared to global memory.
 
     `nbytes` and both addresses are multiples of 16 B. The copy belongs to the executing thread's
-    next bulk group. Executed by one thread, after every writer of the source has executed
-    `fence_proxy_async` and synchronised with it.
+    current bulk group. Executed by one thread, after every writer of the source has executed
+    `fence_proxy_async` and synchronised with the executing thread.
     """
     simulator.cp_async_bulk_store(global_bytes(destination, nbytes), address(source))
 
@@ -97,17 +102,17 @@ def cp_async_bulk_store(
 def cp_async_bulk_prefetch(
     source: GlobalAddress, nbytes: u32, cache_hint: CacheHint = None
 ) -> None:
-    """Start to bring `nbytes` contiguous bytes of global memory into the L2 cache.
+    """Start to prefetch `nbytes` contiguous bytes of global memory into the L2 cache.
 
-    `nbytes` and the address are multiples of 16 B. Executed by one thread. A hint: it completes
-    nowhere, cannot be waited for and orders nothing.
+    `nbytes` and the address are multiples of 16 B. Executed by one thread. A hint: its completion
+    cannot be observed or waited for, and it orders nothing.
     """
     simulator.cp_async_bulk_prefetch(global_bytes(source, nbytes))
 
 
 @instruction("cp.async.bulk.commit_group;", isa=(8, 0), sm=90)
 def cp_async_bulk_commit_group() -> None:
-    """Close the executing thread's current bulk group; it may be empty. Orders nothing."""
+    """Close the executing thread's current bulk group, which may be empty. Orders nothing."""
     simulator.cp_async_bulk_commit_group()
 
 
@@ -115,7 +120,8 @@ def cp_async_bulk_commit_group() -> None:
 def cp_async_bulk_wait_group(pending: Immediate) -> None:
     """Wait until at most `pending` of the thread's newest bulk groups are incomplete.
 
-    The writes of the older groups are then visible to the executing thread, which stored.
+    The writes of the older groups are then visible to the executing thread. Executed by the thread
+    that issued the stores.
     """
     simulator.cp_async_bulk_wait_group(pending)
 
@@ -124,7 +130,7 @@ def cp_async_bulk_wait_group(pending: Immediate) -> None:
 def cp_async_bulk_wait_group_read(pending: Immediate) -> None:
     """Wait until all but the `pending` newest bulk groups have read their sources.
 
-    The shared memory can then be reused; the writes to global memory may be incomplete. Executed
-    by the thread that stored.
+    The shared memory of the older groups can then be reused. Their writes to global memory may be
+    incomplete. Executed by the thread that issued the stores.
     """
     simulator.cp_async_bulk_wait_group_read(pending)

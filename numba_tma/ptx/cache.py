@@ -12,14 +12,14 @@ from numba_tma.ptx._instruction import GlobalAddress, f32, instruction, u32, u64
 
 Priority: TypeAlias = Literal["evict_last", "evict_normal", "evict_first", "evict_unchanged"]
 OtherPriority: TypeAlias = Literal["evict_first", "evict_unchanged"]
-#: How a priority stands in the bits of a policy; the secondary one is a single bit beside it.
+#: Bits of the primary priority in a policy. The secondary priority is one bit beside them.
 _PRIORITIES = {"evict_unchanged": 0x0, "evict_first": 0x2, "evict_last": 0x4, "evict_normal": 0x6}
 
 
 class CachePolicy(IntEnum):
-    """Named L2 policies, as the 64-bit values that createpolicy.fractional yields for 1.0.
+    """L2 policies by name: the 64-bit values that createpolicy.fractional returns for 1.0.
 
-    Tests on a GPU hold them equal to what the `createpolicy` rows return.
+    Tests on a GPU hold them equal to the results of the `createpolicy` rows.
     """
 
     EVICT_NORMAL = 0x16F0000000000000
@@ -60,10 +60,10 @@ def createpolicy_evict_last() -> u64:
 def createpolicy_fractional(
     fraction: f32, primary: Priority, secondary: OtherPriority | None = None
 ) -> u64:
-    """Return a policy that gives `fraction` of the accesses one priority, the rest another.
+    """Return a policy with one priority for `fraction` of the accesses, another for the rest.
 
-    `fraction` is above 0 and at most 1, and is cut to sixteenths; which accesses have the primary
-    priority is up to the hardware. Without `secondary` the rest is "evict_unchanged".
+    `fraction` is above 0 and at most 1, truncated to sixteenths. The hardware chooses the accesses
+    that have the primary priority. Without `secondary` the rest is "evict_unchanged".
     """
     if not 0 < fraction <= 1:
         raise simulator.BadOperand(
@@ -86,11 +86,12 @@ def createpolicy_range(
     primary: Priority,
     secondary: OtherPriority | None = None,
 ) -> u64:
-    """Return a policy that goes by address: one priority for the window's first bytes.
+    """Return a policy by address: one priority for the window's first bytes, another for the rest.
 
-    The first `primary_nbytes` from `window` on have the primary priority, the rest up to
-    `total_nbytes` the secondary ("evict_unchanged" if not given); what lies outside has any. The
-    hardware rounds the limits to blocks. In the simulator every address has the primary one.
+    The first `primary_nbytes` from `window` on have the primary priority. The bytes after them, up
+    to `total_nbytes`, have the secondary priority ("evict_unchanged" by default). Addresses outside
+    the window have an unspecified priority. The hardware rounds the limits to blocks. In the
+    simulator every address has the primary priority.
     """
     return _policy(primary, secondary) | 0xF << 52
 
@@ -101,5 +102,5 @@ def _policy(primary: str, secondary: str | None) -> int:
 
 @instruction("createpolicy.cvt.L2.b64 {result}, {access_property};", isa=(7, 4), sm=80, pure=True)
 def createpolicy_cvt(access_property: u64) -> u64:
-    """Return the policy of an access property that CUDA C++ (``cuda::access_property``) made."""
+    """Return the policy of a CUDA C++ access property (``cuda::access_property``)."""
     return access_property

@@ -1,4 +1,4 @@
-"""Clusters: their barrier, their registers, and shared memory across their blocks."""
+"""Clusters: their barrier, their special registers, and shared memory across their blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from numba_tma.ptx._instruction import (
     u64x2,
 )
 
-# ------------------------------------------------------------------------- the barrier
+# ----------------------------------------------------------------------------- barrier
 
 ArriveQualifiers: TypeAlias = Literal[
     "release", "relaxed", "aligned", "release.aligned", "relaxed.aligned"
@@ -45,9 +45,9 @@ WaitQualifiers: TypeAlias = Literal["acquire", "aligned", "acquire.aligned"]
 def barrier_cluster_arrive(qualifiers: ArriveQualifiers | None = None) -> None:
     """Arrive at the cluster's barrier without waiting; `barrier_cluster_wait` must follow.
 
-    Executed by every thread of the cluster, once per wait. Release semantics at cluster scope, as
-    with "release"; "relaxed" orders nothing. With "aligned" all threads of the warp execute it
-    together.
+    Executed by every thread of the cluster, once per wait. Release semantics at cluster scope, by
+    default and with "release"; "relaxed" orders nothing. With "aligned" all threads of the warp
+    execute the instruction together.
     """
     simulator.barrier_cluster_arrive(qualifiers or "")
 
@@ -62,13 +62,13 @@ def barrier_cluster_arrive(qualifiers: ArriveQualifiers | None = None) -> None:
 def barrier_cluster_wait(qualifiers: WaitQualifiers | None = None) -> None:
     """Wait until all threads of the cluster that have not exited have arrived.
 
-    Executed by every thread that arrived. Acquire semantics at cluster scope, with "acquire" and
-    without. With "aligned" all threads of the warp execute it together.
+    Executed by every thread that arrived. Acquire semantics at cluster scope, by default and with
+    "acquire". With "aligned" all threads of the warp execute the instruction together.
     """
     simulator.barrier_cluster_wait(qualifiers or "")
 
 
-# ----------------------------------------------------------------------- the registers
+# ------------------------------------------------------------------- special registers
 
 
 @instruction("mov.u32 {result}, %cluster_ctaid.x;", isa=(7, 8), sm=90, pure=True)
@@ -145,7 +145,7 @@ def nclusterid_z() -> u32:
 
 @instruction("mov.u32 {result}, %cluster_ctarank;", isa=(7, 8), sm=90, pure=True)
 def cluster_ctarank() -> u32:
-    """Return the block's rank in its cluster, by which `mapa` knows it; x counts fastest."""
+    """Return the block's rank in its cluster, the `rank` of `mapa`; x varies fastest."""
     return simulator.cluster_rank()
 
 
@@ -157,27 +157,27 @@ def cluster_nctarank() -> u32:
 
 @instruction("mov.pred {predicate}, %is_explicit_cluster;", isa=(7, 8), sm=90, pure=True)
 def is_explicit_cluster() -> bool:
-    """Return whether the kernel was given a cluster size; without one each block is a cluster."""
+    """Return whether the kernel was given a cluster size; else each block is a cluster."""
     return simulator.is_explicit_cluster()
 
 
-# ----------------------------------------------------------------------- the addresses
+# --------------------------------------------------------------------------- addresses
 
 
 @instruction("mapa.shared::cluster.u32 {result}, {location}, {rank};", isa=(7, 8), sm=90, pure=True)
 def mapa(location: SharedAddress, rank: u32) -> u32:
-    """Return the address at which the block `rank` of the cluster has what is at `location` here.
+    """Return the cluster address of `location` in the block of rank `rank`.
 
-    `location` is in this block's shared memory, `rank` less than `cluster_nctarank`. The result is
-    for instructions that take a cluster address; it touches no memory, and needs no
-    synchronisation.
+    `location` is an address of this block's shared memory. The result is the address of the same
+    offset in the other block, for instructions that take a cluster address. `rank` is less than
+    `cluster_nctarank`. Accesses no memory, and needs no synchronisation.
     """
     return simulator.mapa(address(location), rank)
 
 
 @instruction("getctarank.shared::cluster.u32 {result}, {location};", isa=(7, 8), sm=90, pure=True)
 def getctarank(location: ClusterAddress) -> u32:
-    """Return the rank of the block whose shared memory a cluster address lies in.
+    """Return the rank of the block whose shared memory contains a cluster address.
 
     An address of this block's own shared memory is a cluster address too.
     """
@@ -191,8 +191,8 @@ def getctarank(location: ClusterAddress) -> u32:
 def ld_shared_cluster_u32(location: ClusterAddress) -> u32:
     """Return the 32-bit word at a cluster address, a multiple of 4 B.
 
-    Executed by any thread. Orders nothing: `cluster_sync` stands between the write and this, and
-    between this and the end of the block that is read.
+    Executed by any thread. Orders nothing: a `cluster_sync` must stand between the write and this
+    load, and between this load and the exit of the block that is read.
     """
     return int(simulator.shared_cluster_read(location, np.dtype(np.uint32)))
 
@@ -201,8 +201,8 @@ def ld_shared_cluster_u32(location: ClusterAddress) -> u32:
 def st_shared_cluster_u32(location: ClusterAddress, value: u32) -> None:
     """Write a 32-bit word at a cluster address, a multiple of 4 B.
 
-    Executed by any thread. Orders nothing: `cluster_sync` stands between the start of the block
-    that is written and this, and between this and the read.
+    Executed by any thread. Orders nothing: a `cluster_sync` must stand between the start of the
+    block that is written and this store, and between this store and the read.
     """
     simulator.shared_cluster_write(location, np.uint32(value))
 
@@ -211,8 +211,8 @@ def st_shared_cluster_u32(location: ClusterAddress, value: u32) -> None:
 def ld_shared_cluster_u64(location: ClusterAddress) -> u64:
     """Return the 64-bit word at a cluster address, a multiple of 8 B.
 
-    Executed by any thread. Orders nothing: `cluster_sync` stands between the write and this, and
-    between this and the end of the block that is read.
+    Executed by any thread. Orders nothing: a `cluster_sync` must stand between the write and this
+    load, and between this load and the exit of the block that is read.
     """
     return int(simulator.shared_cluster_read(location, np.dtype(np.uint64)))
 
@@ -221,8 +221,8 @@ def ld_shared_cluster_u64(location: ClusterAddress) -> u64:
 def st_shared_cluster_u64(location: ClusterAddress, value: u64) -> None:
     """Write a 64-bit word at a cluster address, a multiple of 8 B.
 
-    Executed by any thread. Orders nothing: `cluster_sync` stands between the start of the block
-    that is written and this, and between this and the read.
+    Executed by any thread. Orders nothing: a `cluster_sync` must stand between the start of the
+    block that is written and this store, and between this store and the read.
     """
     simulator.shared_cluster_write(location, np.uint64(value))
 
@@ -231,8 +231,8 @@ def st_shared_cluster_u64(location: ClusterAddress, value: u64) -> None:
 def ld_shared_cluster_f32(location: ClusterAddress) -> f32:
     """Return the float32 at a cluster address, a multiple of 4 B.
 
-    Executed by any thread. Orders nothing: `cluster_sync` stands between the write and this, and
-    between this and the end of the block that is read.
+    Executed by any thread. Orders nothing: a `cluster_sync` must stand between the write and this
+    load, and between this load and the exit of the block that is read.
     """
     return float(simulator.shared_cluster_read(location, np.dtype(np.float32)))
 
@@ -241,18 +241,18 @@ def ld_shared_cluster_f32(location: ClusterAddress) -> f32:
 def st_shared_cluster_f32(location: ClusterAddress, value: f32) -> None:
     """Write a float32 at a cluster address, a multiple of 4 B.
 
-    Executed by any thread. Orders nothing: `cluster_sync` stands between the start of the block
-    that is written and this, and between this and the read.
+    Executed by any thread. Orders nothing: a `cluster_sync` must stand between the start of the
+    block that is written and this store, and between this store and the read.
     """
     simulator.shared_cluster_write(location, np.float32(value))
 
 
 @instruction("ld.shared::cluster.v4.u32 {result}, [{location}];", isa=(7, 8), sm=90)
 def ld_shared_cluster_v4_u32(location: ClusterAddress) -> u32x4:
-    """Return the 16 bytes at a cluster address, a multiple of 16 B.
+    """Return the four 32-bit words at a cluster address, a multiple of 16 B.
 
-    Executed by any thread. Orders nothing: `cluster_sync` stands between the write and this, and
-    between this and the end of the block that is read.
+    Executed by any thread. Orders nothing: a `cluster_sync` must stand between the write and this
+    load, and between this load and the exit of the block that is read.
     """
     x, y, z, w = simulator.shared_cluster_read(location, np.dtype(np.uint32), 4)
     return int(x), int(y), int(z), int(w)
@@ -260,10 +260,10 @@ def ld_shared_cluster_v4_u32(location: ClusterAddress) -> u32x4:
 
 @instruction("st.shared::cluster.v4.u32 [{location}], {values};", isa=(7, 8), sm=90)
 def st_shared_cluster_v4_u32(location: ClusterAddress, values: u32x4) -> None:
-    """Write 16 bytes at a cluster address, a multiple of 16 B.
+    """Write four 32-bit words at a cluster address, a multiple of 16 B.
 
-    Executed by any thread. Orders nothing: `cluster_sync` stands between the start of the block
-    that is written and this, and between this and the read.
+    Executed by any thread. Orders nothing: a `cluster_sync` must stand between the start of the
+    block that is written and this store, and between this store and the read.
     """
     simulator.shared_cluster_write(location, np.array(values, np.uint32))
 
@@ -280,10 +280,11 @@ def st_shared_cluster_v4_u32(location: ClusterAddress, values: u32x4) -> None:
 def st_async_b32(destination: ClusterAddress, value: u32, barrier: ClusterAddress) -> None:
     """Start to write a 32-bit word to a block of the cluster; completes 4 bytes on `barrier`.
 
-    Both addresses are cluster addresses of one block (`mapa`), and the cluster has more than one.
-    `destination` is a multiple of 4 B. Executed by any thread, after the barrier's init is known
-    to it (`cluster_sync`). Orders nothing but the written bytes, which are visible to whoever has
-    waited for the phase with acquire semantics at cluster scope. No proxy fence is needed.
+    `destination` and `barrier` are cluster addresses (`mapa`) in the same block. `destination` is a
+    multiple of 4 B. The cluster has more than one block. Executed by any thread, after the
+    barrier's initialisation is visible to it (`cluster_sync`). Orders only the written bytes: they
+    are visible to threads that have waited for the phase with acquire semantics at cluster scope.
+    No proxy fence is needed.
     """
     simulator.st_async(destination, np.uint32(value), barrier)
 
@@ -297,7 +298,7 @@ def st_async_b32(destination: ClusterAddress, value: u32, barrier: ClusterAddres
 def st_async_b64(destination: ClusterAddress, value: u64, barrier: ClusterAddress) -> None:
     """Start to write a 64-bit word to a block of the cluster; completes 8 bytes on `barrier`.
 
-    As `st_async_b32`; `destination` is a multiple of 8 B.
+    `destination` is a multiple of 8 B. All else is as for `st_async_b32`.
     """
     simulator.st_async(destination, np.uint64(value), barrier)
 
@@ -311,7 +312,7 @@ def st_async_b64(destination: ClusterAddress, value: u64, barrier: ClusterAddres
 def st_async_f32(destination: ClusterAddress, value: f32, barrier: ClusterAddress) -> None:
     """Start to write a float32 to a block of the cluster; completes 4 bytes on `barrier`.
 
-    As `st_async_b32`.
+    All else is as for `st_async_b32`.
     """
     simulator.st_async(destination, np.float32(value), barrier)
 
@@ -325,7 +326,7 @@ def st_async_f32(destination: ClusterAddress, value: f32, barrier: ClusterAddres
 def st_async_v2_b32(destination: ClusterAddress, values: u32x2, barrier: ClusterAddress) -> None:
     """Start to write two 32-bit words to a block of the cluster; completes 8 bytes on `barrier`.
 
-    As `st_async_b32`; `destination` is a multiple of 8 B.
+    `destination` is a multiple of 8 B. All else is as for `st_async_b32`.
     """
     simulator.st_async(destination, np.array(values, np.uint32), barrier)
 
@@ -339,7 +340,7 @@ def st_async_v2_b32(destination: ClusterAddress, values: u32x2, barrier: Cluster
 def st_async_v4_b32(destination: ClusterAddress, values: u32x4, barrier: ClusterAddress) -> None:
     """Start to write four 32-bit words to a block of the cluster; completes 16 bytes on `barrier`.
 
-    As `st_async_b32`; `destination` is a multiple of 16 B.
+    `destination` is a multiple of 16 B. All else is as for `st_async_b32`.
     """
     simulator.st_async(destination, np.array(values, np.uint32), barrier)
 
@@ -353,7 +354,7 @@ def st_async_v4_b32(destination: ClusterAddress, values: u32x4, barrier: Cluster
 def st_async_v4_f32(destination: ClusterAddress, values: f32x4, barrier: ClusterAddress) -> None:
     """Start to write four float32 to a block of the cluster; completes 16 bytes on `barrier`.
 
-    As `st_async_b32`; `destination` is a multiple of 16 B.
+    `destination` is a multiple of 16 B. All else is as for `st_async_b32`.
     """
     simulator.st_async(destination, np.array(values, np.float32), barrier)
 
@@ -367,7 +368,7 @@ def st_async_v4_f32(destination: ClusterAddress, values: f32x4, barrier: Cluster
 def st_async_v2_b64(destination: ClusterAddress, values: u64x2, barrier: ClusterAddress) -> None:
     """Start to write two 64-bit words to a block of the cluster; completes 16 bytes on `barrier`.
 
-    As `st_async_b32`; `destination` is a multiple of 16 B.
+    `destination` is a multiple of 16 B. All else is as for `st_async_b32`.
     """
     simulator.st_async(destination, np.array(values, np.uint64), barrier)
 
@@ -387,13 +388,17 @@ U64Operation: TypeAlias = Literal["add"]
 def red_async_u32(
     destination: ClusterAddress, value: u32, barrier: ClusterAddress, operation: U32Operation
 ) -> None:
-    """Start to combine `value` into an unsigned 32-bit word of a block of the cluster.
+    """Start to combine `value` with an unsigned 32-bit word of a block of the cluster.
 
-    Completes 4 bytes on `barrier`; both addresses are cluster addresses of one block (`mapa`), and
-    the cluster has more than one. Atomic, relaxed at cluster scope: any number of threads may hit
-    one word. "inc" adds 1, back to 0 where the word is `value` or more; "dec" subtracts 1, to
-    `value` where the word is 0 or more than `value`. Executed by any thread, after the word's first
-    value and the barrier's init are known to it; waited for like `st_async_b32`.
+    Completes 4 bytes on `barrier`. `destination` and `barrier` are cluster addresses (`mapa`) in
+    the same block. The cluster has more than one block. Atomic, relaxed at cluster scope: any
+    number of threads may update one word.
+
+    "inc" adds 1, and wraps to 0 if the word is `value` or more. "dec" subtracts 1, and wraps to
+    `value` if the word is 0 or more than `value`.
+
+    Executed by any thread, after the word's first value and the barrier's initialisation are
+    visible to it. The wait for the result is that of `st_async_b32`.
     """
     simulator.red_async(destination, np.uint32(value), barrier, operation)
 
@@ -407,9 +412,9 @@ def red_async_u32(
 def red_async_s32(
     destination: ClusterAddress, value: i32, barrier: ClusterAddress, operation: S32Operation
 ) -> None:
-    """Start to combine `value` into a signed 32-bit word of a block of the cluster.
+    """Start to combine `value` with a signed 32-bit word of a block of the cluster.
 
-    As `red_async_u32`; completes 4 bytes on `barrier`.
+    Completes 4 bytes on `barrier`. All else is as for `red_async_u32`.
     """
     simulator.red_async(destination, np.int32(value), barrier, operation)
 
@@ -423,9 +428,9 @@ def red_async_s32(
 def red_async_b32(
     destination: ClusterAddress, value: u32, barrier: ClusterAddress, operation: B32Operation
 ) -> None:
-    """Start to combine the bits of `value` into a word of a block of the cluster.
+    """Start to combine `value` bitwise with a 32-bit word of a block of the cluster.
 
-    As `red_async_u32`; completes 4 bytes on `barrier`.
+    Completes 4 bytes on `barrier`. All else is as for `red_async_u32`.
     """
     simulator.red_async(destination, np.uint32(value), barrier, operation)
 
@@ -439,8 +444,9 @@ def red_async_b32(
 def red_async_u64(
     destination: ClusterAddress, value: u64, barrier: ClusterAddress, operation: U64Operation
 ) -> None:
-    """Start to combine `value` into a 64-bit word of a block of the cluster.
+    """Start to combine `value` with a 64-bit word of a block of the cluster.
 
-    As `red_async_u32`; completes 8 bytes on `barrier`. A signed sum has the same bits.
+    Completes 8 bytes on `barrier`. All else is as for `red_async_u32`. A signed sum has the same
+    bits.
     """
     simulator.red_async(destination, np.uint64(value), barrier, operation)

@@ -1,8 +1,8 @@
-"""cvt: two floats at a time between float32, the 16-bit and the 8-bit formats.
+"""cvt: pairs of floats between float32, the 16-bit and the 8-bit formats, and float32 to TF32.
 
-A pair is one register: `high` in its upper half, the element that comes first in memory in its
-lower. All round to the nearest, ties to even. A NaN becomes the one NaN of the format (0x7fff,
-0x7f), without sign and payload; "relu" makes what is negative +0 and leaves a NaN a NaN.
+A pair is one register. `high` is its upper half; the lower half is the element that comes first in
+memory. Pairs round to nearest, ties to even. A NaN becomes the one NaN of the format (0x7fff,
+0x7f), without sign and payload. With "relu" a negative value becomes +0, and a NaN stays a NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TF32Rounding: TypeAlias = Literal["rna", "rn"]
     "cvt.rn<relu:.{relu}>.f16x2.f32 {result}, {high}, {low};", isa=(7, 0), sm=80, pure=True
 )
 def cvt_f16x2_f32(high: f32, low: f32, relu: Relu | None = None) -> u32:
-    """Return two float16; what is too large becomes infinity. Executed by any thread."""
+    """Return two float16; a value out of range becomes infinity. Executed by any thread."""
     return _convert.to_pair("f16", (low, high), relu)
 
 
@@ -39,7 +39,7 @@ def cvt_bf16x2_f32(high: f32, low: f32, relu: Relu | None = None) -> u32:
     pure=True,
 )
 def cvt_e4m3x2_f32(high: f32, low: f32, relu: Relu | None = None) -> u16:
-    """Return two e4m3; what is too large, infinity too, becomes 448. Executed by any thread."""
+    """Return two e4m3; a value out of range, infinity too, becomes 448. Executed by any thread."""
     return _convert.to_pair("e4m3", (low, high), relu)
 
 
@@ -50,7 +50,10 @@ def cvt_e4m3x2_f32(high: f32, low: f32, relu: Relu | None = None) -> u16:
     pure=True,
 )
 def cvt_e5m2x2_f32(high: f32, low: f32, relu: Relu | None = None) -> u16:
-    """Return two e5m2; what is too large, infinity too, becomes 57344. Executed by any thread."""
+    """Return two e5m2; a value out of range, infinity too, becomes 57344.
+
+    Executed by any thread.
+    """
     return _convert.to_pair("e5m2", (low, high), relu)
 
 
@@ -58,7 +61,7 @@ def cvt_e5m2x2_f32(high: f32, low: f32, relu: Relu | None = None) -> u16:
     "cvt.rn.satfinite<relu:.{relu}>.e4m3x2.f16x2 {result}, {pair};", isa=(8, 1), sm=89, pure=True
 )
 def cvt_e4m3x2_f16x2(pair: u32, relu: Relu | None = None) -> u16:
-    """Return two float16 as e4m3; what is too large becomes 448. Executed by any thread."""
+    """Return two float16 as e4m3; a value out of range becomes 448. Executed by any thread."""
     return _convert.to_pair("e4m3", _convert.from_pair("f16", pair), relu)
 
 
@@ -66,7 +69,7 @@ def cvt_e4m3x2_f16x2(pair: u32, relu: Relu | None = None) -> u16:
     "cvt.rn.satfinite<relu:.{relu}>.e5m2x2.f16x2 {result}, {pair};", isa=(8, 1), sm=89, pure=True
 )
 def cvt_e5m2x2_f16x2(pair: u32, relu: Relu | None = None) -> u16:
-    """Return two float16 as e5m2; what is too large becomes 57344. Executed by any thread."""
+    """Return two float16 as e5m2; a value out of range becomes 57344. Executed by any thread."""
     return _convert.to_pair("e5m2", _convert.from_pair("f16", pair), relu)
 
 
@@ -90,9 +93,9 @@ def cvt_f16x2_e5m2x2(pair: u16, relu: Relu | None = None) -> u32:
     pure=True,
 )
 def cvt_tf32_f32(value: f32, rounding: TF32Rounding = "rna") -> u32:
-    """Return a float32 rounded to the 10 bits of mantissa that tensor cores read of it.
+    """Return a float32 rounded to TF32, the 10 mantissa bits that tensor cores read.
 
-    "rna" rounds ties away from zero, "rn" to even. The result is the float's 32 bits, of which the
-    lowest 13 mean nothing. Executed by any thread.
+    "rna" rounds ties away from zero, "rn" to even. The result is the 32 bits of the float; the
+    lowest 13 have no meaning. Executed by any thread.
     """
     return _convert.to_tf32(value, rounding)

@@ -1,4 +1,4 @@
-"""Fences: between ordinary memory accesses and the copy engine's, and between threads."""
+"""Fences between generic memory accesses and the copy engine's, and between threads."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Scope: TypeAlias = Literal["cta", "cluster", "gpu", "sys"]
 
 @instruction("fence.proxy.async.{space};", isa=(8, 0), sm=90)
 def fence_proxy_async(space: StateSpace = "shared::cta") -> None:
-    """Order the thread's generic accesses to `space` before later copy-engine ones.
+    """Order the thread's generic accesses to `space` before later accesses of the copy engine.
 
     Executed by each thread that wrote, before it synchronises with the thread that issues the copy.
-    It also orders copy-engine accesses that the thread has waited for before its later generic
-    ones. "global" is for bytes that threads write and a copy reads in the same kernel.
+    Copy-engine accesses that the thread has waited for are also ordered before its later generic
+    accesses. "global" is for bytes that threads write and a copy reads in the same kernel.
     """
     simulator.fence_proxy_async(space)
 
 
 @instruction("fence.proxy.async;", isa=(8, 0), sm=90)
 def fence_proxy_async_all() -> None:
-    """Order the thread's generic accesses to all memory before later copy-engine ones.
+    """Order the thread's generic accesses to all memory before later accesses of the copy engine.
 
-    `fence_proxy_async` of every state space at once. Executed by each thread that wrote.
+    Equivalent to `fence_proxy_async` of every state space. Executed by each thread that wrote.
     """
     simulator.fence_proxy_async("shared::cluster")
     simulator.fence_proxy_async("global")
@@ -38,9 +38,9 @@ def fence_proxy_async_all() -> None:
 def fence_proxy_async_generic_release() -> None:
     """Release the thread's generic accesses to its block's shared memory to the copy engine.
 
-    The one-way form of `fence_proxy_async`: earlier generic accesses before later copy-engine
-    ones, at cluster scope, and not the other way round. Executed by each thread that wrote, before
-    it synchronises with the thread that issues the copy.
+    The one-way form of `fence_proxy_async`, at cluster scope: earlier generic accesses are ordered
+    before later copy-engine accesses, and not the other way round. Executed by each thread that
+    wrote, before it synchronises with the thread that issues the copy.
     """
     simulator.fence_proxy_async("shared::cta")
 
@@ -51,11 +51,11 @@ def fence_proxy_async_generic_release() -> None:
     sm=90,
 )
 def fence_proxy_async_generic_acquire() -> None:
-    """Acquire for the copy engine what other blocks of the cluster have released to it.
+    """Acquire for the copy engine the accesses that other blocks of the cluster have released.
 
-    The other half of `fence_proxy_async_generic_release`, for the cluster's shared memory: executed
-    by the thread that issues the copies, after it has synchronised with those that released. It
-    releases nothing: what the thread itself wrote needs the release form.
+    The counterpart of `fence_proxy_async_generic_release`, for the cluster's shared memory.
+    Executed by the thread that issues the copies, after it has synchronised with the threads that
+    released. Releases nothing: the thread's own writes need the release form.
     """
     simulator.yield_turn()
 
@@ -71,21 +71,21 @@ def fence_mbarrier_init() -> None:
 
 @instruction("fence.acq_rel.{scope};", isa=(6, 0), sm=80, since={"cluster": ((7, 8), 90)})
 def fence_acq_rel(scope: Scope) -> None:
-    """Order the thread's memory accesses before the fence and those after it, for `scope`.
+    """Order the thread's memory accesses before the fence and those after it, at `scope`.
 
-    Executed by any thread. Two threads synchronise where one writes a flag after its fence and the
-    other reads that flag before its own; a fence without such a flag orders nothing between
-    threads. Generic accesses only: the copy engine's need `fence_proxy_async`.
+    Executed by any thread. Two threads synchronise if one writes a flag after its fence, and the
+    other reads the flag before its own fence. Without such a flag a fence orders nothing between
+    threads. Orders generic accesses only: the copy engine's need `fence_proxy_async`.
     """
     simulator.fence_acq_rel()
 
 
 @instruction("fence.sc.{scope};", isa=(6, 0), sm=80, since={"cluster": ((7, 8), 90)})
 def fence_sc(scope: Scope) -> None:
-    """Order as `fence_acq_rel` does, and all sequentially consistent fences among each other.
+    """Order as `fence_acq_rel` does, and order sequentially consistent fences among each other.
 
     Executed by any thread. Algorithms in which two threads each write one flag and then read the
-    other's need it. It is slower than `fence_acq_rel`.
+    other's need this fence. Slower than `fence_acq_rel`.
     """
     simulator.fence_acq_rel()
 

@@ -1,8 +1,8 @@
-"""Words of global memory, one or a vector of them, by address.
+"""Loads and stores of words and vectors of words in global memory, by address.
 
-An address is a multiple of the bytes of the access; the instruction adds `offset`, a literal number
-of bytes, to it. With `condition` the instruction has a predicate: where it is false memory is not
-accessed, and a load returns 0. No access here orders another.
+An address is a multiple of the size of the access. `offset`, a literal number of bytes, is added to
+the address. `condition` predicates the instruction: if it is false, memory is not accessed, and a
+load returns 0. The accesses are not ordered among each other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def ld_global_u16(
 ) -> u16:
     """Return the 16-bit word at a multiple of 2 B.
 
-    "no_allocate" leaves L1 as it is; `cache_hint` is a policy for L2. Executed by any thread.
+    "no_allocate" leaves L1 unchanged. `cache_hint` is a policy for L2. Executed by any thread.
     """
     return int(_read("ld_global_u16", source, offset, "u2", 1, condition)[0])
 
@@ -62,7 +62,7 @@ def ld_global_u32(
 ) -> u32:
     """Return the 32-bit word at a multiple of 4 B.
 
-    `l1` and `cache_hint` as in `ld_global_u16`. Executed by any thread.
+    `l1` and `cache_hint` are those of `ld_global_u16`. Executed by any thread.
     """
     return int(_read("ld_global_u32", source, offset, "u4", 1, condition)[0])
 
@@ -77,7 +77,7 @@ def ld_global_v2_u32(
 ) -> u32x2:
     """Return the two 32-bit words at a multiple of 8 B.
 
-    `l1` and `cache_hint` as in `ld_global_u16`. Executed by any thread.
+    `l1` and `cache_hint` are those of `ld_global_u16`. Executed by any thread.
     """
     return tuple(_read("ld_global_v2_u32", source, offset, "u4", 2, condition).tolist())
 
@@ -92,7 +92,7 @@ def ld_global_v4_u32(
 ) -> u32x4:
     """Return the four 32-bit words at a multiple of 16 B.
 
-    `l1` and `cache_hint` as in `ld_global_u16`. Executed by any thread.
+    `l1` and `cache_hint` are those of `ld_global_u16`. Executed by any thread.
     """
     return tuple(_read("ld_global_v4_u32", source, offset, "u4", 4, condition).tolist())
 
@@ -193,7 +193,7 @@ def st_global_v4_f32(
     _write("st_global_v4_f32", destination, offset, np.array(values, np.float32), condition)
 
 
-# ------------------------------------------------- what the simulator bodies need
+# ----------------------------------------------------- helpers of simulator bodies
 
 
 def _read(
@@ -204,7 +204,7 @@ def _read(
     count: int,
     condition: Predicate | None,
 ) -> Any:
-    """Return so many words at a global address; 0 where the condition is false."""
+    """Return `count` words at a global address, or zeros if the condition is false."""
     simulator.current()  # raises on the host
     dtype = np.dtype(kind)
     if condition is not None and not condition:
@@ -226,7 +226,7 @@ def _write(
 
 
 def _words(what: str, place: GlobalAddress, offset: int, dtype: np.dtype[Any], count: int) -> Any:
-    """Return a writable view of so many words at a global address."""
+    """Return a writable view of `count` words at a global address."""
     memory = global_bytes(place, offset + dtype.itemsize * count)[offset:]
     if memory.ctypes.data % memory.size:
         raise simulator.BadOperand(

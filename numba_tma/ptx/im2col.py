@@ -41,16 +41,19 @@ def cp_async_bulk_tensor_im2col_load(
 ) -> None:
     """Start to copy a column of pixels from global to shared memory.
 
-    `coordinates` are those of the first pixel, before `offsets` are added, and of its first
-    channel: (image, spatial axes..., channel) in the array's axis order. The pixel lies in the
-    map's pixel box. From there the copy walks over the box as the map's strides say, along the last
-    spatial axis first and into the next image at the end, and takes at each place the pixel that
-    lies `offsets` further: one per spatial axis, in the array's order, never negative. Pixels and
-    channels outside the tensor are filled. The first channel times the item size is a multiple of
-    16 B, and the destination aligned to 128 B or as the swizzle asks.
+    `coordinates` are (image, spatial axes..., channel) in the array's axis order: the first pixel,
+    before `offsets` are added, and its first channel. The first pixel lies in the map's pixel box.
+    From there the copy traverses the box in steps of the map's strides, the last spatial axis
+    fastest, and continues in the next image at the end of the box. At each position it takes the
+    pixel that lies `offsets` further. `offsets` has one value per spatial axis, in the array's
+    order, none negative. Pixels and channels outside the tensor are filled. The first channel times
+    the item size is a multiple of 16 B. The destination is aligned to 128 B, or as the swizzle
+    requires.
 
-    The copy completes the bytes of the whole tile on `barrier`. With `multicast`, a bit for each
-    block of the cluster, tile and bytes arrive at the same addresses in each of those blocks.
+    The copy completes the bytes of the whole tile on `barrier`. With `multicast`, which has a bit
+    for each block of the cluster, tile and bytes arrive at the same addresses in each selected
+    block.
+
     Executed by one thread. Orders nothing.
     """
     simulator.cp_async_bulk_tensor_im2col_load(
@@ -74,12 +77,12 @@ def cp_async_bulk_tensor_im2col_store(
 ) -> None:
     """Start to copy a column of pixels from shared memory to global memory.
 
-    The walk and the alignment are those of the load, without offsets. What lies outside the tensor
-    is not written, but for the rest of a 16-byte chunk at a pixel's end. Coordinates are never
-    negative, and the map's pixel box lies inside the tensor: no lower corner is negative, no upper
-    corner positive. The copy belongs to the executing thread's next bulk group. Executed by one
-    thread, after every writer of the source has executed `fence_proxy_async` and synchronised with
-    it.
+    Traversal and alignment are those of `cp_async_bulk_tensor_im2col_load`, without offsets.
+    Elements outside the tensor are not written, except for the rest of a 16-byte chunk at a pixel's
+    end. Coordinates are never negative. The map's pixel box lies inside the tensor: no lower corner
+    is negative, no upper corner positive. The copy belongs to the executing thread's current bulk
+    group. Executed by one thread, after every writer of the source has executed `fence_proxy_async`
+    and synchronised with the executing thread.
     """
     simulator.cp_async_bulk_tensor_im2col_store(tensor_map, coordinates, address(source))
 
@@ -101,8 +104,8 @@ def cp_reduce_async_bulk_tensor_im2col(
 ) -> None:
     """Start to combine a column of pixels in shared memory with the pixels in global memory.
 
-    Each element of the tensor becomes `operation` of itself and the tile's element, under the rules
-    of `cp_reduce_async_bulk_tensor`: the map's element type decides what is legal
+    Each element of the tensor becomes `operation` of itself and the tile's element, by the rules of
+    `cp_reduce_async_bulk_tensor`: the map's element type decides which operations are legal
     (`DType.reductions`). All else is as for `cp_async_bulk_tensor_im2col_store`. Executed by one
     thread.
     """
@@ -125,8 +128,9 @@ def cp_async_bulk_prefetch_tensor_im2col(
     offsets: Offsets,
     cache_hint: CacheHint = None,
 ) -> None:
-    """Bring the pixels that a load with these operands would copy into the L2 cache.
+    """Prefetch the pixels of a `cp_async_bulk_tensor_im2col_load` into the L2 cache.
 
-    Nothing tells when they are there. Executed by one thread. Orders nothing.
+    The operands are those of the load. Completion cannot be observed. Executed by one thread.
+    Orders nothing.
     """
     simulator.cp_async_bulk_prefetch_tensor_im2col(tensor_map, coordinates, offsets)

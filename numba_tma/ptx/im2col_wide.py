@@ -1,8 +1,6 @@
-"""cp.async.bulk.tensor in the im2col::w modes of sm_100a, which walk along W alone."""
+"""cp.async.bulk.tensor in the im2col::w modes of sm_100a, which traverse W alone."""
 
 from __future__ import annotations
-
-from typing import NoReturn
 
 from numba_tma.ptx._instruction import (
     BarrierAddress,
@@ -10,11 +8,13 @@ from numba_tma.ptx._instruction import (
     Coordinates,
     TensorMapOperand,
     TileAddress,
+    assembled_only,
     instruction,
     u16,
 )
 
 RANKS = (3, 4, 5)
+_INSTEAD = ", or walk the rows with cp_async_bulk_tensor_im2col_load"
 
 
 @instruction(
@@ -39,12 +39,12 @@ def cp_async_bulk_tensor_im2col_w_load(
     """Start to copy pixels along W, and a halo, from global to shared memory.
 
     The map is one of `im2col_wide_map` in mode ``"w"``. The copy takes the map's pixels from
-    `coordinates` on, while D, H and the image stay where they are, and `w_halo` pixels more at the
-    end of the image, which lie next to them in shared memory. `w_offset` shifts the pixel box and
-    the first pixel along W. Alignment, fill and `multicast` are as for
+    `coordinates` on, at fixed D, H and image. At the end of the image it takes `w_halo` more
+    pixels, which are adjacent to the others in shared memory. `w_offset` shifts the pixel box and
+    the first pixel along W. Alignment, fill and `multicast` are those of
     `cp_async_bulk_tensor_im2col_load`. Executed by one thread. Orders nothing.
     """
-    _assembled_only("cp_async_bulk_tensor_im2col_w_load")
+    assembled_only("cp_async_bulk_tensor_im2col_w_load", _INSTEAD)
 
 
 @instruction(
@@ -68,11 +68,11 @@ def cp_async_bulk_tensor_im2col_w_128_load(
 ) -> None:
     """Start to copy 128 pixels along W, with halos between them, from global to shared memory.
 
-    The map is one of `im2col_wide_map` in mode ``"w128"``. `w_halo` pixels more are copied after
+    The map is one of `im2col_wide_map` in mode ``"w128"``. `w_halo` more pixels are copied after
     every 32. All else is as for `cp_async_bulk_tensor_im2col_w_load`. Executed by one thread.
     Orders nothing.
     """
-    _assembled_only("cp_async_bulk_tensor_im2col_w_128_load")
+    assembled_only("cp_async_bulk_tensor_im2col_w_128_load", _INSTEAD)
 
 
 @instruction(
@@ -89,11 +89,11 @@ def cp_async_bulk_prefetch_tensor_im2col_w(
     w_offset: u16,
     cache_hint: CacheHint = None,
 ) -> None:
-    """Bring what `cp_async_bulk_tensor_im2col_w_load` would copy into the L2 cache.
+    """Prefetch the pixels of a `cp_async_bulk_tensor_im2col_w_load` into the L2 cache.
 
-    Nothing tells when it is there. Executed by one thread. Orders nothing.
+    Completion cannot be observed. Executed by one thread. Orders nothing.
     """
-    _assembled_only("cp_async_bulk_prefetch_tensor_im2col_w")
+    assembled_only("cp_async_bulk_prefetch_tensor_im2col_w", _INSTEAD)
 
 
 @instruction(
@@ -110,15 +110,8 @@ def cp_async_bulk_prefetch_tensor_im2col_w_128(
     w_offset: u16,
     cache_hint: CacheHint = None,
 ) -> None:
-    """Bring what `cp_async_bulk_tensor_im2col_w_128_load` would copy into the L2 cache.
+    """Prefetch the pixels of a `cp_async_bulk_tensor_im2col_w_128_load` into the L2 cache.
 
-    Nothing tells when it is there. Executed by one thread. Orders nothing.
+    Completion cannot be observed. Executed by one thread. Orders nothing.
     """
-    _assembled_only("cp_async_bulk_prefetch_tensor_im2col_w_128")
-
-
-def _assembled_only(name: str) -> NoReturn:
-    raise NotImplementedError(
-        f"{name} exists on sm_100a only and is not simulated: call it in a @cuda.jit kernel for "
-        "such a GPU, or walk the rows with cp_async_bulk_tensor_im2col_load"
-    )
+    assembled_only("cp_async_bulk_prefetch_tensor_im2col_w_128", _INSTEAD)

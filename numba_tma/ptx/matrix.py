@@ -1,8 +1,9 @@
 """ldmatrix and stmatrix: 8x8 matrices between shared memory and the fragments of a warp.
 
-A matrix is 8 rows of 8 elements of 16 bits, each row at an address of its own. In a fragment, lane
-l holds elements 2 (l mod 4) and the next of row l // 4, the first in the low half of its register;
-with "trans", of column l // 4. Lanes 8 m to 8 m + 7 give the addresses of matrix m's rows.
+A matrix has 8 rows of 8 elements of 16 bits. Each row has an address of its own: lanes 8 m to 8 m +
+7 pass the addresses of matrix m's rows. In a fragment, lane l holds elements 2 (l mod 4) and 2 (l
+mod 4) + 1 of row l // 4, the first in the low half of its register. With "trans" they are elements
+of column l // 4.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ Transposed: TypeAlias = Literal["trans"]
     convergent=True,
 )
 def ldmatrix_x1(row: u32, trans: Transposed | None = None) -> u32:
-    """Return the lane's part of one matrix; lanes 0 to 7 give its rows.
+    """Return the lane's part of one matrix; lanes 0 to 7 pass its row addresses.
 
-    Executed by all threads of the warp, converged; `row` is a multiple of 16 B. Orders nothing: the
-    warp has waited for what it reads. "trans" gives the columns in place of the rows.
+    `row` is a multiple of 16 B. "trans" returns columns in place of rows. Executed by all threads
+    of the warp, converged. Orders nothing: the warp has waited for the data before.
     """
     return simulator.ldmatrix(row, 1, trans is not None)[0]
 
@@ -37,9 +38,9 @@ def ldmatrix_x1(row: u32, trans: Transposed | None = None) -> u32:
     convergent=True,
 )
 def ldmatrix_x2(row: u32, trans: Transposed | None = None) -> u32x2:
-    """Return the lane's parts of two matrices; lanes 0 to 15 give their rows.
+    """Return the lane's parts of two matrices; lanes 0 to 15 pass their row addresses.
 
-    Executed by all threads of the warp, converged; otherwise as `ldmatrix_x1`.
+    All else is as for `ldmatrix_x1`. Executed by all threads of the warp, converged.
     """
     return simulator.ldmatrix(row, 2, trans is not None)
 
@@ -51,9 +52,9 @@ def ldmatrix_x2(row: u32, trans: Transposed | None = None) -> u32x2:
     convergent=True,
 )
 def ldmatrix_x4(row: u32, trans: Transposed | None = None) -> u32x4:
-    """Return the lane's parts of four matrices; lanes 0 to 31 give their rows.
+    """Return the lane's parts of four matrices; lanes 0 to 31 pass their row addresses.
 
-    Executed by all threads of the warp, converged; otherwise as `ldmatrix_x1`.
+    All else is as for `ldmatrix_x1`. Executed by all threads of the warp, converged.
     """
     return simulator.ldmatrix(row, 4, trans is not None)
 
@@ -65,11 +66,11 @@ def ldmatrix_x4(row: u32, trans: Transposed | None = None) -> u32x4:
     convergent=True,
 )
 def stmatrix_x1(row: u32, fragment: u32, trans: Transposed | None = None) -> None:
-    """Write one matrix of which each lane holds its part; lanes 0 to 7 give its rows.
+    """Write one matrix from the lanes' parts; lanes 0 to 7 pass its row addresses.
 
-    Executed by all threads of the warp, converged; `row` is a multiple of 16 B. The writes are
-    ordinary ones of all 32 threads: before a copy reads them, each executes `fence_proxy_async`.
-    "trans" writes the columns in place of the rows.
+    `row` is a multiple of 16 B. "trans" writes columns in place of rows. Executed by all threads of
+    the warp, converged. The writes are ordinary ones of all 32 threads: each thread executes
+    `fence_proxy_async` before a copy reads them.
     """
     simulator.stmatrix(row, (fragment,), trans is not None)
 
@@ -81,9 +82,9 @@ def stmatrix_x1(row: u32, fragment: u32, trans: Transposed | None = None) -> Non
     convergent=True,
 )
 def stmatrix_x2(row: u32, fragment: u32x2, trans: Transposed | None = None) -> None:
-    """Write two matrices of which each lane holds its parts; lanes 0 to 15 give their rows.
+    """Write two matrices from the lanes' parts; lanes 0 to 15 pass their row addresses.
 
-    Executed by all threads of the warp, converged; otherwise as `stmatrix_x1`.
+    All else is as for `stmatrix_x1`. Executed by all threads of the warp, converged.
     """
     simulator.stmatrix(row, fragment, trans is not None)
 
@@ -95,8 +96,8 @@ def stmatrix_x2(row: u32, fragment: u32x2, trans: Transposed | None = None) -> N
     convergent=True,
 )
 def stmatrix_x4(row: u32, fragment: u32x4, trans: Transposed | None = None) -> None:
-    """Write four matrices of which each lane holds its parts; lanes 0 to 31 give their rows.
+    """Write four matrices from the lanes' parts; lanes 0 to 31 pass their row addresses.
 
-    Executed by all threads of the warp, converged; otherwise as `stmatrix_x1`.
+    All else is as for `stmatrix_x1`. Executed by all threads of the warp, converged.
     """
     simulator.stmatrix(row, fragment, trans is not None)

@@ -1,19 +1,17 @@
-"""ldmatrix and stmatrix with 8-bit elements, which sm_100a alone has: assembled, not run.
+"""ldmatrix and stmatrix of 8-bit elements, on sm_100a only: assembled, not run.
 
-"b8" moves bytes as they are. The other two formats widen on the way: 16 elements of 6 or 4 bits,
-packed in the first 12 or 8 bytes of a row of 16, become 16 bytes.
+"b8" moves bytes unchanged. The other two formats widen elements of 6 or 4 bits to bytes: 16
+elements, packed in the first 12 or 8 bytes of a 16-byte row, become 16 bytes.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from numba_tma.ptx._instruction import instruction, u32, u32x2, u32x4
+from numba_tma.ptx._instruction import assembled_only, instruction, u32, u32x2, u32x4
 
 Elements: TypeAlias = Literal["b8", "b8x16.b6x16_p32", "b8x16.b4x16_p64"]
 PackedElements: TypeAlias = Literal["b8x16.b6x16_p32", "b8x16.b4x16_p64"]
-
-_UNKNOWN = "the simulator does what Hopper can, and only sm_100a has this form"
 
 
 @instruction(
@@ -23,11 +21,12 @@ _UNKNOWN = "the simulator does what Hopper can, and only sm_100a has this form"
     convergent=True,
 )
 def ldmatrix_m16n16_x1(row: u32, elements: Elements) -> u32x2:
-    """Return the lane's part of one transposed 16x16 matrix; lanes 0 to 15 give its rows.
+    """Return the lane's part of one transposed 16x16 matrix; lanes 0 to 15 pass its row addresses.
 
-    Executed by all threads of the warp, converged; `row` is a multiple of 16 B. Orders nothing.
+    `row` is a multiple of 16 B. Executed by all threads of the warp, converged. Orders nothing.
+    Assembled only.
     """
-    raise NotImplementedError(f"ldmatrix_m16n16_x1: {_UNKNOWN}")
+    assembled_only("ldmatrix_m16n16_x1")
 
 
 @instruction(
@@ -37,11 +36,12 @@ def ldmatrix_m16n16_x1(row: u32, elements: Elements) -> u32x2:
     convergent=True,
 )
 def ldmatrix_m16n16_x2(row: u32, elements: Elements) -> u32x4:
-    """Return the lane's parts of two transposed 16x16 matrices; lanes 0 to 31 give their rows.
+    """Return the lane's parts of two transposed 16x16 matrices; all lanes pass row addresses.
 
-    Executed by all threads of the warp, converged; `row` is a multiple of 16 B. Orders nothing.
+    `row` is a multiple of 16 B. Executed by all threads of the warp, converged. Orders nothing.
+    Assembled only.
     """
-    raise NotImplementedError(f"ldmatrix_m16n16_x2: {_UNKNOWN}")
+    assembled_only("ldmatrix_m16n16_x2")
 
 
 @instruction(
@@ -51,11 +51,12 @@ def ldmatrix_m16n16_x2(row: u32, elements: Elements) -> u32x4:
     convergent=True,
 )
 def ldmatrix_m8n16_x1(row: u32, elements: PackedElements) -> u32:
-    """Return the lane's part of one 8x16 matrix; lanes 0 to 7 give its rows.
+    """Return the lane's part of one 8x16 matrix; lanes 0 to 7 pass its row addresses.
 
-    Executed by all threads of the warp, converged; `row` is a multiple of 16 B. Orders nothing.
+    `row` is a multiple of 16 B. Executed by all threads of the warp, converged. Orders nothing.
+    Assembled only.
     """
-    raise NotImplementedError(f"ldmatrix_m8n16_x1: {_UNKNOWN}")
+    assembled_only("ldmatrix_m8n16_x1")
 
 
 @instruction(
@@ -65,11 +66,12 @@ def ldmatrix_m8n16_x1(row: u32, elements: PackedElements) -> u32:
     convergent=True,
 )
 def ldmatrix_m8n16_x2(row: u32, elements: PackedElements) -> u32x2:
-    """Return the lane's parts of two 8x16 matrices; lanes 0 to 15 give their rows.
+    """Return the lane's parts of two 8x16 matrices; lanes 0 to 15 pass their row addresses.
 
-    Executed by all threads of the warp, converged; `row` is a multiple of 16 B. Orders nothing.
+    `row` is a multiple of 16 B. Executed by all threads of the warp, converged. Orders nothing.
+    Assembled only.
     """
-    raise NotImplementedError(f"ldmatrix_m8n16_x2: {_UNKNOWN}")
+    assembled_only("ldmatrix_m8n16_x2")
 
 
 @instruction(
@@ -79,11 +81,12 @@ def ldmatrix_m8n16_x2(row: u32, elements: PackedElements) -> u32x2:
     convergent=True,
 )
 def ldmatrix_m8n16_x4(row: u32, elements: PackedElements) -> u32x4:
-    """Return the lane's parts of four 8x16 matrices; lanes 0 to 31 give their rows.
+    """Return the lane's parts of four 8x16 matrices; lanes 0 to 31 pass their row addresses.
 
-    Executed by all threads of the warp, converged; `row` is a multiple of 16 B. Orders nothing.
+    `row` is a multiple of 16 B. Executed by all threads of the warp, converged. Orders nothing.
+    Assembled only.
     """
-    raise NotImplementedError(f"ldmatrix_m8n16_x4: {_UNKNOWN}")
+    assembled_only("ldmatrix_m8n16_x4")
 
 
 @instruction(
@@ -93,11 +96,12 @@ def ldmatrix_m8n16_x4(row: u32, elements: PackedElements) -> u32x4:
     convergent=True,
 )
 def stmatrix_m16n8_x1(row: u32, fragment: u32) -> None:
-    """Write one 16x8 matrix of bytes, transposed; lanes 0 to 7 give its rows of 16 B.
+    """Write one 16x8 matrix of bytes, transposed; lanes 0 to 7 pass its row addresses.
 
-    Executed by all threads of the warp, converged. The writes are ordinary ones.
+    A row has 16 B. Executed by all threads of the warp, converged. The writes are ordinary ones.
+    Assembled only.
     """
-    raise NotImplementedError(f"stmatrix_m16n8_x1: {_UNKNOWN}")
+    assembled_only("stmatrix_m16n8_x1")
 
 
 @instruction(
@@ -107,11 +111,12 @@ def stmatrix_m16n8_x1(row: u32, fragment: u32) -> None:
     convergent=True,
 )
 def stmatrix_m16n8_x2(row: u32, fragment: u32x2) -> None:
-    """Write two 16x8 matrices of bytes, transposed; lanes 0 to 15 give their rows of 16 B.
+    """Write two 16x8 matrices of bytes, transposed; lanes 0 to 15 pass their row addresses.
 
-    Executed by all threads of the warp, converged. The writes are ordinary ones.
+    A row has 16 B. Executed by all threads of the warp, converged. The writes are ordinary ones.
+    Assembled only.
     """
-    raise NotImplementedError(f"stmatrix_m16n8_x2: {_UNKNOWN}")
+    assembled_only("stmatrix_m16n8_x2")
 
 
 @instruction(
@@ -121,8 +126,9 @@ def stmatrix_m16n8_x2(row: u32, fragment: u32x2) -> None:
     convergent=True,
 )
 def stmatrix_m16n8_x4(row: u32, fragment: u32x4) -> None:
-    """Write four 16x8 matrices of bytes, transposed; lanes 0 to 31 give their rows of 16 B.
+    """Write four 16x8 matrices of bytes, transposed; lanes 0 to 31 pass their row addresses.
 
-    Executed by all threads of the warp, converged. The writes are ordinary ones.
+    A row has 16 B. Executed by all threads of the warp, converged. The writes are ordinary ones.
+    Assembled only.
     """
-    raise NotImplementedError(f"stmatrix_m16n8_x4: {_UNKNOWN}")
+    assembled_only("stmatrix_m16n8_x4")

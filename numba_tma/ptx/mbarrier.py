@@ -1,4 +1,4 @@
-"""mbarrier: the barrier in shared memory that counts arrivals of threads and bytes of copies."""
+"""mbarrier: a barrier in shared memory that counts arrivals of threads and bytes of copies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Acquire: TypeAlias = Literal["acquire.cta", "acquire.cluster", "relaxed.cta", "r
 #: Scope of an instruction that orders nothing.
 Relaxed: TypeAlias = Literal["relaxed.cta", "relaxed.cluster"]
 
-#: Forms that are newer than the row: of rows that start with sm_80, and with sm_90 below.
+#: Forms that are newer than their row: of rows that start with sm_80; `_SINCE_90` with sm_90.
 _SINCE_80 = {
     "release.cta": ((8, 0), 80),
     "release.cluster": ((8, 0), 90),
@@ -29,10 +29,10 @@ _SINCE_90 = {name: (isa, 90) for name, (isa, _) in _SINCE_80.items()}
 
 @instruction("mbarrier.init.shared::cta.b64 [{barrier}], {count};", isa=(7, 8), sm=80)
 def mbarrier_init(barrier: BarrierAddress, count: u32) -> None:
-    """Initialise a barrier: each phase expects `count` arrivals (1 to 2**20 - 1).
+    """Initialise a barrier whose phases each expect `count` arrivals (1 to 2**20 - 1).
 
-    Executed by one thread. Orders nothing: before other threads or the copy engine use the
-    barrier, that thread executes `fence_mbarrier_init` and the block synchronises.
+    Executed by one thread. Orders nothing: before other threads or the copy engine use the barrier,
+    the initialising thread executes `fence_mbarrier_init` and the block synchronises.
     """
     simulator.mbarrier_init(address(barrier), count)
 
@@ -41,7 +41,7 @@ def mbarrier_init(barrier: BarrierAddress, count: u32) -> None:
 def mbarrier_inval(barrier: BarrierAddress) -> None:
     """Invalidate a barrier, so that its 8 bytes can be reused.
 
-    Executed by one thread, when no thread and no copy uses the barrier any more.
+    Executed by one thread, after the last use of the barrier by a thread or a copy.
     """
     simulator.mbarrier_inval(address(barrier))
 
@@ -59,11 +59,11 @@ def mbarrier_inval(barrier: BarrierAddress) -> None:
 def mbarrier_arrive(
     barrier: BarrierAddress, count: u32 | None = None, semantics: Release | None = None
 ) -> u64:
-    """Arrive once, or `count` times; return the state (token) of the phase that was arrived at.
+    """Arrive once, or `count` times; return the state (token) of the current phase.
 
-    Executed by each arriving thread. Release semantics at block scope: what the thread wrote
-    before is visible to threads that have waited for this phase. `semantics` says otherwise;
-    relaxed orders nothing.
+    Executed by each arriving thread. Release semantics at block scope: the thread's earlier writes
+    are visible to threads that have waited for this phase. `semantics` selects others; the relaxed
+    ones order nothing.
     """
     return simulator.mbarrier_arrive(address(barrier), count, semantics)
 
@@ -74,10 +74,10 @@ def mbarrier_arrive(
     sm=80,
 )
 def mbarrier_arrive_no_complete(barrier: BarrierAddress, count: u32) -> u64:
-    """Arrive `count` times in a phase that more arrivals will complete; return the state.
+    """Arrive `count` times in a phase that later arrivals complete; return the phase's state.
 
-    Executed by each arriving thread. Release semantics at block scope. If it is the arrival that
-    completes the phase, the behaviour is undefined.
+    Executed by each arriving thread. Release semantics at block scope. The behaviour is undefined
+    if this arrival completes the phase.
     """
     return simulator.mbarrier_arrive_no_complete(address(barrier), count)
 
@@ -92,10 +92,10 @@ def mbarrier_arrive_no_complete(barrier: BarrierAddress, count: u32) -> u64:
 def mbarrier_arrive_expect_tx(
     barrier: BarrierAddress, tx_bytes: u32, semantics: Release | None = None
 ) -> u64:
-    """Expect `tx_bytes` more bytes in this phase, then arrive once; return the state.
+    """Expect `tx_bytes` more bytes in this phase, then arrive once; return the phase's state.
 
-    Executed by one thread, before the copies it speaks of or after. Release semantics at block
-    scope, or as `semantics` says.
+    Executed by one thread, before or after the copies of these bytes start. Release semantics at
+    block scope, or as `semantics` says.
     """
     return simulator.mbarrier_arrive_expect_tx(address(barrier), tx_bytes, semantics)
 
@@ -110,9 +110,9 @@ def mbarrier_arrive_expect_tx(
 def mbarrier_arrive_drop(
     barrier: BarrierAddress, count: u32 | None = None, semantics: Release | None = None
 ) -> u64:
-    """Arrive once, or `count` times, and take no part in later phases; return the state.
+    """Arrive once, or `count` times, and leave all later phases; return the phase's state.
 
-    Each later phase expects so many arrivals fewer. Executed by a thread that leaves before the
+    Each later phase expects as many arrivals fewer. Executed by a thread that leaves before the
     others. Release semantics at block scope, or as `semantics` says.
     """
     return simulator.mbarrier_arrive_drop(address(barrier), count, semantics)
@@ -124,10 +124,10 @@ def mbarrier_arrive_drop(
     sm=80,
 )
 def mbarrier_arrive_drop_no_complete(barrier: BarrierAddress, count: u32) -> u64:
-    """Arrive `count` times and leave, in a phase that more arrivals will complete.
+    """Arrive `count` times and leave, in a phase that later arrivals complete; return its state.
 
-    Returns the state. Release semantics at block scope. If it is the arrival that completes the
-    phase, the behaviour is undefined.
+    Each later phase expects as many arrivals fewer. Release semantics at block scope. The behaviour
+    is undefined if this arrival completes the phase.
     """
     return simulator.mbarrier_arrive_drop_no_complete(address(barrier), count)
 
@@ -142,7 +142,7 @@ def mbarrier_arrive_drop_no_complete(barrier: BarrierAddress, count: u32) -> u64
 def mbarrier_arrive_drop_expect_tx(
     barrier: BarrierAddress, tx_bytes: u32, semantics: Release | None = None
 ) -> u64:
-    """Expect `tx_bytes` more bytes in this phase, arrive once and leave; return the state.
+    """Expect `tx_bytes` more bytes in this phase, arrive once and leave; return the phase's state.
 
     Each later phase expects one arrival fewer. Executed by the thread that issues its last copies.
     Release semantics at block scope, or as `semantics` says.
@@ -159,7 +159,7 @@ def mbarrier_arrive_drop_expect_tx(
 def mbarrier_expect_tx(
     barrier: BarrierAddress, tx_bytes: u32, semantics: Relaxed = "relaxed.cta"
 ) -> None:
-    """Expect `tx_bytes` more bytes in this phase. It does not arrive. Orders nothing."""
+    """Expect `tx_bytes` more bytes in this phase, without an arrival. Orders nothing."""
     simulator.mbarrier_expect_tx(address(barrier), tx_bytes)
 
 
@@ -169,10 +169,10 @@ def mbarrier_expect_tx(
 def mbarrier_complete_tx(
     barrier: BarrierAddress, tx_bytes: u32, semantics: Relaxed = "relaxed.cta"
 ) -> None:
-    """Count `tx_bytes` as copied, although no copy brings them. It does not arrive.
+    """Count `tx_bytes` as copied, without a copy and without an arrival.
 
     Credits the bytes of a load that was expected and then skipped. Executed by the thread that
-    skips it. Orders nothing.
+    skips the load. Orders nothing.
     """
     simulator.mbarrier_complete_tx(address(barrier), tx_bytes)
 
@@ -193,11 +193,11 @@ def mbarrier_try_wait(
     suspend_hint: u32 | None = None,
     semantics: Acquire | None = None,
 ) -> bool:
-    """Return whether the phase of `state` has completed, after waiting for it a limited time.
+    """Return whether the phase of `state` has completed, after a wait of limited time.
 
-    Executed by any thread. Acquire semantics at block scope when it returns True: what was
-    copied into shared memory and what arriving threads wrote before is visible. `semantics` changes
-    that; relaxed orders nothing. `suspend_hint` is a hint: the time limit in nanoseconds.
+    Executed by any thread. A result of True has acquire semantics at block scope: bytes copied into
+    shared memory and earlier writes of the arriving threads are visible. `semantics` selects
+    others; the relaxed ones order nothing. `suspend_hint` is a hint: the time limit in nanoseconds.
     """
     return simulator.mbarrier_try_wait(address(barrier), state, semantics)
 
@@ -215,11 +215,11 @@ def mbarrier_try_wait_parity(
     suspend_hint: u32 | None = None,
     semantics: Acquire | None = None,
 ) -> bool:
-    """Return whether the phase of `parity` has completed, after waiting a limited time.
+    """Return whether the phase of `parity` has completed, after a wait of limited time.
 
-    On a fresh barrier parity 1 counts as completed and parity 0 does not. Executed by any thread;
-    acquire semantics at block scope when it returns True, or as `semantics` says. `suspend_hint`
-    is a hint: the time limit in nanoseconds.
+    On a fresh barrier parity 1 counts as completed, and parity 0 does not. Executed by any thread.
+    A result of True has acquire semantics at block scope, or those that `semantics` selects.
+    `suspend_hint` is a hint: the time limit in nanoseconds.
     """
     return simulator.mbarrier_try_wait_parity(address(barrier), parity, semantics)
 
@@ -235,8 +235,8 @@ def mbarrier_test_wait(
 ) -> bool:
     """Return whether the phase of `state` has completed, without waiting.
 
-    Executed by any thread; acquire semantics at block scope when it returns True, or as
-    `semantics` says.
+    Executed by any thread. A result of True has acquire semantics at block scope, or those that
+    `semantics` selects.
     """
     return simulator.mbarrier_test_wait(address(barrier), state, semantics)
 
@@ -253,16 +253,17 @@ def mbarrier_test_wait_parity(
 ) -> bool:
     """Return whether the phase of `parity` has completed, without waiting.
 
-    Executed by any thread; acquire semantics at block scope when it returns True, or as
-    `semantics` says.
+    Executed by any thread. A result of True has acquire semantics at block scope, or those that
+    `semantics` selects.
     """
     return simulator.mbarrier_test_wait_parity(address(barrier), parity, semantics)
 
 
 @instruction("mbarrier.pending_count.b64 {result}, {state};", isa=(7, 0), sm=80, pure=True)
 def mbarrier_pending_count(state: u64) -> u32:
-    """Return how many arrivals the phase still lacked before the arrival that returned `state`.
+    """Return the number of arrivals that the phase lacked before the arrival of `state`.
 
-    Executed by any thread. It does not count bytes. Orders nothing.
+    `state` is the result of that arrival. Bytes are not counted. Executed by any thread. Orders
+    nothing.
     """
     return simulator.mbarrier_pending_count(state)

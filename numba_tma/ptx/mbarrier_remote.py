@@ -1,7 +1,7 @@
-"""mbarrier in another block of the cluster: by the address that `mapa` returned for it.
+"""mbarrier operations at any block of the cluster, by the address that `mapa` returned.
 
-Nothing is returned, since only the block that a barrier lies in may wait on it. The address of a
-barrier of the own block is a valid one, too.
+The operations return nothing: only the block that contains a barrier may wait on it. The address of
+a barrier in the executing block is valid, too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def mbarrier_arrive_remote(
 ) -> None:
     """Arrive once, or `count` times, at a barrier of any block of the cluster.
 
-    Executed by each arriving thread, while that block is sure to be alive. Release at block
-    scope; for waiters in another block to see what was written, ``"release.cluster"`` here and
-    ``"acquire.cluster"`` in their wait.
+    Executed by each arriving thread, while the barrier's block is known not to have exited. Release
+    semantics at block scope. To make writes visible to waiters in another block, pass
+    ``"release.cluster"`` here and ``"acquire.cluster"`` in their wait.
     """
     simulator.mbarrier_arrive_remote(barrier, count, semantics)
 
@@ -41,10 +41,10 @@ def mbarrier_arrive_remote(
 def mbarrier_arrive_expect_tx_remote(
     barrier: ClusterAddress, tx_bytes: u32, semantics: Release | None = None
 ) -> None:
-    """Let a barrier of any block of the cluster expect `tx_bytes` more, then arrive once at it.
+    """Expect `tx_bytes` more at a barrier of any block of the cluster, then arrive once at it.
 
-    Executed by the thread that issues copies on behalf of that block. Release at block scope, or
-    as `semantics` says.
+    Executed by the thread that issues copies on behalf of the barrier's block. Release semantics at
+    block scope, or as `semantics` says.
     """
     simulator.mbarrier_arrive_expect_tx_remote(barrier, tx_bytes, semantics)
 
@@ -59,10 +59,10 @@ def mbarrier_arrive_expect_tx_remote(
 def mbarrier_arrive_drop_remote(
     barrier: ClusterAddress, count: u32 | None = None, semantics: Release | None = None
 ) -> None:
-    """Arrive at a barrier of any block of the cluster, and take no part in later phases.
+    """Arrive at a barrier of any block of the cluster, and leave all its later phases.
 
-    Executed by a thread of a block that ends before the others. Release at block scope, or as
-    `semantics` says.
+    Executed by a thread of a block that ends before the others. Release semantics at block scope,
+    or as `semantics` says.
     """
     simulator.mbarrier_arrive_drop_remote(barrier, count, semantics)
 
@@ -77,10 +77,10 @@ def mbarrier_arrive_drop_remote(
 def mbarrier_arrive_drop_expect_tx_remote(
     barrier: ClusterAddress, tx_bytes: u32, semantics: Release | None = None
 ) -> None:
-    """Let a barrier of any block expect `tx_bytes` more, arrive once at it and leave.
+    """Expect `tx_bytes` more at a barrier of any block of the cluster, arrive once and leave.
 
-    Executed by the thread that issues its last copies on behalf of that block. Release at block
-    scope, or as `semantics` says.
+    Executed by the thread that issues its last copies on behalf of the barrier's block. Release
+    semantics at block scope, or as `semantics` says.
     """
     simulator.mbarrier_arrive_drop_expect_tx_remote(barrier, tx_bytes, semantics)
 
@@ -93,7 +93,7 @@ def mbarrier_arrive_drop_expect_tx_remote(
 def mbarrier_expect_tx_remote(
     barrier: ClusterAddress, tx_bytes: u32, semantics: Relaxed = "relaxed.cluster"
 ) -> None:
-    """Let a barrier of any block of the cluster expect `tx_bytes` more. This does not arrive.
+    """Expect `tx_bytes` more at a barrier of any block of the cluster, without an arrival.
 
     Executed by any thread. Orders nothing.
     """
@@ -108,8 +108,8 @@ def mbarrier_expect_tx_remote(
 def mbarrier_complete_tx_remote(
     barrier: ClusterAddress, tx_bytes: u32, semantics: Relaxed = "relaxed.cluster"
 ) -> None:
-    """Count `tx_bytes` as copied at a barrier of any block, although no copy brings them.
+    """Count `tx_bytes` as copied at a barrier of any block of the cluster, without a copy.
 
-    Executed by the thread that skips a load which that block expects. Orders nothing.
+    Executed by the thread that skips a load which the barrier's block expects. Orders nothing.
     """
     simulator.mbarrier_complete_tx_remote(barrier, tx_bytes)

@@ -1,8 +1,8 @@
-"""Words of shared memory, one or a vector of them, by address.
+"""Loads and stores of words and vectors of words in shared memory, by address.
 
-An address is a multiple of the bytes of the access; the instruction adds `offset`, a literal number
-of bytes, to it. With `condition` the instruction has a predicate: where it is false nothing is
-read, and the result is 0. No access here orders another.
+An address is a multiple of the size of the access. `offset`, a literal number of bytes, is added to
+the address. `condition` predicates the load: if it is false, memory is not accessed, and the result
+is 0. The accesses are not ordered among each other.
 """
 
 from __future__ import annotations

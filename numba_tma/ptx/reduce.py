@@ -1,4 +1,4 @@
-"""cp.reduce.async.bulk: the copy engine combines what it copies with what the memory holds."""
+"""cp.reduce.async.bulk: the copy engine combines the source with the destination's contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numba_tma.ptx._instruction import (
     u32,
 )
 
-#: What `cp_reduce_async_bulk_store` can do: an operation and the type of the elements.
+#: Operations of `cp_reduce_async_bulk_store`, with their element types.
 GlobalReduction: TypeAlias = Literal[
     "add.u32", "add.s32", "add.u64", "add.f32", "add.f64", "add.noftz.f16", "add.noftz.bf16",
     "min.u32", "min.s32", "min.u64", "min.s64", "min.f16", "min.bf16",
@@ -27,7 +27,7 @@ GlobalReduction: TypeAlias = Literal[
     "and.b32", "and.b64", "or.b32", "or.b64", "xor.b32", "xor.b64",
 ]  # fmt: skip
 
-#: What `cp_reduce_async_bulk_cluster` can do.
+#: Operations of `cp_reduce_async_bulk_cluster`, with their element types.
 ClusterReduction: TypeAlias = Literal[
     "add.u32", "add.s32", "add.u64",
     "min.u32", "min.s32", "max.u32", "max.s32",
@@ -35,7 +35,7 @@ ClusterReduction: TypeAlias = Literal[
     "and.b32", "or.b32", "xor.b32",
 ]  # fmt: skip
 
-#: What `cp_reduce_async_bulk_tensor` can do; the type of the elements is the tensor map's.
+#: Operations of `cp_reduce_async_bulk_tensor`; the element type is the tensor map's.
 TensorReduction: TypeAlias = Literal["add", "min", "max", "inc", "dec", "and", "or", "xor"]
 
 
@@ -54,12 +54,12 @@ def cp_reduce_async_bulk_store(
 ) -> None:
     """Start to combine `nbytes` of shared memory, element by element, with global memory.
 
-    Each element is one atomic operation of relaxed semantics at GPU scope, in no order. `inc` and
-    `dec` wrap at the operand: ``0 if old >= x else old + 1`` and ``x if old == 0 or old > x else
-    old - 1``. Sums of floats round to nearest even and keep subnormals. `nbytes` and both
-    addresses are multiples of 16 B. The copy belongs to the executing thread's next bulk group.
+    Each element is one atomic operation, relaxed at GPU scope; the elements have no order. `inc`
+    and `dec` wrap at the operand: ``0 if old >= x else old + 1`` and ``x if old == 0 or old > x
+    else old - 1``. Sums of floats round to nearest even and keep subnormals. `nbytes` and both
+    addresses are multiples of 16 B. The copy belongs to the executing thread's current bulk group.
     Executed by one thread, after every writer of the source has executed `fence_proxy_async` and
-    synchronised with it.
+    synchronised with the executing thread.
     """
     simulator.check_choice("operation", operation, get_args(GlobalReduction))
     simulator.cp_reduce_async_bulk_store(
@@ -80,14 +80,15 @@ def cp_reduce_async_bulk_cluster(
     barrier: ClusterAddress,
     operation: ClusterReduction,
 ) -> None:
-    """Start to combine `nbytes` of shared memory with that of a block of the cluster.
+    """Start to combine `nbytes` of shared memory with shared memory of a block of the cluster.
 
-    `destination` and `barrier` lie in the same block, which expects the bytes; both are addresses
-    as `mapa` returns them. The operations are those of `cp_reduce_async_bulk_store`, on integers
-    alone. `nbytes` and both addresses of data are multiples of 16 B. Executed by one thread, after
-    every writer of the source, and of the destination, has executed `fence_proxy_async` and
-    synchronised with it. That the source has been read is known only where `barrier` was waited
-    for. The other block may not exit before that. Orders nothing.
+    `destination` and `barrier` are addresses as `mapa` returns them. Both lie in the same block,
+    which expects the bytes. The operations are those of `cp_reduce_async_bulk_store`, on integers
+    only. `nbytes` and both data addresses are multiples of 16 B.
+
+    Executed by one thread, after every writer of the source, and of the destination, has executed
+    `fence_proxy_async` and synchronised with the executing thread. The source is known to be read
+    only after a wait on `barrier`. The other block must not exit before. Orders nothing.
     """
     simulator.check_choice("operation", operation, get_args(ClusterReduction))
     simulator.cp_reduce_async_bulk_cluster(
@@ -110,12 +111,12 @@ def cp_reduce_async_bulk_tensor(
     operation: TensorReduction,
     cache_hint: CacheHint = None,
 ) -> None:
-    """Start to combine a box of shared memory with what lies at `coordinates` in global memory.
+    """Start to combine a box of shared memory with the box at `coordinates` in global memory.
 
-    The type of the elements is the tensor map's; what it has no `operation` for is no operand
-    (`DType.reductions`). What lies outside the tensor is left alone. Operations, atomicity and
-    order are those of `cp_reduce_async_bulk_store`; coordinates, alignment, bulk group and fences
-    are those of `cp_async_bulk_tensor_store`. Executed by one thread.
+    The element type is the tensor map's, which decides which operations are legal
+    (`DType.reductions`). Elements outside the tensor are unchanged. Operations, atomicity and order
+    are those of `cp_reduce_async_bulk_store`. Coordinates, alignment, bulk group and fences are
+    those of `cp_async_bulk_tensor_store`. Executed by one thread.
     """
     simulator.check_choice("operation", operation, get_args(TensorReduction))
     simulator.cp_reduce_async_bulk_tensor(tensor_map, coordinates, address(source), operation)

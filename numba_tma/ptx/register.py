@@ -1,6 +1,6 @@
-"""Special registers: the place of a thread in its warp, block, grid and on the GPU, and the time.
+"""Special registers: a thread's place in its warp, block, grid and on the GPU, and the time.
 
-Those that say where on the GPU it runs, and the clocks, may give another value at each read.
+`warpid`, `smid` and the clocks may return another value at each read.
 """
 
 from __future__ import annotations
@@ -89,31 +89,31 @@ def laneid() -> u32:
 
 @instruction("mov.u32 {result}, %warpid;", isa=(1, 3), sm=80)
 def warpid() -> u32:
-    """Return the thread's warp slot on its SM; tid // 32 numbers a block's warps.
+    """Return the thread's warp slot on its SM; ``tid // 32`` numbers a block's warps.
 
-    For a look at where warps run; it can change while the thread runs.
+    The slot can change while the thread runs: it serves to observe where warps run.
     """
     return simulator.warp_id()
 
 
 @instruction("mov.u32 {result}, %nwarpid;", isa=(2, 0), sm=80, pure=True)
 def nwarpid() -> u32:
-    """Return how many warp slots an SM has."""
+    """Return the number of warp slots of an SM."""
     return simulator.multiprocessor()[2]
 
 
 @instruction("mov.u32 {result}, %smid;", isa=(1, 3), sm=80)
 def smid() -> u32:
-    """Return the SM that the thread runs on, below `nsmid`.
+    """Return the number of the SM that the thread runs on, below `nsmid`.
 
-    It can change while the thread runs, when the GPU is shared.
+    If the GPU is shared, the SM can change while the thread runs.
     """
     return simulator.multiprocessor()[0]
 
 
 @instruction("mov.u32 {result}, %nsmid;", isa=(2, 0), sm=80, pure=True)
 def nsmid() -> u32:
-    """Return the upper limit of `smid`; numbers below it may be missing."""
+    """Return the upper limit of `smid`; some numbers below it may be missing."""
     return simulator.multiprocessor()[1]
 
 
@@ -151,7 +151,7 @@ def lanemask_gt() -> u32:
 def clock64() -> u64:
     """Return the SM's cycle counter; differences count cycles.
 
-    Only values read on one SM compare. In the simulator it counts scheduling steps.
+    Only values of the same SM are comparable. In the simulator the counter counts scheduling steps.
     """
     return simulator.clock()
 
@@ -160,7 +160,7 @@ def clock64() -> u64:
 def globaltimer() -> u64:
     """Return the time in nanoseconds, the same on all SMs.
 
-    It goes forward in steps of up to a microsecond. In the simulator a scheduling step counts as a
-    microsecond, and a wait in which nothing happens as a millisecond, so that a time limit ends.
+    The timer advances in steps of up to a microsecond. In the simulator a scheduling step counts as
+    a microsecond, and a wait in which nothing happens as a millisecond, so that time limits expire.
     """
     return simulator.global_time()

@@ -10,7 +10,7 @@ from numba_tma.ptx._instruction import f32, instruction, u32
 
 @instruction("elect.sync _|{predicate}, {mask};", isa=(8, 0), sm=90, convergent=True)
 def elect_sync(mask: u32 = 0xFFFFFFFF) -> bool:
-    """Return True in exactly one thread of those in `mask`, the same each time.
+    """Return True in exactly one thread of `mask`, the same thread each time.
 
     Executed by every thread in `mask`, converged.
     """
@@ -19,7 +19,7 @@ def elect_sync(mask: u32 = 0xFFFFFFFF) -> bool:
 
 @instruction("activemask.b32 {result};", isa=(6, 2), sm=80, convergent=True)
 def activemask() -> u32:
-    """Return the lanes of the warp that execute this together, bit l for lane l.
+    """Return the lanes of the warp that execute the instruction together, bit l for lane l.
 
     The hardware chooses the lanes: a lane may execute alone. Executed by any thread.
     """
@@ -33,12 +33,12 @@ _SHUFFLED = " {result}, {value}, {lane_mask}, {clamp}, {mask};"
 def shfl_sync_bfly_b32(
     value: u32, lane_mask: u32, clamp: u32 = 0x1F, mask: u32 = 0xFFFFFFFF
 ) -> u32:
-    """Return `value` of the lane whose number is this one's XOR `lane_mask`.
+    """Return `value` of the lane whose number is the own lane's XOR `lane_mask`.
 
-    The low five bits of `clamp` are the last lane of a segment, bits 8 to 12 the bits of a lane's
-    number that name its segment: 0x1f is the whole warp. Where the lane is past the segment's last,
-    the result is the thread's own `value`. Executed by every thread in `mask`, converged. Orders
-    no memory.
+    The low five bits of `clamp` are the last lane of a segment. Bits 8 to 12 are the bits of a
+    lane's number that name its segment. 0x1f makes the whole warp one segment. If the source lane
+    is past the segment's last, the result is the thread's own `value`. Executed by every thread in
+    `mask`, converged. Orders no memory.
     """
     return _butterfly(value, int(lane_mask), int(clamp), mask)
 
@@ -47,7 +47,7 @@ def shfl_sync_bfly_b32(
 def shfl_sync_bfly_f32(
     value: f32, lane_mask: u32, clamp: u32 = 0x1F, mask: u32 = 0xFFFFFFFF
 ) -> f32:
-    """Return `value`, a float32, of another lane: as `shfl_sync_bfly_b32`."""
+    """Return `value`, a float32, of another lane; all else is as for `shfl_sync_bfly_b32`."""
     return _butterfly(value, int(lane_mask), int(clamp), mask)
 
 
@@ -59,9 +59,9 @@ def shfl_sync_bfly_f32(
     convergent=True,
 )
 def shfl_sync_idx_b32(value: u32, lane: u32, clamp: u32 = 0x1F, mask: u32 = 0xFFFFFFFF) -> u32:
-    """Return `value` of a lane, counted from the first of this lane's segment.
+    """Return `value` of lane `lane`, counted from the first lane of the own segment.
 
-    `clamp` and the rest as in `shfl_sync_bfly_b32`.
+    `clamp` and all else is as for `shfl_sync_bfly_b32`.
     """
     segment, last, own = int(clamp) >> 8, int(clamp) & 0x1F, simulator.lane_id()
     source = own & segment | int(lane) & 0x1F & ~segment
@@ -80,8 +80,8 @@ def _butterfly(value: float, lane_mask: int, clamp: int, mask: int) -> Any:
 def barrier_sync(barrier_id: u32, threads: u32) -> None:
     """Arrive at named barrier `barrier_id` (0 to 15) and wait until `threads` threads have arrived.
 
-    `threads` is a multiple of 32. cuda.syncthreads uses barrier 0. Orders the memory
-    accesses of the participating threads at block scope.
+    `threads` is a multiple of 32. `cuda.syncthreads` uses barrier 0. Orders the memory accesses of
+    the participating threads at block scope.
     """
     simulator.barrier_sync(barrier_id, threads)
 
@@ -90,15 +90,15 @@ def barrier_sync(barrier_id: u32, threads: u32) -> None:
 def barrier_arrive(barrier_id: u32, threads: u32) -> None:
     """Arrive at named barrier `barrier_id` without waiting; others wait with `barrier_sync`.
 
-    `threads` is a multiple of 32 and counts both kinds. Executed by whole warps. What the arriving
-    threads wrote before is visible to those that wait.
+    `threads` is a multiple of 32, and counts both the arriving and the waiting threads. Executed by
+    whole warps. Earlier writes of the arriving threads are visible to the waiting threads.
     """
     simulator.barrier_arrive(barrier_id, threads)
 
 
 @instruction("bar.warp.sync {mask};", isa=(6, 0), sm=80, convergent=True)
 def bar_warp_sync(mask: u32 = 0xFFFFFFFF) -> None:
-    """Wait for the warp's threads in `mask`; orders their memory accesses among each other.
+    """Wait for the warp's threads in `mask`, and order their memory accesses among each other.
 
     Executed by every thread in `mask`.
     """
@@ -109,19 +109,19 @@ def bar_warp_sync(mask: u32 = 0xFFFFFFFF) -> None:
 def nanosleep(nanoseconds: u32) -> None:
     """Suspend the thread for about `nanoseconds`: at least 0, at most twice that or 1 ms.
 
-    Executed by any thread. It is for loops that poll: a wait on an mbarrier suspends the thread by
-    itself. Orders nothing.
+    Meant for polling loops: a wait on an mbarrier suspends the thread by itself. Executed by any
+    thread. Orders nothing.
     """
     simulator.nanosleep(nanoseconds)
 
 
 @instruction("griddepcontrol.launch_dependents;", isa=(7, 8), sm=90)
 def griddepcontrol_launch_dependents() -> None:
-    """Allow the dependent grid to start, once all blocks have executed this or ended.
+    """Allow the dependent grid to start, once all blocks have executed this or exited.
 
-    Executed by any thread; once per block is enough. Orders nothing: only the dependent grid's own
-    `griddepcontrol_wait` makes writes visible to it. Without a programmatic dependent launch it
-    does nothing.
+    Executed by any thread; once per block is enough. Orders nothing: writes become visible to the
+    dependent grid only through its own `griddepcontrol_wait`. Without a programmatic dependent
+    launch the instruction has no effect.
     """
     simulator.yield_turn()
 
@@ -130,8 +130,9 @@ def griddepcontrol_launch_dependents() -> None:
 def griddepcontrol_wait() -> None:
     """Wait until the grids that this one depends on have completed and their writes are visible.
 
-    Executed by each thread that reads what they wrote, or that synchronises with one that waited.
-    What comes before it (barriers, tensor maps, anything the earlier grids do not write) overlaps
-    their end. Without a programmatic dependent launch it does nothing.
+    Executed by each thread that reads these writes, unless it synchronises with a thread that has
+    waited. Code before the wait (barriers, tensor maps, anything that the earlier grids do not
+    write) overlaps the end of those grids. Without a programmatic dependent launch the instruction
+    has no effect.
     """
     simulator.yield_turn()

@@ -1,9 +1,9 @@
-"""tcgen05: the tensor memory of sm_100a, its allocation, and what moves it to registers and back.
+"""tcgen05: the tensor memory of sm_100a, its allocation, and moves to and from registers.
 
-A block has 128 lanes x 512 columns of 32 bits, which an address names as ``lane << 16 | column``.
-Warp w reaches lanes 32 (w mod 4) to 32 (w mod 4) + 31. What an instruction says is done by a warp
-is executed by all its threads, converged, with the same operands. The simulator executes these
-rows; they have been assembled for sm_100a, and run on none.
+A block has 128 lanes x 512 columns of 32 bits, at addresses ``lane << 16 | column``. Warp w reaches
+lanes 32 (w mod 4) to 32 (w mod 4) + 31. An instruction that a warp executes is executed by all its
+threads, converged, with the same operands. The simulator executes these rows. They have been
+assembled for sm_100a, and have run on no GPU.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from numba_tma.ptx._instruction import (
     u32xnum,
 )
 
-#: Whether a block acts by itself or with the other block of its CTA pair; one value in a kernel.
+#: 1: the block acts alone; 2: with the other block of its CTA pair. One value in a kernel.
 CtaGroup: TypeAlias = Literal[1, 2]
-#: How often the shape of a load or store is repeated along the columns.
+#: Repetitions of the shape of a load or store along the columns.
 Repeats: TypeAlias = Literal[1, 2, 4, 8, 16, 32, 64, 128]
 RepeatsTo64: TypeAlias = Literal[1, 2, 4, 8, 16, 32, 64]
 RepeatsTo32: TypeAlias = Literal[1, 2, 4, 8, 16, 32]
@@ -42,11 +42,12 @@ RepeatsTo32: TypeAlias = Literal[1, 2, 4, 8, 16, 32]
     convergent=True,
 )
 def tcgen05_alloc(destination: SharedAddress, columns: u32, cta_group: CtaGroup) -> None:
-    """Allocate columns, and write their address, a word, to shared memory.
+    """Allocate columns of tensor memory, and write their address to shared memory.
 
-    By one warp; with `cta_group` 2, by one in each block of the pair. `columns` is a power of two
-    from 32 to 512, and not above that of an allocation before. Waits until so many are free. The
-    write is an ordinary one: other warps read it after a barrier.
+    `columns` is a power of two from 32 to 512, and at most that of any earlier allocation. The
+    address is one 32-bit word. Waits until that many columns are free. Executed by one warp; with
+    `cta_group` 2 by one warp in each block of the pair. The write is an ordinary one: other warps
+    read the address after a barrier.
     """
     simulator.tcgen05_alloc(address(destination), columns, cta_group)
 
@@ -58,10 +59,10 @@ def tcgen05_alloc(destination: SharedAddress, columns: u32, cta_group: CtaGroup)
     convergent=True,
 )
 def tcgen05_dealloc(taddr: TensorMemoryAddress, columns: u32, cta_group: CtaGroup) -> None:
-    """Free an allocation, with the address and the size that it was made with.
+    """Free an allocation; `taddr` and `columns` are those of its `tcgen05_alloc`.
 
-    By one warp; with `cta_group` 2, by one in each block of the pair. After every access, and
-    before the kernel ends: nothing else frees columns.
+    Executed by one warp; with `cta_group` 2 by one warp in each block of the pair. Executed after
+    every access, and before the kernel ends: nothing else frees columns.
     """
     simulator.tcgen05_dealloc(taddr, columns, cta_group)
 
@@ -73,9 +74,9 @@ def tcgen05_dealloc(taddr: TensorMemoryAddress, columns: u32, cta_group: CtaGrou
     convergent=True,
 )
 def tcgen05_relinquish_alloc_permit(cta_group: CtaGroup) -> None:
-    """Let other blocks allocate: this one, after it, may not any more.
+    """Give up the block's permit to allocate, so that other blocks can allocate.
 
-    By one warp. Orders nothing.
+    The block must not allocate afterwards. Executed by one warp. Orders nothing.
     """
     simulator.tcgen05_relinquish_alloc_permit(cta_group)
 
@@ -90,10 +91,10 @@ def tcgen05_relinquish_alloc_permit(cta_group: CtaGroup) -> None:
     convergent=True,
 )
 def tcgen05_ld_32x32b(taddr: TensorMemoryAddress, num: Repeats) -> u32xnum:
-    """Start to load the warp's 32 lanes of `num` columns; return the thread's registers.
+    """Start to load `num` columns of the warp's 32 lanes; return the thread's registers.
 
-    Register r of thread l is lane l, column r. By a warp. Asynchronous: use the registers after
-    `tcgen05_wait_ld`. The lane of `taddr` is the first of the warp's.
+    Register r of thread l is lane l, column r. The lane of `taddr` is the warp's first.
+    Asynchronous: the registers are valid after `tcgen05_wait_ld`. Executed by a warp.
     """
     return simulator.tcgen05_ld("32x32b", taddr, num)
 
@@ -105,10 +106,10 @@ def tcgen05_ld_32x32b(taddr: TensorMemoryAddress, num: Repeats) -> u32xnum:
     convergent=True,
 )
 def tcgen05_ld_16x64b(taddr: TensorMemoryAddress, num: Repeats) -> u32xnum:
-    """Start to load 16 of the warp's lanes of 2 `num` columns; return the thread's registers.
+    """Start to load 2 `num` columns of 16 of the warp's lanes; return the thread's registers.
 
     Register r of thread l is lane l // 4 + 8 (l mod 2), column l // 2 mod 2 + 2 r. The lane of
-    `taddr` is the first of the warp's, or the 16th after it; otherwise as `tcgen05_ld_32x32b`.
+    `taddr` is the warp's first, or the 16th after it. All else is as for `tcgen05_ld_32x32b`.
     """
     return simulator.tcgen05_ld("16x64b", taddr, num)
 
@@ -120,10 +121,10 @@ def tcgen05_ld_16x64b(taddr: TensorMemoryAddress, num: Repeats) -> u32xnum:
     convergent=True,
 )
 def tcgen05_ld_16x128b(taddr: TensorMemoryAddress, num: RepeatsTo64) -> u32x2num:
-    """Start to load 16 of the warp's lanes of 4 `num` columns; return the thread's registers.
+    """Start to load 4 `num` columns of 16 of the warp's lanes; return the thread's registers.
 
-    Register r of thread l is lane l // 4 + 8 (r mod 2), column l mod 4 + 4 (r // 2). Otherwise as
-    `tcgen05_ld_16x64b`.
+    Register r of thread l is lane l // 4 + 8 (r mod 2), column l mod 4 + 4 (r // 2). All else is as
+    for `tcgen05_ld_16x64b`.
     """
     return simulator.tcgen05_ld("16x128b", taddr, num)
 
@@ -135,10 +136,10 @@ def tcgen05_ld_16x128b(taddr: TensorMemoryAddress, num: RepeatsTo64) -> u32x2num
     convergent=True,
 )
 def tcgen05_ld_16x256b(taddr: TensorMemoryAddress, num: RepeatsTo32) -> u32x4num:
-    """Start to load 16 of the warp's lanes of 8 `num` columns; return the thread's registers.
+    """Start to load 8 `num` columns of 16 of the warp's lanes; return the thread's registers.
 
-    Register r of thread l is lane l // 4 + 8 (r // 2 mod 2), column r mod 2 + 2 (l mod 4) +
-    8 (r // 4). Otherwise as `tcgen05_ld_16x64b`.
+    Register r of thread l is lane l // 4 + 8 (r // 2 mod 2), column r mod 2 + 2 (l mod 4) + 8 (r //
+    4). All else is as for `tcgen05_ld_16x64b`.
     """
     return simulator.tcgen05_ld("16x256b", taddr, num)
 
@@ -147,8 +148,9 @@ def tcgen05_ld_16x256b(taddr: TensorMemoryAddress, num: RepeatsTo32) -> u32x4num
 def tcgen05_wait_ld() -> None:
     """Wait until the warp's loads from tensor memory are complete.
 
-    By a warp. Before it the registers are not there yet, and what was loaded must not be written
-    again. Another thread learns of it through `tcgen05_fence_before_thread_sync` and a barrier.
+    Before this wait the registers are not valid, and the loaded columns must not be overwritten.
+    For other threads, `tcgen05_fence_before_thread_sync` and a barrier must follow. Executed by a
+    warp.
     """
     simulator.tcgen05_wait_ld()
 
@@ -163,10 +165,10 @@ def tcgen05_wait_ld() -> None:
     convergent=True,
 )
 def tcgen05_st_32x32b(taddr: TensorMemoryAddress, values: u32xnum, num: Repeats) -> None:
-    """Start to store the thread's registers to the warp's 32 lanes of `num` columns.
+    """Start to store the thread's registers to `num` columns of the warp's 32 lanes.
 
-    The reverse of `tcgen05_ld_32x32b`. By a warp. Asynchronous: `tcgen05_wait_st` waits for it,
-    before the columns are used again, by this warp or another.
+    The reverse of `tcgen05_ld_32x32b`. Asynchronous: `tcgen05_wait_st` must precede the next use of
+    the columns, by this warp or another. Executed by a warp.
     """
     simulator.tcgen05_st("32x32b", taddr, values, num)
 
@@ -178,9 +180,9 @@ def tcgen05_st_32x32b(taddr: TensorMemoryAddress, values: u32xnum, num: Repeats)
     convergent=True,
 )
 def tcgen05_st_16x64b(taddr: TensorMemoryAddress, values: u32xnum, num: Repeats) -> None:
-    """Start to store the thread's registers to 16 of the warp's lanes of 2 `num` columns.
+    """Start to store the thread's registers to 2 `num` columns of 16 of the warp's lanes.
 
-    The reverse of `tcgen05_ld_16x64b`; otherwise as `tcgen05_st_32x32b`.
+    The reverse of `tcgen05_ld_16x64b`. All else is as for `tcgen05_st_32x32b`.
     """
     simulator.tcgen05_st("16x64b", taddr, values, num)
 
@@ -192,9 +194,9 @@ def tcgen05_st_16x64b(taddr: TensorMemoryAddress, values: u32xnum, num: Repeats)
     convergent=True,
 )
 def tcgen05_st_16x128b(taddr: TensorMemoryAddress, values: u32x2num, num: RepeatsTo64) -> None:
-    """Start to store the thread's registers to 16 of the warp's lanes of 4 `num` columns.
+    """Start to store the thread's registers to 4 `num` columns of 16 of the warp's lanes.
 
-    The reverse of `tcgen05_ld_16x128b`; otherwise as `tcgen05_st_32x32b`.
+    The reverse of `tcgen05_ld_16x128b`. All else is as for `tcgen05_st_32x32b`.
     """
     simulator.tcgen05_st("16x128b", taddr, values, num)
 
@@ -206,9 +208,9 @@ def tcgen05_st_16x128b(taddr: TensorMemoryAddress, values: u32x2num, num: Repeat
     convergent=True,
 )
 def tcgen05_st_16x256b(taddr: TensorMemoryAddress, values: u32x4num, num: RepeatsTo32) -> None:
-    """Start to store the thread's registers to 16 of the warp's lanes of 8 `num` columns.
+    """Start to store the thread's registers to 8 `num` columns of 16 of the warp's lanes.
 
-    The reverse of `tcgen05_ld_16x256b`; otherwise as `tcgen05_st_32x32b`.
+    The reverse of `tcgen05_ld_16x256b`. All else is as for `tcgen05_st_32x32b`.
     """
     simulator.tcgen05_st("16x256b", taddr, values, num)
 
@@ -217,7 +219,8 @@ def tcgen05_st_16x256b(taddr: TensorMemoryAddress, values: u32x4num, num: Repeat
 def tcgen05_wait_st() -> None:
     """Wait until the warp's stores to tensor memory are complete.
 
-    By a warp. Another thread learns of it through `tcgen05_fence_before_thread_sync` and a barrier.
+    For other threads, `tcgen05_fence_before_thread_sync` and a barrier must follow. Executed by a
+    warp.
     """
     simulator.tcgen05_wait_st()
 
@@ -234,11 +237,12 @@ def tcgen05_wait_st() -> None:
 def tcgen05_commit(
     barrier: BarrierAddress, cta_group: CtaGroup, multicast: u16 | None = None
 ) -> None:
-    """Let the hardware arrive once when the thread's matrix multiplications so far are complete.
+    """Arrive once on `barrier` when the thread's earlier matrix multiplications are complete.
 
-    Also its copies to tensor memory; not its loads and stores, which have waits of their own. With
-    `multicast` it arrives in each block of the cluster whose bit is set, at the same offset. By one
-    thread. It fences as `tcgen05_fence_before_thread_sync` does.
+    The hardware makes the arrival. The arrival also covers the thread's earlier copies to tensor
+    memory, and not its loads and stores, which have waits of their own. With `multicast` the
+    arrival is made in each block of the cluster whose bit is set, at the offset of `barrier`.
+    Executed by one thread. Includes `tcgen05_fence_before_thread_sync`.
     """
     simulator.tcgen05_commit(address(barrier), cta_group, multicast)
 
@@ -247,7 +251,7 @@ def tcgen05_commit(
 def tcgen05_fence_before_thread_sync() -> None:
     """Order the thread's accesses to tensor memory before the arrival or barrier that follows.
 
-    Of a load or store, that is after its wait. By each thread.
+    A load or store is ordered only after its wait. Executed by each thread.
     """
     simulator.tcgen05_fence_before_thread_sync()
 
@@ -256,6 +260,6 @@ def tcgen05_fence_before_thread_sync() -> None:
 def tcgen05_fence_after_thread_sync() -> None:
     """Order the thread's accesses to tensor memory after the wait or barrier before it.
 
-    By each thread.
+    Executed by each thread.
     """
     simulator.tcgen05_fence_after_thread_sync()

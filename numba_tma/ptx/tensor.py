@@ -1,4 +1,4 @@
-"""cp.async.bulk.tensor: tiles of 1- to 5-dimensional tensors, described by a tensor map."""
+"""cp.async.bulk.tensor: boxes of 1- to 5-dimensional tensors, described by a tensor map."""
 
 from __future__ import annotations
 
@@ -36,13 +36,17 @@ def cp_async_bulk_tensor_load(
 ) -> None:
     """Start to copy the box at `coordinates` from global to shared memory.
 
-    Coordinates are elements in the array's axis order (innermost last) and may lie outside the
-    tensor, where the box is filled; the innermost one times the item size is a multiple of 16 B.
-    The destination is aligned to 128 B, or as the swizzle asks. The copy completes the bytes of
-    the whole box on `barrier`. With `multicast`, bit r of which is the block of rank r in the
-    cluster, the box arrives in each of those blocks, at the offset that `destination` has in this
-    one, and is completed on the barrier that each has at the offset of `barrier`: every one of them
-    expects the whole box, and its memory is ready before. Executed by one thread. Orders nothing.
+    Coordinates are elements in the array's axis order (innermost last). They may lie outside the
+    tensor: elements outside the tensor are filled. The innermost coordinate times the item size is
+    a multiple of 16 B. The destination is aligned to 128 B, or as the swizzle requires. The copy
+    completes the bytes of the whole box on `barrier`.
+
+    With `multicast` the box arrives in several blocks of the cluster; bit r of `multicast` selects
+    the block of rank r. The box arrives at the offset of `destination` in each selected block, and
+    completes on the barrier at the offset of `barrier` there. Each selected block expects the whole
+    box, and its memory is ready before the copy starts.
+
+    Executed by one thread. Orders nothing.
     """
     simulator.cp_async_bulk_tensor_load(
         address(destination), tensor_map, coordinates, address(barrier), multicast
@@ -64,11 +68,11 @@ def cp_async_bulk_tensor_store(
 ) -> None:
     """Start to copy a box from shared memory to `coordinates` in global memory.
 
-    What lies outside the tensor is not written, but for the rest of a 16-byte chunk at a row's
-    end. Coordinates are those of the load, but never negative: on a GPU that is an illegal
-    instruction. Alignment as for the load. The copy belongs to the executing thread's next bulk
-    group. Executed by one thread, after every writer of the source has executed
-    `fence_proxy_async` and synchronised with it.
+    Elements outside the tensor are not written, except for the rest of a 16-byte chunk at a row's
+    end. Coordinates are those of the load, and never negative: on a GPU a negative coordinate is an
+    illegal instruction. Alignment is that of the load. The copy belongs to the executing thread's
+    current bulk group. Executed by one thread, after every writer of the source has executed
+    `fence_proxy_async` and synchronised with the executing thread.
     """
     simulator.cp_async_bulk_tensor_store(tensor_map, coordinates, address(source))
 
@@ -83,17 +87,17 @@ def cp_async_bulk_tensor_store(
 def cp_async_bulk_prefetch_tensor(
     tensor_map: TensorMapOperand, coordinates: Coordinates, cache_hint: CacheHint = None
 ) -> None:
-    """Start to bring the box at `coordinates` into the L2 cache.
+    """Start to prefetch the box at `coordinates` into the L2 cache.
 
-    Coordinates are those of the load. Executed by one thread. A hint: it completes nowhere, cannot
-    be waited for and orders nothing.
+    Coordinates are those of the load. Executed by one thread. A hint: its completion cannot be
+    observed or waited for, and it orders nothing.
     """
     simulator.cp_async_bulk_prefetch_tensor(tensor_map, coordinates)
 
 
 @instruction("prefetch.tensormap [{tensor_map}];", isa=(8, 0), sm=90)
 def prefetch_tensormap(tensor_map: TensorMapOperand) -> None:
-    """Bring a tensor map into the descriptor cache before its first use.
+    """Prefetch a tensor map into the descriptor cache before its first use.
 
     Executed by one thread. Orders nothing.
     """

@@ -1,9 +1,9 @@
-"""tensormap: the descriptors themselves, edited by threads, and the fences that publish them.
+"""tensormap: threads edit tensor maps, and fences publish the edits.
 
-The 128 bytes of a tensor map belong to a proxy of their own. A map that a kernel edits is therefore
-edited as a copy in shared memory, brought to global memory by `tensormap_cp_fenceproxy`, and used
-only after `fence_proxy_tensormap_acquire`; `edit_map` does it in that order. A map that is a kernel
-argument cannot be edited: it is constant.
+The 128 bytes of a tensor map belong to a proxy of their own, the tensormap proxy. A kernel
+therefore edits a copy of a map in shared memory, brings the copy to global memory with
+`tensormap_cp_fenceproxy`, and uses it only after `fence_proxy_tensormap_acquire`. `edit_map` takes
+these steps in order. A map that is a kernel argument is constant, and cannot be edited.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ FillMode: TypeAlias = Literal[0, 1]
 def tensormap_replace_global_address(
     tensor_map: DescriptorAddress, space: Space, address: u64
 ) -> None:
-    """Replace the address of the tensor, a multiple of 16 B (32 B where it is interleaved).
+    """Replace the tensor's address, a multiple of 16 B (32 B if the map is interleaved).
 
-    `tensor_map` is a map in global memory (an element of a `TensorMapArray`) for the space
-    ``"global"``, or 128 bytes of shared memory that hold a copy of one (a `SharedTile`, or an
-    address) for ``"shared::cta"``. Executed by one thread. Orders nothing: it is an access of the
-    generic proxy, and the copy engine sees it after a release and an acquire (see the module).
+    For the space ``"global"``, `tensor_map` is a map in global memory (an element of a
+    `TensorMapArray`). For ``"shared::cta"``, `tensor_map` is a copy of a map in 128 bytes of shared
+    memory (a `SharedTile`, or an address). Executed by one thread. Orders nothing: the edit is an
+    access of the generic proxy, visible to the copy engine after a release and an acquire (see the
+    module).
     """
     simulator.tensormap_replace(tensor_map, space, "global_address", 0, address)
 
@@ -56,9 +57,9 @@ def tensormap_replace_global_address(
     sm="90a",
 )
 def tensormap_replace_rank(tensor_map: DescriptorAddress, space: Space, rank: u32) -> None:
-    """Replace the rank; `rank` is the rank less one.
+    """Replace the rank; `rank` is the new rank minus 1.
 
-    By one thread. Orders nothing. The fields of the axes that are added must be replaced too.
+    The fields of added axes must be replaced too. Executed by one thread. Orders nothing.
     """
     simulator.tensormap_replace(tensor_map, space, "rank", 0, rank)
 
@@ -71,10 +72,10 @@ def tensormap_replace_rank(tensor_map: DescriptorAddress, space: Space, rank: u3
 def tensormap_replace_box_dim(
     tensor_map: DescriptorAddress, space: Space, ordinal: Ordinal, extent: u32
 ) -> None:
-    """Replace the extent of the box along axis `ordinal`, counted from the innermost: 1 to 256.
+    """Replace the box's extent along axis `ordinal`, counted from the innermost: 1 to 256.
 
-    By one thread. Orders nothing. What a copy moves changes with it, and so does what its barrier
-    has to expect.
+    The bytes of a copy change with the extent, and so do the bytes that its barrier must expect.
+    Executed by one thread. Orders nothing.
     """
     simulator.tensormap_replace(tensor_map, space, "box_dim", ordinal, extent)
 
@@ -87,9 +88,9 @@ def tensormap_replace_box_dim(
 def tensormap_replace_global_dim(
     tensor_map: DescriptorAddress, space: Space, ordinal: Ordinal, extent: u32
 ) -> None:
-    """Replace the extent of the tensor along axis `ordinal`, counted from the innermost.
+    """Replace the tensor's extent along axis `ordinal`, counted from the innermost.
 
-    In elements. By one thread. Orders nothing.
+    The extent is in elements. Executed by one thread. Orders nothing.
     """
     simulator.tensormap_replace(tensor_map, space, "global_dim", ordinal, extent)
 
@@ -104,9 +105,9 @@ def tensormap_replace_global_stride(
 ) -> None:
     """Replace the stride of axis ``ordinal + 1``, counted from the innermost, in bytes.
 
-    The innermost axis has no stride, so 0 is the one outside it. A multiple of 16 B below 2**40,
-    which nothing checks. ptxas of CUDA 12.5 and newer takes bytes and divides them by 16 itself;
-    older ones took ``bytes >> 4``. By one thread. Orders nothing.
+    The innermost axis has no stride: ordinal 0 is the axis outside it. The stride is a multiple of
+    16 B below 2**40, which nothing checks. ptxas of CUDA 12.5 and newer takes bytes and divides
+    them by 16 itself; older versions took ``bytes >> 4``. Executed by one thread. Orders nothing.
     """
     simulator.tensormap_replace(tensor_map, space, "global_stride", ordinal, stride)
 
@@ -119,9 +120,9 @@ def tensormap_replace_global_stride(
 def tensormap_replace_element_stride(
     tensor_map: DescriptorAddress, space: Space, ordinal: Ordinal, step: u32
 ) -> None:
-    """Replace the step between elements along axis `ordinal`, counted from the innermost: 1 to 8.
+    """Replace the element stride along axis `ordinal`, counted from the innermost: 1 to 8.
 
-    By one thread. Orders nothing.
+    Executed by one thread. Orders nothing.
     """
     simulator.tensormap_replace(tensor_map, space, "element_stride", ordinal, step)
 
@@ -134,10 +135,10 @@ def tensormap_replace_element_stride(
 def tensormap_replace_elemtype(
     tensor_map: DescriptorAddress, space: Space, value: ElementType
 ) -> None:
-    """Replace the element type, by its number in PTX.
+    """Replace the element type; `value` is its number in PTX.
 
-    0 to 5 are u8, u16, u32, i32, u64, i64; 6 f16, 7 f32, 8 f32 (ftz), 9 f64, 10 bf16, 11 tf32,
-    12 tf32 (ftz). These are not the driver's CUtensorMapDataType numbers. By one thread. Orders
+    0 to 5 are u8, u16, u32, i32, u64, i64; 6 f16, 7 f32, 8 f32 (ftz), 9 f64, 10 bf16, 11 tf32, 12
+    tf32 (ftz). The driver's CUtensorMapDataType has other numbers. Executed by one thread. Orders
     nothing.
     """
     simulator.tensormap_replace(tensor_map, space, "elemtype", 0, value)
@@ -153,7 +154,7 @@ def tensormap_replace_interleave_layout(
 ) -> None:
     """Replace the interleave: 0 none, 1 for 16 B, 2 for 32 B.
 
-    By one thread. Orders nothing.
+    Executed by one thread. Orders nothing.
     """
     simulator.tensormap_replace(tensor_map, space, "interleave_layout", 0, value)
 
@@ -168,7 +169,7 @@ def tensormap_replace_swizzle_mode(
 ) -> None:
     """Replace the swizzle: 0 none, 1 for 32 B, 2 for 64 B, 3 for 128 B.
 
-    By one thread. Orders nothing.
+    Executed by one thread. Orders nothing.
     """
     simulator.tensormap_replace(tensor_map, space, "swizzle_mode", 0, value)
 
@@ -181,9 +182,9 @@ def tensormap_replace_swizzle_mode(
 def tensormap_replace_fill_mode(
     tensor_map: DescriptorAddress, space: Space, value: FillMode
 ) -> None:
-    """Replace what a load puts outside of the tensor: 0 for zeros, 1 for NaN.
+    """Replace the fill of loaded elements outside the tensor: 0 for zeros, 1 for NaN.
 
-    By one thread. Orders nothing.
+    Executed by one thread. Orders nothing.
     """
     simulator.tensormap_replace(tensor_map, space, "fill_mode", 0, value)
 
@@ -200,10 +201,11 @@ def tensormap_cp_fenceproxy(
 ) -> None:
     """Copy 128 bytes of shared memory over a map in global memory, and release them.
 
-    Both are aligned to 128 B. Executed by all threads of a warp together, after the thread that
-    edited the shared copy has synchronised with them (`bar_warp_sync`). What the warp wrote before
-    is visible to the tensor-map proxy of whoever executes `fence_proxy_tensormap_acquire` on the
-    map afterwards, within `scope`. No copy through the old map may still be under way.
+    Both addresses are multiples of 128 B. Executed by all threads of a warp together, after the
+    thread that edited the shared copy has synchronised with them (`bar_warp_sync`). The warp's
+    earlier writes are visible to the tensormap proxy of a thread that afterwards executes
+    `fence_proxy_tensormap_acquire` on the map, within `scope`. No copy through the old map may be
+    in flight.
     """
     simulator.tensormap_cp_fenceproxy(destination, address(source))
 
@@ -212,19 +214,20 @@ def tensormap_cp_fenceproxy(
     "fence.proxy.tensormap::generic.acquire.{scope} [{tensor_map}], 128;", isa=(8, 3), sm=90
 )
 def fence_proxy_tensormap_acquire(tensor_map: TensorMapOperand, scope: Scope) -> None:
-    """Let this thread's later copies use the newest contents of a map in global memory.
+    """Make the thread's later copies use the newest contents of a map in global memory.
 
-    Executed by each thread that issues copies through a map which a kernel has edited, after it
-    has synchronised with the editor. A map that only the host wrote, before the launch, needs none.
+    Executed by each thread that issues copies through a map that a kernel has edited, after it has
+    synchronised with the editing thread. A map that only the host wrote, before the launch, needs
+    no fence.
     """
     simulator.fence_proxy_tensormap_acquire(tensor_map)
 
 
 @instruction("fence.proxy.tensormap::generic.release.{scope};", isa=(8, 3), sm=90)
 def fence_proxy_tensormap_release(scope: Scope) -> None:
-    """Publish this thread's edits of maps in global memory to the tensor-map proxy.
+    """Publish the thread's edits of maps in global memory to the tensormap proxy.
 
     Executed by the thread that edited in place (the space ``"global"``), before it synchronises
-    with those that acquire. `tensormap_cp_fenceproxy` has this in it.
+    with the threads that acquire. `tensormap_cp_fenceproxy` includes this release.
     """
     simulator.fence_proxy_tensormap_release()
