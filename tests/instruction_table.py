@@ -79,17 +79,18 @@ KINDS = {
 HEAD = """\
 # Instructions
 
-`numba_tma.ptx` has one function per PTX instruction. This page is written from its table of rows by
-`make goldens`; a test fails when it is stale. The same instructions stand in [`ptx/`](../../ptx) as
-commented PTX that `ptxas` takes, and `help(tma.ptx.NAME)` says who executes one and what it orders.
+`numba_tma.ptx` has one function per PTX instruction. `make goldens` writes this page from the table
+of instructions; a test fails when the page is stale. [`ptx/`](../../ptx) shows the instructions as
+commented PTX that `ptxas` assembles. `help(tma.ptx.NAME)` says who executes an instruction and what
+it orders.
 
 - In the PTX, a word without `%` is the operand of that name, and `N` is the number of dimensions.
-  `<...>` is one of the values that are listed for the operand. What stands in `{.`...`}` or
-  `{, `...`}` is there only when its operand is given; other braces hold several registers.
-- *PTX ISA* and *architecture* are the first that have the instruction; sm_80 stands for "sm_80 or
-  older", and sm_90a and sm_100a for these architectures alone. Where a form is newer, it follows
-  with the value or operand that makes the difference.
-- Where values are listed for an operand, the kernel names one of them as a literal.
+  `<...>` is one of the values that are listed for the operand. Text in `{.`...`}` or `{, `...`}` is
+  present only if its operand is given; other braces hold several registers.
+- *PTX ISA* and *architecture* are the first that have the instruction. sm_80 means "sm_80 or
+  older"; sm_90a and sm_100a mean these architectures only. A newer form follows, with the value or
+  operand that selects it.
+- A kernel passes an operand with listed values as a literal, one of these values.
 
 | operand | is |
 |---|---|
@@ -109,17 +110,6 @@ def section(row: Instruction) -> tuple[str, str]:
         f"{row.name}: no section of the PTX ISA manual is known for {text!r}; add its heading to "
         "CHAPTERS in tests/instruction_table.py"
     )
-
-
-def readable(row: Instruction) -> str:
-    """Return a row's PTX with operands by name, choices as ``<name>``, optional text in braces."""
-
-    def named(text: str) -> str:
-        return re.sub(r"\{(\w+)\}", lambda m: f"<{m[1]}>" if m[1] in row.choices else m[1], text)
-
-    parts = re.split(r"<\w+:([^<>]*)>", row.template)  # every second one is optional
-    text = "".join(f"{{{named(p)}}}" if n % 2 else named(p) for n, p in enumerate(parts))
-    return text.replace("RANKd", "Nd").rstrip(";").strip()
 
 
 def kind(row: Instruction, operand: str) -> str:
@@ -179,7 +169,7 @@ def _default(value: Any) -> str:
 def instruction(row: Instruction) -> str:
     """Return the PTX of a row, and its ranks."""
     ranks = f"<br>N: {', '.join(map(str, row.ranks))}" if row.ranks else ""
-    return f"`{readable(row)}`{ranks}"
+    return f"`{row.syntax}`{ranks}"
 
 
 def since(row: Instruction) -> tuple[str, str]:

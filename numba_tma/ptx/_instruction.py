@@ -42,13 +42,13 @@ Immediate: TypeAlias = int  #: a literal, printed into the instruction
 RegisterCount: TypeAlias = int  #: an `Immediate`: a multiple of 8 from 24 to 256
 BarrierAddress: TypeAlias = Any  #: a `Barrier`, or the shared-memory address of one
 ClusterAddress: TypeAlias = int  #: a shared-memory address in the cluster, as `mapa` returns it
-TensorMemoryAddress: TypeAlias = int  #: ``lane << 16 | column``
+TensorMemoryAddress: TypeAlias = int  #: the lane in the upper 16 bits, the column in the lower
 TileAddress: TypeAlias = Any  #: a `SharedTile`, a shared Numba array, or a shared-memory address
 SharedAddress: TypeAlias = Any  #: a barrier, a tile, a shared Numba array, or an address
 GlobalAddress: TypeAlias = Any  #: a Numba array in global memory, or an address
 TensorMapOperand: TypeAlias = Any  #: a `TensorMap`
 EditableTensorMap: TypeAlias = Any  #: an element of a `TensorMapArray`
-DescriptorAddress: TypeAlias = Any  #: a `TensorMap` in global memory, or 128 B of shared memory
+DescriptorAddress: TypeAlias = Any  #: a `TensorMap` in global memory, or its 128 B in shared memory
 Coordinates: TypeAlias = Any  #: a tuple of integers in the array's axis order
 Offsets: TypeAlias = Any  #: a tuple of non-negative integers, one per spatial axis
 CacheHint: TypeAlias = "int | None"  #: a `CachePolicy`, or a result of createpolicy
@@ -56,7 +56,6 @@ CacheHint: TypeAlias = "int | None"  #: a `CachePolicy`, or a result of createpo
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONAL = re.compile(r"<(\w+):([^<>]*)>")
-_OPTIONAL_TEXT = re.compile(r"<\w+:([^<>]*)>")
 
 
 Since: TypeAlias = "tuple[tuple[int, int], int | str]"  #: first PTX ISA, first architecture
@@ -125,10 +124,13 @@ class Instruction:
         """The PTX with operands by name, choices as ``<name>`` and optional text in braces."""
 
         def named(text: str) -> str:
-            return re.sub(r"\{(\w+)\}", lambda m: f"<{m[1]}>" if m[1] in self.choices else m[1], text)
+            shown = {name: f"<{name}>" for name in self.choices}
+            return re.sub(r"\{(\w+)\}", lambda m: shown.get(m[1], m[1]), text)
 
-        parts = _OPTIONAL_TEXT.split(self.template)  # every second one is optional
-        text = "".join(f"{{{named(p)}}}" if n % 2 else named(p) for n, p in enumerate(parts))
+        parts = _OPTIONAL.split(self.template)  # text, operand, optional text, text, ...
+        optional = [f"{{{named(part)}}}" for part in parts[2::3]]
+        texts = zip(map(named, parts[::3]), [*optional, ""])
+        text = "".join(itertools.chain.from_iterable(texts))
         return text.replace("RANKd", "Nd").rstrip(";").strip()
 
 

@@ -25,6 +25,13 @@ from numba_tma.ptx._instruction import (
     u32,
 )
 
+__all__ = [
+    "cp_async_ca", "cp_async_cg", "cp_async_ca_ignore_src", "cp_async_cg_ignore_src",
+    "cp_async_ca_conditional", "cp_async_cg_conditional", "cp_async_commit_group",
+    "cp_async_wait_group", "cp_async_wait_all", "cp_async_mbarrier_arrive",
+    "cp_async_mbarrier_arrive_noinc",
+]  # fmt: skip
+
 #: Bytes of one copy; ``.cg`` always copies 16.
 Size: TypeAlias = Literal[4, 8, 16]
 #: Bytes of the L2 prefetch around the source.
@@ -191,10 +198,11 @@ def cp_async_wait_all() -> None:
 def cp_async_mbarrier_arrive(barrier: BarrierAddress) -> None:
     """Add an arrival at `barrier` for the completion of the executing thread's copies.
 
-    The phase expects one more arrival at once. This arrival follows when all cp.async copies that
-    the thread has started are complete. The count of `mbarrier_init` does not include it, and the
-    thread still makes its own arrival, after this instruction. Executed by each thread that copied.
-    Orders those copies before accesses after a wait for the phase, and nothing else. Does not wait.
+    The phase expects one more arrival at once. The arrival is made when all cp.async copies that
+    the thread has started are complete. The count of `mbarrier_init` does not include this arrival,
+    and the thread still makes its own arrival, after this instruction. Executed by each thread that
+    copied. Orders those copies before accesses after a wait for the phase, and nothing else. Does
+    not wait.
     """
     simulator.cp_async_mbarrier_arrive(address(barrier))
 

@@ -13,6 +13,11 @@ from numba_tma.ptx._instruction import (
     u32,
 )
 
+__all__ = [
+    "atom_inc", "ld_relaxed_sys_global_u32", "red_shared_cluster_add_u32", "atom_add_u32",
+    "atom_exch_b32",
+]  # fmt: skip
+
 
 @instruction("atom.global.inc.u32 {result}, [{counter}], {limit};", isa=(2, 0), sm=80)
 def atom_inc(counter: GlobalAddress, limit: u32) -> u32:

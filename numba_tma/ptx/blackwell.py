@@ -21,6 +21,12 @@ from numba_tma.ptx._instruction import (
     u32,
 )
 
+__all__ = [
+    "cp_async_bulk_tensor_load_cta_group", "cp_async_bulk_tensor_gather4",
+    "cp_async_bulk_prefetch_tensor_gather4", "cp_async_bulk_tensor_scatter4",
+    "cp_async_bulk_store_masked",
+]  # fmt: skip
+
 #: The barrier of a load: 1 in the destination's block, 2 in either block of its CTA pair.
 CtaGroup: TypeAlias = Literal[1, 2]
 

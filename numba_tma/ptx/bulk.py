@@ -17,6 +17,12 @@ from numba_tma.ptx._instruction import (
     u32,
 )
 
+__all__ = [
+    "cp_async_bulk_load", "cp_async_bulk_copy_cluster", "cp_async_bulk_store",
+    "cp_async_bulk_prefetch", "cp_async_bulk_commit_group", "cp_async_bulk_wait_group",
+    "cp_async_bulk_wait_group_read",
+]  # fmt: skip
+
 
 @instruction(
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"

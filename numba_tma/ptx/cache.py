@@ -10,6 +10,11 @@ import numpy as np
 from numba_tma import simulator
 from numba_tma.ptx._instruction import GlobalAddress, f32, instruction, u32, u64
 
+__all__ = [
+    "CachePolicy", "createpolicy_evict_first", "createpolicy_evict_normal",
+    "createpolicy_evict_last", "createpolicy_fractional", "createpolicy_range", "createpolicy_cvt",
+]  # fmt: skip
+
 Priority: TypeAlias = Literal["evict_last", "evict_normal", "evict_first", "evict_unchanged"]
 OtherPriority: TypeAlias = Literal["evict_first", "evict_unchanged"]
 #: Bits of the primary priority in a policy. The secondary priority is one bit beside them.

@@ -22,6 +22,18 @@ from numba_tma.ptx._instruction import (
     u64x2,
 )
 
+__all__ = [
+    "barrier_cluster_arrive", "barrier_cluster_wait", "cluster_ctaid_x", "cluster_ctaid_y",
+    "cluster_ctaid_z", "cluster_nctaid_x", "cluster_nctaid_y", "cluster_nctaid_z", "clusterid_x",
+    "clusterid_y", "clusterid_z", "nclusterid_x", "nclusterid_y", "nclusterid_z", "cluster_ctarank",
+    "cluster_nctarank", "is_explicit_cluster", "mapa", "getctarank", "ld_shared_cluster_u32",
+    "st_shared_cluster_u32", "ld_shared_cluster_u64", "st_shared_cluster_u64",
+    "ld_shared_cluster_f32", "st_shared_cluster_f32", "ld_shared_cluster_v4_u32",
+    "st_shared_cluster_v4_u32", "st_async_b32", "st_async_b64", "st_async_f32", "st_async_v2_b32",
+    "st_async_v4_b32", "st_async_v4_f32", "st_async_v2_b64", "red_async_u32", "red_async_s32",
+    "red_async_b32", "red_async_u64",
+]  # fmt: skip
+
 # ----------------------------------------------------------------------------- barrier
 
 ArriveQualifiers: TypeAlias = Literal[

@@ -12,6 +12,11 @@ from typing import Literal, TypeAlias
 from numba_tma.ptx._instruction import f32, instruction, u16, u32
 from numba_tma.simulator import conversions as _convert
 
+__all__ = [
+    "cvt_f16x2_f32", "cvt_bf16x2_f32", "cvt_e4m3x2_f32", "cvt_e5m2x2_f32", "cvt_e4m3x2_f16x2",
+    "cvt_e5m2x2_f16x2", "cvt_f16x2_e4m3x2", "cvt_f16x2_e5m2x2", "cvt_tf32_f32",
+]  # fmt: skip
+
 Relu: TypeAlias = Literal["relu"]
 TF32Rounding: TypeAlias = Literal["rna", "rn"]
 

@@ -7,6 +7,12 @@ from typing import Literal, TypeAlias
 from numba_tma import simulator
 from numba_tma.ptx._instruction import instruction
 
+__all__ = [
+    "fence_proxy_async", "fence_proxy_async_all", "fence_proxy_async_generic_release",
+    "fence_proxy_async_generic_acquire", "fence_mbarrier_init", "fence_acq_rel", "fence_sc",
+    "fence_proxy_alias",
+]  # fmt: skip
+
 StateSpace: TypeAlias = Literal["shared::cta", "shared::cluster", "global"]
 Scope: TypeAlias = Literal["cta", "cluster", "gpu", "sys"]
 

@@ -29,6 +29,12 @@ from numba_tma.ptx._instruction import (
     u64,
 )
 
+__all__ = [
+    "ld_global_u16", "ld_global_u32", "ld_global_v2_u32", "ld_global_v4_u32", "st_global_u16",
+    "st_global_u32", "st_global_u64", "st_global_f32", "st_global_v2_u32", "st_global_v4_u32",
+    "st_global_v2_f32", "st_global_v4_f32",
+]  # fmt: skip
+
 L1Priority: TypeAlias = Literal["no_allocate"]
 
 _IF = "<condition:@{condition} >"

@@ -18,6 +18,11 @@ from numba_tma.ptx._instruction import (
 )
 from numba_tma.ptx.reduce import TensorReduction
 
+__all__ = [
+    "cp_async_bulk_tensor_im2col_load", "cp_async_bulk_tensor_im2col_store",
+    "cp_reduce_async_bulk_tensor_im2col", "cp_async_bulk_prefetch_tensor_im2col",
+]  # fmt: skip
+
 RANKS = (3, 4, 5)
 
 

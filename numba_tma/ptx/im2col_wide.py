@@ -13,8 +13,13 @@ from numba_tma.ptx._instruction import (
     u16,
 )
 
+__all__ = [
+    "cp_async_bulk_tensor_im2col_w_load", "cp_async_bulk_tensor_im2col_w_128_load",
+    "cp_async_bulk_prefetch_tensor_im2col_w", "cp_async_bulk_prefetch_tensor_im2col_w_128",
+]  # fmt: skip
+
 RANKS = (3, 4, 5)
-_INSTEAD = ", or walk the rows with cp_async_bulk_tensor_im2col_load"
+_INSTEAD = ", or traverse the rows with cp_async_bulk_tensor_im2col_load"
 
 
 @instruction(

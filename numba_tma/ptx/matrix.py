@@ -13,6 +13,8 @@ from typing import Literal, TypeAlias
 from numba_tma import simulator
 from numba_tma.ptx._instruction import instruction, u32, u32x2, u32x4
 
+__all__ = ["ldmatrix_x1", "ldmatrix_x2", "ldmatrix_x4", "stmatrix_x1", "stmatrix_x2", "stmatrix_x4"]
+
 Transposed: TypeAlias = Literal["trans"]
 
 

@@ -10,6 +10,11 @@ from typing import Literal, TypeAlias
 
 from numba_tma.ptx._instruction import assembled_only, instruction, u32, u32x2, u32x4
 
+__all__ = [
+    "ldmatrix_m16n16_x1", "ldmatrix_m16n16_x2", "ldmatrix_m8n16_x1", "ldmatrix_m8n16_x2",
+    "ldmatrix_m8n16_x4", "stmatrix_m16n8_x1", "stmatrix_m16n8_x2", "stmatrix_m16n8_x4",
+]  # fmt: skip
+
 Elements: TypeAlias = Literal["b8", "b8x16.b6x16_p32", "b8x16.b4x16_p64"]
 PackedElements: TypeAlias = Literal["b8x16.b6x16_p32", "b8x16.b4x16_p64"]
 

@@ -7,6 +7,14 @@ from typing import Literal, TypeAlias
 from numba_tma import simulator
 from numba_tma.ptx._instruction import BarrierAddress, address, instruction, u32, u64
 
+__all__ = [
+    "mbarrier_init", "mbarrier_inval", "mbarrier_arrive", "mbarrier_arrive_no_complete",
+    "mbarrier_arrive_expect_tx", "mbarrier_arrive_drop", "mbarrier_arrive_drop_no_complete",
+    "mbarrier_arrive_drop_expect_tx", "mbarrier_expect_tx", "mbarrier_complete_tx",
+    "mbarrier_try_wait", "mbarrier_try_wait_parity", "mbarrier_test_wait",
+    "mbarrier_test_wait_parity", "mbarrier_pending_count",
+]  # fmt: skip
+
 #: Semantics and scope of an arrival; None is release.cta.
 Release: TypeAlias = Literal["release.cta", "release.cluster", "relaxed.cta", "relaxed.cluster"]
 #: Semantics and scope of a wait that returns True; None is acquire.cta.

@@ -10,6 +10,12 @@ from numba_tma import simulator
 from numba_tma.ptx._instruction import ClusterAddress, instruction, u32
 from numba_tma.ptx.mbarrier import Relaxed, Release
 
+__all__ = [
+    "mbarrier_arrive_remote", "mbarrier_arrive_expect_tx_remote", "mbarrier_arrive_drop_remote",
+    "mbarrier_arrive_drop_expect_tx_remote", "mbarrier_expect_tx_remote",
+    "mbarrier_complete_tx_remote",
+]  # fmt: skip
+
 _SINCE = {"relaxed.cta": ((8, 6), 90), "relaxed.cluster": ((8, 6), 90)}
 
 

@@ -23,6 +23,12 @@ from numba_tma.ptx._instruction import (
     u64,
 )
 
+__all__ = [
+    "ld_shared_u16", "ld_shared_u32", "ld_shared_u64", "ld_shared_f32", "ld_shared_v2_u32",
+    "ld_shared_v4_u32", "ld_shared_v4_f32", "st_shared_u16", "st_shared_u32", "st_shared_u64",
+    "st_shared_f32", "st_shared_v2_u32", "st_shared_v4_u32", "st_shared_v4_f32",
+]  # fmt: skip
+
 _IF = "<condition:@{condition} >"
 
 

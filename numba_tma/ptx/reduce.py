@@ -18,6 +18,10 @@ from numba_tma.ptx._instruction import (
     u32,
 )
 
+__all__ = [
+    "cp_reduce_async_bulk_store", "cp_reduce_async_bulk_cluster", "cp_reduce_async_bulk_tensor",
+]  # fmt: skip
+
 #: Operations of `cp_reduce_async_bulk_store`, with their element types.
 GlobalReduction: TypeAlias = Literal[
     "add.u32", "add.s32", "add.u64", "add.f32", "add.f64", "add.noftz.f16", "add.noftz.bf16",
@@ -88,7 +92,7 @@ def cp_reduce_async_bulk_cluster(
 
     Executed by one thread, after every writer of the source, and of the destination, has executed
     `fence_proxy_async` and synchronised with the executing thread. The source is known to be read
-    only after a wait on `barrier`. The other block must not exit before. Orders nothing.
+    only after a wait on `barrier`, and the other block must not exit before. Orders nothing.
     """
     simulator.check_choice("operation", operation, get_args(ClusterReduction))
     simulator.cp_reduce_async_bulk_cluster(

@@ -8,6 +8,13 @@ from __future__ import annotations
 from numba_tma import simulator
 from numba_tma.ptx._instruction import instruction, u32, u64
 
+__all__ = [
+    "tid_x", "tid_y", "tid_z", "ntid_x", "ntid_y", "ntid_z", "ctaid_x", "ctaid_y", "ctaid_z",
+    "nctaid_x", "nctaid_y", "nctaid_z", "laneid", "warpid", "nwarpid", "smid", "nsmid",
+    "lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt", "clock64",
+    "globaltimer",
+]  # fmt: skip
+
 
 @instruction("mov.u32 {result}, %tid.x;", isa=(2, 0), sm=80, pure=True)
 def tid_x() -> u32:

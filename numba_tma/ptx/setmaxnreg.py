@@ -5,6 +5,8 @@ from __future__ import annotations
 from numba_tma import simulator
 from numba_tma.ptx._instruction import RegisterCount, instruction
 
+__all__ = ["setmaxnreg_dec", "setmaxnreg_inc"]
+
 
 @instruction("setmaxnreg.dec.sync.aligned.u32 {registers};", isa=(8, 0), sm="90a", convergent=True)
 def setmaxnreg_dec(registers: RegisterCount) -> None:

@@ -7,6 +7,12 @@ from typing import Any
 from numba_tma import simulator
 from numba_tma.ptx._instruction import f32, instruction, u32
 
+__all__ = [
+    "elect_sync", "activemask", "shfl_sync_bfly_b32", "shfl_sync_bfly_f32", "shfl_sync_idx_b32",
+    "barrier_sync", "barrier_arrive", "bar_warp_sync", "nanosleep",
+    "griddepcontrol_launch_dependents", "griddepcontrol_wait",
+]  # fmt: skip
+
 
 @instruction("elect.sync _|{predicate}, {mask};", isa=(8, 0), sm=90, convergent=True)
 def elect_sync(mask: u32 = 0xFFFFFFFF) -> bool:

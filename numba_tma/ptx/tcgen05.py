@@ -2,7 +2,7 @@
 
 A block has 128 lanes x 512 columns of 32 bits, at addresses ``lane << 16 | column``. Warp w reaches
 lanes 32 (w mod 4) to 32 (w mod 4) + 31. An instruction that a warp executes is executed by all its
-threads, converged, with the same operands. The simulator executes these rows. They have been
+threads, converged, with the same operands. The simulator executes these rows. The rows have been
 assembled for sm_100a, and have run on no GPU.
 """
 
@@ -23,6 +23,14 @@ from numba_tma.ptx._instruction import (
     u32x4num,
     u32xnum,
 )
+
+__all__ = [
+    "tcgen05_alloc", "tcgen05_dealloc", "tcgen05_relinquish_alloc_permit", "tcgen05_ld_32x32b",
+    "tcgen05_ld_16x64b", "tcgen05_ld_16x128b", "tcgen05_ld_16x256b", "tcgen05_wait_ld",
+    "tcgen05_st_32x32b", "tcgen05_st_16x64b", "tcgen05_st_16x128b", "tcgen05_st_16x256b",
+    "tcgen05_wait_st", "tcgen05_commit", "tcgen05_fence_before_thread_sync",
+    "tcgen05_fence_after_thread_sync",
+]  # fmt: skip
 
 #: 1: the block acts alone; 2: with the other block of its CTA pair. One value in a kernel.
 CtaGroup: TypeAlias = Literal[1, 2]

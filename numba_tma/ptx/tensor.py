@@ -14,6 +14,11 @@ from numba_tma.ptx._instruction import (
     u16,
 )
 
+__all__ = [
+    "cp_async_bulk_tensor_load", "cp_async_bulk_tensor_store", "cp_async_bulk_prefetch_tensor",
+    "prefetch_tensormap",
+]  # fmt: skip
+
 RANKS = (1, 2, 3, 4, 5)
 
 
@@ -36,10 +41,10 @@ def cp_async_bulk_tensor_load(
 ) -> None:
     """Start to copy the box at `coordinates` from global to shared memory.
 
-    Coordinates are elements in the array's axis order (innermost last). They may lie outside the
-    tensor: elements outside the tensor are filled. The innermost coordinate times the item size is
-    a multiple of 16 B. The destination is aligned to 128 B, or as the swizzle requires. The copy
-    completes the bytes of the whole box on `barrier`.
+    Coordinates are elements in the array's axis order (innermost last), and may lie outside the
+    tensor. Elements of the box outside the tensor are filled. The innermost coordinate times the
+    item size is a multiple of 16 B. The destination is aligned to 128 B, or as the swizzle
+    requires. The copy completes the bytes of the whole box on `barrier`.
 
     With `multicast` the box arrives in several blocks of the cluster; bit r of `multicast` selects
     the block of rank r. The box arrives at the offset of `destination` in each selected block, and

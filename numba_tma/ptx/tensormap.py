@@ -22,6 +22,15 @@ from numba_tma.ptx._instruction import (
     u64,
 )
 
+__all__ = [
+    "tensormap_replace_global_address", "tensormap_replace_rank", "tensormap_replace_box_dim",
+    "tensormap_replace_global_dim", "tensormap_replace_global_stride",
+    "tensormap_replace_element_stride", "tensormap_replace_elemtype",
+    "tensormap_replace_interleave_layout", "tensormap_replace_swizzle_mode",
+    "tensormap_replace_fill_mode", "tensormap_cp_fenceproxy", "fence_proxy_tensormap_acquire",
+    "fence_proxy_tensormap_release",
+]  # fmt: skip
+
 Space: TypeAlias = Literal["global", "shared::cta"]
 Scope: TypeAlias = Literal["cta", "cluster", "gpu", "sys"]
 Ordinal: TypeAlias = Literal[0, 1, 2, 3, 4]

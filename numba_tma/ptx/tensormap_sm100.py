@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 from numba_tma.ptx._instruction import DescriptorAddress, assembled_only, instruction
 from numba_tma.ptx.tensormap import Space
 
+__all__ = ["tensormap_replace_swizzle_atomicity"]
+
 SwizzleAtomicity: TypeAlias = Literal[0, 1, 2, 3]
 
 

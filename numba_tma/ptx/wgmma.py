@@ -9,6 +9,8 @@ from __future__ import annotations
 from numba_tma import simulator
 from numba_tma.ptx._instruction import Immediate, instruction
 
+__all__ = ["wgmma_fence", "wgmma_commit_group", "wgmma_wait_group"]
+
 
 @instruction("wgmma.fence.sync.aligned;", isa=(8, 0), sm="90a", convergent=True)
 def wgmma_fence() -> None:

@@ -16,6 +16,11 @@ def test_the_page_is_fresh():
     )
 
 
+def test_every_row_is_a_public_name():
+    missing = [name for name, row in ptx.TABLE.items() if getattr(ptx, name, None) is not row.body]
+    assert missing == []
+
+
 @pytest.mark.parametrize("name", every(3, ptx.TABLE))
 def test_a_row_has_one_line_of_six_cells(name):
     lines = [li for li in table.page().splitlines() if li.startswith(f"| `{name}(")]

@@ -83,7 +83,7 @@ def test_assembled_only_forms_say_so():
         lambda: ptx.stmatrix_m16n8_x2(0, (0, 0)),
         lambda: ptx.stmatrix_m16n8_x4(0, (0, 0, 0, 0)),
     ):
-        with pytest.raises(NotImplementedError, match="only sm_100a has this form"):
+        with pytest.raises(NotImplementedError, match="exists on sm_100a only and is not"):
             call()
 
 
