@@ -123,7 +123,7 @@ def nanosleep(nanoseconds: u32) -> None:
 
 @instruction("griddepcontrol.launch_dependents;", isa=(7, 8), sm=90)
 def griddepcontrol_launch_dependents() -> None:
-    """Allow the dependent grid to start, once all blocks have executed this or exited.
+    """Allow the dependent grid to start, once all blocks have executed the instruction or exited.
 
     Executed by any thread; once per block is enough. Orders nothing: writes become visible to the
     dependent grid only through its own `griddepcontrol_wait`. Without a programmatic dependent
@@ -134,7 +134,7 @@ def griddepcontrol_launch_dependents() -> None:
 
 @instruction("griddepcontrol.wait;", isa=(7, 8), sm=90)
 def griddepcontrol_wait() -> None:
-    """Wait until the grids that this one depends on have completed and their writes are visible.
+    """Wait until the grids that this grid depends on are complete and their writes visible.
 
     Executed by each thread that reads these writes, unless it synchronises with a thread that has
     waited. Code before the wait (barriers, tensor maps, anything that the earlier grids do not

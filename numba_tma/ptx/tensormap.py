@@ -49,7 +49,7 @@ FillMode: TypeAlias = Literal[0, 1]
 def tensormap_replace_global_address(
     tensor_map: DescriptorAddress, space: Space, address: u64
 ) -> None:
-    """Replace the tensor's address, a multiple of 16 B (32 B if the map is interleaved).
+    """Replace the tensor's address, a multiple of 16 B (32 B if the interleave is 32 B).
 
     For the space ``"global"``, `tensor_map` is a map in global memory (an element of a
     `TensorMapArray`). For ``"shared::cta"``, `tensor_map` is a copy of a map in 128 bytes of shared
