@@ -303,39 +303,34 @@ def check_registers(role: Role) -> None:
 
 @dataclass(frozen=True)
 class RoleTable:
-    """Some roles of a kernel in columns, of which a thread looks up those of its own role.
-
-    A table without roles has a row of zeros: Numba types its look-ups before it prunes the branch
-    that they stand in, and an index into an empty tuple is a typing error that it tries again and
-    again.
-    """
+    """Some roles of a kernel in columns, of which a thread looks up those of its own role."""
 
     roles: tuple[Role, ...]
 
     @property
     def last(self) -> int:
         """The number of the last role, from 0."""
-        return max(len(self.roles), 1) - 1
+        return len(self.roles) - 1
 
     @property
     def firsts(self) -> tuple[int, ...]:
         """The first thread of each role."""
-        return tuple(role.first for role in self.roles) or (0,)
+        return tuple(role.first for role in self.roles)
 
     @property
     def members(self) -> tuple[int, ...]:
         """The threads of each role."""
-        return tuple(role.members for role in self.roles) or (0,)
+        return tuple(role.members for role in self.roles)
 
     @property
     def barriers(self) -> tuple[int, ...]:
         """The named barrier of each role."""
-        return tuple(role.barrier_id for role in self.roles) or (0,)
+        return tuple(role.barrier_id for role in self.roles)
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The number of each role in the table."""
-        return tuple(range(self.last + 1))
+        return tuple(range(len(self.roles)))
 
 
 @device_function
