@@ -76,7 +76,7 @@ WORK: dict[str, DeviceFunction] = {"silu": silu, "rmsnorm": rmsnorm}
 def synchronous(work: DeviceFunction, stages: int) -> Kernel:
     """Return the kernel in which a block has one tile in flight, and waits for it."""
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
     def synchronous(x, out, tiles):  # type: ignore[no-untyped-def]
         tile, full = tma.shared_tile(TILE), tma.shared_barrier()
         loads = cuda.threadIdx.x == 0
@@ -101,7 +101,7 @@ def circular(work: DeviceFunction, stages: int, war: Any) -> Kernel:
     """Return the kernel whose threads load `stages` - 1 tiles ahead of the tile they work on."""
     BUFFER = tma.CircularBuffer(stages, war=war, x=TILE)
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
     def circular(x, out, tiles):  # type: ignore[no-untyped-def]
         ring = BUFFER.start()
         for t, stage in ring.tiles(cuda.blockIdx.x, tiles, cuda.gridDim.x):
@@ -118,7 +118,7 @@ def warp_specialised(work: DeviceFunction, stages: int) -> Kernel:
     """Return the kernel in which the last warp loads, and the others work."""
     PIPE = tma.TilePipeline(stages, x=TILE)
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS + WARP, BLOCKS_PER_SM))
     def warp_specialised(x, out, tiles):  # type: ignore[no-untyped-def]
         pipe = PIPE.start()
         if pipe.is_producer():

@@ -91,6 +91,25 @@ def bench_rmsnorm(torch: ModuleType, shape: tuple[int, int]) -> Measured:
     )
 
 
+def bench_rmsnorm_pipelined(torch: ModuleType, shape: tuple[int, int]) -> Measured:
+    """Time RMSNorm through a `TilePipeline` beside `rmsnorm`, which has none."""
+    from numba_tma.kernels.rows import rmsnorm
+    from numba_tma.kernels.rows.pipelined import rmsnorm_pipelined
+
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(shape[1], device="cuda").bfloat16()
+    y, z, copied = (torch.empty_like(x) for _ in range(3))
+    rmsnorm_pipelined(x, w, out=y)
+    exact = torch.nn.functional.rms_norm(x[:64].double(), (shape[1],), w.double(), 1e-6)
+    assert torch.allclose(y[:64].double(), exact, rtol=2**-7, atol=1e-4), shape
+    runs = {
+        "numba_tma": lambda: rmsnorm_pipelined(x, w, out=y),
+        "rmsnorm": lambda: rmsnorm(x, w, out=z),
+        "copy": lambda: copied.copy_(x),
+    }
+    return rate(2 * x.nbytes, worse_of_two(runs))
+
+
 def bench_layernorm(torch: ModuleType, shape: tuple[int, int]) -> Measured:
     """Time LayerNorm of bf16 rows."""
     from numba_tma.kernels.rows import layernorm
@@ -186,6 +205,10 @@ CASES: Cases = {
             ("softmax", bench_softmax),
         )
         for shape in SHAPES
+    },
+    **{
+        ("rmsnorm pipelined", named(shape)): functools.partial(bench_rmsnorm_pipelined, shape=shape)
+        for shape in SHAPES[:3]
     },
     **{
         (name, named(shape)): functools.partial(bench_norm_backward, name=name, shape=shape)
