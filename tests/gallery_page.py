@@ -16,27 +16,27 @@ FILE = Path(__file__).parents[1] / "docs" / "guide" / "gallery.md"
 HEAD = """\
 # Gallery of broken kernels
 
-Written by `make goldens` from the mutants that the tests run: each entry is a right kernel with a
-few lines broken, and somebody who notices. Look your message up in the first table, or your symptom
-below it.
+Written by `make goldens` from the mutants that the tests run. Each entry is a correct kernel with a
+few lines broken, and the checks that report it. Look up your message in the first table, or your
+symptom below it.
 
 ## Where to begin
 
 **It hangs.** Run it with `NUMBA_TMA_DEBUG=1`. The launch then ends with an exception that names the
-barrier, the stage, and the arrivals and bytes that are missing ([how to read it](debugging.md)). If
-it still hangs, the wait is none that the library can bound: a loop of your own over `try_wait`,
-`cuda.syncthreads()` in divergent code, a named barrier, `setmaxnreg`. The simulator sees those too.
+barrier, the stage, and the missing arrivals and bytes ([how to read it](debugging.md)). If it still
+hangs, the library cannot bound the wait: a loop of your own over `try_wait`, `cuda.syncthreads()`
+in divergent code, a named barrier, `setmaxnreg`. The simulator reports these waits, too.
 
 **Values are wrong.** Run a small input in the simulator, `NUMBA_ENABLE_CUDASIM=1 python script.py`,
-with `numba_tma.simulator.seed(n)` for several n. It says who touched which bytes too early. It
-checks the order that barriers promise, not the one that happened, so a race need not strike to be
-seen. Plain reads and writes of different threads are not checked against each other.
+with `numba_tma.simulator.seed(n)` for several n. It names the thread and the bytes that it accessed
+too early. It checks the order that barriers guarantee, so it reports a race even when the run's
+values are right. Plain reads and writes of different threads are not checked against each other.
 
 **The context is lost** (an illegal instruction or address, and every call after it fails). Run it
-with `NUMBA_TMA_DEBUG=1`, which looks at coordinates before they fault; then in the simulator; then
+with `NUMBA_TMA_DEBUG=1`, which checks coordinates before they fault; then in the simulator; then
 under `compute-sanitizer`.
 
-**Nothing helps.** Take the kernel of the nearest entry and turn it into yours, step by step.
+**Nothing helps.** Take the kernel of the nearest entry and change it into yours, step by step.
 """
 
 
@@ -51,7 +51,7 @@ def link(mistake: Mistake) -> str:
 
 
 def difference(mutant: Mutant) -> str:
-    """Return what is broken, as a diff with a little of what stands around it."""
+    """Return the mutant's edits, as a diff with two lines of context."""
     before, after = mutant.program.source.splitlines(), mutant.source.splitlines()
     lines = list(difflib.unified_diff(before, after, n=2, lineterm=""))[2:]
     hunks = "\n".join("  ..." if line.startswith("@@") else line for line in lines[1:])
@@ -65,7 +65,7 @@ def words(caught: tuple[str, str]) -> str:
 
 
 def by_message() -> str:
-    """Return the table that leads from what a message says to the entries."""
+    """Return the table from messages to entries."""
     found: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for mutant in MUTANTS:
         for names, text in mutant.caught.values():
@@ -95,7 +95,7 @@ def entry(mistake: Mistake) -> str:
         parts.append(difference(example))
     else:
         names = ", ".join(f"`{name}`" for _, name, _ in example.patched)
-        parts.append(f"The library does it by itself; the tests take {names} out of it.")
+        parts.append(f"The library prevents this mistake; the tests replace its {names}.")
     parts.append(f"**You see:** {mistake.sees}")
     parts.append(f"**Cause:** {mistake.cause}")
     parts.append(f"**Repair:** {mistake.repair}")
@@ -110,19 +110,19 @@ def entry(mistake: Mistake) -> str:
     )
     parts += [mutant.note for mutant in mutants if mutant.note]
     if any(mutant.some_orders for mutant in mutants):
-        parts.append("The simulator sees it in some orders of the threads: try several seeds.")
+        parts.append("The simulator reports it in some orders of the threads: try several seeds.")
     return "\n\n".join(parts)
 
 
 def where(pipelines: list[str], mutants: list[Mutant]) -> str:
-    """Return in which pipelines, if not in all that have the mistake."""
+    """Return the pipelines in parentheses, unless they are all pipelines with the mistake."""
     if set(pipelines) == {mutant.pipeline for mutant in mutants}:
         return ""
     return f" ({'; '.join(dict.fromkeys(pipelines))})"
 
 
 def matrix() -> str:
-    """Return who catches what: a line for each pipeline, a column for each mutation."""
+    """Return the table of catchers: a line for each pipeline, a column for each mutation."""
     letters = {name: name[0].upper() for name in CATCHERS}
     reasons: dict[str, int] = {}
     lines = ["| pipeline | " + " | ".join(MUTATIONS) + " |", "|---" * (len(MUTATIONS) + 1) + "|"]

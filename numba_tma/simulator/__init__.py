@@ -1,9 +1,9 @@
 """Runs TMA kernels on the CPU, under numba's simulator (``NUMBA_ENABLE_CUDASIM=1``).
 
-Threads take turns in a seeded order and copies land in between, late and in any order. What a
-kernel may not do (touch a stage too early, forget a fence, wait for ever) is reported with the
-thread, the bytes and the repair. All functions act for the simulated thread that calls them;
-shared addresses are byte offsets into the block's window.
+Threads take turns in a seeded order. Copies land in between, late and in any order. A kernel's
+mistakes (a stage touched too early, a missing fence, an endless wait) are reported with the thread,
+the bytes and the repair. All functions act for the simulated thread that calls them. Shared
+addresses are byte offsets into the block's window.
 """
 
 from numba_tma.simulator.async_copy_instructions import (

@@ -1,6 +1,6 @@
 """cp.async: a thread's copies in flight, its groups, and which threads have waited for them.
 
-A thread's copies are numbered, and what is known of them is a number: all up to it are complete.
+A thread's copies are numbered. Knowledge of them is a number: all copies up to it are complete.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class AsyncCopy:
         self.address = address
         self.nbytes = nbytes
         self._source = source
-        #: What the bytes are known by where the protocol is recorded.
+        #: The name of the bytes' content in a recorded protocol.
         self.content = 0
 
     def advance(self) -> bool:
-        """Write what global memory holds now, and zeros behind it."""
+        """Write the current bytes of global memory, and zeros behind them."""
         memory = self.thread.cta.memory
         image = np.zeros(self.nbytes, np.uint8)
         image[: self._source.nbytes] = self._source
@@ -74,7 +74,7 @@ class AsyncWait:
         self.number = number
 
     def headline(self) -> str:
-        """Return the line of a deadlock report for it."""
+        """Return the wait's line of a deadlock report."""
         return f"{self.what}: waiting"
 
 
@@ -125,20 +125,20 @@ class AsyncRecords:
         self._numbers = np.zeros(END // WORD + 1, np.int32)
 
     def record(self, row: int, number: int, address: int, nbytes: int) -> None:
-        """Note that the copy `number` of the thread fills these bytes."""
+        """Record that the copy `number` of the thread fills these bytes."""
         words = self._words(address, nbytes)
         self._rows[words], self._numbers[words] = row, number
 
     def check_read(self, row: int, address: int, nbytes: int, done: str = "read") -> None:
-        """Raise if the thread does not know that what it reads has been copied."""
+        """Raise if the copies into these bytes are not ordered before the thread's read."""
         self._check(EarlyRead, done, row, address, nbytes)
 
     def check_write(self, row: int, address: int, nbytes: int, done: str = "overwritten") -> None:
-        """Raise if the thread does not know that copies into what it writes are complete."""
+        """Raise if the copies into these bytes are not ordered before the thread's write."""
         self._check(EarlyOverwrite, done, row, address, nbytes)
 
     def check_fence(self, row: int, address: int, nbytes: int, done: str) -> None:
-        """Raise if the copy engine may not see yet what has been copied here."""
+        """Raise if copies into these bytes may not be visible to the copy engine."""
         late = self._late(self._clocks.fenced_copies, row, address, nbytes)
         if late is not None:
             raise MissingFence(

@@ -33,7 +33,7 @@ def cp_async(what: str, dst: int, src: Bytes, nbytes: int, src_size: int) -> Non
                 f"{what}: {src_size} bytes are read where the array has {source.nbytes} left: "
                 "give a smaller src_size"
             )
-    # Of the hazards first: the records of this very copy are none of them.
+    # Hazards are checked first, before this copy is recorded.
     cta.hazards.copy(thread, address, nbytes, copies.issued + 1)
     copy = AsyncCopy(thread, copies.issue(), address, source, nbytes)
     if thread.log is not None:
@@ -71,7 +71,7 @@ def cp_async_wait_all() -> None:
 
 
 def cp_async_mbarrier_arrive(addr: int) -> None:
-    """Let the current phase wait for one arrival more: that of this thread's copies."""
+    """Add to the current phase one pending arrival: that of this thread's copies."""
     _arrive("cp_async_mbarrier_arrive", addr, hold=True)
 
 

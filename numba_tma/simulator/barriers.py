@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from numba_tma.simulator.copies import Load
     from numba_tma.simulator.thread import SimulatedThread
 
-#: Bits of a token that hold the barrier's address, and the pending arrivals above them; the phase
-#: stands above both.
+#: A token's bits: the barrier's address, the pending arrivals above it, the phase above both.
 ADDRESS_BITS = 18
 PENDING_BITS = 20
 
@@ -35,9 +34,9 @@ class TrackedBarrier:
         self.armed = 0
         self.issued = 0
         self.under_way: list[Load] = []
-        #: Loads whose completion no thread knows of yet.
+        #: Loads whose completion no thread has observed.
         self.unobserved: list[Load] = []
-        #: What the arrivals and loads of this phase know; what those of all completed ones knew.
+        #: The clocks of this phase's arrivals and loads; those of all completed phases.
         self._arriving = clocks.nothing()
         self._released = clocks.nothing()
 
@@ -52,7 +51,7 @@ class TrackedBarrier:
         return self.cta.memory.label(self.address) or f"mbarrier at {self.address}"
 
     def check_visible(self, thread: SimulatedThread) -> None:
-        """Raise unless the initialisation is ordered before what `thread` does now."""
+        """Raise unless the initialisation is ordered before the current step of `thread`."""
         known = self.clocks.epochs(thread.row)[self.initialised_by.row]
         if known < self.initialised_at:
             raise BarrierMisuse(
@@ -104,7 +103,7 @@ class TrackedBarrier:
         return True
 
     def token(self) -> int:
-        """Return the opaque state that an arrive gives now."""
+        """Return the opaque state that an arrive returns now."""
         model = self.model
         return (model.phase << PENDING_BITS | model.pending) << ADDRESS_BITS | self.address
 
@@ -117,7 +116,7 @@ class TrackedBarrier:
     def observe(self, thread: SimulatedThread, *, relaxed: bool) -> bool:
         """Order the completed phases before `thread`; return whether that orders anything new.
 
-        After a relaxed wait it takes a fence to know it.
+        After a relaxed wait, only a fence orders them.
         """
         phase = self.model.phase
         new = int(self.clocks.table[thread.row, self.column]) < phase
@@ -151,16 +150,16 @@ class TrackedBarrier:
 
 
 class MbarrierWait:
-    """A thread waits for a phase of an mbarrier; the hardware lets go after a while."""
+    """A thread waits for a phase of an mbarrier; the hardware's wait has a time limit."""
 
     def __init__(self, barrier: TrackedBarrier, wanted: str, since: int) -> None:
         self.barrier = barrier
         self.wanted = wanted
-        #: The phase in which the thread first asked in vain.
+        #: The phase in which the thread's first failed poll was.
         self.since = since
 
     def headline(self) -> str:
-        """Return the line of a deadlock report for it."""
+        """Return the wait's line of a deadlock report."""
         text = f"{self.barrier.status()}; {self.wanted} wanted"
         passed = self.barrier.model.phase - self.since
         if passed > 1:

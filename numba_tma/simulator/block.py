@@ -26,7 +26,7 @@ FULL_MASK = 0xFFFFFFFF
 
 
 class Cta:
-    """One block. Those of a cluster share a scheduler and their clocks."""
+    """One block. The blocks of a cluster share a scheduler and clocks."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Cta:
     ) -> None:
         self.scheduler = scheduler
         self.index = index
-        #: The blocks of the cluster, by rank; without one, the block alone.
+        #: The blocks of the cluster, by rank; without a cluster, the block alone.
         self.cluster: list[Cta] = [self]
         self.rank = 0
         self.cluster_dim: Dim3 = (1, 1, 1)
@@ -73,7 +73,7 @@ class Cta:
 
     @property
     def hazards(self) -> Hazards:
-        """Return the access records. Kernels that use no asynchronous copies never need them."""
+        """Return the access records, made for the first asynchronous copy of a kernel."""
         if self._hazards is None:
             clocks = self.tracked_clocks()
             self._hazards = Hazards(self.memory, clocks, self.scheduler.threads.__getitem__)
@@ -81,24 +81,24 @@ class Cta:
 
     @property
     def tensor_memory(self) -> TensorMemory:
-        """Return the tensor memory; kernels for Hopper never need it."""
+        """Return the tensor memory, made at its first use."""
         if self._tensor_memory is None:
             self._tensor_memory = TensorMemory(self)
         return self._tensor_memory
 
     def tracked_clocks(self) -> Clocks:
-        """Return the vector clocks; what happened before the first call needs no ordering."""
+        """Return the vector clocks; events before the first call need no ordering."""
         if self.clocks is None:
             self.clocks = Clocks(len(self.scheduler.threads))
         return self.clocks
 
     def visit(self, thread: SimulatedThread) -> None:
-        """Note that `thread`, of another block of the cluster, uses this block's shared memory."""
+        """Record that `thread`, of another block of the cluster, uses this block's memory."""
         clocks = self.tracked_clocks()
         if not clocks.epochs(thread.row)[self._rows()].any():
             raise MissingClusterSync(
                 f"block {self.index}: its shared memory is used from another block of the cluster, "
-                "where nobody knows yet that it has started. Let all threads of the cluster "
+                "which has not synchronised with its start. Let all threads of the cluster "
                 "execute cluster_sync() before the first such access"
             )
         self._visits[thread] = clocks.epoch(thread.row), call_site()
@@ -144,7 +144,7 @@ class Cta:
     def barrier_changed(
         self, thread: SimulatedThread, barrier: TrackedBarrier, completed: bool
     ) -> None:
-        """Note what an operation did to a barrier; wake its waiters if a phase completed."""
+        """Trace a barrier's change by an operation; wake its waiters if a phase completed."""
         self.scheduler.event()
         if not completed:
             return
@@ -229,7 +229,7 @@ class Cta:
         )
 
     def cluster_wait(self, thread: SimulatedThread) -> None:
-        """Wait for those that have not arrived at the cluster's barrier since this thread has."""
+        """Wait for the threads that have not arrived at the cluster's barrier since this one."""
         meeting, thread.cluster_arrival = thread.cluster_arrival, None
         if meeting is None:
             raise BarrierMisuse(
@@ -277,7 +277,7 @@ class Cta:
         return self._meet(thread, ("warpgroup", group), title, needed, value, None, wait=True)
 
     def pair_meeting(self, thread: SimulatedThread, name: str) -> None:
-        """Wait for a thread of the other block of the CTA pair to do the same."""
+        """Wait for a thread of the other block of the CTA pair, which executes the same."""
         pair = self.rank // 2
         if len(self.cluster) % 2:
             raise BadOperand(
@@ -342,18 +342,18 @@ class Cta:
         return sum(lanes.bit_count() for lanes in self.live_lanes.values())
 
     def thread_exited(self, thread: SimulatedThread) -> None:
-        """Let those go on that waited for `thread` alone."""
+        """Wake the threads that waited for `thread` alone."""
         self.live_lanes[thread.warp] &= ~(1 << thread.lane)
         self.emit(thread, "exit", "")
         leader = self.cluster[0]
         if arrival := leader._meetings.get("cluster"):
-            arrival.values.pop(thread, None)  # only those that live are counted
+            arrival.values.pop(thread, None)  # only live threads are counted
         for block in (self, leader):
             for key in [key for key, meeting in block._meetings.items() if meeting.complete]:
                 block._release(key)
 
     def check_end(self) -> None:
-        """Raise if the block ended without knowing that its loads and visitors were done."""
+        """Raise if the block ended before its loads, or other blocks' accesses, were known done."""
         for visitor, (epoch, site) in self._visits.items():
             if self.tracked_clocks().table[self._rows(), visitor.row].max() < epoch:
                 raise MissingClusterSync(
@@ -370,11 +370,12 @@ class Cta:
             if barrier.unobserved:
                 load = barrier.unobserved[0]
                 raise UnfinishedCopy(
-                    f"block {self.index} ended, and nobody has waited for {len(barrier.unobserved)}"
-                    f" load(s) that complete phase {load.phase} of {barrier.name} (issued at "
-                    f"{load.site} into {self.memory.describe(load.address, load.nbytes)}): the "
-                    "copy engine may write into the shared memory of the next block. Wait for "
-                    "every load before the end, or do not issue it"
+                    f"block {self.index} ended, and no thread has waited for "
+                    f"{len(barrier.unobserved)} load(s) that complete phase {load.phase} of "
+                    f"{barrier.name} (issued at {load.site} into "
+                    f"{self.memory.describe(load.address, load.nbytes)}): the copy engine may write "
+                    "into the shared memory of the next block. Wait for every load before the end, "
+                    "or do not issue it"
                 )
 
     def _check_copies(self, thread: SimulatedThread) -> None:
@@ -385,7 +386,7 @@ class Cta:
         known = int(clocks.table[:, clocks.copies + thread.row].max())
         if known < copies.issued:
             raise UnfinishedCopy(
-                f"block {self.index} ended, and nobody has waited for {copies.issued - known} "
+                f"block {self.index} ended, and no thread has waited for {copies.issued - known} "
                 f"cp.async of {thread.description} (the last one issued at {copies.site}): call "
                 "cp_async_wait_all() before the end, or wait for the mbarrier that they arrive on"
             )

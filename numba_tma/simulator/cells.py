@@ -1,4 +1,4 @@
-"""Shared memory in cells: bytes that every recorded operation treats alike."""
+"""Cells of shared memory: bytes that every recorded operation accesses together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["read", "change", "write"]
 class Access(NamedTuple):
     """A generic access to a cell.
 
-    One that reads or changes the `content` that it finds, or writes a `content` of its own.
+    The access reads the cell's `content`, changes it in place, or writes a new `content`.
     """
 
     cell: int
@@ -26,9 +26,9 @@ class Access(NamedTuple):
 class Cells:
     """The cells of a run.
 
-    What copies move is cut at the ends of the copies; a thread's write there changes bytes in
-    place, and what it finds is known by the copy that brought it. Other bytes are of interest where
-    threads pass them to each other: there each write makes a content of its own.
+    Bytes that copies move are cut at the ends of the copies. A thread's write there changes bytes
+    in place, and the content is named by the copy that brought it. Other bytes matter where threads
+    pass them to each other: there, each write makes a new content.
     """
 
     def __init__(self, run: Run, classes: Sequence[Sequence[Log]]) -> None:
@@ -36,7 +36,7 @@ class Cells:
         self.spans: list[Span] = []
         self._copied = _Cuts(span for log in run.logs for span in _moved(log))
         self._atoms: dict[Span, int] = {}
-        #: By class and place in its program.
+        #: The accesses, by class and place in its program.
         self.accesses: defaultdict[tuple[int, int], set[Access]] = defaultdict(set)
         self._class_of = {log.row: n for n, logs in enumerate(classes) for log in logs}
         self._writes: dict[tuple[int, int], int] = {}
@@ -53,7 +53,7 @@ class Cells:
         return [self._cell(atom) for atom in self._copied.atoms(span)]
 
     def order(self, content: int) -> int:
-        """Return the number of a content: 0 for bytes that no thread or copy has written."""
+        """Return the number of a content: 0 for bytes without a write by a thread or copy."""
         return self._run.order[content] if content else 0
 
     def _written_by(self, content: int) -> int:
@@ -81,7 +81,7 @@ class Cells:
             plain[touch].add((number, slot))
 
     def _place_plain(self, plain: Mapping[Touch, set[tuple[int, int]]]) -> None:
-        """Find the cells of bytes that no copy moves and several classes use."""
+        """Find the cells of bytes that several classes, and no copy, use."""
         cuts = _Cuts(touch.span for touch in plain)
         users: defaultdict[Span, set[tuple[int, int, bool, int]]] = defaultdict(set)
         for touch, places in plain.items():

@@ -25,7 +25,7 @@ def check_block(what: str, minimum: int) -> None:
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Raise unless `value`, which is a part of an instruction, is one that it has."""
+    """Raise unless `value`, a part of an instruction, is one of `choices`."""
     current()
     if value not in choices:
         raise BadOperand(
@@ -61,7 +61,7 @@ def check_copy(
 
 
 def check_coordinates(tensor_map: TensorMap, coords: Sequence[int], mode: str = "tiled") -> None:
-    """Raise unless a map is of the mode, and the coordinates are ones that it has."""
+    """Raise unless a map has this mode and these coordinates."""
     if tensor_map.mode != mode:
         raise BadOperand(f"a copy of another mode: {wrong_mode(str(tensor_map), tensor_map.mode)}")
     sliced = bool(tensor_map.interleave) and mode == "tiled"

@@ -2,17 +2,17 @@
 
 A clock has one component per thread and kind, and one per mbarrier:
 
-- epoch of thread t: t's own time; it moves on whenever t publishes something;
-- fence of thread t: the newest epoch of t whose generic writes the copy engine can see;
-- store of thread t: how many of t's stores are known to have read their source;
-- mbarrier b: how many phases of b are known to have completed;
-- copy of thread t: how many of t's cp.async copies are known to be complete;
-- fenced copy of thread t: how many of these the copy engine can see.
+- epoch of thread t: t's own time, which advances whenever t publishes;
+- fence of thread t: the newest epoch of t whose generic writes are visible to the copy engine;
+- store of thread t: the number of t's stores known to have read their source;
+- mbarrier b: the number of phases of b known to have completed;
+- copy of thread t: the number of t's cp.async copies known to be complete;
+- fenced copy of thread t: the number of these copies visible to the copy engine.
 
-The last two kinds exist once a kernel has used cp.async. Tensor memory has components of its own.
+The last two kinds exist once a kernel has used cp.async. Tensor memory has its own components.
 
-An event is ordered before what thread u does now exactly if u's clock has reached it. Knowledge
-moves only where the hardware orders memory: barriers, syncs, arrive -> wait.
+An event is ordered before the current step of thread u if and only if u's clock has reached it.
+Clocks are joined only where the hardware orders memory: barriers, syncs, arrive -> wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Clock = NDArray[np.int32]
 
 
 def join(one: Clock, other: Clock) -> Clock:
-    """Return the maximum of both; the longer clock was taken after columns had been added."""
+    """Return the maximum of both; the longer clock was copied after columns were added."""
     long, short = (one, other) if len(one) >= len(other) else (other, one)
     result = long.copy()
     np.maximum(result[: len(short)], short, out=result[: len(short)])
@@ -36,7 +36,7 @@ class Clocks:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        # The last row is of no thread: `together` writes it.
+        # The last row belongs to no thread: `together` writes it.
         self.table = np.zeros((threads + 1, 3 * threads + 16), np.int32)
         np.fill_diagonal(self.table[:threads], 1)
         self._columns = 3 * threads
@@ -47,7 +47,7 @@ class Clocks:
         return self.new_columns(1)
 
     def new_columns(self, count: int) -> int:
-        """Return the first of so many new columns, whose meaning is the caller's."""
+        """Return the first of `count` new columns, whose meaning the caller defines."""
         first = self._columns
         self._columns += count
         missing = self._columns - self.table.shape[1]
@@ -90,7 +90,7 @@ class Clocks:
         return snapshot
 
     def started(self, row: int) -> Clock:
-        """Return a clock with only the start of thread `row` before it."""
+        """Return a clock that has reached the start of thread `row`, and nothing else."""
         clock = self.nothing()
         clock[row] = 1
         return clock
@@ -101,12 +101,12 @@ class Clocks:
         np.maximum(known, clock, out=known)
 
     def together(self, rows: slice) -> int:
-        """Return a row, to be read at once, that knows what each thread of `rows` knows."""
+        """Return a row, valid until the next call, of what is ordered before all of `rows`."""
         np.min(self.table[rows], axis=0, out=self.table[self.threads])
         return self.threads
 
     def nothing(self) -> Clock:
-        """Return a clock with nothing ordered before it."""
+        """Return a clock that no event is ordered before."""
         return np.zeros(self.table.shape[1], np.int32)
 
     def fence(self, row: int) -> None:

@@ -1,4 +1,4 @@
-"""Blocks of a cluster: how a cluster is formed, and which block's memory an address is in."""
+"""Clusters: how one is formed, and the block of a shared address."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ RANK_SHIFT = 24
 
 
 def form_cluster(blocks: list[Cta], dim: Dim3) -> list[SimulatedThread]:
-    """Make one cluster of `blocks`, which stand by rank; return their threads."""
+    """Make one cluster of `blocks`, in order of rank; return their threads."""
     threads = [thread for block in blocks for thread in block.threads]
     for row, thread in enumerate(threads):
         thread.row = row
     clocks = None
     if len(blocks) > 1:
-        # From the start on: that a block has started is something that its peers have to learn.
+        # Clocks run from the start: a block's start must be ordered before accesses of its peers.
         clocks = Clocks(len(threads))
         for row in range(len(threads)):
             clocks.publish(row)
@@ -29,7 +29,7 @@ def form_cluster(blocks: list[Cta], dim: Dim3) -> list[SimulatedThread]:
 
 
 def mapa(address: int, rank: int) -> int:
-    """Return the address by which the cluster knows shared `address` of the block `rank`."""
+    """Return the cluster's address of shared `address` in the block `rank`."""
     cluster = current().cta.cluster
     if not 0 <= int(rank) < len(cluster):
         raise BadOperand(f"mapa: the cluster has the blocks 0 to {len(cluster) - 1}, not {rank}")
@@ -37,15 +37,15 @@ def mapa(address: int, rank: int) -> int:
 
 
 def getctarank(address: int) -> int:
-    """Return the rank of the block that an address of the cluster lies in."""
+    """Return the rank of the block of a cluster's address."""
     return _owner(current(), address).rank
 
 
 def resolve(address: int) -> tuple[Cta, int]:
-    """Return the block whose memory the calling thread is about to touch, and the address there.
+    """Return the block whose memory the calling thread is about to access, and the address there.
 
-    Another block must be known to have started, and to be there still: what its threads know when
-    they exit has to take in this access.
+    The start of another block must be ordered before this access, and this access before the exit
+    of its threads.
     """
     thread = current()
     owner = _owner(thread, address)

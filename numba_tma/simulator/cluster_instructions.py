@@ -122,7 +122,7 @@ def shared_cluster_write(addr: int, values: Any) -> None:
 
 
 def shared_cluster_reduce(addr: int, value: Any, operation: str) -> None:
-    """Combine a value into the word at an address of the cluster, in one step."""
+    """Combine a value into the word at an address of the cluster, atomically."""
     what = f"red_shared_cluster_{operation}"
     yield_turn()
     owner, address = resolve(addr)
@@ -153,14 +153,14 @@ def red_async(destination: int, value: Any, mbar: int, operation: str) -> None:
     if not owner.memory.written[address : address + value.nbytes].all():
         raise UninitializedRead(
             f"{owner.memory.describe(address, value.nbytes)} of block {owner.index}: {what} "
-            "combines with what is there, but nobody has written it. Write its first value, then "
+            "combines with the value there, but it was never written. Write its first value, then "
             "cluster_sync()"
         )
     _start(what, destination, value.nbytes, combine, mbar)
 
 
 class AsyncWrite(Load):
-    """A st.async or red.async under way: a load into a block of the cluster, from a register."""
+    """A st.async or red.async in flight: a load into a block of the cluster, from a register."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class AsyncWrite(Load):
         )
 
     def advance(self) -> bool:
-        """Change the bytes, then complete them on the barrier."""
+        """Write the bytes, then complete them on the barrier."""
         self._window[:] = self._read()
         self._written[:] = True
         if self.thread.log is not None:

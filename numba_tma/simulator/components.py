@@ -1,8 +1,8 @@
 """The components of a launch's state: mbarriers and cells of shared memory, as small automata.
 
-A component's value is hashable, and an effect turns it into another, blocks, or raises what is
-wrong. Both see their own component alone, so that what an effect does to a value is computed once
-(`Table`) however many states have that value in them.
+A component's value is hashable. An effect turns it into another value, blocks, or raises an error.
+Both depend on their own component alone. So the result of an effect on a value is computed once
+(`Table`), however many states have that value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba_tma.simulator.protocol import Arrive, CountBytes, Init, Inval, Wait
 
 
 class BarrierValue(NamedTuple):
-    """A live mbarrier, and the bytes of transfers under way that complete on it."""
+    """A live mbarrier, and the bytes of transfers in flight that complete on it."""
 
     arrivals: int
     pending: int
@@ -26,7 +26,7 @@ class BarrierValue(NamedTuple):
     under_way: int
 
     def in_words(self) -> str:
-        """Return where the barrier stands."""
+        """Return the barrier's state as text."""
         lacking = f"{self.tx} bytes missing" if self.tx >= 0 else f"{-self.tx} bytes too many"
         return (
             f"in phase {self.phase} (parity {self.phase & 1}): {self.pending} of {self.arrivals} "
@@ -43,7 +43,7 @@ class BarrierValue(NamedTuple):
 class CellValue(NamedTuple):
     """Bytes that are always moved together; contents are numbered in the order of the record.
 
-    `coming` is the content that a copy is bringing or a thread is writing.
+    `coming` is the content of a copy or a thread's write in progress.
     """
 
     content: int = 0
@@ -71,12 +71,12 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The phase waits for one arrival more."""
+    """The phase gets one more pending arrival."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A thread or a store reads the bytes, which hold `content` then."""
+    """A thread or a store reads the bytes, with `content` in them."""
 
     content: int
     what: str = "read"
@@ -84,7 +84,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A thread changes bytes that a copy has brought, which it may do in place."""
+    """A thread changes, in place, bytes that a copy has brought."""
 
     content: int
 
@@ -99,7 +99,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """It is complete."""
+    """A copy into the bytes, or a thread's write, is complete."""
 
     content: int
 
@@ -113,14 +113,14 @@ class ReadBy:
 
 @dataclass(frozen=True, slots=True)
 class ReadDone:
-    """It has read them."""
+    """A store or copy has read the bytes."""
 
     reader: Hashable
 
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """A thread waits until none of these readers and contents is under way."""
+    """A thread waits until none of these readers and contents is in flight."""
 
     pending: frozenset[Hashable]
 
@@ -138,7 +138,7 @@ Effect = (
     | Fill | Filled | ReadBy | ReadDone | Await | Advance
 )  # fmt: skip
 
-#: What an effect gives that has to wait.
+#: The result of an effect that blocks.
 BLOCKED = -1
 
 
@@ -158,7 +158,7 @@ class Interner:
 
 
 class Table(dict[int, int]):
-    """What one effect makes of each value, by number; BLOCKED where it waits."""
+    """The result of one effect for each value, by number; BLOCKED where it waits."""
 
     def __init__(self, effect: Effect, interner: Interner) -> None:
         super().__init__()
@@ -172,14 +172,14 @@ class Table(dict[int, int]):
         return self is other
 
     def __missing__(self, number: int) -> int:
-        """Compute what nobody has asked for before; errors are raised each time."""
+        """Compute and keep a new entry; an error is raised each time."""
         result: Value | bool = apply(self.effect, self._interner.values[number])
         self[number] = after = BLOCKED if result is False else self._interner.number(result)
         return after
 
 
 def apply(effect: Effect, value: Value) -> Value | bool:
-    """Return the value after `effect`, False where it has to wait."""
+    """Return the value after `effect`; False if the effect blocks."""
     if isinstance(effect, Advance):
         return effect.after if value == effect.before else False
     if isinstance(value, CellValue):

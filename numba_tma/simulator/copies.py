@@ -1,4 +1,4 @@
-"""Asynchronous copies under way, and the bulk groups in which a thread waits for its stores."""
+"""Asynchronous copies in flight, and the bulk groups by which a thread waits for its stores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def call_site() -> str:
 
 
 class Copy(Protocol):
-    """A copy that the scheduler moves on, one step at a time."""
+    """A copy that the scheduler advances, one step at a time."""
 
     thread: SimulatedThread
 
@@ -55,19 +55,19 @@ class Load:
         self.thread = thread
         self.address = address
         self.nbytes = nbytes
-        #: What the barrier counts: less than `nbytes` where a swizzle pads rows.
+        #: The bytes that the barrier counts: less than `nbytes` if a swizzle pads rows.
         self.tx_bytes = tx_bytes
         self.barrier = barrier
         self.phase = barrier.model.phase
-        #: What the issuing thread knew; the completion tells it to the barrier's waiters.
+        #: The issuing thread's clock; the completion publishes it to the barrier's waiters.
         self.clock = clock
         self.site = call_site()
-        #: What the bytes are known by where the protocol is recorded.
+        #: The name of the bytes' content in a recorded protocol.
         self.content = 0
         self._read = read
 
     def advance(self) -> bool:
-        """Write the bytes that the source holds now, then complete them on the barrier."""
+        """Write the source's current bytes, then complete them on the barrier."""
         image = self._read()
         assert image.nbytes == self.nbytes
         cta = self.barrier.cta
@@ -82,7 +82,7 @@ class Load:
 
 
 class PendingStore:
-    """A copy from shared to global memory: it reads its source first and writes some time later."""
+    """A copy from shared to global memory: it reads its source first, and writes later."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class GroupWait:
         self.read = read
 
     def headline(self) -> str:
-        """Return what a deadlock report says about it."""
+        """Return the wait's line of a deadlock report."""
         suffix = "_read" if self.read else ""
         return f"cp_async_bulk_wait_group{suffix}({self.allowed}): waiting"
 
@@ -148,7 +148,7 @@ class BulkGroups:
         self.stores = 0
         self.open: list[PendingStore] = []
         self.committed: list[list[PendingStore]] = []
-        #: Number of the newest store that the thread knows to have read its source.
+        #: The newest store known to the thread to have read its source, by number.
         self.known_read = 0
 
     def add(self, store: PendingStore) -> None:
@@ -161,7 +161,7 @@ class BulkGroups:
         self.open = []
 
     def finish_wait(self, wait: GroupWait) -> int:
-        """Forget the groups that nothing can wait for any more; return the newest store read."""
+        """Drop the written groups that `wait` covers; return the newest store read."""
         awaited = self.committed[: max(0, len(self.committed) - wait.allowed)]
         numbers = [store.number for group in awaited for store in group]
         self.known_read = max([self.known_read, *numbers])

@@ -29,7 +29,7 @@ _COORDINATE_BYTES = 16
 def cp_async_bulk_load(dst: int, src: Bytes, mbar: int, multicast: int | None = None) -> None:
     """Copy `src`, a 1-D view of global bytes, to shared `dst`; completes on `mbar`.
 
-    With `multicast` to every block of the cluster that the mask names, at the same offsets.
+    `multicast` is a mask of the cluster's blocks: the copy goes to each, at the same offsets.
     """
     what = "cp_async_bulk_load"
     thread, address = current(), int(dst)
@@ -61,7 +61,7 @@ def cp_async_bulk_tensor_load(
 ) -> None:
     """Copy the box at `coords` (NumPy axis order) to shared `dst`; completes on `mbar`.
 
-    With `multicast` to every block of the cluster that the mask names, at the same offsets.
+    `multicast` is a mask of the cluster's blocks: the copy goes to each, at the same offsets.
     """
     from numba_tma.host.layout import reference_tile
 
@@ -106,7 +106,7 @@ def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src
 
 
 def cp_async_bulk_copy_cluster(dst: int, src: int, nbytes: int, mbar: int) -> None:
-    """Copy shared bytes at `src` to the block of the cluster that `dst` and `mbar` lie in."""
+    """Copy shared bytes at `src` to the cluster's block of `dst` and `mbar`."""
 
     def copy(source: Bytes, destination: Bytes) -> Bytes:
         return source
@@ -115,14 +115,14 @@ def cp_async_bulk_copy_cluster(dst: int, src: int, nbytes: int, mbar: int) -> No
 
 
 def cp_async_bulk_prefetch(src: Bytes) -> None:
-    """Hold a prefetch of global bytes to its rules; there is no cache here."""
+    """Check the operands of a prefetch of global bytes; there is no cache to fill."""
     what = "cp_async_bulk_prefetch"
     current()
     _check_bulk(what, 0, "", _global_bytes(what, "src", src).nbytes)
 
 
 def cp_async_bulk_prefetch_tensor(tensor_map: TensorMap, coords: Sequence[int]) -> None:
-    """Hold a prefetch of a tile to its rules; there is no cache here."""
+    """Check the operands of a prefetch of a tile; there is no cache to fill."""
     current()
     _check_tensor("cp_async_bulk_prefetch_tensor", tensor_map, coords, 0, "")
 
@@ -204,16 +204,16 @@ def cp_async_bulk_wait_group_read(n: int) -> None:
 
 
 def prefetch_tensormap(tensor_map: TensorMap) -> None:
-    """Fetch the descriptor; nothing to see here."""
+    """Check that a descriptor can be fetched; there is no cache to fill."""
     current()
     if not hasattr(tensor_map, "tile"):
         raise BadOperand(f"prefetch_tensormap: {tensor_map!r} is not a TensorMap")
 
 
 def fence_proxy_async(space: str = "shared::cta") -> None:
-    """Let the copy engine see what this thread has written to `space`.
+    """Make this thread's writes to `space` visible to the copy engine.
 
-    Accesses to global memory are not checked, so that a fence of those has nothing to do.
+    The simulator does not check accesses to global memory, so a fence of those has no effect.
     """
     thread = current()
     if space != "global":
@@ -223,10 +223,10 @@ def fence_proxy_async(space: str = "shared::cta") -> None:
 
 
 def fence_mbarrier_init() -> None:
-    """Let the copy engine see the mbarriers that this thread has initialised."""
+    """Make the mbarriers that this thread has initialised visible to the copy engine."""
     thread = current()
     _fence_barriers(thread)
-    # More than the inits, so that a write is never called too early that another fence orders.
+    # This releases more than the inits, so that a write ordered by another fence is not reported.
     thread.fenced = thread.cta.tracked_clocks().publish(thread.row)
     thread.cta.scheduler.point()
 
@@ -246,7 +246,7 @@ def _arrivals(
     mbar: int,
     multicast: int | None,
 ) -> list[TrackedBarrier]:
-    """Return what a load completes on in each block that it arrives in, after checking it there."""
+    """Return the barrier and bytes of a load in each destination block, after checking them."""
     cluster, receivers = thread.cta.cluster, [thread.cta]
     if multicast is not None:
         mask = int(multicast)
@@ -302,7 +302,7 @@ def _load(
 
 
 def note_issue(thread: SimulatedThread, loads: Sequence[Load], source: Span | None) -> None:
-    """Put copies into shared memory into the log of the thread that issues them."""
+    """Add copies into shared memory to the issuing thread's log."""
     if thread.log is None:
         return
     transfers = []
@@ -406,7 +406,7 @@ def _check_fenced(thread: SimulatedThread, barrier: TrackedBarrier) -> None:
         )
 
 
-#: The types of PTX that are called otherwise here; bits are combined as unsigned numbers.
+#: PTX types with other names in this library; bits are combined as unsigned numbers.
 _PTX_TYPES = {"s32": "i32", "s64": "i64", "b32": "u32", "b64": "u64"}
 
 

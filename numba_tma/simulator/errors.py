@@ -4,14 +4,14 @@ from __future__ import annotations
 
 
 class SimulatorError(RuntimeError):
-    """A mistake in a kernel that the simulator has seen."""
+    """A mistake in a kernel that the simulator has found."""
 
-    #: The steps that lead there, where `explore` has found it.
+    #: The steps that lead to the mistake, if `explore` found it.
     interleaving: tuple[str, ...] = ()
 
 
 class Deadlock(SimulatorError):
-    """Every live thread waits and nothing is under way that could wake one of them."""
+    """Every live thread waits, and nothing in flight could wake one of them."""
 
 
 class EarlyRead(SimulatorError):
@@ -23,19 +23,19 @@ class EarlyOverwrite(SimulatorError):
 
 
 class MissingFence(SimulatorError):
-    """The copy engine touches what a thread wrote, with no proxy fence and sync in between."""
+    """The copy engine accesses a thread's writes without a proxy fence and sync in between."""
 
 
 class UninitializedRead(EarlyRead):
-    """Shared bytes were read that no thread has written and no load has been started for."""
+    """Shared bytes were read that no thread has written and no load fills."""
 
 
 class WrongByteCount(SimulatorError):
-    """The loads that complete on a barrier phase bring other bytes than it was armed for."""
+    """The loads that complete on a barrier's phase bring another number of bytes than expected."""
 
 
 class MissingClusterSync(SimulatorError):
-    """Another block's shared memory was used when that block might not have started, or be gone."""
+    """Another block's shared memory was used when it may not have started, or may have ended."""
 
 
 class UnfinishedCopy(SimulatorError):
@@ -43,7 +43,7 @@ class UnfinishedCopy(SimulatorError):
 
 
 class UnfinishedProduct(SimulatorError):
-    """A fragment was used, or a thread ended, before the wgmma that changes it was waited for."""
+    """A fragment was used, or a thread ended, before the wait for the wgmma that changes it."""
 
 
 class TensorMemoryMisuse(SimulatorError):
@@ -71,4 +71,4 @@ class TimingDependent(SimulatorError):
 
 
 class TooManyStates(SimulatorError):
-    """The states of a kernel are more than `explore` was to visit."""
+    """A kernel has more states than the `limit` of `explore`."""

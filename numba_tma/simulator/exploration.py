@@ -1,9 +1,9 @@
 """Every interleaving of a kernel's threads and copies, from a record of what each thread does.
 
-Threads are taken to be deterministic: where a thread goes does not depend on when its waits are
-over. Then one run shows the operations of every thread, and any other run of the kernel has the
-same ones in another order. `explore` tries all orders, states that were met before aside, breadth
-first: what it reports comes with a shortest way there.
+Threads are assumed to be deterministic: a thread's branches do not depend on when its waits end.
+Then one run shows the operations of every thread, and any other run of the kernel has the same
+operations in another order. `explore` tries all orders breadth first, and visits each state once.
+So it reports an error with a shortest path to it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from numba_tma.simulator.protocol import Run, recorded_protocol
 from numba_tma.simulator.report import operation_in_words, threads_in_words
 from numba_tma.simulator.state_space import State, StateSpace
 
-#: Steps of a way to an error that its message shows; `error.interleaving` has all of them.
+#: Steps of the path that an error's message shows; `error.interleaving` has all of them.
 _SHOWN = 30
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was explored and found right: blocks or clusters, their states, and steps between."""
+    """The size of an exploration without errors: blocks or clusters, their states, and steps."""
 
     runs: int
     states: int
@@ -41,15 +41,15 @@ class Report:
 def explore(
     launch: Callable[[], object], *, seeds: Sequence[int] = (0, 1), limit: int = 1_000_000
 ) -> Report:
-    """Run the kernels that `launch` launches in every interleaving, and raise what goes wrong.
+    """Run the kernels that `launch` launches in every interleaving, and raise the first error.
 
-    A deadlock, a read of bytes that have not come or are gone, an overwrite of bytes that are still
-    used, a byte count or an arrival that does not add up: the first of a shortest way to one is
-    raised as the simulator's error, with that way in its message and in its `interleaving`.
+    Errors are a deadlock, a read of bytes that have not landed or are overwritten, an overwrite of
+    bytes in use, and a wrong byte count or number of arrivals. The error with a shortest path is
+    raised as the simulator's error. Its message and its `interleaving` have the path.
 
-    `launch` is called once for each of `seeds`, and each thread must do the same every time. Blocks
-    that are no cluster are explored one by one. `limit` is the number of states of one of them
-    after which `TooManyStates` is raised.
+    `launch` is called once for each of `seeds`; each thread must execute the same operations every
+    time. Blocks outside clusters are explored one by one. `TooManyStates` is raised if a block or
+    cluster has more than `limit` states.
     """
     runs, *others = [_recorded(launch, seed) for seed in seeds]
     for seed, other in zip(seeds[1:], others):
@@ -58,7 +58,7 @@ def explore(
 
 
 def explore_runs(runs: Sequence[Run], *, limit: int = 1_000_000) -> Report:
-    """Explore what `recorded_protocol` has recorded."""
+    """Explore the runs that `recorded_protocol` recorded."""
     states = transitions = 0
     for run in runs:
         search = _Search(StateSpace(run), limit)
@@ -120,7 +120,7 @@ class _Search:
             level = following
 
     def _steps_from(self, state: State) -> list[tuple[Step, State]]:
-        """Return the possible steps and the states after them; raise a mistake or a deadlock."""
+        """Return the possible steps and the states after them; raise an error or a deadlock."""
         steps = self._successors(state)
         programs = enumerate(self._space.programs)
         if not steps and any(state[n] < len(program.steps) for n, program in programs):
@@ -154,7 +154,7 @@ class _Search:
                 groups.setdefault(segment, []).append((number, place))
                 continue
             step = program.steps[place]
-            if step.moves[0][0] == number:  # all that meet have the same step
+            if step.moves[0][0] == number:  # all members of a meeting have the same step
                 yield step
         for members in groups.values():
             if len(members) > 1:
@@ -220,7 +220,7 @@ class _Search:
         raise AssertionError("states that differ in names alone have the same errors")
 
     def _way_to(self, state: State) -> tuple[list[str], State]:
-        """Return the steps to a state, and the state itself, with the right names in both."""
+        """Return the steps to a state, and the state, with the run's names in both."""
         path: list[State] = []
         at: State | None = state
         while at is not None:

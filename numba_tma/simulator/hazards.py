@@ -1,7 +1,7 @@
 """Hazards: each access to shared bytes is checked against the accesses ordered before it.
 
-The verdict does not depend on when a copy happens to run: an access is ordered before another only
-if the vector clocks say so. Records are kept per 16-byte granule, the unit of every copy. Generic
+The verdict does not depend on the time at which a copy runs: an access is ordered before another
+only by the vector clocks. Records are kept per 16-byte granule, the unit of every copy. Generic
 reads and writes of different threads are not checked against each other.
 """
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from numba_tma.simulator.thread import SimulatedThread
 
 GRANULE = 16
-#: The unit of st.async and red.async, whose neighbours in a granule are others' business.
+#: The unit of st.async and red.async; other words of a granule are independent of them.
 WORD = 4
 
 Records = NDArray[np.int32]
-#: What the copy engine does with granules [first, last) until an mbarrier, perhaps that of another
-#: block, completes a phase: the range and the barrier, and the phases that must be known.
+#: Accesses of the copy engine to granules [first, last) until an mbarrier, perhaps of another
+#: block, completes a phase: the range and the barrier, and the number of phases to be known.
 Transfers = dict[tuple[int, int, "TrackedBarrier"], int]
 
 
 class Reader(NamedTuple):
-    """What reads shared memory through the async proxy, in the words of messages."""
+    """A reader of shared memory through the async proxy, in the words of messages."""
 
     name: str
     done: str
@@ -58,9 +58,9 @@ WGMMA = Reader(
 class Hazards:
     """The access records of one block's shared window."""
 
-    #: Whether reads too must be fenced before a load may overwrite what they read. An arrival does
-    #: not wait for reads on their way. Off: a thread that has used what it read, as most do before
-    #: they arrive, is safe on the hardware, and the simulator does not see uses.
+    #: Whether reads, too, must be fenced before a load may overwrite their bytes. An arrival does
+    #: not wait for reads in flight. The default is False: on the hardware a thread is safe once it
+    #: has used the values, as most threads do before they arrive, and the simulator sees no uses.
     fenced_reads = False
 
     def __init__(
@@ -85,7 +85,7 @@ class Hazards:
         # Sources of copies to blocks of the cluster, and destinations of reductions from them.
         self._outgoing: Transfers = {}
         self._reductions: Transfers = {}
-        #: By granules [first, last) and warpgroup: the last wgmma that reads just these.
+        #: By granules [first, last) and warpgroup: the last wgmma that reads exactly these.
         self._products: dict[tuple[int, int, int], PendingProduct] = {}
 
     def read(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
@@ -108,8 +108,8 @@ class Hazards:
             self._check_reductions(EarlyRead, "read", row, address, nbytes)
         if not self._memory.written[address : address + nbytes].all():
             raise UninitializedRead(
-                f"{self._memory.describe(address, nbytes)}: read before anybody has written all "
-                "of it. If a load is to fill it, wait for the load's barrier first"
+                f"{self._memory.describe(address, nbytes)}: read before all of it was written. "
+                "If a load is to fill it, wait for the load's barrier first"
             )
 
     def write(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
@@ -130,7 +130,7 @@ class Hazards:
     def write_pieces(
         self, thread: SimulatedThread, addresses: NDArray[np.intp], nbytes: int
     ) -> None:
-        """Do what `write` does for pieces of so many bytes, each inside a granule."""
+        """Check and record generic writes of `nbytes` at each address, each inside a granule."""
         row, granules = thread.row, addresses // GRANULE
         transfers = self._async_fills or self._copied or self._reductions or self._outgoing
         products = any(
@@ -161,13 +161,13 @@ class Hazards:
     ) -> None:
         """Check a reduction into these bytes that `thread` issues, in this block or another.
 
-        Reductions into the same bytes may be under way together.
+        Several reductions into the same bytes may be in flight.
         """
         self._check_arrival(thread, address, nbytes, "reduction")
         if not self._memory.written[address : address + nbytes].all():
             raise UninitializedRead(
-                f"{self._memory.describe(address, nbytes)}: a reduction combines them with what "
-                "it brings, but nobody has written all of them"
+                f"{self._memory.describe(address, nbytes)}: a reduction combines them with its "
+                "source, but not all of them were written"
             )
         key = (*self._granules(address, nbytes), barrier)
         self._reductions[key] = barrier.model.phase + 1
@@ -216,9 +216,9 @@ class Hazards:
     def store(
         self, thread: SimulatedThread, address: int, nbytes: int, number: int, *, every_byte: bool
     ) -> None:
-        """Check a store that `thread` issues, and record that it is its `number`-th to read these.
+        """Check a store that `thread` issues, and record that its `number`-th store reads these.
 
-        A tensor store may clip what it reads, so not every byte of its source must be there.
+        A tensor store may be clipped, so some bytes of its source may be unwritten.
         """
         self._check_source(thread.row, address, nbytes, STORE, every_byte=every_byte)
         first, last = self._granules(address, nbytes)
@@ -233,7 +233,7 @@ class Hazards:
         self._outgoing[key] = barrier.model.phase + 1
 
     def multiply(self, product: PendingProduct) -> None:
-        """Check what a wgmma reads, and record that it reads until its threads have waited."""
+        """Check the operands of a wgmma, and record its reads until its threads have waited."""
         row = self._clocks.together(product.rows)
         for address, nbytes in product.reads:
             self._check_source(row, address, nbytes, WGMMA)
@@ -242,7 +242,7 @@ class Hazards:
     def _check_source(
         self, row: int, address: int, nbytes: int, reader: Reader, *, every_byte: bool = True
     ) -> None:
-        """Raise unless `reader` may read these bytes, as far as `row` knows."""
+        """Raise unless writes and copies into these bytes are ordered before the read."""
         clocks, done = self._clocks, reader.done
         first, last = self._granules(address, nbytes)
         if self._unfilled(row, first, last).any():
@@ -265,8 +265,8 @@ class Hazards:
         written = self._memory.written[address : address + nbytes]
         if not (written.all() if every_byte else written.any()):
             raise UninitializedRead(
-                f"{self._memory.describe(address, nbytes)}: {reader.target}, but nobody has "
-                "written it"
+                f"{self._memory.describe(address, nbytes)}: {reader.target}, but it was never "
+                "written"
             )
 
     def async_write(
@@ -274,8 +274,8 @@ class Hazards:
     ) -> None:
         """Check a st.async or red.async, and record that it fills these words.
 
-        Several that complete on the same phase may go to one word. Reads and writes are recorded
-        per granule, which is too coarse for words: they are not checked.
+        Several that complete on the same phase may write one word. Generic reads and writes are not
+        checked: they are recorded per granule, which is too coarse for words.
         """
         row = thread.row
         first, last = self._granules(address, nbytes)
@@ -290,8 +290,8 @@ class Hazards:
     def copy(self, thread: SimulatedThread, address: int, nbytes: int, number: int) -> None:
         """Check a cp.async that `thread` issues, and record that it fills these bytes.
 
-        Reads and writes of other threads are looked at where the copy covers a whole granule: of
-        a smaller part it is not known whether they touched it.
+        Reads and writes of other threads are checked if the copy covers a whole granule. For a
+        smaller part, the records do not show whether they touched it.
         """
         row, clocks = thread.row, self._clocks
         if self._copied is None:
@@ -313,7 +313,7 @@ class Hazards:
         self._copied.record(row, number, address, nbytes)
 
     def fence(self, thread: SimulatedThread) -> None:
-        """Let the copy engine see what `thread` has written so far."""
+        """Make the writes of `thread` so far visible to the copy engine."""
         self._clocks.fence(thread.row)
 
     @staticmethod
@@ -351,7 +351,7 @@ class Hazards:
     def _unordered(
         self, records: Records, known: Clock, first: int, last: int
     ) -> tuple[SimulatedThread, str] | None:
-        """Return a thread whose recorded accesses are beyond `known`, and where they are."""
+        """Return a thread with recorded accesses beyond `known`, and their place."""
         beyond = records[first:last] > known
         if not beyond.any():
             return None
@@ -416,7 +416,7 @@ class Hazards:
         address: int,
         nbytes: int,
     ) -> TrackedBarrier | None:
-        """Return the barrier of a transfer of these bytes that `row` does not know to be over."""
+        """Return the barrier of a transfer of these bytes that is not ordered before `row`."""
         first, last = self._granules(address, nbytes)
         known = self._clocks.table[row]
         for (start, end, barrier), phase in transfers.items():

@@ -74,7 +74,7 @@ def cp_reduce_async_bulk_tensor_im2col(
 def cp_async_bulk_prefetch_tensor_im2col(
     tensor_map: Im2colMap, coords: Sequence[int], offsets: Sequence[int]
 ) -> None:
-    """Check what a load would; there is no cache here."""
+    """Check the operands as a load does; there is no cache to fill."""
     what = "cp_async_bulk_prefetch_tensor_im2col"
     current()
     _check_im2col(what, tensor_map, coords, 0, "dst")

@@ -25,7 +25,7 @@ def ldmatrix(row: int, count: int, trans: bool) -> Any:
 
 
 def stmatrix(row: int, fragment: Sequence[int], trans: bool) -> None:
-    """Write this lane's parts of as many matrices as `fragment` has words."""
+    """Write this lane's parts of the matrices, one for each word of `fragment`."""
     places = _elements("stmatrix", row, len(fragment), trans)
     for (low, high), word in zip(places, fragment):
         shared_write(low, np.uint16(int(word) & 0xFFFF))
@@ -33,7 +33,7 @@ def stmatrix(row: int, fragment: Sequence[int], trans: bool) -> None:
 
 
 def _elements(what: str, row: int, count: int, trans: bool) -> list[tuple[int, int]]:
-    """Return where this lane's two elements of each matrix lie; all lanes bring their `row`."""
+    """Return the addresses of this lane's two elements of each matrix, from all lanes' `row`."""
     lane, address = current().lane, int(row)
     if lane < 8 * count and address % _ROW_BYTES:
         raise BadOperand(

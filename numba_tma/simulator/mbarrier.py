@@ -1,6 +1,6 @@
 """The mbarrier protocol as a plain value: no threads, no memory, no time.
 
-The simulator wraps it; anything that explores interleavings can copy and compare it.
+The simulator wraps this value; an exploration of interleavings copies and compares it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Mbarrier:
         self.pending = self.count
 
     def arrive(self, count: int = 1) -> int:
-        """Take `count` off the pending arrivals; return the token of the phase they belong to."""
+        """Subtract `count` from the pending arrivals; return the token of their phase."""
         token = self.phase
         if not 1 <= count <= LIMIT:
             raise BarrierMisuse(f"arrive with count {count}; it must be 1 to {LIMIT}")
@@ -43,7 +43,7 @@ class Mbarrier:
         return token
 
     def arrive_no_complete(self, count: int) -> None:
-        """Arrive where more arrivals are to come."""
+        """Arrive in a phase that these arrivals do not complete."""
         if count == self.pending and self.tx == 0:
             raise BarrierMisuse(
                 f"arrive with noComplete and count {count} in phase {self.phase}, which that "
@@ -52,7 +52,7 @@ class Mbarrier:
         self.arrive(count)
 
     def drop(self, count: int) -> None:
-        """Let the phases to come expect `count` arrivals fewer; the caller then arrives."""
+        """Expect `count` fewer arrivals in later phases; the caller then arrives."""
         if not 1 <= count <= self.count:
             raise BarrierMisuse(
                 f"arrive_drop with count {count}; it must be 1 to {self.count}, the arrivals that "
@@ -61,25 +61,25 @@ class Mbarrier:
         self.count -= count
 
     def hold(self) -> None:
-        """Expect one arrival more in this phase."""
+        """Expect one more arrival in this phase."""
         if self.pending == LIMIT:
             raise BarrierMisuse(f"more than {LIMIT} arrivals would be pending")
         self.pending += 1
 
     def expect_tx(self, nbytes: int) -> None:
-        """Add `nbytes` to the bytes that this phase waits for; this does not arrive."""
+        """Add `nbytes` to the phase's tx-count, without arriving."""
         if nbytes < 0:
             raise BarrierMisuse(f"expect_tx of {nbytes} bytes; it must not be negative")
         self._add_tx(nbytes)
 
     def complete_tx(self, nbytes: int) -> None:
-        """Take `nbytes` that have come off the bytes that this phase waits for."""
+        """Subtract `nbytes`, which have landed, from the phase's tx-count."""
         if nbytes < 0:
             raise BarrierMisuse(f"complete_tx of {nbytes} bytes; it must not be negative")
         self._add_tx(-nbytes)
 
     def has_completed(self, token: int) -> bool:
-        """Return whether the phase in which `token` was taken is over."""
+        """Return whether the phase of `token` has completed."""
         if token not in (self.phase, self.phase - 1):
             raise BarrierMisuse(
                 f"the token is of phase {token}, the barrier is in phase {self.phase}: only the "
@@ -88,7 +88,7 @@ class Mbarrier:
         return token < self.phase
 
     def has_completed_parity(self, parity: int) -> bool:
-        """Return whether the latest phase of this parity is over; parity 1 is at the start."""
+        """Return whether the latest phase of this parity has completed; initially parity 1 has."""
         if parity not in (0, 1):
             raise BarrierMisuse(f"parity is {parity}; it must be 0 or 1")
         return self.phase & 1 != parity

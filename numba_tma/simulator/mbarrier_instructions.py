@@ -37,7 +37,7 @@ def mbarrier_init(addr: int, count: int) -> None:
 
 
 def mbarrier_inval(addr: int) -> None:
-    """End the life of an mbarrier, so that its memory can serve again."""
+    """End the life of an mbarrier, so that its memory can be reused."""
     thread, address = current(), int(addr)
     cta = thread.cta
     barrier = cta.barrier_at(thread, address)
@@ -55,12 +55,12 @@ def mbarrier_inval(addr: int) -> None:
 
 
 def mbarrier_arrive(addr: int, count: int | None = None, semantics: str | None = None) -> int:
-    """Arrive; return the token of the phase. Orders what this thread did before its waiters."""
+    """Arrive; return the token of the phase. Orders this thread's accesses before its waiters."""
     return _arrive(current().cta, addr, count, semantics)
 
 
 def mbarrier_arrive_no_complete(addr: int, count: int) -> int:
-    """Arrive in a phase that this does not complete; return its token."""
+    """Arrive in a phase that this arrival does not complete; return its token."""
     return _arrive(current().cta, addr, count, no_complete=True)
 
 
@@ -70,17 +70,17 @@ def mbarrier_arrive_expect_tx(addr: int, nbytes: int, semantics: str | None = No
 
 
 def mbarrier_arrive_drop(addr: int, count: int | None = None, semantics: str | None = None) -> int:
-    """Arrive and take no part in later phases; return the token."""
+    """Arrive, and expect as many fewer arrivals in later phases; return the token."""
     return _arrive(current().cta, addr, count, semantics, drop=True)
 
 
 def mbarrier_arrive_drop_no_complete(addr: int, count: int) -> int:
-    """Arrive, take no part in later phases, and do not complete this one; return the token."""
+    """Arrive without completing this phase, expect fewer arrivals later; return the token."""
     return _arrive(current().cta, addr, count, drop=True, no_complete=True)
 
 
 def mbarrier_arrive_drop_expect_tx(addr: int, nbytes: int, semantics: str | None = None) -> int:
-    """Arm the current phase with `nbytes` more, arrive once and leave; return the token."""
+    """Arm the current phase with `nbytes` more, arrive once and drop out; return the token."""
     return _arrive(current().cta, addr, 1, semantics, nbytes=int(nbytes), drop=True)
 
 
@@ -99,14 +99,14 @@ def mbarrier_arrive_expect_tx_remote(addr: int, nbytes: int, semantics: str | No
 def mbarrier_arrive_drop_remote(
     addr: int, count: int | None = None, semantics: str | None = None
 ) -> None:
-    """Arrive at a barrier of the cluster, and take no part in its later phases."""
+    """Arrive at a barrier of the cluster, which expects fewer arrivals in later phases."""
     _arrive(*resolve(addr), count, semantics, drop=True)
 
 
 def mbarrier_arrive_drop_expect_tx_remote(
     addr: int, nbytes: int, semantics: str | None = None
 ) -> None:
-    """Arm a barrier of the cluster with `nbytes` more, arrive once and leave."""
+    """Arm a barrier of the cluster with `nbytes` more, arrive once and drop out."""
     _arrive(*resolve(addr), 1, semantics, nbytes=int(nbytes), drop=True)
 
 
@@ -157,7 +157,7 @@ def mbarrier_pending_count(token: int) -> int:
 
 
 def fence_acq_rel() -> None:
-    """Order what relaxed waits before have seen, and what relaxed arrivals after will tell."""
+    """Acquire for the relaxed waits before, and release for the relaxed arrivals after."""
     thread = current()
     clocks = thread.cta.tracked_clocks()
     if thread.seen is not None:
@@ -284,13 +284,12 @@ def _wait(
     scheduler = cta.scheduler
     failed = thread.failed_polls
     since = failed.get(barrier.address, barrier.model.phase)
-    # A poll that has failed before has nothing new to see until the phase completes; going round
-    # at once would only spin.
+    # A thread whose poll has failed is parked until the phase completes: polling again would spin.
     if _checked(barrier, done) or (poll and barrier.address not in failed):
         scheduler.point()
     else:
         scheduler.park(MbarrierWait(barrier, wanted, since))
-    # What holds now counts: a waiter that is slow to look again can miss a phase, as on a GPU.
+    # The barrier's current state counts: a slow waiter can miss a phase, as on a GPU.
     if not _checked(barrier, done):
         failed[barrier.address] = since
         return False

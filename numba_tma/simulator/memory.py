@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from numba_tma.simulator.errors import BadOperand, OutOfSharedMemory
 
-#: The first address given out. The hardware keeps the first KiB for itself; 0 is never valid.
+#: The first address allocated. The hardware reserves the first KiB, so 0 is never valid.
 BASE = 1024
-#: What one block may use.
+#: The limit of a block, in bytes.
 CAPACITY = 227 * 1024
 END = BASE + CAPACITY
 
@@ -33,7 +33,7 @@ class SharedMemory:
     """The bytes, allocations and labels of a block."""
 
     def __init__(self) -> None:
-        # 0xff is NaN in every float type: values that were never written stand out.
+        # 0xff is NaN in every float type, so that unwritten values are visible in results.
         self.data: NDArray[np.uint8] = np.full(END, 0xFF, np.uint8)
         self.written: NDArray[np.bool_] = np.zeros(END, np.bool_)
         #: Bytes outside tracked allocations count as written.
@@ -105,7 +105,7 @@ class SharedMemory:
         )
 
     def set_label(self, address: int, text: str) -> None:
-        """Call what starts at `address` by `text`."""
+        """Label the object that starts at `address` with `text`."""
         if address not in self._labels:
             self._labelled.insert(bisect_right(self._labelled, address), address)
         self._labels[address] = text
@@ -115,7 +115,7 @@ class SharedMemory:
         return self._labels.get(address)
 
     def describe(self, address: int, nbytes: int) -> str:
-        """Return a range for people: the label or owner, and the byte range inside it."""
+        """Return the text of a range: its label or owner, and the byte range inside."""
         allocation = self.allocation_at(address)
         index = bisect_right(self._labelled, address) - 1
         if allocation is None:

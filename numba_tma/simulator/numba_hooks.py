@@ -1,4 +1,4 @@
-"""Hooks into numba's simulator: blocks run here, with the names that numba's simulator lacks."""
+"""Hooks into numba's simulator: blocks run here, and `cuda` gets the names that it lacks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EXTRAS = (
     "activemask",
     "lanemask_lt",
 )
-#: Options of `cuda.jit` that are the compiler's alone, which numba's simulator does not know.
+#: Options of `cuda.jit` that only the compiler has, and that numba's simulator rejects.
 _COMPILER_OPTIONS = frozenset(
     {"extensions", "forceinline", "launch_bounds", "lineinfo", "lto", "max_registers"}
 )
@@ -86,7 +86,7 @@ class BlockManager:
         """Run all threads of the block at `grid_point`, or of the cluster that it begins."""
         extents = self._cluster or (1, 1, 1)
         if any(i % n for i, n in zip(grid_point, extents)):
-            return  # it has run with the first block of its cluster
+            return  # the block has run with the first block of its cluster
         scheduler = Scheduler(f"{_seed} {grid_point}", deadlock_report)
         x0, y0, z0 = grid_point
         blocks = [
@@ -151,14 +151,14 @@ def _with_turn(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _atomics() -> object:
-    """Return ``cuda.atomic``; others may run before each operation, so that spinning ends."""
+    """Return ``cuda.atomic``; other threads may run before each operation, so that spins end."""
     plain = kernelapi.FakeCUDAAtomic()
     names = [name for name in dir(plain) if not name.startswith("_")]
     return SimpleNamespace(**{name: _with_turn(getattr(plain, name)) for name in names})
 
 
 def _call_without_cluster(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse clusters of a function that a kernel calls."""
+    """Reject a cluster on a function that a kernel calls."""
 
     @functools.wraps(call)
     def checked(self: Any, *args: Any) -> Any:

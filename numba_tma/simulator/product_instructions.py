@@ -56,7 +56,7 @@ def thread_in_warpgroup() -> int:
 
 
 def wgmma(call: ProductCall, accumulator: Array, a: Array | None) -> tuple[Array, PendingProduct]:
-    """Start a product; return this thread's elements of what the accumulator becomes."""
+    """Start a product; return this thread's elements of the new accumulator."""
     thread = current()
     group, first = thread.warp // _WARPS, thread.warp // _WARPS * _WARPS
     name = f"wgmma of warpgroup {group}, warps {first} to {first + _WARPS - 1},"
@@ -80,7 +80,7 @@ _ALL_OF_IT = (
 
 
 def _start(cta: Cta, name: str, values: dict[SimulatedThread, Any]) -> PendingProduct:
-    """Compute the product for all threads of the warpgroup, and note what it reads."""
+    """Compute the product for all threads of the warpgroup, and record its reads."""
     threads = sorted(values, key=lambda thread: thread.row)
     if len(threads) < THREADS:
         raise BadOperand(f"{name} is executed by {len(threads)} threads: {_ALL_OF_IT}")
@@ -106,7 +106,7 @@ def _start(cta: Cta, name: str, values: dict[SimulatedThread, Any]) -> PendingPr
 def _check_same(
     name: str, one: SimulatedThread, mine: ProductCall, other: SimulatedThread, its: ProductCall
 ) -> None:
-    """Raise if two threads of a warpgroup do not multiply the same."""
+    """Raise if two threads of a warpgroup give different arguments."""
     for field in fields(ProductCall):
         a, b = getattr(mine, field.name), getattr(its, field.name)
         if a != b:
@@ -117,7 +117,7 @@ def _check_same(
 
 
 def exchange_in_quad(name: str, value: Any) -> list[Any]:
-    """Return the values that the four threads of a quad bring; the warp executes it together."""
+    """Return the values of the quad's four threads; the whole warp executes this together."""
     values = exchange(name, FULL_MASK, value)
     if len(values) < WARP_SIZE:
         raise BadOperand(

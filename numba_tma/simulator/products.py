@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-#: The epoch of what has not happened: nobody can know it.
+#: An epoch beyond every clock, for an event that has not happened.
 NEVER = np.iinfo(np.int32).max
 
 
@@ -57,7 +57,7 @@ class ProductCall:
 
 
 class Bytes(NamedTuple):
-    """Where a product reads an operand: each element's address, and all bytes as few runs."""
+    """An operand's place in shared memory: each element's address, and all bytes as few runs."""
 
     addresses: NDArray[np.intp]
     runs: tuple[tuple[int, int], ...]
@@ -65,7 +65,7 @@ class Bytes(NamedTuple):
 
 @functools.lru_cache(maxsize=128)
 def bytes_of(operand: SharedOperand, rows: int, k_steps: int) -> Bytes:
-    """Return where `k_steps` instructions read an operand of `rows`."""
+    """Return the bytes that `k_steps` instructions read of an operand of `rows`."""
     layout, itemsize = operand.layout, operand.layout.tile.itemsize
     first = operand.descriptor
     span = STEP_BYTES * layout.steps_per_slab
@@ -96,7 +96,7 @@ def _places(n: int, itemsize: int) -> tuple[Array, Array]:
 
 
 def gathered(elements: Sequence[Array], n: int, itemsize: int) -> Array:
-    """Return the 64 x n matrix of which each thread brings its elements."""
+    """Return the 64 x n matrix from the threads' elements."""
     matrix = np.empty((ROWS, n), elements[0].dtype)
     matrix[_places(n, itemsize)] = np.stack(elements)
     return matrix
@@ -110,7 +110,7 @@ def scattered(matrix: Array, itemsize: int) -> Array:
 
 
 def _exact(values: Array, dtype: DType) -> Array:
-    """Return elements as the tensor cores read them, in float64."""
+    """Return the values that the tensor cores read, in float64."""
     if dtype.is_float and dtype.itemsize == 4:  # tf32: without the last 13 bits
         values = (values.view(np.uint32) & ~np.uint32(0x1FFF)).view(np.float32)
     return values.astype(np.float32).astype(np.float64)
@@ -158,11 +158,11 @@ class PendingProduct:
     ) -> None:
         self.threads = threads
         self.rows = slice(threads[0].row, threads[-1].row + 1)
-        #: The bytes of shared memory that it reads, as (address, number).
+        #: The bytes of shared memory that the product reads, as (address, number).
         self.reads = reads
-        #: By thread: its elements of what the accumulator becomes.
+        #: By thread: its elements of the new accumulator.
         self.elements = elements
-        #: By thread: the epoch in which it had waited for the product.
+        #: By thread: the epoch in which its wait for the product ended.
         self.ended = np.full(THREADS, NEVER, np.int32)
         self.site = call_site()
 
@@ -173,10 +173,10 @@ class PendingProduct:
         return f"a wgmma of warps {first.warp} to {last.warp} of block {first.block}"
 
     def end(self, thread: SimulatedThread) -> None:
-        """Let `thread`, which has waited, know that the product has ended."""
+        """Record that `thread` has waited for the product."""
         self.ended[thread.row - self.rows.start] = thread.cta.tracked_clocks().epoch(thread.row)
         if thread.log is not None:
-            for address, nbytes in self.reads:  # it has read them up to now
+            for address, nbytes in self.reads:  # the product reads up to now
                 thread.log.read(thread.cta, address, nbytes)
 
     def ended_for(self, thread: SimulatedThread) -> bool:
@@ -216,5 +216,5 @@ class ProductGroups:
             raise UnfinishedProduct(
                 f"the thread ends with {len(late)} wgmma that it has not waited for (the last one "
                 f"at {late[-1].site}): shared memory and registers may be gone before it has "
-                "ended. ProductCall wgmma_wait() before the end"
+                "ended. Call wgmma_wait() before the end"
             )

@@ -11,20 +11,20 @@ from numba_tma.simulator.errors import BadOperand
 from numba_tma.simulator.protocol import AwaitMeeting, Log, Meet, Operation, Run, Unmodelled, Wait
 
 Meeting = tuple[tuple[int, Hashable], int]
-#: Classes, and how far each must have come.
+#: Classes, and the least place that each must have reached.
 Guards = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Something that can happen next: effects on components, and classes that go on."""
+    """A possible next step: effects on components, and classes that advance."""
 
     who: str
     what: str
     effects: tuple[tuple[int, Table], ...]
     moves: tuple[tuple[int, int], ...] = ()
     after: Guards = ()
-    #: It commutes with every other step.
+    #: Whether the step commutes with every other step.
     at_once: bool = False
 
 
@@ -35,9 +35,9 @@ class Program:
     logs: list[Log]
     operations: list[Operation]
     steps: list[Step] = field(default_factory=list)
-    #: By place: how far others must be, or the thread comes twice to one meeting.
+    #: By place: the places that others must have reached, else a thread arrives twice at a meeting.
     not_before: dict[int, Guards] = field(default_factory=dict)
-    #: By place: the waits from here to the next meeting, where there is nothing else in between.
+    #: By place: the waits up to the next meeting; None if there are other operations in between.
     segments: list[tuple[Operation, ...] | None] = field(default_factory=list)
 
 
@@ -48,7 +48,7 @@ def _only_waits(operation: Operation) -> bool:
 
 
 def programs_of(run: Run) -> list[Program]:
-    """Put threads that only wait, and for the same, into one class."""
+    """Return the classes of a run: threads with the same waits, and nothing else, share one."""
     programs: dict[Hashable, Program] = {}
     for log in run.logs:
         for operation in log.operations:
@@ -64,7 +64,7 @@ def programs_of(run: Run) -> list[Program]:
 
 
 def segment_at(operations: list[Operation], index: int) -> tuple[Operation, ...] | None:
-    """Return the waits from `index` to the next meeting; None if there is something else."""
+    """Return the waits from `index` to the next meeting; None if other operations intervene."""
     for end in range(index, len(operations)):
         operation = operations[end]
         if isinstance(operation, Meet) and operation.blocking and end > index:
@@ -75,7 +75,7 @@ def segment_at(operations: list[Operation], index: int) -> tuple[Operation, ...]
 
 
 def meetings_of(programs: list[Program]) -> dict[Meeting, list[tuple[int, int, Meet]]]:
-    """Return the classes of each meeting, and their places in their programs."""
+    """Return the classes of each meeting, with their places in their programs."""
     members: defaultdict[Meeting, list[tuple[int, int, Meet]]] = defaultdict(list)
     users: defaultdict[tuple[int, Hashable], set[int]] = defaultdict(set)
     for number, program in enumerate(programs):
@@ -95,7 +95,7 @@ def meetings_of(programs: list[Program]) -> dict[Meeting, list[tuple[int, int, M
 
 
 def in_scope(programs: list[Program], place: tuple[int, Hashable]) -> list[int]:
-    """Return the classes that a meeting takes as long as they live."""
+    """Return the classes that a meeting of all live threads includes."""
     rank, key = place
     found = []
     for number, program in enumerate(programs):

@@ -1,7 +1,7 @@
 """Records: each thread's operations on barriers and on shared bytes, in program order.
 
-Recorded at the instructions, whatever library or kernel executes them. A loop round a wait is one
-wait; fences and plain computation leave nothing. From such a record `explore` runs the threads in
+The instructions record them, in any library or kernel. A loop around a wait is recorded as one
+wait. Fences and arithmetic are not recorded. From such a record, `explore` runs the threads in
 every order.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numba_tma.simulator.block import Cta
     from numba_tma.simulator.thread import SimulatedThread
 
-#: Where something is: the block's rank in its cluster, and the shared address there.
+#: A place in shared memory: the block's rank in its cluster, and the shared address there.
 Place = tuple[int, int]
 
 
@@ -141,13 +141,13 @@ class Meet:
     turn: int
     blocking: bool
     name: str
-    #: How many threads it takes; None for all that live.
+    #: The number of threads of the meeting; None for all live threads.
     threads: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitMeeting:
-    """A wait for those that have not come to a meeting at which the thread arrived before."""
+    """A wait for the other threads of a meeting at which the thread has arrived."""
 
     place: tuple[int, Hashable]
     turn: int
@@ -155,7 +155,7 @@ class AwaitMeeting:
 
 @dataclass(frozen=True, slots=True)
 class Unmodelled:
-    """An instruction that is simulated and not explored."""
+    """An instruction that the simulator executes and `explore` does not support."""
 
     name: str
 
@@ -167,7 +167,7 @@ Operation = (
 
 
 def without_warp(place: tuple[int, Hashable]) -> tuple[int, Hashable]:
-    """Return a meeting place, the same for all warps of a block where each has its own."""
+    """Return a meeting place, with the same name for the per-warp places of a block."""
     match place:
         case (rank, ("warp", int(), mask)):
             return rank, ("warp", mask)
@@ -175,7 +175,7 @@ def without_warp(place: tuple[int, Hashable]) -> tuple[int, Hashable]:
 
 
 class Touch(NamedTuple):
-    """A generic access to bytes: which copy filled them then, and whose write is in them."""
+    """A generic access to bytes, with the copy that filled them and the last write in them."""
 
     span: Span
     writes: bool
@@ -201,12 +201,12 @@ class Log:
         self.touches.append(set())
 
     def new_fill(self) -> int:
-        """Return what the bytes of a new copy by this thread are known by."""
+        """Return the number of the content that a new copy of this thread brings."""
         self._fills += 1
         return self._run.content(self.row, 2 * self._fills)
 
     def landed(self, rank: int, address: int, nbytes: int, content: int) -> None:
-        """Note that a copy of this thread has brought its bytes."""
+        """Record that a copy of this thread has landed."""
         self._run.fills[rank][address : address + nbytes] = content
 
     def read(self, cta: Cta, address: int, nbytes: int) -> None:
@@ -235,21 +235,21 @@ class Run:
     """The operations of the threads of one block or cluster."""
 
     logs: list[Log] = field(default_factory=list)
-    #: By rank and byte: the content that the last copy brought, and the last generic write.
+    #: By rank and byte: the content of the last copy, and of the last generic write.
     fills: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = field(default_factory=list)
     writers: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = field(default_factory=list)
-    #: By content: its place in the order in which they came to be.
+    #: By content: its place in the order of first occurrence.
     order: dict[int, int] = field(default_factory=dict)
     blocks: list[Cta] = field(default_factory=list)
 
     def content(self, row: int, number: int) -> int:
-        """Return the number of something that a thread puts into memory."""
+        """Return the number of a content that a thread writes or copies."""
         content = (row + 1) << 32 | number
         self.order.setdefault(content, len(self.order) + 1)
         return content
 
     def begin(self, blocks: list[Cta]) -> None:
-        """Let the threads of `blocks` keep logs."""
+        """Give each thread of `blocks` a log."""
         self.blocks = blocks
         for block in blocks:
             self.fills.append(np.zeros(END, np.int64))
@@ -266,7 +266,7 @@ class Run:
         return name + self._of_block(rank)
 
     def span_name(self, span: Span) -> str:
-        """Return what bytes are part of."""
+        """Return the text of the object that contains these bytes."""
         rank, start, stop = span
         return self.blocks[rank].memory.describe(start, stop - start) + self._of_block(rank)
 
@@ -285,7 +285,7 @@ _active: list[Run] | None = None
 
 
 def begin_run(blocks: list[Cta]) -> None:
-    """Note that the threads of a block or cluster are about to run."""
+    """Add a run of a block or cluster, whose threads are about to start."""
     if _active is not None:
         run = Run()
         run.begin(blocks)
@@ -294,7 +294,7 @@ def begin_run(blocks: list[Cta]) -> None:
 
 @contextmanager
 def recorded_protocol() -> Iterator[list[Run]]:
-    """Record what the kernels launched inside the ``with`` block do to barriers and bytes.
+    """Record the operations on barriers and bytes of kernels launched in the ``with`` block.
 
     Yields the runs, one for each block or cluster, to be passed to `explore`.
     """

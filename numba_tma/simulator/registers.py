@@ -8,15 +8,15 @@ if TYPE_CHECKING:
     from numba_tma.simulator.thread import SimulatedThread
 
 WARPGROUP = 128
-REGISTER_FILE = 65536  # of a multiprocessor, 32 bits each
-MOST = 256  # of a thread, as setmaxnreg counts them
+REGISTER_FILE = 65536  # of an SM, 32 bits each
+MOST = 256  # of a thread, for setmaxnreg
 
 
 class Registers:
     """The registers of each warpgroup, and the free registers of the block.
 
-    A launch is taken to share the whole register file out evenly, in multiples of 8 per thread, as
-    it does with ``launch_bounds=(threads, 1)``; what does not divide belongs to nobody.
+    A launch is assumed to divide the whole register file evenly, in multiples of 8 per thread, as
+    with ``launch_bounds=(threads, 1)``. The remainder is unused.
     """
 
     def __init__(self, threads: int) -> None:
@@ -27,7 +27,7 @@ class Registers:
         self.free = 0
 
     def move(self, group: int, registers: int) -> bool:
-        """Give each thread of a warpgroup this many; return False if too few are free."""
+        """Set the registers per thread of a warpgroup; return False if too few are free."""
         if self.lacking(group, registers) > 0:
             return False
         self.free -= self._needed(group, registers)
@@ -35,7 +35,7 @@ class Registers:
         return True
 
     def lacking(self, group: int, registers: int) -> int:
-        """Return how many registers other warpgroups have to release first."""
+        """Return the number of registers that other warpgroups must release first."""
         return self._needed(group, registers) - self.free
 
     def _needed(self, group: int, registers: int) -> int:
@@ -60,13 +60,13 @@ class RegisterWait:
         self._registers = registers
 
     def headline(self) -> str:
-        """Return the line of a deadlock report for it."""
+        """Return the wait's line of a deadlock report."""
         sum_ = self._registers.in_words(self._group, self._wanted)
         return f"{self._name} of warpgroup {self._group}: {sum_}; waiting"
 
 
 def take(thread: SimulatedThread, name: str, count: int) -> None:
-    """Let the thread's warpgroup, which executes this together, have `count` per thread."""
+    """Give the thread's warpgroup, which executes this together, `count` registers per thread."""
     cta, group = thread.cta, thread.warp // 4
     cta.scheduler.check_not_stopping()
     while not cta.registers.move(group, count):

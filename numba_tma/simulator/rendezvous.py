@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Rendezvous:
-    """Threads arrive, each with a value; when `needed()` of them have, all that wait go on."""
+    """Threads arrive, each with a value; once `needed()` have arrived, all that wait go on."""
 
     def __init__(self, name: str, needed: Callable[[], int], turn: int) -> None:
         self.name = name
-        #: How many meetings of this kind came before.
+        #: The number of earlier meetings of this kind.
         self.turn = turn
         self.needed = needed
         self.values: dict[SimulatedThread, object] = {}
@@ -25,7 +25,7 @@ class Rendezvous:
         self._outcome: Any = None
 
     def arrive(self, thread: SimulatedThread, value: object, known: Clock | None) -> None:
-        """Count `thread` in and take what it makes known, if the meeting orders memory."""
+        """Add `thread`, and its clock if the meeting orders memory."""
         self.values[thread] = value
         if known is not None:
             self._clock = known if self._clock is None else join(self._clock, known)
@@ -36,7 +36,7 @@ class Rendezvous:
         return len(self.values) >= self.needed()
 
     def learn(self, thread: SimulatedThread) -> None:
-        """Let `thread` know what all that arrived knew."""
+        """Order everything before the arrivals before `thread`."""
         clocks = thread.cta.clocks
         if self._clock is not None and clocks is not None:
             clocks.learn(thread.row, self._clock)
@@ -48,5 +48,5 @@ class Rendezvous:
         return self._outcome
 
     def headline(self) -> str:
-        """Return the line of a deadlock report for it."""
+        """Return the meeting's line of a deadlock report."""
         return f"{self.name}: {len(self.values)} of {self.needed()} threads have arrived; waiting"

@@ -1,4 +1,4 @@
-"""Threads in words: compressed lists of them, and the report of a deadlock."""
+"""Texts of reports: compressed lists of threads, operations, and deadlocks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def threads_in_words(threads: Iterable[Lane]) -> str:
-    """Return threads by block, warp and lane; warps with the same lanes stand together."""
+    """Return threads by block, warp and lane; warps with the same lanes are listed together."""
     lanes: defaultdict[tuple[tuple[int, ...], int], list[int]] = defaultdict(list)
     for thread in threads:
         lanes[thread.block, thread.warp].append(thread.lane)
@@ -64,7 +64,7 @@ def threads_in_words(threads: Iterable[Lane]) -> str:
 
 
 def deadlock_report(threads: Sequence[SimulatedThread]) -> str:
-    """Say who waits for what, once no thread can run and no copy is under way."""
+    """Return the waits of all threads, once no thread can run and no copy is in flight."""
     waiting: defaultdict[str, list[SimulatedThread]] = defaultdict(list)
     for thread in threads:
         if thread.wait is not None:
@@ -77,7 +77,7 @@ def deadlock_report(threads: Sequence[SimulatedThread]) -> str:
 
 
 def operation_in_words(operation: Operation, run: Run) -> str:
-    """Return what a thread does, with the names of barriers and bytes."""
+    """Return the text of an operation, with the names of barriers and bytes."""
     match operation:
         case Init(barrier, count):
             return f"init {run.barrier_name(barrier)} for {count} arrivals"

@@ -1,8 +1,8 @@
 """The scheduler: one simulated thread runs at a time, and copies land in between.
 
 Exactly one thread runs at a time and hands over at scheduling points only, so a run depends on its
-seed alone. The thread that stops running picks its successor itself: one switch of operating-system
-threads per step.
+seed alone. The thread that stops running picks its successor, so that a step costs one switch of
+operating-system threads.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from numba_tma.simulator.copies import Copy
 from numba_tma.simulator.errors import Deadlock, SimulatorError
 from numba_tma.simulator.thread import SimulatedThread, Stopped, WaitCondition
 
-#: How often every try_wait and test_wait may give False, with nothing happening in between,
-#: before that counts as a deadlock.
+#: Every try_wait and test_wait may return False this many times, without an event in between,
+#: before the run counts as a deadlock.
 IDLE_ROUNDS = 8
-#: The same where threads still write memory, which could be what another thread polls.
+#: The same while threads still write memory, which another thread may poll.
 LIVELOCK_ROUNDS = 1000
 
 
@@ -29,9 +29,9 @@ class Scheduler:
 
     def __init__(self, seed: str, report: Callable[[Sequence[SimulatedThread]], str]) -> None:
         self._random = random.Random(seed)
-        # Seeds differ in temper too: copies that land at once or hardly before they must, threads
-        # that run on or take turns. Bugs hide at either end. Never 0: a thread that spins while
-        # another waits for a copy would keep it from landing.
+        # Seeds also choose these rates: copies land at once or as late as possible, threads run on
+        # or take turns. Bugs appear at either end. No rate is 0: otherwise a thread that spins
+        # would keep copies, for which another thread waits, from landing.
         self._landing_rate = self._random.choice((0.5, 0.1, 0.02, 0.002))
         self._switch_rate = self._random.choice((1.0, 0.5, 0.1))
         self._report = report
@@ -44,7 +44,7 @@ class Scheduler:
         self._stopping = False
         self._host = threading.Lock()
         self._host.acquire()
-        # Anything that could end a wait; writes alone are counted apart.
+        # The number of events that could end a wait; writes are counted apart.
         self._events = self._writes = 0
         self._expired = 0
         self._idle = (0, 0)
@@ -62,7 +62,7 @@ class Scheduler:
         if self.error is not None:
             raise self.error
 
-    # What the running thread calls.
+    # Called by the running thread.
 
     def point(self) -> None:
         """Let another thread run, perhaps, or a copy land."""
@@ -82,20 +82,20 @@ class Scheduler:
         self._runnable.append(thread)
 
     def start_copy(self, copy: Copy) -> None:
-        """Take a copy that runs by itself from now on."""
+        """Add a copy, which runs by itself from now on."""
         self._copies.append(copy)
 
     def event(self) -> None:
-        """Note that something happened that could end a wait."""
+        """Count an event that could end a wait."""
         self._events += 1
 
     def wrote(self) -> None:
-        """Note that memory was written."""
+        """Count a write to memory."""
         self._writes += 1
 
     @property
     def nanoseconds(self) -> int:
-        """The time since the blocks began; a wait that expires takes as long as on a GPU."""
+        """The time since the blocks began; an expired wait takes as long as on a GPU."""
         return 1_000 * self.step + 1_000_000 * self._expired
 
     def check_not_stopping(self) -> None:
@@ -103,10 +103,10 @@ class Scheduler:
         if self._stopping or self.error is not None:
             raise Stopped
 
-    # What a thread calls when it ends.
+    # Called by a thread when it ends.
 
     def fail(self, error: BaseException, thread: SimulatedThread) -> None:
-        """Keep the first error, saying which thread it is from."""
+        """Keep the first error, with the name of its thread."""
         if self.error is None:
             self.error = error
             if not isinstance(error, Deadlock):
@@ -148,7 +148,7 @@ class Scheduler:
             thread.baton.release()
 
     def _next(self, preferred: SimulatedThread | None = None) -> SimulatedThread | None:
-        """Choose who runs next; None when all have ended or one has failed."""
+        """Choose the next thread; None when all have ended or one has failed."""
         self.step += 1
         runnable = self._runnable
         while self.error is None:
@@ -173,7 +173,7 @@ class Scheduler:
         self.event()
         try:
             done = copy.advance()
-        except Exception as error:  # the thread whose turn it is has nothing to do with it
+        except Exception as error:  # the error is a copy's, not the next thread's
             self.fail(error, copy.thread)
             return
         if done:
@@ -181,7 +181,7 @@ class Scheduler:
             self._copies.pop()
 
     def _end_idleness(self) -> None:
-        """Let the hardware's time limit on waits expire; end the run if that has not helped."""
+        """Let the hardware's time limit on waits expire; end the run if no thread can go on."""
         now = self._events, self._writes
         self._idle_rounds = self._idle_rounds + 1 if now == self._idle else 0
         self._quiet_rounds = self._quiet_rounds + 1 if now[0] == self._idle[0] else 0
@@ -193,19 +193,19 @@ class Scheduler:
                 self.wake(thread)
             return
         parked = [thread for thread in self.threads if thread.wait is not None]
-        # Raised where one of them waits, so that the traceback leads to the kernel's line.
+        # Raised in a waiting thread, so that the traceback leads to the kernel's line.
         victim = (timed or parked)[0]
         victim.throw = Deadlock(self._report(self.threads))
         self.wake(victim)
 
     def _stop(self) -> None:
-        """End and join every thread that still lives."""
+        """End and join every live thread."""
         self._stopping = True
         for thread in self.threads:
             if thread.ident is None:
                 continue
             if thread is self._running:
-                # Only when the host was interrupted: it may never reach a scheduling point.
+                # Only after an interrupt of the host: a thread may never reach a scheduling point.
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(thread.ident), ctypes.py_object(Stopped)
                 )

@@ -1,20 +1,20 @@
-"""The steps that the threads and copies of a recorded run can take, in whatever order.
+"""The steps that the threads and copies of a recorded run can take, in any order.
 
-A state is a tuple: how far each class of threads is in its program, then the number of the value of
-each barrier and cell. Some orders are left out because no other step can tell them apart:
+A state is a tuple: the place of each class of threads in its program, then the number of the value
+of each barrier and cell. Orders that no other step can distinguish are left out:
 
 - A thread's generic accesses are no steps. They take place between two operations, and are checked
-  right after the first and right before the second. Contents never come back, so what holds at both
-  ends in every order holds all the time in between.
-- Threads with the same program, of waits and meetings alone, are one class. Classes that have the
-  same waits before them, up to a meeting of all, go through those together: until that meeting,
-  nobody can tell whether one of them waits still or has gone on. So whichever errs or is stuck in
-  some order, the others could have done what it did, when it did.
-- A meeting lets all that wait there go in one step: each of them may be the next to run, and
-  what it does then is a step of its own.
-- What changes nothing but a thread's place, and checks nothing, is done at once.
-- Of states that differ in which of several threads or warps that do the same is how far, one is
-  kept (`symmetry.py`).
+  right after the first and right before the second. Contents never come back, so a condition that
+  holds at both ends in every order holds all the time in between.
+- Threads with the same program, of waits and meetings alone, are one class. Classes with the same
+  waits ahead, up to a meeting of all, advance through these together: until the meeting, no other
+  step depends on whether one of them still waits or has gone on. So if one of them fails or is
+  stuck in some order, the others could have taken its steps, at the same time.
+- A meeting releases all its threads in one step: each may be the next to run, and its next
+  operation is a separate step.
+- A step that only advances a thread's place, and checks nothing, is taken at once.
+- States may differ only in which of several identical threads or warps is at which place. One state
+  of each such set is kept (`symmetry.py`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class StateSpace:
         self.run = run
         self.programs = programs_of(run)
         self.values = Interner()
-        #: What each component is called.
+        #: The name of each component.
         self.names: list[str] = []
         #: By address of a barrier: its component.
         self._barriers: dict[tuple[int, int], int] = {}
@@ -98,7 +98,7 @@ class StateSpace:
         self._first_cell = len(self.names)
         for span in self._cells.spans:
             self._component(run.span_name(span), CellValue())
-        #: Steps of copies and stores, by cell and what is under way there.
+        #: Steps of copies and stores, by cell and the content or reader in flight there.
         self._of_copies: dict[tuple[int, Hashable], Step] = {}
         #: Arrivals that the hardware makes, by component.
         self._of_hardware: dict[int, Step] = {}
@@ -106,7 +106,7 @@ class StateSpace:
         self._meetings = meetings_of(self.programs)
         self._fires: dict[Meeting, Step] = {}
         self._together: dict[tuple[tuple[int, int], ...], Step] = {}
-        #: By class: the place at which it has exited.
+        #: By class: the place of its exit.
         self._ends = [
             len(program.operations) + bool(self._closing(number, len(program.operations)))
             for number, program in enumerate(self.programs)
@@ -122,12 +122,12 @@ class StateSpace:
                 step = Step(self.names[number], "exit", tuple(effects), ((number, last + 1),))
                 program.steps.append(step)
                 program.segments.append(None)
-        #: The components in which something can happen by itself.
+        #: The components with steps that no thread takes.
         self.moving = [
             *range(self._first_cell, self._first_cell + len(self._cells.spans)),
             *self._of_hardware,
         ]
-        #: Of states that differ in the names of what is alike, it gives the same for most.
+        #: Maps most states that differ only in the names of identical threads to one state.
         self.canonical = Symmetry(self.programs, self._cells).canonical
         self.initial = self._begin()
 
@@ -153,10 +153,10 @@ class StateSpace:
     def _cells_of(self, span: Span) -> list[int]:
         return [self._first_cell + cell for cell in self._cells.of(span)]
 
-    # What a thread does between operations.
+    # A thread's accesses between operations.
 
     def _closing(self, number: int, slot: int) -> Effects:
-        """Return what is checked where the accesses before an operation end."""
+        """Return the checks at the end of the accesses before an operation."""
         effects: Effects = []
         for cell, kind, content in self._cells.accesses[number, slot]:
             effect = _SEEN[kind](content) if kind != "write" else Filled(content)
@@ -164,7 +164,7 @@ class StateSpace:
         return effects
 
     def _opening(self, number: int, slot: int) -> Effects:
-        """Return what is checked where the accesses after an operation begin."""
+        """Return the checks at the begin of the accesses after an operation."""
         effects: Effects = []
         for cell, kind, content in self._cells.accesses[number, slot]:
             effect = _SEEN[kind](content) if kind != "write" else Fill(content, "written")
@@ -232,7 +232,7 @@ class StateSpace:
         what: str,
         also: Sequence[tuple[int, Table]] = (),
     ) -> Effects:
-        """Return what begins in `cells` now; its end is a step of the first of them."""
+        """Return the effects that begin in `cells` now; the end is a step of the first cell."""
         effects = (*self._on(cells, end(known_by)), *also)
         self._of_copies[cells[0], known_by] = Step("the copy engine", what, effects)
         return self._on(cells, begin)
@@ -281,23 +281,23 @@ class StateSpace:
     # Meetings.
 
     def _all_at(self, meeting: Meet | AwaitMeeting) -> Guards:
-        """Return how far every class must be for a meeting to be complete."""
+        """Return the places that all classes must have reached for a meeting to be complete."""
         members = self._meetings[meeting.place, meeting.turn]
         guards = {number: index + (not meet.blocking) for number, index, meet in members}
         if any(meet.threads is None for *_, meet in members):
             for number in in_scope(self.programs, meeting.place):
-                guards.setdefault(number, self._ends[number])  # it is gone
+                guards.setdefault(number, self._ends[number])  # it has exited
         return tuple(guards.items())
 
     def _after_last_turn(self, number: int, index: int, meet: Meet) -> dict[int, Guards]:
-        """Return what must be true at `index` if the class did not wait for the last meeting."""
+        """Return the guards at `index` if the class did not wait for the last meeting."""
         members = self._meetings[meet.place, meet.turn - 1]
         if not any(other == number and not last.blocking for other, _, last in members):
             return {}
         return {index: self._all_at(members[0][2])}
 
     def _fire(self, meeting: Meet) -> Step:
-        """Return the step in which all that wait at a meeting go on."""
+        """Return the step in which all threads that wait at a meeting go on."""
         key = meeting.place, meeting.turn
         if key not in self._fires:
             effects, begins, moves = [], [], []
@@ -314,10 +314,10 @@ class StateSpace:
             )
         return self._fires[key]
 
-    # What can happen.
+    # Possible steps.
 
     def of_copies(self, state: State) -> list[Step]:
-        """Return the steps of the copies that are under way."""
+        """Return the steps of the copies in flight."""
         steps: list[Step] = []
         for component in self.moving:
             number = state[component]
@@ -336,7 +336,7 @@ class StateSpace:
         return (self._of_hardware[component],) if value == 1 else ()
 
     def together(self, members: tuple[tuple[int, int], ...]) -> Step:
-        """Return the step of classes, each at a place of its program, that wait for the same."""
+        """Return the common step of classes with the same wait, each at a place of its program."""
         step = self._together.get(members)
         if step is None:
             steps = [self.programs[number].steps[place] for number, place in members]

@@ -21,9 +21,9 @@ from numba_tma.simulator.protocol import (
 
 
 class Symmetry:
-    """The warps of a run that do the same to the same barriers and cells, and such threads of one.
+    """The warps of a run with the same operations on the same barriers and cells, and such threads.
 
-    What they do while barriers are initialised, which one thread does, is not looked at.
+    Operations before the last mbarrier_init, which one thread executes, are not compared.
     """
 
     def __init__(self, programs: Sequence[Program], cells: Cells) -> None:
@@ -34,7 +34,7 @@ class Symmetry:
         self._alike = self._find()
 
     def _find(self) -> list[list[tuple[int, ...]]]:
-        """Return lists of what is alike, each by its classes: threads first, then warps."""
+        """Return lists of identical units, each by its classes: threads first, then warps."""
         warps: defaultdict[Hashable, list[int]] = defaultdict(list)
         for number, program in enumerate(self._programs):
             log = program.logs[0]
@@ -47,7 +47,7 @@ class Symmetry:
             if None not in does:
                 alike[tuple(lanes), tuple(does)].append(tuple(numbers))
             meetings = [self._meetings_in_warp(number) for number in numbers]
-            if all(each == meetings[0] for each in meetings):  # else a meeting tells them apart
+            if all(each == meetings[0] for each in meetings):  # else a meeting distinguishes them
                 for number, signature in zip(numbers, does):
                     if signature is not None and len(self._programs[number].logs) == 1:
                         threads[warp, signature].append((number,))
@@ -62,9 +62,9 @@ class Symmetry:
         ]
 
     def _signature(self, number: int) -> Hashable:
-        """Return what a class does after it has initialised barriers, without the class's name.
+        """Return a class's operations after it has initialised barriers, without the class's name.
 
-        None if its copies or writes carry that name.
+        None if its copies or writes have that name.
         """
         program, own = self._programs[number], []
         for operation in program.operations[self._starts[number] :]:
@@ -82,7 +82,7 @@ class Symmetry:
         return tuple(own), tuple(accesses)
 
     def canonical(self, state: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the same for states that differ in the names of what is alike."""
+        """Return the same state for all states that differ in the names of identical units."""
         values = list(state)
         for units in self._alike:
             places = [tuple([values[n] - self._starts[n] for n in numbers]) for numbers in units]

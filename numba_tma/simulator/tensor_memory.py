@@ -1,8 +1,9 @@
 """The tensor memory of one block: allocations of columns, and hazards of their cells.
 
-Loads and stores are numbered by warp. A thread may rely on those of its own warp that it has waited
-for, and on those of another that this one has waited for and fenced, told through a barrier, and
-the thread has fenced after. Records are kept by 16 lanes and column.
+Loads and stores are numbered by warp. A thread may rely on its own warp's accesses after a wait for
+them. It may rely on another warp's accesses if that warp has waited for them, fenced, and arrived
+on a barrier, and if the thread has waited for the barrier and fenced. Records are kept by 16 lanes
+and column.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 LANES = 128
 COLUMNS = 512
-#: Lanes to a record, the smallest number that an access takes.
+#: Lanes per record, the fewest that an access covers.
 HALF_WARP = 16
 #: By shape of a load or store: its lanes, and its columns and registers per thread for each repeat.
 SHAPES = {"32x32b": (32, 1, 1), "16x64b": (16, 2, 1), "16x128b": (16, 4, 2), "16x256b": (16, 8, 4)}
@@ -52,7 +53,7 @@ def fragment(shape: str, num: int, thread: int) -> Cells:
 
 @dataclass(eq=False)
 class ColumnAllocation:
-    """Columns of a block; `known` is the clock component that tells that they are allocated."""
+    """Columns of a block; `known` is the clock component of their allocation."""
 
     first: int
     count: int
@@ -60,7 +61,7 @@ class ColumnAllocation:
     known: int
 
     def describe(self) -> str:
-        """Return its description for messages."""
+        """Return the allocation's text for messages."""
         return f"columns {self.first} to {self.first + self.count - 1} of tensor memory"
 
 
@@ -72,7 +73,7 @@ class Region:
     columns: slice
 
     def describe(self) -> str:
-        """Return its description for messages."""
+        """Return the region's text for messages."""
         lanes, columns = self.lanes, self.columns
         return (
             f"tensor memory, lanes {lanes.start} to {lanes.stop - 1}, columns {columns.start} to "
@@ -81,26 +82,26 @@ class Region:
 
 
 class ColumnAccesses:
-    """The loads of a block, or its stores: where the newest are, and which are known to be over."""
+    """The loads of a block, or its stores: the newest per record, and the ones known to be over."""
 
     def __init__(self, name: str, clocks: Clocks, warps: int) -> None:
         self.name = name  #: "ld" or "st"
         self.of: defaultdict[SimulatedThread, AsyncCopies] = defaultdict(AsyncCopies)
         self._clocks = clocks
         self._last = np.zeros((warps, LANES // HALF_WARP, COLUMNS), np.int32)
-        #: What each warp has waited for.
+        #: The last access that each warp has waited for, by number.
         self._waited = np.zeros(warps, np.int32)
-        # What each thread may rely on; what it tells others is in the clocks.
+        # The accesses that each thread may rely on; the clocks have those that it publishes.
         self._relied: defaultdict[SimulatedThread, NDArray[np.int32]] = defaultdict(
             lambda: np.zeros(warps, np.int32)
         )
-        # By warp: what is known to have been waited for, and what of that to have been fenced.
+        # By warp: the accesses known to have been waited for, and of these the fenced ones.
         first = clocks.new_columns(2 * warps)
         self._known = slice(first, first + warps)
         self._told = slice(first + warps, first + 2 * warps)
 
     def record(self, thread: SimulatedThread, region: Region, number: int) -> None:
-        """Note where the access `number` of the thread's warp is."""
+        """Record the region of the access `number` of the thread's warp."""
         self._last[thread.warp, self._halves(region), region.columns] = number
 
     def waited(self, thread: SimulatedThread, number: int) -> None:
@@ -113,7 +114,7 @@ class ColumnAccesses:
         return int(self._relied[thread][thread.warp]) >= number
 
     def fence_before(self, thread: SimulatedThread) -> None:
-        """Let the thread tell others what it relies on."""
+        """Publish with the thread's later arrivals the accesses that it relies on."""
         told = self._clocks.table[thread.row, self._told]
         np.maximum(told, self._relied[thread], out=told)
 
@@ -123,7 +124,7 @@ class ColumnAccesses:
         np.maximum(relied, self._clocks.table[thread.row, self._told], out=relied)
 
     def tell(self, thread: SimulatedThread, clock: Clock) -> None:
-        """Put what the thread relies on into a clock."""
+        """Put the accesses that the thread relies on into a clock."""
         clock[self._known] = clock[self._told] = self._relied[thread]
 
     def check(
@@ -134,7 +135,7 @@ class ColumnAccesses:
         done: str,
         but: int | None = None,
     ) -> None:
-        """Raise unless the thread may rely on the accesses to a region, but for one of its own."""
+        """Raise unless the thread may rely on the accesses to a region, except its own `but`."""
         newest = self._last[:, self._halves(region), region.columns].max(axis=(1, 2))
         late = newest > self._relied[thread]
         late[thread.warp] &= newest[thread.warp] != but
@@ -155,7 +156,7 @@ class ColumnAccesses:
             raise self._error(threads[0], region, warp, int(newest[warp]), TensorMemoryMisuse, done)
 
     def forget(self, region: Region) -> None:
-        """Forget the accesses to columns that are free now."""
+        """Drop the records of columns that are free now."""
         self._last[:, self._halves(region), region.columns] = 0
 
     @staticmethod
@@ -171,7 +172,7 @@ class ColumnAccesses:
         kind: type[SimulatorError],
         done: str,
     ) -> SimulatorError:
-        """Say what is missing between an access and what `thread` does."""
+        """Return the error that names the missing step between an access and that of `thread`."""
         wait, fence = f"tcgen05_wait_{self.name}()", "tcgen05_fence_{}_thread_sync()"
         known = self._clocks.table[thread.row, self._known.start + warp]
         told = self._clocks.table[thread.row, self._told.start + warp]
@@ -207,7 +208,7 @@ class ColumnAccesses:
 
 @dataclass(eq=False)
 class TensorLoad:
-    """A thread's part of a tcgen05.ld: it reads at one moment, some time later."""
+    """A thread's part of a tcgen05.ld: it reads at one moment, later."""
 
     thread: SimulatedThread
     number: int
@@ -217,13 +218,13 @@ class TensorLoad:
     values: list[int] = field(default_factory=list)
 
     def advance(self) -> bool:
-        """Read what is there now."""
+        """Read the current values."""
         self.values = self.memory.data[self.cells].tolist()
         self.memory.loads.of[self.thread].land(self.thread, self.number)
         return True
 
     def value(self, register: int) -> int:
-        """Return what a register holds, once the thread has waited."""
+        """Return the value of a register, once the thread has waited."""
         if not self.memory.loads.is_over(self.thread, self.number):
             raise EarlyRead(
                 f"register {register} of the tcgen05_ld issued at {self.site} is used before the "
@@ -234,7 +235,7 @@ class TensorLoad:
 
 @dataclass(eq=False)
 class TensorStore:
-    """A thread's part of a tcgen05.st: it writes at one moment, some time later."""
+    """A thread's part of a tcgen05.st: it writes at one moment, later."""
 
     thread: SimulatedThread
     number: int
@@ -290,7 +291,7 @@ class AllocationWait:
         self._columns = columns
 
     def headline(self) -> str:
-        """Return the line of a deadlock report for it."""
+        """Return the wait's line of a deadlock report."""
         taken = ", ".join(a.describe() for a in self._memory.live)
         return f"tcgen05.alloc of {self._columns} columns, with {taken} not deallocated; waiting"
 
@@ -350,7 +351,7 @@ class TensorMemory:
         return allocation
 
     def learn(self, thread: SimulatedThread, allocation: ColumnAllocation) -> None:
-        """Let the thread know of an allocation."""
+        """Order an allocation before the thread."""
         self._clocks.table[thread.row, allocation.known] = 1
 
     def deallocate(self, warp: list[SimulatedThread], address: int, columns: int) -> None:
@@ -381,7 +382,7 @@ class TensorMemory:
         self._relinquished = True
 
     def _free(self, columns: int) -> int | None:
-        """Return where so many columns are free: from the end, since on a GPU 0 may be taken."""
+        """Return the first of `columns` free columns, from the end: on a GPU, 0 may be taken."""
         for first in range(COLUMNS - columns, -1, -columns):
             if all(first + columns <= a.first or a.first + a.count <= first for a in self.live):
                 return first
@@ -392,7 +393,7 @@ class TensorMemory:
     def region(
         self, thread: SimulatedThread, what: str, shape: str, address: int, num: int
     ) -> Region:
-        """Return what a load or store of the thread's warp touches, all of it allocated."""
+        """Return the region of a load or store of the thread's warp, all of it allocated."""
         lane, column = address >> 16, address & 0xFFFF
         lanes, width, _ = SHAPES[shape]
         own = WARP_SIZE * (thread.warp % 4)
@@ -434,7 +435,7 @@ class TensorMemory:
     # The end of the block.
 
     def check_end(self) -> None:
-        """Raise if the block ended with columns that nobody has deallocated, or with arrivals."""
+        """Raise if the block ended with allocated columns, or with pending arrivals of commits."""
         if self.live:
             leaks = "; ".join(f"{a.describe()}, allocated at {a.site}" for a in self.live)
             raise TensorMemoryMisuse(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Commit:
-    """The arrivals of a tcgen05.commit, which the hardware makes some time later."""
+    """The arrivals of a tcgen05.commit, which the hardware makes later."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Commit:
         previous: Commit | None,
     ) -> None:
         self.thread = thread
-        #: The thread's commit before, if it has not arrived yet: this one waits for more than that.
+        #: The thread's previous commit, if it has not arrived: this commit arrives after it.
         self._previous = previous
         self.site = call_site()
-        #: By barrier: the phase that the arrival went to, once it has been made.
+        #: By barrier: the phase of the arrival, once it has been made.
         self.phases: dict[TrackedBarrier, int | None] = dict.fromkeys(barriers)
         self.told = told
 
@@ -78,7 +78,7 @@ class Commit:
         for barrier, phase in self.phases.items():
             if phase is None or table[:, barrier.column].max() <= phase:
                 raise UnfinishedCopy(
-                    f"block {self.thread.block} ended, and nobody has waited for the arrival of "
+                    f"block {self.thread.block} ended, and no thread has waited for the arrival of "
                     f"the last tcgen05_commit of {self.thread.description} on {barrier.name} "
                     f"(issued at {self.site}): wait for its phase before the end"
                 )
@@ -126,7 +126,7 @@ def tcgen05_ld(shape: str, taddr: int, num: int) -> tuple[Any, ...]:
     cells = lanes + region.lanes.start, columns + region.columns.start
     if not memory.written[cells].all():
         raise UninitializedRead(
-            f"{region.describe()}: loaded, but nobody has written all of it. If another warp "
+            f"{region.describe()}: loaded before all of it was written. If another warp "
             "stores it, wait for that warp first"
         )
     number = memory.loads.of[thread].issue()
@@ -168,10 +168,10 @@ def tcgen05_wait_st() -> None:
 
 
 def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
-    """Arrive once, some time later.
+    """Arrive once, later.
 
-    Nothing is multiplied here, and loads and stores are none of its business: it tells of those
-    that the thread has waited for, and of no other access to memory.
+    The simulator has no tcgen05.mma. A commit does not wait for loads and stores: it publishes
+    those that the thread has waited for, and no other access to memory.
     """
     thread = current()
     memory = thread.cta.tensor_memory
@@ -191,7 +191,7 @@ def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
 
 
 def tcgen05_fence_before_thread_sync() -> None:
-    """Let the thread tell others, by what follows, of the accesses that it has waited for."""
+    """Publish, with the thread's later arrivals, the accesses that it has waited for."""
     thread = current()
     memory = thread.cta.tensor_memory
     memory.loads.fence_before(thread)
@@ -200,7 +200,7 @@ def tcgen05_fence_before_thread_sync() -> None:
 
 
 def tcgen05_fence_after_thread_sync() -> None:
-    """Order accesses of threads that this one has synchronised with before its later ones."""
+    """Order other threads' accesses, after synchronisation, before this thread's later ones."""
     thread = current()
     memory = thread.cta.tensor_memory
     memory.loads.fence_after(thread)
@@ -209,7 +209,7 @@ def tcgen05_fence_after_thread_sync() -> None:
 
 
 def _by_warp(name: str, operand: int | None = None) -> tuple[SimulatedThread, TensorMemory]:
-    """Meet the other threads of the warp, which must be all and have the same operand."""
+    """Meet the other threads of the warp: all of them, with the same operand."""
     thread = current()
     operands = exchange(name, FULL_MASK, operand)
     if len(operands) < WARP_SIZE:
@@ -243,6 +243,6 @@ def _wait(thread: SimulatedThread, what: str, accesses: ColumnAccesses) -> None:
     number = copies.issued
     if not copies.complete(number):
         thread.cta.scheduler.park(AsyncWait(copies, what, number))
-    # The accesses are the warp's: they are over when all of its threads have come so far.
+    # The accesses are the warp's: they are over when all of its threads have reached this.
     exchange(f"{what}, done", FULL_MASK, None)
     accesses.waited(thread, number)

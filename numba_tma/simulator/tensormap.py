@@ -1,7 +1,7 @@
 """Tensor maps that a kernel edits: their 128 bytes, and which threads have acquired an edit.
 
-In the simulator the bytes of a map are a record of our own; what a kernel may know of them, that
-they are opaque and that instructions replace fields, is the same. An address is the host's.
+The simulator's 128 bytes have a layout of its own. To a kernel they are opaque, as on a GPU, and
+instructions replace their fields. Addresses are the host's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numba_tma.host.tensor_map import TensorMap
 
 
-#: A map's bytes. Axes are counted from the innermost; `origin` says which map it was copied from.
+#: A map's bytes. Axes are counted from the innermost; `origin` numbers the map's original.
 _RECORD = np.dtype(
     {
         "names": ["origin", "global_address", "global_stride", "global_dim", "element_stride"]
@@ -55,8 +55,8 @@ _ELEMENT_TYPES = (
 )
 _CODES = {as_dtype(name).tensor_map: code for code, name in enumerate(_ELEMENT_TYPES)}
 
-#: The maps that descriptors were made from, which a launch keeps alive: what is not in the bytes is
-#: looked up there. None has the number 0, nor those that memory never written holds.
+#: The original maps of descriptors, kept alive by the launch, for the fields that the bytes lack.
+#: No map has the number 0, or a number that unwritten memory holds.
 _origins: WeakValueDictionary[int, TensorMap] = WeakValueDictionary()
 _numbers = itertools.count(1)
 
@@ -136,14 +136,14 @@ def from_bytes(image: np.ndarray[Any, np.dtype[np.uint8]], target: TensorMap) ->
 
 def _dtype(code: int, original: DType) -> DType:
     if code == _CODES[original.tensor_map]:
-        return original  # which may be one of several that are copied alike
+        return original  # perhaps one of several maps with the same bytes
     return as_dtype(_ELEMENT_TYPES[code])
 
 
 def _array_at(
     address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType
 ) -> np.ndarray[Any, Any]:
-    """Return the array that begins at an address of the host, which must be alive."""
+    """Return the live array that begins at a host address."""
     nbytes = sum((n - 1) * s for n, s in zip(shape, strides)) + dtype.itemsize
     memory = (ctypes.c_uint8 * nbytes).from_address(address)
     return np.ndarray(shape, dtype.numpy, memoryview(memory), 0, strides)

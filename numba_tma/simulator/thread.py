@@ -1,4 +1,4 @@
-"""One simulated CUDA thread: an operating-system thread that runs only while it has the baton."""
+"""A simulated CUDA thread: an operating-system thread that runs only while it has the baton."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WaitCondition(Protocol):
     """The condition that a parked thread waits for."""
 
     def headline(self) -> str:
-        """Return what a deadlock report says about it, up to the names of the threads."""
+        """Return the wait's line of a deadlock report, up to the names of the threads."""
 
 
 class Stopped(BaseException):
@@ -55,26 +55,26 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         self.baton = threading.Lock()
         self.baton.acquire()
         self.wait: WaitCondition | None = None
-        #: What the thread is to raise instead of going on when it is woken.
+        #: The exception that the thread raises when it is woken, instead of going on.
         self.throw: BaseException | None = None
         self.exited = False
-        #: What the thread arrived at last with barrier.cluster.arrive and has not waited for.
+        #: The cluster barrier's meeting at which the thread has arrived and not waited.
         self.cluster_arrival: Rendezvous | None = None
         self.groups = BulkGroups()
         self.async_copies = AsyncCopies()
         self.products = ProductGroups()
-        #: What relaxed waits have seen and no fence has acquired; what the last fence released.
+        #: The clock of relaxed waits that no fence has acquired; the clock of the last fence.
         self.seen: Clock | None = None
         self.fenced: Clock | None = None
         self.allocation_calls: Counter[Hashable] = Counter()
-        #: By mbarrier address: the phase in which the thread first asked in vain.
+        #: By mbarrier address: the phase of the thread's first failed poll.
         self.failed_polls: dict[int, int] = {}
         #: By tensor map in global memory: the edit of it that this thread has acquired.
         self.acquired: dict[int, int] = {}
         self.accesses = 0
-        #: What the thread does to barriers and bytes, where that is recorded.
+        #: The thread's operations on barriers and bytes, in a recorded run.
         self.log: Log | None = None
-        #: Per thread, since the last setmaxnreg; None before the first.
+        #: Registers per thread since the last setmaxnreg; None before the first.
         self.registers: int | None = None
 
     @property
@@ -83,12 +83,12 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         return f"thread {self.index} of block {self.block} (warp {self.warp} lane {self.lane})"
 
     def note(self, operation: Operation) -> None:
-        """Put an operation into the thread's log, if there is one."""
+        """Add an operation to the thread's log, in a recorded run."""
         if self.log is not None:
             self.log.note(operation)
 
     def run(self) -> None:
-        """Run the kernel; the scheduler decides what runs when it ends."""
+        """Run the kernel; at its end the scheduler chooses the next thread."""
         scheduler = self.cta.scheduler
         try:
             threading.Thread.run(self)
@@ -106,15 +106,15 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         self.cta.syncthreads(self, True)
 
     def syncthreads_count(self, value: object) -> int:
-        """Wait for all live threads; return how many of them brought a true value."""
+        """Wait for all live threads; return the number of true values."""
         return sum(map(bool, self.cta.syncthreads(self, value)))
 
     def syncthreads_and(self, value: object) -> int:
-        """Wait for all live threads; return 1 if all of them brought a true value."""
+        """Wait for all live threads; return 1 if all values are true."""
         return int(all(self.cta.syncthreads(self, value)))
 
     def syncthreads_or(self, value: object) -> int:
-        """Wait for all live threads; return 1 if one of them brought a true value."""
+        """Wait for all live threads; return 1 if any value is true."""
         return int(any(self.cta.syncthreads(self, value)))
 
 

@@ -15,7 +15,7 @@ from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread, current
 
 _DIM3 = tuple[int, int, int]
 
-#: A thread that only reads memory lets others run now and then, so that what it polls can change.
+#: A thread that only reads memory yields after this many reads, so that a polled word can change.
 _ACCESSES_PER_TURN = 4096
 
 
@@ -110,13 +110,13 @@ def eq_sync(mask: int, predicate: object) -> bool:
 
 
 def match_any_sync(mask: int, value: object) -> int:
-    """Return the mask of lanes that brought the same value as this one."""
+    """Return the mask of lanes with the same value as this one."""
     values = exchange("match_any_sync", mask, value)
     return sum(1 << lane for lane, other in values.items() if other == value)
 
 
 def match_all_sync(mask: int, value: object) -> tuple[int, bool]:
-    """Return the mask of lanes and True if all brought the same value, else 0 and False."""
+    """Return the mask of lanes and True if all values are the same, else 0 and False."""
     values = exchange("match_all_sync", mask, value)
     same = all(other == value for other in values.values())
     return (sum(1 << lane for lane in values) if same else 0), same
@@ -134,12 +134,12 @@ def lanemask_lt() -> int:
 
 
 def yield_turn() -> None:
-    """Let another thread run, perhaps."""
+    """Offer another thread the chance to run."""
     current().cta.scheduler.point()
 
 
 def nanosleep(nanoseconds: int) -> None:
-    """Let another thread run, perhaps; the clocks do not count the sleep."""
+    """Offer another thread the chance to run; the clocks do not count the sleep."""
     yield_turn()
 
 
@@ -191,7 +191,7 @@ def atomic_inc(counter: np.ndarray[Any, Any], limit: int) -> int:
 
 
 def relaxed_read(word: np.ndarray[Any, Any]) -> int:
-    """Return the 32-bit word that starts at `word`, which other threads may write meanwhile."""
+    """Return the 32-bit word that starts at `word`, which other threads may write concurrently."""
     yield_turn()
     return int(word.view(np.uint32)[0])
 
@@ -199,8 +199,8 @@ def relaxed_read(word: np.ndarray[Any, Any]) -> int:
 def allocate_shared(owner: Hashable, nbytes: int, alignment: int) -> int:
     """Return the address of shared memory for `owner`.
 
-    The n-th call for an owner gives the same address to all threads of the block. Owners are told
-    apart by equality.
+    The n-th call for an owner gives the same address to all threads of the block. Owners are
+    compared by equality.
     """
     thread = current()
     call = thread.allocation_calls[owner]
@@ -220,7 +220,7 @@ def shared_address(array: np.ndarray[Any, Any]) -> int:
 
 
 def label(address: int, text: str) -> None:
-    """Call the barrier or region that starts at `address` by `text` in errors and the timeline."""
+    """Name the barrier or region that starts at `address` in errors and the timeline."""
     current().cta.memory.set_label(int(address), text)
 
 
@@ -313,6 +313,6 @@ def _access(
 
 
 def exchange(name: str, mask: int, value: object) -> dict[int, Any]:
-    """Return the values that the live lanes of `mask` brought, by lane. Orders no memory."""
+    """Return the values of the live lanes of `mask`, by lane. Orders no memory."""
     thread = current()
     return thread.cta.warp_meeting(thread, name, mask, value, orders_memory=False)

@@ -13,7 +13,7 @@ _STAGE = re.compile(r"(full|empty)\[(\d+)\] of (.+)")
 _WIDTH = 84
 _PANELS = 6
 
-#: What a stage's column shows after an event, by (event kind, barrier role).
+#: The mark of a stage after an event, by (event kind, barrier role).
 _STATES = {
     ("issue", "full"): ">",
     ("full", "full"): "=",
@@ -25,11 +25,11 @@ _LEGEND = ". free   > loading   = full   # being read, until all readers have re
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened; `time` is the scheduler's step within one block's run.
+    """An event of a block's run; `time` is the scheduler's step.
 
     The kinds: issue, landed (of a load); full, empty, complete (a phase of a barrier with that
-    role, or without one); wait (the first of a thread that finds it so); release, arrive (on an
-    empty barrier, or on another); store, store_read, store_done; exit.
+    role, or without a role); wait (a thread's first that finds the phase complete); release, arrive
+    (on an empty barrier, or on another); store, store_read, store_done; exit.
     """
 
     run: int
@@ -61,7 +61,7 @@ class Trace:
         return self._runs - 1
 
     def timeline(self, blocks: int = 1) -> str:
-        """Return when each stage of each pipeline was in which state, in the first `blocks` runs.
+        """Return the states of each stage of each pipeline over time, in the first `blocks` runs.
 
         Time goes from left to right, one column for each change of a stage or store.
         """
@@ -128,7 +128,7 @@ def active() -> Trace | None:
 
 @contextmanager
 def record() -> Iterator[Trace]:
-    """Record what the kernels that are launched inside the ``with`` block do."""
+    """Record the events of kernels launched inside the ``with`` block."""
     global _active
     outer, _active = _active, Trace()
     try:

@@ -1,4 +1,4 @@
-"""`CircularBuffer`, broken: one group of threads that loads ahead of what it works on."""
+"""`CircularBuffer`, broken: one group of threads that loads ahead of its own work."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ UNREAD_SUM = (f"{STORED}full.a[i // COLUMNS, i % COLUMNS]", f"{STORED}total")
 
 
 def of_both(program: Program) -> list[Mutant | Impossible]:
-    """Return what can go wrong with either form."""
+    """Return the mutants of either form."""
     return [
         Mutant(
             program, "dropped wait", m.NO_WAIT, (),
@@ -107,9 +107,9 @@ def of_both(program: Program) -> list[Mutant | Impossible]:
         Mutant(
             program, "exit with something outstanding", m.LOADS_OUTSTANDING,
             ((FULL, f"if t == 2:\n    break\n{FULL}"), ("ring.close()", "")),
-            {"simulator": ("UnfinishedCopy", "nobody has waited for")},
+            {"simulator": ("UnfinishedCopy", "no thread has waited for")},
         ),
-        Impossible(program.pipeline, "wrong parity", "The phases belong to it: no call names one."),
+        Impossible(program.pipeline, "wrong parity", "The phases are internal: no call names one."),
     ]  # fmt: skip
 
 
@@ -134,7 +134,7 @@ CIRCULAR = [
     *of_both(MBARRIER),
     Impossible(
         MBARRIER.pipeline, "setmaxnreg over budget",
-        "All threads of the block do the same: nobody gives back what another asks for.",
+        "All threads of the block are one group, and none releases registers for another.",
     ),
     Mutant(
         MBARRIER, "dropped wait", m.NO_WAIT_FOR_EMPTY, (),

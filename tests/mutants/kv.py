@@ -85,8 +85,8 @@ KEYS_AND_VALUES = [
     ),
     Impossible(
         KV.pipeline, "dropped fence",
-        "What threads read and write through the tiles is fenced when these are released, and with "
-        "it what else they did. Products read by descriptors, which needs no fence.",
+        "Accesses through the tiles are fenced when the tiles are released, and all other accesses "
+        "of the threads with them. Products read by descriptors, which need no fence.",
     ),
     Mutant(
         KV, "wrong parity", m.PHASE_BEFORE,
@@ -111,7 +111,7 @@ KEYS_AND_VALUES = [
     Mutant(
         KV, "exit with something outstanding", m.LOADS_OUTSTANDING,
         (("work.wait_v()", "if t == n - 1:\n    break\nwork.wait_v()"),),
-        {"simulator": ("UnfinishedCopy", "nobody has waited for")},
+        {"simulator": ("UnfinishedCopy", "no thread has waited for")},
     ),
     Mutant(
         KV, "setmaxnreg over budget", m.REGISTERS, over_budget(ROLES, "mma", "load"),

@@ -1,4 +1,4 @@
-"""Every pipeline, broken in every way: who notices, in which words."""
+"""The mutants: every pipeline with every mutation, and the errors that catch it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def of_every_ring(
     consumer: str = CONSUMER,
     early: str = "EarlyOverwrite EarlyRead MissingFence",
 ) -> list[Mutant]:
-    """Return what can go wrong with each ring in the same words."""
-    # What `close` hands back at the end may be what was forgotten, for all that a compiler knows.
+    """Return the mutants of any ring."""
+    # The compiler cannot exclude that a `close` at the end releases the forgotten stage.
     forgotten = sometimes = {"debug": ("PipelineTimeout", ".empty' stage")}
     if "pipe.close()" not in program.source:
-        forgotten = {"compile": ("TypingError", "consumer.wait() takes a stage that no")}
-        sometimes = {"compile": ("TypingError", "is not handed back when the `if` at line")}
+        forgotten = {"compile": ("TypingError", "consumer.wait() acquires a stage that no")}
+        sometimes = {"compile": ("TypingError", "is not released when the `if` at line")}
     line = next(s.strip() for s in program.source.splitlines() if "ROLES = " in s)
     return [
         Mutant(
@@ -82,7 +82,7 @@ FEWER_THREADS = ("return kernel, 1, ROLES.threads", "return kernel, 1, ROLES.thr
 
 
 def of_tma_rings(program: Program, load_b: str = LOAD_B) -> list[Mutant]:
-    """Return what can go wrong where the copy engine fills the stages."""
+    """Return the mutants of a ring that the copy engine fills."""
     return [
         Mutant(
             program, "wrong bytes", m.MISSING_LOAD, ((load_b, ""),),
@@ -111,7 +111,7 @@ UNFENCED = (
 
 
 def behind(row: str) -> Any:
-    """Return the mutant that reads and writes by address, and stores what it has summed in `y`."""
+    """Return the mutant that reads and writes by address, and stores the sums in `y`."""
     stored = f"y[{row}, column] = "
     edits = (UNTRACKED, (f"{stored}stage.a[row, column]", f"{stored}total"))
     caught = {"simulator": ("MissingFence", "fence_proxy_async()")}
@@ -121,7 +121,7 @@ def behind(row: str) -> Any:
 BEHIND = behind("t * ROWS + row")
 ENDS_EARLY = (
     "exit with something outstanding", m.LOADS_OUTSTANDING, (LOADS,),
-    {"simulator": ("UnfinishedCopy", "nobody has waited for")},
+    {"simulator": ("UnfinishedCopy", "no thread has waited for")},
 )  # fmt: skip
 
 EXPLICIT = (
@@ -238,7 +238,7 @@ SCOPES = [
         p.SCOPES, "dropped arrival", m.FORGOTTEN_RELEASE,
         ((OPEN, "stage = consumer.acquire()\nif stage.enters():"),),
         {"simulator": ("Deadlock", "empty["), "debug": ("PipelineTimeout", ".empty' stage")},
-        note="The scope of the consumer hands back what is left, but only at its own end.",
+        note="The consumer's scope releases the stages still held, but only at its own end.",
     ),
     Mutant(p.SCOPES, *UNFENCED),
     Mutant(
@@ -268,7 +268,7 @@ SCOPES = [
 
 
 def of_filled_rings(program: Program, overwritten: str, said: str) -> list[Mutant]:
-    """Return what can go wrong where threads fill the stages."""
+    """Return the mutants of a ring that threads fill."""
     return [
         Mutant(program, *UNFENCED),
         Mutant(
@@ -292,7 +292,7 @@ CP_ASYNC = [
         p.CP_ASYNC, "wrong bytes", m.PARTLY_FILLED,
         (("ptx.cp_async_cg(stage.b.address_of((row, column)), right, 16)",
           "ptx.cp_async_ca(stage.b.address_of((row, column)), right, 8)"),),
-        {"simulator": ("UninitializedRead", "read before anybody has written all of it")},
+        {"simulator": ("UninitializedRead", "read before all of it was written")},
     ),
     Mutant(
         p.CP_ASYNC, "early release", m.EARLY_COMMIT,
@@ -315,11 +315,11 @@ THREADS = [
         p.THREADS, "wrong bytes", m.PARTLY_FILLED,
         (("stage.b[row, column] = x[t * ROWS + row, COLUMNS + column]",
           "if column % 2 == 0:\n    stage.b[row, column] = x[t * ROWS + row, COLUMNS + column]"),),
-        {"simulator": ("UninitializedRead", "read before anybody has written all of it")},
+        {"simulator": ("UninitializedRead", "read before all of it was written")},
     ),
     Impossible(
         p.THREADS.pipeline, "exit with something outstanding",
-        "Threads write and read; nothing is under way when they have ended.",
+        "Threads write and read; nothing is in flight at their end.",
     ),
 ]  # fmt: skip
 
@@ -329,7 +329,7 @@ OUT_REDUCE = 'out.reduce(y, stage.s, (t * ROWS, 0), "add")'
 
 
 def of_stores(program: Program, start: str) -> list[Mutant | Impossible]:
-    """Return what can go wrong with stores; `start` is the line that starts one."""
+    """Return the mutants of a store pipeline; `start` is the line that starts a store."""
     return [
         Mutant(
             program, "dropped wait", m.NO_WAIT_FOR_READ, (),
@@ -366,7 +366,7 @@ STORE = [
     *of_stores(p.STORE, OUT_STORE),
     Impossible(
         p.STORE.pipeline, "dropped arrival",
-        "The whole block meets, and its barrier does not wait for threads that have ended.",
+        "The whole block meets, and the block's barrier ignores threads that have exited.",
     ),
     Mutant(
         p.STORE, "wrong bytes", m.OTHER_TILE,
@@ -375,7 +375,7 @@ STORE = [
     ),
     Impossible(
         p.STORE.pipeline, "setmaxnreg over budget",
-        "All threads of the block do the same: nobody gives back what another asks for.",
+        "All threads of the block are one group, and none releases registers for another.",
     ),
 ]  # fmt: skip
 
@@ -440,14 +440,14 @@ ORDERED = [
         over_budget("ROLES = tma.Roles(even=tma.Warps(1), odd=tma.Warps(1))", "even", "odd"),
         {"host": ("ValueError", OVER_BUDGET)},
     ),
-    Impossible(p.ORDERED.pipeline, "wrong parity", "The phase belongs to it: no call names one."),
+    Impossible(p.ORDERED.pipeline, "wrong parity", "The phases are internal: no call names one."),
 ]  # fmt: skip
 
 MOVED = "if thread < 256:\n    ptx.setmaxnreg_inc(240)\nelse:\n    ptx.setmaxnreg_dec(40)"
 
 
 def moved(bounds: str, lines: str) -> tuple[tuple[str, str], ...]:
-    """Return the edit by which 3 warpgroups move registers after the barriers' initialisation."""
+    """Return the edit: 3 warpgroups move registers after the barriers' initialisation."""
     return (
         ("@cuda.jit", f"@cuda.jit{bounds}"),
         ("cuda.syncthreads()", f"cuda.syncthreads()\n{lines}"),

@@ -91,7 +91,7 @@ def of_both(
     early: dict,
     unseen: tuple[str, str] = ("BarrierMisuse", "there is no mbarrier here yet"),
 ) -> list[Mutant | Impossible]:
-    """Return what can go wrong in either memory."""
+    """Return the mutants in either memory."""
     hangs = {"debug": ("PipelineTimeout", ".empty' stage")} if program.on_hopper else {}
     return [
         Mutant(
@@ -113,14 +113,14 @@ def of_both(
             over_budget(LINES[program], "mma", "epilogue"),
             {"host": ("ValueError", OVER_BUDGET)},
         ),
-        Impossible(program.pipeline, "wrong parity", "The phases belong to it: no call names one."),
+        Impossible(program.pipeline, "wrong parity", "The phases are internal: no call names one."),
     ]  # fmt: skip
 
 
 OUTPUT = [
     *of_both(
         SHARED,
-        {"simulator": ("UninitializedRead", "read before anybody has written all of it")},
+        {"simulator": ("UninitializedRead", "read before all of it was written")},
         {"simulator": ("MissingFence EarlyOverwrite", "nothing orders that write")},
     ),
     Mutant(
@@ -132,17 +132,17 @@ OUTPUT = [
         SHARED, "wrong bytes", m.PARTLY_FILLED,
         (("stage.acc[row, column] = x[t * ROWS + row, column]",
           "if column % 2 == 0:\n    stage.acc[row, column] = x[t * ROWS + row, column]"),),
-        {"simulator": ("UninitializedRead", "read before anybody has written all of it")},
+        {"simulator": ("UninitializedRead", "read before all of it was written")},
     ),
     Impossible(
         SHARED.pipeline, "exit with something outstanding",
-        "Threads write and read; nothing is under way when they have ended.",
+        "Threads write and read; nothing is in flight at their end.",
     ),
     *of_both(
         TENSOR,
-        {"simulator": ("UninitializedRead EarlyRead", "loaded, but nobody has written all of it")},
+        {"simulator": ("UninitializedRead EarlyRead", "loaded before all of it was written")},
         {"simulator": ("EarlyOverwrite", "before the tcgen05_ld of warp")},
-        ("UninitializedRead", "read before anybody has written all of it"),
+        ("UninitializedRead", "read before all of it was written"),
     ),
     Mutant(
         TENSOR, "dropped fence", m.NO_TENSOR_FENCE, (),
@@ -152,7 +152,7 @@ OUTPUT = [
     Mutant(
         TENSOR, "wrong bytes", m.PARTLY_FILLED,
         (("stage.store(0, (left, right))", "stage.store(0, (left,))"),),
-        {"simulator": ("UninitializedRead", "loaded, but nobody has written all of it")},
+        {"simulator": ("UninitializedRead", "loaded before all of it was written")},
     ),
     Mutant(
         TENSOR, "exit with something outstanding", m.COLUMNS_KEPT, (("pipe.close()", ""),),

@@ -1,4 +1,4 @@
-"""The right programs, one for each pipeline: each adds the two halves of a matrix, tile by tile."""
+"""The correct programs, one for each pipeline: each adds a matrix's two halves, tile by tile."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a mutant is: a right program, the lines that are broken, and who has to notice.
+"""A mutant: a correct program, edits that break it, and the checks that must catch it.
 
-A program is a function that returns a kernel and its launch. It is broken in its source text, so
-that docs/guide/gallery.md shows what was run. Where a pipeline leaves its user no way to make a
-mistake, a function of the library is replaced instead, which only the simulator runs.
+A program is a function that returns a kernel and its launch. The edits change its source text, so
+docs/guide/gallery.md shows the code that was run. If a pipeline's user cannot make a mistake, a
+function of the library is replaced instead; only the simulator runs such a mutant.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TILE = tma.Tile((ROWS, COLUMNS), "u32")
 SIZE, NBYTES = TILE.size, TILE.nbytes
 POISON = 0xABABABAB
 
-#: What can be broken in every pipeline. The table has a cell for each of them and each pipeline.
+#: The mutations. The table has a cell for each mutation of each pipeline.
 MUTATIONS = (
     "dropped wait",
     "dropped arrival",
@@ -40,10 +40,10 @@ MUTATIONS = (
     "setmaxnreg over budget",
 )
 
-#: In front of a new line: it stands one level further out than the one it replaces.
+#: Before a new line: its indentation is one level less than that of the line it replaces.
 DEDENT = "<<"
 
-#: Who can notice, and in which words the page says so.
+#: The catchers, and their names on the page.
 CATCHERS = {
     "host": "when its objects are made",
     "compile": "when it is compiled",
@@ -55,7 +55,7 @@ CATCHERS = {
 
 @dataclass(frozen=True)
 class Program:
-    """A right kernel over `TILES` tiles: the left half of each row of x plus the right half.
+    """A correct kernel over `TILES` tiles: the left half of each row of x plus the right half.
 
     The kernel takes x once for each of `inputs`, as a map of that tile or (None) as the array, then
     y likewise, then the number of tiles.
@@ -88,7 +88,7 @@ class Program:
 
 
 def run(program: Program, built: Any, to_device: Any = lambda a: a, to_host: Any = lambda a: a):
-    """Launch a kernel of `program`; return what it wrote and what it should have."""
+    """Launch a kernel of `program`; return its output and the expected output."""
     kernel, grid, block = built
     x, y = program.arrays()
     given, out = to_device(x), to_device(y)
@@ -100,7 +100,7 @@ def run(program: Program, built: Any, to_device: Any = lambda a: a, to_host: Any
 
 @dataclass(frozen=True)
 class Mistake:
-    """One way to go wrong, whatever the pipeline: an entry of the gallery."""
+    """A mistake that any pipeline may have: an entry of the gallery."""
 
     title: str
     symptom: str  #: a heading of the gallery
@@ -111,10 +111,10 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken kernel of a pipeline, and by whom with which words it has to be caught.
+    """A broken kernel of a pipeline, and the errors that catch it.
 
-    `edits` are lines of the program and what stands there instead. `caught` has by catcher the
-    names of the errors, of which one is raised, and what stands in the message of the first.
+    `edits` are lines of the program and their replacements. `caught` has, by catcher, the names of
+    the errors, of which one is raised, and a part of the first error's message.
     """
 
     program: Program
@@ -122,8 +122,8 @@ class Mutant:
     mistake: Mistake
     edits: tuple[tuple[str, str], ...] = ()
     caught: dict[str, tuple[str, str]] = field(default_factory=dict)
-    patched: tuple[tuple[Any, str, Any], ...] = ()  #: object, attribute, what it is instead
-    some_orders: bool = False  #: the simulator sees it in some orders of the threads alone
+    patched: tuple[tuple[Any, str, Any], ...] = ()  #: object, attribute, replacement
+    some_orders: bool = False  #: the simulator reports it in some orders of the threads only
     note: str = ""
 
     def __repr__(self) -> str:
@@ -144,7 +144,7 @@ class Mutant:
         return built(self.program, self.source)
 
     def patches(self) -> ExitStack:
-        """Return the context in which the library is broken as the mutant says."""
+        """Return the context in which the mutant's patches replace functions of the library."""
         stack = ExitStack()
         for owner, name, value in self.patched:
             stack.enter_context(mock.patch.object(owner, name, value))
@@ -153,7 +153,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Impossible:
-    """A cell of the table in which nothing can be broken, and why."""
+    """A cell of the table without a mutant, and the reason."""
 
     pipeline: str
     mutation: str
@@ -161,7 +161,7 @@ class Impossible:
 
 
 def broken(source: str, edits: tuple[tuple[str, str], ...]) -> str:
-    """Return a text in which each line of `edits`, which stands there once, is another."""
+    """Return the source with each line of `edits`, which occurs once, replaced."""
     lines = source.splitlines()
     replaced = {}
     for old, new in edits:
@@ -177,7 +177,7 @@ def broken(source: str, edits: tuple[tuple[str, str], ...]) -> str:
 
 
 def built(program: Program, source: str) -> Any:
-    """Return what a text of `program` builds; tracebacks and `tma.scopes` find its lines."""
+    """Return the kernel and launch of a source text; tracebacks and `tma.scopes` find its lines."""
     text = f"def {program.build.__name__}():\n{textwrap.indent(source, '    ')}"
     name = f"mutant-{_number(text)}.py"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
@@ -196,7 +196,7 @@ OVER_BUDGET = "= 66,560 registers, but a launch of 384 threads has 168 x 384 = 6
 
 
 def over_budget(roles: str, *names: str) -> tuple[tuple[str, str], ...]:
-    """Return the edit by which all roles but the last ask for more than that one gives back."""
+    """Return the edit by which all roles but the last request more than the last one releases."""
     *asking, giving = names
     groups = 2 if len(asking) == 1 else 1
     terms = [f"{name}=tma.Warpgroups({groups}, registers=240)" for name in asking]

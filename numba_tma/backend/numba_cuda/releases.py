@@ -29,8 +29,8 @@ from numba_tma.backend.numba_cuda.passes import add_pass
 class Handle:
     """The acquiring and releasing methods of a class; any other method may release every stage."""
 
-    opens: tuple[str, ...] = ()  #: take one more stage
-    closes: tuple[str, ...] = ()  #: hand one stage back
+    opens: tuple[str, ...] = ()  #: acquire one stage
+    closes: tuple[str, ...] = ()  #: release one stage
     keeps: tuple[str, ...] = ()  #: do neither
 
 
@@ -198,12 +198,13 @@ class _Flow:
                     if held + left <= 0:
                         decisive.append((b, target))
         if never:
-            self.report(never[0], "that no {release} after it hands back", "after its use")
+            self.report(never[0], "a stage that no {release} follows", "after its use")
         if decisive:
-            way = f"that is not handed back {self.path(*decisive[0])}"
+            way = f"a stage that is not released {self.path(*decisive[0])}"
             self.report(self.last_opened(decisive[0][0]), way, "on that way too")
         if somewhere:
-            self.report(somewhere[-1], "more than {release} hands back after it", "once for each")
+            lost = "one stage more than {release} releases after it"
+            self.report(somewhere[-1], lost, "once for each")
 
     def closes_after(self, block: int, place: int) -> bool:
         """Return whether anything after an effect of `block` may release a stage."""
@@ -285,7 +286,7 @@ class _Flow:
         name = _receiver(statement.loc, method) or self.watched.cls.__name__.lower()
         release = f"{name}.{_handle(self.watched.cls).closes[0]}()"
         raise TypingError(
-            f"line {statement.loc.line}: {name}.{method}() takes a stage "
+            f"line {statement.loc.line}: {name}.{method}() acquires "
             f"{lost.format(release=release)}; a producer that needs the stage again waits for "
             f"ever. Call {release} {where}, or let `for tile, stage in pipe.consume(...)` do it",
             loc=statement.loc,
@@ -335,4 +336,4 @@ def _receiver(loc: Any, method: str) -> str | None:
     return found[1] if found else None
 
 
-add_pass(CheckReleases, NopythonTypeInference, "looking for stages that are never handed back")
+add_pass(CheckReleases, NopythonTypeInference, "looking for stages that are never released")

@@ -65,19 +65,19 @@ def message(function, signature=SIGNATURE):
 
 # ---------------------------------------------------------------------------- reported
 
-NEVER = r"that no pipe.consumer\(\).release\(\) after it hands back"
+NEVER = r"that no pipe.consumer\(\).release\(\) follows"
 
 WRONG = {
     "no release": (
         "C.wait()\nout[0] = n",
-        rf"line 3: pipe.consumer\(\).wait\(\) takes a stage {NEVER}",
+        rf"line 3: pipe.consumer\(\).wait\(\) acquires a stage {NEVER}",
     ),
     "no release in a loop": ("for k in range(n):\n    stage = C.wait()", f"line 4: .* {NEVER}"),
     "on one side": ("if flag:\n    C.wait()", f"line 4: .* {NEVER}"),
     "released before": ("C.wait()\nC.release()\nC.wait()", f"line 5: .* {NEVER}"),
     "one of two": (
         "C.wait()\nC.wait()\nC.release()",
-        r"line 4: .* takes a stage more than pipe.consumer\(\).release\(\) hands back after it",
+        r"line 4: .* acquires one stage more than pipe.consumer\(\).release\(\) releases after it",
     ),
     "another's release": (
         "C.wait()\nD.wait()\nD.release()",
@@ -91,7 +91,7 @@ WRONG = {
                 continue
             C.release()
         """,
-        "line 4: .* is not handed back when the `if` at line 5 is taken "
+        "line 4: .* is not released when the `if` at line 5 is taken "
         r"\(the `continue` at line 6\)",
     ),
     "break": (
@@ -103,7 +103,7 @@ WRONG = {
                 break
             C.release()
         """,
-        "line 4: .* is not handed back when the `if` at line 5 is taken",
+        "line 4: .* is not released when the `if` at line 5 is taken",
     ),
     "return": (
         """
@@ -200,7 +200,7 @@ def test_a_handle_by_a_name_of_its_own():
         consumer = PIPE.start().consumer()
         consumer.wait()
 
-    assert "consumer.wait() takes a stage that no consumer.release() after it" in message(named)
+    assert "consumer.wait() acquires a stage that no consumer.release() follows" in message(named)
 
 
 def test_within_a_device_function():
@@ -213,7 +213,7 @@ def test_within_a_device_function():
     def calls(n, flag, out):
         whole(n)
 
-    assert re.search(f"takes a stage {NEVER}", message(calls))
+    assert re.search(f"acquires a stage {NEVER}", message(calls))
 
 
 # ------------------------------------------------------------------------------- silent

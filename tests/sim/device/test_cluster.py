@@ -434,7 +434,7 @@ MISUSES = {
     read_before_the_wait: (sim.EarlyRead, ["read before the write that fills them", "phase 0"]),
     write_before_the_wait: (sim.EarlyOverwrite, ["overwritten before the write that fills them"]),
     barrier_of_another: (sim.BadOperand, ["lies in block", "map both to the same rank"]),
-    never_waited_for: (sim.UnfinishedCopy, ["nobody has waited for 1"]),
+    never_waited_for: (sim.UnfinishedCopy, ["no thread has waited for 1"]),
     too_few_bytes: (sim.Deadlock, ["of block (0, 0, 0) is in phase 0", "of block (1, 0, 0) is in",
                                    "4 bytes missing"]),
     misaligned: (sim.BadOperand, ["not a multiple of 16 bytes"]),
@@ -466,7 +466,9 @@ def test_a_block_must_be_known_to_have_started():
         tma.cluster_sync()
 
     for seed in SEEDS:
-        with pytest.raises(sim.MissingClusterSync, match="nobody knows yet that it has started"):
+        with pytest.raises(
+            sim.MissingClusterSync, match="which has not synchronised with its start"
+        ):
             launch(body, 2, 2, 1, seeds=[seed])
 
 

@@ -260,7 +260,7 @@ def test_tiles_that_nobody_has_filled():
         a = tma.shared_tile(SQUARE).matrix_descriptor()
         tma.wgmma_wait(tma.wgmma(tma.fragment(64), a, a))
 
-    assert "read by a wgmma, but nobody has written it" in fails(sim.UninitializedRead, unwritten)
+    assert "read by a wgmma, but it was never written" in fails(sim.UninitializedRead, unwritten)
 
     def not_waited_for(x):
         shared, full = tma.shared_tile(SQUARE), tma.shared_barrier()

@@ -298,14 +298,14 @@ MISUSE = {
             c.tile, sim.allocate_shared(T, 256, 128), 256, c.full
         ),
         sim.UninitializedRead,
-        "copied to another block, but nobody has written it",
+        "copied to another block, but it was never written",
     ),
     "nobody wrote the destination": (
         lambda c: sim.cp_reduce_async_bulk_cluster(
             sim.allocate_shared(T, 256, 128), c.own, 256, c.full, "add.u32"
         ),
         sim.UninitializedRead,
-        "a reduction combines them with what it brings, but nobody has written all of them",
+        "a reduction combines them with its source, but not all of them were written",
     ),
     "no fence": (
         lambda c: (sim.shared_write(c.own, np.uint32(1)), c.copy()),
@@ -337,7 +337,7 @@ MISUSE = {
         sim.WrongByteCount,
         "240 bytes more than the phase expects",
     ),
-    "nobody waits": (lambda c: (c.expect(256), c.copy()), sim.UnfinishedCopy, "nobody has waited"),
+    "no wait": (lambda c: (c.expect(256), c.copy()), sim.UnfinishedCopy, "no thread has waited"),
 }  # fmt: skip
 Y = np.zeros(256, np.uint8)
 T = tma.Tile(64, "u32")  # memory of which reads before a write are reported

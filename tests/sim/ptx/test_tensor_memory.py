@@ -430,7 +430,7 @@ def test_cells_that_nobody_has_written():
         ptx.tcgen05_wait_st()
         ptx.tcgen05_ld_32x32b(base, 2)
 
-    fails(sim.UninitializedRead, "lanes 0 to 31, columns 480 to 481: loaded, but nobody", body)
+    fails(sim.UninitializedRead, "lanes 0 to 31, columns 480 to 481: loaded before all", body)
 
 
 # ------------------------------------------------------------------------- waits and fences
@@ -618,7 +618,9 @@ def test_a_commit_does_not_wait_for_stores():
 
 
 def test_a_commit_by_all_lanes_arrives_32_times():
-    with pytest.raises(sim.UnfinishedCopy, match="nobody has waited for the arrival of the last"):
+    with pytest.raises(
+        sim.UnfinishedCopy, match="no thread has waited for the arrival of the last"
+    ):
         commit(lanes=32, count=31)
 
 
@@ -641,7 +643,7 @@ def test_a_commit_lands_late():
 
 def test_a_commit_that_nobody_has_waited_for():
     text = (
-        r"nobody has waited for the arrival of the last tcgen05_commit of thread \(0, 0, 0\) of "
+        r"no thread has waited for the arrival of the last tcgen05_commit of thread \(0, 0, 0\) of "
         r"block \(0, 0, 0\) \(warp 0 lane 0\) on mbarrier at \d+ \(issued at "
         r"test_tensor_memory.py:\d+\): wait for its phase before the end"
     )

@@ -285,7 +285,7 @@ MISTAKES = {
     store_without_fence: (sim.MissingFence, "a store reads what a cp.async of thread (0, 0, 0)"),
     load_while_copying: (sim.EarlyOverwrite, "overwritten by a load before the cp.async"),
     copy_while_loading: (sim.EarlyOverwrite, "overwritten by a cp.async before the load"),
-    never_wait: (sim.UnfinishedCopy, "nobody has waited for 1 cp.async of thread (0, 0, 0)"),
+    never_wait: (sim.UnfinishedCopy, "no thread has waited for 1 cp.async of thread (0, 0, 0)"),
     misaligned: (sim.BadOperand, "a copy of 16 bytes needs a multiple of 16"),
     misaligned_source: (sim.BadOperand, "cp_async_ca: source starts 4 bytes into"),
     too_large: (sim.BadOperand, "src_size is 9; it must be 0 to the 8 of the copy"),

@@ -204,7 +204,7 @@ def test_a_tensor_store_may_clip_what_nobody_wrote():
     y = np.zeros((8, 32), np.float32)
     one_thread(body, tensor_map(y, tile), 2)
     assert y[6:].all() and not y[:6].any()
-    with pytest.raises(sim.UninitializedRead, match="nobody has written it"):
+    with pytest.raises(sim.UninitializedRead, match="it was never written"):
         one_thread(body, tensor_map(y, tile), 0)
 
 

@@ -235,7 +235,7 @@ def test_reading_what_nobody_wrote():
             b.read(b.tile)
 
     passes(all_of_it)
-    fails(sim.UninitializedRead, half, "tile A, bytes 0 to 255", "before anybody has written")
+    fails(sim.UninitializedRead, half, "tile A, bytes 0 to 255", "before all of it was written")
 
 
 # EarlyOverwrite.
@@ -472,7 +472,7 @@ def test_storing_what_nobody_wrote():
         return inner
 
     passes(body(64))
-    fails(sim.UninitializedRead, body(63), "stored to global memory, but nobody has written it")
+    fails(sim.UninitializedRead, body(63), "stored to global memory, but it was never written")
 
 
 # The use of barriers.
