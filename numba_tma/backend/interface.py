@@ -190,9 +190,12 @@ def simulator_only(function: F) -> F:
 class Unknown:
     """A compile-time function's argument that is known at run time only.
 
-    It has the compile-time attributes of the argument's type: the `tile` of a shared tile, for
-    example.
+    It has the compile-time attributes of the argument's type: the `tile` of a shared tile, the
+    `rank` of a tensor map, for example.
     """
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
 
     @property
     def is_integer(self) -> bool:
@@ -210,9 +213,19 @@ class Unknown:
         raise NotImplementedError
 
     @property
-    def cls(self) -> type | None:
-        """The class of a device object; None for any other argument."""
+    def elements(self) -> tuple[Any, ...] | None:
+        """The elements of a tuple, each a value or an `Unknown`; None for any other argument."""
         raise NotImplementedError
+
+    @property
+    def cls(self) -> type | None:
+        """The class of a device object or a tensor map; None for any other argument."""
+        raise NotImplementedError
+
+
+def class_of(given: object) -> type | None:
+    """Return the class of a value or of an `Unknown`; None if the type has none."""
+    return given.cls if isinstance(given, Unknown) else type(given)
 
 
 #: Annotates a parameter of a body that keeps the type of a literal argument: ``Constant[int]``.

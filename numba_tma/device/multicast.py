@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from numba_tma.backend.interface import native
+from typing import Any
+
+from numba_tma.backend.interface import Unknown, class_of, native
+from numba_tma.device.copy_rules import check_copy, require_map
 from numba_tma.device.shared import SharedTile
 from numba_tma.host.boxes import Copies
 from numba_tma.host.layout import Tile
@@ -53,19 +56,7 @@ def load_partitioned(
         The group: bit r is the block of rank r in the cluster. By default the ranks from 0 to the
         number of slices.
     """
-    if isinstance(tensor_map, RaggedTensorMap) or not isinstance(tensor_map, TensorMap):
-        raise BadOperand(f"load_partitioned: {NO_SLICES}, not {tensor_map}")
-    if tensor_map.mode != "tiled":
-        raise BadOperand(f"load_partitioned: {wrong_mode(str(tensor_map), tensor_map.mode)}")
-    box = tensor_map.tile
-    try:
-        slices = count_slices(tile.tile, tensor_map.copies)
-    except ValueError as error:
-        raise BadOperand(f"load_partitioned: {error}") from None
-    if not 0 <= rank < slices:
-        raise BadOperand(
-            f"load_partitioned: rank is {rank}; the tile has the slices 0 to {slices - 1}"
-        )
+    slices, box = check_slices(tensor_map, tile, coords, rank), tensor_map.tile
     cp_async_bulk_tensor_load(
         tile.address + rank * box.shared_nbytes,
         tensor_map,
@@ -74,6 +65,36 @@ def load_partitioned(
         cache_hint,
         (1 << slices) - 1 if multicast is None else multicast,
     )
+
+
+def check_slices(tensor_map: Any, tile: Any, coords: object, rank: int) -> int:
+    """Return into how many slices a tile is cut; raise unless the operands go together."""
+    what = "load_partitioned"
+    require_map(what, tensor_map)
+    cls = class_of(tensor_map) or object
+    if not issubclass(cls, TensorMap) or issubclass(cls, RaggedTensorMap):
+        raise BadOperand(f"{what}: {NO_SLICES}, not {tensor_map}")
+    if tensor_map.mode != "tiled":
+        raise BadOperand(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
+    if tensor_map.tile is None:
+        raise BadOperand(
+            f"{what}: nothing is known of the tile of {tensor_map}; pass tensor_map(array, slice) "
+            "to the kernel"
+        )
+    if class_of(tile) is not SharedTile:
+        raise BadOperand(f"{what}(tile=...) takes a SharedTile, not {tile}")
+    try:
+        slices = count_slices(tile.tile, tensor_map.copies)
+    except ValueError as error:
+        raise BadOperand(f"{what}: {error}") from None
+    if isinstance(rank, Unknown):
+        if not rank.is_integer:
+            raise BadOperand(f"{what}(rank=...) takes an integer, not {rank}")
+    elif not 0 <= rank < slices:
+        raise BadOperand(f"{what}: rank is {rank}; the tile has the slices 0 to {slices - 1}")
+    if isinstance(coords, Unknown) and coords.elements is not None:
+        check_copy(what, tensor_map, None, coords)
+    return slices
 
 
 def count_slices(tile: Tile, copies: Copies) -> int:

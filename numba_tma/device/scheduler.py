@@ -312,7 +312,7 @@ _BELOW = {
 
 
 @compile_time
-def check_integer(scheduler: Any, name: str, value: Integer, stop: int = 2**31) -> None:
+def check_integer(scheduler: Any, name: str, value: Any, stop: int = 2**31) -> None:
     """Raise unless a number is an integer from 0 to below `stop`; kernels check its type alone."""
     unknown = isinstance(value, Unknown)
     if not (value.is_integer if unknown else hasattr(value, "__index__")):

@@ -19,16 +19,6 @@ from numba_tma.host.layout import Tile
 constant_class(Tile)
 
 
-@native
-def require_tiled_map(what: str, tensor_map: Any, otherwise: str) -> None:
-    """Raise, when a kernel is compiled, unless `what` is given a map of `tensor_map`."""
-
-
-@native
-def require_reduction(what: str, tensor_map: Any, op: Any) -> None:
-    """Raise, when a kernel is compiled, unless a map's elements have the reduction `op`."""
-
-
 Index = Any  #: an integer, or a tuple of one integer per axis
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numba_tma.backend.interface import (
     Constant,
     Unknown,
+    class_of,
     compile_time,
     compute_capability,
     device_class,
@@ -388,8 +389,7 @@ def check_values(values: Any) -> int:
 def check_filled(stage: Any) -> None:
     """Raise unless a stage is one that the role `mma` fills."""
     owner = getattr(stage, "owner", None)
-    cls = owner.cls if isinstance(owner, Unknown) else type(owner)
-    if cls is not OutputProducer:
+    if class_of(owner) is not OutputProducer:
         raise BadOperand(
             f"release_from_mma(stage={stage}): it takes the stage that acquire_for_mma returned; "
             "the epilogue's are released with release_from_epilogue()"

@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from numba_tma.backend.interface import Constant, device_class, device_function, i64, u32
 from numba_tma.device.barrier import Barrier
-from numba_tma.device.shared import (
-    SharedTile,
-    TileAccesses,
-    require_reduction,
-    require_tiled_map,
-)
+from numba_tma.device.copy_rules import require_reduction, require_tiled_map
+from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.device.waiting import meet
 from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.stages import slot_tile

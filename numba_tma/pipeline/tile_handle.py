@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numba_tma.backend.interface import Constant, Unknown, compile_time, device_class, i64, u32
-from numba_tma.device.shared import SharedTile, require_tiled_map
+from numba_tma.device.copy_rules import require_tiled_map
+from numba_tma.device.shared import SharedTile
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.loops import Consume, ConsumeFrom, Produce, ProduceFrom, TileQueue
 from numba_tma.pipeline.multicast import MulticastGroup, blocks_along, is_shared_along_x

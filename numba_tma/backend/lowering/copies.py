@@ -18,9 +18,9 @@ from numba_tma.backend.compiler import (
     types,
 )
 from numba_tma.backend.lowering.instructions import OPERANDS, Operands, emit, type_call
-from numba_tma.backend.lowering.shared import check_reduction, tile_of
-from numba_tma.backend.lowering.types import METHODS, check_copy, check_store
+from numba_tma.backend.lowering.types import METHODS
 from numba_tma.device import copies
+from numba_tma.device.copy_rules import check_copy, check_reduction, check_store
 from numba_tma.host.boxes import Copies
 from numba_tma.host.im2col_rules import offset_limit
 from numba_tma.ptx import TABLE
@@ -49,7 +49,7 @@ def _type_load(
         "multicast": multicast,
     }
     sig = _typed("cp_async_bulk_tensor_load", given)
-    check_copy("TensorMap.load", self, tile_of(tile), coords)
+    compiler.run_rule(check_copy, "TensorMap.load", self, tile, coords)
     return sig
 
 
@@ -58,8 +58,8 @@ def _type_store(
 ) -> Any:
     given = {"tensor_map": self, "source": tile, "coordinates": coords, "cache_hint": cache_hint}
     sig = _typed("cp_async_bulk_tensor_store", given)
-    check_copy("TensorMap.store", self, tile_of(tile), coords)
-    check_store("TensorMap.store", self, coords)
+    compiler.run_rule(check_copy, "TensorMap.store", self, tile, coords)
+    compiler.run_rule(check_store, "TensorMap.store", self, coords)
     return sig
 
 
@@ -77,10 +77,10 @@ def _type_reduce(
         "operation": op,
         "cache_hint": cache_hint,
     }
-    check_reduction("TensorMap.reduce", self, op)
+    compiler.run_rule(check_reduction, "TensorMap.reduce", self, op)
     sig = _typed("cp_reduce_async_bulk_tensor", given)
-    check_copy("TensorMap.reduce", self, tile_of(tile), coords)
-    check_store("TensorMap.reduce", self, coords)
+    compiler.run_rule(check_copy, "TensorMap.reduce", self, tile, coords)
+    compiler.run_rule(check_store, "TensorMap.reduce", self, coords)
     return sig
 
 
@@ -89,7 +89,7 @@ def _type_prefetch_tile(
 ) -> Any:
     given = {"tensor_map": self, "coordinates": coords, "cache_hint": cache_hint}
     sig = _typed("cp_async_bulk_prefetch_tensor", given)
-    check_copy("TensorMap.prefetch_tile", self, None, coords)
+    compiler.run_rule(check_copy, "TensorMap.prefetch_tile", self, None, coords)
     return sig
 
 
@@ -204,7 +204,7 @@ def _type_load_im2col(
     typed = dict(
         zip(("tensor_map", *given), type_call(_LOAD_IM2COL, {"tensor_map": self, **given}).args)
     )
-    check_copy("TensorMap.load_im2col", self, tile_of(tile), coords, mode="im2col")
+    compiler.run_rule(check_copy, "TensorMap.load_im2col", self, tile, coords, mode="im2col")
     _check_offsets(self, offsets)
     return signature(types.void, self, *(typed[name] for name in given))
 
@@ -234,8 +234,8 @@ def _type_store_im2col(
     typed = dict(
         zip(("tensor_map", *given), type_call(_STORE_IM2COL, {"tensor_map": self, **given}).args)
     )
-    check_copy("TensorMap.store_im2col", self, tile_of(tile), coords, mode="im2col")
-    check_store("TensorMap.store_im2col", self, coords)
+    compiler.run_rule(check_copy, "TensorMap.store_im2col", self, tile, coords, mode="im2col")
+    compiler.run_rule(check_store, "TensorMap.store_im2col", self, coords)
     return signature(types.void, self, *(typed[name] for name in given))
 
 

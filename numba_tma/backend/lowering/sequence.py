@@ -19,15 +19,13 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
-from numba_tma.backend.lowering import shared as shared_lowering
 from numba_tma.backend.lowering.instructions import emit, type_call
 from numba_tma.backend.lowering.types import (
     RAGGED_METHODS,
     RaggedTensorMapType,
-    check_copy,
-    check_store,
 )
 from numba_tma.device import copies
+from numba_tma.device.copy_rules import check_copy, check_reduction, check_store
 from numba_tma.device.sequence import RaggedSequence, only_stores
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
@@ -92,10 +90,10 @@ def _typed(row: Instruction, self: types.Type, given: dict[str, Any]) -> Any:
 def _check(what: str, ragged: Any, tile: types.Type, coords: types.Type, reads: bool) -> None:
     if reads and ragged.encoding == "shift":
         raise TypingError(f"{what}: {only_stores(ragged.rank)}")
-    check_copy(what, ragged, shared_lowering.tile_of(tile), coords)
+    compiler.run_rule(check_copy, what, ragged, tile, coords)
     _check_row(what, ragged, coords)
     if not reads:
-        check_store(what, ragged, coords)
+        compiler.run_rule(check_store, what, ragged, coords)
 
 
 def _type_load(
@@ -129,7 +127,7 @@ def _type_reduce(
     cache_hint: types.Type = types.none,
 ) -> Any:
     what, ragged = "RaggedTensorMap.reduce", self.field_types[0]
-    shared_lowering.check_reduction(what, ragged, op)
+    compiler.run_rule(check_reduction, what, ragged, op)
     given = {"source": tile, "coordinates": coords, "operation": op, "cache_hint": cache_hint}
     sig = _typed(_REDUCE, self, given)
     _check(what, ragged, tile, coords, reads=False)

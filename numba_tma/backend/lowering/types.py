@@ -21,10 +21,10 @@ from numba_tma.backend.compiler import (
     types,
 )
 from numba_tma.host.backend import typed_by
-from numba_tma.host.boxes import WITHOUT_SLICE, Copies, copies_of
+from numba_tma.host.boxes import Copies, copies_of
 from numba_tma.host.layout import Tile
 from numba_tma.host.ragged import NO_SEQUENCE, OF_THE_MAP, RaggedTensorMap
-from numba_tma.host.tensor_map import TensorMap, describe_kind, kind_of, wrong_mode
+from numba_tma.host.tensor_map import TensorMap, describe_kind, kind_of
 from numba_tma.host.tensor_map_array import TensorMapArray
 
 
@@ -36,6 +36,10 @@ class TensorMapType(types.CPointer):
     signature takes any map of the rank. cuda.core's own `TensorMapDescriptor`, whose 128 bytes are
     opaque, is `TensorMapType()`.
     """
+
+    #: The attributes that compile-time functions see, beside the class.
+    facts: tuple[str, ...] = ("rank", "tile", "interleave", "partial_rows", "copies", "mode")
+    host_class: type = TensorMap
 
     def __init__(
         self,
@@ -96,6 +100,9 @@ class TensorMapType(types.CPointer):
 
 class RaggedTensorMapType(TensorMapType):
     """The Numba type of a `RaggedTensorMap`, with how its copies are clipped."""
+
+    facts = (*TensorMapType.facts, "axis", "encoding", "extent")
+    host_class = RaggedTensorMap
 
     def __init__(
         self, rank: int, tile: Tile, axis: int, encoding: str, extent: int, partial_rows: str = ""
@@ -194,6 +201,8 @@ def _cast_map(context: Context, builder: Builder, fromty: Any, toty: Any, value:
 class TensorMapArrayType(types.Type):
     """The Numba type of a `TensorMapArray`, which has the type of its maps."""
 
+    host_class = TensorMapArray
+
     def __init__(self, element: TensorMapType) -> None:
         self.element = element
         super().__init__(f"TensorMapArray({element.name})")
@@ -252,68 +261,3 @@ class _TensorMapAttributes(compiler.AttributeTemplate):
             if attr in METHODS and attr not in OF_THE_MAP:
                 raise TypingError(f"RaggedTensorMap.{attr}: {NO_SEQUENCE}")
         return METHODS[attr].bind(self.context, typ) if attr in METHODS else None
-
-
-def check_copy(
-    what: str,
-    tensor_map: types.Type,
-    tile: Tile | None,
-    coordinates: types.Type,
-    mode: str = "tiled",
-) -> None:
-    """Raise a TypingError when a tile, a map and literal coordinates cannot go together."""
-    rank, box = tensor_map.rank, tensor_map.tile
-    if box is not None and tensor_map.mode != mode:
-        raise TypingError(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
-    sliced = bool(tensor_map.interleave) and mode == "tiled"
-    if rank is not None and rank - sliced != len(coordinates):
-        raise TypingError(
-            f"{what}: {len(coordinates)} coordinates for {tensor_map}, which has rank {rank}; give "
-            f"one coordinate per axis, in the array's axis order{WITHOUT_SLICE if sliced else ''}"
-        )
-    if box is not None and tile is not None and box != tile:
-        raise TypingError(
-            f"{what}: the map copies {box} but the tile in shared memory is {tile}; make the map "
-            f"with {'tensor' if mode == 'tiled' else mode}_map(array, {tile}) or the tile from the "
-            "map's box"
-        )
-    if box is None:
-        if tile is not None and copies_of(tile).count > 1:
-            raise TypingError(
-                f"{what}: {tile} takes {copies_of(tile).count} copies, but of {tensor_map} "
-                "only the rank is known, and so one copy: leave the signature of the device "
-                "function out"
-            )
-        return
-    if sliced:
-        return  # the innermost coordinate is in whole slices
-    inner = types.literal(0) if not len(coordinates) else coordinates[len(coordinates) - 1]
-    if isinstance(inner, types.IntegerLiteral) and inner.literal_value * box.itemsize % 16:
-        step = 16 // box.itemsize
-        raise TypingError(
-            f"{what}: the innermost coordinate is {inner.literal_value}, which is "
-            f"{inner.literal_value * box.itemsize} B into the row; TMA needs a multiple of 16 B "
-            f"(on the GPU this is an illegal instruction): use a multiple of {step} elements"
-        )
-    copies = tensor_map.copies
-    if copies is not None and copies.fold and isinstance(inner, types.IntegerLiteral):
-        if inner.literal_value % copies.part:
-            raise TypingError(
-                f"{what}: the innermost coordinate is {inner.literal_value}; a map with fold=True "
-                f"moves parts of {copies.part} elements: use a multiple of {copies.part}, or a map "
-                "without fold"
-            )
-
-
-def check_store(what: str, tensor_map: types.Type, coordinates: types.Type) -> None:
-    """Raise a TypingError when a store through a map would trap, or write beside its target."""
-    kind = "reduction" if what.endswith("reduce") else "store"
-    if tensor_map.partial_rows:
-        raise TypingError(f"{what}: {tensor_map.partial_rows}")
-    for axis, coordinate in enumerate(coordinates):
-        if isinstance(coordinate, types.IntegerLiteral) and coordinate.literal_value < 0:
-            raise TypingError(
-                f"{what}: the coordinate of axis {axis} is {coordinate.literal_value}; a {kind} "
-                "starts inside or past the tensor, never before it (on the GPU this is an illegal "
-                "instruction): move the tile to 0 and store less of it"
-            )

@@ -29,6 +29,7 @@ from numba_tma.backend.numba_cuda import prune as prune
 from numba_tma.backend.numba_cuda import releases as releases
 from numba_tma.backend.numba_cuda import returns as returns
 from numba_tma.backend.numba_cuda import scopes as scopes
+from numba_tma.backend.numba_cuda.constants import run_rule
 from numba_tma.backend.numba_cuda.functions import (
     BODIES,
     LiteralTemplate,
@@ -108,6 +109,7 @@ __all__ = [
     "require_architecture",
     "require_cluster",
     "require_launch_bounds",
+    "run_rule",
     "scopes",
     "set_field",
     "set_use_flags",

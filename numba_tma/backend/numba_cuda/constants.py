@@ -51,6 +51,8 @@ class _Unknown(Unknown):
                 return self.type.static_value(name)
             if name in description.fields:
                 return known(self.type.field_types[list(description.fields).index(name)])
+        if name in getattr(self.type, "facts", ()):
+            return getattr(self.type, name)
         raise AttributeError(name)
 
     @property
@@ -59,7 +61,11 @@ class _Unknown(Unknown):
 
     @property
     def cls(self) -> type | None:
-        return getattr(self.type, "cls", None)
+        return getattr(self.type, "cls", None) or getattr(self.type, "host_class", None)
+
+    @property
+    def elements(self) -> tuple[Any, ...] | None:
+        return tuple(map(known, self.type)) if isinstance(self.type, types.BaseTuple) else None
 
     @property
     def num_numbers(self) -> int | None:
@@ -81,6 +87,19 @@ def known(typ: types.Type) -> Any:
         return _Unknown(typ)
 
 
+def run_rule(function: Callable[..., Any], *args: Any, **kws: Any) -> Any:
+    """Call a compile-time function, with types replaced by values or an `Unknown`."""
+    try:
+        return function(*map(_known, args), **{name: _known(value) for name, value in kws.items()})
+    except CHECKED as error:
+        REFUSALS.appendleft(str(error))
+        raise TypingError(str(error)) from None
+
+
+def _known(given: Any) -> Any:
+    return known(given) if isinstance(given, types.Type) else given
+
+
 @registers("compile_time")
 def compile_time(function: Callable[..., Any]) -> Callable[..., Any]:
     """Run `function` when a kernel that calls it is compiled; its result is a constant there.
@@ -100,11 +119,7 @@ def compile_time(function: Callable[..., Any]) -> Callable[..., Any]:
             except TypeError as error:
                 raise TypingError(f"{function.__name__}: {error}") from None
             given = bound.arguments
-            try:
-                result = function(**{name: known(typ) for name, typ in given.items()})
-            except CHECKED as error:
-                REFUSALS.appendleft(str(error))
-                raise TypingError(str(error)) from None
+            result = run_rule(function, **given)
             typ = constant_type(result)
             if typ is None:
                 raise TypingError(f"{function.__name__} returns {result!r}, which is no constant")

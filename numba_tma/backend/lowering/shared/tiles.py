@@ -42,6 +42,11 @@ from numba_tma.device.shared import SharedTile, check_view
 from numba_tma.host.layout import Swizzle, Tile
 
 
+def tile_of(typ: types.Type) -> Tile | None:
+    """Return the tile of a shared tile's type; None for a plain address."""
+    return typ.static[0] if isinstance(typ, ObjectType) and typ.cls is SharedTile else None
+
+
 def tile_offset(
     context: Context, builder: Builder, tile: Tile, index: Value, index_type: types.Type
 ) -> Any:

@@ -1,0 +1,130 @@
+"""The compile-time checks of a copy's operands: a map, a tile, coordinates, an operation.
+
+The rules see the types of a kernel's arguments, and literals. They skip the simulator, where
+`numba_tma.simulator.checks` has the values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+from numba_tma.backend.interface import Unknown, compile_time
+from numba_tma.device.shared import SharedTile
+from numba_tma.host.boxes import WITHOUT_SLICE, copies_of
+from numba_tma.host.dtypes import reduction_violation
+from numba_tma.host.layout import Tile
+from numba_tma.host.tensor_map import TensorMap, wrong_mode
+from numba_tma.host.tensor_map_array import TensorMapArray
+from numba_tma.simulator import BadOperand
+
+
+def tile_of(given: object) -> Tile | None:
+    """Return the tile of a shared tile; None for a plain address."""
+    return given.tile if isinstance(given, Unknown) and given.cls is SharedTile else None
+
+
+def is_sequence(given: object) -> TypeGuard[Unknown]:
+    """Return whether an operand is one sequence of a ragged map."""
+    return isinstance(given, Unknown) and getattr(given.cls, "shared_kind", None) == "map"
+
+
+def is_map(given: object) -> TypeGuard[Unknown]:
+    """Return whether an operand is a tensor map, ragged or not."""
+    return isinstance(given, Unknown) and issubclass(given.cls or object, TensorMap)
+
+
+@compile_time
+def require_map(what: str, given: object) -> None:
+    """Raise unless `given` is a map or a sequence; passing the array is the usual mistake."""
+    if not isinstance(given, Unknown) or is_map(given) or is_sequence(given):
+        return
+    if given.cls is TensorMapArray:
+        raise BadOperand(f"{what}: tensor_map is {given}; index it: give maps[i]")
+    raise BadOperand(
+        f"{what}: tensor_map is {given}; pass tensor_map(array, tile) to the kernel, not the array"
+    )
+
+
+@compile_time
+def require_tiled_map(what: str, tensor_map: object, otherwise: str) -> None:
+    """Raise unless a map is one of `tensor_map`; `otherwise` is the repair."""
+    require_map(what, tensor_map)
+    if is_map(tensor_map) and tensor_map.mode != "tiled":
+        raise BadOperand(f"{what} takes maps of tensor_map, not {tensor_map}: {otherwise}")
+
+
+@compile_time
+def require_reduction(what: str, tensor_map: object, op: str) -> None:
+    """Raise unless `op` is a literal, and the map's element type has the reduction."""
+    require_map(what, tensor_map)
+    if isinstance(op, Unknown):
+        raise BadOperand(
+            f"{what}: op is part of the instruction, so a literal such as 'add', not {op}"
+        )
+    if isinstance(tensor_map, Unknown):
+        copied = tensor_map.tensor_map if is_sequence(tensor_map) else tensor_map
+        check_reduction(what, copied, op)
+
+
+def check_reduction(what: str, tensor_map: Any, op: object) -> None:
+    """Raise if the map's element type is known and lacks the reduction."""
+    if tensor_map.tile is not None:
+        if violation := reduction_violation(tensor_map.tile.dtype, op):
+            raise BadOperand(f"{what}: {violation}")
+
+
+def check_copy(what: str, tensor_map: Any, tile: object, coords: Any, mode: str = "tiled") -> None:
+    """Raise when a tile, a map and literal coordinates cannot go together."""
+    rank, box, held = tensor_map.rank, tensor_map.tile, tile_of(tile)
+    coordinates = coords.elements
+    if box is not None and tensor_map.mode != mode:
+        raise BadOperand(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
+    sliced = bool(tensor_map.interleave) and mode == "tiled"
+    if rank is not None and rank - sliced != len(coordinates):
+        raise BadOperand(
+            f"{what}: {len(coordinates)} coordinates for {tensor_map}, which has rank {rank}; give "
+            f"one coordinate per axis, in the array's axis order{WITHOUT_SLICE if sliced else ''}"
+        )
+    if box is not None and held is not None and box != held:
+        raise BadOperand(
+            f"{what}: the map copies {box} but the tile in shared memory is {held}; make the map "
+            f"with {'tensor' if mode == 'tiled' else mode}_map(array, {held}) or the tile from the "
+            "map's box"
+        )
+    if box is None:
+        if held is not None and copies_of(held).count > 1:
+            raise BadOperand(
+                f"{what}: {held} takes {copies_of(held).count} copies, but of {tensor_map} "
+                "only the rank is known, and so one copy: leave the signature of the device "
+                "function out"
+            )
+        return
+    inner = coordinates[-1] if coordinates else 0
+    if sliced or not isinstance(inner, int):
+        return  # the innermost coordinate is in whole slices, or known at run time only
+    if inner * box.itemsize % 16:
+        raise BadOperand(
+            f"{what}: the innermost coordinate is {inner}, which is {inner * box.itemsize} B into "
+            "the row; TMA needs a multiple of 16 B (on the GPU this is an illegal instruction): "
+            f"use a multiple of {16 // box.itemsize} elements"
+        )
+    copies = tensor_map.copies
+    if copies is not None and copies.fold and inner % copies.part:
+        raise BadOperand(
+            f"{what}: the innermost coordinate is {inner}; a map with fold=True moves parts of "
+            f"{copies.part} elements: use a multiple of {copies.part}, or a map without fold"
+        )
+
+
+def check_store(what: str, tensor_map: Any, coords: Any) -> None:
+    """Raise when a store through a map would trap, or write beside its target."""
+    kind = "reduction" if what.endswith("reduce") else "store"
+    if tensor_map.partial_rows:
+        raise BadOperand(f"{what}: {tensor_map.partial_rows}")
+    for axis, coordinate in enumerate(coords.elements):
+        if isinstance(coordinate, int) and coordinate < 0:
+            raise BadOperand(
+                f"{what}: the coordinate of axis {axis} is {coordinate}; a {kind} starts inside or "
+                "past the tensor, never before it (on the GPU this is an illegal instruction): "
+                "move the tile to 0 and store less of it"
+            )
