@@ -324,7 +324,7 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
     maps, or 0 if the epilogue does not read them.
     """
     M, N, STAGE_K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
-    A_MAJOR, A_IS_K_MAJOR, B_MAJOR = plan.a_major, plan.a_major == "K", plan.b_major
+    A_MAJOR, B_MAJOR = plan.a_major, plan.b_major
     PRODUCER, ACC = plan.roles.load, plan.accumulator.name
     MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
     PIPE, SCHEDULER = operand_pipeline(plan), scheduler(plan)
@@ -333,13 +333,13 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
     )
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
     COLUMNS, NUM_SOURCES = plan.out_columns, plan.epilogue.sources
-    HAS_SOURCES, SOURCE_TILES = NUM_SOURCES > 0, NUM_SOURCES * plan.epilogue_tiles
+    SOURCE_TILES = NUM_SOURCES * plan.epilogue_tiles
     load_b, load_source, first_row = b_load(plan), source_load(plan), warpgroup_row(plan)
     store = tile_store(plan, plan.epilogue_tiles - 1)
 
     def matmul(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
         sources: Any = 0
-        if HAS_SOURCES:
+        if NUM_SOURCES:
             source_pipe = SOURCES.start(sync=False)  # PIPE.start() synchronises for both rings
             sources = source_pipe.consumer()
         pipe, results = PIPE.start(), RESULTS.start()  # the first synchronises block or cluster
@@ -356,12 +356,12 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
                 # until the stage is empty and armed its barrier with the bytes of all its tiles.
                 for k_tile, stage in pipe.produce(begin, end):
                     k = k_tile * STAGE_K
-                    if A_IS_K_MAJOR:
+                    if A_MAJOR == "K":
                         a.load(stage.a, (a_matrix, row, k), stage.barrier)
                     else:
                         a.load(stage.a, (a_matrix, k, row), stage.barrier)
                     load_b(b, stage, b_matrix, column, k, rank)
-                if HAS_SOURCES:
+                if NUM_SOURCES:
                     for i, stage in source_pipe.produce(0, SOURCE_TILES):
                         at = (tile.batch, row, column + i // NUM_SOURCES * COLUMNS)
                         load_source(old, residual, i, stage, at)
@@ -382,7 +382,7 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
                 at = (tile.batch, row + mma_row, column)
                 store(acc, results, sources, out, at, mma_row, extents, terms)
         results.close()
-        if HAS_SOURCES:
+        if NUM_SOURCES:
             source_pipe.close()
         pipe.close()
 

@@ -134,7 +134,6 @@ def swapped_kernel(plan: SwappedPlan) -> Kernel:
     )
     SCHEDULER = tma.GroupedScheduler(16)
     A_MAJOR, B_MAJOR = plan.a_major, plan.b_major
-    A_IS_K_MAJOR, B_IS_K_MAJOR = A_MAJOR == "K", B_MAJOR == "K"
     PARTS, PITCH, SENT_BYTES = (
         plan.parts_tile,
         4 * plan.parts_tile.shape[2],
@@ -167,11 +166,11 @@ def swapped_kernel(plan: SwappedPlan) -> Kernel:
                 # One elected thread executes the body; `produce` has armed the stage's barrier.
                 for k_tile, stage in pipe.produce(begin, end):
                     k = k_tile * STAGE_K
-                    if B_IS_K_MAJOR:
+                    if B_MAJOR == "K":
                         b.load(stage.b, (b_matrix, column, k), stage.barrier)
                     else:
                         b.load(stage.b, (b_matrix, k, column), stage.barrier)
-                    if A_IS_K_MAJOR:
+                    if A_MAJOR == "K":
                         a.load(stage.a, (a_matrix, row, k), stage.barrier)
                     else:
                         a.load(stage.a, (a_matrix, k, row), stage.barrier)
