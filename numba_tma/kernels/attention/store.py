@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda
-
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32, u32
 from numba_tma.device.fragment_moves import store_rows
@@ -110,7 +108,7 @@ def store_lse_rows(lse: Any, address: Address, pitch: Integer, sequence: Any, ro
     """Store the lse of the rows up to the last query, `pitch` bytes apart."""
     count = i32(sequence.queries - row)
     upper, lower = i32(lse.coords(0)), i32(lse.coords(1))  # this thread's two rows
-    if cuda.threadIdx.x % 4 == 0:  # the four threads of a quad have the same rows
+    if i32(ptx.tid_x()) % 4 == 0:  # the four threads of a quad have the same rows
         if upper < count:
             ptx.st_global_f32(address + pitch * upper, lse[0])
         if lower < count:

@@ -36,8 +36,8 @@ buffers, since one warpgroup may write dS while the other still multiplies the l
 barrier BOTH separates writes of a buffer from its reads.
 
 For a deterministic dQ `add_dq_in_turn` and `end_dq_in_turn` take the places of `add_dq` and
-`end_dq`: blocks add to a part of dQ in the order of their keys. `tiles.py` has the tile of keys of a
-block and the walk over tiles of queries.
+`end_dq`: blocks add to a part of dQ in the order of their keys. `tiles.py` has the tile of
+keys of a block and the walk over tiles of queries.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numba import cuda
-
+from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32
 from numba_tma.host.annotations import Integer
 from numba_tma.host.mma_rules import ROWS
@@ -47,8 +46,9 @@ def key_tile(
     # In 32 bits: registers are scarce.
     q_tiles = i32((queries + form.block_q - 1) // form.block_q)
     blocks = i32((keys + BLOCK_K - 1) // BLOCK_K)
-    number = i32(cuda.blockIdx.x // (form.heads_together * blocks))
-    inside = i32(cuda.blockIdx.x - number * form.heads_together * blocks)
+    here = i32(ptx.ctaid_x())
+    number = i32(here // (form.heads_together * blocks))
+    inside = i32(here - number * form.heads_together * blocks)
     width = i32(min(form.heads_together, batch * kv_heads - number * form.heads_together))
     block = i32(inside // width)
     pair = i32(number * form.heads_together + inside - block * width)
