@@ -41,9 +41,6 @@ from numba_tma.host.im2col import im2col_wide_map as im2col_wide_map
 from numba_tma.host.launching import launcher as launcher
 from numba_tma.host.layout import Swizzle as Swizzle
 from numba_tma.host.layout import Tile as Tile
-from numba_tma.host.layout import reference_reduce as reference_reduce
-from numba_tma.host.layout import reference_store as reference_store
-from numba_tma.host.layout import reference_tile as reference_tile
 from numba_tma.host.layout import swizzle_index as swizzle_index
 from numba_tma.host.matrix_layout import MatrixLayout as MatrixLayout
 from numba_tma.host.matrix_layout import reference_matrix as reference_matrix
@@ -52,6 +49,9 @@ from numba_tma.host.pixel_box import reference_im2col as reference_im2col
 from numba_tma.host.pixel_box import reference_im2col_store as reference_im2col_store
 from numba_tma.host.ragged import RaggedTensorMap as RaggedTensorMap
 from numba_tma.host.ragged import ragged_tensor_map as ragged_tensor_map
+from numba_tma.host.reference import reference_reduce as reference_reduce
+from numba_tma.host.reference import reference_store as reference_store
+from numba_tma.host.reference import reference_tile as reference_tile
 from numba_tma.host.tensor_map import TensorMap as TensorMap
 from numba_tma.host.tensor_map import tensor_map as tensor_map
 from numba_tma.host.tensor_map_array import TensorMapArray as TensorMapArray

@@ -1,12 +1,12 @@
-"""Tiles in shared memory: shape, swizzle, and the bytes that a TMA copy puts there.
+"""Tiles in shared memory: shape, swizzle, and the boxes of their copies.
 
-Pure NumPy. Everything here is in NumPy axis order, innermost axis last.
+Everything here is in NumPy axis order, innermost axis last.
 """
 
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, overload
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma.host.backend import KernelArgument
-from numba_tma.host.dtypes import DType, as_dtype, reduction_violation
+from numba_tma.host.dtypes import DType, as_dtype
 
 MAX_RANK = 5
 MAX_BOX = 256  # elements along one axis of one copy
@@ -303,125 +303,6 @@ def box_violations(
     return violations
 
 
-def reference_tile(
-    array: NDArray[Any],
-    tile: Tile,
-    coords: Sequence[int],
-    *,
-    oob_fill: str = "zeros",
-    element_strides: Sequence[int] | None = None,
-) -> NDArray[np.uint8]:
-    """Compute the bytes that a TMA load puts into shared memory.
-
-    Parameters
-    ----------
-    array
-        The tensor in global memory, any strides, with elements of ``tile.itemsize`` bytes.
-    tile
-        The tile in shared memory.
-    coords
-        First index of the tile in `array`; elements outside of it are filled.
-    oob_fill
-        ``"zeros"`` or ``"nan"``: the value of elements outside of `array`.
-    element_strides
-        Take every n-th element along an axis (default 1); the innermost must be 1.
-
-    Returns
-    -------
-    numpy.ndarray
-        ``tile.shared_nbytes`` bytes, swizzled. Where rows of one slab are padded to the swizzle's
-        span the padding is 0 here; the copy engine leaves it as it was. The last of several slabs
-        is whole: past the tile it holds what follows in `array`.
-    """
-    image = np.zeros(tile.shared_nbytes, np.uint8)
-    for part, slab, start in _slabs(image, tile, coords):
-        bits, positions, inside = _footprint(array, slab, start, element_strides)
-        values = np.full(slab.shape, fill_bits(slab.dtype, oob_fill), bits.dtype)
-        values[inside] = convert_bits(bits[positions], slab.dtype)
-        part.view(bits.dtype)[slots(slab)] = values
-    return image
-
-
-def reference_store(
-    array: NDArray[Any],
-    image: NDArray[np.uint8],
-    tile: Tile,
-    coords: Sequence[int],
-    element_strides: Sequence[int] | None = None,
-) -> None:
-    """Write the in-bounds elements of the swizzled bytes `image` into `array`, as a TMA store does.
-
-    Parameters are those of `reference_tile`. The last of several slabs is stored whole. Where
-    strides make elements of `array` overlap, the copy engine's order, and so the value, is
-    undefined.
-    """
-    image = _checked_image(image, tile)
-    for part, slab, start in _slabs(image, tile, coords):
-        bits, positions, inside = _footprint(array, slab, start, element_strides)
-        bits[positions] = part.view(bits.dtype)[slots(slab)][inside]
-
-
-def reference_reduce(
-    array: NDArray[Any],
-    image: NDArray[np.uint8],
-    tile: Tile,
-    coords: Sequence[int],
-    operation: str,
-    element_strides: Sequence[int] | None = None,
-) -> None:
-    """Combine `array` with the in-bounds elements of `image`, as a TMA reduction does.
-
-    Parameters
-    ----------
-    array, image, tile, coords, element_strides
-        Those of `reference_store`. No two elements of `array` may share memory.
-    operation
-        One of ``tile.dtype.reductions``; see `reduce_elements`.
-    """
-    if violation := reduction_violation(tile.dtype, operation):
-        raise ValueError(violation)
-    numpy, image = tile.dtype.numpy, _checked_image(image, tile)
-    for part, slab, start in _slabs(image, tile, coords):
-        bits, positions, inside = _footprint(array, slab, start, element_strides)
-        values = part.view(bits.dtype)[slots(slab)][inside]
-        result = reduce_elements(operation, bits[positions].view(numpy), values.view(numpy))
-        bits[positions] = result.view(bits.dtype)
-
-
-def _checked_image(image: NDArray[np.uint8], tile: Tile) -> NDArray[np.uint8]:
-    if image.shape != (tile.shared_nbytes,):
-        raise ValueError(
-            f"image has shape {image.shape}; {tile!r} takes {tile.shared_nbytes} bytes"
-        )
-    return np.ascontiguousarray(image, np.uint8)
-
-
-def reduce_elements(operation: str, old: NDArray[Any], operand: NDArray[Any]) -> NDArray[Any]:
-    """Return the elements that a reduction of the copy engine writes in place of `old`.
-
-    Integers wrap round. ``inc`` counts up and starts again at 0 after `operand`, ``dec`` counts
-    down and starts again at `operand` after 0. Subnormal numbers are kept.
-    """
-    with np.errstate(all="ignore"):
-        if operation == "inc":
-            result = np.where(old >= operand, 0, old + 1)
-        elif operation == "dec":
-            result = np.where((old == 0) | (old > operand), operand, old - 1)
-        else:
-            result = _UFUNCS[operation](old, operand)
-    return np.ascontiguousarray(result.astype(old.dtype, copy=False))
-
-
-_UFUNCS: dict[str, Callable[..., NDArray[Any]]] = {
-    "add": np.add,
-    "min": np.fmin,
-    "max": np.fmax,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-
-
 def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     """Normalise a shape to a tuple of Python ints; one int is one axis."""
     if isinstance(shape, int | np.integer):
@@ -431,84 +312,3 @@ def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 def _ceil_div(n: int, divisor: int) -> int:
     return -(-n // divisor)
-
-
-def _slabs(
-    image: NDArray[np.uint8], tile: Tile, coords: Sequence[int]
-) -> Iterator[tuple[NDArray[np.uint8], Tile, Sequence[int]]]:
-    """Yield each slab of a tile: its part of the image, its tile, and the tile's first index."""
-    if tile.num_slabs == 1:
-        yield image, tile, coords
-        return
-    slab = Tile((*tile.shape[:-1], tile.slab), tile.dtype, tile.swizzle)
-    for number, part in enumerate(np.split(image, tile.num_slabs)):
-        yield part[: slab.shared_nbytes], slab, (*coords[:-1], coords[-1] + number * tile.slab)
-
-
-_Axes = tuple[NDArray[np.intp], ...]
-
-
-def _footprint(
-    array: NDArray[Any],
-    tile: Tile,
-    coords: Sequence[int],
-    element_strides: Sequence[int] | None,
-) -> tuple[NDArray[Any], _Axes, _Axes]:
-    """Return the tensor's bits, and the positions of in-bounds elements in it and in the tile."""
-    steps = (1,) * tile.ndim if element_strides is None else tuple(element_strides)
-    if not array.ndim == len(coords) == len(steps) == tile.ndim:
-        raise ValueError(
-            f"{tile!r} has {tile.ndim} axes, the array {array.ndim}, the coordinates "
-            f"{len(coords)}, the element strides {len(steps)}; they must agree"
-        )
-    if array.dtype.itemsize != tile.itemsize:
-        raise TypeError(
-            f"the array's {array.dtype} has {array.dtype.itemsize} B, {tile!r} {tile.itemsize} B"
-        )
-    if steps[-1] != 1:
-        raise ValueError(f"innermost element stride is {steps[-1]}; TMA has only 1 there")
-    positions, inside = [], []
-    for start, step, count, extent in zip(coords, steps, tile.shape, array.shape, strict=True):
-        position = int(start) + step * np.arange(count)
-        kept = np.flatnonzero((position >= 0) & (position < extent))
-        positions.append(position[kept])
-        inside.append(kept)
-    return array.view(f"u{tile.itemsize}"), np.ix_(*positions), np.ix_(*inside)
-
-
-def slots(tile: Tile) -> NDArray[np.intp]:
-    """Return the position of each element of the tile in its image, in elements."""
-    rows = np.arange(tile.size // tile.shape[-1]) * tile.pitch
-    row_major = (rows[:, None] + np.arange(tile.shape[-1]) * tile.itemsize).reshape(tile.shape)
-    offsets = swizzle_index(tile.swizzle, row_major)
-    return (offsets // tile.itemsize).astype(np.intp, copy=False)
-
-
-# The NaN that an H200's copy engine fills in, 16 bits repeated.
-_NAN_BITS = {2: 0x7FF7, 4: 0x7FF7_7FF7, 8: 0x7FF7_7FF7_7FF7_7FF7}
-
-
-def fill_bits(dtype: DType, oob_fill: str) -> int:
-    """Return the value of elements outside of the tensor."""
-    if oob_fill == "zeros":
-        return 0
-    if oob_fill == "nan" and dtype.is_float:
-        return _NAN_BITS[dtype.itemsize]
-    allowed = '"zeros" or "nan"' if dtype.is_float else '"zeros", as an integer copy'
-    raise ValueError(f"oob_fill is {oob_fill!r}; {dtype} takes {allowed}")
-
-
-def convert_bits(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
-    """Change bits as a load of `dtype` does on an H200. Stores change none.
-
-    ``tf32`` and ``tf32_ftz`` round to 10 mantissa bits, to nearest, ties to even, denormals too;
-    every NaN becomes 0x7fffe000. Despite their names, neither ``f32_ftz`` nor ``tf32_ftz`` flushes
-    denormals.
-    """
-    if not dtype.name.startswith("tf32"):
-        return values
-    half = np.uint32(0x0FFF) + ((values >> np.uint32(13)) & np.uint32(1))
-    rounded = (values + half) & np.uint32(0xFFFF_E000)
-    infinite = (values & np.uint32(0x7FFF_FFFF)) == 0x7F80_0000
-    nan = (values & np.uint32(0x7FFF_FFFF)) > 0x7F80_0000
-    return np.where(nan, np.uint32(0x7FFF_E000), np.where(infinite, values, rounded))

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numba_tma.host.layout import Tile, convert_bits, fill_bits, slots
+from numba_tma.host.layout import Tile
+from numba_tma.host.reference import convert_bits, fill_bits, slots
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from numba_tma.host.dtypes import DType, as_dtype, reduction_violation
-from numba_tma.host.tensor_map import wrong_mode
+from numba_tma.host.dtypes import reduction_violation
+from numba_tma.host.reference import (
+    reduce_elements,
+    reference_reduce,
+    reference_store,
+    reference_tile,
+)
 from numba_tma.simulator.barriers import TrackedBarrier
 from numba_tma.simulator.block import Cta
 from numba_tma.simulator.cluster import mapa, resolve
 from numba_tma.simulator.copies import Bytes, GroupWait, Load, PendingStore
-from numba_tma.simulator.errors import BadCoordinate, BadOperand, MissingFence
+from numba_tma.simulator.copy_rules import (
+    bulk_view,
+    check_bulk,
+    check_inside,
+    check_tensor,
+    parse_reduction,
+)
+from numba_tma.simulator.errors import BadOperand, MissingFence
 from numba_tma.simulator.protocol import AwaitStores, Issue, IssueStore, Span, Transfer, Unmodelled
-from numba_tma.simulator.tensormap import check_acquired
 from numba_tma.simulator.thread import SimulatedThread, current
 
 if TYPE_CHECKING:
     from numba_tma.host.tensor_map import TensorMap
-
-_BULK_ALIGNMENT = 16
-_TENSOR_ALIGNMENT = 128
-_COORDINATE_BYTES = 16
 
 
 def cp_async_bulk_load(dst: int, src: Bytes, mbar: int, multicast: int | None = None) -> None:
@@ -33,8 +40,8 @@ def cp_async_bulk_load(dst: int, src: Bytes, mbar: int, multicast: int | None = 
     """
     what = "cp_async_bulk_load"
     thread, address = current(), int(dst)
-    source = _global_bytes(what, "src", src)
-    _check_bulk(what, address, "dst", source.nbytes)
+    source = bulk_view(what, "src", src)
+    check_bulk(what, address, "dst", source.nbytes)
     arrivals = _arrivals(what, thread, address, source.nbytes, int(mbar), multicast)
     _load(thread, arrivals, address, source.nbytes, source.nbytes, source.copy)
 
@@ -43,8 +50,8 @@ def cp_async_bulk_store(dst: Bytes, src: int) -> None:
     """Copy shared bytes at `src` to `dst`, a 1-D view of global bytes; joins the bulk group."""
     what = "cp_async_bulk_store"
     thread, address = current(), int(src)
-    target = _global_bytes(what, "dst", dst)
-    _check_bulk(what, address, "src", target.nbytes)
+    target = bulk_view(what, "dst", dst)
+    check_bulk(what, address, "src", target.nbytes)
 
     def write(image: Bytes) -> None:
         target[:] = image
@@ -63,11 +70,9 @@ def cp_async_bulk_tensor_load(
 
     `multicast` is a mask of the cluster's blocks: the copy goes to each, at the same offsets.
     """
-    from numba_tma.host.layout import reference_tile
-
     what = "cp_async_bulk_tensor_load"
     thread, address = current(), int(dst)
-    origin = _check_tensor(what, tensor_map, coords, address, "dst")
+    origin = check_tensor(what, tensor_map, coords, address, "dst")
 
     def read() -> Bytes:
         return reference_tile(
@@ -85,12 +90,10 @@ def cp_async_bulk_tensor_load(
 
 def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src: int) -> None:
     """Copy shared bytes at `src` to the box at `coords` (NumPy axis order)."""
-    from numba_tma.host.layout import reference_store
-
     what = "cp_async_bulk_tensor_store"
     thread, address = current(), int(src)
-    origin = _check_tensor(what, tensor_map, coords, address, "src")
-    _check_inside(what, origin)
+    origin = check_tensor(what, tensor_map, coords, address, "src")
+    check_inside(what, origin)
 
     def write(image: Bytes) -> None:
         reference_store(
@@ -118,24 +121,22 @@ def cp_async_bulk_prefetch(src: Bytes) -> None:
     """Check the operands of a prefetch of global bytes; there is no cache to fill."""
     what = "cp_async_bulk_prefetch"
     current()
-    _check_bulk(what, 0, "", _global_bytes(what, "src", src).nbytes)
+    check_bulk(what, 0, "", bulk_view(what, "src", src).nbytes)
 
 
 def cp_async_bulk_prefetch_tensor(tensor_map: TensorMap, coords: Sequence[int]) -> None:
     """Check the operands of a prefetch of a tile; there is no cache to fill."""
     current()
-    _check_tensor("cp_async_bulk_prefetch_tensor", tensor_map, coords, 0, "")
+    check_tensor("cp_async_bulk_prefetch_tensor", tensor_map, coords, 0, "")
 
 
 def cp_reduce_async_bulk_store(dst: Bytes, src: int, operation: str) -> None:
     """Combine shared bytes at `src` with `dst`, a 1-D view of global bytes; joins the group."""
-    from numba_tma.host.layout import reduce_elements
-
     what = "cp_reduce_async_bulk_store"
     thread, address = current(), int(src)
-    target = _global_bytes(what, "dst", dst)
-    _check_bulk(what, address, "src", target.nbytes)
-    name, dtype = _reduction(operation)
+    target = bulk_view(what, "dst", dst)
+    check_bulk(what, address, "src", target.nbytes)
+    name, dtype = parse_reduction(operation)
 
     def write(image: Bytes) -> None:
         result = reduce_elements(name, target.view(dtype.numpy), image.view(dtype.numpy))
@@ -148,9 +149,7 @@ def cp_reduce_async_bulk_cluster(
     dst: int, src: int, nbytes: int, mbar: int, operation: str
 ) -> None:
     """Combine shared bytes at `src` with those at `dst` in a block of the cluster."""
-    from numba_tma.host.layout import reduce_elements
-
-    name, dtype = _reduction(operation)
+    name, dtype = parse_reduction(operation)
 
     def reduce(source: Bytes, destination: Bytes) -> Bytes:
         old, operand = destination.view(dtype.numpy), source.view(dtype.numpy)
@@ -163,14 +162,12 @@ def cp_reduce_async_bulk_tensor(
     tensor_map: TensorMap, coords: Sequence[int], src: int, operation: str
 ) -> None:
     """Combine shared bytes at `src` with the tile at `coords` (NumPy axis order)."""
-    from numba_tma.host.layout import reference_reduce
-
     what = "cp_reduce_async_bulk_tensor"
     thread, address = current(), int(src)
     if violation := reduction_violation(tensor_map.dtype, operation):
         raise BadOperand(f"{what}: {violation}")
-    origin = _check_tensor(what, tensor_map, coords, address, "src")
-    _check_inside(what, origin)
+    origin = check_tensor(what, tensor_map, coords, address, "src")
+    check_inside(what, origin)
 
     def write(image: Bytes) -> None:
         reference_reduce(
@@ -332,8 +329,8 @@ def _transfer(
             f"of rank {home.rank}; both must lie in the block that gets the bytes: use "
             "mapa(address, rank) with one rank for both"
         )
-    _check_bulk(what, address, "dst", nbytes)
-    _check_bulk(what, source, "src", nbytes)
+    check_bulk(what, address, "dst", nbytes)
+    check_bulk(what, source, "src", nbytes)
     thread.cta.memory.check_range(f"{what}, src", source, nbytes)
     barrier = _check_arrival(what, thread, owner, address, nbytes, barrier_address)
     thread.cta.hazards.copy_out(thread, source, nbytes, barrier)
@@ -404,110 +401,3 @@ def _check_fenced(thread: SimulatedThread, barrier: TrackedBarrier) -> None:
             f"mbarrier_init by {barrier.initialised_by.description}: that thread must execute "
             "fence_mbarrier_init() (or fence_proxy_async()) after it, before the syncthreads"
         )
-
-
-#: PTX types with other names in this library; bits are combined as unsigned numbers.
-_PTX_TYPES = {"s32": "i32", "s64": "i64", "b32": "u32", "b64": "u64"}
-
-
-def _reduction(operation: str) -> tuple[str, DType]:
-    """Split ``"add.noftz.f16"`` into the operation and the type."""
-    name, *_, element = operation.split(".")
-    return name, as_dtype(_PTX_TYPES.get(element, element))
-
-
-def _check_inside(what: str, origin: tuple[int, ...]) -> None:
-    if min(origin) < 0:
-        kind = "reduction" if "reduce" in what else "store"
-        raise BadCoordinate(
-            f"{what}: the coordinates are {origin}; a {kind} starts inside or past the tensor, "
-            "never before it. On a GPU this is an illegal instruction that loses the context"
-        )
-
-
-def _global_bytes(what: str, name: str, array: Any) -> Bytes:
-    return global_view(what, name, array, _BULK_ALIGNMENT)
-
-
-def global_view(what: str, name: str, array: Any, alignment: int) -> Bytes:
-    """Return `array` as plain bytes; it must be a contiguous view that starts at `alignment`."""
-    if hasattr(array, "_item"):  # numba's simulated device array, as kernels see it
-        array = array._item
-    if hasattr(array, "_ary"):
-        array = array._ary
-    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or array.ndim == 0:
-        raise BadOperand(f"{what}: {name} must be a contiguous array, not {type(array).__name__}")
-    flat: Bytes = array.reshape(-1).view(np.uint8)
-    root = array
-    while isinstance(root.base, np.ndarray):
-        root = root.base
-    offset = _pointer(flat) - _pointer(root)
-    if offset % alignment:
-        raise BadOperand(
-            f"{what}: {name} starts {offset} bytes into its allocation; global addresses must be "
-            f"multiples of {alignment}"
-        )
-    return flat
-
-
-def _pointer(array: np.ndarray[Any, Any]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _check_bulk(what: str, address: int, name: str, nbytes: int) -> None:
-    if nbytes % _BULK_ALIGNMENT or nbytes == 0:
-        raise BadOperand(
-            f"{what}: the size is {nbytes} bytes; it must be a positive multiple of "
-            f"{_BULK_ALIGNMENT}"
-        )
-    if address % _BULK_ALIGNMENT:
-        raise BadOperand(
-            f"{what}: {name} is shared address {address}; it must be a multiple of "
-            f"{_BULK_ALIGNMENT}"
-        )
-
-
-def _check_tensor(
-    what: str,
-    tensor_map: TensorMap,
-    coords: Sequence[int],
-    address: int,
-    name: str,
-    mode: str = "tiled",
-) -> tuple[int, ...]:
-    """Raise unless the copy would run on a GPU; return the coordinates as plain integers."""
-    if tensor_map.mode != mode:
-        raise BadOperand(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
-    check_acquired(what, tensor_map)
-    tile = tensor_map.copies.box if mode == "tiled" else tensor_map.tile
-    if address % _TENSOR_ALIGNMENT:
-        raise BadOperand(
-            f"{what}: {name} is shared address {address}; a tensor copy needs a multiple of "
-            f"{_TENSOR_ALIGNMENT}"
-        )
-    if address % tile.alignment:
-        raise BadOperand(
-            f"{what}: {name} is shared address {address}, not a multiple of {tile.alignment}: "
-            f"swizzle {tile.swizzle.name} follows address bits, so that {tile} has another image "
-            "here than it has at its alignment"
-        )
-    origin = tuple(int(c) for c in coords)
-    of, rank = (tile, tile.ndim) if mode == "tiled" else (tensor_map, tensor_map.rank)
-    if mode == "tiled" and tensor_map.copies.interleaved:
-        origin = (*origin, 0)  # inside a slice, which is no axis of the encoded map
-    if len(origin) != rank:
-        raise BadCoordinate(f"{what}: {len(origin)} coordinates for {of}, which has {rank} axes")
-    for axis, coordinate in enumerate(origin):
-        if not -(2**31) <= coordinate < 2**31:
-            raise BadCoordinate(
-                f"{what}: the coordinate of axis {axis} is {coordinate}; the hardware takes 32 bits"
-            )
-    if origin[-1] * tile.itemsize % _COORDINATE_BYTES:
-        step = _COORDINATE_BYTES // tile.itemsize
-        raise BadCoordinate(
-            f"{what}: the innermost coordinate (axis {len(origin) - 1}) is {origin[-1]}, which is "
-            f"{origin[-1] * tile.itemsize} bytes; it must be a multiple of {step} ("
-            f"{_COORDINATE_BYTES} bytes). On a GPU this is an illegal instruction that loses the "
-            "context"
-        )
-    return origin

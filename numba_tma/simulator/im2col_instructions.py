@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from numba_tma.host.dtypes import reduction_violation
-from numba_tma.host.layout import reduce_elements
+from numba_tma.host.reference import reduce_elements
 from numba_tma.simulator.copies import Bytes
-from numba_tma.simulator.copy_instructions import _arrivals, _check_tensor, _load, _store
+from numba_tma.simulator.copy_instructions import _arrivals, _load, _store
+from numba_tma.simulator.copy_rules import check_tensor
 from numba_tma.simulator.errors import BadCoordinate, BadOperand
 from numba_tma.simulator.thread import current
 
@@ -115,7 +116,7 @@ def _check_im2col(
 ) -> tuple[int, ...]:
     from numba_tma.host.pixel_box import outside
 
-    first = _check_tensor(what, tensor_map, coords, address, name, "im2col")
+    first = check_tensor(what, tensor_map, coords, address, name, "im2col")
     extents, place = tensor_map.shape[1:-1], first[1:-1]
     if not tensor_map.pixel_box.holds(extents, place):
         raise BadCoordinate(f"{what}: {outside(tensor_map.pixel_box, extents, place)}")

@@ -20,7 +20,8 @@ from numba_tma.backend.lowering.types import type_of
 from numba_tma.device import shared
 from numba_tma.host import encoding as _encoding
 from numba_tma.host.boxes import Copies, copies_of, copies_violations, fold_violations
-from numba_tma.host.layout import box_violations, cut, reference_store, reference_tile
+from numba_tma.host.layout import box_violations, cut
+from numba_tma.host.reference import reference_store, reference_tile
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 
 WIDE = Tile((128, 256), "bf16", Swizzle.B128)

@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from numba_tma.host.dtypes import as_dtype, names
-from numba_tma.host.layout import (
-    Swizzle,
-    Tile,
-    box_violations,
-    reference_store,
-    reference_tile,
-    swizzle_index,
-)
+from numba_tma.host.layout import Swizzle, Tile, box_violations, swizzle_index
+from numba_tma.host.reference import reference_store, reference_tile
 
 SWIZZLED = list(Swizzle)[1:]
 

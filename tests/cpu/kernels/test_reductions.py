@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from numba_tma import Swizzle, Tile, reference_reduce
 from numba_tma.host.dtypes import as_dtype, names, reduction_violation
-from numba_tma.host.layout import reduce_elements, swizzle_index
+from numba_tma.host.layout import swizzle_index
+from numba_tma.host.reference import reduce_elements
 
 LEGAL = {
     "u32": {"add", "min", "max", "inc", "dec", "and", "or", "xor"},

@@ -9,7 +9,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.host.layout import reduce_elements
+from numba_tma.host.reference import reduce_elements
 from numba_tma.ptx.reduce import ClusterReduction
 from tests.gpu.copies import CANARY, TRIES
 from tests.gpu.worker import on_gpu

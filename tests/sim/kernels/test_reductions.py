@@ -9,7 +9,7 @@ import numba_tma as tma
 from numba_tma import ptx, simulator
 from numba_tma import simulator as sim
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.host.layout import reference_reduce, reference_tile
+from numba_tma.host.reference import reference_reduce, reference_tile
 from numba_tma.ptx.reduce import ClusterReduction, GlobalReduction
 
 SEEDS = range(12)

@@ -8,7 +8,8 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import simulator
 from numba_tma.host import dtypes
-from numba_tma.host.layout import Swizzle, Tile, reference_tile
+from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.host.reference import reference_tile
 from tests.tiers import every, quick, seeds
 
 ROWS, COLUMNS = 4, 16

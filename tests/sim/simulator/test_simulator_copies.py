@@ -5,7 +5,8 @@ import pytest
 from numba import cuda
 
 from numba_tma import simulator as sim
-from numba_tma.host.layout import Swizzle, Tile, reference_store, reference_tile
+from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.host.reference import reference_store, reference_tile
 from numba_tma.host.tensor_map import tensor_map
 
 SEEDS = range(8)
