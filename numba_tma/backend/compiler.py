@@ -9,7 +9,6 @@ from numba_tma.backend import numba_cuda as chosen
 from numba_tma.backend.numba_cuda import (
     ARGUMENTS,
     BODIES,
-    I8,
     I32,
     I64,
     LOWERED,
@@ -66,7 +65,6 @@ __all__ = [
     "ARGUMENTS",
     "BACKEND",
     "BODIES",
-    "I8",
     "I32",
     "I64",
     "LOWERED",
