@@ -41,7 +41,6 @@ from numba_tma.backend.numba_cuda.functions import (
 from numba_tma.backend.numba_cuda.guards import ARGUMENTS
 from numba_tma.backend.numba_cuda.kernel_globals import load_use_flag, set_use_flags
 from numba_tma.backend.numba_cuda.kernels import (
-    I8,
     I32,
     I64,
     allocate_shared,
@@ -69,7 +68,6 @@ Value: TypeAlias = ir.Value
 __all__ = [
     "ARGUMENTS",
     "BODIES",
-    "I8",
     "I32",
     "I64",
     "LOWERED",

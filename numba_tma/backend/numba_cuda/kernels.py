@@ -21,7 +21,7 @@ from numba_tma.backend.numba_cuda.registration import register_declared
 from numba_tma.backend.numba_cuda.requirements import shared_symbol
 from numba_tma.host.cluster_rules import check_device_function, cluster_of
 
-I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+I32, I64 = ir.IntType(32), ir.IntType(64)
 
 #: Static shared memory ptxas of CUDA 13 accepts, in bytes, by compute capability.
 SHARED_LIMITS = {(9, 0): 232448, (10, 0): 232448, (10, 3): 232448}
