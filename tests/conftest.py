@@ -1,4 +1,4 @@
-"""Which tests run where: tests/cpu anywhere, tests/gpu on a GPU, tests/sim in the simulator."""
+"""The tiers of tests: tests/cpu anywhere, tests/gpu on a GPU, tests/sim in the simulator."""
 
 import gc
 from pathlib import Path

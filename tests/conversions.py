@@ -1,4 +1,4 @@
-"""What conversions between float formats give, by search for the nearest value of the format."""
+"""Reference conversions between float formats, by search for the format's nearest value."""
 
 import ml_dtypes
 import numpy as np

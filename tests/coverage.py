@@ -1,4 +1,4 @@
-"""What is covered, and how: ``python -m tests.coverage``.
+"""The coverage of instructions and names by tests: ``python -m tests.coverage``.
 
 Every row of the instruction table is assembled, by itself and in its file of ptx/. Beyond that it
 is executed on a GPU or in the simulator when a test of tests/gpu or tests/sim calls it, or calls a

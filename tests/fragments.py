@@ -1,4 +1,4 @@
-"""How a warp holds 8x8 matrices of 16-bit elements."""
+"""The layout of 8x8 matrices of 16-bit elements in a warp."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What is looked for in machine code."""
+"""Searches in machine code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of the seed documents, and what docs/guide/migration.md answers to each."""
+"""The names of the seed documents, and their rows in docs/guide/migration.md."""
 
 from __future__ import annotations
 

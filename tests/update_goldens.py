@@ -1,4 +1,4 @@
-"""Write ptx/kernels and what the code says in docs anew, for ``make goldens``.
+"""Write ptx/kernels and the generated pages of docs, for ``make goldens``.
 
 The golden of a kernel holds for one compiler, the one that constraints.txt pins.
 """

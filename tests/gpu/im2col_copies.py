@@ -1,4 +1,4 @@
-"""One im2col copy on the GPU, from and to plain bytes, as `copies` has it for tiled ones."""
+"""One im2col copy on the GPU, from and to plain bytes, as `copies` does for tiled maps."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,8 +1,8 @@
-"""Prints what the GPU does where manuals are silent: ``python -m tests.gpu.measure_im2col``.
+"""Print the GPU's behaviour that manuals leave open: ``python -m tests.gpu.measure_im2col``.
 
-Interleaved tensors: which elements land where in shared memory. Copies that break a rule: whether
-they fault, and what they leave. Nothing here is asserted; what it prints is to
-become a model, or a rule, with a test of its own.
+Interleaved tensors: the places of elements in shared memory. Copies that break a rule: their
+faults, and the bytes that they leave. Nothing is asserted here: the output is the basis of a model
+or a rule with its own test.
 """
 
 from dataclasses import replace

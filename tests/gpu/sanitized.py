@@ -1,4 +1,4 @@
-"""What runs under compute-sanitizer: the shipped kernels, and every kind of pipeline.
+"""The programs for compute-sanitizer: the shipped kernels, and every kind of pipeline.
 
 ``python -c "from tests.gpu import sanitized; sanitized.main()"`` prints ``all right`` at its end.
 """

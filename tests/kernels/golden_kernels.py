@@ -1,4 +1,4 @@
-"""Every kernel that has a golden in ptx/kernels: those that are shipped, and one a pipeline."""
+"""Every kernel with a golden in ptx/kernels: the shipped kernels, and one per pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels with scopes that write down what happens, each beside the calls it stands for.
+"""Kernels with scopes that record their events, each beside the equivalent calls.
 
 A scope with number 7 writes 7 when it is entered and -7 when it is closed. Every thread writes to a
 row of its own.

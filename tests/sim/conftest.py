@@ -1,4 +1,4 @@
-"""Simulator tests: a process of their own, since numba reads this variable when it is imported."""
+"""Simulator tests run in their own process, since numba reads the variable when imported."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How far attention is from float64, beside its peers on the same inputs.
+"""Errors of attention against float64, beside its peers on the same inputs.
 
 ``python tests/benchmarks/sweeps/attention_errors.py`` from the repository's root, whose library it
 measures, writes tests/benchmarks/results/attention_errors.json: of every case and everyone, the

@@ -1,4 +1,4 @@
-"""How fast each rung of the notebooks' ladders is, in tests/benchmarks/results/ladder.json.
+"""Rates of the rungs of the notebooks' ladders, in tests/benchmarks/results/ladder.json.
 
 ``python tests/benchmarks/sweeps/ladder.py [--only matmul] [--repeats N] [--output FILE]`` from the
 repository's root, whose notebooks and library it measures, on a GPU of compute capability 9.0.

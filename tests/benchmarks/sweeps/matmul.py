@@ -1,4 +1,4 @@
-"""Which configuration of matmul is fastest for which shape, what is expected of it, and cuBLAS.
+"""The fastest configuration of matmul by shape, the expected one, and cuBLAS.
 
 ``python tests/benchmarks/sweeps/matmul.py [--dtype bf16] [--layout TN] [--shape MxNxK ...]
 [--repeats N]`` from the repository's root, whose library it measures. Lines go from the fastest to

@@ -1,4 +1,4 @@
-"""Which plan is fastest for rows of which length, beside what else normalises them.
+"""The fastest plan of the row kernels by the row's length, beside their peers.
 
 ``python tests/benchmarks/sweeps/norms.py [--seconds N] [--only rmsnorm ...] [--columns N ...]``
 from the repository's root, whose library it measures. Each operation and shape has a process, so

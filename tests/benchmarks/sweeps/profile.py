@@ -1,4 +1,4 @@
-"""Which unit kernels keep busy, by ncu's counters, in tests/benchmarks/results/profile.json.
+"""Utilisation of the units by kernel, from ncu, in tests/benchmarks/results/profile.json.
 
 ``python tests/benchmarks/sweeps/profile.py`` from the repository's root, whose library it runs
 under ncu (`--clock-control none`). Shares are percent of what a unit could do at the clock it had.

@@ -1,4 +1,4 @@
-"""What numba-cuda is taught: which kernels a cache may serve, and which launches are refused."""
+"""The hooks into numba-cuda: the cache's key, and the launches that are errors."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""What is declared is registered at the next compile, in whatever order modules are imported."""
+"""Declarations are registered at the next compile, in any order of imports."""
 
 import subprocess
 import sys

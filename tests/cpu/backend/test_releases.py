@@ -1,4 +1,4 @@
-"""Forgotten releases: what is reported when a kernel is compiled, and what must not be."""
+"""Forgotten releases: the compile-time errors, and correct kernels without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cluster`: what it compiles to, what it refuses, and what the launch and the cache make of it."""
+"""`cluster`: its PTX, its errors, its launches and its key in the cache."""
 
 import re
 from unittest import mock

@@ -1,4 +1,4 @@
-"""What a map's methods, multicast and the partitioned load compile to, and what they refuse."""
+"""A map's methods, multicast and the partitioned load: their PTX and their errors."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Descriptors in compiled kernels: the values that MatrixLayout says, at no cost, or an error."""
+"""Descriptors in compiled kernels: the values of MatrixLayout, at no cost, or an error."""
 
 import operator
 import re

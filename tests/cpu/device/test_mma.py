@@ -1,4 +1,4 @@
-"""wgmma and fragments: the legal products, what is emitted, and what kernels are refused."""
+"""wgmma and fragments: the legal products, their PTX, and their errors."""
 
 import itertools
 import re

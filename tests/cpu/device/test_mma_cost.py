@@ -1,4 +1,4 @@
-"""What the loops around wgmma come to in machine code: no spills, no serialisation, no moves."""
+"""The machine code of loops around wgmma: no spills, no serialisation, no moves."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Tile schedulers on the host: each order against a model of its own, and what it is good for."""
+"""Tile schedulers on the host: each order against a model, and its locality and balance."""
 
 import functools
 import heapq

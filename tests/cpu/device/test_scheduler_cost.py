@@ -1,4 +1,4 @@
-"""What schedulers compile to: the formula written by hand, in registers; and what is refused."""
+"""Compiled schedulers: as many instructions as by hand, in registers; and their errors."""
 
 import pytest
 from numba import cuda, types, uint32

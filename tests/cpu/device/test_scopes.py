@@ -1,4 +1,4 @@
-"""`tma.scopes`: what it compiles to, what of a function it keeps, and what it refuses."""
+"""`tma.scopes`: the compiled code, the rewritten function's attributes, and the errors."""
 
 from __future__ import annotations
 

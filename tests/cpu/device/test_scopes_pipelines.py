@@ -1,4 +1,4 @@
-"""`with` over real pipelines compiles to what the calls compile to, which it stands for."""
+"""`with` over pipelines compiles to the same code as the explicit calls."""
 
 from __future__ import annotations
 

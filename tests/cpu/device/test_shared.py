@@ -1,4 +1,4 @@
-"""Shared tiles in compiled kernels: where they lie, what an access costs, what is fenced."""
+"""Shared tiles in compiled kernels: their addresses, the cost of an access, the fences."""
 
 import operator
 import re

@@ -1,4 +1,4 @@
-"""Vectors of global memory: one access each, and what a kernel refuses."""
+"""Vectors of global memory: one access each, and their errors."""
 
 import math
 

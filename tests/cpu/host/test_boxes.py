@@ -1,4 +1,4 @@
-"""Tiles larger than a box: slabs, the copies that fill them, the folded form, and what they say."""
+"""Tiles larger than a box: slabs, their copies, the folded form, and `explain`."""
 
 import math
 import pickle

@@ -1,4 +1,4 @@
-"""Debug mode without a GPU: what is compiled, what the records say, what is not cached."""
+"""Debug mode without a GPU: the compiled code, the records' messages, and no caching."""
 
 import functools
 import pickle

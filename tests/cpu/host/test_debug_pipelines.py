@@ -1,4 +1,4 @@
-"""Debug mode of the pipelines beside the ring: what is bounded, and the room that it takes."""
+"""Debug mode of the pipelines beside the ring: the bounded waits, and the shared memory."""
 
 import functools
 import re

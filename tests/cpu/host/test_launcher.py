@@ -1,4 +1,4 @@
-"""Launchers without a GPU: what they pack, against numba-cuda's own packing; what they refuse."""
+"""Launchers without a GPU: their packing against numba-cuda's, and their errors."""
 
 import contextlib
 import ctypes

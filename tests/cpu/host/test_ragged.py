@@ -1,4 +1,4 @@
-"""Ragged maps: what the hardware is told, against the array; and every message."""
+"""Ragged maps: their encoding against the array, and every message."""
 
 import itertools
 import re

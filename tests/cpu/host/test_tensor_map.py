@@ -1,4 +1,4 @@
-"""Tensor maps up to the driver's door: what it is asked to encode is captured, not encoded."""
+"""Tensor maps up to the driver: the arguments of the encode call are captured."""
 
 import ctypes
 import gc

@@ -1,4 +1,4 @@
-"""Arrays of maps, maps with another address, and edited maps: what is compiled and what refused."""
+"""Arrays of maps, maps with another address, and edited maps: the PTX and the errors."""
 
 import ctypes
 import gc

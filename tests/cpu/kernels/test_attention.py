@@ -127,7 +127,7 @@ def test_the_balance_is_that_of_the_schedule(heads, together):
 
 @pytest.mark.parametrize("mask", ["causal", "left", "right", "packed"])
 def test_tiles_are_equal_where_nothing_hides_keys(mask):
-    """Only they are dealt in even rounds: a window's first ones are shorter, and fall into step."""
+    """Only equal tiles are dealt in even waves: a window's first tiles are shorter."""
     problem = PROBLEMS["d64"]
     assert problem.tiles_are_equal
     assert not replace(problem, **{mask: True}).tiles_are_equal

@@ -1,4 +1,4 @@
-"""What a kernel with a mistake in it is told when it is compiled."""
+"""The compile-time errors of kernels with a mistake."""
 
 import re
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What kernels tell the GPU: reviewed instructions, no spills, no local memory."""
+"""The goldens of kernels: reviewed instructions, no spills, no local memory."""
 
 import difflib
 

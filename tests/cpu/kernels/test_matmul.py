@@ -1,4 +1,4 @@
-"""The matmul kernels as they compile: every form and configuration in registers, the main loop."""
+"""The compiled matmul kernels: every form and configuration in registers, the main loop."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the wrapper of matmul launches, without a GPU: layouts, copies, choices, errors, tuning."""
+"""The launches of matmul without a GPU: layouts, copies, choices, errors, tuning."""
 
 import itertools
 import json
@@ -196,16 +196,16 @@ def test_sizes_and_blocks(gpu):
     assert (done.sizes.tile_rows, done.sizes.tile_columns, done.sizes.steps) == (4, 3, 17)
     assert (done.blocks, done.threads) == (12, 384)  # 2 clusters down, 3 across, of 2 blocks
     done = launched(gpu, *pair(8192, 8192, 64), Array(3, (8192, 8192)), config=config)
-    assert done.blocks == 128  # 1024 clusters in 16 rounds of 64; 66 at once would need 16 too
+    assert done.blocks == 128  # 1024 clusters in 16 waves of 64; waves of 66 would be 16, too
 
 
-def test_blocks_share_rounds_evenly():
+def test_the_fewest_blocks_with_as_many_waves():
     assert [fewest_in_same_waves(tiles, 132) for tiles in (1, 132, 133, 896)] == [1, 132, 67, 128]
     for tiles in range(1, 1000):
         blocks = fewest_in_same_waves(tiles, 132)
-        rounds = -(-tiles // blocks)
-        assert blocks <= 132 and rounds == -(-tiles // 132)  # as soon done as with all
-        assert blocks == 1 or -(-tiles // (blocks - 1)) > rounds  # and with fewer not
+        waves = -(-tiles // blocks)
+        assert blocks <= 132 and waves == -(-tiles // 132)  # as many waves as with all SMs
+        assert blocks == 1 or -(-tiles // (blocks - 1)) > waves  # and more with fewer blocks
 
 
 def test_few_rows_change_places(gpu):

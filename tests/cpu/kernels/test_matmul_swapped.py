@@ -1,4 +1,4 @@
-"""The matmul kernel for few rows as it compiles: every kind of code in registers."""
+"""The compiled matmul kernel for few rows: every form in registers."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the norms and reductions compile to, beyond the kernels that have goldens."""
+"""The compiled norms and reductions, beyond the kernels that have goldens."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Reductions: what there is of each type, and NumPy's models against loops over elements."""
+"""Reductions: the operations of each type, and NumPy's models against loops over elements."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""The kernels' wrappers prepare once for arrays at the same place, and launch the same again."""
+"""A second call of a kernel's function with the same arrays repeats the prepared launch."""
 
 import functools
 from types import SimpleNamespace

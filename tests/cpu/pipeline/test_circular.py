@@ -1,4 +1,4 @@
-"""CircularBuffer: its layout on the host, what is wrong with one, and what kernels are told."""
+"""CircularBuffer: its layout on the host, its errors, and the compiled kernels."""
 
 import pickle
 

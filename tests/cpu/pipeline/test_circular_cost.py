@@ -1,4 +1,4 @@
-"""What a circular buffer costs beside a prologue, a body and an epilogue written by hand."""
+"""The cost of a circular buffer beside a prologue, a body and an epilogue by hand."""
 
 import functools
 import heapq

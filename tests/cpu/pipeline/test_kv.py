@@ -1,4 +1,4 @@
-"""KVPipeline: its layout and its errors on the host, and what kernels compile to."""
+"""KVPipeline: its layout and its errors on the host, and the compiled kernels."""
 
 import functools
 import pickle

@@ -1,4 +1,4 @@
-"""What a ring of keys and values costs beside the same loops written by hand."""
+"""The cost of a ring of keys and values beside the same loops by hand."""
 
 import re
 

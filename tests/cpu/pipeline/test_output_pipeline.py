@@ -1,4 +1,4 @@
-"""Accumulators that are handed over: what is refused, what follows, and what it costs."""
+"""OutputTilePipeline: its errors, its derived counts, and its cost."""
 
 import functools
 import re

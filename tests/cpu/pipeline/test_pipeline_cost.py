@@ -1,4 +1,4 @@
-"""What a pipelined copy costs beside the same loop written by hand, counted in instructions."""
+"""The cost of a pipelined copy beside the same loop by hand, in instructions."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""What each pipeline's demonstration costs beside the same kernel written by hand."""
+"""The cost of each pipeline's demonstration beside the same kernel by hand."""
 
 import functools
 import re

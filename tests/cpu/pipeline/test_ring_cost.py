@@ -1,4 +1,4 @@
-"""What each kind of ring costs beside the same protocol written by hand, in instructions."""
+"""The cost of each kind of ring beside the same protocol by hand, in instructions."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Rings on the host: what follows from a TilePipeline's options, and every rule they have."""
+"""Rings on the host: the values derived from a TilePipeline's options, and every rule."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Roles, named barriers and barrier arrays: what follows from them, and what they refuse."""
+"""Roles, named barriers and barrier arrays: their derived values, and their errors."""
 
 import pickle
 import re

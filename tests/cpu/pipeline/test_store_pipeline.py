@@ -1,4 +1,4 @@
-"""StorePipeline and OrderedSequenceBarrier: on the host, in PTX, and what is refused."""
+"""StorePipeline and OrderedSequenceBarrier: on the host, in PTX, and their errors."""
 
 import re
 from typing import NamedTuple

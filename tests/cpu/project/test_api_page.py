@@ -1,4 +1,4 @@
-"""docs/reference/api.md says what the signatures and docstrings say."""
+"""docs/reference/api.md agrees with the signatures and docstrings."""
 
 import inspect
 import pathlib

@@ -1,4 +1,4 @@
-"""The notebooks' ladders: kernels as large as on a GPU stay in registers; what speeds are shown."""
+"""The notebooks' ladders: full-size kernels stay in registers; the shown rates are measured."""
 
 import functools
 import json

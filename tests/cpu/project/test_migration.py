@@ -1,4 +1,4 @@
-"""docs/guide/migration.md answers every name of the seeds, and the names it gives exist."""
+"""docs/guide/migration.md has every name of the seeds, and the names that it gives exist."""
 
 import functools
 import inspect

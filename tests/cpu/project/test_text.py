@@ -1,4 +1,4 @@
-"""What is committed for people to read names no machine that it was made on."""
+"""Committed texts contain no name of the machine on which they were made."""
 
 import re
 import subprocess

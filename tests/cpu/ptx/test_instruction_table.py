@@ -1,4 +1,4 @@
-"""docs/reference/instructions.md says what the rows of the instruction table say."""
+"""docs/reference/instructions.md agrees with the rows of the instruction table."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""mbarrier and cp.async in kernels: what `Barrier` emits, and what the compiler refuses."""
+"""mbarrier and cp.async in kernels: the PTX of `Barrier`, and the compile-time errors."""
 
 import re
 

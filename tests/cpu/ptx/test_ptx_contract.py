@@ -1,4 +1,4 @@
-"""ptx/*.ptx, the instruction table and what kernels emit say the same."""
+"""ptx/*.ptx, the instruction table and the kernels' PTX agree."""
 
 import re
 
@@ -16,9 +16,9 @@ from tests.tiers import every, quick
 ARCHITECTURES = {"sm_90", "sm_90a", "sm_100a", "sm_120"}
 TILE = Tile((16, 16), "f32")
 
-#: What ptxas says of multicast wherever the target is not one of the fast ones.
+#: ptxas's advice about multicast for targets without fast multicast.
 ADVISORY = "Advisory: '.multicast::cluster' modifier on instruction 'cp.async.bulk{.tensor}' should"
-#: What it says of a group that nobody waits for, as an instruction alone is none.
+#: ptxas's warning about a group without a wait, as a single instruction has none.
 UNWAITED = "(C7517) wgmma.wait_group is injected"
 
 FORMS = {form.name: form for row in ptx.TABLE.values() for form in row.forms()}

@@ -1,4 +1,4 @@
-"""The small families: what they refuse at compile time, what stays in place, what they compute."""
+"""The small families: compile-time errors, instructions kept in place, and results."""
 
 import ml_dtypes
 import numpy as np

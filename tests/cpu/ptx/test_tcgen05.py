@@ -1,4 +1,4 @@
-"""Tensor memory in kernels: what they compile to for sm_100a, and what the compiler refuses."""
+"""Tensor memory in kernels: the PTX for sm_100a, and the compile-time errors."""
 
 import re
 

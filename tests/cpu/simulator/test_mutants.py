@@ -1,4 +1,4 @@
-"""The table of mutants has no hole; what is refused before a kernel runs; the page is current."""
+"""The table of mutants is complete; host and compile-time errors; the page is current."""
 
 import builtins
 from types import SimpleNamespace

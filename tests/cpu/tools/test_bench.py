@@ -1,4 +1,4 @@
-"""The results file, the table and the picture made of it, and the pages that show them."""
+"""The results file, its table and its picture, and the pages that show them."""
 
 import datetime
 import json

@@ -1,4 +1,4 @@
-"""The cases of matmuls and attention, on NumPy in torch's clothes."""
+"""The bench's cases of matmuls and attention, with NumPy in the place of torch."""
 
 import collections
 import contextlib

@@ -1,4 +1,4 @@
-"""`python -m numba_tma demo` without a GPU: it says what it does, and fails when it should."""
+"""`python -m numba_tma demo` without a GPU: its output, and its failures."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""The doctor: every known-bad combination is named with its repair, and nothing makes it crash."""
+"""The doctor names every known-bad combination with its repair, and never crashes."""
 
 import json
 import os

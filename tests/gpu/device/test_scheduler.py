@@ -1,4 +1,4 @@
-"""Tile schedulers on a GPU: every tile once, in the order that the host says."""
+"""Tile schedulers on a GPU: every tile once, in the host's order."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""`with` over real pipelines on the GPU: every tile is seen right, whatever ends a scope."""
+"""`with` over pipelines on the GPU: every tile is right, whatever ends a scope."""
 
 import pytest
 from numba import cuda

@@ -1,4 +1,4 @@
-"""Every byte that a tile load or store moves is the one that the NumPy model says."""
+"""Every byte that a tile load or store moves agrees with the NumPy model."""
 
 from dataclasses import dataclass, replace
 

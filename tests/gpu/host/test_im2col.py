@@ -1,4 +1,4 @@
-"""im2col on the GPU: every byte of a load, a store and a reduction is the NumPy model's."""
+"""im2col on the GPU: every byte of a load, store and reduction agrees with the NumPy model."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Whose arrays, maps and streams come in, and how maps travel to where they are used."""
+"""Arrays, maps and streams of other libraries, and maps as arguments of device functions."""
 
 import functools
 import gc

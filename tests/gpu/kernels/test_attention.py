@@ -1,7 +1,7 @@
-"""Attention against float64: lengths, depths, types, masks, shared heads, views, the same bits.
+"""Attention against float64: lengths, head dims, types, masks, shared heads, views, same bits.
 
-What a result may be wrong by is what follows from the roundings: of scores, of weights, of sums of
-products in float32, of which the tensor cores keep a few bits less, and of the result.
+The bound on an error follows from the roundings: of scores, of weights, of sums of products in
+float32, of which the tensor cores keep a few bits less, and of the result.
 """
 
 import ml_dtypes
@@ -108,7 +108,7 @@ def whole_plan(q, causal):
 def check(q, k, v, causal=False, plan=None, scale=None, out=None, whole=False, **options):
     """Compute and compare; return what was computed.
 
-    Without a plan it is computed twice: few queries have their keys shared out.
+    Without a plan, attention is computed twice: few queries use split-K.
     """
     if plan is None:
         check(q, k, v, causal, whole_plan(q, causal), scale, out, whole, **options)

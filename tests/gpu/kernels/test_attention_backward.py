@@ -1,7 +1,7 @@
 """Gradients of attention against float64: lengths, types, masks, shared heads, views.
 
-What a gradient may be wrong by is what follows from the roundings: of weights and gradients of
-scores to the arrays' type, of exponents in float32, and of the result.
+The bound on an error follows from the roundings: of weights and gradients of scores to the arrays'
+type, of exponents in float32, and of the result.
 """
 
 import ml_dtypes

@@ -1,9 +1,9 @@
 """Attention of e4m3 against float64: lengths, masks, shared heads, scales, options, the same bits.
 
-Inputs are exact in float64. What a result may be wrong by: weights are rounded to 4 bits, each by
-itself, so that errors add up as random numbers do; the tensor cores keep about 13 bits of the sums
-of a product, and round towards 0 at each 32 keys, up to the end of a tile; scores are summed in the
-same way.
+Inputs are exact in float64. The bound on an error follows from the roundings. Each weight is
+rounded to 4 bits, so that errors add up as random numbers do. The tensor cores keep about 13 bits
+of the sums of a product, and round towards 0 at each 32 keys, up to the end of a tile. Scores are
+summed in the same way.
 """
 
 import ml_dtypes
@@ -93,7 +93,7 @@ def exact(q, k, v, rows, causal, scaled, scale=None, window=(None, None), softca
 def check(q, k, v, causal=False, plan=None, scaled=(None,) * 3, name="bf16", out=None, **options):
     """Compute and compare, between what must stay; return what was computed.
 
-    Without a plan it is computed twice: few queries have their keys shared out.
+    Without a plan, attention is computed twice: few queries use split-K.
     """
     if plan is None:
         check(q, k, v, causal, whole_plan(q, causal), scaled, name, out, **options)

@@ -1,6 +1,6 @@
 """The block-scaled matmul against float64: sizes, tiles, types, views, the same bits again.
 
-The tensor cores keep 13 bits or so of the sums of a block of K, which is what is allowed for.
+The tensor cores keep about 13 bits of the sums of a block of K; the bound allows for this.
 """
 
 import numpy as np

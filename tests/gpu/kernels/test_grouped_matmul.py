@@ -1,4 +1,4 @@
-"""The grouped matmul against float64: sizes of groups, types, tiles, and rows nobody may touch."""
+"""The grouped matmul against float64: group sizes, types, tiles, and rows outside the groups."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
-"""Matmul against float64: shapes, layouts, types, epilogues, views, and the bits again and again.
+"""Matmul against float64: shapes, layouts, types, epilogues, views, and the same bits again.
 
-Sums of K products in float32 are within K EPS32 of the sum of their magnitudes; the tensor cores
-add with a few bits less, so that twice that is allowed.
+Sums of K products in float32 are within K EPS32 of the sum of their magnitudes. The tensor cores
+add with a few bits less, so the bound is twice as large.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Matmul for few rows, whose factors change places, against float64, and the bits again."""
+"""Matmul for few rows, with A and B swapped, against float64, and the same bits again."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Sums, maxima and columns of maxima of rows, and sums of columns, against float64."""
+"""Row sums, maxima and argmaxima, and column sums, against float64."""
 
 import numpy as np
 import pytest

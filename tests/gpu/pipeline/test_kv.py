@@ -1,4 +1,4 @@
-"""Rings of keys and values under way: orders of use, and products through their descriptors."""
+"""Rings of keys and values on the GPU: orders of use, and products through descriptors."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Accumulators handed over in shared memory on the GPU: each form, with several warps per role."""
+"""OutputTilePipeline in shared memory on the GPU: each form, with several warps per role."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Pipelines under way: every tile once, in order, whole, whatever the stages and loops."""
+"""Pipelines on the GPU: every tile once, in order, whole, for any stages and loops."""
 
 import functools
 import itertools

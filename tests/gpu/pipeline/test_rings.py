@@ -1,4 +1,4 @@
-"""Every kind of ring on the GPU: whoever fills and empties it, each tile is seen right."""
+"""Every kind of ring on the GPU: each tile is right for every producer and consumer."""
 
 import pytest
 from numba import cuda

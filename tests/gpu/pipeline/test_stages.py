@@ -1,4 +1,4 @@
-"""What becomes of a stage: how long it is kept, how it is stored, how large it may be."""
+"""Stages on the GPU: how long they are held, how they are stored, how large they may be."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Elements and vectors of a stage, read and written in the kernel, are NumPy's for every type."""
+"""Elements and vectors of a stage, read and written in kernels, agree with NumPy in every type."""
 
 import functools
 

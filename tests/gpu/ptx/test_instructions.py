@@ -1,4 +1,4 @@
-"""Barriers, election, cache policies: what the thin layers say is what the hardware does."""
+"""Barriers, election and cache policies behave on the hardware as documented."""
 
 import numpy as np
 from numba import cuda

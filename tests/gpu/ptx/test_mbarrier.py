@@ -1,4 +1,4 @@
-"""Every mbarrier instruction on the hardware: what it counts, and what its state tells."""
+"""Every mbarrier instruction on the hardware: its counts and its state."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""One read of global memory for the blocks of a cluster: who gets it, and who does not."""
+"""Multicast: one read of global memory reaches the blocks of the mask, and no others."""
 
 import functools
 

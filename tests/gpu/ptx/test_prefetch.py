@@ -1,4 +1,4 @@
-"""Prefetches to L2 of tiles and bytes run, and leave the copies after them as they are."""
+"""Prefetches of tiles and bytes to L2 run, and do not change later copies."""
 
 import numpy as np
 import pytest

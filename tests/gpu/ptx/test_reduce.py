@@ -1,4 +1,4 @@
-"""Reductions of the copy engine are NumPy's: bits of integers, one rounding of floats."""
+"""Reductions of the copy engine agree with NumPy: integers bit for bit, floats rounded once."""
 
 import functools
 

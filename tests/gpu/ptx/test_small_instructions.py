@@ -1,4 +1,4 @@
-"""The small families: every row runs, and what it gives is checked."""
+"""The small families: every row runs, and its result is checked."""
 
 import numpy as np
 from numba import cuda

@@ -1,4 +1,4 @@
-"""Words of global memory, lanes of a warp and fast functions give what they say."""
+"""Words of global memory, lanes of a warp and fast functions, against NumPy."""
 
 import numpy as np
 from numba import cuda

@@ -1,4 +1,4 @@
-"""Broken kernels that hang a GPU end in debug mode, by name, and the context lives."""
+"""Mutants that hang a GPU end in debug mode with the right error, and the context survives."""
 
 import pytest
 from numba import cuda

@@ -1,4 +1,4 @@
-"""What maps cost the host, and what is compiled only once."""
+"""The host's cost of maps, and kernels that are compiled only once."""
 
 import importlib.util
 import time

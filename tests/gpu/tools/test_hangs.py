@@ -1,4 +1,4 @@
-"""What hangs, traps or dies is reported, costs its time limit only, and the next case works."""
+"""A case that hangs, traps or dies is reported within its time limit, and the next case works."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What manuals leave open: measured, printed (pytest -s), and held equal to the NumPy model."""
+"""Behaviour that manuals leave open: measured, printed (pytest -s), compared with the model."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Clusters in the simulator: whole clusters run, reach each other, and are told what goes wrong."""
+"""Clusters in the simulator: whole clusters, accesses between blocks, and errors."""
 
 from types import FunctionType
 

@@ -1,4 +1,4 @@
-"""Descriptors in the simulator: a tile that a simulated load brought, read through them."""
+"""Descriptors in the simulator: a loaded tile, read through them."""
 
 import numpy as np
 import pytest

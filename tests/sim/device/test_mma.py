@@ -1,4 +1,4 @@
-"""wgmma and fragments in the simulator: what they compute, and how mistakes are reported."""
+"""wgmma and fragments in the simulator: results and errors."""
 
 import re
 from pathlib import Path

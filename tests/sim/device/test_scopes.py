@@ -1,4 +1,4 @@
-"""What scopes do, in the simulator: the rewritten function is plain Python there."""
+"""Scopes in the simulator, where the rewritten function is plain Python."""
 
 import numpy as np
 import pytest

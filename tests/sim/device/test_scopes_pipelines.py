@@ -1,4 +1,4 @@
-"""`with` over real pipelines in the simulator: every tile is seen right, whatever ends a scope."""
+"""`with` over pipelines in the simulator: every tile is right, whatever ends a scope."""
 
 import pytest
 

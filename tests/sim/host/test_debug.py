@@ -1,4 +1,4 @@
-"""In the simulator debug mode changes nothing: a deadlock is reported there anyway."""
+"""Debug mode has no effect in the simulator, which reports deadlocks anyway."""
 
 import pytest
 from numba import cuda

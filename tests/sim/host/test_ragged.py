@@ -1,4 +1,4 @@
-"""Ragged maps in the simulator: values, and what is reported."""
+"""Ragged maps in the simulator: values and errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Arrays of maps and maps that kernels edit, in the simulator: values, and what is reported."""
+"""Arrays of maps and edited maps in the simulator: values and errors."""
 
 import numpy as np
 import pytest

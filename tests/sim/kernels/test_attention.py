@@ -1,4 +1,4 @@
-"""Attention in the simulator: masks, odd lengths, shared heads, views and what is not finite."""
+"""Attention in the simulator: masks, odd lengths, shared heads, views, and infinities."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Gradients of attention in the simulator: masks, odd lengths, shared heads, what sees nothing."""
+"""Gradients of attention in the simulator: masks, odd lengths, shared heads, empty rows."""
 
 import ml_dtypes
 import numpy as np

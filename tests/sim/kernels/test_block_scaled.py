@@ -1,4 +1,4 @@
-"""The block-scaled matmul in the simulator: sizes, types, tiles, scales however they lie."""
+"""The block-scaled matmul in the simulator: sizes, types, tiles, layouts of scales."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The grouped matmul in the simulator: groups of any size, and rows that nobody may touch."""
+"""The grouped matmul in the simulator: groups of any size, and rows outside the groups."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Matmul for few rows, whose factors change places, in the simulator."""
+"""Matmul for few rows, with A and B swapped, in the simulator."""
 
 import numpy as np
 import pytest

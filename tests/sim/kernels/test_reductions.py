@@ -1,4 +1,4 @@
-"""Reductions, copies within a cluster, multicast and prefetches: values, and what is refused."""
+"""Reductions, copies within a cluster, multicast and prefetches: values and errors."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""Sums, maxima and columns of maxima of rows, and sums of columns, against NumPy."""
+"""Row sums, maxima and argmaxima, and column sums, against NumPy."""
 
 import ml_dtypes
 import numpy as np

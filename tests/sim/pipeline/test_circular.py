@@ -1,4 +1,4 @@
-"""Circular buffers in the simulator: every form of loop against NumPy, and what mistakes say."""
+"""Circular buffers in the simulator: every form of loop against NumPy, and errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Mistakes with a ring of keys and values, each a mutant of a right kernel, and who says so."""
+"""Mutants of a kernel with a ring of keys and values, and the errors that catch them."""
 
 import numpy as np
 import pytest

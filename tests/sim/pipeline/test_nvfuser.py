@@ -1,4 +1,4 @@
-"""Every name of nvFuser's issue 2197, and what is here for it: a test of each one's own name."""
+"""Every name of nvFuser's issue 2197, and its equivalent here: one test per name."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Accumulators handed over in the simulator: values under several seeds, in either memory."""
+"""OutputTilePipeline in the simulator: values under several seeds, in both memories."""
 
 import numpy as np
 import pytest

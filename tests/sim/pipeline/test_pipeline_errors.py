@@ -1,4 +1,4 @@
-"""Mistakes with pipelines, each a mutant of a right kernel: what the simulator says of them."""
+"""Mutants of kernels with pipelines, and the simulator's errors."""
 
 import numpy as np
 import pytest

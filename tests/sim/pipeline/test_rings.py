@@ -1,4 +1,4 @@
-"""Every kind of ring in the simulator: whoever fills and empties it, each tile is seen right."""
+"""Every kind of ring in the simulator: each tile is right for every producer and consumer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Store pipelines and turns in the simulator: right under any order of threads, or reported."""
+"""Store pipelines and turns in the simulator: right in any order of threads, or an error."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every public name is there in the simulator too."""
+"""Every public name exists in the simulator, too."""
 
 import numba_tma
 

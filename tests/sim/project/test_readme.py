@@ -1,4 +1,4 @@
-"""What the README promises: its code computes, its commands and links lead somewhere."""
+"""The README: its code is correct, its commands exist, and the links of all pages resolve."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Tensor memory: values, who may use them and when, and what is reported."""
+"""Tensor memory: values, ordering, and errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every interleaving: of the library's pipeline, and of broken ones, which are all found."""
+"""`explore` on the library's pipeline, and on broken pipelines, all of which it finds."""
 
 import re
 

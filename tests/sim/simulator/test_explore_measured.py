@@ -1,4 +1,4 @@
-"""What `explore` leaves out changes no verdict: records with mistakes put in, explored twice."""
+"""The orders that `explore` skips change no verdict: records with mistakes, explored twice."""
 
 import copy
 import random

@@ -1,4 +1,4 @@
-"""Every pipeline, broken in every way that the simulator has to notice, under several orders."""
+"""Every mutant that the simulator must report, under several orders."""
 
 import pytest
 

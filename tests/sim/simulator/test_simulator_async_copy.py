@@ -1,4 +1,4 @@
-"""cp.async: values, groups, arrivals on mbarriers, and what is reported."""
+"""cp.async: values, groups, arrivals on mbarriers, and errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Copies: values, groups, and operands that the hardware refuses."""
+"""Copies: values, groups, and operands that are errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Each hazard in the smallest kernel that shows it, and the same kernel done right."""
+"""Each hazard in the smallest kernel that has it, and the corrected kernel."""
 
 import numpy as np
 import pytest

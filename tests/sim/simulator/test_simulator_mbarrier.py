@@ -1,4 +1,4 @@
-"""The mbarrier model, and what its instructions refuse."""
+"""The mbarrier model, and the errors of its instructions."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What is recorded, and the timeline made of it."""
+"""Traces: the recorded events, and their timeline."""
 
 import numpy as np
 from numba import cuda
