@@ -15,7 +15,7 @@ import numba_tma as tma
 
 FILE = Path(__file__).parents[1] / "docs" / "guide" / "schedulers.md"
 DRAWN = re.compile(r"^```text\n(.+)\n(?s:.*?)^```$", re.MULTILINE)
-BLOCKS = 132  # multiprocessors of an H200
+BLOCKS = 132  # SMs of an H200
 
 
 def order(schedule: Any) -> Any:

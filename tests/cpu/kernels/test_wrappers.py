@@ -52,7 +52,6 @@ def gpu(monkeypatch):
     for module in ("_host.device", "copy.api", "transpose.api", "pointwise.api"):
         path = f"numba_tma.kernels.{module}."
         for name, fake in {
-            "multiprocessors": lambda: 132,
             "sm_count": lambda: 132,
             "current_device": lambda: 0,
             "queue_counter": lambda *of: counters.setdefault(of, f"counter of {of}"),

@@ -162,8 +162,8 @@ def test_a_wrong_product_is_not_timed(torch, monkeypatch, wrong):
 
 
 def test_a_matmul_has_the_fastest_right_plan_of_triton_beside_it(torch, monkeypatch, capsys):
-    def plans(a, w, c, multiprocessors):
-        assert multiprocessors == 132
+    def plans(a, w, c, sms):
+        assert sms == 132
         return {
             "Triton, wrong": lambda: 0 * (a @ w.T),
             "Triton, fast": lambda: np.matmul(a, w.T, out=c),

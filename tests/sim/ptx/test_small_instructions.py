@@ -34,7 +34,7 @@ def test_indices_and_sizes():
     np.testing.assert_array_equal(out, np.ones_like(out))
 
 
-def test_lanes_warps_and_multiprocessors():
+def test_lanes_warps_and_sms():
     def body():
         lane = ptx.laneid()
         assert lane == cuda.threadIdx.x % 32
