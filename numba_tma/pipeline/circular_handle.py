@@ -94,7 +94,8 @@ class CircularBufferHandle:
 
         Yields (tile, slot): load every tile of the slot once, as ``x.load(slot.x, coords,
         slot.barrier)``; with ``barriers="each"`` on ``slot.barrier_of("x")``. In the other threads
-        it is empty.
+        the loop is empty. Executed by whole warps. With ``war="mbarrier"`` the warp reconverges at
+        the loop's end (bar.warp.sync), so the loop has no ``break``.
         """
         # Anew each time and in each warp: ptxas then sees that one thread is left to copy.
         elected = elect_sync() & (self._thread < WARP)

@@ -16,6 +16,7 @@ from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.stages import slot_tile
+from numba_tma.ptx import bar_warp_sync
 from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
@@ -115,9 +116,10 @@ class Loads(Iteration):
 
     def has_next(self) -> bool:
         """Return whether another tile is to be loaded, by this thread."""
-        if not self.elected or self.left == 0:
-            return False
-        return self.ring.ahead < self.ring.stop
+        left = self.elected & (self.left != 0) & (self.ring.ahead < self.ring.stop)
+        if self.ring.pipeline.by_mbarrier and not left:
+            bar_warp_sync()  # reconverge: the elected thread, which has waited, is far behind
+        return left
 
     def take(self) -> tuple[int, LoadStage]:
         """Return the tile and its stage, once that is empty."""

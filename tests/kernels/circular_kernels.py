@@ -108,6 +108,8 @@ def add_by_hand(war: str = "sync") -> tuple[Any, Any]:
                 if by_mbarrier:
                     wait(empty + load_index * 8, load_phase)
                 load_tiles(x, y, ahead, load_index, xs, ys, full)
+            if by_mbarrier:
+                ptx.bar_warp_sync()
             load_index = uint32(load_index + 1)
             if load_index == STAGES:
                 load_index = uint32(0)
