@@ -1,26 +1,27 @@
 """Pipelines: stages of shared memory that some threads fill while others work on them.
 
-A producer waits until a stage is *empty*, fills it and commits it; a consumer waits until it is
-*full*, works on it and releases it. Both walk round the stages with an index and a phase bit that
-flips at each turn of the ring; in its first turn the producer's is 1, so that its waits for *empty*
-pass at once. They step before they wait: in a loop, what was worked on and what comes next are then
-one register.
+A producer waits until a stage is *empty*, fills it and commits it. A consumer waits until a stage
+is *full*, works on it and releases it. Both walk round the stages with an index and a phase bit,
+which flips at each turn of the ring. The producer's phase starts at 1, so that its first waits for
+*empty* return at once. Both sides step before they wait: in a loop, the stage that was worked on
+and the stage that comes next are then one register.
 
-A pipeline is a constant, made on the host, and the handle that its `start` returns. Both are plain
-Python; docs/development/add-a-pipeline.md adds one.
+A pipeline has two classes: a constant, made on the host, and the handle that its `start` returns.
+Both are plain Python; docs/development/add-a-pipeline.md adds one.
 
-- `tile`, `tile_handle`: `TilePipeline`, and what a kernel holds of it; `start`: its barriers;
-- `producer`, `consumer`, `stages`: its two sides and what they are handed; `loops`: over tiles;
-- `roles`: who does what in a block; `multicast`: which blocks of a cluster share a tile;
-- `payload`: what matmuls keep in a stage; `stage_layout`, `memory`: where stages and barriers lie;
-- `store`, `store_handle`: `StorePipeline`, for what threads write and the copy engine stores;
+- `tile`, `tile_handle`: `TilePipeline` and its handle; `start`: its barriers; `tile_rules`: its
+  errors;
+- `producer`, `consumer`, `stages`: its two sides and their stages; `loops`: loops over tiles;
+- `roles`: the roles of a block; `multicast`: the blocks of a cluster that share a tile;
+- `payload`: the tiles in a matmul's stage; `stage_layout`, `memory`: where stages and barriers lie;
+- `state`: the index and the phase of a walk; `ports`: short names of the handles;
+- `store`, `store_handle`: `StorePipeline`, for tiles that threads write and the copy engine stores;
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns;
-- `output`, `output_handle`: accumulators, from the multiplication to the epilogue; `columns`: those
-  in tensor memory;
-- `kv`, `kv_handle`: `KVPipeline`, the ring of attention's keys and values; `kv_producer`,
-  `kv_consumer`, `kv_side`: its two sides; `staged`: their barriers, whose stages come in parts;
-- `circular`, `circular_handle`, `circular_stages`: `CircularBuffer`, where the same threads load
-  and work.
+- `output`, `output_handle`: `OutputTilePipeline`, for accumulators, from the multiplication to the
+  epilogue; `columns`: accumulators in tensor memory;
+- `kv`, `kv_handle`: `KVPipeline`, the ring of attention's K and V tiles; `kv_producer`,
+  `kv_consumer`, `kv_side`: its two sides; `kv_rules`: its errors; `staged`: barriers of sub-stages;
+- `circular`, `circular_handle`, `circular_stages`: `CircularBuffer`, whose threads load and work.
 """
 
 from numba_tma.pipeline.circular import CircularBuffer

@@ -1,7 +1,7 @@
-"""`CircularBuffer`: one group of threads that loads ahead of the stage it works on.
+"""`CircularBuffer`: one group of threads that loads ahead of the stage on which it works.
 
-A loop over tiles holds a loop over loads. Both are needed in every iteration, and what is a
-prologue, a body and an epilogue in code written by hand follows from how far the inner one goes::
+A loop over tiles contains a loop over loads. The number of tiles that the inner loop yields makes
+the prologue, the body and the epilogue, which code written by hand spells out::
 
     for tile, stage in ring.tiles(first, stop, step):
         for ahead, slot in ring.loads():  # one thread, `prefetch` tiles ahead
@@ -9,12 +9,13 @@ prologue, a body and an epilogue in code written by hand follows from how far th
         full = stage.wait()
         ...                               # full.x[i, j]
 
-In the first iteration one thread loads the first ``prefetch + 1`` tiles (the prologue), then one
-tile in each (the body), and none in the last `prefetch` (the epilogue). The other ways to write it
-are worse to read: flags (``if step.loads``, ``if step.computes``) put a test round both halves of
-the user's code, and a function that loads, passed as an argument, takes that code out of the loop.
-An iteration costs every thread, the one that loads included, at most 2 % more machine instructions
-than three parts written by hand (tests/cpu/pipeline/test_circular_cost.py).
+In the first iteration one thread loads the first ``prefetch + 1`` tiles (the prologue). In each
+further iteration it loads one tile (the body), and in the last `prefetch` iterations none (the
+epilogue). Two other forms are harder to read. Flags (``if step.loads``, ``if step.computes``) put
+a test round both halves of the user's code. A function that loads, passed as an argument, moves
+the user's loads out of the loop. An iteration costs every thread, the loading thread included, at
+most 2 % more machine instructions than three parts written by hand
+(tests/cpu/pipeline/test_circular_cost.py).
 """
 
 from __future__ import annotations
@@ -38,41 +39,41 @@ from numba_tma.pipeline.start import check_launch, check_sync
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import ntid_x, tid_x
 
-#: How a stage is known to have been read by all before it is loaded again.
+#: The synchronisation between the reads of a stage and the next load into it (write after read).
 WAR = ("sync", "mbarrier")
-#: Whether the tiles of a stage complete on one barrier, or each on its own.
+#: One full barrier for all tiles of a stage, or one for each tile.
 BARRIERS = ("one", "each")
-#: Names that mean something else on what its loops yield.
+#: Attributes of the stages that the loops yield, which cannot be names of tiles.
 TAKEN = RESERVED | {"accesses", "barrier_of", "base", "pipeline", "wait"}
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class CircularBuffer(StageLayout):
-    """Stages of shared memory that a group of threads loads and works on by itself.
+    """Stages of shared memory into which the threads that work on them also load.
 
-    nvFuser's pipelined circular buffering. (Its warp-specialised form is a `TilePipeline`.) Made on
-    the host, used from a kernel's globals.
+    Made on the host, used from a kernel's globals. The class is nvFuser's pipelined circular
+    buffering; the warp-specialised form of nvFuser is a `TilePipeline`.
 
     Parameters
     ----------
     num_stages
         Stages in shared memory, at least 1.
     prefetch
-        How many tiles the loads are ahead of the work: 0 to ``num_stages - 1``, which is the
-        default. The ``num_stages - prefetch - 1`` stages that are left let warps run apart
-        (``war="mbarrier"``), or the work on them go on asynchronously (`in_flight`).
+        Tiles by which the loads are ahead of the work: 0 to ``num_stages - 1``, the default. The
+        other ``num_stages - prefetch - 1`` stages let warps run apart (``war="mbarrier"``), or let
+        asynchronous work on a stage continue (`in_flight`).
     war
-        How the thread that loads knows that a stage has been read (write after read):
-        ``"sync"``, all threads synchronise in each iteration; ``"mbarrier"``, each warp arrives on
-        a barrier of the stage.
+        The synchronisation that precedes a load into a stage that was read (write after read).
+        ``"sync"``: all threads synchronise in each iteration. ``"mbarrier"``: each warp arrives on
+        the empty barrier of the stage.
     barriers
-        ``"one"`` barrier a stage for the bytes of all its tiles, or one for ``"each"`` tile, so
-        that work on the first can begin before the last has come.
+        ``"one"``: a stage has one full barrier for the bytes of all its tiles. ``"each"``: each
+        tile has its own, so that work on the first tile begins before the last has arrived.
     role
-        The `Role` whose threads do it, in whole warps; by default all threads of the block.
+        The `Role` whose threads load and work, of whole warps; by default all threads of the block.
     debug
-        Whether waits end with an exception when they take too long, and bytes are counted, as
-        `TilePipeline` has it.
+        Whether waits that take too long raise an exception, and bytes are counted, as in
+        `TilePipeline`.
     **tiles
         The tiles of a stage, by the name they have in the kernel.
 
@@ -129,7 +130,7 @@ class CircularBuffer(StageLayout):
 
     @property
     def in_flight(self) -> int:
-        """Stages that work may still go on with, beside the current one, while others load."""
+        """Stages beside the current one that asynchronous work may use while others are loaded."""
         return self.num_stages - self.prefetch - 1
 
     # -------------------------------------------------------------- its memory
@@ -143,7 +144,7 @@ class CircularBuffer(StageLayout):
 
     @property
     def num_full(self) -> int:
-        """Barriers that tell of one stage whether it is full."""
+        """Full barriers of one stage."""
         return len(self.full_bytes)
 
     @property
@@ -153,11 +154,11 @@ class CircularBuffer(StageLayout):
 
     @property
     def launch_kind(self) -> str:
-        """What a launch has to know, as `allocate_shared` takes it."""
+        """The requirement on a launch, as `allocate_shared` takes it."""
         return f"ring{self.block}" if self.role else "line"
 
     def shared_parts(self, what: str) -> dict[str, int]:
-        """Return the bytes of its parts, for the error of a sum that is too large."""
+        """Return the bytes by part, for the error of too much shared memory."""
         parts = {}
         for name, tile in self.tiles if what != "barriers" else ():
             size = f"{self.num_stages} stages x {tile_stride(tile):,} B"
@@ -172,27 +173,27 @@ class CircularBuffer(StageLayout):
 
     @property
     def empty_offset(self) -> int:
-        """Offset of the empty barriers, which ``war="mbarrier"`` has, from the barriers' base."""
+        """Offset of the empty barriers (``war="mbarrier"``) from the barriers' base."""
         return 8 * self.num_stages * self.num_full
 
     @property
     def sync_offset(self) -> int:
-        """Offset of the mbarrier that debug mode has for the threads' meetings, likewise."""
+        """Offset of debug mode's mbarrier for `sync` from the barriers' base."""
         return 8 * self.num_stages * (self.num_full + self.by_mbarrier)
 
     @property
     def num_live(self) -> int:
-        """Its mbarriers."""
+        """Number of mbarriers."""
         return self.sync_offset // 8 + self.debug
 
     @property
     def ledger_offset(self) -> int:
-        """In debug mode, how far behind each full barrier its ledger lies, 8 bytes; else 0."""
+        """Offset of a ledger (8 bytes) from its full barrier in debug mode; else 0."""
         return 8 * self.num_live if self.debug else 0
 
     @property
     def num_barriers(self) -> int:
-        """The `BarrierArray` that `start` takes has this many: its mbarriers, and some room."""
+        """Length of the `BarrierArray` that `start` takes: mbarriers, and debug mode's ledgers."""
         return self.num_live + self.debug * self.num_stages * self.num_full
 
     @property
@@ -204,34 +205,34 @@ class CircularBuffer(StageLayout):
 
     @property
     def by_mbarrier(self) -> bool:
-        """Whether barriers tell when a stage has been read."""
+        """Whether stages have empty barriers."""
         return self.war == "mbarrier"
 
     @property
     def empty_arrivals(self) -> int:
-        """Arrivals by which a stage is handed back; 0 if that depends on the launch's block."""
+        """Arrivals that complete an empty barrier; 0 if they depend on the launch's block."""
         return self.role.members // WARP if self.role else 0
 
     @property
     def block(self) -> int:
-        """Threads of the block; 0 if any number of whole warps will do."""
+        """Threads of the block; 0 for any number of whole warps."""
         return self.role.block if self.role else 0
 
     @property
     def sync_threads(self) -> int:
-        """Threads that synchronise; 0 if that depends on the launch's block."""
+        """Threads that synchronise; 0 if they depend on the launch's block."""
         return self.role.members if self.role else 0
 
     @property
     def sync_id(self) -> int:
-        """The named barrier by which its threads synchronise."""
+        """Number of the named barrier at which the threads synchronise."""
         return self.role.barrier_id if self.role else 0
 
-    # ------------------------------------------------------- what debug mode calls it
+    # ------------------------------------------------------- its waits in debug mode
 
     @property
     def full_sites(self) -> tuple[Site, ...]:
-        """What a wait for a full stage is called, by its barrier."""
+        """The name of a wait for a full stage, for each full barrier of the stage."""
         names = [self._name] if self.barriers == "one" else [name for name, _ in self.tiles]
         of, stages = self._who, self.num_stages
         return tuple(
@@ -241,12 +242,12 @@ class CircularBuffer(StageLayout):
 
     @property
     def empty_site(self) -> Site:
-        """What a wait for an empty stage is called."""
+        """The name of a wait for an empty stage."""
         return Site(f"'{self._name}.empty'", self._who, debug=self.debug)
 
     @property
     def sync_site(self) -> Site:
-        """What the meeting of its threads is called."""
+        """The name of the threads' synchronisation."""
         what = f"the end of an iteration, or sync() or close(), of '{self._name}'"
         return Site(what, self._who, kind="sync", debug=self.debug)
 
@@ -260,26 +261,27 @@ class CircularBuffer(StageLayout):
         barriers: Constant[Any] = None,
         sync: Constant[bool] = True,
     ) -> CircularBufferHandle:
-        """Allocate the stages, initialise the barriers and return the block's handle of it.
+        """Allocate the stages, initialise the barriers and return the handle.
 
-        Executed once by every thread of the block, so not inside a loop; it synchronises the
+        Executed once by every thread of the block, so not inside a loop. `start` synchronises the
         block. Each call in the source has memory of its own.
 
         Parameters
         ----------
         tiles
-            Where the tiles are, if not in memory of their own: a `SharedTile` of at least
-            `storage_nbytes`, or an address that is a multiple of `alignment`.
+            Memory for the tiles: a `SharedTile` of at least `storage_nbytes`, or an address that
+            is a multiple of `alignment`. By default `start` allocates it.
         barriers
-            A `BarrierArray` of at least `num_barriers`, or an address, likewise.
+            Memory for the barriers: a `BarrierArray` of at least `num_barriers`, or an address that
+            is a multiple of 8. By default `start` allocates it.
         sync
-            False, a literal, where several are started: only the last has to synchronise.
+            The literal False leaves the synchronisation to the pipeline that is started last.
         """
         check_launch(self)
         check_sync(sync)
         base = own_or_given_tiles(self, tiles)
-        # ptxas takes a shared address for cheap and computes it again at each use, from the block's
-        # rank in its cluster (S2R SR_CgaCtaId), which is slow. It does not look through a shuffle.
+        # ptxas rematerialises a shared address at each use, from the block's rank in its cluster
+        # (S2R SR_CgaCtaId), which is slow. It does not rematerialise the result of a shuffle.
         barriers_at = kept_in_register(own_or_given_barriers(self, barriers))
         label_buffer(self, base, barriers_at)
         thread, num_threads, stages = tid_x(), ntid_x(), self.num_stages
@@ -324,8 +326,8 @@ def _stages(given: Any) -> int:
         number = 0
     if number < 1:
         raise ValueError(
-            f"CircularBuffer(num_stages={given!r}): it has at least 1 stage, and 2 or more to load "
-            "one while it works on another"
+            f"CircularBuffer(num_stages={given!r}): a buffer has at least 1 stage; with 2 or more "
+            "it loads one while threads work on another"
         )
     return number
 
@@ -359,7 +361,7 @@ def _check_role(role: Any) -> None:
         )
     if role.members % WARP:
         raise ValueError(
-            f"CircularBuffer(role={role}): one thread that its first warp elects starts the loads, "
-            f"and whole warps hand stages back, but {role.members} threads are "
-            f"{role.members // WARP} warps and {role.members % WARP} threads; use Warps(n)"
+            f"CircularBuffer(role={role}): whole warps elect a thread and release stages, but "
+            f"{role.members} threads are {role.members // WARP} warps and {role.members % WARP} "
+            "threads; use Warps(n)"
         )

@@ -1,4 +1,4 @@
-"""`Ring`: what a kernel holds of a `CircularBuffer`, and the steps of its loops."""
+"""`CircularBufferHandle`: a started `CircularBuffer`, and the steps of its loops."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @device_class(static=("pipeline",), mutable=True)
 @dataclass
 class CircularBufferHandle:
-    """A started `CircularBuffer`. All its methods are executed by every thread of its role."""
+    """A started `CircularBuffer`. Every thread of the role executes its methods."""
 
     pipeline: CircularBuffer
     base: u32
@@ -51,36 +51,39 @@ class CircularBufferHandle:
     loading: PipelineState
     accesses: TileAccesses
     waited: u32  # bit b: full barrier b of the current stage has been waited for
-    held: u32 = 0  # stages that are worked on: the current one and those in flight
+    held: u32 = 0  # held stages: the current one and those in flight
     due: u32 = 0  # loads that the current iteration has not started yet
-    tile: i64 = 0  # the current one
-    ahead: i64 = 0  # the next to load, as the thread that loads knows it
+    tile: i64 = 0  # current tile
+    ahead: i64 = 0  # next tile to load; valid in the loading thread
     stop: i64 = 0
     step: i64 = 1
-    open: bool = False  # a loop over tiles is under way
+    open: bool = False  # a loop over tiles has begun and not ended
 
     def thread(self) -> int:
-        """Return the index of the calling thread among those that share the work, from 0."""
+        """Return the index of the calling thread in the role, from 0."""
         return self._thread
 
     def num_threads(self) -> int:
-        """Return the number of threads that share the work."""
+        """Return the number of threads of the role."""
         return self._num_threads
 
     def sync(self) -> None:
-        """Synchronise its threads, as cuda.syncthreads does a block."""
+        """Synchronise the role's threads, as cuda.syncthreads synchronises a block."""
         meet(self.pipeline.sync_id, self._num_threads, self._meeting(), self.pipeline.sync_site)
 
     def tiles(self, first: Any, stop: Any, step: Any = 1, in_flight: Constant[int] = 0) -> Tiles:
-        """Iterate over range(first, stop, step), each tile with the stage that it comes in.
+        """Iterate over range(first, stop, step), each tile with its stage.
 
-        Yields (tile, stage). `stage.wait` returns the tiles in shared memory. The body runs
-        ``for ahead, slot in ring.loads():`` first. A stage may be written to, and is handed back
-        when the loop goes on, or with ``war="mbarrier"`` `in_flight` iterations later, for work
-        that reads it asynchronously: a literal up to `CircularBuffer.in_flight`. With
-        ``war="sync"`` so many stages stay untouched as it is. `step` is positive. After a
-        ``break``, which all threads take, the next loop or `close` waits for what was loaded ahead
-        and drops it.
+        Yields (tile, stage); ``stage.wait()`` returns the tiles in shared memory. The body begins
+        with ``for ahead, slot in ring.loads():``. Threads may write to the stage.
+
+        - A stage is released when the loop goes on, or with ``war="mbarrier"`` `in_flight`
+          iterations later for work that reads the stage asynchronously. `in_flight` is a literal up
+          to `CircularBuffer.in_flight`. With ``war="sync"`` a stage stays untouched for so many
+          iterations in any case.
+        - `step` is positive.
+        - All threads take a ``break`` together. The next loop or `close` then waits for the tiles
+          that were loaded ahead and drops them.
         """
         self._drain()
         self._release_until(in_flight)
@@ -92,30 +95,30 @@ class CircularBufferHandle:
     def loads(self) -> Loads:
         """Iterate, in one elected thread, over the tiles to load now, each with its empty stage.
 
-        Yields (tile, slot): load every tile of the slot once, as ``x.load(slot.x, coords,
-        slot.barrier)``; with ``barriers="each"`` on ``slot.barrier_of("x")``. In the other threads
-        the loop is empty. Executed by whole warps. With ``war="mbarrier"`` the warp reconverges at
-        the loop's end (bar.warp.sync), so the loop has no ``break``.
+        Yields (tile, slot) in the elected thread and nothing in the others. Load every tile of the
+        slot once, as in ``x.load(slot.x, coords, slot.barrier)``. With ``barriers="each"`` the
+        barrier is ``slot.barrier_of("x")``. Executed by whole warps. With ``war="mbarrier"`` the
+        warp reconverges at the loop's end (bar.warp.sync), so the loop has no ``break``.
         """
-        # Anew each time and in each warp: ptxas then sees that one thread is left to copy.
+        # An election at each call and in each warp: ptxas then sees that one thread copies.
         elected = elect_sync() & (self._thread < WARP)
         due = self.due
         self.due = u32(0)
         return Loads(self, due, elected)
 
     def release_pending(self) -> None:
-        """Hand back the stages that a loop with `in_flight` has left. After their work is done."""
+        """Release the stages that a loop with `in_flight` left held. Call it after their work."""
         self._release_until(0)
 
     def close(self) -> None:
-        """Hand back what is held, synchronise, and end the barriers' life (mbarrier.inval).
+        """Release the held stages, synchronise, and invalidate the barriers (mbarrier.inval).
 
-        The memory of the tiles can then be used otherwise, and that of the barriers after the
-        threads have synchronised once more.
+        After `close` the memory of the tiles may be used for another purpose. The memory of the
+        barriers may be used after one more synchronisation of the threads.
         """
         self._drain()
         self.sync()
-        if self.pipeline.debug:  # what they meet at ends only when all of them have left it
+        if self.pipeline.debug:  # all threads must have left `sync` before its mbarrier is invalid
             if self._thread == 0:
                 self.sync()
             else:
@@ -127,11 +130,11 @@ class CircularBufferHandle:
     # -------------------------------------------------------------------------- its steps
 
     def _meeting(self) -> Barrier:
-        """Return what its threads meet at in debug mode."""
+        """Return the mbarrier of `sync` in debug mode."""
         return Barrier(self.barriers + self.pipeline.sync_offset)
 
     def _await_full(self, barrier: Any) -> None:
-        """Wait until the loads that complete on a full barrier of the current stage have come."""
+        """Wait for one full barrier of the current stage."""
         state = self.state
         offset = u32(8 * self.pipeline.num_stages * barrier)
         full = Barrier(self.barriers + offset + 8 * state.index, self.pipeline.ledger_offset)
@@ -139,19 +142,19 @@ class CircularBufferHandle:
         self.waited |= 1 << barrier
 
     def _await_stage(self) -> None:
-        """Wait until all of the current stage has come."""
+        """Wait for the full barriers of the current stage that were not waited for yet."""
         for barrier in range(self.pipeline.num_full):
             if not self.waited >> barrier & 1:
                 self._await_full(barrier)
 
     def _await_empty(self) -> None:
-        """Wait until all warps have handed back the stage that is loaded next."""
+        """Wait until all warps have released the stage that is loaded next."""
         state = self.loading
         empty = Barrier(self.barriers + self.pipeline.empty_offset + 8 * state.index)
         wait_for(empty, state.phase, self.pipeline.empty_site, state.index, u32(state.count - 1))
 
     def _acquire(self) -> LoadStage:
-        """Return the next stage to load, which expects its bytes."""
+        """Wait until the next stage to load is empty, expect its bytes, and return the stage."""
         self.loading.step()
         if self.pipeline.by_mbarrier:
             self._await_empty()
@@ -162,8 +165,8 @@ class CircularBufferHandle:
         return LoadStage(self, self.loading.index)
 
     def _release_beyond(self, in_flight: Any) -> None:
-        """Hand back the oldest stage if more than `in_flight`, a literal, are held."""
-        # Only the arrival depends on that: a branch round all of it would cost each iteration more.
+        """Release the oldest stage if more than `in_flight` are held. `in_flight` is a literal."""
+        # Only the arrival is conditional: a branch round the whole body would cost each iteration.
         self._fence()
         if self.pipeline.by_mbarrier:
             index = self.state.index
@@ -172,14 +175,14 @@ class CircularBufferHandle:
             self._release(index, self.held > in_flight)
         else:
             self.sync()
-        # Set where it is so already, too: the compiler then knows, and drops later tests.
+        # Assigned even if the value is 0 already: the compiler then drops later tests.
         if in_flight == 0 or not self.pipeline.by_mbarrier:
             self.held = 0
         elif self.held > in_flight:
             self.held -= 1
 
     def _release_until(self, in_flight: Any) -> None:
-        """Hand back the oldest stages until at most `in_flight` are held."""
+        """Release the oldest stages until at most `in_flight` are held."""
         while self.held > in_flight:
             self._fence()
             if self.pipeline.by_mbarrier:
@@ -190,26 +193,26 @@ class CircularBufferHandle:
                 self.held = 0
 
     def _oldest(self) -> int:
-        """Return the stage that is held longest."""
+        """Return the oldest held stage."""
         index = u32(self.state.index + self.pipeline.num_stages + 1 - self.held)
         if index >= self.pipeline.num_stages:
             index = u32(index - self.pipeline.num_stages)
         return index
 
     def _release(self, index: Any, held: Any) -> None:
-        """Arrive on the empty barrier of a stage, if it is held: once per warp."""
+        """Arrive once per warp on the empty barrier of a stage, if `held` is true."""
         bar_warp_sync()
         if elect_sync() & held:
             mbarrier_arrive(self.barriers + self.pipeline.empty_offset + 8 * index)
 
     def _fence(self) -> None:
-        """Let the copy engine overwrite what the thread has read and written of the stages."""
+        """Fence the thread's accesses to tiles before the copy engine's next writes."""
         if self.accesses.unfenced:
             fence_proxy_async()
             self.accesses.unfenced = False
 
     def _next_tile(self, in_flight: Any) -> bool:
-        """End an iteration, if there was one; return whether a tile is left."""
+        """End the current iteration, if there is one; return whether a tile is left."""
         self._settle()
         self._release_beyond(in_flight)
         self.tile += self.step
@@ -224,13 +227,13 @@ class CircularBufferHandle:
         self.due += 1
 
     def _settle(self) -> None:
-        """Make up for what an iteration left out: a stage is not handed back before it is full."""
-        if self.due > self.pipeline.prefetch:  # nothing is on its way to this stage
+        """Wait for the current stage if the iteration did not: only full stages are released."""
+        if self.due > self.pipeline.prefetch:  # no load into this stage was started
             self._unstep()
         self._await_stage()
 
     def _unstep(self) -> None:
-        """Take back the current stage, into which nothing was loaded."""
+        """Take back the step to the current stage, into which no tile was loaded."""
         turns = u32(2 * self.pipeline.num_stages)
         self.state.advance(turns - 1)
         self.state.count -= turns
@@ -240,7 +243,7 @@ class CircularBufferHandle:
         self.ahead += self.step
 
     def _drain(self) -> None:
-        """Hand back what is held; wait for what a loop that was left has loaded ahead."""
+        """Release the held stages; wait for the tiles that an interrupted loop loaded ahead."""
         if self.open:
             self._settle()
             self._release_until(0)
@@ -257,8 +260,8 @@ class CircularBufferHandle:
 def await_full(
     pipeline: CircularBuffer, number: int, barrier: Barrier, parity: int, stage: int, iteration: int
 ) -> None:
-    """Wait for a stage's full barrier, the `number`-th of several."""
-    if pipeline.debug and pipeline.num_full > 1:  # each has bytes of its own, which its site says
+    """Wait for the `number`-th full barrier of a stage."""
+    if pipeline.debug and pipeline.num_full > 1:  # the site of each barrier has its own bytes
         _await_site(pipeline, 0, number, barrier, parity, stage, iteration)
     else:
         wait_for(barrier, parity, full_site(pipeline, 0), stage, iteration)
@@ -284,7 +287,7 @@ def _await_site(
 
 @compile_time
 def full_site(pipeline: CircularBuffer, number: int) -> Site:
-    """Return what debug mode calls a wait for the `number`-th full barrier of a stage."""
+    """Return debug mode's name of a wait for the `number`-th full barrier of a stage."""
     return pipeline.full_sites[number]
 
 

@@ -1,4 +1,4 @@
-"""The stages of a `CircularBuffer`, the loops that yield them, and what is wrong with their use."""
+"""The stages of a `CircularBuffer`, the loops that yield them, and the errors of their use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @device_class()
 @dataclass
 class Stage:
-    """The stage of the current iteration, of which `wait` returns the tiles."""
+    """The stage of the current iteration. `wait` returns its tiles."""
 
     owner: Any
     index: u32
@@ -36,7 +36,7 @@ class Stage:
         """Wait until the stage is full; return its tiles by name: ``stage.wait().x``.
 
         With ``barriers="each"``, ``stage.wait("x")`` waits for the tile x alone and returns it.
-        Executed by every thread that reads the tile; the others wait when the loop goes on.
+        Executed by every thread that reads the tile. Other threads wait when the loop goes on.
         """
         owner = self.owner
         if name is None:
@@ -63,7 +63,7 @@ class FullStage:
 @device_class()
 @dataclass
 class LoadStage:
-    """An empty stage to load: its tiles by name, and the barriers that their copies complete on."""
+    """An empty stage to load: its tiles by name, and the barriers on which copies complete."""
 
     owner: Any
     index: u32
@@ -73,12 +73,12 @@ class LoadStage:
 
     @property
     def barrier(self) -> Barrier:
-        """The barrier that completes when all tiles of the stage have come."""
+        """The barrier that completes when all tiles of the stage have arrived."""
         check_one_barrier(self.owner.pipeline)
         return Barrier(self.owner.barriers + 8 * self.index, self.owner.pipeline.ledger_offset)
 
     def barrier_of(self, name: Constant[str]) -> Barrier:
-        """Return the barrier that completes when the tile `name` has come."""
+        """Return the barrier that completes when the tile `name` has arrived."""
         pipeline = self.owner.pipeline
         address = self.owner.barriers + full_offset(pipeline, name) + 8 * self.index
         return Barrier(address, pipeline.ledger_offset)
@@ -87,7 +87,7 @@ class LoadStage:
 @device_class(static=("in_flight",))
 @dataclass
 class Tiles(Iteration):
-    """The tiles first, first + step, ... below stop, each with the stage that it comes in."""
+    """The tiles first, first + step, ... below stop, each with its stage."""
 
     in_flight: int
     ring: CircularBufferHandle
@@ -96,7 +96,7 @@ class Tiles(Iteration):
         check_in_flight(self.ring.pipeline, self.in_flight)
 
     def has_next(self) -> bool:
-        """Hand back the stage that leaves flight; return whether a tile is left."""
+        """Release the stage that leaves flight; return whether a tile is left."""
         return self.ring._next_tile(self.in_flight)
 
     def take(self) -> tuple[int, Stage]:
@@ -108,21 +108,21 @@ class Tiles(Iteration):
 @device_class()
 @dataclass
 class Loads(Iteration):
-    """The tiles that are to be loaded in the current iteration, each with its empty stage."""
+    """The tiles to load in the current iteration, each with its empty stage."""
 
     ring: CircularBufferHandle
     left: u32
     elected: bool
 
     def has_next(self) -> bool:
-        """Return whether another tile is to be loaded, by this thread."""
+        """Return whether this thread has another tile to load."""
         left = self.elected & (self.left != 0) & (self.ring.ahead < self.ring.stop)
         if self.ring.pipeline.by_mbarrier and not left:
             bar_warp_sync()  # reconverge: the elected thread, which has waited, is far behind
         return left
 
     def take(self) -> tuple[int, LoadStage]:
-        """Return the tile and its stage, once that is empty."""
+        """Wait until the next stage is empty; return its tile and the stage."""
         tile = self.ring.ahead
         self.ring.ahead = tile + self.ring.step
         self.left -= 1
@@ -133,7 +133,7 @@ class Loads(Iteration):
 
 
 def check_in_flight(pipeline: CircularBuffer, in_flight: int) -> None:
-    """Raise unless so many stages can be in flight."""
+    """Raise unless `in_flight` stages can be in flight."""
     if not 0 <= in_flight <= pipeline.in_flight:
         raise BadOperand(
             f"tiles(in_flight={in_flight}): of {pipeline.num_stages} stages {pipeline.prefetch} "
@@ -145,19 +145,19 @@ def check_in_flight(pipeline: CircularBuffer, in_flight: int) -> None:
 
 @compile_time
 def barrier_number(pipeline: CircularBuffer, what: str, name: str) -> int:
-    """Return the number of the full barrier of a tile, which has one of its own."""
+    """Return the number of a tile's full barrier; raise if the tiles share one barrier."""
     check_name(pipeline, what, name)
     if pipeline.barriers == "one":
         raise BadOperand(
-            f"{what}({name!r}): one barrier tells that all tiles of a stage have come; wait for "
-            f'the stage, as in {what}().{name}, or make the buffer with barriers="each"'
+            f"{what}({name!r}): all tiles of a stage complete on one barrier; wait for the stage, "
+            f'as in {what}().{name}, or make the buffer with barriers="each"'
         )
     return list(dict(pipeline.tiles)).index(name)
 
 
 @compile_time
 def full_offset(pipeline: CircularBuffer, name: str) -> int:
-    """Return the offset of the full barrier of a tile in stage 0."""
+    """Return the offset of a tile's full barrier in stage 0 from the barriers' base."""
     check_name(pipeline, "slot.barrier_of", name)
     return pipeline.full_offset(name)
 
@@ -175,7 +175,7 @@ def check_name(pipeline: CircularBuffer, what: str, name: str) -> None:
 
 @compile_time
 def check_one_barrier(pipeline: CircularBuffer) -> None:
-    """Raise unless the tiles of a stage have one barrier together."""
+    """Raise unless the tiles of a stage share one barrier."""
     if pipeline.barriers != "one":
         name = pipeline.tiles[0][0]
         raise BadOperand(

@@ -1,4 +1,4 @@
-"""Columns of tensor memory as tuples of elements: what a warp's lanes load and store."""
+"""Loads and stores of tensor memory columns, as tuples of elements in each lane of a warp."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from numba_tma.ptx import (
 def load_columns(acc: Tile, taddr: int, num: int) -> Any:
     """Return `num` columns from `taddr` on as elements of `acc`. Executed by whole warps.
 
-    Waits for the load, in one instruction sequence: nothing else would keep arithmetic on the
-    registers behind the wait.
+    The load and its wait are one instruction sequence: otherwise the compiler could move arithmetic
+    on the registers before the wait.
     """
     registers = tcgen05_ld_32x32b(taddr, num)  # type: ignore[arg-type]
     tcgen05_wait_ld()

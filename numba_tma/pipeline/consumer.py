@@ -1,4 +1,4 @@
-"""The side of a pipeline that works on full stages."""
+"""The consumer of a `TilePipeline`: it waits for full stages and releases them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 @device_class(static=("pipeline",), mutable=True)
 @dataclass
 class TileConsumer:
-    """The side that works on full stages. All its methods are executed by whole warps.
+    """The consumer of a started `TilePipeline`. Whole warps execute its methods.
 
     Stages are released in the order in which they were waited for. A release is one arrival per
-    warp, and in a cluster one for each block that loads into the stage.
+    warp. In a cluster each warp arrives at every block that loads into the stage.
     """
 
     pipeline: TilePipeline
@@ -41,24 +41,24 @@ class TileConsumer:
     barriers: u32
     thread: u32  # in the role
     num_threads: u32  # of the role
-    sync_id: u32  # its named barrier
-    is_sender: bool  # its lane has the rank of a block that loads into this one's stages
+    sync_id: u32  # named barrier of the role
+    is_sender: bool  # the lane's number is the rank of a block that loads into this block's stages
     state: PipelineState
     accesses: TileAccesses
-    current: u32  # the newest stage that is held, num_stages if there is none
-    previous: u32  # the one before it, if that is held too
-    asked: bool = False  # `try_wait` or `skip` has gone on to the next stage
-    older: u32 = 0  # how many are held that come before these two
+    current: u32  # newest held stage; num_stages if none is held
+    previous: u32  # held stage before `current`; num_stages if none is held
+    asked: bool = False  # `try_wait` or `skip` has stepped to the next stage
+    older: u32 = 0  # number of held stages before `previous`
     in_flight: u32 = 0
-    storing: bool = False  # tiles of this pipeline have been stored
-    owes_group: bool = False  # ... but none of the newest stage
+    storing: bool = False  # the consumer has stored tiles
+    owes_group: bool = False  # ... but no tile of the newest stage
 
     def enters(self) -> bool:
         """Return True: every thread of the role works on stages."""
         return True
 
     def close(self) -> None:
-        """End the consumer's use: hand back every stage that is still held."""
+        """End the consumer's use: release every held stage."""
         self._release_until(0)
 
     # ------------------------------------------------------------------ explicit form
@@ -70,13 +70,13 @@ class TileConsumer:
         return self._hold()
 
     def acquire(self) -> ConsumerStage:
-        """Do what `wait` does: the name that a scope has for it."""
+        """Do what `wait` does. Scopes use this name."""
         return self.wait()
 
     def try_wait(self) -> bool:
         """Return whether the next stage is full, after waiting a limited time.
 
-        For `wait_if_needed`, which takes the answer; work that needs no stage goes between.
+        `wait_if_needed` takes the result. Work that needs no stage stands between the two calls.
         """
         self._step()
         self.asked = True
@@ -85,7 +85,7 @@ class TileConsumer:
     def wait_if_needed(self, full: bool) -> ConsumerStage:
         """Return the next stage as `wait` does, without a wait if `try_wait` returned True.
 
-        Nothing was waited for between the two.
+        No other stage may be waited for between the two calls.
         """
         self._step()
         if not full:
@@ -95,20 +95,22 @@ class TileConsumer:
     def skip(self, stages: int = 1) -> None:
         """Pass over the next `stages` stages, which other consumers work on (`alternate`).
 
-        A wait tells a stage's turn from the one before it and from no other, so the turn before
-        the next one that is waited for must be over. It is, if this consumer worked on it, as in
-        ``skip(rank)`` at first and ``skip(n - 1)`` after each of the stages that n consumers are
-        dealt, with `num_stages` a multiple of n; or if another consumer says so once it has
-        waited, as those that take longer turns tell each other by an `OrderedSequenceBarrier`.
+        A parity wait cannot distinguish phases two apart. The previous phase of the stage must
+        therefore have completed before this consumer waits for the stage. Two cases ensure it:
+
+        - This consumer waited for that phase itself. With n consumers and `num_stages` a multiple
+          of n, call ``skip(rank)`` at first and ``skip(n - 1)`` after each stage.
+        - Another consumer waited for that phase and then signalled this one. Consumers with longer
+          turns do so with an `OrderedSequenceBarrier`.
         """
         steps = u32(stages)
         if not self.asked:
-            steps = u32(steps + 1)  # the step of the next wait too: one walk, computed once
+            steps = u32(steps + 1)  # includes the step of the next wait: one computation for both
         self.state.advance(steps)
         self.asked = True
 
     def sync(self) -> None:
-        """Synchronise the role's warps, as cuda.syncthreads does a block."""
+        """Synchronise the role's warps, as cuda.syncthreads synchronises a block."""
         barrier = Barrier(self.barriers + self.pipeline.sync_offset + 8 * self.sync_id)
         meet(self.sync_id, self.num_threads, barrier, self.pipeline.sync_site)
 
@@ -119,17 +121,17 @@ class TileConsumer:
         wait_for(self._full_barrier(), state.phase, site, state.index, iteration)
 
     def _full_barrier(self) -> Barrier:
-        """Return the barrier that completes when the stage has been filled."""
+        """Return the full barrier of the stage."""
         return Barrier(self.barriers + 8 * self.state.index, self.pipeline.ledger_offset)
 
     def _step(self) -> None:
-        """Go on to the next stage, unless `try_wait` or `skip` has."""
+        """Step to the next stage, unless `try_wait` or `skip` has done so."""
         if not self.asked:
             self.state.step()
         self.asked = False
 
     def _hold(self) -> ConsumerStage:
-        """Return the stage, which is full, and note that it is held."""
+        """Hold the stage, which is full, and return it."""
         stage = ConsumerStage(self, self.state.index)
         if self.previous < self.pipeline.num_stages:
             self.older += 1
@@ -139,25 +141,25 @@ class TileConsumer:
         return stage
 
     def release(self) -> None:
-        """Hand the oldest stage that is held back to the producer.
+        """Release the oldest held stage.
 
-        What the warp wrote to its tiles is fenced before; a store that reads from the stage has
-        read it.
+        Before the arrival, the warp's accesses to tiles are fenced (`fence_proxy_async`) and stores
+        from the stage have read it.
         """
         self._finish_stage()
         self._release(self._pop_oldest())
 
     def release_older(self) -> None:
-        """Hand back the stages that are held, but for the newest.
+        """Release all held stages but the newest.
 
-        For work that goes on in the next stage before it is done with this one, as where a product
-        is still under way.
+        This form serves asynchronous work, such as a product that still reads the newest stage
+        while the consumer waits for the next one.
         """
         self._finish_stage()
         self._release_beyond(1)
 
     def _release_stage(self, stage: Any) -> None:
-        """Hand back `stage`, whose scope ends: the newest that is held, as scopes are nested."""
+        """Release `stage`, whose scope ends: the newest held stage if scopes are nested."""
         self._finish_stage()
         if stage == self.current:
             self._pop_newest()
@@ -169,10 +171,10 @@ class TileConsumer:
         """End the stores from the newest stage."""
         self._close_stage()
         if self.in_flight > 0 and self.thread == 0:
-            cp_async_bulk_wait_group_read(0)  # the stage may be one that a loop left in flight
+            cp_async_bulk_wait_group_read(0)  # a loop may have left stores from the stage in flight
 
     def _release(self, stage: Any) -> None:
-        """Arrive on the empty barrier of `stage`: once per warp, or per thread, and per peer."""
+        """Arrive on the empty barrier of `stage`: once per warp or thread, and once per peer."""
         if self.pipeline.by_tma and self.accesses.unfenced:
             fence_proxy_async()
             self.accesses.unfenced = False
@@ -182,8 +184,9 @@ class TileConsumer:
         elif self.pipeline.in_cluster:
             bar_warp_sync()
             if self.is_sender:
-                # What was read of the stage is complete: fenced above, or waited for (wgmma). A
-                # release at cluster scope is a membar of the whole GPU.
+                # Reads of the stage are complete: threads' reads are fenced above, wgmma's were
+                # waited for. A release at cluster scope, which is a membar of the whole GPU, is
+                # therefore not needed.
                 mbarrier_arrive_remote(mapa(empty, laneid()))
         else:
             bar_warp_sync()
@@ -191,7 +194,7 @@ class TileConsumer:
                 mbarrier_arrive(empty)
 
     def _pop_oldest(self) -> int:
-        """Return the oldest stage that is held and hold it no longer."""
+        """Drop the oldest held stage from the record and return it."""
         stage, none = self.current, u32(self.pipeline.num_stages)
         if self.older > 0:
             stage = u32(self.previous + none - self.older)
@@ -206,7 +209,7 @@ class TileConsumer:
         return stage
 
     def _pop_newest(self) -> None:
-        """Hold the newest stage no longer."""
+        """Drop the newest held stage from the record."""
         none = u32(self.pipeline.num_stages)
         self.current = self.previous
         self.previous = none
@@ -217,7 +220,7 @@ class TileConsumer:
             self.older -= 1
 
     def _holds_more_than(self, number: Any) -> bool:
-        """Return whether more than `number` stages, a literal, are held."""
+        """Return whether more than `number` stages are held. `number` is a literal."""
         if number == 0:
             return self.current < self.pipeline.num_stages
         if number == 1:
@@ -225,11 +228,11 @@ class TileConsumer:
         return self.older > 0 and self.older + 2 > number
 
     def _release_beyond(self, number: Any) -> None:
-        """Hand back the oldest stages until at most `number`, a literal, are held."""
+        """Release the oldest stages until at most `number` are held. `number` is a literal."""
         none = u32(self.pipeline.num_stages)
         while self.older > 0 and self.older + 2 > number:
             self._release(self._pop_oldest())
-        # Set where it is none already, too: the compiler then knows, and drops later tests.
+        # Assigned even if the value is `none` already: the compiler then drops later tests.
         if number <= 1:
             if self.previous < none:
                 self._release(self.previous)
@@ -240,12 +243,12 @@ class TileConsumer:
             self.current = none
 
     def _release_beyond_flight(self) -> None:
-        """Hand back the oldest stage if more than `in_flight` are held."""
+        """Release the oldest stages if more than `in_flight` are held."""
         self._close_stage()
         self._release_beyond(self.in_flight)
 
     def _release_until(self, in_flight: Any) -> None:
-        """Hand back the oldest stages until at most `in_flight` are held, and keep to that."""
+        """Set `in_flight`, and release the oldest stages until at most so many are held."""
         self._close_stage()
         self.in_flight = in_flight
         if self._holds_more_than(in_flight) and self.thread == 0:
@@ -253,10 +256,10 @@ class TileConsumer:
         self._release_beyond(in_flight)
 
     def _close_stage(self) -> None:
-        """End the work on the newest stage as a store does, if others stored and it did not.
+        """Commit an empty bulk group for the newest stage, if only earlier stages stored tiles.
 
-        With one bulk group for each stage, waiting for all but the `in_flight` newest makes sure
-        that the stage which is handed back next has been read.
+        Each stage then has one bulk group. Waiting for all but the `in_flight` newest groups
+        ensures that stores have read the stage that is released next.
         """
         if self.owes_group:
             if self.thread == 0:
@@ -266,7 +269,7 @@ class TileConsumer:
 
     def _await_stores(self) -> None:
         """Wait until all bulk groups but the `in_flight` newest have read shared memory."""
-        # The instruction wants a literal; `in_flight` is known once this has been inlined.
+        # The instruction takes a literal; `in_flight` is one once this method has been inlined.
         if self.in_flight == 0:
             cp_async_bulk_wait_group_read(0)
         elif self.in_flight == 1:
@@ -274,10 +277,10 @@ class TileConsumer:
         elif self.in_flight == 2:
             cp_async_bulk_wait_group_read(2)
         else:
-            cp_async_bulk_wait_group_read(3)  # waits for more than it must beyond 3
+            cp_async_bulk_wait_group_read(3)  # beyond 3 in flight: a longer wait than needed
 
     def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
-        """Do what `Pipeline.store` says."""
+        """Do what `Pipeline.store` does."""
         if written:
             fence_proxy_async()
             self.accesses.unfenced = False

@@ -1,8 +1,8 @@
-"""`KVPipeline`: the ring through which attention streams its keys and values.
+"""`KVPipeline`: the ring through which attention streams its K and V tiles.
 
-A stage holds one tile of K or one of V. K is loaded in sub-stages along the depth, each with its
-own full and empty barrier, so that the first product starts when the first columns have come. V is
-whole: it is the second operand of P V, whose sum runs over the keys.
+A stage holds one K tile or one V tile. K is loaded in sub-stages along the depth, each with its
+own full and empty barrier, so that the first product starts when the first columns have arrived.
+V, the second operand of P V, is loaded whole, since the product's sum runs over the keys.
 """
 
 from __future__ import annotations
@@ -38,35 +38,36 @@ from numba_tma.ptx import barrier_sync, fence_mbarrier_init, st_shared_u64, tid_
 
 @dataclass(frozen=True, init=False, repr=False)
 class KVPipeline:
-    """A ring of `num_kv_stages` stages in shared memory, each for a tile of K or one of V.
+    """A ring of `num_kv_stages` stages in shared memory, each for one K tile or one V tile.
 
-    Made on the host, used from a kernel's globals. K is K-major, with the depth innermost; V is
-    MN-major, with the depth innermost as well: both lie as they do in memory. Names in capitals
-    are those of Mojo's FA4.
+    Made on the host, used from a kernel's globals. The depth is the innermost axis of K and V, as
+    in global memory: as operands K is K-major and V is MN-major. Names in capitals are those of
+    Mojo's FA4. `start` returns a `KVPipelineHandle`.
 
     Parameters
     ----------
     num_kv_stages
         Stages of the ring, at least 1.
     block_n
-        Keys of a tile, or the leading axes of the tile that a copy moves, with so many keys in
-        all: ``(1, 128, 1)`` for tensors (batch, key, head, depth).
+        Keys of a tile, or the leading axes of the tile that a copy moves, whose product is the
+        number of keys: ``(1, 128, 1)`` for tensors (batch, key, head, depth).
     depth
         Elements of a key.
     dtype
-        Their type.
+        Type of the elements.
     num_qk_stages
-        Parts along the depth in which K comes, each waited for and released by itself.
+        Sub-stages of K along the depth. Each has its own wait and its own release.
     holds
-        ``"kv"``: K and V share the stages, in the order in which both sides use them. ``"k"`` or
-        ``"v"``: a ring for one of them.
+        ``"kv"``: K and V share the stages, in the order in which producer and consumer use them.
+        ``"k"`` or ``"v"``: the ring holds one of them.
     swizzle
-        B128, B64 or B32. The depth is padded to whole spans of it, which copies fill with zeros.
+        B128, B64 or B32. The depth is padded to whole spans of the swizzle; copies fill the padding
+        with zeros.
     producer, consumer
         Roles of the kernel's `Roles`; several consumers as a tuple.
     debug
-        Whether waits end with an exception when they take too long, and bytes are counted; by
-        default as the environment's ``NUMBA_TMA_DEBUG`` says. The simulator does so by itself.
+        Whether waits that take too long raise an exception, and bytes are counted. The default is
+        the environment's ``NUMBA_TMA_DEBUG``. The simulator does both in any case.
 
     Examples
     --------
@@ -136,22 +137,22 @@ class KVPipeline:
 
     @property
     def is_k(self) -> bool:
-        """Whether its tile is one of K; of a ring that holds both, K's is the one meant."""
+        """Whether `BK`, `BMN` and `get` refer to K: True unless the ring holds V alone."""
         return self.holds != "v"
 
     @property
     def is_k_major(self) -> bool:
-        """Whether its tile is K-major: K is, V is MN-major."""
+        """Whether the tile that `get` refers to is K-major. K is K-major, V is MN-major."""
         return self.is_k
 
     @property
     def num_qk_stages_effective(self) -> int:
-        """Sub-stages that a stage has barriers for: 1 where V is alone."""
+        """Sub-stages of a stage that have barriers: 1 if the ring holds V alone."""
         return self.num_qk_stages if self.is_k else 1
 
     @property
     def span(self) -> int:
-        """Elements that fill a span of the swizzle."""
+        """Elements of a span of the swizzle."""
         return self.swizzle.span // self.dtype.itemsize
 
     @property
@@ -166,37 +167,37 @@ class KVPipeline:
 
     @property
     def BK0(self) -> int:
-        """Elements along the depth of a sub-stage of K: what Q K' sums over at a time."""
+        """Elements of a sub-stage of K along the depth, over which one product Q K' sums."""
         return self.padded_depth // self.num_qk_stages
 
     @property
     def BK1(self) -> int:
-        """Keys, over which P V sums."""
+        """Keys of a tile, over which P V sums."""
         return self.BN
 
     @property
     def BK(self) -> int:
-        """Elements that one product with its tile sums over."""
+        """Elements over which one product with the tile sums: `BK0` for K, `BK1` for V alone."""
         return self.BK0 if self.is_k else self.BK1
 
     @property
     def BMN(self) -> int:
-        """Columns of the product with its tile."""
+        """Columns of the product with the tile: keys for K, the padded depth for V alone."""
         return self.BN if self.is_k else self.padded_depth
 
     @property
     def k_tile(self) -> Tile:
-        """What a sub-stage of K holds, and its copy brings."""
+        """The tile of a sub-stage of K, which one copy loads."""
         return Tile((*self.keys, self.BK0), self.dtype, self.swizzle)
 
     @property
     def k_stage(self) -> Tile:
-        """All sub-stages of K as one tile; they lie one after the other."""
+        """All sub-stages of K as one tile. They lie one after the other."""
         return Tile((*self.keys, self.padded_depth), self.dtype, self.swizzle)
 
     @property
     def v_tile(self) -> Tile:
-        """What a stage of V holds, and its copy brings."""
+        """The tile of a stage of V, which one copy loads."""
         return self.k_stage
 
     @property
@@ -233,15 +234,15 @@ class KVPipeline:
 
     @property
     def ledger_offset(self) -> int:
-        """In debug mode, how far behind a full barrier its ledger lies, 8 bytes; else 0."""
+        """Offset of a ledger (8 bytes) from its full barrier in debug mode; else 0."""
         return 2 * self.empty_offset if self.debug else 0
 
     @property
     def num_barriers(self) -> int:
-        """The `BarrierArray` that `start` takes has this many.
+        """Length of the `BarrierArray` that `start` takes.
 
-        One full and one empty barrier for each sub-stage: all full ones, then all empty ones, then
-        in debug mode the ledgers.
+        Each sub-stage has one full and one empty barrier. All full barriers come first, then all
+        empty barriers, then in debug mode the ledgers.
         """
         return (2 * self.empty_offset + (self.empty_offset if self.debug else 0)) // 8
 
@@ -252,16 +253,16 @@ class KVPipeline:
 
     @property
     def empty_arrivals(self) -> int:
-        """Arrivals that a sub-stage needs to be empty: one for each warp of the consumers."""
+        """Arrivals that complete an empty barrier: one for each warp of the consumers."""
         return sum(role.arrivals for role in self.consumers)
 
     @property
     def launch_kind(self) -> str:
-        """What a launch has to know, as `allocate_shared` takes it."""
+        """The requirement on a launch, as `allocate_shared` takes it."""
         return f"ring{self.block}"
 
     def shared_parts(self, what: str) -> dict[str, int]:
-        """Return the bytes of its parts, for the error of a sum that is too large."""
+        """Return the bytes by part, for the error of too much shared memory."""
         stages = f"{self.num_kv_stages} stages x {self.full_kv_bytes:,} B"
         parts = {} if what == "barriers" else {stages: self.storage_nbytes}
         return parts | {"barriers": 8 * self.num_barriers}
@@ -273,27 +274,28 @@ class KVPipeline:
 
     @property
     def v_skips_barriers(self) -> bool:
-        """Whether V takes stages that have barriers for K's other parts, which it leaves alone.
+        """Whether V uses stages with barriers of several sub-stages, of which V uses the first.
 
-        Those complete a phase when K takes their stage, and not each time round the ring.
+        The other barriers complete a phase only when K uses the stage, not each time round the
+        ring.
         """
         return self.holds == "kv" and self.num_qk_stages > 1
 
-    # ------------------------------------------------------- what debug mode calls it
+    # ------------------------------------------------------- its waits in debug mode
 
     @property
     def k_site(self) -> Site:
-        """What a wait for a sub-stage of K is called."""
+        """The name of a wait for a sub-stage of K."""
         return self._full_site("k", self.staged_k_bytes, self.num_qk_stages_effective)
 
     @property
     def v_site(self) -> Site:
-        """What a wait for V is called."""
+        """The name of a wait for V."""
         return self._full_site("v", self.full_kv_bytes, 1)
 
     @property
     def empty_site(self) -> Site:
-        """What a wait for an empty sub-stage is called."""
+        """The name of a wait for an empty sub-stage."""
         what = f"'{'/'.join(self.holds)}.empty'"
         parts = self.num_qk_stages_effective
         return Site(what, self.producer.name, parts=parts, debug=self.debug)
@@ -310,18 +312,19 @@ class KVPipeline:
     ) -> KVPipelineHandle:
         """Allocate the ring, initialise its barriers and return the handle of both sides.
 
-        Executed once by every thread of the block, so not inside a loop; it synchronises the block,
-        unless another start after it does. Each call in the source is a ring of its own.
+        Executed once by every thread of the block, so not inside a loop. `start` synchronises the
+        block. Each call in the source is a ring of its own.
 
         Parameters
         ----------
         tiles
-            Where the tiles are, if not in memory of their own: a `SharedTile` of at least
-            `storage_nbytes`, or an address that is a multiple of `alignment`.
+            Memory for the tiles: a `SharedTile` of at least `storage_nbytes`, or an address that
+            is a multiple of `alignment`. By default `start` allocates it.
         barriers
-            A `BarrierArray` of at least `num_barriers`, or an address, likewise.
+            Memory for the barriers: a `BarrierArray` of at least `num_barriers`, or an address that
+            is a multiple of 8. By default `start` allocates it.
         sync
-            A literal False leaves the block to be synchronised by what is started next.
+            The literal False leaves the synchronisation to the pipeline that is started last.
         """
         check_launch(self)
         check_sync(sync)

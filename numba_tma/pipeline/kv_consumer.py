@@ -1,4 +1,4 @@
-"""`TMAConsumerPipeline`: the side of a `KVPipeline` that multiplies."""
+"""`TMAConsumerPipeline`: the consumer of a `KVPipeline`, which multiplies."""
 
 from __future__ import annotations
 
@@ -26,34 +26,33 @@ if TYPE_CHECKING:
 @device_class(static=("kv",), mutable=True)
 @dataclass
 class TMAConsumerPipeline(KVSide):
-    """The side of a `KVPipeline` that multiplies. All its methods are executed by whole warps.
+    """The consumer of a started `KVPipeline`. Whole warps execute its methods.
 
-    A release is one arrival per warp, made when the products that read the tile are known to be
-    done (``wgmma.wait_group``). `e` is true in the one lane that arrives; left out, the warp
-    elects it.
+    A release is one arrival per warp. Release a tile only after the products that read it are
+    complete (``wgmma.wait_group``). `e` is true in the one lane that arrives; by default the warp
+    elects the lane.
     """
 
     kv: KVPipeline
     pipeline: StagedPipeline
     base: u32
     accesses: TileAccesses
-    # V leaves the barriers of K's other parts alone. A stage's bit is the phase that its next K
-    # completes there; `of_v` is whether V was waited for in the stage that this side is at.
+    # V uses only the first barrier of a stage. A stage's bit in `k_phases` is the phase that the
+    # next K tile completes on the other barriers. `of_v`: the current stage was waited for as V.
     k_phases: u32 = 0
     of_v: bool = False
 
     def get(self, index: Any = None) -> MatrixDescriptor:
-        """Return the matrix descriptor of the stage: that of `get_k`, or where V is alone `get_v`.
+        """Return the descriptor of the stage: that of `get_k`, or of `get_v` if V is alone.
 
-        Of a ring that holds both it is the one of K. `index` is a stage that `step` left, as in
-        all methods that have it.
+        `index` is a stage that `step` left. By default the method refers to the current stage.
         """
         if self.kv.is_k:
             return self.get_k(None, index)
         return self.get_v(index)
 
     def wait(self, qk_stage: Constant[int] = 0) -> None:
-        """Wait until the sub-stage is full: of K, or V where it is alone."""
+        """Wait until the sub-stage of K is full. In a ring of V alone, wait for V."""
         check_sub_stage("wait", self.pipeline, qk_stage)
         if self.kv.is_k:
             self._wait_k(u32(qk_stage))
@@ -61,22 +60,22 @@ class TMAConsumerPipeline(KVSide):
             self._wait_v()
 
     def release(self, qk_stage: Constant[int] = 0, e: Any = None) -> None:
-        """Hand the sub-stage back, and step if it is the last."""
+        """Release the sub-stage, and step if it is the last."""
         check_sub_stage("release", self.pipeline, qk_stage)
         check_number("release", "e", e)
         self._release(u32(qk_stage), elected(e))
 
     def release_at(self, index: int, qk_stage: Constant[int | None] = None, e: Any = None) -> None:
-        """Hand back stage `index`, which `step` left, or one sub-stage of it. Does not step."""
+        """Release stage `index`, which `step` left, or one sub-stage of it. Does not step."""
         check_number("release_at", "index", index)
         first, stop = sub_stages("release_at", self.pipeline, qk_stage)
         self._release_at(u32(index), first, stop, elected(e))
 
     def step(self) -> int:
-        """Go to the next stage and keep this one; return its index, for `release_at`.
+        """Step to the next stage without a release; return the stage's index for `release_at`.
 
-        In a ring that V shares with K in parts, a stage of V is left after `wait_v`: by that this
-        side knows which of the stage's barriers have completed a phase.
+        If V shares the ring with K in several sub-stages, call `wait_v` before you leave a stage of
+        V: the call records that only the first barrier of the stage completes a phase.
         """
         left = self.pipeline.state.index
         self._step()
@@ -92,7 +91,7 @@ class TMAConsumerPipeline(KVSide):
         return self._k_tile(u32(qk_stage), index).matrix_descriptor("K")
 
     def wait_k(self, qk_stage: Constant[int | None] = None) -> None:
-        """Wait until a sub-stage of K, by default the last, is full. Each is waited for itself."""
+        """Wait until a sub-stage of K, by default the last, is full. Each has its own wait."""
         check_holds("wait_k", self.kv, "k")
         if qk_stage is None:
             self._wait_k(u32(self._last))
@@ -101,7 +100,7 @@ class TMAConsumerPipeline(KVSide):
             self._wait_k(u32(qk_stage))
 
     def release_k(self, qk_stage: Constant[int | None] = None, e: Any = None) -> None:
-        """Hand back a sub-stage of K, by default the last, which steps. Each goes by itself."""
+        """Release a sub-stage of K, by default the last. The release of the last one steps."""
         check_holds("release_k", self.kv, "k")
         check_number("release_k", "e", e)
         if qk_stage is None:
@@ -116,18 +115,18 @@ class TMAConsumerPipeline(KVSide):
         return self._v_tile(index).matrix_descriptor("MN")
 
     def wait_v(self) -> None:
-        """Wait until V is there."""
+        """Wait until V is full."""
         check_holds("wait_v", self.kv, "v")
         self._wait_v()
 
     def release_v(self, e: Any = None) -> None:
-        """Hand V back and step."""
+        """Release V and step."""
         check_holds("release_v", self.kv, "v")
         check_number("release_v", "e", e)
         self._release_v(elected(e))
 
     def get_tile(self, qk_stage: Constant[int] = 0, index: Any = None) -> SharedTile:
-        """Return the tile itself: of a sub-stage of K, or where V is alone that of V."""
+        """Return the tile of a sub-stage of K, or of V if V is alone."""
         check_sub_stage("get_tile", self.pipeline, qk_stage)
         if self.kv.is_k:
             return self._k_tile(u32(qk_stage), index)

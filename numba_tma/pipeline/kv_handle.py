@@ -12,7 +12,7 @@ from numba_tma.pipeline.kv_producer import TMAProducerPipeline
 @device_class(local=True)
 @dataclass
 class KVPipelineHandle:
-    """A started `KVPipeline`: the producer is for one role, the consumer for the others."""
+    """A started `KVPipeline`: `producer` is for the role that loads, `consumer` for all others."""
 
     producer: TMAProducerPipeline
     consumer: TMAConsumerPipeline

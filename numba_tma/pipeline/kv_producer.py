@@ -1,4 +1,4 @@
-"""`TMAProducerPipeline`: the side of a `KVPipeline` that loads."""
+"""`TMAProducerPipeline`: the producer of a `KVPipeline`, which loads."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 @device_class(static=("kv",), mutable=True)
 @dataclass
 class TMAProducerPipeline(KVSide):
-    """The side of a `KVPipeline` that loads.
+    """The producer of a started `KVPipeline`.
 
-    For each tile: `acquire_k` and `get_k` for every sub-stage, or `acquire_v` and `get_v`, then
-    `commit_step`. Executed by the one thread that `enters` elects; or by a whole warp that elects
-    once (``e = tma.elect_sync()``) and hands `e` to what only that lane does.
+    For each K tile call `acquire_k` and `get_k` for every sub-stage, then `commit_step`. For each V
+    tile call `acquire_v`, `get_v` and `commit_step`. The thread that `enters` elects executes the
+    methods. Alternatively a whole warp does: the warp elects once (``e = tma.elect_sync()``) and
+    passes `e` to the methods that take it.
     """
 
     kv: KVPipeline
@@ -41,10 +42,10 @@ class TMAProducerPipeline(KVSide):
         return elect_sync()
 
     def close(self) -> None:
-        """End the producer's use: nothing is left open."""
+        """End the producer's use. The method has nothing to commit."""
 
     def acquire(self, qk_stage: Constant[int] = 0) -> None:
-        """Wait until the sub-stage is empty: of K, or V where it is alone."""
+        """Wait until the sub-stage of K, or the stage of V if V is alone, is empty."""
         check_sub_stage("acquire", self.pipeline, qk_stage)
         self._acquire(u32(qk_stage))
 
@@ -60,16 +61,16 @@ class TMAProducerPipeline(KVSide):
         self._acquire_all()
 
     def get_tile(self, qk_stage: Constant[int] = 0, e: Any = True) -> tuple[Barrier, SharedTile]:
-        """Do what `get_k` does, or `get_v` where V is alone."""
+        """Do what `get_k` does, or what `get_v` does if V is alone."""
         check_sub_stage("get_tile", self.pipeline, qk_stage)
         if self.kv.is_k:
             return self.get_k(qk_stage, e)
         return self.get_v(e)
 
     def get_k(self, qk_stage: Constant[int] = 0, e: Any = True) -> tuple[Barrier, SharedTile]:
-        """Expect the bytes of a sub-stage of K; return its barrier and tile, for its load.
+        """Expect the bytes of a sub-stage of K; return its barrier and its tile for the load.
 
-        They are expected, once, by the thread for which `e` is true.
+        The thread for which `e` is true expects the bytes (mbarrier.arrive.expect_tx).
         """
         check_holds("get_k", self.kv, "k")
         check_sub_stage("get_k", self.pipeline, qk_stage)
@@ -78,10 +79,10 @@ class TMAProducerPipeline(KVSide):
         return self.pipeline.full(u32(qk_stage)), self._k_tile(u32(qk_stage))
 
     def get_v(self, e: Any = True) -> tuple[Barrier, SharedTile]:
-        """Expect the bytes of V; return its barrier and tile, for its load.
+        """Expect the bytes of V; return its barrier and its tile for the load.
 
-        All of V completes on the stage's first barrier. A producer's arrival without bytes on the
-        others would keep their phases in step, but compute-sanitizer reports it.
+        All bytes of V complete on the stage's first barrier. Arrivals without bytes on the other
+        barriers would keep their phases in step, but compute-sanitizer reports such arrivals.
         """
         check_holds("get_v", self.kv, "v")
         check_number("get_v", "e", e)
@@ -89,13 +90,13 @@ class TMAProducerPipeline(KVSide):
         return self.pipeline.full(u32(0)), self._v_tile()
 
     def commit_step(self) -> None:
-        """Go to the next stage. The bytes that come say by themselves that this one is filled."""
+        """Step to the next stage. The arriving bytes make the current stage full."""
         self.pipeline.state.step()
 
     def tail(self) -> None:
-        """Wait until the consumers have released every stage that was filled.
+        """Wait until the consumers have released every filled stage.
 
-        Needed only before the ring's memory is used for something else.
+        The call is needed only before the ring's memory is used for another purpose.
         """
         for _ in range(self.pipeline.num_kv_stages):
             self._acquire_all()
@@ -113,7 +114,7 @@ class TMAProducerPipeline(KVSide):
         if e:
             full = self.pipeline.full(qk_stage)
             if self.pipeline.ledger > 0:
-                # Bytes of this turn, and which turn it is: K and V bring different numbers.
+                # Issued bytes and number of this turn: K and V have different numbers of bytes.
                 st_shared_u32(full.address + self.pipeline.ledger, 0)
                 st_shared_u32(full.address + self.pipeline.ledger + 4, self.pipeline.state.count)
             mbarrier_arrive_expect_tx(full, tx_bytes)

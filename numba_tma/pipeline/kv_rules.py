@@ -1,4 +1,4 @@
-"""What a ring of keys and values cannot be, and what its methods say of it."""
+"""The rules for a `KVPipeline` and its methods, and their errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numba_tma.pipeline.roles import Role
 if TYPE_CHECKING:
     from numba_tma.pipeline.kv import KVPipeline
 
-#: What a ring can hold, in the words of its messages.
+#: The choices of `holds`, as error messages name them.
 HOLDS = {"k": "K alone", "v": "V alone", "kv": "K and V"}
 
 
@@ -30,7 +30,7 @@ def positive(name: str, value: Any) -> int:
 
 
 def check_roles(kv: KVPipeline) -> None:
-    """Raise unless the roles are different ones of one block, in whole warps."""
+    """Raise unless the roles are different roles of one block, of whole warps."""
     roles = (kv.producer, *kv.consumers)
     if not all(isinstance(role, Role) for role in roles) or len(roles) < 2:
         raise TypeError(
@@ -51,7 +51,7 @@ def check_roles(kv: KVPipeline) -> None:
 
 
 def check_tiles(kv: KVPipeline) -> None:
-    """Raise unless sub-stages are whole spans and the tensor cores read the tiles."""
+    """Raise unless sub-stages are whole spans and tensor cores can read the tiles."""
     if kv.swizzle not in (Swizzle.B32, Swizzle.B64, Swizzle.B128):
         raise ValueError(f"KVPipeline(swizzle={kv.swizzle.name}): use B128, B64 or B32")
     spans, parts = kv.padded_depth // kv.span, kv.num_qk_stages_effective
@@ -65,8 +65,8 @@ def check_tiles(kv: KVPipeline) -> None:
         )
     if kv.v_skips_barriers and kv.num_kv_stages > 32:
         raise ValueError(
-            f"KVPipeline(num_kv_stages={kv.num_kv_stages}, num_qk_stages={parts}): where K "
-            "in parts and V share a ring, a consumer keeps one bit of a 32-bit register for each "
+            f"KVPipeline(num_kv_stages={kv.num_kv_stages}, num_qk_stages={parts}): if K in "
+            "parts and V share a ring, a consumer keeps one bit of a 32-bit register for each "
             "stage: use at most 32 stages, num_qk_stages=1, or a ring for each"
         )
     needed = {"k": (kv.k_tile, "K"), "v": (kv.v_tile, "MN")}
@@ -85,7 +85,7 @@ def check_holds(method: str, kv: KVPipeline, what: str) -> None:
 
 
 def holds_rule(method: str, kv: KVPipeline, what: str) -> str:
-    """Return what is wrong with a method for K on a ring of V, or the other way round."""
+    """Return the error of a method for K on a ring of V, or of a method for V on a ring of K."""
     has, wants = ("K-major", "MN-major") if what == "v" else ("MN-major", "K-major")
     return (
         f"{method}: {kv} holds {HOLDS[kv.holds]}, whose tiles are {has}, but {method} is for "

@@ -1,4 +1,4 @@
-"""What both sides of a started `KVPipeline` have."""
+"""The base class of producer and consumer of a started `KVPipeline`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numba_tma.pipeline.staged import StagedPipeline
 if TYPE_CHECKING:
     from numba_tma.pipeline.kv import KVPipeline
 
-#: Members of a `KVPipeline` that both its sides have as well, at compile time.
+#: Members of a `KVPipeline` that its producer and consumer have too, as compile-time constants.
 MEMBERS = (
     *("BK", "BMN", "full_kv_bytes", "staged_k_bytes", "num_qk_stages_effective", "is_k"),
     *("is_k_major", "num_kv_stages"),
@@ -20,7 +20,7 @@ MEMBERS = (
 
 
 class KVSide:
-    """What both sides have."""
+    """The members that producer and consumer share."""
 
     kv: KVPipeline
     pipeline: StagedPipeline
@@ -31,7 +31,7 @@ class KVSide:
         return member_of(self.kv, name)
 
     def _stage(self, index: int | None = None) -> int:
-        """Return the address of stage `index`, by default of the one that this side is at."""
+        """Return the address of stage `index`, by default of the current stage."""
         if index is None:
             return add32(self.base, self.pipeline.state.index * self.kv.full_kv_bytes)
         return add32(self.base, u32(index) * self.kv.full_kv_bytes)
@@ -46,7 +46,7 @@ class KVSide:
 
 @compile_time
 def member_of(kv: KVPipeline, name: str) -> Any:
-    """Return a member of the pipeline that its sides have as well."""
+    """Return a member of the pipeline that its producer and consumer have too."""
     if name not in MEMBERS:
         raise AttributeError(f"the sides of {kv} have no attribute {name!r}")
     return getattr(kv, name)

@@ -1,4 +1,4 @@
-"""The loops over tiles that a pipeline's two sides are written as."""
+"""The loops over tiles of producer and consumer, and the queue that hands out tiles."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Produce(Iteration):
     elected: bool
 
     def has_next(self) -> bool:
-        """Commit the stage before; return whether a tile is left."""
+        """Commit the previous stage; return whether a tile is left."""
         self.producer._commit_open()
         self.tile += self.step
-        # A test of its own, from which ptxas sees that one thread is left to copy.
+        # A separate test: ptxas then sees that one thread executes the copies.
         if not self.elected:
             return False
         return self.tile < self.stop
@@ -53,22 +53,24 @@ class Produce(Iteration):
 @device_class()
 @dataclass
 class TileQueue:
-    """Tiles 0 to num_tiles - 1, handed out to the grid's blocks in the order they ask.
+    """Tiles 0 to num_tiles - 1, handed out to the grid's blocks in the order of their draws.
 
-    Blocks that take turns this way touch memory in a narrow moving window, which DRAM rewards.
-    (CUTLASS calls this a dynamic persistent tile scheduler.)
+    The blocks then access memory in a narrow moving window, for which DRAM bandwidth is higher.
+    CUTLASS calls the queue a dynamic persistent tile scheduler.
 
-    `counter` is an array of one uint32 in global memory. It is 0 before the launch and after it: it
-    wraps round once every block of the grid has been told that no tile is left. So each block walks
-    the queue once and to its end, launches that share a counter follow each other, and `num_tiles`
-    plus the blocks of the grid stay below 2**32.
+    `counter` is an array of one uint32 in global memory. It is 0 before the launch. It wraps round
+    to 0 when every block of the grid has drawn once past the last tile. Three rules follow:
+
+    - Each block walks the queue once and to its end.
+    - Launches that share a counter run one after another.
+    - `num_tiles` plus the number of blocks in the grid is below 2**32.
     """
 
     counter: Any
     num_tiles: u32
 
     def draw(self) -> int:
-        """Return the next tile, or `num_tiles` or more if none is left."""
+        """Return the next tile, or a number of at least `num_tiles` if no tile is left."""
         blocks = nctaid_x() * nctaid_y() * nctaid_z()
         return atom_inc(self.counter, self.num_tiles + blocks - 1)
 
@@ -76,7 +78,7 @@ class TileQueue:
 @device_class()
 @dataclass
 class ProduceFrom(Iteration):
-    """The tiles that a `TileQueue` hands out, each with the stage to load it into."""
+    """The tiles that a `TileQueue` hands out, each with an acquired stage."""
 
     producer: TileProducer
     queue: TileQueue
@@ -84,7 +86,7 @@ class ProduceFrom(Iteration):
     elected: bool
 
     def has_next(self) -> bool:
-        """Return whether the queue had a tile left; if not, tell the consumers."""
+        """Return whether the queue had a tile left; if not, publish its end to the consumers."""
         if not self.elected:
             return False
         if self.tile < self.queue.num_tiles:
@@ -93,7 +95,7 @@ class ProduceFrom(Iteration):
         return False
 
     def take(self) -> tuple[int, ProducerStage]:
-        """Return the tile drawn last and its acquired stage, and draw the next."""
+        """Return the tile drawn last and its acquired stage, and draw the next tile."""
         producer, tile = self.producer, self.tile
         producer._await_next()
         producer._publish_tile(tile)
@@ -114,20 +116,20 @@ class Consume(Iteration):
     step: i64
 
     def has_next(self) -> bool:
-        """Hand back the stage that leaves flight; return whether a tile is left."""
+        """Release the stage that leaves flight; return whether a tile is left."""
         self.consumer._release_beyond_flight()
         self.tile += self.step
         return self.tile < self.stop
 
     def take(self) -> tuple[int, ConsumerStage]:
-        """Return the next tile and its stage, once that is full."""
+        """Wait until the next stage is full; return its tile and the stage."""
         return self.tile, self.consumer.wait()
 
 
 @device_class(static=("in_flight",))
 @dataclass
 class ConsumeFrom(Iteration):
-    """The tiles that a `TileQueue`'s producer passes on, each with its full stage."""
+    """The tiles that a `TileQueue`'s producer publishes, each with its full stage."""
 
     in_flight: int
     consumer: TileConsumer
@@ -135,7 +137,7 @@ class ConsumeFrom(Iteration):
     index: u32 = 0
 
     def has_next(self) -> bool:
-        """Hand back the stage that leaves flight and wait for the next; return if it has a tile."""
+        """Release the stage that leaves flight; return whether the next full stage has a tile."""
         consumer = self.consumer
         consumer._release_beyond_flight()
         stage = consumer.wait()
@@ -144,7 +146,7 @@ class ConsumeFrom(Iteration):
         )
         self.tile, self.index = i64(ticket), stage.index
         if ticket == NO_TILE and self.in_flight == 0:
-            consumer.release()  # what is in flight stays so; else the stage holds no tile
+            consumer.release()  # the stage holds no tile; stages in flight stay held
         return ticket != NO_TILE
 
     def take(self) -> tuple[int, ConsumerStage]:

@@ -1,4 +1,4 @@
-"""The memory of pipelines: allocated for them, or handed to their `start`."""
+"""The memory of pipelines: allocated by `start`, or passed to it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class HasBarriers(Protocol):
 
     @property
     def num_barriers(self) -> int:
-        """Number of its barriers."""
+        """Number of the barriers."""
 
     @property
     def launch_kind(self) -> str:
-        """What its launch has to know; see `allocate_shared`."""
+        """The requirement on a launch, as `allocate_shared` takes it."""
 
 
 class HasTiles(Protocol):
@@ -26,34 +26,34 @@ class HasTiles(Protocol):
 
     @property
     def storage_nbytes(self) -> int:
-        """Bytes of its tiles."""
+        """Bytes of the tiles."""
 
     @property
     def alignment(self) -> int:
-        """Alignment of its tiles, in bytes."""
+        """Alignment of the tiles, in bytes."""
 
     @property
     def launch_kind(self) -> str:
-        """What its launch has to know; see `allocate_shared`."""
+        """The requirement on a launch, as `allocate_shared` takes it."""
 
 
 class StagesAndBarriers(HasTiles, HasBarriers, Protocol):
-    """A pipeline whose barriers lie behind its tiles, if nothing else is said."""
+    """A pipeline whose barriers lie behind its tiles by default."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its tiles and barriers."""
+        """Bytes of the tiles and barriers."""
 
     @property
     def barriers_offset(self) -> int:
-        """Offset of its barriers from its tiles, in bytes."""
+        """Offset of the barriers from the tiles, in bytes."""
 
 
 @device_function
 def tiles_and_barriers(
     pipeline: StagesAndBarriers, tiles: Constant[Any], barriers: Constant[Any]
 ) -> tuple[int, int]:
-    """Return the addresses of the tiles and the barriers; allocate what was not handed in."""
+    """Return the addresses of tiles and barriers. Allocate memory that was not passed."""
     if tiles is None and barriers is None:
         base = allocate_shared(
             pipeline, pipeline.nbytes, pipeline.alignment, "", pipeline.launch_kind
@@ -64,7 +64,7 @@ def tiles_and_barriers(
 
 @device_function
 def own_or_given_tiles(pipeline: HasTiles, tiles: Constant[Any]) -> int:
-    """Return the address of the tiles."""
+    """Return the address of the tiles. Allocate them if `tiles` is None."""
     nbytes, alignment = pipeline.storage_nbytes, pipeline.alignment
     if tiles is None:
         return allocate_shared(pipeline, nbytes, alignment, "", pipeline.launch_kind)
@@ -73,7 +73,7 @@ def own_or_given_tiles(pipeline: HasTiles, tiles: Constant[Any]) -> int:
 
 @device_function
 def own_or_given_barriers(pipeline: HasBarriers, barriers: Constant[Any]) -> int:
-    """Return the address of the barriers."""
+    """Return the address of the barriers. Allocate them if `barriers` is None."""
     nbytes = barrier_nbytes(pipeline)
     if barriers is None:
         return allocate_shared(pipeline, nbytes, 8, "barriers", pipeline.launch_kind)
@@ -82,7 +82,7 @@ def own_or_given_barriers(pipeline: HasBarriers, barriers: Constant[Any]) -> int
 
 @compile_time
 def barrier_nbytes(pipeline: HasBarriers) -> int:
-    """Return the bytes that the barriers take."""
+    """Return the bytes of the barriers."""
     return 8 * pipeline.num_barriers
 
 
@@ -90,7 +90,7 @@ def barrier_nbytes(pipeline: HasBarriers) -> int:
 def given_address(
     name: Constant[str], memory: Constant[Any], nbytes: Constant[int], alignment: Constant[int]
 ) -> int:
-    """Return the address of memory that was handed in as `name`, if it is enough."""
+    """Return the address of the argument `name` of `start`; raise if its memory is too small."""
     if is_address(name, memory, nbytes, alignment):
         return u32(memory)
     return memory.address
@@ -98,7 +98,7 @@ def given_address(
 
 @compile_time
 def is_address(name: str, memory: Any, nbytes: int, alignment: int) -> bool:
-    """Return whether `memory` is an address and no tile; raise if it is not good enough."""
+    """Return whether `memory` is an address; raise if its size or alignment does not suffice."""
     if isinstance(memory, Unknown) and memory.is_integer:
         return True
     if isinstance(memory, int):

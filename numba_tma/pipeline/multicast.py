@@ -1,4 +1,4 @@
-"""The blocks of a cluster that share a tile, and which of them a block is."""
+"""The blocks of a cluster that share a tile, and a block's rank among them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @device_class()
 @dataclass(frozen=True)
 class MulticastGroup:
-    """The blocks of a cluster that share a tile: as `mask`, and this block's `rank` in it."""
+    """The blocks of a cluster that share a tile: their `mask`, and this block's `rank` in it."""
 
     rank: u32
     mask: u32
@@ -31,7 +31,7 @@ class MulticastGroup:
 
 @compile_time
 def is_shared_along_x(pipeline: TilePipeline, name: str) -> bool:
-    """Return whether blocks share the tile `name` along x of the cluster, and not along y."""
+    """Return whether blocks share the tile `name` along x of the cluster; otherwise along y."""
     if isinstance(name, Unknown):
         raise BadOperand(f"multicast_group(name=...) must be a compile-time constant, not {name}")
     axis = dict(pipeline.multicast).get(name)
@@ -45,7 +45,7 @@ def is_shared_along_x(pipeline: TilePipeline, name: str) -> bool:
 
 
 def axis_mask(cluster: tuple[int, int], axis: str, x: int, y: int) -> int:
-    """Return the blocks, by rank, that differ from block (x, y) along `axis` alone."""
+    """Return the blocks that differ from block (x, y) only along `axis`, one bit for each rank."""
     width, height = cluster
     if axis == "x":
         return ((1 << width) - 1) << y * width
@@ -54,7 +54,7 @@ def axis_mask(cluster: tuple[int, int], axis: str, x: int, y: int) -> int:
 
 @device_function
 def blocks_along(pipeline: TilePipeline, along_x: Constant[bool]) -> MulticastGroup:
-    """Return the blocks that differ from this one in their x alone, or in their y alone."""
+    """Return the blocks that differ from this block only in x; without `along_x`, only in y."""
     x, y = u32(0), u32(0)
     if pipeline.cluster_width > 1:
         x = cluster_ctaid_x()
@@ -67,7 +67,7 @@ def blocks_along(pipeline: TilePipeline, along_x: Constant[bool]) -> MulticastGr
 
 @device_function
 def peers(pipeline: TilePipeline) -> int:
-    """Return the blocks, by rank, that load into this block's stages."""
+    """Return the blocks that load into this block's stages, one bit for each rank."""
     mask = u32(0)
     if pipeline.shares_x:
         mask = u32(mask | blocks_along(pipeline, True).mask)

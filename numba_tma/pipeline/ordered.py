@@ -1,8 +1,8 @@
 """`OrderedSequenceBarrier`: roles that do the same work take turns at it.
 
-Each group of threads has an mbarrier for each stage, which completes when the group before it has
-ended its turn there. A group waits on its own and arrives on that of the next; the first group's
-first waits pass at once, as those of a producer do whose stages are all empty.
+Each role has an mbarrier for each stage, which completes when the previous role has ended its turn
+at the stage. A role waits on its own mbarrier and arrives on that of the next role. The first
+role's first waits return at once, like a producer's waits for empty stages.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from numba_tma.ptx import (
 
 @dataclass(frozen=True, init=False)
 class OrderedSequenceBarrier:
-    """The order in which `roles` go through `depth` stages of their work, over and over.
+    """Turns of `roles` at `depth` stages of their work.
 
-    Made on the host, used from a kernel's globals. In each stage one role at a time has its turn,
-    in the order in which they are named. So two roles work on different tiles, one in its main
-    loop while the other stores what it has (CUTLASS: ping-pong).
+    Made on the host, used from a kernel's globals. At each stage one role at a time has its turn,
+    in the order of `roles`. So two roles work on different tiles: one is in its mainloop while the
+    other is in its epilogue (CUTLASS: ping-pong).
 
     Parameters
     ----------
     depth
-        Stages that the work on one tile has: 2 for a main loop and an epilogue. Each role has a
-        turn at stage 0, then one at stage 1, and so on, and begins again.
+        Stages of the work on one tile: 2 for a mainloop and an epilogue. Each role has a turn at
+        stage 0, then one at stage 1 and so on, and begins again.
     roles
-        Two or more roles of one `Roles`, alike in their threads.
+        Two or more roles of one `Roles`, of one kind and with equal arrivals.
     debug
-        Whether waits end with an exception when they take too long, as `TilePipeline` has it.
+        Whether waits that take too long raise an exception, as in `TilePipeline`.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class OrderedSequenceBarrier:
         if number < 1:
             raise ValueError(
                 f"OrderedSequenceBarrier(depth={depth!r}): the work on a tile has at least 1 "
-                "stage; 2 are usual, a main loop and an epilogue"
+                "stage; 2 are usual, a mainloop and an epilogue"
             )
         roles = tuple(roles) if isinstance(roles, list | tuple) else (roles,)
         for role in roles:
@@ -93,8 +93,8 @@ class OrderedSequenceBarrier:
         if len({(role.arrivals, role.group.unit == 1) for role in roles}) > 1:
             counts = ", ".join(f"{role.arrivals} ({role})" for role in roles)
             raise ValueError(
-                "OrderedSequenceBarrier: roles that take turns have to be alike, but their "
-                f"arrivals are {counts}"
+                "OrderedSequenceBarrier: roles that take turns must be of one kind with equal "
+                f"arrivals, but these have {counts}"
             )
         object.__setattr__(self, "depth", number)
         object.__setattr__(self, "roles", roles)
@@ -102,21 +102,21 @@ class OrderedSequenceBarrier:
 
     @property
     def num_barriers(self) -> int:
-        """Its mbarriers: one for each stage and role."""
+        """Number of mbarriers: one for each stage and role."""
         return self.depth * len(self.roles)
 
     @property
     def launch_kind(self) -> str:
-        """What a launch has to know, as `allocate_shared` takes it."""
+        """The requirement on a launch, as `allocate_shared` takes it."""
         return f"ring{self.block}"
 
     @property
     def role_table(self) -> RoleTable:
-        """The roles that take turns, in columns."""
+        """The roles that take turns, as a table."""
         return RoleTable(self.roles)
 
     def shared_parts(self, what: str) -> dict[str, int]:
-        """Return the bytes of its parts, for the error of a sum that is too large."""
+        """Return the bytes by part, for the error of too much shared memory."""
         return {what: 8 * self.num_barriers}
 
     @property
@@ -126,7 +126,7 @@ class OrderedSequenceBarrier:
 
     @property
     def arrivals(self) -> int:
-        """Arrivals that end a turn: those of one role."""
+        """Arrivals that end a turn: those of one role, which are the same for all."""
         return self.roles[0].arrivals
 
     @property
@@ -136,27 +136,28 @@ class OrderedSequenceBarrier:
 
     @property
     def each_thread_arrives(self) -> bool:
-        """Whether the roles arrive thread by thread and not warp by warp."""
+        """Whether each thread of a role arrives; otherwise one lane of each warp does."""
         return self.roles[0].group.unit == 1
 
     @property
     def site(self) -> Site:
-        """What debug mode calls a wait for a turn."""
+        """The name of a wait for a turn, in debug mode."""
         roles = "+".join(role.name for role in self.roles)
         return Site("a turn of an OrderedSequenceBarrier", roles, debug=self.debug)
 
     def start(self, barriers: Constant[Any] = None, sync: Constant[bool] = True) -> OrderedSequence:
-        """Initialise the barriers and return what the kernel takes turns by.
+        """Initialise the barriers and return the handle by which roles take turns.
 
-        Executed once by every thread of the block, so not inside a loop; it synchronises the block.
+        Executed once by every thread of the block, so not inside a loop. `start` synchronises the
+        block.
 
         Parameters
         ----------
         barriers
-            A `BarrierArray` of at least `num_barriers`, or an address that is a multiple of 8, if
-            not in memory of their own.
+            Memory for the barriers: a `BarrierArray` of at least `num_barriers`, or an address that
+            is a multiple of 8. By default `start` allocates it.
         sync
-            False, a literal, where several are started: only the last has to synchronise.
+            The literal False leaves the synchronisation to the pipeline that is started last.
         """
         check_launch(self)
         check_sync(sync)
@@ -165,7 +166,7 @@ class OrderedSequenceBarrier:
         thread, table = tid_x(), self.role_table
         initialise(self, base, thread, sync)
         group = of_own_role(thread, table, table.numbers)
-        # The first role's first waits pass at once.
+        # The first role's first waits return at once.
         state = PipelineState(self.depth, 0, u32(group == 0), 0)
         return OrderedSequence(self, base, group, state)
 
@@ -173,38 +174,35 @@ class OrderedSequenceBarrier:
 @device_class(static=("order",), mutable=True)
 @dataclass
 class OrderedSequence:
-    """A started `OrderedSequenceBarrier`. Its methods are executed by all threads of the roles.
+    """A started `OrderedSequenceBarrier`. All threads of the roles execute its methods.
 
-    The stage and the phase belong to it: `wait` is for the role's next turn, whichever that is, and
-    `arrive` ends it.
+    The handle keeps the role's stage and phase: `wait` waits for the role's next turn, and `arrive`
+    ends the turn.
     """
 
     order: OrderedSequenceBarrier
     barriers: u32
     group: u32  # the caller's role
     state: PipelineState
-    waited: bool = False  # the turn is the caller's
+    waited: bool = False  # the caller's role has its turn
 
     def turn(self) -> Turn:
-        """Wait for the role's next turn and return it, for a scope that ends it.
-
-        ``turn = order.turn()``, the work, ``turn.close()``.
-        """
+        """Wait for the role's next turn and return the turn. Its scope or `Turn.close` ends it."""
         self.wait()
         return Turn(self)
 
     def wait(self) -> None:
-        """Wait until it is this role's turn at its next stage.
+        """Wait for this role's turn at its next stage.
 
-        What the roles before did in their turns at the stage is visible then; what the copy engine
-        is to see of it has to be fenced by those who wrote it.
+        After the wait, memory accesses of the previous turns at the stage are visible. Writes that
+        the copy engine reads have to be fenced by the threads that wrote.
         """
         check_turn(self.waited, False)
         self._await_turn()
         self.waited = True
 
     def arrive(self) -> None:
-        """End this role's turn: hand the stage to the next role, and go on to the next stage."""
+        """End this role's turn: arrive on the next role's barrier and step to the next stage."""
         check_turn(self.waited, True)
         following = u32(self.group + 1)
         if following >= self.order.num_groups:
@@ -220,11 +218,11 @@ class OrderedSequence:
         self.state.step()
 
     def _barrier(self, group: Any) -> Barrier:
-        """Return the barrier that completes when it is the turn of `group` at this stage."""
+        """Return the barrier that completes when role number `group` has its turn at this stage."""
         return Barrier(self.barriers + 8 * (self.state.index * self.order.num_groups + group))
 
     def _await_turn(self) -> None:
-        """Wait until the role before has ended its turn."""
+        """Wait until the previous role has ended its turn."""
         state = self.state
         barrier = self._barrier(self.group)
         wait_for(barrier, state.phase, self.order.site, state.index, state.count)
@@ -233,7 +231,7 @@ class OrderedSequence:
 @device_class()
 @dataclass
 class Turn:
-    """A role's turn at a stage, as the scope that ends it."""
+    """A role's turn at a stage. The end of its scope ends the turn."""
 
     owner: OrderedSequence
 
@@ -248,14 +246,14 @@ class Turn:
 
 @simulator_only
 def check_turn(waited: bool, wanted: bool) -> None:
-    """Raise unless waits and arrivals alternate. On the GPU that would cost."""
+    """Raise unless waits and arrivals alternate. On the GPU the check would cost instructions."""
     if waited != wanted:
         raise simulator.BarrierMisuse(
-            "OrderedSequence.arrive: the role has not waited for this turn, so that two roles "
-            "may be at the stage together: call wait() before the stage's work"
+            "OrderedSequence.arrive: the role has not waited for this turn, so two roles may work "
+            "at the stage at once: call wait() before the stage's work"
             if wanted
-            else "OrderedSequence.wait: the role still has its turn at the stage before, which "
-            "the next role waits for: call arrive() when that stage's work is done"
+            else "OrderedSequence.wait: the role still has its turn at the previous stage, for "
+            "which the next role waits: call arrive() when the stage's work is done"
         )
 
 

@@ -1,7 +1,7 @@
 """`OutputTilePipeline`: stages of accumulators, from the warps that multiply to the epilogue.
 
-In shared memory it is a ring that threads fill. In tensor memory, on sm_100a, the stages are
-columns, the ring is barriers alone, and the tensor cores arrive.
+In shared memory the stages are a ring that threads fill. In tensor memory, on sm_100a, the stages
+are columns, the ring has only barriers, and the tensor cores arrive.
 """
 
 from __future__ import annotations
@@ -38,37 +38,38 @@ from numba_tma.ptx import (
 
 #: The tensor memory of a block, in cells of 32 bits.
 LANES, COLUMNS = 128, 512
-MIN_COLUMNS = 32  #: the fewest that can be allocated
-#: Warps that it takes to reach all lanes: warp w has the 32 from 32 (w mod 4) on.
+MIN_COLUMNS = 32  #: smallest allocation
+#: Warps that together access all lanes: warp w accesses the 32 lanes from 32 (w mod 4) on.
 WARPS_OF_LANES = LANES // WARP
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class OutputTilePipeline:
-    """A ring of `num_stages` accumulators, which the role `mma` fills and `epilogue` empties.
+    """A ring of `num_stages` accumulators, which the role `mma` fills and `epilogue` releases.
 
     Made on the host, used from a kernel's globals.
 
     Parameters
     ----------
     num_stages
-        Accumulators, at least 1. With 2 the next product begins while the epilogue has the last.
+        Accumulators, at least 1. With 2 the next product begins while the epilogue works on the
+        previous one.
     acc
-        One accumulator. In tensor memory 128 lanes x columns of 32 bits.
+        One accumulator. In tensor memory: 128 lanes x columns of 32 bits.
     mma, epilogue
-        A `Role` each, of the kernel's `Roles`.
+        Two different roles of the kernel's `Roles`.
     memory
-        ``"shared"``: in shared memory; the threads of `mma` write ``stage.acc``. ``"tensor"``: in
-        tensor memory, on sm_100a alone; the tensor cores write at ``stage.address``.
+        ``"shared"``: the threads of `mma` write ``stage.acc`` in shared memory. ``"tensor"``, only
+        on sm_100a: the tensor cores write tensor memory at ``stage.address``.
     stage_stride_cols
         Columns from one stage to the next in tensor memory; by default those of `acc`.
     cta_group
-        2 if two blocks of a cluster multiply as a CTA pair. The even one of the two multiplies, and
-        both have an epilogue.
+        2 if two blocks of a cluster multiply as a CTA pair. The even block starts the products, and
+        both blocks have an epilogue.
     cluster
         The blocks of the kernel's cluster along x and y; with `cta_group` 2 a pair by default.
     debug
-        Whether waits end with an exception when they take too long, as `TilePipeline` has it.
+        Whether waits that take too long raise an exception, as in `TilePipeline`.
 
     Examples
     --------
@@ -111,7 +112,7 @@ class OutputTilePipeline:
         elif (stage_stride_cols, cta_group, cluster) != (None, 1, None):
             raise ValueError(
                 f"OutputTilePipeline(memory={memory!r}): stage_stride_cols, cta_group and cluster "
-                "are about tensor memory; leave them out, or give memory='tensor'"
+                "apply to tensor memory; leave them out, or give memory='tensor'"
             )
         blocks = cluster_size(cta_group if cluster is None else cluster)
         if blocks[0] % cta_group:
@@ -151,13 +152,13 @@ class OutputTilePipeline:
 
     @property
     def num_columns(self) -> int:
-        """Columns of tensor memory that are allocated: a power of two, 0 in shared memory."""
+        """Columns of tensor memory to allocate: a power of two, or 0 in shared memory."""
         used = self.num_stages * self.stage_stride_cols
         return max(MIN_COLUMNS, 1 << (used - 1).bit_length()) if used else 0
 
     @property
     def ring(self) -> TilePipeline:
-        """The ring that hands the stages over."""
+        """The `TilePipeline` whose barriers pass the stages on."""
         if self.in_tensor_memory:
             return ColumnRing(self)
         return TilePipeline(
@@ -175,11 +176,12 @@ class OutputTilePipeline:
         return self.ring.nbytes
 
     def start(self) -> OutputTilePipelineHandle:
-        """Allocate the stages, initialise their barriers and return the block's handle.
+        """Allocate the stages, initialise their barriers and return the handle.
 
-        Executed once by every thread of the block, so not inside a loop; it synchronises the block,
-        or with `cta_group` 2 the cluster. The handle's `close` ends it. A block starts one of them
-        in tensor memory: the right to allocate is given up, so that other blocks can.
+        Executed once by every thread of the block, so not inside a loop. `start` synchronises the
+        block, or with `cta_group` 2 the cluster. The handle's `close` ends the pipeline. A block
+        starts only one `OutputTilePipeline` in tensor memory: `start` relinquishes the permit to
+        allocate, so that other blocks can allocate.
         """
         check_target(self)
         destination, address = u32(0), u32(0)
@@ -198,10 +200,10 @@ class OutputTilePipeline:
         )
 
     def shared_parts(self, what: str) -> dict[str, int]:
-        """Return the bytes of its parts, for the error of a sum that is too large."""
+        """Return the bytes by part, for the error of too much shared memory."""
         return {what: 4}
 
-    # What of tensor memory is left out where stages are in shared memory.
+    # Operations on tensor memory, which do nothing if the stages are in shared memory.
 
     def _allocate(self, destination: int) -> None:
         if not self.in_tensor_memory:
@@ -233,10 +235,10 @@ class OutputTilePipeline:
 
 @dataclass(frozen=True, init=False, repr=False)
 class ColumnRing(TilePipeline):
-    """The ring of an `OutputTilePipeline` in tensor memory: barriers, and no tiles.
+    """The ring of an `OutputTilePipeline` in tensor memory: barriers without tiles.
 
-    The tensor cores arrive for each warp that multiplies. With a CTA pair the even block's barriers
-    say which stages are empty, in both.
+    The tensor cores arrive for each warp that multiplies. In a CTA pair the empty barriers of the
+    even block count the releases of both blocks.
     """
 
     output: OutputTilePipeline = None  # type: ignore[assignment]
@@ -307,20 +309,20 @@ def _check_tensor(
     for role in (mma, epilogue):
         if role.group.unit == 1:
             raise ValueError(
-                f"OutputTilePipeline({role}, memory='tensor'): whole warps execute what touches "
-                f"tensor memory: use Warps({role.sync_threads // WARP})"
+                f"OutputTilePipeline({role}, memory='tensor'): whole warps execute the "
+                f"instructions of tensor memory: use Warps({role.sync_threads // WARP})"
             )
     if epilogue.arrivals < WARPS_OF_LANES:
         raise ValueError(
-            f"OutputTilePipeline(epilogue={epilogue.group}, memory='tensor'): a warp reaches "
-            f"{WARP} of the {LANES} lanes, so it takes {WARPS_OF_LANES} warps to read an "
+            f"OutputTilePipeline(epilogue={epilogue.group}, memory='tensor'): a warp accesses "
+            f"{WARP} of the {LANES} lanes, so {WARPS_OF_LANES} warps together read an "
             "accumulator: use Warpgroups(1)"
         )
     columns = acc.shape[1] if stride is None else operator.index(stride)
     if columns < acc.shape[1]:
         raise ValueError(
             f"OutputTilePipeline(stage_stride_cols={columns}): {acc} has {acc.shape[1]} columns, "
-            "so stages that begin fewer apart would overlap"
+            f"so stages would overlap: use at least {acc.shape[1]}"
         )
     if num_stages * columns > COLUMNS:
         fit = COLUMNS // columns

@@ -1,4 +1,4 @@
-"""`OutputPipeline`: what a kernel holds of an `OutputTilePipeline`; its sides and its stages."""
+"""`OutputTilePipelineHandle`: a started `OutputTilePipeline`, its sides, stages and loops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from numba_tma.simulator import BadOperand
 if TYPE_CHECKING:
     from numba_tma.pipeline.output import OutputTilePipeline
 
-#: What `OutputStage.load` and `OutputStage.store` can move at once, in columns.
+#: Numbers of columns that `OutputStage.load` and `OutputStage.store` can move at once.
 NUMS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -40,8 +40,9 @@ NUMS = (1, 2, 4, 8, 16, 32, 64, 128)
 class OutputStage:
     """An acquired accumulator: the stage `index` of its pipeline.
 
-    In shared memory ``stage.acc`` is its `SharedTile`. In tensor memory ``stage.address`` is where
-    it begins, for tcgen05 instructions, and `load` and `store` move columns of it.
+    In shared memory ``stage.acc`` is the accumulator's `SharedTile`. In tensor memory
+    ``stage.address`` is the accumulator's address for tcgen05 instructions, and `load` and `store`
+    move columns.
     """
 
     owner: Any
@@ -62,9 +63,9 @@ class OutputStage:
     def load(self, column: Constant[int], num: Constant[int]) -> Any:
         """Return `num` columns of the accumulator from `column` on, of the thread's lane.
 
-        A tuple of `num` elements of the accumulator's dtype: 1, 2, 4, ... or 128 of them, a
-        literal. Executed by whole warps: thread l of warp w gets lane 32 (w mod 4) + l. Waits for
-        the load (tcgen05.ld of shape 32x32b, tcgen05.wait::ld).
+        The result is a tuple of `num` elements of the accumulator's dtype. `num` is a literal: 1,
+        2, 4, ... or 128. Executed by whole warps: thread l of warp w gets lane 32 (w mod 4) + l.
+        The method waits for the load (tcgen05.ld of shape 32x32b, tcgen05.wait::ld).
         """
         pipeline = self.owner.pipeline
         require_memory(pipeline, "stage.load()", True)
@@ -74,8 +75,8 @@ class OutputStage:
     def store(self, column: Constant[int], values: Any) -> None:
         """Store a tuple of 1, 2, 4, ... or 128 columns from `column` on; the reverse of `load`.
 
-        For accumulators that threads compute or initialise. Executed by whole warps. Waits for the
-        store (tcgen05.st of shape 32x32b, tcgen05.wait::st).
+        Threads initialise or compute accumulators with it. Executed by whole warps. The method
+        waits for the store (tcgen05.st of shape 32x32b, tcgen05.wait::st).
         """
         pipeline = self.owner.pipeline
         require_memory(pipeline, "stage.store()", True)
@@ -84,7 +85,7 @@ class OutputStage:
         pipeline._fence_before()
 
     def _of_warp(self, column: int) -> int:
-        """Return the address of `column` in the first of the warp's lanes."""
+        """Return the address of `column` in the warp's first lane."""
         lanes = u32((tid_x() & 96) << 16)  # 32 (warp mod 4) << 16
         return add32(add32(self.address, lanes), column)
 
@@ -93,49 +94,50 @@ class OutputStage:
         return True
 
     def close(self) -> None:
-        """Commit the stage, or release it: what the side that acquired it does."""
+        """Commit the stage if the producer acquired it, or release it if the consumer did."""
         self.owner._hand_over()
 
 
 @device_class(static=("pipeline",), local=True)
 @dataclass
 class OutputProducer:
-    """The side that multiplies. All its methods are executed by every warp of the role `mma`."""
+    """The producer, which multiplies. Every warp of the role `mma` executes its methods."""
 
     pipeline: OutputTilePipeline
     ring: TileProducer
     address: u32  # of the columns in tensor memory
 
     def enters(self) -> bool:
-        """Return True; of a CTA pair, in the block that multiplies."""
+        """Return True; in a CTA pair, return True in the even block, which multiplies."""
         if self.pipeline.cta_group == 2:
             return cluster_ctarank() % 2 == 0
         return True
 
     def close(self) -> None:
-        """End the producer's use: commit what is open."""
+        """End the producer's use: commit an open stage."""
         self._commit_open()
 
     def acquire(self) -> OutputStage:
-        """Wait until the epilogue has released the next stage, and return it to be filled.
+        """Wait until the epilogue has released the next stage, and return the stage.
 
-        A stage that is open is committed before.
+        The call first commits an open stage.
         """
         self._commit_open()
         self.ring._await_next()
         self.pipeline._fence_after()
         if self.pipeline.in_tensor_memory:
-            self.ring.current = u32(0)  # open: a constant, which the compiler follows
+            self.ring.current = u32(0)  # open; a constant, which the compiler propagates
         else:
             self.ring.current = self.ring.state.index
         return OutputStage(self, self.ring.state.index)
 
     def commit(self) -> None:
-        """Say that the stage is filled.
+        """Commit the stage to the epilogue.
 
-        In shared memory every warp has written its part, fences it and arrives. In tensor memory
-        one elected thread of each warp lets the tensor cores arrive when its multiplications so far
-        are complete, so it is the thread that `elect_sync` elects that starts them.
+        In shared memory every warp fences the part that it has written and arrives. In tensor
+        memory one elected thread of each warp executes tcgen05.commit: the tensor cores arrive when
+        the products that this thread has started are complete. The thread that `elect_sync` elects
+        therefore has to start the products.
         """
         if self.pipeline.in_tensor_memory:
             bar_warp_sync()
@@ -156,7 +158,7 @@ class OutputProducer:
 @device_class(static=("pipeline",), local=True)
 @dataclass
 class OutputConsumer:
-    """The side that works on accumulators. Its methods are executed by every `epilogue` warp.
+    """The consumer of accumulators. Every warp of the role `epilogue` executes its methods.
 
     Stages are released in the order in which they were acquired.
     """
@@ -170,7 +172,7 @@ class OutputConsumer:
         return True
 
     def close(self) -> None:
-        """End the consumer's use: release every stage that is still held."""
+        """End the consumer's use: release every held stage."""
         self.pipeline._fence_before()
         self.ring.close()
 
@@ -181,20 +183,23 @@ class OutputConsumer:
         return OutputStage(self, self.ring.state.index)
 
     def release(self) -> None:
-        """Hand the oldest stage that is held back to the warps that multiply."""
+        """Release the oldest held stage."""
         self.pipeline._fence_before()
         self.ring.release()
 
     def sync(self) -> None:
-        """Synchronise the role's warps, as cuda.syncthreads does a block."""
+        """Synchronise the role's warps, as cuda.syncthreads synchronises a block."""
         self.ring.sync()
 
     def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
-        """Store ``stage.acc``, or a `shared_tile`, as `Pipeline.store` does. By every thread."""
+        """Store ``stage.acc`` or a `shared_tile`, as `Pipeline.store` does.
+
+        Executed by every thread of the role.
+        """
         self.ring.store(tensor_map, tile, coords, written)
 
     def _release_held(self) -> None:
-        """Release what is held, at most the stage of the loop's last turn."""
+        """Release the stage of the loop's previous iteration, if it is held."""
         self.pipeline._fence_before()
         self.ring._close_stage()
         self.ring._release_beyond(0)
@@ -215,7 +220,7 @@ class OutputProduce(Iteration):
     entered: bool
 
     def has_next(self) -> bool:
-        """Commit the stage before; return whether a tile is left."""
+        """Commit the previous stage; return whether a tile is left."""
         self.producer._commit_open()
         self.tile += self.step
         if not self.entered:
@@ -238,13 +243,13 @@ class OutputConsume(Iteration):
     step: i64
 
     def has_next(self) -> bool:
-        """Release the stage before; return whether a tile is left."""
+        """Release the previous stage; return whether a tile is left."""
         self.consumer._release_held()
         self.tile += self.step
         return self.tile < self.stop
 
     def take(self) -> tuple[int, OutputStage]:
-        """Return the next tile and its stage, once that is full."""
+        """Wait until the next stage is full; return its tile and the stage."""
         return self.tile, self.consumer.acquire()
 
 
@@ -253,8 +258,8 @@ class OutputConsume(Iteration):
 class OutputTilePipelineHandle:
     """A started `OutputTilePipeline`.
 
-    The explicit form has a name for each step of either side: `acquire_for_mma`,
-    `release_from_mma`, `acquire_for_epilogue` and `release_from_epilogue`.
+    The explicit form has one method for each step: `acquire_for_mma`, `release_from_mma`,
+    `acquire_for_epilogue` and `release_from_epilogue`.
     """
 
     pipeline: OutputTilePipeline
@@ -262,15 +267,15 @@ class OutputTilePipelineHandle:
     _consumer: OutputConsumer
 
     def enters(self) -> bool:
-        """Return True: the scope of the pipeline is executed by every thread of the block."""
+        """Return True: every thread of the block executes the pipeline's scope."""
         return True
 
     def producer(self) -> OutputProducer:
-        """Return the side of the role `mma`."""
+        """Return the producer, which is the side of the role `mma`."""
         return self._producer
 
     def consumer(self) -> OutputConsumer:
-        """Return the side of the role `epilogue`."""
+        """Return the consumer, which is the side of the role `epilogue`."""
         return self._consumer
 
     def acquire_for_mma(self) -> OutputStage:
@@ -293,8 +298,8 @@ class OutputTilePipelineHandle:
     def produce(self, first: Any, stop: Any, step: Any = 1) -> OutputProduce:
         """Iterate over range(first, stop, step), each tile with an acquired stage to fill.
 
-        Entered by every warp of the role `mma`. A stage is committed when the loop goes on or ends;
-        after a ``break``, by the next `acquire` or `close`.
+        Every warp of the role `mma` enters the loop. A stage is committed when the loop goes on or
+        ends. After a ``break`` the next `acquire` or `close` commits it.
         """
         producer = self._producer
         return OutputProduce(producer, i64(first) - i64(step), stop, step, producer.enters())
@@ -302,17 +307,17 @@ class OutputTilePipelineHandle:
     def consume(self, first: Any, stop: Any, step: Any = 1) -> OutputConsume:
         """Iterate over range(first, stop, step), each tile with its full stage.
 
-        Entered by every warp of the role `epilogue`. A stage is released when the loop goes on or
-        ends; after a ``break``, by `close`.
+        Every warp of the role `epilogue` enters the loop. A stage is released when the loop goes on
+        or ends. After a ``break`` `close` releases it.
         """
         return OutputConsume(self._consumer, i64(first) - i64(step), stop, step)
 
     def close(self) -> None:
-        """End the pipeline's use: hand over what is open, and free the columns.
+        """End the pipeline's use: commit or release open stages, and free the columns.
 
-        Executed once by every thread of the two roles, after the last stage. In tensor memory it
-        cannot be left out, and the epilogue has acquired every stage that was committed. With
-        `cta_group` 2 it is executed by every thread of the cluster, which it synchronises.
+        Executed once by every thread of the two roles, after the last stage. In tensor memory the
+        call is required, and the epilogue must have acquired every committed stage. With
+        `cta_group` 2 every thread of the cluster executes `close`, which synchronises the cluster.
         """
         if self.pipeline.mma.is_member():
             self._producer.close()
@@ -330,13 +335,13 @@ class OutputTilePipelineHandle:
 
 @device_function
 def allocates(pipeline: OutputTilePipeline) -> bool:
-    """Return whether the thread belongs to the warp that allocates columns: epilogue's first."""
+    """Return whether the thread is in the warp that allocates columns: the epilogue's first."""
     return tid_x() // u32(WARP) == pipeline.epilogue.first // WARP
 
 
 @device_function
 def allocate(pipeline: OutputTilePipeline, destination: int) -> None:
-    """Allocate the columns, and leave their address at `destination`."""
+    """Allocate the columns, and write their address to `destination`."""
     if allocates(pipeline):
         pipeline._allocate(destination)
 
@@ -346,7 +351,7 @@ def allocate(pipeline: OutputTilePipeline, destination: int) -> None:
 
 @compile_time
 def require_memory(pipeline: OutputTilePipeline, what: str, tensor: bool) -> None:
-    """Raise where `what` is for the other memory."""
+    """Raise if `what` is an operation on the other memory."""
     if not tensor and pipeline.in_tensor_memory:
         raise BadOperand(
             f"{what}: the stages of {pipeline} are columns of tensor memory: load them with "
@@ -361,7 +366,7 @@ def require_memory(pipeline: OutputTilePipeline, what: str, tensor: bool) -> Non
 
 @compile_time
 def check_columns(pipeline: OutputTilePipeline, what: str, column: int, num: int) -> None:
-    """Raise unless the accumulator has the columns, as far as they are known."""
+    """Raise unless the accumulator has the columns. A variable column passes."""
     if isinstance(num, Unknown):
         raise BadOperand(f"stage.{what}(num=...) must be a compile-time constant, not {num}")
     if isinstance(column, Unknown) and not column.is_integer:
@@ -378,7 +383,7 @@ def check_columns(pipeline: OutputTilePipeline, what: str, column: int, num: int
 
 @compile_time
 def check_values(values: Any) -> int:
-    """Return how many values there are; raise unless they are a tuple of numbers."""
+    """Return the number of values; raise unless they are a tuple of numbers."""
     count = values.num_numbers if isinstance(values, Unknown) else len(values)
     if count is None:
         raise BadOperand(f"stage.store(values=...) takes a tuple of numbers, not {values}")
@@ -387,22 +392,22 @@ def check_values(values: Any) -> int:
 
 @compile_time
 def check_filled(stage: Any) -> None:
-    """Raise unless a stage is one that the role `mma` fills."""
+    """Raise unless the producer acquired the stage."""
     owner = getattr(stage, "owner", None)
     if class_of(owner) is not OutputProducer:
         raise BadOperand(
-            f"release_from_mma(stage={stage}): it takes the stage that acquire_for_mma returned; "
-            "the epilogue's are released with release_from_epilogue()"
+            f"release_from_mma(stage={stage}): acquire_for_mma() has to return the stage; the "
+            "epilogue releases its stages with release_from_epilogue()"
         )
 
 
 @compile_time
 def check_target(pipeline: OutputTilePipeline) -> None:
-    """Raise where the GPU has no tensor memory."""
+    """Raise if the pipeline needs tensor memory that the target does not have."""
     target = compute_capability()
     if pipeline.in_tensor_memory and target not in (None, (10, 0)):
         raise BadOperand(
             f"{pipeline}: tensor memory exists on sm_100a alone, and this kernel is compiled for "
             f"compute capability {target[0]}.{target[1]}: give memory='shared', or let the warps "
-            "that multiply keep their accumulators in registers and run the epilogue themselves"
+            "that multiply keep their accumulators in registers and run the epilogue"
         )

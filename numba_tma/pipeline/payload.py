@@ -1,4 +1,4 @@
-"""What a stage of a matmul holds: payloads, which name the tiles of a `TilePipeline`."""
+"""Payloads, which name the tiles that a stage of a matmul's `TilePipeline` holds."""
 
 from __future__ import annotations
 

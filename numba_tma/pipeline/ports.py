@@ -1,4 +1,4 @@
-"""The documented names that ports of other libraries' pipelines import, beside the handles' own."""
+"""Short names of handles, which kernels ported from other libraries import."""
 
 from numba_tma.pipeline.circular_handle import CircularBufferHandle as Ring
 from numba_tma.pipeline.consumer import TileConsumer as Consumer

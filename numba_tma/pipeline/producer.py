@@ -1,4 +1,4 @@
-"""The side of a pipeline that fills stages."""
+"""The producer of a `TilePipeline`: it acquires empty stages, fills them and commits them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from numba_tma.ptx import (
 if TYPE_CHECKING:
     from numba_tma.pipeline.tile import TilePipeline
 
-NO_TILE = 0xFFFFFFFF  # what a TileQueue's producer passes on when the queue is empty
+NO_TILE = 0xFFFFFFFF  # tile number that a TileQueue's producer publishes when the queue is empty
 
 
 @device_class(static=("pipeline",), mutable=True)
 @dataclass
 class TileProducer:
-    """The side that fills stages.
+    """The producer of a started `TilePipeline`.
 
-    Where the copy engine fills them, one thread: `Pipeline.produce` and a scope elect it, the
-    explicit form leaves it to you. Otherwise every thread of the producer role.
+    If the copy engine fills the stages, one thread executes the methods. `Pipeline.produce` and a
+    scope elect the thread; in the explicit form the kernel does. Otherwise every thread of the
+    producer role executes them.
     """
 
     pipeline: TilePipeline
@@ -44,8 +45,8 @@ class TileProducer:
     thread: u32  # in the role
     state: PipelineState
     accesses: TileAccesses
-    current: u32  # the stage that threads fill and have not committed, num_stages if there is none
-    asked: bool = False  # `try_acquire` has gone on to the next stage
+    current: u32  # stage that threads fill and have not committed; num_stages if there is none
+    asked: bool = False  # `try_acquire` has stepped to the next stage
     undrained: bool = False  # this thread has acquired since the last `tail`
 
     def enters(self) -> bool:
@@ -53,31 +54,31 @@ class TileProducer:
         if not self.pipeline.by_tma:
             return True
         if self.pipeline.each_thread_commits and self.thread >= WARP:
-            return False  # the role's last warp may not be whole, and then cannot elect
+            return False  # the role's last warp may be partial: elect.sync needs a whole warp
         elected = elect_sync()
         if not self.pipeline.one_warp_produces:
-            elected &= self.thread < WARP  # without a branch ptxas still knows it is one thread
+            elected &= self.thread < WARP  # no branch: ptxas still knows that it is one thread
         return elected
 
     def close(self) -> None:
-        """End the producer's use: commit what is open; in a cluster, wait until all is released.
+        """End the producer's use: commit an open stage; in a cluster, wait for all releases.
 
-        Executed by every thread of the role. A block of a cluster must outlive the arrivals that
-        its peers owe it.
+        Executed by every thread of the role. A block of a cluster must not exit before its peers
+        have arrived on its barriers.
         """
         if not self.pipeline.by_tma:
             self._commit_open()
-        # The thread that fills stages, even if it leaves a scope early and the others do not.
+        # `undrained` singles out the thread that fills stages, even if it alone left a scope early.
         if self.pipeline.in_cluster and self.undrained:
             self.tail()
 
     # ------------------------------------------------------------------ explicit form
 
     def acquire(self) -> ProducerStage:
-        """Wait until the next stage is empty and return it to be filled.
+        """Wait until the next stage is empty, expect its bytes, and return the stage.
 
-        The bytes of its tiles are expected then; every one of them must be loaded exactly once, on
-        ``stage.barrier``. Executed by the thread, or the threads, that fill it.
+        Every tile of the stage must be loaded exactly once, on ``stage.barrier``. Executed by the
+        thread or the threads that fill the stage.
         """
         self._commit_open()
         self._await_next()
@@ -86,7 +87,7 @@ class TileProducer:
     def try_acquire(self) -> bool:
         """Return whether the next stage is empty, after waiting a limited time.
 
-        For `acquire_if_needed`, which takes the answer; work that needs no stage goes between.
+        `acquire_if_needed` takes the result. Work that needs no stage stands between the two calls.
         """
         self._step()
         self.asked = True
@@ -95,7 +96,7 @@ class TileProducer:
     def acquire_if_needed(self, acquired: bool) -> ProducerStage:
         """Return the next stage as `acquire` does, without a wait if `try_acquire` returned True.
 
-        Nothing was acquired between the two.
+        No other stage may be acquired between the two calls.
         """
         self._commit_open()
         self._step()
@@ -104,11 +105,13 @@ class TileProducer:
         return self._expect()
 
     def commit(self) -> None:
-        """Say that the stage is filled.
+        """Commit the stage: its full barrier gets the producer's arrivals.
 
-        A stage that the copy engine fills says so itself by the bytes that arrive, and nothing is
-        done. After cp.async each thread leaves its arrival to the copies that it has started.
-        Threads that have written fence their writes and arrive.
+        - ``filled_by="tma"``: the method does nothing, since the arriving bytes complete the
+          barrier.
+        - ``filled_by="cp_async"``: each thread's arrival follows when the copies that it has
+          started are complete (cp.async.mbarrier.arrive.noinc).
+        - ``filled_by="threads"``: the threads fence their writes and arrive.
         """
         if self.pipeline.by_cp_async:
             cp_async_mbarrier_arrive_noinc(self._full_barrier(self.current))
@@ -124,30 +127,30 @@ class TileProducer:
         self.current = u32(self.pipeline.num_stages)
 
     def tail(self) -> None:
-        """Wait until the consumers have released every stage that was filled.
+        """Wait until the consumers have released every filled stage.
 
-        Executed by the threads that acquired. Not needed before a block's end, unless it is in a
-        cluster: a block's shared memory outlives its last thread. Needed before the ring is used
-        for something else.
+        Executed by the threads that acquired the stages. The call is needed before the ring's
+        memory is used for another purpose, and before a block of a cluster exits. Other blocks may
+        exit without it: shared memory lives until the block's last thread has exited.
         """
         self._commit_open()
         last = u32(min(self.state.index, u32(self.pipeline.num_stages - 1)))
-        while True:  # not a range over the stages, which LLVM would unroll
+        while True:  # LLVM would unroll a range over the stages
             self._await_next()
             if self.state.index == last:
                 break
         self.undrained = False
-        self.state.phase ^= 1  # a turn in which nothing was filled
+        self.state.phase ^= 1  # takes the turn back: no stage of it was filled
         self.state.count -= self.pipeline.num_stages
 
     # -------------------------------------------------------------------- its steps
 
     def _full_barrier(self, index: Any) -> Barrier:
-        """Return the barrier that completes when the stage has been filled."""
+        """Return the full barrier of a stage."""
         return Barrier(self.barriers + 8 * index)
 
     def _empty_barrier(self) -> Barrier:
-        """Return the barrier that completes when the consumers have released the stage."""
+        """Return the empty barrier of the stage."""
         return Barrier(self.barriers + self.pipeline.empty_offset + 8 * self.state.index)
 
     def _try_empty(self) -> bool:
@@ -160,18 +163,18 @@ class TileProducer:
         wait_for(self._empty_barrier(), state.phase, site, state.index, iteration)
 
     def _step(self) -> None:
-        """Go on to the next stage, unless `try_acquire` has."""
+        """Step to the next stage, unless `try_acquire` has done so."""
         if not self.asked:
             self.state.step()
         self.asked = False
 
     def _await_next(self) -> None:
-        """Go on to the next stage and wait until the consumers have released it."""
+        """Step to the next stage and wait until the consumers have released it."""
         self._step()
         self._await_empty()
 
     def _expect(self) -> ProducerStage:
-        """Expect the bytes of the stage, which is empty; return it to be filled."""
+        """Expect the bytes of the stage, which is empty, and return the stage."""
         self.undrained = True
         if self.pipeline.by_tma:
             mbarrier_arrive_expect_tx(self._full_barrier(self.state.index), self.pipeline.tx_bytes)
@@ -180,21 +183,21 @@ class TileProducer:
         return ProducerStage(self, self.state.index)
 
     def _commit_open(self) -> None:
-        """Commit the stage that a loop has left, if threads fill it."""
+        """Commit the stage of a loop's last iteration, if threads fill it."""
         if not self.pipeline.by_tma:
             if self.current < self.pipeline.num_stages:
                 self.commit()
 
     def _publish_tile(self, tile: Any) -> None:
-        """Leave the number of the stage's tile to the consumers; the next arrival releases it."""
+        """Store the number of the stage's tile for the consumers; the next arrival publishes it."""
         st_shared_u32(self.barriers + self.pipeline.ticket_offset + 4 * self.state.index, tile)
 
     def _publish_end(self) -> None:
-        """Tell the consumers that the queue has no more tiles, with a stage that holds none."""
+        """Pass a stage without a tile: the sign that the queue is empty."""
         self._await_next()
         self._publish_tile(NO_TILE)
         full = self._full_barrier(self.state.index)
-        if self.pipeline.debug:  # the stage becomes full without its copies
+        if self.pipeline.debug:  # the ledger counts bytes, but this stage has no copies
             ledger = full.address + self.pipeline.ledger_offset
             red_shared_cluster_add_u32(ledger, self.pipeline.tx_bytes)
         mbarrier_arrive(full)

@@ -1,8 +1,7 @@
-"""`Roles`: who does what in a block, and what follows from it.
+"""`Roles`: the division of a block into roles.
 
-A block is cut into groups of whole warps, in the order in which the roles are named. From that
-follow each role's threads, its named barrier, how often it arrives on an mbarrier, and the
-registers that setmaxnreg moves from one to the other.
+A block is divided into groups of whole warps, in the order of the roles. The division determines
+each role's threads, named barrier, arrivals on an mbarrier, and registers after setmaxnreg.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numba_tma.ptx import barrier_arrive, barrier_sync, setmaxnreg_dec, setmaxnr
 
 WARP, WARPGROUP = 32, 128
 MAX_ROLES = 7
-REGISTER_FILE = 65536  #: 32-bit registers of a multiprocessor
+REGISTER_FILE = 65536  #: 32-bit registers of an SM
 FIRST_FREE_BARRIER = MAX_ROLES + 1
 
 
@@ -57,17 +56,17 @@ class Group:
 
     @property
     def threads(self) -> int:
-        """Threads of the block that it takes up: whole warps."""
+        """Threads of the block that the group occupies: whole warps."""
         return -(-self.members // WARP) * WARP
 
     @property
     def arrivals(self) -> int:
-        """Arrivals of the group on a barrier: each thread's own, or one for each warp."""
+        """Arrivals of the group on a barrier: one for each warp; of `Threads`, for each thread."""
         return self.count if self.unit == 1 else self.threads // WARP
 
 
 def _integer(value: Any) -> int:
-    """Return `value` as an integer, or 0, which no argument here can be, if it is none."""
+    """Return `value` as an integer, or 0 (no valid argument here) if it is not an integer."""
     try:
         return operator.index(value)
     except TypeError:
@@ -75,18 +74,17 @@ def _integer(value: Any) -> int:
 
 
 class Threads(Group):
-    """`count` threads, each of which arrives on barriers for itself."""
+    """`count` threads, each of which arrives on barriers."""
 
 
 class Warps(Group):
-    """`count` warps; each arrives once."""
+    """`count` warps, each of which arrives on barriers once."""
 
 
 class Warpgroups(Group):
-    """`count` warpgroups of 4 warps, each of which arrives once.
+    """`count` warpgroups of 4 warps. Each warp arrives on barriers once.
 
-    With `registers` they give back all but so many registers per thread, or ask for so many, when
-    they call `Role.set_registers`.
+    `registers` is the number of registers per thread after `Role.set_registers`.
     """
 
 
@@ -95,10 +93,9 @@ _UNITS = {"Threads": 1, "Warps": WARP, "Warpgroups": WARPGROUP}
 
 @dataclass(frozen=True)
 class Role:
-    """One of the roles of a block: some of its warps.
+    """One of the roles of a block: a range of its warps.
 
-    In a kernel the methods are executed by the threads that they name; `first`, `members` and
-    `arrivals` are compile-time integers.
+    In a kernel `first`, `members` and `arrivals` are compile-time integers.
     """
 
     name: str
@@ -106,8 +103,8 @@ class Role:
     index: int
     first: int  #: threadIdx.x of its first thread
     block: int  #: threads of the whole block
-    launch_registers: int  #: registers per thread at launch; 0 if they stay as they are
-    registers: int  #: registers per thread after `set_registers`; 0 if they stay as they are
+    launch_registers: int  #: registers per thread at launch; 0 if no role sets registers
+    registers: int  #: registers per thread after `set_registers`; 0 if no role sets registers
     device_methods = ("is_member", "thread", "sync", "set_registers")
 
     def __repr__(self) -> str:
@@ -120,17 +117,17 @@ class Role:
 
     @property
     def arrivals(self) -> int:
-        """Its arrivals on a barrier of a pipeline, per stage."""
+        """Arrivals of the role on a pipeline's barrier, for each stage."""
         return self.group.arrivals
 
     @property
     def barrier_id(self) -> int:
-        """The named barrier of `sync`."""
+        """Number of the named barrier that `sync` uses."""
         return self.index + 1
 
     @property
     def sync_threads(self) -> int:
-        """Threads that meet in `sync`: whole warps."""
+        """Threads that `sync` synchronises: whole warps."""
         return self.group.threads
 
     def is_member(self) -> bool:
@@ -139,17 +136,18 @@ class Role:
         return thread >= u32(self.first) and thread < u32(self.first + self.members)
 
     def thread(self) -> int:
-        """Return the index of the calling thread, which has this role, from 0."""
+        """Return the index of the calling thread in the role, from 0. Executed by its members."""
         return u32(tid_x() - self.first)
 
     def sync(self) -> None:
-        """Synchronise the role's warps, as cuda.syncthreads does a block. By all its threads."""
+        """Synchronise the role's warps. Executed by all threads of these warps (barrier.sync)."""
         barrier_sync(self.barrier_id, self.sync_threads)
 
     def set_registers(self) -> None:
-        """Give back registers, or wait for those that others give back (setmaxnreg).
+        """Release registers, or request those that other roles release (setmaxnreg).
 
-        Executed once by every thread of the role, converged.
+        A request waits until the registers are free. Executed once by every thread of the role,
+        converged.
         """
         check_registers(self)
         require_launch_bounds(self.block)  # without them ptxas drops setmaxnreg
@@ -169,7 +167,7 @@ class Roles:
     ----------
     **groups
         1 to 7 roles by name, each `Threads`, `Warps` or `Warpgroups`. If one of them has
-        `registers`, all are warpgroups; those without share what the others give back.
+        `registers`, all must be warpgroups; roles without `registers` share the remaining ones.
 
     Examples
     --------
@@ -192,7 +190,7 @@ class Roles:
                     f"Roles({name}=...) takes Threads(n), Warps(n) or Warpgroups(n), not {group!r}"
                 )
             if name in ("roles", "threads", "launch_bounds") or name.startswith("_"):
-                raise ValueError(f"Roles({name}=...): the name means something else here")
+                raise ValueError(f"Roles({name}=...): the name is reserved; choose another name")
         block = sum(group.threads for group in groups.values())
         if block > 1024:
             terms = " + ".join(f"{g.threads} ({n})" for n, g in groups.items())
@@ -215,17 +213,17 @@ class Roles:
 
     @property
     def threads(self) -> int:
-        """Threads of the block: what the kernel is launched with."""
+        """Threads of the block, for the launch of the kernel."""
         return self.roles[0].block
 
     @property
     def launch_bounds(self) -> tuple[int, int]:
-        """What ``@cuda.jit(launch_bounds=...)`` needs where registers are moved."""
+        """The value for ``@cuda.jit(launch_bounds=...)``, which `Role.set_registers` requires."""
         return self.threads, 1
 
 
 def _registers(groups: dict[str, Group], block: int) -> tuple[int, dict[str, int]]:
-    """Return the registers per thread at launch and, by role, after the change; 0 for no change."""
+    """Return the registers per thread at launch and, by role, after setmaxnreg; 0 if unchanged."""
     if not any(group.registers for group in groups.values()):
         return 0, dict.fromkeys(groups, 0)
     for name, group in groups.items():
@@ -244,23 +242,22 @@ def _registers(groups: dict[str, Group], block: int) -> tuple[int, dict[str, int
     if rest and each < 24 or sum(asked.values()) > budget:
         raise ValueError(
             f"Roles: {terms} = {sum(asked.values()) + launch * shared:,} registers, but a launch "
-            f"of {block} threads has {launch} x {block} = {budget:,}, and setmaxnreg would wait "
-            "for the others for ever: ask for fewer, or let another role give back more"
+            f"of {block} threads has {launch} x {block} = {budget:,}, so setmaxnreg would wait for "
+            "ever: ask for fewer, or let another role give back more"
         )
     return launch, {n: g.registers or each for n, g in groups.items()}
 
 
 @dataclass(frozen=True, init=False)
 class NamedBarrier:
-    """One of the 16 barriers of a block, where `threads` threads meet.
+    """One of the 16 named barriers of a block, which `threads` threads share.
 
     Parameters
     ----------
     barrier_id
-        8 to 15. Barrier 0 is that of ``cuda.syncthreads``; 1 to 7 belong to the roles of a
-        kernel, which pipelines synchronise by.
+        8 to 15. ``cuda.syncthreads`` uses barrier 0. Roles and pipelines use 1 to 7.
     threads
-        How many take part, in `sync` and in `arrive` together: a multiple of 32.
+        Threads that execute `sync` or `arrive`: a multiple of 32.
     """
 
     barrier_id: int
@@ -283,33 +280,36 @@ class NamedBarrier:
         object.__setattr__(self, "threads", meeting)
 
     def sync(self) -> None:
-        """Arrive and wait for the others. Executed by whole warps; orders their memory accesses."""
+        """Arrive and wait for the other threads (barrier.sync). Executed by whole warps.
+
+        Orders the threads' memory accesses.
+        """
         barrier_sync(self.barrier_id, self.threads)
 
     def arrive(self) -> None:
-        """Arrive without waiting. Executed by whole warps; others wait with `sync`."""
+        """Arrive without waiting (barrier.arrive). Executed by whole warps; others call `sync`."""
         barrier_arrive(self.barrier_id, self.threads)
 
 
 @compile_time
 def check_registers(role: Role) -> None:
-    """Raise unless the roles say how many registers each of them keeps."""
+    """Raise unless a role has a number of registers."""
     if not role.launch_registers:
         raise ValueError(
-            f"set_registers of {role}: the roles say nothing of registers; give one of them some "
-            "to keep, as in Roles(compute=Warpgroups(2), load=Warpgroups(1, registers=40))"
+            f"set_registers of {role}: no role has a number of registers; give one, as in "
+            "Roles(compute=Warpgroups(2), load=Warpgroups(1, registers=40))"
         )
 
 
 @dataclass(frozen=True)
 class RoleTable:
-    """Some roles of a kernel in columns, of which a thread looks up those of its own role."""
+    """Properties of some roles as columns, in which a thread looks up the entry of its own role."""
 
     roles: tuple[Role, ...]
 
     @property
     def last(self) -> int:
-        """The number of the last role, from 0."""
+        """The number of the table's last role, from 0."""
         return len(self.roles) - 1
 
     @property
@@ -335,7 +335,7 @@ class RoleTable:
 
 @device_function
 def of_own_role(thread: int, table: RoleTable, column: tuple[int, ...]) -> int:
-    """Return what a column of the table has for the role of `thread`; else its first value."""
+    """Return the column's value for the role of `thread`, or the first value without a role."""
     return _of_role_up_to(thread, table, column, table.last)
 
 
@@ -343,7 +343,7 @@ def of_own_role(thread: int, table: RoleTable, column: tuple[int, ...]) -> int:
 def _of_role_up_to(
     thread: int, table: RoleTable, column: tuple[int, ...], number: Constant[int]
 ) -> int:
-    # Not a loop, which LLVM unrolls too late to merge what lies on both sides of it.
+    # Recursion: LLVM would unroll a loop too late to merge the code on both sides of it.
     if number == 0:
         return u32(column[0])
     if sub32(thread, table.firsts[number]) < table.members[number]:
@@ -362,7 +362,7 @@ def _before(number: int) -> int:
 def index_from(thread: int, first: int) -> int:
     """Return the index of a thread in a role that begins at `first`.
 
-    Threads before the role have an index beyond its last, as unsigned numbers have it.
+    Threads before the role get an index beyond the role's last, since the result is unsigned.
     """
     return sub32(thread, first)
 

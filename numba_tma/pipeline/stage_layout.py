@@ -1,6 +1,6 @@
 """`StageLayout`: where the tiles of a ring's stages lie in shared memory.
 
-All tiles of a name lie together, stage by stage, each name at the alignment of its tile.
+The tiles of one name lie side by side, stage by stage. Each name begins at its tile's alignment.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 from numba_tma.backend.interface import compile_time
 from numba_tma.host.layout import Tile
 
-#: Names that mean something else on a stage, or on what its `tile` returns.
+#: Attributes of stages and of `StageTiles`, which cannot be names of tiles.
 RESERVED = frozenset(
     {"barrier", "index", "owner", "slot", "tile", "get_tile", "expect_bytes", "enters", "close"}
 )
 
 
 class StageLayout:
-    """What pipelines have in common that hold named tiles in `num_stages` stages.
+    """The layout of a pipeline with named tiles in `num_stages` stages.
 
-    ``k_group`` tiles of each name in a stage.
+    A stage holds `k_group` tiles of each name.
     """
 
     num_stages: int
@@ -30,12 +30,12 @@ class StageLayout:
 
     @property
     def tx_bytes(self) -> int:
-        """Bytes that the copies of one stage bring."""
+        """Bytes of the copies into one stage."""
         return self.k_group * sum(tile.nbytes for _, tile in self.tiles)
 
     @property
     def alignment(self) -> int:
-        """Alignment of the stages in shared memory, in bytes: that of the strictest tile."""
+        """Alignment of the stages in shared memory, in bytes: the largest of the tiles'."""
         return max(tile.alignment for _, tile in self.tiles)
 
     def tile_offset(self, name: str) -> int:
@@ -61,7 +61,7 @@ class StageLayout:
 
     @property
     def barriers_offset(self) -> int:
-        """Offset of the barriers, where there are some, from the tiles' base, in bytes."""
+        """Offset of the barriers from the tiles' base, in bytes, if the pipeline has barriers."""
         return round_up(self.storage_nbytes, 8)
 
     @property
@@ -71,7 +71,7 @@ class StageLayout:
 
 @compile_time
 def tile_stride(tile: Tile) -> int:
-    """Return the bytes from one tile of a name to the next."""
+    """Return the bytes from one tile to the next of the same name."""
     return round_up(tile.shared_nbytes, tile.alignment)
 
 
@@ -80,11 +80,11 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-# ---------------------------------------------------------------------- what is wrong with one
+# ------------------------------------------------------------------------ checks of arguments
 
 
 def positive(owner: type, name: str, value: Any, what: str) -> int:
-    """Return `value` as an integer of at least 1, of which a pipeline has so many `what`."""
+    """Return `value` as an integer of at least 1. `what` names the counted thing in the error."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -97,7 +97,7 @@ def positive(owner: type, name: str, value: Any, what: str) -> int:
 def named_tiles(
     owner: type, payload: Any, tiles: dict[str, Any], taken: frozenset[str] = RESERVED
 ) -> tuple[tuple[str, Tile], ...]:
-    """Return the tiles of a stage by name, which `owner` was given as a payload or one by one."""
+    """Return the tiles of a stage by name, from a payload or from keyword arguments of `owner`."""
     if payload is not None and tiles:
         raise TypeError(f"{owner.__name__}: give its tiles as a payload or by name, not both")
     named = tiles if payload is None else _payload_tiles(owner, payload)
@@ -110,7 +110,8 @@ def named_tiles(
             raise TypeError(f"{owner.__name__}({name}=...) takes a Tile, not {tile!r}")
         if name in taken:
             raise ValueError(
-                f"{owner.__name__}({name}=...): the name means something else on a stage"
+                f"{owner.__name__}({name}=...): the name is reserved for an attribute of stages; "
+                "choose another name"
             )
     return tuple(named.items())
 

@@ -1,8 +1,8 @@
-"""`StagedPipeline`: the barriers of a ring whose stages come in parts, and a walk round it.
+"""`StagedPipeline`: the barriers of a ring whose stages have sub-stages, and a walk round the ring.
 
-Barrier `num_qk_stages * index + qk_stage` is the full one of a sub-stage, and the empty one lies
-`num_kv_stages * num_qk_stages` barriers further. Waits do not step; a side steps when it is done
-with the last sub-stage, or when it leaves a stage to be released later.
+Barrier `num_qk_stages * index + qk_stage` is the full barrier of a sub-stage. Its empty barrier
+lies `num_kv_stages * num_qk_stages` barriers further. Waits do not step. The release of the last
+sub-stage steps, and so does `step`, which leaves a stage to be released later.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import bar_warp_sync, elect_sync, mbarrier_arrive, mbarrier_init
 from numba_tma.simulator import BadOperand
 
-# What debug mode calls the waits of a ring of which nothing more is known.
+# The names of a ring's waits in debug mode, if the caller gives no others.
 EMPTY, FULL = Site("'stage.empty'", "producer"), Site("'stage.full'", "consumer")
 
 
 @device_class(static=("num_kv_stages", "num_qk_stages", "ledger"), mutable=True)
 @dataclass
 class StagedPipeline:
-    """The barriers of a ring whose stages come in `num_qk_stages` parts, and a walk round it.
+    """The barriers of a ring with `num_qk_stages` sub-stages in a stage, and a walk round the ring.
 
-    A producer's starts as ``PipelineState(num_kv_stages, 0, 1)``, a consumer's with phase 0.
-    `KVPipeline.start` makes both; by itself it is for rings of another kind, over `num_mbars`
-    barriers. A sub-stage is 0 to `num_qk_stages` - 1; a literal is checked when the kernel is
-    compiled.
+    The state of a producer starts as ``PipelineState(num_kv_stages, 0, 1)``, that of a consumer
+    with phase 0. `KVPipeline.start` makes both. Kernels with rings of another kind construct the
+    class themselves, over `num_mbars` barriers. Sub-stages are numbered 0 to `num_qk_stages` - 1; a
+    literal number is checked when the kernel is compiled.
     """
 
     num_kv_stages: int
     num_qk_stages: int
     barriers: u32
     state: PipelineState
-    #: In debug mode, how far behind a full barrier its ledger lies; 0 where nobody counts.
+    #: Offset of the ledger from its full barrier in debug mode; 0 if bytes are not counted.
     ledger: int = 0
 
     def __post_init__(self) -> None:
@@ -55,18 +55,21 @@ class StagedPipeline:
 
     @property
     def num_mbars(self) -> int:
-        """Barriers of the ring: a full and an empty one for each sub-stage."""
+        """Barriers of the ring: one full and one empty barrier for each sub-stage."""
         return 2 * self.num_qk_stages * self.num_kv_stages
 
     def init(self, empty_arrivals: Any) -> None:
-        """Initialise the barriers: by one thread, then `fence_mbarrier_init`."""
+        """Initialise the barriers. Executed by one thread, then `fence_mbarrier_init`.
+
+        `empty_arrivals` is the number of releases that complete an empty barrier.
+        """
         for i in range(self.num_kv_stages * self.num_qk_stages):
             full = u32(self.barriers + 8 * i)
             mbarrier_init(full, 1)
             mbarrier_init(full + 8 * self.num_kv_stages * self.num_qk_stages, empty_arrivals)
 
     def full(self, qk_stage: int = 0) -> Barrier:
-        """Return the barrier that completes when the sub-stage has been filled."""
+        """Return the full barrier of a sub-stage of the current stage."""
         return Barrier(self._at(self.state.index, qk_stage), self.ledger)
 
     def producer_acquire(self, qk_stage: Constant[int] = 0) -> None:
@@ -80,10 +83,10 @@ class StagedPipeline:
         self._consumer_wait(u32(qk_stage))
 
     def consumer_release(self, qk_stage: Constant[int] = 0, e: Any = None) -> None:
-        """Hand the sub-stage back, and step if it is the last.
+        """Release the sub-stage, and step if it is the last of its stage.
 
-        One arrival per warp, made by the lane for which `e` is true; left out, the warp elects one.
-        Executed by whole warps, which have waited for what reads the sub-stage asynchronously.
+        Executed by whole warps, whose asynchronous reads of the sub-stage are complete. A release
+        is one arrival per warp, by the lane for which `e` is true. By default the warp elects one.
         """
         check_sub_stage("consumer_release", self, qk_stage)
         check_number("consumer_release", "e", e)
@@ -92,13 +95,13 @@ class StagedPipeline:
     def consumer_release_at(
         self, index: int, qk_stage: Constant[int | None] = None, e: Any = None
     ) -> None:
-        """Hand back stage `index`, or one sub-stage of it, which was left before. Does not step."""
+        """Release stage `index`, or one sub-stage of it, which `step` left. Does not step."""
         check_number("consumer_release_at", "index", index)
         first, stop = sub_stages("consumer_release_at", self, qk_stage)
         self._release_at(u32(index), first, stop, elected(e))
 
     def step(self) -> int:
-        """Go to the next stage; return the index of the one left, which `release_at` takes."""
+        """Step to the next stage; return the index of the stage left, for `consumer_release_at`."""
         left = self.state.index
         self.state.step()
         return left
@@ -116,16 +119,16 @@ class StagedPipeline:
         self._await_full(qk_stage, self.state.phase, FULL, self.state.index)
 
     def _await_empty(self, qk_stage: Any, site: Any, stage: Any) -> None:
-        """Wait for a sub-stage of the ring to be empty: here and nowhere else.
+        """Wait until a sub-stage is empty. All waits for empty sub-stages go through this method.
 
-        `site` and the number `stage` are what debug mode calls it.
+        `site` and the number `stage` name the wait in debug mode.
         """
         state = self.state
         barrier = Barrier(self._empty_at(state.index, qk_stage))
         wait_for(barrier, state.phase, site, stage, state.count)
 
     def _await_full(self, qk_stage: Any, phase: Any, site: Any, stage: Any) -> None:
-        """Wait for a sub-stage of the ring to be full: here and nowhere else."""
+        """Wait until a sub-stage is full. All waits for full sub-stages go through this method."""
         wait_for(self.full(qk_stage), phase, site, stage, self.state.count)
 
     def _consumer_release(self, qk_stage: Any, e: Any) -> None:
@@ -143,7 +146,7 @@ class StagedPipeline:
 
 @device_function
 def elected(e: Any) -> Any:
-    """Return which lane arrives: the one that the caller says, or one that is elected here."""
+    """Return whether the lane arrives: `e`, or without `e` the result of an election."""
     if e is None:
         return elect_sync()
     return e
@@ -153,7 +156,7 @@ def elected(e: Any) -> Any:
 def sub_stages(
     method: Constant[str], pipeline: StagedPipeline, qk_stage: Constant[int | None]
 ) -> tuple[int, int]:
-    """Return the range of sub-stages that is meant: one of them, or by None all."""
+    """Return the range of the sub-stage `qk_stage`; None stands for all sub-stages."""
     if qk_stage is None:
         return u32(0), u32(pipeline.num_qk_stages)
     check_sub_stage(method, pipeline, qk_stage)
@@ -162,7 +165,7 @@ def sub_stages(
 
 @compile_time
 def check_sub_stage(method: str, pipeline: StagedPipeline, qk_stage: int) -> None:
-    """Raise unless the ring has the sub-stage, as far as that is known."""
+    """Raise unless the ring has the sub-stage. A variable passes."""
     check_number(method, "qk_stage", qk_stage)
     parts = pipeline.num_qk_stages
     if not isinstance(qk_stage, Unknown) and not 0 <= qk_stage < parts:
@@ -174,6 +177,6 @@ def check_sub_stage(method: str, pipeline: StagedPipeline, qk_stage: int) -> Non
 
 @compile_time
 def check_number(method: str, name: str, given: Any) -> None:
-    """Raise unless an argument is a number, or left out."""
+    """Raise unless an argument is a number or None."""
     if isinstance(given, str) or (isinstance(given, Unknown) and not given.is_number):
         raise BadOperand(f"{method}({name}=...) takes a number, not {given}")

@@ -1,4 +1,4 @@
-"""The stages that a pipeline hands out: their tiles by name, and how a scope ends with them."""
+"""The stages that `acquire` and `wait` return: their tiles by name, and the end of their scope."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from numba_tma.simulator import BadOperand
 @device_class()
 @dataclass
 class StageTiles:
-    """The tiles of one slot by name: those of a stage, or of one part of it (`k_group`)."""
+    """The tiles of one slot by name. A stage has `k_group` slots."""
 
     owner: Any
     slot: u32
@@ -34,7 +34,7 @@ class StageTiles:
 
 
 class GroupedStage:
-    """What the stages of both sides of a `TilePipeline` have."""
+    """Access to tiles, which the stages of producer and consumer share."""
 
     owner: Any
     index: u32
@@ -44,7 +44,7 @@ class GroupedStage:
         return slot_tile(self.owner, self.index, name)
 
     def tile(self, j: Constant[int]) -> StageTiles:
-        """Return the j-th tile of each name, of `k_group`: ``stage.tile(j).x``."""
+        """Return the j-th tile of each name (0 to `k_group` - 1): ``stage.tile(j).x``."""
         check_tile_number(self.owner.pipeline, j)
         return StageTiles(self.owner, self.index * self.owner.pipeline.k_group + j)
 
@@ -62,21 +62,22 @@ class GroupedStage:
 @device_class()
 @dataclass
 class ProducerStage(GroupedStage):
-    """A stage to be filled: its tiles by name, and the `barrier` that their copies complete on."""
+    """An acquired stage: its tiles by name, and the `barrier` on which their copies complete."""
 
     owner: Any
     index: u32
 
     @property
     def barrier(self) -> Barrier:
-        """The barrier that completes when the stage has been filled."""
+        """The full barrier of the stage."""
         barriers = self.owner.barriers
         return Barrier(barriers + 8 * self.index, self.owner.pipeline.ledger_offset)
 
     def expect_bytes(self, tx_bytes: Constant[int]) -> None:
-        """Check `tx_bytes` against the bytes that the stage expects, which follow from its tiles.
+        """Check `tx_bytes` against the bytes of the stage, which follow from its tiles.
 
-        For kernels that say it again. It costs nothing, and another number is an error.
+        The check happens when the kernel is compiled and adds no instruction. Another number is an
+        error.
         """
         check_bytes(self.owner.pipeline, tx_bytes)
 
@@ -94,13 +95,13 @@ class ConsumerStage(GroupedStage):
     index: u32
 
     def close(self) -> None:
-        """Release the stage, whichever others are held: scopes are nested to hold several."""
+        """Release the stage. Nested scopes hold several stages."""
         self.owner._release_stage(self.index)
 
 
 @device_function
 def slot_tile(owner: Any, slot: int, name: Constant[str]) -> SharedTile:
-    """Return the tile `name` in a slot of `owner`, which has a pipeline, a base and accesses."""
+    """Return the tile `name` in a slot. `owner` has a pipeline, a base and accesses."""
     tile, offset = tile_named(owner.pipeline, name), tile_offset(owner.pipeline, name)
     address = add32(add32(owner.base, offset), slot * tile_stride(tile))
     return SharedTile(tile, address, owner.accesses)
@@ -147,7 +148,7 @@ def is_last(pipeline: StageLayout, number: int) -> bool:
 
 @compile_time
 def following(pipeline: StageLayout, number: int) -> int:
-    """Return the number of the next name; raise after the last, where the compiler looks too."""
+    """Return the number of the next name. Raise after the last one: typing reaches it too."""
     if is_last(pipeline, number):
         raise ValueError(f"{pipeline} has {number + 1} tiles")
     return number + 1
@@ -155,7 +156,7 @@ def following(pipeline: StageLayout, number: int) -> int:
 
 @compile_time
 def check_single(pipeline: StageLayout, name: str) -> None:
-    """Raise for ``stage.x`` where a stage holds several tiles x."""
+    """Raise for ``stage.x`` if a stage holds several tiles x."""
     if pipeline.k_group > 1 and name in dict(pipeline.tiles):
         raise AttributeError(
             f"stage.{name}: a stage of {pipeline} holds {pipeline.k_group} tiles of each name; say "
@@ -175,7 +176,7 @@ def check_tile_number(pipeline: StageLayout, j: int) -> None:
 
 @compile_time
 def check_bytes(pipeline: StageLayout, tx_bytes: int) -> None:
-    """Raise unless `tx_bytes` are those that the tiles of a stage have."""
+    """Raise unless `tx_bytes` is the number of bytes of a stage's tiles."""
     if isinstance(tx_bytes, Unknown):
         raise BadOperand(
             "expect_bytes(tx_bytes=...) must be a compile-time constant, but its type is "

@@ -1,4 +1,4 @@
-"""How a `TilePipeline` starts: its barriers, and what the simulator knows of its launch."""
+"""The start of a `TilePipeline`: barriers, and the simulator's checks and labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from numba_tma.ptx import barrier_sync, fence_mbarrier_init, mbarrier_init, ntid
 if TYPE_CHECKING:
     from numba_tma.pipeline.tile import TilePipeline
 
-CONSUMER_BARRIER = 1  # named barrier of the consumers where no roles are named
+CONSUMER_BARRIER = 1  # named barrier of the consumers of a pipeline without roles
 
 
 @device_function
@@ -61,7 +61,7 @@ def check_sync(sync: bool) -> None:
 
 @simulator_only
 def check_launch(pipeline: Any, minimum: int = WARP) -> None:
-    """Raise unless the block is that of the roles. Kernels are checked at the launch."""
+    """Raise unless the block has the roles' threads. Outside the simulator the launch checks it."""
     name = repr(pipeline).partition("(")[0]
     simulator.check_block(name, minimum=minimum)
     if pipeline.block and ntid_x() != pipeline.block:
@@ -69,7 +69,7 @@ def check_launch(pipeline: Any, minimum: int = WARP) -> None:
 
 
 def block_rule(expected: int, given: Any) -> str:
-    """Return what is wrong with a block of another size than the roles have."""
+    """Return the error of a block whose size is not that of the roles."""
     return (
         f"block {given}: the roles of the kernel's pipeline have {expected} threads in all, in one "
         f"dimension: launch blocks of {expected}, which Roles.threads says"

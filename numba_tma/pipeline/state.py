@@ -1,4 +1,4 @@
-"""`PipelineState`: where a walk round the stages of a ring is."""
+"""`PipelineState`: the position of a walk round the stages of a ring."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from numba_tma.backend.interface import device_class, u32
 @device_class(static=("num_stages",), mutable=True)
 @dataclass
 class PipelineState:
-    """Where a walk round the stages is: `index`, `phase` bit and `count` of steps.
+    """The position of a walk round the stages: `index`, `phase` bit and `count` of steps.
 
-    At the first stage a consumer's phase is 0 and a producer's 1. A walk that steps before its
-    first stage starts with `index` at `num_stages` and the other phase.
+    At the first stage a consumer's phase is 0 and a producer's is 1. A walk that steps before its
+    first stage starts with `index` equal to `num_stages` and the opposite phase.
     """
 
     num_stages: int
@@ -28,7 +28,7 @@ class PipelineState:
             )
 
     def step(self) -> None:
-        """Go to the next stage; the phase flips after the last one, which may be the first."""
+        """Step to the next stage. The phase flips after the last stage."""
         index = u32(self.index + 1)
         if index >= self.num_stages:
             self.phase ^= 1
@@ -37,12 +37,12 @@ class PipelineState:
         self.count += 1
 
     def next(self) -> PipelineState:
-        """Go to the next stage, as `step` does, and return this state."""
+        """Do what `step` does, and return this state."""
         self.step()
         return self
 
     def advance(self, steps: u32) -> None:
-        """Go `steps` stages further, as so many calls of `step` do."""
+        """Do what `steps` calls of `step` do."""
         last = u32(self.num_stages - 1)
         index = u32(min(self.index, last) + steps)
         self.phase ^= index // u32(self.num_stages) & 1

@@ -1,12 +1,14 @@
-"""`StorePipeline`: tiles that threads write into stages, from where the copy engine stores them.
+"""`StorePipeline`: tiles that threads write into stages, from which the copy engine stores them.
 
-A stage may be written again when the copy engine has read it. Only the thread that stored can wait
-for that, since bulk groups belong to a thread: each stage is one group of the role's first thread,
-and the role's barrier tells the others. Between the writes to two stages that barrier is needed for
-two things: the first of them is complete and can be stored, and the second is free. With one stage
-these are two events, because the second is the first, which has to be stored before it is free.
-With two stages or more one barrier says both, if its first thread waits before it instead of after
-it: until all but `num_stages` - 2 of the groups that it has committed so far have been read.
+A stage may be written again when the copy engine has read it. Bulk groups belong to a thread, so
+only the thread that stored can wait for the read. Each stage is one bulk group of the role's first
+thread, and the role's named barrier passes the result on to the other threads.
+
+Between the writes to two stages the role synchronises for two conditions: the first stage is
+written and can be stored, and the second stage has been read. With one stage both are the same
+stage, which has to be stored before it is read, so the role synchronises twice. With two stages or
+more the role synchronises once. The first thread waits before the barrier, until all but
+`num_stages` - 2 of the groups that it has committed have been read.
 """
 
 from __future__ import annotations
@@ -38,22 +40,22 @@ from numba_tma.ptx import ntid_x, tid_x
 class StorePipeline(StageLayout):
     """A ring of `num_stages` stages that threads write and the copy engine stores.
 
-    Made on the host, used from a kernel's globals. `start` returns a `StorePipelineHandle`, whose
-    methods are `acquire`, `store`, `reduce`, `commit` and `tail`. (CUTLASS: PipelineTmaStore.)
+    Made on the host, used from a kernel's globals. `start` returns a `StorePipelineHandle` with
+    `acquire`, `store`, `reduce`, `commit` and `tail`. CUTLASS: PipelineTmaStore.
 
     Parameters
     ----------
     num_stages
-        Stages of the ring, at least 1. While one is written, the copy engine may be reading all
+        Stages of the ring, at least 1. While threads write one stage, the copy engine may read all
         others. With 2 or more the role synchronises once for each stage, with 1 twice.
     payload
-        The tiles of a stage as one object, as `TilePipeline` takes them. Instead of `tiles`.
+        The tiles of a stage as one object, in place of `tiles`, as in `TilePipeline`.
     role
         The `Role` whose threads write and store; by default all threads of the block, which then
-        has one dimension. Several roles, as a tuple, have stages of their own each, in one kernel
-        text: what one thread stores, no other can wait for.
+        has one dimension. Each of several roles, given as a tuple, has stages of its own: a thread
+        cannot wait for another thread's stores.
     debug
-        Whether waits end with an exception when they take too long, as `TilePipeline` has it.
+        Whether waits that take too long raise an exception, as in `TilePipeline`.
     **tiles
         The tiles of a stage, by the name they have in the kernel: ``stage.y``.
 
@@ -114,26 +116,26 @@ class StorePipeline(StageLayout):
 
     @property
     def launch_kind(self) -> str:
-        """What a launch has to know, as `allocate_shared` takes it."""
+        """The requirement on a launch, as `allocate_shared` takes it."""
         return f"ring{self.block}" if self.block else "line"
 
     @property
     def has_roles(self) -> bool:
-        """Whether roles store, and not all threads of the block."""
+        """Whether roles store; otherwise all threads of the block do."""
         return bool(self.roles)
 
     @property
     def role_table(self) -> RoleTable:
-        """The roles that store, in columns."""
+        """The roles that store, as a table."""
         return RoleTable(self.roles)
 
     @property
     def role_offsets(self) -> tuple[int, ...]:
-        """Where the stages of each role begin, in bytes."""
+        """Offset of each role's stages from the base, in bytes."""
         return tuple(number * self.role_nbytes for number in self.role_table.numbers)
 
     def shared_parts(self, what: str) -> dict[str, int]:
-        """Return the bytes of its parts, for the error of a sum that is too large."""
+        """Return the bytes by part, for the error of too much shared memory."""
         if what == "barriers":
             return {what: self.sync_nbytes}
         each, roles = f"{self.num_stages} stages", self.num_parties
@@ -148,39 +150,39 @@ class StorePipeline(StageLayout):
 
     @property
     def block(self) -> int:
-        """Threads of the block; 0 if any number of whole warps will do."""
+        """Threads of the block; 0 for any number of whole warps."""
         return self.roles[0].block if self.roles else 0
 
     @property
     def still_reading(self) -> int:
-        """Groups that may still be read before the next is stored; one stage has none before."""
+        """Bulk groups that need not have been read when the role synchronises for a stage."""
         return max(0, self.num_stages - 2)
 
-    # ------------------------------------------------------- what debug mode calls it
+    # ------------------------------------------------------- its waits in debug mode
 
     @property
     def sync_site(self) -> Site:
-        """What the meeting of those who store is called."""
+        """The name of the role's synchronisation."""
         role = self.roles[0].name if len(self.roles) == 1 else ""
         return Site(f"sync() or store() of '{self._name}'", role, kind="sync", debug=self.debug)
 
     @property
     def sync_nbytes(self) -> int:
-        """Shared memory of the mbarriers that debug mode has for named barriers, in bytes."""
+        """Shared memory of debug mode's mbarriers for named barriers, in bytes."""
         return 8 * self.num_parties if self.debug else 0
 
     def start(self, tiles: Constant[Any] = None) -> StorePipelineHandle:
-        """Allocate the stages and return what the kernel writes and stores them by.
+        """Allocate the stages and return the handle.
 
-        Executed once by every thread of the block, so not inside a loop. Does not synchronise, save
+        Executed once by every thread of the block, so not inside a loop. `start` synchronises only
         in debug mode.
 
         Parameters
         ----------
         tiles
-            Where the stages are, if not in memory of their own: a `SharedTile` of at least
-            `nbytes`, or an address that is a multiple of `alignment`. Nobody uses the memory any
-            more, and the role has synchronised with those who did.
+            Memory for the stages: a `SharedTile` of at least `nbytes`, or an address that is a
+            multiple of `alignment`. By default `start` allocates it. Earlier use of the memory must
+            be complete, and the role must have synchronised with the threads that used it.
         """
         check_launch(self)
         thread, num_threads, sync_id = tid_x(), ntid_x(), u32(0)
@@ -228,7 +230,10 @@ def label_store_stages(pipeline: StorePipeline, base: int) -> None:
 
 
 def storing_roles(role: Any) -> tuple[Role, ...]:
-    """Return the roles that store, if they are different roles of one block, of whole warps."""
+    """Return the roles that store; raise unless they are different roles of one block.
+
+    Every role has whole warps.
+    """
     if role is None:
         return ()
     roles = role if isinstance(role, tuple) else (role,)
@@ -240,7 +245,7 @@ def storing_roles(role: Any) -> tuple[Role, ...]:
             )
         if one.members % WARP:
             raise ValueError(
-                f"StorePipeline(role={one}): those that store synchronise by whole warps; give "
+                f"StorePipeline(role={one}): a role that stores synchronises by whole warps; give "
                 f"Warps(n), or Threads(n) with a multiple of {WARP}"
             )
     if len({one.block for one in roles}) > 1 or len({one.index for one in roles}) < len(roles):

@@ -1,4 +1,4 @@
-"""`Store`: what a kernel holds of a `StorePipeline`, its stages and its loop."""
+"""`StorePipelineHandle`: a started `StorePipeline`, its stages and its loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from numba_tma.ptx import (
 if TYPE_CHECKING:
     from numba_tma.pipeline.store import StorePipeline
 
-#: What to do with maps of other kinds.
+#: The repair in the error of an im2col map.
 IM2COL = (
     "have the role's first thread call store_im2col(tile, coords) between fence_proxy_async(), "
     "sync() and commit()"
@@ -35,21 +35,21 @@ IM2COL = (
 @device_class(static=("pipeline",), mutable=True)
 @dataclass
 class StorePipelineHandle:
-    """A started `StorePipeline`. All its methods are executed by every thread of the role.
+    """A started `StorePipeline`. Every thread of the role executes its methods.
 
-    ``stage = store.acquire()``, write to ``stage.y``, ``store.store(y, stage.y, coords)``, and
-    when all stages are done ``store.tail()``.
+    For each tile call ``stage = store.acquire()``, write to ``stage.y``, and call
+    ``store.store(y, stage.y, coords)``. Call ``store.tail()`` after the last stage.
     """
 
     pipeline: StorePipeline
     base: u32
     thread: u32  # in the role
     num_threads: u32  # of the role
-    sync_id: u32  # its barrier
+    sync_id: u32  # named barrier of the role
     accesses: TileAccesses
-    meeting: u32  # in debug mode, the mbarrier of the role
-    index: u32  # of the newest stage; num_stages if there is none yet
-    open: bool = False  # that stage is acquired, and its group not committed
+    meeting: u32  # mbarrier of the role in debug mode
+    index: u32  # newest stage; num_stages if there is none yet
+    open: bool = False  # the newest stage is acquired, and its bulk group is not committed
     published: bool = True  # the role has synchronised since the newest stage was written
 
     def enters(self) -> bool:
@@ -57,14 +57,14 @@ class StorePipelineHandle:
         return self.thread < self.num_threads
 
     def close(self) -> None:
-        """End the use: commit what is open and wait until all stores are complete."""
+        """End the use: commit an open stage and wait until all stores are complete."""
         if self.enters():
             self.tail()
 
     def acquire(self) -> StoreStage:
-        """Return the next stage, to be written, once the copy engine has read it.
+        """Wait until the copy engine has read the next stage, and return the stage for writing.
 
-        Commits the stage before, if that is left to do.
+        The call first commits an open stage.
         """
         self._commit_open()
         index = u32(self.index + 1)
@@ -80,8 +80,8 @@ class StorePipelineHandle:
     def store(self, tensor_map: Any, tile: SharedTile, coords: Any, cache_hint: Any = None) -> None:
         """Start to store a tile of the stage through `tensor_map`.
 
-        A stage may have several stores, and all of it has been written before the first of them:
-        that fences the threads' writes and synchronises the role.
+        A stage may have several stores. Write the whole stage before the first of them, which
+        fences the threads' writes and synchronises the role.
         """
         require_tiled_map("Store.store", tensor_map, IM2COL)
         self._publish()
@@ -96,9 +96,10 @@ class StorePipelineHandle:
         op: Constant[str],
         cache_hint: Any = None,
     ) -> None:
-        """Start to combine a tile of the stage with what the tensor holds; else as `store`.
+        """Start to reduce a tile of the stage into the tensor; otherwise do what `store` does.
 
-        `op` is a literal: ``"add"``, ``"min"`` or any that `TensorMap.reduce` has for the type.
+        `op` is a literal: ``"add"``, ``"min"`` or another operation of `TensorMap.reduce` for the
+        type.
         """
         require_tiled_map("Store.reduce", tensor_map, IM2COL)
         require_reduction("Store.reduce", tensor_map, op)
@@ -107,18 +108,18 @@ class StorePipelineHandle:
             tensor_map.reduce(tile, coords, op, cache_hint)
 
     def commit(self) -> None:
-        """End the stage: what was stored of it is one bulk group."""
+        """Commit the stage: its stores become one bulk group."""
         self._publish()
         if self.thread == 0:
             cp_async_bulk_commit_group()
         self.open = False
 
     def tail(self, read: bool = False) -> None:
-        """Wait until all stores are complete, and their writes visible to the thread that stored.
+        """Wait until all stores are complete and their writes visible to the thread that stored.
 
-        With the literal ``read=True``, only until the stages have been read, which is enough before
-        the block ends, or before they are used for something else. The role's first thread waits;
-        `sync` after it if others go by it.
+        With the literal ``read=True`` the wait ends when the copy engine has read the stages. This
+        suffices before the block exits, or before the stages' memory is used for another purpose.
+        Only the role's first thread waits: call `sync` after `tail` if other threads depend on it.
         """
         self._commit_open()
         if self.thread == 0:
@@ -130,17 +131,20 @@ class StorePipelineHandle:
     def stages(self, first: Any, stop: Any, step: Any = 1) -> StoreStages:
         """Iterate over range(first, stop, step), each tile with an acquired stage to write.
 
-        Yields (tile, stage). The body ends with `commit`; without it, the next stage and `tail`
-        commit what is left open, at the cost of a test. `step` is positive.
+        Yields (tile, stage). The body ends with `commit`. Without `commit` the next `acquire` or
+        `tail` commits the open stage, at the cost of a test. `step` is positive.
         """
         return StoreStages(self, i64(first) - i64(step), stop, step)
 
     def sync(self) -> None:
-        """Synchronise the role's threads, as cuda.syncthreads does a block."""
+        """Synchronise the role's threads, as cuda.syncthreads synchronises a block."""
         meet(self.sync_id, self.num_threads, Barrier(self.meeting), self.pipeline.sync_site)
 
     def _publish(self) -> None:
-        """Make the stage's writes known to the copy engine; from then on the next stage is free."""
+        """Fence the stage's writes and synchronise the role, once for each stage.
+
+        With two stages or more the next stage has then been read.
+        """
         if not self.published:
             fence_proxy_async()
             self.accesses.unfenced = False
@@ -150,12 +154,12 @@ class StorePipelineHandle:
             self.published = True
 
     def _await_read(self) -> None:
-        """Wait until the copy engine has read the stage that is written next."""
+        """Wait until the copy engine has read the stage that is written next (first thread)."""
         if self.thread == 0:
             cp_async_bulk_wait_group_read(self.pipeline.still_reading)
 
     def _commit_open(self) -> None:
-        """Commit the stage that was acquired last, unless that is done."""
+        """Commit the newest stage, unless it has been committed."""
         if self.open:
             self.commit()
 
@@ -163,7 +167,7 @@ class StorePipelineHandle:
 @device_class()
 @dataclass
 class StoreStage:
-    """A stage to be written: its tiles by name."""
+    """A stage for writing: its tiles by name."""
 
     owner: StorePipelineHandle
     index: u32
@@ -202,7 +206,7 @@ class StoreStages(Iteration):
 
 @device_function
 def prepare_meeting(barrier: int, thread: int, num_threads: int, sync_id: int) -> None:
-    """Initialise what a role meets at in debug mode, which the simulator has not."""
+    """Initialise the mbarrier of a role's `sync` in debug mode, which the simulator has not."""
     if thread < num_threads:
         if thread == 0:
             mbarrier_init(barrier, num_threads)

@@ -1,7 +1,7 @@
-"""`TilePipeline`: what a ring of stages holds, who fills it and who empties it.
+"""`TilePipeline`: the tiles of a ring of stages, its producer and its consumers.
 
-Each stage has two mbarriers. *full* completes when the stage has been filled, *empty* when every
-consumer has released it. How many arrivals that takes follows from who fills and who consumes.
+Each stage has two mbarriers. *full* completes when the stage has been filled. *empty* completes
+when every consumer has released the stage. The arrival counts follow from the roles.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from numba_tma.pipeline.tile_rules import (
 )
 from numba_tma.ptx import laneid, ntid_x, tid_x
 
-#: Who can fill a stage: the copy engine, the cp.async of threads, or what threads compute.
+#: What fills a stage: TMA copies, cp.async copies, or writes of threads.
 FILLED_BY = ("tma", "cp_async", "threads")
 
 
@@ -54,17 +54,18 @@ class TilePipeline(StageLayout):
 
     Made on the host, used from a kernel's globals. `start` returns a `TilePipelineHandle`: its
     `producer` has `acquire`, `commit` and `tail`, its `consumer` has `wait` and `release`. Shared
-    bytes, barriers, arrivals, and the bytes that each stage expects follow from what is said here.
+    memory, barriers, arrivals, and the bytes that each stage expects follow from the parameters.
 
     Parameters
     ----------
     num_stages
         Stages of the ring, at least 1.
     payload
-        The tiles of a stage as one object: `StandardTilePayload`, `BlockScaledTilePayload`, or any
-        dataclass or NamedTuple of tiles. Instead of `tiles`.
+        The tiles of a stage as one object, in place of `tiles`: `StandardTilePayload`,
+        `BlockScaledTilePayload`, or any dataclass or NamedTuple of tiles.
     k_group
-        Tiles of each name in one stage: ``stage.tile(j)`` is the j-th. They come and go together.
+        Tiles of each name in one stage, which are loaded and released together:
+        ``stage.tile(j)`` is the j-th.
     producer, consumer
         A `Role` of the kernel's `Roles`; several consumers as a tuple. By default the last warp of
         the block produces and all others consume.
@@ -73,19 +74,20 @@ class TilePipeline(StageLayout):
         copies that each thread of the producer starts; ``"threads"``, writes of the producer's
         threads.
     alternate
-        Each stage is emptied by one of the consumers and not by all of them; see `Consumer.skip`.
-    cluster, multicast
-        The blocks of the kernel's cluster along x and y, and which tiles they share: by the tile's
-        name, the axis along which blocks get the same tile (``multicast={"a": "x"}``: blocks that
-        differ in their x alone). A stage is empty when all blocks that load into it know so.
+        Whether one consumer releases each stage, in place of all consumers; see `Consumer.skip`.
+    cluster
+        The blocks of the kernel's cluster along x and y.
+    multicast
+        The tiles that blocks share: by the tile's name, the axis along which blocks get the same
+        tile. ``multicast={"a": "x"}`` shares a among blocks that differ only in x. A stage is empty
+        when the consumers of all sharing blocks have released it.
     debug
-        Whether waits end with an exception when they take too long, and bytes are counted; by
-        default as the environment's ``NUMBA_TMA_DEBUG`` says. The simulator does so by itself.
+        Whether waits that take too long raise an exception, and bytes are counted. The default is
+        the environment's ``NUMBA_TMA_DEBUG``. The simulator does both in any case.
     **tiles
-        The tiles that one stage receives, by the name they have in the kernel: ``stage.x``. The
-        producer loads every one of them into every stage, which is full only when `tx_bytes` bytes
-        have come. A tile that is only written, an output of another shape, say, is a
-        `shared_tile`.
+        The tiles of a stage, by the name they have in the kernel: ``stage.x``. The producer loads
+        every tile into every stage; a stage is full only when `tx_bytes` bytes have arrived. Use a
+        `shared_tile` for a tile that is not loaded, such as an output of another shape.
 
     Examples
     --------
@@ -162,22 +164,22 @@ class TilePipeline(StageLayout):
 
     @property
     def ticket_offset(self) -> int:
-        """Offset of the tile numbers that a `TileQueue`'s producer passes on, from the barriers."""
+        """Offset of the tile numbers that a `TileQueue`'s producer publishes, from the barriers."""
         return 16 * self.num_stages
 
     @property
     def sync_offset(self) -> int:
-        """Offset of the mbarriers that debug mode has for named barriers, from the full ones."""
+        """Offset of debug mode's mbarriers for named barriers from the full barriers."""
         return round_up(self.ticket_offset + 4 * self.num_stages, 8)
 
     @property
     def ledger_offset(self) -> int:
-        """In debug mode, how far behind a stage's full barrier its ledger lies, 8 bytes; else 0."""
+        """Offset of a stage's ledger (8 bytes) from its full barrier in debug mode; else 0."""
         return self.sync_offset + 8 * (MAX_ROLES + 1) if self.debug else 0
 
     @property
     def num_barriers(self) -> int:
-        """The `BarrierArray` that `start` takes has this many: two to a stage, and some room."""
+        """Length of the `BarrierArray` that `start` takes: two barriers a stage, and other data."""
         if self.debug:
             return self.ledger_offset // 8 + self.num_stages
         return self.sync_offset // 8
@@ -191,7 +193,7 @@ class TilePipeline(StageLayout):
 
     @property
     def full_arrivals(self) -> int:
-        """Arrivals that a stage needs to be full, beside its bytes."""
+        """Arrivals that complete a full barrier, beside the stage's bytes."""
         if self.filled_by == "tma":
             return 1
         members = self.producer.members if self.producer else WARP
@@ -201,14 +203,14 @@ class TilePipeline(StageLayout):
 
     @property
     def empty_arrivals(self) -> int:
-        """Arrivals that a stage needs to be empty; 0 if that depends on the launch's block."""
+        """Arrivals that complete an empty barrier; 0 if they depend on the launch's block."""
         arrivals = [role.arrivals for role in self.consumers]
         one = arrivals[0] if self.alternate else sum(arrivals)
         return one * self.num_peers
 
     @property
     def block(self) -> int:
-        """Threads of the block; 0 if any number of whole warps will do."""
+        """Threads of the block; 0 for any number of whole warps."""
         return self.producer.block if self.producer else 0
 
     @property
@@ -219,31 +221,31 @@ class TilePipeline(StageLayout):
 
     @property
     def in_cluster(self) -> bool:
-        """Whether blocks of a cluster share its stages."""
+        """Whether blocks of a cluster share tiles."""
         return self.num_peers > 1
 
     @property
     def by_tma(self) -> bool:
-        """Whether the copy engine fills the stages, and its bytes are counted."""
+        """Whether TMA fills the stages, so that full barriers count bytes."""
         return self.filled_by == "tma"
 
     @property
     def by_cp_async(self) -> bool:
-        """Whether each thread's cp.async fills the stages."""
+        """Whether cp.async copies of each thread fill the stages."""
         return self.filled_by == "cp_async"
 
     @property
     def launch_kind(self) -> str:
-        """What a launch has to know, as `allocate_shared` takes it."""
+        """The requirement on a launch, as `allocate_shared` takes it."""
         return f"ring{self.block or ''}"
 
     @property
     def cluster_feature(self) -> str:
-        """What it needs clusters for."""
+        """The argument that requires a cluster, for error messages."""
         return f"multicast={dict(self.multicast)}"
 
     def cluster_rule(self, given: Any) -> str:
-        """Return what is wrong with a kernel in clusters of another size."""
+        """Return the error of a kernel that runs in clusters of another size."""
         return (
             f"{self} is for clusters of {self.cluster}, but the kernel runs in clusters of "
             f"{given}: put @tma.cluster({self.cluster}) below @cuda.jit"
@@ -261,31 +263,31 @@ class TilePipeline(StageLayout):
 
     @property
     def shares_x(self) -> bool:
-        """Whether blocks that differ in x alone share a tile."""
+        """Whether blocks that differ only in x share a tile."""
         return "x" in dict(self.multicast).values()
 
     @property
     def shares_y(self) -> bool:
-        """Whether blocks that differ in y alone share a tile."""
+        """Whether blocks that differ only in y share a tile."""
         return "y" in dict(self.multicast).values()
 
     @property
     def row_mask(self) -> int:
-        """The blocks of the cluster's first row, by rank."""
+        """The blocks of the cluster's first row, one bit for each rank."""
         return axis_mask(self.cluster, "x", 0, 0)
 
     @property
     def column_mask(self) -> int:
-        """The blocks of the cluster's first column, by rank."""
+        """The blocks of the cluster's first column, one bit for each rank."""
         return axis_mask(self.cluster, "y", 0, 0)
 
     @property
     def consumer_table(self) -> RoleTable:
-        """The consumer roles in columns."""
+        """The consumer roles as a table."""
         return RoleTable(self.consumers)
 
     def shared_parts(self, what: str) -> dict[str, int]:
-        """Return the bytes of its parts, for the error of a sum that is too large."""
+        """Return the bytes by part, for the error of too much shared memory."""
         if what == "barriers":
             return {"barriers": 8 * self.num_barriers}
         parts = {}
@@ -302,39 +304,39 @@ class TilePipeline(StageLayout):
 
     @property
     def each_thread_releases(self) -> bool:
-        """Whether consumers arrive thread by thread and not warp by warp."""
+        """Whether each thread of the consumers arrives; otherwise one lane of each warp does."""
         return any(role.group.unit == 1 for role in self.consumers)
 
     @property
     def each_thread_commits(self) -> bool:
-        """Whether the producer's threads arrive thread by thread and not warp by warp."""
+        """Whether each thread of the producer arrives; otherwise one lane of each warp does."""
         return self.producer is not None and self.producer.group.unit == 1
 
-    # ------------------------------------------------------- what debug mode calls it
+    # ------------------------------------------------------- its waits in debug mode
 
     @property
     def full_site(self) -> Site:
-        """What a wait for a full stage is called."""
+        """The name of a wait for a full stage."""
         counted = self.tx_bytes if self.by_tma else 0
         name = self.consumers[0].name if len(self.consumers) == 1 else "consumer"
         return Site(f"'{self._name}.full'", name, counted, self.num_stages, debug=self.debug)
 
     @property
     def empty_site(self) -> Site:
-        """What a wait for an empty stage is called."""
+        """The name of a wait for an empty stage."""
         name = self.producer.name if self.producer else "producer"
         shared = self.in_cluster
         return Site(f"'{self._name}.empty'", name, debug=self.debug, in_cluster=shared)
 
     @property
     def sync_site(self) -> Site:
-        """What the meeting of the consumers is called."""
+        """The name of the consumers' synchronisation."""
         what = f"sync_consumers() or store() of '{self._name}'"
         return Site(what, "consumer", kind="sync", debug=self.debug)
 
     @property
     def sync_arrivals(self) -> tuple[int, ...]:
-        """By named barrier: the threads that meet there in debug mode; 0 if nobody does."""
+        """The threads that synchronise at each named barrier, for debug mode; 0 if unused."""
         threads = {role.barrier_id: role.sync_threads for role in self.consumers}
         return tuple(threads.get(i, 0) for i in range(MAX_ROLES + 1))
 
@@ -344,20 +346,22 @@ class TilePipeline(StageLayout):
         barriers: Constant[Any] = None,
         sync: Constant[bool] = True,
     ) -> TilePipelineHandle:
-        """Allocate the ring, initialise its barriers and return the block's handle of it.
+        """Allocate the ring, initialise its barriers and return its handle.
 
-        Executed once by every thread of the block, so not inside a loop; it synchronises the
-        block, or the cluster. Each call in the source is a ring of its own.
+        Executed once by every thread of the block, so not inside a loop. `start` synchronises the
+        block; with `multicast` it synchronises the cluster. Each call in the source is a ring of
+        its own.
 
         Parameters
         ----------
         tiles
-            Where the tiles are, if not in memory of their own: a `SharedTile` of at least
-            `storage_nbytes`, or an address that is a multiple of `alignment`.
+            Memory for the tiles: a `SharedTile` of at least `storage_nbytes`, or an address that
+            is a multiple of `alignment`. By default `start` allocates it.
         barriers
-            A `BarrierArray` of at least `num_barriers`, or an address, likewise.
+            Memory for the barriers: a `BarrierArray` of at least `num_barriers`, or an address that
+            is a multiple of 8. By default `start` allocates it.
         sync
-            False, a literal, where several are started: only the last has to synchronise.
+            The literal False leaves the synchronisation to the pipeline that is started last.
         """
         check_launch(self, WARP if self.block else 2 * WARP)
         check_sync(sync)
@@ -366,7 +370,7 @@ class TilePipeline(StageLayout):
         base, first = tiles_and_barriers(self, tiles, barriers)
         label_stages(self, base, first)
         thread, num_threads, stages = tid_x(), ntid_x(), self.num_stages
-        # Threads of consumers, and of the producer, without roles.
+        # The threads of the consumers and of the producer if there are no roles.
         members, sync_id = sub32(num_threads, WARP), u32(CONSUMER_BARRIER)
         mine, loading, num_producers = thread, index_from(thread, members), u32(WARP)
         if self.producer is not None:
@@ -389,7 +393,7 @@ class TilePipeline(StageLayout):
             accesses=TileAccesses(),
             current=stages,
         )
-        # Consumers that take turns skip first, and so stand on the first stage from the start.
+        # Alternating consumers call `skip` first, so their walk starts at the first stage.
         turns = self.alternate
         consumer = TileConsumer(
             self,

@@ -1,4 +1,4 @@
-"""`Pipeline`: what a kernel holds of a ring once its barriers are initialised."""
+"""`TilePipelineHandle`: a started `TilePipeline`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class TilePipelineHandle:
     """A started `TilePipeline`.
 
-    The block is one-dimensional. Where no roles are named, it has at least two whole warps: the
-    last one produces, all others consume.
+    The block is one-dimensional. Without roles it has at least two whole warps: the last warp
+    produces, and all others consume.
     """
 
     _producer: TileProducer
@@ -32,11 +32,11 @@ class TilePipelineHandle:
     _num_producers: u32
 
     def producer(self) -> TileProducer:
-        """Return the producer, for its explicit form or a scope."""
+        """Return the producer, for the explicit form or a scope."""
         return self._producer
 
     def consumer(self) -> TileConsumer:
-        """Return the consumer, for its explicit form or a scope."""
+        """Return the consumer, for the explicit form or a scope."""
         return self._consumer
 
     def is_producer(self) -> bool:
@@ -48,7 +48,7 @@ class TilePipelineHandle:
     def is_consumer(self) -> bool:
         """Return True in every thread of the consumers.
 
-        Where no roles are named, these are the warps 0 to blockDim.x - 33.
+        Without roles these are the threads 0 to blockDim.x - 33.
         """
         return self._consumer.thread < self._consumer.num_threads
 
@@ -63,12 +63,15 @@ class TilePipelineHandle:
     def produce(self, first: Any, stop: Any, step: Any = 1) -> Produce:
         """Iterate over range(first, stop, step), each tile with an acquired stage to fill.
 
-        Yields (tile, stage): ``stage.x`` is the stage's tile x, ``stage.barrier`` the barrier to
-        pass to its load. Entered by every thread of the producer. The loop's body is executed by
-        one elected thread, and loads every tile of the stage once; where cp.async or the threads
-        themselves fill stages, by all of them. `step` is positive. The consumers wait for a stage
-        whose loads are not issued: leave the loop early only after them. Loops of two pipelines are
-        not nested; load both from the body of one.
+        Yields (tile, stage): ``stage.x`` is the stage's tile x, and ``stage.barrier`` is the
+        barrier to pass to its load. Every thread of the producer enters the loop.
+
+        - The body loads every tile of the stage once. One elected thread executes the body. With
+          ``filled_by="cp_async"`` or ``"threads"`` all threads of the producer execute it.
+        - `step` is positive.
+        - Issue the loads of an acquired stage before you leave the loop early: consumers wait for
+          the stage.
+        - Loops of two pipelines must not be nested. Load the tiles of both in the body of one loop.
         """
         producer = self._producer
         return Produce(producer, i64(first) - i64(step), stop, step, producer.enters())
@@ -76,7 +79,7 @@ class TilePipelineHandle:
     def produce_from(self, queue: TileQueue) -> ProduceFrom:
         """Iterate over the tiles that `queue` hands to this block, as `produce` does.
 
-        The consumers of the block use `consume_from`. For stages that the copy engine fills.
+        The consumers of the block use `consume_from`. The copy engine has to fill the stages.
         """
         check_queue(self._producer.pipeline)
         elected = self._producer.enters()
@@ -90,14 +93,17 @@ class TilePipelineHandle:
     ) -> Consume:
         """Iterate over range(first, stop, step), each tile with its full stage.
 
-        Yields (tile, stage), with ``stage.x`` to read and to write. Entered by every consumer warp.
-        A stage is handed back when the loop goes on to the next
-        tile, or `in_flight` tiles later, for work that reads it asynchronously; what is in flight
-        at the end is handed back by `release_pending`. After a ``break`` the next loop,
-        `release_pending` or `close` hands back what is held; a producer that goes on without that
-        waits for ever. A kernel that stores with `in_flight` above 0 ends with `release_pending`,
-        which waits for the stores to read shared memory. `in_flight` is a literal below the number
-        of stages.
+        Yields (tile, stage): ``stage.x`` is the stage's tile x, to read and to write. Every
+        consumer warp enters the loop.
+
+        - A stage is released when the loop goes on to the next tile, or `in_flight` tiles later for
+          work that reads the stage asynchronously. `in_flight` is a literal below the number of
+          stages.
+        - `release_pending` releases the stages that are in flight when the loop ends.
+        - After a ``break`` the next loop, `release_pending` or `close` releases the held stages.
+          Without one of them the producer waits for ever.
+        - A kernel that stores with `in_flight` above 0 ends with `release_pending`, which waits
+          until the stores have read shared memory.
         """
         check_in_flight(self._consumer.pipeline, in_flight)
         tiles = Consume(in_flight, self._consumer, i64(first) - i64(step), stop, step)
@@ -105,7 +111,7 @@ class TilePipelineHandle:
         return tiles
 
     def consume_from(self, in_flight: Constant[int] = 0) -> ConsumeFrom:
-        """Iterate over the tiles that this block's `produce_from` drew, as `consume` does."""
+        """Iterate over the tiles of this block's `produce_from`, as `consume` does."""
         check_in_flight(self._consumer.pipeline, in_flight)
         tiles = ConsumeFrom(in_flight, self._consumer)
         self._consumer._release_until(in_flight)
@@ -114,12 +120,14 @@ class TilePipelineHandle:
     def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
         """Store a tile of a stage through `tensor_map`. Executed by every thread of the consumer.
 
-        `tile` belongs to the stage that was waited for last. Fences the threads' writes,
-        synchronises the consumers and has one thread start the store. The stage is handed back
-        only when the store has read it. With ``written=False`` the tile goes out as it came in:
-        nobody wrote to it, so nothing is fenced or synchronised. A `shared_tile` can be stored as
-        well; it belongs to no stage, so that with ``in_flight=0`` it may be written again after
-        another `sync_consumers`.
+        The method fences the threads' writes, synchronises the consumers and lets one thread start
+        the store.
+
+        - `tile` belongs to the newest stage. The stage is released only when the store has read it.
+        - ``written=False`` is for a tile that no thread wrote to: the method then neither fences
+          nor synchronises.
+        - `tile` may also be a `shared_tile`, which belongs to no stage. With ``in_flight=0`` it may
+          be written again after another `sync_consumers`.
         """
         require_tiled_map(
             "Pipeline.store",
@@ -130,19 +138,19 @@ class TilePipelineHandle:
         self._consumer.store(tensor_map, tile, coords, written)
 
     def sync_consumers(self) -> None:
-        """Synchronise the caller's consumer role, as cuda.syncthreads does a block."""
+        """Synchronise the caller's consumer role, as cuda.syncthreads synchronises a block."""
         self._consumer.sync()
 
     def release_pending(self) -> None:
-        """Hand back every stage that is still held. Executed by every consumer warp."""
+        """Release every held stage. Executed by every consumer warp."""
         self._consumer._release_until(0)
 
     def close(self) -> None:
-        """End the pipeline's use: commit or hand back what is open.
+        """End the pipeline's use: commit the open stage, or release the held ones.
 
-        Executed by every thread of the producer and the consumers. In a cluster it is needed: the
-        producer waits there until all stages are released, so that the block outlives what its
-        peers send it.
+        Executed by every thread of the producer and the consumers. In a cluster the call is
+        required: the producer waits until all stages are released, so that the block does not exit
+        before its peers have arrived on its barriers.
         """
         if self.is_producer():
             self._producer.close()
@@ -161,7 +169,7 @@ class TilePipelineHandle:
 
 @compile_time
 def check_in_flight(pipeline: TilePipeline, in_flight: int) -> None:
-    """Raise unless so many stages can be in flight while the next is filled."""
+    """Raise unless `in_flight` stages can be held while the next one is filled."""
     if isinstance(in_flight, Unknown):
         raise BadOperand(
             f"consume(in_flight=...) must be a compile-time constant, but its type is {in_flight}"
@@ -174,16 +182,16 @@ def check_in_flight(pipeline: TilePipeline, in_flight: int) -> None:
         )
     if pipeline.alternate:
         raise BadOperand(
-            f"consume: which stages are whose is not said by {pipeline}; consumers that take turns "
-            "use the explicit form: pipe.consumer() with skip, wait and release"
+            f"consume: the consumers of {pipeline} take turns, which loops do not support: use the "
+            "explicit form, pipe.consumer() with skip, wait and release"
         )
 
 
 @compile_time
 def check_queue(pipeline: TilePipeline) -> None:
-    """Raise unless one thread starts all copies into the block's stages."""
+    """Raise unless one thread of the block starts all copies into its stages."""
     if not pipeline.by_tma or pipeline.in_cluster:
         raise BadOperand(
-            f"produce_from: a TileQueue's tiles are drawn by the one thread that starts copies for "
-            f"its own block, not by the producer of {pipeline}: use produce(first, stop, step)"
+            f"produce_from: one thread, which starts all copies for its own block, draws a "
+            f"TileQueue's tiles; {pipeline} has another producer: use produce(first, stop, step)"
         )

@@ -1,4 +1,4 @@
-"""What the arguments of a `TilePipeline` have to be, and what is wrong with others."""
+"""The rules for the arguments of a `TilePipeline`, and their errors."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def plane(cluster: Any) -> tuple[int, int]:
 
 
 def shared_tiles(multicast: Any) -> tuple[tuple[str, str], ...]:
-    """Return the tiles that blocks share, each with its axis."""
+    """Return the shared tiles, each with its axis."""
     if not isinstance(multicast, dict | None):
         raise TypeError(
-            f"TilePipeline(multicast={multicast!r}): it says by the name of a tile along which "
-            "axis blocks share it, as in multicast={'a': 'x'}"
+            f"TilePipeline(multicast={multicast!r}): give a dict of shared tiles and their axes, "
+            "as in multicast={'a': 'x'}"
         )
     return tuple(sorted((multicast or {}).items()))
 
 
 def check_roles(producer: Any, consumer: Any, alternate: bool) -> tuple[Role, ...]:
-    """Return the consumers, if they and the producer are roles of one block."""
+    """Return the consumers; raise unless they and the producer are roles of one block."""
     consumers = consumer if isinstance(consumer, tuple) and consumer else (consumer,)
     if producer is None and consumer is None:
         if alternate:
@@ -62,25 +62,26 @@ def check_roles(producer: Any, consumer: Any, alternate: bool) -> tuple[Role, ..
     if alternate and len({role.arrivals for role in consumers}) > 1:
         counts = ", ".join(f"{role.arrivals} ({role.name})" for role in consumers)
         raise ValueError(
-            f"TilePipeline(alternate=True): consumers that take turns have to be alike, but their "
-            f"arrivals are {counts}"
+            f"TilePipeline(alternate=True): consumers that take turns must have equal arrivals, "
+            f"but these have {counts}"
         )
     return consumers
 
 
 def check_multicast(pipeline: TilePipeline) -> None:
-    """Raise unless blocks of the cluster can share the tiles that are named."""
+    """Raise unless blocks of the cluster can share the named tiles."""
     names, shared = dict(pipeline.tiles), dict(pipeline.multicast)
     for name, axis in shared.items():
         if name not in names or axis not in ("x", "y"):
             raise ValueError(
-                f"TilePipeline(multicast={shared}): it says by the name of a tile "
-                f"({', '.join(names)}) along which axis of the cluster, 'x' or 'y', blocks share it"
+                f"TilePipeline(multicast={shared}): a key is the name of a tile "
+                f"({', '.join(names)}), its value the axis of the cluster along which blocks share "
+                "the tile, 'x' or 'y'"
             )
     if shared and not pipeline.in_cluster:
         raise ValueError(
-            f"TilePipeline(cluster={pipeline.cluster}, multicast={shared}): there is one block "
-            "along that axis, which shares with nobody; give the kernel's cluster"
+            f"TilePipeline(cluster={pipeline.cluster}, multicast={shared}): the cluster has only "
+            "one block along the axis; give the kernel's cluster"
         )
     if pipeline.in_cluster and not pipeline.by_tma:
         raise ValueError(
@@ -94,6 +95,6 @@ def check_multicast(pipeline: TilePipeline) -> None:
         )
     if pipeline.in_cluster and not pipeline.consumers:
         raise ValueError(
-            f"TilePipeline(multicast={shared}): the arrivals of other blocks are counted, so name "
-            "producer and consumer roles"
+            f"TilePipeline(multicast={shared}): the barriers count arrivals of other blocks' "
+            "roles, so name producer and consumer roles"
         )

@@ -82,7 +82,7 @@ WRONG = {
     ),
     "part of a warp": (
         lambda: CircularBuffer(2, role=ROLES.few, x=TILE), ValueError,
-        r"role=few=Threads\(40\)\): one thread that its first warp elects .* 40 threads are 1 "
+        r"role=few=Threads\(40\)\): whole warps elect a thread and release .* 40 threads are 1 "
         r"warps and 8 threads; use Warps\(n\)",
     ),
     "no role": (
@@ -91,7 +91,7 @@ WRONG = {
     "no tile": (lambda: CircularBuffer(2), ValueError, "name at least one tile"),
     "something else": (lambda: CircularBuffer(2, x=(16, 64)), TypeError, r"x=...\) takes a Tile"),
     "a name that is taken": (
-        lambda: CircularBuffer(2, barrier=TILE), ValueError, "barrier=.*something else",
+        lambda: CircularBuffer(2, barrier=TILE), ValueError, "barrier=.*reserved for an attribute",
     ),
 }  # fmt: skip
 
@@ -174,7 +174,7 @@ def unknown_tile(stage, slot):
 
 EACH = CircularBuffer(2, barriers="each", x=TILE, wide=WIDE)
 MISTAKES = {
-    "waited for by name": (BUFFER, wait_x, "stage.wait('x'): one barrier tells that all tiles"),
+    "waited for by name": (BUFFER, wait_x, "stage.wait('x'): all tiles of a stage complete on"),
     "an unknown name": (EACH, wait_z, "stage.wait('z'): the tiles of CircularBuffer(2, 1,"),
     "one barrier of several": (EACH, one_barrier, 'slot.barrier_of("x")'),
     "the barrier of an unknown tile": (BUFFER, barrier_of_z, "are 'x', 'wide'"),

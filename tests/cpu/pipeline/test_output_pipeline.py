@@ -90,8 +90,8 @@ OTHER = tma.Roles(mma=tma.Threads(8), epilogue=tma.Warps(4), few=tma.Warps(2))
         ({"epilogue": ROLES.mma}, ValueError, "must be different roles of the same Roles"),
         ({"epilogue": OTHER.epilogue}, ValueError, "must be different roles of the same Roles"),
         ({"cta_group": 2}, ValueError, r"memory='shared'\): stage_stride_cols, cta_group and clu"),
-        ({"stage_stride_cols": 64}, ValueError, "are about tensor memory; leave them out"),
-        ({"cluster": 2}, ValueError, "are about tensor memory; leave them out"),
+        ({"stage_stride_cols": 64}, ValueError, "apply to tensor memory; leave them out"),
+        ({"cluster": 2}, ValueError, "apply to tensor memory; leave them out"),
     ],
 )
 def test_host_errors(given, error, text):
@@ -108,7 +108,7 @@ def test_host_errors(given, error, text):
         ({"cta_group": 3}, r"cta_group=3\): 1, or 2 for a CTA pair"),
         ({"cta_group": 2, "cluster": (3, 2)}, r"cluster=\(3, 2\)\): the two blocks .* along x"),
         ({"mma": OTHER.mma, "epilogue": OTHER.epilogue}, r"mma=Threads\(8\), .* use Warps\(1\)"),
-        ({"mma": OTHER.epilogue, "epilogue": OTHER.few}, r"it takes 4 warps to read an accumula"),
+        ({"mma": OTHER.epilogue, "epilogue": OTHER.few}, r"so 4 warps together read an accumula"),
         ({"stage_stride_cols": 32}, r"stage_stride_cols=32\): .* has 64 columns, .* overlap"),
         ({"stages": 9}, "9 stages x 64 columns = 576 columns .* 512: use at most 8 stages"),
         ({"stage_stride_cols": 300}, "2 stages x 300 columns = 600 .* at most 1 stages"),
@@ -216,7 +216,7 @@ def never_released_by_name(n):
         (unknown_number, (types.int64,), SM_100A, r"stage.load\(num=...\) must be a compile-time"),
         (no_tuple, (), SM_100A, r"stage.store\(values=...\) takes a tuple of numbers, not"),
         (no_column, (), SM_100A, r"stage.store\(column=...\) takes an integer, not"),
-        (epilogues_stage, (), SM_90A, "takes the stage that acquire_for_mma returned; the epil"),
+        (epilogues_stage, (), SM_90A, r"acquire_for_mma\(\) has to return the stage; the epilogue"),
         (never_released, (types.int64,), SM_90A, r"Call consumer\.release\(\)"),
         (never_released_by_name, (types.int64,), SM_90A, r"pipe\.release_from_epilogue\(\)"),
     ],

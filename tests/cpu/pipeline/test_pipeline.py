@@ -82,7 +82,7 @@ def test_equal_pipelines_are_one_compile_time_value():
 
 @pytest.mark.parametrize("name", ["barrier", "index", "owner", "tile", "get_tile", "expect_bytes"])
 def test_a_tile_may_not_hide_what_a_stage_has(name):
-    with pytest.raises(ValueError, match=f"TilePipeline.{name}=.*means something else"):
+    with pytest.raises(ValueError, match=f"TilePipeline.{name}=.*the name is reserved for an"):
         TilePipeline(2, **{name: TILE})
 
 

@@ -107,7 +107,7 @@ def test_every_name_that_a_stage_has_is_reserved():
     for stage in (tma.pipeline.ProducerStage, tma.pipeline.ConsumerStage):
         names |= {n for n in dir(stage) if not n.startswith("_")} | set(stage.__annotations__)
     for name in names:
-        with pytest.raises(ValueError, match=f"TilePipeline.{name}=.*means something else on a st"):
+        with pytest.raises(ValueError, match=f"TilePipeline.{name}=.*the name is reserved for an"):
             TilePipeline(2, k_group=2, **{name: A})
 
 
@@ -242,8 +242,8 @@ def test_consumers_that_take_turns():
     with pytest.raises(ValueError, match=r"alternate=True\): name the consumers that take turns"):
         TilePipeline(2, a=A, alternate=True)
     expected = (
-        "TilePipeline(alternate=True): consumers that take turns have to be alike, but their "
-        "arrivals are 4 (c0), 4 (c1), 2 (c2)"
+        "TilePipeline(alternate=True): consumers that take turns must have equal arrivals, but "
+        "these have 4 (c0), 4 (c1), 2 (c2)"
     )
     with pytest.raises(ValueError, match=re.escape(expected)):
         ring(consumer=(ROLES.c0, ROLES.c1, ROLES.c2), alternate=True)
@@ -312,8 +312,8 @@ def test_the_blocks_that_load_into_a_stage(cluster, multicast, peers):
 @pytest.mark.parametrize("multicast", [{"z": "x"}, {"a": "z"}, {"a": 0}, {"a": "x", "c": "y"}])
 def test_what_is_shared_and_along_which_axis(multicast):
     expected = (
-        f"TilePipeline(multicast={multicast}): it says by the name of a tile (a, b) along which "
-        "axis of the cluster, 'x' or 'y', blocks share it"
+        f"TilePipeline(multicast={multicast}): a key is the name of a tile (a, b), its value the "
+        "axis of the cluster along which blocks share the tile, 'x' or 'y'"
     )
     with pytest.raises(ValueError, match=re.escape(expected)):
         ring(b=B, cluster=(2, 2), multicast=multicast)
@@ -321,7 +321,7 @@ def test_what_is_shared_and_along_which_axis(multicast):
 
 @pytest.mark.parametrize("multicast", ["a", ["a"], ("a", "x"), 1])
 def test_multicast_is_said_by_name(multicast):
-    expected = f"TilePipeline(multicast={multicast!r}): it says by the name of a tile along which"
+    expected = f"TilePipeline(multicast={multicast!r}): give a dict of shared tiles and their axes"
     with pytest.raises(TypeError, match=re.escape(expected)):
         ring(cluster=2, multicast=multicast)
 
@@ -331,8 +331,8 @@ def test_multicast_is_said_by_name(multicast):
 )
 def test_one_block_along_the_axis(cluster, axis, shown):
     expected = (
-        f"TilePipeline(cluster={shown}, multicast={{'a': '{axis}'}}): there is one block along "
-        "that axis, which shares with nobody; give the kernel's cluster"
+        f"TilePipeline(cluster={shown}, multicast={{'a': '{axis}'}}): the cluster has only one "
+        "block along the axis; give the kernel's cluster"
     )
     with pytest.raises(ValueError, match=re.escape(expected)):
         ring(cluster=cluster, multicast={"a": axis})
@@ -356,8 +356,8 @@ def test_one_block_along_the_axis(cluster, axis, shown):
         ),
         (
             {"producer": None, "consumer": None},
-            "(multicast={'a': 'x'}): the arrivals of other blocks are counted, so name producer and"
-            " consumer roles",
+            "(multicast={'a': 'x'}): the barriers count arrivals of other blocks' roles, so name "
+            "producer and consumer roles",
         ),
     ],
 )
@@ -691,10 +691,10 @@ def another_cluster(out):
         (bytes_of_a_full_stage, "has no tile 'expect_bytes'"),
         (
             consume_in_turns,
-            f"consume: which stages are whose is not said by {TURNS}; consumers that take turns "
-            "use the explicit form: pipe.consumer() with skip, wait and release",
+            f"consume: the consumers of {TURNS} take turns, which loops do not support: use the "
+            "explicit form, pipe.consumer() with skip, wait and release",
         ),
-        (consume_from_in_turns, f"consume: which stages are whose is not said by {TURNS}"),
+        (consume_from_in_turns, f"consume: the consumers of {TURNS} take turns, which loops"),
         (
             three_in_flight,
             "consume(in_flight=3): with 3 stages at most 2 can be held back while the next is "
@@ -704,10 +704,10 @@ def another_cluster(out):
         (flight_at_run_time, "must be a compile-time constant"),
         (
             copies_from_a_queue,
-            "produce_from: a TileQueue's tiles are drawn by the one thread that starts copies for "
-            f"its own block, not by the producer of {BY_COPIES}: use produce(first, stop, step)",
+            "produce_from: one thread, which starts all copies for its own block, draws a "
+            f"TileQueue's tiles; {BY_COPIES} has another producer: use produce(first, stop, step)",
         ),
-        (clusters_from_a_queue, f"not by the producer of {SHARED}: use produce(first, stop, step)"),
+        (clusters_from_a_queue, f"{SHARED} has another producer: use produce(first, stop, step)"),
         (
             group_of_b,
             f"multicast_group('b'): {SHARED} shares a; say so with cluster=... and "

@@ -129,7 +129,7 @@ def test_a_role_is_a_group(group):
 
 @pytest.mark.parametrize("name", ["roles", "threads", "launch_bounds", "_load", "__len__"])
 def test_names_that_mean_something_else(name):
-    with pytest.raises(ValueError, match=rf"Roles\({name}=...\): the name means something else"):
+    with pytest.raises(ValueError, match=rf"Roles\({name}=...\): the name is reserved"):
         Roles(**{name: Warps(1)})
 
 
@@ -164,7 +164,7 @@ def test_more_registers_than_there_are(groups, sum_of, has):
     with pytest.raises(ValueError, match=re.escape(f"Roles: {sum_of} registers")) as caught:
         Roles(**groups)
     assert has in str(caught.value)
-    assert "wait for the others for ever: ask for fewer, or let another role" in str(caught.value)
+    assert "would wait for ever: ask for fewer, or let another role" in str(caught.value)
 
 
 def test_the_least_that_others_may_be_left_with():
@@ -345,7 +345,7 @@ def moves_nothing(out):
 
 def test_roles_without_registers_have_none_to_move():
     text = message(moves_nothing, INTS)
-    assert "set_registers of compute=Warps(3): the roles say nothing of registers; give" in text
+    assert "set_registers of compute=Warps(3): no role has a number of registers; give" in text
     assert "Roles(compute=Warpgroups(2), load=Warpgroups(1, registers=40))" in text
 
 

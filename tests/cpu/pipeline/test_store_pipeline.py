@@ -102,7 +102,7 @@ def test_a_payload_names_the_tiles():
         ),
         (
             ValueError,
-            r"have to be alike, .* arrivals are 2 \(one=Warps\(2\)\), 3 \(two=Warps\(3\)\)",
+            r"with equal arrivals, but these have 2 \(one=Warps\(2\)\), 3 \(two=Warps\(3\)\)",
             lambda: OrderedSequenceBarrier(2, (ROLES.one, ROLES.two)),
         ),
     ],

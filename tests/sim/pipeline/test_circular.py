@@ -479,7 +479,7 @@ def test_more_in_flight_than_there_are_stages_for():
 MISTAKES = {
     "waited for by name": (
         lambda stage, slot: stage.wait("x"), "one",
-        [r"stage.wait\('x'\): one barrier", r"stage.wait\(\).x", 'barriers="each"'],
+        [r"stage.wait\('x'\): all tiles of a stage", r"stage.wait\(\).x", 'barriers="each"'],
     ),
     "an unknown name": (
         lambda stage, slot: stage.wait("z"), "each", [r"stage.wait\('z'\): the tiles of", "'x'"],
