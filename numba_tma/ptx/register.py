@@ -106,7 +106,7 @@ def warpid() -> u32:
 @instruction("mov.u32 {result}, %nwarpid;", isa=(2, 0), sm=80, pure=True)
 def nwarpid() -> u32:
     """Return the number of warp slots of an SM."""
-    return simulator.multiprocessor()[2]
+    return simulator.sm_registers()[2]
 
 
 @instruction("mov.u32 {result}, %smid;", isa=(1, 3), sm=80)
@@ -115,13 +115,13 @@ def smid() -> u32:
 
     If the GPU is shared, the SM can change while the thread runs.
     """
-    return simulator.multiprocessor()[0]
+    return simulator.sm_registers()[0]
 
 
 @instruction("mov.u32 {result}, %nsmid;", isa=(2, 0), sm=80, pure=True)
 def nsmid() -> u32:
     """Return the upper limit of `smid`; some numbers below it may be missing."""
-    return simulator.multiprocessor()[1]
+    return simulator.sm_registers()[1]
 
 
 @instruction("mov.u32 {result}, %lanemask_eq;", isa=(2, 0), sm=80, pure=True)

@@ -49,7 +49,7 @@ def warp_id() -> int:
     return current().warp
 
 
-def multiprocessor() -> _DIM3:
+def sm_registers() -> _DIM3:
     """Return the SM's number, the number of SMs, and the warp slots of an SM."""
     current()
     return 0, 1, 64
