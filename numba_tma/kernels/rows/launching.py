@@ -11,6 +11,7 @@ from numba_tma.host.annotations import DeviceArray, DTypeLike, Kernel, StreamLik
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.dtypes import DType
 from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels._host.memo import Wrapper, launched_again
 from numba_tma.kernels.rows.kernel import RowOperation, rows_in_registers, rows_in_shared
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan, plan_for, share_of
 from numba_tma.kernels.rows.steps import RowArrays, RowMemory, RowSizes
@@ -87,6 +88,29 @@ def check_statistics(statistics: tuple[Array | None, ...], x: Array) -> None:
                 f"has shape {array.shape} of {array.dtype}{gaps}; it takes one f32 for each row "
                 f"of x: pass a contiguous float32 array of shape {x.shape[:-1]}"
             )
+
+
+def normaliser(op: RowOperation, *names: str) -> Wrapper:
+    """Return the private half of the function `op.name` (`launched_again`).
+
+    Parameters
+    ----------
+    op
+        The operation. Its functions' `scalar` is the one number of a call.
+    *names
+        Names of the arrays of a call, in its order: parameters of `normalise`.
+    """
+
+    def prepare(
+        arrays: tuple[DeviceArray | None, ...],
+        stream: StreamLike,
+        numbers: tuple[float],
+        dtype: DTypeLike | None,
+        plan: RowPlan | None,
+    ) -> None:
+        normalise(op, stream, numbers[0], dtype, plan, **dict(zip(names, arrays)))
+
+    return launched_again(op.name, *names)(prepare)
 
 
 def normalise(

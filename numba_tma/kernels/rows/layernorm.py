@@ -23,10 +23,9 @@ from numba_tma.host.annotations import (
     Registers,
     StreamLike,
 )
-from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows.kernel import RowOperation
-from numba_tma.kernels.rows.launching import normalise
+from numba_tma.kernels.rows.launching import normaliser
 from numba_tma.kernels.rows.plan import RowPlan
 
 
@@ -160,25 +159,6 @@ def layernorm(
     return out
 
 
-@launched_again(
-    *("layernorm", "x", "weight", "bias", "out", "residual", "residual_out", "mean", "rstd")
+_layernorm = normaliser(
+    LAYERNORM, "x", "weight", "bias", "out", "residual", "residual_out", "mean", "rstd"
 )
-def _layernorm(
-    arrays: tuple[DeviceArray | None, ...],
-    stream: StreamLike,
-    numbers: tuple[float],
-    dtype: DTypeLike | None,
-    plan: RowPlan | None,
-) -> None:
-    x, weight, bias, out, residual, residual_out, mean, rstd = arrays
-    normalise(
-        *(LAYERNORM, stream, numbers[0], dtype, plan),
-        x=x,
-        out=out,
-        weight=weight,
-        bias=bias,
-        residual=residual,
-        residual_out=residual_out,
-        mean=mean,
-        rstd=rstd,
-    )

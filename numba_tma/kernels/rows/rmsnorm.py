@@ -28,10 +28,9 @@ from numba_tma.host.annotations import (
     Registers,
     StreamLike,
 )
-from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows.kernel import RowOperation
-from numba_tma.kernels.rows.launching import normalise
+from numba_tma.kernels.rows.launching import normaliser
 from numba_tma.kernels.rows.plan import RowPlan
 
 
@@ -138,21 +137,4 @@ def rmsnorm(
     return out
 
 
-@launched_again("rmsnorm", "x", "weight", "out", "residual", "residual_out", "rstd")
-def _rmsnorm(
-    arrays: tuple[DeviceArray | None, ...],
-    stream: StreamLike,
-    numbers: tuple[float],
-    dtype: DTypeLike | None,
-    plan: RowPlan | None,
-) -> None:
-    x, weight, out, residual, residual_out, rstd = arrays
-    normalise(
-        *(RMSNORM, stream, numbers[0], dtype, plan),
-        x=x,
-        out=out,
-        weight=weight,
-        residual=residual,
-        residual_out=residual_out,
-        rstd=rstd,
-    )
+_rmsnorm = normaliser(RMSNORM, "x", "weight", "out", "residual", "residual_out", "rstd")

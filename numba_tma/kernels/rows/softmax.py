@@ -27,10 +27,9 @@ from numba_tma.host.annotations import (
     Registers,
     StreamLike,
 )
-from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows.kernel import RowOperation
-from numba_tma.kernels.rows.launching import normalise
+from numba_tma.kernels.rows.launching import normaliser
 from numba_tma.kernels.rows.plan import RowPlan
 
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
@@ -207,23 +206,8 @@ def _run(
             f"{op.name}(scale={scale}): the scale is a positive number; negate x for a negative one"
         )
     out = empty_like(x) if out is None else out
-    _LAUNCHES[op.name]((x, out, logsumexp), stream, (scale,), op, dtype, plan)
+    _LAUNCHES[op.name]((x, out, logsumexp), stream, (scale,), dtype, plan)
     return out
 
 
-def _prepare(
-    arrays: tuple[DeviceArray | None, ...],
-    stream: StreamLike,
-    numbers: tuple[float],
-    op: RowOperation,
-    dtype: DTypeLike | None,
-    plan: RowPlan | None,
-) -> None:
-    x, out, logsumexp = arrays
-    normalise(op, stream, numbers[0], dtype, plan, x=x, out=out, logsumexp=logsumexp)
-
-
-_LAUNCHES = {
-    op.name: launched_again(op.name, "x", "out", "logsumexp")(_prepare)
-    for op in (SOFTMAX, LOG_SOFTMAX)
-}
+_LAUNCHES = {op.name: normaliser(op, "x", "out", "logsumexp") for op in (SOFTMAX, LOG_SOFTMAX)}
