@@ -65,6 +65,7 @@ Builder: TypeAlias = ir.IRBuilder
 #: A value of LLVM, for annotations.
 Value: TypeAlias = ir.Value
 
+#: What `backend.compiler` offers to lowerings.
 __all__ = [
     "ARGUMENTS",
     "BODIES",
@@ -85,7 +86,6 @@ __all__ = [
     "Value",
     "VectorType",
     "allocate_shared",
-    "cache",
     "cgutils",
     "check_shared_size",
     "compute_capability",
@@ -94,16 +94,15 @@ __all__ = [
     "device_function",
     "get_field",
     "grid_constant",
-    "load_use_flag",
     "instruction_function",
     "ir",
+    "load_use_flag",
     "lowering_registry",
     "make_object",
     "native_method",
     "pack",
     "register_declared",
     "register_model",
-    "releases",
     "require_architecture",
     "require_cluster",
     "require_launch_bounds",
