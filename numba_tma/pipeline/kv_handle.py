@@ -12,7 +12,15 @@ from numba_tma.pipeline.kv_producer import TMAProducerPipeline
 @device_class(local=True)
 @dataclass
 class KVPipelineHandle:
-    """A started `KVPipeline`: `producer` is for the role that loads, `consumer` for all others."""
+    """A started `KVPipeline`."""
 
-    producer: TMAProducerPipeline
-    consumer: TMAConsumerPipeline
+    _producer: TMAProducerPipeline
+    _consumer: TMAConsumerPipeline
+
+    def producer(self) -> TMAProducerPipeline:
+        """Return the side of the role that loads."""
+        return self._producer
+
+    def consumer(self) -> TMAConsumerPipeline:
+        """Return the side of the roles that read the tiles."""
+        return self._consumer

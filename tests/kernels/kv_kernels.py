@@ -203,7 +203,7 @@ def order_kernel(order, stages, parts, shared, consumers=1, warps=1):
         @cuda.jit
         def kernel(k, v, out, tiles):
             pipe = KV.start()
-            loads, works = pipe.producer, pipe.consumer
+            loads, works = pipe.producer(), pipe.consumer()
             if ROLES.load.is_member():
                 if loads.enters():
                     load(loads, loads, k, v, tiles, parts)
@@ -220,12 +220,12 @@ def order_kernel(order, stages, parts, shared, consumers=1, warps=1):
         k_pipe = K.start(sync=False)
         v_pipe = V.start()
         if ROLES.load.is_member():
-            if k_pipe.producer.enters():
-                load(k_pipe.producer, v_pipe.producer, k, v, tiles, parts)
+            if k_pipe.producer().enters():
+                load(k_pipe.producer(), v_pipe.producer(), k, v, tiles, parts)
         else:
             role = 0 if C0.is_member() else 1
             thread = C0.thread() if C0.is_member() else C1.thread()
-            work(k_pipe.consumer, v_pipe.consumer, out[role], tiles, parts, thread)
+            work(k_pipe.consumer(), v_pipe.consumer(), out[role], tiles, parts, thread)
 
     return ROLES, (K, V), kernel
 
@@ -248,7 +248,7 @@ def landing_kernel(stages, parts):
         if cuda.threadIdx.x == 0:
             used.init(1)
         pipe = KV.start()
-        loads, works = pipe.producer, pipe.consumer
+        loads, works = pipe.producer(), pipe.consumer()
         parity = uint32(1)
         if ROLES.load.is_member():
             e = tma.elect_sync()
@@ -340,7 +340,7 @@ def kv_pipeline() -> Kernel:
     def kernel(k, v, out, tiles):
         pipe = RING.start()
         if ATTENTION.load.is_member():
-            loads = pipe.producer
+            loads = pipe.producer()
             if loads.enters():
                 row = uint32(0)
                 while row < tiles * KEYS:
@@ -355,7 +355,7 @@ def kv_pipeline() -> Kernel:
                     loads.commit_step()
                     row += uint32(KEYS)
         else:
-            works = pipe.consumer
+            works = pipe.consumer()
             for n in range(tiles):
                 works.wait_k(0)
                 out[n, 0] = works.get_k(0).value

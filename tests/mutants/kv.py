@@ -22,7 +22,7 @@ def keys_and_values():
     @cuda.jit
     def kernel(k, v, y, n):
         pipe = KV.start()
-        load, work = pipe.producer, pipe.consumer
+        load, work = pipe.producer(), pipe.consumer()
         lane = cuda.threadIdx.x % 32
         if ROLES.load.is_member():
             if load.enters():
@@ -65,7 +65,7 @@ KV = Program(
 )  # fmt: skip
 
 ROLES = "ROLES = tma.Roles(mma=tma.Warps(1), load=tma.Warps(1))"
-START = "load, work = pipe.producer, pipe.consumer"
+START = "load, work = pipe.producer(), pipe.consumer()"
 RELEASE_K = "work.release_k(part)"
 LOAD_V = "v.load(v_whole, ((n - 1 - t) * KEYS, 0), v_barrier)"
 UNREAD = ("UninitializedRead EarlyRead", "wait for the load's barrier first")

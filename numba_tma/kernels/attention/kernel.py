@@ -426,7 +426,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
         if q_pipe.is_producer():
             PRODUCER.set_registers()
             q_producer = q_pipe.producer()
-            k_producer, v_producer = k_pipe.producer, v_pipe.producer
+            k_producer, v_producer = k_pipe.producer(), v_pipe.producer()
             if q_producer.enters():  # one thread
                 for tile in tiles.tiles():
                     kv_head, sequence = tile.head // group, locate(tile, queries, keys, options)
@@ -442,7 +442,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
         else:
             CONSUMER.set_registers()
             warpgroup, q_consumer = warpgroup_number(), q_pipe.consumer()
-            k_consumer, v_consumer = k_pipe.consumer, v_pipe.consumer
+            k_consumer, v_consumer = k_pipe.consumer(), v_pipe.consumer()
             for tile in tiles.tiles():
                 sequence = locate(tile, queries, keys, options)
                 kv = kv_range(tile, sequence, options)

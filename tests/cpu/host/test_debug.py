@@ -551,7 +551,7 @@ def ptx_of_kv(on):
     @cuda.jit
     def kernel(k, v, out):
         pipe = KV.start()
-        loads, works = pipe.producer, pipe.consumer
+        loads, works = pipe.producer(), pipe.consumer()
         if ROLES.load.is_member():
             if loads.enters():
                 for part in range(2):

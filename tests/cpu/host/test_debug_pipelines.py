@@ -79,7 +79,7 @@ def keys(on):
     @cuda.jit
     def kernel(n):
         pipe = KEYS.start()
-        producer, consumer = pipe.producer, pipe.consumer
+        producer, consumer = pipe.producer(), pipe.consumer()
         if producer.enters():
             producer.acquire(1)
         elif ROLES.epilogue.is_member():

@@ -134,7 +134,7 @@ MAPS = TensorMapType(2, KV.k_tile), TensorMapType(2, KV.v_tile)
 
 def every_method(k, v, out, part):
     pipe = KV.start()
-    loads, works = pipe.producer, pipe.consumer
+    loads, works = pipe.producer(), pipe.consumer()
     if ROLES.load.is_member():
         e = tma.elect_sync()
         loads.acquire(1)
@@ -209,7 +209,7 @@ def listed_arrivals(holds):
     kv = ring(holds, 2)
 
     def kernel(k, v):
-        loads = kv.start().producer
+        loads = kv.start().producer()
         if ROLES.load.is_member():
             if loads.enters():
                 if holds != "v":
@@ -256,10 +256,10 @@ def stored(holds):
     """
     source = ["def kernel(out):", "    pipe = kv.start()"]
     for i, name in enumerate(NAMES):
-        value = f"pipe.consumer.{name}"
+        value = f"pipe.consumer().{name}"
         if getattr(ring(holds), name):
-            value = f"tma.PipelineState(pipe.producer.{name}).num_stages"
-        source += [f"    out[{2 * i}] = pipe.consumer.{name}", f"    out[{2 * i + 1}] = {value}"]
+            value = f"tma.PipelineState(pipe.producer().{name}).num_stages"
+        source += [f"    out[{2 * i}] = pipe.consumer().{name}", f"    out[{2 * i + 1}] = {value}"]
     scope = {"kv": ring(holds), "tma": tma}
     exec("\n".join(source), scope)
     registers, values = {}, []
@@ -281,7 +281,7 @@ def test_a_member_is_a_compile_time_constant(name, holds):
 def test_the_ring_may_be_in_the_kernels_own_memory():
     def kernel(out):
         memory, barriers = tma.shared_tile(MEMORY), tma.shared_barriers(KV.num_barriers)
-        works = KV.start(tiles=memory, barriers=barriers).consumer
+        works = KV.start(tiles=memory, barriers=barriers).consumer()
         works.wait()
         out[0] = works.get().value
 
@@ -295,7 +295,7 @@ def test_the_ring_may_be_in_the_kernels_own_memory():
 def refused(statement, holds="kv", stages=2):
     """Return what the compiler says of one statement over loads and works."""
     scope = {"kv": ring(holds, stages), "tma": tma}
-    start = "pipe = kv.start(); loads, works = pipe.producer, pipe.consumer"
+    start = "pipe = kv.start(); loads, works = pipe.producer(), pipe.consumer()"
     exec(f"def kernel(k, out):\n    {start}\n    {statement}\n", scope)
     return message(scope["kernel"], MAPS[0], OUT)
 

@@ -296,7 +296,7 @@ RIGHT, NO_PART, NO_V, PART_TWICE, V_TWICE = range(5)
 def attend(k, v, out, tiles, fault):
     """K(n), V(n), K(n + 1), ...: in turns through three stages, with a `fault` at n = 2."""
     pipe = KV.start()
-    loads, works = pipe.producer, pipe.consumer
+    loads, works = pipe.producer(), pipe.consumer()
     if ROLES.load.is_member():
         if loads.enters():
             for n in range(tiles):

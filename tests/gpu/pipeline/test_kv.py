@@ -69,7 +69,7 @@ def product_kernel(dtype, depth, stages, parts):
         if cuda.threadIdx.x == 0:
             first.init(1)
         pipe = KV.start()
-        loads, works = pipe.producer, pipe.consumer
+        loads, works = pipe.producer(), pipe.consumer()
         if ROLES.load.is_member():
             if loads.enters():
                 first.arrive_expect_tx(qp_bytes)

@@ -21,7 +21,7 @@ SEEDS = range(4)
 def attend(k, v, out, mutation):
     """K(n), then V(n) while K(n) is still held; K is handed back by its index."""
     pipe = KV.start()
-    loads, works = pipe.producer, pipe.consumer
+    loads, works = pipe.producer(), pipe.consumer()
     if ROLES.load.is_member():
         if loads.enters():
             for n in range(TILES):
@@ -191,7 +191,7 @@ def test_what_a_ring_does_not_have(mistake):
     @cuda.jit
     def kernel():
         pipe = ALONE[holds].start()
-        loads, works = pipe.producer, pipe.consumer
+        loads, works = pipe.producer(), pipe.consumer()
         if cuda.threadIdx.x == 0:
             body(loads, works)
 

@@ -58,7 +58,7 @@ def launch(kv, plan, work, load=fill):
     @cuda.jit
     def kernel():
         pipe = kv.start()
-        loads, works = pipe.producer, pipe.consumer
+        loads, works = pipe.producer(), pipe.consumer()
         if ROLES.load.is_member():
             if loads.enters():
                 load(loads, maps, plan)
@@ -119,7 +119,7 @@ def test_TMAConsumerPipeline_init_from_barriers_and_memory(by_address):
             pipe = K.start(smem.address, mbar.address)
         else:
             pipe = K.start(tiles=smem, barriers=mbar)
-        loads, works = pipe.producer, pipe.consumer
+        loads, works = pipe.producer(), pipe.consumer()
         assert works.base == smem.address and works.pipeline.barriers == mbar.address
         if ROLES.load.is_member():
             if loads.enters():
@@ -152,8 +152,8 @@ def member(name, holds):
     def kernel():
         pipe = kv.start()
         seen["producer"], seen["consumer"] = (
-            getattr(pipe.producer, name),
-            getattr(pipe.consumer, name),
+            getattr(pipe.producer(), name),
+            getattr(pipe.consumer(), name),
         )
 
     kernel[1, ROLES.threads]()
