@@ -28,13 +28,13 @@ order the two columns; actions in the same line need not coincide::
                                              wait for O, release V(n-1), O /= l
                                    store O, and lse where it is asked for
 
-What overlaps: threads compute the exponentials of tile j while the tensor cores compute P V of tile
-j - 1. Consumer warpgroups are not synchronised with each other, so the products of one also run
-beside the exponentials of another. Making them take turns was measured to be slower.
+What overlaps: threads compute the exponentials of K/V tile j while the tensor cores compute P V of
+K/V tile j - 1. Consumer warpgroups are not synchronised with each other, so the products of one
+also run beside the exponentials of another. Making them take turns was measured to be slower.
 
-Who waits for whom. A *full* barrier takes one arrival, by which the producer thread announces the
-bytes, and the bytes. An *empty* barrier takes one arrival of each consumer warp, four for each
-warpgroup::
+Who waits for whom. A *full* barrier completes when the producer thread has arrived once, which
+announces the bytes, and all bytes have come. An *empty* barrier completes when each consumer warp
+has arrived once, four for each warpgroup::
 
          full: consumers wait               empty: the producer waits   consumer warps arrive
     K    K0 in first_scores, K1 at the end  in load_k                   in release_k, when S is
@@ -62,6 +62,9 @@ with four, where head dim 64 and block_k 128 need 128 for these fragments alone.
 Variants are functions that take the same place on this page, chosen in `attention_kernel`. 16-bit
 inputs have `first_16bit`, `step_16bit` and `finish_16bit`. The others:
 
+- Masks: `apply_mask` is causal, a window, or the end of the keys alone. A causal mask or a window
+  also shortens the range of K/V tiles of a tile, and causal tiles are scheduled longest first
+  (`tiles.py`).
 - e4m3: `first_fp8`, `step_fp8`, `finish_fp8`, `load_v_fp8`. The tensor cores sum P V of one tile,
   and threads add it to O in float32, since a sum of 8-bit products keeps about 14 bits. P is
   multiplied with 2**8 to use more of e4m3's range (`FP8_LIFT`). wgmma reads 8-bit operands only
@@ -70,9 +73,10 @@ inputs have `first_16bit`, `step_16bit` and `finish_16bit`. The others:
 - Split-K/V: `store_partial` and `lse_split` instead of the stores of O and lse. A tile is scheduled
   once for each split of its K/V tiles, and a second kernel combines the splits (`split_kv.py`).
 
-e4m3 and split-K/V go together. Packed sequences go with neither: `attention_varlen` takes 16-bit
-inputs, and `check_plan` refuses splits. `tiles.py` says which tiles there are and which keys they
-see, `softmax.py` has masks, exponentials and scales, `store.py` the stores of O and lse.
+e4m3 can be combined with split-K/V. Packed sequences cannot be combined with either:
+`attention_varlen` takes 16-bit inputs, and `check_plan` refuses splits. `tiles.py` says which tiles
+there are and which keys they see. `softmax.py` has masks, exponentials and scales, and `store.py`
+the stores of O and lse.
 """
 
 from __future__ import annotations
@@ -120,7 +124,7 @@ class OptionalArguments(NamedTuple):
     lse: Any = ()  #: address of lse, float32 (batch, heads, queries, splits); packed (heads, rows)
     left: Any = ()  #: keys before its own position that a query sees
     right: Any = ()  #: keys after its own position that a query sees
-    softcap: Any = ()  #: float32: scale / cap; the kernel's `scale` is the cap then
+    softcap: Any = ()  #: float32: scale / cap; the kernel's `scale` is then the cap times log2(e)
     q_scale: Any = ()  #: float32 array (batch * heads): scale of each head of Q
     k_scale: Any = ()  #: float32 array (batch * kv_heads): scale of each head of K
     v_scale: Any = ()  #: float32 array (batch * kv_heads): scale of each head of V
@@ -138,7 +142,7 @@ class RowState(NamedTuple):
     o_sum: Any  #: of e4m3: O without the last two tiles; else 0
     row_max: Any  #: maximum of S
     shift: Any  #: what is added to a scaled S before exp2
-    row_sum: Any  #: sum of P over the columns that this thread has
+    row_sum: Any  #: sum of the exponentials, in float32, over the columns that this thread has
     rescale: Any  #: exp(previous maximum - row_max), by which O is still to be multiplied
     needs_rescale: Any  #: whether O must be multiplied by `rescale`: see `vote_on_rescale`
     rows: Any  #: `WarpgroupRows`: the 64 rows, and the columns of the latest K/V tile they see
@@ -165,7 +169,7 @@ def load_q(form: Any, producer: Any, q: Any, tile: Any, sequence: Any) -> None:
 def load_k(producer: Any, k: Any, sequence: Any, key: Integer, head: Integer) -> None:
     """Load a K tile when its stage is empty."""
     producer.acquire_k()
-    barrier, tile = producer.get_k()
+    barrier, tile = producer.get_k()  # announces the bytes
     k.load(tile, (sequence.batch, sequence.key + key, head, 0), barrier)
     producer.commit_step()
 
@@ -174,7 +178,10 @@ def load_k(producer: Any, k: Any, sequence: Any, key: Integer, head: Integer) ->
 def load_v_16bit(
     form: Any, producer: Any, v: Any, sequence: Any, key: Integer, head: Integer
 ) -> Any:
-    """Load a V tile when its stage is empty. Return the first key of the next V tile."""
+    """Load a V tile when its stage is empty. Return the first key of the next V tile.
+
+    `sequence.key` is 0, since packed sequences have `load_v_packed`.
+    """
     producer.acquire()
     barrier, tile = producer.get_tile()
     v.load(tile, (sequence.batch, key, head, 0), barrier)
@@ -365,7 +372,7 @@ def vote_on_rescale(form: Any, state: Any, row_max: Registers) -> Any:
 
 @device_function
 def warpgroup_number() -> Any:
-    """Return the number of this thread's warpgroup.
+    """Return the number of this thread's warpgroup; the consumers are the block's first roles.
 
     It is the same register for the whole warp, so that descriptors are computed once a warp.
     """
@@ -440,7 +447,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
                         v_key = load_v(FORM, v_producer, v, sequence, v_key, kv_head)
                     load_v(FORM, v_producer, v, sequence, v_key, kv_head)
         else:
-            CONSUMER.set_registers()
+            CONSUMER.set_registers()  # all consumer warpgroups have equal registers
             warpgroup, q_consumer = warpgroup_number(), q_pipe.consumer()
             k_consumer, v_consumer = k_pipe.consumer(), v_pipe.consumer()
             for tile in tiles.tiles():
@@ -466,6 +473,6 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
                 store_lse(state, row_sum, queries, heads, tile.head, sequence, options)
             if not SPLITS:
                 o_pipe.tail(read=True)
-        q_pipe.close()
+        q_pipe.close()  # K's and V's stages are all full and released
 
     return cuda.jit(launch_bounds=ROLES.launch_bounds)(attention_forward)

@@ -10,15 +10,16 @@ short K, it is the latency of the first stage and the last wave, which `choice` 
         for each k:                             for each k:
             acquire a stage                         wait for the stage
             load a and b into it (TMA)              start acc += a @ b (wgmma)
-        load tiles of the sources                   release the stage before
-                                                scale, bias, activation, store (TMA)
+                                                    wait for the product before, release its stage
+        load tiles of the sources               scale, bias, activation, store (TMA)
 
-- Warpgroups: one producer with 40 registers a thread, and m / 64 consumers. Two consumers have 232
-  (setmaxnreg); a single one has the most that a thread can have from the start.
+- Warpgroups: one producer with 40 registers a thread, and m / 64 consumers. Two consumers get 232
+  registers a thread (setmaxnreg). A single consumer has 255, the most that a thread can have.
 - Producer: one elected thread waits for the stage to be empty, arms its full barrier with the bytes
   of the tiles of a and b, and starts the copies.
 - Overlap: all consumers share a tile, and each stores its own 64 rows of it. Meanwhile the producer
-  fills the stages for the next tile; with sources, once it has started to load this tile's.
+  fills the stages of the next tile. With sources, it first starts the loads of this tile's sources,
+  for which it has `SOURCE_STAGES` stages, so it gets to the next tile during the epilogue.
 - Stages: as many as fit into shared memory beside the epilogue's tiles, up to ``config.stages``.
 - Cluster: the blocks compute tiles below each other, so they need the same tile of b. Each loads
   1/cluster of it and multicasts that to all. So a stage is empty only when the consumers of every
@@ -51,7 +52,8 @@ from numba_tma.kernels.matmul.epilogue import TileOrigin, epilogue_function
 from numba_tma.kernels.matmul.plan import SOURCE_STAGES, WGMMA_ROWS, MatmulPlan, SwappedPlan
 
 ALL_LANES = 0xFFFFFFFF
-IN_FLIGHT = 1  #: products under way when a step of a consumer's loop ends; it keeps their stages
+#: Products that still run when an iteration of a consumer's loop ends; the loop holds their stages.
+IN_FLIGHT = 1
 
 
 class MatmulExtents(NamedTuple):
@@ -375,10 +377,11 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
                 for _, stage in pipe.consume(begin, end, in_flight=IN_FLIGHT):
                     a_rows = stage.a.matrix_descriptor(A_MAJOR).advance(row=mma_row)
                     acc = tma.wgmma(acc, a_rows, stage.b.matrix_descriptor(B_MAJOR))
-                    # The loop's next step releases the stage before: its product is complete.
+                    # The next iteration begins by releasing the previous stage, whose product is
+                    # complete now.
                     acc = tma.wgmma_wait(acc, IN_FLIGHT)
                 acc = tma.wgmma_wait(acc)
-                pipe.release_pending()  # the last stage
+                pipe.release_pending()  # the last stage, which no iteration followed
                 at = (tile.batch, row + mma_row, column)
                 store(acc, results, sources, out, at, mma_row, extents, terms)
         results.close()

@@ -1,4 +1,4 @@
-"""The two kernels over rows: norms, softmax and reductions are five steps on each row.
+"""The two kernels over rows: norms, softmax and reductions take each row through five steps.
 
     load      each thread's share of the row
     reduce    the share to a part: four float32, the statistics of the thread's elements
@@ -6,13 +6,13 @@
     apply     the row's statistics to the share, which gives the result
     store     the result, times the weight and plus the bias
 
-An operation (`RowOperation`) is five device functions and two optional ones. rmsnorm.py,
-layernorm.py, softmax.py and reductions.py define one or two each.
+An operation (`RowOperation`) has the device functions of reduce, combine and apply, and a few more.
+rmsnorm.py, layernorm.py, softmax.py and reductions.py define one or two operations each.
 
-`rows_in_shared` runs if `RowPlan.slot` is set: the row stays in shared memory and is read twice, a
-slot at a time. By default those are rows above 32 KB that allow 16-byte accesses and fit into the
-shared memory of 8 blocks (plan.py). `rows_in_registers` runs otherwise, and holds the row in
-registers between load and store.
+`rows_in_shared` runs if `RowPlan.slot` is set. The row is copied to shared memory once and read
+from there twice, a slot at a time: for reduce, and again for apply. By default those are rows above
+32 KB that allow 16-byte accesses and fit into the shared memory of up to 8 blocks (plan.py).
+`rows_in_registers` runs otherwise, and holds the row in registers between load and store.
 
 Parts are combined by shuffles in a warp; through shared memory and a named barrier among the warps
 of a block; and among the blocks of a cluster by st.async into each peer's shared memory, which
@@ -23,10 +23,9 @@ initialised its `full` by then.
 A feature is a function in its place: without a residual, `load_residual` is `load_none`, which
 returns (), and `add_residual` is `unchanged` (steps.py).
 
-Neither kernel uses a `TilePipeline`. A block never loops over rows: it loads its rows once and
-exits, so a second stage would have nothing to load. The other resident blocks of the SM hide the
-latency: RMSNorm moves 4,272 GB/s (bf16 32768 x 8192, H200), and with a pipeline (`pipelined.py`)
-4,089 GB/s.
+Neither kernel uses a `TilePipeline`, because blocks that loop over rows were slower: RMSNorm moves
+4,272 GB/s (bf16 32768 x 8192, H200), and with a pipeline (`pipelined.py`) 4,089 GB/s. A block loads
+its rows once and exits; the other resident blocks of the SM hide the latency of its loads.
 """
 
 from __future__ import annotations
@@ -137,7 +136,10 @@ class RowOperation:
 
 
 def place_in_registers(share: Share, plan: RowPlan) -> DeviceFunction:
-    """Return ``place(sizes)``: the thread's `RowPlace`, counted from the start of the row."""
+    """Return ``place(sizes)``: the thread's `RowPlace`, counted from the start of the row.
+
+    The fields of a `RowPlace` are row, rank, thread, begin, first and limit (steps.py).
+    """
     THREADS, ROWS, BLOCKS = plan.threads, plan.rows, plan.cluster
     BLOCK_ACCESSES = share.step * share.count
 
@@ -239,7 +241,7 @@ def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: Ro
     store_stats = store_statistics(op.statistics, options)
 
     def in_registers(arrays, sizes, scalar):  # type: ignore[no-untyped-def]
-        # An array of one barrier, because an exchange has a barrier per turn.
+        # An array of one barrier: a kernel that combines in a loop has one per turn.
         exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(1))
         staged, loaded = shared_tile(STAGED), shared_barrier()
         at = place(sizes)
@@ -301,8 +303,8 @@ def rows_in_shared(
 ) -> Kernel:
     """Return the kernel that keeps a row of `nbytes` in shared memory and reads it slot by slot.
 
-    A block, or a cluster, takes one row and exits. Registers hold one slot, so residency is usually
-    limited by shared memory: each resident block has all of its bytes in flight.
+    A block, or a cluster, takes one row and exits. All bytes of the row are in flight at once.
+    Registers hold one slot, so that shared memory usually limits the resident blocks.
     """
     block_nbytes, copies = bytes_per_block(nbytes, plan.cluster), 1 + options.residual
     require_room(op.name, plan, copies * block_nbytes)
@@ -327,7 +329,7 @@ def rows_in_shared(
 
     def in_shared(arrays, sizes, scalar):  # type: ignore[no-untyped-def]
         staged, loaded = shared_tile(STAGED), shared_barrier()
-        # An array of one barrier, because an exchange has a barrier per turn.
+        # An array of one barrier: a kernel that combines in a loop has one per turn.
         exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(1))
         at = place(sizes)
         start_copies(staged, loaded, exchange, arrays, at)
@@ -344,6 +346,7 @@ def rows_in_shared(
         row_stats = combine_row(own, exchange, scalar)
         for slot in range(STORED_SLOTS):
             values = load(staged, at, slot)
+            # The values are loaded anew, so their own part is lost: see `RowOperation.finish`.
             values = finish(values, row_stats, row_stats, sizes.columns, scalar)
             here = slot_of(at, slot)
             values = scale_and_shift(values, arrays, here, early)
