@@ -14,10 +14,12 @@ from numba_tma.simulator.thread import SimulatedThread
 
 simulator.install()
 
-# Of a launch one thread runs at a time: to wake the next one is cheap where both share a core.
+# One thread of a launch runs at a time. Waking the next one is cheap if both share a core, and if
+# the woken thread does not preempt the one that wakes it (SCHED_BATCH).
 if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 @pytest.fixture(autouse=True)

@@ -113,14 +113,22 @@ class _Pruner:
             if lhs or rhs:
                 return (lhs and rhs) == (value.fn is operator.is_)
         if op == "binop":
-            return value.fn(self.value(value.lhs), self.value(value.rhs))
+            return self.computed(value.fn, value.lhs, value.rhs)
         if op == "unary":
-            return value.fn(self.value(value.value))
+            return self.computed(value.fn, value.value)
         if op == "call" and self.is_len(value):
             return len(self.type_of(value.args[0]))
         try:
             return static_of(self.type_of(var), "")
         except _TYPING_ERRORS:
+            raise _NotConstant from None
+
+    def computed(self, operation: Any, *operands: Any) -> Any:
+        """Return the result of an operation on constants."""
+        values = [self.value(operand) for operand in operands]
+        try:
+            return operation(*values)
+        except Exception:  # in a dead branch: None may stand for a number there
             raise _NotConstant from None
 
     def is_len(self, call: Any) -> bool:
@@ -138,9 +146,9 @@ class _Pruner:
             return self.type_of(value)
         try:
             if isinstance(value, _VALUES):
-                return self.context.resolve_value_type(value.value)
+                return self.context.resolve_value_type_prefer_literal(value.value)
             typ = self.type_of_expression(value)
-        except _TYPING_ERRORS:  # type inference raises the same error, if it reaches the call
+        except (*_TYPING_ERRORS, ValueError):  # type inference raises the same, if it gets there
             raise _NotConstant from None
         if typ is None:
             raise _NotConstant

@@ -13,6 +13,7 @@ from numba_tma.tools import bench
 from numba_tma.tools.bench import buffering, report, results
 from numba_tma.tools.testing import compile_ptx
 from tests.kernels.buffering import CASES
+from tests.tiers import every
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/guide/circular_buffering.md"
@@ -20,13 +21,13 @@ H200 = ROOT / results.RESULTS / "h200.json"
 ARGUMENTS = TensorMapType(2, buffering.TILE), types.float32[:, ::1], types.int64
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_each_kernel_compiles(case):
-    text = compile_ptx(buffering.kernel_of(*case), ARGUMENTS)
+@pytest.mark.parametrize(("work", "form", "stages"), every(3, CASES))
+def test_each_kernel_compiles(work, form, stages):
+    text = compile_ptx(buffering.kernel_of(work, form, stages), ARGUMENTS)
     assert "cp.async.bulk.tensor.2d" in text
     assert ".f64" not in text and ".local" not in text
     hands_back = re.search(r"mbarrier\.arrive\.(?!expect_tx)", text) is not None
-    assert hands_back == (case[1] in ("circular, mbarrier", "warp-specialised"))
+    assert hands_back == (form in ("circular, mbarrier", "warp-specialised"))
 
 
 def test_all_cases_of_the_table_are_measured():
