@@ -16,6 +16,7 @@ import numba_tma as tma
 from numba_tma import Tile, ptx
 from numba_tma.backend.numba_cuda import cache
 from numba_tma.tools.testing import compile_ptx, instructions, run_isolated
+from tests.tiers import every
 
 MAP = tma.TensorMapType(2, Tile((16, 64), "f32"))
 SIGNATURE = (MAP, types.int64)
@@ -240,7 +241,7 @@ def stages_of(compiled):
 # ------------------------------------------------------------------------------- cache
 
 
-@pytest.mark.parametrize("captured", KERNELS)
+@pytest.mark.parametrize("captured", every(2, KERNELS))
 def test_a_cached_kernel_is_not_served_for_another_pipeline(captured, application):
     source = KERNELS[captured]
     first = application.compile(source, stages=2)

@@ -26,6 +26,7 @@ from tests.cpu.kernels.test_attention import COPY, array
 from tests.cpu.kernels.test_wrappers import gpu  # noqa: F401
 from tests.kernels.attention_backward_forms import PROBLEMS, finish, form, prepare
 from tests.machine_code import all_in_registers, shortest_loop
+from tests.tiers import quick
 
 by_problem = pytest.mark.parametrize("name", PROBLEMS)
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
@@ -37,7 +38,7 @@ def compiled(name, deterministic=False):
 
 
 @by_problem
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("deterministic", quick([False], [False, True]))
 def test_registers_hold_everything(name, deterministic):
     ptx = compiled(name, deterministic)
     report = all_in_registers(ptx)

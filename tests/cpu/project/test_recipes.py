@@ -9,6 +9,7 @@ from numba import types
 
 from numba_tma import TensorMapType
 from numba_tma.tools.testing import compile_ptx, ptxas
+from tests.tiers import every
 
 PAGE = (Path(__file__).parents[3] / "docs/guide/recipes.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -53,7 +54,7 @@ def test_every_kernel_of_the_page_has_a_signature():
     assert set(re.findall(r"^@cuda.jit\ndef (\w+)", PAGE, re.M)) == set(SIGNATURES)
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
+@pytest.mark.parametrize("name", every(2, SIGNATURES))
 def test_a_kernel_of_the_page_assembles(name):
     report = ptxas(compile_ptx(NAMES[name], SIGNATURES[name]()))
     assert (report.spill_stores, report.spill_loads, report.warnings) == (0, 0, ())

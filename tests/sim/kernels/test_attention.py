@@ -163,7 +163,7 @@ def test_a_scale():
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize(("queries", "keys"), [(3, 130), (100, 40)])
+@pytest.mark.parametrize(("queries", "keys"), quick([(100, 40)], [(3, 130), (100, 40)]))
 def test_lse(queries, keys, causal):
     """Of queries that see no key, too: -inf."""
     q, k, v = arrays(queries, keys, heads=2, kv_heads=1, batch=2)

@@ -44,9 +44,9 @@ def check(*given, config=ONE, **options):
         ((300, 130, 272), ScaledConfig(256, 128, stages=2)),
         ((130, 130, 256), ScaledConfig(64, 64, cluster=2, stages=2)),
         ((130, 330, 256), ScaledConfig(64, 192, stages=2)),
-        ((300, 64, 300), ScaledConfig(256, 64, cluster=2, stages=2)),
-        ((70, 90, 520), ScaledConfig(64, 64, stages=2, splits=2)),
-        ((70, 90, 200), ScaledConfig(64, 64, stages=2, splits=5)),  # of two blocks
+        ((300, 64, 304), ScaledConfig(256, 64, cluster=2, stages=2)),
+        ((70, 90, 528), ScaledConfig(64, 64, stages=2, splits=2)),
+        ((70, 90, 208), ScaledConfig(64, 64, stages=2, splits=5)),  # of two blocks
         ((150, 64, 256), ScaledConfig(64, 64, cluster=2, stages=2)),
         ((64, 64, 4304), ONE),  # lanes load scales of b a second time
     ],
