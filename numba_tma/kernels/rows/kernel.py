@@ -152,8 +152,8 @@ def place_in_registers(share: Share, plan: RowPlan) -> DeviceFunction:
     def row_of_some_threads(sizes: RowSizes) -> RowPlace:
         thread = cuda.threadIdx.x % THREADS
         row = i64(cuda.blockIdx.x) * ROWS + cuda.threadIdx.x // THREADS
-        # A statement of its own: among the arguments, Python 3.12's bytecode makes another branch of
-        # it, and ptxas then waits for the first load before it issues the last (5 % slower).
+        # A statement of its own: among the arguments, Python 3.12 compiles it to other branches,
+        # and ptxas then waits for the first load before it issues the last (5 % slower).
         limit = sizes.accesses if row < sizes.rows else 0
         return RowPlace(row, 0, thread, 0, thread, limit)
 
