@@ -82,7 +82,8 @@ def ragged_tensor_map(
     array
         2 to 4 axes in GPU memory, as for `tensor_map`. Arrays of 4 axes can only be stored to.
     tile_or_box
-        As for `tensor_map`: a `Tile`, or the shape of a box, with the rank of `array`.
+        As for `tensor_map`: a `Tile`, which may be larger than a box, or the shape of a box, with
+        the rank of `array`.
     axis
         Axis along which the sequences are packed; not the innermost.
     encoding
@@ -164,7 +165,7 @@ class RaggedTensorMap(TensorMap):
         the same arguments, as if it were the map of the sequence alone. The
         coordinate along the ragged axis counts from the sequence's first row and is not negative.
         The sequence lies in the array: past its last row nothing is copied at all. Nothing is
-        executed here; a copy is one instruction.
+        executed here; a copy is one instruction for each box of the tile.
         """
         return in_kernels("sequence")(self, start, length)
 
@@ -234,11 +235,6 @@ def artificial_tensor(
 def _check(
     plain: Encoding, axis: int, encoding: RaggedEncoding | None
 ) -> tuple[int, RaggedEncoding]:
-    if plain.copies.count > 1:
-        raise ValueError(
-            f"ragged_tensor_map: {plain.tile} takes {plain.copies.count} copies, but a "
-            f"ragged map moves a tile in one: use tiles like {plain.copies.box}, and several"
-        )
     rank, asked = len(plain.shape), operator.index(axis)
     if not -rank <= asked < rank:
         raise ValueError(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import (
@@ -93,12 +93,29 @@ def _type_prefetch_tile(
     return sig
 
 
-def _emit_copies(row: Instruction, context: Context, builder: Builder, given: Operands) -> Any:
-    """Emit the copies that move the map's tile: one, unless the tile exceeds a box."""
+#: Returns the type and the value of a box's coordinates, given one LLVM value for each axis.
+Place: TypeAlias = Callable[[list[Any]], "tuple[types.Type, Any]"]
+
+
+def emit_copies(
+    row: Instruction,
+    context: Context,
+    builder: Builder,
+    given: Operands,
+    place: Place | None = None,
+) -> Any:
+    """Emit the copies that move the map's tile: one, unless the tile exceeds a box.
+
+    `place` finds the coordinates of a box in the encoded map; None if they are the array's.
+    """
     boxes = given["tensor_map"][0].copies
-    if boxes is None or boxes.is_one_box:
-        return emit(row, context, builder, given)
     _, coords = given["coordinates"]
+    if boxes is None or boxes.is_one_box:
+        if place is not None:
+            axes = given["tensor_map"][0].rank
+            first = [builder.extract_value(coords, axis) for axis in range(axes)]
+            given |= {"coordinates": place(first)}
+        return emit(row, context, builder, given)
     shared = next((name for name in ("destination", "source") if name in given), None)
     if shared is not None:
         (base,) = OPERANDS["TileAddress"].lower(context, builder, *given[shared])
@@ -109,13 +126,22 @@ def _emit_copies(row: Instruction, context: Context, builder: Builder, given: Op
         ]
         if boxes.fold:
             moved = _fold(builder, boxes, moved)
-        moved_type = types.UniTuple(types.int32, len(moved))
-        given |= {"coordinates": (moved_type, context.make_tuple(builder, moved_type, moved))}
+        given |= {"coordinates": (place or in_order(context, builder))(moved)}
         if shared is not None:
             address = builder.add(base, ir.Constant(I32, offset))
             given |= {shared: (types.uint32, address)}
         emit(row, context, builder, given)
     return context.get_dummy_value()
+
+
+def in_order(context: Context, builder: Builder) -> Place:
+    """Return the `Place` of a map whose coordinates are the array's."""
+
+    def place(coords: Any) -> tuple[types.Type, Any]:
+        kind = types.UniTuple(types.int32, len(coords))
+        return kind, context.make_tuple(builder, kind, coords)
+
+    return place
 
 
 def _fold(builder: Builder, boxes: Copies, coords: list[Any]) -> tuple[Any, ...]:
@@ -145,7 +171,7 @@ def _map_method(body: Any, row: str, typer: Any, *operands: str) -> None:
     def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
         given = dict(zip(("tensor_map", *operands), zip(sig.args, args)))
         if "coordinates" in given:
-            return _emit_copies(TABLE[row], context, builder, given)
+            return emit_copies(TABLE[row], context, builder, given)
         return emit(TABLE[row], context, builder, given)
 
     _method(body, typer, lower)

@@ -19,7 +19,8 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
-from numba_tma.backend.lowering.instructions import emit, type_call
+from numba_tma.backend.lowering.copies import Place, emit_copies, in_order
+from numba_tma.backend.lowering.instructions import type_call
 from numba_tma.backend.lowering.types import (
     RAGGED_METHODS,
     RaggedTensorMapType,
@@ -55,21 +56,22 @@ RAGGED_METHODS["sequence"] = compiler.NativeMethod(
 compiler.LOWERED.add(copies.sequence)
 
 
-def _coordinates(
-    context: Context, builder: Builder, typ: ObjectType, sequence: Any, coords: Any
-) -> tuple[types.Type, Any]:
-    """Return where a tile of the sequence lies in the tensor that the hardware sees."""
+def _place(context: Context, builder: Builder, typ: ObjectType, sequence: Any) -> Place:
+    """Return where boxes of the sequence lie in the tensor that the hardware sees."""
     ragged = typ.field_types[0]
     start, length = (get_field(builder, typ, sequence, name) for name in ("start", "length"))
     extent = ir.Constant(I32, ragged.extent)
-    result = [builder.extract_value(coords, i) for i in range(ragged.rank)]
-    # Rows from `length` on get coordinates from `extent` on, which lie outside.
-    result[ragged.axis] = builder.add(builder.sub(extent, length), result[ragged.axis])
-    result.insert(0, builder.add(start, length))
-    if ragged.encoding == "wrap":
-        result.insert(0, extent)
-    kind = types.UniTuple(types.int32, len(result))
-    return kind, context.make_tuple(builder, kind, result)
+
+    def place(coords: list[Any]) -> tuple[types.Type, Any]:
+        result = list(coords)
+        # Rows from `length` on get coordinates from `extent` on, which lie outside.
+        result[ragged.axis] = builder.add(builder.sub(extent, length), result[ragged.axis])
+        result.insert(0, builder.add(start, length))
+        if ragged.encoding == "wrap":
+            result.insert(0, extent)
+        return in_order(context, builder)(result)
+
+    return place
 
 
 def _check_row(what: str, ragged: RaggedTensorMapType, coords: types.Type) -> None:
@@ -146,10 +148,10 @@ def _lower_copy(row: Instruction, *names: str) -> Any:
     def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
         typ = sig.args[0]
         given = dict(zip(names, zip(sig.args[1:], args[1:])))
-        given["coordinates"] = _coordinates(context, builder, typ, args[0], given["coordinates"][1])
         tensor_map = get_field(builder, typ, args[0], "tensor_map")
         given["tensor_map"] = typ.field_types[0], tensor_map
-        return emit(row, context, builder, given)
+        place = _place(context, builder, typ, args[0])
+        return emit_copies(row, context, builder, given, place)
 
     return lower
 

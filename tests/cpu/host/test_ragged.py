@@ -18,6 +18,7 @@ from numba_tma.host import ragged
 from numba_tma.host.ragged import WRAP_EXTENT
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 
+I32 = types.int32
 ADDRESS = 0x7F00_0000_0000
 PARAMETERS = (
     "dtype address shape strides box element_strides interleave swizzle l2_promotion oob_fill"
@@ -135,6 +136,13 @@ def test_what_is_encoded_is_shifted(encoded):
     assert encoded[0]["strides"] == (2048, 2048, 512, 256, 4)
 
 
+def test_a_tile_of_several_boxes_is_encoded_by_its_box(encoded):
+    head = Tile((512, 1, 128), "bf16", tma.Swizzle.B128)  # 2 boxes of rows, in 2 slabs
+    y = ragged_tensor_map(Array((1000, 4, 128), np.uint16), head, dtype="bf16")
+    assert encoded[0]["box"] == (1, 1, 256, 1, 64)
+    assert (y.box, y.tile, y.copies.count) == ((256, 1, 64), head, 4)
+
+
 def test_equal_maps_are_encoded_once(encoded):
     array = Array((1000, 64))
     first, again = (ragged_tensor_map(array, Tile((16, 32), "f32")) for _ in range(2))
@@ -153,9 +161,8 @@ def test_explain_says_where_sequences_end(encoded):
     assert shifted.endswith(
         "axis 1     of up to 128 rows; encoding 'shift', 1 axis added, stores only"
     )
-    wide = Tile((16, 64), "f32", tma.Swizzle.B128)
-    with pytest.raises(ValueError, match=r"takes 2 copies, but a ragged map moves a tile in one"):
-        ragged_tensor_map(Array((1000, 64)), wide)
+    wide = ragged_tensor_map(Array((1000, 64)), Tile((16, 64), "f32", tma.Swizzle.B128)).explain()
+    assert "2 of the box (16, 32), 2,048 B each, to 0, 2,048 B in shared memory" in wide
 
 
 def test_the_type_of_wrapping_maps_does_not_depend_on_the_array():
@@ -326,6 +333,26 @@ def test_sequences_travel_to_device_functions_and_pipelines():
     assert ptxas(ptx).spill_stores == 0
     assert ptx.count("cp.async.bulk.tensor.4d.shared::cluster") == 1
     assert ptx.count("cp.async.bulk.tensor.3d.global") == 1
+
+
+HEAD = Tile((32, 128), "bf16", tma.Swizzle.B128)
+
+
+def head(y, rows):
+    tile, full = tma.shared_tile(HEAD), tma.shared_barrier()
+    part = y.sequence(rows, rows)
+    part.load(tile, (0, 0), full)
+    part.store(tile, (0, 0))
+    part.reduce(tile, (0, 0), "add")
+    part.prefetch_tile((0, 0))
+
+
+def test_a_tile_of_two_slabs_is_two_copies_64_columns_apart():
+    text = compile_ptx(cuda.jit(head), (RaggedTensorMapType(2, HEAD, 0, "wrap", 1 << 30), I32))
+    assert not ptxas(text).warnings
+    columns = re.findall(r"tensor\.4d\S* .*\{(%\w+),", text)
+    values = dict(re.findall(r"mov\.\w+\s+(%\w+), (\d+);", text))
+    assert [values[c] for c in columns] == ["0", "64"] * 4
 
 
 def plain_load(y, tile, full):

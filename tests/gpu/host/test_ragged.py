@@ -341,3 +341,47 @@ def test_a_prefetched_multicast_ends_with_the_sequence():
         rows = host[start : start + min(length, 16)]
         expected[s, : len(rows)] = rows
     np.testing.assert_array_equal(image.copy_to_host(), expected)
+
+
+HEAD = Tile((32, 128), "f16", Swizzle.B128)  # two slabs of 64 columns
+LONG = Tile((512, 32), "f16", Swizzle.B64)  # two boxes of 256 rows
+
+
+def make_copy_tiles(tile):
+    rows = tile.shape[0]
+    pipe_of = tma.TilePipeline(2, x=tile)
+
+    @cuda.jit
+    def copy_tiles(x, y, starts, lengths):
+        pipe = pipe_of.start()
+        s = cuda.blockIdx.x
+        tiles = (lengths[s] + rows - 1) // rows
+        if pipe.is_producer():
+            for t, stage in pipe.produce(0, tiles, 1):
+                part = x.sequence(starts[s], lengths[s])
+                part.load(stage.x, (rows * t, 0), stage.barrier)
+        else:
+            for t, stage in pipe.consume(0, tiles, 1):
+                part = y.sequence(starts[s], lengths[s])
+                pipe.store(part, stage.x, (rows * t, 0), written=False)
+
+    return copy_tiles
+
+
+@pytest.mark.parametrize("encoding", ["wrap", "shift"])
+@pytest.mark.parametrize("tile", [HEAD, LONG], ids=["slabs", "boxes of rows"])
+@on_gpu
+def test_tiles_of_several_boxes_end_with_the_sequence(tile, encoding):
+    rng = np.random.default_rng(7)
+    lengths = rng.integers(0, 700, 60).astype(np.int32)
+    starts = np.cumsum([0, *lengths[:-1] + 1]).astype(np.int32)  # a row between them
+    host = rng.standard_normal((int(starts[-1] + lengths[-1]) + 1, tile.shape[1])).astype("f2")
+    x, y = cuda.to_device(host), cuda.to_device(np.full_like(host, 9))
+    target = ragged_tensor_map(y, tile, encoding=encoding)
+    make_copy_tiles(tile)[60, 160](
+        ragged_tensor_map(x, tile), target, cuda.to_device(starts), cuda.to_device(lengths)
+    )
+    expected = np.full_like(host, 9)
+    for start, length in zip(starts, lengths):
+        expected[start : start + length] = host[start : start + length]
+    np.testing.assert_array_equal(y.copy_to_host(), expected)

@@ -190,3 +190,56 @@ def load_without_a_sequence(x):
 def test_a_load_needs_a_sequence():
     with pytest.raises(TypeError, match="use y.sequence"):
         load_without_a_sequence[1, 1](ragged_tensor_map(np.zeros((9, 8), np.float32), TILE))
+
+
+HEAD = Tile((8, 128), "bf16", tma.Swizzle.B128)  # two slabs of 64 columns
+LONG = Tile((512, 16), "f32")  # two boxes of 256 rows
+
+
+def make_copies_whole(tile):
+    rows, columns = tile.shape
+
+    @cuda.jit
+    def kernel(x, y, start, length):
+        """Load and store one tile of a sequence, which ends inside of it."""
+        held, full = tma.shared_tile(tile), tma.shared_barrier()
+        if cuda.threadIdx.x == 0:
+            full.init(1)
+            tma.fence_mbarrier_init()
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            part = x.sequence(start, length)
+            full.arrive_expect_tx(tile.nbytes)
+            part.prefetch_tile((0, 0))
+            part.load(held, (0, 0), full)
+        full.wait(0)
+        for row in range(cuda.threadIdx.x, rows, 32):
+            if row >= length:
+                for column in range(columns):
+                    assert held[row, column] == 0
+        tma.fence_proxy_async()
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            y.sequence(start, length).store(held, (0, 0))
+            ptx.cp_async_bulk_commit_group()
+            ptx.cp_async_bulk_wait_group(0)
+            y.sequence(start, length).reduce(held, (0, 0), "add")
+            ptx.cp_async_bulk_commit_group()
+            ptx.cp_async_bulk_wait_group(0)
+
+    return kernel
+
+
+@pytest.mark.parametrize("encoding", ["wrap", "shift"])
+@pytest.mark.parametrize(("tile", "lengths"), [(HEAD, [0, 5, 8, 12]), (LONG, [200, 256, 301])])
+def test_a_tile_of_several_boxes_ends_with_the_sequence(tile, lengths, encoding):
+    kernel = make_copies_whole(tile)
+    for length in lengths:
+        x = np.arange((length + 20) * tile.shape[1]) % 61
+        x = x.reshape(-1, tile.shape[1]).astype(tile.dtype.numpy)
+        y = np.full_like(x, -7)
+        target = ragged_tensor_map(y, tile, encoding=encoding)
+        kernel[1, 32](ragged_tensor_map(x, tile), target, 3, length)
+        expected, copied = np.full_like(x, -7), min(length, tile.shape[0])
+        expected[3 : 3 + copied] = 2 * x[3 : 3 + copied]  # stored, then added
+        np.testing.assert_array_equal(y, expected)
