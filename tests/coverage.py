@@ -150,7 +150,7 @@ def elsewhere(row: str) -> list[str]:
 
 def runs_on_hopper(row: str) -> bool:
     """Tell whether compute capability 9.0 has the instruction."""
-    return not str(ptx.TABLE[row].sm).startswith("10")
+    return ptx.TABLE[row].targets.on((9, 0))
 
 
 def main() -> None:
@@ -166,7 +166,7 @@ def main() -> None:
     for family, rows in families.items():
         print(f"\n{family}")
         for row in rows:
-            only = "" if runs_on_hopper(row) else f" only: needs sm_{ptx.TABLE[row].sm}"
+            only = "" if runs_on_hopper(row) else f" only: needs {ptx.TABLE[row].targets}"
             print(f"  {row:44}{', '.join(found[row])}{only}")
     for seed, answers in migration.answers().items():
         print(f"\n{seed}")

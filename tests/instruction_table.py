@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from numba_tma import ptx
+from numba_tma.host.architectures import NAMED, Targets
 from numba_tma.ptx import Instruction
 
 FILE = Path(__file__).parents[1] / "docs" / "reference" / "instructions.md"
@@ -87,9 +88,10 @@ it orders.
 - In the PTX, a word without `%` is the operand of that name, and `N` is the number of dimensions.
   `<...>` is one of the values that are listed for the operand. Text in `{.`...`}` or `{, `...`}` is
   present only if its operand is given; other braces hold several registers.
-- *PTX ISA* and *architecture* are the first that have the instruction. sm_80 means "sm_80 or
-  older"; sm_90a and sm_100a mean these architectures only. A newer form follows, with the value or
-  operand that selects it.
+- *PTX ISA* is the first version that has the instruction, and *architecture* says which targets do.
+  sm_90 means "sm_90 and newer", and sm_80 "sm_80 or older"; sm_90a is that target alone; a name in
+  capitals is a set of targets (below), some with a later version. A narrower form follows, with the
+  value or operand that selects it.
 - A kernel passes an operand with listed values as a literal, one of these values.
 
 | operand | is |
@@ -177,8 +179,23 @@ def since(row: Instruction) -> tuple[str, str]:
     tags = {tag for form in row.forms() for tag in form.tags}  # rows may share one mapping
     newer = {tag: first for tag, first in row.since.items() if tag in tags}
     isas = {tag: _version(isa) for tag, (isa, _) in newer.items() if isa > row.isa}
-    architectures = {tag: f"sm_{sm}" for tag, (_, sm) in newer.items() if sm != row.sm}
-    return _with_newer(_version(row.isa), isas), _with_newer(f"sm_{row.sm}", architectures)
+    architectures = {tag: _shown(of) for tag, (_, of) in newer.items() if of != row.targets}
+    return _with_newer(_version(row.isa), isas), _with_newer(_shown(row.targets), architectures)
+
+
+def _shown(targets: Targets) -> str:
+    """Return a set of targets as a marker names it."""
+    return targets.name if targets.name in NAMED else f"sm_{targets.name}"
+
+
+def sets(rows: Iterable[Instruction]) -> str:
+    """Return the table of the named sets that rows have, each target with its first PTX ISA."""
+    used = {of.name for row in rows for of in [row.targets, *(s for _, s in row.since.values())]}
+    lines = (
+        f"| {name} | {', '.join(f'{t} ({_version(isa)})' for t, isa in NAMED[name].items())} |"
+        for name in sorted(used & NAMED.keys())
+    )
+    return "\n".join(["| set | targets, each with its first PTX ISA |", "|---|---|", *lines])
 
 
 def _with_newer(first: str, newer: dict[str, str]) -> str:
@@ -223,7 +240,7 @@ def page() -> str:
     families = [family(name, group) for name, group in groupby(rows, lambda row: row.family)]
     sections = sorted({section(row) for row in rows})
     links = [f"[{heading}]: {MANUAL}#{anchor}" for heading, anchor in sections]
-    return "\n".join([HEAD + legend(rows), "", *families, *links, ""])
+    return "\n".join([HEAD + legend(rows), "", sets(rows), "", *families, *links, ""])
 
 
 def write() -> bool:

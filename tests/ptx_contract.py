@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from numba_tma.host.architectures import NAMED, Targets, Version, at_least, only
 from numba_tma.ptx import _instruction as instruction_table
 
 FOLDER = Path(__file__).parents[1] / "ptx"
@@ -21,7 +23,8 @@ IMMEDIATE = 32
 FILES = sorted(FOLDER.glob("*.ptx"))
 
 MARKER = re.compile(
-    r"^ *// numba_tma\.ptx\.(?P<name>\w+(\[[\w.:, ]+\])?)  ptx>=(?P<isa>\d\.\d) sm>=(?P<sm>\d+a?)$"
+    r"^ *// numba_tma\.ptx\.(?P<name>\w+(\[[\w.:, ]+\])?)"
+    r"  ptx>=(?P<isa>\d\.\d) (?P<sm>sm>?=[\w+]+)$"
 )
 #: What may stand beside the forms and their uses: PTX that has nothing to do with TMA.
 PLAIN = re.compile(
@@ -35,28 +38,38 @@ class Form:
     """One instruction under its marker line."""
 
     name: str
-    isa: tuple[int, int]
-    sm: int | str
+    isa: Version
+    targets: Targets
     text: str
     registers: dict[str, str]  #: name, or name<count>, to type
 
-    def module(self, isa: tuple[int, int], sm: int | str) -> str:
-        """Return a module of this instruction alone."""
-        return self.module_of([self.text], isa, sm)
+    def isa_on(self, target: str) -> Version:
+        """Return the first PTX ISA version of the instruction on a target."""
+        return max(self.isa, self.targets[target])
 
-    def module_of(self, instructions: list[str], isa: tuple[int, int], sm: int | str) -> str:
-        """Return a module of other instructions with the same registers."""
+    def entry(self, name: str, instructions: list[str] | None = None) -> str:
+        """Return a kernel of this instruction alone, or of others with the same registers."""
         declared = " ".join(f".reg {kind} {name};" for name, kind in self.registers.items())
-        text = ";\n".join(instructions).replace("#", str(IMMEDIATE))
-        return (
-            f".version {isa[0]}.{isa[1]}\n.target sm_{sm}\n.address_size 64\n"
-            f".visible .entry form()\n{{\n{declared}\n{text};\nret;\n}}\n"
-        )
+        text = "; ".join(instructions or [self.text]).replace("#", str(IMMEDIATE))
+        return f".visible .entry {name}() {{ {declared} {text}; ret; }}\n"
 
 
-def architectures(file: Path) -> list[str]:
-    """Return the architectures that a file says it assembles for."""
-    return re.search(r"^// Assembles for: (.*)$", file.read_text(), re.M)[1].split()
+def module(entries: Iterable[str], isa: Version, target: str) -> str:
+    """Return a module of kernels, each a line from the fourth on."""
+    head = f".version {isa[0]}.{isa[1]}\n.target sm_{target}\n.address_size 64\n"
+    return head + "".join(entries)
+
+
+def marked(text: str) -> Targets:
+    """Return the targets that a marker names: ``sm>=90``, ``sm=90a`` or ``sm=TCGEN05``."""
+    if text.startswith("sm>="):
+        return at_least(int(text[4:]))
+    return NAMED.get(text[3:]) or only(*text[3:].split("+"))
+
+
+def architectures(file: Path) -> Targets:
+    """Return the targets for which a file says that it assembles."""
+    return marked(re.search(r"^// Assembles for: (.*)$", file.read_text(), re.M)[1])
 
 
 def forms(file: Path) -> list[Form]:
@@ -75,8 +88,8 @@ def forms(file: Path) -> list[Form]:
             major, minor = marker["isa"].split(".")
             text = statements("\n".join(lines[number:]))[0]
             isa = int(major), int(minor)
-            sm = int(marker["sm"]) if marker["sm"].isdigit() else marker["sm"]
-            found.append(Form(marker["name"], isa, sm, text, dict(scopes[-1])))
+            targets = marked(marker["sm"])
+            found.append(Form(marker["name"], isa, targets, text, dict(scopes[-1])))
     return found
 
 

@@ -238,15 +238,15 @@ def instruction_row(row: Any, function: F) -> F:
     return function
 
 
-_target: Callable[[], tuple[int, int]] | None = None
+_target: Callable[[], str] | None = None
 
 
-def targets(capability: Callable[[], tuple[int, int]]) -> None:
+def targets(target: Callable[[], str]) -> None:
     """Let the backend state the target of the compile."""
     global _target
-    _target = capability
+    _target = target
 
 
-def compute_capability() -> tuple[int, int] | None:
-    """Return the target of the compile, at compile time; None in the simulator."""
+def compile_target() -> str | None:
+    """Return the target of the compile, such as "90a", at compile time; None in the simulator."""
     return _target() if _target is not None else None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from numba_tma.host.annotations import Shape
+from numba_tma.host.architectures import BLACKWELL
 from numba_tma.host.array_interface import Place, byte_strides
 from numba_tma.host.boxes import (
     Copies,
@@ -378,7 +379,7 @@ def check_options(options: MapOptions, dtype: DType) -> tuple[Swizzle, list[str]
 
 def atom_violations(swizzle: Swizzle, device: int) -> list[str]:
     """List why the device does not have a swizzle."""
-    if swizzle.atom == 16 or device < 0 or (capability := compute_capability(device)) >= (10, 0):
+    if swizzle.atom == 16 or device < 0 or BLACKWELL.on(capability := compute_capability(device)):
         return []
     return [
         f"swizzle is {swizzle.name}, which begins with compute capability 10.0; this GPU has "

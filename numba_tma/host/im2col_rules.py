@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from numba_tma.host.architectures import BLACKWELL
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Swizzle, box_violations
 from numba_tma.host.pixel_box import PixelBox
@@ -194,7 +195,7 @@ def wide_violations(
             f"swizzle is {swizzle.name}; the wide modes have only B64, B128 and B128_ATOM_32B: use "
             "one of them"
         )
-    if capability is not None and capability < (10, 0):
+    if capability is not None and not BLACKWELL.on(capability):
         violations.append(
             f"this GPU has compute capability {capability[0]}.{capability[1]}; the wide modes "
             "begin with 10.0: use im2col_map, which walks over whole images"

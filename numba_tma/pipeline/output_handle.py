@@ -9,8 +9,8 @@ from numba_tma.backend.interface import (
     Constant,
     Unknown,
     class_of,
+    compile_target,
     compile_time,
-    compute_capability,
     device_class,
     device_function,
     i64,
@@ -19,6 +19,7 @@ from numba_tma.backend.interface import (
 from numba_tma.backend.primitives import add32
 from numba_tma.device.clusters import cluster_sync
 from numba_tma.device.shared import SharedTile
+from numba_tma.host.architectures import TCGEN05, refusal
 from numba_tma.pipeline.columns import load_columns, store_columns
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.loops import Iteration
@@ -404,10 +405,10 @@ def check_filled(stage: Any) -> None:
 @compile_time
 def check_target(pipeline: OutputTilePipeline) -> None:
     """Raise if the pipeline needs tensor memory that the target does not have."""
-    target = compute_capability()
-    if pipeline.in_tensor_memory and target not in (None, (10, 0)):
+    target = compile_target()
+    if pipeline.in_tensor_memory and target and not TCGEN05.allow(target):
         raise BadOperand(
-            f"{pipeline}: tensor memory exists on sm_100a alone, and this kernel is compiled for "
-            f"compute capability {target[0]}.{target[1]}: give memory='shared', or let the warps "
-            "that multiply keep their accumulators in registers and run the epilogue"
+            f"{refusal(f'{pipeline}: tensor memory', TCGEN05, target)}; or give memory='shared', "
+            "or let the warps that multiply keep their accumulators in registers and run the "
+            "epilogue"
         )

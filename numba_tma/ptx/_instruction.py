@@ -10,8 +10,10 @@ choice: a kernel passes a literal, which becomes part of the instruction's text.
 from __future__ import annotations
 
 import ctypes
+import functools
 import inspect
 import itertools
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ import numpy as np
 
 from numba_tma import simulator
 from numba_tma.backend.interface import instruction_row
+from numba_tma.host.architectures import Targets, Version, as_targets
 
 # Operand kinds, which annotate the operands of the rows.
 u16: TypeAlias = int
@@ -58,7 +61,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONAL = re.compile(r"<(\w+):([^<>]*)>")
 
 
-Since: TypeAlias = "tuple[tuple[int, int], int | str]"  #: first PTX ISA, first architecture
+#: The first PTX ISA of a form, and what has it: 90 and newer, "90a" alone, or a set of targets.
+Since: TypeAlias = "tuple[Version, int | str | Targets]"
 
 
 @dataclass(frozen=True)
@@ -67,12 +71,12 @@ class Instruction:
 
     name: str
     template: str
-    isa: tuple[int, int]  #: first PTX ISA version
-    sm: int | str  #: first architecture; "90a" if specific to sm_90a
+    isa: Version  #: first PTX ISA version
+    targets: Targets  #: the targets that have it
     operands: dict[str, str]  #: operand name -> kind
     defaults: dict[str, Any]  #: operand name -> default; None: its text is left out
     choices: dict[str, tuple[Any, ...]]  #: operand name -> its possible values
-    since: Mapping[str, Since]  #: tag of a form -> its first versions, if newer
+    since: Mapping[str, tuple[Version, Targets]]  #: tag of a form -> its own, if narrower
     returns: str
     family: str
     ranks: tuple[int, ...]  #: its tensor ranks; empty if it takes no coordinates
@@ -163,15 +167,21 @@ class InstructionForm:
         return f"{self.row.name}[{', '.join(self.tags)}]" if self.tags else self.row.name
 
     @property
-    def since(self) -> Since:
-        """The first PTX ISA version and the first architecture that have this form."""
-        newer = [self.row.since[tag] for tag in self.tags if tag in self.row.since]
-        versions = [(self.row.isa, self.row.sm), *newer]
-        return max(isa for isa, _ in versions), max((sm for _, sm in versions), key=_generation)
+    def isa(self) -> Version:
+        """The first PTX ISA version that has this form."""
+        return max([self.row.isa, *(isa for isa, _ in self._narrower())])
 
+    @property
+    def targets(self) -> Targets:
+        """The targets that have this form."""
+        return functools.reduce(operator.and_, (t for _, t in self._narrower()), self.row.targets)
 
-def _generation(sm: int | str) -> tuple[int, str]:
-    return int(str(sm).rstrip("af")), str(sm)
+    def isa_on(self, target: str) -> Version:
+        """Return the first PTX ISA version that has this form on a target."""
+        return max(self.isa, self.targets[target])
+
+    def _narrower(self) -> list[tuple[Version, Targets]]:
+        return [self.row.since[tag] for tag in self.tags if tag in self.row.since]
 
 
 #: Every row, by name.
@@ -181,14 +191,18 @@ TABLE: dict[str, Instruction] = {}
 def instruction(
     template: str,
     *,
-    isa: tuple[int, int],
-    sm: int | str,
+    isa: Version,
+    sm: int | str | Targets,
     ranks: tuple[int, ...] = (),
     since: Mapping[str, Since] | None = None,
     pure: bool = False,
     convergent: bool = False,
 ) -> Callable[[F], F]:
-    """Make the decorated ``def`` a row of the table, and a function that kernels can call."""
+    """Make the decorated ``def`` a row of the table, and a function that kernels can call.
+
+    `isa` is the first PTX ISA version of any target; a target's own may be later. `sm` and `since`
+    name targets as `numba_tma.host.architectures.as_targets` takes them.
+    """
 
     def decorate(body: F) -> F:
         parameters = inspect.signature(body).parameters
@@ -196,11 +210,11 @@ def instruction(
             body.__name__,
             template,
             isa,
-            sm,
+            as_targets(sm),
             {n: str(p.annotation).removesuffix(" | None") for n, p in parameters.items()},
             {n: p.default for n, p in parameters.items() if p.default is not p.empty},
             {n: values for n, p in parameters.items() if (values := _choices(p, body))},
-            since or {},
+            {tag: (first, as_targets(of)) for tag, (first, of) in (since or {}).items()},
             str(inspect.signature(body).return_annotation),
             body.__module__.rpartition(".")[2],
             ranks,
@@ -219,12 +233,13 @@ def instruction(
 def _versions(row: Instruction) -> str:
     """Return the first versions of a row, as a sentence for its docstring."""
 
-    def version(isa: tuple[int, int], sm: int | str) -> str:
-        return f"PTX ISA {isa[0]}.{isa[1]}, sm_{sm}"
+    def version(isa: Version, targets: Targets) -> str:
+        shown = f"sm_{targets.since}" if targets.since is not None else str(targets)
+        return f"PTX ISA {isa[0]}.{isa[1]}, {shown}"
 
     tags = {tag for form in row.forms() for tag in form.tags}
     newer = [f"{tag}: {version(*since)}" for tag, since in row.since.items() if tag in tags]
-    return "; ".join([f"At least {version(row.isa, row.sm)}", *newer]) + "."
+    return "; ".join([f"At least {version(row.isa, row.targets)}", *newer]) + "."
 
 
 def _choices(parameter: inspect.Parameter, body: Callable[..., Any]) -> tuple[Any, ...]:
@@ -262,6 +277,6 @@ def global_bytes(operand: Any, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8
 def assembled_only(name: str, instead: str = "") -> NoReturn:
     """Raise the error of a row that the simulator does not model (simulator)."""
     raise NotImplementedError(
-        f"{name} exists on sm_{TABLE[name].sm} only and is not simulated: call it in a @cuda.jit "
-        f"kernel for such a GPU{instead}"
+        f"{name} needs {TABLE[name].targets} and is not simulated: call it in a @cuda.jit kernel "
+        f"for such a GPU{instead}"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from numba_tma.host.architectures import TCGEN05
 from numba_tma.ptx._instruction import (
     BarrierAddress,
     CacheHint,
@@ -37,7 +38,7 @@ CtaGroup: TypeAlias = Literal[1, 2]
     " [{destination}], [{tensor_map}, {coordinates}], [{barrier}]"
     "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     ranks=(1, 2, 3, 4, 5),
 )
 def cp_async_bulk_tensor_load_cta_group(
@@ -65,7 +66,7 @@ def cp_async_bulk_tensor_load_cta_group(
     " [{destination}], [{tensor_map}, {{column}, {row0}, {row1}, {row2}, {row3}}], [{barrier}]"
     "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
 )
 def cp_async_bulk_tensor_gather4(
     destination: TileAddress,
@@ -93,7 +94,7 @@ def cp_async_bulk_tensor_gather4(
     "cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4<cache_hint:.L2::cache_hint>"
     " [{tensor_map}, {{column}, {row0}, {row1}, {row2}, {row3}}]<cache_hint:, {cache_hint}>;",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
 )
 def cp_async_bulk_prefetch_tensor_gather4(
     tensor_map: TensorMapOperand,
@@ -118,7 +119,7 @@ def cp_async_bulk_prefetch_tensor_gather4(
     " [{tensor_map}, {{column}, {row0}, {row1}, {row2}, {row3}}], [{source}]"
     "<cache_hint:, {cache_hint}>;",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
 )
 def cp_async_bulk_tensor_scatter4(
     tensor_map: TensorMapOperand,

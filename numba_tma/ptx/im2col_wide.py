@@ -1,7 +1,8 @@
-"""cp.async.bulk.tensor in the im2col::w modes of sm_100a, which traverse W alone."""
+"""cp.async.bulk.tensor in the im2col::w modes, which traverse W alone and came with sm_100."""
 
 from __future__ import annotations
 
+from numba_tma.host.architectures import TCGEN05
 from numba_tma.ptx._instruction import (
     BarrierAddress,
     CacheHint,
@@ -28,7 +29,7 @@ _INSTEAD = ", or traverse the rows with cp_async_bulk_tensor_im2col_load"
     " [{destination}], [{tensor_map}, {coordinates}], [{barrier}], {{w_halo}, {w_offset}}"
     "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     ranks=RANKS,
 )
 def cp_async_bulk_tensor_im2col_w_load(
@@ -58,7 +59,7 @@ def cp_async_bulk_tensor_im2col_w_load(
     " [{destination}], [{tensor_map}, {coordinates}], [{barrier}], {{w_halo}, {w_offset}}"
     "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     ranks=RANKS,
 )
 def cp_async_bulk_tensor_im2col_w_128_load(
@@ -84,7 +85,7 @@ def cp_async_bulk_tensor_im2col_w_128_load(
     "cp.async.bulk.prefetch.tensor.RANKd.L2.global.im2col::w<cache_hint:.L2::cache_hint>"
     " [{tensor_map}, {coordinates}], {{w_halo}, {w_offset}}<cache_hint:, {cache_hint}>;",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     ranks=RANKS,
 )
 def cp_async_bulk_prefetch_tensor_im2col_w(
@@ -105,7 +106,7 @@ def cp_async_bulk_prefetch_tensor_im2col_w(
     "cp.async.bulk.prefetch.tensor.RANKd.L2.global.im2col::w::128<cache_hint:.L2::cache_hint>"
     " [{tensor_map}, {coordinates}], {{w_halo}, {w_offset}}<cache_hint:, {cache_hint}>;",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     ranks=RANKS,
 )
 def cp_async_bulk_prefetch_tensor_im2col_w_128(

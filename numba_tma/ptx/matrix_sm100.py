@@ -1,4 +1,4 @@
-"""ldmatrix and stmatrix of 8-bit elements, on sm_100a only: assembled, not run.
+"""ldmatrix and stmatrix of 8-bit elements, which Blackwell added: assembled, not run.
 
 "b8" moves bytes unchanged. The other two formats widen elements of 6 or 4 bits to bytes: 16
 elements, packed in the first 12 or 8 bytes of a 16-byte row, become 16 bytes.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from numba_tma.host.architectures import FAMILY
 from numba_tma.ptx._instruction import assembled_only, instruction, u32, u32x2, u32x4
 
 __all__ = [
@@ -22,7 +23,7 @@ PackedElements: TypeAlias = Literal["b8x16.b6x16_p32", "b8x16.b4x16_p64"]
 @instruction(
     "ldmatrix.sync.aligned.m16n16.x1.trans.shared.{elements} {result}, [{row}];",
     isa=(8, 6),
-    sm="100a",
+    sm=FAMILY,
     convergent=True,
 )
 def ldmatrix_m16n16_x1(row: u32, elements: Elements) -> u32x2:
@@ -37,7 +38,7 @@ def ldmatrix_m16n16_x1(row: u32, elements: Elements) -> u32x2:
 @instruction(
     "ldmatrix.sync.aligned.m16n16.x2.trans.shared.{elements} {result}, [{row}];",
     isa=(8, 6),
-    sm="100a",
+    sm=FAMILY,
     convergent=True,
 )
 def ldmatrix_m16n16_x2(row: u32, elements: Elements) -> u32x4:
@@ -52,7 +53,7 @@ def ldmatrix_m16n16_x2(row: u32, elements: Elements) -> u32x4:
 @instruction(
     "ldmatrix.sync.aligned.m8n16.x1.shared.{elements} {{result}}, [{row}];",
     isa=(8, 6),
-    sm="100a",
+    sm=FAMILY,
     convergent=True,
 )
 def ldmatrix_m8n16_x1(row: u32, elements: PackedElements) -> u32:
@@ -67,7 +68,7 @@ def ldmatrix_m8n16_x1(row: u32, elements: PackedElements) -> u32:
 @instruction(
     "ldmatrix.sync.aligned.m8n16.x2.shared.{elements} {result}, [{row}];",
     isa=(8, 6),
-    sm="100a",
+    sm=FAMILY,
     convergent=True,
 )
 def ldmatrix_m8n16_x2(row: u32, elements: PackedElements) -> u32x2:
@@ -82,7 +83,7 @@ def ldmatrix_m8n16_x2(row: u32, elements: PackedElements) -> u32x2:
 @instruction(
     "ldmatrix.sync.aligned.m8n16.x4.shared.{elements} {result}, [{row}];",
     isa=(8, 6),
-    sm="100a",
+    sm=FAMILY,
     convergent=True,
 )
 def ldmatrix_m8n16_x4(row: u32, elements: PackedElements) -> u32x4:
@@ -97,7 +98,7 @@ def ldmatrix_m8n16_x4(row: u32, elements: PackedElements) -> u32x4:
 @instruction(
     "stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [{row}], {{fragment}};",
     isa=(8, 6),
-    sm="100a",
+    sm=FAMILY,
     convergent=True,
 )
 def stmatrix_m16n8_x1(row: u32, fragment: u32) -> None:
@@ -112,7 +113,7 @@ def stmatrix_m16n8_x1(row: u32, fragment: u32) -> None:
 @instruction(
     "stmatrix.sync.aligned.m16n8.x2.trans.shared.b8 [{row}], {fragment};",
     isa=(8, 6),
-    sm="100a",
+    sm=FAMILY,
     convergent=True,
 )
 def stmatrix_m16n8_x2(row: u32, fragment: u32x2) -> None:
@@ -127,7 +128,7 @@ def stmatrix_m16n8_x2(row: u32, fragment: u32x2) -> None:
 @instruction(
     "stmatrix.sync.aligned.m16n8.x4.trans.shared.b8 [{row}], {fragment};",
     isa=(8, 6),
-    sm="100a",
+    sm=FAMILY,
     convergent=True,
 )
 def stmatrix_m16n8_x4(row: u32, fragment: u32x4) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from numba_tma import simulator
+from numba_tma.host.architectures import ACCELERATED
 from numba_tma.ptx._instruction import RegisterCount, instruction
 
 __all__ = ["setmaxnreg_dec", "setmaxnreg_inc"]
 
 
-@instruction("setmaxnreg.dec.sync.aligned.u32 {registers};", isa=(8, 0), sm="90a", convergent=True)
+@instruction(
+    "setmaxnreg.dec.sync.aligned.u32 {registers};", isa=(8, 0), sm=ACCELERATED, convergent=True
+)
 def setmaxnreg_dec(registers: RegisterCount) -> None:
     """Release registers down to `registers` per thread (24 to 256, a multiple of 8).
 
@@ -19,7 +22,9 @@ def setmaxnreg_dec(registers: RegisterCount) -> None:
     simulator.setmaxnreg("dec", registers)
 
 
-@instruction("setmaxnreg.inc.sync.aligned.u32 {registers};", isa=(8, 0), sm="90a", convergent=True)
+@instruction(
+    "setmaxnreg.inc.sync.aligned.u32 {registers};", isa=(8, 0), sm=ACCELERATED, convergent=True
+)
 def setmaxnreg_inc(registers: RegisterCount) -> None:
     """Wait until the block has the registers free, then take `registers` per thread.
 

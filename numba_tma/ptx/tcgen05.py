@@ -1,9 +1,9 @@
-"""tcgen05: the tensor memory of sm_100a, its allocation, and moves to and from registers.
+"""tcgen05: tensor memory, its allocation, and moves to and from registers.
 
 A block has 128 lanes x 512 columns of 32 bits, at addresses ``lane << 16 | column``. Warp w reaches
 lanes 32 (w mod 4) to 32 (w mod 4) + 31. An instruction that a warp executes is executed by all its
 threads, converged, with the same operands. The simulator executes these rows. The rows have been
-assembled for sm_100a, and have run on no GPU.
+assembled for every target that has them, and have run on no GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from numba_tma import simulator
+from numba_tma.host.architectures import TCGEN05
 from numba_tma.ptx._instruction import (
     BarrierAddress,
     SharedAddress,
@@ -46,7 +47,7 @@ RepeatsTo32: TypeAlias = Literal[1, 2, 4, 8, 16, 32]
 @instruction(
     "tcgen05.alloc.cta_group::{cta_group}.sync.aligned.shared::cta.b32 [{destination}], {columns};",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     convergent=True,
 )
 def tcgen05_alloc(destination: SharedAddress, columns: u32, cta_group: CtaGroup) -> None:
@@ -63,7 +64,7 @@ def tcgen05_alloc(destination: SharedAddress, columns: u32, cta_group: CtaGroup)
 @instruction(
     "tcgen05.dealloc.cta_group::{cta_group}.sync.aligned.b32 {taddr}, {columns};",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     convergent=True,
 )
 def tcgen05_dealloc(taddr: TensorMemoryAddress, columns: u32, cta_group: CtaGroup) -> None:
@@ -78,7 +79,7 @@ def tcgen05_dealloc(taddr: TensorMemoryAddress, columns: u32, cta_group: CtaGrou
 @instruction(
     "tcgen05.relinquish_alloc_permit.cta_group::{cta_group}.sync.aligned;",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     convergent=True,
 )
 def tcgen05_relinquish_alloc_permit(cta_group: CtaGroup) -> None:
@@ -95,7 +96,7 @@ def tcgen05_relinquish_alloc_permit(cta_group: CtaGroup) -> None:
 @instruction(
     "tcgen05.ld.sync.aligned.32x32b.x{num}.b32 {result}, [{taddr}];",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     convergent=True,
 )
 def tcgen05_ld_32x32b(taddr: TensorMemoryAddress, num: Repeats) -> u32xnum:
@@ -110,7 +111,7 @@ def tcgen05_ld_32x32b(taddr: TensorMemoryAddress, num: Repeats) -> u32xnum:
 @instruction(
     "tcgen05.ld.sync.aligned.16x64b.x{num}.b32 {result}, [{taddr}];",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     convergent=True,
 )
 def tcgen05_ld_16x64b(taddr: TensorMemoryAddress, num: Repeats) -> u32xnum:
@@ -125,7 +126,7 @@ def tcgen05_ld_16x64b(taddr: TensorMemoryAddress, num: Repeats) -> u32xnum:
 @instruction(
     "tcgen05.ld.sync.aligned.16x128b.x{num}.b32 {result}, [{taddr}];",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     convergent=True,
 )
 def tcgen05_ld_16x128b(taddr: TensorMemoryAddress, num: RepeatsTo64) -> u32x2num:
@@ -140,7 +141,7 @@ def tcgen05_ld_16x128b(taddr: TensorMemoryAddress, num: RepeatsTo64) -> u32x2num
 @instruction(
     "tcgen05.ld.sync.aligned.16x256b.x{num}.b32 {result}, [{taddr}];",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     convergent=True,
 )
 def tcgen05_ld_16x256b(taddr: TensorMemoryAddress, num: RepeatsTo32) -> u32x4num:
@@ -152,7 +153,7 @@ def tcgen05_ld_16x256b(taddr: TensorMemoryAddress, num: RepeatsTo32) -> u32x4num
     return simulator.tcgen05_ld("16x256b", taddr, num)
 
 
-@instruction("tcgen05.wait::ld.sync.aligned;", isa=(8, 6), sm="100a", convergent=True)
+@instruction("tcgen05.wait::ld.sync.aligned;", isa=(8, 6), sm=TCGEN05, convergent=True)
 def tcgen05_wait_ld() -> None:
     """Wait until the warp's loads from tensor memory are complete.
 
@@ -169,7 +170,7 @@ def tcgen05_wait_ld() -> None:
 @instruction(
     "tcgen05.st.sync.aligned.32x32b.x{num}.b32 [{taddr}], {values};",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     convergent=True,
 )
 def tcgen05_st_32x32b(taddr: TensorMemoryAddress, values: u32xnum, num: Repeats) -> None:
@@ -184,7 +185,7 @@ def tcgen05_st_32x32b(taddr: TensorMemoryAddress, values: u32xnum, num: Repeats)
 @instruction(
     "tcgen05.st.sync.aligned.16x64b.x{num}.b32 [{taddr}], {values};",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     convergent=True,
 )
 def tcgen05_st_16x64b(taddr: TensorMemoryAddress, values: u32xnum, num: Repeats) -> None:
@@ -198,7 +199,7 @@ def tcgen05_st_16x64b(taddr: TensorMemoryAddress, values: u32xnum, num: Repeats)
 @instruction(
     "tcgen05.st.sync.aligned.16x128b.x{num}.b32 [{taddr}], {values};",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     convergent=True,
 )
 def tcgen05_st_16x128b(taddr: TensorMemoryAddress, values: u32x2num, num: RepeatsTo64) -> None:
@@ -212,7 +213,7 @@ def tcgen05_st_16x128b(taddr: TensorMemoryAddress, values: u32x2num, num: Repeat
 @instruction(
     "tcgen05.st.sync.aligned.16x256b.x{num}.b32 [{taddr}], {values};",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
     convergent=True,
 )
 def tcgen05_st_16x256b(taddr: TensorMemoryAddress, values: u32x4num, num: RepeatsTo32) -> None:
@@ -223,7 +224,7 @@ def tcgen05_st_16x256b(taddr: TensorMemoryAddress, values: u32x4num, num: Repeat
     simulator.tcgen05_st("16x256b", taddr, values, num)
 
 
-@instruction("tcgen05.wait::st.sync.aligned;", isa=(8, 6), sm="100a", convergent=True)
+@instruction("tcgen05.wait::st.sync.aligned;", isa=(8, 6), sm=TCGEN05, convergent=True)
 def tcgen05_wait_st() -> None:
     """Wait until the warp's stores to tensor memory are complete.
 
@@ -240,7 +241,7 @@ def tcgen05_wait_st() -> None:
     "tcgen05.commit.cta_group::{cta_group}.mbarrier::arrive::one.shared::cluster"
     "<multicast:.multicast::cluster>.b64 [{barrier}]<multicast:, {multicast}>;",
     isa=(8, 6),
-    sm="100a",
+    sm=TCGEN05,
 )
 def tcgen05_commit(
     barrier: BarrierAddress, cta_group: CtaGroup, multicast: u16 | None = None
@@ -255,7 +256,7 @@ def tcgen05_commit(
     simulator.tcgen05_commit(address(barrier), cta_group, multicast)
 
 
-@instruction("tcgen05.fence::before_thread_sync;", isa=(8, 6), sm="100a")
+@instruction("tcgen05.fence::before_thread_sync;", isa=(8, 6), sm=TCGEN05)
 def tcgen05_fence_before_thread_sync() -> None:
     """Order the thread's accesses to tensor memory before the arrival or barrier that follows.
 
@@ -264,7 +265,7 @@ def tcgen05_fence_before_thread_sync() -> None:
     simulator.tcgen05_fence_before_thread_sync()
 
 
-@instruction("tcgen05.fence::after_thread_sync;", isa=(8, 6), sm="100a")
+@instruction("tcgen05.fence::after_thread_sync;", isa=(8, 6), sm=TCGEN05)
 def tcgen05_fence_after_thread_sync() -> None:
     """Order the thread's accesses to tensor memory after the wait or barrier before it.
 

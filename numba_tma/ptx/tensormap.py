@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from numba_tma import simulator
+from numba_tma.host.architectures import ACCELERATED
 from numba_tma.ptx._instruction import (
     DescriptorAddress,
     EditableTensorMap,
@@ -44,7 +45,7 @@ FillMode: TypeAlias = Literal[0, 1]
 @instruction(
     "tensormap.replace.tile.global_address.{space}.b1024.b64 [{tensor_map}], {address};",
     isa=(8, 3),
-    sm="90a",
+    sm=ACCELERATED,
 )
 def tensormap_replace_global_address(
     tensor_map: DescriptorAddress, space: Space, address: u64
@@ -63,7 +64,7 @@ def tensormap_replace_global_address(
 @instruction(
     "tensormap.replace.tile.rank.{space}.b1024.b32 [{tensor_map}], {rank};",
     isa=(8, 3),
-    sm="90a",
+    sm=ACCELERATED,
 )
 def tensormap_replace_rank(tensor_map: DescriptorAddress, space: Space, rank: u32) -> None:
     """Replace the rank; `rank` is the new rank minus 1.
@@ -76,7 +77,7 @@ def tensormap_replace_rank(tensor_map: DescriptorAddress, space: Space, rank: u3
 @instruction(
     "tensormap.replace.tile.box_dim.{space}.b1024.b32 [{tensor_map}], {ordinal}, {extent};",
     isa=(8, 3),
-    sm="90a",
+    sm=ACCELERATED,
 )
 def tensormap_replace_box_dim(
     tensor_map: DescriptorAddress, space: Space, ordinal: Ordinal, extent: u32
@@ -92,7 +93,7 @@ def tensormap_replace_box_dim(
 @instruction(
     "tensormap.replace.tile.global_dim.{space}.b1024.b32 [{tensor_map}], {ordinal}, {extent};",
     isa=(8, 3),
-    sm="90a",
+    sm=ACCELERATED,
 )
 def tensormap_replace_global_dim(
     tensor_map: DescriptorAddress, space: Space, ordinal: Ordinal, extent: u32
@@ -107,7 +108,7 @@ def tensormap_replace_global_dim(
 @instruction(
     "tensormap.replace.tile.global_stride.{space}.b1024.b64 [{tensor_map}], {ordinal}, {stride};",
     isa=(8, 3),
-    sm="90a",
+    sm=ACCELERATED,
 )
 def tensormap_replace_global_stride(
     tensor_map: DescriptorAddress, space: Space, ordinal: StrideOrdinal, stride: u64
@@ -124,7 +125,7 @@ def tensormap_replace_global_stride(
 @instruction(
     "tensormap.replace.tile.element_stride.{space}.b1024.b32 [{tensor_map}], {ordinal}, {step};",
     isa=(8, 3),
-    sm="90a",
+    sm=ACCELERATED,
 )
 def tensormap_replace_element_stride(
     tensor_map: DescriptorAddress, space: Space, ordinal: Ordinal, step: u32
@@ -139,7 +140,7 @@ def tensormap_replace_element_stride(
 @instruction(
     "tensormap.replace.tile.elemtype.{space}.b1024.b32 [{tensor_map}], {value};",
     isa=(8, 3),
-    sm="90a",
+    sm=ACCELERATED,
 )
 def tensormap_replace_elemtype(
     tensor_map: DescriptorAddress, space: Space, value: ElementType
@@ -156,7 +157,7 @@ def tensormap_replace_elemtype(
 @instruction(
     "tensormap.replace.tile.interleave_layout.{space}.b1024.b32 [{tensor_map}], {value};",
     isa=(8, 3),
-    sm="90a",
+    sm=ACCELERATED,
 )
 def tensormap_replace_interleave_layout(
     tensor_map: DescriptorAddress, space: Space, value: InterleaveLayout
@@ -171,7 +172,7 @@ def tensormap_replace_interleave_layout(
 @instruction(
     "tensormap.replace.tile.swizzle_mode.{space}.b1024.b32 [{tensor_map}], {value};",
     isa=(8, 3),
-    sm="90a",
+    sm=ACCELERATED,
 )
 def tensormap_replace_swizzle_mode(
     tensor_map: DescriptorAddress, space: Space, value: SwizzleMode
@@ -186,7 +187,7 @@ def tensormap_replace_swizzle_mode(
 @instruction(
     "tensormap.replace.tile.fill_mode.{space}.b1024.b32 [{tensor_map}], {value};",
     isa=(8, 3),
-    sm="90a",
+    sm=ACCELERATED,
 )
 def tensormap_replace_fill_mode(
     tensor_map: DescriptorAddress, space: Space, value: FillMode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from numba_tma.host.architectures import FAMILY
 from numba_tma.ptx._instruction import DescriptorAddress, assembled_only, instruction
 from numba_tma.ptx.tensormap import Space
 
@@ -15,7 +16,7 @@ SwizzleAtomicity: TypeAlias = Literal[0, 1, 2, 3]
 @instruction(
     "tensormap.replace.tile.swizzle_atomicity.{space}.b1024.b32 [{tensor_map}], {value};",
     isa=(8, 6),
-    sm="100a",
+    sm=FAMILY,
 )
 def tensormap_replace_swizzle_atomicity(
     tensor_map: DescriptorAddress, space: Space, value: SwizzleAtomicity

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numba_tma
+from numba_tma.host.architectures import TMA
 from numba_tma.host.environment import simulated
 from numba_tma.tools import testing
 
@@ -241,7 +242,7 @@ def check_driver(facts: Facts) -> Iterator[Finding]:
     capability = facts["compute_capability"]
     if capability is None:
         yield Finding(f"the driver shows no GPU: {facts['device_error']}", elsewhere)
-    elif _numbers(capability) < (9, 0):
+    elif not TMA.on(_numbers(capability)):
         yield Finding(
             f"{facts['device']} has compute capability {capability}; TMA came with 9.0", elsewhere
         )

@@ -89,6 +89,7 @@ def compile_ptx(
     chosen = {name: decorated[name] for name in _PTX_OPTIONS if name in decorated} | options
     # Numba compiles Python-bodied device functions (jit(device=True), overloads) for the current
     # device, not for `cc`, and asks for that device at this one name.
+    cc = (*cc, "") if len(cc) == 2 else cc  # two parts stand for a GPU's own target
     device = SimpleNamespace(compute_capability=cc)
     with mock.patch("numba.cuda.dispatcher.get_current_device", lambda: device):
         ptx, _ = cuda.compile_ptx(getattr(kernel, "py_func", kernel), signature, cc=cc, **chosen)

@@ -20,7 +20,7 @@ from numba_tma.backend.compiler import (
     unpack,
 )
 from numba_tma.backend.lowering.types import TensorMapType
-from numba_tma.ptx._instruction import Instruction, vector_of
+from numba_tma.ptx._instruction import Instruction, InstructionForm, vector_of
 
 #: Operands of a row by name: Numba type and LLVM value, which is None for a literal.
 Operands: TypeAlias = "dict[str, tuple[types.Type, Value | None]]"
@@ -291,13 +291,16 @@ def is_absent(typ: types.Type) -> bool:
 
 def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
     """Type a call of `row`: the arguments as the instruction takes them, or a TypingError."""
-    compiler.require_architecture(f"{row.name}()", row.sm)
+    compiler.require_targets(f"{row.name}()", row.targets)
     chosen = {
         name: _choose(row, name, typ)
         for name, typ in given.items()
         if name in row.choices and not is_absent(typ)
     }
     choices = _values(chosen)
+    if row.since:
+        form = _form(row, given, choices)
+        compiler.require_targets(f"{form.name.replace('[', '() [')}", form.targets)
     args = []
     for name, typ in given.items():
         if is_absent(typ):
@@ -313,6 +316,17 @@ def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
             "coordinates; give one per spatial axis: every axis but the first and the last"
         )
     return compiler.signature(_returned(row, choices)[0], *args)
+
+
+def _form(
+    row: Instruction, given: Mapping[str, types.Type], choices: Mapping[str, Any]
+) -> InstructionForm:
+    """Return the form of a row that a call selects."""
+    rank = len(given["coordinates"]) if row.ranks and "coordinates" in given else None
+    passed = (n for n, typ in given.items() if row.defaults.get(n, 0) is None and n not in choices)
+    return InstructionForm(
+        row, rank, dict(choices), frozenset(n for n in passed if not is_absent(given[n]))
+    )
 
 
 def _values(literals: Mapping[str, types.Type]) -> dict[str, Any]:

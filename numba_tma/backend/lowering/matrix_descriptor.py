@@ -21,6 +21,7 @@ from numba_tma.backend.compiler import (
     types,
 )
 from numba_tma.device.matrix_descriptor import MatrixDescriptor, MatrixDescriptorPair, whole_chunks
+from numba_tma.host.architectures import architecture_of
 from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
 
 _WORDS = (types.uint32, types.uint32)
@@ -29,15 +30,14 @@ _K, _NOTHING = types.literal("K"), types.literal(0)
 
 def _instruction() -> str:
     """Return which instruction reads descriptors on the GPU that is compiled for."""
-    major, minor = compiler.compute_capability()
-    if major == 9:
-        return "wgmma"
-    if major in (10, 11):
-        return "tcgen05"
+    target = compiler.compile_target()
+    cores = architecture_of(target).tensor_cores
+    if cores != "mma":
+        return cores
     raise TypingError(
         "matrix descriptors are read by wgmma (compute capability 9.0) and tcgen05.mma (10.x, "
-        f"11.0); this kernel is compiled for {major}.{minor}, which has neither: read the tile "
-        "with tma.ptx.ldmatrix"
+        f"11.0); this kernel is compiled for sm_{target}, which has neither: read the tile with "
+        "tma.ptx.ldmatrix"
     )
 
 

@@ -30,6 +30,7 @@ from numba_tma.backend.compiler import (
 from numba_tma.backend.lowering.fragments.types import FLOAT, FragmentType, RowsType
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.mma import wgmma, wgmma_wait
+from numba_tma.host.architectures import WGMMA
 from numba_tma.host.dtypes import DType
 from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
 from numba_tma.host.mma_rules import (
@@ -120,11 +121,7 @@ def _product(acc: types.Type, a: types.Type, b: types.Type, given: dict[str, Any
 
 
 def _type_wgmma(acc: types.Type, a: types.Type, b: types.Type, **given: types.Type) -> Any:
-    if compiler.compute_capability()[0] != 9:
-        raise TypingError(
-            "wgmma exists on compute capability 9.0 alone; this kernel is compiled for "
-            f"{'.'.join(map(str, compiler.compute_capability()))}"
-        )
+    compiler.require_targets("wgmma()", WGMMA)
     if not isinstance(acc, FragmentType):
         raise TypingError(f"wgmma(acc=...) takes a fragment, not {acc}")
     _product(acc, a, b, given)

@@ -18,6 +18,7 @@ from numba_tma.backend.primitives import (
     sub32,
     tiles_are_used,
 )
+from numba_tma.host.architectures import TMA
 from numba_tma.ptx import TABLE
 
 
@@ -85,7 +86,7 @@ compiler.instruction_function(tiles_are_used, lambda: signature(types.boolean), 
 
 
 def _type_require_cluster(owner: Any) -> Any:
-    compiler.require_architecture(compiler.static_of(owner, "owner").cluster_feature, 90)
+    compiler.require_targets(compiler.static_of(owner, "owner").cluster_feature, TMA)
     return signature(types.void, owner)
 
 

@@ -20,6 +20,7 @@ from numba_tma.backend.compiler import (
     ir,
     types,
 )
+from numba_tma.host.architectures import TMA
 from numba_tma.host.backend import typed_by
 from numba_tma.host.boxes import Copies, copies_of
 from numba_tma.host.layout import Tile
@@ -140,7 +141,7 @@ class _TensorMapModel(compiler.core_models.PrimitiveModel):
         super().__init__(manager, numba_type, ir.ArrayType(compiler.I64, 16).as_pointer())
 
     def from_argument(self, builder: Builder, value: Value) -> Any:
-        compiler.require_architecture("a TensorMap argument", 90)
+        compiler.require_targets("a TensorMap argument", TMA)
         return compiler.grid_constant(value)
 
 

@@ -33,10 +33,10 @@ from numba_tma.backend.numba_cuda.constants import run_rule
 from numba_tma.backend.numba_cuda.functions import (
     BODIES,
     LiteralTemplate,
-    compute_capability,
+    compile_target,
     device_function,
     instruction_function,
-    require_architecture,
+    require_targets,
 )
 from numba_tma.backend.numba_cuda.guards import ARGUMENTS
 from numba_tma.backend.numba_cuda.kernel_globals import load_use_flag, set_use_flags
@@ -88,7 +88,7 @@ __all__ = [
     "allocate_shared",
     "cgutils",
     "check_shared_size",
-    "compute_capability",
+    "compile_target",
     "core_models",
     "describe",
     "device_function",
@@ -103,7 +103,7 @@ __all__ = [
     "pack",
     "register_declared",
     "register_model",
-    "require_architecture",
+    "require_targets",
     "require_cluster",
     "require_launch_bounds",
     "run_rule",

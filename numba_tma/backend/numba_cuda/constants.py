@@ -13,7 +13,7 @@ from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.typing.templates import signature
 
 from numba_tma.backend.interface import Unknown, targets
-from numba_tma.backend.numba_cuda.functions import REFUSALS, LiteralTemplate, compute_capability
+from numba_tma.backend.numba_cuda.functions import REFUSALS, LiteralTemplate, compile_target
 from numba_tma.backend.numba_cuda.object_types import (
     ObjectType,
     constant_type,
@@ -164,4 +164,4 @@ def _register(function: Callable[..., Any], template: type, lower: Callable[...,
     lowering_registry.lower(function, types.VarArg(types.Any))(lower)
 
 
-targets(compute_capability)
+targets(compile_target)

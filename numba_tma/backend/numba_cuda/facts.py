@@ -28,7 +28,7 @@ class Facts:
     launch_bounds: tuple[int, int] | None = None
     #: The limit of a block's shared memory on the target, in bytes.
     shared_limit: int = 0
-    target: tuple[int, int] = (0, 0)
+    target: str = ""
 
     @property
     def is_per_call(self) -> bool:

@@ -11,7 +11,7 @@ import numba.core.errors
 from numba import cuda
 from numba.core import types
 from numba.cuda import utils
-from numba.cuda.core import targetconfig
+from numba.cuda.core import config, targetconfig
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
@@ -21,36 +21,36 @@ from numba_tma.backend.numba_cuda.facts import COMPILING, facts_of, known_facts
 from numba_tma.backend.numba_cuda.fresh import Parts, ReturnType, spill
 from numba_tma.backend.numba_cuda.kernel_globals import define_shared, define_use_flags
 from numba_tma.backend.numba_cuda.registration import LOWERED, registers
+from numba_tma.host.architectures import TMA, Targets, refusal, target_of
 
 _EMPTY = inspect.Parameter.empty
 _PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-def compute_capability() -> tuple[int, int]:
-    """Return the target (major, minor) of the function under compilation."""
+def compile_target() -> str:
+    """Return the target of the function under compilation, such as "90a".
+
+    numba-cuda passes a GPU's capability without a suffix, and compiles for its own target from 9.0
+    on. A target that was asked for has three parts (`exact`).
+    """
     flags = targetconfig.ConfigStack.top_or_none()
-    return tuple(flags.compute_capability[:2]) if flags is not None else (9, 0)
+    capability = config.FORCE_CUDA_CC
+    if flags is None or capability:
+        return target_of(capability or (9, 0, "a"))
+    capability = tuple(flags.compute_capability)
+    own = len(capability) == 2 and TMA.on(capability)
+    return target_of((*capability, "a") if own else capability)
 
 
-def require_architecture(what: str, sm: int | str) -> None:
-    """Raise unless the target of this compile has the features of architecture `sm`."""
-    major, minor = compute_capability()
-    target = 10 * major + minor
-    if isinstance(sm, str) and target != int(sm[:-1]) and not (sm == "90a" and major >= 10):
-        raise TypingError(
-            f"{what} exists on sm_{sm} alone; this kernel is compiled for compute capability "
-            f"{major}.{minor}"
-        )
-    if isinstance(sm, int) and sm >= 90 and major < 9:
-        raise TypingError(
-            f"{what} needs compute capability 9.0 (Hopper) or newer; this kernel is compiled for "
-            f"{major}.{minor}, which has no Tensor Memory Accelerator"
-        )
-    if isinstance(sm, int) and target < sm:
-        raise TypingError(
-            f"{what} needs compute capability {sm // 10}.{sm % 10} or newer; this kernel is "
-            f"compiled for {major}.{minor}"
-        )
+def exact(capability: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the capability of a target that was asked for, whose suffix may be empty."""
+    return (*capability, "") if len(capability) == 2 else capability
+
+
+def require_targets(what: str, having: Targets) -> None:
+    """Raise unless the target of this compile has `what`."""
+    if error := refusal(what, having, compile_target()):
+        raise TypingError(error)
 
 
 class LiteralTemplate(AbstractTemplate):
@@ -136,13 +136,13 @@ class Body:
             if str(parameter.annotation).startswith("Constant[")
         ]
         FUNCTIONS.add(function)
-        # A dispatcher per compute capability. The Numba type has only a weak reference to it.
-        self._dispatchers: dict[tuple[int, int], tuple[Any, types.Dispatcher]] = {}
+        # A dispatcher per target. The Numba type has only a weak reference to it.
+        self._dispatchers: dict[str, tuple[Any, types.Dispatcher]] = {}
 
     @property
     def type(self) -> types.Dispatcher:
         """The Numba type of the function."""
-        target = compute_capability()
+        target = compile_target()
         if target not in self._dispatchers:
             dispatcher = cuda.jit(device=True, forceinline=True)(self.function)
             self._dispatchers[target] = dispatcher, types.Dispatcher(dispatcher)
@@ -184,7 +184,7 @@ class Body:
 
     def call(self, context: Any, builder: Any, sig: Signature, args: Any) -> Any:
         resolved = self.type.get_call_type(context.typing_context, sig.args, {})
-        compiled = self._dispatchers[compute_capability()][0].overloads[tuple(resolved.args)]
+        compiled = self._dispatchers[compile_target()][0].overloads[tuple(resolved.args)]
         name = compiled.fndesc.llvm_func_name
         facts = known_facts(name)
         if facts.is_per_call:

@@ -15,17 +15,20 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import nvvm
 
 from numba_tma.backend.numba_cuda.facts import COMPILING, facts_of
-from numba_tma.backend.numba_cuda.functions import FUNCTIONS, compute_capability
+from numba_tma.backend.numba_cuda.functions import FUNCTIONS, compile_target, exact
 from numba_tma.backend.numba_cuda.kernel_globals import declare_shared, define_shared
 from numba_tma.backend.numba_cuda.registration import register_declared
 from numba_tma.backend.numba_cuda.requirements import shared_symbol
+from numba_tma.host.architectures import (
+    BLACKWELL,
+    PLAIN_SHARED,
+    architecture_of,
+    static_shared,
+    target_of,
+)
 from numba_tma.host.cluster_rules import check_device_function, cluster_of
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
-
-#: Static shared memory ptxas of CUDA 13 accepts, in bytes, by compute capability.
-SHARED_LIMITS = {(9, 0): 232448, (10, 0): 232448, (10, 3): 232448}
-SHARED_LIMIT_DEFAULT = 49152
 
 
 class _GridConstant(ir.values.ArgumentAttributes):
@@ -37,7 +40,7 @@ class _GridConstant(ir.values.ArgumentAttributes):
     def _to_list(self, typ: Any) -> list[str]:
         if not self.is_kernel:
             return []
-        # libNVVM speaks LLVM 7 below compute capability 10.0, where byval has no type.
+        # libNVVM speaks LLVM 7 before Blackwell, where byval has no type.
         return [f"byval({typ.pointee})" if self.typed else "byval", "align 64"]
 
 
@@ -47,7 +50,7 @@ def grid_constant(argument: Any) -> Any:
         attributes = _GridConstant()
         flags = targetconfig.ConfigStack.top_or_none()
         debug = flags.debuginfo and not flags.dbg_directives_only
-        attributes.typed = debug or compute_capability() >= (10, 0)
+        attributes.typed = debug or BLACKWELL.allow(compile_target())
         argument.attributes = attributes
     return argument
 
@@ -106,7 +109,7 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
     """Register new declarations; keep the cluster size with the function until it is a kernel."""
     register_declared()
     size = cluster_of(pyfunc)
-    if size and kwargs["cc"] < (9, 0):
+    if size and not architecture_of(target_of(kwargs["cc"])).cluster:
         raise TypingError(
             f"{pyfunc.__qualname__}: clusters need compute capability 9.0 (Hopper) or newer, and "
             "it is compiled for {}.{}".format(*kwargs["cc"])
@@ -121,7 +124,14 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-compiler.compile_cuda = dispatcher.compile_cuda = _compile_declared
+@functools.wraps(_compile_cuda)
+def _compile_as_asked(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compile for the target that `numba.cuda.compile` is asked for, not for a GPU's own."""
+    return _compile_declared(pyfunc, *args, **kwargs | {"cc": exact(kwargs["cc"])})
+
+
+compiler.compile_cuda = _compile_as_asked
+dispatcher.compile_cuda = _compile_declared
 
 
 _compile_device = dispatcher.CUDADispatcher.compile_device
@@ -191,35 +201,36 @@ nvvm.set_launch_bounds = _set_launch_bounds_of_roles
 
 def shared_limit() -> int:
     """Return the limit of a block's static shared memory on the target, in bytes."""
-    if toolkit_major() < 13:
-        return SHARED_LIMIT_DEFAULT
-    return SHARED_LIMITS.get(compute_capability(), SHARED_LIMIT_DEFAULT)
+    return PLAIN_SHARED if toolkit_major() < 13 else static_shared(compile_target())
 
 
 def check_shared_size(what: str, parts: dict[str, int]) -> None:
     """Raise a TypingError with the sum if `parts` (bytes by name) exceed the shared memory."""
-    _check_sum(what, parts, shared_limit(), compute_capability())
+    _check_sum(what, parts, shared_limit(), compile_target())
 
 
-def _check_sum(what: str, parts: dict[str, int], limit: int, target: tuple[int, int]) -> None:
+def _check_sum(what: str, parts: dict[str, int], limit: int, target: str) -> None:
     total = sum(parts.values())
     if total <= limit:
         return
     terms = " + ".join(f"{n:,} B ({name})" for name, n in parts.items())
     raise TypingError(
         f"{what} needs {terms} = {total:,} B of shared memory, but a block has {limit:,} B on "
-        f"compute capability {target[0]}.{target[1]}{_old_toolkit(target)}: use fewer stages or "
-        "smaller tiles"
+        f"sm_{target}{_other_compiler(target)}: use fewer stages or smaller tiles"
     )
 
 
-def _old_toolkit(target: tuple[int, int]) -> str:
-    if toolkit_major() >= 13 or target not in SHARED_LIMITS:
-        return ""
-    return (
-        f" with CUDA {toolkit_major()}, whose ptxas refuses more than 48 KiB of static shared "
-        f"memory (CUDA 13 allows {SHARED_LIMITS[target]:,} B: install numba-cuda[cu13])"
-    )
+def _other_compiler(target: str) -> str:
+    """Say what would allow more shared memory: CUDA 13, or the architecture's own target."""
+    if toolkit_major() < 13 and static_shared(target) > PLAIN_SHARED:
+        return (
+            f" with CUDA {toolkit_major()}, whose ptxas refuses more than 48 KiB of static shared "
+            f"memory (CUDA 13 allows {static_shared(target):,} B: install numba-cuda[cu13])"
+        )
+    own = f"{architecture_of(target).number}a"
+    if static_shared(own) > static_shared(target):
+        return f" ({static_shared(own):,} B on sm_{own})"
+    return ""
 
 
 @functools.cache
@@ -241,7 +252,7 @@ def allocate_shared(
     mine = sum(g.name.startswith("numba_tma_") for g in builder.module.global_values)
     name = shared_symbol(kind, owner, mine)
     facts = facts_of(builder.function)
-    facts.allocates, facts.shared_limit, facts.target = True, shared_limit(), compute_capability()
+    facts.allocates, facts.shared_limit, facts.target = True, shared_limit(), compile_target()
     make = declare_shared if COMPILING and COMPILING[-1] in FUNCTIONS else define_shared
     variable = make(builder, name, nbytes, alignment, what)
     return builder.ptrtoint(variable, I32)

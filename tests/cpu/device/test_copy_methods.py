@@ -156,7 +156,7 @@ def test_pairs_that_ptx_does_not_have():
 def test_forms_of_later_architectures():
     text = message(mask_bytes, types.uint8[::1])
     assert "cp_async_bulk_store_masked() needs compute capability 10.0 or newer" in text
-    assert "cp_async_bulk_tensor_gather4() exists on sm_100a alone" in message(gather, MAP)
+    assert "cp_async_bulk_tensor_gather4() needs sm_100a, 100f" in message(gather, MAP)
     compile_ptx(mask_bytes, (types.uint8[::1],), cc=(10, 0, "a"))
     compile_ptx(gather, (MAP,), cc=(10, 0, "a"))
 

@@ -258,7 +258,9 @@ def test_gpus_without_either(cc):
         out[0] = tma.shared_tile(SWIZZLED).matrix_descriptor().value
 
     text = message(kernel, OUT, cc=cc)
-    holds(text, f"compiled for {cc[0]}.{cc[1]}, which has neither: read the tile with", "ldmatrix")
+    holds(
+        text, f"compiled for sm_{cc[0]}{cc[1]}, which has neither: read the tile with", "ldmatrix"
+    )
 
 
 def advance_far(out):

@@ -198,8 +198,13 @@ def never_released_by_name(n):
 @pytest.mark.parametrize(
     ("kernel", "signature", "cc", "text"),
     [
-        (tensor_memory, (), SM_90A, r"sm_100a alone, .* 9\.0: give memory='shared', or let the w"),
-        (tensor_memory, (), (12, 0), r"sm_100a alone, .* 12\.0: give memory='shared'"),
+        (
+            tensor_memory,
+            (),
+            SM_90A,
+            r"tensor memory needs sm_100a, .* sm_90a: .*; or give memory='s",
+        ),
+        (tensor_memory, (), (12, 0), r"needs sm_100a, .* sm_120: .*; or give memory='shared'"),
         (too_big, (), SM_90A, r"acc: 8 stages x 32,768 B.* = 262,\d+ B of shared memory, but"),
         (
             address_of_shared,

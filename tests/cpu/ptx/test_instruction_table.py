@@ -5,6 +5,7 @@ import re
 import pytest
 
 from numba_tma import ptx
+from numba_tma.host.architectures import TCGEN05, at_least
 from numba_tma.ptx import Instruction
 from tests import instruction_table as table
 from tests.tiers import every
@@ -52,7 +53,7 @@ def row(template, operands=None, returns="None", **more):
 
     given = {"defaults": {}, "choices": {}, "since": {}, "ranks": ()} | more
     given |= {"operands": operands or {}, "returns": returns, "family": "x", "body": body}
-    return Instruction("made_up", template, (8, 0), 90, **given)
+    return Instruction("made_up", template, (8, 0), at_least(90), **given)
 
 
 @pytest.mark.parametrize(
@@ -128,11 +129,11 @@ def test_a_row_with_everything():
             defaults={"semantics": None, "hint": None, "limit": 0xFFFFFFFF},
             choices={"op": ("add", "min"), "count": (1, 2), "semantics": ("relaxed.cta",)},
             since={
-                "relaxed.cta": ((8, 6), 90),
-                "min": ((7, 8), "100a"),
-                "2": ((8, 6), "100a"),
-                "hint": ((8, 0), 90),
-                "other": ((9, 0), 103),
+                "relaxed.cta": ((8, 6), at_least(90)),
+                "min": ((7, 8), TCGEN05),
+                "2": ((8, 6), TCGEN05),
+                "hint": ((8, 0), at_least(90)),
+                "other": ((9, 0), at_least(103)),
             },
             ranks=(3, 4),
         )
@@ -150,5 +151,5 @@ def test_a_row_with_everything():
     )
     assert section == "[red.async]"
     assert isa == "8.0<br>`relaxed.cta`, `2`: 8.6"
-    assert sm == "sm_90<br>`min`, `2`: sm_100a"
+    assert sm == "sm_90<br>`min`, `2`: TCGEN05"
     assert about == r"Do 2\*\*20 \| things."

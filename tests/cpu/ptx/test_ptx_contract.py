@@ -1,5 +1,7 @@
 """ptx/*.ptx, the instruction table and the kernels' PTX agree."""
 
+import functools
+import operator
 import re
 
 import pytest
@@ -8,12 +10,13 @@ from numba import cuda, types
 from numba_tma import Tile, ptx
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.device.shared import shared_barrier, shared_tile
+from numba_tma.host.architectures import TARGETS, at_least, capability_of
 from numba_tma.ptx._instruction import vector_of
 from numba_tma.tools.testing import PtxasError, compile_ptx, ptxas
 from tests import ptx_contract as contract
 from tests.tiers import every, quick
 
-ARCHITECTURES = {"sm_90", "sm_90a", "sm_100a", "sm_120"}
+TMA = at_least(90)
 TILE = Tile((16, 16), "f32")
 
 #: ptxas's advice about multicast for targets without fast multicast.
@@ -33,15 +36,18 @@ def test_one_file_for_each_family():
 
 
 @pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
-@pytest.mark.parametrize("arch", sorted(ARCHITECTURES))
-def test_assembles(file, arch):
-    text = re.sub(r"^\.target \w+$", f".target {arch}", file.read_text(), flags=re.M)
-    if arch not in contract.architectures(file):
+@pytest.mark.parametrize("target", quick(["90", "90a", "100a", "120"], TMA))
+def test_assembles(file, target):
+    version = tuple(map(int, re.search(r"^\.version (\d)\.(\d)", file.read_text(), re.M).groups()))
+    isa = ".".join(map(str, max(version, TARGETS[target])))
+    text = re.sub(r"^\.version \S+", f".version {isa}", file.read_text(), flags=re.M)
+    text = re.sub(r"^\.target \w+$", f".target sm_{target}", text, flags=re.M)
+    if target not in contract.architectures(file):
         with pytest.raises(PtxasError):
             ptxas(text)
         return
     report = ptxas(text)
-    assert (report.arch, warnings(report)) == (arch, [])
+    assert (report.arch, warnings(report)) == (f"sm_{target}", [])
     assert report.spill_stores == report.spill_loads == 0
 
 
@@ -53,16 +59,22 @@ def warnings(report):
 
 
 @pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
-def test_claims_architectures_and_has_one_kernel(file):
-    assert set(contract.architectures(file)) <= ARCHITECTURES
+def test_claims_the_targets_of_its_rows_and_has_one_kernel(file):
+    having = [form.targets for form in FORMS.values() if form.row.family == file.stem]
+    common = functools.reduce(operator.and_, having, TMA)
+    assert contract.architectures(file) == common
     assert re.findall(r"^\.visible \.entry (\w+)", file.read_text(), re.M) == [file.stem]
 
 
 @pytest.mark.parametrize("file", contract.FILES, ids=lambda f: f.stem)
 def test_markers_are_the_rows_of_the_family(file):
-    rows = {name: form.since for name, form in FORMS.items() if form.row.family == file.stem}
+    rows = {
+        name: (form.isa, form.targets.name)
+        for name, form in FORMS.items()
+        if form.row.family == file.stem
+    }
     found = contract.forms(file)
-    assert {form.name: (form.isa, form.sm) for form in found} == rows
+    assert {form.name: (form.isa, form.targets.name) for form in found} == rows
     assert len(found) == len(rows), "a form stands under two markers"
 
 
@@ -108,30 +120,47 @@ def test_an_im2col_row_has_the_tiled_row_s_operands_in_its_order(tiled, im2col):
 # ------------------------------------------------------- the first version and architecture
 
 
-#: The first PTX ISA of an architecture: an older instruction exists there from the beginning.
-ISA_OF = {80: (7, 0), 89: (7, 8), 90: (7, 8), "90a": (8, 0), 100: (8, 6), "100a": (8, 6)}
-#: An architecture that has not what came with another.
-OLDER = {89: 80, 90: 89, "90a": 90, 100: 90, "100a": 90}
-ISAS = [*((7, n) for n in range(9)), *((8, n) for n in range(9)), (9, 0)]
-
+#: The newest PTX ISA of ptxas, and all that it takes.
+ISAS = [*((6, n) for n in range(6)), *((7, n) for n in range(9)), *((8, n) for n in range(9))]
+ISAS += [(9, n) for n in range(6)]
 
 #: Of each instruction.
 FIRST_FORMS = {form.name.partition("[")[0]: form for form in reversed(WRITTEN.values())}.values()
 FIRST_NAMES = [form.name for form in FIRST_FORMS]
+#: Targets whose sets of instructions differ most; `make test-all` takes all.
+FEW = ["90a", "100", "103f", "110a", "120a"]
 
 
-@pytest.mark.parametrize("name", quick(FIRST_NAMES[::4], WRITTEN))
-def test_version_and_architecture_are_the_first(name):
-    form = WRITTEN[name]
-    first = ISA_OF[form.sm]
-    isa = max(form.isa, first)
-    ptxas(form.module(isa, form.sm))
-    if isa == form.isa > first:
-        with pytest.raises(PtxasError, match=r"(?i)requires PTX ISA|not supported|illegal|unknown"):
-            ptxas(form.module(ISAS[ISAS.index(isa) - 1], form.sm))
-    if form.sm in OLDER:
-        with pytest.raises(PtxasError, match=r"(?i)requires|not supported|illegal|unexpected"):
-            ptxas(form.module(max(isa, ISA_OF[form.sm]), OLDER[form.sm]))
+def refused(forms, isa, target):
+    """Return the forms of which ptxas says that the version or the target lacks them."""
+    lines = [form.entry(f"form{i}") for i, form in enumerate(forms)]
+    with pytest.raises(PtxasError) as caught:
+        ptxas(contract.module(lines, isa, target))
+    missing = r"line (\d+); error *: .*?(?:requires?|not supported|illegal|unexpected|unknown)"
+    named = set(re.findall(missing, str(caught.value), re.I))
+    return [form for i, form in enumerate(forms, 4) if str(i) in named]
+
+
+@pytest.mark.parametrize("target", quick(FEW, TARGETS))
+def test_every_form_assembles_where_the_table_has_it(target):
+    """Each at the lowest PTX ISA version that the table names for the target."""
+    found = [form for form in WRITTEN.values() if target in form.targets]
+    for isa in {form.isa_on(target) for form in found}:
+        forms = [form for form in found if form.isa_on(target) == isa]
+        ptxas(contract.module([f.entry(f"form{i}") for i, f in enumerate(forms)], isa, target))
+
+
+@pytest.mark.parametrize("target", quick(FEW, TARGETS))
+def test_no_form_assembles_elsewhere_or_before(target):
+    lacking = [form for form in WRITTEN.values() if target not in form.targets]
+    assert not lacking or refused(lacking, ISAS[-1], target) == lacking
+    # A target's first version has the instructions that are older than the target, and a later
+    # target may have some from its beginning.
+    found = [form for form in WRITTEN.values() if target in form.targets]
+    found = [f for f in found if f.targets.since is None or target == next(iter(f.targets))]
+    for isa in {form.isa_on(target) for form in found} - {TARGETS[target]}:
+        forms = [form for form in found if form.isa_on(target) == isa]
+        assert refused(forms, ISAS[ISAS.index(isa) - 1], target) == forms
 
 
 @pytest.mark.parametrize("row", every(3, ptx.TABLE.values()), ids=lambda row: row.name)
@@ -142,14 +171,16 @@ def test_every_combination_assembles(row):
     # No function may act both for a block and for a pair of blocks.
     for group in {form.choices.get("cta_group") for form in every}:
         forms = [form for form in every if form.choices.get("cta_group") == group]
-        ptxas(written.module_of([contract.form_text(form) for form in forms], *highest(forms)))
+        target = of_all(form.targets for form in forms)
+        texts = [contract.form_text(form) for form in forms]
+        isa = max(form.isa_on(target) for form in forms)
+        ptxas(contract.module([written.entry("forms", texts)], isa, target))
 
 
-def highest(forms):
-    """Return a PTX ISA version and an architecture that have all of these forms."""
-    isas, architectures = zip(*(form.since for form in forms))
-    newest = max(architectures, key=lambda sm: (int(str(sm).rstrip("a")), str(sm)))
-    return max(*isas, ISA_OF[newest], (7, 8)), newest
+def of_all(sets):
+    """Return the oldest target that all of these sets have, of those with TMA if there is one."""
+    common = functools.reduce(operator.and_, sets)
+    return next((target for target in common if target in TMA), next(iter(common)))
 
 
 # --------------------------------------------------------------------------- emission
@@ -170,7 +201,6 @@ PARAMETERS = {
     "DescriptorAddress": types.uint64,
     "CacheHint": types.uint64,
 }
-TARGETS = {"sm_90a": (9, 0, "a"), "sm_100a": (10, 0, "a"), "sm_120": (12, 0)}
 
 
 def compile_call(form, cc, given):
@@ -231,11 +261,9 @@ def compile_call(form, cc, given):
     return text, contract.inline_asm(text, names)
 
 
-CLAIMED = {file.stem: contract.architectures(file) for file in contract.FILES}
-
-
 def targets_of(form):
-    return [target for target in TARGETS if target in CLAIMED[form.row.family]]
+    """Return the targets for which a call of a form is compiled: one of each generation."""
+    return [target for target in ("90a", "100a", "120", "120a") if target in form.targets]
 
 
 CALLS = [(target, name) for name, form in FORMS.items() for target in targets_of(form)]
@@ -246,10 +274,10 @@ QUICK_CALLS = [(targets_of(FORMS[name])[0], name) for name in FIRST_NAMES]
 def test_a_call_emits_the_instruction_and_nothing_else(target, name):
     form = FORMS[name]
     always = {n for n, default in form.row.defaults.items() if default is not None}
-    text, emitted = compile_call(form, TARGETS[target], always | form.given)
+    text, emitted = compile_call(form, capability_of(target), always | form.given)
     assert emitted == [WRITTEN[name].text]
     report = ptxas(text)
-    assert (report.arch, warnings(report)) == (target, [])
+    assert (report.arch, warnings(report)) == (f"sm_{target}", [])
 
 
 @pytest.mark.parametrize(
@@ -260,8 +288,7 @@ def test_a_default_is_an_immediate(name):
     form, expected = FORMS[name], WRITTEN[name].text
     for operand, default in form.row.defaults.items():
         expected = expected.replace(f"%{operand}", str(default))
-    target = "sm_100a" if str(form.since[1]).startswith("100") else "sm_90a"
-    _, emitted = compile_call(form, TARGETS[target], form.given)
+    _, emitted = compile_call(form, capability_of(targets_of(form)[0]), form.given)
     assert emitted == [contract.normal(expected)]
 
 
@@ -293,5 +320,5 @@ def test_inline_asm_reads(block, read):
 
 def test_a_form_is_read_from_under_its_marker():
     load = WRITTEN["cp_async_bulk_tensor_load[2d, cache_hint]"]
-    assert (load.isa, load.sm) == (FORMS[load.name].row.isa, 90)
+    assert (load.isa, load.targets) == (FORMS[load.name].row.isa, at_least(90))
     assert load.text.endswith(" [%destination], [%tensor_map, {%c1, %c0}], [%barrier], %cache_hint")

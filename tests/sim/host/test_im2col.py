@@ -198,7 +198,7 @@ LOADS = {"filter": 3, "padding": 1}
         (lambda x, t, b: x.load_im2col(t, (0, 0, 0, 0), (0, 0), b, multicast=2),
          sim.BadOperand, "multicast is 0b10; its bits are ranks of the cluster, which has"),
         (lambda x, t, b: ptx.cp_async_bulk_tensor_im2col_w_load(t, x, (0, 0, 0, 0), b, 0, 0),
-         NotImplementedError, "cp_async_bulk_tensor_im2col_w_load exists on sm_100a only"),
+         NotImplementedError, "cp_async_bulk_tensor_im2col_w_load needs sm_100a"),
     ],
 )  # fmt: skip
 def test_misuse_is_named(body, error, message):

@@ -218,7 +218,7 @@ def test_the_space_of_a_map_and_what_is_not_simulated():
     maps = tma.TensorMapArray([tensor_map(values((6, 16)), TILE)])
     with pytest.raises(BadOperand, match='the space of a map in global memory is "global"'):
         replace_in_the_wrong_space[1, 1](maps)
-    with pytest.raises(NotImplementedError, match="swizzle_atomicity exists on sm_100a only"):
+    with pytest.raises(NotImplementedError, match="swizzle_atomicity needs sm_100a"):
         replace_the_atomicity[1, 1](maps)
 
 

@@ -445,7 +445,7 @@ REFUSED = {
     "Blackwell": (
         lambda t, b: ptx.cp_async_bulk_tensor_gather4(t, MAP, 0, 1, 2, 3, 0, b),
         NotImplementedError,
-        "cp_async_bulk_tensor_gather4 exists on sm_100a only and is not simulated",
+        "cp_async_bulk_tensor_gather4 needs sm_100a",
     ),
 }
 
