@@ -57,7 +57,7 @@ FORMS = (
 
 def operand_name(dtype: DType) -> str:
     """Return the name of a tile's element type in `FORMS`."""
-    return "tf32" if dtype.itemsize == 4 and dtype.is_float else dtype.name
+    return "tf32" if dtype.name in ("f32", "f32_ftz", "tf32_ftz") else dtype.name
 
 
 # --------------------------------------------------------------------------- fragments
