@@ -36,7 +36,7 @@ class ScaleFactors:
 
 
 @dataclass(frozen=True)
-class Form:
+class ProductForm:
     """Types that one kind of tcgen05.mma multiplies in any mix, with their accumulators."""
 
     kind: str
@@ -57,14 +57,14 @@ class Form:
 
 #: The one table of legal products. A tile of f32 counts as tf32, whose 13 further bits are dropped.
 FORMS = (
-    Form("f16", ("f16",), ("f16", "f32"), 16, mn_major=("f16",)),
-    Form("f16", ("bf16",), ("f32",), 16, mn_major=("bf16",)),
-    Form("tf32", ("tf32",), ("f32",), 8, mn_major=("tf32",)),
-    Form("f8f6f4", _NARROW, ("f16", "f32"), 32, mn_major=_BYTES),
-    Form("i8", ("i8", "u8"), ("i32",), 32, mn_major=("i8", "u8"), negates=False),
-    Form("mxf8f6f4", _NARROW, ("f32",), 32, _BYTES, (ScaleFactors("ue8m0", 32),)),
-    Form("mxf4", ("e2m1",), ("f32",), 64, scales=(ScaleFactors("ue8m0", 32),)),
-    Form(
+    ProductForm("f16", ("f16",), ("f16", "f32"), 16, mn_major=("f16",)),
+    ProductForm("f16", ("bf16",), ("f32",), 16, mn_major=("bf16",)),
+    ProductForm("tf32", ("tf32",), ("f32",), 8, mn_major=("tf32",)),
+    ProductForm("f8f6f4", _NARROW, ("f16", "f32"), 32, mn_major=_BYTES),
+    ProductForm("i8", ("i8", "u8"), ("i32",), 32, mn_major=("i8", "u8"), negates=False),
+    ProductForm("mxf8f6f4", _NARROW, ("f32",), 32, _BYTES, (ScaleFactors("ue8m0", 32),)),
+    ProductForm("mxf4", ("e2m1",), ("f32",), 64, scales=(ScaleFactors("ue8m0", 32),)),
+    ProductForm(
         "mxf4nvf4", ("e2m1",), ("f32",), 64,
         scales=(ScaleFactors("ue4m3", 16), ScaleFactors("ue8m0", 16)),
     ),
@@ -168,7 +168,7 @@ class TensorProduct:
 # ------------------------------------------------------------------------------ shapes
 
 
-def legal_m(form: Form, cta_group: int, ws: bool, sparse: bool) -> tuple[int, ...]:
+def legal_m(form: ProductForm, cta_group: int, ws: bool, sparse: bool) -> tuple[int, ...]:
     """Return the M that an instruction can have."""
     if ws:
         return () if form.scales else (32, 64, 128)
@@ -178,7 +178,7 @@ def legal_m(form: Form, cta_group: int, ws: bool, sparse: bool) -> tuple[int, ..
 
 
 def legal_n(
-    form: Form, m: int, cta_group: int, ws: bool, sparse: bool, step: int = 8
+    form: ProductForm, m: int, cta_group: int, ws: bool, sparse: bool, step: int = 8
 ) -> tuple[int, ...]:
     """Return the N that an instruction can have.
 
@@ -202,7 +202,7 @@ def legal_products() -> str:
     return f"tcgen05.mma multiplies {'; '.join(map(str, FORMS))}"
 
 
-def find_form(a: str, b: str, accumulator: str, scales: ScaleFactors | None = None) -> Form:
+def find_form(a: str, b: str, accumulator: str, scales: ScaleFactors | None = None) -> ProductForm:
     """Return the form that multiplies two types, or raise a ValueError that lists all forms."""
     for form in FORMS:
         if {a, b} <= set(form.operands) and accumulator in form.accumulators:
@@ -302,7 +302,9 @@ def check_product(
     )  # fmt: skip
 
 
-def _check_variant(form: Form, cta_group: int, ws: bool, negates: bool, saturate: bool) -> None:
+def _check_variant(
+    form: ProductForm, cta_group: int, ws: bool, negates: bool, saturate: bool
+) -> None:
     if cta_group not in (1, 2):
         raise ValueError(
             f"tcgen05.mma: cta_group is {cta_group!r}; use 1, or 2 for a pair of blocks"
@@ -381,7 +383,7 @@ def _k_steps(
     return given
 
 
-def _or_types(form: Form) -> str:
+def _or_types(form: ProductForm) -> str:
     return f", or {' or '.join(form.mn_major)}" if form.mn_major else ""
 
 
