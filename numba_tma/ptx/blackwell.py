@@ -1,12 +1,14 @@
 """Bulk copies that sm_100 added: rows by index, CTA pairs, byte masks.
 
-The rows are assembled, and have never run. A simulated kernel that calls one ends with an error.
+The rows are assembled, and have run on no GPU. The simulator executes
+`cp_async_bulk_tensor_load_cta_group`; a simulated kernel that calls another one ends with an error.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from numba_tma import simulator
 from numba_tma.host.architectures import TCGEN05
 from numba_tma.ptx._instruction import (
     BarrierAddress,
@@ -15,6 +17,7 @@ from numba_tma.ptx._instruction import (
     GlobalAddress,
     TensorMapOperand,
     TileAddress,
+    address,
     assembled_only,
     i32,
     instruction,
@@ -53,10 +56,14 @@ def cp_async_bulk_tensor_load_cta_group(
     """Start the copy of `cp_async_bulk_tensor_load`, with a barrier in a block or a CTA pair.
 
     With `cta_group` 1 the barrier is in the destination's block. With 2 it may be in either block
-    of the CTA pair of the destination's block. The ranks of a pair differ in the last bit. Executed
-    by one thread. Orders nothing. Assembled only.
+    of the CTA pair of the destination's block. The ranks of a pair differ in the last bit. With
+    `multicast` each copy completes on the barrier of that block of its pair whose rank has the last
+    bit of the rank of `barrier`. Executed by one thread. Orders nothing. The row is assembled and
+    simulated, and has run on no GPU.
     """
-    assembled_only("cp_async_bulk_tensor_load_cta_group")
+    simulator.cp_async_bulk_tensor_load(
+        address(destination), tensor_map, coordinates, address(barrier), multicast, cta_group
+    )
 
 
 @instruction(

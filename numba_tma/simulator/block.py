@@ -373,7 +373,7 @@ class Cta:
                     f"block {self.index} ended, and no thread has waited for "
                     f"{len(barrier.unobserved)} load(s) that complete phase {load.phase} of "
                     f"{barrier.name} (issued at {load.site} into "
-                    f"{self.memory.describe(load.address, load.nbytes)}): the copy engine may "
+                    f"{load.into.memory.describe(load.address, load.nbytes)}): the copy engine may "
                     "write into the shared memory of the next block. Wait for every load before "
                     "the end, or do not issue it"
                 )

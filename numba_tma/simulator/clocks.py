@@ -89,6 +89,12 @@ class Clocks:
         self.table[row, row] += 1
         return snapshot
 
+    def waited_for(self, row: int) -> Clock:
+        """Return a copy of the clock of thread `row` without the thread's own accesses."""
+        clock: Clock = self.table[row].copy()
+        clock[row] = clock[self.threads + row] = 0
+        return clock
+
     def started(self, row: int) -> Clock:
         """Return a clock that has reached the start of thread `row`, and nothing else."""
         clock = self.nothing()

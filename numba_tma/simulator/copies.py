@@ -15,6 +15,7 @@ from numba_tma.simulator.errors import UnfinishedCopy
 
 if TYPE_CHECKING:
     from numba_tma.simulator.barriers import TrackedBarrier
+    from numba_tma.simulator.block import Cta
     from numba_tma.simulator.thread import SimulatedThread
 
 Bytes = NDArray[np.uint8]
@@ -40,7 +41,10 @@ class Copy(Protocol):
 
 
 class Load:
-    """A copy into the shared memory of a block that completes on an mbarrier there."""
+    """A copy into the shared memory of a block that completes on an mbarrier.
+
+    The barrier is in the same block, or, with cta_group 2, in the other block of its pair.
+    """
 
     def __init__(
         self,
@@ -51,8 +55,11 @@ class Load:
         read: Callable[[], Bytes],
         barrier: TrackedBarrier,
         clock: Clock,
+        into: Cta | None = None,
     ) -> None:
         self.thread = thread
+        #: The block that gets the bytes: that of the barrier if nothing else is given.
+        self.into = into or barrier.cta
         self.address = address
         self.nbytes = nbytes
         #: The bytes that the barrier counts: less than `nbytes` if a swizzle pads rows.
@@ -70,12 +77,11 @@ class Load:
         """Write the source's current bytes, then complete them on the barrier."""
         image = self._read()
         assert image.nbytes == self.nbytes
-        cta = self.barrier.cta
-        memory = cta.memory
+        cta, memory = self.barrier.cta, self.into.memory
         memory.data[self.address : self.address + self.nbytes] = image
         memory.written[self.address : self.address + self.nbytes] = True
         if self.thread.log is not None:
-            self.thread.log.landed(cta.rank, self.address, self.nbytes, self.content)
+            self.thread.log.landed(self.into.rank, self.address, self.nbytes, self.content)
         cta.emit(self.thread, "landed", self.barrier.name, self.nbytes)
         cta.barrier_changed(self.thread, self.barrier, self.barrier.land(self))
         return True

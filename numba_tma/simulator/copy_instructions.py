@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,13 @@ from numba_tma.simulator.thread import SimulatedThread, current
 
 if TYPE_CHECKING:
     from numba_tma.host.tensor_map import TensorMap
+
+
+class Arrival(NamedTuple):
+    """A block that gets the bytes of a load, and the barrier on which they complete."""
+
+    into: Cta
+    barrier: TrackedBarrier
 
 
 def cp_async_bulk_load(dst: int, src: Bytes, mbar: int, multicast: int | None = None) -> None:
@@ -65,12 +72,15 @@ def cp_async_bulk_tensor_load(
     coords: Sequence[int],
     mbar: int,
     multicast: int | None = None,
+    cta_group: int | None = None,
 ) -> None:
     """Copy the box at `coords` (NumPy axis order) to shared `dst`; completes on `mbar`.
 
-    `multicast` is a mask of the cluster's blocks: the copy goes to each, at the same offsets.
+    `multicast` is a mask of the cluster's blocks: the copy goes to each, at the same offsets. With
+    `cta_group` 2 the barrier may be in the other block of the destination's pair: then each copy
+    completes on the barrier of that block of its own pair that has the same parity.
     """
-    what = "cp_async_bulk_tensor_load"
+    what = "cp_async_bulk_tensor_load" + ("_cta_group" if cta_group else "")
     thread, address = current(), int(dst)
     origin = check_tensor(what, tensor_map, coords, address, "dst")
 
@@ -84,8 +94,9 @@ def cp_async_bulk_tensor_load(
         )
 
     box = tensor_map.copies.box
-    arrivals = _arrivals(what, thread, address, box.shared_nbytes, int(mbar), multicast)
-    _load(thread, arrivals, address, box.shared_nbytes, box.nbytes, read)
+    nbytes = box.shared_nbytes
+    arrivals = _arrivals(what, thread, address, nbytes, int(mbar), multicast, cta_group)
+    _load(thread, arrivals, address, nbytes, box.nbytes, read)
 
 
 def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src: int) -> None:
@@ -242,8 +253,9 @@ def _arrivals(
     nbytes: int,
     mbar: int,
     multicast: int | None,
-) -> list[TrackedBarrier]:
-    """Return the barrier and bytes of a load in each destination block, after checking them."""
+    cta_group: int | None = None,
+) -> list[Arrival]:
+    """Return the destination blocks of a load and their barriers, after checking them."""
     cluster, receivers = thread.cta.cluster, [thread.cta]
     if multicast is not None:
         mask = int(multicast)
@@ -254,17 +266,51 @@ def _arrivals(
             )
         ranks = [rank for rank in range(len(cluster)) if mask >> rank & 1]
         receivers = [resolve(mapa(address, rank))[0] for rank in ranks]
-    arrivals = [_check_arrival(what, thread, cta, address, nbytes, mbar) for cta in receivers]
-    for barrier in arrivals:
-        barrier.cta.hazards.load(thread, address, nbytes, barrier)
+    homes, offset = receivers, mbar
+    if cta_group is not None:
+        homes, offset = _homes(what, thread, receivers, mbar, cta_group)
+    arrivals = []
+    for into, home in zip(receivers, homes):
+        barrier = _check_arrival(what, thread, into, address, nbytes, home, offset)
+        arrivals.append(Arrival(into, barrier))
+    for into, barrier in arrivals:
+        into.hazards.load(thread, address, nbytes, barrier)
     return arrivals
 
 
+def _homes(
+    what: str, thread: SimulatedThread, receivers: list[Cta], mbar: int, cta_group: int
+) -> tuple[list[Cta], int]:
+    """Return the blocks of the barriers of a load with a cta_group, and the address there."""
+    named, offset = resolve(mbar)
+    if cta_group == 1:
+        if named is not thread.cta:
+            raise BadOperand(
+                f"{what}: with cta_group 1 the barrier is in the destination's block, and this one "
+                f"is in the block of rank {named.rank}: use cta_group 2, or the address of the "
+                "own barrier"
+            )
+        return receivers, offset
+    if len(thread.cta.cluster) % 2:
+        raise BadOperand(
+            f"{what} with cta_group 2 is for pairs of blocks, and the cluster has "
+            f"{len(thread.cta.cluster)}: use @tma.cluster with an even number"
+        )
+    if named.rank // 2 != thread.cta.rank // 2:
+        raise BadOperand(
+            f"{what}: the barrier is in the block of rank {named.rank}, and the pair of this block "
+            f"has the ranks {thread.cta.rank & ~1} and {thread.cta.rank | 1}: map the barrier to "
+            "one of these"
+        )
+    places = [resolve(mapa(offset, into.rank & ~1 | named.rank & 1)) for into in receivers]
+    return [home for home, _ in places], offset
+
+
 def _check_arrival(
-    what: str, thread: SimulatedThread, cta: Cta, address: int, nbytes: int, mbar: int
+    what: str, thread: SimulatedThread, cta: Cta, address: int, nbytes: int, home: Cta, mbar: int
 ) -> TrackedBarrier:
     cta.memory.check_range(f"{what}, dst", address, nbytes)
-    barrier = cta.barrier_at(thread, mbar)
+    barrier = home.barrier_at(thread, mbar)
     _check_fenced(thread, barrier)
     for other in cta.barriers.values():
         if address - 8 < other.address < address + nbytes:
@@ -277,7 +323,7 @@ def _check_arrival(
 
 def _load(
     thread: SimulatedThread,
-    arrivals: Sequence[TrackedBarrier],
+    arrivals: Sequence[Arrival],
     address: int,
     nbytes: int,
     tx_bytes: int,
@@ -287,8 +333,8 @@ def _load(
     scheduler = thread.cta.scheduler
     known = thread.cta.tracked_clocks().publish(thread.row)
     loads = []
-    for barrier in arrivals:
-        load = Load(thread, address, nbytes, tx_bytes, read, barrier, known)
+    for into, barrier in arrivals:
+        load = Load(thread, address, nbytes, tx_bytes, read, barrier, known, into)
         barrier.issue(load)
         loads.append(load)
         barrier.cta.emit(thread, "issue", barrier.name, tx_bytes)
@@ -305,7 +351,7 @@ def note_issue(thread: SimulatedThread, loads: Sequence[Load], source: Span | No
     transfers = []
     for load in loads:
         load.content = thread.log.new_fill()
-        into = Span(load.barrier.cta.rank, load.address, load.address + load.nbytes)
+        into = Span(load.into.rank, load.address, load.address + load.nbytes)
         transfers.append(Transfer(load.content, into, load.barrier.place, load.tx_bytes, source))
     thread.note(Issue(tuple(transfers)))
 
@@ -332,7 +378,7 @@ def _transfer(
     check_bulk(what, address, "dst", nbytes)
     check_bulk(what, source, "src", nbytes)
     thread.cta.memory.check_range(f"{what}, src", source, nbytes)
-    barrier = _check_arrival(what, thread, owner, address, nbytes, barrier_address)
+    barrier = _check_arrival(what, thread, owner, address, nbytes, owner, barrier_address)
     thread.cta.hazards.copy_out(thread, source, nbytes, barrier)
     if reduces:
         thread.note(Unmodelled(what))
@@ -349,7 +395,7 @@ def _transfer(
     if thread.log is not None:
         thread.log.read(thread.cta, source, nbytes)
     span = Span(thread.cta.rank, source, source + nbytes)
-    _load(thread, [barrier], address, nbytes, nbytes, read, span)
+    _load(thread, [Arrival(owner, barrier)], address, nbytes, nbytes, read, span)
 
 
 def _store(

@@ -125,7 +125,8 @@ class ColumnAccesses:
 
     def tell(self, thread: SimulatedThread, clock: Clock) -> None:
         """Put the accesses that the thread relies on into a clock."""
-        clock[self._known] = clock[self._told] = self._relied[thread]
+        for part in (self._known, self._told):
+            np.maximum(clock[part], self._relied[thread], out=clock[part])
 
     def check(
         self,

@@ -170,8 +170,9 @@ def tcgen05_wait_st() -> None:
 def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
     """Arrive once, later.
 
-    The simulator has no tcgen05.mma. A commit does not wait for loads and stores: it publishes
-    those that the thread has waited for, and no other access to memory.
+    A commit does not wait for loads and stores. Its arrival publishes what the thread has waited
+    for by then: loads that have landed, other threads' arrivals, and its own waits for tensor
+    memory. It does not publish the thread's own accesses to shared memory.
     """
     thread = current()
     memory = thread.cta.tensor_memory
@@ -182,7 +183,7 @@ def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
     owner, offset = resolve(int(addr))
     places = [(owner, offset)] if multicast is None else [resolve(mapa(offset, r)) for r in ranks]
     barriers = [cta.barrier_at(thread, place) for cta, place in places]
-    told = thread.cta.tracked_clocks().nothing()
+    told = thread.cta.tracked_clocks().waited_for(thread.row)
     memory.loads.tell(thread, told)
     memory.stores.tell(thread, told)
     commit = Commit(thread, barriers, told, memory.commits.get(thread))
