@@ -47,7 +47,7 @@ class Cta:
         #: By thread of another block: when it last used this block's shared memory, and where.
         self._visits: dict[SimulatedThread, tuple[int, str]] = {}
         self.grid_dim = grid_dim
-        self.block_dim = self._block_dim = block_dim  # numba's BlockThread reads the latter
+        self.block_dim = block_dim
         self.memory = SharedMemory()
         self.registers = Registers(block_dim[0] * block_dim[1] * block_dim[2])
         self.barriers: dict[int, TrackedBarrier] = {}

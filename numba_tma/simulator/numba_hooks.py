@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -22,10 +24,13 @@ from numba_tma.simulator import protocol
 from numba_tma.simulator import thread_instructions as instructions
 from numba_tma.simulator.block import Cta, Dim3
 from numba_tma.simulator.cluster import form_cluster
+from numba_tma.simulator.fibers import running_fiber
 from numba_tma.simulator.report import deadlock_report
 from numba_tma.simulator.scheduler import Scheduler
-from numba_tma.simulator.thread import current
+from numba_tma.simulator.thread import SimulatedThread, current
 
+#: Held by the launch that runs: numba's simulator has one at a time.
+_launches = threading.RLock()
 _seed = int(os.environ.get("NUMBA_TMA_SIM_SEED", "0"))
 
 _EXTRAS = (
@@ -157,25 +162,53 @@ def _atomics() -> object:
     return SimpleNamespace(**{name: _with_turn(getattr(plain, name)) for name in names})
 
 
-def _call_without_cluster(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Reject a cluster on a function that a kernel calls."""
+def _in_kernel() -> bool:
+    return isinstance(running_fiber(), SimulatedThread)
+
+
+def _one_launch_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a launch wait for another; reject a cluster on a function that a kernel calls."""
 
     @functools.wraps(call)
     def checked(self: Any, *args: Any) -> Any:
-        if self._device or kernel._kernel_context:
+        if self._device or _in_kernel():
             check_device_function(self.fn)
-        return call(self, *args)
+            return call(self, *args)
+        with _launches:
+            return call(self, *args)
 
     return checked
+
+
+def _configured_copy(getitem: Callable[..., Any]) -> Callable[..., Any]:
+    """Let each ``kernel[...]`` keep its configuration, which numba puts into the kernel."""
+
+    @functools.wraps(getitem)
+    def configured(self: Any, configuration: Any) -> Any:
+        return getitem(copy.copy(self), configuration)
+
+    return configured
+
+
+def _outside_kernels(self: object, name: str) -> Any:
+    """Find what numba's module in kernels lacks: a host thread meets it during another's launch."""
+    if _in_kernel():
+        raise AttributeError(f"cuda.{name}: numba's simulator has no such name in a kernel")
+    return getattr(cuda, name)
 
 
 def install() -> None:
     """Run the kernels of numba's simulator here from now on."""
     module = kernelapi.FakeCUDAModule
     kernel.BlockManager = BlockManager
-    kernel.FakeCUDAKernel.__call__ = _call_without_cluster(kernel.FakeCUDAKernel.__call__)
+    function = kernel.FakeCUDAKernel
+    function.__call__ = _one_launch_at_a_time(function.__call__)
+    function.__getitem__ = _configured_copy(function.__getitem__)
     cuda.jit = _jit_with_any_option(cuda.jit)
     atomic = _atomics()
+    # The calling thread, of which numba reads threadIdx, blockIdx, thread_id and syncthreads.
+    kernelapi.threading = SimpleNamespace(current_thread=current)
+    module.__getattr__ = _outside_kernels
     module.atomic = property(lambda self: atomic)
     module.shared = property(lambda self: Shared(self._shared._dynshared_size))
     for name in _EXTRAS:

@@ -1,20 +1,18 @@
 """The scheduler: one simulated thread runs at a time, and copies land in between.
 
 Exactly one thread runs at a time and hands over at scheduling points only, so a run depends on its
-seed alone. The thread that stops running picks its successor, so that a step costs one switch of
-operating-system threads.
+seed alone. The thread that stops running picks its successor, so that a step costs one switch.
 """
 
 from __future__ import annotations
 
-import ctypes
 import random
-import threading
 from collections.abc import Callable, Sequence
 
 from numba_tma.simulator.barriers import MbarrierWait
 from numba_tma.simulator.copies import Copy
 from numba_tma.simulator.errors import Deadlock, SimulatorError
+from numba_tma.simulator.fibers import Fiber, running_fiber
 from numba_tma.simulator.thread import SimulatedThread, Stopped, WaitCondition
 
 #: Every try_wait and test_wait may return False this many times, without an event in between,
@@ -42,8 +40,7 @@ class Scheduler:
         self._copies: list[Copy] = []
         self._running: SimulatedThread | None = None
         self._stopping = False
-        self._host = threading.Lock()
-        self._host.acquire()
+        self._host: Fiber | None = None
         # The number of events that could end a wait; writes are counted apart.
         self._events = self._writes = 0
         self._expired = 0
@@ -54,9 +51,13 @@ class Scheduler:
         """Run all threads to their end; raise the first error that one of them met."""
         self.threads = list(threads)
         self._runnable = list(threads)
+        self._host = running_fiber()
         try:
-            self._hand_over(self._next())
-            self._host.acquire()
+            # Threads switch to each other. They come back here to begin another one, so that no
+            # thread's stack lies on another's, and with None at the end.
+            self._running = self._next()
+            while self._running is not None:
+                self._running = self._running.switch()
         finally:
             self._stop()
         if self.error is not None:
@@ -112,14 +113,14 @@ class Scheduler:
             if not isinstance(error, Deadlock):
                 _prefix(error, f"tid={list(thread.index)} ctaid={list(thread.block)}")
 
-    def exit(self, thread: SimulatedThread) -> None:
-        """Go on without `thread`."""
+    def exit(self, thread: SimulatedThread) -> SimulatedThread | None:
+        """Return the thread that goes on after the end of `thread`."""
         thread.exited = True
         if self._stopping:
-            return
+            return None
         self.event()
         thread.cta.thread_exited(thread)
-        self._hand_over(self._next())
+        return self._next()
 
     # Inside.
 
@@ -131,21 +132,16 @@ class Scheduler:
     def _switch(self, thread: SimulatedThread, *, stay: bool = False) -> None:
         following = self._next(thread if stay else None)
         if following is not thread:
-            self._hand_over(following)
-            thread.baton.acquire()
+            self._running = following
+            if following:  # it has begun
+                following.switch()
+            else:
+                assert self._host is not None
+                self._host.switch(following)
             self.check_not_stopping()
-        if thread.throw is not None:
-            error, thread.throw = thread.throw, None
+        if thread.error is not None:
+            error, thread.error = thread.error, None
             raise error
-
-    def _hand_over(self, thread: SimulatedThread | None) -> None:
-        self._running = thread
-        if thread is None:
-            self._host.release()
-        elif thread.ident is None:
-            thread.start()
-        else:
-            thread.baton.release()
 
     def _next(self, preferred: SimulatedThread | None = None) -> SimulatedThread | None:
         """Choose the next thread; None when all have ended or one has failed."""
@@ -195,23 +191,15 @@ class Scheduler:
         parked = [thread for thread in self.threads if thread.wait is not None]
         # Raised in a waiting thread, so that the traceback leads to the kernel's line.
         victim = (timed or parked)[0]
-        victim.throw = Deadlock(self._report(self.threads))
+        victim.error = Deadlock(self._report(self.threads))
         self.wake(victim)
 
     def _stop(self) -> None:
-        """End and join every live thread."""
+        """End every live thread."""
         self._stopping = True
         for thread in self.threads:
-            if thread.ident is None:
-                continue
-            if thread is self._running:
-                # Only after an interrupt of the host: a thread may never reach a scheduling point.
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(thread.ident), ctypes.py_object(Stopped)
-                )
-            if thread.baton.locked():
-                thread.baton.release()
-            thread.join()
+            if thread:
+                thread.throw(Stopped)
 
 
 def _prefix(error: BaseException, text: str) -> None:

@@ -1,17 +1,18 @@
-"""A simulated CUDA thread: an operating-system thread that runs only while it has the baton."""
+"""A simulated CUDA thread: a fiber that runs until it switches to another."""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Protocol
 
-from numba.cuda.simulator.kernel import BlockThread
+import numpy as np
+from numba.cuda.simulator.kernelapi import Dim3
 
 from numba_tma.simulator.async_copies import AsyncCopies
 from numba_tma.simulator.clocks import Clock
 from numba_tma.simulator.copies import BulkGroups
+from numba_tma.simulator.fibers import Fiber, running_fiber
 from numba_tma.simulator.products import ProductGroups
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Stopped(BaseException):
     """Unwinds a simulated thread whose launch is over; kernels cannot catch it by accident."""
 
 
-class SimulatedThread(BlockThread):  # type: ignore[misc]
+class SimulatedThread(Fiber):
     """A thread of a block, with the attributes that numba's simulated `cuda` module looks up."""
 
     def __init__(
@@ -45,18 +46,21 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         index: tuple[int, int, int],
         debug: bool,
     ) -> None:
-        super().__init__(kernel, cta, block, index, debug)
+        super().__init__()
+        self._kernel = kernel
+        self._debug = debug
         self.cta = cta
         self.block = block
         self.index = index
-        self.warp, self.lane = divmod(int(self.thread_id), WARP_SIZE)
+        self.blockIdx, self.threadIdx = Dim3(*block), Dim3(*index)
+        (x, y, z), (width, height, _) = index, cta.block_dim
+        self.thread_id = x + width * (y + height * z)
+        self.warp, self.lane = divmod(self.thread_id, WARP_SIZE)
         #: The thread's row in the vector clocks: its position among all threads of the launch.
         self.row = -1
-        self.baton = threading.Lock()
-        self.baton.acquire()
         self.wait: WaitCondition | None = None
         #: The exception that the thread raises when it is woken, instead of going on.
-        self.throw: BaseException | None = None
+        self.error: BaseException | None = None
         self.exited = False
         #: The cluster barrier's meeting at which the thread has arrived and not waited.
         self.cluster_arrival: Rendezvous | None = None
@@ -87,11 +91,12 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
         if self.log is not None:
             self.log.note(operation)
 
-    def run(self) -> None:
-        """Run the kernel; at its end the scheduler chooses the next thread."""
+    def run(self) -> SimulatedThread | None:
+        """Run the kernel; return the thread that goes on after its end, None after the last."""
         scheduler = self.cta.scheduler
         try:
-            threading.Thread.run(self)
+            with np.errstate(divide="raise" if self._debug else None):
+                self._kernel()
             scheduler.check_not_stopping()
             self.groups.check_done()
             self.products.check_done()
@@ -99,7 +104,7 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
             pass
         except BaseException as error:  # every error goes to the host, which raises it
             scheduler.fail(error, self)
-        scheduler.exit(self)
+        return scheduler.exit(self)
 
     def syncthreads(self) -> None:
         """Wait for all live threads of the block."""
@@ -120,7 +125,7 @@ class SimulatedThread(BlockThread):  # type: ignore[misc]
 
 def current() -> SimulatedThread:
     """Return the calling simulated thread."""
-    thread = threading.current_thread()
+    thread = running_fiber()
     if not isinstance(thread, SimulatedThread):
         raise RuntimeError(
             "this is for kernels: call it in a @cuda.jit kernel (which runs on the CPU if "

@@ -4,30 +4,41 @@ import os
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from numba_tma import simulator
+from numba_tma.simulator import thread_fibers
+from numba_tma.simulator.scheduler import Scheduler
 from numba_tma.simulator.thread import SimulatedThread
 
 simulator.install()
 
-# One thread of a launch runs at a time. Waking the next one is cheap if both share a core, and if
-# the woken thread does not preempt the one that wakes it (SCHED_BATCH).
-if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
+# Where fibers are operating-system threads, one of which runs at a time: waking the next one is
+# cheap if both share a core, and if it does not preempt the one that wakes it (SCHED_BATCH).
+worker = os.environ.get("PYTEST_XDIST_WORKER")
+if issubclass(SimulatedThread, thread_fibers.Fiber) and worker and hasattr(os, "sched_setaffinity"):
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
+def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Start from one seed; no simulated thread may outlive its launch.
 
     What hangs all the same is ended by pytest's faulthandler_timeout.
     """
     simulator.seed(0)
+    run, left = Scheduler.run, list[SimulatedThread]()
+
+    def checked(self: Scheduler, threads: Sequence[SimulatedThread]) -> None:
+        try:
+            run(self, threads)
+        finally:
+            left.extend(thread for thread in threads if thread)  # it has begun and not ended
+
+    monkeypatch.setattr(Scheduler, "run", checked)
     yield
-    assert not [t for t in threading.enumerate() if isinstance(t, SimulatedThread)]
+    assert not left

@@ -11,7 +11,7 @@ import pytest
 from numba import cuda
 
 from numba_tma import simulator as sim
-from numba_tma.simulator.thread import SimulatedThread, current
+from numba_tma.simulator.thread import current
 
 
 @cuda.jit
@@ -59,6 +59,72 @@ def test_events_are_the_same_for_a_seed():
 
     assert events(1) == events(1)
     assert len({tuple(events(seed)) for seed in range(10)}) == 10
+
+
+@cuda.jit
+def numbered(out):
+    i = cuda.grid(1)
+    cuda.syncthreads()
+    out[i] = i + 1
+
+
+def test_launches_of_many_host_threads_wait_for_each_other():
+    wrong = []
+
+    def work(worker):
+        try:
+            for _ in range(6):
+                blocks, threads = 1 + worker % 3, 8 + worker
+                out = cuda.to_device(np.zeros(64, np.int64))
+                numbered[blocks, threads](out)
+                num = blocks * threads
+                expected = np.where(np.arange(64) < num, np.arange(64) + 1, 0)
+                np.testing.assert_array_equal(out.copy_to_host(), expected)
+        except BaseException as error:
+            wrong.append(error)
+
+    workers = [threading.Thread(target=work, args=(worker,)) for worker in range(14)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []
+
+
+def test_a_kernel_keeps_each_configuration():
+    one, two = numbered[1, 8], numbered[2, 16]
+    out = np.zeros(32, np.int64)
+    one(out)
+    assert np.count_nonzero(out) == 8
+    two(out)
+    assert np.count_nonzero(out) == 32
+
+
+def test_debug_raises_on_division_by_zero_in_its_kernel_alone():
+    def kernel(x):
+        cuda.syncthreads()
+        x[cuda.threadIdx.x] = np.float32(1) / x[cuda.threadIdx.x]
+
+    before = np.geterr()
+    with pytest.raises(FloatingPointError, match="divide by zero"):
+        cuda.jit(debug=True, opt=False)(kernel)[1, 8](np.zeros(8, np.float32))
+    assert np.geterr() == before
+    with pytest.warns(RuntimeWarning, match="divide by zero"):
+        cuda.jit(kernel)[1, 8](np.zeros(8, np.float32))
+
+
+def test_what_a_kernel_lets_numpy_ignore_is_its_own_threads():
+    @cuda.jit
+    def kernel(x):
+        if cuda.threadIdx.x == 0:
+            np.seterr(divide="ignore")
+        cuda.syncthreads()
+        seen.append((cuda.threadIdx.x, np.geterr()["divide"]))
+
+    seen = []
+    kernel[1, 2](np.zeros(1))
+    assert sorted(seen) == [(0, "ignore"), (1, "warn")]
+    assert np.geterr()["divide"] == "warn"
 
 
 def test_global_random_states_are_left_alone():
@@ -126,10 +192,6 @@ def test_an_error_with_arguments_of_its_own_gets_a_note():
     assert caught.value.__notes__ == ["tid=[2, 0, 0] ctaid=[1, 0, 0]"]
 
 
-def simulated_threads():
-    return [t for t in threading.enumerate() if isinstance(t, SimulatedThread)]
-
-
 def test_no_thread_is_left_after_an_error_wherever_the_others_are():
     @cuda.jit
     def kernel(cleaned):
@@ -161,8 +223,7 @@ def test_no_thread_is_left_after_an_error_wherever_the_others_are():
         sim.seed(seed)
         cleaned = np.zeros(1)
         with pytest.raises((ZeroDivisionError, sim.SimulatorError)):
-            kernel[1, 160](cleaned)
-        assert not simulated_threads()
+            kernel[1, 160](cleaned)  # the fixture no_thread_is_left looks at its threads
     # numba's state is sound as well: the next launch works.
     order_for(0)
 
@@ -192,7 +253,6 @@ def test_an_interrupt_ends_a_kernel_that_never_reaches_a_scheduling_point():
         kernel[1, 8]()
     interrupter.join()
     signal.signal(signal.SIGINT, before)
-    assert not simulated_threads()
 
 
 # Deadlocks.
