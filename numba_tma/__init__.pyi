@@ -44,6 +44,8 @@ from numba_tma.host.layout import Tile as Tile
 from numba_tma.host.layout import swizzle_index as swizzle_index
 from numba_tma.host.matrix_layout import MatrixLayout as MatrixLayout
 from numba_tma.host.matrix_layout import reference_matrix as reference_matrix
+from numba_tma.host.packed import pack as pack
+from numba_tma.host.packed import unpack as unpack
 from numba_tma.host.pixel_box import PixelBox as PixelBox
 from numba_tma.host.pixel_box import reference_im2col as reference_im2col
 from numba_tma.host.pixel_box import reference_im2col_store as reference_im2col_store
@@ -52,6 +54,13 @@ from numba_tma.host.ragged import ragged_tensor_map as ragged_tensor_map
 from numba_tma.host.reference import reference_reduce as reference_reduce
 from numba_tma.host.reference import reference_store as reference_store
 from numba_tma.host.reference import reference_tile as reference_tile
+from numba_tma.host.scale_factors import BlockScaled as BlockScaled
+from numba_tma.host.scale_factors import dequantize as dequantize
+from numba_tma.host.scale_factors import from_blocked as from_blocked
+from numba_tma.host.scale_factors import quantize as quantize
+from numba_tma.host.scale_factors import scale_tile as scale_tile
+from numba_tma.host.scale_factors import tensor_scale as tensor_scale
+from numba_tma.host.scale_factors import to_blocked as to_blocked
 from numba_tma.host.tensor_map import TensorMap as TensorMap
 from numba_tma.host.tensor_map import tensor_map as tensor_map
 from numba_tma.host.tensor_map_array import TensorMapArray as TensorMapArray

@@ -13,6 +13,7 @@ from numba_tma.device.shared import SharedTile
 from numba_tma.host.boxes import WITHOUT_SLICE, copies_of
 from numba_tma.host.dtypes import reduction_violation
 from numba_tma.host.layout import Tile
+from numba_tma.host.packed_rules import unpacked_store
 from numba_tma.host.tensor_map import TensorMap, wrong_mode
 from numba_tma.host.tensor_map_array import TensorMapArray
 from numba_tma.simulator import BadOperand
@@ -102,11 +103,11 @@ def check_copy(what: str, tensor_map: Any, tile: object, coords: Any, mode: str 
     inner = coordinates[-1] if coordinates else 0
     if sliced or not isinstance(inner, int):
         return  # the innermost coordinate is in whole slices, or known at run time only
-    if inner * box.itemsize % 16:
+    if inner % (unit := box.dtype.coordinate_unit):
         raise BadOperand(
-            f"{what}: the innermost coordinate is {inner}, which is {inner * box.itemsize} B into "
-            "the row; TMA needs a multiple of 16 B (on the GPU this is an illegal instruction): "
-            f"use a multiple of {16 // box.itemsize} elements"
+            f"{what}: the innermost coordinate is {inner}, which is {box.dtype.nbytes(inner)} B "
+            f"into the row; TMA needs a multiple of {box.dtype.nbytes(unit)} B (on the GPU this is "
+            f"an illegal instruction): use a multiple of {unit} elements"
         )
     copies = tensor_map.copies
     if copies is not None and copies.fold and inner % copies.part:
@@ -121,6 +122,8 @@ def check_store(what: str, tensor_map: Any, coords: Any) -> None:
     kind = "reduction" if what.endswith("reduce") else "store"
     if tensor_map.partial_rows:
         raise BadOperand(f"{what}: {tensor_map.partial_rows}")
+    if tensor_map.tile is not None and (wrong := unpacked_store(tensor_map.tile.dtype)):
+        raise BadOperand(f"{what}: {wrong}")
     for axis, coordinate in enumerate(coords.elements):
         if isinstance(coordinate, int) and coordinate < 0:
             raise BadOperand(

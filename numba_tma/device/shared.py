@@ -42,7 +42,8 @@ class SharedTile:
 
     ``tile[i, j]`` reads and writes an element through the swizzle. Floats of 16 bits or less are
     read as float32, which is exact, and rounded to nearest even when written (8-bit floats
-    saturate). No bounds are checked on the GPU, and negative indices do not count from the end.
+    saturate). Scale factors (ue8m0, ue4m3) are read as bytes, and elements of 4 and 6 bits not at
+    all. No bounds are checked on the GPU, and negative indices do not count from the end.
     Any thread may access the tile once its copy is complete. The thread fences its accesses
     (`fence_proxy_async`) before the copy engine accesses the tile again; pipelines do that by
     themselves.
@@ -54,14 +55,16 @@ class SharedTile:
     shared_kind = "tile"
 
     def __getitem__(self, index: Index) -> Any:
+        check_elements(self.tile)
         dtype = self.tile.dtype
-        value = _widen(simulator.shared_read(self._address_of(index), dtype.numpy), dtype.compute)
+        value = simulator.shared_read(self._address_of(index), dtype.kernel_storage)
+        value = _widen(value, dtype.compute)
         self.accesses.unfenced = True
         return value
 
     def __setitem__(self, index: Index, value: Any) -> None:
-        dtype = self.tile.dtype
-        simulator.shared_write(self._address_of(index), _narrow(value, dtype))
+        check_elements(self.tile)
+        simulator.shared_write(self._address_of(index), _narrow(value, self.tile.dtype))
         self.accesses.unfenced = True
 
     @native
@@ -83,9 +86,10 @@ class SharedTile:
         `index` in its row is a multiple of 16 B. Vectors have elementwise + - * / with each other
         and with numbers, ``v[i]`` with a literal, and ``sum()``, ``max()``, ``min()``.
         """
+        check_elements(self.tile)
         dtype = self.tile.dtype
         values = simulator.shared_read(
-            self._vector_address(index), dtype.numpy, 16 // dtype.itemsize
+            self._vector_address(index), dtype.kernel_storage, dtype.chunk
         )
         self.accesses.unfenced = True
         return _widen(values, dtype.compute)
@@ -93,6 +97,7 @@ class SharedTile:
     @native
     def write_vector(self, index: Index, values: Registers) -> None:
         """Write a vector to the 16 bytes that start at `index`; the reverse of `read_vector`."""
+        check_elements(self.tile)
         simulator.shared_write(self._vector_address(index), _narrow(values, self.tile.dtype))
         self.accesses.unfenced = True
 
@@ -132,7 +137,7 @@ class SharedTile:
         if address % 16:
             raise IndexError(
                 f"a vector at index {index} of {self.tile} starts {address % 16} B after a "
-                f"multiple of 16 B: use a multiple of {16 // self.tile.itemsize} along the last "
+                f"multiple of 16 B: use a multiple of {self.tile.dtype.chunk} along the last "
                 "axis"
             )
         return address
@@ -147,14 +152,28 @@ def check_view(tile: Tile, other: Any) -> None:
             f"{tile} has {tile.shared_nbytes:,} B and cannot be seen as {other}, which has "
             f"{other.shared_nbytes:,} B"
         )
-    if (tile.swizzle or other.swizzle) and (tile.swizzle, tile.itemsize * tile.shape[-1]) != (
+    if (tile.swizzle or other.swizzle) and (tile.swizzle, _row_nbytes(tile)) != (
         other.swizzle,
-        other.itemsize * other.shape[-1],
+        _row_nbytes(other),
     ):
         raise ValueError(
             f"{tile} cannot be seen as {other}: a swizzled tile keeps its swizzle and the bytes of "
             "its innermost axis"
         )
+
+
+def check_elements(tile: Tile) -> None:
+    """Raise a ValueError if kernels cannot access the elements of `tile`."""
+    if tile.dtype.is_packed:
+        raise ValueError(
+            f"{tile} has elements of {tile.dtype.bits} bits, which kernels neither read nor write "
+            "one by one: access the bytes, as tile.view(Tile(..., 'u8')) of "
+            f"{_row_nbytes(tile):,} B a row, or give the tile to the tensor cores"
+        )
+
+
+def _row_nbytes(tile: Tile) -> int:
+    return tile.dtype.shared_nbytes(tile.shape[-1])
 
 
 def _widen(value: Any, compute: str) -> Any:
@@ -166,7 +185,7 @@ def _narrow(value: Any, dtype: DType) -> Any:
         limit = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
         value = np.clip(np.float32(value), -limit, limit)
     with np.errstate(over="ignore"):  # 16-bit floats overflow to infinity, as on a GPU
-        return np.asarray(value).astype(dtype.numpy)
+        return np.asarray(value).astype(dtype.kernel_storage)
 
 
 @native

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from numba_tma.backend.interface import native
-from numba_tma.device.shared import SharedTile, _narrow, _widen
+from numba_tma.device.shared import SharedTile, _narrow, _widen, check_elements
 from numba_tma.host.annotations import (
     Coordinates,
     DeviceArray,
@@ -32,13 +32,15 @@ def load_vector(array: DeviceArray, start: Integer, tile: Tile) -> Registers:
     `array` is a contiguous Numba array of uint8 in global memory. `tile` has 1, 2, 4, 8 or 16
     bytes, and the address is a multiple of them. Floats of 16 and 8 bits become float32.
     """
-    values = global_bytes(array[int(start) :], tile.nbytes).view(tile.dtype.numpy)
+    check_elements(tile)
+    values = global_bytes(array[int(start) :], tile.nbytes).view(tile.dtype.kernel_storage)
     return _widen(values, tile.dtype.compute)
 
 
 @native
 def store_vector(array: DeviceArray, start: Integer, values: Registers, tile: Tile) -> None:
     """Store a vector to byte `start` of `array`, in one access; parameters as in `load_vector`."""
+    check_elements(tile)
     rounded = _narrow(values, tile.dtype)
     global_bytes(array[int(start) :], tile.nbytes)[:] = rounded.view(np.uint8)
 
@@ -86,7 +88,7 @@ def read_block(source: SharedTile, at: Coordinates) -> tuple[Registers, ...]:
     A row of the block has 16 bytes: it is 16 x 16 elements of 1 byte, 8 x 8 of 2, 4 x 4 of 4, or
     2 x 2 of 8. The thread holds all of it in registers.
     """
-    (row, column), lanes = at, 16 // source.tile.itemsize
+    (row, column), lanes = at, source.tile.dtype.chunk
     return tuple(source.read_vector((row + i, column)) for i in range(lanes))
 
 

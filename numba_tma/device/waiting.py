@@ -188,7 +188,7 @@ def give_up(
 @device_function
 def check_coordinate(site: Site, coordinate: int) -> None:
     """End the threads whose tiled copy would fault: it starts off a multiple of 16 bytes."""
-    if u32(coordinate * site.itemsize) % u32(16) != 0:
+    if u32(coordinate * site.itemsize) % u32(site.unit) != 0:
         if is_first_lane():
             record(site, u32(0), u32(0), coordinate, 0, u32(0), 0, u32(0))
             fence_acq_rel("sys")

@@ -36,7 +36,7 @@ from numba_tma.host.array_interface import (
     contiguous_strides,
     reading_of,
 )
-from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.dtypes import DType, as_dtype, storage_itemsize, stored_dtype, wrong_storage
 from numba_tma.host.environment import simulated
 
 CHUNK = 16  #: bytes; TMA takes addresses and strides that are multiples of it
@@ -87,7 +87,7 @@ class Array:
         return cls(
             int(address),
             shape,
-            tuple(map(int, byte_strides(shape, strides, in_elements, found.itemsize))),
+            tuple(map(int, byte_strides(shape, strides, in_elements, found.storage.itemsize))),
             found,
             stored,
             owner if exported is None else (owner, exported),
@@ -99,8 +99,8 @@ class Array:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
-        return self.dtype.itemsize
+        """Bytes of an element; 1 if elements are packed: then the last axis counts bytes."""
+        return self.dtype.storage.itemsize
 
     @cached_property
     def size(self) -> int:
@@ -110,7 +110,7 @@ class Array:
     @property
     def nbytes(self) -> int:
         """Bytes of all elements, without the gaps between them."""
-        return self.size * self.dtype.itemsize
+        return self.size * self.itemsize
 
     @cached_property
     def is_contiguous(self) -> bool:
@@ -166,7 +166,7 @@ class Array:
         """
         dtype = self.dtype if dtype is None else dtype
         if strides is None:
-            strides = contiguous_strides(shape, dtype.itemsize)
+            strides = contiguous_strides(shape, dtype.storage.itemsize)
         return Array(  # `dataclasses.replace` takes three times as long
             self.address + offset,
             shape,
@@ -270,7 +270,7 @@ class Array:
             "version": 3,
         }
         memory = SimpleNamespace(__array_interface__=interface, owner=self.owner)
-        return np.asarray(memory).view(self.dtype.numpy)
+        return np.asarray(memory).view(self.dtype.storage)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class Array:
         return {
             "shape": self.shape,
             "strides": None if self.is_contiguous else self.strides,
-            "typestr": self.dtype.numpy.str,
+            "typestr": self.dtype.storage.str,
             "data": (self.address, False),
             "version": 3,
         }
@@ -295,7 +295,8 @@ _U8 = as_dtype("u8")
 def _element_type(subject: str, stored: object, asked: DTypeLike | None) -> DType:
     """Return what the bits of an array mean, or raise."""
     try:
-        own = None if asked is not None and hasattr(stored, "itemsize") else as_dtype(stored)
+        known = isinstance(stored, DType) or hasattr(stored, "itemsize")
+        own = None if asked is not None and known else stored_dtype(stored)
     except TypeError as error:
         raise TypeError(f"{subject} has elements of an unknown type: {error}") from None
     if asked is None:
@@ -305,11 +306,13 @@ def _element_type(subject: str, stored: object, asked: DTypeLike | None) -> DTyp
         found = as_dtype(asked)
     except TypeError as error:
         raise TypeError(f"{subject}: {error}") from None
-    itemsize: int = own.itemsize if own else stored.itemsize  # type: ignore[attr-defined]
-    if found.itemsize != itemsize:
+    itemsize = storage_itemsize(own or stored, 0)
+    if wrong := wrong_storage(stored):
+        raise TypeError(f"{subject} has {wrong}")
+    if found.storage.itemsize != itemsize:
         raise ValueError(
             f"{subject} holds {_name(stored)}, whose bits cannot be {found}: give a dtype of "
-            f"{itemsize} B, or an array of {found.itemsize} B elements"
+            f"{itemsize} B, or an array of {found.storage.itemsize} B elements"
         )
     return found
 

@@ -53,7 +53,8 @@ class Site:
 
     `tx_bytes` are those of a full phase, where copies are counted; `stages` those of the ring, or 0
     where the producer sets the ledger back and writes the number of the turn behind it; `parts` are
-    those of a stage that have barriers of their own; `itemsize` is that of a coordinate.
+    those of a stage that have barriers of their own. A coordinate times `itemsize` is a multiple of
+    `unit`: of 16 bytes, or of elements if they are packed.
     """
 
     what: str
@@ -63,6 +64,7 @@ class Site:
     kind: str = "wait"  #: or "sync", "ledger", "coordinate"
     debug: bool | None = None  #: whether the wait is bounded; None: see `debugging`
     itemsize: int = 0
+    unit: int = 16
     in_cluster: bool = False  #: other blocks arrive; the wait makes their writes visible
     parts: int = 1
 
@@ -303,6 +305,11 @@ def _causality(record: Record) -> int:
 
 def _sentence(record: Record) -> str:
     site = record.site
+    if site.kind == "coordinate" and site.unit != 16:
+        return (
+            f"{_who(record)}: {site.what}: innermost coordinate {_signed(record.iteration)} is not "
+            f"a multiple of {site.unit} elements, the least that TMA moves there"
+        )
     if site.kind == "coordinate":
         return (
             f"{_who(record)}: {site.what}: innermost coordinate {_signed(record.iteration)} x "

@@ -1,10 +1,20 @@
-"""The one table of element types: NumPy name, Numba type, tensor-map type, size."""
+"""The one table of element types: NumPy name, Numba type, tensor-map type, bits.
 
-from collections.abc import Callable
+Elements of 4 and 6 bits lie packed in global memory: two e2m1 in a byte, 16 e2m3 or e3m2 in 12
+bytes, the first in the low bits. Arrays of them are arrays of bytes. In shared memory two e2m1 take
+a byte. 16 elements of an unpacked type take 16 bytes there: their data, then a gap.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
+
+#: An index, or an array of indices.
+Index = int | NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -16,13 +26,17 @@ class DType:
     name
         Name in this library, such as ``"bf16"``.
     numpy
-        How NumPy (with ml_dtypes) stores one element.
+        How NumPy (with ml_dtypes) stores one element; elements of 4 and 6 bits in a byte each.
     numba
         Attribute of ``numba.types`` for a value of the stored size.
     compute
-        Numba type in which a kernel reads an element.
+        Numba type in which a kernel reads an element; "" if it cannot.
     tensor_map
         Suffix of ``CU_TENSOR_MAP_DATA_TYPE_...``: how the copy engine treats the element.
+    bits
+        Bits of an element in global memory, and of its data in shared memory.
+    shared_bits
+        Bits per element in shared memory, gaps included: 8 for unpacked types.
     """
 
     name: str
@@ -30,16 +44,99 @@ class DType:
     numba: str
     compute: str
     tensor_map: str
+    bits: int
+    shared_bits: int
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element."""
+        """Bytes per element.
+
+        Raises
+        ------
+        TypeError
+            For elements of 4 and 6 bits.
+        """
+        if self.is_packed:
+            raise TypeError(
+                f"{self} has {self.bits} bits, no whole number of bytes: count the bytes of "
+                "several elements, Tile.nbytes or DType.nbytes(elements)"
+            )
         return self.numpy.itemsize
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether elements have fewer than 8 bits, so that they share bytes of global memory."""
+        return self.bits < 8
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Whether a load gives 16 elements 16 bytes of shared memory: their data, then a gap."""
+        return self.shared_bits != self.bits
+
+    @property
+    def format(self) -> str:
+        """Format of the values, a name of the table: ``"e2m1"`` also if it is unpacked."""
+        return self.name.removesuffix("_unpacked")
+
+    @property
+    def storage(self) -> np.dtype:
+        """NumPy type of an array's elements in memory: bytes, if elements are packed."""
+        return np.dtype(np.uint8) if self.is_packed else self.numpy
+
+    @property
+    def kernel_storage(self) -> np.dtype:
+        """NumPy type as which kernels read the stored bits, before they widen them to `compute`."""
+        read = np.dtype(self.compute)
+        return read if read.itemsize == self.itemsize else self.numpy
+
+    @property
+    def chunk(self) -> int:
+        """Elements in 16 bytes of shared memory."""
+        return 128 // self.shared_bits
+
+    @property
+    def coordinate_unit(self) -> int:
+        """Elements of which the innermost coordinate of a copy must be a multiple."""
+        return _UNPACKED_BOX if self.is_unpacked else self.chunk
+
+    @property
+    def max_inner_box(self) -> int:
+        """Most elements along the innermost axis of a box; unpacked types take no fewer either."""
+        return _UNPACKED_BOX if self.is_unpacked else 256
+
+    def nbytes(self, elements: int) -> int:
+        """Return the bytes of adjacent elements in global memory, as barriers count them."""
+        return elements * self.bits // 8
+
+    def shared_nbytes(self, elements: int) -> int:
+        """Return the bytes of adjacent elements in shared memory, gaps included."""
+        return elements * self.shared_bits // 8
+
+    def shared_offset(self, element: Index) -> Any:
+        """Return the byte in a row of shared memory in which an element begins.
+
+        `element` is an int or an integer array.
+        """
+        if not self.is_packed:
+            return element * self.itemsize
+        return element // 16 * (2 * self.shared_bits) + element % 16 * self.bits // 8
+
+    def element_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape in elements of an array of `storage`, whose last axis may be bytes."""
+        if not self.is_packed or not shape:
+            return tuple(shape)
+        return (*shape[:-1], shape[-1] * 8 // self.bits)
+
+    def storage_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of an array of `storage`; the reverse of `element_shape`."""
+        if not self.is_packed or not shape:
+            return tuple(shape)
+        return (*shape[:-1], shape[-1] * self.bits // 8)
 
     @property
     def is_float(self) -> bool:
         """Whether the copy engine treats it as a float, and can fill with NaN."""
-        return "INT" not in self.tensor_map
+        return "FLOAT" in self.tensor_map
 
     @property
     def reductions(self) -> tuple[str, ...]:
@@ -55,10 +152,27 @@ class DType:
         )  # types compare by identity, so unpickling must return the existing object
 
 
+_UNPACKED_BOX = 128  # innermost extent of each box of an unpacked type
+
+
+def _row(
+    name: str,
+    numpy: type,
+    numba: str,
+    compute: str,
+    tensor_map: str,
+    bits: int = 0,
+    shared_bits: int = 0,
+) -> DType:
+    stored = np.dtype(numpy)
+    bits = bits or 8 * stored.itemsize
+    return DType(name, stored, numba, compute, tensor_map, bits, shared_bits or bits)
+
+
 # TMA's only 8-bit and 16-bit integers are UINT8 and UINT16; it moves the bits of the others.
 _TABLE = [
-    DType(name, np.dtype(numpy), numba, compute, tensor_map)
-    for name, numpy, numba, compute, tensor_map in (
+    _row(*row)
+    for row in (
         ("u8", np.uint8, "uint8", "uint8", "UINT8"),
         ("i8", np.int8, "int8", "int8", "UINT8"),
         ("u16", np.uint16, "uint16", "uint16", "UINT16"),
@@ -76,10 +190,19 @@ _TABLE = [
         ("tf32_ftz", np.float32, "float32", "float32", "TFLOAT32_FTZ"),
         ("e4m3", ml_dtypes.float8_e4m3fn, "uint8", "float32", "UINT8"),
         ("e5m2", ml_dtypes.float8_e5m2, "uint8", "float32", "UINT8"),
+        # Scale factors, which kernels read as bytes. ue4m3 is e4m3 whose sign is ignored.
+        ("ue8m0", ml_dtypes.float8_e8m0fnu, "uint8", "uint8", "UINT8"),
+        ("ue4m3", ml_dtypes.float8_e4m3fn, "uint8", "uint8", "UINT8"),
+        ("e2m1", ml_dtypes.float4_e2m1fn, "uint8", "", "16U4_ALIGN8B", 4, 4),
+        ("e2m1_unpacked", ml_dtypes.float4_e2m1fn, "uint8", "", "16U4_ALIGN16B", 4, 8),
+        ("e2m3", ml_dtypes.float6_e2m3fn, "uint8", "", "16U6_ALIGN16B", 6, 8),
+        ("e3m2", ml_dtypes.float6_e3m2fn, "uint8", "", "16U6_ALIGN16B", 6, 8),
     )
 ]
 
 names = tuple(dtype.name for dtype in _TABLE)
+#: The types of 8 bits or more, which every GPU copies and whose elements kernels access.
+byte_names = tuple(dtype.name for dtype in _TABLE if not dtype.is_packed)
 
 _BITWISE = ("and", "or", "xor")
 _REDUCTIONS = {
@@ -105,6 +228,9 @@ _BY_NAME |= {
     "__nv_bfloat16": _BY_NAME["bf16"],
     "__nv_fp8_e4m3": _BY_NAME["e4m3"],
     "__nv_fp8_e5m2": _BY_NAME["e5m2"],
+    "__nv_fp8_e8m0": _BY_NAME["ue8m0"],
+    "e8m0": _BY_NAME["ue8m0"],
+    "float4_e2m1fn_x2": _BY_NAME["e2m1"],  # torch's name of a byte of two
 }
 
 
@@ -132,6 +258,40 @@ def as_dtype(x: object) -> DType:
             'their size that should move them: dtype="u8", "u16", "u32" or "u64"'
         )
     return found
+
+
+def stored_dtype(stored: object) -> DType:
+    """Find the `DType` of an array's elements, by the element type of its library.
+
+    Raises
+    ------
+    TypeError
+        When TMA has no such element type, or the array holds elements of 4 or 6 bits in a byte
+        each, as NumPy's arrays of ml_dtypes do.
+    """
+    found = as_dtype(stored)
+    if wrong := wrong_storage(stored):
+        raise TypeError(wrong)
+    return found
+
+
+def wrong_storage(stored: object) -> str:
+    """Say why an array of this element type of NumPy does not hold packed elements, if so."""
+    found = _BY_NUMPY.get(stored) if isinstance(stored, np.dtype) else None
+    if found is None or not found.is_packed:
+        return ""
+    return (
+        f"dtype {stored} holds each element in a byte, and TMA reads {found} packed, "
+        f"{96 // found.bits} elements in 12 bytes: pass the bytes of numba_tma.pack(array), with "
+        f'dtype="{found}"'
+    )
+
+
+def storage_itemsize(stored: object, default: int) -> int:
+    """Return the bytes of an array's element, by the element type of its library."""
+    if isinstance(stored, DType):
+        return stored.storage.itemsize
+    return int(getattr(stored, "itemsize", default))
 
 
 def _lookup(x: object) -> DType | None:

@@ -23,8 +23,14 @@ from numba_tma.host.driver import (
     encode_tiled,
     replace_address,
 )
-from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.dtypes import DType, storage_itemsize, stored_dtype, wrong_storage
 from numba_tma.host.layout import MAX_BOX, MAX_RANK, Swizzle, Tile, as_shape, box_violations
+from numba_tma.host.packed_rules import (
+    option_violations,
+    packed_violations,
+    unpacked_address_violations,
+    unpacked_store,
+)
 from numba_tma.host.pixel_box import PixelBox
 from numba_tma.host.tensor_map_rules import (
     address_violations,
@@ -119,7 +125,7 @@ def encode(
     shape, strides, dtype, box, copies, steps, padding, options = checked
     _, _, l2_promotion, oob_fill, _, interleave, _, overwrite_padding, _, function = options
     tile, value = copies.tile, None
-    if wrong := atom_violations(tile.swizzle, device):
+    if wrong := atom_violations(tile.swizzle, device) + packed_type_violations(dtype, device):
         raise ValueError(say_broken(function, wrong))
     if device != SIMULATED:
         layout: tuple[Any, Any, Any, Any] = shape, strides, box, steps
@@ -138,19 +144,20 @@ def encode(
 def with_address(encoding: Encoding, place: Place) -> Encoding:
     """Return `encoding` for an array that differs in its address alone, or raise."""
     address, shape, strides, stored, in_elements = place
-    shape = tuple(shape)
-    itemsize = getattr(stored, "itemsize", encoding.dtype.itemsize)
+    shape, own = tuple(shape), encoding.dtype.storage.itemsize
+    itemsize = storage_itemsize(stored, own)
     strides = byte_strides(shape, strides, in_elements, itemsize)
     if strides != encoding.strides:
         strides = legal_strides(shape, strides, itemsize, encoding.interleave)
-    mine = encoding.shape, encoding.strides, encoding.dtype.itemsize
+    mine = encoding.dtype.storage_shape(encoding.shape), encoding.strides, own
     if (shape, strides, itemsize) != mine:
         raise ValueError(
             f"replace_address: the array has shape {shape}, strides {strides} B and {itemsize} B "
             f"per element, the map's array shape {mine[0]}, strides {mine[1]} B and {mine[2]} B; "
             "only the address can be replaced: make a new map with tensor_map"
         )
-    if violations := address_violations(address, itemsize, encoding.interleave):
+    violations = address_violations(address, itemsize, encoding.interleave)
+    if violations := violations or unpacked_address_violations(address, encoding.dtype):
         raise ValueError(f"replace_address: {violations[0]}")
     value = None if encoding.value is None else replace_address(encoding.value, address)
     return replace(encoding, address=address, value=value)
@@ -158,11 +165,11 @@ def with_address(encoding: Encoding, place: Place) -> Encoding:
 
 def partial_rows(shape: tuple[int, ...], dtype: DType, what: str) -> str:
     """Say what a store through a map would overwrite beside the tensor; "" if nothing."""
-    nbytes = shape[-1] * dtype.itemsize
+    nbytes = dtype.nbytes(shape[-1])
     past = -nbytes % 16
     if not past:
         return ""
-    whole = (nbytes + past) // dtype.itemsize
+    whole = (nbytes + past) * 8 // dtype.bits
     return (
         f"a row of the tensor is {shape[-1]} {dtype} = {nbytes:,} B, and TMA stores whole chunks "
         f"of 16 B: the {past} B past each row would be overwritten; pad the rows to {whole} "
@@ -210,10 +217,10 @@ def _checked(
     tile, interleave = options.tile, options.interleave
     dtype, itemsize, violations = resolve_dtype(stored, options)
 
-    shape = tuple(int(extent) for extent in shape)
-    rank = len(shape)
-    strides = tuple(map(int, byte_strides(shape, strides, in_elements, itemsize)))
-    strides = legal_strides(shape, strides, itemsize, interleave)
+    stored_shape = tuple(int(extent) for extent in shape)
+    rank, shape = len(stored_shape), dtype.element_shape(stored_shape)
+    strides = tuple(map(int, byte_strides(stored_shape, strides, in_elements, itemsize)))
+    strides = legal_strides(stored_shape, strides, itemsize, interleave)
 
     given = options.element_strides
     steps = (1,) * rank if given is None else as_box(given)
@@ -228,10 +235,14 @@ def _checked(
             wrong_box.append(f"fold=True needs a Tile; the box {box} is one copy: leave fold out")
     else:
         known = steps if not wrong_steps and tile.ndim == rank else (1,) * tile.ndim
-        copies, box, wrong_box = _check_copies(tile, known, shape, interleave, options.fold)
+        fold = options.fold and not dtype.is_packed
+        copies, box, wrong_box = _check_copies(tile, known, shape, interleave, fold)
         extents = _times(tile.shape, known)
-    violations += tensor_violations(address, shape, strides, itemsize, extents, interleave)
-    if interleave in (16, 32) and rank <= MAX_RANK:
+    violations += tensor_violations(address, stored_shape, strides, itemsize, extents, interleave)
+    if dtype.is_packed:
+        violations += packed_violations(dtype, address, stored_shape, strides, swizzle)
+        violations += option_violations(dtype, interleave, options.fold)
+    elif interleave in (16, 32) and rank <= MAX_RANK:
         violations += interleave_violations(shape, strides, itemsize, extents, steps, interleave)
     violations += wrong_box + wrong_steps + wrong_options
     if violations:
@@ -247,7 +258,7 @@ def _checked(
         copies = copies_of(Tile(lands, dtype, swizzle))
     if interleave:
         copies = replace(copies, interleaved=True)
-    padding = padding_store(copies.tile, shape)
+    padding = unpacked_store(dtype) or padding_store(copies.tile, shape)
     return _Checked(shape, strides, dtype, box, copies, steps, padding, options)
 
 
@@ -309,16 +320,19 @@ def resolve_dtype(stored: object, options: MapOptions) -> tuple[DType, int, list
     asked, tile = options.dtype, options.tile
     if asked is None:
         try:
-            return _dtype_of_tile(as_dtype(stored), tile)
+            return _dtype_of_tile(stored_dtype(stored), tile)
         except TypeError as error:
             raise TypeError(f"{options.function}: array {error}") from None
-    itemsize = getattr(stored, "itemsize", asked.itemsize)
+    own = asked.storage.itemsize
+    itemsize = storage_itemsize(stored, own)
     violations = []
-    if asked.itemsize != itemsize:
+    if own != itemsize:
         violations.append(
-            f"dtype {asked} has {asked.itemsize} B per element, the array's {stored} {itemsize} B; "
+            f"dtype {asked} has {own} B per element, the array's {stored} {itemsize} B; "
             "dtype renames bits of the same size: view or convert the array first"
         )
+    if wrong := wrong_storage(stored):
+        violations.append(f"array {wrong}")
     if tile and tile.dtype is not asked:
         violations.append(
             f"dtype is {asked} but the tile {tile!r}: make it Tile({tile.shape}, {asked}) or leave "
@@ -329,13 +343,15 @@ def resolve_dtype(stored: object, options: MapOptions) -> tuple[DType, int, list
 
 def _dtype_of_tile(own: DType, tile: Tile | None) -> tuple[DType, int, list[str]]:
     if tile is None or tile.dtype is own:
-        return own, own.itemsize, []
-    if tile.dtype.numpy == own.numpy:  # tf32 and the like: float32 in memory, converted by a load
-        return tile.dtype, own.itemsize, []
+        return own, own.storage.itemsize, []
+    # tf32 and the like: float32 in memory, converted by a load; unpacked types.
+    if tile.dtype.numpy == own.numpy:
+        return tile.dtype, own.storage.itemsize, []
     repair = f"make the tile Tile({tile.shape}, {own})"
-    if tile.itemsize == own.itemsize:
+    size = own.storage.itemsize
+    if tile.dtype.storage.itemsize == size:
         repair += f', or pass dtype="{tile.dtype}" if that is what the bits are'
-    return own, own.itemsize, [f"tile {tile!r} holds {tile.dtype}, the array {own}: {repair}"]
+    return own, size, [f"tile {tile!r} holds {tile.dtype}, the array {own}: {repair}"]
 
 
 _SWIZZLE_OF = {16: Swizzle.NONE, 32: Swizzle.B32}
@@ -384,6 +400,16 @@ def atom_violations(swizzle: Swizzle, device: int) -> list[str]:
     return [
         f"swizzle is {swizzle.name}, which begins with compute capability 10.0; this GPU has "
         f"{capability[0]}.{capability[1]}, where chunks have 16 B: use Swizzle.B128"
+    ]
+
+
+def packed_type_violations(dtype: DType, device: int) -> list[str]:
+    """List why the device does not copy elements of a type."""
+    if not dtype.is_packed or device < 0 or (capability := compute_capability(device)) >= (10, 0):
+        return []
+    return [
+        f"dtype is {dtype}, whose copies begin with compute capability 10.0; this GPU has "
+        f"{capability[0]}.{capability[1]}: copy the bytes, as a map of u8"
     ]
 
 

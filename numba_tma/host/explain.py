@@ -73,10 +73,11 @@ def _swizzle(e: Encoding) -> str:
 
 
 def _axis(e: Encoding, axis: int) -> str:
-    inner = axis == len(e.shape) - 1
+    inner, dtype = axis == len(e.shape) - 1, e.dtype
     terms = [f"{e.shape[axis]:,} elements (1 to 2**32)"]
     if inner:
-        terms.append(f"contiguous ({e.tile.itemsize} B)")
+        size = f"{dtype.bits} bits" if dtype.is_packed else f"{dtype.itemsize} B"
+        terms.append(f"contiguous ({size})")
     else:
         unit = stride_unit(e.interleave)
         terms.append(f"stride {e.strides[axis]:,} B (a multiple of {unit}, below 2**40)")
@@ -91,10 +92,10 @@ def _axis(e: Encoding, axis: int) -> str:
     else:
         terms.append(f"box {box} (1 to {MAX_BOX})")
     if inner and e.interleave is None:
-        nbytes, swizzle = box * e.tile.itemsize, e.tile.swizzle
+        nbytes, swizzle = dtype.shared_nbytes(box), e.tile.swizzle
         span = "" if swizzle is Swizzle.NONE else f", at most {swizzle.span}"
         terms.append(f"{nbytes} B (a multiple of 16{span})")
-        unit = copies.part if copies.fold else 16 // e.tile.itemsize
+        unit = copies.part if copies.fold else dtype.coordinate_unit
         terms.append(f"coordinates in multiples of {unit}")
     return ", ".join(terms)
 

@@ -303,6 +303,9 @@ def _encode(device: int, place: Place, geometry: tuple[Any, ...], options: MapOp
     column = tile.shape if tile else as_box(options.tile_or_box, what)
 
     dtype, itemsize, violations = resolve_dtype(stored, options)
+    if dtype.is_packed:
+        violations.append(f"dtype {dtype} is not modelled in {what}: use tensor_map, or u8")
+        dtype = as_dtype("u8")
     strides = byte_strides(shape, strides, in_elements, itemsize)
     strides = legal_strides(shape, strides, itemsize, interleave)
     swizzle, wrong_options = check_options(options, dtype)

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma.host.backend import KernelArgument
-from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.dtypes import DType, Index, as_dtype
 
 MAX_RANK = 5
 MAX_BOX = 256  # elements along one axis of one copy
-Index = int | NDArray[np.integer[Any]]
 
 
 class Swizzle(IntEnum):
@@ -108,7 +107,7 @@ class Tile(KernelArgument):
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element."""
+        """Bytes per element; elements of 4 and 6 bits have none (`DType.itemsize`)."""
         return self.dtype.itemsize
 
     @property
@@ -116,7 +115,7 @@ class Tile(KernelArgument):
         """Contiguous elements of a row: all of them, or those of the swizzle's span."""
         if self.swizzle is Swizzle.NONE:
             return self.shape[-1]
-        return min(self.shape[-1], self.swizzle.span // self.itemsize)
+        return min(self.shape[-1], 8 * self.swizzle.span // self.dtype.shared_bits)
 
     @property
     def num_slabs(self) -> int:
@@ -131,18 +130,18 @@ class Tile(KernelArgument):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a load of the tile copies and its barrier expects, whole slabs."""
-        return self.size // self.shape[-1] * self.num_slabs * self.slab * self.itemsize
+        """Bytes that a load copies and its barrier expects: whole slabs, without gaps."""
+        return self.dtype.nbytes(self.size // self.shape[-1] * self.num_slabs * self.slab)
 
     @property
     def pitch(self) -> int:
         """Bytes from one row to the next in shared memory: a swizzled row takes a whole span."""
-        row = self.slab * self.itemsize
+        row = self.dtype.shared_nbytes(self.slab)
         return row if self.swizzle is Swizzle.NONE else self.swizzle.span
 
     @property
     def shared_nbytes(self) -> int:
-        """Bytes that the tile takes up in shared memory; more than `nbytes` if rows are padded."""
+        """Bytes of the tile in shared memory; more than `nbytes` if there are paddings or gaps."""
         return self.num_slabs * self.slab_nbytes
 
     @property
@@ -168,6 +167,8 @@ class Tile(KernelArgument):
     def offset(self, *index: Index) -> Index:
         """Byte offset of an element from the aligned base of the tile, through the swizzle.
 
+        An element under a byte has the offset of the byte in which it begins.
+
         Parameters
         ----------
         *index
@@ -185,7 +186,7 @@ class Tile(KernelArgument):
             if axis < self.ndim - 1:
                 row = row * extent + i
         slab, column = divmod(i, self.slab)
-        linear = slab * self.slab_nbytes + row * self.pitch + column * self.itemsize
+        linear = slab * self.slab_nbytes + row * self.pitch + self.dtype.shared_offset(column)
         result: Index = swizzle_index(self.swizzle, linear)
         return result
 
@@ -228,13 +229,15 @@ def cut(tile: Tile, element_strides: Sequence[int] | None = None) -> tuple[int, 
     steps = element_strides or (1,) * tile.ndim
     shape = (*tile.shape[:-1], tile.slab)
     for axis in reversed(range(tile.ndim)):
-        most = max(1, MAX_BOX // max(1, steps[axis]))
+        inner = axis == tile.ndim - 1
+        limit = tile.dtype.max_inner_box if inner else MAX_BOX
+        most = max(1, limit // max(1, steps[axis]))
         if shape[axis] <= most:
             continue
-        inner = axis == tile.ndim - 1
-        step = tile.itemsize if inner else math.prod(shape[axis + 1 : -1]) * tile.pitch
+        row = math.prod(shape[axis + 1 : -1]) * tile.pitch
         for extent in range(most, 0, -1):
-            if shape[axis] % extent == 0 and extent * step % tile.alignment == 0:
+            nbytes = tile.dtype.shared_nbytes(extent) if inner else extent * row
+            if shape[axis] % extent == 0 and nbytes % tile.alignment == 0:
                 return (1,) * axis + (extent,) + shape[axis + 1 :]
         break
     return shape
@@ -277,17 +280,23 @@ def box_violations(
             )
     if not shape:
         return violations
-    inner, itemsize = shape[-1], dtype.itemsize
-    if interleave is None and inner > 0 and inner * itemsize % 16:
-        unit = 16 // itemsize
+    inner, last = shape[-1], len(shape) - 1
+    nbytes = dtype.shared_nbytes(inner)
+    if dtype.is_unpacked and inner != dtype.max_inner_box:
+        violations.append(
+            f"box axis {last} is {inner} {dtype}; TMA copies exactly {dtype.max_inner_box} along "
+            f"the innermost axis of {dtype.tensor_map}: use {dtype.max_inner_box}"
+        )
+    elif interleave is None and inner > 0 and inner % dtype.chunk:
+        unit = dtype.chunk
         below, above = inner // unit * unit, _ceil_div(inner, unit) * unit
         violations.append(
-            f"box axis {len(shape) - 1} is {inner} {dtype} = {inner * itemsize} B; TMA needs a "
+            f"box axis {last} is {inner} {dtype} = {nbytes} B; TMA needs a "
             "multiple of 16 B along the innermost axis: use "
             + " or ".join(str(n) for n in (below, above) if 1 <= n <= MAX_BOX)
         )
-    if swizzle is not Swizzle.NONE and inner * itemsize > swizzle.span:
-        fits = swizzle.span // itemsize
+    if swizzle is not Swizzle.NONE and nbytes > swizzle.span:
+        fits = 8 * swizzle.span // dtype.shared_bits
         repair = f"use {fits} or fewer elements"
         if interleave is None and not splits:
             repair += f" (and {_ceil_div(inner, fits)} copies), or Swizzle.NONE"
@@ -297,7 +306,7 @@ def box_violations(
                 f"{_ceil_div(inner, fits)} boxes"
             )
         violations.append(
-            f"box axis {len(shape) - 1} is {inner} {dtype} = {inner * itemsize} B; swizzle "
+            f"box axis {last} is {inner} {dtype} = {nbytes} B; swizzle "
             f"{swizzle.name} spans {swizzle.span} B: {repair}"
         )
     return violations

@@ -114,6 +114,11 @@ def ragged_tensor_map(
         function="ragged_tensor_map",
     )
     plain = encode(SIMULATED, *reading[:5], *options)
+    if plain.dtype.is_packed:
+        raise ValueError(
+            f"ragged_tensor_map: dtype {plain.dtype} is not modelled here: use tensor_map, or a "
+            "map of u8"
+        )
     device = SIMULATED if simulated() else current_device()
     return RaggedTensorMap(reading[5], reading[6], *_encode_ragged(device, plain, axis, encoding))
 

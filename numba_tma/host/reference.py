@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numba_tma.host.dtypes import DType, reduction_violation
+from numba_tma.host.dtypes import DType, reduction_violation, wrong_storage
 from numba_tma.host.layout import Tile, swizzle_index
+from numba_tma.host.packed import GROUP, gap_columns, with_gaps
+from numba_tma.host.packed_rules import unpacked_store
 
 
 def reference_tile(
@@ -26,7 +28,8 @@ def reference_tile(
     Parameters
     ----------
     array
-        The tensor in global memory, any strides, with elements of ``tile.itemsize`` bytes.
+        The tensor in global memory, any strides, with elements of ``tile.itemsize`` bytes. If
+        elements have 4 or 6 bits, the bytes in which they are packed (`pack`).
     tile
         The tile in shared memory.
     coords
@@ -41,8 +44,12 @@ def reference_tile(
     numpy.ndarray
         ``tile.shared_nbytes`` bytes, swizzled. Where rows of one slab are padded to the swizzle's
         span the padding is 0 here; the copy engine leaves it as it was. The last of several slabs
-        is whole: past the tile it holds what follows in `array`.
+        is whole: past the tile it holds what follows in `array`. The gaps behind the data of 16
+        unpacked elements are not initialised; here their bytes are `GAP`.
     """
+    if tile.dtype.is_packed:
+        fill_bits(tile.dtype, oob_fill)  # raises
+        return _packed_tile(array, tile, coords, element_strides)
     image = np.zeros(tile.shared_nbytes, np.uint8)
     for part, slab, start in _slabs(image, tile, coords):
         bits, positions, inside = _footprint(array, slab, start, element_strides)
@@ -50,6 +57,50 @@ def reference_tile(
         values[inside] = convert_bits(bits[positions], slab.dtype)
         part.view(bits.dtype)[slots(slab)] = values
     return image
+
+
+#: The byte of an image that no load writes: not 0, so that a product of gaps shows.
+GAP = 0xA5
+
+
+def _packed_tile(
+    array: NDArray[Any],
+    tile: Tile,
+    coords: Sequence[int],
+    element_strides: Sequence[int] | None,
+) -> NDArray[np.uint8]:
+    """Return the image of packed elements: that of the bytes, in shared memory's proportions."""
+    spread = with_gaps(_packed_bytes(array, tile), tile.dtype)
+    of_bytes, start = _as_bytes(tile, coords)
+    image = reference_tile(spread, of_bytes, start, element_strides=element_strides)
+    gaps = gap_columns(tile.dtype, of_bytes.num_slabs * of_bytes.slab)
+    if gaps.size:
+        whole = Tile((*of_bytes.shape[:-1], of_bytes.num_slabs * of_bytes.slab), "u8", tile.swizzle)
+        index = np.ix_(*map(np.arange, whole.shape[:-1]), gaps)
+        image[whole.offset(*index)] = GAP
+    return image
+
+
+def _as_bytes(tile: Tile, coords: Sequence[int]) -> tuple[Tile, Sequence[int]]:
+    """Return the tile of the same bytes of shared memory, and its first index."""
+    count = tile.dtype.shared_nbytes
+    shape = (*tile.shape[:-1], count(tile.shape[-1]))
+    return Tile(shape, "u8", tile.swizzle), (*coords[:-1], count(int(coords[-1])))
+
+
+def _packed_bytes(array: NDArray[Any], tile: Tile) -> NDArray[np.uint8]:
+    if array.dtype.itemsize != 1 or wrong_storage(array.dtype):
+        raise TypeError(
+            f"the array has elements of {array.dtype}; {tile!r} takes the bytes of packed "
+            "elements: use pack(array)"
+        )
+    packed = array.view(np.uint8)
+    if tile.dtype.is_unpacked and packed.shape[-1] % tile.dtype.nbytes(GROUP):
+        raise ValueError(
+            f"the array has rows of {packed.shape[-1]} B; {tile!r} takes whole groups of {GROUP} "
+            f"elements: pad the rows to a multiple of {tile.dtype.nbytes(GROUP)} B"
+        )
+    return packed
 
 
 def reference_store(
@@ -66,6 +117,12 @@ def reference_store(
     undefined.
     """
     image = _checked_image(image, tile)
+    if tile.dtype.is_packed:
+        if wrong := unpacked_store(tile.dtype):
+            raise TypeError(wrong)
+        of_bytes, start = _as_bytes(tile, coords)
+        reference_store(_packed_bytes(array, tile), image, of_bytes, start, element_strides)
+        return
     for part, slab, start in _slabs(image, tile, coords):
         bits, positions, inside = _footprint(array, slab, start, element_strides)
         bits[positions] = part.view(bits.dtype)[slots(slab)][inside]

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _BULK_ALIGNMENT = 16
 _TENSOR_ALIGNMENT = 128
-_COORDINATE_BYTES = 16
 
 #: PTX types with other names in this library; bits are combined as unsigned numbers.
 _PTX_TYPES = {"s32": "i32", "s64": "i64", "b32": "u32", "b64": "u64"}
@@ -119,12 +118,12 @@ def check_tensor(
             raise BadCoordinate(
                 f"{what}: the coordinate of axis {axis} is {coordinate}; the hardware takes 32 bits"
             )
-    if origin[-1] * tile.itemsize % _COORDINATE_BYTES:
-        step = _COORDINATE_BYTES // tile.itemsize
+    dtype = tile.dtype
+    if origin[-1] % (step := dtype.coordinate_unit):
         raise BadCoordinate(
             f"{what}: the innermost coordinate (axis {len(origin) - 1}) is {origin[-1]}, which is "
-            f"{origin[-1] * tile.itemsize} bytes; it must be a multiple of {step} ("
-            f"{_COORDINATE_BYTES} bytes). On a GPU this is an illegal instruction that loses the "
+            f"{dtype.nbytes(origin[-1])} bytes; it must be a multiple of {step} ("
+            f"{dtype.nbytes(step)} bytes). On a GPU this is an illegal instruction that loses the "
             "context"
         )
     return origin

@@ -51,7 +51,7 @@ _RECORD = np.dtype(
 
 _ELEMENT_TYPES = (
     *("u8", "u16", "u32", "i32", "u64", "i64", "f16", "f32", "f32_ftz", "f64", "bf16", "tf32"),
-    "tf32_ftz",
+    *("tf32_ftz", "e2m1", "e2m1_unpacked", "e2m3"),  # e3m2 has the code of e2m3
 )
 _CODES = {as_dtype(name).tensor_map: code for code, name in enumerate(_ELEMENT_TYPES)}
 
@@ -103,13 +103,14 @@ def from_bytes(image: np.ndarray[Any, np.dtype[np.uint8]], target: TensorMap) ->
         tuple(int(n) for n in record[field][:rank][::-1])
         for field in ("global_dim", "box_dim", "element_stride")
     )
-    strides = (*(int(n) for n in record["global_stride"][: rank - 1][::-1]), dtype.itemsize)
+    strides = tuple(int(n) for n in record["global_stride"][: rank - 1][::-1])
+    strides, unit = (*strides, dtype.storage.itemsize), 32 if dtype.is_unpacked else 16
     for name, number in (("address", int(record["global_address"])), *enumerate(strides[:-1])):
-        if number % 16 or number >= 1 << 40 and name != "address":
+        if number % unit or number >= 1 << 40 and name != "address":
             text = name if name == "address" else f"stride of axis {name}"
             raise BadOperand(
-                f"the edited map's {text} is {number}; it must be a multiple of 16 B, and a stride "
-                "less than 2**40"
+                f"the edited map's {text} is {number}; it must be a multiple of {unit} B, and a "
+                "stride less than 2**40"
             )
     address, swizzle = int(record["global_address"]), Swizzle(int(record["swizzle_mode"]))
     tile, copies = origin.tile, origin.copies
@@ -144,9 +145,10 @@ def _array_at(
     address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType
 ) -> np.ndarray[Any, Any]:
     """Return the live array that begins at a host address."""
-    nbytes = sum((n - 1) * s for n, s in zip(shape, strides)) + dtype.itemsize
+    shape = dtype.storage_shape(shape)
+    nbytes = sum((n - 1) * s for n, s in zip(shape, strides)) + dtype.storage.itemsize
     memory = (ctypes.c_uint8 * nbytes).from_address(address)
-    return np.ndarray(shape, dtype.numpy, memoryview(memory), 0, strides)
+    return np.ndarray(shape, dtype.storage, memoryview(memory), 0, strides)
 
 
 def copy_template(destination: int, template: TensorMap) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba_tma.backend.compiler import I32, Builder, Context, Value, ir, types
+from numba_tma.backend.compiler import I32, Builder, Context, TypingError, Value, ir, types
 from numba_tma.backend.lowering.instructions import emit
+from numba_tma.device.shared import check_elements
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.ptx import TABLE
@@ -17,7 +18,17 @@ I16, HALF, FLOAT = ir.IntType(16), ir.HalfType(), ir.FloatType()
 
 
 def element_type(tile: Tile) -> types.Type:
-    """Return the Numba type in which kernels hold an element."""
+    """Return the Numba type in which kernels hold an element.
+
+    Raises
+    ------
+    TypingError
+        For elements of 4 and 6 bits, which kernels cannot access.
+    """
+    try:
+        check_elements(tile)
+    except ValueError as error:
+        raise TypingError(str(error)) from None
     return getattr(types, tile.dtype.compute)
 
 

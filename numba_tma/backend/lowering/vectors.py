@@ -241,8 +241,8 @@ INDEX = types.UniTuple(types.uint32, 2)
 
 def _type_read_block(source: types.Type, at: types.Type) -> Any:
     _check_block("read_block(source=...)", source)
-    lanes = 16 // source.static[0].itemsize
-    rows = types.UniTuple(VectorType(element_type(source.static[0]), lanes), lanes)
+    tile = source.static[0]
+    rows = types.UniTuple(VectorType(element_type(tile), tile.dtype.chunk), tile.dtype.chunk)
     return signature(rows, source, INDEX)
 
 

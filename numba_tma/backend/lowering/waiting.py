@@ -192,7 +192,9 @@ def _check_coordinate(
     what = f"{_TILED[row.name]} of {tile}"
     if tensor_map.copies is not None and tensor_map.copies.fold:
         what += f" by a folded map, in parts of {tensor_map.copies.part} columns"
-    site = debug.Site(what, kind="coordinate", itemsize=tile.itemsize)
+    packed = tile.dtype.is_packed
+    itemsize, unit = (1, tile.dtype.coordinate_unit) if packed else (tile.itemsize, 16)
+    site = debug.Site(what, kind="coordinate", itemsize=itemsize, unit=unit)
     site_type = ObjectType(debug.Site, (site,))
     nothing = ir.Constant(ir.LiteralStructType([ir.IntType(8)]), ir.Undefined)
     innermost = builder.extract_value(coordinates, len(typ) - 1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cuda.bindings import driver
 
-from numba_tma.host.dtypes import DType, as_dtype, names
+from numba_tma.host.dtypes import DType, as_dtype, byte_names, names, stored_dtype
 
 # name: NumPy type, Numba type of the stored size, Numba type of a read, tensor-map type, float?
 TABLE = {
@@ -28,7 +28,17 @@ TABLE = {
     "tf32_ftz": (np.float32, "float32", "float32", "TFLOAT32_FTZ", True),
     "e4m3": (ml_dtypes.float8_e4m3fn, "uint8", "float32", "UINT8", False),
     "e5m2": (ml_dtypes.float8_e5m2, "uint8", "float32", "UINT8", False),
+    "ue8m0": (ml_dtypes.float8_e8m0fnu, "uint8", "uint8", "UINT8", False),
+    "ue4m3": (ml_dtypes.float8_e4m3fn, "uint8", "uint8", "UINT8", False),
+    "e2m1": (ml_dtypes.float4_e2m1fn, "uint8", "", "16U4_ALIGN8B", False),
+    "e2m1_unpacked": (ml_dtypes.float4_e2m1fn, "uint8", "", "16U4_ALIGN16B", False),
+    "e2m3": (ml_dtypes.float6_e2m3fn, "uint8", "", "16U6_ALIGN16B", False),
+    "e3m2": (ml_dtypes.float6_e3m2fn, "uint8", "", "16U6_ALIGN16B", False),
 }
+# name: bits of an element in global and in shared memory.
+PACKED = {"e2m1": (4, 4), "e2m1_unpacked": (4, 8), "e2m3": (6, 8), "e3m2": (6, 8)}
+#: Names whose storage an earlier name has.
+SECOND = ("tf32", "f32_ftz", "tf32_ftz", "ue4m3", "e2m1_unpacked")
 
 
 def library_dtype(library: str, name: str, text: str) -> object:
@@ -47,7 +57,8 @@ def test_row(name):
     dtype = as_dtype(name)
     assert dtype.name == repr(dtype) == name
     assert dtype.numpy == np.dtype(numpy)
-    assert dtype.itemsize == np.dtype(numpy).itemsize
+    bits = PACKED.get(name, (8 * np.dtype(numpy).itemsize,) * 2)
+    assert (dtype.bits, dtype.shared_bits) == bits
     assert (dtype.numba, dtype.compute, dtype.tensor_map) == (numba_name, compute, tensor_map)
     assert dtype.is_float is is_float
 
@@ -57,11 +68,60 @@ def test_the_names_exist_where_they_will_be_looked_up(name):
     dtype = as_dtype(name)
     assert hasattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.tensor_map}")
     stored = getattr(numba.cuda.types, dtype.numba)
-    assert getattr(stored, "bitwidth", 16) == 8 * dtype.itemsize
-    assert hasattr(numba.cuda.types, dtype.compute)
+    assert getattr(stored, "bitwidth", 16) == 8 * dtype.numpy.itemsize
+    assert hasattr(numba.cuda.types, dtype.compute) or name in PACKED
 
 
-@pytest.mark.parametrize("name", [n for n in TABLE if n not in ("tf32", "f32_ftz", "tf32_ftz")])
+def test_types_under_a_byte_have_no_itemsize():
+    assert byte_names == tuple(name for name in names if name not in PACKED)
+    assert all(as_dtype(n).itemsize == as_dtype(n).numpy.itemsize for n in byte_names)
+    for name in PACKED:
+        with pytest.raises(TypeError, match=f"{name} has . bits, no whole number of bytes"):
+            _ = as_dtype(name).itemsize
+
+
+@pytest.mark.parametrize(
+    ("name", "elements", "data", "shared", "offsets"),
+    [
+        ("e2m1", 32, 16, 16, [0, 0, 1, 1, 8]),
+        ("e2m1_unpacked", 128, 64, 128, [0, 0, 1, 1, 16]),
+        ("e2m3", 128, 96, 128, [0, 0, 1, 2, 16]),
+        ("f16", 16, 32, 32, [0, 2, 4, 6, 32]),
+    ],
+)
+def test_bytes_of_adjacent_elements(name, elements, data, shared, offsets):
+    dtype = as_dtype(name)
+    assert (dtype.nbytes(elements), dtype.shared_nbytes(elements)) == (data, shared)
+    assert [dtype.shared_offset(i) for i in (0, 1, 2, 3, 16)] == offsets
+    assert dtype.shared_offset(np.array([0, 16])).tolist() == [0, offsets[-1]]
+    assert dtype.chunk * dtype.shared_bits == 128
+
+
+def test_shapes_of_packed_arrays():
+    assert as_dtype("e2m1").element_shape((3, 8)) == (3, 16)
+    assert as_dtype("e3m2").element_shape((3, 12)) == (3, 16)
+    assert as_dtype("f32").element_shape((3, 12)) == (3, 12)
+    for name in names:
+        assert as_dtype(name).storage_shape(as_dtype(name).element_shape((2, 12))) == (2, 12)
+
+
+def test_an_array_of_one_element_a_byte_is_refused():
+    for name in ("e2m1", "e2m3", "e3m2"):
+        with pytest.raises(TypeError, match=rf"pass the bytes of numba_tma.pack\(array\).*{name}"):
+            stored_dtype(as_dtype(name).numpy)
+    assert stored_dtype(np.dtype("f4")) is as_dtype("f32")
+    torch_x2 = library_dtype("torch", "", "torch.float4_e2m1fn_x2")
+    assert stored_dtype(torch_x2) is as_dtype("e2m1")
+
+
+def test_aliases():
+    assert as_dtype("e8m0") is as_dtype("ue8m0") is as_dtype(ml_dtypes.float8_e8m0fnu)
+    assert as_dtype(library_dtype("torch", "", "torch.float8_e8m0fnu")) is as_dtype("ue8m0")
+    assert as_dtype("e2m1_unpacked").format == as_dtype("e2m1").format == "e2m1"
+    assert as_dtype("tf32").format == "tf32"
+
+
+@pytest.mark.parametrize("name", [n for n in TABLE if n not in SECOND])
 def test_as_dtype_finds_it_under_every_other_name(name):
     dtype = as_dtype(name)
     assert as_dtype(dtype) is dtype
@@ -72,7 +132,9 @@ def test_as_dtype_finds_it_under_every_other_name(name):
     assert as_dtype(library_dtype("torch", "", f"torch.{torch_name}")) is dtype
 
 
-@pytest.mark.parametrize("name", [n for n in TABLE if not n.startswith(("tf32", "f32_", "e"))])
+@pytest.mark.parametrize(
+    "name", [n for n in TABLE if not n.startswith(("tf32", "f32_", "e", "ue"))]
+)
 def test_as_dtype_takes_numba_types(name):
     dtype = as_dtype(name)
     assert as_dtype(getattr(numba.cuda.types, dtype.numba)) is dtype

@@ -63,6 +63,7 @@ def fake_driver(monkeypatch):
     fake = FakeDriver()
     monkeypatch.setattr(driver, "cuTensorMapEncodeTiled", fake.encode)
     monkeypatch.setattr(driver, "cuCtxGetDevice", fake.current_device)
+    monkeypatch.setattr(_encoding, "compute_capability", lambda device: (10, 0))
     monkeypatch.setattr(_array_interface, "readers", {})
     monkeypatch.setattr(tensor_map_module, "readers", _array_interface.readers)
     _encoding.encode.cache_clear()
@@ -242,7 +243,7 @@ def test_every_rank(fake_driver, rank):
 @pytest.mark.parametrize("name", names)
 def test_every_dtype(fake_driver, name):
     dtype = as_dtype(name)
-    made = tensor_map(Tensor((64, 64), dtype.numpy), Tile((8, 16), dtype))
+    made = tensor_map(Tensor((64, 192), dtype.storage), Tile((8, 128), dtype), dtype=dtype)
     assert fake_driver.calls[0]["data_type"] == f"DATA_TYPE_{dtype.tensor_map}"
     assert made.dtype is dtype
 

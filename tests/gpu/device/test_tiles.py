@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.host.dtypes import as_dtype, names
+from numba_tma.host.dtypes import as_dtype, byte_names
 from tests.gpu import copies
 from tests.gpu.copies import GUARD_BYTES, SHARED_BYTES, SWIZZLES, Tensor
 from tests.gpu.worker import on_gpu
@@ -135,7 +135,7 @@ def coordinates(draw, tile, steps, tensor):
 
 
 @pytest.mark.parametrize("rank", range(1, 6))
-@pytest.mark.parametrize("dtype", names)
+@pytest.mark.parametrize("dtype", byte_names)
 @twenty
 @given(data=st.data())
 def test_loads(dtype, rank, data):
@@ -143,7 +143,7 @@ def test_loads(dtype, rank, data):
 
 
 @pytest.mark.parametrize("rank", range(1, 6))
-@pytest.mark.parametrize("dtype", names)
+@pytest.mark.parametrize("dtype", byte_names)
 @twenty
 @given(data=st.data())
 def test_stores(dtype, rank, data):

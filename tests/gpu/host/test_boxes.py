@@ -10,7 +10,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import Swizzle, Tile, ptx
 from numba_tma.host.boxes import Copies
-from numba_tma.host.dtypes import as_dtype, names
+from numba_tma.host.dtypes import as_dtype, byte_names
 from tests.gpu import copies
 from tests.gpu.copies import THREADS, Tensor, finish_load, prepare_load, prepare_store
 from tests.gpu.worker import WorkerLost, on_gpu
@@ -173,7 +173,7 @@ def test_stores_of_several_boxes(tile):
     check_stores(tile, False, (1,) * tile.ndim, 2)
 
 
-@pytest.mark.parametrize("dtype", names)
+@pytest.mark.parametrize("dtype", byte_names)
 def test_every_type_in_several_boxes(dtype):
     tile = Tile((9, 300 // as_dtype(dtype).itemsize // 16 * 16 + 16), dtype, Swizzle.B128)
     fill = "nan" if tile.dtype.is_float else "zeros"

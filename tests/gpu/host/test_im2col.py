@@ -10,7 +10,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma.host.driver import compute_capability, encode_im2col
-from numba_tma.host.dtypes import as_dtype, names
+from numba_tma.host.dtypes import as_dtype, byte_names
 from numba_tma.host.pixel_box import im2col_store_values
 from tests.gpu import copies, im2col_copies
 from tests.gpu.copies import GUARD_BYTES, SHARED_BYTES, SWIZZLES, Tensor
@@ -100,7 +100,7 @@ def tensors(draw, images, extents, tile):
 
 
 @pytest.mark.parametrize("rank", [3, 4, 5])
-@pytest.mark.parametrize("dtype", names)
+@pytest.mark.parametrize("dtype", byte_names)
 @eight
 @given(data=st.data())
 def test_loads(dtype, rank, data):

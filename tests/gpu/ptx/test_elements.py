@@ -8,14 +8,14 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.host.dtypes import as_dtype, names
+from numba_tma.host.dtypes import as_dtype, byte_names
 from tests.gpu.worker import on_gpu
 
 ROWS, CONSUMERS = 8, 64
 
 # So that every item size meets every swizzle, or nearly.
 SWIZZLES = {
-    "u8": 0, "i8": 1, "e4m3": 2, "e5m2": 3,
+    "u8": 0, "i8": 1, "e4m3": 2, "e5m2": 3, "ue8m0": 1, "ue4m3": 2,
     "u16": 0, "i16": 1, "f16": 2, "bf16": 3,
     "u32": 0, "i32": 1, "f32": 2, "tf32": 3, "f32_ftz": 1, "tf32_ftz": 2,
     "u64": 1, "i64": 2, "f64": 3,
@@ -88,7 +88,7 @@ def is_narrow_float(dtype):
 def narrow_floats(dtype):
     """Return every value of an 8- or 16-bit float."""
     bits = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}")
-    return bits.view(dtype.numpy)
+    return bits.view(dtype.kernel_storage)
 
 
 def stored(dtype, count, rng):
@@ -99,7 +99,7 @@ def stored(dtype, count, rng):
     if is_converted(dtype):
         # Normal numbers of 10 mantissa bits, which a load does not round.
         bits = bits & 0xBFFF_E000 | 0x2000_0000
-    return bits.view(dtype.numpy)
+    return bits.view(dtype.kernel_storage)
 
 
 def is_converted(dtype):
@@ -135,7 +135,7 @@ def as_stored(values, dtype):
         if dtype.itemsize == 1 and dtype.compute == "float32":
             top = float(ml_dtypes.finfo(dtype.numpy).max)
             values = np.clip(values, -top, top)
-        return values.astype(dtype.numpy)
+        return values.astype(dtype.kernel_storage)
 
 
 def assert_same(actual, expected, what):
@@ -152,7 +152,7 @@ def assert_same(actual, expected, what):
     )
 
 
-@pytest.mark.parametrize("name", names)
+@pytest.mark.parametrize("name", byte_names)
 @on_gpu
 def test_elements_vectors_and_views(name):
     dtype, tile = as_dtype(name), tile_of(name)
@@ -160,7 +160,7 @@ def test_elements_vectors_and_views(name):
     tiles = -(-65536 // tile.size) if dtype.itemsize == 2 else 64
     count = tiles * tile.size
     bits_type, shape = f"u{dtype.itemsize}", (tiles * ROWS, tile.shape[1])
-    rng = np.random.default_rng(names.index(name))
+    rng = np.random.default_rng(byte_names.index(name))
     data, values = stored(dtype, count, rng), to_write(dtype, count, rng)
     factor = compute.type(3 if compute.kind in "ui" else 1 / 2 if is_converted(dtype) else 1 / 3)
 
@@ -181,5 +181,5 @@ def test_elements_vectors_and_views(name):
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         scaled = wide * factor
     for written, given, what in ((y, values, "elements"), (z, scaled, "vectors")):
-        actual = written.copy_to_host().reshape(-1).view(dtype.numpy)
+        actual = written.copy_to_host().reshape(-1).view(dtype.kernel_storage)
         assert_same(actual, as_stored(given, dtype), f"{what} written")

@@ -410,7 +410,7 @@ def test_tiles_of_several_types_share_a_stage_and_its_barrier():
 #: Ten rows each, so that every swizzle pattern wraps round; then rows narrower than the pattern.
 TILES = [
     Tile((10, max(swizzle.span, 32) // dtype.itemsize), dtype, swizzle)
-    for dtype in map(dtypes.as_dtype, dtypes.names)
+    for dtype in map(dtypes.as_dtype, dtypes.byte_names)
     for swizzle in Swizzle
 ]
 TILES += [Tile((10, swizzle.span // 8), "f32", swizzle) for swizzle in list(Swizzle)[1:]]
@@ -418,7 +418,7 @@ TILES += [Tile((10, swizzle.span // 8), "f32", swizzle) for swizzle in list(Swiz
 
 def any_bits(tile, seed=0):
     bits = np.random.default_rng(seed).integers(0, 256, tile.nbytes, np.uint8)
-    array = bits.view(tile.dtype.numpy).reshape(tile.shape)
+    array = bits.view(tile.dtype.kernel_storage).reshape(tile.shape)
     with np.errstate(invalid="ignore"):
         array[~np.isfinite(array.astype(tile.dtype.compute))] = 1
     return array
@@ -429,7 +429,7 @@ def as_loaded(array, tile):
     image = reference_tile(array, tile, (0,) * tile.ndim)
     offsets = tile.offset(*np.indices(tile.shape))
     at = offsets[..., None] + np.arange(tile.itemsize)
-    stored = image.view(np.uint8).reshape(-1)[at].copy().view(tile.dtype.numpy)[..., 0]
+    stored = image.view(np.uint8).reshape(-1)[at].copy().view(tile.dtype.kernel_storage)[..., 0]
     return stored.astype(tile.dtype.compute)
 
 

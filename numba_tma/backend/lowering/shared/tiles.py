@@ -64,7 +64,7 @@ def tile_offset(
     if tile.num_slabs > 1:
         slab = builder.udiv(column, ir.Constant(I32, tile.slab))
         column = builder.urem(column, ir.Constant(I32, tile.slab))
-    column = builder.mul(column, ir.Constant(I32, tile.itemsize))
+    column = _offset_in_row(builder, tile, column)
     offset = builder.add(builder.mul(row, ir.Constant(I32, tile.pitch)), column)
     if tile.num_slabs > 1:
         offset = builder.add(offset, builder.mul(slab, ir.Constant(I32, tile.slab_nbytes)))
@@ -75,6 +75,17 @@ def tile_offset(
     rows = builder.lshr(offset, ir.Constant(I32, 8 - atom.bit_length()))
     row = builder.and_(rows, ir.Constant(I32, span - atom))
     return builder.xor(offset, row)
+
+
+def _offset_in_row(builder: Builder, tile: Tile, column: Value) -> Any:
+    """Return the byte of a row in which an element begins: `DType.shared_offset`."""
+    dtype = tile.dtype
+    if not dtype.is_packed:
+        return builder.mul(column, ir.Constant(I32, tile.itemsize))
+    sixteen = builder.lshr(column, ir.Constant(I32, 4))
+    group = builder.mul(sixteen, ir.Constant(I32, 2 * dtype.shared_bits))
+    bits = builder.mul(builder.and_(column, ir.Constant(I32, 15)), ir.Constant(I32, dtype.bits))
+    return builder.add(group, builder.lshr(bits, ir.Constant(I32, 3)))
 
 
 def _pointer(
@@ -179,7 +190,7 @@ def _lower_setitem(
 
 
 def _vector_type(tile: Tile) -> VectorType:
-    return VectorType(element_type(tile), 16 // tile.itemsize)
+    return VectorType(element_type(tile), tile.dtype.chunk)
 
 
 def _type_read_vector(self: ObjectType, index: types.Type) -> Any:
