@@ -196,7 +196,8 @@ def _rounded(x: NDArray[np.float64], dtype: DType) -> NDArray[Any]:
     down = (np.abs(x) < middle) | ((np.abs(x) == middle) & (codes[below] % 2 == 0))
     chosen = np.where(down, codes[below], codes[above])
     sign = np.signbit(x).astype(np.uint8) << np.uint8(dtype.bits - 1)
-    return (chosen | sign).astype(np.uint8).view(dtype.numpy)
+    rounded: NDArray[np.uint8] = (chosen | sign).astype(np.uint8)
+    return rounded.view(dtype.numpy)
 
 
 # -------------------------------------------------------------------------------- the atoms
