@@ -405,7 +405,7 @@ def atom_violations(swizzle: Swizzle, device: int) -> list[str]:
 
 def packed_type_violations(dtype: DType, device: int) -> list[str]:
     """List why the device does not copy elements of a type."""
-    if not dtype.is_packed or device < 0 or (capability := compute_capability(device)) >= (10, 0):
+    if not dtype.is_packed or device < 0 or BLACKWELL.on(capability := compute_capability(device)):
         return []
     return [
         f"dtype is {dtype}, whose copies begin with compute capability 10.0; this GPU has "
