@@ -27,7 +27,7 @@ def tile_of(name, swizzle, rows=(10,)):
     return Tile((*rows, max(swizzle.span, 32) // dtype.itemsize), dtype, swizzle)
 
 
-EVERY_TILE = [tile_of(name, swizzle) for name in dtypes.names for swizzle in Swizzle]
+EVERY_TILE = [tile_of(name, swizzle) for name in dtypes.byte_names for swizzle in Swizzle]
 #: Rows narrower than the span of their swizzle, which are padded to it.
 PADDED = [Tile((10, swizzle.span // 8), "f32", swizzle) for swizzle in list(Swizzle)[1:]]
 
