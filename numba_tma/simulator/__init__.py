@@ -112,6 +112,7 @@ from numba_tma.simulator.product_instructions import (
     wgmma_wait_group,
 )
 from numba_tma.simulator.products import PendingProduct, ProductCall, SharedOperand
+from numba_tma.simulator.tcgen05_instructions import tcgen05_cp, tcgen05_mma, tcgen05_shift
 from numba_tma.simulator.tensor_memory_instructions import (
     tcgen05_alloc,
     tcgen05_commit,
@@ -119,6 +120,7 @@ from numba_tma.simulator.tensor_memory_instructions import (
     tcgen05_fence_after_thread_sync,
     tcgen05_fence_before_thread_sync,
     tcgen05_ld,
+    tcgen05_ld_red,
     tcgen05_relinquish_alloc_permit,
     tcgen05_st,
     tcgen05_wait_ld,
@@ -311,11 +313,15 @@ __all__ = [
     "syncwarp",
     "tcgen05_alloc",
     "tcgen05_commit",
+    "tcgen05_cp",
     "tcgen05_dealloc",
     "tcgen05_fence_after_thread_sync",
     "tcgen05_fence_before_thread_sync",
     "tcgen05_ld",
+    "tcgen05_ld_red",
+    "tcgen05_mma",
     "tcgen05_relinquish_alloc_permit",
+    "tcgen05_shift",
     "tcgen05_st",
     "tcgen05_wait_ld",
     "tcgen05_wait_st",

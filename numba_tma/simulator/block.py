@@ -17,6 +17,7 @@ from numba_tma.simulator.protocol import AwaitMeeting, Meet
 from numba_tma.simulator.registers import Registers
 from numba_tma.simulator.rendezvous import Rendezvous
 from numba_tma.simulator.scheduler import Scheduler
+from numba_tma.simulator.tcgen05_queue import MatrixQueue
 from numba_tma.simulator.tensor_memory import TensorMemory
 from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread
 
@@ -55,6 +56,8 @@ class Cta:
         self.clocks: Clocks | None = None
         self._hazards: Hazards | None = None
         self._tensor_memory: TensorMemory | None = None
+        #: By thread of the cluster: its tcgen05 operations. The first block has those of all.
+        self.matrix_queues: dict[SimulatedThread, MatrixQueue] = {}
         self._meetings: dict[Hashable, Rendezvous] = {}
         self._turns: Counter[Hashable] = Counter()
         self._trace = trace.active()
@@ -95,15 +98,26 @@ class Cta:
     def visit(self, thread: SimulatedThread) -> None:
         """Record that `thread`, of another block of the cluster, uses this block's memory."""
         clocks = self.tracked_clocks()
-        if not clocks.epochs(thread.row)[self._rows()].any():
+        self.check_started(thread)
+        self._visits[thread] = clocks.epoch(thread.row), call_site()
+
+    def check_started(self, thread: SimulatedThread) -> None:
+        """Raise unless the start of this block is ordered before the current step of `thread`."""
+        if not self.tracked_clocks().epochs(thread.row)[self.rows].any():
             raise MissingClusterSync(
                 f"block {self.index}: its shared memory is used from another block of the cluster, "
                 "which has not synchronised with its start. Let all threads of the cluster "
                 "execute cluster_sync() before the first such access"
             )
-        self._visits[thread] = clocks.epoch(thread.row), call_site()
 
-    def _rows(self) -> slice:
+    @property
+    def tensor_memories(self) -> list[TensorMemory]:
+        """Return the tensor memories of the cluster that have been used."""
+        return [b._tensor_memory for b in self.cluster if b._tensor_memory is not None]
+
+    @property
+    def rows(self) -> slice:
+        """The rows of the block's threads in the vector clocks."""
         return slice(self.threads[0].row, self.threads[-1].row + 1)
 
     def emit(self, thread: SimulatedThread, kind: str, label: str, nbytes: int = 0) -> None:
@@ -355,7 +369,7 @@ class Cta:
     def check_end(self) -> None:
         """Raise if the block ended before its loads, or other blocks' accesses, were known done."""
         for visitor, (epoch, site) in self._visits.items():
-            if self.tracked_clocks().table[self._rows(), visitor.row].max() < epoch:
+            if self.tracked_clocks().table[self.rows, visitor.row].max() < epoch:
                 raise MissingClusterSync(
                     f"block {self.index} ended without waiting for {visitor.description}, which "
                     f"uses its shared memory (at {site}): the memory may be gone by then. Let all "

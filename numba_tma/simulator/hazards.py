@@ -27,6 +27,7 @@ from numba_tma.simulator.memory import END, SharedMemory
 if TYPE_CHECKING:
     from numba_tma.simulator.barriers import TrackedBarrier
     from numba_tma.simulator.products import PendingProduct
+    from numba_tma.simulator.tcgen05_queue import MatrixQueue
     from numba_tma.simulator.thread import SimulatedThread
 
 GRANULE = 16
@@ -52,6 +53,13 @@ STORE = Reader("a store", "stored", "stored to global memory", "the thread that 
 COPY = Reader("a copy", "copied", "copied to another block", "the thread that copies")
 WGMMA = Reader(
     "a wgmma", "read by a wgmma", "read by a wgmma", "all threads of the warpgroup that multiplies"
+)
+
+TCGEN05 = Reader(
+    "a tcgen05 product or copy",
+    "read by a tcgen05 product or copy",
+    "read by a tcgen05 product or copy",
+    "the thread that issues it",
 )
 
 
@@ -87,6 +95,8 @@ class Hazards:
         self._reductions: Transfers = {}
         #: By granules [first, last) and warpgroup: the last wgmma that reads exactly these.
         self._products: dict[tuple[int, int, int], PendingProduct] = {}
+        #: By granules [first, last) and tcgen05 queue: its last operation that reads exactly these.
+        self._matrix_reads: dict[tuple[int, int, MatrixQueue], int] = {}
 
     def read(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
         """Check and record a generic read."""
@@ -134,7 +144,8 @@ class Hazards:
         row, granules = thread.row, addresses // GRANULE
         transfers = self._async_fills or self._copied or self._reductions or self._outgoing
         products = any(
-            ((start <= granules) & (granules < end)).any() for start, end, _ in self._products
+            ((start <= granules) & (granules < end)).any()
+            for start, end, _ in (*self._products, *self._matrix_reads)
         )
         late = self._fill_phase[granules] > self._clocks.table[row, self._fill_column[granules]]
         stored = self._stores[granules] > self._clocks.stores(row)
@@ -238,6 +249,20 @@ class Hazards:
         for address, nbytes in product.reads:
             self._check_source(row, address, nbytes, WGMMA)
             self._products[*self._granules(address, nbytes), product.rows.start] = product
+
+    def matrix_read(
+        self,
+        thread: SimulatedThread,
+        address: int,
+        nbytes: int,
+        queue: MatrixQueue,
+        number: int,
+        *,
+        every_byte: bool,
+    ) -> None:
+        """Check the read of a tcgen05 operation that `thread` issues, and record it."""
+        self._check_source(thread.row, address, nbytes, TCGEN05, every_byte=every_byte)
+        self._matrix_reads[*self._granules(address, nbytes), queue] = number
 
     def _check_source(
         self, row: int, address: int, nbytes: int, reader: Reader, *, every_byte: bool = True
@@ -373,6 +398,16 @@ class Hazards:
         for (start, end, _), product in self._products.items():
             if start < last and first < end:
                 self._check_product(row, max(start, first), min(end, last), what, product)
+
+        for (start, end, queue), number in self._matrix_reads.items():
+            overlaps = start < last and first < end
+            if overlaps and number > self._clocks.table[row, queue.known]:
+                start, end = max(start, first), min(end, last)
+                where = self._memory.describe(start * GRANULE, (end - start) * GRANULE)
+                raise EarlyOverwrite(
+                    f"{where}: {what} bytes that {queue.in_words(number)} may still be reading: "
+                    f"{queue.missing(number)}"
+                )
 
     def _check_product(
         self, row: int, first: int, last: int, what: str, product: PendingProduct

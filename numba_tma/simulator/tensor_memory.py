@@ -1,49 +1,54 @@
 """The tensor memory of one block: allocations of columns, and hazards of their cells.
 
-Loads and stores are numbered by warp. A thread may rely on its own warp's accesses after a wait for
-them. It may rely on another warp's accesses if that warp has waited for them, fenced, and arrived
-on a barrier, and if the thread has waited for the barrier and fenced. Records are kept by 16 lanes
-and column.
+The rules by which a thread may rely on an access are in `column_accesses` (loads and stores) and in
+`tcgen05_queue` (products, copies and shifts).
 """
 
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from numba_tma.simulator.async_copies import AsyncCopies
-from numba_tma.simulator.clocks import Clocks
+from numba_tma.host.tensor_memory_layout import COLUMNS, LANES
+from numba_tma.simulator.column_accesses import HALF_WARP, ColumnAccesses, Region
 from numba_tma.simulator.copies import call_site
-from numba_tma.simulator.errors import EarlyRead, MissingFence, SimulatorError, TensorMemoryMisuse
+from numba_tma.simulator.errors import EarlyRead, TensorMemoryMisuse
+from numba_tma.simulator.tcgen05_queue import MatrixAccesses
 from numba_tma.simulator.thread import WARP_SIZE
 
 if TYPE_CHECKING:
     from numba_tma.simulator.block import Cta
-    from numba_tma.simulator.clocks import Clock
+    from numba_tma.simulator.tcgen05_queue import MatrixQueue
     from numba_tma.simulator.tensor_memory_instructions import Commit
     from numba_tma.simulator.thread import SimulatedThread
 
-LANES = 128
-COLUMNS = 512
-#: Lanes per record, the fewest that an access covers.
-HALF_WARP = 16
 #: By shape of a load or store: its lanes, and its columns and registers per thread for each repeat.
-SHAPES = {"32x32b": (32, 1, 1), "16x64b": (16, 2, 1), "16x128b": (16, 4, 2), "16x256b": (16, 8, 4)}
+SHAPES = {
+    "32x32b": (32, 1, 1),
+    "16x64b": (16, 2, 1),
+    "16x128b": (16, 4, 2),
+    "16x256b": (16, 8, 4),
+    "16x32bx2": (32, 1, 1),
+}
 
 Cells = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @functools.cache
-def fragment(shape: str, num: int, thread: int) -> Cells:
-    """Return the lanes and the columns of a thread's registers, from the first cell on."""
+def fragment(shape: str, num: int, thread: int, offset: int = 0) -> Cells:
+    """Return the lanes and the columns of a thread's registers, from the first cell on.
+
+    The second half of the lanes of shape 16x32bx2 begins at column `offset`.
+    """
     r = np.arange(SHAPES[shape][2] * num)
     if shape == "32x32b":
         return np.full_like(r, thread), r
+    if shape == "16x32bx2":
+        return np.full_like(r, thread), r + (offset if thread >= HALF_WARP else 0)
     if shape == "16x64b":
         return np.full_like(r, thread // 4 + 8 * (thread % 2)), thread // 2 % 2 + 2 * r
     if shape == "16x128b":
@@ -66,145 +71,31 @@ class ColumnAllocation:
 
 
 @dataclass(frozen=True)
-class Region:
-    """The lanes and columns of a warp's access."""
+class Reduction:
+    """The min or max of a thread's registers, which tcgen05.ld.red gives with them."""
 
-    lanes: slice
-    columns: slice
+    operation: str
+    dtype: str  #: f32, u32 or s32
+    absolute: bool
+    nan: bool
 
-    def describe(self) -> str:
-        """Return the region's text for messages."""
-        lanes, columns = self.lanes, self.columns
-        return (
-            f"tensor memory, lanes {lanes.start} to {lanes.stop - 1}, columns {columns.start} to "
-            f"{columns.stop - 1}"
-        )
-
-
-class ColumnAccesses:
-    """The loads of a block, or its stores: the newest per record, and the ones known to be over."""
-
-    def __init__(self, name: str, clocks: Clocks, warps: int) -> None:
-        self.name = name  #: "ld" or "st"
-        self.of: defaultdict[SimulatedThread, AsyncCopies] = defaultdict(AsyncCopies)
-        self._clocks = clocks
-        self._last = np.zeros((warps, LANES // HALF_WARP, COLUMNS), np.int32)
-        #: The last access that each warp has waited for, by number.
-        self._waited = np.zeros(warps, np.int32)
-        # The accesses that each thread may rely on; the clocks have those that it publishes.
-        self._relied: defaultdict[SimulatedThread, NDArray[np.int32]] = defaultdict(
-            lambda: np.zeros(warps, np.int32)
-        )
-        # By warp: the accesses known to have been waited for, and of these the fenced ones.
-        first = clocks.new_columns(2 * warps)
-        self._known = slice(first, first + warps)
-        self._told = slice(first + warps, first + 2 * warps)
-
-    def record(self, thread: SimulatedThread, region: Region, number: int) -> None:
-        """Record the region of the access `number` of the thread's warp."""
-        self._last[thread.warp, self._halves(region), region.columns] = number
-
-    def waited(self, thread: SimulatedThread, number: int) -> None:
-        """Let the thread rely on the accesses of its warp up to `number`."""
-        self._waited[thread.warp] = self._relied[thread][thread.warp] = number
-        self._clocks.table[thread.row, self._known.start + thread.warp] = number
-
-    def is_over(self, thread: SimulatedThread, number: int) -> bool:
-        """Return whether the thread has waited for the access `number` of its warp."""
-        return int(self._relied[thread][thread.warp]) >= number
-
-    def fence_before(self, thread: SimulatedThread) -> None:
-        """Publish with the thread's later arrivals the accesses that it relies on."""
-        told = self._clocks.table[thread.row, self._told]
-        np.maximum(told, self._relied[thread], out=told)
-
-    def fence_after(self, thread: SimulatedThread) -> None:
-        """Order the accesses that the thread has synchronised with before its later ones."""
-        relied = self._relied[thread]
-        np.maximum(relied, self._clocks.table[thread.row, self._told], out=relied)
-
-    def tell(self, thread: SimulatedThread, clock: Clock) -> None:
-        """Put the accesses that the thread relies on into a clock."""
-        for part in (self._known, self._told):
-            np.maximum(clock[part], self._relied[thread], out=clock[part])
-
-    def check(
-        self,
-        thread: SimulatedThread,
-        region: Region,
-        kind: type[SimulatorError],
-        done: str,
-        but: int | None = None,
-    ) -> None:
-        """Raise unless the thread may rely on the accesses to a region, except its own `but`."""
-        newest = self._last[:, self._halves(region), region.columns].max(axis=(1, 2))
-        late = newest > self._relied[thread]
-        late[thread.warp] &= newest[thread.warp] != but
-        if late.any():
-            warp = int(np.argmax(late))
-            raise self._error(thread, region, warp, int(newest[warp]), kind, done)
-
-    def check_told(self, threads: list[SimulatedThread], region: Region, done: str) -> None:
-        """Raise unless `threads` together know that all accesses to a region are over."""
-        newest = self._last[:, self._halves(region), region.columns].max(axis=(1, 2))
-        known = np.max(
-            [self._relied[t] for t in threads]
-            + [self._clocks.table[t.row, self._told] for t in threads],
-            axis=0,
-        )
-        if (newest > known).any():
-            warp = int(np.argmax(newest > known))
-            raise self._error(threads[0], region, warp, int(newest[warp]), TensorMemoryMisuse, done)
-
-    def forget(self, region: Region) -> None:
-        """Drop the records of columns that are free now."""
-        self._last[:, self._halves(region), region.columns] = 0
-
-    @staticmethod
-    def _halves(region: Region) -> slice:
-        return slice(region.lanes.start // HALF_WARP, region.lanes.stop // HALF_WARP)
-
-    def _error(
-        self,
-        thread: SimulatedThread,
-        region: Region,
-        warp: int,
-        number: int,
-        kind: type[SimulatorError],
-        done: str,
-    ) -> SimulatorError:
-        """Return the error that names the missing step between an access and that of `thread`."""
-        wait, fence = f"tcgen05_wait_{self.name}()", "tcgen05_fence_{}_thread_sync()"
-        known = self._clocks.table[thread.row, self._known.start + warp]
-        told = self._clocks.table[thread.row, self._told.start + warp]
-        if number > self._waited[warp]:
-            repair = f"execute {wait} before"
-            if warp != thread.warp:
-                repair = (
-                    f"it must execute {wait}, then {fence.format('before')}, and then arrive on "
-                    "the barrier that this thread waits for"
-                )
-        elif known < number:
-            repair = (
-                f"nothing orders its {wait} before this: let it arrive after that on an mbarrier "
-                "that this thread waits for, or synchronise"
-            )
-        elif told < number:
-            kind = MissingFence
-            repair = (
-                f"it has executed {wait}, and must execute {fence.format('before')} between that "
-                "and the arrival"
-            )
+    def of(self, registers: NDArray[np.uint32]) -> int:
+        """Return the bits of the result."""
+        types = {"f32": np.float32, "u32": np.uint32, "s32": np.int32}
+        values: NDArray[Any] = registers.view(types[self.dtype])
+        if self.absolute:
+            values = np.abs(values)
+        if self.dtype != "f32":
+            found = values.min() if self.operation == "min" else values.max()
+        elif self.nan:
+            found = np.minimum.reduce(values) if self.operation == "min" else np.max(values)
+        elif np.isnan(values).all():
+            found = np.float32(np.nan)
         else:
-            kind = MissingFence
-            repair = (
-                f"this thread has waited for it, and must execute {fence.format('after')} after "
-                "the wait"
-            )
-        return kind(
-            f"{region.describe()}: {done} before the tcgen05_{self.name} of warp {warp} there is "
-            f"known to be over: {repair}"
-        )
+            found = np.nanmin(values) if self.operation == "min" else np.nanmax(values)
+        if self.dtype == "f32" and np.isnan(found):
+            return 0x7FFFFFFF
+        return int(np.asarray(found).view(np.uint32))
 
 
 @dataclass(eq=False)
@@ -217,10 +108,16 @@ class TensorLoad:
     memory: TensorMemory
     site: str = field(default_factory=call_site)
     values: list[int] = field(default_factory=list)
+    reduction: Reduction | None = None
 
     def advance(self) -> bool:
         """Read the current values."""
-        self.values = self.memory.data[self.cells].tolist()
+        data = self.memory.data[self.cells]
+        if data.ndim == 2:  # two columns a register
+            data = np.bitwise_or(data[:, 0] & 0xFFFF, data[:, 1] << 16, dtype=np.uint32)
+        self.values = data.tolist()
+        if self.reduction is not None:
+            self.values.append(self.reduction.of(data))
         self.memory.loads.of[self.thread].land(self.thread, self.number)
         return True
 
@@ -255,11 +152,11 @@ class Register:
     """A register that a tcgen05.ld fills: an integer, once the thread has waited for the load."""
 
     def __init__(self, load: TensorLoad, number: int) -> None:
-        self._load = load
+        self.load = load
         self._number = number
 
     def __int__(self) -> int:
-        return self._load.value(self._number)
+        return self.load.value(self._number)
 
     __index__ = __int__
 
@@ -312,6 +209,7 @@ class TensorMemory:
         self._group: int | None = None
         self._waiting: list[SimulatedThread] = []
         self._clocks = cta.tracked_clocks()
+        self.matrix = MatrixAccesses(self._clocks)
         warps = -(-len(cta.threads) // WARP_SIZE)
         self.loads = ColumnAccesses("ld", self._clocks, warps)
         self.stores = ColumnAccesses("st", self._clocks, warps)
@@ -366,9 +264,10 @@ class TensorMemory:
             )
         self._check_known(warp[0], allocation)
         region = Region(slice(0, LANES), slice(address, address + columns))
-        for accesses in (self.loads, self.stores):
+        everything = (self.loads, self.stores, self.matrix)
+        for accesses in everything:
             accesses.check_told(warp, region, "deallocated")
-        for accesses in (self.loads, self.stores):
+        for accesses in everything:
             accesses.forget(region)
         self.written[:, region.columns] = False
         self.data[:, region.columns] = 0xFFFFFFFF
@@ -391,12 +290,18 @@ class TensorMemory:
 
     # Access.
 
-    def region(
-        self, thread: SimulatedThread, what: str, shape: str, address: int, num: int
-    ) -> Region:
-        """Return the region of a load or store of the thread's warp, all of it allocated."""
+    def regions(
+        self,
+        thread: SimulatedThread,
+        what: str,
+        shape: str,
+        address: int,
+        width: int,
+        offset: int,
+    ) -> list[Region]:
+        """Return the regions of a load or store of the thread's warp, all of them allocated."""
         lane, column = address >> 16, address & 0xFFFF
-        lanes, width, _ = SHAPES[shape]
+        lanes = SHAPES[shape][0]
         own = WARP_SIZE * (thread.warp % 4)
         if not own <= lane < own + WARP_SIZE or lane % lanes:
             starts = " or ".join(map(str, range(own, own + WARP_SIZE, lanes)))
@@ -405,14 +310,50 @@ class TensorMemory:
                 f"{own} to {own + WARP_SIZE - 1} alone, and this access of {lanes} lanes begins at "
                 f"{starts}: add (lane << 16) to the address of the allocation"
             )
-        region = Region(slice(lane, lane + lanes), slice(column, column + width * num))
+        columns = slice(column, column + width)
+        regions = [Region(slice(lane, lane + lanes), columns)]
+        if shape == "16x32bx2":
+            second = slice(column + offset, columns.stop + offset)
+            regions = [
+                Region(slice(lane, lane + HALF_WARP), columns),
+                Region(slice(lane + HALF_WARP, lane + lanes), second),
+            ]
+        for region in regions:
+            self.check_allocated(thread, what, region)
+        return regions
+
+    def check_allocated(self, thread: SimulatedThread, what: str, region: Region) -> None:
+        """Raise unless the thread knows allocations of all columns of a region."""
+        column = region.columns.start
         while column < region.columns.stop:
             allocation = self._at(self.live, column)
             if allocation is None:
                 raise self._unallocated(what, region, column)
             self._check_known(thread, allocation)
             column = allocation.first + allocation.count
-        return region
+
+    def check_load(
+        self,
+        thread: SimulatedThread,
+        region: Region,
+        done: str = "loaded",
+        but: MatrixQueue | None = None,
+    ) -> None:
+        """Raise unless the stores and products into a region are over for the thread."""
+        self.stores.check(thread, region, EarlyRead, done)
+        self.matrix.check(thread, region, EarlyRead, done, but)
+
+    # Fences.
+
+    def fence_before(self, thread: SimulatedThread) -> None:
+        """Publish, with the thread's later arrivals, the loads and stores that it relies on."""
+        self.loads.fence_before(thread)
+        self.stores.fence_before(thread)
+
+    def fence_after(self, thread: SimulatedThread) -> None:
+        """Order the loads and stores that the thread has synchronised with before later ones."""
+        self.loads.fence_after(thread)
+        self.stores.fence_after(thread)
 
     @staticmethod
     def _at(allocations: list[ColumnAllocation], column: int) -> ColumnAllocation | None:
@@ -445,3 +386,4 @@ class TensorMemory:
             )
         for commit in self.commits.values():
             commit.check_known(self._clocks.table)
+        self.matrix.check_end(self.cta, self.cta.rows)

@@ -11,19 +11,21 @@ from numpy.typing import NDArray
 from numba_tma.simulator.async_copies import AsyncWait
 from numba_tma.simulator.block import FULL_MASK
 from numba_tma.simulator.cluster import mapa, resolve
+from numba_tma.simulator.column_accesses import ColumnAccesses
 from numba_tma.simulator.copies import call_site
 from numba_tma.simulator.errors import (
     BadOperand,
     BarrierMisuse,
     EarlyOverwrite,
-    EarlyRead,
     UnfinishedCopy,
     UninitializedRead,
 )
 from numba_tma.simulator.mbarrier_instructions import change
+from numba_tma.simulator.tcgen05_queue import queue_of, queues_of
 from numba_tma.simulator.tensor_memory import (
     SHAPES,
-    ColumnAccesses,
+    Cells,
+    Reduction,
     Register,
     TensorLoad,
     TensorMemory,
@@ -49,6 +51,9 @@ class Commit:
         previous: Commit | None,
     ) -> None:
         self.thread = thread
+        # The thread's operations up to this number must be complete before the arrival.
+        self._queue = queue_of(thread)
+        self._number = self._queue.commit(told)
         #: The thread's previous commit, if it has not arrived: this commit arrives after it.
         self._previous = previous
         self.site = call_site()
@@ -59,6 +64,8 @@ class Commit:
     def advance(self) -> bool:
         """Arrive on one barrier; return whether it was the last."""
         if self._previous is not None and None in self._previous.phases.values():
+            return False
+        if self._queue.done < self._number:
             return False
         self._previous = None
         waiting = [barrier for barrier, phase in self.phases.items() if phase is None]
@@ -116,43 +123,101 @@ def tcgen05_relinquish_alloc_permit(cta_group: int) -> None:
     memory.relinquish()
 
 
-def tcgen05_ld(shape: str, taddr: int, num: int) -> tuple[Any, ...]:
-    """Start to load; return registers that can be read after the wait."""
+def tcgen05_ld(
+    shape: str, taddr: int, num: int, *, pack: bool = False, offset: int = 0
+) -> tuple[Any, ...]:
+    """Start to load; return registers that can be read after the wait.
+
+    With `pack`, a register has the low halves of two columns. `offset` is the immediate of shape
+    16x32bx2: the column of lanes 16 to 31, from that of the others.
+    """
     what = f"tcgen05_ld_{shape}"
     thread, memory = _by_warp(f"{what} of x{num}", int(taddr))
-    region = memory.region(thread, what, shape, int(taddr), num)
-    memory.stores.check(thread, region, EarlyRead, "loaded")
-    lanes, columns = fragment(shape, num, thread.lane)
-    cells = lanes + region.lanes.start, columns + region.columns.start
+    columns = SHAPES[shape][1] * num * (1 + pack)
+    regions = memory.regions(thread, what, shape, int(taddr), columns, int(offset))
+    cells = _cells(thread, shape, int(taddr), num, pack, int(offset))
+    for region in regions:
+        memory.check_load(thread, region)
     if not memory.written[cells].all():
         raise UninitializedRead(
-            f"{region.describe()}: loaded before all of it was written. If another warp "
+            f"{regions[0].describe()}: loaded before all of it was written. If another warp "
             "stores it, wait for that warp first"
         )
     number = memory.loads.of[thread].issue()
-    memory.loads.record(thread, region, number)
+    for region in regions:
+        memory.loads.record(thread, region, number)
     load = TensorLoad(thread, number, cells, memory)
     _start(thread, load)
-    return tuple(Register(load, i) for i in range(len(columns)))
+    return tuple(Register(load, i) for i in range(SHAPES[shape][2] * num))
 
 
-def tcgen05_st(shape: str, taddr: int, values: Sequence[Any], num: int) -> None:
-    """Start to store registers."""
+def tcgen05_ld_red(
+    shape: str,
+    taddr: int,
+    num: int,
+    operation: str,
+    dtype: str,
+    *,
+    absolute: bool = False,
+    nan: bool = False,
+    offset: int = 0,
+) -> tuple[Any, ...]:
+    """Start to load, as `tcgen05_ld`; return the registers, and after them their min or max.
+
+    `dtype` is f32, u32 or s32. With `absolute` the absolute values are compared; with `nan` the
+    result is NaN if one of the values is.
+    """
+    registers = tcgen05_ld(shape, taddr, num, offset=offset)
+    load = registers[0].load
+    load.reduction = Reduction(operation, dtype, absolute, nan)
+    return (*registers, Register(load, len(registers)))
+
+
+def tcgen05_st(
+    shape: str,
+    taddr: int,
+    values: Sequence[Any],
+    num: int,
+    *,
+    unpack: bool = False,
+    offset: int = 0,
+) -> None:
+    """Start to store registers.
+
+    With `unpack`, the halves of a register go to two columns. `offset` is that of `tcgen05_ld`.
+    """
     what = f"tcgen05_st_{shape}"
     thread, memory = _by_warp(f"{what} of x{num}", int(taddr))
     count = SHAPES[shape][2] * num
     if len(values) != count:
         raise BadOperand(f"{what}(values=...) takes a tuple of {count} numbers, not {len(values)}")
-    region = memory.region(thread, what, shape, int(taddr), num)
+    columns = SHAPES[shape][1] * num * (1 + unpack)
+    regions = memory.regions(thread, what, shape, int(taddr), columns, int(offset))
     number = memory.stores.of[thread].issue()
-    memory.loads.check(thread, region, EarlyOverwrite, "overwritten")
-    memory.stores.check(thread, region, EarlyOverwrite, "overwritten", but=number)
-    memory.stores.record(thread, region, number)
-    lanes, columns = fragment(shape, num, thread.lane)
-    cells = lanes + region.lanes.start, columns + region.columns.start
+    for region in regions:
+        memory.loads.check(thread, region, EarlyOverwrite, "overwritten")
+        memory.stores.check(thread, region, EarlyOverwrite, "overwritten", but=number)
+        memory.matrix.check(thread, region, EarlyOverwrite, "overwritten")
+        memory.stores.record(thread, region, number)
+    cells = _cells(thread, shape, int(taddr), num, unpack, int(offset))
     memory.written[cells] = True
     image = np.array([int(value) & 0xFFFFFFFF for value in values], np.uint32)
+    if unpack:
+        image = np.stack([image & 0xFFFF, image >> 16], axis=-1)
     _start(thread, TensorStore(thread, number, cells, memory, image))
+
+
+def _cells(
+    thread: SimulatedThread, shape: str, taddr: int, num: int, packed: bool, offset: int
+) -> Cells:
+    """Return the cells of the thread's registers; two columns of each if they are packed."""
+    lanes, columns = fragment(shape, num, thread.lane, offset)
+    if packed:
+        first = columns if shape != "16x32bx2" else columns - columns[0]
+        base = 0 if shape != "16x32bx2" else columns[0]
+        columns = base + 2 * first[:, None] + np.arange(2)
+        lanes = np.broadcast_to(lanes[:, None], columns.shape)
+    return lanes + (taddr >> 16), columns + (taddr & 0xFFFF)
 
 
 def tcgen05_wait_ld() -> None:
@@ -168,7 +233,7 @@ def tcgen05_wait_st() -> None:
 
 
 def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
-    """Arrive once, later.
+    """Arrive once, when the thread's products, copies and shifts so far are complete.
 
     A commit does not wait for loads and stores. Its arrival publishes what the thread has waited
     for by then: loads that have landed, other threads' arrivals, and its own waits for tensor
@@ -184,8 +249,11 @@ def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
     places = [(owner, offset)] if multicast is None else [resolve(mapa(offset, r)) for r in ranks]
     barriers = [cta.barrier_at(thread, place) for cta, place in places]
     told = thread.cta.tracked_clocks().waited_for(thread.row)
-    memory.loads.tell(thread, told)
-    memory.stores.tell(thread, told)
+    for other in thread.cta.tensor_memories:
+        other.loads.tell(thread, told)
+        other.stores.tell(thread, told)
+    for queue in queues_of(thread.cta):
+        queue.tell(thread, told)
     commit = Commit(thread, barriers, told, memory.commits.get(thread))
     memory.commits[thread] = commit
     _start(thread, commit)
@@ -194,18 +262,20 @@ def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
 def tcgen05_fence_before_thread_sync() -> None:
     """Publish, with the thread's later arrivals, the accesses that it has waited for."""
     thread = current()
-    memory = thread.cta.tensor_memory
-    memory.loads.fence_before(thread)
-    memory.stores.fence_before(thread)
+    for memory in thread.cta.tensor_memories:
+        memory.fence_before(thread)
+    for queue in queues_of(thread.cta):
+        queue.fence_before(thread)
     thread.cta.scheduler.point()
 
 
 def tcgen05_fence_after_thread_sync() -> None:
     """Order other threads' accesses, after synchronisation, before this thread's later ones."""
     thread = current()
-    memory = thread.cta.tensor_memory
-    memory.loads.fence_after(thread)
-    memory.stores.fence_after(thread)
+    for memory in thread.cta.tensor_memories:
+        memory.fence_after(thread)
+    for queue in queues_of(thread.cta):
+        queue.fence_after(thread)
     thread.cta.scheduler.point()
 
 

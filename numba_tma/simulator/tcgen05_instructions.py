@@ -1,0 +1,336 @@
+"""tcgen05.mma, .cp and .shift: checked when they are issued, executed later in order of issue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from numba_tma.host.tensor_memory_layout import (
+    COPY_SHAPES,
+    LANES,
+    WARP_LANES,
+    accumulator_layout,
+    copy_lanes,
+    copy_rows,
+    halves_of_lanes,
+)
+from numba_tma.simulator.column_accesses import HALF_WARP, Region
+from numba_tma.simulator.errors import (
+    BadOperand,
+    EarlyOverwrite,
+    TensorMemoryMisuse,
+    UninitializedRead,
+)
+from numba_tma.simulator.protocol import Unmodelled
+from numba_tma.simulator.tcgen05_descriptor import ProductShape, product_shape
+from numba_tma.simulator.tcgen05_operands import Place, has_gaps, in_shared
+from numba_tma.simulator.tcgen05_products import MatrixProduct, scales_at, zero_columns
+from numba_tma.simulator.tcgen05_queue import queue_of
+from numba_tma.simulator.thread import SimulatedThread, current
+
+if TYPE_CHECKING:
+    from numba_tma.host.tcgen05_descriptor import InstructionDescriptor
+    from numba_tma.simulator.block import Cta
+    from numba_tma.simulator.tensor_memory import TensorMemory
+
+#: Columns that a tcgen05.shift moves: 32 bytes.
+_SHIFTED_COLUMNS = 8
+
+
+def tcgen05_mma(
+    kind: str,
+    d: int,
+    a: int,
+    b: int,
+    idesc: int,
+    enable: bool,
+    *,
+    a_in_tmem: bool,
+    cta_group: int,
+    mask: Sequence[int] | None = None,
+    scale_d: int | None = None,
+    sparse_metadata: int | None = None,
+    scale_a: int | None = None,
+    scale_b: int | None = None,
+    block: str | None = None,
+    ws: bool = False,
+    zero_mask: int | None = None,
+    collector: str | None = None,
+) -> None:
+    """Start a product.
+
+    `collector` permits the hardware to keep an operand; memory holds it all the same, so that the
+    simulator reads it from there.
+    """
+    what = f"tcgen05_mma kind::{kind}"
+    shape = product_shape(kind, int(idesc), cta_group, ws=ws, block=block)
+    says = shape.says
+    if says.sparse or sparse_metadata is not None:
+        raise NotImplementedError(
+            f"{what}: sparse products are not simulated: where the metadata lie in tensor memory "
+            "is documented in figures alone"
+        )
+    layout = accumulator_layout(says.m, cta_group, ws=ws)
+    blocks = _blocks(what, cta_group)
+    _check_forms(what, shape, ws, cta_group, mask, scale_d, zero_mask)
+    d = int(d)
+    _check_lane(what, "the accumulator", d, layout)
+    operand: Place | int = int(a)
+    if a_in_tmem:
+        if says.a_major != "K" or has_gaps(says.a, kind):
+            raise _no_operand(what, says)
+        _check_lane(what, "A", int(a), layout)
+        if (int(a) >> 16) != (d >> 16):
+            raise TensorMemoryMisuse(
+                f"{what}: A begins at lane {int(a) >> 16} and the accumulator at lane {d >> 16}; "
+                "row m of A is in the lane of row m of the accumulator: use one half for both"
+            )
+    else:
+        rows = says.m // len(blocks)
+        operand = in_shared(f"{what}, A", int(a), rows, says.a, says.a_major)
+    right = in_shared(f"{what}, B", int(b), says.n // len(blocks), says.b, says.b_major)
+    product = MatrixProduct(
+        kind, shape, layout, blocks, d, operand, right, bool(enable),
+        scale_d=int(scale_d or 0), lane_mask=tuple(int(word) & 0xFFFFFFFF for word in mask or ()),
+        zero_columns=None if zero_mask is None else zero_columns(int(zero_mask), says.m, says.n),
+        scale_a=int(scale_a or 0), scale_b=int(scale_b or 0),
+    )  # fmt: skip
+    unmasked = product.unmasked
+    for number, cta in enumerate(blocks):
+        memory = cta.tensor_memory
+        _check_written(what, memory, product, number, unmasked[number])
+    sources = [] if isinstance(operand, int) else [(operand, has_gaps(says.a, kind))]
+    sources.append((right, has_gaps(says.b, kind)))
+    regions = product.accumulator_regions
+    reads = product.operand_regions + (regions if product.accumulate else [])
+    _start(what, cta_group, blocks, sources, reads, regions, product.execute)
+    for number, cta in enumerate(blocks):
+        lanes, columns = product.cells(number)
+        cta.tensor_memory.written[lanes, columns] |= unmasked[number][lanes]
+    current().cta.scheduler.point()
+
+
+def _no_operand(what: str, says: InstructionDescriptor) -> Exception:
+    if says.a_major != "K":
+        return BadOperand(f"{what}: A in tensor memory is K-major; clear bit 15 of the descriptor")
+    return NotImplementedError(
+        f"{what}: A of {says.a} in tensor memory is not simulated: the bits of its elements in "
+        "their cells are documented in figures alone"
+    )
+
+
+def _check_forms(
+    what: str,
+    shape: ProductShape,
+    ws: bool,
+    cta_group: int,
+    mask: Sequence[int] | None,
+    scale_d: int | None,
+    zero_mask: int | None,
+) -> None:
+    """Raise unless the optional operands go with the form."""
+    if ws and (shape.scales or mask is not None or scale_d is not None or cta_group == 2):
+        raise BadOperand(
+            f"{what}: the .ws form takes no scale factors, no mask of lanes, no scale_d and no "
+            "cta_group 2"
+        )
+    if zero_mask is not None and not ws:
+        raise BadOperand(f"{what}: a zero-column mask goes with the .ws form alone")
+    if mask is not None and len(mask) != 4 * cta_group:
+        raise BadOperand(
+            f"{what}: the mask of lanes has {len(mask)} words; with cta_group {cta_group} it has "
+            f"{4 * cta_group}, one for each 32 lanes"
+        )
+    if scale_d is not None:
+        if not what.endswith(("f16", "tf32")) or not 0 <= int(scale_d) <= 15:
+            raise BadOperand(
+                f"{what}: scale_d is {scale_d}; it is 0 to 15, for kind::f16 and kind::tf32"
+            )
+
+
+def _check_lane(what: str, name: str, address: int, layout: str) -> None:
+    """Raise unless a matrix begins at a lane that its layout allows."""
+    lane = address >> 16
+    legal = (0, HALF_WARP) if halves_of_lanes(layout) else (0,)
+    if lane not in legal:
+        raise TensorMemoryMisuse(
+            f"{what}: {name} begins at lane {lane} (address {address:#x}); in layout {layout} it "
+            f"begins at lane {' or '.join(map(str, legal))}: use the address of the allocation"
+        )
+
+
+def _check_written(
+    what: str,
+    memory: TensorMemory,
+    product: MatrixProduct,
+    number: int,
+    unmasked: np.ndarray[tuple[int], np.dtype[np.bool_]],
+) -> None:
+    """Raise if the product reads cells of tensor memory that nothing has written."""
+    lanes, columns = product.cells(number)
+    if product.accumulate and not (memory.written[lanes, columns] | ~unmasked[lanes]).all():
+        raise UninitializedRead(
+            f"{product.accumulator_regions[0].describe()}: {what} adds to an accumulator that was "
+            "never written: the first product of a tile has a false enable-input-d"
+        )
+    shape = product.shape
+    says = shape.says
+    for name, address, rows, first in (
+        ("A", product.scale_a, product.rows, says.scale_a_id),
+        ("B", product.scale_b, says.n, says.scale_b_id),
+    ):
+        if not shape.scales:
+            continue
+        at = scales_at(rows, shape.scales, first)
+        columns = at.column + (address & 0xFFFF)
+        if columns.max() >= memory.written.shape[1]:
+            continue  # reported as not allocated
+        copies = [memory.written[at.lane + lane, columns] for lane in range(0, LANES, WARP_LANES)]
+        if not np.all(copies):
+            raise UninitializedRead(
+                f"tensor memory, columns {columns.min()} to {columns.max()}: {what} reads scale "
+                f"factors of {name} there that were never copied: execute tcgen05_cp with "
+                "32x128b.warpx4, which writes all four groups of 32 lanes, before the product"
+            )
+    if isinstance(product.a, int):
+        for region in product.operand_regions[: -2 if shape.scales else None]:
+            if not memory.written[region.lanes, region.columns].all():
+                raise UninitializedRead(
+                    f"{region.describe()}: {what} reads A there, before all of it was written"
+                )
+
+
+def tcgen05_cp(shape: str, taddr: int, sdesc: int, cta_group: int, fmt: str | None = None) -> None:
+    """Start to copy a matrix from shared to tensor memory; with cta_group 2, in both blocks."""
+    what = f"tcgen05_cp {shape}"
+    if shape not in COPY_SHAPES:
+        raise BadOperand(f"{what}: the shapes are {', '.join(COPY_SHAPES)}")
+    if fmt is not None:
+        raise NotImplementedError(
+            f"{what}.{fmt}: decompression is not simulated: the bits of its elements in their "
+            "cells are documented in figures alone"
+        )
+    rows, nbytes = copy_rows(shape)
+    whole = in_shared(what, int(sdesc), rows, "u8", "K")
+    source = whole if nbytes == 32 else _first_chunks(whole)
+    lane, column = int(taddr) >> 16, int(taddr) & 0xFFFF
+    lanes = copy_lanes(shape) + lane
+    if lanes.max() >= LANES or (lane and shape != "4x256b"):
+        raise TensorMemoryMisuse(
+            f"{what}: the address begins at lane {lane}, and the rows reach lane {lanes.max()}; "
+            + ("use lane 0 to 31" if shape == "4x256b" else "use lane 0")
+        )
+    columns = column + np.arange(nbytes // 4)
+    blocks = _blocks(what, cta_group)
+
+    def execute() -> None:
+        for cta in blocks:
+            image = np.ascontiguousarray(cta.memory.data[source.addresses]).view(np.uint32)
+            cta.tensor_memory.data[lanes[..., None], columns] = image
+
+    region = Region(slice(lane, int(lanes.max()) + 1), slice(column, column + len(columns)))
+    _start(what, cta_group, blocks, [(source, False)], [], [region], execute)
+    for cta in blocks:
+        cta.tensor_memory.written[lanes[..., None], columns] = True
+    current().cta.scheduler.point()
+
+
+def _first_chunks(place: Place) -> Place:
+    """Return the first 16 bytes of each row."""
+    addresses = place.addresses[:, :16]
+    return Place(addresses, tuple((int(first), 16) for first in addresses[:, 0]))
+
+
+def tcgen05_shift(taddr: int, cta_group: int) -> None:
+    """Start to move 8 columns by one lane: a lane gets what the next has, up to its group of 32.
+
+    The direction is inferred: the documentation calls it down, and shows it in a figure.
+    """
+    what = "tcgen05_shift"
+    lane, column = int(taddr) >> 16, int(taddr) & 0xFFFF
+    if lane % WARP_LANES or lane >= LANES:
+        raise TensorMemoryMisuse(f"{what}: the address begins at lane {lane}; use 0, 32, 64 or 96")
+    columns = slice(column, column + _SHIFTED_COLUMNS)
+    region = Region(slice(lane, LANES), columns)
+    blocks = _blocks(what, cta_group)
+    for cta in blocks:
+        if not cta.tensor_memory.written[region.lanes, columns].all():
+            raise UninitializedRead(f"{region.describe()}: {what} moves cells never written")
+
+    def execute() -> None:
+        for cta in blocks:
+            part = cta.tensor_memory.data[region.lanes, columns]
+            groups = part.reshape(-1, WARP_LANES, _SHIFTED_COLUMNS)
+            groups[:, :-1] = groups[:, 1:].copy()
+
+    _start(what, cta_group, blocks, [], [region], [region], execute)
+    current().cta.scheduler.point()
+
+
+def _blocks(what: str, cta_group: int) -> tuple[Cta, ...]:
+    """Return the calling thread's block, or both blocks of its pair."""
+    cta = current().cta
+    if cta_group == 1:
+        return (cta,)
+    if len(cta.cluster) % 2:
+        raise BadOperand(
+            f"{what} with cta_group 2 is for pairs of blocks, and the cluster has "
+            f"{len(cta.cluster)}: use @tma.cluster with an even number"
+        )
+    first = cta.rank & ~1
+    return tuple(cta.cluster[first : first + 2])
+
+
+def _start(
+    what: str,
+    cta_group: int,
+    blocks: Sequence[Cta],
+    sources: Sequence[tuple[Place, bool]],
+    reads: list[Region],
+    writes: list[Region],
+    execute: Callable[[], None],
+) -> None:
+    """Check an operation in each block, record it, and put it into the thread's queue.
+
+    The caller then marks the cells that it writes, and lets other threads run. A source is the
+    bytes in shared memory, and whether not all of them hold data.
+    """
+    thread = current()
+    thread.note(Unmodelled(what))
+    for cta in blocks:
+        if cta is not thread.cta:
+            cta.check_started(thread)
+        cta.tensor_memory.check_group(what, cta_group)
+        _check_cells(thread, what, cta.tensor_memory, reads, writes)
+    queue = queue_of(thread)
+    number = queue.issued + 1
+    for cta in blocks:
+        for place, gaps in sources:
+            for address, nbytes in place.runs:
+                cta.memory.check_range(f"{what}, operand in shared memory", address, nbytes)
+                cta.hazards.matrix_read(thread, address, nbytes, queue, number, every_byte=not gaps)
+        cta.tensor_memory.matrix.record(queue, number, reads, writes)
+    scheduler = thread.cta.scheduler
+    scheduler.event()
+    scheduler.start_copy(queue.issue(what, execute))
+
+
+def _check_cells(
+    thread: SimulatedThread,
+    what: str,
+    memory: TensorMemory,
+    reads: list[Region],
+    writes: list[Region],
+) -> None:
+    """Raise unless the operations of other threads on these regions are ordered before."""
+    queue = queue_of(thread)
+    for region in (*reads, *writes):
+        memory.check_allocated(thread, what, region)
+    for region in reads:
+        memory.check_load(thread, region, f"read by {what}", queue)
+    for region in writes:
+        for accesses in (memory.loads, memory.stores):
+            accesses.check(thread, region, EarlyOverwrite, f"overwritten by {what}")
+        memory.matrix.check(thread, region, EarlyOverwrite, f"overwritten by {what}", queue)

@@ -1,0 +1,107 @@
+"""Operands of tcgen05.mma: their bytes in shared or tensor memory, decoded to float64."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from numba_tma.host.matrix_layout import CHUNK_BYTES, decode_descriptor, matrix_addresses
+from numba_tma.simulator.errors import BadOperand
+
+Values = NDArray[np.float64]
+Addresses = NDArray[np.intp]
+Words = NDArray[np.uint8]
+
+#: Bits of an element of each type.
+BITS = {
+    "f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "u8": 8, "i8": 8,
+    "e2m3": 6, "e3m2": 6, "e2m1": 4,
+}  # fmt: skip
+_STORED = {
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "e2m3": ml_dtypes.float6_e2m3fn,
+    "e3m2": ml_dtypes.float6_e3m2fn,
+    "e2m1": ml_dtypes.float4_e2m1fn,
+    "u8": np.uint8,
+    "i8": np.int8,
+}
+
+
+class Place(NamedTuple):
+    """An operand in shared memory: the address of each byte, and all bytes as few runs."""
+
+    addresses: Addresses  #: of shape (rows, bytes of a row)
+    runs: tuple[tuple[int, int], ...]
+
+
+def in_shared(what: str, descriptor: int, rows: int, type_name: str, major: str) -> Place:
+    """Return the bytes that one product reads of `rows` rows; 32 of each row."""
+    try:
+        return _in_shared(descriptor, rows, BITS[type_name], major)
+    except ValueError as error:
+        raise BadOperand(f"{what}: {error}") from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_shared(descriptor: int, rows: int, bits: int, major: str) -> Place:
+    if decode_descriptor(descriptor).instruction != "tcgen05":
+        raise ValueError(
+            f"{descriptor:#018x} is a descriptor for wgmma: bits 46 to 48 of one for tcgen05 are 1"
+        )
+    if descriptor >> 52 & 1:
+        raise ValueError(f"{descriptor:#018x}: bit 52, for rows of 48 B, is not simulated")
+    if major == "MN" and bits < 8:
+        raise ValueError(
+            f"an operand of {bits} bits is K-major: no source agrees on another layout"
+        )
+    itemsize = max(1, bits // 8)
+    first = matrix_addresses(descriptor, rows, itemsize, major)
+    addresses = (first[..., None] + np.arange(itemsize)).reshape(rows, -1)
+    granules = np.unique(addresses // CHUNK_BYTES)
+    cuts = np.flatnonzero(np.diff(granules) > 1) + 1
+    runs = [(int(run[0]) * CHUNK_BYTES, len(run) * CHUNK_BYTES) for run in np.split(granules, cuts)]
+    return Place(addresses, tuple(runs))
+
+
+def has_gaps(type_name: str, kind: str) -> bool:
+    """Return whether 16 elements take 16 bytes, of which only the first ones hold data."""
+    return BITS[type_name] < 8 and not kind.startswith("mxf4")
+
+
+def decoded(row_bytes: Words, type_name: str, kind: str) -> Values:
+    """Return the elements of rows of bytes, of shape (rows, K).
+
+    Rows of mxf4 kinds are packed, two elements a byte, the first in the low bits. In the f8f6f4
+    kinds, 16 elements of 4 or 6 bits take the first 8 or 12 of 16 bytes.
+    """
+    rows, bits = len(row_bytes), BITS[type_name]
+    if type_name == "tf32":
+        words = np.ascontiguousarray(row_bytes).view(np.uint32) & ~np.uint32(0x1FFF)
+        return _exact(words.view(np.float32))
+    if bits >= 8:
+        elements = np.ascontiguousarray(row_bytes).view(_STORED[type_name])
+        return _exact(elements)
+    if has_gaps(type_name, kind):
+        row_bytes = row_bytes.reshape(rows, -1, CHUNK_BYTES)[..., : 2 * bits]
+    stream = np.unpackbits(np.ascontiguousarray(row_bytes), axis=-1, bitorder="little")
+    codes = np.packbits(stream.reshape(rows, -1, bits), axis=-1, bitorder="little")
+    return _exact(codes[..., 0].view(_STORED[type_name]))
+
+
+def decoded_scales(codes: Words, scale_type: str | None) -> Values:
+    """Return scale factors: ue8m0 as powers of two, ue4m3 as e4m3 without a sign."""
+    if scale_type == "ue8m0":
+        return _exact(codes.view(ml_dtypes.float8_e8m0fnu))
+    return _exact((codes & 0x7F).view(ml_dtypes.float8_e4m3fn))
+
+
+def _exact(elements: NDArray[Any]) -> Values:
+    values: Values = elements.astype(np.float64)
+    return values

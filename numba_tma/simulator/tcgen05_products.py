@@ -1,0 +1,236 @@
+"""tcgen05.mma: one product, from its operands' places to the new accumulator."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from numba_tma.host.tensor_memory_layout import (
+    LANES,
+    WARP_LANES,
+    ScaleBytes,
+    TensorCells,
+    accumulator_cells,
+    accumulator_columns,
+    halves_of_lanes,
+    operand_lanes,
+    scale_bytes,
+    scale_columns,
+)
+from numba_tma.simulator.column_accesses import Region
+from numba_tma.simulator.errors import BadOperand, TensorMemoryMisuse
+from numba_tma.simulator.tcgen05_operands import Place, Values, decoded, decoded_scales
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from numba_tma.simulator.block import Cta
+    from numba_tma.simulator.tcgen05_descriptor import ProductShape
+    from numba_tma.simulator.tensor_memory import TensorMemory
+
+#: Columns of a row of A in tensor memory: 32 bytes.
+OPERAND_COLUMNS = 8
+#: What the hardware writes for not-a-number, by type of the accumulator.
+_NAN = {"f16": 0x7FFF, "f32": 0x7FFFFFFF}
+
+cells_of = functools.lru_cache(maxsize=64)(accumulator_cells)
+scales_at = functools.lru_cache(maxsize=64)(scale_bytes)
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """A product: D = A B, or D = A B + D 2^-scale_d, of one block or of a pair."""
+
+    kind: str
+    shape: ProductShape
+    layout: str
+    blocks: tuple[Cta, ...]
+    d: int  #: the address of the accumulator, the same in both blocks
+    a: Place | int  #: bytes in shared memory, or an address in tensor memory
+    b: Place
+    accumulate: bool
+    scale_d: int
+    lane_mask: tuple[int, ...]  #: a word for each 32 lanes; a set bit leaves a lane of D alone
+    zero_columns: NDArray[np.bool_] | None  #: columns of B that count as zeros
+    scale_a: int  #: addresses of the scale factors of a scaled kind
+    scale_b: int
+
+    # Places.
+
+    @property
+    def accumulator_regions(self) -> list[Region]:
+        """The regions of D in each block."""
+        columns = accumulator_columns(self.layout, self.shape.says.n)
+        return _regions(self.layout, self.d, columns)
+
+    @property
+    def operand_regions(self) -> list[Region]:
+        """The regions of each block's tensor memory that the product reads besides D."""
+        regions = []
+        if isinstance(self.a, int):
+            regions += _regions(self.layout, self.a, OPERAND_COLUMNS)
+        return regions + self.scale_regions
+
+    @property
+    def scale_regions(self) -> list[Region]:
+        """The regions of the scale factors in each block."""
+        if not self.shape.scales:
+            return []
+        return [
+            _region(0, LANES, address & 0xFFFF, scale_columns(rows))
+            for address, rows in ((self.scale_a, self.rows), (self.scale_b, self.shape.says.n))
+        ]
+
+    @property
+    def rows(self) -> int:
+        """Rows of A in each block."""
+        return self.shape.says.m // len(self.blocks)
+
+    @property
+    def unmasked(self) -> NDArray[np.bool_]:
+        """Whether D changes in each lane: of shape (blocks, lanes)."""
+        words = np.array(self.lane_mask or [0] * 4 * len(self.blocks), np.uint32)
+        masked = words.repeat(WARP_LANES) >> np.tile(np.arange(WARP_LANES), len(words)) & 1
+        free: NDArray[np.bool_] = masked.reshape(len(self.blocks), LANES) == 0
+        return free
+
+    def cells(self, block: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the lane and column of each element of D in a block."""
+        cells: TensorCells = cells_of(self.layout, self.shape.says.m, self.shape.says.n)
+        part = slice(block * self.rows, (block + 1) * self.rows)
+        return cells.lane[part] + (self.d >> 16), cells.column[part] + (self.d & 0xFFFF)
+
+    # Values.
+
+    def execute(self) -> None:
+        """Read the operands now, and write the accumulator."""
+        says = self.shape.says
+        b = np.concatenate([self._from_shared(cta, self.b, says.b) for cta in self.blocks])
+        if says.negate_b:
+            b = -b
+        for block, cta in enumerate(self.blocks):
+            a = self._left(cta)
+            if says.negate_a:
+                a = -a
+            right = b
+            if self.shape.scales:
+                memory = cta.tensor_memory
+                a = a * self._scales(memory, self.scale_a, self.rows, says.scale_a_id)
+                right = b * self._scales(memory, self.scale_b, says.n, says.scale_b_id)
+            if self.zero_columns is not None:
+                right = np.where(self.zero_columns[:, None], 0.0, right)
+            self._store(cta.tensor_memory, block, a, right)
+
+    def _store(self, memory: TensorMemory, block: int, a: Values, b: Values) -> None:
+        lanes, columns = self.cells(block)
+        old = memory.data[lanes, columns]
+        with np.errstate(all="ignore"):
+            total = a @ b.T
+            if self.accumulate:
+                total = total + self._accumulated(old) * 2.0**-self.scale_d
+            bits = self._bits(total, old)
+        memory.data[lanes, columns] = np.where(self.unmasked[block][lanes], bits, old)
+
+    def _accumulated(self, cells: NDArray[np.uint32]) -> Values:
+        name = self.shape.says.d
+        if name == "f16":
+            return (cells & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float64)
+        return cells.view(np.float32 if name == "f32" else np.int32).astype(np.float64)
+
+    def _bits(self, total: Values, old: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return the cells of the sums; an f16 sum is in the low half of a cell."""
+        name = self.shape.says.d
+        if name == "i32":  # float64 holds the sums of products of bytes exactly
+            whole = total.astype(np.int64)
+            if self.shape.says.saturate:
+                whole = np.clip(whole, -(2**31), 2**31 - 1)
+            return whole.astype(np.uint32)
+        if name == "f16":
+            low = total.astype(np.float16).view(np.uint16).astype(np.uint32)
+            low[np.isnan(total)] = _NAN[name]
+            high: NDArray[np.uint32] = old & np.uint32(0xFFFF0000)
+            return high | low
+        bits = total.astype(np.float32).view(np.uint32)
+        bits[np.isnan(total)] = _NAN[name]
+        return bits
+
+    def _left(self, cta: Cta) -> Values:
+        if isinstance(self.a, Place):
+            return self._from_shared(cta, self.a, self.shape.says.a)
+        lanes = operand_lanes(self.layout, self.rows) + (self.a >> 16)
+        columns = np.arange(OPERAND_COLUMNS) + (self.a & 0xFFFF)
+        copies = cta.tensor_memory.data[lanes[..., None], columns]
+        if (copies != copies[0]).any():
+            raise TensorMemoryMisuse(
+                f"tcgen05_mma: A at {self.a:#x} in tensor memory has other values in lanes "
+                f"{int(lanes[1, 0])} and on than in lanes {int(lanes[0, 0])} and on; in layout "
+                f"{self.layout} a row lies in every lane that has elements of its row of D"
+            )
+        return decoded(copies[0].view(np.uint8), self.shape.says.a, self.kind)
+
+    def _from_shared(self, cta: Cta, place: Place, type_name: str) -> Values:
+        return decoded(cta.memory.data[place.addresses], type_name, self.kind)
+
+    def _scales(self, memory: TensorMemory, address: int, rows: int, first: int) -> Values:
+        """Return the scale factor of each element of `rows` rows."""
+        at: ScaleBytes = scales_at(rows, self.shape.scales, first)
+        copies = np.stack(
+            [
+                memory.data[at.lane + lane, at.column + (address & 0xFFFF)] >> 8 * at.byte & 0xFF
+                for lane in range(0, LANES, WARP_LANES)
+            ]
+        ).astype(np.uint8)
+        if (copies != copies[0]).any():
+            raise TensorMemoryMisuse(
+                f"tcgen05_mma: the scale factors at {address:#x} differ between the four groups of "
+                "32 lanes, which hold a copy each: use tcgen05_cp with 32x128b.warpx4"
+            )
+        factors = decoded_scales(copies[0], self.shape.says.scale_type)
+        return factors.repeat(self.shape.k // self.shape.scales, axis=1)
+
+
+def _region(lane: int, lanes: int, column: int, columns: int) -> Region:
+    return Region(slice(lane, lane + lanes), slice(column, column + columns))
+
+
+def _regions(layout: str, address: int, columns: int) -> list[Region]:
+    """Return the regions of a matrix that takes all lanes, or 16 of every 32."""
+    lane, column = address >> 16, address & 0xFFFF
+    if not halves_of_lanes(layout):
+        return [_region(0, LANES, column, columns)]
+    return [_region(first + lane, 16, column, columns) for first in range(0, LANES, WARP_LANES)]
+
+
+def zero_columns(mask: int, m: int, n: int) -> NDArray[np.bool_] | None:
+    """Return the columns of B that a zero-column mask of a .ws product makes zeros.
+
+    Raises BadOperand if the mask shifts columns, which is not simulated.
+    """
+    if not mask >> 39 & 1:
+        return None
+    if mask >> 56 & 0x3F:
+        raise NotImplementedError(
+            f"tcgen05_mma: the zero-column mask {mask:#x} shifts columns (bits 56 to 61), which is "
+            "not simulated"
+        )
+    parts = LANES // m
+    skip, use = (mask >> 40 & 0xFF) + 1, (mask >> 48 & 0xFF) + 1
+    zero = []
+    for part in range(parts):
+        state, start = bool(mask >> 32 + part & 1), mask >> 8 * part & 0xFF
+        left = (skip if state else use) - start
+        if left <= 0:
+            raise BadOperand(
+                f"tcgen05_mma: the zero-column mask {mask:#x} skips {start} columns of a first run "
+                f"of {left + start} (sub-mask {part})"
+            )
+        for _ in range(n // parts):
+            while left == 0:
+                state = not state
+                left = skip if state else use
+            zero.append(state)
+            left -= 1
+    return np.array(zero)

@@ -1,0 +1,161 @@
+"""The values of tcgen05 products: every kind, layout and form against NumPy."""
+
+import numpy as np
+import pytest
+
+from numba_tma import ptx
+from numba_tma import simulator as sim
+from numba_tma.host import tensor_memory_layout as layout
+from tests.kernels.tensor_products import (
+    as_type,
+    chunked,
+    descriptor,
+    idesc,
+    integers,
+    row_bytes,
+    run,
+)
+from tests.tiers import every
+
+K = {"f16": 16, "tf32": 8, "mxf4": 64, "mxf4nvf4": 64}
+CASES = [
+    ("f16", "f16", "f16", "f32"),
+    ("f16", "f16", "f16", "f16"),
+    ("f16", "bf16", "bf16", "f32"),
+    ("tf32", "tf32", "tf32", "f32"),
+    ("i8", "i8", "u8", "i32"),
+    ("i8", "u8", "u8", "i32"),
+    ("f8f6f4", "e4m3", "e5m2", "f32"),
+    ("f8f6f4", "e5m2", "e4m3", "f16"),
+    ("f8f6f4", "e2m1", "e3m2", "f32"),
+    ("f8f6f4", "e2m3", "e2m1", "f32"),
+]
+
+
+def operands(kind, a, b, m, n, seed=0):
+    rng, k = np.random.default_rng(seed), K.get(kind, 32)
+    return integers(rng, a, (m, k)), integers(rng, b, (n, k))
+
+
+def product(kind, a, b, d, m, n, group=1, form=None, old=None, **fields):
+    """Return A B and the accumulator of one product, as its layout has it in tensor memory."""
+    options = {"a_in_tmem": False, "cta_group": group} | (form or {})
+    left, right = operands(kind, a, b, m, n)
+    parts = [
+        np.stack([chunked(part) for part in np.split(row_bytes(matrix, name, kind), group)])
+        for matrix, name in ((left, a), (right, b))
+    ]
+    said = idesc(kind, m, n, a, b, d, **fields)
+    name = layout.accumulator_layout(m, group, ws=options.get("ws", False))
+
+    def body(rank, base, at, barrier):
+        if rank == 0 and ptx.elect_sync():
+            places = descriptor(at[0], m // group), descriptor(at[1], n // group)
+            if old is not None:  # two products: the first one makes D
+                sim.tcgen05_mma(kind, base, *places, said, False, **options | old)
+            sim.tcgen05_mma(kind, base, *places, said, old is not None, **options)
+            mask = None if group == 1 else 0b11
+            ptx.tcgen05_commit(barrier, group, mask)
+        barrier.wait(0)
+
+    memories = run(body, parts, cluster=group)
+    cells = layout.accumulator_cells(name, m, n)
+    found = np.stack(memories)[cells.block, cells.lane, cells.column]
+    return left @ right.T, as_type(found, d)
+
+
+@pytest.mark.parametrize(("kind", "a", "b", "d"), CASES)
+def test_every_kind(kind, a, b, d):
+    expected, found = product(kind, a, b, d, 128, 32)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "group", "ws"),
+    every(2, [
+        (64, 8, 1, False), (128, 256, 1, False), (128, 64, 2, False), (256, 32, 2, False),
+        (64, 64, 1, True), (32, 64, 1, True), (128, 64, 1, True),
+    ]),
+)  # fmt: skip
+def test_every_layout(m, n, group, ws):
+    expected, found = product("f16", "bf16", "bf16", "f32", m, n, group, {"ws": ws})
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_accumulates_and_negates():
+    once, twice = product("f16", "f16", "f16", "f32", 128, 32, old={})
+    np.testing.assert_array_equal(twice, 2 * once)
+    once, found = product("f16", "f16", "f16", "f32", 128, 32, negate_b=True)
+    np.testing.assert_array_equal(found, -once)
+    once, found = product("f16", "f16", "f16", "f32", 128, 32, negate_a=True, negate_b=True)
+    np.testing.assert_array_equal(found, once)
+
+
+def test_scale_d():
+    once, found = product("f16", "f16", "f16", "f32", 128, 32, form={"scale_d": 3}, old={})
+    np.testing.assert_array_equal(found, once + once / 8)
+
+
+@pytest.mark.parametrize("group", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_masked_lanes_stay(group):
+    mask = [0xFFFF0001, 0, 0, 1 << 31] + [0, 2, 0, 0] * (group - 1)
+    once, found = product(
+        "f16",
+        "f16",
+        "f16",
+        "f32",
+        128 * group,
+        32,
+        group,
+        {"mask": mask},
+        {"mask": [0] * 4 * group},
+    )
+    masked = [row for row in range(128 * group) if mask[row // 32] >> row % 32 & 1]
+    once = 2 * once
+    once[masked] /= 2
+    np.testing.assert_array_equal(found, once)
+
+
+def test_i8_wraps_or_saturates():
+    left, right = np.full((128, 32), -128.0), np.full((8, 32), 255.0)
+    images = [chunked(row_bytes(left, "i8")), chunked(row_bytes(right, "u8"))]
+    for saturate in (False, True):
+        said = idesc("i8", 64, 8, "i8", "u8", "i32", saturate=saturate)
+
+        def body(rank, base, at, barrier, said=said):
+            ptx.tcgen05_st_32x32b(base, (0x80000001,) * 8, 8)
+            ptx.tcgen05_wait_st()
+            if ptx.elect_sync():
+                places = descriptor(at[0], 128), descriptor(at[1], 8)
+                sim.tcgen05_mma(
+                    "i8",
+                    base,
+                    *places,
+                    said,
+                    True,
+                    a_in_tmem=False,
+                    cta_group=1,
+                    mask=[0xFFFF0000, -1, -1, -1],
+                )
+                ptx.tcgen05_commit(barrier, 1)
+            barrier.wait(0)
+
+        found = as_type(run(body, images)[0][:16, :8], "i32")
+        total = -(2**31) + 1 - 32 * 128 * 255
+        assert (found == (-(2**31) if saturate else total + 2**32)).all()
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_not_a_number(value):
+    left, right = np.zeros((128, 16)), np.full((8, 16), value)
+    images = [chunked(row_bytes(left, "f16")), chunked(row_bytes(np.repeat(right, 2, 0), "f16"))]
+
+    def body(rank, base, at, barrier):
+        if ptx.elect_sync():
+            said = idesc("f16", 128, 16, "f16", "f16")
+            places = descriptor(at[0], 128), descriptor(at[1], 16)
+            sim.tcgen05_mma("f16", base, *places, said, False, a_in_tmem=False, cta_group=1)
+            ptx.tcgen05_commit(barrier, 1)
+        barrier.wait(0)
+
+    assert (run(body, images)[0][:, :16] == 0x7FFFFFFF).all()
