@@ -20,6 +20,7 @@ from numba_tma.backend.compiler import (
     unpack,
 )
 from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.host.architectures import architecture_of
 from numba_tma.ptx._instruction import Instruction, InstructionForm, vector_of
 
 #: Operands of a row by name: Numba type and LLVM value, which is None for a literal.
@@ -386,6 +387,7 @@ def emit(
     vector = isinstance(result_type, types.UniTuple)
     result = "{" + ", ".join(f"${i}" for i in range(results)) + "}" if vector else "$0"
     text = row.text(names | {"result": result, "predicate": "$0"}, set(names), rank)
+    text = to_own_block(text, compiler.compile_target())
     if predicate is not None:  # inline asm has no predicate operands
         compared = (
             f"lt.s32 p, {', '.join(predicate)}" if predicate[1:] else f"ne.u32 p, {predicate[0]}, 0"
@@ -414,6 +416,18 @@ def emit(
         parts = [builder.extract_value(value, i) if several else value for i in range(results)]
         return context.make_tuple(builder, result_type, parts)
     return value
+
+
+def to_own_block(text: str, target: str) -> str:
+    """Return a load from global memory with the destination that the target executes best.
+
+    A load without ``.multicast::cluster`` writes to the executing block. Its destination is named
+    ``.shared::cluster``, or ``.shared::cta`` on targets where the former calls a driver routine.
+    """
+    alone = "multicast::cluster" not in text and "cta_group" not in text
+    if alone and architecture_of(target).loads_to_cta:
+        return text.replace(".shared::cluster.global", ".shared::cta.global")
+    return text
 
 
 def _llvm_result(constraint: str, count: int) -> Any:

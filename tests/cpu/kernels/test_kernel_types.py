@@ -96,8 +96,7 @@ def test_a_map_stays_in_parameter_space(name, cc):
     assert ".local" not in ptx
     report = ptxas(ptx)
     assert not report.warnings
-    if cc < (12, 0):  # there, ptxas itself gives every tensor load 8 bytes of stack
-        assert report.stack_frame == 0
+    assert report.stack_frame == 0
 
 
 def test_scalars_keep_their_places_between_maps():

@@ -3,20 +3,21 @@
 import functools
 import operator
 import re
+from dataclasses import replace
 
 import pytest
 from numba import cuda, types
 
 from numba_tma import Tile, ptx
+from numba_tma.backend.lowering.instructions import to_own_block
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.device.shared import shared_barrier, shared_tile
-from numba_tma.host.architectures import TARGETS, at_least, capability_of
+from numba_tma.host.architectures import TARGETS, TCGEN05, TMA, WGMMA, at_least, capability_of
 from numba_tma.ptx._instruction import vector_of
 from numba_tma.tools.testing import PtxasError, compile_ptx, ptxas
 from tests import ptx_contract as contract
 from tests.tiers import every, quick
 
-TMA = at_least(90)
 TILE = Tile((16, 16), "f32")
 
 #: ptxas's advice about multicast for targets without fast multicast.
@@ -53,7 +54,7 @@ def test_assembles(file, target):
 
 def warnings(report):
     """Return ptxas's warnings, but for its advice on multicast where that is slow."""
-    fast = report.arch.endswith("a")
+    fast = report.arch[3:] in {*WGMMA, *TCGEN05}
     found = [w for w in report.warnings if UNWAITED not in w]
     return [w for w in found if fast or ADVISORY not in w]
 
@@ -275,7 +276,7 @@ def test_a_call_emits_the_instruction_and_nothing_else(target, name):
     form = FORMS[name]
     always = {n for n, default in form.row.defaults.items() if default is not None}
     text, emitted = compile_call(form, capability_of(target), always | form.given)
-    assert emitted == [WRITTEN[name].text]
+    assert emitted == [to_own_block(WRITTEN[name].text, target)]
     report = ptxas(text)
     assert (report.arch, warnings(report)) == (f"sm_{target}", [])
 
@@ -290,6 +291,30 @@ def test_a_default_is_an_immediate(name):
         expected = expected.replace(f"%{operand}", str(default))
     _, emitted = compile_call(form, capability_of(targets_of(form)[0]), form.given)
     assert emitted == [contract.normal(expected)]
+
+
+LOADS = [
+    "cp_async_bulk_load",
+    "cp_async_bulk_tensor_load[2d]",
+    "cp_async_bulk_tensor_im2col_load[4d]",
+]
+
+
+@pytest.mark.parametrize("name", LOADS)
+@pytest.mark.parametrize(
+    ("target", "space"),
+    [("90a", "cluster"), ("100a", "cluster"), ("110f", "cluster"), ("120", "cta"), ("121a", "cta")],
+)
+def test_unicast_loads_name_the_block_where_the_cluster_is_slow(name, target, space):
+    text = to_own_block(WRITTEN[name].text, target)
+    assert f".shared::{space}.global" in text
+    ptxas(contract.module([replace(WRITTEN[name], text=text).entry("load")], (9, 4), target))
+
+
+@pytest.mark.parametrize("name", [n for n in WRITTEN if "multicast" in n or "cta_group" in n])
+def test_other_destinations_stay(name):
+    text = WRITTEN[name].text
+    assert to_own_block(text, "120a") == text
 
 
 # -------------------------------------------------------------- the comparison itself

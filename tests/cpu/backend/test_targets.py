@@ -1,0 +1,83 @@
+"""The target of a compile: the one that is asked for, or a GPU's own."""
+
+import re
+
+import pytest
+from numba import cuda
+from numba.core.errors import TypingError
+from numba.cuda import flags
+from numba.cuda.core import config, targetconfig
+
+import numba_tma as tma
+from numba_tma import Tile, TilePipeline, ptx
+from numba_tma.backend.numba_cuda.functions import compile_target, exact
+from numba_tma.host.architectures import TARGETS, capability_of
+from numba_tma.tools.testing import compile_ptx, ptxas
+from tests.tiers import quick
+
+
+@pytest.mark.parametrize(
+    ("capability", "target"),
+    [
+        ((9, 0), "90a"),  # of a GPU: numba-cuda compiles its own target
+        ((12, 1), "121a"),
+        ((8, 0), "80"),
+        (exact((9, 0)), "90"),  # asked for
+        ((10, 0, "f"), "100f"),
+        ((10, 3, "a"), "103a"),
+    ],
+)
+def test_the_target_of_a_capability(capability, target):
+    given = flags.CUDAFlags()
+    given.compute_capability = capability
+    with targetconfig.ConfigStack().enter(given):
+        assert compile_target() == target
+
+
+def test_a_forced_capability_is_the_target(monkeypatch):
+    monkeypatch.setattr(config, "FORCE_CUDA_CC", (10, 0))
+    assert compile_target() == "100"
+
+
+PLACE = Tile(32, "u32")
+
+
+def allocate():
+    ptx.tcgen05_alloc(tma.shared_tile(PLACE).address, 32, 1)
+
+
+@pytest.mark.parametrize("cc", [(10, 0, "a"), (10, 0, "f"), (10, 3, "f"), (11, 0, "a")])
+def test_tensor_memory_exists_in_all_of_its_targets(cc):
+    text = compile_ptx(allocate, (), cc=cc)
+    assert f".target sm_{''.join(map(str, cc))}" in text
+    assert ptxas(text).spill_stores == 0
+
+
+@pytest.mark.parametrize("compiler", [compile_ptx, cuda.compile_ptx])
+def test_a_plain_target_is_not_the_gpu_s_own(compiler):
+    with pytest.raises(TypingError, match=r"sm_100: compile it for sm_100a or sm_100f"):
+        compiler(wait, (), cc=(10, 0))
+
+
+def wait():
+    ptx.tcgen05_wait_ld()
+
+
+LARGE = TilePipeline(4, x=Tile((64, 64), "f32"))
+
+
+def ring():
+    pipe = LARGE.start()
+    if cuda.threadIdx.x < 32:
+        producer = pipe.producer()
+        producer.tail()
+
+
+SIZES = [t for t in TARGETS if t.endswith("a")]
+
+
+@pytest.mark.parametrize("target", quick(["120a"], SIZES))
+def test_64_kib_of_shared_memory(target):
+    text = compile_ptx(ring, (), cc=capability_of(target))
+    assert re.search(rf"^\.target sm_{target}$", text, re.M)
+    assert ptxas(text).shared > 64 << 10
