@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from numba_tma import simulator
-from numba_tma.backend.interface import device_class, u32
+from numba_tma.backend.interface import device_class, device_function, u32
 from numba_tma.device.waiting import wait_for
 from numba_tma.host.debug import Site
 from numba_tma.ptx import (
+    cluster_ctarank,
+    mapa,
     mbarrier_arrive,
     mbarrier_arrive_drop,
     mbarrier_arrive_expect_tx,
     mbarrier_complete_tx,
+    mbarrier_complete_tx_remote,
     mbarrier_expect_tx,
     mbarrier_init,
     mbarrier_inval,
@@ -132,3 +135,23 @@ class BarrierArray:
         """Invalidate the barriers, so that their memory can be reused. Executed by one thread."""
         for index in range(self.num_barriers):
             mbarrier_inval(self.address + 8 * index)
+
+
+@device_class(static=("ledger",))
+@dataclass(frozen=True)
+class PairBarrier(Barrier):
+    """The full barrier of a CTA pair's stage, on which the loads of both blocks count.
+
+    The barrier is in the even block. `address` is its offset, an address of this block. The methods
+    ``load(..., cta_group=2)`` of maps and `complete_tx` find the even block's.
+    """
+
+    def complete_tx(self, nbytes: int) -> None:
+        """Count `nbytes` on the even block's barrier, in place of a load that was left out."""
+        mbarrier_complete_tx_remote(mapa(self, leader_rank()), nbytes)
+
+
+@device_function
+def leader_rank() -> int:
+    """Return the rank of the even block of this block's CTA pair."""
+    return u32(cluster_ctarank() & u32(0xFFFFFFFE))

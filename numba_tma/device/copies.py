@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from numba_tma import simulator
 from numba_tma.backend.interface import native
+from numba_tma.device.barrier import leader_rank
+from numba_tma.device.copy_rules import check_pair
 from numba_tma.device.sequence import RaggedSequence
 from numba_tma.host.annotations import Coordinates, Integer
 from numba_tma.host.ragged import RaggedTensorMap
@@ -17,12 +19,15 @@ from numba_tma.ptx import (
     cp_async_bulk_tensor_im2col_load,
     cp_async_bulk_tensor_im2col_store,
     cp_async_bulk_tensor_load,
+    cp_async_bulk_tensor_load_cta_group,
     cp_async_bulk_tensor_store,
     cp_reduce_async_bulk_tensor,
     fence_proxy_tensormap_acquire,
+    mapa,
     prefetch_tensormap,
 )
 from numba_tma.ptx._instruction import BarrierAddress, CacheHint, TileAddress, address
+from numba_tma.ptx.blackwell import CtaGroup
 from numba_tma.ptx.reduce import TensorReduction
 
 
@@ -34,12 +39,34 @@ def load(
     barrier: BarrierAddress,
     cache_hint: CacheHint = None,
     multicast: int | None = None,
+    cta_group: CtaGroup = 1,
 ) -> None:
     """Run `TensorMap.load`: one instruction per box of the tile."""
     simulator.check_copy(tensor_map, tile, coords, barrier)
+    check_pair("TensorMap.load", barrier, cta_group)
     for offset, moved in tensor_map.copies.each(coords):
-        destination = address(tile) + offset
-        cp_async_bulk_tensor_load(destination, tensor_map, moved, barrier, cache_hint, multicast)
+        start_load(
+            address(tile) + offset, tensor_map, moved, barrier, cache_hint, multicast, cta_group
+        )
+
+
+def start_load(
+    destination: int,
+    tensor_map: TensorMap,
+    coords: Coordinates,
+    barrier: BarrierAddress,
+    cache_hint: CacheHint,
+    multicast: int | None,
+    cta_group: CtaGroup,
+) -> None:
+    """Start one copy of a load (simulator); with `cta_group` 2 on the even block's barrier."""
+    if cta_group == 2:
+        leaders = mapa(address(barrier), leader_rank())
+        cp_async_bulk_tensor_load_cta_group(
+            destination, tensor_map, coords, leaders, 2, cache_hint, multicast
+        )
+    else:
+        cp_async_bulk_tensor_load(destination, tensor_map, coords, barrier, cache_hint, multicast)
 
 
 @native

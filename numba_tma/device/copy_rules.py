@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
-from numba_tma.backend.interface import Unknown, compile_time
+from numba_tma.backend.interface import Unknown, class_of, compile_time
+from numba_tma.device.barrier import PairBarrier
 from numba_tma.device.shared import SharedTile
 from numba_tma.host.boxes import WITHOUT_SLICE, copies_of
 from numba_tma.host.dtypes import reduction_violation
@@ -114,6 +115,21 @@ def check_copy(what: str, tensor_map: Any, tile: object, coords: Any, mode: str 
         raise BadOperand(
             f"{what}: the innermost coordinate is {inner}; a map with fold=True moves parts of "
             f"{copies.part} elements: use a multiple of {copies.part}, or a map without fold"
+        )
+
+
+def check_pair(what: str, barrier: object, cta_group: object) -> None:
+    """Raise unless a load's `cta_group` is a literal, and that of its barrier."""
+    if cta_group not in (None, 1, 2) or isinstance(cta_group, bool | Unknown):
+        shown = cta_group if isinstance(cta_group, Unknown) else repr(cta_group)
+        raise BadOperand(
+            f"{what}(cta_group=...) is part of the instruction: the literal 1, or 2 for a CTA "
+            f"pair, not {shown}"
+        )
+    if class_of(barrier) is PairBarrier and cta_group != 2:
+        raise BadOperand(
+            f"{what}: the barrier is that of a CTA pair's stage, in the even block, but the load "
+            f"has cta_group={cta_group or 1}, whose barrier is in its own block: give cta_group=2"
         )
 
 

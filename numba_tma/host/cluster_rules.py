@@ -46,6 +46,15 @@ def _integers(extents: Any) -> list[int]:
     return [*map(operator.index, extents), *[1] * (3 - len(extents))]
 
 
+def pair_rule(given: Dim3) -> str:
+    """Return the error of a kernel with CTA pairs that runs in clusters without pairs."""
+    return (
+        "load(cta_group=2): the two blocks of a CTA pair lie along x of the cluster, but the "
+        f"kernel runs in clusters of {given}: put @tma.cluster((2, 1)), or another even number "
+        "below @cuda.jit"
+    )
+
+
 def set_cluster(function: F, size: Dim3 | None) -> F:
     """Make the kernel of `function` run in clusters of `size`."""
     if not isinstance(function, FunctionType):

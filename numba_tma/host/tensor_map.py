@@ -270,6 +270,7 @@ class TensorMap(KernelArgument):
         barrier: BarrierLike,
         cache_hint: CacheHint = None,
         multicast: BlockMask = None,
+        cta_group: int = 1,
     ) -> None:
         """Start the copy of one tile from the tensor into shared memory.
 
@@ -296,12 +297,17 @@ class TensorMap(KernelArgument):
             barrier at the offset of `barrier`, in each of them, so the blocks allocate the same and
             each expects the whole tile. They have initialised their barriers, and freed the tile,
             before (a barrier of the cluster says so), and outlive the copy.
+        cta_group
+            A literal. With 2 the bytes count on the barrier of the even block of the CTA pair, at
+            the offset of `barrier`; with `multicast`, on that of each destination's own pair. The
+            cluster has an even number of blocks along x. For targets with tcgen05.
 
         Notes
         -----
-        PTX ``cp.async.bulk.tensor.Nd.shared::cluster.global.tile.mbarrier::complete_tx::bytes``.
+        PTX ``cp.async.bulk.tensor.Nd.shared::cluster.global.tile.mbarrier::complete_tx::bytes``,
+        with `cta_group` 2 ``.cta_group::2`` and ``mapa`` of the barrier.
         """
-        in_kernels("load")(self, tile, coords, barrier, cache_hint, multicast)
+        in_kernels("load")(self, tile, coords, barrier, cache_hint, multicast, cta_group)
 
     def store(
         self, tile: SharedMemory, coords: tuple[int, ...], cache_hint: CacheHint = None

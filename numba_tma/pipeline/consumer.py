@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from numba_tma.backend.interface import device_class, u32
+from numba_tma.backend.interface import compile_time, device_class, u32
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.device.waiting import meet, wait_for
+from numba_tma.pipeline.multicast import is_leader, released_blocks
+from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stages import ConsumerStage
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
@@ -21,7 +23,10 @@ from numba_tma.ptx import (
     mapa,
     mbarrier_arrive,
     mbarrier_arrive_remote,
+    tcgen05_commit,
+    tcgen05_fence_after_thread_sync,
 )
+from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.tile import TilePipeline
@@ -34,6 +39,11 @@ class TileConsumer:
 
     Stages are released in the order in which they were waited for. A release is one arrival per
     warp. In a cluster each warp arrives at every block that loads into the stage.
+
+    With ``released_by="tcgen05"`` one thread executes the methods, and starts the products that
+    read the stages. `Pipeline.consume` and a scope elect the thread; in the explicit form the
+    kernel does, by `enters`. A release is then a tcgen05.commit: it arrives when the products that
+    the thread has started are complete, so the thread releases a stage right after the products.
     """
 
     pipeline: TilePipeline
@@ -54,8 +64,20 @@ class TileConsumer:
     owes_group: bool = False  # ... but no tile of the newest stage
 
     def enters(self) -> bool:
-        """Return True: every thread of the role works on stages."""
-        return True
+        """Return True: every thread of the role works on stages.
+
+        With ``released_by="tcgen05"`` return whether this thread multiplies: one elected thread of
+        the role's first warp, in a CTA pair that of the even block. Executed by every thread of the
+        role, not inside another elected thread's loop or scope.
+        """
+        if not self.pipeline.by_commit:
+            return True
+        elected = elect_sync()
+        if not self.pipeline.one_warp_consumes:
+            elected &= self.thread < WARP  # no branch: ptxas still knows that it is one thread
+        if self.pipeline.in_pair:
+            elected &= is_leader()
+        return elected
 
     def close(self) -> None:
         """End the consumer's use: release every held stage."""
@@ -132,6 +154,8 @@ class TileConsumer:
 
     def _hold(self) -> ConsumerStage:
         """Hold the stage, which is full, and return it."""
+        if self.pipeline.by_commit:
+            tcgen05_fence_after_thread_sync()
         stage = ConsumerStage(self, self.state.index)
         if self.previous < self.pipeline.num_stages:
             self.older += 1
@@ -144,7 +168,7 @@ class TileConsumer:
         """Release the oldest held stage.
 
         Before the arrival, the warp's accesses to tiles are fenced (`fence_proxy_async`) and stores
-        from the stage have read it.
+        from the stage have read it. With ``released_by="tcgen05"`` the arrival is a commit's.
         """
         self._finish_stage()
         self._release(self._pop_oldest())
@@ -179,7 +203,11 @@ class TileConsumer:
             fence_proxy_async()
             self.accesses.unfenced = False
         empty = u32(self.barriers + self.pipeline.empty_offset + 8 * stage)
-        if self.pipeline.each_thread_releases:
+        if self.pipeline.by_commit and self.pipeline.in_cluster:
+            tcgen05_commit(empty, self.pipeline.cta_group, released_blocks(self.pipeline))
+        elif self.pipeline.by_commit:
+            tcgen05_commit(empty, 1)
+        elif self.pipeline.each_thread_releases:
             mbarrier_arrive(empty)
         elif self.pipeline.in_cluster:
             bar_warp_sync()
@@ -251,7 +279,7 @@ class TileConsumer:
         """Set `in_flight`, and release the oldest stages until at most so many are held."""
         self._close_stage()
         self.in_flight = in_flight
-        if self._holds_more_than(in_flight) and self.thread == 0:
+        if not self.pipeline.by_commit and self._holds_more_than(in_flight) and self.thread == 0:
             self._await_stores()  # returns at once if nothing was stored
         self._release_beyond(in_flight)
 
@@ -281,6 +309,7 @@ class TileConsumer:
 
     def store(self, tensor_map: Any, tile: SharedTile, coords: Any, written: bool = True) -> None:
         """Do what `Pipeline.store` does."""
+        check_stored(self.pipeline)
         if written:
             fence_proxy_async()
             self.accesses.unfenced = False
@@ -291,3 +320,13 @@ class TileConsumer:
             self._await_stores()
         self.storing = True
         self.owes_group = False
+
+
+@compile_time
+def check_stored(pipeline: TilePipeline) -> None:
+    """Raise for a store from a stage that a commit releases: the commit waits for no store."""
+    if pipeline.by_commit:
+        raise BadOperand(
+            f"Pipeline.store: a commit releases the stages of {pipeline}, and waits for products "
+            "alone: store results from a shared_tile or from an OutputTilePipeline's consumer"
+        )

@@ -1,4 +1,7 @@
-"""The blocks of a cluster that share a tile, and a block's rank among them."""
+"""The blocks of a cluster that share a tile, and a block's rank among them.
+
+In CTA pairs (`cta_group` 2) the blocks that share a tile along x have one place in their pairs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from numba_tma.backend.interface import (
     device_function,
     u32,
 )
-from numba_tma.ptx import cluster_ctaid_x, cluster_ctaid_y
+from numba_tma.ptx import cluster_ctaid_x, cluster_ctaid_y, cluster_ctarank
 from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
@@ -44,11 +47,14 @@ def is_shared_along_x(pipeline: TilePipeline, name: str) -> bool:
     return axis == "x"
 
 
-def axis_mask(cluster: tuple[int, int], axis: str, x: int, y: int) -> int:
-    """Return the blocks that differ from block (x, y) only along `axis`, one bit for each rank."""
+def axis_mask(cluster: tuple[int, int], axis: str, x: int, y: int, step: int = 1) -> int:
+    """Return the blocks that differ from block (x, y) only along `axis`, one bit for each rank.
+
+    Along x these are the blocks at every `step`-th place.
+    """
     width, height = cluster
     if axis == "x":
-        return ((1 << width) - 1) << y * width
+        return sum(1 << place for place in range(x % step, width, step)) << y * width
     return sum(1 << row * width for row in range(height)) << x
 
 
@@ -60,6 +66,10 @@ def blocks_along(pipeline: TilePipeline, along_x: Constant[bool]) -> MulticastGr
         x = cluster_ctaid_x()
     if pipeline.cluster_height > 1:
         y = cluster_ctaid_y()
+    if along_x and pipeline.in_pair:
+        return MulticastGroup(
+            x // u32(2), pipeline.row_mask << u32(y * pipeline.cluster_width + x % 2)
+        )
     if along_x:
         return MulticastGroup(x, pipeline.row_mask << u32(y * pipeline.cluster_width))
     return MulticastGroup(y, pipeline.column_mask << x)
@@ -74,3 +84,22 @@ def peers(pipeline: TilePipeline) -> int:
     if pipeline.shares_y:
         mask = u32(mask | blocks_along(pipeline, False).mask)
     return mask
+
+
+@device_function
+def is_leader() -> bool:
+    """Return whether the block is the even one of its CTA pair, which multiplies for both."""
+    return cluster_ctarank() % u32(2) == 0
+
+
+@device_function
+def released_blocks(pipeline: TilePipeline) -> int:
+    """Return the blocks that a commit of this block releases a stage to, one bit for each rank.
+
+    These are the blocks that load into the stages that the product read. In a CTA pair, whose even
+    block commits, they are those of both blocks.
+    """
+    if not pipeline.in_pair:
+        return peers(pipeline)
+    mask = u32(u32(1) << cluster_ctarank() | peers(pipeline))
+    return u32(mask | mask << 1)

@@ -9,6 +9,7 @@ from numba_tma.backend.interface import device_class, u32
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import TileAccesses
 from numba_tma.device.waiting import try_wait_for, wait_for
+from numba_tma.pipeline.multicast import is_leader
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stages import ProducerStage
 from numba_tma.pipeline.state import PipelineState
@@ -176,7 +177,11 @@ class TileProducer:
     def _expect(self) -> ProducerStage:
         """Expect the bytes of the stage, which is empty, and return the stage."""
         self.undrained = True
-        if self.pipeline.by_tma:
+        if self.pipeline.in_pair:
+            if is_leader():  # which expects the bytes of both blocks
+                full = self._full_barrier(self.state.index)
+                mbarrier_arrive_expect_tx(full, self.pipeline.expected_bytes)
+        elif self.pipeline.by_tma:
             mbarrier_arrive_expect_tx(self._full_barrier(self.state.index), self.pipeline.tx_bytes)
         else:
             self.current = self.state.index

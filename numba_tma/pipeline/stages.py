@@ -14,7 +14,7 @@ from numba_tma.backend.interface import (
     u32,
 )
 from numba_tma.backend.primitives import add32
-from numba_tma.device.barrier import Barrier
+from numba_tma.device.barrier import Barrier, PairBarrier
 from numba_tma.device.shared import SharedTile
 from numba_tma.host.layout import Tile
 from numba_tma.pipeline.stage_layout import StageLayout, tile_stride
@@ -69,8 +69,10 @@ class ProducerStage(GroupedStage):
 
     @property
     def barrier(self) -> Barrier:
-        """The full barrier of the stage."""
+        """The full barrier of the stage; in a CTA pair that of the even block."""
         barriers = self.owner.barriers
+        if self.owner.pipeline.in_pair:
+            return PairBarrier(barriers + 8 * self.index)
         return Barrier(barriers + 8 * self.index, self.owner.pipeline.ledger_offset)
 
     def expect_bytes(self, tx_bytes: Constant[int]) -> None:

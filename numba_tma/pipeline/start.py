@@ -35,7 +35,7 @@ def initialise(
         for stage in range(pipeline.num_stages):
             mbarrier_init(barriers + 8 * stage, pipeline.full_arrivals)
             mbarrier_init(barriers + pipeline.empty_offset + 8 * stage, releases)
-            if pipeline.debug:
+            if pipeline.ledger_offset > 0:
                 st_shared_u64(barriers + pipeline.ledger_offset + 8 * stage, 0)
         if pipeline.debug:
             if pipeline.block == 0:

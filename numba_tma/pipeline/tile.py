@@ -15,9 +15,10 @@ from numba_tma.backend.primitives import require_cluster, sub32, tiles_are_used
 from numba_tma.device.shared import TileAccesses
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.host.layout import Tile
+from numba_tma.pipeline.arrivals import RingArrivals
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.memory import tiles_and_barriers
-from numba_tma.pipeline.multicast import axis_mask, peers
+from numba_tma.pipeline.multicast import peers
 from numba_tma.pipeline.producer import TileProducer
 from numba_tma.pipeline.roles import MAX_ROLES, WARP, Role, RoleTable, index_from, of_own_role
 from numba_tma.pipeline.stage_layout import (
@@ -37,8 +38,11 @@ from numba_tma.pipeline.start import (
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.pipeline.tile_handle import TilePipelineHandle
 from numba_tma.pipeline.tile_rules import (
+    check_commits,
     check_multicast,
+    check_products,
     check_roles,
+    one_of,
     plane,
     shared_tiles,
 )
@@ -46,10 +50,12 @@ from numba_tma.ptx import laneid, ntid_x, tid_x
 
 #: What fills a stage: TMA copies, cp.async copies, or writes of threads.
 FILLED_BY = ("tma", "cp_async", "threads")
+#: What releases a stage: arrivals of the consumers, or the completion of their tcgen05 products.
+RELEASED_BY = ("threads", "tcgen05")
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class TilePipeline(StageLayout):
+class TilePipeline(RingArrivals, StageLayout):
     """A ring of `num_stages` stages in shared memory, each holding the named `tiles`.
 
     Made on the host, used from a kernel's globals. `start` returns a `TilePipelineHandle`: its
@@ -73,14 +79,23 @@ class TilePipeline(StageLayout):
         What fills a stage: ``"tma"``, copies that one elected thread starts; ``"cp_async"``,
         copies that each thread of the producer starts; ``"threads"``, writes of the producer's
         threads.
+    released_by
+        What releases a stage: ``"threads"``, an arrival of each consumer warp; ``"tcgen05"``, one
+        tcgen05.commit of the thread that multiplies, which arrives when its products are complete.
+        One elected thread then executes the consumer's loop or scope.
     alternate
         Whether one consumer releases each stage, in place of all consumers; see `Consumer.skip`.
     cluster
-        The blocks of the kernel's cluster along x and y.
+        The blocks of the kernel's cluster along x and y; with `cta_group` 2 a pair by default.
+    cta_group
+        2 if two blocks of the cluster multiply as a CTA pair. Both blocks load, each its own tiles
+        with ``load(..., cta_group=2)``. The full barriers of the even block count the bytes of
+        both. The even block alone consumes, and its commits release the stage of both.
     multicast
         The tiles that blocks share: by the tile's name, the axis along which blocks get the same
-        tile. ``multicast={"a": "x"}`` shares a among blocks that differ only in x. A stage is empty
-        when the consumers of all sharing blocks have released it.
+        tile. ``multicast={"a": "x"}`` shares a among blocks that differ only in x, and in CTA pairs
+        have the same place in their pair. A stage is empty when the consumers of all sharing blocks
+        have released it.
     debug
         Whether waits that take too long raise an exception, and bytes are counted. The default is
         the environment's ``NUMBA_TMA_DEBUG``. The simulator does both in any case.
@@ -103,8 +118,10 @@ class TilePipeline(StageLayout):
     producer: Role | None = None
     consumers: tuple[Role, ...] = ()
     filled_by: str = "tma"
+    released_by: str = "threads"
     alternate: bool = False
     cluster: tuple[int, int] = (1, 1)
+    cta_group: int = 1
     multicast: tuple[tuple[str, str], ...] = ()
     debug: bool = False
 
@@ -118,17 +135,18 @@ class TilePipeline(StageLayout):
         producer: Role | None = None,
         consumer: Role | tuple[Role, ...] | None = None,
         filled_by: Literal["tma", "cp_async", "threads"] = "tma",
+        released_by: Literal["threads", "tcgen05"] = "threads",
         alternate: bool = False,
-        cluster: int | tuple[int, int] = 1,
+        cluster: int | tuple[int, int] | None = None,
+        cta_group: Literal[1, 2] = 1,
         multicast: dict[str, Literal["x", "y"]] | None = None,
         debug: bool | None = None,
         **tiles: Tile,
     ) -> None:
         named = named_tiles(TilePipeline, payload, tiles)
-        if filled_by not in FILLED_BY:
-            raise ValueError(
-                f"TilePipeline(filled_by={filled_by!r}): one of {', '.join(map(repr, FILLED_BY))}"
-            )
+        one_of("filled_by", filled_by, FILLED_BY)
+        one_of("released_by", released_by, RELEASED_BY)
+        one_of("cta_group", cta_group, (1, 2))
         values = {
             "num_stages": positive(
                 TilePipeline, "num_stages", num_stages, "stage; 2 to 8 are usual"
@@ -138,13 +156,16 @@ class TilePipeline(StageLayout):
             "producer": producer,
             "consumers": check_roles(producer, consumer, alternate),
             "filled_by": filled_by,
+            "released_by": released_by,
             "alternate": bool(alternate),
-            "cluster": plane(cluster),
+            "cluster": plane(cta_group if cluster is None else cluster),
+            "cta_group": int(cta_group),
             "multicast": shared_tiles(multicast),
             "debug": is_bounded(TilePipeline, debug),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        check_commits(self)
         check_multicast(self)
 
     def __repr__(self) -> str:
@@ -175,54 +196,26 @@ class TilePipeline(StageLayout):
     @property
     def ledger_offset(self) -> int:
         """Offset of a stage's ledger (8 bytes) from its full barrier in debug mode; else 0."""
-        return self.sync_offset + 8 * (MAX_ROLES + 1) if self.debug else 0
+        if self.debug and not self.in_pair:
+            return self.sync_offset + 8 * (MAX_ROLES + 1)
+        return 0
 
     @property
     def num_barriers(self) -> int:
         """Length of the `BarrierArray` that `start` takes: two barriers a stage, and other data."""
-        if self.debug:
-            return self.ledger_offset // 8 + self.num_stages
-        return self.sync_offset // 8
+        ledgers = self.num_stages if self.ledger_offset else 0
+        meetings = MAX_ROLES + 1 if self.debug else 0
+        return self.sync_offset // 8 + meetings + ledgers
 
     @property
     def nbytes(self) -> int:
         """Shared memory of the ring, its barriers included, in bytes."""
         return self.barriers_offset + 8 * self.num_barriers
 
-    # ------------------------------------------------------------------- its arrivals
-
-    @property
-    def full_arrivals(self) -> int:
-        """Arrivals that complete a full barrier, beside the stage's bytes."""
-        if self.filled_by == "tma":
-            return 1
-        members = self.producer.members if self.producer else WARP
-        if self.filled_by == "cp_async":
-            return members
-        return self.producer.arrivals if self.producer else 1
-
-    @property
-    def empty_arrivals(self) -> int:
-        """Arrivals that complete an empty barrier; 0 if they depend on the launch's block."""
-        arrivals = [role.arrivals for role in self.consumers]
-        one = arrivals[0] if self.alternate else sum(arrivals)
-        return one * self.num_peers
-
     @property
     def block(self) -> int:
         """Threads of the block; 0 for any number of whole warps."""
         return self.producer.block if self.producer else 0
-
-    @property
-    def num_peers(self) -> int:
-        """Blocks of the cluster that load into one block's stages, itself included."""
-        axes = {axis for _, axis in self.multicast}
-        return 1 + sum(n - 1 for axis, n in zip("xy", self.cluster) if axis in axes)
-
-    @property
-    def in_cluster(self) -> bool:
-        """Whether blocks of a cluster share tiles."""
-        return self.num_peers > 1
 
     @property
     def by_tma(self) -> bool:
@@ -238,48 +231,6 @@ class TilePipeline(StageLayout):
     def launch_kind(self) -> str:
         """The requirement on a launch, as `allocate_shared` takes it."""
         return f"ring{self.block or ''}"
-
-    @property
-    def cluster_feature(self) -> str:
-        """The argument that requires a cluster, for error messages."""
-        return f"multicast={dict(self.multicast)}"
-
-    def cluster_rule(self, given: Any) -> str:
-        """Return the error of a kernel that runs in clusters of another size."""
-        return (
-            f"{self} is for clusters of {self.cluster}, but the kernel runs in clusters of "
-            f"{given}: put @tma.cluster({self.cluster}) below @cuda.jit"
-        )
-
-    @property
-    def cluster_width(self) -> int:
-        """Blocks of the cluster along x."""
-        return self.cluster[0]
-
-    @property
-    def cluster_height(self) -> int:
-        """Blocks of the cluster along y."""
-        return self.cluster[1]
-
-    @property
-    def shares_x(self) -> bool:
-        """Whether blocks that differ only in x share a tile."""
-        return "x" in dict(self.multicast).values()
-
-    @property
-    def shares_y(self) -> bool:
-        """Whether blocks that differ only in y share a tile."""
-        return "y" in dict(self.multicast).values()
-
-    @property
-    def row_mask(self) -> int:
-        """The blocks of the cluster's first row, one bit for each rank."""
-        return axis_mask(self.cluster, "x", 0, 0)
-
-    @property
-    def column_mask(self) -> int:
-        """The blocks of the cluster's first column, one bit for each rank."""
-        return axis_mask(self.cluster, "y", 0, 0)
 
     @property
     def consumer_table(self) -> RoleTable:
@@ -303,11 +254,6 @@ class TilePipeline(StageLayout):
         return self.producer is None or self.producer.sync_threads == WARP
 
     @property
-    def each_thread_releases(self) -> bool:
-        """Whether each thread of the consumers arrives; otherwise one lane of each warp does."""
-        return any(role.group.unit == 1 for role in self.consumers)
-
-    @property
     def each_thread_commits(self) -> bool:
         """Whether each thread of the producer arrives; otherwise one lane of each warp does."""
         return self.producer is not None and self.producer.group.unit == 1
@@ -317,9 +263,11 @@ class TilePipeline(StageLayout):
     @property
     def full_site(self) -> Site:
         """The name of a wait for a full stage."""
-        counted = self.tx_bytes if self.by_tma else 0
+        counted = self.tx_bytes if self.by_tma and not self.in_pair else 0
         name = self.consumers[0].name if len(self.consumers) == 1 else "consumer"
-        return Site(f"'{self._name}.full'", name, counted, self.num_stages, debug=self.debug)
+        what = f"'{self._name}.full'"
+        pair = self.in_pair
+        return Site(what, name, counted, self.num_stages, debug=self.debug, in_cluster=pair)
 
     @property
     def empty_site(self) -> Site:
@@ -349,8 +297,8 @@ class TilePipeline(StageLayout):
         """Allocate the ring, initialise its barriers and return its handle.
 
         Executed once by every thread of the block, so not inside a loop. `start` synchronises the
-        block; with `multicast` it synchronises the cluster. Each call in the source is a ring of
-        its own.
+        block; with `multicast` or `cta_group` 2 it synchronises the cluster. Each call in the
+        source is a ring of its own.
 
         Parameters
         ----------
@@ -365,6 +313,7 @@ class TilePipeline(StageLayout):
         """
         check_launch(self, WARP if self.block else 2 * WARP)
         check_sync(sync)
+        check_products(self)
         if self.in_cluster:
             require_cluster(self)
         base, first = tiles_and_barriers(self, tiles, barriers)
@@ -381,7 +330,7 @@ class TilePipeline(StageLayout):
             loading = index_from(thread, self.producer.first)
             num_producers = u32(self.producer.members)
         is_sender = False
-        if self.in_cluster:
+        if self.in_cluster and not self.by_commit:
             is_sender = peers(self) >> laneid() & 1 != 0
         initialise(self, first, thread, num_threads, sync)
         producer = TileProducer(

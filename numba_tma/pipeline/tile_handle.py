@@ -31,6 +31,10 @@ class TilePipelineHandle:
     _consumer: TileConsumer
     _num_producers: u32
 
+    def enters(self) -> bool:
+        """Return True: every thread of the block executes the pipeline's scope."""
+        return True
+
     def producer(self) -> TileProducer:
         """Return the producer, for the explicit form or a scope."""
         return self._producer
@@ -94,7 +98,8 @@ class TilePipelineHandle:
         """Iterate over range(first, stop, step), each tile with its full stage.
 
         Yields (tile, stage): ``stage.x`` is the stage's tile x, to read and to write. Every
-        consumer warp enters the loop.
+        consumer warp enters the loop. With ``released_by="tcgen05"`` one elected thread executes
+        the body, which starts the products that read the stage.
 
         - A stage is released when the loop goes on to the next tile, or `in_flight` tiles later for
           work that reads the stage asynchronously. `in_flight` is a literal below the number of
@@ -106,7 +111,12 @@ class TilePipelineHandle:
           until the stores have read shared memory.
         """
         check_in_flight(self._consumer.pipeline, in_flight)
-        tiles = Consume(in_flight, self._consumer, i64(first) - i64(step), stop, step)
+        before = i64(first) - i64(step)
+        if self._consumer.pipeline.by_commit:
+            entered = self._consumer.enters()
+            tiles = Consume(in_flight, self._consumer, before, stop, step, entered)
+        else:
+            tiles = Consume(in_flight, self._consumer, before, stop, step)
         self._consumer._release_until(in_flight)
         return tiles
 
@@ -190,7 +200,7 @@ def check_in_flight(pipeline: TilePipeline, in_flight: int) -> None:
 @compile_time
 def check_queue(pipeline: TilePipeline) -> None:
     """Raise unless one thread of the block starts all copies into its stages."""
-    if not pipeline.by_tma or pipeline.in_cluster:
+    if not pipeline.by_tma or pipeline.in_cluster or pipeline.by_commit:
         raise BadOperand(
             f"produce_from: one thread, which starts all copies for its own block, draws a "
             f"TileQueue's tiles; {pipeline} has another producer: use produce(first, stop, step)"

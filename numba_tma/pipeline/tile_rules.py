@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from numba_tma.backend.interface import compile_time, compute_capability
 from numba_tma.host.cluster_rules import cluster_size
 from numba_tma.pipeline.roles import Role
+from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.tile import TilePipeline
+
+
+def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Raise unless an argument is one of its choices."""
+    if value not in choices or isinstance(value, bool):
+        raise ValueError(f"TilePipeline({name}={value!r}): one of {', '.join(map(repr, choices))}")
 
 
 def plane(cluster: Any) -> tuple[int, int]:
@@ -78,23 +86,68 @@ def check_multicast(pipeline: TilePipeline) -> None:
                 f"({', '.join(names)}), its value the axis of the cluster along which blocks share "
                 "the tile, 'x' or 'y'"
             )
-    if shared and not pipeline.in_cluster:
+    if shared and pipeline.num_peers == 1:
+        what = "CTA pair" if pipeline.in_pair else "block"
         raise ValueError(
             f"TilePipeline(cluster={pipeline.cluster}, multicast={shared}): the cluster has only "
-            "one block along the axis; give the kernel's cluster"
+            f"one {what} along the axis; give the kernel's cluster"
         )
-    if pipeline.in_cluster and not pipeline.by_tma:
+    if not pipeline.in_cluster:
+        return
+    given = pipeline.cluster_feature
+    if not pipeline.by_tma:
         raise ValueError(
-            f"TilePipeline(filled_by={pipeline.filled_by!r}, multicast={shared}): only copies of "
-            "the copy engine can be multicast"
+            f"TilePipeline(filled_by={pipeline.filled_by!r}, {given}): only copies of the copy "
+            f"engine can {'signal the pair' if pipeline.in_pair else 'be multicast'}"
         )
-    if pipeline.in_cluster and pipeline.each_thread_releases:
+    if pipeline.each_thread_releases:
         raise ValueError(
-            f"TilePipeline(multicast={shared}): consumers in a cluster arrive by warp; use Warps "
-            "or Warpgroups instead of Threads"
+            f"TilePipeline({given}): consumers in a cluster arrive by warp; use Warps or "
+            "Warpgroups instead of Threads"
         )
-    if pipeline.in_cluster and not pipeline.consumers:
+    if not pipeline.consumers:
         raise ValueError(
-            f"TilePipeline(multicast={shared}): the barriers count arrivals of other blocks' "
-            "roles, so name producer and consumer roles"
+            f"TilePipeline({given}): the barriers count arrivals of other blocks' roles, so name "
+            "producer and consumer roles"
+        )
+
+
+def check_commits(pipeline: TilePipeline) -> None:
+    """Raise unless one thread of whole warps can release the stages by a commit."""
+    if pipeline.in_pair and not pipeline.by_commit:
+        raise ValueError(
+            f"TilePipeline(cta_group=2, released_by={pipeline.released_by!r}): a CTA pair "
+            "multiplies with tcgen05, whose commits release the stages of both blocks: give "
+            "released_by='tcgen05'"
+        )
+    if pipeline.in_pair and pipeline.cluster[0] % 2:
+        raise ValueError(
+            f"TilePipeline(cta_group=2, cluster={pipeline.cluster}): the two blocks of a CTA pair "
+            "lie along x, so the cluster has an even number there: give cluster=(2, 1), and "
+            "@tma.cluster((2, 1)) below @cuda.jit"
+        )
+    if not pipeline.by_commit:
+        return
+    if pipeline.by_cp_async:
+        raise ValueError(
+            "TilePipeline(filled_by='cp_async', released_by='tcgen05'): tcgen05 products read "
+            "through the async proxy, and an arrival of cp.async copies fences nothing: fill the "
+            "stages with filled_by='tma', or with 'threads', whose commit fences"
+        )
+    if pipeline.each_thread_releases:
+        raise ValueError(
+            f"TilePipeline(consumer={list(pipeline.consumers)}, released_by='tcgen05'): a whole "
+            "warp elects the thread that multiplies; use Warps or Warpgroups instead of Threads"
+        )
+
+
+@compile_time
+def check_products(pipeline: TilePipeline) -> None:
+    """Raise if the pipeline needs products that the target does not have."""
+    target = compute_capability()
+    if pipeline.by_commit and target not in (None, (10, 0)):
+        raise BadOperand(
+            f"{pipeline}: tcgen05 exists on sm_100a alone, and this kernel is compiled for "
+            f"compute capability {target[0]}.{target[1]}: give released_by='threads', and release "
+            "a stage after the wgmma_wait of the products that read it"
         )

@@ -20,8 +20,9 @@ from numba_tma.backend.compiler import (
 from numba_tma.backend.lowering.instructions import OPERANDS, Operands, emit, type_call
 from numba_tma.backend.lowering.types import METHODS
 from numba_tma.device import copies
-from numba_tma.device.copy_rules import check_copy, check_reduction, check_store
+from numba_tma.device.copy_rules import check_copy, check_pair, check_reduction, check_store
 from numba_tma.host.boxes import Copies
+from numba_tma.host.cluster_rules import pair_rule
 from numba_tma.host.im2col_rules import offset_limit
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
@@ -39,6 +40,7 @@ def _type_load(
     barrier: types.Type,
     cache_hint: types.Type = types.none,
     multicast: types.Type = types.none,
+    cta_group: types.Type = types.none,
 ) -> Any:
     given = {
         "tensor_map": self,
@@ -48,9 +50,37 @@ def _type_load(
         "cache_hint": cache_hint,
         "multicast": multicast,
     }
-    sig = _typed("cp_async_bulk_tensor_load", given)
+    compiler.run_rule(check_pair, "TensorMap.load", barrier, cta_group)
+    row = "cp_async_bulk_tensor_load"
+    if is_pair(cta_group):
+        row, given = f"{row}_cta_group", given | {"cta_group": cta_group}
+    sig = _typed(row, given)
     compiler.run_rule(check_copy, "TensorMap.load", self, tile, coords)
     return sig
+
+
+def is_pair(cta_group: types.Type) -> bool:
+    """Return whether the argument `cta_group` of a load is the literal 2."""
+    return isinstance(cta_group, types.IntegerLiteral) and cta_group.literal_value == 2
+
+
+def pair_load(context: Context, builder: Builder, given: Operands) -> Operands:
+    """Return the operands of a load whose bytes count on the barrier of the pair's even block."""
+    compiler.require_pairs(builder, pair_rule)
+    rank = emit(TABLE["cluster_ctarank"], context, builder, {})
+    leader = builder.and_(rank, ir.Constant(I32, 0xFFFFFFFE))
+    located = {"location": given["barrier"], "rank": (types.uint32, leader)}
+    barrier = emit(TABLE["mapa"], context, builder, located)
+    return given | {"barrier": (types.uint32, barrier), "cta_group": (types.literal(2), None)}
+
+
+def _lower_load(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
+    given: Any = dict(zip(("tensor_map", *_LOADED), zip(sig.args, args)))
+    row = TABLE["cp_async_bulk_tensor_load"]
+    if len(sig.args) > len(_LOADED) + 1:
+        given = pair_load(context, builder, given)
+        row = TABLE["cp_async_bulk_tensor_load_cta_group"]
+    return _emit_copies(row, context, builder, given)
 
 
 def _type_store(
@@ -196,7 +226,7 @@ _LOADED = ("destination", "coordinates", "barrier", "cache_hint", "multicast")
 _REDUCED = ("source", "coordinates", "operation", "cache_hint")
 _STORED = ("source", "coordinates", "cache_hint")
 _FETCHED = ("coordinates", "cache_hint")
-_map_method(copies.load, "cp_async_bulk_tensor_load", _type_load, *_LOADED)
+_method(copies.load, _type_load, _lower_load)
 _map_method(copies.store, "cp_async_bulk_tensor_store", _type_store, *_STORED)
 _map_method(copies.reduce, "cp_reduce_async_bulk_tensor", _type_reduce, *_REDUCED)
 _map_method(copies.prefetch_tile, "cp_async_bulk_prefetch_tensor", _type_prefetch_tile, *_FETCHED)

@@ -134,6 +134,7 @@ compiler.instruction_function(w.meet, _type_meet, _lower_meet)
 
 _TILED = {
     "cp_async_bulk_tensor_load": "load",
+    "cp_async_bulk_tensor_load_cta_group": "load",
     "cp_async_bulk_tensor_store": "store",
     "cp_reduce_async_bulk_tensor": "reduce",
     "cp_async_bulk_prefetch_tensor": "prefetch_tile",

@@ -48,6 +48,7 @@ from numba_tma.backend.numba_cuda.kernels import (
     grid_constant,
     require_cluster,
     require_launch_bounds,
+    require_pairs,
 )
 from numba_tma.backend.numba_cuda.object_types import (
     ObjectType,
@@ -105,6 +106,7 @@ __all__ = [
     "register_model",
     "require_targets",
     "require_cluster",
+    "require_pairs",
     "require_launch_bounds",
     "run_rule",
     "scopes",

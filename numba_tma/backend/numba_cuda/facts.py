@@ -23,8 +23,8 @@ class Facts:
     allocates: bool = False
     #: Its module's flags of whether the kernel uses tiles; see `kernel_globals.load_use_flag`.
     use_flags: list[str] = field(default_factory=list)
-    #: The cluster sizes that it requires, each with the function that writes the error.
-    clusters: list[tuple[tuple[int, ...], Callable[[Any], str]]] = field(default_factory=list)
+    #: Whether a cluster size meets a requirement of it, with the function that writes the error.
+    clusters: list[tuple[Callable[[Any], bool], Callable[[Any], str]]] = field(default_factory=list)
     launch_bounds: tuple[int, int] | None = None
     #: The limit of a block's shared memory on the target, in bytes.
     shared_limit: int = 0

@@ -170,13 +170,18 @@ def require_launch_bounds(builder: Any, bounds: tuple[int, int]) -> None:
 
 def require_cluster(builder: Any, size: tuple[int, int], rule: Callable[[Any], str]) -> None:
     """Require clusters of `size` of the kernel under `builder`; `rule(size)` is the error."""
-    facts_of(builder.function).clusters.append(((*size, 1), rule))
+    facts_of(builder.function).clusters.append((lambda given: given == (*size, 1), rule))
+
+
+def require_pairs(builder: Any, rule: Callable[[Any], str]) -> None:
+    """Require clusters of an even number of blocks along x; `rule(size)` is the error."""
+    facts_of(builder.function).clusters.append((lambda given: given[0] % 2 == 0, rule))
 
 
 def _check_cluster(function: Any) -> None:
     size = getattr(function, "cluster", (1, 1, 1))
-    for required, rule in facts_of(function).clusters:
-        if required != size:
+    for fits, rule in facts_of(function).clusters:
+        if not fits(size):
             raise TypingError(rule(size))
 
 

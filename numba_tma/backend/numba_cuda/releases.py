@@ -46,7 +46,7 @@ HANDLES = {
     "ConsumerStage": Handle(keeps=("enters", "tile", "get_tile")),
     "TilePipelineHandle": Handle(
         keeps=(
-            *("is_producer", "is_consumer", "num_consumers", "producer", "consumer"),
+            *("enters", "is_producer", "is_consumer", "num_consumers", "producer", "consumer"),
             *("produce", "produce_from", "store", "sync_consumers"),
             *("consumer_thread", "multicast_group"),
         )
