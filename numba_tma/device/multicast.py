@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from numba_tma.backend.interface import Unknown, class_of, native
-from numba_tma.device.copy_rules import check_copy, require_map
+from numba_tma.device.copies import start_load
+from numba_tma.device.copy_rules import check_copy, check_pair, require_map
 from numba_tma.device.shared import SharedTile
 from numba_tma.host.boxes import Copies
 from numba_tma.host.layout import Tile
 from numba_tma.host.ragged import RaggedTensorMap
 from numba_tma.host.tensor_map import TensorMap, wrong_mode
-from numba_tma.ptx import CachePolicy, cp_async_bulk_tensor_load
+from numba_tma.ptx import CachePolicy
 from numba_tma.ptx._instruction import BarrierAddress
+from numba_tma.ptx.blackwell import CtaGroup
 from numba_tma.simulator import BadOperand
 
 NO_SLICES = (
@@ -30,6 +32,7 @@ def load_partitioned(
     rank: int,
     cache_hint: CachePolicy | int | None = None,
     multicast: int | None = None,
+    cta_group: CtaGroup = 1,
 ) -> None:
     """Load this block's slice of `tile` into every block of the group.
 
@@ -55,15 +58,20 @@ def load_partitioned(
     multicast
         The group: bit r is the block of rank r in the cluster. By default the ranks from 0 to the
         number of slices.
+    cta_group
+        That of `TensorMap.load`. With 2 the blocks of a group have one place in their CTA pairs,
+        and the tile's bytes count on the barrier of each pair's even block.
     """
+    check_pair("load_partitioned", barrier, cta_group)
     slices, box = check_slices(tensor_map, tile, coords, rank), tensor_map.tile
-    cp_async_bulk_tensor_load(
+    start_load(
         tile.address + rank * box.shared_nbytes,
         tensor_map,
         (coords[0] + rank * box.shape[0], *coords[1:]),
         barrier,
         cache_hint,
         (1 << slices) - 1 if multicast is None else multicast,
+        cta_group,
     )
 
 

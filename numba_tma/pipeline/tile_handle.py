@@ -200,7 +200,12 @@ def check_in_flight(pipeline: TilePipeline, in_flight: int) -> None:
 @compile_time
 def check_queue(pipeline: TilePipeline) -> None:
     """Raise unless one thread of the block starts all copies into its stages."""
-    if not pipeline.by_tma or pipeline.in_cluster or pipeline.by_commit:
+    if pipeline.by_commit:
+        raise BadOperand(
+            f"produce_from: every consumer thread reads the number of a TileQueue's tile, but of "
+            f"{pipeline} one thread consumes: use produce(first, stop, step)"
+        )
+    if not pipeline.by_tma or pipeline.in_cluster:
         raise BadOperand(
             f"produce_from: one thread, which starts all copies for its own block, draws a "
             f"TileQueue's tiles; {pipeline} has another producer: use produce(first, stop, step)"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from numba_tma.backend.interface import compile_time, compute_capability
+from numba_tma.backend.interface import compile_target, compile_time
+from numba_tma.host.architectures import TCGEN05, refusal
 from numba_tma.host.cluster_rules import cluster_size
 from numba_tma.pipeline.roles import Role
 from numba_tma.simulator import BadOperand
@@ -144,10 +145,9 @@ def check_commits(pipeline: TilePipeline) -> None:
 @compile_time
 def check_products(pipeline: TilePipeline) -> None:
     """Raise if the pipeline needs products that the target does not have."""
-    target = compute_capability()
-    if pipeline.by_commit and target not in (None, (10, 0)):
+    target = compile_target()
+    if pipeline.by_commit and target and not TCGEN05.allow(target):
         raise BadOperand(
-            f"{pipeline}: tcgen05 exists on sm_100a alone, and this kernel is compiled for "
-            f"compute capability {target[0]}.{target[1]}: give released_by='threads', and release "
-            "a stage after the wgmma_wait of the products that read it"
+            f"{refusal(f'{pipeline}: a release by tcgen05.commit', TCGEN05, target)}; or give "
+            "released_by='threads', and release a stage after the wgmma_wait of its products"
         )

@@ -51,12 +51,11 @@ def _type_load(
         "multicast": multicast,
     }
     compiler.run_rule(check_pair, "TensorMap.load", barrier, cta_group)
-    row = "cp_async_bulk_tensor_load"
+    sig = _typed("cp_async_bulk_tensor_load", given)
     if is_pair(cta_group):
-        row, given = f"{row}_cta_group", given | {"cta_group": cta_group}
-    sig = _typed(row, given)
+        _typed("cp_async_bulk_tensor_load_cta_group", given | {"cta_group": cta_group})
     compiler.run_rule(check_copy, "TensorMap.load", self, tile, coords)
-    return sig
+    return signature(types.void, *sig.args, cta_group)
 
 
 def is_pair(cta_group: types.Type) -> bool:
@@ -77,10 +76,10 @@ def pair_load(context: Context, builder: Builder, given: Operands) -> Operands:
 def _lower_load(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     given: Any = dict(zip(("tensor_map", *_LOADED), zip(sig.args, args)))
     row = TABLE["cp_async_bulk_tensor_load"]
-    if len(sig.args) > len(_LOADED) + 1:
+    if is_pair(sig.args[-1]):
         given = pair_load(context, builder, given)
         row = TABLE["cp_async_bulk_tensor_load_cta_group"]
-    return _emit_copies(row, context, builder, given)
+    return emit_copies(row, context, builder, given)
 
 
 def _type_store(

@@ -7,11 +7,14 @@ from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import I32, Builder, Context, Signature, Value, ir, signature, types
+from numba_tma.backend.lowering.copies import is_pair, pair_load
 from numba_tma.backend.lowering.instructions import emit, is_absent, type_call
+from numba_tma.device.copy_rules import check_pair
 from numba_tma.device.multicast import check_slices, count_slices, load_partitioned
 from numba_tma.ptx import TABLE
 
 _LOAD = TABLE["cp_async_bulk_tensor_load"]
+_PAIR_LOAD = TABLE["cp_async_bulk_tensor_load_cta_group"]
 
 
 def _type_load_partitioned(
@@ -22,7 +25,9 @@ def _type_load_partitioned(
     rank: types.Type,
     **optional: types.Type,
 ) -> Any:
+    cta_group = optional.get("cta_group", types.none)
     compiler.run_rule(check_slices, tensor_map, tile, coords, rank)
+    compiler.run_rule(check_pair, "load_partitioned", barrier, cta_group)
     given = {
         "tensor_map": tensor_map,
         "destination": tile,
@@ -30,8 +35,12 @@ def _type_load_partitioned(
         "barrier": barrier,
         **optional,
     }
-    args = type_call(_LOAD, given).args
-    return signature(types.void, *args[:4], types.uint32, *args[4:])
+    if is_pair(cta_group):
+        type_call(_PAIR_LOAD, given)
+    plain = {name: typ for name, typ in given.items() if name != "cta_group"}
+    typed = dict(zip(plain, type_call(_LOAD, plain).args)) | {"cta_group": cta_group}
+    first = [typed[name] for name in list(given)[:4]]
+    return signature(types.void, *first, types.uint32, *(typed[name] for name in optional))
 
 
 def _lower_load_partitioned(
@@ -51,6 +60,8 @@ def _lower_load_partitioned(
     if is_absent(given.get("multicast", (types.none,))[0]):
         everyone = (1 << count_slices(tile_type.static[0], given["tensor_map"][0].copies)) - 1
         given["multicast"] = types.uint16, ir.Constant(ir.IntType(16), everyone)
+    if is_pair(given.pop("cta_group", (types.none, None))[0]):
+        return emit(_PAIR_LOAD, context, builder, pair_load(context, builder, given))
     return emit(_LOAD, context, builder, given)
 
 
