@@ -146,6 +146,12 @@ class TileProducer:
 
     # -------------------------------------------------------------------- its steps
 
+    def _await_commits(self) -> None:
+        """Wait for all commits that release stages, if commits do."""
+        if self.pipeline.by_commit and not self.pipeline.in_cluster:  # else `close` has waited
+            if self.undrained:
+                self.tail()
+
     def _full_barrier(self, index: Any) -> Barrier:
         """Return the full barrier of a stage."""
         return Barrier(self.barriers + 8 * index)

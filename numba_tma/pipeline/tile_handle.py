@@ -160,10 +160,13 @@ class TilePipelineHandle:
 
         Executed by every thread of the producer and the consumers. In a cluster the call is
         required: the producer waits until all stages are released, so that the block does not exit
-        before its peers have arrived on its barriers.
+        before its peers have arrived on its barriers. With ``released_by="tcgen05"`` the producer
+        waits, too: the
+        block must not exit before its commits have arrived.
         """
         if self.is_producer():
             self._producer.close()
+            self._producer._await_commits()
         elif self.is_consumer():
             self._consumer.close()
 

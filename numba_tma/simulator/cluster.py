@@ -54,6 +54,14 @@ def resolve(address: int) -> tuple[Cta, int]:
     return owner, int(address) & (1 << RANK_SHIFT) - 1
 
 
+def home_of(address: int) -> tuple[Cta, int]:
+    """Return the block of a cluster's address and the address there, without an access.
+
+    For an arrival that the hardware makes later: who waits for the arrival knows that it is over.
+    """
+    return _owner(current(), address), int(address) & (1 << RANK_SHIFT) - 1
+
+
 def _owner(thread: SimulatedThread, address: int) -> Cta:
     cluster, rank = thread.cta.cluster, int(address) >> RANK_SHIFT
     if rank > len(cluster):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from numba_tma.simulator.async_copies import AsyncWait
 from numba_tma.simulator.block import FULL_MASK
-from numba_tma.simulator.cluster import mapa, resolve
+from numba_tma.simulator.cluster import home_of, mapa
 from numba_tma.simulator.column_accesses import ColumnAccesses
 from numba_tma.simulator.copies import call_site
 from numba_tma.simulator.errors import (
@@ -245,8 +245,8 @@ def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
     ranks = [rank for rank in range(16) if multicast is not None and int(multicast) >> rank & 1]
     if multicast is not None and not ranks:
         raise BadOperand("tcgen05_commit: multicast is 0; it must name one block of the cluster")
-    owner, offset = resolve(int(addr))
-    places = [(owner, offset)] if multicast is None else [resolve(mapa(offset, r)) for r in ranks]
+    owner, offset = home_of(int(addr))
+    places = [(owner, offset)] if multicast is None else [home_of(mapa(offset, r)) for r in ranks]
     barriers = [cta.barrier_at(thread, place) for cta, place in places]
     told = thread.cta.tracked_clocks().waited_for(thread.row)
     for other in thread.cta.tensor_memories:
