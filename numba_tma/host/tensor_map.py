@@ -81,7 +81,8 @@ def tensor_map(
         its coordinates leave out the last axis. With 32 the swizzle is B32.
     dtype
         What the bits of `array` mean where its own type cannot say it, in the same size: bf16
-        held as uint16, fp8 as uint8, tf32 as float32.
+        held as uint16, fp8 as uint8, tf32 as float32. Elements of 4 and 6 bits are held as uint8,
+        packed (`pack`): the array's last axis counts bytes, the map's shape and boxes elements.
     overwrite_padding
         Allow stores through the map although its rows are no multiple of 16 B long. The copy
         engine stores whole 16-byte chunks and so overwrites up to 15 bytes past each row (loads
@@ -286,7 +287,8 @@ class TensorMap(KernelArgument):
         coords
             First element of the tile in the tensor, one coordinate per axis in the array's order.
             They may be negative or past the end; such elements become `oob_fill`. The innermost
-            one times the element size must be a multiple of 16 bytes.
+            one times the element size must be a multiple of 16 bytes; of unpacked types, which
+            have gaps in shared memory, it is a multiple of 128 elements.
         barrier
             The barrier that gets the bytes; it must expect them in its current phase.
         cache_hint

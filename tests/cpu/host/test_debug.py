@@ -244,6 +244,7 @@ SITES = [
     Site("'x.full'", "consumer", 2048, 4, "ledger"),
     Site("load of TILE", kind="coordinate", itemsize=4),
     Site("Barrier.wait"),
+    Site("load of E2M1", kind="coordinate", itemsize=1, unit=32),
 ]
 WORD = 0x000003FE001FFFFA
 
@@ -320,7 +321,7 @@ def known(pending, outstanding, count=1):
     return {"count": count, "pending": pending, "outstanding": outstanding}
 
 
-FULL, EMPTY, SYNC, LEDGER, COORDINATE, BARRIER = range(6)
+FULL, EMPTY, SYNC, LEDGER, COORDINATE, BARRIER, PACKED = range(7)
 
 
 def test_the_sentence():
@@ -377,6 +378,7 @@ def test_bytes_that_nobody_could_count_are_not_told():
             "4 elements",
         ),
         (record(COORDINATE, iteration=2**32 - 1), "innermost coordinate -1 x 4 B"),
+        (record(PACKED, iteration=16), "E2M1: innermost coordinate 16 is not a multiple of 32 ele"),
     ],
 )
 def test_each_cause_is_told(given, expected):
