@@ -261,7 +261,7 @@ class Cta:
     def warp_meeting(
         self, thread: SimulatedThread, name: str, mask: int, value: object, *, orders_memory: bool
     ) -> dict[int, object]:
-        """Wait for the live lanes of `mask`; return their values by lane."""
+        """Wait for the live lanes of `mask`; return their values by lane, one dict for all."""
         mask = int(mask) & FULL_MASK
         if not mask >> thread.lane & 1:
             raise BadOperand(
@@ -276,7 +276,10 @@ class Cta:
         title = f"{name} of warp {warp} with mask {mask:#010x}"
         known = self._publish(thread) if orders_memory else None
         meeting = self._meet(thread, ("warp", warp, mask), title, needed, value, known, wait=True)
-        return {other.lane: other_value for other, other_value in meeting.values.items()}
+        by_lane: dict[int, object] = meeting.once(
+            lambda: {other.lane: other_value for other, other_value in meeting.values.items()}
+        )
+        return by_lane
 
     def warpgroup_meeting(
         self, thread: SimulatedThread, name: str, value: object = None
