@@ -30,6 +30,9 @@ from numba_tma.device.shared import SharedTile as SharedTile
 from numba_tma.device.shared import shared_barrier as shared_barrier
 from numba_tma.device.shared import shared_barriers as shared_barriers
 from numba_tma.device.shared import shared_tile as shared_tile
+from numba_tma.device.tensor_memory import TensorMemory as TensorMemory
+from numba_tma.device.tensor_memory import TensorMemoryHandle as TensorMemoryHandle
+from numba_tma.device.tensor_tile import TensorTile as TensorTile
 from numba_tma.host.debug import ByteLedgerError as ByteLedgerError
 from numba_tma.host.debug import CoordinateError as CoordinateError
 from numba_tma.host.debug import PipelineError as PipelineError

@@ -89,3 +89,23 @@ def check_grid(grid: Dim3, size: Dim3) -> None:
                 f"blocks along {axis} are not a multiple of {extent}: launch "
                 f"{-(-blocks // extent) * extent} blocks along {axis}"
             )
+
+
+def check_group(what: str, cta_group: object) -> None:
+    """Raise a ValueError unless `cta_group` is 1 or 2."""
+    if cta_group not in (1, 2):
+        raise ValueError(f"{what}(cta_group={cta_group!r}): 1, or 2 for a CTA pair")
+
+
+def pair_cluster(
+    what: str, cta_group: int, cluster: int | tuple[int, int] | None
+) -> tuple[int, int]:
+    """Return the blocks of a cluster along x and y; raise a ValueError if it has half a pair."""
+    blocks = cluster_size(cta_group if cluster is None else cluster)
+    if blocks[0] % cta_group:
+        raise ValueError(
+            f"{what}(cta_group=2, cluster={cluster}): the two blocks of a CTA pair lie along x, so "
+            "the cluster has an even number there: give cluster=(2, 1), and @tma.cluster((2, 1)) "
+            "below @cuda.jit"
+        )
+    return blocks[0], blocks[1]

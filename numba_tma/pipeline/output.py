@@ -1,7 +1,7 @@
 """`OutputTilePipeline`: stages of accumulators, from the warps that multiply to the epilogue.
 
-In shared memory the stages are a ring that threads fill. In tensor memory, on sm_100a, the stages
-are columns, the ring has only barriers, and the tensor cores arrive.
+In shared memory the stages are a ring that threads fill. In tensor memory the stages are
+columns, the ring has only barriers, and the tensor cores arrive.
 """
 
 from __future__ import annotations
@@ -12,14 +12,22 @@ from typing import Any, Literal
 
 from numba_tma.backend.interface import constant_class, u32
 from numba_tma.backend.primitives import allocate_shared
-from numba_tma.host.cluster_rules import cluster_size
+from numba_tma.device.tensor_columns import claim_columns
+from numba_tma.device.tensor_memory import TensorMemory, allocate
+from numba_tma.host.cluster_rules import check_group, pair_cluster
 from numba_tma.host.debug import is_bounded
 from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.host.tensor_tiles import (
+    COLUMNS,
+    LANES,
+    Accumulator,
+    ColumnClaim,
+    allocated_columns,
+)
 from numba_tma.pipeline.output_handle import (
     OutputConsumer,
     OutputProducer,
     OutputTilePipelineHandle,
-    allocate,
     check_target,
 )
 from numba_tma.pipeline.roles import WARP, Role
@@ -28,17 +36,11 @@ from numba_tma.ptx import (
     cluster_ctarank,
     laneid,
     ld_shared_u32,
-    tcgen05_alloc,
     tcgen05_commit,
-    tcgen05_dealloc,
     tcgen05_fence_after_thread_sync,
     tcgen05_fence_before_thread_sync,
-    tcgen05_relinquish_alloc_permit,
 )
 
-#: The tensor memory of a block, in cells of 32 bits.
-LANES, COLUMNS = 128, 512
-MIN_COLUMNS = 32  #: smallest allocation
 #: Warps that together access all lanes: warp w accesses the 32 lanes from 32 (w mod 4) on.
 WARPS_OF_LANES = LANES // WARP
 
@@ -63,6 +65,9 @@ class OutputTilePipeline:
         on sm_100a: the tensor cores write tensor memory at ``stage.address``.
     stage_stride_cols
         Columns from one stage to the next in tensor memory; by default those of `acc`.
+    extra_columns
+        Columns behind the stages in tensor memory, for operands and scale factors:
+        ``pipe.tensor_memory`` has them.
     cta_group
         2 if two blocks of a cluster multiply as a CTA pair. The even block starts the products, and
         both blocks have an epilogue.
@@ -82,13 +87,14 @@ class OutputTilePipeline:
     (64, 256)
     """
 
-    device_methods = ("start", "_allocate", "_free", "_fence_after", "_fence_before", "_commit")
+    device_methods = ("start", "_fence_after", "_fence_before", "_commit")
     num_stages: int
     acc: Tile
     mma: Role
     epilogue: Role
     memory: str
     stage_stride_cols: int
+    extra_columns: int
     cta_group: int
     cluster: tuple[int, int]
     debug: bool = False
@@ -102,24 +108,21 @@ class OutputTilePipeline:
         epilogue: Role,
         memory: Literal["shared", "tensor"] = "shared",
         stage_stride_cols: int | None = None,
+        extra_columns: int = 0,
         cta_group: Literal[1, 2] = 1,
         cluster: int | tuple[int, int] | None = None,
         debug: bool | None = None,
     ) -> None:
         _check(num_stages, acc, mma, epilogue, memory)
         if memory == "tensor":
-            _check_tensor(num_stages, acc, mma, epilogue, stage_stride_cols, cta_group)
-        elif (stage_stride_cols, cta_group, cluster) != (None, 1, None):
-            raise ValueError(
-                f"OutputTilePipeline(memory={memory!r}): stage_stride_cols, cta_group and cluster "
-                "apply to tensor memory; leave them out, or give memory='tensor'"
+            _check_tensor(
+                num_stages, acc, mma, epilogue, stage_stride_cols, extra_columns, cta_group
             )
-        blocks = cluster_size(cta_group if cluster is None else cluster)
-        if blocks[0] % cta_group:
+        elif (stage_stride_cols, extra_columns, cta_group, cluster) != (None, 0, 1, None):
             raise ValueError(
-                f"OutputTilePipeline(cta_group=2, cluster={cluster}): the two blocks of a CTA pair "
-                "lie along x, so the cluster has an even number there: give cluster=(2, 1), and "
-                "@tma.cluster((2, 1)) below @cuda.jit"
+                f"OutputTilePipeline(memory={memory!r}): stage_stride_cols, extra_columns, "
+                "cta_group and cluster apply to tensor memory; leave them out, or give "
+                "memory='tensor'"
             )
         values = {
             "num_stages": operator.index(num_stages),
@@ -128,8 +131,9 @@ class OutputTilePipeline:
             "epilogue": epilogue,
             "memory": memory,
             "stage_stride_cols": (stage_stride_cols or acc.shape[-1]) if memory == "tensor" else 0,
+            "extra_columns": operator.index(extra_columns),
             "cta_group": cta_group,
-            "cluster": blocks[:2],
+            "cluster": pair_cluster("OutputTilePipeline", cta_group, cluster),
             "debug": is_bounded(OutputTilePipeline, debug),
         }
         for name, value in values.items():
@@ -139,6 +143,8 @@ class OutputTilePipeline:
         shown = f"{self.num_stages}, {self.acc}, mma={self.mma}, epilogue={self.epilogue}"
         if self.in_tensor_memory:
             shown += f", memory='tensor', stage_stride_cols={self.stage_stride_cols}"
+        if self.extra_columns:
+            shown += f", extra_columns={self.extra_columns}"
         if self.cta_group == 2:
             shown += f", cta_group=2, cluster={self.cluster}"
         if self.debug:
@@ -153,8 +159,32 @@ class OutputTilePipeline:
     @property
     def num_columns(self) -> int:
         """Columns of tensor memory to allocate: a power of two, or 0 in shared memory."""
-        used = self.num_stages * self.stage_stride_cols
-        return max(MIN_COLUMNS, 1 << (used - 1).bit_length()) if used else 0
+        return allocated_columns(self._stage_columns + self.extra_columns)
+
+    @property
+    def _stage_columns(self) -> int:
+        return self.num_stages * self.stage_stride_cols
+
+    @property
+    def stage_claim(self) -> ColumnClaim:
+        """The columns of the stages."""
+        return ColumnClaim(repr(self.tensor_memory), 0, self._stage_columns, "the stages")
+
+    @property
+    def tensor_memory(self) -> TensorMemory:
+        """The columns, which the epilogue's first warp allocates."""
+        return TensorMemory(
+            self._stage_columns + self.extra_columns,
+            role=self.epilogue,
+            cta_group=self.cta_group,
+            cluster=self.cluster,
+        )
+
+    @property
+    def accumulator_layout(self) -> Accumulator:
+        """The accumulator of a stage; with `cta_group` 2 that of both blocks."""
+        rows, columns = self.acc.shape
+        return Accumulator(rows * self.cta_group, columns, self.acc.dtype, self.cta_group)
 
     @property
     def ring(self) -> TilePipeline:
@@ -186,8 +216,9 @@ class OutputTilePipeline:
         check_target(self)
         destination, address = u32(0), u32(0)
         if self.in_tensor_memory:
+            claim_columns(self.stage_claim)
             destination = allocate_shared(self, 4, 4, "address")
-            allocate(self, destination)
+            allocate(self.tensor_memory, destination)
         pipe = self.ring.start()
         if self.in_tensor_memory:
             address = ld_shared_u32(destination)
@@ -204,17 +235,6 @@ class OutputTilePipeline:
         return {what: 4}
 
     # Operations on tensor memory, which do nothing if the stages are in shared memory.
-
-    def _allocate(self, destination: int) -> None:
-        if not self.in_tensor_memory:
-            return
-        tcgen05_alloc(destination, self.num_columns, self.cta_group)  # type: ignore[arg-type]
-        tcgen05_relinquish_alloc_permit(self.cta_group)  # type: ignore[arg-type]
-
-    def _free(self, address: int) -> None:
-        if not self.in_tensor_memory:
-            return
-        tcgen05_dealloc(address, self.num_columns, self.cta_group)  # type: ignore[arg-type]
 
     def _fence_after(self) -> None:
         if self.in_tensor_memory:
@@ -297,15 +317,20 @@ def _check(num_stages: Any, acc: Any, mma: Any, epilogue: Any, memory: Any) -> N
 
 
 def _check_tensor(
-    num_stages: int, acc: Tile, mma: Role, epilogue: Role, stride: Any, cta_group: Any
+    num_stages: int,
+    acc: Tile,
+    mma: Role,
+    epilogue: Role,
+    stride: int | None,
+    extra: int,
+    cta_group: int,
 ) -> None:
     if acc.ndim != 2 or acc.shape[0] != LANES or acc.itemsize != 4 or acc.swizzle != Swizzle.NONE:
         raise ValueError(
             f"OutputTilePipeline(acc={acc}, memory='tensor'): a stage is {LANES} lanes x columns "
             f"of 32 bits: give Tile(({LANES}, columns), 'f32')"
         )
-    if cta_group not in (1, 2):
-        raise ValueError(f"OutputTilePipeline(cta_group={cta_group!r}): 1, or 2 for a CTA pair")
+    check_group("OutputTilePipeline", cta_group)
     for role in (mma, epilogue):
         if role.group.unit == 1:
             raise ValueError(
@@ -324,13 +349,16 @@ def _check_tensor(
             f"OutputTilePipeline(stage_stride_cols={columns}): {acc} has {acc.shape[1]} columns, "
             f"so stages would overlap: use at least {acc.shape[1]}"
         )
-    if num_stages * columns > COLUMNS:
-        fit = COLUMNS // columns
+    if extra < 0:
+        raise ValueError(f"OutputTilePipeline(extra_columns={extra}): at least 0 columns")
+    if num_stages * columns + extra > COLUMNS:
+        fit = max(0, COLUMNS - extra) // columns
         repair = f"use at most {fit} stages, or narrower accumulators"
+        more = f" + {extra} extra columns" if extra else ""
         raise ValueError(
-            f"OutputTilePipeline: {num_stages} stages x {columns} columns = "
-            f"{num_stages * columns:,} columns of tensor memory, but a block has {COLUMNS}: "
-            f"{repair if fit else 'use narrower accumulators'}"
+            f"OutputTilePipeline: {num_stages} stages x {columns} columns{more} = "
+            f"{num_stages * columns + extra:,} columns of tensor memory, but a block has "
+            f"{COLUMNS}: {repair if fit else 'use narrower accumulators'}"
         )
 
 

@@ -7,26 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from numba_tma.backend.interface import (
     Constant,
-    Unknown,
     class_of,
     compile_target,
     compile_time,
     device_class,
-    device_function,
     i64,
     u32,
 )
-from numba_tma.backend.primitives import add32
 from numba_tma.device.clusters import cluster_sync
 from numba_tma.device.shared import SharedTile
+from numba_tma.device.tensor_memory import TensorMemoryHandle, free
+from numba_tma.device.tensor_tile import TensorTile
+from numba_tma.host.annotations import Registers
 from numba_tma.host.architectures import TCGEN05, refusal
-from numba_tma.pipeline.columns import load_columns, store_columns
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.producer import TileProducer
-from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stages import slot_tile
-from numba_tma.ptx import bar_warp_sync, cluster_ctarank, elect_sync, tid_x
+from numba_tma.ptx import bar_warp_sync, cluster_ctarank, elect_sync
 from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
@@ -61,34 +59,27 @@ class OutputStage:
         require_memory(self.owner.pipeline, "stage.address", True)
         return u32(self.owner.address + self.index * self.owner.pipeline.stage_stride_cols)
 
-    def load(self, column: Constant[int], num: Constant[int]) -> Any:
-        """Return `num` columns of the accumulator from `column` on, of the thread's lane.
+    @property
+    def accumulator(self) -> TensorTile:
+        """The accumulator in tensor memory, for `tcgen05_mma`, loads and stores."""
+        return TensorTile(self.owner.pipeline.accumulator_layout, self.address)
 
-        The result is a tuple of `num` elements of the accumulator's dtype. `num` is a literal: 1,
-        2, 4, ... or 128. Executed by whole warps: thread l of warp w gets lane 32 (w mod 4) + l.
-        The method waits for the load (tcgen05.ld of shape 32x32b, tcgen05.wait::ld).
+    def load(self, column: Constant[int], num: Constant[int]) -> Registers:
+        """Return `num` columns from `column` on, of the thread's lane, as `TensorTile.load` does.
+
+        Executed by whole warps: thread l of warp w gets lane 32 (w mod 4) + l.
         """
-        pipeline = self.owner.pipeline
-        require_memory(pipeline, "stage.load()", True)
-        check_columns(pipeline, "load", column, num)
-        return load_columns(pipeline.acc, self._of_warp(column), num)
+        require_memory(self.owner.pipeline, "stage.load()", True)
+        return self.accumulator._load("stage.load", column, num)
 
-    def store(self, column: Constant[int], values: Any) -> None:
+    def store(self, column: Constant[int], values: Registers) -> None:
         """Store a tuple of 1, 2, 4, ... or 128 columns from `column` on; the reverse of `load`.
 
-        Threads initialise or compute accumulators with it. Executed by whole warps. The method
-        waits for the store (tcgen05.st of shape 32x32b, tcgen05.wait::st).
+        Threads initialise or compute accumulators with it, as with `TensorTile.store`.
         """
-        pipeline = self.owner.pipeline
-        require_memory(pipeline, "stage.store()", True)
-        check_columns(pipeline, "store", column, check_values(values))
-        store_columns(pipeline.acc, self._of_warp(column), values)
-        pipeline._fence_before()
-
-    def _of_warp(self, column: int) -> int:
-        """Return the address of `column` in the warp's first lane."""
-        lanes = u32((tid_x() & 96) << 16)  # 32 (warp mod 4) << 16
-        return add32(add32(self.address, lanes), column)
+        require_memory(self.owner.pipeline, "stage.store()", True)
+        self.accumulator._store("stage.store", column, values)
+        self.owner.pipeline._fence_before()
 
     def enters(self) -> bool:
         """Return True: every thread that has acquired the stage executes its scope."""
@@ -271,6 +262,12 @@ class OutputTilePipelineHandle:
         """Return True: every thread of the block executes the pipeline's scope."""
         return True
 
+    @property
+    def tensor_memory(self) -> TensorMemoryHandle:
+        """The allocation, for matrices in the columns behind the stages (`extra_columns`)."""
+        require_memory(self.pipeline, "pipe.tensor_memory", True)
+        return TensorMemoryHandle(self.pipeline.tensor_memory, self._consumer.address)
+
     def producer(self) -> OutputProducer:
         """Return the producer, which is the side of the role `mma`."""
         return self._producer
@@ -330,21 +327,7 @@ class OutputTilePipelineHandle:
             if self.pipeline.epilogue.is_member():
                 self._consumer.sync()
                 self.pipeline._fence_after()
-                if allocates(self.pipeline):
-                    self.pipeline._free(self._consumer.address)
-
-
-@device_function
-def allocates(pipeline: OutputTilePipeline) -> bool:
-    """Return whether the thread is in the warp that allocates columns: the epilogue's first."""
-    return tid_x() // u32(WARP) == pipeline.epilogue.first // WARP
-
-
-@device_function
-def allocate(pipeline: OutputTilePipeline, destination: int) -> None:
-    """Allocate the columns, and write their address to `destination`."""
-    if allocates(pipeline):
-        pipeline._allocate(destination)
+                free(self.pipeline.tensor_memory, self._consumer.address)
 
 
 # ------------------------------------------------------------------- when a kernel is compiled
@@ -363,32 +346,6 @@ def require_memory(pipeline: OutputTilePipeline, what: str, tensor: bool) -> Non
             f"{what}: the stages of {pipeline} are in shared memory: read and write stage.acc, or "
             "give memory='tensor' on sm_100a"
         )
-
-
-@compile_time
-def check_columns(pipeline: OutputTilePipeline, what: str, column: int, num: int) -> None:
-    """Raise unless the accumulator has the columns. A variable column passes."""
-    if isinstance(num, Unknown):
-        raise BadOperand(f"stage.{what}(num=...) must be a compile-time constant, not {num}")
-    if isinstance(column, Unknown) and not column.is_integer:
-        raise BadOperand(f"stage.{what}(column=...) takes an integer, not {column}")
-    if num not in NUMS:
-        raise BadOperand(
-            f"stage.{what} moves {', '.join(map(str, NUMS))} columns at once, not {num}"
-        )
-    columns, known = pipeline.acc.shape[1], not isinstance(column, Unknown)
-    if num > columns or (known and not 0 <= column <= columns - num):
-        of = f" {column} to {column + num - 1}" if known else f" of x{num}"
-        raise BadOperand(f"stage.{what}: columns{of} of an accumulator that has {columns}")
-
-
-@compile_time
-def check_values(values: Any) -> int:
-    """Return the number of values; raise unless they are a tuple of numbers."""
-    count = values.num_numbers if isinstance(values, Unknown) else len(values)
-    if count is None:
-        raise BadOperand(f"stage.store(values=...) takes a tuple of numbers, not {values}")
-    return count
 
 
 @compile_time

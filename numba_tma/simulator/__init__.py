@@ -113,6 +113,7 @@ from numba_tma.simulator.product_instructions import (
 )
 from numba_tma.simulator.products import PendingProduct, ProductCall, SharedOperand
 from numba_tma.simulator.tcgen05_instructions import tcgen05_cp, tcgen05_mma, tcgen05_shift
+from numba_tma.simulator.tensor_claims import claim_columns
 from numba_tma.simulator.tensor_memory_instructions import (
     tcgen05_alloc,
     tcgen05_commit,
@@ -215,6 +216,7 @@ __all__ = [
     "check_choice",
     "check_coordinates",
     "check_copy",
+    "claim_columns",
     "clock",
     "cluster_block_index",
     "cluster_dim",

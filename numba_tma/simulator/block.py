@@ -18,7 +18,7 @@ from numba_tma.simulator.registers import Registers
 from numba_tma.simulator.rendezvous import Rendezvous
 from numba_tma.simulator.scheduler import Scheduler
 from numba_tma.simulator.tcgen05_queue import MatrixQueue
-from numba_tma.simulator.tensor_memory import TensorMemory
+from numba_tma.simulator.tensor_memory import CtaTensorMemory
 from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread
 
 Dim3 = tuple[int, int, int]
@@ -55,7 +55,7 @@ class Cta:
         self.retired_barriers: list[TrackedBarrier] = []
         self.clocks: Clocks | None = None
         self._hazards: Hazards | None = None
-        self._tensor_memory: TensorMemory | None = None
+        self._tensor_memory: CtaTensorMemory | None = None
         #: By thread of the cluster: its tcgen05 operations. The first block has those of all.
         self.matrix_queues: dict[SimulatedThread, MatrixQueue] = {}
         self._meetings: dict[Hashable, Rendezvous] = {}
@@ -83,10 +83,10 @@ class Cta:
         return self._hazards
 
     @property
-    def tensor_memory(self) -> TensorMemory:
+    def tensor_memory(self) -> CtaTensorMemory:
         """Return the tensor memory, made at its first use."""
         if self._tensor_memory is None:
-            self._tensor_memory = TensorMemory(self)
+            self._tensor_memory = CtaTensorMemory(self)
         return self._tensor_memory
 
     def tracked_clocks(self) -> Clocks:
@@ -111,7 +111,7 @@ class Cta:
             )
 
     @property
-    def tensor_memories(self) -> list[TensorMemory]:
+    def tensor_memories(self) -> list[CtaTensorMemory]:
         """Return the tensor memories of the cluster that have been used."""
         return [b._tensor_memory for b in self.cluster if b._tensor_memory is not None]
 

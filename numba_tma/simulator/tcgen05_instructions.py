@@ -33,7 +33,7 @@ from numba_tma.simulator.thread import SimulatedThread, current
 if TYPE_CHECKING:
     from numba_tma.host.tcgen05_descriptor import InstructionDescriptor
     from numba_tma.simulator.block import Cta
-    from numba_tma.simulator.tensor_memory import TensorMemory
+    from numba_tma.simulator.tensor_memory import CtaTensorMemory
 
 #: Columns that a tcgen05.shift moves: 32 bytes.
 _SHIFTED_COLUMNS = 8
@@ -163,7 +163,7 @@ def _check_lane(what: str, name: str, address: int, layout: str) -> None:
 
 def _check_written(
     what: str,
-    memory: TensorMemory,
+    memory: CtaTensorMemory,
     product: MatrixProduct,
     number: int,
     unmasked: np.ndarray[tuple[int], np.dtype[np.bool_]],
@@ -320,7 +320,7 @@ def _start(
 def _check_cells(
     thread: SimulatedThread,
     what: str,
-    memory: TensorMemory,
+    memory: CtaTensorMemory,
     reads: list[Region],
     writes: list[Region],
 ) -> None:

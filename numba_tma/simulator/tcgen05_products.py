@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numba_tma.simulator.block import Cta
     from numba_tma.simulator.tcgen05_descriptor import ProductShape
-    from numba_tma.simulator.tensor_memory import TensorMemory
+    from numba_tma.simulator.tensor_memory import CtaTensorMemory
 
 #: Columns of a row of A in tensor memory: 32 bytes.
 OPERAND_COLUMNS = 8
@@ -124,7 +124,7 @@ class MatrixProduct:
                 right = np.where(self.zero_columns[:, None], 0.0, right)
             self._store(cta.tensor_memory, block, a, right)
 
-    def _store(self, memory: TensorMemory, block: int, a: Values, b: Values) -> None:
+    def _store(self, memory: CtaTensorMemory, block: int, a: Values, b: Values) -> None:
         lanes, columns = self.cells(block)
         old = memory.data[lanes, columns]
         with np.errstate(all="ignore"):
@@ -174,7 +174,7 @@ class MatrixProduct:
     def _from_shared(self, cta: Cta, place: Place, type_name: str) -> Values:
         return decoded(cta.memory.data[place.addresses], type_name, self.kind)
 
-    def _scales(self, memory: TensorMemory, address: int, rows: int, first: int) -> Values:
+    def _scales(self, memory: CtaTensorMemory, address: int, rows: int, first: int) -> Values:
         """Return the scale factor of each element of `rows` rows."""
         at: ScaleBytes = scales_at(rows, self.shape.scales, first)
         copies = np.stack(

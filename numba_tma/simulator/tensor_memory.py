@@ -105,7 +105,7 @@ class TensorLoad:
     thread: SimulatedThread
     number: int
     cells: Cells
-    memory: TensorMemory
+    memory: CtaTensorMemory
     site: str = field(default_factory=call_site)
     values: list[int] = field(default_factory=list)
     reduction: Reduction | None = None
@@ -138,7 +138,7 @@ class TensorStore:
     thread: SimulatedThread
     number: int
     cells: Cells
-    memory: TensorMemory
+    memory: CtaTensorMemory
     values: NDArray[np.uint32]
 
     def advance(self) -> bool:
@@ -184,7 +184,7 @@ for _name in (
 class AllocationWait:
     """A warp waits for free columns."""
 
-    def __init__(self, memory: TensorMemory, columns: int) -> None:
+    def __init__(self, memory: CtaTensorMemory, columns: int) -> None:
         self._memory = memory
         self._columns = columns
 
@@ -194,7 +194,7 @@ class AllocationWait:
         return f"tcgen05.alloc of {self._columns} columns, with {taken} not deallocated; waiting"
 
 
-class TensorMemory:
+class CtaTensorMemory:
     """The cells and the allocations of a block."""
 
     def __init__(self, cta: Cta) -> None:

@@ -28,7 +28,7 @@ from numba_tma.simulator.tensor_memory import (
     Reduction,
     Register,
     TensorLoad,
-    TensorMemory,
+    CtaTensorMemory,
     TensorStore,
     fragment,
 )
@@ -279,7 +279,7 @@ def tcgen05_fence_after_thread_sync() -> None:
     thread.cta.scheduler.point()
 
 
-def _by_warp(name: str, operand: int | None = None) -> tuple[SimulatedThread, TensorMemory]:
+def _by_warp(name: str, operand: int | None = None) -> tuple[SimulatedThread, CtaTensorMemory]:
     """Meet the other threads of the warp: all of them, with the same operand."""
     thread = current()
     operands = exchange(name, FULL_MASK, operand)

@@ -12,6 +12,8 @@ from typing import Any
 
 from numba.cuda.core.errors import TypingError
 
+from numba_tma.host.tensor_tiles import ColumnClaim
+
 
 @dataclass
 class Facts:
@@ -26,6 +28,8 @@ class Facts:
     #: Whether a cluster size meets a requirement of it, with the function that writes the error.
     clusters: list[tuple[Callable[[Any], bool], Callable[[Any], str]]] = field(default_factory=list)
     launch_bounds: tuple[int, int] | None = None
+    #: The columns of tensor memory that its matrices take.
+    columns: list[ColumnClaim] = field(default_factory=list)
     #: The limit of a block's shared memory on the target, in bytes.
     shared_limit: int = 0
     target: str = ""
@@ -40,6 +44,8 @@ class Facts:
         self.shared += callee.shared
         self.use_flags += callee.use_flags
         self.clusters += callee.clusters
+        for claim in callee.columns:
+            self.claim_columns(claim)
         if callee.launch_bounds:
             self.require_launch_bounds(callee.launch_bounds)
         if callee.allocates:
@@ -55,6 +61,15 @@ class Facts:
                 f"of {bounds[0]}; a kernel has the roles of one Roles"
             )
         self.launch_bounds = bounds
+
+    def claim_columns(self, claim: ColumnClaim) -> None:
+        """Let a matrix have columns of tensor memory, unless another one has some of them."""
+        try:
+            for other in self.columns:
+                claim.check(other)
+        except ValueError as error:
+            raise TypingError(str(error)) from None
+        self.columns.append(claim)
 
 
 _FACTS: dict[str, Facts] = {}

@@ -27,6 +27,7 @@ from numba_tma.host.architectures import (
     target_of,
 )
 from numba_tma.host.cluster_rules import check_device_function, cluster_of
+from numba_tma.host.tensor_tiles import ColumnClaim
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
@@ -176,6 +177,11 @@ def require_cluster(builder: Any, size: tuple[int, int], rule: Callable[[Any], s
 def require_pairs(builder: Any, rule: Callable[[Any], str]) -> None:
     """Require clusters of an even number of blocks along x; `rule(size)` is the error."""
     facts_of(builder.function).clusters.append((lambda given: given[0] % 2 == 0, rule))
+
+
+def claim_columns(builder: Any, claim: ColumnClaim) -> None:
+    """Let a matrix of the kernel under `builder` have columns of tensor memory."""
+    facts_of(builder.function).claim_columns(claim)
 
 
 def _check_cluster(function: Any) -> None:

@@ -89,7 +89,7 @@ OTHER = tma.Roles(mma=tma.Threads(8), epilogue=tma.Warps(4), few=tma.Warps(2))
         ({"epilogue": ROLES}, TypeError, r"epilogue=...\) takes a role, as ROLES.epilogue"),
         ({"epilogue": ROLES.mma}, ValueError, "must be different roles of the same Roles"),
         ({"epilogue": OTHER.epilogue}, ValueError, "must be different roles of the same Roles"),
-        ({"cta_group": 2}, ValueError, r"memory='shared'\): stage_stride_cols, cta_group and clu"),
+        ({"cta_group": 2}, ValueError, r"memory='shared'\): stage_stride_cols, extra_columns, c"),
         ({"stage_stride_cols": 64}, ValueError, "apply to tensor memory; leave them out"),
         ({"cluster": 2}, ValueError, "apply to tensor memory; leave them out"),
     ],

@@ -1,1 +1,0 @@
-"""The lowerings of natives of `numba_tma.pipeline`."""

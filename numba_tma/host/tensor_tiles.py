@@ -1,0 +1,263 @@
+"""Matrices in tensor memory: accumulators, operands A and scale factors, and the columns they take.
+
+A block has 128 lanes x 512 columns of 32-bit cells. A matrix is described without its address, so
+that the stages of a ring have one description.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from numba_tma.host.annotations import DTypeLike
+from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.layout import Tile
+
+LANES, COLUMNS = 128, 512
+MIN_COLUMNS = 32  #: smallest allocation
+CELL_BITS = 32
+ATOM_ROWS = 128  #: rows of scale factors in an atom of 4 columns
+ATOM_SCALES = 4  #: scale factors of a row in an atom
+ATOM_COLUMNS = 4
+ATOM_BYTES = 512
+
+ACCUMULATORS = ("f32", "f16", "i32")
+#: Operands that threads store: as many elements in a cell as fit.
+STORED_OPERANDS = ("f16", "bf16", "e4m3", "e5m2", "f32", "tf32")
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """An accumulator of m x n elements, one in a cell; 16-bit elements are in its lower half.
+
+    With `cta_group` 2, m is that of both blocks of a CTA pair, and `columns` those of each block.
+    """
+
+    m: int
+    n: int
+    dtype: DType
+    cta_group: int = 1
+
+    def __str__(self) -> str:
+        pair = ", cta_group 2" if self.cta_group == 2 else ""
+        return f"tile({self.m}, {self.n}, {self.dtype}{pair})"
+
+    @property
+    def per_cell(self) -> int:
+        """Elements in a cell."""
+        return 1
+
+    @property
+    def columns(self) -> int:
+        """Columns of tensor memory that the accumulator takes in a block."""
+        return self.n // 2 if self.is_folded else self.n
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether the right half of the columns lies in lanes 64 to 127."""
+        return (self.cta_group, self.m) == (2, 128)
+
+    @property
+    def fills_lanes(self) -> bool:
+        """Whether every lane has elements; with 64 rows every other 16 lanes have none."""
+        return self.m > LANES // 2
+
+
+@dataclass(frozen=True)
+class TensorOperand:
+    """An operand A of m x k elements, K-major, as many in a cell as fit.
+
+    With `cta_group` 2, m is that of both blocks.
+    """
+
+    m: int
+    k: int
+    dtype: DType
+    cta_group: int = 1
+
+    def __str__(self) -> str:
+        pair = ", cta_group 2" if self.cta_group == 2 else ""
+        return f"operand({self.m}, {self.k}, {self.dtype}{pair})"
+
+    @property
+    def per_cell(self) -> int:
+        """Elements in a cell."""
+        return CELL_BITS // (8 * self.dtype.itemsize)
+
+    @property
+    def columns(self) -> int:
+        """Columns of tensor memory that the operand takes in a block."""
+        return self.k // self.per_cell
+
+
+@dataclass(frozen=True)
+class TensorScales:
+    """Scale factors, each for `block` elements along K, in atoms of 128 rows x 4 factors.
+
+    An atom takes 4 columns. Atoms of the same part of K are neighbours.
+    """
+
+    row_atoms: int
+    k_atoms: int
+    dtype: DType
+    block: int
+
+    def __str__(self) -> str:
+        return f"scales of {self.rows} rows x {self.k} ({self.dtype} for {self.block})"
+
+    @property
+    def rows(self) -> int:
+        """Rows of A, or columns of B, with padding."""
+        return self.row_atoms * ATOM_ROWS
+
+    @property
+    def k(self) -> int:
+        """Elements along K, with padding."""
+        return self.k_atoms * ATOM_SCALES * self.block
+
+    @property
+    def columns(self) -> int:
+        """Columns of tensor memory that the scale factors take."""
+        return self.row_atoms * self.k_atoms * ATOM_COLUMNS
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the atoms in shared memory."""
+        return self.row_atoms * self.k_atoms * ATOM_BYTES
+
+    def atoms(self) -> list[tuple[int, int]]:
+        """Return each atom's first column and its offset in shared memory, in bytes.
+
+        In shared memory, and in global memory, atoms along K come first, then those along the rows.
+        """
+        return [
+            ((k * self.row_atoms + row) * ATOM_COLUMNS, (row * self.k_atoms + k) * ATOM_BYTES)
+            for row in range(self.row_atoms)
+            for k in range(self.k_atoms)
+        ]
+
+
+TensorLayout: TypeAlias = Accumulator | TensorOperand | TensorScales
+
+
+def allocated_columns(used: int) -> int:
+    """Return the columns to allocate for `used` ones: a power of two from 32 on, or 0 for none."""
+    return max(MIN_COLUMNS, 1 << (used - 1).bit_length()) if used else 0
+
+
+def accumulator(m: object, n: object, dtype: DTypeLike, cta_group: int) -> Accumulator:
+    """Return an accumulator, or raise a ValueError that says what there is."""
+    rows, columns = _integer("tile", "m", m), _integer("tile", "n", n)
+    found = _dtype("tile", dtype, ACCUMULATORS)
+    _check_rows("tile", rows, cta_group)
+    step = 8 * cta_group
+    if columns % step or not step <= columns <= COLUMNS:
+        raise ValueError(
+            f"tile: n is {columns}; an accumulator has {step} to {COLUMNS} columns of D in steps "
+            f"of {step}, and one product at most 256"
+        )
+    return Accumulator(rows, columns, found, cta_group)
+
+
+def tensor_operand(m: object, k: object, dtype: DTypeLike, cta_group: int) -> TensorOperand:
+    """Return an operand A in tensor memory, or raise a ValueError that says what there is."""
+    rows, depth = _integer("operand", "m", m), _integer("operand", "k", k)
+    found = _dtype("operand", dtype, STORED_OPERANDS)
+    _check_rows("operand", rows, cta_group)
+    step = 32 // found.itemsize
+    if depth % step or depth < step:
+        raise ValueError(
+            f"operand: k is {depth}; one instruction reads {step} elements of {found} along K: use "
+            f"a multiple of {step}"
+        )
+    return TensorOperand(rows, depth, found, cta_group)
+
+
+def tensor_scales(tile: Tile, block: int | None) -> TensorScales:
+    """Return the scale factors of a tile in shared memory, or raise a ValueError."""
+    dtype = getattr(getattr(tile, "dtype", None), "name", "")
+    blocks = {"ue8m0": (32, 16), "ue4m3": (16,)}.get(dtype, ())
+    shape = tuple(getattr(tile, "shape", ()))
+    if not blocks or len(shape) < 2 or math.prod(shape[2:]) != ATOM_BYTES or tile.swizzle:
+        raise ValueError(
+            f"scales: tile is {tile}; scale factors are a tile of ue8m0 or ue4m3 in atoms of 512 "
+            "B: use scale_tile(rows, k)"
+        )
+    each = blocks[0] if block is None else block
+    if each not in blocks:
+        raise ValueError(
+            f"scales: block is {block}; a factor of {dtype} is for {' or '.join(map(str, blocks))} "
+            "elements along K"
+        )
+    return TensorScales(shape[0], shape[1], tile.dtype, each)
+
+
+def check_columns(layout: TensorLayout, column: int, columns: int, of: str) -> None:
+    """Raise a ValueError unless a matrix from `column` on lies in the `columns` of `of`."""
+    if not 0 <= column <= columns - layout.columns:
+        last = column + layout.columns - 1
+        raise ValueError(
+            f"{layout} from column {column} on takes columns {column} to {last}, and {of} has "
+            f"{columns}: use a column from 0 to {columns - layout.columns}"
+            if layout.columns <= columns
+            else f"{layout} takes {layout.columns} columns, and {of} has {columns}: use a smaller "
+            "matrix, or allocate more"
+        )
+
+
+@dataclass(frozen=True)
+class ColumnClaim:
+    """Columns of an allocation that a kernel uses as a matrix."""
+
+    memory: str
+    first: int
+    count: int
+    shown: str
+
+    def check(self, other: ColumnClaim) -> None:
+        """Raise a ValueError if another matrix has some of the columns, and is not the same."""
+        if self == other or self.memory != other.memory:
+            return
+        first = max(self.first, other.first)
+        last = min(self.first + self.count, other.first + other.count) - 1
+        if first <= last:
+            raise ValueError(
+                f"{self.shown} from column {self.first} on and {other.shown} from column "
+                f"{other.first} on share columns {first} to {last} of {self.memory}: give one of "
+                "them another column; for an operand in an accumulator's columns use "
+                "tile.operand(k, dtype, column)"
+            )
+
+
+# ---------------------------------------------------------------------------- arguments
+
+
+def _integer(method: str, name: str, value: object) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(
+            f"{method}: {name} is {value}; it is an integer that is known at compile time"
+        ) from None
+
+
+def _dtype(method: str, dtype: DTypeLike, legal: tuple[str, ...]) -> DType:
+    try:
+        found = as_dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.name not in legal:
+        raise ValueError(f"{method}: dtype is {dtype!r}; it is {' or '.join(legal)}")
+    return found
+
+
+def _check_rows(method: str, m: int, cta_group: int) -> None:
+    legal = (64 * cta_group, 128 * cta_group)
+    if m not in legal:
+        both = ", both blocks' together," if cta_group == 2 else ""
+        raise ValueError(
+            f"{method}: m is {m}; with cta_group {cta_group} a product has{both} "
+            f"{legal[0]} or {legal[1]} rows"
+        )

@@ -1,0 +1,73 @@
+"""Matrices in tensor memory: their columns, what is refused, and columns that two of them share."""
+
+import pytest
+
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.tensor_tiles import (
+    ColumnClaim,
+    TensorScales,
+    accumulator,
+    allocated_columns,
+    check_columns,
+    tensor_operand,
+)
+
+
+@pytest.mark.parametrize(("used", "columns"), [(0, 0), (1, 32), (33, 64), (192, 256), (512, 512)])
+def test_a_power_of_two_is_allocated(used, columns):
+    assert allocated_columns(used) == columns
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "cta_group", "columns"),
+    [(128, 256, 1, 256), (64, 24, 1, 24), (256, 128, 2, 128), (128, 128, 2, 64)],
+)
+def test_columns_of_an_accumulator(m, n, cta_group, columns):
+    assert accumulator(m, n, "f32", cta_group).columns == columns
+
+
+def test_operands_are_packed():
+    columns = {name: tensor_operand(128, 128, name, 1).columns for name in ("bf16", "e4m3", "f32")}
+    assert columns == {"bf16": 64, "e4m3": 32, "f32": 128}
+
+
+def test_atoms_of_scale_factors_follow_each_other_along_k_in_memory_and_along_rows_in_columns():
+    scales = TensorScales(2, 3, as_dtype("u8"), 32)
+    assert (scales.rows, scales.k, scales.columns, scales.nbytes) == (256, 384, 24, 3072)
+    assert scales.atoms() == [(0, 0), (8, 512), (16, 1024), (4, 1536), (12, 2048), (20, 2560)]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: accumulator(96, 128, "f32", 1), "m is 96; with cta_group 1 .* has 64 or 128 rows"),
+        (lambda: accumulator(64, 128, "f32", 2), "both blocks' together, 128 or 256 rows"),
+        (lambda: accumulator(128, 100, "f32", 1), "n is 100; .* 8 to 512 .* steps of 8"),
+        (lambda: accumulator(128, 128, "bf16", 1), "dtype is 'bf16'; it is f32 or f16 or i32"),
+        (lambda: accumulator(128, "n", "f32", 1), "n is n; .* known at compile time"),
+        (lambda: tensor_operand(128, 24, "bf16", 1), "k is 24; .* 16 elements of bf16"),
+        (lambda: tensor_operand(128, 32, "i8", 1), "dtype is 'i8'"),
+        (
+            lambda: check_columns(accumulator(128, 256, "f32", 1), 300, 512, "TMEM"),
+            "takes columns 300 to 555, and TMEM has 512: use a column from 0 to 256",
+        ),
+        (
+            lambda: check_columns(accumulator(128, 256, "f32", 1), 0, 128, "TMEM"),
+            "takes 256 columns, and TMEM has 128: use a smaller matrix, or allocate more",
+        ),
+    ],
+)
+def test_errors(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_two_matrices_share_no_columns():
+    one = ColumnClaim("TMEM", 0, 128, "one")
+    one.check(one)
+    one.check(ColumnClaim("TMEM", 128, 8, "two"))
+    one.check(ColumnClaim("OTHER", 0, 8, "two"))
+    with pytest.raises(
+        ValueError, match="one from column 0 on and two .* share columns 120 to 127"
+    ):
+        one.check(ColumnClaim("TMEM", 120, 128, "two"))
