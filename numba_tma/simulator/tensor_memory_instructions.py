@@ -25,10 +25,10 @@ from numba_tma.simulator.tcgen05_queue import queue_of, queues_of
 from numba_tma.simulator.tensor_memory import (
     SHAPES,
     Cells,
+    CtaTensorMemory,
     Reduction,
     Register,
     TensorLoad,
-    CtaTensorMemory,
     TensorStore,
     fragment,
 )
