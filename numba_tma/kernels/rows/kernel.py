@@ -63,6 +63,7 @@ from numba_tma.host.layout import Tile
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan, bytes_per_block, require_room
 from numba_tma.kernels.rows.steps import (
     CACHE_HINTS,
+    RowArrays,
     RowMemory,
     RowPlace,
     RowSizes,
@@ -324,7 +325,7 @@ def rows_in_shared(
     reduce = reduce_slots(op, share, options, load, slot_of)
     load_early, scale_and_shift = affine_steps(share, options, plan)
     store = store_step(share, True)
-    merge, finish = op.merge, op.finish or op.apply
+    merge, finish = op.merge, finish_and_scale(op, scale_and_shift)
     start_exchange, combine_row = combine_parts(
         op.lanes_combination(share), plan.threads, plan.cluster, initialised=True
     )
@@ -349,10 +350,8 @@ def rows_in_shared(
         row_stats = combine_row(own, exchange, scalar)
         for slot in range(STORED_SLOTS):
             values = load(staged, at, slot)
-            # The values are loaded anew, so their own part is lost: see `RowOperation.finish`.
-            values = finish(values, row_stats, row_stats, sizes.columns, scalar)
             here = slot_of(at, slot)
-            values = scale_and_shift(values, arrays, here, early)
+            values = finish(values, row_stats, sizes.columns, scalar, arrays, here, early)
             # The last pass loads the weights of the last slot once more, and nothing uses them.
             early = load_early(arrays, slot_of(at, min(slot + 1, SLOTS - 1)))
             store(row_of(arrays.y, at.row), here, values)
@@ -389,6 +388,30 @@ def reduce_slots(
         return part
 
     return reduce_slot
+
+
+def finish_and_scale(op: RowOperation, scale_and_shift: DeviceFunction) -> DeviceFunction:
+    """Return ``finish(values, row_stats, columns, scalar, arrays, here, early)`` of a slot.
+
+    It is one function: called one after the other, its two halves made ptxas spill for sm_100a.
+    """
+    apply = op.finish or op.apply
+
+    @device_function
+    def finish(
+        values: Registers,
+        row_stats: Registers,
+        columns: Integer,
+        scalar: Real,
+        arrays: RowArrays,
+        here: RowPlace,
+        early: tuple[Registers, Registers],
+    ) -> Registers:
+        # The values are loaded anew, so their own part is lost: see `RowOperation.finish`.
+        done = apply(values, row_stats, row_stats, columns, scalar)
+        return scale_and_shift(done, arrays, here, early)
+
+    return finish
 
 
 def compiled(kernel: Kernel, plan: RowPlan) -> Kernel:
