@@ -35,7 +35,7 @@ class Stopped(BaseException):
     """Unwinds a simulated thread whose launch is over; kernels cannot catch it by accident."""
 
 
-class SimulatedThread(Fiber):
+class SimulatedThread(Fiber):  # type: ignore[misc]
     """A thread of a block, with the attributes that numba's simulated `cuda` module looks up."""
 
     def __init__(

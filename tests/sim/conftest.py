@@ -9,19 +9,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from numba_tma import simulator
-from numba_tma.simulator import thread_fibers
 from numba_tma.simulator.scheduler import Scheduler
 from numba_tma.simulator.thread import SimulatedThread
 
 simulator.install()
-
-# Where fibers are operating-system threads, one of which runs at a time: waking the next one is
-# cheap if both share a core, and if it does not preempt the one that wakes it (SCHED_BATCH).
-worker = os.environ.get("PYTEST_XDIST_WORKER")
-if issubclass(SimulatedThread, thread_fibers.Fiber) and worker and hasattr(os, "sched_setaffinity"):
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 @pytest.fixture(autouse=True)
