@@ -68,6 +68,8 @@ for together, anchor_ in SHARED_HEADINGS.items():
 KINDS = {
     "Predicate": "bool",
     "Immediate": "int literal",
+    "ScaleExponent": "int literal to 15",
+    "b128": "two u64",
     "BarrierAddress": "barrier",
     "TileAddress": "shared tile",
     "GlobalAddress": "global array",
@@ -127,8 +129,11 @@ def _either(values: Iterable[Any]) -> str:
 
 
 def _vector(name: str) -> str:
-    match = re.fullmatch(r"([uif]\d+)x(\d*)(num)?", name)
-    return " ".join(filter(None, (match[2], match[3], match[1]))) if match else name
+    match = re.fullmatch(r"([uif]\d+)x(\d*)(num|group)?(and1)?", name)
+    if match is None:
+        return name
+    times = match[3] and match[3].replace("group", "cta_group")
+    return " ".join(filter(None, (match[2], times, match[1], match[4] and "and 1")))
 
 
 def _words(name: str) -> str:

@@ -20,6 +20,8 @@ from numba_tma.ptx import _instruction as instruction_table
 FOLDER = Path(__file__).parents[1] / "ptx"
 #: The number that stands for every literal: one that each instruction with a literal takes.
 IMMEDIATE = 32
+#: Kinds of literals that do not reach it.
+SMALLER = {"ScaleExponent": 3}
 FILES = sorted(FOLDER.glob("*.ptx"))
 
 MARKER = re.compile(
@@ -104,11 +106,13 @@ def form_text(form: instruction_table.InstructionForm) -> str:
         elif kind == "Offsets":
             reversed_axes = reversed(range(form.rank - 2))
             operands[name] = "{" + ", ".join(f"%o{axis}" for axis in reversed_axes) + "}"
-        elif kind in ("Immediate", "RegisterCount"):
-            operands[name] = str(IMMEDIATE)
+        elif kind in ("Immediate", "RegisterCount", *SMALLER):
+            operands[name] = str(SMALLER.get(kind, IMMEDIATE))
         elif vector := instruction_table.vector_of(kind, form.choices):
             several = vector[1] > 1 or name != "result"
             names = [f"%{name}{i}" if several else "%result" for i in range(vector[1])]
+            if kind.endswith("and1"):
+                operands["apart"] = names.pop()
             operands[name] = "{" + ", ".join(names) + "}"
     operands |= {name: str(value) for name, value in form.choices.items()}
     operands["predicate"] = "%predicate"
@@ -194,5 +198,11 @@ def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:
         )
         if taken:
             text = re.sub(r"\bp\b", taken[1], taken[2])
+        wide = re.fullmatch(
+            r"\s*\{ \.reg \.b128 q; mov\.b128 q, \{(%rd\d+), %rd\d+\}; (.*;) \}\s*", text, re.S
+        )
+        if wide:  # named after the operand's first half
+            half = name(re.match(r".*", wide[1]))
+            text = re.sub(r"\bq\b", half.removesuffix("0"), wide[2])
         found.append(normal(results(re.sub(r"%[a-z]{1,2}\d+\b", name, text))))
     return found

@@ -40,9 +40,14 @@ f32x4: TypeAlias = tuple[float, float, float, float]
 u32xnum: TypeAlias = tuple[int, ...]  #: `num` registers; `num` is a choice of the row
 u32x2num: TypeAlias = tuple[int, ...]  #: 2 `num` registers
 u32x4num: TypeAlias = tuple[int, ...]  #: 4 `num` registers
+u32x4group: TypeAlias = tuple[int, ...]  #: 4 `cta_group` registers
+u32xnumand1: TypeAlias = tuple[int, ...]  #: `num` registers, and one that is no part of them
+f32xnumand1: TypeAlias = tuple[float, ...]
+b128: TypeAlias = tuple[int, int]  #: two 64-bit halves of one register, the lower first
 Predicate: TypeAlias = bool
 Immediate: TypeAlias = int  #: a literal, printed into the instruction
 RegisterCount: TypeAlias = int  #: an `Immediate`: a multiple of 8 from 24 to 256
+ScaleExponent: TypeAlias = int  #: an `Immediate` from 0 to 15
 BarrierAddress: TypeAlias = Any  #: a `Barrier`, or the shared-memory address of one
 ClusterAddress: TypeAlias = int  #: a shared-memory address in the cluster, as `mapa` returns it
 TensorMemoryAddress: TypeAlias = int  #: the lane in the upper 16 bits, the column in the lower
@@ -77,6 +82,7 @@ class Instruction:
     defaults: dict[str, Any]  #: operand name -> default; None: its text is left out
     choices: dict[str, tuple[Any, ...]]  #: operand name -> its possible values
     since: Mapping[str, tuple[Version, Targets]]  #: tag of a form -> its own, if narrower
+    apart: tuple[tuple[str, str], ...]  #: pairs of tags that no form has together
     returns: str
     family: str
     ranks: tuple[int, ...]  #: its tensor ranks; empty if it takes no coordinates
@@ -87,7 +93,7 @@ class Instruction:
     def forms(self) -> list[InstructionForm]:
         """Return the PTX forms that ``ptx/`` shows: each rank, choice and optional operand once."""
         ranks = self.ranks or (None,)
-        required = {n: v for n, v in self.choices.items() if not self._optional(n)}
+        required = {n: v for n, v in self.choices.items() if not self.is_optional(n)}
         first = {n: self.defaults.get(n, values[0]) for n, values in required.items()}
         shown = [InstructionForm(self, rank, first) for rank in ranks]
         for name, values in required.items():
@@ -105,15 +111,18 @@ class Instruction:
     def combinations(self) -> Iterator[InstructionForm]:
         """Yield every PTX form: all combinations of ranks, choices and optional operands."""
         optional = [n for n, d in self.defaults.items() if d is None and n not in self.choices]
-        values = [(None, *v) if self._optional(n) else v for n, v in self.choices.items()]
+        values = [(None, *v) if self.is_optional(n) else v for n, v in self.choices.items()]
         for rank, *rest in itertools.product(
             self.ranks or (None,), *values, *[(False, True)] * len(optional)
         ):
             chosen = {n: v for n, v in zip(self.choices, rest) if v is not None}
             given = frozenset(n for n, g in zip(optional, rest[len(values) :]) if g)
-            yield InstructionForm(self, rank, chosen, given)
+            form = InstructionForm(self, rank, chosen, given)
+            if form.conflict is None:
+                yield form
 
-    def _optional(self, name: str) -> bool:
+    def is_optional(self, name: str) -> bool:
+        """Whether an operand and its text can be left out."""
         return name in self.defaults and self.defaults[name] is None
 
     def text(self, operands: dict[str, str], given: set[str], rank: int | None = None) -> str:
@@ -140,10 +149,11 @@ class Instruction:
 
 def vector_of(kind: str, choices: Mapping[str, Any]) -> tuple[str, int] | None:
     """Return the element kind and the length of a vector kind; None for any other kind."""
-    match = re.fullmatch(r"([uif]\d+)x(\d*)(num)?", kind)
+    match = re.fullmatch(r"([uif]\d+)x(\d*)(num|group)?(and1)?", kind)
     if match is None:
         return None
-    return match[1], int(match[2] or 1) * (choices["num"] if match[3] else 1)
+    times = {None: 1, "num": choices.get("num"), "group": choices.get("cta_group")}[match[3]]
+    return match[1], int(match[2] or 1) * times + (match[4] is not None)
 
 
 @dataclass(frozen=True)
@@ -180,6 +190,12 @@ class InstructionForm:
         """Return the first PTX ISA version that has this form on a target."""
         return max(self.isa, self.targets[target])
 
+    @property
+    def conflict(self) -> tuple[str, str] | None:
+        """Two tags that do not go together; None if PTX has the form."""
+        pairs = (pair for pair in self.row.apart if set(pair) <= set(self.tags))
+        return next(pairs, None)
+
     def _narrower(self) -> list[tuple[Version, Targets]]:
         return [self.row.since[tag] for tag in self.tags if tag in self.row.since]
 
@@ -195,13 +211,15 @@ def instruction(
     sm: int | str | Targets,
     ranks: tuple[int, ...] = (),
     since: Mapping[str, Since] | None = None,
+    apart: tuple[tuple[str, str], ...] = (),
     pure: bool = False,
     convergent: bool = False,
 ) -> Callable[[F], F]:
     """Make the decorated ``def`` a row of the table, and a function that kernels can call.
 
     `isa` is the first PTX ISA version of any target; a target's own may be later. `sm` and `since`
-    name targets as `numba_tma.host.architectures.as_targets` takes them.
+    name targets as `numba_tma.host.architectures.as_targets` takes them. `apart` lists pairs of
+    values or optional operands that PTX does not take together.
     """
 
     def decorate(body: F) -> F:
@@ -215,6 +233,7 @@ def instruction(
             {n: p.default for n, p in parameters.items() if p.default is not p.empty},
             {n: values for n, p in parameters.items() if (values := _choices(p, body))},
             {tag: (first, as_targets(of)) for tag, (first, of) in (since or {}).items()},
+            apart,
             str(inspect.signature(body).return_annotation),
             body.__module__.rpartition(".")[2],
             ranks,
@@ -250,6 +269,25 @@ def _choices(parameter: inspect.Parameter, body: Callable[..., Any]) -> tuple[An
 
 
 # ----------------------------------------------------- helpers of simulator bodies
+
+
+def check_form(name: str, **passed: object) -> None:
+    """Raise unless a row has a form with the choices and optional operands passed (simulator)."""
+    row = TABLE[name]
+    for operand, values in row.choices.items():
+        if passed.get(operand) is not None or not row.is_optional(operand):
+            simulator.check_choice(operand, passed.get(operand), values)
+    chosen = {n: v for n, v in passed.items() if n in row.choices and v is not None}
+    given = frozenset(n for n, v in passed.items() if n not in row.choices and v is not None)
+    form = InstructionForm(row, None, chosen, given)
+    if form.conflict is not None:
+        raise simulator.BadOperand(conflict_text(form))
+
+
+def conflict_text(form: InstructionForm) -> str:
+    """Return the error of a call whose choices or operands PTX does not take together."""
+    first, second = form.conflict or ("", "")
+    return f"{form.row.name}: PTX does not take {first} together with {second}: leave one out"
 
 
 def address(operand: Any) -> int:

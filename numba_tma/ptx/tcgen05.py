@@ -14,9 +14,11 @@ from numba_tma import simulator
 from numba_tma.host.architectures import TCGEN05
 from numba_tma.ptx._instruction import (
     BarrierAddress,
+    Immediate,
     SharedAddress,
     TensorMemoryAddress,
     address,
+    assembled_only,
     instruction,
     u16,
     u32,
@@ -26,11 +28,12 @@ from numba_tma.ptx._instruction import (
 )
 
 __all__ = [
-    "tcgen05_alloc", "tcgen05_dealloc", "tcgen05_relinquish_alloc_permit", "tcgen05_ld_32x32b",
-    "tcgen05_ld_16x64b", "tcgen05_ld_16x128b", "tcgen05_ld_16x256b", "tcgen05_wait_ld",
+    "tcgen05_alloc", "tcgen05_alloc_exclusive", "tcgen05_dealloc",
+    "tcgen05_relinquish_alloc_permit", "tcgen05_ld_32x32b", "tcgen05_ld_16x64b",
+    "tcgen05_ld_16x128b", "tcgen05_ld_16x256b", "tcgen05_ld_16x32bx2", "tcgen05_wait_ld",
     "tcgen05_st_32x32b", "tcgen05_st_16x64b", "tcgen05_st_16x128b", "tcgen05_st_16x256b",
-    "tcgen05_wait_st", "tcgen05_commit", "tcgen05_fence_before_thread_sync",
-    "tcgen05_fence_after_thread_sync",
+    "tcgen05_st_16x32bx2", "tcgen05_wait_st", "tcgen05_commit",
+    "tcgen05_fence_before_thread_sync", "tcgen05_fence_after_thread_sync",
 ]  # fmt: skip
 
 #: 1: the block acts alone; 2: with the other block of its CTA pair. One value in a kernel.
@@ -39,6 +42,9 @@ CtaGroup: TypeAlias = Literal[1, 2]
 Repeats: TypeAlias = Literal[1, 2, 4, 8, 16, 32, 64, 128]
 RepeatsTo64: TypeAlias = Literal[1, 2, 4, 8, 16, 32, 64]
 RepeatsTo32: TypeAlias = Literal[1, 2, 4, 8, 16, 32]
+#: Two columns of 16 bits in a register.
+Pack: TypeAlias = Literal["pack::16b"]
+Unpack: TypeAlias = Literal["unpack::16b"]
 
 
 # -------------------------------------------------------------------------- allocation
@@ -90,67 +96,116 @@ def tcgen05_relinquish_alloc_permit(cta_group: CtaGroup) -> None:
     simulator.tcgen05_relinquish_alloc_permit(cta_group)
 
 
+@instruction(
+    "tcgen05.alloc.cta_group::{cta_group}.sync.aligned.exclusive.shared::cta.b32"
+    " [{destination}], {columns};",
+    isa=(9, 4),
+    sm=TCGEN05,
+    convergent=True,
+)
+def tcgen05_alloc_exclusive(destination: SharedAddress, columns: u32, cta_group: CtaGroup) -> None:
+    """Allocate columns for a block that has the tensor memory of its SM alone.
+
+    `columns` is a multiple of 32. All else is as for `tcgen05_alloc`. Assembled only.
+    """
+    assembled_only("tcgen05_alloc_exclusive", " or call tcgen05_alloc")
+
+
 # ------------------------------------------------------------------------ to registers
 
 
 @instruction(
-    "tcgen05.ld.sync.aligned.32x32b.x{num}.b32 {result}, [{taddr}];",
+    "tcgen05.ld.sync.aligned.32x32b.x{num}<pack:.{pack}>.b32 {result}, [{taddr}];",
     isa=(8, 6),
     sm=TCGEN05,
     convergent=True,
 )
-def tcgen05_ld_32x32b(taddr: TensorMemoryAddress, num: Repeats) -> u32xnum:
+def tcgen05_ld_32x32b(
+    taddr: TensorMemoryAddress, num: Repeats, pack: Pack | None = None
+) -> u32xnum:
     """Start to load `num` columns of the warp's 32 lanes; return the thread's registers.
 
     Register r of thread l is lane l, column r. The lane of `taddr` is the warp's first.
+    With `pack` a register has the low halves of two columns, so that twice as many are loaded.
     Asynchronous: the registers are valid after `tcgen05_wait_ld`. Executed by a warp.
     """
+    if pack is not None:
+        assembled_only("tcgen05_ld_32x32b", " or leave pack out")
     return simulator.tcgen05_ld("32x32b", taddr, num)
 
 
 @instruction(
-    "tcgen05.ld.sync.aligned.16x64b.x{num}.b32 {result}, [{taddr}];",
+    "tcgen05.ld.sync.aligned.16x64b.x{num}<pack:.{pack}>.b32 {result}, [{taddr}];",
     isa=(8, 6),
     sm=TCGEN05,
     convergent=True,
 )
-def tcgen05_ld_16x64b(taddr: TensorMemoryAddress, num: Repeats) -> u32xnum:
+def tcgen05_ld_16x64b(
+    taddr: TensorMemoryAddress, num: Repeats, pack: Pack | None = None
+) -> u32xnum:
     """Start to load 2 `num` columns of 16 of the warp's lanes; return the thread's registers.
 
     Register r of thread l is lane l // 4 + 8 (l mod 2), column l // 2 mod 2 + 2 r. The lane of
     `taddr` is the warp's first, or the 16th after it. All else is as for `tcgen05_ld_32x32b`.
     """
+    if pack is not None:
+        assembled_only("tcgen05_ld_16x64b", " or leave pack out")
     return simulator.tcgen05_ld("16x64b", taddr, num)
 
 
 @instruction(
-    "tcgen05.ld.sync.aligned.16x128b.x{num}.b32 {result}, [{taddr}];",
+    "tcgen05.ld.sync.aligned.16x128b.x{num}<pack:.{pack}>.b32 {result}, [{taddr}];",
     isa=(8, 6),
     sm=TCGEN05,
     convergent=True,
 )
-def tcgen05_ld_16x128b(taddr: TensorMemoryAddress, num: RepeatsTo64) -> u32x2num:
+def tcgen05_ld_16x128b(
+    taddr: TensorMemoryAddress, num: RepeatsTo64, pack: Pack | None = None
+) -> u32x2num:
     """Start to load 4 `num` columns of 16 of the warp's lanes; return the thread's registers.
 
     Register r of thread l is lane l // 4 + 8 (r mod 2), column l mod 4 + 4 (r // 2). All else is as
     for `tcgen05_ld_16x64b`.
     """
+    if pack is not None:
+        assembled_only("tcgen05_ld_16x128b", " or leave pack out")
     return simulator.tcgen05_ld("16x128b", taddr, num)
 
 
 @instruction(
-    "tcgen05.ld.sync.aligned.16x256b.x{num}.b32 {result}, [{taddr}];",
+    "tcgen05.ld.sync.aligned.16x256b.x{num}<pack:.{pack}>.b32 {result}, [{taddr}];",
     isa=(8, 6),
     sm=TCGEN05,
     convergent=True,
 )
-def tcgen05_ld_16x256b(taddr: TensorMemoryAddress, num: RepeatsTo32) -> u32x4num:
+def tcgen05_ld_16x256b(
+    taddr: TensorMemoryAddress, num: RepeatsTo32, pack: Pack | None = None
+) -> u32x4num:
     """Start to load 8 `num` columns of 16 of the warp's lanes; return the thread's registers.
 
     Register r of thread l is lane l // 4 + 8 (r // 2 mod 2), column r mod 2 + 2 (l mod 4) + 8 (r //
     4). All else is as for `tcgen05_ld_16x64b`.
     """
+    if pack is not None:
+        assembled_only("tcgen05_ld_16x256b", "tcgen05_ld_16x32bx2", " or leave pack out")
     return simulator.tcgen05_ld("16x256b", taddr, num)
+
+
+@instruction(
+    "tcgen05.ld.sync.aligned.16x32bx2.x{num}<pack:.{pack}>.b32 {result}, [{taddr}], {offset};",
+    isa=(8, 6),
+    sm=TCGEN05,
+    convergent=True,
+)
+def tcgen05_ld_16x32bx2(
+    taddr: TensorMemoryAddress, offset: Immediate, num: Repeats, pack: Pack | None = None
+) -> u32xnum:
+    """Start to load `num` columns of the warp's 32 lanes, at two places.
+
+    Lanes 0 to 15 are loaded from the column of `taddr` on, lanes 16 to 31 from `offset` columns
+    further on. All else is as for `tcgen05_ld_32x32b`. Assembled only.
+    """
+    assembled_only("tcgen05_ld_16x32bx2", " or load with tcgen05_ld_32x32b")
 
 
 @instruction("tcgen05.wait::ld.sync.aligned;", isa=(8, 6), sm=TCGEN05, convergent=True)
@@ -168,60 +223,96 @@ def tcgen05_wait_ld() -> None:
 
 
 @instruction(
-    "tcgen05.st.sync.aligned.32x32b.x{num}.b32 [{taddr}], {values};",
+    "tcgen05.st.sync.aligned.32x32b.x{num}<unpack:.{unpack}>.b32 [{taddr}], {values};",
     isa=(8, 6),
     sm=TCGEN05,
     convergent=True,
 )
-def tcgen05_st_32x32b(taddr: TensorMemoryAddress, values: u32xnum, num: Repeats) -> None:
+def tcgen05_st_32x32b(
+    taddr: TensorMemoryAddress, values: u32xnum, num: Repeats, unpack: Unpack | None = None
+) -> None:
     """Start to store the thread's registers to `num` columns of the warp's 32 lanes.
 
-    The reverse of `tcgen05_ld_32x32b`. Asynchronous: `tcgen05_wait_st` must precede the next use of
-    the columns, by this warp or another. Executed by a warp.
+    The reverse of `tcgen05_ld_32x32b`, with `unpack` of its `pack`. Asynchronous: `tcgen05_wait_st`
+    must precede the next use of the columns, by this warp or another. Executed by a warp.
     """
+    if unpack is not None:
+        assembled_only("tcgen05_st_32x32b", " or leave unpack out")
     simulator.tcgen05_st("32x32b", taddr, values, num)
 
 
 @instruction(
-    "tcgen05.st.sync.aligned.16x64b.x{num}.b32 [{taddr}], {values};",
+    "tcgen05.st.sync.aligned.16x64b.x{num}<unpack:.{unpack}>.b32 [{taddr}], {values};",
     isa=(8, 6),
     sm=TCGEN05,
     convergent=True,
 )
-def tcgen05_st_16x64b(taddr: TensorMemoryAddress, values: u32xnum, num: Repeats) -> None:
+def tcgen05_st_16x64b(
+    taddr: TensorMemoryAddress, values: u32xnum, num: Repeats, unpack: Unpack | None = None
+) -> None:
     """Start to store the thread's registers to 2 `num` columns of 16 of the warp's lanes.
 
     The reverse of `tcgen05_ld_16x64b`. All else is as for `tcgen05_st_32x32b`.
     """
+    if unpack is not None:
+        assembled_only("tcgen05_st_16x64b", " or leave unpack out")
     simulator.tcgen05_st("16x64b", taddr, values, num)
 
 
 @instruction(
-    "tcgen05.st.sync.aligned.16x128b.x{num}.b32 [{taddr}], {values};",
+    "tcgen05.st.sync.aligned.16x128b.x{num}<unpack:.{unpack}>.b32 [{taddr}], {values};",
     isa=(8, 6),
     sm=TCGEN05,
     convergent=True,
 )
-def tcgen05_st_16x128b(taddr: TensorMemoryAddress, values: u32x2num, num: RepeatsTo64) -> None:
+def tcgen05_st_16x128b(
+    taddr: TensorMemoryAddress, values: u32x2num, num: RepeatsTo64, unpack: Unpack | None = None
+) -> None:
     """Start to store the thread's registers to 4 `num` columns of 16 of the warp's lanes.
 
     The reverse of `tcgen05_ld_16x128b`. All else is as for `tcgen05_st_32x32b`.
     """
+    if unpack is not None:
+        assembled_only("tcgen05_st_16x128b", " or leave unpack out")
     simulator.tcgen05_st("16x128b", taddr, values, num)
 
 
 @instruction(
-    "tcgen05.st.sync.aligned.16x256b.x{num}.b32 [{taddr}], {values};",
+    "tcgen05.st.sync.aligned.16x256b.x{num}<unpack:.{unpack}>.b32 [{taddr}], {values};",
     isa=(8, 6),
     sm=TCGEN05,
     convergent=True,
 )
-def tcgen05_st_16x256b(taddr: TensorMemoryAddress, values: u32x4num, num: RepeatsTo32) -> None:
+def tcgen05_st_16x256b(
+    taddr: TensorMemoryAddress, values: u32x4num, num: RepeatsTo32, unpack: Unpack | None = None
+) -> None:
     """Start to store the thread's registers to 8 `num` columns of 16 of the warp's lanes.
 
     The reverse of `tcgen05_ld_16x256b`. All else is as for `tcgen05_st_32x32b`.
     """
+    if unpack is not None:
+        assembled_only("tcgen05_st_16x256b", "tcgen05_st_16x32bx2", " or leave unpack out")
     simulator.tcgen05_st("16x256b", taddr, values, num)
+
+
+@instruction(
+    "tcgen05.st.sync.aligned.16x32bx2.x{num}<unpack:.{unpack}>.b32 [{taddr}], {offset}, {values};",
+    isa=(8, 6),
+    sm=TCGEN05,
+    convergent=True,
+)
+def tcgen05_st_16x32bx2(
+    taddr: TensorMemoryAddress,
+    offset: Immediate,
+    values: u32xnum,
+    num: Repeats,
+    unpack: Unpack | None = None,
+) -> None:
+    """Start to store the thread's registers to `num` columns, at two places.
+
+    The reverse of `tcgen05_ld_16x32bx2`. All else is as for `tcgen05_st_32x32b`. Assembled only.
+    """
+    assembled_only("tcgen05_st_16x32bx2", " or store with tcgen05_st_32x32b")
 
 
 @instruction("tcgen05.wait::st.sync.aligned;", isa=(8, 6), sm=TCGEN05, convergent=True)

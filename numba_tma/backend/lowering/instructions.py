@@ -21,7 +21,7 @@ from numba_tma.backend.compiler import (
 )
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.host.architectures import architecture_of
-from numba_tma.ptx._instruction import Instruction, InstructionForm, vector_of
+from numba_tma.ptx._instruction import Instruction, InstructionForm, conflict_text, vector_of
 
 #: Operands of a row by name: Numba type and LLVM value, which is None for a literal.
 Operands: TypeAlias = "dict[str, tuple[types.Type, Value | None]]"
@@ -187,6 +187,20 @@ def _accept_registers(given: types.Type, where: str) -> types.Type:
     return given
 
 
+def _accept_exponent(given: types.Type, where: str) -> types.Type:
+    exponent = _accept_immediate(given, where).literal_value
+    if not 0 <= exponent <= 15:
+        raise TypingError(f"{where} is {exponent}; the exponent is 0 to 15")
+    return given
+
+
+def _accept_b128(given: types.Type, where: str) -> types.Type:
+    if isinstance(given, types.BaseTuple) and len(given) == 2:
+        if all(isinstance(types.unliteral(t), types.Integer) for t in given):
+            return types.UniTuple(types.uint64, 2)
+    raise TypingError(f"{where} takes a tuple of two 64-bit halves, the lower first, not {given}")
+
+
 def _vector(element: types.Type, constraint: str, count: int) -> Operand:
     expected = types.UniTuple(element, count)
 
@@ -249,6 +263,10 @@ OPERANDS: dict[str, Operand] = {
     "CacheHint": Operand("l", _accept_hint, lambda context, builder, typ, value: [value]),
     "Immediate": Operand("", _accept_immediate, lambda context, builder, typ, value: []),
     "RegisterCount": Operand("", _accept_registers, lambda context, builder, typ, value: []),
+    "ScaleExponent": Operand("", _accept_exponent, lambda context, builder, typ, value: []),
+    "b128": Operand(
+        "l", _accept_b128, lambda c, builder, t, v: [builder.extract_value(v, i) for i in range(2)]
+    ),
 }
 
 
@@ -299,8 +317,10 @@ def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
         if name in row.choices and not is_absent(typ)
     }
     choices = _values(chosen)
-    if row.since:
+    if row.since or row.apart:
         form = _form(row, given, choices)
+        if form.conflict is not None:
+            raise TypingError(conflict_text(form))
         compiler.require_targets(f"{form.name.replace('[', '() [')}", form.targets)
     args = []
     for name, typ in given.items():
@@ -359,7 +379,7 @@ def emit(
     values: list[Any] = []
     constraints = [f"={result_constraint}"] * results
     names: dict[str, str] = {}
-    rank = predicate = None
+    rank = predicate = halves = None
     for name, (typ, value) in given.items():
         if is_absent(typ):
             continue
@@ -380,14 +400,21 @@ def emit(
             names[name] = "{" + ", ".join(texts) + "}"
         elif kind == "Predicate":
             names[name], predicate = "p", texts
+        elif kind == "b128":
+            names[name], halves = "q", texts
         else:
             names[name] = texts[0]
         values += registers
         constraints += [operand.constraint] * len(registers)
     vector = isinstance(result_type, types.UniTuple)
-    result = "{" + ", ".join(f"${i}" for i in range(results)) + "}" if vector else "$0"
-    text = row.text(names | {"result": result, "predicate": "$0"}, set(names), rank)
+    shown = [f"${i}" for i in range(results)]
+    apart = shown.pop() if row.returns.endswith("and1") else ""
+    result = "{" + ", ".join(shown) + "}" if vector else "$0"
+    written = {"result": result, "apart": apart, "predicate": "$0"}
+    text = row.text(names | written, set(names), rank)
     text = to_own_block(text, compiler.compile_target())
+    if halves is not None:  # LLVM has no 128-bit registers
+        text = f"{{ .reg .b128 q; mov.b128 q, {{{', '.join(halves)}}}; {text} }}"
     if predicate is not None:  # inline asm has no predicate operands
         compared = (
             f"lt.s32 p, {', '.join(predicate)}" if predicate[1:] else f"ne.u32 p, {predicate[0]}, 0"

@@ -51,7 +51,7 @@ def row(template, operands=None, returns="None", **more):
         And more.
         """
 
-    given = {"defaults": {}, "choices": {}, "since": {}, "ranks": ()} | more
+    given = {"defaults": {}, "choices": {}, "since": {}, "apart": (), "ranks": ()} | more
     given |= {"operands": operands or {}, "returns": returns, "family": "x", "body": body}
     return Instruction("made_up", template, (8, 0), at_least(90), **given)
 

@@ -231,8 +231,11 @@ def compile_call(form, cc, given):
         elif kind == "Offsets":
             parameters |= {f"o{axis}": types.uint16 for axis in range(rank - 2)}
             arguments[operand] = "(" + "".join(f"o{axis}, " for axis in range(rank - 2)) + ")"
-        elif kind in ("Immediate", "RegisterCount"):
-            arguments[operand] = str(contract.IMMEDIATE)
+        elif kind in ("Immediate", "RegisterCount", *contract.SMALLER):
+            arguments[operand] = str(contract.SMALLER.get(kind, contract.IMMEDIATE))
+        elif kind == "b128":
+            parameters |= {f"{operand}{i}": types.uint64 for i in range(2)}
+            arguments[operand] = f"({operand}0, {operand}1)"
         elif vector := vector_of(kind, form.choices):
             element, count = vector
             parameters |= {f"{operand}{i}": PARAMETERS[element] for i in range(count)}
@@ -264,7 +267,8 @@ def compile_call(form, cc, given):
 
 def targets_of(form):
     """Return the targets for which a call of a form is compiled: one of each generation."""
-    return [target for target in ("90a", "100a", "120", "120a") if target in form.targets]
+    found = [target for target in ("90a", "100a", "120", "120a") if target in form.targets]
+    return found or [next(iter(form.targets))]
 
 
 CALLS = [(target, name) for name, form in FORMS.items() for target in targets_of(form)]
