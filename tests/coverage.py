@@ -32,7 +32,10 @@ CALLERS += [TESTS / "kernels" / "word_kernels.py"]
 #: Methods that the language calls: those of loops, and all with two underscores.
 OF_LOOPS = {"has_next", "take"}
 #: Families that Hopper has not, which the simulator executes all the same.
-SIMULATED = {"tcgen05"}
+SIMULATED = {
+    "launch_control", "mma_scaled", "tcgen05", "tcgen05_copy", "tcgen05_ld_red", "tcgen05_mma",
+    "tcgen05_mma_scaled", "tcgen05_mma_ws",
+}  # fmt: skip
 TIERS = {"GPU": "gpu", "simulator": "sim"}
 
 

@@ -30,14 +30,15 @@ CHAPTERS = {
         cvt.pack cvta discard getctarank isspacep ld ld.global.nc mapa mov prmt shfl.sync st
         st.async st.bulk tensormap.replace""",
     "parallel-synchronization-and-communication-instructions": """
-        activemask atom bar.warp.sync barrier.cluster cp.async.mbarrier.arrive elect.sync
+        activemask atom bar.warp.sync barrier.cluster clusterlaunchcontrol.query_cancel
+        clusterlaunchcontrol.try_cancel cp.async.mbarrier.arrive elect.sync
         griddepcontrol match.sync mbarrier.arrive mbarrier.arrive_drop mbarrier.complete_tx
         mbarrier.expect_tx mbarrier.init mbarrier.inval mbarrier.pending_count red red.async
         redux.sync tensormap.cp_fenceproxy vote.sync""",
-    "warp-level-matrix-instructions": "ldmatrix movmatrix stmatrix",
+    "warp-level-matrix-instructions": "ldmatrix mma mma.sp movmatrix stmatrix",
     "asynchronous-warpgroup-level-matrix-instructions": """
         wgmma.commit_group wgmma.fence wgmma.wait_group""",
-    "tcgen05-instructions": "tcgen05.ld tcgen05.st tcgen05.wait",
+    "tcgen05-instructions": "tcgen05.cp tcgen05.ld tcgen05.shift tcgen05.st tcgen05.wait",
     "floating-point-instructions": "ex2 fma lg2 max min rcp rsqrt tanh",
     "miscellaneous-instructions": "brkpt nanosleep pmevent setmaxnreg trap",
 }
@@ -52,6 +53,10 @@ SHARED_HEADINGS = {
     ("tcgen05.alloc", "tcgen05.dealloc", "tcgen05.relinquish_alloc_permit"): (
         "tcgen05-instructions-tcgen05-alloc-dealloc-relinquish-alloc-permit"
     ),
+    ("tcgen05.mma",): "tcgen05-mma-instructions-mma",
+    ("tcgen05.mma.sp",): "tcgen05-mma-instructions-mma-sp",
+    ("tcgen05.mma.ws",): "tcgen05-mma-instructions-mma-ws",
+    ("tcgen05.mma.ws.sp",): "tcgen05-mma-instructions-mma-ws-sp",
     ("tcgen05.commit",): "tcgen-async-sync-operations-commit",
     ("tcgen05.fence",): "tcgen05-special-sync-operations-fence",
 }

@@ -152,7 +152,8 @@ def vector_of(kind: str, choices: Mapping[str, Any]) -> tuple[str, int] | None:
     match = re.fullmatch(r"([uif]\d+)x(\d*)(num|group)?(and1)?", kind)
     if match is None:
         return None
-    times = {None: 1, "num": choices.get("num"), "group": choices.get("cta_group")}[match[3]]
+    choice = {None: None, "num": "num", "group": "cta_group"}[match[3]]
+    times: int = 1 if choice is None else choices[choice]
     return match[1], int(match[2] or 1) * times + (match[4] is not None)
 
 
@@ -273,6 +274,7 @@ def _choices(parameter: inspect.Parameter, body: Callable[..., Any]) -> tuple[An
 
 def check_form(name: str, **passed: object) -> None:
     """Raise unless a row has a form with the choices and optional operands passed (simulator)."""
+    simulator.current()
     row = TABLE[name]
     for operand, values in row.choices.items():
         if passed.get(operand) is not None or not row.is_optional(operand):

@@ -64,7 +64,7 @@ def clusterlaunchcontrol_try_cancel(
 )
 def clusterlaunchcontrol_query_cancel_is_canceled(response: b128) -> bool:
     """Return whether a request took a block; `response` is the answer, as two 64-bit halves."""
-    return simulator.canceled(response) is not None
+    return simulator.is_canceled(response)
 
 
 @instruction(

@@ -21,6 +21,7 @@ from numba_tma import simulator
 from numba_tma.host.architectures import MMA_SCALED_120, MMA_SPARSE_NVF4_120
 from numba_tma.ptx._instruction import (
     assembled_only,
+    check_form,
     f32x4,
     instruction,
     u16,
@@ -65,6 +66,7 @@ def mma_m16n8k32_f8f6f4(
     An element has a byte: 6-bit elements in bits 0 to 5, 4-bit elements in bits 2 to 5. Executed by
     a warp.
     """
+    check_form("mma_m16n8k32_f8f6f4", a_type=a_type, b_type=b_type)
     return simulator.mma_sync("mma_m16n8k32_f8f6f4", 32, a_type, b_type, a, b, c)
 
 
@@ -88,6 +90,7 @@ def mma_m16n8k32_f8f6f4_f16(
 
     All else is as for `mma_m16n8k32_f8f6f4`.
     """
+    check_form("mma_m16n8k32_f8f6f4_f16", a_type=a_type, b_type=b_type)
     return simulator.mma_sync("mma_m16n8k32_f8f6f4_f16", 32, a_type, b_type, a, b, c)
 
 
@@ -118,6 +121,7 @@ def mma_m16n8k32_mxf8f6f4(
 
     `byte_a` and `byte_b` are 0 to 3. All else is as for `mma_m16n8k32_f8f6f4`.
     """
+    check_form("mma_m16n8k32_mxf8f6f4", a_type=a_type, b_type=b_type)
     return simulator.mma_sync(
         "mma_m16n8k32_mxf8f6f4",
         32,
@@ -239,6 +243,7 @@ def mma_m16n8k64_mxf4nvf4_4x(
     A row of A and a column of B have four scale factors, all bytes: `byte_a` and `byte_b` are 0.
     Executed by a warp.
     """
+    check_form("mma_m16n8k64_mxf4nvf4_4x", scale_type=scale_type)
     return simulator.mma_sync(
         "mma_m16n8k64_mxf4nvf4_4x",
         64,
@@ -275,6 +280,7 @@ def mma_sp_m16n8k64_f8f6f4(
 
     `metadata` says which. All else is as for `mma_m16n8k32_f8f6f4`. Assembled only.
     """
+    check_form("mma_sp_m16n8k64_f8f6f4", a_type=a_type, b_type=b_type)
     assembled_only("mma_sp_m16n8k64_f8f6f4", _NOT_SPARSE)
 
 
@@ -296,6 +302,7 @@ def mma_sp_m16n8k64_f8f6f4_f16(
     b_type: NarrowType,
 ) -> u32x2:
     """Return the same as `mma_sp_m16n8k64_f8f6f4` in float16, two in a register. Assembled only."""
+    check_form("mma_sp_m16n8k64_f8f6f4_f16", a_type=a_type, b_type=b_type)
     assembled_only("mma_sp_m16n8k64_f8f6f4_f16", _NOT_SPARSE)
 
 
@@ -327,6 +334,7 @@ def mma_sp_m16n8k64_mxf8f6f4(
 
     `metadata` is as for `mma_sp_m16n8k64_f8f6f4`. Assembled only.
     """
+    check_form("mma_sp_m16n8k64_mxf8f6f4", a_type=a_type, b_type=b_type)
     assembled_only("mma_sp_m16n8k64_mxf8f6f4", _NOT_SPARSE)
 
 
@@ -356,6 +364,7 @@ def mma_sp_m16n8k128_mxf4(
 
     `metadata` says which. Scale factors are as for `mma_m16n8k64_mxf4`. Assembled only.
     """
+    check_form("mma_sp_m16n8k128_mxf4")
     assembled_only("mma_sp_m16n8k128_mxf4", _NOT_SPARSE)
 
 
@@ -382,6 +391,7 @@ def mma_sp_m16n8k128_mxf4nvf4_2x(
     thread_b: u16,
 ) -> f32x4:
     """Return the same as `mma_sp_m16n8k128_mxf4`, of the other kind. Assembled only."""
+    check_form("mma_sp_m16n8k128_mxf4nvf4_2x")
     assembled_only("mma_sp_m16n8k128_mxf4nvf4_2x", _NOT_SPARSE)
 
 
@@ -413,4 +423,5 @@ def mma_sp_m16n8k128_mxf4nvf4_4x(
 
     `metadata` is as for `mma_sp_m16n8k128_mxf4`. Assembled only.
     """
+    check_form("mma_sp_m16n8k128_mxf4nvf4_4x", scale_type=scale_type)
     assembled_only("mma_sp_m16n8k128_mxf4nvf4_4x", _NOT_SPARSE)

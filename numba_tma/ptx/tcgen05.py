@@ -129,9 +129,7 @@ def tcgen05_ld_32x32b(
     With `pack` a register has the low halves of two columns, so that twice as many are loaded.
     Asynchronous: the registers are valid after `tcgen05_wait_ld`. Executed by a warp.
     """
-    if pack is not None:
-        assembled_only("tcgen05_ld_32x32b", " or leave pack out")
-    return simulator.tcgen05_ld("32x32b", taddr, num)
+    return simulator.tcgen05_ld("32x32b", taddr, num, pack=pack is not None)
 
 
 @instruction(
@@ -148,9 +146,7 @@ def tcgen05_ld_16x64b(
     Register r of thread l is lane l // 4 + 8 (l mod 2), column l // 2 mod 2 + 2 r. The lane of
     `taddr` is the warp's first, or the 16th after it. All else is as for `tcgen05_ld_32x32b`.
     """
-    if pack is not None:
-        assembled_only("tcgen05_ld_16x64b", " or leave pack out")
-    return simulator.tcgen05_ld("16x64b", taddr, num)
+    return simulator.tcgen05_ld("16x64b", taddr, num, pack=pack is not None)
 
 
 @instruction(
@@ -167,9 +163,7 @@ def tcgen05_ld_16x128b(
     Register r of thread l is lane l // 4 + 8 (r mod 2), column l mod 4 + 4 (r // 2). All else is as
     for `tcgen05_ld_16x64b`.
     """
-    if pack is not None:
-        assembled_only("tcgen05_ld_16x128b", " or leave pack out")
-    return simulator.tcgen05_ld("16x128b", taddr, num)
+    return simulator.tcgen05_ld("16x128b", taddr, num, pack=pack is not None)
 
 
 @instruction(
@@ -186,9 +180,7 @@ def tcgen05_ld_16x256b(
     Register r of thread l is lane l // 4 + 8 (r // 2 mod 2), column r mod 2 + 2 (l mod 4) + 8 (r //
     4). All else is as for `tcgen05_ld_16x64b`.
     """
-    if pack is not None:
-        assembled_only("tcgen05_ld_16x256b", "tcgen05_ld_16x32bx2", " or leave pack out")
-    return simulator.tcgen05_ld("16x256b", taddr, num)
+    return simulator.tcgen05_ld("16x256b", taddr, num, pack=pack is not None)
 
 
 @instruction(
@@ -203,9 +195,9 @@ def tcgen05_ld_16x32bx2(
     """Start to load `num` columns of the warp's 32 lanes, at two places.
 
     Lanes 0 to 15 are loaded from the column of `taddr` on, lanes 16 to 31 from `offset` columns
-    further on. All else is as for `tcgen05_ld_32x32b`. Assembled only.
+    further on. All else is as for `tcgen05_ld_32x32b`.
     """
-    assembled_only("tcgen05_ld_16x32bx2", " or load with tcgen05_ld_32x32b")
+    return simulator.tcgen05_ld("16x32bx2", taddr, num, pack=pack is not None, offset=offset)
 
 
 @instruction("tcgen05.wait::ld.sync.aligned;", isa=(8, 6), sm=TCGEN05, convergent=True)
@@ -236,9 +228,7 @@ def tcgen05_st_32x32b(
     The reverse of `tcgen05_ld_32x32b`, with `unpack` of its `pack`. Asynchronous: `tcgen05_wait_st`
     must precede the next use of the columns, by this warp or another. Executed by a warp.
     """
-    if unpack is not None:
-        assembled_only("tcgen05_st_32x32b", " or leave unpack out")
-    simulator.tcgen05_st("32x32b", taddr, values, num)
+    simulator.tcgen05_st("32x32b", taddr, values, num, unpack=unpack is not None)
 
 
 @instruction(
@@ -254,9 +244,7 @@ def tcgen05_st_16x64b(
 
     The reverse of `tcgen05_ld_16x64b`. All else is as for `tcgen05_st_32x32b`.
     """
-    if unpack is not None:
-        assembled_only("tcgen05_st_16x64b", " or leave unpack out")
-    simulator.tcgen05_st("16x64b", taddr, values, num)
+    simulator.tcgen05_st("16x64b", taddr, values, num, unpack=unpack is not None)
 
 
 @instruction(
@@ -272,9 +260,7 @@ def tcgen05_st_16x128b(
 
     The reverse of `tcgen05_ld_16x128b`. All else is as for `tcgen05_st_32x32b`.
     """
-    if unpack is not None:
-        assembled_only("tcgen05_st_16x128b", " or leave unpack out")
-    simulator.tcgen05_st("16x128b", taddr, values, num)
+    simulator.tcgen05_st("16x128b", taddr, values, num, unpack=unpack is not None)
 
 
 @instruction(
@@ -290,9 +276,7 @@ def tcgen05_st_16x256b(
 
     The reverse of `tcgen05_ld_16x256b`. All else is as for `tcgen05_st_32x32b`.
     """
-    if unpack is not None:
-        assembled_only("tcgen05_st_16x256b", "tcgen05_st_16x32bx2", " or leave unpack out")
-    simulator.tcgen05_st("16x256b", taddr, values, num)
+    simulator.tcgen05_st("16x256b", taddr, values, num, unpack=unpack is not None)
 
 
 @instruction(
@@ -310,9 +294,9 @@ def tcgen05_st_16x32bx2(
 ) -> None:
     """Start to store the thread's registers to `num` columns, at two places.
 
-    The reverse of `tcgen05_ld_16x32bx2`. All else is as for `tcgen05_st_32x32b`. Assembled only.
+    The reverse of `tcgen05_ld_16x32bx2`. All else is as for `tcgen05_st_32x32b`.
     """
-    assembled_only("tcgen05_st_16x32bx2", " or store with tcgen05_st_32x32b")
+    simulator.tcgen05_st("16x32bx2", taddr, values, num, unpack=unpack is not None, offset=offset)
 
 
 @instruction("tcgen05.wait::st.sync.aligned;", isa=(8, 6), sm=TCGEN05, convergent=True)

@@ -2,16 +2,17 @@
 
 One thread executes them; with `cta_group` 2 one thread of the pair, for both blocks, each with its
 own shared and tensor memory. They are asynchronous. A later product of the same thread finds them
-complete; other threads wait for a `tcgen05_commit`. The rows have been assembled, and have run on
-no GPU.
+complete; other threads wait for a `tcgen05_commit`. The rows have been assembled and simulated, and
+have run on no GPU.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from numba_tma import simulator
 from numba_tma.host.architectures import TCGEN05, TCGEN05_A
-from numba_tma.ptx._instruction import TensorMemoryAddress, assembled_only, instruction, u64
+from numba_tma.ptx._instruction import TensorMemoryAddress, check_form, instruction, u64
 from numba_tma.ptx.tcgen05 import CtaGroup
 
 __all__ = ["tcgen05_cp", "tcgen05_shift"]
@@ -49,7 +50,8 @@ def tcgen05_cp(
     Executed by one thread. Reads shared memory by the async proxy: `fence_proxy_async` orders a
     thread's own writes before it.
     """
-    assembled_only("tcgen05_cp")
+    check_form("tcgen05_cp", shape=shape, cta_group=cta_group, decompression=decompression)
+    simulator.tcgen05_cp(shape, taddr, source, cta_group, decompression)
 
 
 @instruction("tcgen05.shift.cta_group::{cta_group}.down [{taddr}];", isa=(8, 6), sm=TCGEN05_A)
@@ -59,4 +61,4 @@ def tcgen05_shift(taddr: TensorMemoryAddress, cta_group: CtaGroup) -> None:
     Lane l takes what lane l + 1 had; the last of each 32 lanes keeps its own. The lane of `taddr`
     is a multiple of 32. Executed by one thread.
     """
-    assembled_only("tcgen05_shift")
+    simulator.tcgen05_shift(taddr, cta_group)

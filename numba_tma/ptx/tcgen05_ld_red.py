@@ -1,18 +1,18 @@
 """tcgen05.ld.red: loads from tensor memory, with the minimum or maximum of what each thread loads.
 
 The result is the thread's registers, then their minimum or maximum. sm_100 does not have these
-rows. They have been assembled, and have run on no GPU.
+rows. They have been assembled and simulated, and have run on no GPU.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from numba_tma import simulator
 from numba_tma.host.architectures import TCGEN05_LD_RED
 from numba_tma.ptx._instruction import (
     Immediate,
     TensorMemoryAddress,
-    assembled_only,
     f32xnumand1,
     instruction,
     u32xnumand1,
@@ -51,7 +51,9 @@ def tcgen05_ld_red_32x32b_f32(
 
     All else is as for `tcgen05_ld_32x32b`; `tcgen05_wait_ld` completes all registers.
     """
-    assembled_only("tcgen05_ld_red_32x32b_f32", " or load with tcgen05_ld_32x32b")
+    return simulator.tcgen05_ld_red(
+        "32x32b", taddr, num, extremum, "f32", absolute=absolute is not None, nan=nan is not None
+    )
 
 
 @instruction(
@@ -67,7 +69,7 @@ def tcgen05_ld_red_32x32b_int(
 
     All else is as for `tcgen05_ld_red_32x32b_f32`.
     """
-    assembled_only("tcgen05_ld_red_32x32b_int", " or load with tcgen05_ld_32x32b")
+    return simulator.tcgen05_ld_red("32x32b", taddr, num, extremum, integer)
 
 
 @instruction(
@@ -89,7 +91,16 @@ def tcgen05_ld_red_16x32bx2_f32(
 
     The places are those of `tcgen05_ld_16x32bx2`.
     """
-    assembled_only("tcgen05_ld_red_16x32bx2_f32", " or load with tcgen05_ld_32x32b")
+    return simulator.tcgen05_ld_red(
+        "16x32bx2",
+        taddr,
+        num,
+        extremum,
+        "f32",
+        absolute=absolute is not None,
+        nan=nan is not None,
+        offset=offset,
+    )
 
 
 @instruction(
@@ -110,4 +121,4 @@ def tcgen05_ld_red_16x32bx2_int(
 
     The places are those of `tcgen05_ld_16x32bx2`.
     """
-    assembled_only("tcgen05_ld_red_16x32bx2_int", " or load with tcgen05_ld_32x32b")
+    return simulator.tcgen05_ld_red("16x32bx2", taddr, num, extremum, integer, offset=offset)

@@ -5,19 +5,21 @@ says types, shape and majors (`numba_tma.host.tcgen05_rules` derives it), `b` an
 descriptors (`MatrixLayout`). Products of one thread with the same accumulator, shape and kind are
 executed in the order of issue. They are asynchronous: `tcgen05_commit` arrives when they are
 complete. Until then the operands must not be modified. The rows have been assembled, and have run
-on no GPU.
+on no GPU. The simulator executes them, except sparse products and `ashift`.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from numba_tma import simulator
 from numba_tma.host.architectures import TCGEN05, TCGEN05_I8, TCGEN05_SCALE_D
 from numba_tma.ptx._instruction import (
     Predicate,
     ScaleExponent,
     TensorMemoryAddress,
     assembled_only,
+    check_form,
     instruction,
     u32,
     u32x4group,
@@ -72,7 +74,14 @@ def tcgen05_mma(
     and tf32 have it. Executed by one thread. Reads shared memory by the async proxy:
     `fence_proxy_async` orders a thread's own writes before it.
     """
-    assembled_only("tcgen05_mma")
+    check_form(
+        "tcgen05_mma", kind=kind, cta_group=cta_group, collector=collector,
+        disable_output_lane=disable_output_lane, scale_input_d=scale_input_d,
+    )  # fmt: skip
+    simulator.tcgen05_mma(
+        kind, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=cta_group,
+        mask=disable_output_lane, scale_d=scale_input_d, collector=collector,
+    )  # fmt: skip
 
 
 @instruction(
@@ -104,7 +113,16 @@ def tcgen05_mma_tmem(
     A lies K-major in the lanes of its rows of D, in cells of 32 bits. `ashift` shifts the rows of A
     down by one, with M 128 or 256. All else is as for `tcgen05_mma`.
     """
-    assembled_only("tcgen05_mma_tmem")
+    check_form(
+        "tcgen05_mma_tmem", kind=kind, cta_group=cta_group, collector=collector, ashift=ashift,
+        disable_output_lane=disable_output_lane, scale_input_d=scale_input_d,
+    )  # fmt: skip
+    if ashift is not None:
+        assembled_only("tcgen05_mma_tmem", " or leave ashift out")
+    simulator.tcgen05_mma(
+        kind, d, a, b, idesc, enable_input_d, a_in_tmem=True, cta_group=cta_group,
+        mask=disable_output_lane, scale_d=scale_input_d, collector=collector,
+    )  # fmt: skip
 
 
 @instruction(
@@ -136,7 +154,15 @@ def tcgen05_mma_sp(
     A has the stored half of its elements: K of the instruction is twice as long. `sparse_metadata`
     is the address of tensor memory that says which half. All else is as for `tcgen05_mma`.
     """
-    assembled_only("tcgen05_mma_sp")
+    check_form(
+        "tcgen05_mma_sp", kind=kind, cta_group=cta_group, collector=collector,
+        disable_output_lane=disable_output_lane, scale_input_d=scale_input_d,
+    )  # fmt: skip
+    simulator.tcgen05_mma(
+        kind, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=cta_group,
+        mask=disable_output_lane, scale_d=scale_input_d,
+        sparse_metadata=sparse_metadata, collector=collector,
+    )  # fmt: skip
 
 
 @instruction(
@@ -169,4 +195,14 @@ def tcgen05_mma_sp_tmem(
     `sparse_metadata` is as for `tcgen05_mma_sp`, `ashift` as for `tcgen05_mma_tmem`. All else is as
     for `tcgen05_mma`.
     """
-    assembled_only("tcgen05_mma_sp_tmem")
+    check_form(
+        "tcgen05_mma_sp_tmem", kind=kind, cta_group=cta_group, collector=collector, ashift=ashift,
+        disable_output_lane=disable_output_lane, scale_input_d=scale_input_d,
+    )  # fmt: skip
+    if ashift is not None:
+        assembled_only("tcgen05_mma_sp_tmem", " or leave ashift out")
+    simulator.tcgen05_mma(
+        kind, d, a, b, idesc, enable_input_d, a_in_tmem=True, cta_group=cta_group,
+        mask=disable_output_lane, scale_d=scale_input_d,
+        sparse_metadata=sparse_metadata, collector=collector,
+    )  # fmt: skip

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
+from numba_tma import simulator
 from numba_tma.host.architectures import TCGEN05, TCGEN05_A
 from numba_tma.ptx._instruction import (
     Predicate,
     TensorMemoryAddress,
-    assembled_only,
+    check_form,
     instruction,
     u32,
     u64,
@@ -53,6 +54,12 @@ _SPARSE_SINCE = _SINCE | {
 }
 
 
+def _kind_and_block(kind: str) -> tuple[str, str | None]:
+    """Return the kind and the block of its scale factors, apart."""
+    name, _, block = kind.partition(".block_scale")
+    return name, block.removeprefix(".") or None
+
+
 @instruction(
     "tcgen05.mma.cta_group::{cta_group}.kind::{kind}<collector:.collector::a::{collector}>"
     " [{d}], {a}, {b}, {idesc}, [{scale_a}], [{scale_b}], {enable_input_d};",
@@ -77,7 +84,12 @@ def tcgen05_mma_block_scaled(
     D = A B, or D += A B if `enable_input_d`, with D at `d`. Executed by one thread. A `tcgen05_cp`
     of the same thread before it is complete when the product reads the scale factors.
     """
-    assembled_only("tcgen05_mma_block_scaled")
+    check_form("tcgen05_mma_block_scaled", kind=kind, cta_group=cta_group, collector=collector)
+    name, block = _kind_and_block(kind)
+    simulator.tcgen05_mma(
+        name, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=cta_group, block=block,
+        scale_a=scale_a, scale_b=scale_b, collector=collector,
+    )  # fmt: skip
 
 
 @instruction(
@@ -103,7 +115,12 @@ def tcgen05_mma_block_scaled_tmem(
 
     All else is as for `tcgen05_mma_block_scaled`.
     """
-    assembled_only("tcgen05_mma_block_scaled_tmem")
+    check_form("tcgen05_mma_block_scaled_tmem", kind=kind, cta_group=cta_group, collector=collector)
+    name, block = _kind_and_block(kind)
+    simulator.tcgen05_mma(
+        name, d, a, b, idesc, enable_input_d, a_in_tmem=True, cta_group=cta_group, block=block,
+        scale_a=scale_a, scale_b=scale_b, collector=collector,
+    )  # fmt: skip
 
 
 @instruction(
@@ -130,7 +147,12 @@ def tcgen05_mma_block_scaled_sp(
 
     `sparse_metadata` is as for `tcgen05_mma_sp`. All else is as for `tcgen05_mma_block_scaled`.
     """
-    assembled_only("tcgen05_mma_block_scaled_sp")
+    check_form("tcgen05_mma_block_scaled_sp", kind=kind, cta_group=cta_group, collector=collector)
+    name, block = _kind_and_block(kind)
+    simulator.tcgen05_mma(
+        name, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=cta_group, block=block,
+        scale_a=scale_a, scale_b=scale_b, sparse_metadata=sparse_metadata, collector=collector,
+    )  # fmt: skip
 
 
 @instruction(
@@ -157,4 +179,11 @@ def tcgen05_mma_block_scaled_sp_tmem(
 
     `sparse_metadata` is as for `tcgen05_mma_sp`. All else is as for `tcgen05_mma_block_scaled`.
     """
-    assembled_only("tcgen05_mma_block_scaled_sp_tmem")
+    check_form(
+        "tcgen05_mma_block_scaled_sp_tmem", kind=kind, cta_group=cta_group, collector=collector
+    )
+    name, block = _kind_and_block(kind)
+    simulator.tcgen05_mma(
+        name, d, a, b, idesc, enable_input_d, a_in_tmem=True, cta_group=cta_group, block=block,
+        scale_a=scale_a, scale_b=scale_b, sparse_metadata=sparse_metadata, collector=collector,
+    )  # fmt: skip

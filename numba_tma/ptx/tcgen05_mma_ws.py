@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from numba_tma import simulator
 from numba_tma.host.architectures import TCGEN05, TCGEN05_I8
 from numba_tma.ptx._instruction import (
     Predicate,
     TensorMemoryAddress,
-    assembled_only,
+    check_form,
     instruction,
     u32,
     u64,
@@ -55,7 +56,11 @@ def tcgen05_mma_ws(
     `zero_column_mask` is a 64-bit descriptor that makes columns of B zero. All else is as for
     `tcgen05_mma`.
     """
-    assembled_only("tcgen05_mma_ws")
+    check_form("tcgen05_mma_ws", kind=kind, buffer=buffer, collector=collector)
+    simulator.tcgen05_mma(
+        kind, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=1, ws=True,
+        zero_mask=zero_column_mask, collector=f"{buffer}::{collector}",
+    )  # fmt: skip
 
 
 @instruction(
@@ -81,7 +86,11 @@ def tcgen05_mma_ws_tmem(
 
     All else is as for `tcgen05_mma_ws`.
     """
-    assembled_only("tcgen05_mma_ws_tmem")
+    check_form("tcgen05_mma_ws_tmem", kind=kind, buffer=buffer, collector=collector)
+    simulator.tcgen05_mma(
+        kind, d, a, b, idesc, enable_input_d, a_in_tmem=True, cta_group=1, ws=True,
+        zero_mask=zero_column_mask, collector=f"{buffer}::{collector}",
+    )  # fmt: skip
 
 
 @instruction(
@@ -109,7 +118,12 @@ def tcgen05_mma_ws_sp(
     N is 64 or 128. `sparse_metadata` is as for `tcgen05_mma_sp`. All else is as for
     `tcgen05_mma_ws`.
     """
-    assembled_only("tcgen05_mma_ws_sp")
+    check_form("tcgen05_mma_ws_sp", kind=kind, buffer=buffer, collector=collector)
+    simulator.tcgen05_mma(
+        kind, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=1, ws=True,
+        zero_mask=zero_column_mask, sparse_metadata=sparse_metadata,
+        collector=f"{buffer}::{collector}",
+    )  # fmt: skip
 
 
 @instruction(
@@ -136,4 +150,9 @@ def tcgen05_mma_ws_sp_tmem(
 
     All else is as for `tcgen05_mma_ws_sp`.
     """
-    assembled_only("tcgen05_mma_ws_sp_tmem")
+    check_form("tcgen05_mma_ws_sp_tmem", kind=kind, buffer=buffer, collector=collector)
+    simulator.tcgen05_mma(
+        kind, d, a, b, idesc, enable_input_d, a_in_tmem=True, cta_group=1, ws=True,
+        zero_mask=zero_column_mask, sparse_metadata=sparse_metadata,
+        collector=f"{buffer}::{collector}",
+    )  # fmt: skip

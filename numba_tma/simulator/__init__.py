@@ -76,6 +76,7 @@ from numba_tma.simulator.im2col_instructions import (
     cp_async_bulk_tensor_im2col_store,
     cp_reduce_async_bulk_tensor_im2col,
 )
+from numba_tma.simulator.launch_control import first_ctaid, is_canceled, try_cancel
 from numba_tma.simulator.matrix_instructions import ldmatrix, stmatrix
 from numba_tma.simulator.mbarrier_instructions import (
     fence_acq_rel,
@@ -112,6 +113,7 @@ from numba_tma.simulator.product_instructions import (
     wgmma_wait_group,
 )
 from numba_tma.simulator.products import PendingProduct, ProductCall, SharedOperand
+from numba_tma.simulator.scaled_mma import mma_sync
 from numba_tma.simulator.tcgen05_instructions import tcgen05_cp, tcgen05_mma, tcgen05_shift
 from numba_tma.simulator.tensor_claims import claim_columns
 from numba_tma.simulator.tensor_memory_instructions import (
@@ -258,11 +260,13 @@ __all__ = [
     "fence_proxy_async",
     "fence_proxy_tensormap_acquire",
     "fence_proxy_tensormap_release",
+    "first_ctaid",
     "getctarank",
     "global_time",
     "grid_dim",
     "has_waited",
     "install",
+    "is_canceled",
     "is_explicit_cluster",
     "label",
     "lane_id",
@@ -292,7 +296,7 @@ __all__ = [
     "mbarrier_test_wait_parity",
     "mbarrier_try_wait",
     "mbarrier_try_wait_parity",
-    "sm_registers",
+    "mma_sync",
     "nanosleep",
     "prefetch_tensormap",
     "record",
@@ -310,6 +314,7 @@ __all__ = [
     "shared_write_pieces",
     "shared_write_vector",
     "shfl",
+    "sm_registers",
     "st_async",
     "stmatrix",
     "syncwarp",
@@ -331,6 +336,7 @@ __all__ = [
     "tensormap_replace",
     "thread_in_warpgroup",
     "thread_index",
+    "try_cancel",
     "warp_id",
     "wgmma",
     "wgmma_commit_group",

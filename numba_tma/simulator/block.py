@@ -12,6 +12,7 @@ from numba_tma.simulator.clocks import Clock, Clocks, join
 from numba_tma.simulator.copies import call_site
 from numba_tma.simulator.errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCopy
 from numba_tma.simulator.hazards import Hazards
+from numba_tma.simulator.launch_queue import LaunchQueue
 from numba_tma.simulator.memory import SharedMemory
 from numba_tma.simulator.protocol import AwaitMeeting, Meet
 from numba_tma.simulator.registers import Registers
@@ -42,6 +43,8 @@ class Cta:
         self.index = index
         #: The blocks of the cluster, by rank; without a cluster, the block alone.
         self.cluster: list[Cta] = [self]
+        #: The blocks of the launch that have not begun.
+        self.launch_queue: LaunchQueue | None = None
         self.rank = 0
         self.cluster_dim: Dim3 = (1, 1, 1)
         self.explicit_cluster = False

@@ -53,6 +53,15 @@ def cp_async_bulk_load(dst: int, src: Bytes, mbar: int, multicast: int | None = 
     _load(thread, arrivals, address, source.nbytes, source.nbytes, source.copy)
 
 
+def load_bytes(
+    what: str, address: int, image: Bytes, mbar: int, multicast: int | None = None
+) -> None:
+    """Write bytes to shared `address` some time later, as a load; completes them on `mbar`."""
+    thread = current()
+    arrivals = _arrivals(what, thread, address, image.nbytes, int(mbar), multicast)
+    _load(thread, arrivals, address, image.nbytes, image.nbytes, image.copy)
+
+
 def cp_async_bulk_store(dst: Bytes, src: int) -> None:
     """Copy shared bytes at `src` to `dst`, a 1-D view of global bytes; joins the bulk group."""
     what = "cp_async_bulk_store"

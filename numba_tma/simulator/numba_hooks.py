@@ -25,12 +25,15 @@ from numba_tma.simulator import thread_instructions as instructions
 from numba_tma.simulator.block import Cta, Dim3
 from numba_tma.simulator.cluster import form_cluster
 from numba_tma.simulator.fibers import running_fiber
+from numba_tma.simulator.launch_queue import LaunchQueue
 from numba_tma.simulator.report import deadlock_report
 from numba_tma.simulator.scheduler import Scheduler
 from numba_tma.simulator.thread import SimulatedThread, current
 
 #: Held by the launch that runs: numba's simulator has one at a time.
 _launches = threading.RLock()
+#: Of the launch that runs.
+_queue: LaunchQueue | None = None
 _seed = int(os.environ.get("NUMBA_TMA_SIM_SEED", "0"))
 
 _EXTRAS = (
@@ -92,6 +95,9 @@ class BlockManager:
         extents = self._cluster or (1, 1, 1)
         if any(i % n for i, n in zip(grid_point, extents)):
             return  # the block has run with the first block of its cluster
+        queue = _launch_queue(grid_point, self._grid_dim, extents)
+        if not queue.begin(grid_point):
+            return  # a running block has taken its place
         scheduler = Scheduler(f"{_seed} {grid_point}", deadlock_report)
         x0, y0, z0 = grid_point
         blocks = [
@@ -105,11 +111,22 @@ class BlockManager:
             )
             for z, y, x in product(*map(range, reversed(extents)))
         ]
+        for block in blocks:
+            block.launch_queue = queue
         threads = form_cluster(blocks, self._cluster) if self._cluster else blocks[0].threads
         protocol.begin_run(blocks)
         scheduler.run(threads)
         for block in blocks:
             block.check_end()
+
+
+def _launch_queue(grid_point: Dim3, grid_dim: Dim3, cluster: Dim3) -> LaunchQueue:
+    """Return the blocks of the launch that have not begun, which its first block makes."""
+    global _queue
+    if _queue is None or not any(grid_point):
+        xs, ys, zs = (range(0, extent, step) for extent, step in zip(grid_dim, cluster))
+        _queue = LaunchQueue(list(product(xs, ys, zs)), str(_seed))
+    return _queue
 
 
 class Shared:

@@ -17,7 +17,8 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
-from numba_tma.backend.lowering.instructions import OPERANDS, Operands, emit, type_call
+from numba_tma.backend.lowering.instructions import Operands, emit, type_call
+from numba_tma.backend.lowering.operands import OPERANDS
 from numba_tma.backend.lowering.types import METHODS
 from numba_tma.device import copies
 from numba_tma.device.copy_rules import check_copy, check_pair, check_reduction, check_store

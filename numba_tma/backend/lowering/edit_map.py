@@ -18,7 +18,8 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
-from numba_tma.backend.lowering.instructions import OPERANDS, emit
+from numba_tma.backend.lowering.instructions import emit
+from numba_tma.backend.lowering.operands import OPERANDS
 from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType
 from numba_tma.device.edit_map import DESCRIPTOR, build_map, wrong_length, wrong_template
 from numba_tma.ptx import TABLE

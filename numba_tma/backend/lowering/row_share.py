@@ -22,7 +22,8 @@ from numba_tma.backend.compiler import (
     unpack,
 )
 from numba_tma.backend.lowering.elements import floats_to_pair, pair_to_floats
-from numba_tma.backend.lowering.instructions import BELOW, emit
+from numba_tma.backend.lowering.instructions import emit
+from numba_tma.backend.lowering.operands import BELOW
 from numba_tma.device import row_share
 from numba_tma.device.row_share import Share
 from numba_tma.ptx import TABLE

@@ -27,7 +27,7 @@ def test_every_row_that_hopper_has_is_executed(found):
 @pytest.mark.parametrize("family", sorted(coverage.SIMULATED))
 def test_every_row_of_a_simulated_family_is_simulated(found, family):
     rows = [row for row in found if ptx.TABLE[row].family == family]
-    assert len(rows) > 5
+    assert len(rows) > 1
     assert {row: found[row] for row in rows} == dict.fromkeys(rows, ["simulator", "assembled"])
 
 

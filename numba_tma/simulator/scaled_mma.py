@@ -1,0 +1,118 @@
+"""mma.sync of 8-, 6- and 4-bit floats, with and without scale factors, for the calling warp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.simulator.block import FULL_MASK
+from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.tcgen05_operands import BITS, decoded_scales
+from numba_tma.simulator.thread import WARP_SIZE, current
+from numba_tma.simulator.thread_instructions import exchange
+
+#: A register of scale factors, the first byte of it, and the lanes of a quad that give it.
+ScaleOperand: TypeAlias = "tuple[int, int, int]"
+Matrix: TypeAlias = "NDArray[np.float64]"
+
+ROWS, COLUMNS = 16, 8
+#: The lowest bit of an element in its byte.
+_FIRST_BIT = {4: 2, 6: 0, 8: 0}
+
+
+def mma_sync(
+    name: str,
+    k: int,
+    a_type: str,
+    b_type: str,
+    a: Sequence[int],
+    b: Sequence[int],
+    c: Sequence[float],
+    scale_type: str | None = None,
+    factors: int = 0,
+    scale_a: ScaleOperand | None = None,
+    scale_b: ScaleOperand | None = None,
+) -> Any:
+    """Return this lane's part of A B + C; C of float16 has two elements in each of two registers.
+
+    `factors` is the number of scale factors of a row of A, and of a column of B.
+    """
+    own = (
+        tuple(int(word) & 0xFFFFFFFF for word in a),
+        tuple(int(word) & 0xFFFFFFFF for word in b),
+        tuple(c),
+        scale_a and tuple(int(x) for x in scale_a),
+        scale_b and tuple(int(x) for x in scale_b),
+    )
+    lanes = exchange(name, FULL_MASK, own)
+    if len(lanes) < WARP_SIZE:
+        raise BadOperand(
+            f"{name}: {len(lanes)} threads of the warp execute it; it takes all {WARP_SIZE}"
+        )
+    held = [lanes[lane] for lane in range(WARP_SIZE)]
+    left = _matrix([h[0] for h in held], a_type, k, ROWS)
+    right = _matrix([h[1] for h in held], b_type, k, COLUMNS)
+    if scale_type is not None:
+        left *= _scales(name, "a", [h[3] for h in held], scale_type, factors, k)
+        right *= _scales(name, "b", [h[4] for h in held], scale_type, factors, k)
+    lane = current().lane
+    row, column = lane // 4, 2 * (lane % 4)
+    with np.errstate(invalid="ignore", over="ignore"):
+        product = left[[row, row + 8]] @ right[[column, column + 1]].T
+        if len(own[2]) == 2:  # float16, two in a register
+            words = np.array([int(word) & 0xFFFFFFFF for word in own[2]], np.uint32)
+            total = product + words.view(np.float16).astype(float).reshape(2, 2)
+            return tuple(int(word) for word in total.astype(np.float16).view(np.uint32).ravel())
+        total = product + np.array([float(value) for value in own[2]]).reshape(2, 2)
+        return tuple(float(value) for value in total.astype(np.float32).ravel())
+
+
+def _matrix(registers: Sequence[tuple[int, ...]], type_name: str, k: int, rows: int) -> Matrix:
+    """Return (rows, k) elements from the registers of all lanes."""
+    bits, packed = BITS[type_name], k == 64
+    width = 4 if packed else 8  # bits that an element takes
+    per = 32 // width
+    words = np.array(registers, np.uint32)  # lane, register
+    shifts = np.arange(per, dtype=np.uint32) * width + (0 if packed else _FIRST_BIT[bits])
+    codes = (words[..., None] >> shifts & np.uint32((1 << bits) - 1)).astype(np.uint8)
+    lane, register, element = np.indices(codes.shape)
+    row_groups = rows // 8
+    row = lane // 4 + 8 * (register % row_groups)
+    column = per * (lane % 4) + 4 * per * (register // row_groups) + element
+    matrix = np.zeros((rows, k))
+    matrix[row, column] = codes.view(as_dtype(type_name).numpy).astype(np.float64)
+    return matrix
+
+
+def _scales(
+    name: str,
+    which: str,
+    operands: Sequence[tuple[int, int, int]],
+    scale_type: str,
+    factors: int,
+    k: int,
+) -> Matrix:
+    """Return the factor of each element: (rows, k)."""
+    (_, first, thread), others = operands[0], {operand[1:] for operand in operands}
+    threads = 2 if which == "a" else 4
+    if len(others) > 1:
+        raise BadOperand(f"{name}: the lanes give different byte_{which} or thread_{which}")
+    if first % factors or not 0 <= first < 4:
+        raise BadOperand(
+            f"{name}: byte_{which} is {first}; with {factors} factors of a row it is "
+            + " or ".join(map(str, range(0, 4, factors)))
+        )
+    if not 0 <= thread < threads:
+        raise BadOperand(f"{name}: thread_{which} is {thread}; it is 0 to {threads - 1}")
+    quads = np.array([operand[0] for operand in operands], np.uint32).reshape(8, 4)
+    if which == "a":  # rows 0 to 7 from one lane of each quad, rows 8 to 15 from the next
+        words = np.concatenate([quads[:, 2 * thread], quads[:, 2 * thread + 1]])
+    else:
+        words = quads[:, thread]
+    shifts = 8 * np.arange(first, first + factors, dtype=np.uint32)
+    codes = (words[:, None] >> shifts & np.uint32(255)).astype(np.uint8)
+    return np.repeat(decoded_scales(codes, scale_type), k // factors, axis=1)
