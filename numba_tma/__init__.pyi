@@ -11,6 +11,8 @@ from numba_tma.device.clusters import cluster as cluster
 from numba_tma.device.clusters import cluster_sync as cluster_sync
 from numba_tma.device.edit_map import DESCRIPTOR as DESCRIPTOR
 from numba_tma.device.edit_map import edit_map as edit_map
+from numba_tma.device.gather import gather_rows as gather_rows
+from numba_tma.device.gather import scatter_rows as scatter_rows
 from numba_tma.device.matrix_descriptor import MatrixDescriptor as MatrixDescriptor
 from numba_tma.device.matrix_descriptor import MatrixDescriptorPair as MatrixDescriptorPair
 from numba_tma.device.mma import Fragment as Fragment
@@ -38,6 +40,8 @@ from numba_tma.host.debug import CoordinateError as CoordinateError
 from numba_tma.host.debug import PipelineError as PipelineError
 from numba_tma.host.debug import PipelineTimeout as PipelineTimeout
 from numba_tma.host.dtypes import DType as DType
+from numba_tma.host.gather import GatherMap as GatherMap
+from numba_tma.host.gather import gather_map as gather_map
 from numba_tma.host.im2col import Im2colMap as Im2colMap
 from numba_tma.host.im2col import im2col_map as im2col_map
 from numba_tma.host.im2col import im2col_wide_map as im2col_wide_map
@@ -54,7 +58,9 @@ from numba_tma.host.pixel_box import reference_im2col as reference_im2col
 from numba_tma.host.pixel_box import reference_im2col_store as reference_im2col_store
 from numba_tma.host.ragged import RaggedTensorMap as RaggedTensorMap
 from numba_tma.host.ragged import ragged_tensor_map as ragged_tensor_map
+from numba_tma.host.reference import reference_gather as reference_gather
 from numba_tma.host.reference import reference_reduce as reference_reduce
+from numba_tma.host.reference import reference_scatter as reference_scatter
 from numba_tma.host.reference import reference_store as reference_store
 from numba_tma.host.reference import reference_tile as reference_tile
 from numba_tma.host.scale_factors import BlockScaled as BlockScaled

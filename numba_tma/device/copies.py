@@ -10,14 +10,20 @@ from numba_tma import simulator
 from numba_tma.backend.interface import native
 from numba_tma.device.barrier import leader_rank
 from numba_tma.device.copy_rules import check_pair
+from numba_tma.device.gather import gather as gather
+from numba_tma.device.gather import prefetch_rows as prefetch_rows
+from numba_tma.device.gather import scatter as scatter
 from numba_tma.device.sequence import RaggedSequence
 from numba_tma.host.annotations import Coordinates, Integer
+from numba_tma.host.im2col_rules import MAX_HALO
 from numba_tma.host.ragged import RaggedTensorMap
 from numba_tma.host.tensor_map import TensorMap
 from numba_tma.ptx import (
     cp_async_bulk_prefetch_tensor,
     cp_async_bulk_tensor_im2col_load,
     cp_async_bulk_tensor_im2col_store,
+    cp_async_bulk_tensor_im2col_w_128_load,
+    cp_async_bulk_tensor_im2col_w_load,
     cp_async_bulk_tensor_load,
     cp_async_bulk_tensor_load_cta_group,
     cp_async_bulk_tensor_store,
@@ -118,7 +124,18 @@ def load_im2col(
     multicast: int | None = None,
 ) -> None:
     """Run `Im2colMap.load_im2col`."""
-    simulator.check_copy(tensor_map, tile, coords, barrier, mode="im2col")
+    mode = tensor_map.mode if tensor_map.mode in MAX_HALO else "im2col"
+    simulator.check_copy(tensor_map, tile, coords, barrier, mode=mode)
+    if mode != "im2col":
+        if len(offsets) != 1:
+            raise simulator.BadOperand(
+                f"TensorMap.load_im2col: {len(offsets)} offsets for {tensor_map}, which walks "
+                "along W alone: give (w,), and add the others to the coordinates"
+            )
+        wide = cp_async_bulk_tensor_im2col_w_load
+        load_pixels = wide if mode == "im2col_w" else cp_async_bulk_tensor_im2col_w_128_load
+        load_pixels(tile, tensor_map, coords, barrier, 0, offsets[0], cache_hint, multicast)
+        return
     cp_async_bulk_tensor_im2col_load(
         tile, tensor_map, coords, barrier, offsets, cache_hint, multicast
     )

@@ -15,7 +15,7 @@ from numba_tma.host.boxes import WITHOUT_SLICE, copies_of
 from numba_tma.host.dtypes import reduction_violation
 from numba_tma.host.layout import Tile
 from numba_tma.host.packed_rules import unpacked_store
-from numba_tma.host.tensor_map import TensorMap, wrong_mode
+from numba_tma.host.tensor_map import TensorMap, maker_of, wrong_mode
 from numba_tma.host.tensor_map_array import TensorMapArray
 from numba_tma.simulator import BadOperand
 
@@ -90,7 +90,7 @@ def check_copy(what: str, tensor_map: Any, tile: object, coords: Any, mode: str 
     if box is not None and held is not None and box != held:
         raise BadOperand(
             f"{what}: the map copies {box} but the tile in shared memory is {held}; make the map "
-            f"with {'tensor' if mode == 'tiled' else mode}_map(array, {held}) or the tile from the "
+            f"with {maker_of(mode)}(array, {held}) or the tile from the "
             "map's box"
         )
     if box is None:
@@ -130,6 +130,44 @@ def check_pair(what: str, barrier: object, cta_group: object) -> None:
         raise BadOperand(
             f"{what}: the barrier is that of a CTA pair's stage, in the even block, but the load "
             f"has cta_group={cta_group or 1}, whose barrier is in its own block: give cta_group=2"
+        )
+
+
+def check_rows(what: str, tensor_map: Any, tile: object, rows: Any, column: object) -> None:
+    """Raise when a map, a tile, row numbers and a column cannot go together.
+
+    Both the compiler and the simulator call it.
+    """
+    if getattr(tensor_map, "mode", "gather") != "gather":
+        raise BadOperand(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
+    box, held = tensor_map.tile, getattr(tile, "tile", None)
+    if held is not None and held != box:
+        raise BadOperand(
+            f"{what}: the map copies {box} but the tile in shared memory is {held}; make the map "
+            f"with gather_map(array, {held}) or the tile from the map's"
+        )
+    stores = what.endswith("scatter")
+    if stores and tensor_map.partial_rows:
+        raise BadOperand(f"{what}: {tensor_map.partial_rows}")
+    numbers = rows.elements if isinstance(rows, Unknown) else rows
+    if isinstance(numbers, tuple):
+        if len(numbers) != box.shape[0]:
+            raise BadOperand(
+                f"{what}: {len(numbers)} row numbers for a tile of {box.shape[0]} rows; give one "
+                "for each, and -1 for a row of a load that is not needed"
+            )
+        for place, number in enumerate(numbers):
+            if isinstance(number, int) and number < 0 and stores:
+                raise BadOperand(
+                    f"{what}: the number of row {place} is {number}; a store never starts before "
+                    "the tensor (on the GPU this is an illegal instruction): give a number past "
+                    "its end to a row that is not stored"
+                )
+    if isinstance(column, int) and column * box.itemsize % 16:
+        raise BadOperand(
+            f"{what}: the column is {column}, which is {column * box.itemsize} B into the row; TMA "
+            "needs a multiple of 16 B (on the GPU this is an illegal instruction): use a multiple "
+            f"of {16 // box.itemsize} elements"
         )
 
 

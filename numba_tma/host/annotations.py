@@ -43,5 +43,7 @@ Real: TypeAlias = float | np.floating[Any]
 Address: TypeAlias = int | np.integer[Any]
 #: A tuple of integers, in the array's axis order.
 Coordinates: TypeAlias = Any
+#: The numbers of rows: a tuple of integers, or an array of integers.
+RowNumbers: TypeAlias = Any
 #: A vector of registers: loads return it, and arithmetic takes it element by element.
 Registers: TypeAlias = Any

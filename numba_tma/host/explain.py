@@ -56,6 +56,12 @@ def _copies(e: Encoding) -> str:
             f"{box.nbytes:,} B"
         )
     count = copies.count
+    if e.mode == "gather":
+        rows, columns = box.shape
+        return (
+            f"{count} of {rows} rows of {columns} columns each, by the rows' numbers; on GPUs "
+            f"without gather4 {count * rows} of one row"
+        )
     if count == 1:
         return f"1 of the box {e.box}, {box.nbytes:,} B"
     offsets = ", ".join(f"{offset:,}" for offset, _ in copies.starts[:4]) + ", ..." * (count > 4)

@@ -132,10 +132,11 @@ def im2col_wide_map(
     oob_fill: OobFill = "zeros",
     dtype: DTypeLike | None = None,
 ) -> "Im2colMap":
-    """Describe a convolution's input whose pixels are copied along W alone, with halos.
+    """Describe a convolution's input whose pixels are copied along W alone.
 
-    For compute capability 10.0 and newer, and the instructions `ptx.cp_async_bulk_tensor_im2col_w_
-    load` and `..._w_128_load`. Nothing of it is simulated.
+    For compute capability 10.0 and newer; mode ``"w128"`` for GPUs with tensor memory.
+    `Im2colMap.load_im2col` takes maps of both modes. Halos are operands of the instructions
+    `ptx.cp_async_bulk_tensor_im2col_w_load` and `..._w_128_load`; they are not simulated.
 
     Parameters
     ----------
@@ -195,6 +196,9 @@ class Im2colMap(TensorMap):
         ``(r * dilation, s * dilation)``. The pixels after the first are those of the next output
         pixels, in the order (n, p, q); past the last image they are filled.
 
+        A map of `im2col_wide_map` walks along W and from image to image, in the one row of pixels
+        at which `coords` lie along the other axes. The first pixel may lie before the box along W.
+
         Parameters
         ----------
         tile
@@ -205,7 +209,8 @@ class Im2colMap(TensorMap):
             multiple of 16 bytes.
         offsets
             How far from the base pixels the copied ones lie, one per spatial axis in the array's
-            order: 0 to 65535, 255 or 31 for one, two or three of them.
+            order: 0 to 65535, 255 or 31 for one, two or three of them. With a map of
+            `im2col_wide_map` a tuple of one, along W: 0 to 31.
         barrier
             The barrier that gets the bytes; it must expect them in its current phase.
         cache_hint
@@ -216,7 +221,8 @@ class Im2colMap(TensorMap):
 
         Notes
         -----
-        PTX ``cp.async.bulk.tensor.Nd.shared::cluster.global.im2col.mbarrier::complete_tx::bytes``.
+        PTX ``cp.async.bulk.tensor.Nd.shared::cluster.global.im2col.mbarrier::complete_tx::bytes``,
+        or ``.im2col::w``, to ``.shared::cta`` without `multicast`, or ``.im2col::w::128``.
         """
         in_kernels("load_im2col")(self, tile, coords, offsets, barrier, cache_hint, multicast)
 
@@ -332,10 +338,9 @@ def _encode(device: int, place: Place, geometry: tuple[Any, ...], options: MapOp
     tensor = (dtype, address, shape, strides, column, box)
     value = None
     if device == SIMULATED:
-        if mode != "im2col" or interleave is not None:
-            given = f"interleave={interleave}" if mode == "im2col" else f"mode={mode!r}"
+        if interleave is not None:
             raise NotImplementedError(
-                f"{what}: {given} is not simulated; use a GPU, or im2col_map without interleave"
+                f"{what}: interleave={interleave} is not simulated; use a GPU, or leave it out"
             )
     elif mode == "im2col":
         value = encode_im2col(*tensor, interleave, swizzle, l2_promotion, oob_fill)

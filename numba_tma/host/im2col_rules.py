@@ -11,6 +11,9 @@ from numba_tma.host.tensor_map_rules import MAX_ELEMENT_STRIDE
 
 RANKS = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 WIDE_MODES = ("w", "w128")
+#: The largest halo of a wide copy, by the map's mode, and its largest offset.
+MAX_HALO = {"im2col_w": 511, "im2col_w128": 31}
+MAX_W_OFFSET = 31
 MAX_PIXELS = 1024
 MAX_CHANNELS = 256
 # Bits of each corner and offset in the encoded map and the instruction, by rank.

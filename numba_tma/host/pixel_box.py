@@ -64,6 +64,19 @@ class PixelBox:
         corners = zip(extents, self.lower, self.upper, place, strict=True)
         return all(lo <= p < n + hi for n, lo, hi, p in corners)
 
+    def at_row(self, extents: Sequence[int], place: Sequence[int]) -> "PixelBox":
+        """Return the box that a wide copy walks from `place` on: one row, as the last axis says."""
+        *still, _ = place
+        upper = tuple(p + 1 - n for p, n in zip(still, extents))
+        ones = (1,) * len(still)
+        return PixelBox(
+            (*still, self.lower[-1]), (*upper, self.upper[-1]), (*ones, self.stride[-1])
+        )
+
+    def ends_after(self, extents: Sequence[int], place: Sequence[int]) -> bool:
+        """Return whether a wide copy may start at `place`: not past the box along the last axis."""
+        return place[-1] < extents[-1] + self.upper[-1]
+
     def walk(
         self, extents: Sequence[int], first: Sequence[int], count: int
     ) -> Iterator[tuple[int, ...]]:
@@ -93,6 +106,7 @@ def reference_im2col(
     box: PixelBox,
     *,
     oob_fill: str = "zeros",
+    along_w: bool = False,
 ) -> NDArray[np.uint8]:
     """Compute the bytes that an im2col load puts into shared memory.
 
@@ -110,13 +124,20 @@ def reference_im2col(
         Positions of the base pixels.
     oob_fill
         ``"zeros"`` or ``"nan"``: the value of elements outside of `array`.
+    along_w
+        The wide modes: the copy steps along the last spatial axis and from image to image, at the
+        place of `coords` along the other axes. `offsets` has one value, and the first pixel may lie
+        to the left of the box.
 
     Returns
     -------
     numpy.ndarray
         ``tile.shared_nbytes`` bytes, swizzled, as `reference_tile` returns them.
     """
-    bits, pixels, channels, inside = _footprint(array, tile, coords, offsets, box)
+    if along_w:
+        still, place = array.ndim - 3, tuple(int(c) for c in coords[1:-1])
+        offsets, box = (0,) * still + tuple(offsets), box.at_row(array.shape[1:-1], place)
+    bits, pixels, channels, inside = _footprint(array, tile, coords, offsets, box, along_w)
     values = np.full(tile.shape, fill_bits(tile.dtype, oob_fill), bits.dtype)
     values[inside] = convert_bits(bits[(*pixels, channels)], tile.dtype)
     image = np.zeros(tile.shared_nbytes, np.uint8)
@@ -170,6 +191,7 @@ def _footprint(
     coords: Sequence[int],
     offsets: Sequence[int],
     box: PixelBox,
+    along_w: bool = False,
 ) -> tuple[NDArray[Any], list[NDArray[np.intp]], NDArray[np.intp], _Inside]:
     """Return the tensor's bits, and the positions of in-bounds elements in it and in the tile.
 
@@ -189,7 +211,7 @@ def _footprint(
         )
     extents = array.shape[1:-1]
     first = tuple(int(c) for c in coords[:-1])
-    if not box.holds(extents, first[1:]):
+    if not (box.ends_after if along_w else box.holds)(extents, first[1:]):
         raise ValueError(outside(box, extents, first[1:]))
     walked = np.array(list(box.walk(extents, first, tile.shape[0])), np.intp)
     walked[:, 1:] += np.asarray(offsets, np.intp)

@@ -155,6 +155,92 @@ def reference_reduce(
         bits[positions] = result.view(bits.dtype)
 
 
+def reference_gather(
+    array: NDArray[Any],
+    tile: Tile,
+    rows: Sequence[int],
+    column: int,
+    *,
+    oob_fill: str = "zeros",
+) -> NDArray[np.uint8]:
+    """Compute the bytes that a gather of rows by number puts into shared memory.
+
+    Parameters
+    ----------
+    array
+        The matrix in global memory, any strides, with elements of ``tile.itemsize`` bytes.
+    tile
+        The tile in shared memory, (rows, columns).
+    rows
+        The number in `array` of each row of the tile; one outside of it is filled.
+    column
+        First column of the tile; columns outside of `array` are filled.
+    oob_fill
+        ``"zeros"`` or ``"nan"``: the value of elements outside of `array`.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``tile.shared_nbytes`` bytes, swizzled, as `reference_tile` returns them.
+    """
+    image = np.zeros(tile.shared_nbytes, np.uint8)
+    for part, slab, (_, first) in _slabs(image, tile, (0, column)):
+        part.view(f"u{tile.itemsize}")[slots(slab)] = gathered(array, slab, rows, first, oob_fill)
+    return image
+
+
+def reference_scatter(
+    array: NDArray[Any],
+    image: NDArray[np.uint8],
+    tile: Tile,
+    rows: Sequence[int],
+    column: int,
+) -> None:
+    """Write the rows of the swizzled bytes `image` into those rows of `array`, as a scatter does.
+
+    Parameters are those of `reference_gather`. Elements outside of `array` are not written. If two
+    rows have one number, the later one of the tile is written; the copy engine's order is
+    undefined.
+    """
+    image = _checked_image(image, tile)
+    for part, slab, (_, first) in _slabs(image, tile, (0, column)):
+        scatter_values(array, part.view(f"u{tile.itemsize}")[slots(slab)], slab, rows, first)
+
+
+def gathered(
+    array: NDArray[Any], box: Tile, rows: Sequence[int], column: int, oob_fill: str
+) -> NDArray[Any]:
+    """Return the bits of `rows` of a matrix, in the columns of a box from `column` on."""
+    bits, at, inside = _numbered(array, box, rows, column)
+    values = np.full(box.shape, fill_bits(box.dtype, oob_fill), bits.dtype)
+    values[inside] = convert_bits(bits[at], box.dtype)
+    return values
+
+
+def scatter_values(
+    array: NDArray[Any], values: NDArray[Any], box: Tile, rows: Sequence[int], column: int
+) -> None:
+    """Write the bits of a box to `rows` of a matrix, from `column` on."""
+    bits, at, inside = _numbered(array, box, rows, column)
+    bits[at] = values[inside]
+
+
+def _numbered(
+    array: NDArray[Any], box: Tile, rows: Sequence[int], column: int
+) -> tuple[NDArray[Any], "_Axes", "_Axes"]:
+    """Return a matrix's bits, and the positions of in-bounds elements in it and in the box."""
+    numbers, columns = np.asarray(rows, np.int64), int(column) + np.arange(box.shape[1])
+    if array.ndim != 2 or numbers.shape != box.shape[:1]:
+        raise ValueError(
+            f"{box!r} takes {box.shape[0]} rows of a matrix; the array has {array.ndim} axes, and "
+            f"{len(numbers)} rows are named"
+        )
+    kept = np.flatnonzero((numbers >= 0) & (numbers < array.shape[0]))
+    within = np.flatnonzero((columns >= 0) & (columns < array.shape[1]))
+    at = np.ix_(numbers[kept], columns[within])
+    return array.view(f"u{box.itemsize}"), at, np.ix_(kept, within)
+
+
 def _checked_image(image: NDArray[np.uint8], tile: Tile) -> NDArray[np.uint8]:
     if image.shape != (tile.shared_nbytes,):
         raise ValueError(
@@ -232,11 +318,14 @@ def _footprint(
     return array.view(f"u{tile.itemsize}"), np.ix_(*positions), np.ix_(*inside)
 
 
-def slots(tile: Tile) -> NDArray[np.intp]:
-    """Return the position of each element of the tile in its image, in elements."""
+def slots(tile: Tile, address: int = 0) -> NDArray[np.intp]:
+    """Return the position of each element of the tile in its image, in elements.
+
+    The swizzle follows the bits of the shared-memory `address` at which the image begins.
+    """
     rows = np.arange(tile.size // tile.shape[-1]) * tile.pitch
     row_major = (rows[:, None] + np.arange(tile.shape[-1]) * tile.itemsize).reshape(tile.shape)
-    offsets = swizzle_index(tile.swizzle, row_major)
+    offsets = swizzle_index(tile.swizzle, row_major + address) - address
     return (offsets // tile.itemsize).astype(np.intp, copy=False)
 
 

@@ -213,7 +213,7 @@ class TensorMap(KernelArgument):
 
     @property
     def mode(self) -> str:
-        """Copy instructions that take the map: ``"tiled"``, ``"im2col"``, ``"im2col_w..."``."""
+        """Copies that take the map: ``"tiled"``, ``"im2col"``, ``"im2col_w..."``, ``"gather"``."""
         return self._encoding.mode
 
     @property
@@ -473,9 +473,18 @@ _MODES = {
         "store_im2col(tile, coords), ptx.cp_reduce_async_bulk_tensor_im2col or "
         "ptx.cp_async_bulk_prefetch_tensor_im2col"
     ),
-    "im2col_w": "a wide one: use ptx.cp_async_bulk_tensor_im2col_w_load",
-    "im2col_w128": "a wide one: use ptx.cp_async_bulk_tensor_im2col_w_128_load",
+    "im2col_w": "a wide one: use load_im2col(tile, coords, (w,), barrier)",
+    "im2col_w128": "a wide one: use load_im2col(tile, coords, (w,), barrier)",
+    "gather": (
+        "one of rows by number: use gather(tile, rows, column, barrier) and scatter(tile, rows, "
+        "column), or make the map with tensor_map"
+    ),
 }
+
+
+def maker_of(mode: str) -> str:
+    """Return the name of the function that makes maps of a mode."""
+    return {"tiled": "tensor_map", "im2col": "im2col_map"}.get(mode, "im2col_wide_map")
 
 
 def wrong_mode(tensor_map: str, mode: str) -> str:

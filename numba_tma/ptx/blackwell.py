@@ -1,7 +1,6 @@
 """Bulk copies that sm_100 added: rows by index, CTA pairs, byte masks.
 
-The rows are assembled, and have run on no GPU. The simulator executes
-`cp_async_bulk_tensor_load_cta_group`; a simulated kernel that calls another one ends with an error.
+The rows are assembled and simulated, and have run on no GPU.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from numba_tma import simulator
-from numba_tma.host.architectures import TCGEN05
+from numba_tma.host.architectures import BLACKWELL, TCGEN05
 from numba_tma.ptx._instruction import (
     BarrierAddress,
     CacheHint,
@@ -18,7 +17,7 @@ from numba_tma.ptx._instruction import (
     TensorMapOperand,
     TileAddress,
     address,
-    assembled_only,
+    global_bytes,
     i32,
     instruction,
     u16,
@@ -27,6 +26,7 @@ from numba_tma.ptx._instruction import (
 
 __all__ = [
     "cp_async_bulk_tensor_load_cta_group", "cp_async_bulk_tensor_gather4",
+    "cp_async_bulk_tensor_gather4_cta",
     "cp_async_bulk_prefetch_tensor_gather4", "cp_async_bulk_tensor_scatter4",
     "cp_async_bulk_store_masked",
 ]  # fmt: skip
@@ -67,6 +67,37 @@ def cp_async_bulk_tensor_load_cta_group(
 
 
 @instruction(
+    "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes"
+    "<cache_hint:.L2::cache_hint>"
+    " [{destination}], [{tensor_map}, {{column}, {row0}, {row1}, {row2}, {row3}}], [{barrier}]"
+    "<cache_hint:, {cache_hint}>;",
+    isa=(8, 6),
+    sm=BLACKWELL,
+)
+def cp_async_bulk_tensor_gather4_cta(
+    destination: TileAddress,
+    tensor_map: TensorMapOperand,
+    row0: i32,
+    row1: i32,
+    row2: i32,
+    row3: i32,
+    column: i32,
+    barrier: BarrierAddress,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start to copy four rows of a matrix, from `column` on, to this block's shared memory.
+
+    The map is one of `gather_map`. The rows need not be adjacent. In shared memory they form one
+    box of 4 rows, at a multiple of 128 B. The swizzle follows the bits of the address. Elements
+    outside the matrix are filled. `column` times the item size is a multiple of 16 B. The copy
+    completes the bytes of all four rows on `barrier`. Executed by one thread. Orders nothing.
+    """
+    simulator.cp_async_bulk_tensor_gather4(
+        address(destination), tensor_map, (row0, row1, row2, row3), column, address(barrier)
+    )
+
+
+@instruction(
     "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes"
     "<multicast:.multicast::cluster><cta_group:.cta_group::{cta_group}>"
     "<cache_hint:.L2::cache_hint>"
@@ -88,13 +119,16 @@ def cp_async_bulk_tensor_gather4(
     multicast: u16 | None = None,
     cta_group: CtaGroup | None = None,
 ) -> None:
-    """Start to copy four rows of a 2-dimensional tensor, from `column` on, to shared memory.
+    """Start to copy four rows of a matrix, from `column` on, to shared memory of the cluster.
 
-    The four rows need not be adjacent. In shared memory they form one box of 4 rows. The map's own
-    box has one row. The copy completes the bytes of all four rows on `barrier`. Executed by one
-    thread. Orders nothing. Assembled only.
+    All is as for `cp_async_bulk_tensor_gather4_cta`, and `multicast` as for
+    `cp_async_bulk_tensor_load`. `cta_group` is that of `cp_async_bulk_tensor_load_cta_group`.
+    Executed by one thread. Orders nothing.
     """
-    assembled_only("cp_async_bulk_tensor_gather4")
+    simulator.cp_async_bulk_tensor_gather4(
+        *(address(destination), tensor_map, (row0, row1, row2, row3), column, address(barrier)),
+        *(multicast, cta_group),
+    )
 
 
 @instruction(
@@ -115,9 +149,8 @@ def cp_async_bulk_prefetch_tensor_gather4(
     """Start to prefetch the four rows of a `cp_async_bulk_tensor_gather4` into the L2 cache.
 
     Executed by one thread. A hint: its completion cannot be observed, and it orders nothing.
-    Assembled only.
     """
-    assembled_only("cp_async_bulk_prefetch_tensor_gather4")
+    simulator.cp_async_bulk_prefetch_tensor_gather4(tensor_map, (row0, row1, row2, row3), column)
 
 
 @instruction(
@@ -141,16 +174,18 @@ def cp_async_bulk_tensor_scatter4(
     """Start to copy a box of 4 rows from shared memory to four rows of a 2-dimensional tensor.
 
     The reverse of `cp_async_bulk_tensor_gather4`. Bulk group and fences are those of
-    `cp_async_bulk_tensor_store`. Executed by one thread. Assembled only.
+    `cp_async_bulk_tensor_store`. No coordinate is negative. Executed by one thread.
     """
-    assembled_only("cp_async_bulk_tensor_scatter4")
+    simulator.cp_async_bulk_tensor_scatter4(
+        tensor_map, (row0, row1, row2, row3), column, address(source)
+    )
 
 
 @instruction(
     "cp.async.bulk.global.shared::cta.bulk_group<cache_hint:.L2::cache_hint>.cp_mask"
     " [{destination}], [{source}], {nbytes}<cache_hint:, {cache_hint}>, {byte_mask};",
     isa=(8, 6),
-    sm=100,
+    sm=BLACKWELL,
 )
 def cp_async_bulk_store_masked(
     destination: GlobalAddress,
@@ -162,6 +197,6 @@ def cp_async_bulk_store_masked(
     """Start the copy of `cp_async_bulk_store` for selected bytes of every 16.
 
     Byte i of each 16 is written if bit i of `byte_mask` is set. All else is as for
-    `cp_async_bulk_store`. Executed by one thread. Assembled only.
+    `cp_async_bulk_store`. Executed by one thread.
     """
-    assembled_only("cp_async_bulk_store_masked")
+    simulator.cp_async_bulk_store(global_bytes(destination, nbytes), address(source), byte_mask)

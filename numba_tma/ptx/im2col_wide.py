@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from numba_tma.host.architectures import TCGEN05
+from numba_tma import simulator
+from numba_tma.host.architectures import BLACKWELL, TCGEN05
 from numba_tma.ptx._instruction import (
     BarrierAddress,
     CacheHint,
     Coordinates,
     TensorMapOperand,
     TileAddress,
-    assembled_only,
+    address,
     instruction,
     u16,
 )
 
 __all__ = [
-    "cp_async_bulk_tensor_im2col_w_load", "cp_async_bulk_tensor_im2col_w_128_load",
+    "cp_async_bulk_tensor_im2col_w_load", "cp_async_bulk_tensor_im2col_w_load_cta",
+    "cp_async_bulk_tensor_im2col_w_128_load",
     "cp_async_bulk_prefetch_tensor_im2col_w", "cp_async_bulk_prefetch_tensor_im2col_w_128",
 ]  # fmt: skip
 
 RANKS = (3, 4, 5)
-_INSTEAD = ", or traverse the rows with cp_async_bulk_tensor_im2col_load"
 
 
 @instruction(
@@ -48,9 +49,42 @@ def cp_async_bulk_tensor_im2col_w_load(
     `coordinates` on, at fixed D, H and image. At the end of the image it takes `w_halo` more
     pixels, which are adjacent to the others in shared memory. `w_offset` shifts the pixel box and
     the first pixel along W. Alignment, fill and `multicast` are those of
-    `cp_async_bulk_tensor_im2col_load`. Executed by one thread. Orders nothing.
+    `cp_async_bulk_tensor_im2col_load`. Executed by one thread. Orders nothing. Simulated without a
+    halo.
     """
-    assembled_only("cp_async_bulk_tensor_im2col_w_load", _INSTEAD)
+    simulator.cp_async_bulk_tensor_im2col_w_load(
+        *(address(destination), tensor_map, coordinates, address(barrier), w_halo, w_offset),
+        *("im2col_w", multicast),
+    )
+
+
+@instruction(
+    "cp.async.bulk.tensor.RANKd.shared::cta.global.im2col::w.mbarrier::complete_tx::bytes"
+    "<cache_hint:.L2::cache_hint>"
+    " [{destination}], [{tensor_map}, {coordinates}], [{barrier}], {{w_halo}, {w_offset}}"
+    "<cache_hint:, {cache_hint}>;",
+    isa=(8, 6),
+    sm=BLACKWELL,
+    ranks=RANKS,
+)
+def cp_async_bulk_tensor_im2col_w_load_cta(
+    destination: TileAddress,
+    tensor_map: TensorMapOperand,
+    coordinates: Coordinates,
+    barrier: BarrierAddress,
+    w_halo: u16,
+    w_offset: u16,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start the copy of `cp_async_bulk_tensor_im2col_w_load` to this block's own shared memory.
+
+    Every GPU from compute capability 10.0 on has this form. Executed by one thread. Orders nothing.
+    Simulated without a halo.
+    """
+    simulator.cp_async_bulk_tensor_im2col_w_load(
+        *(address(destination), tensor_map, coordinates, address(barrier), w_halo, w_offset),
+        "im2col_w",
+    )
 
 
 @instruction(
@@ -76,9 +110,12 @@ def cp_async_bulk_tensor_im2col_w_128_load(
 
     The map is one of `im2col_wide_map` in mode ``"w128"``. `w_halo` more pixels are copied after
     every 32. All else is as for `cp_async_bulk_tensor_im2col_w_load`. Executed by one thread.
-    Orders nothing.
+    Orders nothing. Simulated without a halo.
     """
-    assembled_only("cp_async_bulk_tensor_im2col_w_128_load", _INSTEAD)
+    simulator.cp_async_bulk_tensor_im2col_w_load(
+        *(address(destination), tensor_map, coordinates, address(barrier), w_halo, w_offset),
+        *("im2col_w128", multicast),
+    )
 
 
 @instruction(
@@ -99,7 +136,9 @@ def cp_async_bulk_prefetch_tensor_im2col_w(
 
     Completion cannot be observed. Executed by one thread. Orders nothing.
     """
-    assembled_only("cp_async_bulk_prefetch_tensor_im2col_w", _INSTEAD)
+    simulator.cp_async_bulk_prefetch_tensor_im2col_w(
+        tensor_map, coordinates, w_halo, w_offset, "im2col_w"
+    )
 
 
 @instruction(
@@ -120,4 +159,6 @@ def cp_async_bulk_prefetch_tensor_im2col_w_128(
 
     Completion cannot be observed. Executed by one thread. Orders nothing.
     """
-    assembled_only("cp_async_bulk_prefetch_tensor_im2col_w_128", _INSTEAD)
+    simulator.cp_async_bulk_prefetch_tensor_im2col_w(
+        tensor_map, coordinates, w_halo, w_offset, "im2col_w128"
+    )

@@ -70,10 +70,17 @@ from numba_tma.simulator.errors import (
     WrongByteCount,
 )
 from numba_tma.simulator.exploration import Report, explore
+from numba_tma.simulator.gather_instructions import (
+    cp_async_bulk_prefetch_tensor_gather4,
+    cp_async_bulk_tensor_gather4,
+    cp_async_bulk_tensor_scatter4,
+)
 from numba_tma.simulator.im2col_instructions import (
     cp_async_bulk_prefetch_tensor_im2col,
+    cp_async_bulk_prefetch_tensor_im2col_w,
     cp_async_bulk_tensor_im2col_load,
     cp_async_bulk_tensor_im2col_store,
+    cp_async_bulk_tensor_im2col_w_load,
     cp_reduce_async_bulk_tensor_im2col,
 )
 from numba_tma.simulator.launch_control import first_ctaid, is_canceled, try_cancel
@@ -233,11 +240,16 @@ __all__ = [
     "cp_async_bulk_load",
     "cp_async_bulk_prefetch",
     "cp_async_bulk_prefetch_tensor",
+    "cp_async_bulk_prefetch_tensor_gather4",
     "cp_async_bulk_prefetch_tensor_im2col",
+    "cp_async_bulk_prefetch_tensor_im2col_w",
     "cp_async_bulk_store",
+    "cp_async_bulk_tensor_gather4",
     "cp_async_bulk_tensor_im2col_load",
     "cp_async_bulk_tensor_im2col_store",
+    "cp_async_bulk_tensor_im2col_w_load",
     "cp_async_bulk_tensor_load",
+    "cp_async_bulk_tensor_scatter4",
     "cp_async_bulk_tensor_store",
     "cp_async_bulk_wait_group",
     "cp_async_bulk_wait_group_read",

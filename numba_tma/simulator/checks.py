@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from numba_tma.host.boxes import WITHOUT_SLICE
-from numba_tma.host.tensor_map import wrong_mode
+from numba_tma.host.tensor_map import maker_of, wrong_mode
 from numba_tma.simulator.errors import BadCoordinate, BadOperand
 from numba_tma.simulator.thread import WARP_SIZE, current
 
@@ -55,7 +55,7 @@ def check_copy(
     if box != tensor_map.tile:
         raise BadOperand(
             f"the map copies {tensor_map.tile} but the tile in shared memory is {box}; make the "
-            f"map with {'tensor' if mode == 'tiled' else mode}_map(array, {box}) or the tile from "
+            f"map with {maker_of(mode)}(array, {box}) or the tile from "
             "the map's box"
         )
 

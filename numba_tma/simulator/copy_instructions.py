@@ -62,15 +62,20 @@ def load_bytes(
     _load(thread, arrivals, address, image.nbytes, image.nbytes, image.copy)
 
 
-def cp_async_bulk_store(dst: Bytes, src: int) -> None:
-    """Copy shared bytes at `src` to `dst`, a 1-D view of global bytes; joins the bulk group."""
+def cp_async_bulk_store(dst: Bytes, src: int, byte_mask: int = 0xFFFF) -> None:
+    """Copy shared bytes at `src` to `dst`, a 1-D view of global bytes; joins the bulk group.
+
+    Byte i of each 16 is copied if bit i of `byte_mask` is set.
+    """
     what = "cp_async_bulk_store"
     thread, address = current(), int(src)
     target = bulk_view(what, "dst", dst)
     check_bulk(what, address, "src", target.nbytes)
 
+    copied = np.array([int(byte_mask) >> i & 1 for i in range(16)], bool)
+
     def write(image: Bytes) -> None:
-        target[:] = image
+        target.reshape(-1, 16)[:, copied] = image.reshape(-1, 16)[:, copied]
 
     _store(what, thread, address, target.nbytes, write, every_byte=True)
 

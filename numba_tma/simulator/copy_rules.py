@@ -14,6 +14,7 @@ from numba_tma.simulator.errors import BadCoordinate, BadOperand
 from numba_tma.simulator.tensormap import check_acquired
 
 if TYPE_CHECKING:
+    from numba_tma.host.gather import GatherMap
     from numba_tma.host.tensor_map import TensorMap
 
 _BULK_ALIGNMENT = 16
@@ -96,11 +97,7 @@ def check_tensor(
         raise BadOperand(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
     check_acquired(what, tensor_map)
     tile = tensor_map.copies.box if mode == "tiled" else tensor_map.tile
-    if address % _TENSOR_ALIGNMENT:
-        raise BadOperand(
-            f"{what}: {name} is shared address {address}; a tensor copy needs a multiple of "
-            f"{_TENSOR_ALIGNMENT}"
-        )
+    _check_alignment(what, address, name)
     if address % tile.alignment:
         raise BadOperand(
             f"{what}: {name} is shared address {address}, not a multiple of {tile.alignment}: "
@@ -114,16 +111,53 @@ def check_tensor(
     if len(origin) != rank:
         raise BadCoordinate(f"{what}: {len(origin)} coordinates for {of}, which has {rank} axes")
     for axis, coordinate in enumerate(origin):
-        if not -(2**31) <= coordinate < 2**31:
-            raise BadCoordinate(
-                f"{what}: the coordinate of axis {axis} is {coordinate}; the hardware takes 32 bits"
-            )
-    dtype = tile.dtype
-    if origin[-1] % (step := dtype.coordinate_unit):
-        raise BadCoordinate(
-            f"{what}: the innermost coordinate (axis {len(origin) - 1}) is {origin[-1]}, which is "
-            f"{dtype.nbytes(origin[-1])} bytes; it must be a multiple of {step} ("
-            f"{dtype.nbytes(step)} bytes). On a GPU this is an illegal instruction that loses the "
-            "context"
-        )
+        _check_width(what, f"the coordinate of axis {axis}", coordinate)
+    name = f"the innermost coordinate (axis {len(origin) - 1})"
+    _check_chunk(what, name, origin[-1], tile.dtype)
     return origin
+
+
+def check_rows(
+    what: str,
+    tensor_map: GatherMap,
+    rows: Sequence[int],
+    column: int,
+    address: int,
+    name: str,
+) -> tuple[int, ...]:
+    """Raise unless a copy of rows by number would run on a GPU; return the rows and the column."""
+    if tensor_map.mode != "gather":
+        raise BadOperand(
+            f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}; maps of gather_map are "
+            "copied by row numbers"
+        )
+    check_acquired(what, tensor_map)
+    _check_alignment(what, address, name)
+    numbers = tuple(int(row) for row in rows)
+    for place, row in enumerate(numbers):
+        _check_width(what, f"the number of row {place}", row)
+    _check_width(what, "the column", int(column))
+    _check_chunk(what, "the column", int(column), tensor_map.tile.dtype)
+    return *numbers, int(column)
+
+
+def _check_alignment(what: str, address: int, name: str) -> None:
+    if address % _TENSOR_ALIGNMENT:
+        raise BadOperand(
+            f"{what}: {name} is shared address {address}; a tensor copy needs a multiple of "
+            f"{_TENSOR_ALIGNMENT}"
+        )
+
+
+def _check_width(what: str, name: str, value: int) -> None:
+    if not -(2**31) <= value < 2**31:
+        raise BadCoordinate(f"{what}: {name} is {value}; the hardware takes 32 bits")
+
+
+def _check_chunk(what: str, name: str, value: int, dtype: DType) -> None:
+    if value % (step := dtype.coordinate_unit):
+        raise BadCoordinate(
+            f"{what}: {name} is {value}, which is {dtype.nbytes(value)} bytes; it must be a "
+            f"multiple of {step} ({dtype.nbytes(step)} bytes). On a GPU this is an illegal "
+            "instruction that loses the context"
+        )

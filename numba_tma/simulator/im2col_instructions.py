@@ -50,6 +50,48 @@ def cp_async_bulk_tensor_im2col_load(
     _load(thread, arrivals, address, tile.shared_nbytes, tile.nbytes, read)
 
 
+def cp_async_bulk_tensor_im2col_w_load(
+    dst: int,
+    tensor_map: Im2colMap,
+    coords: Sequence[int],
+    mbar: int,
+    w_halo: int,
+    w_offset: int,
+    mode: str,
+    multicast: int | None = None,
+) -> None:
+    """Copy pixels along W from `coords` on to shared `dst`; completes on `mbar`."""
+    from numba_tma.host.pixel_box import reference_im2col
+
+    what = "cp_async_bulk_tensor_im2col_w_load"
+    thread, address = current(), int(dst)
+    first = _check_wide(what, tensor_map, coords, address, w_halo, w_offset, mode)
+
+    def read() -> Bytes:
+        return reference_im2col(
+            tensor_map.array,
+            tensor_map.tile,
+            first,
+            (int(w_offset),),
+            tensor_map.pixel_box,
+            oob_fill=tensor_map.oob_fill,
+            along_w=True,
+        )
+
+    tile = tensor_map.tile
+    arrivals = _arrivals(what, thread, address, tile.shared_nbytes, int(mbar), multicast)
+    _load(thread, arrivals, address, tile.shared_nbytes, tile.nbytes, read)
+
+
+def cp_async_bulk_prefetch_tensor_im2col_w(
+    tensor_map: Im2colMap, coords: Sequence[int], w_halo: int, w_offset: int, mode: str
+) -> None:
+    """Check the operands as a load does; there is no cache to fill."""
+    what = "cp_async_bulk_prefetch_tensor_im2col_w"
+    current()
+    _check_wide(what, tensor_map, coords, 0, w_halo, w_offset, mode)
+
+
 def cp_async_bulk_tensor_im2col_store(
     tensor_map: Im2colMap, coords: Sequence[int], src: int
 ) -> None:
@@ -119,6 +161,36 @@ def _check_im2col(
     first = check_tensor(what, tensor_map, coords, address, name, "im2col")
     extents, place = tensor_map.shape[1:-1], first[1:-1]
     if not tensor_map.pixel_box.holds(extents, place):
+        raise BadCoordinate(f"{what}: {outside(tensor_map.pixel_box, extents, place)}")
+    return first
+
+
+def _check_wide(
+    what: str,
+    tensor_map: Im2colMap,
+    coords: Sequence[int],
+    address: int,
+    w_halo: int,
+    w_offset: int,
+    mode: str,
+) -> tuple[int, ...]:
+    from numba_tma.host.im2col_rules import MAX_HALO, MAX_W_OFFSET
+    from numba_tma.host.pixel_box import outside
+
+    first = check_tensor(what, tensor_map, coords, address, "dst", mode)
+    for name, value, limit in (
+        ("w_halo", int(w_halo), MAX_HALO[mode]),
+        ("w_offset", int(w_offset), MAX_W_OFFSET),
+    ):
+        if not 0 <= value <= limit:
+            raise BadCoordinate(f"{what}: {name} is {value}; mode {mode!r} takes 0 to {limit}")
+    if w_halo:
+        raise NotImplementedError(
+            f"{what}: w_halo is {w_halo}; the PTX manual shows in figures alone where halo pixels "
+            "lie, and they are not simulated: use w_halo 0, and one load for each w_offset"
+        )
+    extents, place = tensor_map.shape[1:-1], first[1:-1]
+    if not tensor_map.pixel_box.ends_after(extents, place):
         raise BadCoordinate(f"{what}: {outside(tensor_map.pixel_box, extents, place)}")
     return first
 

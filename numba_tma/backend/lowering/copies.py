@@ -17,14 +17,14 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
-from numba_tma.backend.lowering.instructions import Operands, emit, type_call
+from numba_tma.backend.lowering.instructions import Operands, emit, is_absent, type_call
 from numba_tma.backend.lowering.operands import OPERANDS
 from numba_tma.backend.lowering.types import METHODS
 from numba_tma.device import copies
 from numba_tma.device.copy_rules import check_copy, check_pair, check_reduction, check_store
 from numba_tma.host.boxes import Copies
 from numba_tma.host.cluster_rules import pair_rule
-from numba_tma.host.im2col_rules import offset_limit
+from numba_tma.host.im2col_rules import MAX_HALO, MAX_W_OFFSET, offset_limit
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
 
@@ -240,6 +240,19 @@ _LOAD_IM2COL = TABLE["cp_async_bulk_tensor_im2col_load"]
 _STORE_IM2COL = TABLE["cp_async_bulk_tensor_im2col_store"]
 
 
+def _im2col_row(tensor_map: types.Type, multicast: types.Type) -> Instruction:
+    """Return the row that loads columns of pixels through maps of a mode."""
+    if tensor_map.mode == "im2col_w128":
+        return TABLE["cp_async_bulk_tensor_im2col_w_128_load"]
+    if tensor_map.mode == "im2col_w":
+        name = "cp_async_bulk_tensor_im2col_w_load"
+        return TABLE[f"{name}_cta" if is_absent(multicast) else name]
+    return _LOAD_IM2COL
+
+
+_NO_HALO = (types.uint16, ir.Constant(ir.IntType(16), 0))
+
+
 def _type_load_im2col(
     self: types.Type,
     tile: types.Type,
@@ -257,20 +270,35 @@ def _type_load_im2col(
         "cache_hint": cache_hint,
         "multicast": multicast,
     }
-    typed = dict(
-        zip(("tensor_map", *given), type_call(_LOAD_IM2COL, {"tensor_map": self, **given}).args)
-    )
-    compiler.run_rule(check_copy, "TensorMap.load_im2col", self, tile, coords, mode="im2col")
-    _check_offsets(self, offsets)
+    row = _im2col_row(self, multicast)
+    mode = self.mode if self.mode in MAX_HALO else "im2col"
+    if mode == "im2col":
+        typed = dict(
+            zip(("tensor_map", *given), type_call(row, {"tensor_map": self, **given}).args)
+        )
+    else:
+        offsets = OPERANDS["Offsets"].accept(offsets, "TensorMap.load_im2col(offsets=...)")
+        if len(offsets) != 1:
+            raise TypingError(
+                f"TensorMap.load_im2col: {len(offsets)} offsets for {self}, which walks along W "
+                "alone: give (w,), and add the others to the coordinates"
+            )
+        operands = {"tensor_map": self, **given, "w_halo": _NO_HALO[0], "w_offset": types.uint16}
+        names = [name for name in row.operands if name in operands]
+        typed = dict(zip(names, type_call(row, {n: operands[n] for n in names}).args))
+        typed |= {"offsets": offsets} | ({} if "multicast" in typed else {"multicast": multicast})
+    compiler.run_rule(check_copy, "TensorMap.load_im2col", self, tile, coords, mode=mode)
+    _check_offsets(self, given["offsets"])
     return signature(types.void, self, *(typed[name] for name in given))
 
 
 def _check_offsets(tensor_map: types.Type, offsets: types.Type) -> None:
-    limit = offset_limit(len(offsets) + 2)
-    for axis, offset in enumerate(offsets):
+    wide = tensor_map.mode in MAX_HALO
+    limit = MAX_W_OFFSET if wide else offset_limit(len(offsets) + 2)
+    for axis, offset in enumerate(offsets, tensor_map.rank - 2 if wide else 1):
         if isinstance(offset, types.IntegerLiteral) and offset.literal_value > limit:
             raise TypingError(
-                f"TensorMap.load_im2col: the offset of axis {axis + 1} is {offset.literal_value}; "
+                f"TensorMap.load_im2col: the offset of axis {axis} is {offset.literal_value}; "
                 f"{tensor_map} takes 0 to {limit}: move the coordinates instead"
             )
 
@@ -280,7 +308,13 @@ def _lower_load_im2col(
 ) -> Any:
     names = ["tensor_map", "destination", "coordinates", "offsets", "barrier"]
     names += ["cache_hint", "multicast"]
-    return emit(_LOAD_IM2COL, context, builder, dict(zip(names, zip(sig.args, args))))
+    given = dict(zip(names, zip(sig.args, args)))
+    row = _im2col_row(sig.args[0], given.get("multicast", (types.none,))[0])
+    if row is not _LOAD_IM2COL:
+        _, offsets = given.pop("offsets")
+        given |= {"w_halo": _NO_HALO, "w_offset": (types.uint16, builder.extract_value(offsets, 0))}
+        given = {name: given[name] for name in row.operands if name in given}
+    return emit(row, context, builder, given)
 
 
 def _type_store_im2col(

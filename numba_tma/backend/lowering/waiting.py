@@ -151,9 +151,12 @@ def _nbytes(row: Instruction, given: dict[str, tuple[Any, Any]]) -> Any:
     """Return the bytes that a row completes on its barrier; None if they are unknown."""
     if row.name in ("cp_async_bulk_load", "mbarrier_complete_tx"):
         return given["nbytes" if "nbytes" in given else "tx_bytes"][1]
-    if row.name not in ("cp_async_bulk_tensor_load", "cp_async_bulk_tensor_im2col_load"):
+    if not row.name.startswith("cp_async_bulk_tensor_") or "destination" not in given:
         return None
     tensor_map, tile = given["tensor_map"][0], given["destination"][0]
+    if tensor_map.mode == "gather":
+        rows = 4 if "row3" in given else 1
+        return ir.Constant(I32, rows * tensor_map.tile.slab * tensor_map.tile.itemsize)
     if tensor_map.copies is not None:
         return ir.Constant(I32, tensor_map.copies.box.nbytes)
     known = tensor_map.tile or (tile.static[0] if isinstance(tile, ObjectType) else None)

@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import re
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +19,7 @@ from numba_tma.host import encoding as _encoding
 from numba_tma.host import im2col
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.pixel_box import PixelBox, reference_im2col, reference_im2col_store
-from numba_tma.tools.testing import compile_ptx
+from numba_tma.tools.testing import compile_ptx, ptxas
 
 ADDRESS = 0x7F00_0000_0000
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -444,6 +445,7 @@ def test_a_tile_of_another_type_is_refused():
 # --------------------------------------------------------------------------------- wide
 
 WIDE = tma.Tile((128, 64), "f16", tma.Swizzle.B128)
+SM_100A = (10, 0, "a")
 
 
 @pytest.mark.parametrize("mode", ["w", "w128"])
@@ -610,8 +612,10 @@ def channel_4(x):
         (load_im2col, TensorMapType(2, TILE), "TensorMap.load_im2col: the map is TensorMap(Tile(("
          "64, 64), f16, B128)), a tiled one: use its load and store, or make the map with im2col"),
         (store_im2col, TensorMapType(2, TILE), "TensorMap.store_im2col: the map is TensorMap(Tile"),
-        (load_im2col, TensorMapType(4, WIDE, mode="im2col_w128"), "a wide one: use "
-         "ptx.cp_async_bulk_tensor_im2col_w_128_load"),
+        (store_im2col, TensorMapType(4, WIDE, mode="im2col_w128"), "a wide one: use "
+         "load_im2col(tile, coords, (w,), barrier)"),
+        (one_offset, TensorMapType(4, TILE, mode="im2col_w"),
+         "cp_async_bulk_tensor_im2col_w_load_cta() needs compute capability 10.0 or newer"),
         (load_im2col, TensorMapType(4, OTHER, mode="im2col"), "the map copies Tile((32, 64), f16, "
          "B128) but the tile in shared memory is Tile((64, 64), f16, B128); make the map with "
          "im2col_map(array, Tile((64, 64), f16, B128))"),
@@ -631,6 +635,53 @@ def channel_4(x):
 def test_a_wrong_copy_does_not_compile(kernel, tensor_map, message):
     with pytest.raises(Exception) as caught:
         compiled(kernel, tensor_map)
+    assert message in str(caught.value)
+
+
+def wide_loads(x):
+    tile, barrier = tma.shared_tile(WIDE), tma.shared_barrier()
+    x.load_im2col(tile, (0, 0, -1, 0), (31,), barrier)
+    x.load_im2col(tile, (0, 0, -1, 0), (0,), barrier, None, 3)
+
+
+def wide_offset_32(x):
+    x.load_im2col(tma.shared_tile(WIDE), (0, 0, 0, 0), (32,), tma.shared_barrier())
+
+
+def two_wide_offsets(x):
+    x.load_im2col(tma.shared_tile(WIDE), (0, 0, 0, 0), (1, 1), tma.shared_barrier())
+
+
+def narrow_tile(x):
+    x.load_im2col(tma.shared_tile(OTHER), (0, 0, 0, 0), (1,), tma.shared_barrier())
+
+
+@pytest.mark.parametrize("mode", ["w", "w128"])
+def test_wide_loads_are_one_instruction_without_a_halo(mode):
+    text = compile_ptx(wide_loads, (TensorMapType(4, WIDE, mode=f"im2col_{mode}"),), cc=SM_100A)
+    ptxas(text)
+    found = re.findall(
+        r"shared::(\w+)\.global\.(im2col::w\S*)\.mbarrier\S* .*\{(%\w+), (%\w+)\}", text
+    )
+    values = dict(re.findall(r"mov\.\w+\s+(%\w+), (-?\d+);", text))
+    kind = {"w": "im2col::w", "w128": "im2col::w::128"}[mode]
+    own = "cta" if mode == "w" else "cluster"
+    assert [(space, k) for space, k, *_ in found] == [(own, kind), ("cluster", kind)]
+    assert [(values[halo], values[w]) for *_, halo, w in found] == [("0", "31"), ("0", "0")]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (wide_offset_32, "the offset of axis 2 is 32; TensorMap(im2col_w 4d, Tile((128, 64), f16, "
+         "B128)) takes 0 to 31"),
+        (two_wide_offsets, "2 offsets for TensorMap(im2col_w 4d"),
+        (narrow_tile, "make the map with im2col_wide_map(array, Tile((32, 64), f16, B128))"),
+    ],
+)  # fmt: skip
+def test_a_wrong_wide_copy_does_not_compile(kernel, message):
+    with pytest.raises(Exception) as caught:
+        compile_ptx(kernel, (TensorMapType(4, WIDE, mode="im2col_w"),), cc=SM_100A)
     assert message in str(caught.value)
 
 

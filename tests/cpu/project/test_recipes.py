@@ -47,6 +47,11 @@ SIGNATURES = {
         I32,
         I32,
     ),
+    "permute": lambda: (
+        TensorMapType(2, NAMES["ROWS"], mode="gather"),
+        I32[::1],
+        F32[:, ::1],
+    ),
 }
 
 

@@ -149,12 +149,14 @@ def test_an_operation_that_ptx_does_not_have_is_named():
 # -------------------------------------------------------------------------------- misuse
 
 
-def run(body, tensor_map):
+def run(body, tensor_map, held=None):
+    held = held or TILE
+
     def kernel(x):
-        tile, barrier = tma.shared_tile(TILE), tma.shared_barrier()
+        tile, barrier = tma.shared_tile(held), tma.shared_barrier()
         barrier.init(1)
         tma.fence_mbarrier_init()
-        barrier.arrive_expect_tx(TILE.nbytes)
+        barrier.arrive_expect_tx(held.nbytes)
         body(x, tile, barrier)
         barrier.wait(0)
 
@@ -198,7 +200,7 @@ LOADS = {"filter": 3, "padding": 1}
         (lambda x, t, b: x.load_im2col(t, (0, 0, 0, 0), (0, 0), b, multicast=2),
          sim.BadOperand, "multicast is 0b10; its bits are ranks of the cluster, which has"),
         (lambda x, t, b: ptx.cp_async_bulk_tensor_im2col_w_load(t, x, (0, 0, 0, 0), b, 0, 0),
-         NotImplementedError, "cp_async_bulk_tensor_im2col_w_load needs sm_100a"),
+         sim.BadOperand, "cp_async_bulk_tensor_im2col_w_load: the map is Im2colMap"),
     ],
 )  # fmt: skip
 def test_misuse_is_named(body, error, message):
@@ -231,8 +233,75 @@ def test_a_multicast_to_the_block_itself_and_a_prefetch_run():
 def test_what_is_not_modelled_is_said():
     with pytest.raises(NotImplementedError, match="im2col_map: interleave=16 is not simulated"):
         tma.im2col_map(X, (16, 4), interleave=16)
-    with pytest.raises(NotImplementedError, match="im2col_wide_map: mode='w' is not simulated"):
-        tma.im2col_wide_map(X, tma.Tile((8, 8), "f32", tma.Swizzle.B64))
+    x = tma.im2col_wide_map(X, WIDE_TILE)
+    with pytest.raises(NotImplementedError, match="w_halo is 2; the PTX manual shows in figures"):
+        run(lambda x, t, b: ptx.cp_async_bulk_tensor_im2col_w_load(t, x, (0, 0, 0, 0), b, 2, 0), x)
+
+
+WIDE_TILE = tma.Tile((16, 8), "f32", tma.Swizzle.B64)
+
+
+def make_wide(tile, coords, w_offset):
+    pixels, channels = tile.shape
+
+    @cuda.jit
+    def kernel(x, out):
+        held, full = tma.shared_tile(tile), tma.shared_barrier()
+        if cuda.threadIdx.x == 0:
+            full.init(1)
+            tma.fence_mbarrier_init()
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            full.arrive_expect_tx(tile.nbytes)
+            x.load_im2col(held, coords, (w_offset,), full)
+        full.wait(0)
+        for i in range(cuda.threadIdx.x, pixels * channels, 32):
+            out[i // channels, i % channels] = held[i // channels, i % channels]
+
+    return kernel
+
+
+@pytest.mark.parametrize("mode", ["w", "w128"])
+@pytest.mark.parametrize(
+    ("first", "w_offset", "stride", "lower", "upper"),
+    [
+        ((0, 2, 0), 0, 1, 0, 0),
+        ((1, 0, 3), 0, 1, -1, 0),
+        ((0, 1, -1), 2, 1, -1, -1),
+        ((0, -1, 1), 0, 2, 0, -2),  # above the image: zeros
+        ((0, 3, -4), 1, 3, -1, 0),  # the first pixel lies before the box
+        ((2, 4, 5), 31, 1, 0, 0),
+    ],
+)
+def test_a_wide_load_walks_along_w_and_from_image_to_image(
+    mode, first, w_offset, stride, lower, upper
+):
+    x = np.arange(3 * 5 * 6 * 8, dtype=np.float32).reshape(3, 5, 6, 8) + 1
+    tile = WIDE_TILE if mode == "w" else tma.Tile((128, 8), "f32", tma.Swizzle.B64)
+    corners = {"lower_corner": lower, "upper_corner": upper, "stride": stride}
+    out = np.full(tile.shape, -1, np.float32)
+    source = tma.im2col_wide_map(x, tile, mode=mode, **corners)
+    make_wide(tile, (*first, 0), w_offset)[1, 32](source, out)
+    expected, (n, h, w) = np.zeros_like(out), first
+    for pixel in range(tile.shape[0]):
+        if n < 3 and 0 <= h < 5 and 0 <= w + w_offset < 6:
+            expected[pixel] = x[n, h, w + w_offset]
+        w += stride
+        if w >= 6 + upper:
+            n, w = n + 1, lower
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_what_a_wide_load_refuses():
+    x = tma.im2col_wide_map(X, WIDE_TILE, upper_corner=-1)
+    for coords, offsets, error, message in (
+        ((0, 0, X.shape[2] - 1, 0), (0,), sim.BadCoordinate, "outside of the box of base pixels"),
+        ((0, 0, 0, 0), (32,), sim.BadCoordinate, "w_offset is 32; mode 'im2col_w' takes 0 to 31"),
+        ((0, 0, 0, 0), (0, 0), sim.BadOperand, "2 offsets for Im2colMap"),
+        ((0, 0, 0, 2), (0,), sim.BadCoordinate, "the innermost coordinate"),
+    ):
+        with pytest.raises(error, match=message):
+            run(lambda x, t, b, c=coords, o=offsets: x.load_im2col(t, c, o, b), x, WIDE_TILE)
 
 
 @cuda.jit

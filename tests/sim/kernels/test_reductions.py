@@ -442,10 +442,10 @@ REFUSED = {
         sim.BadOperand,
         "load_partitioned: Tile((64,), u32, NONE) is not cut along its first axis",
     ),
-    "Blackwell": (
+    "rows of a tiled map": (
         lambda t, b: ptx.cp_async_bulk_tensor_gather4(t, MAP, 0, 1, 2, 3, 0, b),
-        NotImplementedError,
-        "cp_async_bulk_tensor_gather4 needs sm_100a",
+        sim.BadOperand,
+        "maps of gather_map are copied by row numbers",
     ),
 }
 
