@@ -134,6 +134,22 @@ class ArriveAfterCopies:
 
 
 @dataclass(frozen=True, slots=True)
+class Multiply:
+    """A tcgen05 product or copy: it may read `sources` until the thread's `commit`-th commit."""
+
+    commit: int
+    sources: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitProducts:
+    """The thread's `number`-th tcgen05.commit: the hardware arrives on the barriers later."""
+
+    number: int
+    barriers: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Meet:
     """The `turn`-th meeting of one kind: a syncthreads, a named barrier, a warp-wide operation."""
 
@@ -162,7 +178,7 @@ class Unmodelled:
 
 Operation = (
     Init | Inval | Arrive | CountBytes | Wait | Issue | IssueStore | AwaitStores | CopyAsync
-    | AwaitCopies | ArriveAfterCopies | Meet | AwaitMeeting | Unmodelled
+    | AwaitCopies | ArriveAfterCopies | Multiply | CommitProducts | Meet | AwaitMeeting | Unmodelled
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from numba_tma.simulator.protocol import (
     AwaitCopies,
     AwaitMeeting,
     AwaitStores,
+    CommitProducts,
     CopyAsync,
     CountBytes,
     Init,
@@ -19,6 +20,7 @@ from numba_tma.simulator.protocol import (
     Issue,
     IssueStore,
     Meet,
+    Multiply,
     Operation,
     Run,
     Wait,
@@ -105,6 +107,10 @@ def operation_in_words(operation: Operation, run: Run) -> str:
             return "wait for its cp.async copies"
         case ArriveAfterCopies(barrier):
             return f"let its cp.async copies arrive on {run.barrier_name(barrier)}"
+        case Multiply(_, sources):
+            return f"tcgen05 reads {', '.join(dict.fromkeys(map(run.span_name, sources)))}"
+        case CommitProducts(_, barriers):
+            return f"tcgen05.commit on {', '.join(map(run.barrier_name, barriers))}"
         case Meet(name=name, blocking=blocking):
             return f"{'wait' if blocking else 'arrive'} at {name}"
         case AwaitMeeting():

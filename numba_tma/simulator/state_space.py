@@ -57,6 +57,7 @@ from numba_tma.simulator.protocol import (
     AwaitCopies,
     AwaitMeeting,
     AwaitStores,
+    CommitProducts,
     CopyAsync,
     CountBytes,
     Init,
@@ -65,6 +66,7 @@ from numba_tma.simulator.protocol import (
     IssueStore,
     Log,
     Meet,
+    Multiply,
     Operation,
     Run,
     Span,
@@ -102,6 +104,8 @@ class StateSpace:
         self._of_copies: dict[tuple[int, Hashable], Step] = {}
         #: Arrivals that the hardware makes, by component.
         self._of_hardware: dict[int, Step] = {}
+        #: By row of a thread: the component of the last arrival of its tcgen05.commits.
+        self._last_commit: dict[int, int] = {}
         self._spontaneous: dict[tuple[int, int], tuple[Step, ...]] = {}
         self._meetings = meetings_of(self.programs)
         self._fires: dict[Meeting, Step] = {}
@@ -220,6 +224,11 @@ class StateSpace:
                 return self._await(log, number, CopyAsync)
             case ArriveAfterCopies():
                 return self._arrive_later(log, operation)
+            case Multiply(commit, sources):
+                cells = {cell for source in sources for cell in self._cells_of(source)}
+                return self._on(sorted(cells), ReadBy(("product", log.row, commit)))
+            case CommitProducts():
+                return self._commit(log, operation)
         assert isinstance(operation, Meet)
         return []
 
@@ -277,6 +286,33 @@ class StateSpace:
         effects += self._on(barrier, arrive)
         self._of_hardware[here[0]] = Step("the copy engine", name, tuple(effects))
         return self._on(here, Advance(0, 1)) + (self._on(barrier, Hold()) if operation.hold else [])
+
+    def _commit(self, log: Log, operation: CommitProducts) -> Effects:
+        """Return the effect of a tcgen05.commit: a step of the hardware for each barrier.
+
+        The first one ends the reads since the commit before, after whose arrivals it takes place.
+        """
+        reader = ("product", log.row, operation.number)
+        read = {
+            cell
+            for one in log.operations
+            if isinstance(one, Multiply) and one.commit == operation.number
+            for source in one.sources
+            for cell in self._cells_of(source)
+        }
+        ends = self._on(sorted(read), ReadDone(reader))
+        starts: Effects = []
+        for barrier in operation.barriers:
+            name = f"the arrival of tcgen05.commit on {self.run.barrier_name(barrier)}"
+            here = self._component(name, 0)
+            starts += self._on([here], Advance(0, 1))
+            effects = self._on([here], Advance(1, 2)) + ends
+            if log.row in self._last_commit:
+                effects += self._on([self._last_commit[log.row]], Advance(2, 2))
+            effects += self._on([self._barrier(barrier)], Arrive(barrier, 1, None, False, False))
+            self._of_hardware[here] = Step("the tensor cores", name, tuple(effects))
+            self._last_commit[log.row], ends = here, []
+        return starts
 
     # Meetings.
 

@@ -10,11 +10,13 @@ from numba_tma.simulator.cells import Cells
 from numba_tma.simulator.programs import Program
 from numba_tma.simulator.protocol import (
     ArriveAfterCopies,
+    CommitProducts,
     CopyAsync,
     Init,
     Issue,
     IssueStore,
     Meet,
+    Multiply,
     Operation,
     without_warp,
 )
@@ -69,6 +71,8 @@ class Symmetry:
         program, own = self._programs[number], []
         for operation in program.operations[self._starts[number] :]:
             if isinstance(operation, Issue | IssueStore | CopyAsync | ArriveAfterCopies):
+                return None
+            if isinstance(operation, Multiply | CommitProducts):
                 return None
             if isinstance(operation, Meet):
                 place = without_warp(operation.place)

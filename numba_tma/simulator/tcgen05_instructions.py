@@ -23,7 +23,7 @@ from numba_tma.simulator.errors import (
     TensorMemoryMisuse,
     UninitializedRead,
 )
-from numba_tma.simulator.protocol import Unmodelled
+from numba_tma.simulator.protocol import Multiply, Span
 from numba_tma.simulator.tcgen05_descriptor import ProductShape, product_shape
 from numba_tma.simulator.tcgen05_operands import Place, has_gaps, in_shared
 from numba_tma.simulator.tcgen05_products import MatrixProduct, scales_at, zero_columns
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Columns that a tcgen05.shift moves: 32 bytes.
 _SHIFTED_COLUMNS = 8
+#: The most bytes of a row in a swizzled operand.
+_ROW_BYTES = 128
 
 
 def tcgen05_mma(
@@ -298,7 +300,6 @@ def _start(
     bytes in shared memory, and whether not all of them hold data.
     """
     thread = current()
-    thread.note(Unmodelled(what))
     for cta in blocks:
         if cta is not thread.cta:
             cta.check_started(thread)
@@ -312,9 +313,25 @@ def _start(
                 cta.memory.check_range(f"{what}, operand in shared memory", address, nbytes)
                 cta.hazards.matrix_read(thread, address, nbytes, queue, number, every_byte=not gaps)
         cta.tensor_memory.matrix.record(queue, number, reads, writes)
+    if thread.log is not None:
+        read = [(cta, *run) for cta in blocks for place, _ in sources for run in _merged(place)]
+        for cta, address, nbytes in read:
+            thread.log.read(cta, address, nbytes)
+        spans = [Span(cta.rank, address, address + nbytes) for cta, address, nbytes in read]
+        thread.note(Multiply(queue.commits + 1, tuple(spans)))
     scheduler = thread.cta.scheduler
     scheduler.event()
     scheduler.start_copy(queue.issue(what, execute))
+
+
+def _merged(place: Place) -> list[tuple[int, int]]:
+    """Return the runs of an operand, of which those of adjacent rows are one."""
+    merged: list[tuple[int, int]] = []
+    for address, nbytes in place.runs:
+        if merged and address - sum(merged[-1]) < _ROW_BYTES:
+            address, nbytes = merged[-1][0], address + nbytes - merged.pop()[0]
+        merged.append((address, nbytes))
+    return merged
 
 
 def _check_cells(

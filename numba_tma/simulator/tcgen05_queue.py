@@ -54,7 +54,7 @@ class MatrixQueue:
         self.clocks: Clocks = thread.cta.tracked_clocks()
         self.known = self.clocks.new_columns(2)
         self.told = self.known + 1
-        self.done = self.committed = 0
+        self.done = self.committed = self.commits = 0
         self.operations: list[Issued] = []
         self.pending: deque[MatrixOperation] = deque()
         #: By thread: the operations whose effects on tensor memory its instructions may rely on.
@@ -87,6 +87,7 @@ class MatrixQueue:
 
     def commit(self, clock: Clock) -> int:
         """Publish all operations so far by a clock; return the number of the newest."""
+        self.commits += 1
         self.committed = clock[self.known] = clock[self.told] = self.issued
         return self.issued
 

@@ -21,6 +21,7 @@ from numba_tma.simulator.errors import (
     UninitializedRead,
 )
 from numba_tma.simulator.mbarrier_instructions import change
+from numba_tma.simulator.protocol import CommitProducts
 from numba_tma.simulator.tcgen05_queue import queue_of, queues_of
 from numba_tma.simulator.tensor_memory import (
     SHAPES,
@@ -256,6 +257,8 @@ def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
         queue.tell(thread, told)
     commit = Commit(thread, barriers, told, memory.commits.get(thread))
     memory.commits[thread] = commit
+    places_too = tuple(barrier.place for barrier in barriers)
+    thread.note(CommitProducts(queue_of(thread).commits, places_too))
     _start(thread, commit)
 
 
