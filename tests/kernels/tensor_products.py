@@ -73,7 +73,8 @@ def run(body, images, columns=512, threads=128, cluster=1):
     """
     memories = {}
     sizes = [image.shape[-1] for image in images]
-    tiles = [tma.Tile((size // 16, 16), np.uint8) for size in sizes]
+    # aligned to 1024 B, as the patterns of swizzles are
+    tiles = [tma.Tile((-(-size // 128), 128), np.uint8, tma.Swizzle.B128) for size in sizes]
 
     def kernel():
         held, barrier, rank = tma.shared_tile(HELD), tma.shared_barrier(), 0

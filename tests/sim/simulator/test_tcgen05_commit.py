@@ -7,6 +7,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import ptx
 from numba_tma import simulator as sim
+from tests.tiers import every
 
 TILE = tma.Tile((4, 32), "u32")
 STAGES, TILES = 2, 5
@@ -42,7 +43,7 @@ def run(reads, released):
     cuda.jit(lambda x: ring(x, reads, released))[1, 64](x)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", every(3, range(3)))
 def test_a_ring_released_by_commits(seed):
     sim.seed(seed)
     run(lambda stage: None, lambda empty: ptx.tcgen05_commit(empty, 1))
@@ -116,7 +117,7 @@ def to_the_leader(x, rank, tile, barrier):
     ptx.cp_async_bulk_tensor_load_cta_group(tile, x, (4 * rank, 0), leader, 2)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", every(4, range(4)))
 @pytest.mark.parametrize("blocks", [2, 4])
 def test_both_blocks_signal_the_leader(blocks, seed):
     sim.seed(seed)
@@ -124,7 +125,7 @@ def test_both_blocks_signal_the_leader(blocks, seed):
     np.testing.assert_array_equal(out, x[::4])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", every(4, range(4)))
 def test_a_multicast_signals_the_block_of_each_pair(seed):
     def loads(x, rank, tile, barrier):
         leader = ptx.mapa(barrier, rank & ~1)

@@ -17,6 +17,7 @@ from tests.kernels.tensor_products import (
     row_bytes,
     run,
 )
+from tests.tiers import every
 
 ROWS, N = 128, 16
 
@@ -38,15 +39,15 @@ def issued(body):
 
 @pytest.mark.parametrize(
     ("kind", "a", "m", "ws"),
-    [
+    every(3, [
         ("f16", "f16", 128, False),
         ("tf32", "tf32", 128, False),
         ("i8", "i8", 64, False),
         ("f8f6f4", "e4m3", 128, False),
         ("f16", "bf16", 64, True),
         ("f16", "bf16", 32, True),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_a_in_tensor_memory(kind, a, m, ws):
     rng, n = np.random.default_rng(1), 64 if ws else 16
     k = {"f16": 16, "tf32": 8}.get(kind, 32)
@@ -86,7 +87,7 @@ def test_copies_of_a_row_that_differ():
 # ------------------------------------------------------------------------------- copies
 
 
-@pytest.mark.parametrize("shape", layout.COPY_SHAPES)
+@pytest.mark.parametrize("shape", every(4, layout.COPY_SHAPES))
 def test_every_shape_of_a_copy(shape):
     rows, nbytes = layout.copy_rows(shape)
     image = np.random.default_rng(2).integers(0, 256, (rows, nbytes), np.uint8)
@@ -139,7 +140,9 @@ def atoms(codes):
     return padded.reshape(-1, 4, 32, 4).swapaxes(1, 2).reshape(-1, 512)
 
 
-@pytest.mark.parametrize(("kind", "a", "b", "scale", "block", "said_block", "first"), SCALED)
+@pytest.mark.parametrize(
+    ("kind", "a", "b", "scale", "block", "said_block", "first"), every(4, SCALED)
+)
 @pytest.mark.parametrize("n", [16, pytest.param(192, marks=pytest.mark.slow)])
 def test_scale_factors(kind, a, b, scale, block, said_block, first, n):
     rng, k = np.random.default_rng(4), 64 if kind.startswith("mxf4") else 32

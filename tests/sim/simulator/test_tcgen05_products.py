@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
+import numba_tma as tma
 from numba_tma import ptx
 from numba_tma import simulator as sim
 from numba_tma.host import tensor_memory_layout as layout
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.matrix_layout import MatrixLayout
+from numba_tma.host.reference import reference_tile
+from numba_tma.simulator.tcgen05_products import zero_columns
 from tests.kernels.tensor_products import (
     as_type,
     chunked,
@@ -64,7 +69,7 @@ def product(kind, a, b, d, m, n, group=1, form=None, old=None, **fields):
     return left @ right.T, as_type(found, d)
 
 
-@pytest.mark.parametrize(("kind", "a", "b", "d"), CASES)
+@pytest.mark.parametrize(("kind", "a", "b", "d"), every(4, CASES))
 def test_every_kind(kind, a, b, d):
     expected, found = product(kind, a, b, d, 128, 32)
     np.testing.assert_array_equal(found, expected)
@@ -72,7 +77,7 @@ def test_every_kind(kind, a, b, d):
 
 @pytest.mark.parametrize(
     ("m", "n", "group", "ws"),
-    every(2, [
+    every(4, [
         (64, 8, 1, False), (128, 256, 1, False), (128, 64, 2, False), (256, 32, 2, False),
         (64, 64, 1, True), (32, 64, 1, True), (128, 64, 1, True),
     ]),
@@ -96,7 +101,7 @@ def test_scale_d():
     np.testing.assert_array_equal(found, once + once / 8)
 
 
-@pytest.mark.parametrize("group", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("group", every(2, [1, 2]))
 def test_masked_lanes_stay(group):
     mask = [0xFFFF0001, 0, 0, 1 << 31] + [0, 2, 0, 0] * (group - 1)
     once, found = product(
@@ -145,7 +150,7 @@ def test_i8_wraps_or_saturates():
         assert (found == (-(2**31) if saturate else total + 2**32)).all()
 
 
-@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("value", every(2, [np.inf, np.nan]))
 def test_not_a_number(value):
     left, right = np.zeros((128, 16)), np.full((8, 16), value)
     images = [chunked(row_bytes(left, "f16")), chunked(row_bytes(np.repeat(right, 2, 0), "f16"))]
@@ -159,3 +164,91 @@ def test_not_a_number(value):
         barrier.wait(0)
 
     assert (run(body, images)[0][:, :16] == 0x7FFFFFFF).all()
+
+
+# ---------------------------------------------------------------- layouts in shared memory
+
+
+@pytest.mark.parametrize(
+    ("name", "swizzle", "major"),
+    every(3, [
+        ("f16", "B128", "K"), ("f16", "B128", "MN"), ("f16", "B64", "MN"), ("bf16", "B32", "K"),
+        ("e4m3", "B128", "MN"), ("tf32", "B128", "K"), ("tf32", "B128_ATOM_32B", "MN"),
+    ]),
+)  # fmt: skip
+def test_swizzled_operands(name, swizzle, major):
+    """Images are made by the tile's own layout, read by descriptors of `MatrixLayout`."""
+    kind = {"f16": "f16", "bf16": "f16", "tf32": "tf32"}.get(name, "f8f6f4")
+    dtype, width = as_dtype(name), 32 // as_dtype(name).itemsize
+    steps, m, n = 2, 128, 64
+    rng = np.random.default_rng(5)
+    matrices = [integers(rng, name, (rows, steps * width)) for rows in (m, n)]
+    images, layouts = [], []
+    for matrix in matrices:
+        stored = (matrix if major == "K" else matrix.T).astype(dtype.numpy)
+        tile = tma.Tile(stored.shape, dtype, tma.Swizzle[swizzle])
+        images.append(reference_tile(stored, tile, (0, 0)))
+        layouts.append(MatrixLayout(tile, major, "tcgen05"))
+    said = idesc(kind, m, n, name, name, a_major=major, b_major=major)
+
+    def body(rank, base, at, barrier):
+        if ptx.elect_sync():
+            for step in range(steps):
+                places = [layout.descriptor(place, step) for layout, place in zip(layouts, at)]
+                sim.tcgen05_mma(kind, base, *places, said, step, a_in_tmem=False, cta_group=1)
+            ptx.tcgen05_commit(barrier, 1)
+        barrier.wait(0)
+
+    (memory,) = run(body, images)
+    left, right = matrices
+    np.testing.assert_array_equal(as_type(memory[:, :n], "f32"), left @ right.T)
+
+
+# -------------------------------------------------------------------------- .ws and errors
+
+
+def test_a_zero_column_mask():
+    # sub-mask 0 begins with 3 + 1 - 1 used columns, then skips 2 and uses 4 in turn
+    mask = 1 << 39 | 1 << 40 | 3 << 48 | 1
+    zero = np.array([c >= 3 and (c - 3) % 6 < 2 for c in range(64)])
+    expected, found = product(
+        "f16", "f16", "f16", "f32", 128, 64, form={"ws": True, "zero_mask": mask}
+    )
+    np.testing.assert_array_equal(found, np.where(zero, 0, expected))
+    expected, found = product(  # off: bit 39 is clear
+        "f16", "f16", "f16", "f32", 128, 64, form={"ws": True, "zero_mask": mask & ~(1 << 39)}
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_each_part_of_the_lanes_has_a_sub_mask():
+    mask = 1 << 39 | 7 << 40 | 7 << 48 | 0b0010 << 32  # the second part begins with zeros
+    found = zero_columns(mask, 64, 64)
+    assert (found == [(c % 32 // 8 + c // 32) % 2 == 1 for c in range(64)]).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "form", "text"),
+    [
+        ({"sparse": True}, {}, "sparse products are not simulated"),
+        ({"max_shift": 8}, {"ws": True}, "a shift of B's columns is not simulated"),
+        ({}, {"ws": True, "zero_mask": 1 << 39 | 1 << 56}, "shifts columns"),
+    ],
+)
+def test_what_is_not_simulated(fields, form, text):
+    with pytest.raises(NotImplementedError, match=text):
+        product("f16", "f16", "f16", "f32", 128, 64, form=form, **fields)
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ({"zero_mask": 1}, "a zero-column mask goes with the .ws form alone"),
+        ({"ws": True, "mask": [0] * 4}, "the .ws form takes no scale factors, no mask"),
+        ({"scale_d": 16}, "scale_d is 16; it is 0 to 15"),
+        ({"block": "block32"}, "block32 is for kinds with scale factors"),
+    ],
+)
+def test_operands_that_do_not_go_together(form, text):
+    with pytest.raises(sim.BadOperand, match=text):
+        product("f16", "f16", "f16", "f32", 128, 64, form=form)
