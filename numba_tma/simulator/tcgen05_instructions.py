@@ -99,18 +99,15 @@ def tcgen05_mma(
         zero_columns=None if zero_mask is None else zero_columns(int(zero_mask), says.m, says.n),
         scale_a=int(scale_a or 0), scale_b=int(scale_b or 0),
     )  # fmt: skip
-    unmasked = product.unmasked
     for number, cta in enumerate(blocks):
-        memory = cta.tensor_memory
-        _check_written(what, memory, product, number, unmasked[number])
+        _check_written(what, cta.tensor_memory, product, number)
     sources = [] if isinstance(operand, int) else [(operand, has_gaps(says.a, kind))]
     sources.append((right, has_gaps(says.b, kind)))
     regions = product.accumulator_regions
     reads = product.operand_regions + (regions if product.accumulate else [])
     _start(what, cta_group, blocks, sources, reads, regions, product.execute)
     for number, cta in enumerate(blocks):
-        lanes, columns = product.cells(number)
-        cta.tensor_memory.written[lanes, columns] |= unmasked[number][lanes]
+        cta.tensor_memory.written[product.cells(number)] |= product.changes(number)
     current().cta.scheduler.point()
 
 
@@ -168,11 +165,12 @@ def _check_written(
     memory: CtaTensorMemory,
     product: MatrixProduct,
     number: int,
-    unmasked: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> None:
     """Raise if the product reads cells of tensor memory that nothing has written."""
-    lanes, columns = product.cells(number)
-    if product.accumulate and not (memory.written[lanes, columns] | ~unmasked[lanes]).all():
+    for region in product.accumulator_regions + product.operand_regions:
+        memory.check_allocated(current(), what, region)
+    written = memory.written[product.cells(number)] | ~product.changes(number)
+    if product.accumulate and not written.all():
         raise UninitializedRead(
             f"{product.accumulator_regions[0].describe()}: {what} adds to an accumulator that was "
             "never written: the first product of a tile has a false enable-input-d"
@@ -187,8 +185,6 @@ def _check_written(
             continue
         at = scales_at(rows, shape.scales, first)
         columns = at.column + (address & 0xFFFF)
-        if columns.max() >= memory.written.shape[1]:
-            continue  # reported as not allocated
         copies = [memory.written[at.lane + lane, columns] for lane in range(0, LANES, WARP_LANES)]
         if not np.all(copies):
             raise UninitializedRead(

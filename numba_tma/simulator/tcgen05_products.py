@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from numba_tma.host.tensor_memory_layout import (
     LANES,
@@ -25,8 +26,6 @@ from numba_tma.simulator.errors import BadOperand, TensorMemoryMisuse
 from numba_tma.simulator.tcgen05_operands import Place, Values, decoded, decoded_scales
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from numba_tma.simulator.block import Cta
     from numba_tma.simulator.tcgen05_descriptor import ProductShape
     from numba_tma.simulator.tensor_memory import CtaTensorMemory
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 OPERAND_COLUMNS = 8
 #: What the hardware writes for not-a-number, by type of the accumulator.
 _NAN = {"f16": 0x7FFF, "f32": 0x7FFFFFFF}
+
+Index = tuple[NDArray[np.intp], NDArray[np.intp]] | tuple[slice, slice]
 
 cells_of = functools.lru_cache(maxsize=64)(accumulator_cells)
 scales_at = functools.lru_cache(maxsize=64)(scale_bytes)
@@ -97,11 +98,19 @@ class MatrixProduct:
         free: NDArray[np.bool_] = masked.reshape(len(self.blocks), LANES) == 0
         return free
 
-    def cells(self, block: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the lane and column of each element of D in a block."""
+    def cells(self, block: int) -> Index:
+        """Return the index of D in the tensor memory of a block."""
+        column = self.d & 0xFFFF
+        if self.layout in "AD":  # the same as below, in less time
+            return slice(0, LANES), slice(column, column + self.shape.says.n)
         cells: TensorCells = cells_of(self.layout, self.shape.says.m, self.shape.says.n)
         part = slice(block * self.rows, (block + 1) * self.rows)
-        return cells.lane[part] + (self.d >> 16), cells.column[part] + (self.d & 0xFFFF)
+        return cells.lane[part] + (self.d >> 16), cells.column[part] + column
+
+    def changes(self, block: int) -> NDArray[np.bool_]:
+        """Return whether each element of D in a block changes; rows of one lane have one value."""
+        free: NDArray[np.bool_] = self.unmasked[block][self.cells(block)[0]]
+        return free if free.ndim == 2 else free[:, None]
 
     # Values.
 
@@ -125,20 +134,21 @@ class MatrixProduct:
             self._store(cta.tensor_memory, block, a, right)
 
     def _store(self, memory: CtaTensorMemory, block: int, a: Values, b: Values) -> None:
-        lanes, columns = self.cells(block)
-        old = memory.data[lanes, columns]
+        cells = self.cells(block)
+        old = memory.data[cells]
         with np.errstate(all="ignore"):
             total = a @ b.T
             if self.accumulate:
                 total = total + self._accumulated(old) * 2.0**-self.scale_d
             bits = self._bits(total, old)
-        memory.data[lanes, columns] = np.where(self.unmasked[block][lanes], bits, old)
+        memory.data[cells] = np.where(self.changes(block), bits, old) if self.lane_mask else bits
 
     def _accumulated(self, cells: NDArray[np.uint32]) -> Values:
         name = self.shape.says.d
         if name == "f16":
-            return (cells & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float64)
-        return cells.view(np.float32 if name == "f32" else np.int32).astype(np.float64)
+            return cells.astype(np.uint16).view(np.float16).astype(np.float64)
+        numbers = np.ascontiguousarray(cells).view(np.float32 if name == "f32" else np.int32)
+        return numbers.astype(np.float64)
 
     def _bits(self, total: Values, old: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Return the cells of the sums; an f16 sum is in the low half of a cell."""
