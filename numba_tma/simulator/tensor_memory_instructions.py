@@ -22,7 +22,7 @@ from numba_tma.simulator.errors import (
 )
 from numba_tma.simulator.mbarrier_instructions import change
 from numba_tma.simulator.protocol import CommitProducts
-from numba_tma.simulator.tcgen05_queue import queue_of, queues_of
+from numba_tma.simulator.tcgen05_queue import MatrixQueue, queue_of, queues_of
 from numba_tma.simulator.tensor_memory import (
     SHAPES,
     Cells,
@@ -47,14 +47,15 @@ class Commit:
     def __init__(
         self,
         thread: SimulatedThread,
+        queue: MatrixQueue,
         barriers: list[TrackedBarrier],
         told: Clock,
         previous: Commit | None,
     ) -> None:
         self.thread = thread
         # The thread's operations up to this number must be complete before the arrival.
-        self._queue = queue_of(thread)
-        self._number = self._queue.commit(told)
+        self._queue = queue
+        self._number = queue.commit(told)
         #: The thread's previous commit, if it has not arrived: this commit arrives after it.
         self._previous = previous
         self.site = call_site()
@@ -249,16 +250,17 @@ def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
     owner, offset = home_of(int(addr))
     places = [(owner, offset)] if multicast is None else [home_of(mapa(offset, r)) for r in ranks]
     barriers = [cta.barrier_at(thread, place) for cta, place in places]
+    own = queue_of(thread)  # before the copy of the clock, which it may widen
     told = thread.cta.tracked_clocks().waited_for(thread.row)
     for other in thread.cta.tensor_memories:
         other.loads.tell(thread, told)
         other.stores.tell(thread, told)
     for queue in queues_of(thread.cta):
         queue.tell(thread, told)
-    commit = Commit(thread, barriers, told, memory.commits.get(thread))
+    commit = Commit(thread, own, barriers, told, memory.commits.get(thread))
     memory.commits[thread] = commit
     places_too = tuple(barrier.place for barrier in barriers)
-    thread.note(CommitProducts(queue_of(thread).commits, places_too))
+    thread.note(CommitProducts(own.commits, places_too))
     _start(thread, commit)
 
 

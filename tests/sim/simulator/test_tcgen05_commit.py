@@ -173,3 +173,18 @@ def test_barriers_that_a_load_does_not_reach(blocks, target, group, text):
 
     with pytest.raises(sim.BadOperand, match=text):
         launched(blocks, loads)
+
+
+def test_a_first_commit_of_many_threads():
+    """Each thread's first commit makes its own components of the clocks."""
+
+    def kernel():
+        bars, t = tma.shared_barriers(4), cuda.threadIdx.x
+        if t == 0:
+            for i in range(4):
+                bars[i].init(16)
+        cuda.syncthreads()
+        ptx.tcgen05_commit(bars[t // 16], 1)
+        bars[t // 16].wait(0)
+
+    cuda.jit(kernel)[1, 64]()
