@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile, swizzle_index
 
 MAJORS = ("K", "MN")
@@ -40,6 +40,16 @@ LEGAL: dict[str, dict[str, dict[int, tuple[Swizzle, ...]]]] = {
         "K": {1: _PLAIN, 2: _PLAIN, 4: _PLAIN},
         "MN": {1: _PLAIN, 2: _PLAIN, 4: (Swizzle.B128_ATOM_32B,)},
     },
+}
+
+
+#: Swizzles with which tcgen05.mma reads types of less than 8 bits, which are K-major. Unpacked
+#: elements have a byte each in the layout: 16 of them, then a gap, fill a chunk.
+NARROW: dict[str, tuple[Swizzle, ...]] = {
+    "e2m1": _PLAIN,
+    "e2m1_unpacked": (Swizzle.NONE, Swizzle.B128),
+    "e2m3": (Swizzle.NONE, Swizzle.B128),
+    "e3m2": (Swizzle.NONE, Swizzle.B128),
 }
 
 
@@ -98,7 +108,7 @@ class MatrixLayout:
     @property
     def k_per_step(self) -> int:
         """Elements along K of one instruction: its shape's k."""
-        return STEP_BYTES // self.tile.itemsize
+        return STEP_BYTES // CHUNK_BYTES * self.tile.dtype.chunk
 
     @property
     def num_k_steps(self) -> int:
@@ -129,7 +139,7 @@ class MatrixLayout:
         if self.major == "K":
             return 8
         span = self.tile.swizzle.span
-        return span // self.tile.itemsize
+        return span // CHUNK_BYTES * self.tile.dtype.chunk
 
     @property
     def row_offset(self) -> int:
@@ -196,9 +206,10 @@ class MatrixLayout:
 
 def violations(tile: Tile, major: str, instruction: str) -> list[str]:
     """List every rule that a tile breaks as an operand, each with a repair."""
-    if tile.dtype.name not in _DTYPES:
-        return [f"the tensor cores have no {tile.dtype} here: use {', '.join(_DTYPES)}"]
-    swizzles = LEGAL[instruction][major].get(tile.itemsize)
+    if tile.dtype.name not in _dtypes(instruction):
+        names = ", ".join(_dtypes(instruction))
+        return [f"the tensor cores have no {tile.dtype} here: use {names}"]
+    swizzles = _swizzles(tile.dtype, major, instruction)
     if swizzles is None:
         sizes = " or ".join(str(8 * size) for size in LEGAL[instruction][major])
         return [
@@ -210,7 +221,7 @@ def violations(tile: Tile, major: str, instruction: str) -> list[str]:
             f"swizzle {tile.swizzle.name} is not read so: use "
             + ", ".join(s.name for s in swizzles)
         ]
-    unit = CHUNK_BYTES // tile.itemsize
+    unit = tile.dtype.chunk
     if tile.swizzle is Swizzle.NONE:
         if tile.ndim not in {"K": (3,), "MN": (2, 3)}[major] or tile.shape[-1] != unit:
             middle = "rows" if major == "K" else "K"
@@ -225,11 +236,9 @@ def violations(tile: Tile, major: str, instruction: str) -> list[str]:
     row_multiple = 8 if major == "K" else max(8, unit)
     if rows % row_multiple:
         broken.append(f"it has {rows} rows (M or N): use a multiple of {row_multiple}")
-    if k % (STEP_BYTES // tile.itemsize):
-        broken.append(
-            f"its K is {k}: use a multiple of {STEP_BYTES // tile.itemsize}, which one instruction "
-            "takes"
-        )
+    step = STEP_BYTES // CHUNK_BYTES * unit
+    if k % step:
+        broken.append(f"its K is {k}: use a multiple of {step}, which one instruction takes")
     for name, offset in zip(("leading", "stride"), _offsets(tile, major)):
         if offset > MAX_OFFSET:
             broken.append(
@@ -244,8 +253,13 @@ def legal_tiles(instruction: str) -> str:
     parts = []
     for major, sizes in LEGAL[instruction].items():
         shape = "(rows, K)" if major == "K" else "(K, rows)"
-        for swizzles in dict.fromkeys(sizes.values()):
-            names = [n for n in _DTYPES if sizes.get(as_dtype(n).itemsize) == swizzles]
+        narrow = NARROW.values() if (instruction, major) == ("tcgen05", "K") else ()
+        for swizzles in dict.fromkeys([*sizes.values(), *narrow]):
+            names = [
+                n
+                for n in _dtypes(instruction)
+                if _swizzles(as_dtype(n), major, instruction) == swizzles
+            ]
             parts.append(
                 f"{major}-major {shape} of {', '.join(names)} with swizzle "
                 + ", ".join(s.name for s in swizzles)
@@ -259,6 +273,17 @@ def legal_tiles(instruction: str) -> str:
 def _named(instruction: str, major: str) -> str:
     sizes = LEGAL[instruction][major]
     return ", ".join(n for n in _DTYPES if as_dtype(n).itemsize in sizes)
+
+
+def _dtypes(instruction: str) -> tuple[str, ...]:
+    return (*_DTYPES, *NARROW) if instruction == "tcgen05" else _DTYPES
+
+
+def _swizzles(dtype: DType, major: str, instruction: str) -> tuple[Swizzle, ...] | None:
+    """Return the swizzles with which a type is read; None if it cannot be of this major."""
+    if dtype.is_packed:
+        return NARROW[dtype.name] if major == "K" else None
+    return LEGAL[instruction][major].get(dtype.itemsize)
 
 
 def _extents(tile: Tile, major: str) -> tuple[int, int]:

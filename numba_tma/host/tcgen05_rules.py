@@ -11,14 +11,9 @@ from dataclasses import dataclass, replace
 from numba_tma.host.dtypes import DType
 from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.host.mma_rules import operand_name
+from numba_tma.host.scale_factors import ATOM_ROWS, ATOM_SCALES
+from numba_tma.host.scale_layout import ATOM_COLUMNS
 from numba_tma.host.tcgen05_descriptor import InstructionDescriptor, instruction_descriptor
-
-#: Rows of scale factors in an atom, which is 512 B of memory or 4 columns of tensor memory.
-ATOM_ROWS = 128
-#: Scale factors of a row in an atom, adjacent along K.
-ATOM_SCALES = 4
-#: Columns of tensor memory that an atom fills.
-ATOM_COLUMNS = 4
 
 _BYTES = ("e4m3", "e5m2")
 _NARROW = (*_BYTES, "e3m2", "e2m3", "e2m1_unpacked")

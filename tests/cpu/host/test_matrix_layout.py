@@ -239,3 +239,36 @@ def test_the_page_has_the_tables_that_the_code_gives():
     page = matrix_table.FILE.read_text()
     assert page == matrix_table.text(page), "run `make goldens`"
     assert page.count("\n| K | ") == 4 and page.count("\n| MN | ") == 5
+
+
+# ----------------------------------------------------------------- types of 4 and 6 bits
+
+
+@pytest.mark.parametrize("dtype", ["e2m1", "e2m1_unpacked", "e2m3", "e3m2"])
+@pytest.mark.parametrize("k_steps", [4, 8])
+def test_narrow_types_are_read_in_steps_of_32_bytes(dtype, k_steps):
+    """As bytes, packed elements are half as many of 8 bits, and unpacked ones as many."""
+    step = 64 if dtype == "e2m1" else 32
+    narrow = MatrixLayout(Tile((128, step * k_steps), dtype, Swizzle.B128), "K", "tcgen05")
+    plain = MatrixLayout(Tile((128, 32 * k_steps), "u8", Swizzle.B128), "K", "tcgen05")
+    assert (narrow.k_per_step, narrow.num_k_steps, narrow.rows) == (step, k_steps, 128)
+    for k_step, row in itertools.product(range(k_steps), (0, 64)):
+        wanted = plain.descriptor(ADDRESS, k_step, row)
+        assert narrow.descriptor(ADDRESS, k_step, row) == wanted
+
+
+@pytest.mark.parametrize(
+    ("major", "shape", "dtype", "swizzle", "said"),
+    [
+        ("MN", (64, 128), "e2m1", Swizzle.B128, "can be MN-major: use f16"),
+        ("MN", (64, 128), "e3m2", Swizzle.B128, "or a tile with K innermost"),
+        ("K", (64, 128), "e2m3", Swizzle.B64, "swizzle B64 is not read so: use NONE, B128"),
+        ("K", (64, 96), "e2m1", Swizzle.B128, "its K is 96: use a multiple of 64"),
+    ],
+)
+def test_narrow_types_that_cannot_be_read(major, shape, dtype, swizzle, said):
+    assert said in message(Tile(shape, dtype, swizzle), major, "tcgen05")
+
+
+def test_hopper_has_no_narrow_types():
+    assert "have no e2m1 here: use f16" in message(Tile((64, 64), "e2m1", Swizzle.B128))

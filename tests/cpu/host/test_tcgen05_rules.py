@@ -104,6 +104,19 @@ def test_scale_factors_of_each_step():
     assert [found.scale_offsets(step) for step in range(8)] == [(0, 0)] * 4 + [(4, 8)] * 4
 
 
+def test_packed_types():
+    """The idesc of nvfp4 128 x 128 is known; an atom's four factors are those of one step."""
+    found = product(dtype="e2m1", k=256, scales=NV)
+    assert (found.kind, found.block, found.k, found.k_steps) == ("mxf4nvf4", "block16", 64, 4)
+    assert [found.idesc_of(step) for step in range(4)] == [0x08200480] * 4
+    assert [found.scale_offsets(step)[0] for step in range(4)] == [0, 4, 8, 12]
+    found = product(dtype="e2m1", k=256, scales=MX)
+    assert (found.kind, found.block) == ("mxf4", "block32")
+    assert [found.idesc_of(step) ^ found.idesc for step in range(3)] == [0, 2 << 29 | 2 << 4, 0]
+    found = product(dtype="e2m1_unpacked", b_dtype="e4m3", k=128)
+    assert (found.kind, found.description.a, found.k_steps) == ("f8f6f4", "e2m1", 4)
+
+
 def test_scale_columns_of_a_pair():
     """A block has the factors of its own rows of A, and of all rows of B."""
     found = product(dtype="e4m3", m=256, n=192, k=128, scales=MX, cta_group=2)
