@@ -1,8 +1,7 @@
 """Matrix multiplications with tcgen05 in raw rows, persistent, as test programs.
 
 `matmul`: one block, a ring of stages that commits release, one accumulator for several tiles of the
-result. `paired`: the same for a pair of blocks, whose leader multiplies. The products go to the
-simulator directly.
+result. `paired`: the same for a pair of blocks, whose leader multiplies.
 """
 
 import numpy as np
@@ -10,7 +9,6 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma import simulator as sim
 from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.host.tcgen05_descriptor import InstructionDescriptor, instruction_descriptor
 
@@ -65,7 +63,7 @@ def matmul(x, y, out):
                 da = LAYOUT_A.descriptor(a.address + s * A.nbytes, step)
                 db = LAYOUT_B.descriptor(b.address + s * B.nbytes, step)
                 enable = k + step > 0
-                sim.tcgen05_mma("f16", taddr, da, db, IDESC, enable, a_in_tmem=False, cta_group=1)
+                ptx.tcgen05_mma(taddr, da, db, IDESC, enable, "f16", 1)
             ptx.tcgen05_commit(bars[EMPTY + s], 1)
             if k == BLOCKS - 1:
                 ptx.tcgen05_commit(bars[ACC_FULL], 1)
@@ -125,9 +123,7 @@ def paired(x, y, out):
                 da = LAYOUT_A.descriptor(a.address + s * A.nbytes, step)
                 db = LAYOUT_B.descriptor(b.address + s * B.nbytes, step)
                 enable = k + step > 0
-                sim.tcgen05_mma(
-                    "f16", taddr, da, db, IDESC_PAIR, enable, a_in_tmem=False, cta_group=2
-                )
+                ptx.tcgen05_mma(taddr, da, db, IDESC_PAIR, enable, "f16", 2)
             ptx.tcgen05_commit(bars[EMPTY + s], 2, 3)
             if k == BLOCKS - 1:
                 ptx.tcgen05_commit(bars[ACC_FULL], 2, 3)

@@ -41,7 +41,7 @@ RELEASE = "ptx.tcgen05_commit(bars[EMPTY + s], 1)"
 WAIT_ACC_EMPTY = "bars[ACC_EMPTY].wait(tile & 1 ^ 1)"
 WAIT_ACC_FULL = "bars[ACC_FULL].wait(tile & 1)"
 DONE = "ptx.tcgen05_commit(bars[ACC_FULL], 1)"
-MULTIPLY = 'sim.tcgen05_mma("f16", taddr, da, db, IDESC, enable, a_in_tmem=False, cta_group=1)'
+MULTIPLY = 'ptx.tcgen05_mma(taddr, da, db, IDESC, enable, "f16", 1)'
 STEP_A = "da = LAYOUT_A.descriptor(a.address + s * A.nbytes, step)"
 LOAD = "values = ptx.tcgen05_ld_32x32b(taddr + (warp << 21), N)"
 FREE = "ptx.tcgen05_dealloc(taddr, 32, 1)"
@@ -152,7 +152,7 @@ ONE_BLOCK = [
         "BadOperand", "says M 256; with cta_group 1",
     ),
     of_one_block(
-        "a mask of three words", multiply("cta_group=1", "cta_group=1, mask=(0, 0, 0)"),
+        "a mask of three words", multiply(', 1)', ', 1, disable_output_lane=(0, 0, 0))'),
         "BadOperand", "the mask of lanes has 3 words",
     ),
     of_one_block(
@@ -234,8 +234,7 @@ PAIR = [
     ),
     of_a_pair(
         "a product of one block",
-        [("\"f16\", taddr, da, db, IDESC_PAIR, enable, a_in_tmem=False, cta_group=2",
-          "\"f16\", taddr, da, db, IDESC, enable, a_in_tmem=False, cta_group=1")],
+        [(MULTIPLY.replace("IDESC", "IDESC_PAIR").replace(", 1)", ", 2)"), MULTIPLY)],
         "TensorMemoryMisuse", "cta_group is 1, and was 2 before",
     ),
 ]  # fmt: skip
