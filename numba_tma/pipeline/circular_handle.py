@@ -59,6 +59,10 @@ class CircularBufferHandle:
     step: i64 = 1
     open: bool = False  # a loop over tiles has begun and not ended
 
+    def enters(self) -> bool:
+        """Return True: every thread of the role executes the buffer's scope."""
+        return True
+
     def thread(self) -> int:
         """Return the index of the calling thread in the role, from 0."""
         return self._thread

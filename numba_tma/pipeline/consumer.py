@@ -215,7 +215,10 @@ class TileConsumer:
                 # Reads of the stage are complete: threads' reads are fenced above, wgmma's were
                 # waited for. A release at cluster scope, which is a membar of the whole GPU, is
                 # therefore not needed.
-                mbarrier_arrive_remote(mapa(empty, laneid()))
+                if self.pipeline.in_pair:  # of accumulators, which fences of tcgen05 order
+                    mbarrier_arrive_remote(mapa(empty, laneid()), None, "release.cluster")
+                else:
+                    mbarrier_arrive_remote(mapa(empty, laneid()))
         else:
             bar_warp_sync()
             if elect_sync():

@@ -27,7 +27,7 @@ from numba_tma.host.layout import Swizzle, Tile, as_shape
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
 from numba_tma.pipeline.kv_handle import KVPipelineHandle
 from numba_tma.pipeline.kv_producer import TMAProducerPipeline
-from numba_tma.pipeline.kv_rules import HOLDS, check_roles, check_tiles, positive
+from numba_tma.pipeline.kv_rules import HOLDS, check_commits, check_roles, check_tiles, positive
 from numba_tma.pipeline.memory import tiles_and_barriers
 from numba_tma.pipeline.roles import Role, index_from
 from numba_tma.pipeline.staged import StagedPipeline
@@ -65,6 +65,9 @@ class KVPipeline:
         with zeros.
     producer, consumer
         Roles of the kernel's `Roles`; several consumers as a tuple.
+    released_by
+        ``"threads"``: each consumer warp arrives. ``"tcgen05"``: one tcgen05.commit of each
+        consumer, a role of one warp, arrives when its products are complete.
     debug
         Whether waits that take too long raise an exception, and bytes are counted. The default is
         the environment's ``NUMBA_TMA_DEBUG``. The simulator does both in any case.
@@ -88,6 +91,7 @@ class KVPipeline:
     swizzle: Swizzle
     producer: Role
     consumers: tuple[Role, ...]
+    released_by: str
     debug: bool
 
     def __init__(
@@ -102,8 +106,11 @@ class KVPipeline:
         consumer: Role | tuple[Role, ...],
         holds: Literal["kv", "k", "v"] = "kv",
         swizzle: Swizzle = Swizzle.B128,
+        released_by: Literal["threads", "tcgen05"] = "threads",
         debug: bool | None = None,
     ) -> None:
+        if released_by not in ("threads", "tcgen05"):
+            raise ValueError(f"KVPipeline(released_by={released_by!r}): 'threads' or 'tcgen05'")
         if holds not in HOLDS:
             raise ValueError(f"KVPipeline(holds={holds!r}): one of {', '.join(map(repr, HOLDS))}")
         values = {
@@ -116,6 +123,7 @@ class KVPipeline:
             "swizzle": Swizzle(swizzle),
             "producer": producer,
             "consumers": consumer if isinstance(consumer, tuple) else (consumer,),
+            "released_by": released_by,
             "debug": is_bounded(KVPipeline, debug),
         }
         for name, value in values.items():
@@ -129,6 +137,8 @@ class KVPipeline:
         named = [f"holds={self.holds!r}"]
         if self.swizzle is not Swizzle.B128:
             named.append(f"swizzle={self.swizzle.name}")
+        if self.by_commit:
+            named.append("released_by='tcgen05'")
         if self.debug:
             named.append("debug=True")
         return f"KVPipeline({', '.join([*map(str, shown), *named])})"
@@ -252,8 +262,16 @@ class KVPipeline:
         return self.storage_nbytes + 8 * self.num_barriers
 
     @property
+    def by_commit(self) -> bool:
+        """Whether a release is a tcgen05.commit."""
+        return self.released_by == "tcgen05"
+
+    @property
     def empty_arrivals(self) -> int:
-        """Arrivals that complete an empty barrier: one for each warp of the consumers."""
+        """Arrivals that complete an empty barrier: one for each warp of the consumers.
+
+        With ``released_by="tcgen05"`` a consumer is one warp, whose commit is one arrival.
+        """
         return sum(role.arrivals for role in self.consumers)
 
     @property
@@ -328,12 +346,15 @@ class KVPipeline:
         """
         check_launch(self)
         check_sync(sync)
+        check_commits(self)
         base, first = tiles_and_barriers(self, tiles, barriers)
         label_ring(self, base, first)
         thread = tid_x()
         stages, parts, ledger = self.num_kv_stages, self.num_qk_stages_effective, self.ledger_offset
         loading = StagedPipeline(stages, parts, first, PipelineState(stages, 0, 1, 0), ledger)
-        working = StagedPipeline(stages, parts, first, PipelineState(stages, 0, 0, 0), ledger)
+        working = StagedPipeline(
+            stages, parts, first, PipelineState(stages, 0, 0, 0), ledger, self.by_commit
+        )
         initialise_ring(loading, thread, self.empty_arrivals, self.block, sync)
         mine = index_from(thread, self.producer.first)
         return KVPipelineHandle(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numba_tma.backend.interface import Constant, device_class, u32
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.shared import SharedTile, TileAccesses
-from numba_tma.pipeline.kv_rules import check_holds
+from numba_tma.pipeline.kv_rules import check_descriptor, check_holds
 from numba_tma.pipeline.kv_side import KVSide
 from numba_tma.pipeline.staged import (
     StagedPipeline,
@@ -17,7 +17,7 @@ from numba_tma.pipeline.staged import (
     elected,
     sub_stages,
 )
-from numba_tma.ptx import fence_proxy_async
+from numba_tma.ptx import elect_sync, fence_proxy_async, tcgen05_fence_after_thread_sync
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.kv import KVPipeline
@@ -31,6 +31,11 @@ class TMAConsumerPipeline(KVSide):
     A release is one arrival per warp. Release a tile only after the products that read it are
     complete (``wgmma.wait_group``). `e` is true in the one lane that arrives; by default the warp
     elects the lane.
+
+    With ``released_by="tcgen05"`` a release is a tcgen05.commit, which arrives when the products
+    that its thread has started are complete: release a tile right after its products. The thread
+    that `enters` elects executes the methods. Alternatively the whole warp does: it elects once
+    (``e = tma.elect_sync()``), starts products where `e` is true, and passes `e` to each release.
     """
 
     kv: KVPipeline
@@ -41,6 +46,18 @@ class TMAConsumerPipeline(KVSide):
     # next K tile completes on the other barriers. `of_v`: the current stage was waited for as V.
     k_phases: u32 = 0
     of_v: bool = False
+
+    def enters(self) -> bool:
+        """Return True: every thread works on tiles; with commits, return whether this one does.
+
+        With ``released_by="tcgen05"`` the thread is elected. Executed by every thread of the role.
+        """
+        if self.pipeline.commits:
+            return elect_sync()
+        return True
+
+    def close(self) -> None:
+        """End the consumer's use. The method has nothing to release."""
 
     def get(self, index: Any = None) -> MatrixDescriptor:
         """Return the descriptor of the stage: that of `get_k`, or of `get_v` if V is alone.
@@ -63,13 +80,13 @@ class TMAConsumerPipeline(KVSide):
         """Release the sub-stage, and step if it is the last."""
         check_sub_stage("release", self.pipeline, qk_stage)
         check_number("release", "e", e)
-        self._release(u32(qk_stage), elected(e))
+        self._release(u32(qk_stage), elected(self.pipeline, e))
 
     def release_at(self, index: int, qk_stage: Constant[int | None] = None, e: Any = None) -> None:
         """Release stage `index`, which `step` left, or one sub-stage of it. Does not step."""
         check_number("release_at", "index", index)
         first, stop = sub_stages("release_at", self.pipeline, qk_stage)
-        self._release_at(u32(index), first, stop, elected(e))
+        self._release_at(u32(index), first, stop, elected(self.pipeline, e))
 
     def step(self) -> int:
         """Step to the next stage without a release; return the stage's index for `release_at`.
@@ -84,6 +101,7 @@ class TMAConsumerPipeline(KVSide):
     def get_k(self, qk_stage: Constant[int | None] = None, index: Any = None) -> MatrixDescriptor:
         """Return the K-major descriptor of K: of one sub-stage, or of the whole depth."""
         check_holds("get_k", self.kv, "k")
+        check_descriptor("get_k", self.kv)
         if qk_stage is None:
             whole = SharedTile(self.kv.k_stage, self._stage(index), self.accesses)
             return whole.matrix_descriptor("K")
@@ -104,14 +122,15 @@ class TMAConsumerPipeline(KVSide):
         check_holds("release_k", self.kv, "k")
         check_number("release_k", "e", e)
         if qk_stage is None:
-            self._release(u32(self._last), elected(e))
+            self._release(u32(self._last), elected(self.pipeline, e))
         else:
             check_sub_stage("release_k", self.pipeline, qk_stage)
-            self._release(u32(qk_stage), elected(e))
+            self._release(u32(qk_stage), elected(self.pipeline, e))
 
     def get_v(self, index: Any = None) -> MatrixDescriptor:
         """Return the MN-major descriptor of V."""
         check_holds("get_v", self.kv, "v")
+        check_descriptor("get_v", self.kv)
         return self._v_tile(index).matrix_descriptor("MN")
 
     def wait_v(self) -> None:
@@ -123,7 +142,7 @@ class TMAConsumerPipeline(KVSide):
         """Release V and step."""
         check_holds("release_v", self.kv, "v")
         check_number("release_v", "e", e)
-        self._release_v(elected(e))
+        self._release_v(elected(self.pipeline, e))
 
     def get_tile(self, qk_stage: Constant[int] = 0, index: Any = None) -> SharedTile:
         """Return the tile of a sub-stage of K, or of V if V is alone."""
@@ -154,10 +173,12 @@ class TMAConsumerPipeline(KVSide):
             phase = u32(self.k_phases >> state.index & 1)
         part = u32(self.pipeline.num_qk_stages * state.index + qk_stage)
         self.pipeline._await_full(qk_stage, phase, self.kv.k_site, part)
+        self._fence_after()
 
     def _wait_v(self) -> None:
         state = self.pipeline.state
         self.pipeline._await_full(0, state.phase, self.kv.v_site, state.index)
+        self._fence_after()
         self.of_v = True
 
     def _step(self) -> None:
@@ -165,6 +186,10 @@ class TMAConsumerPipeline(KVSide):
             self.k_phases ^= u32(1 << self.pipeline.state.index)
         self.of_v = False
         self.pipeline.state.step()
+
+    def _fence_after(self) -> None:
+        if self.pipeline.commits:
+            tcgen05_fence_after_thread_sync()
 
     def _fence(self) -> None:
         if self.accesses.unfenced:

@@ -17,6 +17,17 @@ class KVPipelineHandle:
     _producer: TMAProducerPipeline
     _consumer: TMAConsumerPipeline
 
+    def enters(self) -> bool:
+        """Return True: every thread of the block executes the pipeline's scope."""
+        return True
+
+    def close(self) -> None:
+        """End the pipeline's use. With commits, the block must wait for a later commit's arrival.
+
+        The commit of the accumulator, for which the epilogue waits, is a later one. Without such a
+        commit the producer calls `TMAProducerPipeline.tail`.
+        """
+
     def producer(self) -> TMAProducerPipeline:
         """Return the side of the role that loads."""
         return self._producer

@@ -6,10 +6,11 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from numba_tma import simulator
-from numba_tma.backend.interface import compile_time
+from numba_tma.backend.interface import compile_target, compile_time
+from numba_tma.host.architectures import TCGEN05, refusal
 from numba_tma.host.layout import Swizzle
 from numba_tma.host.matrix_layout import MatrixLayout
-from numba_tma.pipeline.roles import Role
+from numba_tma.pipeline.roles import WARP, Role
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.kv import KVPipeline
@@ -43,6 +44,11 @@ def check_roles(kv: KVPipeline) -> None:
             "different roles of the same Roles"
         )
     for role in roles:
+        if kv.by_commit and role is not kv.producer and role.sync_threads != WARP:
+            raise ValueError(
+                f"KVPipeline(consumer={role}, released_by='tcgen05'): one thread of a warp starts "
+                "the products and commits: use Warps(1)"
+            )
         if role.group.unit == 1:
             raise ValueError(
                 f"KVPipeline: role {role} arrives thread by thread, but whole warps load and "
@@ -82,6 +88,27 @@ def check_holds(method: str, kv: KVPipeline, what: str) -> None:
     """Raise unless the ring holds K (or V)."""
     if what not in kv.holds:
         raise simulator.BadOperand(holds_rule(method, kv, what))
+
+
+@compile_time
+def check_descriptor(method: str, kv: KVPipeline) -> None:
+    """Raise if tcgen05 products read the ring: `get_k` and `get_v` make wgmma's descriptors."""
+    if kv.by_commit:
+        raise simulator.BadOperand(
+            f"{method}: the descriptors that it returns are wgmma's, but tcgen05 products read the "
+            f"tiles of {kv}: give the products {method}_tile()"
+        )
+
+
+@compile_time
+def check_commits(kv: KVPipeline) -> None:
+    """Raise if the ring needs products that the target does not have."""
+    target = compile_target()
+    if kv.by_commit and target and not TCGEN05.allow(target):
+        raise simulator.BadOperand(
+            f"{refusal(f'{kv}: a release by tcgen05.commit', TCGEN05, target)}; or give "
+            "released_by='threads', and release a tile after the wgmma_wait of its products"
+        )
 
 
 def holds_rule(method: str, kv: KVPipeline, what: str) -> str:

@@ -276,6 +276,7 @@ class ColumnRing(TilePipeline):
             "consumers": (output.epilogue,),
             "filled_by": "threads",
             "cluster": output.cluster,
+            "cta_group": output.cta_group,
             "debug": output.debug,
         }
         for name, value in values.items():

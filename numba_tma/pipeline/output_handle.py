@@ -62,6 +62,7 @@ class OutputStage:
     @property
     def accumulator(self) -> TensorTile:
         """The accumulator in tensor memory, for `tcgen05_mma`, loads and stores."""
+        require_memory(self.owner.pipeline, "stage.accumulator", True)
         return TensorTile(self.owner.pipeline.accumulator_layout, self.address)
 
     def load(self, column: Constant[int], num: Constant[int]) -> Registers:
@@ -123,15 +124,21 @@ class OutputProducer:
             self.ring.current = self.ring.state.index
         return OutputStage(self, self.ring.state.index)
 
-    def commit(self) -> None:
+    def commit(self, e: Any = None) -> None:
         """Commit the stage to the epilogue.
 
         In shared memory every warp fences the part that it has written and arrives. In tensor
         memory one elected thread of each warp executes tcgen05.commit: the tensor cores arrive when
         the products that this thread has started are complete. The thread that `elect_sync` elects
-        therefore has to start the products.
+        therefore has to start the products. With `e` the method elects no thread: the thread for
+        which `e` is true commits, and may be the only one that executes the producer's methods.
         """
-        if self.pipeline.in_tensor_memory:
+        if e is not None:
+            check_own_election(self.pipeline)
+            if e:
+                self.pipeline._commit(self.ring._full_barrier(self.ring.state.index))
+            self.ring.current = u32(self.pipeline.num_stages)
+        elif self.pipeline.in_tensor_memory:
             bar_warp_sync()
             if elect_sync():
                 self.pipeline._commit(self.ring._full_barrier(self.ring.state.index))
@@ -280,10 +287,10 @@ class OutputTilePipelineHandle:
         """Do what `OutputProducer.acquire` does."""
         return self._producer.acquire()
 
-    def release_from_mma(self, stage: OutputStage) -> None:
+    def release_from_mma(self, stage: OutputStage, e: Any = None) -> None:
         """Commit `stage`, which `acquire_for_mma` returned, as `OutputProducer.commit` does."""
         check_filled(stage)
-        stage.owner.commit()
+        stage.owner.commit(e)
 
     def acquire_for_epilogue(self) -> OutputStage:
         """Do what `OutputConsumer.acquire` does."""
@@ -345,6 +352,16 @@ def require_memory(pipeline: OutputTilePipeline, what: str, tensor: bool) -> Non
         raise BadOperand(
             f"{what}: the stages of {pipeline} are in shared memory: read and write stage.acc, or "
             "give memory='tensor' on sm_100a"
+        )
+
+
+@compile_time
+def check_own_election(pipeline: OutputTilePipeline) -> None:
+    """Raise if every warp commits, since the stages are in shared memory."""
+    if not pipeline.in_tensor_memory:
+        raise BadOperand(
+            f"commit(e=...): every warp fences and commits its part of a stage of {pipeline} in "
+            "shared memory: leave e out"
         )
 
 

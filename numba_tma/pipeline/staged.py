@@ -22,14 +22,20 @@ from numba_tma.device.barrier import Barrier
 from numba_tma.device.waiting import wait_for
 from numba_tma.host.debug import Site
 from numba_tma.pipeline.state import PipelineState
-from numba_tma.ptx import bar_warp_sync, elect_sync, mbarrier_arrive, mbarrier_init
+from numba_tma.ptx import (
+    bar_warp_sync,
+    elect_sync,
+    mbarrier_arrive,
+    mbarrier_init,
+    tcgen05_commit,
+)
 from numba_tma.simulator import BadOperand
 
 # The names of a ring's waits in debug mode, if the caller gives no others.
 EMPTY, FULL = Site("'stage.empty'", "producer"), Site("'stage.full'", "consumer")
 
 
-@device_class(static=("num_kv_stages", "num_qk_stages", "ledger"), mutable=True)
+@device_class(static=("num_kv_stages", "num_qk_stages", "ledger", "commits"), mutable=True)
 @dataclass
 class StagedPipeline:
     """The barriers of a ring with `num_qk_stages` sub-stages in a stage, and a walk round the ring.
@@ -46,6 +52,8 @@ class StagedPipeline:
     state: PipelineState
     #: Offset of the ledger from its full barrier in debug mode; 0 if bytes are not counted.
     ledger: int = 0
+    #: Whether a release is a tcgen05.commit of one thread, in place of an arrival of each warp.
+    commits: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_kv_stages", "num_qk_stages"):
@@ -87,10 +95,11 @@ class StagedPipeline:
 
         Executed by whole warps, whose asynchronous reads of the sub-stage are complete. A release
         is one arrival per warp, by the lane for which `e` is true. By default the warp elects one.
+        With `commits` a release is a tcgen05.commit, and by default one thread executes the method.
         """
         check_sub_stage("consumer_release", self, qk_stage)
         check_number("consumer_release", "e", e)
-        self._consumer_release(u32(qk_stage), elected(e))
+        self._consumer_release(u32(qk_stage), elected(self, e))
 
     def consumer_release_at(
         self, index: int, qk_stage: Constant[int | None] = None, e: Any = None
@@ -98,7 +107,7 @@ class StagedPipeline:
         """Release stage `index`, or one sub-stage of it, which `step` left. Does not step."""
         check_number("consumer_release_at", "index", index)
         first, stop = sub_stages("consumer_release_at", self, qk_stage)
-        self._release_at(u32(index), first, stop, elected(e))
+        self._release_at(u32(index), first, stop, elected(self, e))
 
     def step(self) -> int:
         """Step to the next stage; return the index of the stage left, for `consumer_release_at`."""
@@ -138,16 +147,26 @@ class StagedPipeline:
 
     def _release_at(self, index: Any, first: Any, stop: Any, e: Any) -> None:
         """Arrive on the empty barriers of the sub-stages first to stop - 1."""
-        bar_warp_sync()
-        if e:
-            for qk_stage in range(first, stop):
-                mbarrier_arrive(self._empty_at(index, qk_stage))
+        if self.commits:
+            if e:
+                for qk_stage in range(first, stop):
+                    tcgen05_commit(self._empty_at(index, qk_stage), 1)
+        else:
+            bar_warp_sync()
+            if e:
+                for qk_stage in range(first, stop):
+                    mbarrier_arrive(self._empty_at(index, qk_stage))
 
 
 @device_function
-def elected(e: Any) -> Any:
-    """Return whether the lane arrives: `e`, or without `e` the result of an election."""
+def elected(pipeline: StagedPipeline, e: Any) -> Any:
+    """Return whether the lane arrives: `e`, or without `e` the result of an election.
+
+    Of a release by a commit, one thread alone executes the release, unless it has an `e`.
+    """
     if e is None:
+        if pipeline.commits:
+            return True
         return elect_sync()
     return e
 

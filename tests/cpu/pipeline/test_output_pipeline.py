@@ -255,7 +255,7 @@ def test_a_cta_pair():
     text = compile_ptx(pair, (types.float32[::1], types.int64), cc=SM_100A)
     assert ptxas(text).warnings == ()
     assert text.count("tcgen05.commit.cta_group::2") and "multicast::cluster" in text
-    assert "mbarrier.arrive.shared::cluster" in text, "to the even block"
+    assert "mbarrier.arrive.release.cluster.shared::cluster" in text, "to the even block"
     for step in ("alloc", "relinquish_alloc_permit", "dealloc"):
         assert text.count(f"tcgen05.{step}.cta_group::2") == 1
     assert "cta_group::1" not in text and ".reqnctapercluster 2, 1, 1" in text
