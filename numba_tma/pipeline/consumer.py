@@ -203,8 +203,10 @@ class TileConsumer:
             fence_proxy_async()
             self.accesses.unfenced = False
         empty = u32(self.barriers + self.pipeline.empty_offset + 8 * stage)
-        if self.pipeline.by_commit and self.pipeline.in_cluster:
-            tcgen05_commit(empty, self.pipeline.cta_group, released_blocks(self.pipeline))
+        if self.pipeline.by_commit and self.pipeline.in_pair:
+            tcgen05_commit(empty, 2, released_blocks(self.pipeline))
+        elif self.pipeline.by_commit and self.pipeline.in_cluster:
+            tcgen05_commit(empty, 1, released_blocks(self.pipeline))
         elif self.pipeline.by_commit:
             tcgen05_commit(empty, 1)
         elif self.pipeline.each_thread_releases:

@@ -407,3 +407,36 @@ def test_the_seeds_usage_example_compiles():
     signature = (*arrays, types.int64[:, :, ::1], types.int64)
     text = compile_ptx(seed_usage.usage, signature, cc=SM_100A)
     assert ptxas(text).warnings == () and "tcgen05.commit" in text
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_a_stage_with_scale_factors_in_atoms_counts_their_bytes(group):
+    a, b = tma.Tile((128, 128), "e4m3", tma.Swizzle.B128), tma.Tile((64, 128), "e4m3")
+    scales = tma.scale_tile(128, 128, "mxfp8"), tma.scale_tile(64, 128, "mxfp8")
+    payload = tma.BlockScaledTilePayload(a, b, *scales)
+    pipe = tma.TilePipeline(
+        3, payload, k_group=2, producer=ROLES.load, consumer=ROLES.mma, released_by="tcgen05",
+        cta_group=group,
+    )  # fmt: skip
+    assert [tile.nbytes for tile in scales] == [512, 512]  # an atom each: 64 rows take a whole one
+    assert pipe.tx_bytes == 2 * (128 * 128 + 64 * 128 + 512 + 512)
+    assert pipe.expected_bytes == group * pipe.tx_bytes
+    assert pipe.tile_offset("sfb") - pipe.tile_offset("sfa") == 3 * 2 * 512
+    assert pipe.tile_offset("sfa") % 128 == 0
+
+    @tma.cluster((group, 1))
+    def kernel(sfa, sfb, out):
+        stages = pipe.start()
+        if stages.is_producer():
+            for k, stage in stages.produce(0, 4):
+                for j in range(2):
+                    _, _, sfa_tile, sfb_tile = stage.get_tile(j)
+                    sfa.load(sfa_tile, (0, 2 * k + j, 0, 0), stage.barrier, cta_group=group)
+                    sfb.load(sfb_tile, (0, 2 * k + j, 0, 0), stage.barrier, cta_group=group)
+        elif stages.is_consumer():
+            for k, stage in stages.consume(0, 4):
+                out[k] = stage.tile(1).sfa.address
+        stages.close()
+
+    signature = (*(TensorMapType(4, tile) for tile in scales), INTS)
+    assert ptxas(compile_ptx(kernel, signature, cc=SM_100A)).warnings == ()

@@ -10,6 +10,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 import numba_tma as tma
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
+from tests.kernels import commit_matmul
 from tests.tiers import every
 
 W = tma.Warps
@@ -195,3 +196,15 @@ def test_every_pipeline_is_a_scope():
 
     signature = (TensorMapType(2, tma.Tile((4, 32), "u32")), INT)
     assert "mbarrier.inval" in compile_ptx(kernel, signature, cc=SM_90A)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("cc", every(3, [(SM_100A,), ((10, 3, "a"),), ((11, 0, "a"),)]))
+def test_a_matmul_of_products(group, cc):
+    arrays = [TensorMapType(2, tile) for tile in commit_matmul.tiles(group)]
+    signature = (*arrays, types.float32[:, ::1], INT, INT)
+    text = compile_ptx(commit_matmul.matmul(group), signature, cc=cc)
+    report = ptxas(text)
+    assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
+    assert report.warnings == () and "tcgen05.mma" in text
+    assert f"cta_group::{3 - group}" not in text
