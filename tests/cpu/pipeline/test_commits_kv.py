@@ -150,7 +150,7 @@ def kernel_of(multiplies):
 SIGNATURE = (TensorMapType(2, KV.k_tile), TensorMapType(2, KV.v_tile), types.int64[::1], INT)
 
 
-@pytest.mark.parametrize("multiplies", [multiplies_alone, multiplies_by_warp])
+@pytest.mark.parametrize("multiplies", every(2, [multiplies_by_warp, multiplies_alone]))
 @pytest.mark.parametrize("cc", every(3, [(SM_100A,), ((10, 3, "a"),), ((11, 0, "a"),)]))
 def test_a_ring_of_keys_and_values(multiplies, cc):
     text = compile_ptx(kernel_of(multiplies), SIGNATURE, cc=cc)
@@ -198,7 +198,7 @@ def test_every_pipeline_is_a_scope():
     assert "mbarrier.inval" in compile_ptx(kernel, signature, cc=SM_90A)
 
 
-@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("group", every(2, [2, 1]))
 @pytest.mark.parametrize("cc", every(3, [(SM_100A,), ((10, 3, "a"),), ((11, 0, "a"),)]))
 def test_a_matmul_of_products(group, cc):
     arrays = [TensorMapType(2, tile) for tile in commit_matmul.tiles(group)]
