@@ -34,6 +34,8 @@ from numba_tma.device.shared import shared_barriers as shared_barriers
 from numba_tma.device.shared import shared_tile as shared_tile
 from numba_tma.device.tensor_memory import TensorMemory as TensorMemory
 from numba_tma.device.tensor_memory import TensorMemoryHandle as TensorMemoryHandle
+from numba_tma.device.tensor_products import tcgen05_copy as tcgen05_copy
+from numba_tma.device.tensor_products import tcgen05_mma as tcgen05_mma
 from numba_tma.device.tensor_tile import TensorTile as TensorTile
 from numba_tma.host.debug import ByteLedgerError as ByteLedgerError
 from numba_tma.host.debug import CoordinateError as CoordinateError

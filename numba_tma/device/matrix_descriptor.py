@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from numba_tma.backend.interface import constant_class, device_class, native, u32, u64
 from numba_tma.host.layout import Tile
-from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
+from numba_tma.host.matrix_layout import CHUNK_BYTES, MAJORS, MatrixLayout, violations
 from numba_tma.simulator import BadOperand
 
 constant_class(MatrixLayout)
@@ -104,9 +104,21 @@ def whole_chunks(nbytes: int) -> str:
 
 @functools.lru_cache(maxsize=1024)  # all threads of a warpgroup make the same descriptor
 def matrix_descriptor(tile: Tile, address: int, major: str = "K") -> MatrixDescriptor:
-    """Return wgmma's descriptor of a tile at a shared-memory address (simulator)."""
+    """Return the descriptor of a tile at a shared-memory address (simulator).
+
+    It is wgmma's, or that of tcgen05 if only tcgen05 reads such a tile.
+    """
     try:
-        layout = MatrixLayout(tile, major)
+        layout = _layout(tile, major)
         return MatrixDescriptor(layout, *layout.words(address))
     except ValueError as error:
         raise BadOperand(f"SharedTile.matrix_descriptor: {error}") from None
+
+
+def _layout(tile: Tile, major: str) -> MatrixLayout:
+    try:
+        return MatrixLayout(tile, major)
+    except ValueError:
+        if major in MAJORS and not violations(tile, major, "tcgen05"):
+            return MatrixLayout(tile, major, "tcgen05")
+        raise

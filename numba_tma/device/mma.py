@@ -15,6 +15,7 @@ from numba_tma.device.fragments import Fragment, Rows, fragment, load_fragment, 
 from numba_tma.device.fragments import _checked as checked
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.host.annotations import Integer
+from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.host.mma_rules import RegisterOperand, check_pending, check_product
 
 __all__ = [
@@ -88,6 +89,9 @@ def wgmma(
         raise simulator.BadOperand(
             f"wgmma(acc, a, b): acc is a fragment and b a matrix descriptor, not {acc!r} and {b!r}"
         )
+    for each in (a, b):
+        if isinstance(each, MatrixDescriptor) and each.layout.instruction != "wgmma":
+            checked(MatrixLayout, each.layout.tile, each.layout.major)
     left: simulator.SharedOperand | RegisterOperand
     if isinstance(a, Fragment):
         left, registers = RegisterOperand(a._dtype, a._n), a._ready("wgmma(a=...)")

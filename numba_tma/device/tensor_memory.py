@@ -255,7 +255,7 @@ class TensorMemoryHandle:
         block
             Elements along K that share a factor: 32, or 16. By default 16 for ue4m3, else 32.
         """
-        layout = scales_of(tile, block)
+        layout = scales_of(self.memory, tile, block)
         return TensorTile(layout, self._claimed(layout, column))
 
     def enters(self) -> bool:
@@ -315,9 +315,9 @@ def operand_of(memory: TensorMemory, m: int, k: int, dtype: DTypeLike) -> Tensor
 
 
 @compile_time
-def scales_of(tile: Tile, block: int | None) -> TensorScales:
+def scales_of(memory: TensorMemory, tile: Tile, block: int | None) -> TensorScales:
     """Return the layout of scale factors, or raise."""
-    return tensor_tiles.tensor_scales(tile, block)
+    return tensor_tiles.tensor_scales(tile, block, memory.cta_group)
 
 
 @compile_time

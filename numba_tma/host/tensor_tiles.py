@@ -103,6 +103,7 @@ class TensorScales:
     k_atoms: int
     dtype: DType
     block: int
+    cta_group: int = 1
 
     def __str__(self) -> str:
         return f"scales of {self.rows} rows x {self.k} ({self.dtype} for {self.block})"
@@ -175,7 +176,7 @@ def tensor_operand(m: object, k: object, dtype: DTypeLike, cta_group: int) -> Te
     return TensorOperand(rows, depth, found, cta_group)
 
 
-def tensor_scales(tile: Tile, block: int | None) -> TensorScales:
+def tensor_scales(tile: Tile, block: int | None, cta_group: int) -> TensorScales:
     """Return the scale factors of a tile in shared memory, or raise a ValueError."""
     dtype = getattr(getattr(tile, "dtype", None), "name", "")
     blocks = {"ue8m0": (32, 16), "ue4m3": (16,)}.get(dtype, ())
@@ -191,7 +192,7 @@ def tensor_scales(tile: Tile, block: int | None) -> TensorScales:
             f"scales: block is {block}; a factor of {dtype} is for {' or '.join(map(str, blocks))} "
             "elements along K"
         )
-    return TensorScales(shape[0], shape[1], tile.dtype, each)
+    return TensorScales(shape[0], shape[1], tile.dtype, each, cta_group)
 
 
 def check_columns(layout: TensorLayout, column: int, columns: int, of: str) -> None:

@@ -57,7 +57,7 @@ class OutputTilePipeline:
         Accumulators, at least 1. With 2 the next product begins while the epilogue works on the
         previous one.
     acc
-        One accumulator. In tensor memory: 128 lanes x columns of 32 bits.
+        One accumulator. In tensor memory: 128 lanes x columns of 32 bits, one element each.
     mma, epilogue
         Two different roles of the kernel's `Roles`.
     memory
@@ -326,10 +326,11 @@ def _check_tensor(
     extra: int,
     cta_group: int,
 ) -> None:
-    if acc.ndim != 2 or acc.shape[0] != LANES or acc.itemsize != 4 or acc.swizzle != Swizzle.NONE:
+    in_cells = acc.dtype.bits == 32 or acc.dtype.name == "f16"
+    if acc.ndim != 2 or acc.shape[0] != LANES or not in_cells or acc.swizzle != Swizzle.NONE:
         raise ValueError(
             f"OutputTilePipeline(acc={acc}, memory='tensor'): a stage is {LANES} lanes x columns "
-            f"of 32 bits: give Tile(({LANES}, columns), 'f32')"
+            f"of 32 bits: give Tile(({LANES}, columns), 'f32'), or 'f16' or 'i32'"
         )
     check_group("OutputTilePipeline", cta_group)
     for role in (mma, epilogue):

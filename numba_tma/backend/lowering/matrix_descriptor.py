@@ -61,11 +61,15 @@ def lower_matrix_descriptor(
     """Emit the two words of a shared tile's descriptor."""
     layout = sig.return_type.static[0]
     address = get_field(builder, sig.args[0], args[0], "address")
+    words = descriptor_words(builder, layout, address)
+    return compiler.make_object(context, builder, sig.return_type, list(words))
+
+
+def descriptor_words(builder: Builder, layout: MatrixLayout, address: Value) -> tuple[Value, Value]:
+    """Return the two words of the descriptor of a matrix at a shared-memory address."""
     # Bits above the 18 of an address would run into the next field.
     start = builder.and_(builder.lshr(address, ir.Constant(I32, 4)), ir.Constant(I32, 0x3FFF))
-    low = builder.or_(start, ir.Constant(I32, layout.low))
-    words = [low, ir.Constant(I32, layout.high)]
-    return compiler.make_object(context, builder, sig.return_type, words)
+    return builder.or_(start, ir.Constant(I32, layout.low)), ir.Constant(I32, layout.high)
 
 
 # -------------------------------------------------------------------------- advance, +
