@@ -1,5 +1,8 @@
 """tcgen05_mma in the simulator: small integers are exact; what is refused."""
 
+import re
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,6 +16,13 @@ from tests.kernels.tensor_gemm import ROLES, SWIZZLE, V, gemm, integers, paired,
 from tests.tiers import every
 
 THREADS = ROLES.threads
+PAGE = (Path(__file__).parents[3] / "docs" / "guide" / "mma.md").read_text()
+
+
+def test_the_page_s_matmul():
+    codes = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    (code,) = (code for code in codes if "tcgen05_mma" in code and "import numpy" in code)
+    exec(compile(code, "docs/guide/mma.md", "exec"), {"__name__": "page"})  # it checks its result
 
 
 def product(a, b):
