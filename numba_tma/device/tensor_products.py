@@ -12,7 +12,8 @@ from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.shared import SharedTile
 from numba_tma.device.tensor_tile import TensorTile
 from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
-from numba_tma.host.tensor_products import ATOM_HIGH, ATOM_LOW, check_copy, product_call
+from numba_tma.host.scale_layout import COPY_SHAPE
+from numba_tma.host.tensor_products import check_copy, product_call
 from numba_tma.host.tensor_tiles import tensor_scales
 from numba_tma.simulator import BadOperand
 
@@ -137,11 +138,10 @@ def tcgen05_copy(scales: TensorTile, tile: SharedTile) -> None:
     block = getattr(scales.layout, "block", None)
     held = checked(tensor_scales, tile.tile, block, getattr(scales.layout, "cta_group", 1))
     layout = checked(check_copy, scales.layout, held, tile.tile)
+    copy: Any = ptx.tcgen05_cp
     for column, offset in layout.atoms():
-        low = (tile.address + offset) // CHUNK_BYTES | ATOM_LOW
-        source = ATOM_HIGH << 32 | low
-        group: Any = layout.cta_group
-        ptx.tcgen05_cp(scales.address + column, source, "32x128b.warpx4", group)
+        source = layout.source.high << 32 | (tile.address + offset) // CHUNK_BYTES
+        copy(scales.address + column, source, COPY_SHAPE, layout.cta_group)
 
 
 def both_scales() -> str:

@@ -16,7 +16,6 @@ from numba_tma.host.tcgen05_rules import (
     check_product,
 )
 from numba_tma.host.tensor_tiles import (
-    ATOM_COLUMNS,
     CELL_BITS,
     Accumulator,
     TensorLayout,
@@ -24,9 +23,6 @@ from numba_tma.host.tensor_tiles import (
     TensorScales,
 )
 
-#: Words of the descriptor of an atom of scale factors, without the address: core matrices of 8 rows
-#: x 16 B, unswizzled, 128 B apart.
-ATOM_LOW, ATOM_HIGH = 1 << 16, 1 << 14 | 128 >> 4
 #: Columns of an operand A in tensor memory that one instruction reads.
 STEP_COLUMNS = 8 * STEP_BYTES // CELL_BITS
 
@@ -163,7 +159,7 @@ def _step(
     first = [0, 0]
     if scales:
         atom = i // product.steps_per_atom
-        first = [atom * each.row_atoms * ATOM_COLUMNS for each in scales]
+        first = [atom * each.source.columns for each in scales]
     start = a.offset(i) if isinstance(a, MatrixLayout) else i * STEP_COLUMNS
     return ProductStep(product.idesc_of(i), start, b.offset(i), *first)
 

@@ -6,7 +6,6 @@ that the stages of a ring have one description.
 
 from __future__ import annotations
 
-import math
 import operator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,14 +13,12 @@ from typing import TypeAlias
 from numba_tma.host.annotations import DTypeLike
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Tile
+from numba_tma.host.scale_factors import ATOM_ROWS, ATOM_SCALES
+from numba_tma.host.scale_layout import ScaleLayout
 
 LANES, COLUMNS = 128, 512
 MIN_COLUMNS = 32  #: smallest allocation
 CELL_BITS = 32
-ATOM_ROWS = 128  #: rows of scale factors in an atom of 4 columns
-ATOM_SCALES = 4  #: scale factors of a row in an atom
-ATOM_COLUMNS = 4
-ATOM_BYTES = 512
 
 ACCUMULATORS = ("f32", "f16", "i32")
 #: Operands that threads store: as many elements in a cell as fit.
@@ -94,14 +91,12 @@ class TensorOperand:
 
 @dataclass(frozen=True)
 class TensorScales:
-    """Scale factors, each for `block` elements along K, in atoms of 128 rows x 4 factors.
+    """Scale factors, each for `block` elements along K, as copies of a tile's atoms.
 
-    An atom takes 4 columns. Atoms of the same part of K are neighbours.
+    Atoms of the same part of K are neighbours.
     """
 
-    row_atoms: int
-    k_atoms: int
-    dtype: DType
+    source: ScaleLayout
     block: int
     cta_group: int = 1
 
@@ -109,34 +104,31 @@ class TensorScales:
         return f"scales of {self.rows} rows x {self.k} ({self.dtype} for {self.block})"
 
     @property
+    def dtype(self) -> DType:
+        """Type of a factor."""
+        return self.source.tile.dtype
+
+    @property
     def rows(self) -> int:
         """Rows of A, or columns of B, with padding."""
-        return self.row_atoms * ATOM_ROWS
+        return self.source.row_atoms * ATOM_ROWS
 
     @property
     def k(self) -> int:
         """Elements along K, with padding."""
-        return self.k_atoms * ATOM_SCALES * self.block
+        return self.source.k_atoms * ATOM_SCALES * self.block
 
     @property
     def columns(self) -> int:
         """Columns of tensor memory that the scale factors take."""
-        return self.row_atoms * self.k_atoms * ATOM_COLUMNS
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the atoms in shared memory."""
-        return self.row_atoms * self.k_atoms * ATOM_BYTES
+        return self.source.k_atoms * self.source.columns
 
     def atoms(self) -> list[tuple[int, int]]:
-        """Return each atom's first column and its offset in shared memory, in bytes.
-
-        In shared memory, and in global memory, atoms along K come first, then those along the rows.
-        """
+        """Return each atom's first column and its offset in shared memory, in bytes."""
         return [
-            ((k * self.row_atoms + row) * ATOM_COLUMNS, (row * self.k_atoms + k) * ATOM_BYTES)
-            for row in range(self.row_atoms)
-            for k in range(self.k_atoms)
+            (self.source.column(k, row), self.source.offset(k, row))
+            for row in range(self.source.row_atoms)
+            for k in range(self.source.k_atoms)
         ]
 
 
@@ -178,21 +170,17 @@ def tensor_operand(m: object, k: object, dtype: DTypeLike, cta_group: int) -> Te
 
 def tensor_scales(tile: Tile, block: int | None, cta_group: int) -> TensorScales:
     """Return the scale factors of a tile in shared memory, or raise a ValueError."""
-    dtype = getattr(getattr(tile, "dtype", None), "name", "")
-    blocks = {"ue8m0": (32, 16), "ue4m3": (16,)}.get(dtype, ())
-    shape = tuple(getattr(tile, "shape", ()))
-    if not blocks or len(shape) < 2 or math.prod(shape[2:]) != ATOM_BYTES or tile.swizzle:
-        raise ValueError(
-            f"scales: tile is {tile}; scale factors are a tile of ue8m0 or ue4m3 in atoms of 512 "
-            "B: use scale_tile(rows, k)"
-        )
+    if not isinstance(tile, Tile):
+        raise ValueError(f"scales: tile is {tile}; use scale_tile(rows, k)")
+    source = ScaleLayout(tile)
+    blocks = {"ue8m0": (32, 16), "ue4m3": (16,)}[tile.dtype.name]
     each = blocks[0] if block is None else block
     if each not in blocks:
         raise ValueError(
-            f"scales: block is {block}; a factor of {dtype} is for {' or '.join(map(str, blocks))} "
-            "elements along K"
+            f"scales: block is {block}; a factor of {tile.dtype} is for "
+            f"{' or '.join(map(str, blocks))} elements along K"
         )
-    return TensorScales(shape[0], shape[1], tile.dtype, each, cta_group)
+    return TensorScales(source, each, cta_group)
 
 
 def check_columns(layout: TensorLayout, column: int, columns: int, of: str) -> None:

@@ -33,9 +33,8 @@ from numba_tma.device.tensor_products import (
 from numba_tma.device.tensor_tile import TensorTile
 from numba_tma.host.architectures import TCGEN05, refusal
 from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
+from numba_tma.host.scale_layout import COPY_SHAPE
 from numba_tma.host.tensor_products import (
-    ATOM_HIGH,
-    ATOM_LOW,
     Scales,
     TensorProductCall,
     check_copy,
@@ -233,13 +232,12 @@ def _lower_copy(context: Context, builder: Builder, sig: Signature, args: Sequen
     address = get_field(builder, sig.args[1], args[1], "address")
     # Bits above the 18 of an address would run into the next field.
     start = builder.and_(builder.lshr(address, ir.Constant(I32, 4)), ir.Constant(I32, 0x3FFF))
-    low = builder.or_(start, ir.Constant(I32, ATOM_LOW))
     for column, offset in layout.atoms():
-        moved = builder.add(low, ir.Constant(I32, offset // CHUNK_BYTES))
+        moved = builder.add(start, ir.Constant(I32, offset // CHUNK_BYTES))
         operands = {
             "taddr": (U32, _moved(builder, sig.args[0], args[0], column)),
-            "source": (U64, _wide(builder, moved, ir.Constant(I32, ATOM_HIGH))),
-            "shape": (types.literal("32x128b.warpx4"), None),
+            "source": (U64, _wide(builder, moved, ir.Constant(I32, layout.source.high))),
+            "shape": (types.literal(COPY_SHAPE), None),
             "cta_group": (types.literal(layout.cta_group), None),
         }
         emit(TABLE["tcgen05_cp"], context, builder, operands)

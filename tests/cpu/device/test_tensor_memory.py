@@ -115,6 +115,16 @@ def test_errors(kernel, args, text):
         compile_ptx(kernel, args, cc=SM_100A)
 
 
+def test_a_column_may_be_a_run_time_value():
+    def kernel(out, n):
+        tmem = TMEM.start()
+        for i in range(n):
+            out[i] = tmem.tile(128, 128, "f32", 128 * i).load(0, 1)[0]
+        tmem.close()
+
+    assert "tcgen05.ld" in compile_ptx(kernel, (ROW, types.int64), cc=SM_100A)
+
+
 def test_hopper_has_no_tensor_memory():
     with pytest.raises(TypingError, match=r"TensorMemory.start.* needs sm_100a.*sm_90a.* wgmma"):
         compile_ptx(too_wide, (), cc=(9, 0, "a"))

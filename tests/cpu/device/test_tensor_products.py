@@ -226,7 +226,7 @@ ERRORS = [
     (one_scale, SM_100A, "one of a_scale and b_scale is missing"),
     (steps_at_run_time, SM_100A, r"tcgen05_mma\(k_steps=...\) must be a compile-time constant"),
     (exponent, SM_100A, "scale_input_d=.* 0 to 15"),
-    (copy_of_an_operand, SM_100A, "scales: tile is .*atoms of 512 B: use scale_tile"),
+    (copy_of_an_operand, SM_100A, "is no tile of scale factors"),
     (copy_to_an_accumulator, SM_100A, r"tcgen05_copy: scales is tile\(128, 32"),
     (into_registers, SM_90A, r"tcgen05_mma\(\) needs sm_100a.* for sm_90a: .* use wgmma"),
     (copy_of_an_operand, SM_90A, "needs sm_100a.* for sm_90a: .* use wgmma"),

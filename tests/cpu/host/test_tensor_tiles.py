@@ -2,14 +2,15 @@
 
 import pytest
 
-from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.layout import Tile
+from numba_tma.host.scale_factors import scale_tile
 from numba_tma.host.tensor_tiles import (
     ColumnClaim,
-    TensorScales,
     accumulator,
     allocated_columns,
     check_columns,
     tensor_operand,
+    tensor_scales,
 )
 
 
@@ -32,8 +33,8 @@ def test_operands_are_packed():
 
 
 def test_atoms_of_scale_factors_follow_each_other_along_k_in_memory_and_along_rows_in_columns():
-    scales = TensorScales(2, 3, as_dtype("u8"), 32)
-    assert (scales.rows, scales.k, scales.columns, scales.nbytes) == (256, 384, 24, 3072)
+    scales = tensor_scales(scale_tile(256, 384), None, 1)
+    assert (scales.rows, scales.k, scales.columns) == (256, 384, 24)
     assert scales.atoms() == [(0, 0), (8, 512), (16, 1024), (4, 1536), (12, 2048), (20, 2560)]
 
 
@@ -47,6 +48,12 @@ def test_atoms_of_scale_factors_follow_each_other_along_k_in_memory_and_along_ro
         (lambda: accumulator(128, "n", "f32", 1), "n is n; .* known at compile time"),
         (lambda: tensor_operand(128, 24, "bf16", 1), "k is 24; .* 16 elements of bf16"),
         (lambda: tensor_operand(128, 32, "i8", 1), "dtype is 'i8'"),
+        (
+            lambda: tensor_scales(scale_tile(128, 128), 64, 1),
+            "ue8m0 is for 32 or 16 el",
+        ),
+        (lambda: tensor_scales(Tile((128, 4), "ue8m0"), None, 1), "is no tile of scale factors"),
+        (lambda: tensor_scales(128, None, 1), "tile is 128; use scale_tile"),
         (
             lambda: check_columns(accumulator(128, 256, "f32", 1), 300, 512, "TMEM"),
             "takes columns 300 to 555, and TMEM has 512: use a column from 0 to 256",
