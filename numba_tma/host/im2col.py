@@ -136,7 +136,7 @@ def im2col_wide_map(
 
     For compute capability 10.0 and newer; mode ``"w128"`` for GPUs with tensor memory.
     `Im2colMap.load_im2col` takes maps of both modes. Halos are operands of the instructions
-    `ptx.cp_async_bulk_tensor_im2col_w_load` and `..._w_128_load`; they are not simulated.
+    `ptx.cp_async_bulk_tensor_im2col_w_load` and `..._w_128_load`; the simulator refuses halos.
 
     Parameters
     ----------

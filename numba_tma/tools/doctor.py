@@ -30,6 +30,7 @@ REQUIREMENTS = {
     "numba": ("", "numba-cuda is built on it"),
     "numpy": ("<2.5", "numba-cuda 0.30 calls np.row_stack, which NumPy 2.5 removed"),
     "ml_dtypes": ("", "it names bf16 and fp8 for NumPy"),
+    "greenlet": (">=3.2", "the simulator's threads are its fibers"),
     "cuda-core": (">=1.0,<2", "it passes tensor maps to the launch"),
     "cuda-bindings": (
         ">=13,<14",

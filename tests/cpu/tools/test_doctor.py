@@ -25,6 +25,7 @@ GOOD = {
     "numba": "0.68.1",
     "numpy": "2.4.6",
     "ml_dtypes": "0.6.0",
+    "greenlet": "3.5.6",
     "cuda-core": "1.2.2",
     "cuda-bindings": "13.5.0",
     "simulator": False,
