@@ -61,6 +61,22 @@ def map_lanes(
 
 
 @native
+def map_columns(
+    function: DeviceFunction, values: Registers, first: int, num: int, numbers: tuple[Real, ...]
+) -> Registers:
+    """Return the vector of ``function(value, column, *numbers)`` for `num` elements of a tuple.
+
+    `values` are a thread's columns, as `TensorTile.load` returns them. `first` and `num` are
+    literals; `column`, an int32, counts from the first of `values`. `function` is a device function
+    from the kernel's globals and returns the type of the elements.
+    """
+    columns = range(first, first + num)
+    with np.errstate(all="ignore"):
+        results = [function(values[i], np.int32(i), *numbers) for i in columns]
+    return np.array(results, type(values[first]))
+
+
+@native
 def four(a: Real, b: Real, c: Real, d: Real) -> Registers:
     """Return the vector of four float32."""
     return np.array([a, b, c, d], np.float32)

@@ -15,6 +15,7 @@ from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
 from numba_tma.kernels.matmul.kernel import matmul_kernel
 from numba_tma.kernels.matmul.plan import SwappedConfig
 from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
+from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
 from numba_tma.tools.testing import compile_ptx
 from tests.kernels import (
     attention_backward_forms,
@@ -29,7 +30,7 @@ from tests.kernels.circular_kernels import CIRCULAR
 from tests.kernels.pipeline_kernels import PIPELINES
 from tests.kernels.shipped_kernels import SHIPPED
 
-HOPPER = (9, 0, "a")
+HOPPER, BLACKWELL = (9, 0, "a"), (10, 0, "a")
 
 
 def _matmul() -> tuple[Any, Any]:
@@ -41,6 +42,11 @@ def _matmul_swapped() -> tuple[Any, Any]:
     config = SwappedConfig(64, 8, cluster=2)
     form = matmul_forms.swapped_form(epilogue=Epilogue(bias=as_dtype("bf16")), config=config)
     return swapped_kernel(form), matmul_forms.swapped_signature(form)
+
+
+def _matmul_tcgen05() -> tuple[Any, Any]:
+    form = matmul_forms.tcgen05_form(epilogue=Epilogue(bias=as_dtype("bf16")))
+    return tcgen05_kernel(form), matmul_forms.tcgen05_signature(form)
 
 
 def _grouped() -> tuple[Any, Any]:
@@ -70,6 +76,7 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     # wgmma is Hopper's alone.
     "matmul": (_matmul, HOPPER),
     "matmul_swapped": (_matmul_swapped, HOPPER),
+    "matmul_tcgen05": (_matmul_tcgen05, BLACKWELL),
     "grouped_matmul": (_grouped, HOPPER),
     "block_scaled": (_block_scaled, HOPPER),
     "attention": (functools.partial(attention_forms.form, "d128"), HOPPER),

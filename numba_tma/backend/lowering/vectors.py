@@ -29,6 +29,7 @@ from numba_tma.device.vectors import (
     four,
     largest,
     load_vector,
+    map_columns,
     map_lanes,
     read_block,
     store_vector,
@@ -182,6 +183,63 @@ def _lower_map_lanes(
     results = []
     for lane in range(sig.return_type.count):
         given = [*(c[lane if len(c) > 1 else 0] for c in columns), *numbers]
+        cast = [context.cast(builder, g, s, t) for g, s, t in zip(given, scalars, resolved.args)]
+        results.append(body(builder, cast))
+    return pack(builder, results)
+
+
+# ------------------------------------------------------------------- columns of a tuple
+
+
+def _column_scalars(values: types.UniTuple, numbers: types.BaseTuple) -> tuple[types.Type, ...]:
+    """Return the types of the arguments that `map_columns` calls its function with."""
+    return (values.dtype, types.int32, *numbers)
+
+
+@compiler.typing_registry.register
+class _MapColumns(compiler.AbstractTemplate):
+    key = map_columns
+
+    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
+        if kws or len(args) != 5 or not isinstance(args[1], types.UniTuple):
+            raise TypingError(f"map_columns(values=...) takes a tuple of elements, not {args[1]}")
+        function, values, first, num, numbers = args
+        start = compiler.static_of(first, "map_columns(first=...)")
+        count = compiler.static_of(num, "map_columns(num=...)")
+        if not 0 <= start < start + count <= values.count:
+            raise TypingError(
+                f"map_columns(first={start}, num={count}): values has {values.count} elements: "
+                "use columns among them"
+            )
+        scalars = _column_scalars(values, numbers)
+        resolved = self.context.resolve_function_type(function, scalars, {})
+        if resolved is None or resolved.return_type != values.dtype:
+            found = resolved and resolved.return_type
+            raise TypingError(
+                f"map_columns(function=...) returns {found} for arguments of the types "
+                f"{', '.join(map(str, scalars))}; it has to return {values.dtype}"
+            )
+        return signature(VectorType(values.dtype, count), *args)
+
+
+compiler.typing_registry.register_global(map_columns, types.Function(_MapColumns))
+compiler.LOWERED.add(map_columns)
+
+
+@compiler.lowering_registry.lower(map_columns, types.VarArg(types.Any))
+def _lower_map_columns(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
+    function, values, first, num, number_types = sig.args
+    scalars = _column_scalars(values, number_types)
+    resolved = context.typing_context.resolve_function_type(function, scalars, {})
+    body = context.get_function(function, resolved)
+    context.add_linking_libs(getattr(body, "libs", ()))
+    numbers = [builder.extract_value(args[4], i) for i in range(len(number_types))]
+    start = compiler.static_of(first, "map_columns(first=...)")
+    results = []
+    for i in range(start, start + sig.return_type.count):
+        given = [builder.extract_value(args[1], i), ir.Constant(I32, i), *numbers]
         cast = [context.cast(builder, g, s, t) for g, s, t in zip(given, scalars, resolved.args)]
         results.append(body(builder, cast))
     return pack(builder, results)

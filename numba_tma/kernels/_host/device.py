@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numba import cuda
 
+from numba_tma.host.architectures import TCGEN05
 from numba_tma.host.environment import simulated
 
 _LARGEST_GROUP = 18  #: SMs of a GPC; a cluster lies within one. Some GPCs have 16.
@@ -17,6 +18,14 @@ def current_device() -> int:
 def sm_count() -> int:
     """Return the number of SMs of the current device; 2 in the simulator."""
     return 2 if simulated() else int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+
+def has_tcgen05() -> bool:
+    """Return whether the current device has Blackwell's tensor cores; False in the simulator."""
+    if simulated():
+        return False
+    major, minor = cuda.get_current_device().compute_capability
+    return TCGEN05.allow(f"{major}{minor}a")
 
 
 def resident_clusters(size: int, blocks: int) -> int:

@@ -29,7 +29,7 @@ from numba_tma._version import __version__
 from numba_tma.host.annotations import StreamLike
 from numba_tma.kernels._host.launch import as_stream
 from numba_tma.kernels._host.limits import SHARED_BYTES
-from numba_tma.kernels.matmul.plan import AnyConfig, Config, SwappedConfig
+from numba_tma.kernels.matmul.plan import AnyConfig, Config, SwappedConfig, Tcgen05Config
 
 #: Rows up to which operands are swapped (swap A/B), and up to which `tune` tries it.
 FEW_ROWS, MOST_ROWS = 32, 64
@@ -158,6 +158,11 @@ def candidates(problem: MatmulProblem, sms: int) -> Iterator[AnyConfig]:
     yield from swapped(problem)
 
 
+def tcgen05_candidates() -> Iterator[AnyConfig]:
+    """Yield every configuration that `tune` measures on a GPU with Blackwell's tensor cores."""
+    yield from (Tcgen05Config(n) for n in (256, 192, 128, 96, 64, 32))
+
+
 def with_parts(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> Iterator[C]:
     """Yield configurations, and then their split-K variants that fill idle SMs."""
     yield from configs
@@ -187,6 +192,19 @@ def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
     return choose_from(CONFIGS, problem, sms)
 
 
+def choose_tcgen05(problem: MatmulProblem, sms: int) -> Tcgen05Config:
+    """Return the configuration for Blackwell's tensor cores: the widest whose tiles occupy all SMs.
+
+    No GPU has measured it. If no width occupies all SMs, the narrowest of 64 columns or more is
+    taken that the problem fills.
+    """
+    rows = -(-problem.rows // 128) * problem.batch
+    for n in (256, 192, 128, 96):
+        if rows * -(-problem.columns // n) >= sms:
+            return Tcgen05Config(n)
+    return Tcgen05Config(64 if problem.columns > 32 else 32)
+
+
 @functools.lru_cache(maxsize=4096)
 def choose_from(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> C:
     """Return the configuration, with or without split-K, that is expected to be fastest."""
@@ -203,7 +221,9 @@ def choose_from(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> C:
 # writes, and replaces it as a whole. A file that cannot be read or written counts as empty.
 
 RUNS, REPEATS = 10, 3  # launches per timing; timings, of which the best counts
-_CLASSES: dict[str, type[AnyConfig]] = {c.__name__: c for c in (Config, SwappedConfig)}
+_CLASSES: dict[str, type[AnyConfig]] = {
+    c.__name__: c for c in (Config, SwappedConfig, Tcgen05Config)
+}
 
 
 def cache_folder() -> Path:

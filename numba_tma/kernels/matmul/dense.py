@@ -11,11 +11,17 @@ from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
-from numba_tma.kernels._host.device import sm_count
+from numba_tma.kernels._host.device import has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import recorded
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty
-from numba_tma.kernels.matmul.choice import candidates, fastest, key_of, time_on_gpu
+from numba_tma.kernels.matmul.choice import (
+    candidates,
+    fastest,
+    key_of,
+    tcgen05_candidates,
+    time_on_gpu,
+)
 from numba_tma.kernels.matmul.epilogue import ACTIVATIONS, Epilogue, Terms
 from numba_tma.kernels.matmul.launch import MatmulCall, operand_type, run
 from numba_tma.kernels.matmul.operands import (
@@ -26,7 +32,13 @@ from numba_tma.kernels.matmul.operands import (
     read_matrices,
     repeats,
 )
-from numba_tma.kernels.matmul.plan import AnyConfig, Config, SwappedConfig, check_config
+from numba_tma.kernels.matmul.plan import (
+    AnyConfig,
+    Config,
+    SwappedConfig,
+    Tcgen05Config,
+    check_config,
+)
 
 #: Operand types that may be mixed, and the types of their results, the default first.
 RESULTS = {
@@ -92,7 +104,8 @@ def matmul(
         Element type of a and b where their own type cannot say it, such as bf16 held as uint16; or
         a pair for a and b.
     config
-        A `Config` or `SwappedConfig`; the one that is expected to be fastest if None.
+        A `Config` or `SwappedConfig` on Hopper, a `Tcgen05Config` on Blackwell (compute capability
+        10.0, 10.3 and 11.0); the one that is expected to be fastest if None.
     tune
         Use the configuration that was measured to be fastest; ignored if `config` is given. The
         first call for a GPU, types, layouts and sizes compiles and measures all configurations,
@@ -136,7 +149,7 @@ def _matmul(
     config: AnyConfig | None,
     tunes: bool,
 ) -> Workspace:
-    check_config("matmul", config, Config, SwappedConfig)
+    check_config("matmul", config, Config, SwappedConfig, Tcgen05Config)
     call = _call(arrays, numbers, kinds, out_dtype, activation)
     if not call.out.size:
         return []
@@ -278,6 +291,7 @@ _tuned_before: dict[str, AnyConfig] = {}
 
 def _tuned(call: MatmulCall, stream: StreamLike) -> AnyConfig:
     """Return the fastest configuration; measure all if none is known."""
+    tried = tcgen05_candidates() if has_tcgen05() else candidates(call.problem, sm_count())
     key, out = key_of(cuda.get_current_device().name, call), call.out
     if key not in _tuned_before:
         # The epilogue may read `out`, which the measurements overwrite.
@@ -292,7 +306,7 @@ def _tuned(call: MatmulCall, stream: StreamLike) -> AnyConfig:
             needed.clear()  # the launches are over
             return taken
 
-        _tuned_before[key] = fastest(key, candidates(call.problem, sm_count()), seconds)
+        _tuned_before[key] = fastest(key, tried, seconds)
         if call.epilogue.sources:
             move(saved, out, stream)
     return _tuned_before[key]

@@ -11,9 +11,15 @@ from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.tensor_map import TensorMap, tensor_map
-from numba_tma.kernels._host.device import fewest_in_same_waves, resident_clusters, sm_count
+from numba_tma.host.tensor_tiles import LANES
+from numba_tma.kernels._host.device import (
+    fewest_in_same_waves,
+    has_tcgen05,
+    resident_clusters,
+    sm_count,
+)
 from numba_tma.kernels._host.launch import launch
-from numba_tma.kernels.matmul.choice import MatmulProblem, choose
+from numba_tma.kernels.matmul.choice import MatmulProblem, choose, choose_tcgen05
 from numba_tma.kernels.matmul.epilogue import (
     REDUCTION_THREADS,
     Epilogue,
@@ -38,9 +44,12 @@ from numba_tma.kernels.matmul.plan import (
     MatmulPlan,
     SwappedConfig,
     SwappedPlan,
+    Tcgen05Config,
     accumulator_of,
 )
 from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
+from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
+from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan
 
 P = TypeVar("P", bound=MatmulPlan)
 
@@ -98,7 +107,11 @@ def run(call: MatmulCall, config: AnyConfig | None, stream: StreamLike) -> Works
     workspace: Workspace = []
     a, a_major = as_operand(call.a, stream, workspace)
     b, b_major = as_operand(call.b.transposed(), stream, workspace)
-    config = config or choose(call.problem, sm_count())
+    if config is None:
+        config = (choose_tcgen05 if has_tcgen05() else choose)(call.problem, sm_count())
+    if isinstance(config, Tcgen05Config):
+        _multiply_tcgen05(call, config, a, b, a_major, b_major, stream)
+        return workspace
     if isinstance(config, SwappedConfig):
         _multiply_swapped(call, config, a, b, a_major, b_major, stream)
         return workspace
@@ -146,6 +159,38 @@ def _multiply(
         *(0 if m is None else tensor_map(map_source(m), plan.source_tile) for m in (old, residual)),
         extents,
         terms,
+    )
+
+
+def _multiply_tcgen05(
+    call: MatmulCall,
+    config: Tcgen05Config,
+    a: Array,
+    b: Array,
+    a_major: str,
+    b_major: str,
+    stream: StreamLike,
+) -> None:
+    """Launch the kernel of Blackwell's tensor cores on operands that it reads as they are."""
+    out, residual, epilogue = call.out, call.residual, call.epilogue
+    plan = Tcgen05Plan(
+        *(operand_type(a), operand_type(b), a_major, b_major, out.dtype, config),
+        *(epilogue, out.is_storable, call.a.shape[2] == 0),
+    )
+    batch, rows, columns = out.shape
+    tiles = -(-rows // LANES), -(-columns // config.n)
+    steps = -(-call.a.shape[2] // plan.k)
+    launch(
+        tcgen05_kernel(plan),
+        fewest_in_same_waves(math.prod(tiles) * batch, sm_count()),
+        plan.roles.threads,
+        stream,
+        tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
+        tensor_map(map_source(b, plan.b), plan.b_tile, dtype=plan.b),
+        tensor_map(map_source(out), plan.out_tile) if plan.addressable else _bytes(out),
+        *(_bytes(m) for m in (out if epilogue.beta else None, residual)),
+        _extents(tiles, a, b, steps, out),
+        call.terms,
     )
 
 

@@ -1,8 +1,8 @@
 """Configurations of the matmul kernels, and the tiles, roles and stages that follow from them.
 
-A configuration (`Config`, `SwappedConfig`) is what a user may choose. A plan (`MatmulPlan`,
-`SwappedPlan`) adds types, layouts and epilogue, and is all that a kernel is compiled for. `choice`
-says which configuration is fast.
+A configuration (`Config`, `SwappedConfig`, `Tcgen05Config`) is what a user may choose. A plan
+(`MatmulPlan`, `SwappedPlan`; `tcgen05_plan` has Blackwell's) adds types, layouts and epilogue, and
+is all that a kernel is compiled for. `choice` says which configuration is fast.
 """
 
 from __future__ import annotations
@@ -94,11 +94,31 @@ class SwappedConfig:
         _check_fields(self, rules)
 
 
-AnyConfig = Config | SwappedConfig
+@dataclass(frozen=True)
+class Tcgen05Config:
+    """Tile shape and stages of a matmul on Blackwell's tensor cores, whose tiles have 128 rows."""
+
+    n: int = 256  #: columns of an output tile, a multiple of 32
+    group: int = 16  #: tile rows that the scheduler walks together, for L2 reuse
+    stages: int = 8  #: pipeline stages at most; fewer if shared memory is full
+    out_stages: int = 2  #: epilogue tiles in flight
+
+    def __post_init__(self) -> None:
+        rules = {
+            "n": (self.n % 32 == 0 and 32 <= self.n <= 256, "a multiple of 32 up to 256"),
+            "group": (self.group >= 1, "at least 1"),
+            "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
+            "out_stages": (1 <= self.out_stages <= 4, "1 to 4"),
+        }
+        _check_fields(self, rules)
+
+
+AnyConfig = Config | SwappedConfig | Tcgen05Config
 
 
 def _check_fields(config: AnyConfig, rules: dict[str, tuple[bool, str]]) -> None:
-    kind = "SwappedConfig" if isinstance(config, SwappedConfig) else "Config"
+    named = (SwappedConfig, Tcgen05Config)  # subclasses of Config are called as it is
+    kind = type(config).__name__ if isinstance(config, named) else "Config"
     for name, (fits, rule) in rules.items():
         if not fits:
             raise ValueError(f"{kind}({name}={getattr(config, name)}): {name} is {rule}")
@@ -200,12 +220,12 @@ class MatmulPlan:
     @property
     def out_tile(self) -> Tile:
         """The epilogue tile of one consumer warpgroup."""
-        return _row_tile(WGMMA_ROWS, self.out_columns, self.out)
+        return row_tile(WGMMA_ROWS, self.out_columns, self.out)
 
     @property
     def source_tile(self) -> Tile:
         """The tile of an epilogue's input (old output, residual): the rows of all warpgroups."""
-        return _row_tile(self.config.m, self.out_columns, self.out)
+        return row_tile(self.config.m, self.out_columns, self.out)
 
     @property
     def stages(self) -> int:
@@ -316,10 +336,11 @@ def accumulator_of(operand: DType) -> DType:
 def operand_tile(rows: int, k: int, dtype: DType, major: str, share: int = 0) -> Tile:
     """Return the tile of `rows` x `k` of an operand; each copy moves `share` rows, or all."""
     if major == "K":
-        return _row_tile(rows, k, dtype)
+        return row_tile(rows, k, dtype)
     span = math.gcd(share or rows, 128 // dtype.itemsize) * dtype.itemsize
     return Tile((1, k, rows), dtype, _SWIZZLES[span])
 
 
-def _row_tile(rows: int, columns: int, dtype: DType) -> Tile:
+def row_tile(rows: int, columns: int, dtype: DType) -> Tile:
+    """Return the tile of `rows` x `columns` whose swizzle spans a row, or 128 bytes of it."""
     return Tile((1, rows, columns), dtype, _SWIZZLES[min(128, columns * dtype.itemsize)])

@@ -1,0 +1,94 @@
+"""The matmul kernel of Blackwell's tensor cores in the simulator, against NumPy."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from numba_tma.kernels.matmul import Tcgen05Config, matmul
+from tests.sim.kernels.test_matmul import (
+    BF16,
+    E4M3,
+    E5M2,
+    assert_close,
+    check,
+    check_everything_at_once,
+    exact,
+    factors,
+    values,
+)
+from tests.tiers import quick
+
+NARROW = Tcgen05Config(32, stages=2)
+WIDE = Tcgen05Config(64, stages=3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "config"),
+    quick(
+        [((70, 40, 136), NARROW)],
+        [((128, 64, 64), WIDE), ((70, 40, 136), NARROW), ((300, 72, 72), NARROW)],
+    ),
+)  # fmt: skip
+def test_shapes(shape, config):
+    check(*factors(*shape), config=config)
+
+
+@pytest.mark.slow
+def test_more_tiles_than_blocks_reuse_both_accumulators():
+    check(*factors(385, 200, 200), config=NARROW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["TT", "NN", "NT"])
+def test_layouts(layout):
+    check(*factors(70, 66, 75, layout=layout), config=WIDE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kinds", "out"),
+    [
+        ((np.float16, np.float16), np.float16),
+        ((BF16, BF16), np.float32),
+        ((E4M3, E5M2), BF16),
+        ((E5M2, E5M2), np.float32),
+    ],
+)
+def test_types(kinds, out):
+    a, b = factors(64, 64, 160, kinds[0], b_dtype=kinds[1])
+    got = matmul(a, b, config=WIDE, out_dtype=out)
+    assert got.dtype == out
+    assert_close(got, exact(a, b))
+
+
+@pytest.mark.slow
+def test_float32_is_rounded_to_tf32():
+    a, b = factors(64, 64, 70, np.float32)
+    near = [(x.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32) for x in (a, b.T)]
+    check(a, b, exact(near[0], near[1].T), config=WIDE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [72, 71])
+def test_everything_at_once(n):
+    check_everything_at_once(100, n, 72, NARROW)
+
+
+@pytest.mark.slow
+def test_a_batch_of_an_odd_result_that_threads_store():
+    a, b = factors(5, 35, 40, batch=(3,))
+    check(a, b, config=NARROW)
+
+
+def test_a_sum_of_nothing_is_the_bias():
+    a, b, bias = np.zeros((3, 0), BF16), np.zeros((0, 8), BF16), values(8, BF16, 1)
+    got = matmul(a, b, bias=bias, config=NARROW)
+    np.testing.assert_array_equal(got, np.broadcast_to(bias, (3, 8)))
+    assert got.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(matmul(a, b, config=NARROW), np.zeros((3, 8), BF16))
+
+
+def test_integers_are_refused():
+    a, b = factors(8, 8, 32, np.int8)
+    with pytest.raises(ValueError, match="adds up float32, but a is i8"):
+        matmul(a, b, config=NARROW)
