@@ -71,7 +71,7 @@ class MatmulProblem:
     out_itemsize: int = 2
     splittable: bool = True  #: whether K may be split: sums of parts are float32
 
-    def steps(self, config: AnyConfig) -> int:
+    def steps(self, config: Config | SwappedConfig) -> int:
         """Return how many stages there are along K."""
         return -(-self.k * self.itemsize // config.k)
 

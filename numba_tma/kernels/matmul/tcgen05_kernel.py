@@ -58,7 +58,8 @@ def stage_product(plan: Tcgen05Plan) -> DeviceFunction:
     # Descriptors count 16 bytes; a step further along K is one addition to the address.
     A_BITS, B_BITS = A.descriptor(0), B.descriptor(0)
     A_STEP, B_STEP = A.offset(1) // 16, B.offset(1) // 16
-    STEPS, IDESC, KIND = PRODUCT.k_steps, PRODUCT.idesc, PRODUCT.kind
+    STEPS, IDESC = PRODUCT.k_steps, PRODUCT.idesc
+    KIND: Any = PRODUCT.kind
 
     @cuda.jit(device=True)
     def multiply(acc, a, b, adds):  # type: ignore[no-untyped-def]

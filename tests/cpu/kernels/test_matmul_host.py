@@ -63,6 +63,7 @@ def gpu(monkeypatch):
         path = f"numba_tma.kernels.{name}."
         for function, fake in {
             "sm_count": lambda: 132,
+            "has_tcgen05": lambda: False,
             "current_device": lambda: 0,
             "queue_counter": lambda *of: "counter",
             "tensor_map": lambda view, tile, dtype=None: (view, tile, dtype),
@@ -368,7 +369,7 @@ def test_configurations_that_do_not_work(options, message):
 def test_configurations_of_another_kind(gpu, config):
     arrays = Array(1, (8, 8)), Array(2, (8, 8)), Array(3, (8, 8))
     with pytest.raises(
-        TypeError, match=r"matmul\(\): config is .*; it is a Config or SwappedConfig,"
+        TypeError, match=r"matmul\(\): config is .*; it is a Config or SwappedConfig or Tcgen05"
     ):
         matmul(*arrays, config=config)
 
