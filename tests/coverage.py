@@ -28,7 +28,7 @@ CALLERS = [
     for path in (LIBRARY / folder).rglob("*.py")
 ]
 #: Kernels that tests of several tiers run, as ``kernels.NAME``.
-CALLERS += [TESTS / "kernels" / "word_kernels.py"]
+CALLERS += [TESTS / "kernels" / name for name in ("mma_rows.py", "word_kernels.py")]
 #: Methods that the language calls: those of loops, and all with two underscores.
 OF_LOOPS = {"has_next", "take"}
 #: Families that Hopper has not, which the simulator executes all the same.

@@ -28,6 +28,7 @@ from numba_tma.ptx.matrix_sm100 import *
 from numba_tma.ptx.mbarrier import *
 from numba_tma.ptx.mbarrier_remote import *
 from numba_tma.ptx.memory import *
+from numba_tma.ptx.mma import *
 from numba_tma.ptx.mma_scaled import *
 from numba_tma.ptx.reduce import *
 from numba_tma.ptx.register import *

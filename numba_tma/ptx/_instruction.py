@@ -35,6 +35,7 @@ f64: TypeAlias = float
 u32x2: TypeAlias = tuple[int, int]  #: a vector of registers, as a tuple
 u32x4: TypeAlias = tuple[int, int, int, int]
 u64x2: TypeAlias = tuple[int, int]
+i32x4: TypeAlias = tuple[int, int, int, int]
 f32x2: TypeAlias = tuple[float, float]
 f32x4: TypeAlias = tuple[float, float, float, float]
 u32xnum: TypeAlias = tuple[int, ...]  #: `num` registers; `num` is a choice of the row

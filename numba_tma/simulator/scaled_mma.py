@@ -1,10 +1,11 @@
-"""mma.sync of 8-, 6- and 4-bit floats, with and without scale factors, for the calling warp."""
+"""mma.sync of every type, with and without scale factors, for the calling warp."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +21,15 @@ ScaleOperand: TypeAlias = "tuple[int, int, int]"
 Matrix: TypeAlias = "NDArray[np.float64]"
 
 ROWS, COLUMNS = 16, 8
-#: The lowest bit of an element in its byte.
-_FIRST_BIT = {4: 2, 6: 0, 8: 0}
+#: Where the lowest bit of a narrow element is in its byte, if not at the byte's lowest.
+_FIRST_BIT = {4: 2}
+#: Types of the elements as they lie in registers; what is not here has a byte or less.
+_WIDE = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "tf32": np.dtype("f4")}
+_TF32 = np.uint32(0xFFFFE000)  #: the bits of a float32 that tf32 uses
+_INTEGERS = ("s8", "u8")
+_PTX = {"s8": "i8"}  #: dtypes of PTX types, where their names differ
+#: The key of the product among the values of the lanes, which one lane computes for all.
+_PRODUCT = WARP_SIZE
 
 
 def mma_sync(
@@ -39,7 +47,8 @@ def mma_sync(
 ) -> Any:
     """Return this lane's part of A B + C; C of float16 has two elements in each of two registers.
 
-    `factors` is the number of scale factors of a row of A, and of a column of B.
+    `k` is that of the instruction. Integers are added up in int32, all else in float64, and rounded
+    once. `factors` is the number of scale factors of a row of A, and of a column of B.
     """
     own = (
         tuple(int(word) & 0xFFFFFFFF for word in a),
@@ -53,16 +62,22 @@ def mma_sync(
         raise BadOperand(
             f"{name}: {len(lanes)} threads of the warp execute it; it takes all {WARP_SIZE}"
         )
-    held = [lanes[lane] for lane in range(WARP_SIZE)]
-    left = _matrix([h[0] for h in held], a_type, k, ROWS)
-    right = _matrix([h[1] for h in held], b_type, k, COLUMNS)
-    if scale_type is not None:
-        left *= _scales(name, "a", [h[3] for h in held], scale_type, factors, k)
-        right *= _scales(name, "b", [h[4] for h in held], scale_type, factors, k)
+    if _PRODUCT not in lanes:  # the first lane that goes on
+        held = [lanes[lane] for lane in range(WARP_SIZE)]
+        left = _matrix([h[0] for h in held], a_type, k, ROWS)
+        right = _matrix([h[1] for h in held], b_type, k, COLUMNS)
+        if scale_type is not None:
+            left *= _scales(name, "a", [h[3] for h in held], scale_type, factors, k)
+            right *= _scales(name, "b", [h[4] for h in held], scale_type, factors, k)
+        with np.errstate(invalid="ignore", over="ignore"):
+            lanes[_PRODUCT] = left @ right.T
     lane = current().lane
     row, column = lane // 4, 2 * (lane % 4)
+    product = lanes[_PRODUCT][[row, row + 8], column : column + 2]
     with np.errstate(invalid="ignore", over="ignore"):
-        product = left[[row, row + 8]] @ right[[column, column + 1]].T
+        if a_type in _INTEGERS:
+            total = product.astype(np.int64) + np.array(own[2], np.int64).reshape(2, 2)
+            return tuple(int(value) for value in total.astype(np.int32).ravel())
         if len(own[2]) == 2:  # float16, two in a register
             words = np.array([int(word) & 0xFFFFFFFF for word in own[2]], np.uint32)
             total = product + words.view(np.float16).astype(float).reshape(2, 2)
@@ -73,19 +88,31 @@ def mma_sync(
 
 def _matrix(registers: Sequence[tuple[int, ...]], type_name: str, k: int, rows: int) -> Matrix:
     """Return (rows, k) elements from the registers of all lanes."""
-    bits, packed = BITS[type_name], k == 64
-    width = 4 if packed else 8  # bits that an element takes
-    per = 32 // width
     words = np.array(registers, np.uint32)  # lane, register
-    shifts = np.arange(per, dtype=np.uint32) * width + (0 if packed else _FIRST_BIT[bits])
-    codes = (words[..., None] >> shifts & np.uint32((1 << bits) - 1)).astype(np.uint8)
-    lane, register, element = np.indices(codes.shape)
+    elements = _elements(words, type_name, packed=k == 64)
+    per = elements.shape[-1]
+    lane, register, element = np.indices(elements.shape)
     row_groups = rows // 8
     row = lane // 4 + 8 * (register % row_groups)
     column = per * (lane % 4) + 4 * per * (register // row_groups) + element
     matrix = np.zeros((rows, k))
-    matrix[row, column] = codes.view(as_dtype(type_name).numpy).astype(np.float64)
+    matrix[row, column] = elements
     return matrix
+
+
+def _elements(words: NDArray[np.uint32], type_name: str, packed: bool) -> Matrix:
+    """Return the numbers in registers: an axis more than `words` has."""
+    if type_name in _WIDE:
+        kept = words & _TF32 if type_name == "tf32" else words
+        wide: Matrix = kept[..., None].view(_WIDE[type_name]).astype(np.float64)
+        return wide
+    dtype = as_dtype(_PTX.get(type_name, type_name))
+    bits = BITS[dtype.name]
+    width = 4 if packed else 8  # bits that an element takes
+    first = 0 if packed else _FIRST_BIT.get(bits, 0)
+    shifts = np.arange(0, 32, width, dtype=np.uint32) + np.uint32(first)
+    codes = (words[..., None] >> shifts & np.uint32((1 << bits) - 1)).astype(np.uint8)
+    return codes.view(dtype.numpy).astype(np.float64)
 
 
 def _scales(

@@ -547,6 +547,7 @@ def test_an_instruction_cannot_be_called_on_the_host(name):
         "u32x2": (0, 0),
         "u32x4": (0, 0, 0, 0),
         "f32x4": (0.0, 0.0, 0.0, 0.0),
+        "i32x4": (0, 0, 0, 0),
         "b128": (0, 0),
     }
     given = [operands.get(kind, 16) for kind in ptx.TABLE[name].operands.values()]
