@@ -120,7 +120,7 @@ from numba_tma.simulator.product_instructions import (
     wgmma_wait_group,
 )
 from numba_tma.simulator.products import PendingProduct, ProductCall, SharedOperand
-from numba_tma.simulator.scaled_mma import mma_sync
+from numba_tma.simulator.scaled_mma import mma_sync, mma_sync_parts
 from numba_tma.simulator.tcgen05_instructions import tcgen05_cp, tcgen05_mma, tcgen05_shift
 from numba_tma.simulator.tensor_claims import claim_columns
 from numba_tma.simulator.tensor_memory_instructions import (
@@ -309,6 +309,7 @@ __all__ = [
     "mbarrier_try_wait",
     "mbarrier_try_wait_parity",
     "mma_sync",
+    "mma_sync_parts",
     "nanosleep",
     "prefetch_tensormap",
     "record",

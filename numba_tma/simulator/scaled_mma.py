@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.matrix_layout import STEP_BYTES
 from numba_tma.simulator.block import FULL_MASK
 from numba_tma.simulator.errors import BadOperand
 from numba_tma.simulator.tcgen05_operands import BITS, decoded_scales
@@ -86,7 +87,40 @@ def mma_sync(
         return tuple(float(value) for value in total.astype(np.float32).ravel())
 
 
-def _matrix(registers: Sequence[tuple[int, ...]], type_name: str, k: int, rows: int) -> Matrix:
+def mma_sync_parts(
+    name: str, types: tuple[str, str], a: NDArray[np.uint32], b: NDArray[np.uint32]
+) -> list[Matrix]:
+    """Return this lane's elements of A B for each block of 16 rows, in the order of a fragment.
+
+    `a` and `b` are the lane's registers: four for 16 rows of A, two for 8 columns of B.
+    """
+    lanes = exchange(name, FULL_MASK, (a, b))
+    if len(lanes) < WARP_SIZE:
+        raise BadOperand(
+            f"{name}: {len(lanes)} threads of the warp execute it; it takes all {WARP_SIZE}"
+        )
+    if _PRODUCT not in lanes:  # the first lane that goes on
+        held = [lanes[lane] for lane in range(WARP_SIZE)]
+        left, right = (np.array([h[i] for h in held]) for i in range(2))
+        k = STEP_BYTES * 8 // BITS[types[0]]
+        columns = np.vstack(
+            [_matrix(right[:, i : i + 2], types[1], k, COLUMNS) for i in range(0, len(b), 2)]
+        )
+        with np.errstate(invalid="ignore", over="ignore"):
+            lanes[_PRODUCT] = [
+                _matrix(left[:, i : i + 4], types[0], k, ROWS) @ columns.T
+                for i in range(0, len(a), 4)
+            ]
+    lane = current().lane
+    row, column = lane // 4, 2 * (lane % 4)
+    found = []
+    for block in lanes[_PRODUCT]:
+        pairs = block[[row, row + 8]].reshape(2, -1, COLUMNS)[:, :, column : column + 2]
+        found.append(pairs.transpose(1, 0, 2).ravel())
+    return found
+
+
+def _matrix(registers: Any, type_name: str, k: int, rows: int) -> Matrix:
     """Return (rows, k) elements from the registers of all lanes."""
     words = np.array(registers, np.uint32)  # lane, register
     elements = _elements(words, type_name, packed=k == 64)

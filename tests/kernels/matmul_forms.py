@@ -10,9 +10,11 @@ from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.matmul.epilogue import Epilogue, MatrixBytes, ReductionExtents, Terms
 from numba_tma.kernels.matmul.kernel import MatmulExtents
+from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.plan import (
     Config,
     MatmulPlan,
+    MmaConfig,
     SwappedConfig,
     SwappedPlan,
     Tcgen05Config,
@@ -21,7 +23,7 @@ from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan
 
 INT, F32, BYTES = types.int64, types.float32, types.uint8[::1]
 PLAIN, USUAL, FEW_ROWS = Epilogue(), Config(), SwappedConfig()
-BLACKWELL = Tcgen05Config()
+BLACKWELL, BY_MMA = Tcgen05Config(), MmaConfig()
 EVERYTHING = Epilogue(True, True, True, True, as_dtype("bf16"), "gelu", True)
 _HELD = {"f32": types.float32, "i32": types.int32, "f16": types.uint16, "bf16": types.uint16}
 
@@ -73,6 +75,33 @@ def tcgen05_signature(form: Tcgen05Plan) -> tuple[Any, ...]:
     return (
         *(_map(form.a_tile), _map(form.b_tile)),
         _map(form.out_tile) if form.addressable else _ROWS,
+        *(_ROWS if given else types.NamedUniTuple(INT, 3, MatrixBytes) for given in read),
+        types.NamedUniTuple(INT, len(MatmulExtents._fields), MatmulExtents),
+        _terms(form.epilogue),
+    )
+
+
+def mma_form(
+    a: str = "bf16",
+    b: str = "",
+    out: str = "bf16",
+    layout: str = "TN",
+    epilogue: Epilogue = PLAIN,
+    addressable: bool = True,
+    config: MmaConfig = BY_MMA,
+) -> MmaPlan:
+    """Return the form of the kernel by mma.sync, as `form`."""
+    kinds = [as_dtype(name) for name in (a, b or a, out)]
+    return MmaPlan(*kinds[:2], *_majors(layout), kinds[2], config, epilogue, addressable)
+
+
+def mma_signature(form: MmaPlan) -> tuple[Any, ...]:
+    """Return the argument types of the kernel by mma.sync."""
+    read = (form.epilogue.beta, form.epilogue.residual)
+    out = _HELD[form.out.name][:, :, ::1]
+    return (
+        *(_map(form.a_tile), _map(form.b_tile)),
+        _map(form.out_tile) if form.addressable else out,
         *(_ROWS if given else types.NamedUniTuple(INT, 3, MatrixBytes) for given in read),
         types.NamedUniTuple(INT, len(MatmulExtents._fields), MatmulExtents),
         _terms(form.epilogue),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import cuda
 
-from numba_tma.host.architectures import TCGEN05
+from numba_tma.host.architectures import TCGEN05, architecture_of
 from numba_tma.host.environment import simulated
 
 _LARGEST_GROUP = 18  #: SMs of a GPC; a cluster lies within one. Some GPCs have 16.
@@ -26,6 +26,14 @@ def has_tcgen05() -> bool:
         return False
     major, minor = cuda.get_current_device().compute_capability
     return TCGEN05.allow(f"{major}{minor}a")
+
+
+def has_mma_alone() -> bool:
+    """Return whether the current device multiplies by mma.sync alone; False in the simulator."""
+    if simulated():
+        return False
+    major, minor = cuda.get_current_device().compute_capability
+    return architecture_of(f"{major}{minor}").tensor_cores == "mma"
 
 
 def resident_clusters(size: int, blocks: int) -> int:

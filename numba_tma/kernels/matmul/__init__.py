@@ -2,17 +2,18 @@
 
 Read `kernel` for the algorithm, `epilogue` for what follows the product, `plan` for tiles and
 stages. `swapped_kernel`, `grouped_kernel` and `block_scaled_kernel` are variants with a page each,
-and `tcgen05_kernel` is the one for Blackwell.
+`tcgen05_kernel` is the one for Blackwell, and `mma_kernel` the one for all other GPUs.
 """
 
 from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
 from numba_tma.kernels.matmul.dense import matmul
 from numba_tma.kernels.matmul.grouped import grouped_matmul
-from numba_tma.kernels.matmul.plan import Config, SwappedConfig, Tcgen05Config
+from numba_tma.kernels.matmul.plan import Config, MmaConfig, SwappedConfig, Tcgen05Config
 
 __all__ = [
     "Config",
+    "MmaConfig",
     "ScaledConfig",
     "SwappedConfig",
     "Tcgen05Config",

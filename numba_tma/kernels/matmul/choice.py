@@ -29,7 +29,13 @@ from numba_tma._version import __version__
 from numba_tma.host.annotations import StreamLike
 from numba_tma.kernels._host.launch import as_stream
 from numba_tma.kernels._host.limits import SHARED_BYTES
-from numba_tma.kernels.matmul.plan import AnyConfig, Config, SwappedConfig, Tcgen05Config
+from numba_tma.kernels.matmul.plan import (
+    AnyConfig,
+    Config,
+    MmaConfig,
+    SwappedConfig,
+    Tcgen05Config,
+)
 
 #: Rows up to which operands are swapped (swap A/B), and up to which `tune` tries it.
 FEW_ROWS, MOST_ROWS = 32, 64
@@ -163,6 +169,16 @@ def tcgen05_candidates() -> Iterator[AnyConfig]:
     yield from (Tcgen05Config(n) for n in (256, 192, 128, 96, 64, 32))
 
 
+#: Configurations by mma.sync, the largest tile first.
+MMA_CONFIGS = (
+    MmaConfig(256, 128, group=8),
+    MmaConfig(128, 128),
+    MmaConfig(128, 64),
+    MmaConfig(64, 64),
+    MmaConfig(64, 32, k=128),
+)
+
+
 def with_parts(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> Iterator[C]:
     """Yield configurations, and then their split-K variants that fill idle SMs."""
     yield from configs
@@ -205,6 +221,18 @@ def choose_tcgen05(problem: MatmulProblem, sms: int) -> Tcgen05Config:
     return Tcgen05Config(64 if problem.columns > 32 else 32)
 
 
+def choose_mma(problem: MatmulProblem, sms: int) -> MmaConfig:
+    """Return the configuration by mma.sync: the largest tile of which there is one for each SM.
+
+    No GPU has measured it. If no size occupies all SMs, the smallest is taken.
+    """
+    for config in MMA_CONFIGS:
+        tiles = -(-problem.rows // config.m) * -(-problem.columns // config.n) * problem.batch
+        if tiles >= sms:
+            return config
+    return MMA_CONFIGS[-1]
+
+
 @functools.lru_cache(maxsize=4096)
 def choose_from(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> C:
     """Return the configuration, with or without split-K, that is expected to be fastest."""
@@ -222,7 +250,7 @@ def choose_from(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> C:
 
 RUNS, REPEATS = 10, 3  # launches per timing; timings, of which the best counts
 _CLASSES: dict[str, type[AnyConfig]] = {
-    c.__name__: c for c in (Config, SwappedConfig, Tcgen05Config)
+    c.__name__: c for c in (Config, SwappedConfig, Tcgen05Config, MmaConfig)
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from numba import cuda
@@ -11,11 +12,12 @@ from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
-from numba_tma.kernels._host.device import has_tcgen05, sm_count
+from numba_tma.kernels._host.device import has_mma_alone, has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import recorded
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty
 from numba_tma.kernels.matmul.choice import (
+    MMA_CONFIGS,
     candidates,
     fastest,
     key_of,
@@ -35,6 +37,7 @@ from numba_tma.kernels.matmul.operands import (
 from numba_tma.kernels.matmul.plan import (
     AnyConfig,
     Config,
+    MmaConfig,
     SwappedConfig,
     Tcgen05Config,
     check_config,
@@ -105,7 +108,8 @@ def matmul(
         a pair for a and b.
     config
         A `Config` or `SwappedConfig` on Hopper, a `Tcgen05Config` on Blackwell (compute capability
-        10.0, 10.3 and 11.0); the one that is expected to be fastest if None.
+        10.0, 10.3 and 11.0), and an `MmaConfig` on any GPU, which compute capability 12.x needs;
+        the one that is expected to be fastest if None.
     tune
         Use the configuration that was measured to be fastest; ignored if `config` is given. The
         first call for a GPU, types, layouts and sizes compiles and measures all configurations,
@@ -149,7 +153,7 @@ def _matmul(
     config: AnyConfig | None,
     tunes: bool,
 ) -> Workspace:
-    check_config("matmul", config, Config, SwappedConfig, Tcgen05Config)
+    check_config("matmul", config, Config, SwappedConfig, Tcgen05Config, MmaConfig)
     call = _call(arrays, numbers, kinds, out_dtype, activation)
     if not call.out.size:
         return []
@@ -291,7 +295,9 @@ _tuned_before: dict[str, AnyConfig] = {}
 
 def _tuned(call: MatmulCall, stream: StreamLike) -> AnyConfig:
     """Return the fastest configuration; measure all if none is known."""
-    tried = tcgen05_candidates() if has_tcgen05() else candidates(call.problem, sm_count())
+    tried: Iterable[AnyConfig] = MMA_CONFIGS
+    if not has_mma_alone():
+        tried = tcgen05_candidates() if has_tcgen05() else candidates(call.problem, sm_count())
     key, out = key_of(cuda.get_current_device().name, call), call.out
     if key not in _tuned_before:
         # The epilogue may read `out`, which the measurements overwrite.

@@ -49,6 +49,7 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function
 from numba_tma.host.annotations import DeviceFunction, Integer, Kernel
 from numba_tma.kernels.matmul.epilogue import TileOrigin, epilogue_function
+from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.plan import SOURCE_STAGES, WGMMA_ROWS, MatmulPlan, SwappedPlan
 
 ALL_LANES = 0xFFFFFFFF
@@ -225,7 +226,7 @@ def zero(sources, mma_row):  # type: ignore[no-untyped-def]
     return np.float32(0)
 
 
-def tile_write(plan: MatmulPlan) -> DeviceFunction:
+def tile_write(plan: MatmulPlan | MmaPlan) -> DeviceFunction:
     """Return the function that rounds a fragment to the output's type and writes it."""
     round_to_out = conversion(plan.out.name)
     TILE = tma.Tile(plan.out_tile.shape[1:], plan.out, plan.out_tile.swizzle)

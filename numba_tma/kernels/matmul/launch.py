@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,12 +15,13 @@ from numba_tma.host.tensor_map import TensorMap, tensor_map
 from numba_tma.host.tensor_tiles import LANES
 from numba_tma.kernels._host.device import (
     fewest_in_same_waves,
+    has_mma_alone,
     has_tcgen05,
     resident_clusters,
     sm_count,
 )
 from numba_tma.kernels._host.launch import launch
-from numba_tma.kernels.matmul.choice import MatmulProblem, choose, choose_tcgen05
+from numba_tma.kernels.matmul.choice import MatmulProblem, choose, choose_mma, choose_tcgen05
 from numba_tma.kernels.matmul.epilogue import (
     REDUCTION_THREADS,
     Epilogue,
@@ -29,6 +31,8 @@ from numba_tma.kernels.matmul.epilogue import (
     split_k_kernel,
 )
 from numba_tma.kernels.matmul.kernel import MatmulExtents, matmul_kernel
+from numba_tma.kernels.matmul.mma_kernel import mma_kernel
+from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.operands import (
     Workspace,
     as_loadable,
@@ -42,6 +46,7 @@ from numba_tma.kernels.matmul.plan import (
     AnyConfig,
     Config,
     MatmulPlan,
+    MmaConfig,
     SwappedConfig,
     SwappedPlan,
     Tcgen05Config,
@@ -108,7 +113,10 @@ def run(call: MatmulCall, config: AnyConfig | None, stream: StreamLike) -> Works
     a, a_major = as_operand(call.a, stream, workspace)
     b, b_major = as_operand(call.b.transposed(), stream, workspace)
     if config is None:
-        config = (choose_tcgen05 if has_tcgen05() else choose)(call.problem, sm_count())
+        config = _choice()(call.problem, sm_count())
+    if isinstance(config, MmaConfig):
+        _multiply_mma(call, config, a, b, a_major, b_major, stream)
+        return workspace
     if isinstance(config, Tcgen05Config):
         _multiply_tcgen05(call, config, a, b, a_major, b_major, stream)
         return workspace
@@ -133,6 +141,13 @@ def run(call: MatmulCall, config: AnyConfig | None, stream: StreamLike) -> Works
     _multiply(part_plan(plan), a, b, k, parts, None, None, Terms(), stream)
     add_up(plan, parts, out, residual, call.terms, stream)
     return workspace
+
+
+def _choice() -> Callable[[MatmulProblem, int], AnyConfig]:
+    """Return what chooses a configuration of the current device's kernel."""
+    if has_tcgen05():
+        return choose_tcgen05
+    return choose_mma if has_mma_alone() else choose
 
 
 def _multiply(
@@ -190,6 +205,37 @@ def _multiply_tcgen05(
         tensor_map(map_source(out), plan.out_tile) if plan.addressable else _bytes(out),
         *(_bytes(m) for m in (out if epilogue.beta else None, residual)),
         _extents(tiles, a, b, steps, out),
+        call.terms,
+    )
+
+
+def _multiply_mma(
+    call: MatmulCall,
+    config: MmaConfig,
+    a: Array,
+    b: Array,
+    a_major: str,
+    b_major: str,
+    stream: StreamLike,
+) -> None:
+    """Launch the kernel by mma.sync on operands that it reads as they are."""
+    out, residual, epilogue = call.out, call.residual, call.epilogue
+    plan = MmaPlan(
+        *(operand_type(a), operand_type(b), a_major, b_major, out.dtype, config),
+        *(epilogue, out.is_storable),
+    )
+    batch, rows, columns = out.shape
+    tiles = -(-rows // config.m), -(-columns // config.n)
+    launch(
+        mma_kernel(plan),
+        fewest_in_same_waves(math.prod(tiles) * batch, sm_count()),
+        plan.roles.threads,
+        stream,
+        tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
+        tensor_map(map_source(b, plan.b), plan.b_tile, dtype=plan.b),
+        target(plan, out),
+        *(_bytes(m) for m in (out if epilogue.beta else None, residual)),
+        _extents(tiles, a, b, -(-call.a.shape[2] // plan.k), out),
         call.terms,
     )
 
@@ -310,7 +356,7 @@ def _extents(
     )
 
 
-def target(plan: MatmulPlan, out: Array) -> TensorMap | DeviceArray:
+def target(plan: MatmulPlan | MmaPlan, out: Array) -> TensorMap | DeviceArray:
     """Return the result as the kernel takes it: a map, or an array that threads write to."""
     if plan.addressable:
         return tensor_map(map_source(out), plan.out_tile)

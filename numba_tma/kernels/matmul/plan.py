@@ -1,8 +1,9 @@
 """Configurations of the matmul kernels, and the tiles, roles and stages that follow from them.
 
-A configuration (`Config`, `SwappedConfig`, `Tcgen05Config`) is what a user may choose. A plan
-(`MatmulPlan`, `SwappedPlan`; `tcgen05_plan` has Blackwell's) adds types, layouts and epilogue, and
-is all that a kernel is compiled for. `choice` says which configuration is fast.
+A configuration (`Config`, `SwappedConfig`, `Tcgen05Config`, `MmaConfig`) is what a user may choose.
+A plan (`MatmulPlan`, `SwappedPlan`; `tcgen05_plan` and `mma_plan` have the others) adds types,
+layouts and epilogue, and is all that a kernel is compiled for. `choice` says which configuration is
+fast.
 """
 
 from __future__ import annotations
@@ -113,11 +114,51 @@ class Tcgen05Config:
         _check_fields(self, rules)
 
 
-AnyConfig = Config | SwappedConfig | Tcgen05Config
+@dataclass(frozen=True)
+class MmaConfig:
+    """Tile shape, warps and stages of a matmul by mma.sync, which every GPU with TMA has."""
+
+    m: int = 128  #: rows of an output tile, which every consumer warpgroup has
+    n: int = 128  #: columns of an output tile, a multiple of 16 for each consumer warpgroup
+    warpgroups: int = 2  #: consumer warpgroups, side by side: 4 or 8 warps
+    k: int = 64  #: bytes along K per stage: one swizzle span
+    group: int = 16  #: tile rows that the scheduler walks together, for L2 reuse
+    stages: int = 8  #: pipeline stages at most; fewer if shared memory is full
+    out_bytes: int = 128  #: bytes per row of an epilogue tile
+    out_stages: int = 1  #: epilogue tiles in flight per consumer warpgroup
+
+    SUMS: ClassVar[int] = 128  #: registers of a thread that may hold sums
+
+    def __post_init__(self) -> None:
+        unit = 16 * self.warpgroups if self.warpgroups in (1, 2) else 16
+        rules = {
+            "m": (self.m in (64, 128, 256), "64, 128 or 256"),
+            "warpgroups": (self.warpgroups in (1, 2), "1 or 2"),
+            "n": (
+                self.n % unit == 0 and unit <= self.n <= 256,
+                f"a multiple of {unit} up to 256 with {self.warpgroups} warpgroups",
+            ),
+            "k": (self.k in (64, 128), "64 or 128 bytes"),
+            "group": (self.group >= 1, "at least 1"),
+            "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
+            "out_bytes": (self.out_bytes in (32, 64, 128), "32, 64 or 128"),
+            "out_stages": (1 <= self.out_stages <= 4, "1 to 4"),
+        }
+        _check_fields(self, rules)
+        sums = self.m * self.n // (128 * self.warpgroups)
+        if sums > self.SUMS:
+            raise ValueError(
+                f"MmaConfig(m={self.m}, n={self.n}, warpgroups={self.warpgroups}): each thread "
+                f"would hold {sums} sums, and {self.SUMS} leave registers for operands: use a "
+                "smaller m or n, or 2 warpgroups"
+            )
+
+
+AnyConfig = Config | SwappedConfig | Tcgen05Config | MmaConfig
 
 
 def _check_fields(config: AnyConfig, rules: dict[str, tuple[bool, str]]) -> None:
-    named = (SwappedConfig, Tcgen05Config)  # subclasses of Config are called as it is
+    named = (SwappedConfig, Tcgen05Config, MmaConfig)  # subclasses of Config are called as it is
     kind = type(config).__name__ if isinstance(config, named) else "Config"
     for name, (fits, rule) in rules.items():
         if not fits:
