@@ -124,12 +124,13 @@ def nothing_loaded(sums, held, stage, right):  # type: ignore[no-untyped-def]
 
 def warpgroup_column(plan: MmaPlan) -> DeviceFunction:
     """Return the function that returns the first column of a warpgroup in a tile."""
-    N = plan.columns
+    N, FIRST_THREAD = plan.columns, plan.consumers[0].first
 
     @cuda.jit(device=True)
     def first_column():  # type: ignore[no-untyped-def]
+        warpgroup = (ptx.tid_x() - FIRST_THREAD) // 128
         # A shuffle tells the compiler that a warp's threads agree.
-        return cuda.shfl_sync(ALL_LANES, ptx.tid_x() // 128, 0) * N
+        return cuda.shfl_sync(ALL_LANES, warpgroup, 0) * N
 
     @cuda.jit(device=True)
     def no_column():  # type: ignore[no-untyped-def]
@@ -219,7 +220,7 @@ def mma_kernel(plan: MmaPlan) -> Kernel:
     """
     M, N, STAGE_K = plan.config.m, plan.config.n, plan.k
     A_MAJOR, B_MAJOR = plan.a_major, plan.b_major
-    LOAD = plan.roles.load
+    LOAD, MMA = plan.roles.load, plan.consumers[0]  # all consumers have equal registers
     PIPE = tma.TilePipeline(
         plan.stages, a=plan.a_tile, b=plan.b_tile, producer=LOAD, consumer=plan.consumers
     )
@@ -230,11 +231,12 @@ def mma_kernel(plan: MmaPlan) -> Kernel:
     store = sums_store(plan, plan.blocks * (plan.columns // plan.out_columns) - 1)
 
     def matmul(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
-        pipe, results = PIPE.start(), RESULTS.start()  # the first synchronises the block
-        schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
-        # Persistent: a block computes each step-th tile of the schedule, from first on.
-        first, step = cuda.blockIdx.x, cuda.gridDim.x
+        pipe = PIPE.start()
         if LOAD.is_member():
+            LOAD.set_registers()
+            # Persistent: a block computes each step-th tile of the schedule, from first on.
+            schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
+            first, step = ptx.clusterid_x(), ptx.nclusterid_x()
             for tile in schedule.tiles(first, step):
                 row, column = tile.row * M, tile.column * N
                 a_matrix, b_matrix = tile.batch * extents.a_stride, tile.batch * extents.b_stride
@@ -250,6 +252,11 @@ def mma_kernel(plan: MmaPlan) -> Kernel:
                     else:
                         b.load(stage.b, (b_matrix, k, column), stage.barrier)
         else:
+            MMA.set_registers()
+            results = RESULTS.start()
+            # Persistent: a block computes each step-th tile of the schedule, from first on.
+            schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
+            first, step = ptx.clusterid_x(), ptx.nclusterid_x()
             full, right = pipe.consumer(), first_column()
             for tile in schedule.tiles(first, step):
                 sums, held = sums_of_nothing(), no_operands()
@@ -259,7 +266,7 @@ def mma_kernel(plan: MmaPlan) -> Kernel:
                 sums = mma_sync(sums, held[0], held[1])
                 at = (tile.batch, tile.row * M, tile.column * N + right)
                 store(sums, results, (old, residual), out, at, extents, terms)
-        results.close()
+            results.close()
         pipe.close()
 
     return cuda.jit(launch_bounds=plan.roles.launch_bounds)(matmul)

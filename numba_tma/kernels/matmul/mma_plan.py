@@ -24,7 +24,7 @@ from numba_tma.kernels.matmul.plan import (
     operand_tile,
     row_tile,
 )
-from numba_tma.pipeline import Role, Roles, Warps
+from numba_tma.pipeline import Role, Roles, Warpgroups
 
 #: Shared memory for a block's tiles, in bytes: 99 KiB less barriers and alignment.
 TILE_BYTES = ARCHITECTURES[120].shared - (2 << 10)
@@ -120,8 +120,8 @@ class MmaPlan:
 
     @functools.cached_property
     def roles(self) -> Roles:
-        """The consumer warpgroups, and one warp that loads."""
-        return Roles(**consumer_roles(self.config.warpgroups), load=Warps(1))
+        """A warpgroup of which one warp loads, and the consumers, which get its registers."""
+        return Roles(load=Warpgroups(1, registers=40), **consumer_roles(self.config.warpgroups))
 
     @property
     def consumers(self) -> tuple[Role, ...]:
