@@ -13,6 +13,7 @@ from numba_tma.kernels.matmul.choice import CONFIGS
 from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
 from numba_tma.kernels.matmul.kernel import matmul_kernel
+from numba_tma.kernels.matmul.mma_kernel import mma_kernel
 from numba_tma.kernels.matmul.plan import SwappedConfig
 from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
 from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
@@ -30,7 +31,7 @@ from tests.kernels.circular_kernels import CIRCULAR
 from tests.kernels.pipeline_kernels import PIPELINES
 from tests.kernels.shipped_kernels import SHIPPED
 
-HOPPER, BLACKWELL = (9, 0, "a"), (10, 0, "a")
+HOPPER, BLACKWELL, WORKSTATION = (9, 0, "a"), (10, 0, "a"), (12, 0, "a")
 
 
 def _matmul() -> tuple[Any, Any]:
@@ -47,6 +48,11 @@ def _matmul_swapped() -> tuple[Any, Any]:
 def _matmul_tcgen05() -> tuple[Any, Any]:
     form = matmul_forms.tcgen05_form(epilogue=Epilogue(bias=as_dtype("bf16")))
     return tcgen05_kernel(form), matmul_forms.tcgen05_signature(form)
+
+
+def _matmul_mma() -> tuple[Any, Any]:
+    form = matmul_forms.mma_form(epilogue=Epilogue(bias=as_dtype("bf16")))
+    return mma_kernel(form), matmul_forms.mma_signature(form)
 
 
 def _grouped() -> tuple[Any, Any]:
@@ -77,6 +83,7 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     "matmul": (_matmul, HOPPER),
     "matmul_swapped": (_matmul_swapped, HOPPER),
     "matmul_tcgen05": (_matmul_tcgen05, BLACKWELL),
+    "matmul_mma": (_matmul_mma, WORKSTATION),
     "grouped_matmul": (_grouped, HOPPER),
     "block_scaled": (_block_scaled, HOPPER),
     "attention": (functools.partial(attention_forms.form, "d128"), HOPPER),

@@ -171,7 +171,6 @@ def tcgen05_candidates() -> Iterator[AnyConfig]:
 
 #: Configurations by mma.sync, the largest tile first.
 MMA_CONFIGS = (
-    MmaConfig(256, 128, group=8),
     MmaConfig(128, 128),
     MmaConfig(128, 64),
     MmaConfig(64, 64),

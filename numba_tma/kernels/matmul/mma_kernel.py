@@ -4,11 +4,10 @@ It is the kernel of compute capability 12.x, whose tensor cores have neither wgm
 99 KiB of shared memory a block. It runs on every GPU with TMA. For sm_120a and 121a it has been
 assembled and simulated, and has run on no such GPU.
 
-Cost model: an m x n output tile takes ``m * n * K`` multiply-adds and moves ``(m + n) * K`` elements
-from the L2 cache into shared memory. Unlike wgmma, mma.sync reads registers, so each warp loads
-its rows of a and its columns of b by itself: of ``m / 4`` rows and ``n / warpgroups`` columns, for
-as many multiply-adds as their product. So a warp's part of the tile is as square and as large as
-registers allow.
+Cost model: an m x n output tile takes ``m * n * K`` multiply-adds and moves ``(m + n) * K``
+elements from the L2 cache into shared memory. Unlike wgmma, mma.sync reads registers, so each warp
+loads its ``m / 4`` rows of a and its ``n / warpgroups`` columns of b by itself. A warp's part of
+the tile is therefore as square and as large as registers allow.
 
     load warp                               consumer warpgroups, 4 warps each
     for each output tile:                   for each output tile:
@@ -21,6 +20,9 @@ registers allow.
                                                 sums += the last step
                                                 scale, bias, activation, store (TMA)
 
+- Roles: one warp of a warpgroup of 40 registers a thread loads; the consumers get 232, or 255 if
+  there is one warpgroup of them. Each role starts its scheduler and its output pipeline by itself:
+  what lives across both roles would be kept in the registers of the smaller.
 - Double buffering: a warp loads the operands of a step while the tensor cores multiply those of the
   step before. That holds across stages too: a stage is released with its last operands in
   registers. A tile's first step multiplies zeros.
@@ -39,7 +41,6 @@ Words are those of `kernel`; `right` is the first column of a warpgroup in the b
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 from numba import cuda

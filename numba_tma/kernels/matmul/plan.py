@@ -127,7 +127,7 @@ class MmaConfig:
     out_bytes: int = 128  #: bytes per row of an epilogue tile
     out_stages: int = 1  #: epilogue tiles in flight per consumer warpgroup
 
-    SUMS: ClassVar[int] = 128  #: registers of a thread that may hold sums
+    SUMS: ClassVar[int] = 128  #: sums that a thread holds at most, less with two warpgroups
 
     def __post_init__(self) -> None:
         unit = 16 * self.warpgroups if self.warpgroups in (1, 2) else 16
@@ -145,12 +145,12 @@ class MmaConfig:
             "out_stages": (1 <= self.out_stages <= 4, "1 to 4"),
         }
         _check_fields(self, rules)
-        sums = self.m * self.n // (128 * self.warpgroups)
-        if sums > self.SUMS:
+        sums, most = self.m * self.n // (128 * self.warpgroups), self.SUMS // self.warpgroups
+        if sums > most:
             raise ValueError(
                 f"MmaConfig(m={self.m}, n={self.n}, warpgroups={self.warpgroups}): each thread "
-                f"would hold {sums} sums, and {self.SUMS} leave registers for operands: use a "
-                "smaller m or n, or 2 warpgroups"
+                f"would hold {sums} sums, and {most} leave registers for operands and the "
+                "epilogue: use a smaller m or n"
             )
 
 

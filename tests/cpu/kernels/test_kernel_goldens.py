@@ -14,7 +14,7 @@ from tests.tiers import quick
 LIKE_OTHERS = {
     *(name for name in GOLDENS if name.startswith("ring_")),
     *("scale_add", "add_row", "layernorm_odd", "output_pipeline_tmem"),
-    "matmul_tcgen05",  # compiled narrower by its own tests
+    *("matmul_tcgen05", "matmul_mma"),  # compiled narrower by their own tests
 } - {"ring_cluster_2x1", "ring_block_scaled"}
 
 
