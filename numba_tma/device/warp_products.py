@@ -74,13 +74,14 @@ def load_part(
     start = int(tile.address) + first // layout.row_unit * layout.unit_nbytes
     halves = _addresses(layout, thread % 32, thread // 32, step) + start
     if major == "K":
-        words = [simulator.shared_read(at, np.dtype(np.uint32)) for at in halves[:, 0].tolist()]
+        read = [simulator.shared_read(at, np.dtype(np.uint32)) for at in halves[:, 0].tolist()]
+        words = np.array(read, np.uint32)
     else:
         kind = np.dtype(np.uint16)
         each = [simulator.shared_read(at, kind) for at in halves.ravel().tolist()]
         words = np.array(each, np.uint16).view(np.uint32)
     tile.accesses.unfenced = True
-    return OperandPart(part, np.array(words, np.uint32))
+    return OperandPart(part, words)
 
 
 @native
