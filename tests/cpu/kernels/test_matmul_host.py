@@ -64,6 +64,7 @@ def gpu(monkeypatch):
         for function, fake in {
             "sm_count": lambda: 132,
             "has_tcgen05": lambda: False,
+            "has_mma_alone": lambda: False,
             "current_device": lambda: 0,
             "queue_counter": lambda *of: "counter",
             "tensor_map": lambda view, tile, dtype=None: (view, tile, dtype),
