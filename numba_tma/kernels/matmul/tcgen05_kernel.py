@@ -34,8 +34,6 @@ import numpy as np
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma import ptx
-from numba_tma.backend.interface import u32, u64
 from numba_tma.device.vectors import map_columns, store_vector
 from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.kernels.matmul.epilogue import (
@@ -48,29 +46,6 @@ from numba_tma.kernels.matmul.tcgen05_plan import CHUNK_BYTES, LOADED_COLUMNS, T
 
 #: The sums of a product whose K is 0, which no instruction writes to an accumulator.
 ZEROS = (np.float32(0),) * LOADED_COLUMNS
-
-# --------------------------------------------------------------- multiply: by one elected thread
-
-
-def stage_product(plan: Tcgen05Plan) -> DeviceFunction:
-    """Return the function that starts the products of a stage: acc += a @ b, or acc = a @ b."""
-    A, B, PRODUCT = plan.a_layout, plan.b_layout, plan.product
-    # Descriptors count 16 bytes; a step further along K is one addition to the address.
-    A_BITS, B_BITS = A.descriptor(0), B.descriptor(0)
-    A_STEP, B_STEP = A.offset(1) // 16, B.offset(1) // 16
-    STEPS, IDESC = PRODUCT.k_steps, PRODUCT.idesc
-    KIND: Any = PRODUCT.kind
-
-    @cuda.jit(device=True)
-    def multiply(acc, a, b, adds):  # type: ignore[no-untyped-def]
-        a_bits = u64(A_BITS) + u64(u32(a) // u32(16))
-        b_bits = u64(B_BITS) + u64(u32(b) // u32(16))
-        for step in range(STEPS):
-            a_step, b_step = u64(a_bits + u64(step * A_STEP)), u64(b_bits + u64(step * B_STEP))
-            ptx.tcgen05_mma(acc, a_step, b_step, IDESC, adds or step > 0, KIND, 1)
-
-    return multiply
-
 
 # --------------------------------------------- store: a row of 32 columns, by each epilogue thread
 
@@ -195,7 +170,6 @@ def tcgen05_kernel(plan: Tcgen05Plan) -> Kernel:
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=EPILOGUE)
     SCHEDULER = tma.GroupedScheduler(plan.config.group)
     COLUMNS, BY_TMA, EMPTY = plan.out_columns, plan.addressable, plan.empty
-    multiply = stage_product(plan)
     write_columns = columns_write(plan)
 
     def matmul(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
@@ -225,7 +199,9 @@ def tcgen05_kernel(plan: Tcgen05Plan) -> Kernel:
                 acc = products.acquire()
                 # One elected thread executes the body; its commits release the stages.
                 for k_tile, stage in pipe.consume(0, extents.steps):
-                    multiply(acc.address, stage.a.address, stage.b.address, k_tile > 0)
+                    a_stage = stage.a.matrix_descriptor(A_MAJOR)
+                    b_stage = stage.b.matrix_descriptor(B_MAJOR)
+                    tma.tcgen05_mma(acc.accumulator, a_stage, b_stage, accumulate=k_tile > 0)
                 products.commit()
         else:
             finished = sums.consumer()
