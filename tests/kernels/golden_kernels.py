@@ -14,9 +14,10 @@ from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
 from numba_tma.kernels.matmul.kernel import matmul_kernel
 from numba_tma.kernels.matmul.mma_kernel import mma_kernel
-from numba_tma.kernels.matmul.plan import SwappedConfig
+from numba_tma.kernels.matmul.plan import SwappedConfig, Tcgen05Config
 from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
 from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
+from numba_tma.kernels.matmul.tcgen05_pair_kernel import tcgen05_pair_kernel
 from numba_tma.tools.testing import compile_ptx
 from tests.kernels import (
     attention_backward_forms,
@@ -48,6 +49,13 @@ def _matmul_swapped() -> tuple[Any, Any]:
 def _matmul_tcgen05() -> tuple[Any, Any]:
     form = matmul_forms.tcgen05_form(epilogue=Epilogue(bias=as_dtype("bf16")))
     return tcgen05_kernel(form), matmul_forms.tcgen05_signature(form)
+
+
+def _matmul_tcgen05_pair() -> tuple[Any, Any]:
+    form = matmul_forms.tcgen05_form(
+        epilogue=Epilogue(bias=as_dtype("bf16")), config=Tcgen05Config(cta_group=2)
+    )
+    return tcgen05_pair_kernel(form), matmul_forms.tcgen05_signature(form)
 
 
 def _matmul_mma() -> tuple[Any, Any]:
@@ -83,6 +91,7 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     "matmul": (_matmul, HOPPER),
     "matmul_swapped": (_matmul_swapped, HOPPER),
     "matmul_tcgen05": (_matmul_tcgen05, BLACKWELL),
+    "matmul_tcgen05_pair": (_matmul_tcgen05_pair, BLACKWELL),
     "matmul_mma": (_matmul_mma, WORKSTATION),
     "grouped_matmul": (_grouped, HOPPER),
     "block_scaled": (_block_scaled, HOPPER),

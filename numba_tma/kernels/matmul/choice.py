@@ -166,6 +166,7 @@ def candidates(problem: MatmulProblem, sms: int) -> Iterator[AnyConfig]:
 
 def tcgen05_candidates() -> Iterator[AnyConfig]:
     """Yield every configuration that `tune` measures on a GPU with Blackwell's tensor cores."""
+    yield from (Tcgen05Config(n, cta_group=2) for n in (256, 192, 128, 64))
     yield from (Tcgen05Config(n) for n in (256, 192, 128, 96, 64, 32))
 
 
@@ -210,13 +211,16 @@ def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
 def choose_tcgen05(problem: MatmulProblem, sms: int) -> Tcgen05Config:
     """Return the configuration for Blackwell's tensor cores: the widest whose tiles occupy all SMs.
 
-    No GPU has measured it. If no width occupies all SMs, the narrowest of 64 columns or more is
-    taken that the problem fills.
+    No GPU has measured it. CTA pairs compute the tiles if the tile rows of 128 are even in number,
+    or more than 8, so that few rows of the last pair are beyond the matrix. If no width occupies
+    all SMs, the narrowest of 64 columns or more is taken that the problem fills.
     """
-    rows = -(-problem.rows // 128) * problem.batch
+    row_tiles = -(-problem.rows // 128)
+    group = 2 if row_tiles % 2 == 0 or row_tiles > 8 else 1
+    rows = -(-row_tiles // group) * problem.batch
     for n in (256, 192, 128, 96):
-        if rows * -(-problem.columns // n) >= sms:
-            return Tcgen05Config(n)
+        if rows * -(-problem.columns // n) >= sms // group:
+            return Tcgen05Config(n, cta_group=group)
     return Tcgen05Config(64 if problem.columns > 32 else 32)
 
 

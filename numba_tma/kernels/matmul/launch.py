@@ -12,7 +12,6 @@ from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.tensor_map import TensorMap, tensor_map
-from numba_tma.host.tensor_tiles import LANES
 from numba_tma.kernels._host.device import (
     fewest_in_same_waves,
     has_mma_alone,
@@ -54,6 +53,7 @@ from numba_tma.kernels.matmul.plan import (
 )
 from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
 from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
+from numba_tma.kernels.matmul.tcgen05_pair_kernel import tcgen05_pair_kernel
 from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan
 
 P = TypeVar("P", bound=MatmulPlan)
@@ -193,11 +193,12 @@ def _multiply_tcgen05(
         *(epilogue, out.is_storable, call.a.shape[2] == 0),
     )
     batch, rows, columns = out.shape
-    tiles = -(-rows // LANES), -(-columns // config.n)
-    steps = -(-call.a.shape[2] // plan.k)
+    tiles = -(-rows // plan.rows), -(-columns // config.n)
+    steps, group = -(-call.a.shape[2] // plan.k), config.cta_group
+    at_once = fewest_in_same_waves(math.prod(tiles) * batch, resident_clusters(group, 1))
     launch(
-        tcgen05_kernel(plan),
-        fewest_in_same_waves(math.prod(tiles) * batch, sm_count()),
+        tcgen05_kernel(plan) if group == 1 else tcgen05_pair_kernel(plan),
+        at_once * group,
         plan.roles.threads,
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),

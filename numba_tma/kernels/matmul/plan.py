@@ -97,12 +97,16 @@ class SwappedConfig:
 
 @dataclass(frozen=True)
 class Tcgen05Config:
-    """Tile shape and stages of a matmul on Blackwell's tensor cores, whose tiles have 128 rows."""
+    """Tile shape and stages of a matmul on Blackwell's tensor cores.
+
+    An output tile has 128 rows, or 256 if a CTA pair computes it.
+    """
 
     n: int = 256  #: columns of an output tile, a multiple of 32
     group: int = 16  #: tile rows that the scheduler walks together, for L2 reuse
     stages: int = 8  #: pipeline stages at most; fewer if shared memory is full
     out_stages: int = 2  #: epilogue tiles in flight
+    cta_group: int = 1  #: blocks that compute a tile together: 1, or 2, a CTA pair
 
     def __post_init__(self) -> None:
         rules = {
@@ -110,6 +114,7 @@ class Tcgen05Config:
             "group": (self.group >= 1, "at least 1"),
             "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
             "out_stages": (1 <= self.out_stages <= 4, "1 to 4"),
+            "cta_group": (self.cta_group in (1, 2), "1, or 2 for a CTA pair"),
         }
         _check_fields(self, rules)
 

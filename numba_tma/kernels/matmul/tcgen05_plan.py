@@ -1,4 +1,4 @@
-"""The configuration of the matmul kernel of Blackwell's tensor cores, and the plan that follows.
+"""The configuration of the matmul kernels of Blackwell's tensor cores, and the plan that follows.
 
 A `Tcgen05Config` is what a user may choose. A `Tcgen05Plan` adds types, layouts and epilogue, and
 is all that the kernel is compiled for.
@@ -10,10 +10,8 @@ import functools
 import math
 from dataclasses import dataclass
 
-from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
-from numba_tma.host.matrix_layout import MatrixLayout
-from numba_tma.host.tcgen05_rules import TensorProduct, check_product
 from numba_tma.host.tensor_tiles import COLUMNS, LANES
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.matmul.epilogue import Epilogue
@@ -30,7 +28,10 @@ CHUNK_BYTES = 16
 
 @dataclass(frozen=True)
 class Tcgen05Plan:
-    """All that the matmul kernel of tcgen05 is compiled for; fields as in `MatmulPlan`."""
+    """All that a matmul kernel of tcgen05 is compiled for; fields as in `MatmulPlan`.
+
+    In a CTA pair each block has 128 rows of the tile and of a, and half of the tile's b.
+    """
 
     a: DType
     b: DType
@@ -55,6 +56,16 @@ class Tcgen05Plan:
         return STAGE_BYTES // self.a.itemsize
 
     @property
+    def rows(self) -> int:
+        """Rows of an output tile, of both blocks of a pair."""
+        return LANES * self.config.cta_group
+
+    @property
+    def b_rows(self) -> int:
+        """Columns of the output tile whose b this block loads: in a pair half of them."""
+        return self.config.n // self.config.cta_group
+
+    @property
     def a_tile(self) -> Tile:
         """The tile of a in a stage: a row for each lane of tensor memory."""
         return operand_tile(LANES, self.k, self.a, self.a_major)
@@ -62,26 +73,11 @@ class Tcgen05Plan:
     @property
     def b_tile(self) -> Tile:
         """The tile of b in a stage."""
-        return operand_tile(self.config.n, self.k, self.b, self.b_major)
-
-    @property
-    def a_layout(self) -> MatrixLayout:
-        """The tile of a as the tensor cores read it."""
-        return MatrixLayout(self.a_tile, self.a_major, "tcgen05")
-
-    @property
-    def b_layout(self) -> MatrixLayout:
-        """The tile of b as the tensor cores read it."""
-        return MatrixLayout(self.b_tile, self.b_major, "tcgen05")
-
-    @property
-    def product(self) -> TensorProduct:
-        """The instructions that multiply the tiles of a stage."""
-        return check_product(as_dtype("f32"), LANES, self.config.n, self.a_layout, self.b_layout)
+        return operand_tile(self.b_rows, self.k, self.b, self.b_major)
 
     @property
     def accumulator(self) -> Tile:
-        """An accumulator in tensor memory."""
+        """An accumulator in the tensor memory of this block."""
         return Tile((LANES, self.config.n), "f32")
 
     @property
