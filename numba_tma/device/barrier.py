@@ -155,3 +155,8 @@ class PairBarrier(Barrier):
 def leader_rank() -> int:
     """Return the rank of the even block of this block's CTA pair."""
     return u32(cluster_ctarank() & u32(0xFFFFFFFE))
+
+
+def pair_barrier(barrier: BarrierAddress) -> int:
+    """Return the address of a barrier in the even block of this block's CTA pair (simulator)."""
+    return mapa(address(barrier), leader_rank())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numba_tma import simulator
 from numba_tma.backend.interface import native
-from numba_tma.device.barrier import leader_rank
+from numba_tma.device.barrier import pair_barrier
 from numba_tma.device.copy_rules import check_pair
 from numba_tma.device.gather import gather as gather
 from numba_tma.device.gather import prefetch_rows as prefetch_rows
@@ -21,6 +21,7 @@ from numba_tma.host.tensor_map import TensorMap
 from numba_tma.ptx import (
     cp_async_bulk_prefetch_tensor,
     cp_async_bulk_tensor_im2col_load,
+    cp_async_bulk_tensor_im2col_load_cta_group,
     cp_async_bulk_tensor_im2col_store,
     cp_async_bulk_tensor_im2col_w_128_load,
     cp_async_bulk_tensor_im2col_w_load,
@@ -29,7 +30,6 @@ from numba_tma.ptx import (
     cp_async_bulk_tensor_store,
     cp_reduce_async_bulk_tensor,
     fence_proxy_tensormap_acquire,
-    mapa,
     prefetch_tensormap,
 )
 from numba_tma.ptx._instruction import BarrierAddress, CacheHint, TileAddress, address
@@ -67,9 +67,8 @@ def start_load(
 ) -> None:
     """Start one copy of a load (simulator); with `cta_group` 2 on the even block's barrier."""
     if cta_group == 2:
-        leaders = mapa(address(barrier), leader_rank())
         cp_async_bulk_tensor_load_cta_group(
-            destination, tensor_map, coords, leaders, 2, cache_hint, multicast
+            destination, tensor_map, coords, pair_barrier(barrier), 2, cache_hint, multicast
         )
     else:
         cp_async_bulk_tensor_load(destination, tensor_map, coords, barrier, cache_hint, multicast)
@@ -122,10 +121,13 @@ def load_im2col(
     barrier: BarrierAddress,
     cache_hint: CacheHint = None,
     multicast: int | None = None,
+    cta_group: CtaGroup = 1,
 ) -> None:
     """Run `Im2colMap.load_im2col`."""
     mode = tensor_map.mode if tensor_map.mode in MAX_HALO else "im2col"
     simulator.check_copy(tensor_map, tile, coords, barrier, mode=mode)
+    check_pair("TensorMap.load_im2col", barrier, cta_group)
+    home = pair_barrier(barrier) if cta_group == 2 else barrier
     if mode != "im2col":
         if len(offsets) != 1:
             raise simulator.BadOperand(
@@ -134,11 +136,18 @@ def load_im2col(
             )
         wide = cp_async_bulk_tensor_im2col_w_load
         load_pixels = wide if mode == "im2col_w" else cp_async_bulk_tensor_im2col_w_128_load
-        load_pixels(tile, tensor_map, coords, barrier, 0, offsets[0], cache_hint, multicast)
-        return
-    cp_async_bulk_tensor_im2col_load(
-        tile, tensor_map, coords, barrier, offsets, cache_hint, multicast
-    )
+        load_pixels(
+            *(tile, tensor_map, coords, home, 0, offsets[0], cache_hint, multicast),
+            2 if cta_group == 2 else None,
+        )
+    elif cta_group == 2:
+        cp_async_bulk_tensor_im2col_load_cta_group(
+            tile, tensor_map, coords, home, offsets, 2, cache_hint, multicast
+        )
+    else:
+        cp_async_bulk_tensor_im2col_load(
+            tile, tensor_map, coords, barrier, offsets, cache_hint, multicast
+        )
 
 
 @native

@@ -17,6 +17,7 @@ from numba_tma.backend.interface import (
     native,
     simulator_only,
 )
+from numba_tma.device.barrier import pair_barrier
 from numba_tma.device.copy_rules import check_pair, check_rows, is_map
 from numba_tma.device.shared import SharedTile
 from numba_tma.host.annotations import DeviceArray, Integer, RowNumbers
@@ -30,6 +31,7 @@ from numba_tma.ptx import (
     cp_async_bulk_tensor_scatter4,
 )
 from numba_tma.ptx._instruction import BarrierAddress, CacheHint, TileAddress, address
+from numba_tma.ptx.blackwell import CtaGroup
 from numba_tma.simulator import BadCoordinate, BadOperand
 
 # ------------------------------------------------------------------------ methods of a map
@@ -49,16 +51,18 @@ def gather(
     barrier: BarrierAddress,
     cache_hint: CacheHint = None,
     multicast: int | None = None,
+    cta_group: CtaGroup = 1,
 ) -> None:
     """Run `GatherMap.gather`."""
     check_rows("GatherMap.gather", tensor_map, tile, rows, column)
-    check_pair("GatherMap.gather", barrier, None)
+    check_pair("GatherMap.gather", barrier, cta_group)
     base = address(tile)
+    home, group = (pair_barrier(barrier), 2) if cta_group == 2 else (barrier, None)
     for offset, (first, skipped) in tensor_map.copies.starts:
         numbers = _four(rows, first)
         destination, moved = base + offset, int(column) + skipped
         cp_async_bulk_tensor_gather4(
-            destination, tensor_map, *numbers, moved, barrier, cache_hint, multicast
+            destination, tensor_map, *numbers, moved, home, cache_hint, multicast, group
         )
 
 
@@ -102,6 +106,7 @@ def gather_group(
     barrier: BarrierAddress,
     cache_hint: CacheHint,
     multicast: int | None,
+    cta_group: CtaGroup,
     first: Integer,
 ) -> None:
     """Gather 4 rows of a tile, from its row `first` on. Only lowerings call it."""
@@ -144,11 +149,14 @@ def gather_listed(
     barrier: BarrierAddress,
     cache_hint: CacheHint,
     multicast: int | None,
+    cta_group: CtaGroup,
 ) -> None:
     """Gather the rows whose numbers an array has."""
     for first in range(0, rows_of(tensor_map), 4):
         numbers = _four(rows, first)
-        gather_group(tensor_map, tile, numbers, column, barrier, cache_hint, multicast, first)
+        gather_group(
+            tensor_map, tile, numbers, column, barrier, cache_hint, multicast, cta_group, first
+        )
 
 
 @device_function

@@ -9,6 +9,7 @@ from numba_tma.backend.interface import device_class, native
 from numba_tma.host.annotations import Coordinates, Integer
 from numba_tma.host.tensor_map import TensorMap
 from numba_tma.ptx._instruction import BarrierAddress, CacheHint, TileAddress
+from numba_tma.ptx.blackwell import CtaGroup
 from numba_tma.simulator import BadCoordinate, BadOperand
 
 
@@ -30,6 +31,7 @@ class RaggedSequence:
         barrier: BarrierAddress,
         cache_hint: CacheHint = None,
         multicast: Integer | None = None,
+        cta_group: CtaGroup = 1,
     ) -> None:
         """Start the copy of one tile of the sequence into shared memory; see `TensorMap.load`.
 
@@ -37,7 +39,7 @@ class RaggedSequence:
         """
         if self.tensor_map.encoding == "shift":
             raise BadOperand(f"RaggedTensorMap.load: {only_stores(self.tensor_map.rank)}")
-        _part(self, coords).load(tile, coords, barrier, cache_hint, multicast)
+        _part(self, coords).load(tile, coords, barrier, cache_hint, multicast, cta_group)
 
     def store(self, tile: TileAddress, coords: Coordinates, cache_hint: CacheHint = None) -> None:
         """Start the copy of one tile into the sequence; see `TensorMap.store`.

@@ -189,6 +189,7 @@ class GatherMap(TensorMap):
         barrier: BarrierLike,
         cache_hint: CacheHint = None,
         multicast: BlockMask = None,
+        cta_group: int = 1,
     ) -> None:
         """Start the copies of rows of the matrix into a tile in shared memory.
 
@@ -214,14 +215,18 @@ class GatherMap(TensorMap):
             How long the data should stay in the L2 cache, if it matters.
         multicast
             The blocks of the cluster that get the tile, as for `TensorMap.load`.
+        cta_group
+            2 if the bytes count on the barrier of the even block of a CTA pair, as for
+            `TensorMap.load`.
 
         Notes
         -----
         On Blackwell PTX ``cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4
-        .mbarrier::complete_tx::bytes``, for 4 rows of a slab; with `multicast`, on GPUs with tensor
-        memory, ``.shared::cluster``. On all others the load of a tensor map, for each row.
+        .mbarrier::complete_tx::bytes``, for 4 rows of a slab; with `multicast` or
+        `cta_group` 2, on GPUs with tensor memory, ``.shared::cluster``. On all others the load of a
+        tensor map, for each row.
         """
-        in_kernels("gather")(self, tile, rows, column, barrier, cache_hint, multicast)
+        in_kernels("gather")(self, tile, rows, column, barrier, cache_hint, multicast, cta_group)
 
     def scatter(
         self, tile: SharedMemory, rows: RowNumbers, column: Integer, cache_hint: CacheHint = None

@@ -184,6 +184,7 @@ class Im2colMap(TensorMap):
         barrier: BarrierLike,
         cache_hint: CacheHint = None,
         multicast: int | None = None,
+        cta_group: int = 1,
     ) -> None:
         """Start the copy of one column of pixels from the tensor into shared memory.
 
@@ -218,13 +219,18 @@ class Im2colMap(TensorMap):
         multicast
             A bit per block of the cluster: the tile arrives in each of them, at the same address,
             and its bytes on the barrier at the same address there.
+        cta_group
+            2 if the bytes count on the barrier of the even block of a CTA pair, as for
+            `TensorMap.load`.
 
         Notes
         -----
         PTX ``cp.async.bulk.tensor.Nd.shared::cluster.global.im2col.mbarrier::complete_tx::bytes``,
         or ``.im2col::w``, to ``.shared::cta`` without `multicast`, or ``.im2col::w::128``.
         """
-        in_kernels("load_im2col")(self, tile, coords, offsets, barrier, cache_hint, multicast)
+        in_kernels("load_im2col")(
+            self, tile, coords, offsets, barrier, cache_hint, multicast, cta_group
+        )
 
     def store_im2col(
         self, tile: SharedMemory, coords: tuple[int, ...], cache_hint: CacheHint = None

@@ -412,9 +412,12 @@ class TensorMap(KernelArgument):
         barrier: BarrierLike,
         cache_hint: CacheHint = None,
         multicast: BlockMask = None,
+        cta_group: int = 1,
     ) -> None:
         """Raise in a kernel; an `Im2colMap` has this method, see there."""
-        in_kernels("load_im2col")(self, tile, coords, offsets, barrier, cache_hint, multicast)
+        in_kernels("load_im2col")(
+            self, tile, coords, offsets, barrier, cache_hint, multicast, cta_group
+        )
 
     def store_im2col(
         self, tile: SharedMemory, coords: tuple[int, ...], cache_hint: CacheHint = None

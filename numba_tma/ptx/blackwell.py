@@ -14,6 +14,7 @@ from numba_tma.ptx._instruction import (
     CacheHint,
     Coordinates,
     GlobalAddress,
+    Offsets,
     TensorMapOperand,
     TileAddress,
     address,
@@ -26,7 +27,7 @@ from numba_tma.ptx._instruction import (
 
 __all__ = [
     "cp_async_bulk_tensor_load_cta_group", "cp_async_bulk_tensor_gather4",
-    "cp_async_bulk_tensor_gather4_cta",
+    "cp_async_bulk_tensor_gather4_cta", "cp_async_bulk_tensor_im2col_load_cta_group",
     "cp_async_bulk_prefetch_tensor_gather4", "cp_async_bulk_tensor_scatter4",
     "cp_async_bulk_store_masked",
 ]  # fmt: skip
@@ -63,6 +64,37 @@ def cp_async_bulk_tensor_load_cta_group(
     """
     simulator.cp_async_bulk_tensor_load(
         address(destination), tensor_map, coordinates, address(barrier), multicast, cta_group
+    )
+
+
+@instruction(
+    "cp.async.bulk.tensor.RANKd.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+    "<multicast:.multicast::cluster>.cta_group::{cta_group}<cache_hint:.L2::cache_hint>"
+    " [{destination}], [{tensor_map}, {coordinates}], [{barrier}], {offsets}"
+    "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
+    isa=(8, 6),
+    sm=TCGEN05,
+    ranks=(3, 4, 5),
+)
+def cp_async_bulk_tensor_im2col_load_cta_group(
+    destination: TileAddress,
+    tensor_map: TensorMapOperand,
+    coordinates: Coordinates,
+    barrier: BarrierAddress,
+    offsets: Offsets,
+    cta_group: CtaGroup,
+    cache_hint: CacheHint = None,
+    multicast: u16 | None = None,
+) -> None:
+    """Start the copy of `cp_async_bulk_tensor_im2col_load`, with a barrier in a CTA pair.
+
+    `cta_group`, `barrier` and `multicast` are those of `cp_async_bulk_tensor_load_cta_group`.
+    Executed by one thread. Orders nothing. The row is assembled and simulated, and has run on no
+    GPU.
+    """
+    simulator.cp_async_bulk_tensor_im2col_load(
+        *(address(destination), tensor_map, coordinates, address(barrier), offsets),
+        *(multicast, cta_group),
     )
 
 

@@ -14,6 +14,7 @@ from numba_tma.ptx._instruction import (
     instruction,
     u16,
 )
+from numba_tma.ptx.blackwell import CtaGroup
 
 __all__ = [
     "cp_async_bulk_tensor_im2col_w_load", "cp_async_bulk_tensor_im2col_w_load_cta",
@@ -26,7 +27,7 @@ RANKS = (3, 4, 5)
 
 @instruction(
     "cp.async.bulk.tensor.RANKd.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes"
-    "<multicast:.multicast::cluster><cache_hint:.L2::cache_hint>"
+    "<multicast:.multicast::cluster><cta_group:.cta_group::{cta_group}><cache_hint:.L2::cache_hint>"
     " [{destination}], [{tensor_map}, {coordinates}], [{barrier}], {{w_halo}, {w_offset}}"
     "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
     isa=(8, 6),
@@ -42,6 +43,7 @@ def cp_async_bulk_tensor_im2col_w_load(
     w_offset: u16,
     cache_hint: CacheHint = None,
     multicast: u16 | None = None,
+    cta_group: CtaGroup | None = None,
 ) -> None:
     """Start to copy pixels along W, and a halo, from global to shared memory.
 
@@ -49,12 +51,13 @@ def cp_async_bulk_tensor_im2col_w_load(
     `coordinates` on, at fixed D, H and image. At the end of the image it takes `w_halo` more
     pixels, which are adjacent to the others in shared memory. `w_offset` shifts the pixel box and
     the first pixel along W. Alignment, fill and `multicast` are those of
-    `cp_async_bulk_tensor_im2col_load`. Executed by one thread. Orders nothing. Simulated without a
-    halo.
+    `cp_async_bulk_tensor_im2col_load`, and `cta_group` is that of
+    `cp_async_bulk_tensor_load_cta_group`. Executed by one thread. Orders nothing. Simulated without
+    a halo.
     """
     simulator.cp_async_bulk_tensor_im2col_w_load(
         *(address(destination), tensor_map, coordinates, address(barrier), w_halo, w_offset),
-        *("im2col_w", multicast),
+        *("im2col_w", multicast, cta_group),
     )
 
 
@@ -89,7 +92,7 @@ def cp_async_bulk_tensor_im2col_w_load_cta(
 
 @instruction(
     "cp.async.bulk.tensor.RANKd.shared::cluster.global.im2col::w::128.mbarrier::complete_tx::bytes"
-    "<multicast:.multicast::cluster><cache_hint:.L2::cache_hint>"
+    "<multicast:.multicast::cluster><cta_group:.cta_group::{cta_group}><cache_hint:.L2::cache_hint>"
     " [{destination}], [{tensor_map}, {coordinates}], [{barrier}], {{w_halo}, {w_offset}}"
     "<multicast:, {multicast}><cache_hint:, {cache_hint}>;",
     isa=(8, 6),
@@ -105,6 +108,7 @@ def cp_async_bulk_tensor_im2col_w_128_load(
     w_offset: u16,
     cache_hint: CacheHint = None,
     multicast: u16 | None = None,
+    cta_group: CtaGroup | None = None,
 ) -> None:
     """Start to copy 128 pixels along W, with halos between them, from global to shared memory.
 
@@ -114,7 +118,7 @@ def cp_async_bulk_tensor_im2col_w_128_load(
     """
     simulator.cp_async_bulk_tensor_im2col_w_load(
         *(address(destination), tensor_map, coordinates, address(barrier), w_halo, w_offset),
-        *("im2col_w128", multicast),
+        *("im2col_w128", multicast, cta_group),
     )
 
 

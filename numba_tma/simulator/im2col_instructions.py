@@ -26,6 +26,7 @@ def cp_async_bulk_tensor_im2col_load(
     mbar: int,
     offsets: Sequence[int],
     multicast: int | None = None,
+    cta_group: int | None = None,
 ) -> None:
     """Copy the column of pixels from `coords` on to shared `dst`; completes on `mbar`."""
     from numba_tma.host.pixel_box import reference_im2col
@@ -46,7 +47,7 @@ def cp_async_bulk_tensor_im2col_load(
         )
 
     tile = tensor_map.tile
-    arrivals = _arrivals(what, thread, address, tile.shared_nbytes, int(mbar), multicast)
+    arrivals = _arrivals(what, thread, address, tile.shared_nbytes, int(mbar), multicast, cta_group)
     _load(thread, arrivals, address, tile.shared_nbytes, tile.nbytes, read)
 
 
@@ -59,6 +60,7 @@ def cp_async_bulk_tensor_im2col_w_load(
     w_offset: int,
     mode: str,
     multicast: int | None = None,
+    cta_group: int | None = None,
 ) -> None:
     """Copy pixels along W from `coords` on to shared `dst`; completes on `mbar`."""
     from numba_tma.host.pixel_box import reference_im2col
@@ -79,7 +81,7 @@ def cp_async_bulk_tensor_im2col_w_load(
         )
 
     tile = tensor_map.tile
-    arrivals = _arrivals(what, thread, address, tile.shared_nbytes, int(mbar), multicast)
+    arrivals = _arrivals(what, thread, address, tile.shared_nbytes, int(mbar), multicast, cta_group)
     _load(thread, arrivals, address, tile.shared_nbytes, tile.nbytes, read)
 
 

@@ -237,17 +237,21 @@ _method(copies.fence_acquire, _type_fence_acquire, _lower_fence_acquire)
 # ------------------------------------------------------------------- columns of pixels
 
 _LOAD_IM2COL = TABLE["cp_async_bulk_tensor_im2col_load"]
+_PAIR_IM2COL = "cp_async_bulk_tensor_im2col_load_cta_group"
 _STORE_IM2COL = TABLE["cp_async_bulk_tensor_im2col_store"]
 
 
-def _im2col_row(tensor_map: types.Type, multicast: types.Type) -> Instruction:
+def _im2col_row(
+    tensor_map: types.Type, multicast: types.Type, cta_group: types.Type
+) -> Instruction:
     """Return the row that loads columns of pixels through maps of a mode."""
     if tensor_map.mode == "im2col_w128":
         return TABLE["cp_async_bulk_tensor_im2col_w_128_load"]
     if tensor_map.mode == "im2col_w":
         name = "cp_async_bulk_tensor_im2col_w_load"
-        return TABLE[f"{name}_cta" if is_absent(multicast) else name]
-    return _LOAD_IM2COL
+        own = is_absent(multicast) and not is_pair(cta_group)
+        return TABLE[f"{name}_cta" if own else name]
+    return TABLE[_PAIR_IM2COL] if is_pair(cta_group) else _LOAD_IM2COL
 
 
 _NO_HALO = (types.uint16, ir.Constant(ir.IntType(16), 0))
@@ -261,7 +265,9 @@ def _type_load_im2col(
     barrier: types.Type,
     cache_hint: types.Type = types.none,
     multicast: types.Type = types.none,
+    cta_group: types.Type = types.none,
 ) -> Any:
+    compiler.run_rule(check_pair, "TensorMap.load_im2col", barrier, cta_group)
     given = {
         "destination": tile,
         "coordinates": coords,
@@ -270,12 +276,12 @@ def _type_load_im2col(
         "cache_hint": cache_hint,
         "multicast": multicast,
     }
-    row = _im2col_row(self, multicast)
+    row = _im2col_row(self, multicast, cta_group)
+    pair = {"cta_group": cta_group} if is_pair(cta_group) else {}
     mode = self.mode if self.mode in MAX_HALO else "im2col"
     if mode == "im2col":
-        typed = dict(
-            zip(("tensor_map", *given), type_call(row, {"tensor_map": self, **given}).args)
-        )
+        operands = {"tensor_map": self, **given, **pair}
+        typed = dict(zip(operands, type_call(row, operands).args))
     else:
         offsets = OPERANDS["Offsets"].accept(offsets, "TensorMap.load_im2col(offsets=...)")
         if len(offsets) != 1:
@@ -283,13 +289,14 @@ def _type_load_im2col(
                 f"TensorMap.load_im2col: {len(offsets)} offsets for {self}, which walks along W "
                 "alone: give (w,), and add the others to the coordinates"
             )
-        operands = {"tensor_map": self, **given, "w_halo": _NO_HALO[0], "w_offset": types.uint16}
+        operands = {"tensor_map": self, **given, **pair, "w_halo": _NO_HALO[0]}
+        operands |= {"w_offset": types.uint16}
         names = [name for name in row.operands if name in operands]
         typed = dict(zip(names, type_call(row, {n: operands[n] for n in names}).args))
         typed |= {"offsets": offsets} | ({} if "multicast" in typed else {"multicast": multicast})
     compiler.run_rule(check_copy, "TensorMap.load_im2col", self, tile, coords, mode=mode)
     _check_offsets(self, given["offsets"])
-    return signature(types.void, self, *(typed[name] for name in given))
+    return signature(types.void, self, *(typed[name] for name in given), cta_group)
 
 
 def _check_offsets(tensor_map: types.Type, offsets: types.Type) -> None:
@@ -308,9 +315,12 @@ def _lower_load_im2col(
 ) -> Any:
     names = ["tensor_map", "destination", "coordinates", "offsets", "barrier"]
     names += ["cache_hint", "multicast"]
-    given = dict(zip(names, zip(sig.args, args)))
-    row = _im2col_row(sig.args[0], given.get("multicast", (types.none,))[0])
-    if row is not _LOAD_IM2COL:
+    *kinds, cta_group = sig.args
+    given: Any = dict(zip(names, zip(kinds, args)))
+    row = _im2col_row(kinds[0], given["multicast"][0], cta_group)
+    if is_pair(cta_group):
+        given = pair_load(context, builder, given)
+    if "w_offset" in row.operands:
         _, offsets = given.pop("offsets")
         given |= {"w_halo": _NO_HALO, "w_offset": (types.uint16, builder.extract_value(offsets, 0))}
         given = {name: given[name] for name in row.operands if name in given}

@@ -17,6 +17,7 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
+from numba_tma.backend.lowering.copies import is_pair, pair_load
 from numba_tma.backend.lowering.instructions import Operands, emit, is_absent, type_call
 from numba_tma.backend.lowering.operands import OPERANDS
 from numba_tma.backend.lowering.types import METHODS, TensorMapType
@@ -43,7 +44,7 @@ _ROWS = {
 #: The operands of each copy beside the map, the rows and the column, in the method's order.
 _BEFORE = {"gather": ("destination",), "scatter": ("source",), "prefetch_rows": ()}
 _AFTER = {
-    "gather": ("barrier", "cache_hint", "multicast"),
+    "gather": ("barrier", "cache_hint", "multicast", "cta_group"),
     "scatter": ("cache_hint",),
     "prefetch_rows": ("cache_hint",),
 }
@@ -58,6 +59,8 @@ def _has(row: Instruction) -> bool:
 def _of_four(copy: str, given: dict[str, Any]) -> Instruction | None:
     """Return the row of the table that moves four rows; None if the target has none."""
     multicast = not is_absent(given.get("multicast", (types.none,))[0])
+    if "cta_group" in given:
+        return TABLE["cp_async_bulk_tensor_gather4"]
     for name in _ROWS[copy][0]:
         row = TABLE[name]
         if _has(row) and not (multicast and "multicast" not in row.operands):
@@ -101,7 +104,13 @@ def _typer(copy: str) -> Any:
         tile = next((others[name] for name in _BEFORE[copy]), None)
         compiler.run_rule(check_rows, what, self, tile, rows, column)
         if "barrier" in others:
-            compiler.run_rule(check_pair, what, others["barrier"], None)
+            pair = others.pop("cta_group")
+            compiler.run_rule(check_pair, what, others["barrier"], pair)
+            if is_pair(pair):
+                numbers = dict.fromkeys((*_NUMBERS, "column"), types.int32)
+                row = TABLE["cp_async_bulk_tensor_gather4"]
+                four = {"tensor_map": self, **others, **numbers, "cta_group": pair}
+                type_call(row, {name: four[name] for name in row.operands})
         given = {"tensor_map": self, **others}
         # The order of the single row's operands, so that `type_call` binds them by name.
         given["coordinates"] = types.UniTuple(types.int32, 2)
@@ -122,10 +131,11 @@ def _typer(copy: str) -> Any:
             barrier: types.Type,
             cache_hint: types.Type = types.none,
             multicast: types.Type = types.none,
+            cta_group: types.Type = types.none,
         ) -> Any:
             others = {"destination": tile, "barrier": barrier}
-            others |= {"cache_hint": cache_hint, "multicast": multicast}
-            accepted = typed(self, rows, column, others)
+            others |= {"cache_hint": cache_hint, "multicast": multicast, "cta_group": cta_group}
+            accepted = typed(self, rows, column, others) | {"cta_group": cta_group}
             args = [accepted[name] for name in _AFTER[copy]]
             kind = _accept_rows(what, rows)
             return signature(types.void, self, accepted["destination"], kind, types.int32, *args)
@@ -173,6 +183,8 @@ def _emit_group(
 ) -> None:
     """Emit the copies of 4 rows of every slab; `first` is their place in the tile, in LLVM."""
     tile: Tile = given["tensor_map"][0].tile
+    if is_pair(given.pop("cta_group", (types.none, None))[0]):
+        given = pair_load(context, builder, given)
     four = _of_four(copy, given)
     shared = next(iter(_BEFORE[copy]), None)
     if shared is not None:
@@ -212,7 +224,7 @@ def _lowerer(copy: str) -> Any:
         for first in range(0, len(kind), GROUP):
             numbers = [builder.extract_value(rows, first + i) for i in range(GROUP)]
             where = ir.Constant(I32, first)
-            _emit_group(copy, context, builder, given, numbers, column, where)
+            _emit_group(copy, context, builder, dict(given), numbers, column, where)
         return context.get_dummy_value()
 
     return lower

@@ -19,19 +19,20 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
-from numba_tma.backend.lowering.copies import Place, emit_copies, in_order
+from numba_tma.backend.lowering.copies import Place, emit_copies, in_order, is_pair, pair_load
 from numba_tma.backend.lowering.instructions import type_call
 from numba_tma.backend.lowering.types import (
     RAGGED_METHODS,
     RaggedTensorMapType,
 )
 from numba_tma.device import copies
-from numba_tma.device.copy_rules import check_copy, check_reduction, check_store
+from numba_tma.device.copy_rules import check_copy, check_pair, check_reduction, check_store
 from numba_tma.device.sequence import RaggedSequence, only_stores
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
 
 _LOAD, _STORE = TABLE["cp_async_bulk_tensor_load"], TABLE["cp_async_bulk_tensor_store"]
+_PAIR_LOAD = TABLE["cp_async_bulk_tensor_load_cta_group"]
 _REDUCE = TABLE["cp_reduce_async_bulk_tensor"]
 _PREFETCH = TABLE["cp_async_bulk_prefetch_tensor"]
 
@@ -105,11 +106,17 @@ def _type_load(
     barrier: types.Type,
     cache_hint: types.Type = types.none,
     multicast: types.Type = types.none,
+    cta_group: types.Type = types.none,
 ) -> Any:
+    what = "RaggedTensorMap.load"
+    compiler.run_rule(check_pair, what, barrier, cta_group)
     given = {"destination": tile, "coordinates": coords, "barrier": barrier}
-    sig = _typed(_LOAD, self, given | {"cache_hint": cache_hint, "multicast": multicast})
-    _check("RaggedTensorMap.load", self.field_types[0], tile, coords, reads=True)
-    return sig
+    given |= {"cache_hint": cache_hint, "multicast": multicast}
+    sig = _typed(_LOAD, self, given)
+    if is_pair(cta_group):
+        _typed(_PAIR_LOAD, self, given | {"cta_group": cta_group})
+    _check(what, self.field_types[0], tile, coords, reads=True)
+    return signature(types.void, *sig.args, cta_group)
 
 
 def _type_store(
@@ -151,13 +158,16 @@ def _lower_copy(row: Instruction, *names: str) -> Any:
         tensor_map = get_field(builder, typ, args[0], "tensor_map")
         given["tensor_map"] = typ.field_types[0], tensor_map
         place = _place(context, builder, typ, args[0])
+        if is_pair(given.pop("cta_group", (types.none, None))[0]):
+            given = pair_load(context, builder, given)
+            return emit_copies(_PAIR_LOAD, context, builder, given, place)
         return emit_copies(row, context, builder, given, place)
 
     return lower
 
 
 for _name, _typer, _row, _operands in (
-    ("load", _type_load, _LOAD, "destination coordinates barrier cache_hint multicast"),
+    ("load", _type_load, _LOAD, "destination coordinates barrier cache_hint multicast cta_group"),
     ("store", _type_store, _STORE, "source coordinates cache_hint"),
     ("reduce", _type_reduce, _REDUCE, "source coordinates operation cache_hint"),
     ("prefetch_tile", _type_prefetch_tile, _PREFETCH, "coordinates cache_hint"),
