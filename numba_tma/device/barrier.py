@@ -23,6 +23,7 @@ from numba_tma.ptx import (
     mbarrier_test_wait_parity,
     mbarrier_try_wait_parity,
 )
+from numba_tma.ptx._instruction import BarrierAddress, address
 
 WAIT = Site("Barrier.wait")  # a barrier outside of a pipeline has no stage and no expected bytes
 

@@ -44,6 +44,9 @@ class KVPipeline:
     in global memory: as operands K is K-major and V is MN-major. Names in capitals are those of
     Mojo's FA4. `start` returns a `KVPipelineHandle`.
 
+    A block loads for its own barriers: its loads have no ``cta_group=2``. CTA pairs use
+    ``TilePipeline(cta_group=2)``.
+
     Parameters
     ----------
     num_kv_stages
