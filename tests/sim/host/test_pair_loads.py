@@ -20,10 +20,6 @@ def by_pixels(x, tile, full, rank):
     x.load_im2col(tile, (0, 0, rank, 8), (1, 1), full, cta_group=2)
 
 
-def along_w(x, tile, full, rank):
-    x.load_im2col(tile, (0, rank, 0, 8), (1,), full, cta_group=2)
-
-
 def of_a_sequence(x, tile, full, rank):
     x.sequence(3, 10).load(tile, (8 * rank, 8), full, cta_group=2)
 
@@ -54,7 +50,6 @@ def make(load, cluster=(2, 1)):
 
 
 MATRIX = RNG.standard_normal((20, 16)).astype(np.float32)
-WIDE = RNG.standard_normal((1, 4, 16, 16)).astype(np.float32)
 IMAGE = RNG.standard_normal((1, 6, 6, 16)).astype(np.float32)
 
 
@@ -85,7 +80,6 @@ CASES = {
         lambda: tma.im2col_map(IMAGE, TILE, filter=3),
         expected_pixels,
     ),
-    "along W": (along_w, lambda: tma.im2col_wide_map(WIDE, TILE), lambda r: WIDE[0, r, 1:9, 8:]),
 }
 
 
