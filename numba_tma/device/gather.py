@@ -57,7 +57,8 @@ def gather(
     check_rows("GatherMap.gather", tensor_map, tile, rows, column)
     check_pair("GatherMap.gather", barrier, cta_group)
     base = address(tile)
-    home, group = (pair_barrier(barrier), 2) if cta_group == 2 else (barrier, None)
+    home = pair_barrier(barrier) if cta_group == 2 else barrier
+    group: CtaGroup | None = 2 if cta_group == 2 else None
     for offset, (first, skipped) in tensor_map.copies.starts:
         numbers = _four(rows, first)
         destination, moved = base + offset, int(column) + skipped

@@ -68,7 +68,7 @@ class TensorMemory:
     """Columns of tensor memory that a block allocates for its whole life.
 
     Made on the host, used from a kernel's globals. A block starts one allocation: a `TensorMemory`,
-    or that of an `OutputTilePipeline`.
+    or that of an `OutputTilePipeline`, whose `extra_columns` are for other tiles of the kernel.
 
     Parameters
     ----------
