@@ -60,7 +60,10 @@ class CircularBufferHandle:
     open: bool = False  # a loop over tiles has begun and not ended
 
     def enters(self) -> bool:
-        """Return True: every thread of the role executes the buffer's scope."""
+        """Return True: every thread of the block executes the buffer's scope.
+
+        With a role the threads of others pass through: the buffer's loops are the role's alone.
+        """
         return True
 
     def thread(self) -> int:
@@ -118,8 +121,17 @@ class CircularBufferHandle:
         """Release the held stages, synchronise, and invalidate the barriers (mbarrier.inval).
 
         After `close` the memory of the tiles may be used for another purpose. The memory of the
-        barriers may be used after one more synchronisation of the threads.
+        barriers may be used after one more synchronisation of the threads. With a role, `close`
+        does nothing in the threads of others.
         """
+        if self.pipeline.role is None:
+            self._end()
+        elif self._thread < self._num_threads:
+            self._end()
+
+    # -------------------------------------------------------------------------- its steps
+
+    def _end(self) -> None:
         self._drain()
         self.sync()
         if self.pipeline.debug:  # all threads must have left `sync` before its mbarrier is invalid
@@ -130,8 +142,6 @@ class CircularBufferHandle:
         if self._thread == 0:
             for index in range(self.pipeline.num_live):
                 mbarrier_inval(self.barriers + 8 * index)
-
-    # -------------------------------------------------------------------------- its steps
 
     def _meeting(self) -> Barrier:
         """Return the mbarrier of `sync` in debug mode."""
