@@ -123,7 +123,7 @@ def in_cluster(x, out, n, last):
 @tma.cluster(2)
 @tma.scopes
 def in_pair(x, out, n, last):
-    """Block r loads the tiles 2 k + r. The even block's elected thread notes the stage of pair k."""
+    """Block r loads the tiles 2 k + r. The elected thread notes the stage of tile pair k."""
     with PAIR.start() as pipe:
         if pipe.is_producer():
             with pipe.producer() as producer:
