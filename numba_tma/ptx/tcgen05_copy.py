@@ -47,6 +47,9 @@ def tcgen05_cp(
     63 in lanes 0 to 63 and 64 to 127; "warpx2::01_23" rows 0 to 31 in lanes 0 to 31 and 32 to 63,
     rows 32 to 63 in lanes 64 to 95 and 96 to 127. Scale factors take "32x128b.warpx4".
 
+    With `decompression` 16 B of the source hold 16 elements in their first 12 or 8 B, and each
+    element gets a byte: 6 bits in bits 0 to 5, 4 bits in bits 2 to 5.
+
     Executed by one thread. Reads shared memory by the async proxy: `fence_proxy_async` orders a
     thread's own writes before it.
     """

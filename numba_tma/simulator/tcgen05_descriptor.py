@@ -53,10 +53,14 @@ def product_shape(
         )
     if says.k96:
         raise NotImplementedError(
-            f"{what}: a K of 96 is not simulated: its scale factors are not documented"
+            f"{what}: a K of 96 (sm_103a) is not simulated: the places of its scale factors and "
+            "of its rows of 48 B are documented in figures alone"
         )
-    if says.max_shift:
-        raise NotImplementedError(f"{what}: a shift of B's columns is not simulated")
+    if says.max_shift and not ws:
+        raise BadOperand(
+            f"{what}: idesc {idesc:#010x} says max_shift {says.max_shift}; only the .ws form "
+            "shifts columns of B"
+        )
     return ProductShape(says, form.k, _scales(what, says, form, block))
 
 

@@ -25,8 +25,13 @@ from numba_tma.simulator.errors import (
 )
 from numba_tma.simulator.protocol import Multiply, Span
 from numba_tma.simulator.tcgen05_descriptor import ProductShape, product_shape
-from numba_tma.simulator.tcgen05_operands import Place, has_gaps, in_shared
-from numba_tma.simulator.tcgen05_products import MatrixProduct, scales_at, zero_columns
+from numba_tma.simulator.tcgen05_operands import Place, decompressed, has_gaps, in_shared
+from numba_tma.simulator.tcgen05_products import (
+    MatrixProduct,
+    column_shift,
+    scales_at,
+    zero_columns,
+)
 from numba_tma.simulator.tcgen05_queue import queue_of
 from numba_tma.simulator.thread import SimulatedThread, current
 
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
 
 #: Columns that a tcgen05.shift moves: 32 bytes.
 _SHIFTED_COLUMNS = 8
+#: Bits of an element, by the format of a copy that decompresses.
+_COMPRESSED = {"b8x16.b6x16_p32": 6, "b8x16.b4x16_p64": 4}
 #: The most bytes of a row in a swizzled operand.
 _ROW_BYTES = 128
 
@@ -81,8 +88,10 @@ def tcgen05_mma(
     _check_lane(what, "the accumulator", d, layout)
     operand: Place | int = int(a)
     if a_in_tmem:
-        if says.a_major != "K" or has_gaps(says.a, kind):
-            raise _no_operand(what, says)
+        if says.a_major != "K":
+            raise BadOperand(
+                f"{what}: A in tensor memory is K-major; clear bit 15 of the descriptor"
+            )
         _check_lane(what, "A", int(a), layout)
         if (int(a) >> 16) != (d >> 16):
             raise TensorMemoryMisuse(
@@ -92,7 +101,8 @@ def tcgen05_mma(
     else:
         rows = says.m // len(blocks)
         operand = in_shared(f"{what}, A", int(a), rows, says.a, says.a_major)
-    right = in_shared(f"{what}, B", int(b), says.n // len(blocks), says.b, says.b_major)
+    shift = column_shift(int(zero_mask or 0), says.m, says.max_shift)
+    right = in_shared(f"{what}, B", int(b), says.n // len(blocks), says.b, says.b_major, shift)
     product = MatrixProduct(
         kind, shape, layout, blocks, d, operand, right, bool(enable),
         scale_d=int(scale_d or 0), lane_mask=tuple(int(word) & 0xFFFFFFFF for word in mask or ()),
@@ -109,15 +119,6 @@ def tcgen05_mma(
     for number, cta in enumerate(blocks):
         cta.tensor_memory.written[product.cells(number)] |= product.changes(number)
     current().cta.scheduler.point()
-
-
-def _no_operand(what: str, says: InstructionDescriptor) -> Exception:
-    if says.a_major != "K":
-        return BadOperand(f"{what}: A in tensor memory is K-major; clear bit 15 of the descriptor")
-    return NotImplementedError(
-        f"{what}: A of {says.a} in tensor memory is not simulated: the bits of its elements in "
-        "their cells are documented in figures alone"
-    )
 
 
 def _check_forms(
@@ -201,15 +202,16 @@ def _check_written(
 
 
 def tcgen05_cp(shape: str, taddr: int, sdesc: int, cta_group: int, fmt: str | None = None) -> None:
-    """Start to copy a matrix from shared to tensor memory; with cta_group 2, in both blocks."""
+    """Start to copy a matrix from shared to tensor memory; with cta_group 2, in both blocks.
+
+    With `fmt` each element of 4 or 6 bits gets a byte.
+    """
     what = f"tcgen05_cp {shape}"
     if shape not in COPY_SHAPES:
         raise BadOperand(f"{what}: the shapes are {', '.join(COPY_SHAPES)}")
-    if fmt is not None:
-        raise NotImplementedError(
-            f"{what}.{fmt}: decompression is not simulated: the bits of its elements in their "
-            "cells are documented in figures alone"
-        )
+    bits = _COMPRESSED.get(str(fmt))
+    if fmt is not None and bits is None:
+        raise BadOperand(f"{what}.{fmt}: the formats are {', '.join(_COMPRESSED)}")
     rows, nbytes = copy_rows(shape)
     whole = in_shared(what, int(sdesc), rows, "u8", "K")
     source = whole if nbytes == 32 else _first_chunks(whole)
@@ -225,11 +227,13 @@ def tcgen05_cp(shape: str, taddr: int, sdesc: int, cta_group: int, fmt: str | No
 
     def execute() -> None:
         for cta in blocks:
-            image = np.ascontiguousarray(cta.memory.data[source.addresses]).view(np.uint32)
-            cta.tensor_memory.data[lanes[..., None], columns] = image
+            image = np.ascontiguousarray(cta.memory.data[source.addresses])
+            if bits is not None:
+                image = decompressed(image, bits)
+            cta.tensor_memory.data[lanes[..., None], columns] = image.view(np.uint32)
 
     region = Region(slice(lane, int(lanes.max()) + 1), slice(column, column + len(columns)))
-    _start(what, cta_group, blocks, [(source, False)], [], [region], execute)
+    _start(what, cta_group, blocks, [(source, bits is not None)], [], [region], execute)
     for cta in blocks:
         cta.tensor_memory.written[lanes[..., None], columns] = True
     current().cta.scheduler.point()

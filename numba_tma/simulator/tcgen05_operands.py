@@ -41,28 +41,34 @@ class Place(NamedTuple):
     runs: tuple[tuple[int, int], ...]
 
 
-def in_shared(what: str, descriptor: int, rows: int, type_name: str, major: str) -> Place:
-    """Return the bytes that one product reads of `rows` rows; 32 of each row."""
+def in_shared(
+    what: str, descriptor: int, rows: int, type_name: str, major: str, first: int = 0
+) -> Place:
+    """Return the bytes that one product reads of `rows` rows from row `first` on; 32 of each."""
     try:
-        return _in_shared(descriptor, rows, BITS[type_name], major)
+        return _in_shared(descriptor, rows, BITS[type_name], major, first)
     except ValueError as error:
         raise BadOperand(f"{what}: {error}") from None
 
 
 @functools.lru_cache(maxsize=1024)
-def _in_shared(descriptor: int, rows: int, bits: int, major: str) -> Place:
+def _in_shared(descriptor: int, rows: int, bits: int, major: str, skipped: int) -> Place:
     if decode_descriptor(descriptor).instruction != "tcgen05":
         raise ValueError(
             f"{descriptor:#018x} is a descriptor for wgmma: bits 46 to 48 of one for tcgen05 are 1"
         )
     if descriptor >> 52 & 1:
-        raise ValueError(f"{descriptor:#018x}: bit 52, for rows of 48 B, is not simulated")
+        raise ValueError(
+            f"{descriptor:#018x}: bit 52, an absolute second address for rows of 48 B (K = 96, "
+            "sm_103a), is not simulated"
+        )
     if major == "MN" and bits < 8:
         raise ValueError(
             f"an operand of {bits} bits is K-major: no source agrees on another layout"
         )
     itemsize = max(1, bits // 8)
-    first = matrix_addresses(descriptor, rows, itemsize, major)
+    first = matrix_addresses(descriptor, skipped + rows, itemsize, major)
+    first = first[skipped : skipped + rows]
     addresses = (first[..., None] + np.arange(itemsize)).reshape(rows, -1)
     granules = np.unique(addresses // CHUNK_BYTES)
     cuts = np.flatnonzero(np.diff(granules) > 1) + 1
@@ -93,6 +99,28 @@ def decoded(row_bytes: Words, type_name: str, kind: str) -> Values:
     stream = np.unpackbits(np.ascontiguousarray(row_bytes), axis=-1, bitorder="little")
     codes = np.packbits(stream.reshape(rows, -1, bits), axis=-1, bitorder="little")
     return _exact(codes[..., 0].view(_STORED[type_name]))
+
+
+def in_bytes(row_bytes: Words, type_name: str) -> Values:
+    """Return the elements of rows in which each element of 4 or 6 bits has a byte: (rows, K).
+
+    An element of 6 bits has the low bits of its byte, one of 4 bits has bits 2 to 5.
+    """
+    codes = row_bytes & 0x3F if BITS[type_name] == 6 else row_bytes >> 2 & 0xF
+    return _exact(codes.astype(np.uint8).view(_STORED[type_name]))
+
+
+def decompressed(row_bytes: Words, bits: int) -> Words:
+    """Give each element of `bits` bits a byte, as tcgen05.cp does; rows keep their length.
+
+    Of 16 bytes of a row the first 2 `bits` hold 16 elements.
+    """
+    packed = row_bytes.reshape(*row_bytes.shape[:-1], -1, CHUNK_BYTES)[..., : 2 * bits]
+    stream = np.unpackbits(np.ascontiguousarray(packed), axis=-1, bitorder="little")
+    codes = np.packbits(
+        stream.reshape(*packed.shape[:-1], CHUNK_BYTES, bits), axis=-1, bitorder="little"
+    )
+    return (codes[..., 0] << (6 - bits)).astype(np.uint8).reshape(row_bytes.shape)
 
 
 def decoded_scales(codes: Words, scale_type: str | None) -> Values:

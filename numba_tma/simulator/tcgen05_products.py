@@ -23,7 +23,14 @@ from numba_tma.host.tensor_memory_layout import (
 )
 from numba_tma.simulator.column_accesses import Region
 from numba_tma.simulator.errors import BadOperand, TensorMemoryMisuse
-from numba_tma.simulator.tcgen05_operands import Place, Values, decoded, decoded_scales
+from numba_tma.simulator.tcgen05_operands import (
+    Place,
+    Values,
+    decoded,
+    decoded_scales,
+    has_gaps,
+    in_bytes,
+)
 
 if TYPE_CHECKING:
     from numba_tma.simulator.block import Cta
@@ -179,7 +186,10 @@ class MatrixProduct:
                 f"{int(lanes[1, 0])} and on than in lanes {int(lanes[0, 0])} and on; in layout "
                 f"{self.layout} a row lies in every lane that has elements of its row of D"
             )
-        return decoded(copies[0].view(np.uint8), self.shape.says.a, self.kind)
+        row_bytes = copies[0].view(np.uint8)
+        if has_gaps(self.shape.says.a, self.kind):
+            return in_bytes(row_bytes, self.shape.says.a)
+        return decoded(row_bytes, self.shape.says.a, self.kind)
 
     def _from_shared(self, cta: Cta, place: Place, type_name: str) -> Values:
         return decoded(cta.memory.data[place.addresses], type_name, self.kind)
@@ -214,18 +224,24 @@ def _regions(layout: str, address: int, columns: int) -> list[Region]:
     return [_region(first + lane, 16, column, columns) for first in range(0, LANES, WARP_LANES)]
 
 
-def zero_columns(mask: int, m: int, n: int) -> NDArray[np.bool_] | None:
-    """Return the columns of B that a zero-column mask of a .ws product makes zeros.
+def column_shift(mask: int, m: int, max_shift: int) -> int:
+    """Return the columns by which a zero-column mask of a .ws product shifts B.
 
-    Raises BadOperand if the mask shifts columns, which is not simulated.
+    Column n of the product takes column n + shift of B in shared memory.
     """
+    shift, limit = mask >> 56 & 0x3F, min(max_shift, 16 if m == 32 else 32)
+    if shift > limit:
+        raise BadOperand(
+            f"tcgen05_mma: the zero-column mask {mask:#x} shifts B by {shift} columns (bits 56 to "
+            f"61), but max_shift {max_shift} of the instruction descriptor and M {m} allow {limit}"
+        )
+    return shift
+
+
+def zero_columns(mask: int, m: int, n: int) -> NDArray[np.bool_] | None:
+    """Return the columns of the product for which a zero-column mask makes B zero."""
     if not mask >> 39 & 1:
         return None
-    if mask >> 56 & 0x3F:
-        raise NotImplementedError(
-            f"tcgen05_mma: the zero-column mask {mask:#x} shifts columns (bits 56 to 61), which is "
-            "not simulated"
-        )
     parts = LANES // m
     skip, use = (mask >> 40 & 0xFF) + 1, (mask >> 48 & 0xFF) + 1
     zero = []

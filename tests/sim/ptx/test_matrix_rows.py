@@ -199,7 +199,6 @@ SCALED = idesc("mxf8f6f4", M, N, "e4m3", "e4m3", sparse=True, scale_type="ue8m0"
         ),
         lambda b: ptx.tcgen05_mma_tmem(b, b, 0, 0x08200010, True, "f16", 1, ashift="ashift"),
         lambda b: ptx.tcgen05_alloc_exclusive(0, 32, 1),
-        lambda b: ptx.tcgen05_cp(b, 0, "128x256b", 1, "b8x16.b6x16_p32"),
     ],
 )
 def test_what_the_simulator_does_not_have(call):

@@ -231,8 +231,6 @@ def test_each_part_of_the_lanes_has_a_sub_mask():
     ("fields", "form", "text"),
     [
         ({"sparse": True}, {}, "sparse products are not simulated"),
-        ({"max_shift": 8}, {"ws": True}, "a shift of B's columns is not simulated"),
-        ({}, {"ws": True, "zero_mask": 1 << 39 | 1 << 56}, "shifts columns"),
     ],
 )
 def test_what_is_not_simulated(fields, form, text):
