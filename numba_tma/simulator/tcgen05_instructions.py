@@ -36,7 +36,6 @@ from numba_tma.simulator.tcgen05_queue import queue_of
 from numba_tma.simulator.thread import SimulatedThread, current
 
 if TYPE_CHECKING:
-    from numba_tma.host.tcgen05_descriptor import InstructionDescriptor
     from numba_tma.simulator.block import Cta
     from numba_tma.simulator.tensor_memory import CtaTensorMemory
 
