@@ -25,6 +25,7 @@ from numba.cuda.extending import core_models, register_model, typeof_impl
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 
 from numba_tma.backend.numba_cuda import cache as cache
+from numba_tma.backend.numba_cuda import global_lists as global_lists
 from numba_tma.backend.numba_cuda import prune as prune
 from numba_tma.backend.numba_cuda import releases as releases
 from numba_tma.backend.numba_cuda import returns as returns

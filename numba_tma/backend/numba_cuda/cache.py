@@ -46,7 +46,7 @@ def _captured_in(path: str, value: Any, names: set[str], seen: set[Any]) -> Iter
         yield f"{path}={_described(value)}"
     elif isinstance(value, CUDADispatcher):
         yield from captured(value.py_func, seen)
-    elif isinstance(value, tuple):
+    elif isinstance(value, tuple) or isinstance(value, list) and all(map(is_constant, value)):
         for i, item in enumerate(value):
             yield from _captured_in(f"{path}[{i}]", item, names, seen)
     elif _is_ours(value):
