@@ -41,7 +41,7 @@ class AsyncCopy:
         image = np.zeros(self.nbytes, np.uint8)
         image[: self._source.nbytes] = self._source
         memory.data[self.address : self.address + self.nbytes] = image
-        memory.written[self.address : self.address + self.nbytes] = True
+        memory.wrote(self.address, self.nbytes)
         if self.thread.log is not None:
             rank = self.thread.cta.rank
             self.thread.log.landed(rank, self.address, self.nbytes, self.content)

@@ -14,6 +14,7 @@ from numba_tma.simulator.clocks import Clock
 from numba_tma.simulator.errors import UnfinishedCopy
 
 if TYPE_CHECKING:
+    from numba_tma.host.layout import Swizzle
     from numba_tma.simulator.barriers import TrackedBarrier
     from numba_tma.simulator.block import Cta
     from numba_tma.simulator.thread import SimulatedThread
@@ -69,6 +70,8 @@ class Load:
         #: The issuing thread's clock; the completion publishes it to the barrier's waiters.
         self.clock = clock
         self.site = call_site()
+        #: The swizzle of the tensor map; None for other copies.
+        self.swizzle: Swizzle | None = None
         #: The name of the bytes' content in a recorded protocol.
         self.content = 0
         self._read = read
@@ -79,7 +82,7 @@ class Load:
         assert image.nbytes == self.nbytes
         cta, memory = self.barrier.cta, self.into.memory
         memory.data[self.address : self.address + self.nbytes] = image
-        memory.written[self.address : self.address + self.nbytes] = True
+        memory.wrote(self.address, self.nbytes, self.swizzle)
         if self.thread.log is not None:
             self.thread.log.landed(self.into.rank, self.address, self.nbytes, self.content)
         cta.emit(self.thread, "landed", self.barrier.name, self.nbytes)

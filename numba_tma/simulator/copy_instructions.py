@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from numba_tma.host.dtypes import reduction_violation
+from numba_tma.host.layout import Swizzle
 from numba_tma.host.reference import (
     reduce_elements,
     reference_reduce,
@@ -110,7 +111,7 @@ def cp_async_bulk_tensor_load(
     box = tensor_map.copies.box
     nbytes = box.shared_nbytes
     arrivals = _arrivals(what, thread, address, nbytes, int(mbar), multicast, cta_group)
-    _load(thread, arrivals, address, nbytes, box.nbytes, read)
+    _load(thread, arrivals, address, nbytes, box.nbytes, read, swizzle=box.swizzle)
 
 
 def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src: int) -> None:
@@ -343,12 +344,14 @@ def _load(
     tx_bytes: int,
     read: Callable[[], Bytes],
     source: Span | None = None,
+    swizzle: Swizzle | None = None,
 ) -> None:
     scheduler = thread.cta.scheduler
     known = thread.cta.tracked_clocks().publish(thread.row)
     loads = []
     for into, barrier in arrivals:
         load = Load(thread, address, nbytes, tx_bytes, read, barrier, known, into)
+        load.swizzle = swizzle
         barrier.issue(load)
         loads.append(load)
         barrier.cta.emit(thread, "issue", barrier.name, tx_bytes)

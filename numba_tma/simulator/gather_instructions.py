@@ -40,7 +40,7 @@ def cp_async_bulk_tensor_gather4(
 
     nbytes = box.shared_nbytes
     arrivals = _arrivals(what, thread, address, nbytes, int(mbar), multicast, cta_group)
-    _load(thread, arrivals, address, nbytes, box.nbytes, read)
+    _load(thread, arrivals, address, nbytes, box.nbytes, read, swizzle=box.swizzle)
 
 
 def cp_async_bulk_tensor_scatter4(

@@ -135,7 +135,7 @@ class Hazards:
         self._check_reductions(EarlyOverwrite, "overwritten", row, address, nbytes)
         self._check_outgoing(row, address, nbytes, "a write to")
         self._writes[first:last, row] = clocks.epoch(row)
-        self._memory.written[address : address + nbytes] = True
+        self._memory.wrote(address, nbytes)
 
     def write_pieces(
         self, thread: SimulatedThread, addresses: NDArray[np.intp], nbytes: int
@@ -154,7 +154,7 @@ class Hazards:
                 self.write(thread, address, nbytes)
             return
         self._writes[granules, row] = self._clocks.epoch(row)
-        self._memory.written[addresses[:, None] + np.arange(nbytes)] = True
+        self._memory.wrote_words(addresses, nbytes)
 
     def load(
         self, thread: SimulatedThread, address: int, nbytes: int, barrier: TrackedBarrier

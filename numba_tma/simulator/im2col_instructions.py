@@ -48,7 +48,7 @@ def cp_async_bulk_tensor_im2col_load(
 
     tile = tensor_map.tile
     arrivals = _arrivals(what, thread, address, tile.shared_nbytes, int(mbar), multicast, cta_group)
-    _load(thread, arrivals, address, tile.shared_nbytes, tile.nbytes, read)
+    _load(thread, arrivals, address, tile.shared_nbytes, tile.nbytes, read, swizzle=tile.swizzle)
 
 
 def cp_async_bulk_tensor_im2col_w_load(
@@ -82,7 +82,7 @@ def cp_async_bulk_tensor_im2col_w_load(
 
     tile = tensor_map.tile
     arrivals = _arrivals(what, thread, address, tile.shared_nbytes, int(mbar), multicast, cta_group)
-    _load(thread, arrivals, address, tile.shared_nbytes, tile.nbytes, read)
+    _load(thread, arrivals, address, tile.shared_nbytes, tile.nbytes, read, swizzle=tile.swizzle)
 
 
 def cp_async_bulk_prefetch_tensor_im2col_w(

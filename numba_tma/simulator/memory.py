@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.layout import Swizzle
+from numba_tma.host.matrix_layout import CHUNK_BYTES
 from numba_tma.simulator.errors import BadOperand, OutOfSharedMemory
 
 #: The first address allocated. The hardware reserves the first KiB, so 0 is never valid.
@@ -38,6 +40,8 @@ class SharedMemory:
         self.written: NDArray[np.bool_] = np.zeros(END, np.bool_)
         #: Bytes outside tracked allocations count as written.
         self.written[:] = True
+        #: For each 16 bytes 1 + the swizzle of the tensor map that loaded them; 0 for other bytes.
+        self._swizzles: NDArray[np.uint8] = np.zeros(END // CHUNK_BYTES, np.uint8)
         self._allocations: dict[Hashable, Allocation] = {}
         self._starts: list[int] = []
         self._by_start: dict[int, Allocation] = {}
@@ -80,6 +84,27 @@ class SharedMemory:
         if tracked:
             self.written[start : start + nbytes] = False
         return allocation
+
+    def wrote(self, address: int, nbytes: int, swizzle: Swizzle | None = None) -> None:
+        """Note that bytes were written: by a load through a map with `swizzle`, or otherwise."""
+        self.written[address : address + nbytes] = True
+        granules = slice(address // CHUNK_BYTES, -(-(address + nbytes) // CHUNK_BYTES))
+        self._swizzles[granules] = 0 if swizzle is None else 1 + swizzle
+
+    def wrote_words(self, addresses: NDArray[np.intp], nbytes: int) -> None:
+        """Note that threads wrote `nbytes` at each address, each within 16 aligned bytes."""
+        self.written[addresses[:, None] + np.arange(nbytes)] = True
+        self._swizzles[addresses // CHUNK_BYTES] = 0
+
+    def other_swizzle(
+        self, addresses: NDArray[np.intp], swizzle: Swizzle
+    ) -> tuple[int, Swizzle] | None:
+        """Return the first address that a map with another swizzle loaded, and that swizzle."""
+        codes = self._swizzles[addresses // CHUNK_BYTES]
+        others = (codes != 0) & (codes != 1 + swizzle)
+        if not others.any():
+            return None
+        return int(addresses[others][0]), Swizzle(int(codes[others][0]) - 1)
 
     def allocation_at(self, address: int) -> Allocation | None:
         """Return the allocation that `address` lies in."""

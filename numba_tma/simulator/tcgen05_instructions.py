@@ -25,7 +25,13 @@ from numba_tma.simulator.errors import (
 )
 from numba_tma.simulator.protocol import Multiply, Span
 from numba_tma.simulator.tcgen05_descriptor import ProductShape, product_shape
-from numba_tma.simulator.tcgen05_operands import Place, decompressed, has_gaps, in_shared
+from numba_tma.simulator.tcgen05_operands import (
+    Place,
+    check_swizzle,
+    decompressed,
+    has_gaps,
+    in_shared,
+)
 from numba_tma.simulator.tcgen05_products import (
     MatrixProduct,
     column_shift,
@@ -109,6 +115,9 @@ def tcgen05_mma(
         scale_a=int(scale_a or 0), scale_b=int(scale_b or 0),
     )  # fmt: skip
     for number, cta in enumerate(blocks):
+        if isinstance(operand, Place):
+            check_swizzle(f"{what}, A", cta, operand, int(a))
+        check_swizzle(f"{what}, B", cta, right, int(b))
         _check_written(what, cta.tensor_memory, product, number)
     sources = [] if isinstance(operand, int) else [(operand, has_gaps(says.a, kind))]
     sources.append((right, has_gaps(says.b, kind)))
@@ -223,6 +232,8 @@ def tcgen05_cp(shape: str, taddr: int, sdesc: int, cta_group: int, fmt: str | No
         )
     columns = column + np.arange(nbytes // 4)
     blocks = _blocks(what, cta_group)
+    for cta in blocks:
+        check_swizzle(what, cta, source, int(sdesc))
 
     def execute() -> None:
         for cta in blocks:

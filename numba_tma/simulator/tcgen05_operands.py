@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from numba_tma.host.matrix_layout import CHUNK_BYTES, decode_descriptor, matrix_addresses
 from numba_tma.simulator.errors import BadOperand
+
+if TYPE_CHECKING:
+    from numba_tma.simulator.block import Cta
 
 Values = NDArray[np.float64]
 Addresses = NDArray[np.intp]
@@ -49,6 +52,19 @@ def in_shared(
         return _in_shared(descriptor, rows, BITS[type_name], major, first)
     except ValueError as error:
         raise BadOperand(f"{what}: {error}") from None
+
+
+def check_swizzle(what: str, cta: Cta, place: Place, descriptor: int) -> None:
+    """Raise if a tensor map with another swizzle than the descriptor's has loaded the operand."""
+    swizzle = decode_descriptor(descriptor).swizzle
+    other = cta.memory.other_swizzle(place.addresses[:, ::CHUNK_BYTES], swizzle)
+    if other is not None:
+        address, loaded = other
+        raise BadOperand(
+            f"{what}: the descriptor {descriptor:#018x} has swizzle {swizzle.name}, but "
+            f"{cta.memory.describe(address, CHUNK_BYTES)} was loaded by a tensor map with "
+            f"swizzle {loaded.name}: make the descriptor of the tile that the map was made for"
+        )
 
 
 @functools.lru_cache(maxsize=1024)

@@ -148,6 +148,11 @@ ONE_BLOCK = [
         "BadOperand", "is a descriptor for wgmma",
     ),
     of_one_block(
+        "a descriptor with another swizzle than the tile's",
+        [(STEP_A, f"{STEP_A} & ~(7 << 61) | 4 << 61")],
+        "BadOperand", "was loaded by a tensor map with swizzle B128",
+    ),
+    of_one_block(
         "an instruction descriptor for a pair", multiply("IDESC", "IDESC_PAIR"),
         "BadOperand", "says M 256; with cta_group 1",
     ),
@@ -172,6 +177,10 @@ ONE_BLOCK = [
     of_one_block(
         "columns that nobody frees", [(FREE, "pass")],
         "TensorMemoryMisuse", "ended without tcgen05_dealloc",
+    ),
+    of_one_block(
+        "columns that are allocated twice", [(ALLOCATE, f"{ALLOCATE}\n{ALLOCATE}")],
+        "TensorMemoryMisuse", "ended without tcgen05_dealloc of columns",
     ),
     of_one_block(
         "columns that are freed twice", [(FREE, f"{FREE}\n{FREE}")],
@@ -217,6 +226,18 @@ PAIR = [
         "a commit to the leader alone",
         [(RELEASE_BOTH, RELEASE_BOTH.replace("3", "1"))],
         "Deadlock", "mbarrier at",
+    ),
+    of_a_pair(
+        "a commit to blocks outside the cluster",
+        [(RELEASE_BOTH, RELEASE_BOTH.replace("3", "12"))],
+        "BadOperand", "the cluster has the blocks 0 to 1",
+    ),
+    of_a_pair(
+        "a mask of lanes for one block",
+        [(MULTIPLY.replace("IDESC", "IDESC_PAIR").replace(", 1)", ", 2)"),
+          MULTIPLY.replace("IDESC", "IDESC_PAIR").replace(
+              ", 1)", ", 2, disable_output_lane=(0,) * 4)"))],
+        "BadOperand", "the mask of lanes has 4 words; with cta_group 2 it has 8",
     ),
     of_a_pair(
         "an arrival that releases the peer's stage",
