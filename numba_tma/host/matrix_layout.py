@@ -338,7 +338,7 @@ def decode_descriptor(descriptor: int) -> MatrixFields:
 
 
 def matrix_addresses(
-    descriptor: int, rows: int, itemsize: int, major: str = "K"
+    descriptor: int, rows: int, itemsize: int, major: str = "K", steps: int = 1
 ) -> NDArray[np.intp]:
     """Compute the addresses from which an instruction reads its operand.
 
@@ -352,11 +352,13 @@ def matrix_addresses(
         Bytes per element; the instruction's K is 32 bytes of them.
     major
         ``"K"`` or ``"MN"``: the instruction's transposition bit.
+    steps
+        2 for B of a sparse product, whose K is 64 bytes.
 
     Returns
     -------
     numpy.ndarray
-        The shared-memory address of each element, of shape ``(rows, 32 // itemsize)``.
+        The shared-memory address of each element, of shape ``(rows, steps * 32 // itemsize)``.
     """
     fields = decode_descriptor(descriptor)
     if fields.base_offset:
@@ -364,9 +366,14 @@ def matrix_addresses(
             f"{descriptor:#018x} has base offset {fields.base_offset}: matrices start where the "
             "swizzle's pattern does"
         )
-    row, k = np.indices((rows, STEP_BYTES // itemsize))
+    row, k = np.indices((rows, steps * STEP_BYTES // itemsize))
     swizzled = fields.swizzle is not Swizzle.NONE
     span = fields.swizzle.span  # 16 without a swizzle: one chunk
+    if major == "K" and swizzled and steps * STEP_BYTES > span:
+        raise ValueError(
+            f"{descriptor:#018x} has rows of {span} B, and a sparse product reads "
+            f"{steps * STEP_BYTES} B of each: use a swizzle of 64 or 128 B"
+        )
     if major == "K":
         chunk, byte = np.divmod(k * itemsize, CHUNK_BYTES)
         apart = CHUNK_BYTES if swizzled else fields.leading

@@ -5,7 +5,8 @@ says types, shape and majors (`numba_tma.host.tcgen05_rules` derives it), `b` an
 descriptors (`MatrixLayout`). Products of one thread with the same accumulator, shape and kind are
 executed in the order of issue. They are asynchronous: `tcgen05_commit` arrives when they are
 complete. Until then the operands must not be modified. The rows have been assembled, and have run
-on no GPU. The simulator executes them, except sparse products and `ashift`.
+on no GPU. The simulator executes them, except `ashift`, and sparse products of 64 rows or of a pair
+with 128.
 """
 
 from __future__ import annotations
@@ -152,7 +153,10 @@ def tcgen05_mma_sp(
     """Start to multiply a sparse A and B, both from shared memory.
 
     A has the stored half of its elements: K of the instruction is twice as long. `sparse_metadata`
-    is the address of tensor memory that says which half. All else is as for `tcgen05_mma`.
+    is the address of tensor memory that says which half: 4 bits for each 4 elements of a row (2 of
+    tf32), the places of the two stored ones, lower bits first. For types of 8 bits and fewer a row
+    has 64 bits in its lane. For the others 16 rows have two halves of 16 bits in their lanes, and
+    `idesc` selects the first or second column. All else is as for `tcgen05_mma`.
     """
     check_form(
         "tcgen05_mma_sp", kind=kind, cta_group=cta_group, collector=collector,

@@ -39,6 +39,7 @@ from numba_tma.simulator.tcgen05_products import (
     zero_columns,
 )
 from numba_tma.simulator.tcgen05_queue import queue_of
+from numba_tma.simulator.tcgen05_sparse import check_sparse
 from numba_tma.simulator.thread import SimulatedThread, current
 
 if TYPE_CHECKING:
@@ -81,12 +82,16 @@ def tcgen05_mma(
     what = f"tcgen05_mma kind::{kind}"
     shape = product_shape(kind, int(idesc), cta_group, ws=ws, block=block)
     says = shape.says
-    if says.sparse or sparse_metadata is not None:
-        raise NotImplementedError(
-            f"{what}: sparse products are not simulated: where the metadata lie in tensor memory "
-            "is documented in figures alone"
+    if says.sparse != (sparse_metadata is not None):
+        said = "a sparse A" if says.sparse else "a dense A"
+        raise BadOperand(
+            f"{what}: idesc {int(idesc):#010x} says {said}, and the instruction is for the other: "
+            "sparse products are those of the _sp rows"
         )
-    layout = accumulator_layout(says.m, cta_group, ws=ws)
+    layout = accumulator_layout(says.m, cta_group, ws=ws, sparse=says.sparse)
+    if sparse_metadata is not None:
+        scaled = bool(shape.scales)
+        check_sparse(what, layout, says.a, int(sparse_metadata), says.selector, scaled=scaled)
     blocks = _blocks(what, cta_group)
     _check_forms(what, shape, ws, cta_group, mask, scale_d, zero_mask)
     d = int(d)
@@ -106,12 +111,16 @@ def tcgen05_mma(
     else:
         rows = says.m // len(blocks)
         operand = in_shared(f"{what}, A", int(a), rows, says.a, says.a_major)
+    steps = 2 if says.sparse else 1
     shift = column_shift(int(zero_mask or 0), says.m, says.max_shift)
-    right = in_shared(f"{what}, B", int(b), says.n // len(blocks), says.b, says.b_major, shift)
+    right = in_shared(
+        f"{what}, B", int(b), says.n // len(blocks), says.b, says.b_major, shift, steps
+    )
     product = MatrixProduct(
         kind, shape, layout, blocks, d, operand, right, bool(enable),
         scale_d=int(scale_d or 0), lane_mask=tuple(int(word) & 0xFFFFFFFF for word in mask or ()),
         zero_columns=None if zero_mask is None else zero_columns(int(zero_mask), says.m, says.n),
+        metadata=None if sparse_metadata is None else int(sparse_metadata),
         scale_a=int(scale_a or 0), scale_b=int(scale_b or 0),
     )  # fmt: skip
     for number, cta in enumerate(blocks):
@@ -201,12 +210,17 @@ def _check_written(
                 f"factors of {name} there that were never copied: execute tcgen05_cp with "
                 "32x128b.warpx4, which writes all four groups of 32 lanes, before the product"
             )
-    if isinstance(product.a, int):
-        for region in product.operand_regions[: -2 if shape.scales else None]:
-            if not memory.written[region.lanes, region.columns].all():
-                raise UninitializedRead(
-                    f"{region.describe()}: {what} reads A there, before all of it was written"
-                )
+    for region in product.metadata_regions:
+        if not memory.written[region.lanes, region.columns].all():
+            raise UninitializedRead(
+                f"{region.describe()}: {what} reads the metadata of a sparse A there, before all "
+                "of them were written"
+            )
+    for region in product.left_regions:
+        if not memory.written[region.lanes, region.columns].all():
+            raise UninitializedRead(
+                f"{region.describe()}: {what} reads A there, before all of it was written"
+            )
 
 
 def tcgen05_cp(shape: str, taddr: int, sdesc: int, cta_group: int, fmt: str | None = None) -> None:

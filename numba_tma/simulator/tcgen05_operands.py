@@ -45,11 +45,20 @@ class Place(NamedTuple):
 
 
 def in_shared(
-    what: str, descriptor: int, rows: int, type_name: str, major: str, first: int = 0
+    what: str,
+    descriptor: int,
+    rows: int,
+    type_name: str,
+    major: str,
+    first: int = 0,
+    steps: int = 1,
 ) -> Place:
-    """Return the bytes that one product reads of `rows` rows from row `first` on; 32 of each."""
+    """Return the bytes that one product reads of `rows` rows, from row `first` on.
+
+    A product reads 32 bytes of each row, of B of a sparse product 64: `steps` is 2.
+    """
     try:
-        return _in_shared(descriptor, rows, BITS[type_name], major, first)
+        return _in_shared(descriptor, rows, BITS[type_name], major, first, steps)
     except ValueError as error:
         raise BadOperand(f"{what}: {error}") from None
 
@@ -68,7 +77,9 @@ def check_swizzle(what: str, cta: Cta, place: Place, descriptor: int) -> None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _in_shared(descriptor: int, rows: int, bits: int, major: str, skipped: int) -> Place:
+def _in_shared(
+    descriptor: int, rows: int, bits: int, major: str, skipped: int, steps: int
+) -> Place:
     if decode_descriptor(descriptor).instruction != "tcgen05":
         raise ValueError(
             f"{descriptor:#018x} is a descriptor for wgmma: bits 46 to 48 of one for tcgen05 are 1"
@@ -83,7 +94,7 @@ def _in_shared(descriptor: int, rows: int, bits: int, major: str, skipped: int) 
             f"an operand of {bits} bits is K-major: no source agrees on another layout"
         )
     itemsize = max(1, bits // 8)
-    first = matrix_addresses(descriptor, skipped + rows, itemsize, major)
+    first = matrix_addresses(descriptor, skipped + rows, itemsize, major, steps)
     first = first[skipped : skipped + rows]
     addresses = (first[..., None] + np.arange(itemsize)).reshape(rows, -1)
     granules = np.unique(addresses // CHUNK_BYTES)

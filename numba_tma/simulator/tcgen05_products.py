@@ -31,6 +31,12 @@ from numba_tma.simulator.tcgen05_operands import (
     has_gaps,
     in_bytes,
 )
+from numba_tma.simulator.tcgen05_sparse import (
+    expanded,
+    metadata_cells,
+    metadata_columns,
+    read_codes,
+)
 
 if TYPE_CHECKING:
     from numba_tma.simulator.block import Cta
@@ -63,6 +69,7 @@ class MatrixProduct:
     scale_d: int
     lane_mask: tuple[int, ...]  #: a word for each 32 lanes; a set bit leaves a lane of D alone
     zero_columns: NDArray[np.bool_] | None  #: columns of B that count as zeros
+    metadata: int | None  #: address of what says which elements a sparse A stores
     scale_a: int  #: addresses of the scale factors of a scaled kind
     scale_b: int
 
@@ -77,10 +84,22 @@ class MatrixProduct:
     @property
     def operand_regions(self) -> list[Region]:
         """The regions of each block's tensor memory that the product reads besides D."""
-        regions = []
-        if isinstance(self.a, int):
-            regions += _regions(self.layout, self.a, OPERAND_COLUMNS)
-        return regions + self.scale_regions
+        return self.left_regions + self.metadata_regions + self.scale_regions
+
+    @property
+    def left_regions(self) -> list[Region]:
+        """The regions of A in each block, if A is in tensor memory."""
+        if not isinstance(self.a, int):
+            return []
+        return _regions(self.layout, self.a, OPERAND_COLUMNS)
+
+    @property
+    def metadata_regions(self) -> list[Region]:
+        """The region of the metadata of a sparse A in each block."""
+        if self.metadata is None:
+            return []
+        column = (self.metadata & 0xFFFF) + self.shape.says.selector
+        return [_region(0, LANES, column, metadata_columns(self.shape.says.a))]
 
     @property
     def scale_regions(self) -> list[Region]:
@@ -123,12 +142,18 @@ class MatrixProduct:
 
     def execute(self) -> None:
         """Read the operands now, and write the accumulator."""
-        says = self.shape.says
+        says, tf32 = self.shape.says, self.shape.says.a == "tf32"
         b = np.concatenate([self._from_shared(cta, self.b, says.b) for cta in self.blocks])
         if says.negate_b:
             b = -b
         for block, cta in enumerate(self.blocks):
             a = self._left(cta)
+            if self.metadata is not None:
+                cells = metadata_cells(says.a, self.rows, says.selector)
+                data = cta.tensor_memory.data
+                what = f"tcgen05_mma kind::{self.kind}"
+                codes = read_codes(what, data, self.metadata, cells, self.layout, tf32)
+                a = expanded(a, codes, tf32)
             if says.negate_a:
                 a = -a
             right = b

@@ -162,17 +162,12 @@ def test_scale_factors_reach_the_product(kind, a, b, k, block, scale_type, first
 
 # ------------------------------------------------------------------- what is not simulated
 
-SPARSE = idesc("f16", M, 64, "f16", "f16", sparse=True)
 SCALED = idesc("mxf8f6f4", M, N, "e4m3", "e4m3", sparse=True, scale_type="ue8m0")
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda b: ptx.tcgen05_mma_sp(b, 0, 0, b, SPARSE, True, "f16", 1),
-        lambda b: ptx.tcgen05_mma_sp_tmem(b, b, 0, b, SPARSE, True, "f16", 1),
-        lambda b: ptx.tcgen05_mma_ws_sp(b, 0, 0, b, SPARSE, True, "f16", "b0", "fill"),
-        lambda b: ptx.tcgen05_mma_ws_sp_tmem(b, b, 0, b, SPARSE, True, "f16", "b0", "fill"),
         lambda b: ptx.tcgen05_mma_block_scaled_sp(
             b,
             0,

@@ -125,7 +125,6 @@ MXF4 = {"scale_type": "ue8m0", "form": {"scale_a": 128, "scale_b": 160, "block":
 @pytest.mark.parametrize(
     ("product", "error", "text"),
     [
-        ({"sparse": True}, NotImplementedError, "kind::f16: sparse products are not simulated"),
         (
             {"kind": "mxf4", "a": "e2m1", "k96": True} | MXF4,
             NotImplementedError, r"kind::mxf4: a K of 96 \(sm_103a\) is not simulated",

@@ -228,17 +228,6 @@ def test_each_part_of_the_lanes_has_a_sub_mask():
 
 
 @pytest.mark.parametrize(
-    ("fields", "form", "text"),
-    [
-        ({"sparse": True}, {}, "sparse products are not simulated"),
-    ],
-)
-def test_what_is_not_simulated(fields, form, text):
-    with pytest.raises(NotImplementedError, match=text):
-        product("f16", "f16", "f16", "f32", 128, 64, form=form, **fields)
-
-
-@pytest.mark.parametrize(
     ("form", "text"),
     [
         ({"zero_mask": 1}, "a zero-column mask goes with the .ws form alone"),

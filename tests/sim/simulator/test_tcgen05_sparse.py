@@ -1,0 +1,221 @@
+"""Sparse products against NumPy: A with half of its elements, and metadata in tensor memory."""
+
+import numpy as np
+import pytest
+
+from numba_tma import ptx
+from numba_tma import simulator as sim
+from tests.kernels.tensor_products import (
+    BITS,
+    as_type,
+    chunked,
+    descriptor,
+    idesc,
+    integers,
+    row_bytes,
+    run,
+)
+from tests.tiers import every
+
+#: K of a sparse product.
+K = {"f16": 32, "bf16": 32, "tf32": 16}
+KINDS = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "i8": "i8", "u8": "i8"}
+#: By .ws, and whether A is in tensor memory.
+ROWS = {
+    (False, False): ptx.tcgen05_mma_sp,
+    (False, True): ptx.tcgen05_mma_sp_tmem,
+    (True, False): ptx.tcgen05_mma_ws_sp,
+    (True, True): ptx.tcgen05_mma_ws_sp_tmem,
+}
+SUMS = {"i8": "i32", "u8": "i32"}
+
+
+def sparse_rows(rng, name, rows):
+    """Return rows with zeros, what they store, and the places: (rows, groups, places)."""
+    k = K.get(name, 64)
+    size = 2 if name == "tf32" else 4
+    groups, kept = k // size, size // 2
+    order = np.argsort(rng.random((rows, groups, size)), axis=-1)
+    places = np.sort(order[..., :kept], axis=-1)
+    stored = integers(rng, name, (rows, groups, kept))
+    dense = np.zeros((rows, groups, size))
+    np.put_along_axis(dense, places, stored, axis=-1)
+    return dense.reshape(rows, k), stored.reshape(rows, -1), places
+
+
+def metadata_image(name, places, m, copies, selector):
+    """Return the bytes of 128 lanes x 4 columns, as a copy of 128x128b reads them.
+
+    The places are those of CUTLASS, element by element: an element of 8 bits or fewer has one bit
+    in its row's lane. Of 16 bits (and tf32, two bits each) 8 rows share a lane's halves.
+    """
+    words = np.zeros((128, 4), np.uint32)
+    wide = BITS.get(name, 8) >= 16
+    for (row, group), _ in np.ndenumerate(places[..., 0]):
+        found = places[row, group]
+        code = (0x4, 0xE)[found[0]] if name == "tf32" else int(found[0] | found[1] << 2)
+        bit = 4 * group
+        lane, column = row, bit // 32
+        if wide:
+            lane, column = row % 8 + 16 * (row // 16) + 8 * (bit // 16), selector
+            bit = 16 * (row // 8 % 2) + bit % 16
+        for copy in range(copies):
+            words[lane + copy * m, column] |= np.uint32(code << bit % 32)
+    return words.view(np.uint8).ravel()
+
+
+def images(rng, name, m, n, copies, selector=0):
+    """Return the dense A, B, and the images of stored A, of B's two halves of K, and metadata."""
+    dense, stored, places = sparse_rows(rng, name, m)
+    right = integers(rng, name, (n, dense.shape[1]))
+    half = right.shape[1] // 2
+    parts = [chunked(row_bytes(part, name)) for part in (right[:, :half], right[:, half:])]
+    left = row_bytes(stored, name)
+    return (
+        dense,
+        right,
+        left,
+        np.concatenate(parts),
+        metadata_image(name, places, m, copies, selector),
+    )
+
+
+def sparse_product(name, m, n, ws=False, tmem=False, selector=0, old=False, seed=0):
+    """Return what one block's product leaves, as columns of D, and what NumPy has."""
+    copies, kind = 128 // m, KINDS.get(name, "f8f6f4")
+    rng, d = np.random.default_rng(seed), SUMS.get(name, "f32")
+    dense, right, left, b_image, metadata = images(rng, name, m, n, copies, selector)
+    said = idesc(kind, m, n, name, name, d, sparse=True, selector=selector)
+    in_lanes = np.tile(left, (copies, 1))
+
+    def body(rank, base, at, barrier):
+        if ptx.elect_sync():
+            ptx.tcgen05_cp(base + 256, descriptor(at[2], 128), "128x128b", 1)
+            if tmem:
+                ptx.tcgen05_cp(base + 264, descriptor(at[3], 128), "128x256b", 1)
+            a = base + 264 if tmem else descriptor(at[0], m)
+            for step in range(1 + old):
+                row = ROWS[ws, tmem]
+                last = ("b0", "fill") if ws else (1,)
+                row(base, a, descriptor(at[1], n), base + 256, said, step == 1, kind, *last)
+            ptx.tcgen05_commit(barrier, 1)
+        barrier.wait(0)
+
+    given = [chunked(left), b_image, metadata, chunked(in_lanes)]
+    (memory,) = run(body, given)
+    width = n // copies
+    cells = as_type(memory[:, :width], d)
+    found = np.concatenate([cells[i * m : (i + 1) * m] for i in range(copies)], axis=1)
+    return found, (1 + old) * dense @ right.T
+
+
+@pytest.mark.parametrize(
+    "name", ["f16", "bf16", "tf32", "i8", "u8", "e4m3", "e5m2", "e2m1", "e3m2"]
+)
+def test_kinds(name):
+    np.testing.assert_array_equal(*sparse_product(name, 128, 64))
+
+
+@pytest.mark.parametrize("name", ["f16", "tf32", "e4m3"])
+@pytest.mark.parametrize("m", [128, 64, 32])
+def test_weight_stationary(name, m):
+    np.testing.assert_array_equal(*sparse_product(name, m, 64, ws=True, seed=m))
+
+
+@pytest.mark.parametrize("name", ["bf16", "e4m3"])
+@pytest.mark.parametrize(("m", "ws"), every(2, [(128, False), (64, True), (32, True)]))
+def test_a_in_tensor_memory(name, m, ws):
+    np.testing.assert_array_equal(*sparse_product(name, m, 64, ws=ws, tmem=True, old=True))
+
+
+@pytest.mark.parametrize("name", ["f16", "tf32"])
+def test_the_selector_picks_the_second_column(name):
+    np.testing.assert_array_equal(*sparse_product(name, 128, 32, selector=1))
+
+
+def test_a_pair():
+    rng, n = np.random.default_rng(4), 32
+    blocks = [images(rng, "f16", 128, n // 2, 1) for _ in range(2)]
+    dense = np.concatenate([block[0] for block in blocks])
+    right = np.concatenate([block[1] for block in blocks])
+    said = idesc("f16", 256, n, "f16", "f16", sparse=True)
+
+    def body(rank, base, at, barrier):
+        if rank == 0 and ptx.elect_sync():
+            ptx.tcgen05_cp(base + 256, descriptor(at[2], 128), "128x128b", 2)
+            ptx.tcgen05_mma_sp(
+                base, descriptor(at[0], 128), descriptor(at[1], n // 2), base + 256, said, False,
+                "f16", 2,
+            )  # fmt: skip
+            ptx.tcgen05_commit(barrier, 2, 3)
+        barrier.wait(0)
+
+    given = [np.stack(parts) for parts in zip(*((chunked(b[2]), b[3], b[4]) for b in blocks))]
+    found = np.concatenate([as_type(part[:, :n], "f32") for part in run(body, given, cluster=2)])
+    np.testing.assert_array_equal(found, dense @ right.T)
+
+
+# --------------------------------------------------------------------------------- mistakes
+
+
+def issue(form=None, metadata=256, words=0x44444444, copied=True, **fields):
+    """Issue one sparse product of f16, whose metadata are `words`."""
+    said = idesc("f16", **({"m": 128, "n": 64, "a": "f16", "b": "f16", "sparse": True} | fields))
+    options = {"a_in_tmem": False, "cta_group": 1, "ws": False} | (form or {})
+    image = np.full((128, 4), words, np.uint32).view(np.uint8).ravel()
+
+    def body(rank, base, at, barrier):
+        if ptx.elect_sync():
+            if copied:
+                ptx.tcgen05_cp(base + 256, descriptor(at[1], 128), "128x128b", 1)
+            place = descriptor(at[0], 128)
+            sim.tcgen05_mma(
+                "f16", base, place, place, said, False, sparse_metadata=base + metadata, **options
+            )
+            ptx.tcgen05_commit(barrier, 1)
+        barrier.wait(0)
+
+    run(body, [np.zeros(128 * 64, np.uint8), image])
+
+
+def test_the_call_of_the_mistakes_is_right():
+    issue()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"copied": False}, sim.UninitializedRead, "reads the metadata of a sparse A there, befo"),
+        ({"words": 0x44444400}, sim.BadOperand, "the code 0x0 for row 0, elements 0 on; PTX def"),
+        ({"selector": 2}, sim.BadOperand, "the sparsity selector is 2; of f16 it is 0 or 1"),
+        ({"metadata": 257}, sim.TensorMemoryMisuse, "column 257; they begin at lane 0 and an even"),
+        ({"sparse": False}, sim.BadOperand, "says a dense A, and the instruction is for the other"),
+        ({"m": 64}, NotImplementedError, "sparse products in layout F are not simulated"),
+    ],
+)  # fmt: skip
+def test_mistakes(given, error, text):
+    with pytest.raises(error, match=text):
+        issue(**given)
+
+
+def test_copies_of_the_metadata_that_differ():
+    said = idesc("f16", 64, 64, "f16", "f16", sparse=True)
+    words = np.full((128, 4), 0x44444444, np.uint32)
+    words[64:] = 0x88888888
+
+    def body(rank, base, at, barrier):
+        if ptx.elect_sync():
+            ptx.tcgen05_cp(base + 256, descriptor(at[1], 128), "128x128b", 1)
+            place, at_metadata = descriptor(at[0], 128), base + 256
+            ptx.tcgen05_mma_ws_sp(base, place, place, at_metadata, said, False, "f16", "b0", "fill")
+            ptx.tcgen05_commit(barrier, 1)
+        barrier.wait(0)
+
+    with pytest.raises(sim.TensorMemoryMisuse, match="differ between their copies in lanes 0, 64"):
+        run(body, [np.zeros(128 * 64, np.uint8), words.view(np.uint8).ravel()])
+
+
+def test_b_of_a_sparse_product_takes_64_bytes_of_a_row():
+    swizzled_32 = 6 << 61 | 1 << 46 | 64 | 16 << 32
+    with pytest.raises(sim.BadOperand, match="rows of 32 B, and a sparse product reads 64 B"):
+        sim.tcgen05_operands.in_shared("product, B", swizzled_32, 64, "f16", "K", steps=2)
