@@ -1,4 +1,4 @@
-"""Bulk copies that sm_100 added: rows by index, CTA pairs, byte masks.
+"""Bulk copies that sm_100 and PTX 9.2 added: rows by index, CTA pairs, byte masks, ignored bytes.
 
 The rows are assembled and simulated, and have run on no GPU.
 """
@@ -29,7 +29,7 @@ __all__ = [
     "cp_async_bulk_tensor_load_cta_group", "cp_async_bulk_tensor_gather4",
     "cp_async_bulk_tensor_gather4_cta", "cp_async_bulk_tensor_im2col_load_cta_group",
     "cp_async_bulk_prefetch_tensor_gather4", "cp_async_bulk_tensor_scatter4",
-    "cp_async_bulk_store_masked",
+    "cp_async_bulk_store_masked", "cp_async_bulk_load_ignore_oob",
 ]  # fmt: skip
 
 #: The barrier of a load: 1 in the destination's block, 2 in either block of its CTA pair.
@@ -232,3 +232,36 @@ def cp_async_bulk_store_masked(
     `cp_async_bulk_store`. Executed by one thread.
     """
     simulator.cp_async_bulk_store(global_bytes(destination, nbytes), address(source), byte_mask)
+
+
+@instruction(
+    "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes<cache_hint:.L2::cache_hint>"
+    ".ignore_oob [{destination}], [{source}], {nbytes}, {ignored_left}, {ignored_right},"
+    " [{barrier}]<cache_hint:, {cache_hint}>;",
+    isa=(9, 2),
+    sm=90,
+)
+def cp_async_bulk_load_ignore_oob(
+    destination: TileAddress,
+    source: GlobalAddress,
+    nbytes: u32,
+    ignored_left: u32,
+    ignored_right: u32,
+    barrier: BarrierAddress,
+    cache_hint: CacheHint = None,
+) -> None:
+    """Start the copy of `cp_async_bulk_load`, whose first and last bytes may not exist.
+
+    The first `ignored_left` and the last `ignored_right` bytes of the source, 0 to 15 each, may lie
+    outside of the array. The bytes in their places in shared memory are indeterminate. `nbytes` and
+    both addresses are multiples of 16 B all the same, and the copy completes `nbytes` on `barrier`.
+    So a row of any length at any address is copied with its neighbours of up to 15 B. All else is
+    as for `cp_async_bulk_load`. Executed by one thread.
+    """
+    simulator.cp_async_bulk_load_ignore_oob(
+        address(destination),
+        global_bytes(source, nbytes),
+        int(nbytes),
+        (int(ignored_left), int(ignored_right)),
+        address(barrier),
+    )

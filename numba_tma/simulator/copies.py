@@ -72,6 +72,8 @@ class Load:
         self.site = call_site()
         #: The swizzle of the tensor map; None for other copies.
         self.swizzle: Swizzle | None = None
+        #: The numbers of first and last bytes that get any value.
+        self.ignored = (0, 0)
         #: The name of the bytes' content in a recorded protocol.
         self.content = 0
         self._read = read
@@ -83,6 +85,9 @@ class Load:
         cta, memory = self.barrier.cta, self.into.memory
         memory.data[self.address : self.address + self.nbytes] = image
         memory.wrote(self.address, self.nbytes, self.swizzle)
+        left, right = self.ignored
+        memory.written[self.address : self.address + left] = False
+        memory.written[self.address + self.nbytes - right : self.address + self.nbytes] = False
         if self.thread.log is not None:
             self.thread.log.landed(self.into.rank, self.address, self.nbytes, self.content)
         cta.emit(self.thread, "landed", self.barrier.name, self.nbytes)

@@ -54,6 +54,36 @@ def cp_async_bulk_load(dst: int, src: Bytes, mbar: int, multicast: int | None = 
     _load(thread, arrivals, address, source.nbytes, source.nbytes, source.copy)
 
 
+def cp_async_bulk_load_ignore_oob(
+    dst: int, src: Bytes, nbytes: int, ignored: tuple[int, int], mbar: int
+) -> None:
+    """Copy global bytes, but for the ignored first and last ones, to `nbytes` at shared `dst`.
+
+    `src` may lack ignored bytes at its end.
+    """
+    what = "cp_async_bulk_load_ignore_oob"
+    thread, address = current(), int(dst)
+    source = bulk_view(what, "src", src)
+    check_bulk(what, address, "dst", nbytes)
+    left, right = ignored
+    for name, count in (("ignored_left", left), ("ignored_right", right)):
+        if not 0 <= count <= 15:
+            raise BadOperand(f"{what}: {name} is {count}; 0 to 15 bytes can be ignored")
+    if source.nbytes < nbytes - right:
+        raise BadOperand(
+            f"{what}: src has {source.nbytes} bytes, and {nbytes} - {right} are read: ignore up "
+            "to 15 bytes more, or copy fewer"
+        )
+
+    def read() -> Bytes:
+        image = np.full(nbytes, 0xFF, np.uint8)
+        image[left : nbytes - right] = source[left : nbytes - right]
+        return image
+
+    arrivals = _arrivals(what, thread, address, nbytes, int(mbar), None)
+    _load(thread, arrivals, address, nbytes, nbytes, read, ignored=ignored)
+
+
 def load_bytes(
     what: str, address: int, image: Bytes, mbar: int, multicast: int | None = None
 ) -> None:
@@ -345,13 +375,14 @@ def _load(
     read: Callable[[], Bytes],
     source: Span | None = None,
     swizzle: Swizzle | None = None,
+    ignored: tuple[int, int] = (0, 0),
 ) -> None:
     scheduler = thread.cta.scheduler
     known = thread.cta.tracked_clocks().publish(thread.row)
     loads = []
     for into, barrier in arrivals:
         load = Load(thread, address, nbytes, tx_bytes, read, barrier, known, into)
-        load.swizzle = swizzle
+        load.swizzle, load.ignored = swizzle, ignored
         barrier.issue(load)
         loads.append(load)
         barrier.cta.emit(thread, "issue", barrier.name, tx_bytes)

@@ -6,7 +6,13 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import Swizzle, Tile, gather_map, ptx
-from numba_tma.simulator import BadCoordinate, BadOperand, MissingFence, WrongByteCount
+from numba_tma.simulator import (
+    BadCoordinate,
+    BadOperand,
+    MissingFence,
+    UninitializedRead,
+    WrongByteCount,
+)
 
 RNG = np.random.default_rng(0)
 ROWS = (3, 19, 0, -1, 7, 7, 20, 2**31 - 1)  # 20 rows: the last two and -1 lie outside
@@ -205,3 +211,43 @@ def test_a_masked_store_leaves_the_other_bytes_of_each_16():
     expected = np.full((4, 16), 200, np.uint8)
     expected[:, [0, 2, 15]] = np.arange(64).reshape(4, 16)[:, [0, 2, 15]]
     np.testing.assert_array_equal(y, expected.reshape(-1))
+
+
+@cuda.jit
+def load_ignoring(x, left, right, out):
+    """Copy 32 bytes, and read those that are not ignored."""
+    tile, full = tma.shared_tile(Tile((32,), "u8")), tma.shared_barrier()
+    if cuda.threadIdx.x == 0:
+        full.init(1)
+        tma.fence_mbarrier_init()
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        full.arrive_expect_tx(32)
+        ptx.cp_async_bulk_load_ignore_oob(tile, x, 32, left, right, full)
+    full.wait(0)
+    i = cuda.threadIdx.x
+    if left <= i < out.size:
+        out[i] = tile[i]
+
+
+@pytest.mark.parametrize(("left", "right"), [(0, 0), (0, 3), (15, 15), (7, 0)])
+def test_a_row_whose_ends_do_not_exist(left, right):
+    x = np.arange(100, 132, dtype=np.uint8)[: 32 - right]
+    out = np.zeros(32 - right, np.uint8)
+    load_ignoring[1, 32](x, left, right, out)
+    expected = x.copy()
+    expected[:left] = 0
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize(
+    ("right", "size", "error", "text"),
+    [
+        (16, 32, BadOperand, "ignored_right is 16; 0 to 15 bytes can be ignored"),
+        (3, 28, BadOperand, "src has 28 bytes, and 32 - 3 are read: ignore up to 15 bytes more"),
+        (3, 32, UninitializedRead, "before|never"),  # `out` asks for bytes that are indeterminate
+    ],
+)
+def test_ignored_bytes_that_are_used(right, size, error, text):
+    with pytest.raises(error, match=text):
+        load_ignoring[1, 32](np.zeros(size, np.uint8), 0, right, np.zeros(32, np.uint8))
