@@ -203,3 +203,48 @@ def test_the_row_loop_ends_with_each_sequence():
     for s, (start, length) in enumerate(zip(starts, lengths)):
         expected[start : start + length] = s + 1
     np.testing.assert_array_equal(y.copy_to_host(), expected)
+
+
+BYTES = Tile((48,), "u8")
+
+
+@cuda.jit
+def load_ignoring(x, left, right, out, failed):
+    """Copy 48 bytes a block, and write out those that are not ignored."""
+    tile, full = tma.shared_tile(BYTES), tma.shared_barrier()
+    thread, b = cuda.threadIdx.x, cuda.blockIdx.x
+    if thread == 0:
+        full.init(1)
+        tma.fence_mbarrier_init()
+    cuda.syncthreads()
+    if thread == 0:
+        full.arrive_expect_tx(BYTES.nbytes)
+        tma.ptx.cp_async_bulk_load_ignore_oob(tile, x[48 * b :], 48, left, right, full)
+        done = False
+        for _ in range(TRIES):
+            if full.test_wait(0):
+                done = True
+                break
+        if not done:
+            failed[0] = 1
+    cuda.syncthreads()
+    if left <= thread < 48 - right:
+        out[b, thread] = tile[thread]
+
+
+@on_gpu
+@pytest.mark.parametrize(("left", "right"), [(0, 0), (3, 0), (0, 15), (15, 1)])
+def test_bytes_out_of_bounds_are_ignored(left, right):
+    """The last block's ignored bytes lie behind the array."""
+    x = np.random.default_rng(5).integers(0, 256, 48 * 20 - right).astype(np.uint8)
+    out, failed = (
+        cuda.to_device(np.zeros((20, 48), np.uint8)),
+        cuda.to_device(np.zeros(1, np.int32)),
+    )
+    load_ignoring[20, 64](cuda.to_device(x), left, right, out, failed)
+    expected = np.zeros(48 * 20, np.uint8)
+    expected[: len(x)] = x
+    expected = expected.reshape(20, 48)
+    expected[:, :left] = expected[:, 48 - right :] = 0
+    assert failed.copy_to_host()[0] == 0
+    np.testing.assert_array_equal(out.copy_to_host(), expected)
