@@ -96,8 +96,8 @@ def test_an_instruction_that_the_toolkit_does_not_assemble(monkeypatch):
     compile_ptx(ignore_bytes, signature)
     monkeypatch.setattr(functions, "toolkit", lambda: (13, 1))
     error = (
-        r"cp_async_bulk_load_ignore_oob\(\) needs PTX ISA 9\.2, which CUDA 13\.2 and newer assemble; "
-        r"this kernel is compiled with CUDA 13\.1: update the CUDA toolkit"
+        r"cp_async_bulk_load_ignore_oob\(\) needs PTX ISA 9\.2, which CUDA 13\.2 and newer "
+        r"assemble; this kernel is compiled with CUDA 13\.1: update the CUDA toolkit"
     )
     with pytest.raises(TypingError, match=error):
         compile_ptx(ignore_bytes, signature)
