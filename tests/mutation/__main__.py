@@ -1,0 +1,91 @@
+"""Put small bugs into the library one at a time, and report which of them no test notices.
+
+``python -m tests.mutation --count 60 --seed 1`` takes a sample of 60. Trials are kept in
+``.mutation``, so that a run that was stopped goes on where it was; the folder is removed to begin
+anew. Trials are of the fast tiers, those of ``make test``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from queue import SimpleQueue
+
+from tests.mutation.covering import record
+from tests.mutation.equivalent import reason_of
+from tests.mutation.sites import Mutation, library
+from tests.mutation.trial import Verdict, copy_project, judge
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> None:
+    """Try a sample of mutations and print the report."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("--count", type=int, default=60, help="mutations in the sample")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument("--jobs", type=int, default=1, help="trials at a time")
+    parser.add_argument("--only", default="numba_tma/", help="files whose path begins so")
+    given = parser.parse_args()
+    kept = ROOT / ".mutation"
+    tests = record(ROOT, kept / "covering", given.jobs)
+    for test in tests:
+        if not test.passed:
+            print(f"{test.path} fails without a mutation, and is left out", flush=True)
+    sites = [one for one in library(ROOT) if one.path.startswith(given.only)]
+    sample = random.Random(given.seed).sample(sites, min(given.count, len(sites)))
+    done = _kept(kept / "trials.jsonl")
+    copies: SimpleQueue[Path] = SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
+        for i in range(given.jobs):
+            copies.put(copy_project(ROOT, Path(folder) / str(i)))
+
+        def attempt(mutation: Mutation) -> tuple[Mutation, Verdict]:
+            if mutation not in done:
+                copy = copies.get()
+                done[mutation] = judge(copy, mutation, tests)
+                copies.put(copy)
+                with (kept / "trials.jsonl").open("a") as file:
+                    line = {"mutation": asdict(mutation), "verdict": asdict(done[mutation])}
+                    file.write(json.dumps(line) + "\n")
+            return mutation, done[mutation]
+
+        results = list(pool.map(attempt, sample))
+    print("\n".join(report(results)))
+
+
+def _kept(path: Path) -> dict[Mutation, Verdict]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    pairs = map(json.loads, lines)
+    return {Mutation(**pair["mutation"]): Verdict(**pair["verdict"]) for pair in pairs}
+
+
+def report(results: list[tuple[Mutation, Verdict]]) -> Iterator[str]:
+    """Yield the lines of the report, in Markdown: the rates, and the survivors as diffs."""
+    sources = {m.path: (ROOT / m.path).read_text() for m, _ in results}
+    reasons = {m: reason_of(m, sources[m.path]) for m, _ in results}
+    counted = [(m, v) for m, v in results if not reasons[m]]
+    yield "| part | mutations | killed | by a generated file alone | survived | unreached | rate |"
+    yield "|---|---|---|---|---|---|---|"
+    rooms = sorted({m.path.split("/")[1] for m, _ in counted})
+    for room in [*rooms, "all"]:
+        some = [v.outcome for m, v in counted if room in ("all", m.path.split("/")[1])]
+        killed, golden = some.count("killed"), some.count("golden")
+        rest = f"{some.count('survived')} | {some.count('unreached')}"
+        rate = (killed + golden / 2) / max(len(some), 1)
+        yield f"| {room} | {len(some)} | {killed} | {golden} | {rest} | {rate:.0%} |"
+    for mutation, verdict in results:
+        if verdict.outcome != "killed":
+            reason = f"; equivalent: {reasons[mutation]}" if reasons[mutation] else ""
+            yield f"\n{verdict.outcome}, {mutation.kind}{reason}:"
+            yield "```diff\n" + mutation.diff(sources[mutation.path]) + "\n```"
+
+
+if __name__ == "__main__":
+    main()

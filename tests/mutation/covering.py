@@ -1,0 +1,140 @@
+"""Which test files reach which lines of the library, by execution or by compilation.
+
+As a pytest plugin (``-p tests.mutation.covering``) this module records the lines that one run
+executes, and those of the functions that Numba compiles, whose Python never runs. `record` runs
+each test file in a process of its own, so that no file profits from what another has compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+#: The variable that tells the plugin where to write.
+WRITE_TO = "NUMBA_TMA_COVERING"
+FAST = "not gpu and not slow"
+TIERS = ("cpu", "sim")
+
+
+@dataclass(frozen=True)
+class TestFile:
+    """A file of tests: how long it takes, and the lines of the library that it reaches."""
+
+    path: str  #: from the root of the project
+    seconds: float
+    passed: bool
+    lines: dict[str, list[int]]  #: by source file
+
+    __test__ = False  # no class of tests
+
+    @property
+    def tier(self) -> str:
+        """The folder in tests/: "cpu" or "sim"."""
+        return self.path.split("/")[1]
+
+    def reaches(self, path: str, line: int) -> bool:
+        """Return whether some test of the file reaches a line."""
+        return line in self.lines.get(path, ())
+
+
+def environment(root: Path, tier: str) -> dict[str, str]:
+    """Return the environment of a test process of a tier."""
+    simulator = {"NUMBA_ENABLE_CUDASIM": "1"} if tier == "sim" else {}
+    return {**os.environ, "PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "1", **simulator}
+
+
+def record(root: Path, to: Path, jobs: int) -> list[TestFile]:
+    """Run each test file of the fast tiers, and return what it reaches; kept in the folder `to`."""
+    to.mkdir(parents=True, exist_ok=True)
+
+    def run(test: Path) -> TestFile:
+        name = test.relative_to(root).as_posix()
+        kept = to / (name.replace("/", ".") + ".json")
+        if not kept.exists():
+            tier, lines = name.split("/")[1], kept.with_suffix(".lines")
+            command = [sys.executable, "-m", "pytest", "-q", "-m", FAST, name]
+            command += ["-p", "no:cacheprovider", "-p", "tests.mutation.covering"]
+            start = time.monotonic()
+            done = subprocess.run(
+                command,
+                cwd=root,
+                env=environment(root, tier) | {WRITE_TO: str(lines)},
+                capture_output=True,
+            )
+            seconds = time.monotonic() - start
+            reached = json.loads(lines.read_text()) if lines.exists() else {}
+            lines.unlink(missing_ok=True)
+            found = TestFile(name, round(seconds, 1), done.returncode == 0, reached)
+            kept.write_text(json.dumps(asdict(found)))
+        return TestFile(**json.loads(kept.read_text()))
+
+    tests = [path for tier in TIERS for path in sorted((root / "tests" / tier).rglob("test_*.py"))]
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(run, tests))
+
+
+# ------------------------------------------------------------------------------- the plugin
+
+
+class _Recorder:
+    """Records the lines of the library that this process executes or compiles."""
+
+    def __init__(self, root: Path) -> None:
+        import coverage
+
+        self.root = root
+        self.compiled: dict[str, set[int]] = defaultdict(set)
+        self.coverage = coverage.Coverage(
+            data_file=None, source=[str(root / "numba_tma")], concurrency=["greenlet", "thread"]
+        )
+
+    def start(self) -> None:
+        from numba.core import bytecode
+
+        original = bytecode.FunctionIdentity.from_function.__func__
+
+        def noted(cls: Any, function: Any) -> Any:
+            code = function.__code__
+            lines = {line for _, _, line in code.co_lines() if line is not None}
+            self.compiled[code.co_filename] |= lines | {code.co_firstlineno}
+            return original(cls, function)
+
+        bytecode.FunctionIdentity.from_function = classmethod(noted)
+        self.coverage.start()
+
+    def lines(self) -> dict[str, list[int]]:
+        self.coverage.stop()
+        data = self.coverage.get_data()
+        found = {name: set(data.lines(name) or ()) for name in data.measured_files()}
+        for name, lines in self.compiled.items():
+            found.setdefault(name, set()).update(lines)
+        return {
+            Path(name).relative_to(self.root).as_posix(): sorted(lines)
+            for name, lines in found.items()
+            if Path(name).is_relative_to(self.root / "numba_tma")
+        }
+
+
+def pytest_configure(config: Any) -> None:
+    config.numba_tma_recorder = recorder = _Recorder(Path(config.rootpath))
+    recorder.start()
+
+
+def pytest_unconfigure(config: Any) -> None:
+    Path(os.environ[WRITE_TO]).write_text(json.dumps(config.numba_tma_recorder.lines()))
+
+
+def reaching(tests: Iterable[TestFile], path: str, line: int) -> list[TestFile]:
+    """Return the passing test files that reach a line: of its own part first, the quickest first."""
+    part = Path(path).parent.relative_to("numba_tma").as_posix()
+    found = [test for test in tests if test.passed and test.reaches(path, line)]
+    return sorted(found, key=lambda test: (f"/{part}/" not in test.path, test.seconds))
