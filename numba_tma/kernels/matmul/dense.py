@@ -84,7 +84,7 @@ def matmul(
         both f16, both f32 (rounded to tf32), any mix of e4m3 and e5m2, or any mix of i8 and u8.
         One of the last two axes is contiguous: ``w.T`` is multiplied without a copy. Inputs whose
         base or row stride is not 16-byte aligned are copied first. Inputs of 8 or 32 bits that are
-        not contiguous along K are transposed first.
+        not contiguous along K are transposed first, but for 8-bit floats on Blackwell.
     out
         Device array (..., M, N) for the result, with a contiguous last axis, that does not overlap
         a or b; a new array if None.

@@ -33,6 +33,7 @@ from numba_tma.kernels.matmul.kernel import MatmulExtents, matmul_kernel
 from numba_tma.kernels.matmul.mma_kernel import mma_kernel
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.operands import (
+    MN_MAJOR,
     Workspace,
     as_loadable,
     as_one,
@@ -110,10 +111,11 @@ def run(call: MatmulCall, config: AnyConfig | None, stream: StreamLike) -> Works
     """Launch a matmul that is not empty, and return its workspace."""
     out, residual, k = call.out, call.residual, call.a.shape[2]
     workspace: Workspace = []
-    a, a_major = as_operand(call.a, stream, workspace)
-    b, b_major = as_operand(call.b.transposed(), stream, workspace)
     if config is None:
         config = _choice()(call.problem, sm_count())
+    mn_major = _mn_major(config)
+    a, a_major = as_operand(call.a, stream, workspace, mn_major)
+    b, b_major = as_operand(call.b.transposed(), stream, workspace, mn_major)
     if isinstance(config, MmaConfig):
         _multiply_mma(call, config, a, b, a_major, b_major, stream)
         return workspace
@@ -148,6 +150,16 @@ def _choice() -> Callable[[MatmulProblem, int], AnyConfig]:
     if has_tcgen05():
         return choose_tcgen05
     return choose_mma if has_mma_alone() else choose
+
+
+def _mn_major(config: AnyConfig) -> tuple[str, ...]:
+    """Return the types that the kernel of a configuration also reads along M or N.
+
+    The rows of such a tile are at least the narrowest swizzle, 32 B.
+    """
+    if isinstance(config, Tcgen05Config) and config.n // config.cta_group % 32 == 0:
+        return (*MN_MAJOR, "e4m3", "e5m2")
+    return MN_MAJOR
 
 
 def _multiply(
