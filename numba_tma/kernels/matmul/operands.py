@@ -94,10 +94,11 @@ def map_source(matrices: Array, dtype: DType | None = None) -> Array:
 def padded(shape: tuple[int, ...], dtype: DType, workspace: Workspace) -> Array:
     """Return new memory for (batch, rows, columns) that TMA loads, and stores with its padding."""
     *outer, columns = shape
-    unit = CHUNK // dtype.itemsize
+    size = dtype.storage.itemsize
+    unit = CHUNK // size
     pitch = max(1, -(-columns // unit)) * unit
     make = np.empty if simulated() else cuda.device_array
-    memory = make((*(max(1, n) for n in outer), pitch), np.dtype(f"u{dtype.itemsize}"))
+    memory = make((*(max(1, n) for n in outer), pitch), np.dtype(f"u{size}"))
     workspace.append(memory)
     new = Array.read("matmul", "workspace", memory)
     return new.view(shape, new.strides, dtype=dtype)

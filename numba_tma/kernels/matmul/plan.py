@@ -389,4 +389,4 @@ def operand_tile(rows: int, k: int, dtype: DType, major: str, share: int = 0) ->
 
 def row_tile(rows: int, columns: int, dtype: DType) -> Tile:
     """Return the tile of `rows` x `columns` whose swizzle spans a row, or 128 bytes of it."""
-    return Tile((1, rows, columns), dtype, _SWIZZLES[min(128, columns * dtype.itemsize)])
+    return Tile((1, rows, columns), dtype, _SWIZZLES[min(128, dtype.shared_nbytes(columns))])
