@@ -75,6 +75,8 @@ SCALED = {
     "mxfp8": ("e4m3", "e5m2", ScaleFactors("ue8m0", 32)),
     "mxfp4": ("e2m1", "e2m1", ScaleFactors("ue8m0", 32)),
     "nvfp4": ("e2m1", "e2m1", ScaleFactors("ue4m3", 16)),
+    "mxfp6": ("e2m3", "e3m2", ScaleFactors("ue8m0", 32)),
+    "mxfp8 with mxfp4": ("e4m3", "e2m1_unpacked", ScaleFactors("ue8m0", 32)),
 }
 
 

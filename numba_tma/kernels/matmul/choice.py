@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from numba import cuda
 
@@ -219,7 +219,7 @@ def choose_tcgen05(problem: MatmulProblem, sms: int, scaled: bool = False) -> Tc
     all SMs, the narrowest of 64 columns or more is taken that the problem fills.
     """
     row_tiles = -(-problem.rows // 128)
-    group = 2 if row_tiles % 2 == 0 or row_tiles > 8 else 1
+    group: Literal[1, 2] = 2 if row_tiles % 2 == 0 or row_tiles > 8 else 1
     rows = -(-row_tiles // group) * problem.batch
     widths = SCALED_WIDTHS if scaled else TCGEN05_WIDTHS
     for n in widths:

@@ -43,7 +43,7 @@ from numba_tma.kernels.matmul.plan import (
     check_config,
 )
 from numba_tma.kernels.matmul.scales import RESULTS as SCALED_RESULTS
-from numba_tma.kernels.matmul.scales import check_scaled, read_scales
+from numba_tma.kernels.matmul.scales import check_scaled, elements, read_scales
 
 #: Operand types that may be mixed, and the types of their results, the default first.
 RESULTS = {
@@ -88,7 +88,8 @@ def matmul(
         Device arrays (..., M, K) and (..., K, N): torch, CuPy, numba, or anything with
         ``__cuda_array_interface__`` or ``__dlpack__``. Leading axes count matrices; they are equal,
         or one array has a single matrix, which is multiplied with all of the other. Both are bf16,
-        both f16, both f32 (rounded to tf32), any mix of e4m3 and e5m2, or any mix of i8 and u8.
+        both f16, both f32 (rounded to tf32), any mix of e4m3 and e5m2, any mix of i8 and u8, or in
+        a block-scaled format.
         One of the last two axes is contiguous: ``w.T`` is multiplied without a copy. Inputs whose
         base or row stride is not 16-byte aligned are copied first. Inputs of 8 or 32 bits that are
         not contiguous along K are transposed first, but for 8-bit floats on Blackwell.
@@ -107,8 +108,9 @@ def matmul(
         float32, (..., M) and (N,): the scales of quantised operands.
     a_scales, b_scales
         Scale factors for blocks of a's rows and b's columns along K, on GPUs with Blackwell's
-        tensor cores. For e4m3 and e5m2 a ue8m0 for 32 elements (mxfp8). For e2m1 an e4m3 for 16
-        (nvfp4), or a ue8m0 for 32 (mxfp4). K is a multiple of that. They lie in atoms of 128 x 4
+        tensor cores. For e2m1 an e4m3 for 16 elements (nvfp4), or a ue8m0 for 32 (mxfp4). For any
+        mix of e4m3, e5m2, e3m2, e2m3 and e2m1 a ue8m0 for 32 (mxfp8, mxfp6). K is a multiple of
+        that, and of 128 if elements of 6 bits, or of 4 beside others, are among them. They lie in atoms of 128 x 4
         scales, as `to_blocked` returns them: ceil(M / 128) x ceil(K / block / 4) atoms of 512 B for
         a matrix of a, ceil(N / 128) x as many for one of b; contiguous, in any shape but that of
         plain scales. Padding along K is no NaN: `to_blocked` writes zeros.
@@ -119,8 +121,8 @@ def matmul(
         A numba, torch or CuPy stream; the default stream if None.
     dtype
         Element type of a and b where their own type cannot say it, such as bf16 held as uint16; or
-        a pair for a and b. e2m1 is packed, two along K in a byte (`pack`): a is (..., M, K / 2)
-        bytes, and b (..., K / 2, N).
+        a pair for a and b. Elements of 4 and 6 bits are packed along K (`pack`): of e2m1 a is
+        (..., M, K / 2) bytes, and b (..., K / 2, N).
     scale_dtype
         "ue8m0" or "ue4m3", where the scales of e2m1 are held as uint8.
     config
@@ -148,7 +150,8 @@ def matmul(
     kinds = dtype if isinstance(dtype, tuple) else (dtype, dtype)
     if out is None:
         left, right = (read_matrices("matmul", *given) for given in zip("ab", (a, b), kinds))
-        shape, found = _result(left, right, out_dtype, scaled=a_scales is not None)
+        scaled = not (a_scales is None and b_scales is None)
+        shape, found = _result(left, right, out_dtype, scaled)
         if beta:
             raise ValueError(f"matmul(): beta is {beta}, which multiplies out, and out is None")
         out = empty(a, shape, found)
@@ -198,8 +201,10 @@ def _call(
 ) -> MatmulCall:
     """Return the matmul of these arrays, if they fit each other."""
     a, b = (read_matrices("matmul", *given) for given in zip("ab", arrays, kinds))
-    scales = read_scales(a, b, *arrays[7:9], kinds[2])
-    shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]), scaled=scales is not None)
+    a_scales, b_scales = arrays[7:]
+    scaled = not (a_scales is None and b_scales is None)
+    shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]), scaled)
+    scales = read_scales(a, b, a_scales, b_scales, kinds[2])
     out = read_matrices("matmul", "out", arrays[2], kind)
     if out.shape != shape:
         raise out.error(f"has shape {out.shape}, but {a.shape} @ {b.shape} has shape {shape}")
@@ -248,20 +253,21 @@ def _result(
     outs = next((outs for kinds, outs in RESULTS.items() if names <= set(kinds)), None)
     if scaled:
         outs = SCALED_RESULTS
-    if outs is None and "e2m1" in names:
+    if outs is None and (a.dtype.is_packed or b.dtype.is_packed):
         raise ValueError(
-            f"matmul(): a is {a.dtype} and b is {b.dtype}: both are e2m1, with scale factors: give "
-            "a_scales and b_scales"
+            f"matmul(): a is {a.dtype} and b is {b.dtype}: elements of 4 and 6 bits have scale "
+            "factors: give a_scales and b_scales"
         )
     if outs is None:
         raise ValueError(
             f"matmul(): a is {a.dtype} and b is {b.dtype}; the tensor cores multiply "
             f"{'; '.join(' with '.join(dict.fromkeys((k[0], k[-1]))) for k in RESULTS)}"
         )
-    if a.shape[-1] != b.shape[-2]:
+    k = elements(a), elements(b.transposed())
+    if k[0] != k[1]:
         raise ValueError(
-            f"matmul(): a has shape {a.shape} and b {b.shape}: K is {a.shape[-1]} and "
-            f"{b.shape[-2]}, and must be the same; is b transposed?"
+            f"matmul(): a has shape {a.shape} and b {b.shape}: K is {k[0]} and {k[1]}, and must be "
+            "the same; is b transposed?"
         )
     found = as_dtype(outs[0] if out_dtype is None else out_dtype)
     if found.name not in outs:

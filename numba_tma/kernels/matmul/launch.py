@@ -52,11 +52,11 @@ from numba_tma.kernels.matmul.plan import (
     Tcgen05Config,
     accumulator_of,
 )
-from numba_tma.kernels.matmul.scales import BlockScales
+from numba_tma.kernels.matmul.scales import BlockScales, elements
 from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
 from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
 from numba_tma.kernels.matmul.tcgen05_pair_kernel import tcgen05_pair_kernel
-from numba_tma.kernels.matmul.tcgen05_plan import STAGE_BYTES, Tcgen05Plan, Tcgen05ScaledPlan
+from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
 from numba_tma.kernels.matmul.tcgen05_scaled_kernel import tcgen05_scaled_kernel
 
 P = TypeVar("P", bound=MatmulPlan)
@@ -83,6 +83,13 @@ class MatmulCall:
             # One matrix with all rows has fuller tiles than many with a few.
             self.a, self.out = as_one(self.a), as_one(self.out)
             self.residual = None if self.residual is None else as_one(rest)
+
+    @property
+    def operand_types(self) -> tuple[DType, DType]:
+        """The types as which the tensor cores read a and b."""
+        if self.scales is not None:
+            return self.scales.operand_types
+        return operand_type(self.a), operand_type(self.b)
 
     @property
     def problem(self) -> MatmulProblem:
@@ -208,16 +215,18 @@ def _multiply_tcgen05(
 ) -> None:
     """Launch the kernel of Blackwell's tensor cores on operands that it reads as they are."""
     out, residual, epilogue = call.out, call.residual, call.epilogue
-    k_bytes, group = call.a.shape[2] * a.itemsize, config.cta_group
-    described = (operand_type(a), operand_type(b), a_major, b_major, out.dtype, config)
-    described = (*described, epilogue, out.is_storable, k_bytes == 0)
+    k, group = elements(call.a), config.cta_group
+    described = (
+        *(*call.operand_types, a_major, b_major, out.dtype, config),
+        *(epilogue, out.is_storable, k == 0),
+    )
     if call.scales is None:
         plan = Tcgen05Plan(*described)
         kernel = tcgen05_kernel(plan) if group == 1 else tcgen05_pair_kernel(plan)
         scale_maps = []
     else:
-        plan = Tcgen05ScaledPlan(*described, factors=call.scales.factors)
-        kernel = tcgen05_scaled_kernel(plan)
+        scaled = Tcgen05ScaledPlan(*described, factors=call.scales.factors)
+        plan, kernel = scaled, tcgen05_scaled_kernel(scaled)
         sources = call.scales.as_map_sources(stream, workspace)
         scale_maps = [tensor_map(*of) for of in zip(sources, plan.scale_tiles)]
     batch, rows, columns = out.shape
@@ -233,7 +242,7 @@ def _multiply_tcgen05(
         *scale_maps,
         tensor_map(map_source(out), plan.out_tile) if plan.addressable else _bytes(out),
         *(_bytes(m) for m in (out if epilogue.beta else None, residual)),
-        _extents(tiles, a, b, -(-k_bytes // STAGE_BYTES), out),
+        _extents(tiles, a, b, -(-k // plan.k), out),
         call.terms,
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
@@ -106,7 +106,7 @@ class Tcgen05Config:
     group: int = 16  #: tile rows that the scheduler walks together, for L2 reuse
     stages: int = 8  #: pipeline stages at most; fewer if shared memory is full
     out_stages: int = 2  #: epilogue tiles in flight
-    cta_group: int = 1  #: blocks that compute a tile together: 1, or 2, a CTA pair
+    cta_group: Literal[1, 2] = 1  #: blocks that compute a tile together: 1, or 2, a CTA pair
 
     def __post_init__(self) -> None:
         rules = {

@@ -20,10 +20,11 @@ from numba_tma.kernels._host.device import has_tcgen05
 from numba_tma.kernels.matmul.operands import Workspace, as_loadable, as_matrices
 from numba_tma.kernels.matmul.plan import AnyConfig, Tcgen05Config
 
-#: Operands that may be mixed, and the scale factors that they have, with the formats' names.
+#: Formats: operands that may be mixed, and the scale factors that they have. The first fits.
 FORMATS = {
-    ("e4m3", "e5m2"): {"mxfp8": ScaleFactors("ue8m0", 32)},
-    ("e2m1",): {"nvfp4": ScaleFactors("ue4m3", 16), "mxfp4": ScaleFactors("ue8m0", 32)},
+    "nvfp4": (("e2m1",), ScaleFactors("ue4m3", 16)),
+    "mxfp4": (("e2m1",), ScaleFactors("ue8m0", 32)),
+    "mxfp8, mxfp6 and mixes": (("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"), ScaleFactors("ue8m0", 32)),
 }
 #: Types of the results, the default first.
 RESULTS = ("bf16", "f16", "f32")
@@ -35,6 +36,7 @@ class BlockScales:
 
     a: Array
     b: Array
+    operand_types: tuple[DType, DType]  #: as which the tensor cores read a and b
     factors: ScaleFactors
     k_atoms: int  #: atoms along K
 
@@ -70,30 +72,34 @@ def read_scales(
     if a_scales is None and b_scales is None:
         return None
     if a_scales is None or b_scales is None:
-        given, missing = ("b", "a") if a_scales is None else ("a", "b")
+        one, missing = ("b", "a") if a_scales is None else ("a", "b")
         raise ValueError(
-            f"matmul(): {given}_scales is given and {missing}_scales is None: both operands have "
+            f"matmul(): {one}_scales is given and {missing}_scales is None: both operands have "
             "scale factors, or none has"
         )
-    kinds = [(f"{name}_scales", x) for name, x in (("a", a_scales), ("b", b_scales))]
-    own = [_scale_type(Array.read("matmul", *of), dtype, a) for of in kinds]
-    factors = _factors(a.dtype, b.dtype, own)
-    arrays = [Array.read("matmul", name, x, as_dtype(factors.dtype)) for name, x in kinds]
-    operands = as_matrices(a), as_matrices(b.transposed())
-    k_atoms = blocked_shape(1, elements(a) // factors.block)[1]
-    atoms = [_atoms(*of, factors) for of in zip(arrays, operands)]
-    return BlockScales(*atoms, factors, k_atoms)
+    given = (("a_scales", a_scales), ("b_scales", b_scales))
+    is_open = a.dtype.name == b.dtype.name == "e2m1"
+    kinds = [_scale_type(Array.read("matmul", *of), dtype, is_open) for of in given]
+    factors = _factors(a.dtype, b.dtype, kinds)
+    types = _read_as(a.dtype, b.dtype), _read_as(b.dtype, a.dtype)
+    left, right = as_matrices(a), as_matrices(b.transposed())
+    _check_k(elements(left), factors, types)
+    arrays = [Array.read("matmul", *of, as_dtype(factors.dtype)) for of in given]
+    k_atoms = blocked_shape(1, elements(left) // factors.block)[1]
+    return BlockScales(
+        _atoms(arrays[0], left, factors), _atoms(arrays[1], right, factors), types, factors, k_atoms
+    )
 
 
-def _scale_type(scales: Array, asked: DTypeLike | None, a: Array) -> str:
-    """Return the name of the type of scale factors, which bytes may leave open."""
+def _scale_type(scales: Array, asked: DTypeLike | None, is_open: bool) -> str:
+    """Return the name of the type of scale factors; of bytes it `is_open` for e2m1 alone."""
     name = scales.dtype.name if asked is None else as_dtype(asked).name
     if name == "e4m3":
         return "ue4m3"
     if name not in ("u8", "i8"):
         return name
-    if a.dtype.name != "e2m1":
-        return "ue8m0"  # the only type of 8-bit operands' scales
+    if not is_open:
+        return "ue8m0"
     raise scales.error(
         f"holds {name}, and scales of e2m1 are ue4m3 (nvfp4) or ue8m0 (mxfp4): give "
         "scale_dtype='ue4m3' or 'ue8m0'"
@@ -102,15 +108,12 @@ def _scale_type(scales: Array, asked: DTypeLike | None, a: Array) -> str:
 
 def _factors(a: DType, b: DType, scales: list[str]) -> ScaleFactors:
     """Return the scale factors of these types, or raise a ValueError that lists what there is."""
-    for operands, formats in FORMATS.items():
-        if {a.name, b.name} <= set(operands):
-            for factors in formats.values():
-                if scales == [factors.dtype] * 2:
-                    return factors
+    for operands, factors in FORMATS.values():
+        if {a.name, b.name} <= set(operands) and scales == [factors.dtype] * 2:
+            return factors
     known = "; ".join(
         f"{' or '.join(operands)} with {factors} ({name})"
-        for operands, formats in FORMATS.items()
-        for name, factors in formats.items()
+        for name, (operands, factors) in FORMATS.items()
     )
     repair = "; float32 scales of fp8 are for block_scaled_matmul()" if "f32" in scales else ""
     raise ValueError(
@@ -119,29 +122,42 @@ def _factors(a: DType, b: DType, scales: list[str]) -> ScaleFactors:
     )
 
 
+def _read_as(operand: DType, other: DType) -> DType:
+    """Return the type of an operand's tiles: e2m1 beside wider types has a byte an element."""
+    mixed = operand.name == "e2m1" != other.name
+    return as_dtype("e2m1_unpacked") if mixed else operand
+
+
+def _check_k(k: int, factors: ScaleFactors, types: tuple[DType, DType]) -> None:
+    """Raise unless K is a multiple of a block, and of what the copy engine loads of each type."""
+    for unit, reason in (
+        (factors.block, f"a scale is {factors}"),
+        *((each.coordinate_unit, f"{each} is loaded so") for each in types if each.is_unpacked),
+    ):
+        if k % unit:
+            raise ValueError(
+                f"matmul(): K is {k}, and {reason}: pad K of both operands with zeros to a "
+                f"multiple of {unit}"
+            )
+
+
 def _atoms(scales: Array, operand: Array, factors: ScaleFactors) -> Array:
     """Return the scales of an operand (matrices, rows, K) as (1, atoms, 512)."""
-    matrices, rows, k = operand.shape[0], operand.shape[1], elements(operand)
-    if k % factors.block:
-        raise ValueError(
-            f"matmul(): K is {k}, and {scales.name} has {factors}: pad K of both operands with "
-            f"zeros to a multiple of {factors.block}"
-        )
-    plain = (rows, k // factors.block)
+    matrices, rows, _ = operand.shape
+    plain = (rows, elements(operand) // factors.block)
     high, wide, *_ = blocked_shape(*plain)
     needed = matrices * high * wide * ATOM_BYTES
-    of = f"{operand.name} has {plain[0]} x {plain[1]} scales" + (
-        f" in each of {matrices} matrices" if matrices > 1 else ""
-    )
     if len(scales.shape) > 1 and scales.shape[-2:] == plain and scales.size == needed:
         raise scales.error(
             f"has shape {scales.shape}, that of scales which are not in atoms of 128 x 4; use "
             "to_blocked(scales), or pass atoms in one dimension"
         )
     if scales.size != needed:
+        each = f"in each of {matrices} matrices " if matrices > 1 else ""
         raise scales.error(
-            f"has shape {scales.shape}, {scales.size:,} B; {of}, which take {high} x {wide} atoms "
-            f"of 128 x 4{' each' if matrices > 1 else ''}, {needed:,} B: use to_blocked(scales)"
+            f"has shape {scales.shape}, {scales.size:,} B; {operand.name} has {plain[0]} x "
+            f"{plain[1]} scales {each}in {high} x {wide} atoms of 128 x 4, {needed:,} B together: "
+            "use to_blocked(scales)"
         )
     if not scales.is_contiguous:
         raise scales.error(
@@ -169,7 +185,7 @@ def check_scaled(scales: BlockScales, a: DType, b: DType, config: AnyConfig | No
     major, minor = device.compute_capability
     repair = (
         "; on this GPU block_scaled_matmul() multiplies fp8 with float32 scales"
-        if (major, minor) == (9, 0) and a.name != "e2m1"
+        if (major, minor) == (9, 0) and not (a.is_packed or b.is_packed)
         else ""
     )
     raise ValueError(

@@ -33,6 +33,8 @@ FORMS = {
     "mxfp4 pair": form("mxfp4", config=Tcgen05Config(128, cta_group=2)),
     "nvfp4": form("nvfp4"),
     "nvfp4 pair": form("nvfp4", config=Tcgen05Config(192, cta_group=2)),
+    "mxfp6": form("mxfp6", config=Tcgen05Config(192)),
+    "mxfp8 with mxfp4": form("mxfp8 with mxfp4", config=Tcgen05Config(128, cta_group=2)),
     "odd nvfp4 pair": form(
         "nvfp4", epilogue=EVERYTHING, addressable=False, config=Tcgen05Config(64, cta_group=2)
     ),
@@ -189,6 +191,16 @@ def test_packed_elements_and_bytes_of_scales(b200):
     assert launched(b200, **given)[0].factors.block == 32
 
 
+def test_6_bits_and_mixes_with_4(b200):
+    given = mxfp8(a=Array(1, (256, 192), U8), dtype=("e2m3", None))
+    plan, (a, b, sfa, *_, extents, _) = launched(b200, **given)
+    assert (plan.a.name, plan.b.name, plan.k, extents.steps) == ("e2m3", "e5m2", 128, 2)
+    assert (a[0].shape, a[1].nbytes, a[1].shared_nbytes) == ((1, 256, 192), 128 * 96, 128 * 128)
+    given = mxfp8(b=Array(2, (512, 128), U8).T, dtype=(None, "e2m1"))
+    plan, (_, b, *_) = launched(b200, **given)
+    assert (plan.a.name, plan.b.name, b[2].name) == ("e4m3", *["e2m1_unpacked"] * 2)
+
+
 def test_rows_that_tma_cannot_address_are_copied_first(b200):
     b_scales = Array(5, (4 * 512,), E4M3, start=8)
     launched(b200, **nvfp4(k=48, b_scales=b_scales))  # rows of 24 B, and atoms at 8 B
@@ -214,8 +226,8 @@ WRONG = [
     (mxfp8(b_scales=None), "a_scales is given and b_scales is None: both operands have"),
     (
         mxfp8(a_scales=Array(4, (2048,), FLOATS)),
-        "a is e4m3 with a_scales of f32, .* e4m3 or e5m2 with a ue8m0 for 32 elements .mxfp8.; "
-        r"e2m1 with a ue4m3 for 16 .*; float32 scales of fp8 are for block_scaled_matmul\(\)",
+        "a is e4m3 with a_scales of f32, .* e2m1 with a ue4m3 for 16 elements .nvfp4.; .*"
+        r"e5m2 or e3m2 .* 32 elements .mxfp8, mxfp6 and mixes.; float32 .* block_scaled_matmul\(\)",
     ),
     (mxfp8(a_scales=Array(4, (2048,), E4M3)), "a is e4m3 with a_scales of ue4m3, and b is e5m2"),
     (mxfp8(a=Array(1, (256, 256), BF16)), "a is bf16 with a_scales of ue8m0"),
@@ -225,11 +237,11 @@ WRONG = [
         "a_scales holds u8, and scales of e2m1 are ue4m3 .nvfp4. or ue8m0 .mxfp4.: give "
         "scale_dtype='ue4m3' or 'ue8m0'",
     ),
-    (nvfp4(a_scales=None, b_scales=None), "both are e2m1, with scale factors: give a_scales and"),
+    (nvfp4(a_scales=None, b_scales=None), "elements of 4 and 6 bits have scale factors: give"),
     (
         mxfp8(a_scales=Array(4, (1024,), E8M0)),
-        r"a_scales has shape \(1024,\), 1,024 B; a has 256 x 8 scales, which take 2 x 2 atoms of "
-        r"128 x 4, 2,048 B: use to_blocked\(scales\)",
+        r"a_scales has shape \(1024,\), 1,024 B; a has 256 x 8 scales in 2 x 2 atoms of 128 x 4, "
+        r"2,048 B together: use to_blocked\(scales\)",
     ),
     (
         mxfp8(a_scales=Array(4, (256, 8), E8M0)),
@@ -245,9 +257,14 @@ WRONG = [
     ),
     (
         mxfp8(k=264),
-        "K is 264, and a_scales has a ue8m0 for 32 elements: pad K .* to a multiple of 32",
+        "K is 264, and a scale is a ue8m0 for 32 elements: pad K .* to a multiple of 32",
     ),
-    (nvfp4(k=40), "K is 40, and a_scales has a ue4m3 for 16 elements: .* to a multiple of 16"),
+    (nvfp4(k=40), "K is 40, and a scale is a ue4m3 for 16 elements: .* to a multiple of 16"),
+    (
+        mxfp8(k=160, a=Array(1, (256, 120), U8), dtype=("e2m3", None)),
+        "K is 160, and e2m3 is loaded so: pad K of both operands with zeros to a multiple of 128",
+    ),
+    (mxfp8(a=Array(1, (256, 160), U8), dtype=("e2m3", None)), "K is 213 and 256, and must be the"),
     (mxfp8(out=Array(3, (256, 512), np.dtype(np.int32)), out_dtype="i32"), "out is i32, but pro"),
     (mxfp8(config=Config()), r"config is Config\(.*, whose kernel has no scale factors: use a Tc"),
     (mxfp8(config=MmaConfig()), r"config is MmaConfig\(.*, whose kernel has no scale factors"),

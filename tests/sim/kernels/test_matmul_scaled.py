@@ -32,7 +32,7 @@ class Operand:
         self.wide = self.values.astype(np.float64) * np.repeat(
             scales.astype(np.float64), kind.block, -1
         )
-        self.dtype = "e2m1" if kind.element.is_packed else None
+        self.dtype = kind.element.name if kind.element.is_packed else None
 
 
 def exact(format, rows, k, seed, batch=()):
@@ -123,6 +123,19 @@ def test_any_mix_of_8_bits_however_it_lies():
     )
     assert got.dtype == BF16
     assert_close(got, a.wide @ b.wide.T)
+
+
+MIXES = [
+    ("mxfp6_e2m3", "mxfp8_e5m2", ONE),
+    ("mxfp8", "mxfp4", PAIR),
+    ("mxfp6_e3m2", "mxfp6_e2m3", PAIR),
+    ("mxfp4", "mxfp6_e3m2", ONE),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "config"), quick(MIXES[:1], MIXES))
+def test_6_bits_and_mixes_with_4(left, right, config):
+    check(exact(left, 40, 256, 18), exact(right, 24, 256, 19), config=config)
 
 
 @pytest.mark.slow
