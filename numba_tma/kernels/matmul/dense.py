@@ -89,10 +89,10 @@ def matmul(
         ``__cuda_array_interface__`` or ``__dlpack__``. Leading axes count matrices; they are equal,
         or one array has a single matrix, which is multiplied with all of the other. Both are bf16,
         both f16, both f32 (rounded to tf32), any mix of e4m3 and e5m2, any mix of i8 and u8, or in
-        a block-scaled format.
-        One of the last two axes is contiguous: ``w.T`` is multiplied without a copy. Inputs whose
-        base or row stride is not 16-byte aligned are copied first. Inputs of 8 or 32 bits that are
-        not contiguous along K are transposed first, but for 8-bit floats on Blackwell.
+        a block-scaled format. One of the last two axes is contiguous: ``w.T`` is multiplied without
+        a copy. Inputs whose base or row stride is not 16-byte aligned are copied first. Inputs of 8
+        or 32 bits that are not contiguous along K are transposed first, but for 8-bit floats on
+        Blackwell.
     out
         Device array (..., M, N) for the result, with a contiguous last axis, that does not overlap
         a or b; a new array if None.
@@ -110,10 +110,10 @@ def matmul(
         Scale factors for blocks of a's rows and b's columns along K, on GPUs with Blackwell's
         tensor cores. For e2m1 an e4m3 for 16 elements (nvfp4), or a ue8m0 for 32 (mxfp4). For any
         mix of e4m3, e5m2, e3m2, e2m3 and e2m1 a ue8m0 for 32 (mxfp8, mxfp6). K is a multiple of
-        that, and of 128 if elements of 6 bits, or of 4 beside others, are among them. They lie in atoms of 128 x 4
-        scales, as `to_blocked` returns them: ceil(M / 128) x ceil(K / block / 4) atoms of 512 B for
-        a matrix of a, ceil(N / 128) x as many for one of b; contiguous, in any shape but that of
-        plain scales. Padding along K is no NaN: `to_blocked` writes zeros.
+        that, and of 128 if elements of 6 bits, or of 4 beside others, are among them. Scales lie
+        in atoms of 128 x 4, as `to_blocked` returns them: ceil(M / 128) x ceil(K / block / 4)
+        atoms of 512 B for a matrix of a, ceil(N / 128) x as many for one of b; contiguous, in any
+        shape but that of plain scales. Padding along K is no NaN: `to_blocked` writes zeros.
     out_dtype
         Type of the result. The default is the type of `a` for bf16, f16 and f32, bf16 for 8-bit
         floats, and i32 for integers. Any result may be f32, f16 or bf16.

@@ -10,7 +10,7 @@ import pytest
 
 from numba_tma.host.scale_factors import scale_tile
 from numba_tma.host.tensor_tiles import part_of_scales, tensor_scales
-from numba_tma.kernels.matmul import Config, MmaConfig, Tcgen05Config, matmul, scales
+from numba_tma.kernels.matmul import Config, MmaConfig, Tcgen05Config, dense, matmul, scales
 from numba_tma.kernels.matmul import launch as launches
 from numba_tma.kernels.matmul.choice import MatmulProblem, choose_tcgen05, tcgen05_candidates
 from numba_tma.kernels.matmul.epilogue import Epilogue
@@ -207,6 +207,22 @@ def test_rows_that_tma_cannot_address_are_copied_first(b200):
     assert len(b200.launches) == 4 and [m.shape for m in b200.memory] == [
         *((1, 256, 32), (1, 512, 32), (1, 4, 512)),
     ]
+
+
+def test_a_second_call_repeats_the_launch_unless_scales_lie_elsewhere(b200):
+    given = mxfp8()
+    for _ in range(2):
+        matmul(**given)
+    matmul(**{**given, "a_scales": Array(6, (2048,), E8M0)})
+    first, second, other = (arguments for *_, arguments in b200.launches)
+    assert first is second and other[2][0].address != first[2][0].address
+
+
+def test_measurements_of_scaled_products_have_entries_of_their_own(b200):
+    given = mxfp8()
+    arrays = [given.get(name) for name in ("a", "b", "out", *[""] * 4, "a_scales", "b_scales")]
+    call = dense._call(tuple(arrays), (1.0, 0.0), (None, None, None), None, None)
+    assert "e4m3 K x e5m2 K scaled by a ue8m0 for 32 elements -> bf16 K" in str(call)
 
 
 def test_matrices_of_part_of_an_atom_are_not_merged(b200):

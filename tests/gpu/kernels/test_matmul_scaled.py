@@ -39,10 +39,19 @@ def multiply(format, m, n, k, config=None):
     return out.get(), left @ right.T
 
 
+@on_gpu
+def gpu_has_kernels():
+    return has_tcgen05()
+
+
+def test_a_gpu_without_kernels_is_named():
+    if gpu_has_kernels():
+        pytest.skip("this GPU has block-scaled kernels")
+    name_the_gpu()
+
+
 @on_gpu(limit=LIMIT)
-def test_where_there_is_no_kernel_the_gpu_is_named():
-    if has_tcgen05():
-        return
+def name_the_gpu():
     device = cuda.get_current_device()
     cc = ".".join(map(str, device.compute_capability))
     for format in FORMATS:
@@ -51,10 +60,14 @@ def test_where_there_is_no_kernel_the_gpu_is_named():
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@on_gpu(limit=LIMIT)
 def test_integers_and_powers_of_two_are_exact(format):
-    if not has_tcgen05():
-        return
+    if not gpu_has_kernels():
+        pytest.skip("this GPU has no block-scaled kernels")
+    check_exact(format)
+
+
+@on_gpu(limit=LIMIT)
+def check_exact(format):
     for config in CONFIGS:
         for shape in ((1, 1, 128), (257, 390, 1152), (1000, 1000, 4096)):
             got, expected = multiply(format, *shape, config)
