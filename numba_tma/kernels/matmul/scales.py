@@ -92,7 +92,7 @@ def read_scales(
 
 
 def _scale_type(scales: Array, asked: DTypeLike | None, is_open: bool) -> str:
-    """Return the name of the type of scale factors; of bytes it `is_open` for e2m1 alone."""
+    """Return the name of the type of scale factors, which for bytes may be open."""
     name = scales.dtype.name if asked is None else as_dtype(asked).name
     if name == "e4m3":
         return "ue4m3"
@@ -132,7 +132,7 @@ def _check_k(k: int, factors: ScaleFactors, types: tuple[DType, DType]) -> None:
     """Raise unless K is a multiple of a block, and of what the copy engine loads of each type."""
     for unit, reason in (
         (factors.block, f"a scale is {factors}"),
-        *((each.coordinate_unit, f"{each} is loaded so") for each in types if each.is_unpacked),
+        *((t.coordinate_unit, f"a copy takes 128 {t} along K") for t in types if t.is_unpacked),
     ):
         if k % unit:
             raise ValueError(

@@ -278,7 +278,7 @@ WRONG = [
     (nvfp4(k=40), "K is 40, and a scale is a ue4m3 for 16 elements: .* to a multiple of 16"),
     (
         mxfp8(k=160, a=Array(1, (256, 120), U8), dtype=("e2m3", None)),
-        "K is 160, and e2m3 is loaded so: pad K of both operands with zeros to a multiple of 128",
+        "K is 160, and a copy takes 128 e2m3 along K: pad K .* with zeros to a multiple of 128",
     ),
     (mxfp8(a=Array(1, (256, 160), U8), dtype=("e2m3", None)), "K is 213 and 256, and must be the"),
     (mxfp8(out=Array(3, (256, 512), np.dtype(np.int32)), out_dtype="i32"), "out is i32, but pro"),
