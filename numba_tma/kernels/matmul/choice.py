@@ -168,6 +168,7 @@ def tcgen05_candidates() -> Iterator[AnyConfig]:
     """Yield every configuration that `tune` measures on a GPU with Blackwell's tensor cores."""
     yield from (Tcgen05Config(n, cta_group=2) for n in (256, 192, 128, 64))
     yield from (Tcgen05Config(n) for n in (256, 192, 128, 96, 64, 32))
+    yield from (Tcgen05Config(256, cta_group=group, scheduler="static") for group in (2, 1))
 
 
 #: Configurations by mma.sync, the largest tile first.

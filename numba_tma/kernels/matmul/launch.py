@@ -195,10 +195,12 @@ def _multiply_tcgen05(
     batch, rows, columns = out.shape
     tiles = -(-rows // plan.rows), -(-columns // config.n)
     steps, group = -(-call.a.shape[2] // plan.k), config.cta_group
-    at_once = fewest_in_same_waves(math.prod(tiles) * batch, resident_clusters(group, 1))
+    clusters = math.prod(tiles) * batch
+    if config.scheduler == "static":
+        clusters = fewest_in_same_waves(clusters, resident_clusters(group, 1))
     launch(
         tcgen05_kernel(plan) if group == 1 else tcgen05_pair_kernel(plan),
-        at_once * group,
+        clusters * group,
         plan.roles.threads,
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
