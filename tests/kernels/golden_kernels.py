@@ -25,6 +25,7 @@ from tests.kernels import (
     attention_forms,
     block_forms,
     kv_kernels,
+    launch_control,
     matmul_forms,
     output_kernels,
     ring_twins,
@@ -98,6 +99,7 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     "matmul_swapped": (_matmul_swapped, HOPPER),
     "matmul_tcgen05": (_matmul_tcgen05, BLACKWELL),
     "matmul_tcgen05_pair": (_matmul_tcgen05_pair, BLACKWELL),
+    "launch_control": (launch_control.golden, BLACKWELL),
     "matmul_mxfp8": (
         functools.partial(_matmul_scaled, "mxfp8", Tcgen05Config(192)),
         BLACKWELL,

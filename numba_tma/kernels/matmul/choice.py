@@ -168,6 +168,7 @@ def tcgen05_candidates(scaled: bool = False) -> Iterator[AnyConfig]:
     """Yield every configuration that `tune` measures on a GPU with Blackwell's tensor cores."""
     yield from (Tcgen05Config(n, cta_group=2) for n in SCALED_WIDTHS)
     yield from (Tcgen05Config(n) for n in (SCALED_WIDTHS if scaled else TCGEN05_WIDTHS))
+    yield from (Tcgen05Config(256, cta_group=group, scheduler="static") for group in (2, 1))
 
 
 #: Widths of tiles on Blackwell's tensor cores; those of block-scaled operands.

@@ -231,10 +231,12 @@ def _multiply_tcgen05(
         scale_maps = [tensor_map(*of) for of in zip(sources, plan.scale_tiles)]
     batch, rows, columns = out.shape
     tiles = -(-rows // plan.rows), -(-columns // config.n)
-    at_once = fewest_in_same_waves(math.prod(tiles) * batch, resident_clusters(group, 1))
+    clusters = math.prod(tiles) * batch
+    if config.scheduler == "static":
+        clusters = fewest_in_same_waves(clusters, resident_clusters(group, 1))
     launch(
         kernel,
-        at_once * group,
+        clusters * group,
         plan.roles.threads,
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),

@@ -10,6 +10,7 @@ import functools
 import math
 from dataclasses import KW_ONLY, dataclass
 
+from numba_tma.device.persistent_grid import PersistentGrid
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.host.scale_factors import ATOM_BYTES, ATOM_ROWS, scale_tile
@@ -19,7 +20,7 @@ from numba_tma.host.tensor_tiles import COLUMNS, LANES, SCALE_ROWS
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.plan import Tcgen05Config, operand_tile, row_tile
-from numba_tma.pipeline import Roles, Warpgroups, Warps
+from numba_tma.pipeline import LaunchControl, Roles, Warpgroups, Warps
 
 #: Columns of an accumulator that a thread of the epilogue holds at once.
 LOADED_COLUMNS = 32
@@ -125,6 +126,13 @@ class Tcgen05Plan:
         """Four warps that reach all of tensor memory, one that loads, one that multiplies."""
         return Roles(epilogue=Warpgroups(1), load=Warps(1), mma=Warps(1))
 
+    @property
+    def work(self) -> LaunchControl | PersistentGrid:
+        """How a block, or a CTA pair, gets its tiles."""
+        cluster = (self.config.cta_group, 1)
+        if self.config.scheduler == "static":
+            return PersistentGrid(cluster=cluster)
+        return LaunchControl(self.roles, asks=self.roles.load, cluster=cluster)
 
 @dataclass(frozen=True)
 class Tcgen05ScaledPlan(Tcgen05Plan):

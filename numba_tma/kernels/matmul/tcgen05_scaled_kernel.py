@@ -79,20 +79,18 @@ def tcgen05_scaled_kernel(plan: Tcgen05ScaledPlan) -> Kernel:
         cta_group=GROUP,
     )
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=EPILOGUE)
-    SCHEDULER = tma.GroupedScheduler(plan.config.group)
+    WORK, SCHEDULER = plan.work, tma.GroupedScheduler(plan.config.group)
     store_tile = tile_store(plan)
 
     def matmul(a, b, sfa, sfb, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
-        results = RESULTS.start()
+        results, work = RESULTS.start(), WORK.start(sync=False)
         sums, pipe = SUMS.start(), PIPE.start()  # both synchronise the block or the cluster
         schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
-        # Persistent: a cluster computes each step-th tile of the schedule, from first on.
-        first, step = cuda.blockIdx.x // GROUP, cuda.gridDim.x // GROUP
         rank = cuda.blockIdx.x % GROUP
         if LOAD.is_member():
             # The atoms of a matrix follow those of the one before.
             a_atoms, b_atoms = -(-extents.rows // ATOM_ROWS), -(-extents.columns // ATOM_ROWS)
-            for tile in schedule.tiles(first, step):
+            for tile in work.tiles(schedule):
                 row, left = tile.row * M + rank * BLOCK_M, tile.column * N
                 column = left + rank * BLOCK_N
                 a_matrix, b_matrix = tile.batch * extents.a_stride, tile.batch * extents.b_stride
@@ -112,11 +110,11 @@ def tcgen05_scaled_kernel(plan: Tcgen05ScaledPlan) -> Kernel:
                     sfa.load(stage.sfa, (a_atom, k_atom, 0, 0), full, cta_group=GROUP)
                     sfb.load(stage.sfb, (b_atom, k_atom, 0, 0), full, cta_group=GROUP)
         elif MMA.is_member():
-            if rank == 0:
-                products = sums.producer()
-                a_scale = sums.tensor_memory.scales(SFA, SFA_COLUMN, SCALED)
-                b_scale = sums.tensor_memory.scales(SFB, SFB_COLUMN, SCALED)
-                for tile in schedule.tiles(first, step):
+            products = sums.producer()
+            a_scale = sums.tensor_memory.scales(SFA, SFA_COLUMN, SCALED)
+            b_scale = sums.tensor_memory.scales(SFB, SFB_COLUMN, SCALED)
+            for tile in work.tiles(schedule):  # in both blocks of a pair: all read the answers
+                if rank == 0:
                     acc = products.acquire()
                     b_part = b_scale.scale_rows(tile.column * N % ATOM_ROWS, N)
                     # One elected thread executes the body; its commits release the stages.
@@ -136,7 +134,7 @@ def tcgen05_scaled_kernel(plan: Tcgen05ScaledPlan) -> Kernel:
             finished = sums.consumer()
             lane = EPILOGUE.thread()
             sources: Any = (old, residual)
-            for tile in schedule.tiles(first, step):
+            for tile in work.tiles(schedule):
                 acc = finished.acquire()
                 origin = (tile.batch, tile.row * M + rank * BLOCK_M, tile.column * N)
                 store_tile(acc, results, origin, lane, out, sources, extents, terms)

@@ -36,6 +36,8 @@ FORMS = {
     ),
     "odd pair of fp8": form("e4m3", addressable=False, config=Tcgen05Config(192, cta_group=2)),
     "narrow pair": form(config=Tcgen05Config(32, cta_group=2)),
+    "static": form(config=Tcgen05Config(scheduler="static")),
+    "static pair": form(config=Tcgen05Config(cta_group=2, scheduler="static")),
 }
 
 
@@ -62,6 +64,14 @@ def test_a_stage_is_four_products_and_one_commit():
     ptx = compiled("bf16")
     assert len(re.findall(r"\btcgen05\.mma\.cta_group::1\.kind::f16 ", ptx)) == 4
     assert len(re.findall(r"\btcgen05\.commit\.", ptx)) >= 2  # of the stages, of the accumulator
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bf16", "pair", "static", "static pair"])
+def test_tiles_come_from_launch_control_or_from_the_grid(name):
+    requests = re.findall(r"\bclusterlaunchcontrol\.try_cancel\.\S*", compiled(name))
+    assert bool(requests) != name.startswith("static")
+    assert all((".multicast::cluster::all" in r) == (name == "pair") for r in requests)
 
 
 @pytest.mark.slow
@@ -95,6 +105,8 @@ def test_plans():
     assert (plan.stages, plan.accumulators, plan.out_columns) == (4, 2, 64)
     with pytest.raises(ValueError, match="n is a multiple of 32 up to 256"):
         Tcgen05Config(300)
+    with pytest.raises(ValueError, match="scheduler=queue.: scheduler is 'launch_control', or 's"):
+        Tcgen05Config(scheduler="queue")
 
 
 def test_the_widest_tile_that_occupies_all_sms():

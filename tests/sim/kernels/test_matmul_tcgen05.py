@@ -1,10 +1,13 @@
 """The matmul kernel of Blackwell's tensor cores in the simulator, against NumPy."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 from numba_tma import simulator
+from numba_tma.kernels._host import launch
 from numba_tma.kernels.matmul import Tcgen05Config, matmul
 from tests.sim.kernels.test_matmul import (
     BF16,
@@ -23,6 +26,8 @@ NARROW = Tcgen05Config(32, stages=2)
 WIDE = Tcgen05Config(64, stages=3)
 PAIR = Tcgen05Config(32, stages=2, cta_group=2)
 WIDE_PAIR = Tcgen05Config(64, stages=3, cta_group=2)
+STATIC = replace(NARROW, scheduler="static")
+STATIC_PAIR = replace(PAIR, scheduler="static")
 
 
 @pytest.mark.parametrize(
@@ -43,6 +48,23 @@ def test_shapes(shape, config):
 @pytest.mark.parametrize("config", [NARROW, PAIR])
 def test_more_tiles_than_blocks_reuse_both_accumulators(config):
     check(*factors(385, 200, 200), config=config)
+
+
+@pytest.mark.parametrize(
+    ("config", "blocks"),
+    quick([(NARROW, 6), (STATIC, 2)], [(NARROW, 6), (STATIC, 2), (PAIR, 8), (STATIC_PAIR, 2)]),
+)
+def test_a_block_for_each_tile_or_for_each_sm(config, blocks, monkeypatch):
+    launched = []
+
+    def record(kernel, grid, *rest, **options):
+        launched.append(grid)
+        return launch.launch(kernel, grid, *rest, **options)
+
+    monkeypatch.setattr("numba_tma.kernels.matmul.launch.launch", record)
+    rows = 130 * config.cta_group
+    check(*factors(rows, 72, 8) if blocks == 6 else factors(rows, 40, 8), config=config)
+    assert launched == [blocks]
 
 
 @pytest.mark.slow
