@@ -25,7 +25,8 @@ from numba_tma.kernels.attention.arrays import (
     read_starts,
 )
 from numba_tma.kernels.attention.launch import ScoreOptions, launch_attention, sides
-from numba_tma.kernels.attention.plan import E4M3, AttentionPlan
+from numba_tma.kernels.attention.plan import E4M3
+from numba_tma.kernels.attention.tcgen05_plan import AnyAttentionPlan
 
 F32 = as_dtype("f32")
 Arrays = tuple[DeviceArray | None, ...]
@@ -50,7 +51,7 @@ def attention(
     stream: StreamLike = None,
     dtype: DTypeLike | None = None,
     out_dtype: DTypeLike | None = None,
-    plan: AttentionPlan | None = None,
+    plan: AnyAttentionPlan | None = None,
 ) -> Result:
     """Return softmax(scale Q K') V for each sequence and head.
 
@@ -150,7 +151,7 @@ def _attention(
     options: ScoreOptions,
     dtype: DTypeLike | None,
     out_dtype: DTypeLike | None,
-    plan: AttentionPlan | None,
+    plan: AnyAttentionPlan | None,
 ) -> list[DeviceArray]:
     """Read and check the arrays, and launch; return the workspace."""
     q, k, v = (read_heads("attention", n, a, dtype) for n, a in zip("qkv", arrays))
@@ -184,7 +185,7 @@ def attention_varlen(
     lse: DeviceArray | None = None,
     stream: StreamLike = None,
     dtype: DTypeLike | None = None,
-    plan: AttentionPlan | None = None,
+    plan: AnyAttentionPlan | None = None,
 ) -> Result:
     """Return softmax(scale Q K') V for each sequence and head of packed sequences.
 
@@ -239,7 +240,7 @@ def _attention_varlen(
     stream: StreamLike,
     options: ScoreOptions,
     dtype: DTypeLike | None,
-    plan: AttentionPlan | None,
+    plan: AnyAttentionPlan | None,
 ) -> list[DeviceArray]:
     """Read and check the arrays, and launch; return the workspace."""
     name, names = "attention_varlen", ("q", "k", "v", "out")

@@ -1,0 +1,329 @@
+"""DOC"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from numba import cuda
+
+from numba_tma.backend.interface import device_function, u32
+from numba_tma.device.shared import shared_barriers, shared_tile
+from numba_tma.device.tensor_memory import TensorMemory
+from numba_tma.device.tensor_products import tcgen05_mma
+from numba_tma.host.annotations import Integer, Kernel, Real
+from numba_tma.host.layout import Tile
+from numba_tma.host.mma_rules import THREADS
+from numba_tma.host.tensor_tiles import LANES
+from numba_tma.kernels.attention.plan import AttentionProblem
+from numba_tma.kernels.attention.softmax import MINUS_INFINITY, ONE, ZERO, inverse, scale_function
+from numba_tma.kernels.attention.tcgen05_correction import rescale, row_store
+from numba_tma.kernels.attention.tcgen05_plan import (
+    ROLES,
+    TILES,
+    Tcgen05AttentionForm,
+    Tcgen05AttentionPlan,
+)
+from numba_tma.kernels.attention.tcgen05_softmax import (
+    load_scores,
+    next_maximum,
+    store_row_lse,
+    sum_of,
+    weights_of,
+)
+from numba_tma.kernels.attention.tiles import next_kv_tile, schedule_function, tile_functions
+from numba_tma.pipeline import KVPipeline, StorePipeline, TilePipeline
+from numba_tma.ptx import (
+    bar_warp_sync,
+    elect_sync,
+    fence_mbarrier_init,
+    tcgen05_commit,
+    tcgen05_fence_after_thread_sync,
+    tcgen05_fence_before_thread_sync,
+)
+
+SOFTMAX, CORRECTION, MMA, LOAD = ROLES.softmax, ROLES.correction, ROLES.mma, ROLES.load
+ALL_LANES = 0xFFFFFFFF
+#: The first of two barriers, one for each tile of queries.
+S_FULL, P_FULL, O_FREE, O_FULL, FACTOR_FULL, FACTOR_FREE = range(0, 6 * TILES, TILES)
+NUM_BARRIERS = 6 * TILES
+COMMIT, WARPS = 1, LANES // 32  # arrivals of a phase
+#: A factor for each row: what its O is multiplied with next.
+FACTORS = Tile((TILES, LANES), "f32")
+
+
+@device_function
+def init_barriers(bars: Any) -> None:
+    """Initialise the barriers between the roles. Executed by every thread of the block."""
+    if cuda.threadIdx.x == 0:
+        for i in range(TILES):
+            bars[S_FULL + i].init(COMMIT)
+            bars[O_FULL + i].init(COMMIT)
+            bars[P_FULL + i].init(WARPS)
+            bars[O_FREE + i].init(WARPS)
+            bars[FACTOR_FULL + i].init(WARPS)
+            bars[FACTOR_FREE + i].init(WARPS)
+        fence_mbarrier_init()
+
+
+@device_function
+def arrive(barrier: Any) -> None:
+    """Arrive once for the warp, behind all that its threads have done."""
+    bar_warp_sync()
+    if elect_sync():
+        barrier.arrive()
+
+
+# ------------------------------------------------------------------------------------ load
+
+
+@device_function
+def load_q(producer: Any, q: Any, batch: Integer, row: Integer, head: Integer) -> None:
+    """Load a tile of 128 queries when its memory is empty."""
+    stage = producer.acquire()
+    q.load(stage.q, (batch, row, head, 0), stage.barrier)
+
+
+@device_function
+def load_k(producer: Any, k: Any, batch: Integer, key: Integer, head: Integer) -> None:
+    """Load a K tile when a stage is empty."""
+    producer.acquire_k()
+    barrier, to = producer.get_k()
+    k.load(to, (batch, key, head, 0), barrier)
+    producer.commit_step()
+
+
+@device_function
+def load_v(producer: Any, v: Any, batch: Integer, key: Integer, head: Integer) -> None:
+    """Load a V tile when a stage is empty."""
+    producer.acquire_v()
+    barrier, to = producer.get_v()
+    v.load(to, (batch, key, head, 0), barrier)
+    producer.commit_step()
+
+
+# ---------------------------------------------------------------------- mma, by one thread
+
+
+@device_function
+def start_scores(bars: Any, i: Integer, scores: Any, q: Any, k: Any) -> None:
+    """Start S = Q K' of a tile of queries. Softmax waits for the commit.
+
+    S overwrites the P that the product before, of this thread, has read.
+    """
+    tcgen05_mma(scores, q, k, accumulate=False)
+    tcgen05_commit(bars[S_FULL + i], 1)
+
+
+@device_function
+def start_values(
+    bars: Any, i: Integer, o: Any, weights: Any, v: Any, turn: Integer, accumulate: Any
+) -> None:
+    """Start O += P V when P is stored and O rescaled, or of a first K/V tile when O is stored."""
+    bars[P_FULL + i].wait(turn & 1)
+    bars[O_FREE + i].wait(turn & 1 ^ 1)
+    tcgen05_fence_after_thread_sync()
+    tcgen05_mma(o, weights, v.matrix_descriptor("MN"), accumulate=accumulate)
+
+
+# ------------------------------------------------------------------- softmax and correction
+
+
+@device_function
+def hand_over(
+    bars: Any, factors: Any, i: Integer, lane: Integer, factor: Real, turn: Integer
+) -> None:
+    """Give the row's factor to correction, when that has read the one before."""
+    bars[FACTOR_FREE + i].wait(turn & 1 ^ 1)
+    factors[i, lane] = factor
+    arrive(bars[FACTOR_FULL + i])
+
+
+@device_function
+def take(bars: Any, factors: Any, i: Integer, lane: Integer, turn: Integer) -> Any:
+    """Return the factor that softmax gives for the row. S of the K/V tile is then complete."""
+    bars[FACTOR_FULL + i].wait(turn & 1)
+    factor = factors[i, lane]
+    arrive(bars[FACTOR_FREE + i])
+    return factor
+
+
+@device_function
+def correct(
+    form: Any, bars: Any, factors: Any, i: Integer, o: Any, lane: Integer, turn: Integer
+) -> None:
+    """Rescale O of a tile before the next P V is added."""
+    factor = take(bars, factors, i, lane, turn)
+    tcgen05_fence_after_thread_sync()
+    if cuda.any_sync(ALL_LANES, factor != ONE):
+        rescale(form, o, factor)
+    tcgen05_fence_before_thread_sync()
+    arrive(bars[O_FREE + i])
+
+
+@functools.cache
+def tcgen05_attention_kernel(problem: AttentionProblem, plan: Tcgen05AttentionPlan) -> Kernel:
+    """Return the kernel of a problem and a plan. Its blocks have ``ROLES.threads`` threads.
+
+    Its arguments are those of `attention_kernel`.
+    """
+    FORM = Tcgen05AttentionForm(problem, plan)
+    BLOCK_K, HEAD_DIM, DTYPE = FORM.block_k, FORM.head_dim, FORM.dtype.name
+    # Columns of tensor memory: S, with P in its right half, and O of each tile.
+    S1, P, O0, O1 = BLOCK_K, BLOCK_K // 2, FORM.first_o, FORM.first_o + HEAD_DIM
+    sides: dict[str, Any] = {"producer": LOAD, "consumer": MMA, "released_by": "tcgen05"}
+    Q = TilePipeline(1, q=FORM.q_tile, **sides)  # one for each tile
+    KV = KVPipeline(
+        FORM.stages, (1, BLOCK_K, 1), HEAD_DIM, DTYPE, swizzle=problem.swizzle, **sides
+    )
+    OUT = StorePipeline(TILES, o=FORM.o_tile, role=CORRECTION)
+    TMEM = TensorMemory(FORM.columns, role=MMA)
+    # Of the block's shared memory: Q, then the K/V ring, then O.
+    SECOND_Q, FIRST_KV = Q.storage_nbytes, 2 * Q.storage_nbytes
+    FIRST_OUT = FIRST_KV + KV.storage_nbytes
+    schedule, scales_of = schedule_function(FORM), scale_function(problem)
+    locate, kv_range, rows_of = tile_functions(FORM)
+    store_row = row_store(FORM)
+
+    @device_function
+    def store_output(
+        bars: Any, factors: Any, i: Any, o: Any, lane: Any, turn: Any, done: Any, store: Any,
+        out: Any, tile: Any
+    ) -> None:
+        """Store O / row sum when the last P V is complete, and free O for the next tile."""
+        factor = take(bars, factors, i, lane, turn)
+        bars[O_FULL + i].wait(done & 1)
+        tcgen05_fence_after_thread_sync()
+        stage = store.acquire()
+        store_row(o, stage.o, lane, factor)
+        tcgen05_fence_before_thread_sync()
+        arrive(bars[O_FREE + i])
+        row = tile.query_block * FORM.block_q + i * LANES
+        store.store(out, stage.o, (tile.batch, row, tile.head, 0))
+        store.commit()
+
+    def attention_forward(  # type: ignore[no-untyped-def]
+        q, k, v, out, queries, keys, heads, batch, group, scale, options
+    ):
+        memory = shared_tile(FORM.memory).address
+        q0_pipe = Q.start(tiles=memory, sync=False)
+        q1_pipe = Q.start(tiles=u32(memory + SECOND_Q), sync=False)
+        kv_pipe = KV.start(tiles=u32(memory + FIRST_KV), sync=False)
+        o_pipe = OUT.start(tiles=u32(memory + FIRST_OUT))
+        factors, bars = shared_tile(FACTORS), shared_barriers(NUM_BARRIERS)
+        init_barriers(bars)
+        tmem = TMEM.start()  # synchronises the block, for the barriers as well
+        tiles = schedule(queries, keys, heads, batch, options)
+        if SOFTMAX.is_member():
+            SOFTMAX.set_registers()
+            # The tile is the same register for the whole warp.
+            i = u32(cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0))
+            scores = tmem.tile(LANES, BLOCK_K, "f32", i * BLOCK_K)
+            weights = scores.operand(BLOCK_K, DTYPE, P)
+            lane, turn = scores.row, u32(0)
+            for tile in tiles.tiles():
+                sequence = locate(tile, queries, keys, options)
+                kv = kv_range(tile, sequence, options)
+                rows = rows_of(tile, 2 * i, sequence, kv.first_key, queries, heads, options)
+                scales = scales_of(scale, sequence.batch, tile.head, heads, group, options)
+                row_max, row_sum = MINUS_INFINITY, ZERO
+                for j in range(kv.tiles):
+                    bars[S_FULL + i].wait(turn & 1)
+                    tcgen05_fence_after_thread_sync()
+                    row = load_scores(FORM, scores, rows, lane, scales)
+                    top = next_maximum(row, row_max, scales.scores)
+                    if j > 0:
+                        hand_over(bars, factors, i, lane, top.factor, u32(turn - 1))
+                    row_max = top.value
+                    p = weights_of(row, row_max, scales.scores)
+                    weights.store(0, p)
+                    arrive(bars[P_FULL + i])
+                    row_sum = row_sum * top.factor + sum_of(p)
+                    rows = next_kv_tile(FORM, rows)
+                    turn = u32(turn + 1)
+                hand_over(bars, factors, i, lane, inverse(row_sum), u32(turn - 1))
+                at = queries * (sequence.batch * heads + tile.head)
+                store_row_lse(
+                    FORM, row_sum, row_max, scales.scores, rows.row + lane, at, sequence, options
+                )
+        elif CORRECTION.is_member():
+            CORRECTION.set_registers()
+            o0 = tmem.tile(LANES, HEAD_DIM, "f32", O0)
+            o1 = tmem.tile(LANES, HEAD_DIM, "f32", O1)
+            lane, turn, done = o0.row, u32(0), u32(0)
+            for tile in tiles.tiles():
+                sequence = locate(tile, queries, keys, options)
+                kv = kv_range(tile, sequence, options)
+                for _ in range(1, kv.tiles):
+                    correct(FORM, bars, factors, 0, o0, lane, turn)
+                    correct(FORM, bars, factors, 1, o1, lane, turn)
+                    turn = u32(turn + 1)
+                store_output(bars, factors, 0, o0, lane, turn, done, o_pipe, out, tile)
+                store_output(bars, factors, 1, o1, lane, turn, done, o_pipe, out, tile)
+                turn, done = u32(turn + 1), u32(done + 1)
+            o_pipe.tail(read=True)
+        else:
+            MMA.set_registers()  # the roles of this warpgroup have equal registers
+            if MMA.is_member():
+                q0_ready, q1_ready = q0_pipe.consumer(), q1_pipe.consumer()
+                kv_ready = kv_pipe.consumer()
+                s0 = tmem.tile(LANES, BLOCK_K, "f32", 0)
+                s1 = tmem.tile(LANES, BLOCK_K, "f32", S1)
+                p0 = s0.operand(BLOCK_K, DTYPE, P)
+                p1 = s1.operand(BLOCK_K, DTYPE, P)
+                o0 = tmem.tile(LANES, HEAD_DIM, "f32", O0)
+                o1 = tmem.tile(LANES, HEAD_DIM, "f32", O1)
+                if kv_ready.enters():  # one thread
+                    turn = u32(0)
+                    for tile in tiles.tiles():
+                        sequence = locate(tile, queries, keys, options)
+                        kv = kv_range(tile, sequence, options)
+                        kv_ready.wait_k()
+                        k_tile = kv_ready.get_k_tile()
+                        q0 = q0_ready.wait().q
+                        start_scores(bars, 0, s0, q0, k_tile)
+                        q1 = q1_ready.wait().q
+                        start_scores(bars, 1, s1, q1, k_tile)
+                        kv_ready.release_k()
+                        for j in range(1, kv.tiles):
+                            kv_ready.wait_v()
+                            v_tile, v_stage = kv_ready.get_v_tile(), kv_ready.step()
+                            start_values(bars, 0, o0, p0, v_tile, turn, j > 1)
+                            kv_ready.wait_k()
+                            k_tile = kv_ready.get_k_tile()
+                            start_scores(bars, 0, s0, q0, k_tile)
+                            start_values(bars, 1, o1, p1, v_tile, turn, j > 1)
+                            kv_ready.release_at(v_stage)
+                            start_scores(bars, 1, s1, q1, k_tile)
+                            kv_ready.release_k()
+                            turn = u32(turn + 1)
+                        q0_ready.release()
+                        q1_ready.release()
+                        kv_ready.wait_v()
+                        v_tile, more = kv_ready.get_v_tile(), kv.tiles > 1
+                        start_values(bars, 0, o0, p0, v_tile, turn, more)
+                        tcgen05_commit(bars[O_FULL], 1)
+                        start_values(bars, 1, o1, p1, v_tile, turn, more)
+                        kv_ready.release_v()
+                        tcgen05_commit(bars[O_FULL + 1], 1)  # the last commit, which is waited for
+                        turn = u32(turn + 1)
+            elif LOAD.is_member():
+                q0_empty, q1_empty = q0_pipe.producer(), q1_pipe.producer()
+                kv_empty = kv_pipe.producer()
+                if kv_empty.enters():  # one thread
+                    for tile in tiles.tiles():
+                        kv_head, sequence = tile.head // group, locate(tile, queries, keys, options)
+                        kv = kv_range(tile, sequence, options)
+                        key = kv.first_key
+                        load_k(kv_empty, k, tile.batch, key, kv_head)
+                        row = tile.query_block * FORM.block_q
+                        load_q(q0_empty, q, tile.batch, row, tile.head)
+                        load_q(q1_empty, q, tile.batch, row + LANES, tile.head)
+                        for _ in range(1, kv.tiles):
+                            load_v(kv_empty, v, tile.batch, key, kv_head)
+                            key += BLOCK_K
+                            load_k(kv_empty, k, tile.batch, key, kv_head)
+                        load_v(kv_empty, v, tile.batch, key, kv_head)
+        tmem.close()
+
+    return cuda.jit(launch_bounds=ROLES.launch_bounds)(attention_forward)
