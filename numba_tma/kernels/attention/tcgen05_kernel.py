@@ -8,7 +8,7 @@ from typing import Any
 from numba import cuda
 
 from numba_tma.backend.interface import device_function, u32
-from numba_tma.device.shared import shared_barriers, shared_tile
+from numba_tma.device.shared import SharedTile, TileAccesses, shared_barriers, shared_tile
 from numba_tma.device.tensor_memory import TensorMemory
 from numba_tma.device.tensor_products import tcgen05_mma
 from numba_tma.host.annotations import Integer, Kernel, Real
@@ -106,23 +106,34 @@ def load_v(producer: Any, v: Any, batch: Integer, key: Integer, head: Integer) -
 
 
 @device_function
-def start_scores(bars: Any, i: Integer, scores: Any, q: Any, k: Any) -> None:
+def weights_in(form: Any, scores: Any) -> Any:
+    """Return P in the right half of the columns of S."""
+    return scores.operand(form.block_k, form.p_dtype, form.p_column)
+
+
+@device_function
+def start_scores(form: Any, bars: Any, i: Integer, tmem: Any, q: Integer, k: Any) -> None:
     """Start S = Q K' of a tile of queries. Softmax waits for the commit.
 
-    S overwrites the P that the product before, of this thread, has read.
+    `q` is the address of the first tile of queries. S overwrites P, which the product before, of
+    this thread, reads: products of one thread are executed in order.
     """
-    tcgen05_mma(scores, q, k, accumulate=False)
+    scores = tmem.tile(LANES, form.block_k, "f32", i * form.block_k)
+    q_tile = SharedTile(form.q_tile, u32(q + i * form.q_nbytes), TileAccesses())
+    tcgen05_mma(scores, q_tile, k, accumulate=False)
     tcgen05_commit(bars[S_FULL + i], 1)
 
 
 @device_function
 def start_values(
-    bars: Any, i: Integer, o: Any, weights: Any, v: Any, turn: Integer, accumulate: Any
+    form: Any, bars: Any, i: Integer, tmem: Any, v: Any, turn: Integer, accumulate: Any
 ) -> None:
     """Start O += P V when P is stored and O rescaled, or of a first K/V tile when O is stored."""
     bars[P_FULL + i].wait(turn & 1)
     bars[O_FREE + i].wait(turn & 1 ^ 1)
     tcgen05_fence_after_thread_sync()
+    weights = weights_in(form, tmem.tile(LANES, form.block_k, "f32", i * form.block_k))
+    o = tmem.tile(LANES, form.head_dim, "f32", form.first_o + i * form.head_dim)
     tcgen05_mma(o, weights, v.matrix_descriptor("MN"), accumulate=accumulate)
 
 
@@ -168,13 +179,12 @@ def tcgen05_attention_kernel(problem: AttentionProblem, plan: Tcgen05AttentionPl
     Its arguments are those of `attention_kernel`.
     """
     FORM = Tcgen05AttentionForm(problem, plan)
-    BLOCK_K, HEAD_DIM, DTYPE = FORM.block_k, FORM.head_dim, FORM.dtype.name
-    # Columns of tensor memory: S, with P in its right half, and O of each tile.
-    S1, P, O0, O1 = BLOCK_K, BLOCK_K // 2, FORM.first_o, FORM.first_o + HEAD_DIM
+    BLOCK_K, HEAD_DIM = FORM.block_k, FORM.head_dim
+    O0, O1 = FORM.first_o, FORM.first_o + HEAD_DIM  # columns of tensor memory
     sides: dict[str, Any] = {"producer": LOAD, "consumer": MMA, "released_by": "tcgen05"}
     Q = TilePipeline(1, q=FORM.q_tile, **sides)  # one for each tile
     KV = KVPipeline(
-        FORM.stages, (1, BLOCK_K, 1), HEAD_DIM, DTYPE, swizzle=problem.swizzle, **sides
+        FORM.stages, (1, BLOCK_K, 1), HEAD_DIM, FORM.dtype, swizzle=problem.swizzle, **sides
     )
     OUT = StorePipeline(TILES, o=FORM.o_tile, role=CORRECTION)
     TMEM = TensorMemory(FORM.columns, role=MMA)
@@ -219,7 +229,7 @@ def tcgen05_attention_kernel(problem: AttentionProblem, plan: Tcgen05AttentionPl
             # The tile is the same register for the whole warp.
             i = u32(cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0))
             scores = tmem.tile(LANES, BLOCK_K, "f32", i * BLOCK_K)
-            weights = scores.operand(BLOCK_K, DTYPE, P)
+            weights = weights_in(FORM, scores)
             lane, turn = scores.row, u32(0)
             for tile in tiles.tiles():
                 sequence = locate(tile, queries, keys, options)
@@ -267,43 +277,39 @@ def tcgen05_attention_kernel(problem: AttentionProblem, plan: Tcgen05AttentionPl
             if MMA.is_member():
                 q0_ready, q1_ready = q0_pipe.consumer(), q1_pipe.consumer()
                 kv_ready = kv_pipe.consumer()
-                s0 = tmem.tile(LANES, BLOCK_K, "f32", 0)
-                s1 = tmem.tile(LANES, BLOCK_K, "f32", S1)
-                p0 = s0.operand(BLOCK_K, DTYPE, P)
-                p1 = s1.operand(BLOCK_K, DTYPE, P)
-                o0 = tmem.tile(LANES, HEAD_DIM, "f32", O0)
-                o1 = tmem.tile(LANES, HEAD_DIM, "f32", O1)
                 if kv_ready.enters():  # one thread
-                    turn = u32(0)
+                    turn, v_stage = u32(0), u32(0)
                     for tile in tiles.tiles():
                         sequence = locate(tile, queries, keys, options)
                         kv = kv_range(tile, sequence, options)
                         kv_ready.wait_k()
-                        k_tile = kv_ready.get_k_tile()
-                        q0 = q0_ready.wait().q
-                        start_scores(bars, 0, s0, q0, k_tile)
-                        q1 = q1_ready.wait().q
-                        start_scores(bars, 1, s1, q1, k_tile)
+                        q0_ready.wait()
+                        start_scores(FORM, bars, 0, tmem, memory, kv_ready.get_k_tile())
+                        q1_ready.wait()
+                        start_scores(FORM, bars, 1, tmem, memory, kv_ready.get_k_tile())
                         kv_ready.release_k()
-                        for j in range(1, kv.tiles):
-                            kv_ready.wait_v()
-                            v_tile, v_stage = kv_ready.get_v_tile(), kv_ready.step()
-                            start_values(bars, 0, o0, p0, v_tile, turn, j > 1)
-                            kv_ready.wait_k()
-                            k_tile = kv_ready.get_k_tile()
-                            start_scores(bars, 0, s0, q0, k_tile)
-                            start_values(bars, 1, o1, p1, v_tile, turn, j > 1)
-                            kv_ready.release_at(v_stage)
-                            start_scores(bars, 1, s1, q1, k_tile)
-                            kv_ready.release_k()
-                            turn = u32(turn + 1)
+                        # The two tiles of queries take turns.
+                        for half in range(TILES, TILES * kv.tiles):
+                            i, more = u32(half % TILES), half >= 2 * TILES
+                            if i == 0:
+                                kv_ready.wait_v()
+                                v_stage = kv_ready.step()
+                            v_tile = kv_ready.get_v_tile(v_stage)
+                            start_values(FORM, bars, i, tmem, v_tile, turn, more)
+                            if i == 0:
+                                kv_ready.wait_k()
+                            start_scores(FORM, bars, i, tmem, memory, kv_ready.get_k_tile())
+                            if i == 1:
+                                kv_ready.release_at(v_stage)
+                                kv_ready.release_k()
+                                turn = u32(turn + 1)
                         q0_ready.release()
                         q1_ready.release()
                         kv_ready.wait_v()
                         v_tile, more = kv_ready.get_v_tile(), kv.tiles > 1
-                        start_values(bars, 0, o0, p0, v_tile, turn, more)
+                        start_values(FORM, bars, 0, tmem, v_tile, turn, more)
                         tcgen05_commit(bars[O_FULL], 1)
-                        start_values(bars, 1, o1, p1, v_tile, turn, more)
+                        start_values(FORM, bars, 1, tmem, v_tile, turn, more)
                         kv_ready.release_v()
                         tcgen05_commit(bars[O_FULL + 1], 1)  # the last commit, which is waited for
                         turn = u32(turn + 1)

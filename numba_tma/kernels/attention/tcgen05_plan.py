@@ -25,7 +25,7 @@ from numba_tma.pipeline import Roles, Warpgroups, Warps
 TILES = 2
 #: The block: registers of a thread after setmaxnreg; the last three roles share a warpgroup.
 ROLES = Roles(
-    softmax=Warpgroups(TILES, registers=184),
+    softmax=Warpgroups(TILES, registers=192),
     correction=Warpgroups(1, registers=80),
     mma=Warps(1),
     load=Warps(1),
@@ -136,6 +136,11 @@ class Tcgen05AttentionForm(AttentionForm):
         return self.problem.tile(LANES)
 
     @property
+    def q_nbytes(self) -> int:
+        """Bytes of a tile of queries."""
+        return self.q_tile.nbytes
+
+    @property
     def o_tile(self) -> Tile:
         """The tile of O through which results go to memory."""
         return self.problem.o_tile(LANES)
@@ -156,6 +161,16 @@ class Tcgen05AttentionForm(AttentionForm):
     def columns(self) -> int:
         """Columns of tensor memory: S of both tiles, then O of both."""
         return TILES * (self.block_k + self.head_dim)
+
+    @property
+    def p_dtype(self) -> str:
+        """Type of P, that of V."""
+        return self.dtype.name
+
+    @property
+    def p_column(self) -> int:
+        """Column of S from which on P lies: in the right half, two elements a column."""
+        return self.block_k // 2
 
     @property
     def first_o(self) -> int:
