@@ -37,7 +37,10 @@ def load_columns(layout: Accumulator, taddr: int, num: int) -> Registers:
 
 @native
 def store_columns(layout: Accumulator | TensorOperand, taddr: int, values: Registers) -> None:
-    """Store a tuple or a vector of elements of `layout` from `taddr` on, and wait. Executed by whole warps."""
+    """Store a tuple or a vector of elements of `layout` from `taddr` on, and wait.
+
+    Executed by whole warps.
+    """
     kept = narrow(np.array(values), layout.dtype).view(f"u{layout.dtype.itemsize}")
     if layout.per_cell == 1:
         bits = kept.astype(np.uint32)

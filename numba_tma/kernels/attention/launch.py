@@ -22,7 +22,7 @@ from numba_tma.kernels.attention.arrays import (
     scale_of,
 )
 from numba_tma.kernels.attention.kernel import OptionalArguments, attention_kernel
-from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem, check_plan, plan_for
+from numba_tma.kernels.attention.plan import AttentionProblem, check_plan, plan_for
 from numba_tma.kernels.attention.split_kv import combine_splits, new_partials
 from numba_tma.kernels.attention.tcgen05_kernel import tcgen05_attention_kernel
 from numba_tma.kernels.attention.tcgen05_plan import (

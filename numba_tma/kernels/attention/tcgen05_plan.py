@@ -95,8 +95,8 @@ def check_tcgen05(
         )
     if problem.is_fp8:
         raise ValueError(
-            f"{function}(): q is {problem.dtype}; {takes}: convert q, k and v to bf16, and multiply "
-            "them with their scales"
+            f"{function}(): q is {problem.dtype}; {takes}: convert q, k and v to bf16, and "
+            "multiply them with their scales"
         )
     if problem.head_dim not in TCGEN05_HEAD_DIMS:
         raise ValueError(

@@ -108,14 +108,7 @@ def sum_of(weights: Registers) -> Any:
 
 @device_function
 def store_row_lse(
-    form: Any,
-    row_sum: Real,
-    row_max: Real,
-    scale: Real,
-    row: Integer,
-    at: Integer,
-    sequence: Any,
-    options: Any,
+    form: Any, state: Any, scale: Real, row: Integer, at: Integer, sequence: Any, options: Any
 ) -> None:
     """Store the lse of the thread's row, if it is asked for and the row is one of the sequence.
 
@@ -123,5 +116,5 @@ def store_row_lse(
     """
     if form.lse:
         if row < sequence.queries:
-            lse = log_of_sum(row_sum, shift_of(row_max, scale))
+            lse = log_of_sum(state.row_sum, shift_of(state.row_max, scale))
             ptx.st_global_f32(options.lse + 4 * (at + row), lse)
