@@ -22,7 +22,7 @@ from numba_tma.kernels.attention.arrays import (
     scale_of,
 )
 from numba_tma.kernels.attention.kernel import OptionalArguments, attention_kernel
-from numba_tma.kernels.attention.plan import AttentionProblem, check_plan, plan_for
+from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem, check_plan, plan_for
 from numba_tma.kernels.attention.split_kv import combine_splits, new_partials
 from numba_tma.kernels.attention.tcgen05_kernel import tcgen05_attention_kernel
 from numba_tma.kernels.attention.tcgen05_plan import (
@@ -85,16 +85,16 @@ def launch_attention(
         result=None if out.dtype is q.dtype else out.dtype,
         **dict.fromkeys(scales, True),
     )
-    if plan is not None and not isinstance(plan, AnyAttentionPlan):
+    on_tcgen05 = has_tcgen05() if plan is None else isinstance(plan, Tcgen05AttentionPlan)
+    if isinstance(plan, AttentionPlan):
+        check_plan(q.function, problem, plan)
+    elif on_tcgen05:
+        check_tcgen05(q.function, problem, plan)
+    elif plan is not None:
         raise TypeError(
             f"{q.function}(): plan is {plan!r}; it is an AttentionPlan, on Blackwell a "
             "Tcgen05AttentionPlan, or None"
         )
-    on_tcgen05 = isinstance(plan, Tcgen05AttentionPlan) or (plan is None and has_tcgen05())
-    if on_tcgen05:
-        check_tcgen05(q.function, problem, plan)
-    elif plan:
-        check_plan(q.function, problem, plan)
     if starts:
         batch = starts[0].shape[0] - 1
     if 0 in q.shape or batch == 0:

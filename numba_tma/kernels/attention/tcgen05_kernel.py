@@ -189,7 +189,7 @@ def start_values(
     """Start O += P V when P is stored and O rescaled, or of a first K/V tile when O is stored."""
     bars[P_FULL + i].wait(turn & 1)
     bars[O_FREE + i].wait(turn & 1 ^ 1)
-    tcgen05_fence_after_thread_sync()
+    tcgen05_fence_after_thread_sync()  # of P and O
     weights = weights_in(form, tmem.tile(LANES, form.block_k, "f32", i * form.block_k))
     o = tmem.tile(LANES, form.head_dim, "f32", form.first_o + i * form.head_dim)
     tcgen05_mma(o, weights, v.matrix_descriptor("MN"), accumulate=accumulate)
@@ -236,7 +236,7 @@ def multiply(
     tcgen05_commit(bars[O_FULL + 0], 1)
     start_values(form, bars, 1, tmem, kv_full.get_v_tile(), turn, kv_tiles > 1)
     kv_full.release_v()
-    tcgen05_commit(bars[O_FULL + 1], 1)  # the last of the thread's commits, which is waited for
+    tcgen05_commit(bars[O_FULL + 1], 1)  # the thread's last commit, which is waited for
     return u32(turn + 1)
 
 
@@ -266,7 +266,7 @@ def softmax_step(
 ) -> Any:
     """Compute P of a K/V tile. `later` is whether O has sums that may have to be rescaled."""
     bars[S_FULL + i].wait(turn & 1)
-    tcgen05_fence_after_thread_sync()
+    tcgen05_fence_after_thread_sync()  # of S
     row = load_scores(form, scores, state.rows, lane, scales)
     top = next_maximum(row, state.row_max, scales.scores)
     if later:
@@ -303,10 +303,9 @@ def correct(
 ) -> None:
     """Rescale O of a tile before the next P V is added."""
     factor = take(bars, factors, i, lane, turn)
-    tcgen05_fence_after_thread_sync()
+    tcgen05_fence_after_thread_sync()  # of O, up to the last P V
     if cuda.any_sync(ALL_LANES, factor != ONE):
-        rescale(form, o, factor)
-    tcgen05_fence_before_thread_sync()
+        rescale(form, o, factor)  # waits, and fences for the arrival
     arrive(bars[O_FREE + i])
 
 
@@ -349,10 +348,10 @@ def tcgen05_attention_kernel(problem: AttentionProblem, plan: Tcgen05AttentionPl
         """Store O / row sum when the last P V is complete, and free O for the next tile."""
         factor = take(bars, factors, i, lane, turn)
         bars[O_FULL + i].wait(done & 1)
-        tcgen05_fence_after_thread_sync()
+        tcgen05_fence_after_thread_sync()  # of O
         stage = store.acquire()
         store_row(o, stage.o, lane, factor)
-        tcgen05_fence_before_thread_sync()
+        tcgen05_fence_before_thread_sync()  # O is loaded
         arrive(bars[O_FREE + i])
         row = tile.query_block * FORM.block_q + i * LANES
         store.store(out, stage.o, (tile.batch, row, tile.head, 0))

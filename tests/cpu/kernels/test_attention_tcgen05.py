@@ -3,6 +3,7 @@
 import functools
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from numba_tma.kernels.attention import attention, attention_varlen
 from numba_tma.kernels.attention.plan import E4M3, AttentionProblem
 from numba_tma.kernels.attention.tcgen05_plan import (
     ROLES,
+    TCGEN05_HEAD_DIMS,
+    TILES,
     Tcgen05AttentionForm,
     Tcgen05AttentionPlan,
     check_tcgen05,
@@ -71,6 +74,23 @@ def test_a_step_of_softmax_computes_and_moves_nothing():
     assert found["LDTM"] == scores // 32 and found["STTM"] == scores // 64
     masked = 2 * scores  # comparison and selection, around which steps without a mask branch
     assert sum(found.values()) < 4.6 * scores + masked + 100, found
+
+
+#: What an SM of a B200 does in a cycle: bf16 multiply-adds, exponentials, bytes of shared memory.
+PRODUCT_RATE, EXPONENTIAL_RATE, SHARED_RATE = 4096, 16, 128
+
+
+@pytest.mark.parametrize("head_dim", TCGEN05_HEAD_DIMS)
+def test_the_model_in_the_documentation(head_dim):
+    form = Tcgen05AttentionForm(AttentionProblem(head_dim, BF16), PLAN)
+    scores = form.block_q * form.block_k
+    kv_nbytes = form.problem.tile(form.block_k).nbytes
+    products = 2 * scores * head_dim // PRODUCT_RATE
+    read = TILES * (form.q_nbytes + 2 * kv_nbytes) // SHARED_RATE
+    row = f"| {head_dim} | {products} | {scores // EXPONENTIAL_RATE} | {read} + "
+    row += f"{2 * kv_nbytes // SHARED_RATE} |"
+    page = Path(__file__).parents[3] / "docs" / "kernels" / "attention.md"
+    assert row in page.read_text()
 
 
 # ------------------------------------------------------------------------------- plans
