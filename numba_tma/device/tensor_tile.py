@@ -70,7 +70,7 @@ class TensorTile:
         return self._load("tile.load", column, num)
 
     def store(self, column: Constant[int], values: Registers) -> None:
-        """Store a tuple of elements from `column` on to the thread's lane.
+        """Store a tuple or a vector of elements from `column` on to the thread's lane.
 
         To an accumulator it is the reverse of `load`. For an operand A, values are rounded to its
         type, and those that share a cell are packed: 2 of 16 bits, 4 of 8 bits. `column` counts

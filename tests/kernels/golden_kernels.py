@@ -23,6 +23,7 @@ from numba_tma.tools.testing import compile_ptx
 from tests.kernels import (
     attention_backward_forms,
     attention_forms,
+    attention_tcgen05_forms,
     block_forms,
     kv_kernels,
     launch_control,
@@ -112,6 +113,10 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     "grouped_matmul": (_grouped, HOPPER),
     "block_scaled": (_block_scaled, HOPPER),
     "attention": (functools.partial(attention_forms.form, "d128"), HOPPER),
+    "attention_tcgen05": (
+        functools.partial(attention_tcgen05_forms.tcgen05_form, "d128 causal"),
+        BLACKWELL,
+    ),
     "attention_backward": (functools.partial(attention_backward_forms.form, "d128"), HOPPER),
     "attention_backward_prepare": (
         functools.partial(attention_backward_forms.prepare, "d128"),
