@@ -1,16 +1,14 @@
 """Sparse products of tcgen05: the metadata in tensor memory, and the elements that they place.
 
-A stores half of its elements. For each 4 elements of a row (2 of tf32) the metadata have 4 bits:
-the places of the two that are stored. The places of the metadata are those that CUTLASS fills.
+`host.sparse_metadata` says what the metadata are, and where they lie.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.sparse_metadata import Metadata, step_columns
 from numba_tma.host.tensor_memory_layout import LANES
 from numba_tma.simulator.errors import BadOperand, TensorMemoryMisuse
 from numba_tma.simulator.tcgen05_operands import BITS, Values
@@ -23,20 +21,10 @@ _COPIES = {"E": 2, "G": 4}
 _CODES = (0x4, 0x8, 0xC, 0x9, 0xD, 0x6, 0xE)
 _CODES_OF_TF32 = (0x4, 0xE)
 
-Cells = NDArray[np.intp]
-
-
-class Metadata(NamedTuple):
-    """The place of each 4-bit code, of shape (rows, codes of a row), in the first copy."""
-
-    lane: Cells
-    column: Cells  #: from the address on
-    shift: Cells  #: of the code's bits in the cell
-
 
 def metadata_columns(type_name: str) -> int:
     """Return the columns that the metadata of one product take: 32 or 64 bits a row."""
-    return 2 if BITS[type_name] <= 8 else 1
+    return step_columns(BITS[type_name])
 
 
 def check_sparse(
@@ -61,16 +49,6 @@ def check_sparse(
             f"{what}: the metadata begin at lane {lane} and column {column}; they begin at lane 0 "
             "and an even column, and the selector picks one of two columns for 16 bits and tf32"
         )
-
-
-def metadata_cells(type_name: str, rows: int, selector: int) -> Metadata:
-    """Return where the codes of `rows` rows lie."""
-    wide = BITS[type_name] > 8
-    row, chunk = np.indices((rows, 8 if wide else 16))
-    if not wide:
-        return Metadata(row, chunk // 8, chunk % 8 * 4)
-    lane = row // 16 * 16 + row % 8 + 8 * (chunk // 4)
-    return Metadata(lane, np.full_like(row, selector), 16 * (row // 8 % 2) + 4 * (chunk % 4))
 
 
 def metadata_lanes(layout: str) -> list[int]:
