@@ -89,8 +89,7 @@ def tcgen05_mma(
         )
     layout = accumulator_layout(says.m, cta_group, ws=ws, sparse=says.sparse)
     if sparse_metadata is not None:
-        scaled = bool(shape.scales)
-        check_sparse(what, layout, says.a, int(sparse_metadata), says.selector, scaled=scaled)
+        check_sparse(what, layout, says.a, int(sparse_metadata), says.selector)
     blocks = _blocks(what, cta_group)
     _check_forms(what, shape, ws, cta_group, mask, scale_d, zero_mask)
     d = int(d)
