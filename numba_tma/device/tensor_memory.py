@@ -22,7 +22,7 @@ from numba_tma.device.tensor_columns import claim_columns
 from numba_tma.device.tensor_tile import TensorTile
 from numba_tma.host import tensor_tiles
 from numba_tma.host.annotations import DTypeLike
-from numba_tma.host.architectures import TCGEN05, refusal
+from numba_tma.host.architectures import TCGEN05, product_refusal
 from numba_tma.host.cluster_rules import check_group, pair_cluster
 from numba_tma.host.layout import Tile
 from numba_tma.host.tensor_tiles import (
@@ -333,10 +333,7 @@ def check_target(owner: object, what: str) -> None:
     """Raise if the target of the compile has no tensor memory."""
     target = compile_target()
     if target and not TCGEN05.allow(target):
-        raise BadOperand(
-            f"{refusal(f'{what} of {owner}', TCGEN05, target)}; on Hopper use wgmma, whose "
-            "accumulators are fragments in registers"
-        )
+        raise BadOperand(product_refusal(f"{what} of {owner}", TCGEN05, target))
 
 
 @compile_time

@@ -34,7 +34,7 @@ from numba_tma.device.tensor_products import (
     tcgen05_mma_ws,
 )
 from numba_tma.device.tensor_tile import TensorTile
-from numba_tma.host.architectures import TCGEN05, refusal
+from numba_tma.host.architectures import TCGEN05, product_refusal
 from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
 from numba_tma.host.scale_layout import COPY_HIGH
 from numba_tma.host.tensor_products import (
@@ -78,8 +78,8 @@ def _shared_layout(what: str, name: str, typ: types.Type) -> MatrixLayout:
 
 
 def _require_target(what: str) -> None:
-    if error := refusal(what, TCGEN05, compiler.compile_target()):
-        raise TypingError(f"{error}; on Hopper use wgmma, whose accumulators are fragments")
+    if error := product_refusal(what, TCGEN05, compiler.compile_target()):
+        raise TypingError(error)
 
 
 def _options(function: Any, given: Given) -> ProductOptions:

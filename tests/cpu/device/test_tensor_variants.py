@@ -70,7 +70,8 @@ def test_a_mask_of_lanes_and_the_collector():
     assert len(re.findall(rf"tcgen05\.{re.escape(form)} .*, {words}, p;", text)) == 4
 
 
-@pytest.mark.parametrize("target", quick(["110f"], TCGEN05))
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TCGEN05)
 def test_each_target_has_the_variants(target):
     cc = capability_of(target)
     compiled(*stationary(32), OUT, cc=cc)
