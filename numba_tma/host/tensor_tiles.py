@@ -25,7 +25,7 @@ ACCUMULATORS = ("f32", "f16", "i32")
 #: Rows and columns of weight-stationary products.
 WS_ROWS, WS_COLUMNS = (32, 64, 128), (64, 128, 256)
 #: Operands that threads store: as many elements in a cell as fit.
-STORED_OPERANDS = ("f16", "bf16", "e4m3", "e5m2", "f32", "tf32")
+STORED_OPERANDS = ("f16", "bf16", "e4m3", "e5m2", "i8", "u8", "f32", "tf32")
 
 
 @dataclass(frozen=True)

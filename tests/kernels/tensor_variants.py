@@ -165,6 +165,43 @@ def masked(first="fill", second="lastuse", other=0):
     return tiles, kernel
 
 
+INTEGERS = tma.Tile((32, 32), "i8", tma.Swizzle.B32)
+MEMORY = tma.TensorMemory(64, role=ROLES.mma)
+
+
+@cuda.jit
+def integer_weights(b, x, out):
+    """Out = X B' with X, 128 x 32 integers of 8 bits, stored to tensor memory; sums saturate."""
+    right, full, bars = tma.shared_tile(INTEGERS), tma.shared_barrier(), tma.shared_barriers(2)
+    if cuda.threadIdx.x == 0:
+        full.init(1)
+        bars[0].init(128)
+        bars[1].init(1)
+        tma.fence_mbarrier_init()
+    tmem = MEMORY.start()
+    d, left = tmem.tile(128, 32, "i32"), tmem.operand(128, 32, "i8", 32)
+    if ROLES.epilogue.is_member():
+        row = left.row
+        for k in range(0, 32, 4):
+            left.store(k, (x[row, k], x[row, k + 1], x[row, k + 2], x[row, k + 3]))
+        bars[0].arrive()
+        bars[1].wait(0)
+        tma.ptx.tcgen05_fence_after_thread_sync()
+        for i in range(0, 32, 4):
+            d0, d1, d2, d3 = d.load(i, 4)
+            out[row, i], out[row, i + 1] = d0, d1
+            out[row, i + 2], out[row, i + 3] = d2, d3
+    elif tma.elect_sync():
+        full.arrive_expect_tx(INTEGERS.nbytes)
+        b.load(right, (0, 0), full)
+        full.wait(0)
+        bars[0].wait(0)
+        tma.ptx.tcgen05_fence_after_thread_sync()
+        tma.tcgen05_mma(d, left, right, accumulate=False, saturate=True)
+        tma.ptx.tcgen05_commit(bars[1], 1)
+    tmem.close()
+
+
 def sparse_rows(m, k, dtype, seed=0):
     """Return rows of small integers, of which half are zero in each group."""
     size = 2 if dtype == "tf32" else 4

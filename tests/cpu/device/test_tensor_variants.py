@@ -18,7 +18,14 @@ from numba_tma.host.tensor_tiles import (
     tensor_scales,
 )
 from numba_tma.tools.testing import compile_ptx, ptxas
-from tests.kernels.tensor_variants import SWIZZLE, masked, sparse, stationary
+from tests.kernels.tensor_variants import (
+    INTEGERS,
+    SWIZZLE,
+    integer_weights,
+    masked,
+    sparse,
+    stationary,
+)
 from tests.tiers import quick
 
 SM_100A = (10, 0, "a")
@@ -59,6 +66,14 @@ def test_weight_stationary(inside):
     text = compiled(*stationary(64, inside), OUT)
     buffer = "b0::discard" if inside else "b2::discard"
     assert mmas(text) == [f"mma.ws.cta_group::1.kind::f16.collector::{buffer}"] * 4
+
+
+def test_integers_in_tensor_memory_saturate():
+    text = compiled((INTEGERS,), integer_weights, types.int32[:, ::1])
+    assert mmas(text) == ["mma.cta_group::1.kind::i8"]
+    words = {int(word) for word in re.findall(r"mov\.b32\s+%r\d+, (\d+);", text)}
+    idesc = 1 << 3 | 2 << 4 | 1 << 7 | 1 << 10 | 32 >> 3 << 17 | 128 >> 4 << 24
+    assert idesc in words  # saturate, sums of i32, i8 twice, N 32, M 128
 
 
 def test_a_mask_of_lanes_and_the_collector():

@@ -7,8 +7,10 @@ import numba_tma as tma
 from numba_tma import simulator as sim
 from tests.kernels.tensor_gemm import integers
 from tests.kernels.tensor_variants import (
+    INTEGERS,
     NAMES,
     ROLES,
+    integer_weights,
     masked,
     sparse,
     sparse_rows,
@@ -54,6 +56,13 @@ def test_weight_stationary_products(m, in_tensor_memory):
     kernel[1, THREADS](*maps, a.astype(np.float32), out)
     sign = 1 if in_tensor_memory else -1
     np.testing.assert_array_equal(out, sign * a.astype(np.float64) @ b.astype(np.float64).T)
+
+
+def test_integers_in_tensor_memory():
+    x, b = integers((128, 32), "int64", 6, -128, 128), integers((32, 32), "int8", 7, -128, 128)
+    out = np.zeros((128, 32), np.int32)
+    integer_weights[1, THREADS](tma.tensor_map(b, INTEGERS), x, out)
+    np.testing.assert_array_equal(out, x @ b.astype(np.int64).T)
 
 
 def test_masked_lanes_and_the_collector():
