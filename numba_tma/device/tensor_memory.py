@@ -235,9 +235,10 @@ class TensorMemoryHandle:
     ) -> TensorTile:
         """Return an operand A of m x k elements, from `column` on.
 
-        Types are f16, bf16, e4m3, e5m2, i8, u8 and f32; integers keep their low 8 bits. A cell has as many elements as fit, so that k elements of 16 bits take k / 2 columns.
-        `TensorTile.operand` returns one in an accumulator's columns. `ws` is that of `tile`; all
-        threads then store A, those of different lanes the same row.
+        Types are f16, bf16, e4m3, e5m2, i8, u8 and f32; integers keep their low 8 bits. A cell has
+        as many elements as fit, so that k elements of 16 bits take k / 2 columns.
+        `TensorTile.operand` returns one in an accumulator's columns. `ws` is that of `tile`: all
+        threads then store A, those of several lanes the same row.
         """
         layout = operand_of(self.memory, m, k, dtype, ws)
         return TensorTile(layout, self._claimed(layout, column))
