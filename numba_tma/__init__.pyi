@@ -24,6 +24,7 @@ from numba_tma.device.mma import rows as rows
 from numba_tma.device.mma import wgmma as wgmma
 from numba_tma.device.mma import wgmma_wait as wgmma_wait
 from numba_tma.device.multicast import load_partitioned as load_partitioned
+from numba_tma.device.persistent_grid import PersistentGrid as PersistentGrid
 from numba_tma.device.scheduler import GridStridedScheduler as GridStridedScheduler
 from numba_tma.device.scheduler import GroupedScheduler as GroupedScheduler
 from numba_tma.device.scheduler import HilbertScheduler as HilbertScheduler
@@ -82,6 +83,7 @@ from numba_tma.host.zero_columns import zero_column_mask as zero_column_mask
 from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
 from numba_tma.pipeline import CircularBuffer as CircularBuffer
 from numba_tma.pipeline import KVPipeline as KVPipeline
+from numba_tma.pipeline import LaunchControl as LaunchControl
 from numba_tma.pipeline import NamedBarrier as NamedBarrier
 from numba_tma.pipeline import OrderedSequenceBarrier as OrderedSequenceBarrier
 from numba_tma.pipeline import OutputConsumer as OutputConsumer

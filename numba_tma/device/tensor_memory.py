@@ -93,6 +93,7 @@ class TensorMemory:
     cluster_feature = "a CTA pair"
     columns: int
     first: int
+    threads: int  #: of the block; 0 if no role says it
     cta_group: int
     cluster: tuple[int, int]
 
@@ -122,6 +123,7 @@ class TensorMemory:
         check_group("TensorMemory", cta_group)
         object.__setattr__(self, "columns", used)
         object.__setattr__(self, "first", first // WARP * WARP)
+        object.__setattr__(self, "threads", getattr(role, "block", 0))
         object.__setattr__(self, "cta_group", cta_group)
         object.__setattr__(self, "cluster", pair_cluster("TensorMemory", cta_group, cluster))
 
@@ -163,7 +165,7 @@ class TensorMemory:
         if self.cta_group == 2:
             cluster_sync()
         else:
-            barrier_sync(0, ntid_x())
+            barrier_sync(0, self.threads or ntid_x())
         tcgen05_fence_after_thread_sync()
         return TensorMemoryHandle(self, ld_shared_u32(destination))
 
@@ -310,7 +312,7 @@ class TensorMemoryHandle:
         if self.memory.cta_group == 2:
             cluster_sync()
         else:
-            barrier_sync(0, ntid_x())
+            barrier_sync(0, self.memory.threads or ntid_x())
         tcgen05_fence_after_thread_sync()
         bar_warp_sync()
         free(self.memory, self.address)

@@ -73,7 +73,7 @@ class TensorTile:
         return self._load("tile.load", column, num)
 
     def store(self, column: Constant[int], values: Registers) -> None:
-        """Store a tuple of elements from `column` on to the thread's lane.
+        """Store a tuple or a vector of elements from `column` on to the thread's lane.
 
         To an accumulator it is the reverse of `load`. For an operand A, values are rounded to its
         type, and those that share a cell are packed: 2 of 16 bits, 4 of 8 bits. `column` counts
@@ -94,6 +94,16 @@ class TensorTile:
         """
         layout = overlaid(self.layout, k, dtype, column)
         return TensorTile(layout, add32(self.address, column))
+
+    def scale_rows(self, row: int, num: Constant[int]) -> TensorTile:
+        """Return the scale factors of `num` rows from `row` on, both multiples of 64.
+
+        For products of 64 or 192 columns, which begin in the middle of an atom of 128. `row` may be
+        a run-time value, which the compiler does not check. One atom's columns are for 32 rows
+        each, so that the address moves by ``row // 32``.
+        """
+        layout = part_of_scales(self.layout, row, num)
+        return TensorTile(layout, add32(self.address, u32(row) // u32(32)))
 
     def _load(self, what: Constant[str], column: Constant[int], num: Constant[int]) -> Registers:
         layout = with_elements(self.layout, what)
@@ -127,6 +137,15 @@ def overlaid(layout: TensorLayout, k: int, dtype: DTypeLike, column: int) -> Ten
     first = 0 if isinstance(column, Unknown) else column
     tensor_tiles.check_columns(found, first, layout.columns, str(layout))
     return found
+
+
+@compile_time
+def part_of_scales(layout: TensorLayout, row: int, num: int) -> TensorScales:
+    """Return the layout of the scale factors of some rows, or raise."""
+    if not isinstance(layout, TensorScales):
+        raise BadOperand(f"tile.scale_rows: the tile is {layout}, and not of scale factors")
+    first = None if isinstance(row, Unknown) else row
+    return tensor_tiles.part_of_scales(layout, first, num)
 
 
 @compile_time

@@ -7,7 +7,7 @@ that the stages of a ring have one description.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from numba_tma.host.annotations import DTypeLike
@@ -20,6 +20,9 @@ from numba_tma.host.sparse_metadata import check_stored, metadata_columns
 LANES, COLUMNS = 128, 512
 MIN_COLUMNS = 32  #: smallest allocation
 CELL_BITS = 32
+
+#: Rows whose scale factors take two columns, side by side: where a product's may begin in an atom.
+SCALE_ROWS = 64
 
 ACCUMULATORS = ("f32", "f16", "i32")
 #: Rows and columns of weight-stationary products.
@@ -99,12 +102,14 @@ class TensorOperand:
 class TensorScales:
     """Scale factors, each for `block` elements along K, as copies of a tile's atoms.
 
-    Atoms of the same part of K are neighbours.
+    Atoms of the same part of K are neighbours. `part` is the number of rows of which the product
+    reads the factors, if these begin anywhere among the tile's; None for all of them.
     """
 
     source: ScaleLayout
     block: int
     cta_group: int = 1
+    part: int | None = None
 
     def __str__(self) -> str:
         return f"scales of {self.rows} rows x {self.k} ({self.dtype} for {self.block})"
@@ -117,7 +122,7 @@ class TensorScales:
     @property
     def rows(self) -> int:
         """Rows of A, or columns of B, with padding."""
-        return self.source.row_atoms * ATOM_ROWS
+        return self.part or self.source.row_atoms * ATOM_ROWS
 
     @property
     def k(self) -> int:
@@ -239,6 +244,22 @@ def tensor_scales(tile: Tile, block: int | None, cta_group: int) -> TensorScales
             f"{' or '.join(map(str, blocks))} elements along K"
         )
     return TensorScales(source, each, cta_group)
+
+
+def part_of_scales(scales: TensorScales, row: int | None, num: object) -> TensorScales:
+    """Return the scale factors of `num` rows from `row` on, which is None if it is not known."""
+    rows = _integer("scale_rows", "num", num)
+    if rows % SCALE_ROWS or not SCALE_ROWS <= rows <= scales.rows:
+        raise ValueError(
+            f"scale_rows: num is {rows}; of {scales} it is a multiple of {SCALE_ROWS} up to "
+            f"{scales.rows}"
+        )
+    if row is not None and (row % SCALE_ROWS or not 0 <= row <= scales.rows - rows):
+        raise ValueError(
+            f"scale_rows: row is {row} and num {rows}; of {scales} row is a multiple of "
+            f"{SCALE_ROWS} up to {scales.rows - rows}"
+        )
+    return replace(scales, part=rows)
 
 
 def check_columns(layout: TensorLayout, column: int, columns: int, of: str) -> None:

@@ -209,6 +209,14 @@ def copy_to_an_accumulator(n):
     tma.tcgen05_copy(TMEM.start().tile(128, 32), tma.shared_tile(SFA))
 
 
+def rows_of_an_accumulator(n):
+    TMEM.start().tile(128, 32).scale_rows(n, 64)
+
+
+def rows_in_the_middle(n):
+    TMEM.start().scales(SFA).scale_rows(n, 96)
+
+
 def wgmma_here(n):
     a = tma.shared_tile(A).matrix_descriptor()
     tma.wgmma(tma.fragment(32), a, a)
@@ -228,6 +236,12 @@ ERRORS = [
     (exponent, SM_100A, "scale_input_d=.* 0 to 15"),
     (copy_of_an_operand, SM_100A, "is no tile of scale factors"),
     (copy_to_an_accumulator, SM_100A, r"tcgen05_copy: destination is tile\(128, 32"),
+    (
+        rows_of_an_accumulator,
+        SM_100A,
+        r"scale_rows: the tile is tile\(.*, and not of scale factors",
+    ),
+    (rows_in_the_middle, SM_100A, "scale_rows: num is 96; .* a multiple of 64 up to 128"),
     (into_registers, SM_90A, r"tcgen05_mma\(\) needs sm_100a.* for sm_90a: .* use wgmma"),
     (copy_of_an_operand, SM_90A, "needs sm_100a.* for sm_90a: .* use wgmma"),
     (wgmma_here, SM_100A, r"wgmma\(\) needs sm_90a; .* sm_100a"),
