@@ -150,9 +150,9 @@ def _operand_types(call: TensorProductCall, given: Given) -> Given:
         "a": U32 if call.row.endswith("_tmem") else U64,
         "b": U64,
         "idesc": U32,
-        "enable_input_d": types.boolean,
-        **({"scale_a": U32, "scale_b": U32} if call.scaled else {}),
         **({"sparse_metadata": U32} if call.product.sparse else {}),
+        **({"scale_a": U32, "scale_b": U32} if call.scaled else {}),
+        "enable_input_d": types.boolean,
         **{row: given[name] for row, name in _passed(given).items()},
         **{name: types.literal(value) for name, value in call.forms.items()},
     }
