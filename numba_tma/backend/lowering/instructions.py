@@ -76,11 +76,12 @@ def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
         if name in row.choices and not is_absent(typ)
     }
     choices = _values(chosen)
+    form = _form(row, given, choices)
     if row.since or row.apart:
-        form = _form(row, given, choices)
         if form.conflict is not None:
             raise TypingError(conflict_text(form))
         compiler.require_targets(f"{form.name.replace('[', '() [')}", form.targets)
+    compiler.require_isa(f"{row.name}()", form.isa)
     args = []
     for name, typ in given.items():
         if is_absent(typ):

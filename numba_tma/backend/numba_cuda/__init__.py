@@ -39,6 +39,7 @@ from numba_tma.backend.numba_cuda.functions import (
     compile_target,
     device_function,
     instruction_function,
+    require_isa,
     require_targets,
 )
 from numba_tma.backend.numba_cuda.guards import ARGUMENTS
@@ -109,6 +110,7 @@ __all__ = [
     "pack",
     "register_declared",
     "register_model",
+    "require_isa",
     "require_targets",
     "require_cluster",
     "require_pairs",

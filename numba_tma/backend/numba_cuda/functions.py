@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ from numba_tma.backend.numba_cuda.facts import COMPILING, facts_of, known_facts
 from numba_tma.backend.numba_cuda.fresh import Parts, ReturnType, spill
 from numba_tma.backend.numba_cuda.kernel_globals import define_shared, define_use_flags
 from numba_tma.backend.numba_cuda.registration import LOWERED, registers
-from numba_tma.host.architectures import TMA, Targets, refusal, target_of
+from numba_tma.host.architectures import TMA, Targets, Version, refusal, target_of
 
 _EMPTY = inspect.Parameter.empty
 _PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -51,6 +52,29 @@ def require_targets(what: str, having: Targets) -> None:
     """Raise unless the target of this compile has `what`."""
     if error := refusal(what, having, compile_target()):
         raise TypingError(error)
+
+
+@functools.cache
+def toolkit() -> Version:
+    """Return the version of the CUDA toolkit whose ptxas assembles kernels: major, minor."""
+    from cuda.bindings import nvjitlink
+
+    major, minor = nvjitlink.version()
+    return int(major), int(minor)
+
+
+def require_isa(what: str, isa: Version) -> None:
+    """Raise unless the toolkit's ptxas takes the PTX ISA that has `what`.
+
+    CUDA 13.m assembles PTX ISA 9.m. Older ones have all instructions before PTX ISA 9.0, or are
+    refused elsewhere.
+    """
+    major, minor = toolkit()
+    if isa > max((9, 0), (major - 4, minor)):
+        raise TypingError(
+            f"{what} needs PTX ISA {isa[0]}.{isa[1]}, which CUDA {isa[0] + 4}.{isa[1]} and newer "
+            f"assemble; this kernel is compiled with CUDA {major}.{minor}: update the CUDA toolkit"
+        )
 
 
 class LiteralTemplate(AbstractTemplate):

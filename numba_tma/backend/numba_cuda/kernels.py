@@ -15,7 +15,7 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import nvvm
 
 from numba_tma.backend.numba_cuda.facts import COMPILING, facts_of
-from numba_tma.backend.numba_cuda.functions import FUNCTIONS, compile_target, exact
+from numba_tma.backend.numba_cuda.functions import FUNCTIONS, compile_target, exact, toolkit
 from numba_tma.backend.numba_cuda.kernel_globals import declare_shared, define_shared
 from numba_tma.backend.numba_cuda.registration import register_declared
 from numba_tma.backend.numba_cuda.requirements import shared_symbol
@@ -212,7 +212,7 @@ nvvm.set_launch_bounds = _set_launch_bounds_of_roles
 
 def shared_limit() -> int:
     """Return the limit of a block's static shared memory on the target, in bytes."""
-    return PLAIN_SHARED if toolkit_major() < 13 else static_shared(compile_target())
+    return PLAIN_SHARED if toolkit()[0] < 13 else static_shared(compile_target())
 
 
 def check_shared_size(what: str, parts: dict[str, int]) -> None:
@@ -233,23 +233,15 @@ def _check_sum(what: str, parts: dict[str, int], limit: int, target: str) -> Non
 
 def _other_compiler(target: str) -> str:
     """Say what would allow more shared memory: CUDA 13, or the architecture's own target."""
-    if toolkit_major() < 13 and static_shared(target) > PLAIN_SHARED:
+    if toolkit()[0] < 13 and static_shared(target) > PLAIN_SHARED:
         return (
-            f" with CUDA {toolkit_major()}, whose ptxas refuses more than 48 KiB of static shared "
+            f" with CUDA {toolkit()[0]}, whose ptxas refuses more than 48 KiB of static shared "
             f"memory (CUDA 13 allows {static_shared(target):,} B: install numba-cuda[cu13])"
         )
     own = f"{architecture_of(target).number}a"
     if static_shared(own) > static_shared(target):
         return f" ({static_shared(own):,} B on sm_{own})"
     return ""
-
-
-@functools.cache
-def toolkit_major() -> int:
-    """Return the major version of the CUDA toolkit whose ptxas assembles kernels."""
-    from cuda.bindings import nvjitlink
-
-    return int(nvjitlink.version()[0])
 
 
 def allocate_shared(

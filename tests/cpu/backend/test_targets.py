@@ -4,12 +4,14 @@ import re
 
 import pytest
 from numba import cuda
+from numba.core import types
 from numba.core.errors import TypingError
 from numba.cuda import flags
 from numba.cuda.core import config, targetconfig
 
 import numba_tma as tma
 from numba_tma import Tile, TilePipeline, ptx
+from numba_tma.backend.numba_cuda import functions
 from numba_tma.backend.numba_cuda.functions import compile_target, exact
 from numba_tma.host.architectures import TARGETS, capability_of
 from numba_tma.tools.testing import compile_ptx, ptxas
@@ -81,3 +83,21 @@ def test_64_kib_of_shared_memory(target):
     text = compile_ptx(ring, (), cc=capability_of(target))
     assert re.search(rf"^\.target sm_{target}$", text, re.M)
     assert ptxas(text).shared > 64 << 10
+
+
+def ignore_bytes(x):
+    full = tma.shared_barrier()
+    ptx.cp_async_bulk_load_ignore_oob(tma.shared_tile(PLACE), x, 32, 0, 4, full)
+
+
+def test_an_instruction_that_the_toolkit_does_not_assemble(monkeypatch):
+    """The driver's linker would report it as a syntax error in the PTX."""
+    signature = (types.Array(types.uint8, 1, "C"),)
+    compile_ptx(ignore_bytes, signature)
+    monkeypatch.setattr(functions, "toolkit", lambda: (13, 1))
+    error = (
+        r"cp_async_bulk_load_ignore_oob\(\) needs PTX ISA 9\.2, which CUDA 13\.2 and newer "
+        r"assemble; this kernel is compiled with CUDA 13\.1: update the CUDA toolkit"
+    )
+    with pytest.raises(TypingError, match=error):
+        compile_ptx(ignore_bytes, signature)

@@ -27,6 +27,8 @@ FORMS = {
     "TT": form("f16", out="f16", layout="TT", config=Tcgen05Config(96)),
     "tf32": form("tf32", out="f32"),
     "fp8": form("e4m3", "e5m2", epilogue=Epilogue(alpha=True), config=Tcgen05Config(128)),
+    "fp8 NT": form("e4m3", "e5m2", layout="NT", config=Tcgen05Config(128)),
+    "fp8 TT pair": form("e5m2", "e4m3", layout="TT", config=Tcgen05Config(192, cta_group=2)),
     "narrow": form(config=Tcgen05Config(32)),
     "pair": form(config=Tcgen05Config(cta_group=2)),
     "pair of everything": form(
@@ -51,7 +53,7 @@ def test_nothing_is_in_local_memory(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bias", "pair"])
+@pytest.mark.parametrize("name", ["bias", "pair", "fp8 NT", "fp8 TT pair"])
 @pytest.mark.parametrize("cc", TARGETS[1:])
 def test_every_target(cc, name):
     all_in_registers(compiled(name, cc))

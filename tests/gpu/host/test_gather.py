@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from numba import cuda
+from numba.core.errors import TypingError
 
 import numba_tma as tma
 from numba_tma import Swizzle, Tile, gather_map
+from numba_tma.backend.numba_cuda.functions import toolkit
 from tests.gpu.worker import on_gpu
 
 THREADS = 128
@@ -235,12 +237,16 @@ def load_ignoring(x, left, right, out, failed):
 @on_gpu
 @pytest.mark.parametrize(("left", "right"), [(0, 0), (3, 0), (0, 15), (15, 1)])
 def test_bytes_out_of_bounds_are_ignored(left, right):
-    """The last block's ignored bytes lie behind the array."""
+    """The last block's ignored bytes lie behind the array. Before CUDA 13.2 it is refused."""
     x = np.random.default_rng(5).integers(0, 256, 48 * 20 - right).astype(np.uint8)
     out, failed = (
         cuda.to_device(np.zeros((20, 48), np.uint8)),
         cuda.to_device(np.zeros(1, np.int32)),
     )
+    if toolkit() < (13, 2):
+        with pytest.raises(TypingError, match=r"needs PTX ISA 9\.2"):
+            load_ignoring[20, 64](cuda.to_device(x), left, right, out, failed)
+        return
     load_ignoring[20, 64](cuda.to_device(x), left, right, out, failed)
     expected = np.zeros(48 * 20, np.uint8)
     expected[: len(x)] = x

@@ -86,6 +86,22 @@ def test_layouts(layout, config):
     check(*factors(70, 66, 75, layout=layout), config=config)
 
 
+@pytest.mark.parametrize(
+    ("layout", "kinds", "config"),
+    quick(
+        [("NT", (E4M3, E5M2), WIDE)],
+        [
+            *(("NT", (E4M3, E5M2), WIDE), ("NT", (E5M2, E4M3), WIDE_PAIR)),
+            *(("TT", (E4M3, E4M3), WIDE_PAIR), ("NN", (E5M2, E5M2), WIDE)),
+            ("NT", (E4M3, E4M3), PAIR),  # whose halves of b are narrower than a swizzle
+        ],
+    ),
+)
+def test_layouts_of_8_bits(layout, kinds, config):
+    a, b = factors(80, 80, 96, kinds[0], layout, b_dtype=kinds[1])
+    check(a, b, config=config, out_dtype=np.float32)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [WIDE, WIDE_PAIR])
 @pytest.mark.parametrize(
