@@ -24,6 +24,7 @@ class AttentionMutant:
     edits: tuple[tuple[str, str], ...]
     errors: str
     text: str = ""
+    stages: int = 4  #: of the K/V ring
 
     def __repr__(self) -> str:
         return self.mistake
@@ -39,8 +40,8 @@ class AttentionMutant:
         return kernel
 
 
-def mutant(mistake: str, edits: Any, errors: str, text: str = "") -> AttentionMutant:
-    return AttentionMutant(mistake, tuple(edits), errors, text)
+def mutant(mistake: str, edits: Any, *rest: Any) -> AttentionMutant:
+    return AttentionMutant(mistake, tuple(edits), *rest)
 
 
 WAIT_S = "bars[S_FULL + i].wait(turn & 1)"
@@ -77,7 +78,7 @@ MUTANTS = [
     mutant(
         "softmax waits for the other parity",
         [(WAIT_S, WAIT_S.replace("& 1", "& 1 ^ 1"))],
-        "UninitializedRead EarlyRead",
+        "UninitializedRead EarlyRead Deadlock",
         "loaded before all of it was written",
     ),
     mutant(
@@ -95,13 +96,13 @@ MUTANTS = [
     mutant(
         "softmax overwrites factors that are not read",
         [(WAIT_FACTOR_FREE, "pass")],
-        "Deadlock BarrierMisuse AssertionError",
+        "Deadlock UninitializedRead AssertionError",
         "mbarrier at",
     ),
     mutant(
         "P V does not wait for P",
         [(WAIT_P, "pass")],
-        "EarlyRead EarlyOverwrite",
+        "EarlyRead EarlyOverwrite Deadlock",
         "loaded before the tcgen05_mma",
     ),
     mutant(
@@ -127,7 +128,7 @@ MUTANTS = [
         "O is committed before its product",
         [(LAST_P0, COMMIT_O0), (COMMIT_O0, LAST_P0)],
         "EarlyRead EarlyOverwrite",
-        "before the tcgen05_st of warp",
+        "",
     ),
     mutant(
         "V is released after the last commit that is waited for",
@@ -139,7 +140,8 @@ MUTANTS = [
         "V is released before its products",
         [(STEP_V, f"{STEP_V}\n{RELEASE_V}"), (RELEASE_V, "pass")],
         "EarlyOverwrite EarlyRead",
-        "a load into bytes that",
+        "",
+        2,
     ),
     mutant(
         "Q is released after its first product",
@@ -215,7 +217,7 @@ MUTANTS = [
     ),
     mutant("O is not rescaled", [(RESCALE, "pass")], "AssertionError"),
     mutant(
-        "correction of the K/V tile before",
+        "correction gets no factors",
         [(GIVE, GIVE.replace("top.factor", "ONE"))],
         "AssertionError",
     ),
