@@ -50,11 +50,15 @@ class Tcgen05AttentionPlan:
         has room for.
     heads_together
         Heads that are scheduled as a group, longest tiles first; 0 for all heads.
+    polynomial_period
+        Each so many-th exponential of a row is computed by multiply-adds instead of ``ex2``, of
+        which an SM of compute capability 10.0 computes 16 a cycle; 0 for none.
     """
 
     block_k: int = 128
     stages: int = 6
     heads_together: int = 1
+    polynomial_period: int = 8
 
     @property
     def block_q(self) -> int:
@@ -105,10 +109,11 @@ def check_tcgen05(
         )
     if plan is None:
         return
-    if plan.block_k not in BLOCKS_K or plan.stages < 2 or plan.heads_together < 0:
+    least = min(plan.stages - 2, plan.heads_together, plan.polynomial_period)
+    if plan.block_k not in BLOCKS_K or least < 0:
         raise ValueError(
             f"{function}(plan={plan}): block_k is one of {', '.join(map(str, BLOCKS_K))}, stages 2 "
-            "or more, one for K and one for V, and heads_together 0 or more"
+            "or more, one for K and one for V, and heads_together and polynomial_period 0 or more"
         )
 
 
@@ -124,6 +129,11 @@ class Tcgen05AttentionForm(AttentionForm):
         """Stages of the K/V ring: as many as the plan asks for and shared memory holds."""
         free = SHARED_BYTES - TILES * (self.q_tile.nbytes + self.o_tile.nbytes)
         return min(self.plan.stages, free // self.problem.tile(self.block_k).nbytes)
+
+    @property
+    def polynomial_period(self) -> int:
+        """Each so many-th exponential is computed by a polynomial; 0 for none."""
+        return self.plan.polynomial_period
 
     @property
     def lse(self) -> bool:
