@@ -53,7 +53,7 @@ def tcgen05_scaled_kernel(plan: Tcgen05ScaledPlan) -> Kernel:
     all matrices: (atoms of rows, atoms of K, 2, 256).
     """
     GROUP = plan.config.cta_group
-    M, N, STAGE_K = plan.rows, plan.config.n, plan.k
+    N, STAGE_K = plan.config.n, plan.k
     BLOCK_M, BLOCK_N = plan.accumulator.shape[0], plan.b_rows
     A_MAJOR, B_MAJOR = plan.a_major, plan.b_major
     SFA, SFB, SCALED = plan.sfa_tile, plan.sfb_tile, plan.factors.block
@@ -91,7 +91,7 @@ def tcgen05_scaled_kernel(plan: Tcgen05ScaledPlan) -> Kernel:
             # The atoms of a matrix follow those of the one before.
             a_atoms, b_atoms = -(-extents.rows // ATOM_ROWS), -(-extents.columns // ATOM_ROWS)
             for tile in work.tiles(schedule):
-                row, left = tile.row * M + rank * BLOCK_M, tile.column * N
+                row, left = (tile.row * GROUP + rank) * BLOCK_M, tile.column * N
                 column = left + rank * BLOCK_N
                 a_matrix, b_matrix = tile.batch * extents.a_stride, tile.batch * extents.b_stride
                 a_atom = a_matrix * a_atoms + row // ATOM_ROWS
@@ -136,7 +136,7 @@ def tcgen05_scaled_kernel(plan: Tcgen05ScaledPlan) -> Kernel:
             sources: Any = (old, residual)
             for tile in work.tiles(schedule):
                 acc = finished.acquire()
-                origin = (tile.batch, tile.row * M + rank * BLOCK_M, tile.column * N)
+                origin = (tile.batch, (tile.row * GROUP + rank) * BLOCK_M, tile.column * N)
                 store_tile(acc, results, origin, lane, out, sources, extents, terms)
                 finished.release()
         results.close()
