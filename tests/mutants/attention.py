@@ -44,29 +44,32 @@ def mutant(mistake: str, edits: Any, *rest: Any) -> AttentionMutant:
     return AttentionMutant(mistake, tuple(edits), *rest)
 
 
-WAIT_S = "bars[S_FULL + i].wait(turn & 1)"
-WAIT_P = "bars[P_FULL + i].wait(turn & 1)"
-WAIT_O_FREE = "bars[O_FREE + i].wait(turn & 1 ^ 1)"
-WAIT_O = "bars[O_FULL + i].wait(done & 1)"
-WAIT_FACTOR = "bars[FACTOR_FULL + i].wait(turn & 1)"
-WAIT_FACTOR_FREE = "bars[FACTOR_FREE + i].wait(turn & 1 ^ 1)"
+WAIT_S = "memory.bars[S_FULL + i].wait(turn & 1)"
+WAIT_P = "memory.bars[P_FULL + i].wait(turn & 1)"
+WAIT_O_FREE = "memory.bars[O_FREE + i].wait(turn & 1 ^ 1)"
+WAIT_O = "memory.bars[O_FULL + i].wait(done & 1)"
+WAIT_FACTOR = "memory.bars[FACTOR_FULL + i].wait(turn & 1)"
+WAIT_FACTOR_FREE = "memory.bars[FACTOR_FREE + i].wait(turn & 1 ^ 1)"
 AFTER, BEFORE = "tcgen05_fence_after_thread_sync()", "tcgen05_fence_before_thread_sync()"
 STORE_P = "weights_in(form, scores).store(0, p)  # waits, and fences for the arrival"
-P_IS_FULL = "arrive(bars[P_FULL + i])"
-MULTIPLY_S = "tcgen05_mma(scores, q_tile, k, accumulate=False)"
-MULTIPLY_P = 'tcgen05_mma(o, weights, v.matrix_descriptor("MN"), accumulate=accumulate)'
-COMMIT_S = "tcgen05_commit(bars[S_FULL + i], 1)"
-COMMIT_O0 = "tcgen05_commit(bars[O_FULL + 0], 1)"
-COMMIT_O1 = "tcgen05_commit(bars[O_FULL + 1], 1)  # the thread's last commit, which is waited for"
-LAST_P0 = "start_values(form, bars, 0, tmem, kv_full.get_v_tile(), turn, kv_tiles > 1)"
-S_COLUMNS = 'scores = tmem.tile(LANES, form.block_k, "f32", i * form.block_k)'
-O_COLUMNS = 'o = tmem.tile(LANES, form.head_dim, "f32", form.first_o + i * form.head_dim)'
-Q_TILE = "q_tile = SharedTile(form.q_tile, u32(q + i * form.q_nbytes), TileAccesses())"
+P_IS_FULL = "arrive(memory.bars[P_FULL + i])"
+MULTIPLY_S = "tcgen05_mma(scores_of(form, memory.tmem, i), q, k, accumulate=False)"
+MULTIPLY_P = (
+    'tcgen05_mma(output_of(form, memory.tmem, i), p, v.matrix_descriptor("MN"), accumulate=later)'
+)
+COMMIT_S = "tcgen05_commit(memory.bars[S_FULL + i], 1)"
+COMMIT_O0 = "tcgen05_commit(memory.bars[O_FULL + 0], 1)"
+COMMIT_O1 = (
+    "tcgen05_commit(memory.bars[O_FULL + 1], 1)  # the thread's last commit, which is waited for"
+)
+LAST_P0 = "start_values(form, memory, 0, kv_full.get_v_tile(), turn, kv_tiles > 1)"
+P_OF_TILE = "p = weights_in(form, scores_of(form, memory.tmem, i))"
+Q_TILE = "q = SharedTile(form.q_tile, u32(memory.q + i * form.q_nbytes), TileAccesses())"
 STEP_V, RELEASE_V = "v_stage = kv_full.step()", "kv_full.release_at(v_stage)"
-RESCALE = "rescale(form, o, factor)  # waits, and fences for the arrival"
-STORE_O = "store_row(o, stage.o, lane, factor)"
+RESCALE = "rescale(form, output_of(form, memory.tmem, i), factor)  # waits, and fences"
+STORE_O = "store_row(output_of(FORM, memory.tmem, i), stage.o, lane, factor)"
 ROW = "row = tile.query_block * FORM.block_q + i * LANES"
-GIVE = "hand_over(bars, factors, i, lane, top.factor, u32(turn - 1))"
+GIVE = "hand_over(memory, i, lane, top.factor, u32(turn - 1))"
 
 MUTANTS = [
     mutant(
@@ -152,21 +155,26 @@ MUTANTS = [
     mutant("Q is not released", [("q1_full.release()", "pass")], "Deadlock", "mbarrier at"),
     mutant(
         "O of a first K/V tile is added to",
-        [(MULTIPLY_P, MULTIPLY_P.replace("=acc", "=True or acc"))],
+        [(MULTIPLY_P, MULTIPLY_P.replace("=later", "=True"))],
         "UninitializedRead",
         "adds to an accumulator that was never written",
     ),
     mutant(
         "S of a tile has the other's columns",
-        [(S_COLUMNS, S_COLUMNS.replace("i *", "(1 - i) *"))],
+        [(MULTIPLY_S, MULTIPLY_S.replace("tmem, i", "tmem, 1 - i"))],
         "EarlyRead UninitializedRead",
         "loaded before the tcgen05_mma",
     ),
     mutant(
         "O of a tile has the other's columns",
-        [(O_COLUMNS, O_COLUMNS.replace("+ i *", "+ (1 - i) *"))],
+        [(MULTIPLY_P, MULTIPLY_P.replace("tmem, i", "tmem, 1 - i"))],
         "EarlyRead UninitializedRead EarlyOverwrite",
         "loaded before the tcgen05_mma",
+    ),
+    mutant(
+        "P V reads the other tile's P",
+        [(P_OF_TILE, P_OF_TILE.replace("tmem, i", "tmem, 1 - i"))],
+        "EarlyRead UninitializedRead EarlyOverwrite AssertionError",
     ),
     mutant(
         "softmax stores P into other columns than P V reads",
@@ -175,7 +183,7 @@ MUTANTS = [
     ),
     mutant(
         "both tiles multiply the first queries",
-        [(Q_TILE, Q_TILE.replace("q + i * form.q_nbytes", "q"))],
+        [(Q_TILE, Q_TILE.replace(" + i * form.q_nbytes", ""))],
         "AssertionError",
         "Not equal to tolerance",
     ),

@@ -10,8 +10,10 @@ import functools
 from typing import Any
 
 from numba_tma.backend.interface import device_function
+from numba_tma.device.shared import SharedTile
+from numba_tma.device.tensor_tile import TensorTile
 from numba_tma.device.vectors import map_columns
-from numba_tma.host.annotations import DeviceFunction, Integer, Real
+from numba_tma.host.annotations import DeviceFunction, Integer, Real, Registers
 from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionForm
 
 #: Columns of O that a thread holds at once.
@@ -25,7 +27,7 @@ def scaled(value: Real, column: Integer, factor: Real) -> Any:
 
 
 @device_function
-def rescale(form: Any, o: Any, factor: Real) -> None:
+def rescale(form: Tcgen05AttentionForm, o: TensorTile, factor: Real) -> None:
     """Multiply the thread's row of O with its factor. Executed by whole warps."""
     for column in range(0, form.head_dim, LOADED_COLUMNS):
         values = o.load(column, LOADED_COLUMNS)
@@ -40,7 +42,7 @@ def row_store(form: Tcgen05AttentionForm) -> DeviceFunction:
     write_chunks = chunks_write(form, LOADED_COLUMNS // NUM - 1)
 
     @device_function
-    def store_row(o: Any, tile: Any, lane: Integer, factor: Real) -> None:
+    def store_row(o: TensorTile, tile: SharedTile, lane: int, factor: Real) -> None:
         for column in range(0, HEAD_DIM, LOADED_COLUMNS):
             values = o.load(column, LOADED_COLUMNS)
             write_chunks(values, tile.view(ROWS), lane, column, factor)
@@ -59,7 +61,7 @@ def chunks_write(form: Tcgen05AttentionForm, index: int) -> DeviceFunction:
     write_previous = chunks_write(form, index - 1) if index else nothing_to_write
 
     @device_function
-    def write(values: Any, rows: Any, lane: Integer, column: Integer, factor: Real) -> None:
+    def write(values: Registers, rows: SharedTile, lane: int, column: int, factor: Real) -> None:
         write_previous(values, rows, lane, column, factor)
         chunk = map_columns(scaled, values, START, NUM, (factor,))
         rows.write_vector((lane, column + START), chunk)
@@ -68,5 +70,7 @@ def chunks_write(form: Tcgen05AttentionForm, index: int) -> DeviceFunction:
 
 
 @device_function
-def nothing_to_write(values: Any, rows: Any, lane: Integer, column: Integer, factor: Real) -> None:
+def nothing_to_write(
+    values: Registers, rows: SharedTile, lane: int, column: int, factor: Real
+) -> None:
     """Write nothing: there is no chunk to the left of the first."""

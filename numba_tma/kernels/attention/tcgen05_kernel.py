@@ -66,15 +66,26 @@ from typing import Any, NamedTuple
 from numba import cuda
 
 from numba_tma.backend.interface import device_function, u32
+from numba_tma.device.barrier import Barrier, BarrierArray
+from numba_tma.device.causal_scheduler import AttentionTile, CausalSchedule
 from numba_tma.device.shared import SharedTile, TileAccesses, shared_barriers, shared_tile
-from numba_tma.device.tensor_memory import TensorMemory
+from numba_tma.device.tensor_memory import TensorMemory, TensorMemoryHandle
 from numba_tma.device.tensor_products import tcgen05_mma
-from numba_tma.host.annotations import Integer, Kernel, Real
+from numba_tma.device.tensor_tile import TensorTile
+from numba_tma.host.annotations import Kernel, Real
 from numba_tma.host.layout import Tile
 from numba_tma.host.mma_rules import THREADS
+from numba_tma.host.tensor_map import TensorMap
 from numba_tma.host.tensor_tiles import LANES
 from numba_tma.kernels.attention.plan import AttentionProblem
-from numba_tma.kernels.attention.softmax import MINUS_INFINITY, ONE, ZERO, inverse, scale_function
+from numba_tma.kernels.attention.softmax import (
+    MINUS_INFINITY,
+    ONE,
+    ZERO,
+    Scales,
+    inverse,
+    scale_function,
+)
 from numba_tma.kernels.attention.tcgen05_correction import rescale, row_store
 from numba_tma.kernels.attention.tcgen05_plan import (
     ROLES,
@@ -89,8 +100,18 @@ from numba_tma.kernels.attention.tcgen05_softmax import (
     sum_of,
     weights_of,
 )
-from numba_tma.kernels.attention.tiles import next_kv_tile, schedule_function, tile_functions
+from numba_tma.kernels.attention.tiles import (
+    KVRange,
+    next_kv_tile,
+    schedule_function,
+    tile_functions,
+)
 from numba_tma.pipeline import KVPipeline, StorePipeline, TilePipeline
+from numba_tma.pipeline.consumer import TileConsumer
+from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
+from numba_tma.pipeline.kv_producer import TMAProducerPipeline
+from numba_tma.pipeline.producer import TileProducer
+from numba_tma.pipeline.store_handle import StorePipelineHandle
 from numba_tma.ptx import (
     bar_warp_sync,
     elect_sync,
@@ -110,8 +131,28 @@ COMMIT, WARPS = 1, LANES // 32  # arrivals of a phase
 FACTORS = Tile((TILES, LANES), "f32")
 
 
+class AttentionCall(NamedTuple):
+    """The numbers of a launch."""
+
+    queries: Any
+    keys: Any
+    heads: Any
+    group: Any  #: heads of Q that share one of K and V
+    scale: Any
+    options: Any  #: `OptionalArguments`
+
+
+class BlockMemory(NamedTuple):
+    """What the roles of a block share."""
+
+    tmem: TensorMemoryHandle
+    bars: BarrierArray  #: between the roles
+    factors: SharedTile  #: `FACTORS`
+    q: u32  #: address of the two tiles of queries in shared memory
+
+
 @device_function
-def init_barriers(bars: Any) -> None:
+def init_barriers(bars: BarrierArray) -> None:
     """Initialise the barriers between the roles. Executed by every thread of the block."""
     if cuda.threadIdx.x == 0:
         for i in range(TILES):
@@ -125,7 +166,7 @@ def init_barriers(bars: Any) -> None:
 
 
 @device_function
-def arrive(barrier: Any) -> None:
+def arrive(barrier: Barrier) -> None:
     """Arrive once for the warp, behind all that its threads have done."""
     bar_warp_sync()
     if elect_sync():
@@ -136,14 +177,14 @@ def arrive(barrier: Any) -> None:
 
 
 @device_function
-def load_q(producer: Any, q: Any, batch: Integer, row: Integer, head: Integer) -> None:
+def load_q(producer: TileProducer, q: TensorMap, batch: int, row: int, head: int) -> None:
     """Load a tile of 128 queries when its memory is empty."""
     stage = producer.acquire()
     q.load(stage.q, (batch, row, head, 0), stage.barrier)
 
 
 @device_function
-def load_k(producer: Any, k: Any, batch: Integer, key: Integer, head: Integer) -> None:
+def load_k(producer: TMAProducerPipeline, k: TensorMap, batch: int, key: int, head: int) -> None:
     """Load a K tile when a stage is empty."""
     producer.acquire_k()
     barrier, to = producer.get_k()
@@ -152,7 +193,7 @@ def load_k(producer: Any, k: Any, batch: Integer, key: Integer, head: Integer) -
 
 
 @device_function
-def load_v(producer: Any, v: Any, batch: Integer, key: Integer, head: Integer) -> None:
+def load_v(producer: TMAProducerPipeline, v: TensorMap, batch: int, key: int, head: int) -> None:
     """Load a V tile when a stage is empty."""
     producer.acquire_v()
     barrier, to = producer.get_v()
@@ -164,55 +205,63 @@ def load_v(producer: Any, v: Any, batch: Integer, key: Integer, head: Integer) -
 
 
 @device_function
-def weights_in(form: Any, scores: Any) -> Any:
+def scores_of(form: Tcgen05AttentionForm, tmem: TensorMemoryHandle, i: int) -> TensorTile:
+    """Return S of a tile of queries."""
+    return tmem.tile(LANES, form.block_k, "f32", i * form.block_k)
+
+
+@device_function
+def weights_in(form: Tcgen05AttentionForm, scores: TensorTile) -> TensorTile:
     """Return P in the right half of the columns of S."""
     return scores.operand(form.block_k, form.p_dtype, form.p_column)
 
 
 @device_function
-def start_scores(form: Any, bars: Any, i: Integer, tmem: Any, q: Integer, k: Any) -> None:
+def output_of(form: Tcgen05AttentionForm, tmem: TensorMemoryHandle, i: int) -> TensorTile:
+    """Return O of a tile of queries."""
+    return tmem.tile(LANES, form.head_dim, "f32", form.first_o + i * form.head_dim)
+
+
+@device_function
+def start_scores(form: Tcgen05AttentionForm, memory: BlockMemory, i: int, k: SharedTile) -> None:
     """Start S = Q K' of a tile of queries. Softmax waits for the commit.
 
-    `q` is the address of the first tile of queries. S overwrites P, which the product before, of
-    this thread, reads: products of one thread are executed in order.
+    S overwrites P, which the product before, of this thread, reads: products of one thread are
+    executed in order.
     """
-    scores = tmem.tile(LANES, form.block_k, "f32", i * form.block_k)
-    q_tile = SharedTile(form.q_tile, u32(q + i * form.q_nbytes), TileAccesses())
-    tcgen05_mma(scores, q_tile, k, accumulate=False)
-    tcgen05_commit(bars[S_FULL + i], 1)
+    q = SharedTile(form.q_tile, u32(memory.q + i * form.q_nbytes), TileAccesses())
+    tcgen05_mma(scores_of(form, memory.tmem, i), q, k, accumulate=False)
+    tcgen05_commit(memory.bars[S_FULL + i], 1)
 
 
 @device_function
 def start_values(
-    form: Any, bars: Any, i: Integer, tmem: Any, v: Any, turn: Integer, accumulate: Any
+    form: Tcgen05AttentionForm, memory: BlockMemory, i: int, v: SharedTile, turn: int, later: bool
 ) -> None:
     """Start O += P V when P is stored and O rescaled, or of a first K/V tile when O is stored."""
-    bars[P_FULL + i].wait(turn & 1)
-    bars[O_FREE + i].wait(turn & 1 ^ 1)
+    memory.bars[P_FULL + i].wait(turn & 1)
+    memory.bars[O_FREE + i].wait(turn & 1 ^ 1)
     tcgen05_fence_after_thread_sync()  # of P and O
-    weights = weights_in(form, tmem.tile(LANES, form.block_k, "f32", i * form.block_k))
-    o = tmem.tile(LANES, form.head_dim, "f32", form.first_o + i * form.head_dim)
-    tcgen05_mma(o, weights, v.matrix_descriptor("MN"), accumulate=accumulate)
+    p = weights_in(form, scores_of(form, memory.tmem, i))
+    tcgen05_mma(output_of(form, memory.tmem, i), p, v.matrix_descriptor("MN"), accumulate=later)
 
 
 @device_function
 def multiply(
-    form: Any,
-    bars: Any,
-    tmem: Any,
-    q: Integer,
-    q0_full: Any,
-    q1_full: Any,
-    kv_full: Any,
-    kv_tiles: Integer,
-    turn: Integer,
-) -> Any:
+    form: Tcgen05AttentionForm,
+    memory: BlockMemory,
+    q0_full: TileConsumer,
+    q1_full: TileConsumer,
+    kv_full: TMAConsumerPipeline,
+    kv_tiles: int,
+    turn: int,
+) -> int:
     """Start all products of two tiles of queries; return the number of K/V tiles so far."""
     kv_full.wait_k()
     q0_full.wait()
-    start_scores(form, bars, 0, tmem, q, kv_full.get_k_tile())
+    start_scores(form, memory, 0, kv_full.get_k_tile())
     q1_full.wait()
-    start_scores(form, bars, 1, tmem, q, kv_full.get_k_tile())
+    start_scores(form, memory, 1, kv_full.get_k_tile())
     kv_full.release_k()
     v_stage = u32(0)
     for half in range(TILES, TILES * kv_tiles):  # two for each K/V tile: the tiles take turns
@@ -220,30 +269,30 @@ def multiply(
         if i == 0:
             kv_full.wait_v()
             v_stage = kv_full.step()
-        start_values(form, bars, i, tmem, kv_full.get_v_tile(v_stage), turn, later)
+        start_values(form, memory, i, kv_full.get_v_tile(v_stage), turn, later)
         if i == 0:
             kv_full.wait_k()
         else:
             kv_full.release_at(v_stage)
-        start_scores(form, bars, i, tmem, q, kv_full.get_k_tile())
+        start_scores(form, memory, i, kv_full.get_k_tile())
         if i == 1:
             kv_full.release_k()
             turn = u32(turn + 1)
     q0_full.release()
     q1_full.release()
     kv_full.wait_v()
-    start_values(form, bars, 0, tmem, kv_full.get_v_tile(), turn, kv_tiles > 1)
-    tcgen05_commit(bars[O_FULL + 0], 1)
-    start_values(form, bars, 1, tmem, kv_full.get_v_tile(), turn, kv_tiles > 1)
+    start_values(form, memory, 0, kv_full.get_v_tile(), turn, kv_tiles > 1)
+    tcgen05_commit(memory.bars[O_FULL + 0], 1)
+    start_values(form, memory, 1, kv_full.get_v_tile(), turn, kv_tiles > 1)
     kv_full.release_v()
-    tcgen05_commit(bars[O_FULL + 1], 1)  # the thread's last commit, which is waited for
+    tcgen05_commit(memory.bars[O_FULL + 1], 1)  # the thread's last commit, which is waited for
     return u32(turn + 1)
 
 
 # ------------------------------------------------------------------- softmax and correction
 
 
-class RowState(NamedTuple):
+class SoftmaxRow(NamedTuple):
     """Online softmax of a thread's row, between two K/V tiles."""
 
     row_max: Any  #: what P is relative to
@@ -253,60 +302,55 @@ class RowState(NamedTuple):
 
 @device_function
 def softmax_step(
-    form: Any,
-    bars: Any,
-    factors: Any,
-    i: Integer,
-    scores: Any,
-    lane: Integer,
-    state: Any,
-    scales: Any,
-    later: Any,
-    turn: Integer,
-) -> Any:
+    form: Tcgen05AttentionForm,
+    memory: BlockMemory,
+    i: int,
+    lane: int,
+    state: SoftmaxRow,
+    scales: Scales,
+    later: bool,
+    turn: int,
+) -> SoftmaxRow:
     """Compute P of a K/V tile. `later` is whether O has sums that may have to be rescaled."""
-    bars[S_FULL + i].wait(turn & 1)
+    scores = scores_of(form, memory.tmem, i)
+    memory.bars[S_FULL + i].wait(turn & 1)
     tcgen05_fence_after_thread_sync()  # of S
     row = load_scores(form, scores, state.rows, lane, scales)
     top = next_maximum(row, state.row_max, scales.scores)
     if later:
-        hand_over(bars, factors, i, lane, top.factor, u32(turn - 1))
+        hand_over(memory, i, lane, top.factor, u32(turn - 1))
     p = weights_of(form, row, top.value, scales.scores)
     weights_in(form, scores).store(0, p)  # waits, and fences for the arrival
-    arrive(bars[P_FULL + i])
+    arrive(memory.bars[P_FULL + i])
     row_sum = state.row_sum * top.factor + sum_of(p)
-    return RowState(top.value, row_sum, next_kv_tile(form, state.rows))
+    return SoftmaxRow(top.value, row_sum, next_kv_tile(form, state.rows))
 
 
 @device_function
-def hand_over(
-    bars: Any, factors: Any, i: Integer, lane: Integer, factor: Real, turn: Integer
-) -> None:
+def hand_over(memory: BlockMemory, i: int, lane: int, factor: Real, turn: int) -> None:
     """Give the row's factor to correction, when that has read the one before."""
-    bars[FACTOR_FREE + i].wait(turn & 1 ^ 1)
-    factors[i, lane] = factor
-    arrive(bars[FACTOR_FULL + i])
+    memory.bars[FACTOR_FREE + i].wait(turn & 1 ^ 1)
+    memory.factors[i, lane] = factor
+    arrive(memory.bars[FACTOR_FULL + i])
 
 
 @device_function
-def take(bars: Any, factors: Any, i: Integer, lane: Integer, turn: Integer) -> Any:
+def take(memory: BlockMemory, i: int, lane: int, turn: int) -> float:
     """Return the factor that softmax gives for the row. S of the K/V tile is then complete."""
-    bars[FACTOR_FULL + i].wait(turn & 1)
-    factor = factors[i, lane]
-    arrive(bars[FACTOR_FREE + i])
+    memory.bars[FACTOR_FULL + i].wait(turn & 1)
+    factor: float = memory.factors[i, lane]
+    arrive(memory.bars[FACTOR_FREE + i])
     return factor
 
 
 @device_function
-def correct(
-    form: Any, bars: Any, factors: Any, i: Integer, o: Any, lane: Integer, turn: Integer
-) -> None:
+def correct(form: Tcgen05AttentionForm, memory: BlockMemory, i: int, lane: int, turn: int) -> None:
     """Rescale O of a tile before the next P V is added."""
-    factor = take(bars, factors, i, lane, turn)
+    factor = take(memory, i, lane, turn)
     tcgen05_fence_after_thread_sync()  # of O, up to the last P V
     if cuda.any_sync(ALL_LANES, factor != ONE):
-        rescale(form, o, factor)  # waits, and fences for the arrival
-    arrive(bars[O_FREE + i])
+        rescale(form, output_of(form, memory.tmem, i), factor)  # waits, and fences
+    arrive(memory.bars[O_FREE + i])
 
 
 @functools.cache
@@ -316,122 +360,136 @@ def tcgen05_attention_kernel(problem: AttentionProblem, plan: Tcgen05AttentionPl
     Its arguments are those of `attention_kernel`.
     """
     FORM = Tcgen05AttentionForm(problem, plan)
-    BLOCK_K, HEAD_DIM = FORM.block_k, FORM.head_dim
-    O0, O1 = FORM.first_o, FORM.first_o + HEAD_DIM  # columns of tensor memory
     sides: dict[str, Any] = {"producer": LOAD, "consumer": MMA, "released_by": "tcgen05"}
     Q = TilePipeline(1, q=FORM.q_tile, **sides)  # one for each tile
-    KV = KVPipeline(
-        FORM.stages, (1, BLOCK_K, 1), HEAD_DIM, FORM.dtype, swizzle=problem.swizzle, **sides
-    )
+    kv_ring = (FORM.stages, (1, FORM.block_k, 1), FORM.head_dim, FORM.dtype)
+    KV = KVPipeline(*kv_ring, swizzle=problem.swizzle, **sides)
     OUT = StorePipeline(TILES, o=FORM.o_tile, role=CORRECTION)
     TMEM = TensorMemory(FORM.columns, role=MMA)
     # Of the block's shared memory: Q, then the K/V ring, then O.
-    SECOND_Q, FIRST_KV = FORM.q_nbytes, TILES * FORM.q_nbytes
+    FIRST_KV = TILES * FORM.q_nbytes
     FIRST_OUT = FIRST_KV + KV.storage_nbytes
     schedule, scales_of = schedule_function(FORM), scale_function(problem)
     locate, kv_range, rows_of = tile_functions(FORM)
     store_row = row_store(FORM)
 
     @device_function
-    def store_output(
-        bars: Any,
-        factors: Any,
-        i: Any,
-        o: Any,
-        lane: Any,
-        turn: Any,
-        done: Any,
-        store: Any,
-        out: Any,
-        tile: Any,
+    def kv_tiles_of(tile: AttentionTile, call: AttentionCall) -> KVRange:
+        """Return the K/V tiles that two tiles of queries need."""
+        sequence = locate(tile, call.queries, call.keys, call.options)
+        kv: KVRange = kv_range(tile, sequence, call.options)
+        return kv
+
+    @device_function
+    def softmax(memory: BlockMemory, tiles: CausalSchedule, call: AttentionCall) -> None:
+        """Compute P of one tile of queries, by a warpgroup."""
+        # The number of the tile is the same register for the whole warp.
+        i = u32(cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0))
+        lane, turn = scores_of(FORM, memory.tmem, i).row, u32(0)
+        queries, heads, group, options = call.queries, call.heads, call.group, call.options
+        for tile in tiles.tiles():
+            sequence = locate(tile, queries, call.keys, options)
+            kv = kv_range(tile, sequence, options)
+            rows = rows_of(tile, 2 * i, sequence, kv.first_key, queries, heads, options)
+            scales = scales_of(call.scale, sequence.batch, tile.head, heads, group, options)
+            state = SoftmaxRow(MINUS_INFINITY, ZERO, rows)
+            for j in range(kv.tiles):
+                state = softmax_step(FORM, memory, i, lane, state, scales, j > 0, turn)
+                turn = u32(turn + 1)
+            hand_over(memory, i, lane, inverse(state.row_sum), u32(turn - 1))
+            at = queries * (sequence.batch * heads + tile.head)
+            store_row_lse(FORM, state, scales.scores, rows.row + lane, at, sequence, options)
+
+    @device_function
+    def correction(
+        memory: BlockMemory,
+        tiles: CausalSchedule,
+        call: AttentionCall,
+        store: StorePipelineHandle,
+        out: TensorMap,
     ) -> None:
-        """Store O / row sum when the last P V is complete, and free O for the next tile."""
-        factor = take(bars, factors, i, lane, turn)
-        bars[O_FULL + i].wait(done & 1)
-        tcgen05_fence_after_thread_sync()  # of O
-        stage = store.acquire()
-        store_row(o, stage.o, lane, factor)
-        tcgen05_fence_before_thread_sync()  # O is loaded
-        arrive(bars[O_FREE + i])
-        row = tile.query_block * FORM.block_q + i * LANES
-        store.store(out, stage.o, (tile.batch, row, tile.head, 0))
-        store.commit()
+        """Rescale and store O of both tiles of queries, by a warpgroup."""
+        lane, turn, done = output_of(FORM, memory.tmem, 0).row, u32(0), u32(0)
+        for tile in tiles.tiles():
+            for _ in range(1, kv_tiles_of(tile, call).tiles):
+                for i in range(TILES):
+                    correct(FORM, memory, i, lane, turn)
+                turn = u32(turn + 1)
+            for i in range(TILES):
+                factor = take(memory, i, lane, turn)
+                memory.bars[O_FULL + i].wait(done & 1)
+                tcgen05_fence_after_thread_sync()  # of O
+                stage = store.acquire()
+                store_row(output_of(FORM, memory.tmem, i), stage.o, lane, factor)
+                tcgen05_fence_before_thread_sync()  # O is loaded
+                arrive(memory.bars[O_FREE + i])  # for the next tile
+                row = tile.query_block * FORM.block_q + i * LANES
+                store.store(out, stage.o, (tile.batch, row, tile.head, 0))
+                store.commit()
+            turn, done = u32(turn + 1), u32(done + 1)
+        store.tail(read=True)
+
+    @device_function
+    def load(
+        tiles: CausalSchedule,
+        call: AttentionCall,
+        maps: tuple[TensorMap, TensorMap, TensorMap],
+        q0_empty: TileProducer,
+        q1_empty: TileProducer,
+        kv_empty: TMAProducerPipeline,
+    ) -> None:
+        """Load Q, K and V, by one thread."""
+        q, k, v = maps
+        for tile in tiles.tiles():
+            kv = kv_tiles_of(tile, call)
+            batch, kv_head, key = tile.batch, tile.head // call.group, kv.first_key
+            load_k(kv_empty, k, batch, key, kv_head)
+            row = tile.query_block * FORM.block_q
+            load_q(q0_empty, q, batch, row, tile.head)
+            load_q(q1_empty, q, batch, row + LANES, tile.head)
+            for _ in range(1, kv.tiles):
+                load_v(kv_empty, v, batch, key, kv_head)
+                key += FORM.block_k
+                load_k(kv_empty, k, batch, key, kv_head)
+            load_v(kv_empty, v, batch, key, kv_head)
 
     def attention_forward(  # type: ignore[no-untyped-def]
         q, k, v, out, queries, keys, heads, batch, group, scale, options
     ):
-        memory = shared_tile(FORM.memory).address
-        q0_pipe = Q.start(tiles=memory, sync=False)
-        q1_pipe = Q.start(tiles=u32(memory + SECOND_Q), sync=False)
-        kv_pipe = KV.start(tiles=u32(memory + FIRST_KV), sync=False)
-        o_pipe = OUT.start(tiles=u32(memory + FIRST_OUT))
+        base = shared_tile(FORM.memory).address
+        q0_pipe = Q.start(tiles=base, sync=False)
+        q1_pipe = Q.start(tiles=u32(base + FORM.q_nbytes), sync=False)
+        kv_pipe = KV.start(tiles=u32(base + FIRST_KV), sync=False)
+        o_pipe = OUT.start(tiles=u32(base + FIRST_OUT))
         factors, bars = shared_tile(FACTORS), shared_barriers(NUM_BARRIERS)
         init_barriers(bars)
         tmem = TMEM.start()  # synchronises the block, for the barriers as well
+        memory = BlockMemory(tmem, bars, factors, base)
         tiles = schedule(queries, keys, heads, batch, options)
+        call = AttentionCall(queries, keys, heads, group, scale, options)
         if SOFTMAX.is_member():
             SOFTMAX.set_registers()
-            # The number of the tile is the same register for the whole warp.
-            i = u32(cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 0))
-            scores = tmem.tile(LANES, BLOCK_K, "f32", i * BLOCK_K)
-            lane, turn = scores.row, u32(0)
-            for tile in tiles.tiles():
-                sequence = locate(tile, queries, keys, options)
-                kv = kv_range(tile, sequence, options)
-                rows = rows_of(tile, 2 * i, sequence, kv.first_key, queries, heads, options)
-                scales = scales_of(scale, sequence.batch, tile.head, heads, group, options)
-                state = RowState(MINUS_INFINITY, ZERO, rows)
-                for j in range(kv.tiles):
-                    state = softmax_step(
-                        *(FORM, bars, factors, i, scores, lane, state, scales, j > 0, turn)
-                    )
-                    turn = u32(turn + 1)
-                hand_over(bars, factors, i, lane, inverse(state.row_sum), u32(turn - 1))
-                at = queries * (sequence.batch * heads + tile.head)
-                store_row_lse(FORM, state, scales.scores, rows.row + lane, at, sequence, options)
+            softmax(memory, tiles, call)
         elif CORRECTION.is_member():
             CORRECTION.set_registers()
-            o0 = tmem.tile(LANES, HEAD_DIM, "f32", O0)
-            o1 = tmem.tile(LANES, HEAD_DIM, "f32", O1)
-            lane, turn, done = o0.row, u32(0), u32(0)
-            for tile in tiles.tiles():
-                kv = kv_range(tile, locate(tile, queries, keys, options), options)
-                for _ in range(1, kv.tiles):
-                    correct(FORM, bars, factors, 0, o0, lane, turn)
-                    correct(FORM, bars, factors, 1, o1, lane, turn)
-                    turn = u32(turn + 1)
-                store_output(bars, factors, 0, o0, lane, turn, done, o_pipe, out, tile)
-                store_output(bars, factors, 1, o1, lane, turn, done, o_pipe, out, tile)
-                turn, done = u32(turn + 1), u32(done + 1)
-            o_pipe.tail(read=True)
+            correction(memory, tiles, call, o_pipe, out)
         else:
             MMA.set_registers()  # the roles of this warpgroup have equal registers
             if MMA.is_member():
-                q0_full, q1_full = q0_pipe.consumer(), q1_pipe.consumer()
-                kv_full = kv_pipe.consumer()
+                q0_full, q1_full, kv_full = (
+                    q0_pipe.consumer(),
+                    q1_pipe.consumer(),
+                    kv_pipe.consumer(),
+                )
                 if kv_full.enters():  # one thread
                     turn = u32(0)
                     for tile in tiles.tiles():
-                        kv = kv_range(tile, locate(tile, queries, keys, options), options)
-                        turn = multiply(
-                            *(FORM, bars, tmem, memory, q0_full, q1_full, kv_full, kv.tiles, turn)
-                        )
+                        kv = kv_tiles_of(tile, call)
+                        turn = multiply(FORM, memory, q0_full, q1_full, kv_full, kv.tiles, turn)
             elif LOAD.is_member():
-                q0_empty, q1_empty = q0_pipe.producer(), q1_pipe.producer()
                 kv_empty = kv_pipe.producer()
                 if kv_empty.enters():  # one thread
-                    for tile in tiles.tiles():
-                        kv = kv_range(tile, locate(tile, queries, keys, options), options)
-                        kv_head, key = tile.head // group, kv.first_key
-                        load_k(kv_empty, k, tile.batch, key, kv_head)
-                        row = tile.query_block * FORM.block_q
-                        load_q(q0_empty, q, tile.batch, row, tile.head)
-                        load_q(q1_empty, q, tile.batch, row + LANES, tile.head)
-                        for _ in range(1, kv.tiles):
-                            load_v(kv_empty, v, tile.batch, key, kv_head)
-                            key += BLOCK_K
-                            load_k(kv_empty, k, tile.batch, key, kv_head)
-                        load_v(kv_empty, v, tile.batch, key, kv_head)
+                    load(tiles, call, (q, k, v), q0_pipe.producer(), q1_pipe.producer(), kv_empty)
         tmem.close()
 
     return cuda.jit(launch_bounds=ROLES.launch_bounds)(attention_forward)

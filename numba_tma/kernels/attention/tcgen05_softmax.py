@@ -18,6 +18,7 @@ import numpy as np
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32
 from numba_tma.device.arithmetic import exp2, larger
+from numba_tma.device.tensor_tile import TensorTile
 from numba_tma.device.vectors import largest, map_columns, map_lanes, total
 from numba_tma.host.annotations import Integer, Real, Registers
 from numba_tma.host.tensor_tiles import LANES
@@ -25,11 +26,14 @@ from numba_tma.kernels.attention.softmax import (
     MINUS_INFINITY,
     ONE,
     ZERO,
+    Scales,
     capped,
     exponential,
     log_of_sum,
     shift_of,
 )
+from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionForm
+from numba_tma.kernels.attention.tiles import SequenceExtent, WarpgroupRows
 
 #: Where the exponent of a power of 2 is 0, and what rounds a float32 to an integer plus 127.
 LEAST: Any = np.float32(-127)
@@ -50,7 +54,9 @@ class RowMaximum(NamedTuple):
 
 
 @device_function
-def load_scores(form: Any, scores: Any, rows: Any, lane: Integer, scales: Any) -> Any:
+def load_scores(
+    form: Tcgen05AttentionForm, scores: TensorTile, rows: WarpgroupRows, lane: int, scales: Scales
+) -> Any:
     """Return the thread's row of S, with -inf where a key is not seen.
 
     Each mask is under a condition that all threads of the warpgroup share.
@@ -102,7 +108,7 @@ def next_maximum(row: Registers, old: Real, scale: Real) -> RowMaximum:
 
 
 @device_function
-def weights_of(form: Any, row: Registers, row_max: Real, scale: Real) -> Any:
+def weights_of(form: Tcgen05AttentionForm, row: Registers, row_max: Real, scale: Real) -> Any:
     """Return the thread's row of P."""
     shift, period = shift_of(row_max, scale), form.polynomial_period
     if period:
@@ -142,7 +148,13 @@ def sum_of(weights: Registers) -> Any:
 
 @device_function
 def store_row_lse(
-    form: Any, state: Any, scale: Real, row: Integer, at: Integer, sequence: Any, options: Any
+    form: Tcgen05AttentionForm,
+    state: Any,
+    scale: Real,
+    row: int,
+    at: int,
+    sequence: SequenceExtent,
+    options: Any,
 ) -> None:
     """Store the lse of the thread's row, if it is asked for and the row is one of the sequence.
 
