@@ -23,7 +23,13 @@ from numba_tma.host.driver import (
     encode_tiled,
     replace_address,
 )
-from numba_tma.host.dtypes import DType, storage_itemsize, stored_dtype, wrong_storage
+from numba_tma.host.dtypes import (
+    DType,
+    contradicts,
+    storage_itemsize,
+    stored_dtype,
+    wrong_storage,
+)
 from numba_tma.host.layout import MAX_BOX, MAX_RANK, Swizzle, Tile, as_shape, box_violations
 from numba_tma.host.packed_rules import (
     option_violations,
@@ -330,6 +336,11 @@ def resolve_dtype(stored: object, options: MapOptions) -> tuple[DType, int, list
         violations.append(
             f"dtype {asked} has {own} B per element, the array's {stored} {itemsize} B; "
             "dtype renames bits of the same size: view or convert the array first"
+        )
+    elif asked.numpy.kind not in "iu" and contradicts(stored, asked):
+        violations.append(
+            f"dtype is {asked}, but the array says that it holds {stored_dtype(stored)}; dtype says "
+            "what the bits of integers mean: convert the array, or leave dtype out"
         )
     if wrong := wrong_storage(stored):
         violations.append(f"array {wrong}")

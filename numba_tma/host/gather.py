@@ -94,7 +94,7 @@ def gather_map(
     options = options._replace(tile_or_box=(1, tile.slab), dtype=found)
     device = SIMULATED if simulated() else current_device()
     place = address, tuple(shape), strides and tuple(strides), stored, in_elements
-    return GatherMap(reading[5], reading[6], _of_rows(encode(device, *place, *options), tile))
+    return GatherMap(*reading[6:], _of_rows(encode(device, *place, *options), tile))
 
 
 def tile_violations(shape: tuple[int, ...], tile: Tile) -> list[str]:

@@ -294,7 +294,7 @@ def _map(
             function=function,
         ),
     )
-    return Im2colMap(reading[5], reading[6], encoding)
+    return Im2colMap(*reading[6:], encoding)
 
 
 def _name(mode: str) -> str:

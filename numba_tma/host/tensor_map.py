@@ -113,7 +113,7 @@ def tensor_map(
         reading = readers.get(type(array), read_array)(array)
     except NoDeviceArray as error:
         raise TypeError(f"tensor_map: array {error}") from None
-    address, shape, strides, stored, strides_in_elements, array, owner = reading
+    address, shape, strides, stored, strides_in_elements, _, array, owner = reading
     encoding = encode(
         SIMULATED if simulated() else current_device(),
         address,
@@ -258,7 +258,7 @@ class TensorMap(KernelArgument):
         """
         reading = reading_of(array, "replace_address: array")
         encoding = with_address(self._encoding, reading[:5])
-        return type(self)(reading[5], reading[6], encoding)
+        return type(self)(*reading[6:], encoding)
 
     def explain(self) -> str:
         """Describe a copy through the map, and the rules that the map meets, axis by axis."""

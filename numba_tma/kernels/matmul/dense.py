@@ -306,11 +306,9 @@ def _tuned(call: MatmulCall, stream: StreamLike) -> AnyConfig:
             move(out, saved, stream)
 
         def seconds(config: AnyConfig) -> float:
-            with recorded() as launches:
-                needed = run(call, config, stream)
-            taken = time_on_gpu(launches, stream)
-            needed.clear()  # the launches are over
-            return taken
+            with recorded() as recording:
+                recording.workspace.extend(run(call, config, stream))
+            return time_on_gpu(recording.launches, stream)  # which waits for the launches
 
         _tuned_before[key] = fastest(key, tried, seconds)
         if call.epilogue.sources:

@@ -14,8 +14,8 @@ from numba_tma.host.annotations import DeviceArray, DeviceFunction, DTypeLike, S
 from numba_tma.host.arrays import Array
 from numba_tma.host.layout import MAX_BOX
 from numba_tma.host.tensor_map import tensor_map
-from numba_tma.kernels._host.device import current_device, sm_count
-from numba_tma.kernels._host.launch import launch, stream_key
+from numba_tma.kernels._host.device import sm_count
+from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like, tile_for
 from numba_tma.kernels._host.workspace import queue_counter
@@ -111,22 +111,24 @@ class Pointwise:
         numbers: tuple[float, ...],
         dtype: DTypeLike | None,
         plan: PointwisePlan | None,
-    ) -> None:
+    ) -> list[DeviceArray]:
+        """Launch, and return the workspace."""
         out, *arrays = given
         operands = Operands.read(self.name, arrays, dtype)
         target = operands.target(out)
         if target.nbytes == 0:
-            return
+            return []
         call = PointwiseCall(operands, target, tuple(map(np.float32, numbers)), stream)
         if operands.are_flat(target):
-            self._flat(call, plan or self.plan or plan_for(len(arrays)))
-        elif operands.are_addressable(target):
-            self._ring(call, plan if plan and plan.kernel == "ring" else plan_for(2))
-        else:
-            self._vector(call, flat=False)
+            return self._flat(call, plan or self.plan or plan_for(len(arrays)))
+        if operands.are_addressable(target):
+            return self._ring(call, plan if plan and plan.kernel == "ring" else plan_for(2))
+        self._vector(call, flat=False)
+        return []
 
-    def _flat(self, call: PointwiseCall, plan: PointwisePlan) -> None:
-        """Compute contiguous arrays of one shape."""
+    def _flat(self, call: PointwiseCall, plan: PointwisePlan) -> list[DeviceArray]:
+        """Compute contiguous arrays of one shape; return the workspace."""
+        workspace: list[DeviceArray] = []
         arrays, size = (*call.operands.arrays, call.target), call.target.size
         if plan.kernel == "vector" or any(array.address % 16 for array in arrays):
             self._vector(call.part((1, size)), flat=True)
@@ -136,13 +138,14 @@ class Pointwise:
             width = next((w for w in (256, 128, 64, 32) if size % w == 0), MAX_BOX)
             rows = size // width
             if rows:
-                self._ring(call.part((rows, width)), plan)
+                workspace = self._ring(call.part((rows, width)), plan)
             if left := size - rows * width:
                 self._vector(call.part((1, left), rows * width), flat=True)
+        return workspace
 
-    def _ring(self, call: PointwiseCall, plan: PointwisePlan) -> None:
-        """Launch `ring_kernel`."""
-        operands, target = call.operands, call.target
+    def _ring(self, call: PointwiseCall, plan: PointwisePlan) -> list[DeviceArray]:
+        """Launch `ring_kernel`; return the workspace."""
+        operands, target, counter = call.operands, call.target, queue_counter()
         rows, columns = target.shape
         tile = tile_for(columns, target.dtype, plan.tile_bytes)
         tiles = -(-rows // tile.shape[0]) * -(-columns // tile.shape[1])
@@ -158,11 +161,12 @@ class Pointwise:
             *inputs,
             tensor_map(target, tile) if plan.store == "tma" else target.as_bytes(),
             *call.numbers,
-            queue_counter(current_device(), stream_key(call.stream)),
+            counter,
             rows,
             columns,
             target.strides[0],
         )
+        return [counter]
 
     def _chunk(self, call: PointwiseCall, plan: PointwisePlan) -> None:
         """Launch `chunk_kernel`."""

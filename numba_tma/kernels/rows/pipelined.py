@@ -27,7 +27,7 @@ from numba_tma.host.annotations import DeviceArray, DTypeLike, Kernel, StreamLik
 from numba_tma.host.arrays import check_same
 from numba_tma.host.dtypes import DType
 from numba_tma.kernels._host import device
-from numba_tma.kernels._host.launch import launch, stream_key
+from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels._host.workspace import queue_counter
@@ -128,27 +128,28 @@ def _launch(
     threads: int,
     stages: int,
     blocks: int,
-) -> None:
+) -> list[DeviceArray]:
+    """Launch, and return the workspace."""
     name = "rmsnorm_pipelined"
     x = read_rows(name, "x", arrays[0], dtype)
     weight, y = read(name, "weight", arrays[1], dtype), read(name, "out", arrays[2], dtype)
     check_same(x, y)
     check_vector(weight, x)
     if x.size == 0:
-        return
+        return []
     if (width := access_width(x, y, weight)) < 16:
         raise ValueError(
             f"{name}(): rows and weight are aligned to {width} B; bulk copies take multiples of "
             "16 B: use rmsnorm"
         )
-    rows, columns = x.as_rows().shape
+    (rows, columns), counter = x.as_rows().shape, queue_counter()
     require_room(name, f"{stages} stages", stages * columns * x.itemsize)
     launch(
         pipelined_kernel(columns, x.dtype, threads, stages),
         min(rows, blocks * device.sm_count()),
         threads + 32,
         stream,
-        queue_counter(device.current_device(), stream_key(stream)),
+        counter,
         rows_of(x),
         address_of(weight),
         rows_of(y),
@@ -156,3 +157,4 @@ def _launch(
         columns,
         np.float32(numbers[0]),
     )
+    return [counter]

@@ -65,8 +65,7 @@ def gpu(monkeypatch):
             "sm_count": lambda: 132,
             "has_tcgen05": lambda: False,
             "has_mma_alone": lambda: False,
-            "current_device": lambda: 0,
-            "queue_counter": lambda *of: "counter",
+            "queue_counter": lambda: device_array((1,), np.uint32),
             "tensor_map": lambda view, tile, dtype=None: (view, tile, dtype),
         }.items():
             monkeypatch.setattr(path + function, fake, raising=False)
