@@ -390,6 +390,14 @@ def _element_type(subject: str, stored: object, asked: DTypeLike | None) -> DTyp
     return found
 
 
+def option_dtype(function: str, name: str, given: DTypeLike | None) -> DType | None:
+    """Return the element type that an option of a public function names; None for None."""
+    try:
+        return None if given is None else as_dtype(given)
+    except TypeError as error:
+        raise TypeError(f"{function}(): {name}: {error}") from None
+
+
 def _name(stored: object) -> str:
     try:
         return str(as_dtype(stored))

@@ -339,8 +339,8 @@ def resolve_dtype(stored: object, options: MapOptions) -> tuple[DType, int, list
         )
     elif asked.numpy.kind not in "iu" and contradicts(stored, asked):
         violations.append(
-            f"dtype is {asked}, but the array says that it holds {stored_dtype(stored)}; dtype says "
-            "what the bits of integers mean: convert the array, or leave dtype out"
+            f"dtype is {asked}, but the array says that it holds {stored_dtype(stored)}; dtype "
+            "says what the bits of integers mean: convert the array, or leave dtype out"
         )
     if wrong := wrong_storage(stored):
         violations.append(f"array {wrong}")

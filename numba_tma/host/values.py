@@ -93,6 +93,13 @@ def whole(low: int, high: int | None = None, step: int = 1) -> Rule:
     return Rule(text, is_whole, lambda n: low <= n <= last and n % step == 0, operator.index)
 
 
+def power_of_2(low: int, high: int) -> Rule:
+    """Return the rule of powers of 2 from `low` to `high`."""
+    text = f"a power of 2, {low:,} to {high:,}" if low > 1 else f"a power of 2, up to {high:,}"
+    powers = {1 << k for k in range(high.bit_length())}
+    return Rule(text, is_whole, lambda n: low <= n <= high and n in powers, operator.index)
+
+
 # ------------------------------------------------------------------------------- choices
 
 FLAG = Rule("True or False", lambda value: isinstance(value, bool | np.bool_), convert=bool)

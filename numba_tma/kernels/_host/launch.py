@@ -28,6 +28,16 @@ def as_stream(stream: StreamLike) -> StreamLike:
     return stream
 
 
+def check_stream(function: str, stream: StreamLike) -> None:
+    """Raise a TypeError or ValueError that names the function, unless it can launch on `stream`."""
+    if simulated() and type(stream).__module__.startswith("numba."):
+        return
+    try:
+        handle_of(stream)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{function}(): {error}") from None
+
+
 def stream_key(stream: StreamLike) -> int:
     """Return a number that identifies a stream: its handle, 0 in the simulator."""
     return 0 if simulated() else handle_of(stream)

@@ -30,7 +30,13 @@ from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
 from numba_tma.host.environment import simulated
 from numba_tma.host.streams import handle_of
-from numba_tma.kernels._host.launch import Recording, recorded, recorder, stream_key
+from numba_tma.kernels._host.launch import (
+    Recording,
+    check_stream,
+    recorded,
+    recorder,
+    stream_key,
+)
 
 Prepare = Callable[..., Sequence[DeviceArray] | None]  #: the private half of a wrapper
 Wrapper = Callable[..., None]  #: the same, when it is called
@@ -157,7 +163,14 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
         except NoDeviceArray:
             _check_arrays(function, names, arrays)
             raise
-        known = table.get(key)
+        except (TypeError, ValueError):
+            check_stream(function, stream)
+            raise
+        try:
+            known = table.get(key)
+        except TypeError:  # a list, say: no option takes what has no hash
+            prepare(arrays, stream, numbers, *options)  # raises, and names the option
+            raise
         outer = getattr(recorder, "recording", None)
         if known is not None and known[0] == written:
             launches, workspace = recording = known[1]
@@ -183,7 +196,12 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
         if outer is not None:
             outer.add(recording)
 
-    return prepare if simulated() else call  # type: ignore[return-value]
+    @functools.wraps(prepare)
+    def simulate(arrays: Any, stream: StreamLike, *rest: Any) -> None:
+        check_stream(function, stream)
+        prepare(arrays, stream, *rest)
+
+    return simulate if simulated() else call
 
 
 def _check_arrays(function: str, names: tuple[str, ...], arrays: tuple[Any, ...]) -> None:

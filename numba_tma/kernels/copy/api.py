@@ -5,10 +5,11 @@ from __future__ import annotations
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.tensor_map import tensor_map
+from numba_tma.host.values import checked, instance, optional
 from numba_tma.kernels._host.device import sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import tile_for
+from numba_tma.kernels._host.outputs import check_outputs, tile_for
 from numba_tma.kernels._host.workspace import queue_counter
 from numba_tma.kernels.copy.kernel import (
     CopyPlan,
@@ -40,7 +41,8 @@ def copy(
     ----------
     source, out
         Device arrays of the same shape and type: torch, CuPy, numba, or anything with
-        ``__cuda_array_interface__`` or ``__dlpack__``. The last axis is contiguous.
+        ``__cuda_array_interface__`` or ``__dlpack__``. The last axis is contiguous. They share no
+        memory.
     stream
         A numba, torch or CuPy stream; the default stream if None.
     plan
@@ -73,6 +75,8 @@ def _copy(
     source, out = Array.read("copy", "source", arrays[0]), Array.read("copy", "out", arrays[1])
     x, y = source.as_rows(), out.as_rows()
     check_same(source, out)
+    check_outputs([out], [source])
+    checked("copy", "plan", plan, optional(instance(CopyPlan)))
     if x.nbytes == 0:
         return []
     plan = CopyPlan() if plan is None else plan

@@ -10,13 +10,17 @@ import numpy as np
 from numba_tma.host.annotations import DeviceArray, DTypeLike, Kernel, StreamLike
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.dtypes import DType
+from numba_tma.host.values import checked, instance, optional
+from numba_tma.kernels._host.fill import fill
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import Wrapper, launched_again
+from numba_tma.kernels._host.outputs import check_outputs
 from numba_tma.kernels.rows.kernel import RowOperation, rows_in_registers, rows_in_shared
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan, plan_for, share_of
 from numba_tma.kernels.rows.steps import RowArrays, RowMemory, RowSizes
 
 FLOATS = ("f32", "f16", "bf16")
+PLAN = optional(instance(RowPlan))
 
 
 class RowOperands(NamedTuple):
@@ -140,6 +144,8 @@ def normalise(
         Up to two arguments for the statistics of `op`, in its order.
     """
     name = op.name
+    scalar = checked(name, op.scalar[0], scalar, op.scalar[1])
+    checked(name, "plan", plan, PLAN)
     source, target = read_rows(name, "x", x, dtype), read(name, "out", out, dtype)
     first, second, *_ = *(read(name, n, a) for n, a in statistics.items()), None, None
     operands = RowOperands(
@@ -155,6 +161,11 @@ def normalise(
     check_vector(operands.weight, source)
     check_vector(operands.bias, source)
     check_statistics(operands.statistics, source)
+    check_outputs(
+        [target, operands.residual_out, first, second],
+        [source, operands.weight, operands.bias, operands.residual],
+        in_place=[source, operands.residual],
+    )
     run(op, operands, scalar=scalar, stream=stream, plan=plan)
 
 
@@ -169,6 +180,8 @@ def run(
     """Launch the kernel of an operation on operands that have been checked."""
     x, y, weight, bias, residual, residual_out, statistics = operands
     if x.size == 0:
+        for array, value in zip(statistics, op.of_nothing):
+            fill(array, value, stream)
         return
     rows, columns = x.as_rows().shape
     width = access_width(x, y, weight, bias, residual, residual_out)

@@ -322,9 +322,9 @@ MISTAKES = {
         | {name: array(dtype=E4M3) for name in "qkv"},
         "q_scale has shape (2, 4) of f32 and strides (32, 8) B, but q",
     ),
-    "scale": ({"scale": 0}, "attention(scale=0): the scale is a positive number; negate q for a"),
-    "cap": ({"softcap": 0.0}, "attention(softcap=0.0): the cap is a positive number, or None"),
-    "no cap": ({"softcap": float("inf")}, "attention(softcap=inf): the cap is a positive number"),
+    "scale": ({"scale": 0}, "attention(scale=0): scale is a positive number; negate q for a"),
+    "cap": ({"softcap": 0.0}, "attention(softcap=0.0): softcap is a positive number, or None"),
+    "no cap": ({"softcap": float("inf")}, "attention(softcap=inf): softcap is a positive number"),
     "window": (
         {"window": -1},
         "attention(window=-1): a window is (left, right), the numbers of keys that a query sees",
@@ -332,28 +332,12 @@ MISTAKES = {
     "windows": ({"window": (1, 2, 3)}, "attention(window=(1, 2, 3)): a window is (left, right)"),
     "half a key": ({"window": (1, 0.5)}, "whole numbers from 0, or None for all; or one number"),
     "a window of truth": ({"window": True}, "attention(window=True): a window is"),
-    "a plan of 100 keys": (
-        {"plan": AttentionPlan(2, 100)},
-        "attention(plan=AttentionPlan(warpgroups=2, block_k=100, stages=2, heads_together=1, "
-        "votes=True, splits=1)): a plan has 1 warpgroup or more, and its block_k is a multiple of "
-        "16 up to 256, since a product with bf16 takes 16 keys at a time: use a block_k of 64, 96 "
-        "or 128",
-    ),
-    "a plan of 272 keys": (
-        {"plan": AttentionPlan(1, 272)},
-        "its block_k is a multiple of 16 up to 256",
-    ),
-    "a plan of nobody": ({"plan": AttentionPlan(0)}, "a plan has 1 warpgroup or more"),
     "a plan of e4m3": (
         {"plan": AttentionPlan(3, 112)} | {name: array(dtype=E4M3) for name in "qkv"},
-        "its block_k is a multiple of 32 up to 256, since a product with e4m3 takes 32 keys",
+        "attention(plan=AttentionPlan(warpgroups=3, block_k=112, stages=2, heads_together=1, "
+        "votes=True, splits=1)): block_k is a multiple of 32 up to 256, since a product with e4m3 takes 32 keys",
     ),
-    "half a part": ({"plan": AttentionPlan(splits=1.5)}, "splits is 1 or more, and 1 for packed"),
-    "no parts": (
-        {"plan": AttentionPlan(splits=0)},
-        "splits is 1 or more, and 1 for packed sequences",
-    ),
-    "no scale": ({"scale": float("nan")}, "attention(scale=nan): the scale is a positive number"),
+    "no scale": ({"scale": float("nan")}, "attention(scale=nan): scale is a positive number"),
 }
 
 
@@ -393,10 +377,10 @@ VARLEN_MISTAKES = {
     ),
     "parts": (
         {"plan": AttentionPlan(splits=2)},
-        "and 1 for packed sequences, whose lengths only the dev",
+        "splits is 1 for packed sequences, whose lengths only the device knows",
     ),
     "window": ({"window": -1}, "attention_varlen(window=-1): a window is (left, right)"),
-    "scale": ({"scale": -1}, "attention_varlen(scale=-1): the scale is a positive number"),
+    "scale": ({"scale": -1}, "attention_varlen(scale=-1): scale is a positive number"),
 }
 
 

@@ -124,7 +124,7 @@ def test_without_a_mask_each_head_comes_for_itself():
 
 def test_one_stage_would_wait_for_itself():
     with pytest.raises(
-        ValueError, match=r"BackwardPlan\(stages=1\): products with two tiles of queries"
+        ValueError, match=r"BackwardPlan\(stages=1\): stages is 2 to 64: products with two tiles"
     ):
         BackwardPlan(1)
 

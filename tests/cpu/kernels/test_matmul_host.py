@@ -352,9 +352,9 @@ def test_an_array_that_is_not_on_the_gpu_is_named(gpu):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"m": 96}, r"Config\(m=96\): m is one of 64, 128"),
+        ({"m": 96}, r"Config\(m=96\): m is 64 or 128"),
         ({"n": 40}, r"Config\(n=40\): n is a multiple of 32 up to 256"),
-        ({"stages": 1}, "at least 2: one is read while another is filled"),
+        ({"stages": 1}, "from 2 to 64: one is read while another is filled"),
         ({"k": 64}, "k is 128, 256 or 512 bytes"),
         ({"k": 256, "cluster": 2}, "blocks share tiles of b that are 128 bytes wide"),
         ({"n": 96, "cluster": 4}, "which must be a multiple of 16: use another n"),

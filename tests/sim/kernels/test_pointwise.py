@@ -152,7 +152,7 @@ REFUSED = {
     ),
     "approximate": (
         lambda: gelu(values(8), approximate="erf"),
-        'gelu(): approximate is \'erf\'; use "none" or "tanh"',
+        "gelu(approximate='erf'): approximate is 'none' or 'tanh'",
     ),
     "transposed": (
         lambda: transpose(values((2, 4)), out=values((2, 4))),
