@@ -58,6 +58,7 @@ from numba_tma.kernels.rows.launching import (
     check_statistics,
     check_vector,
     read,
+    read_optional,
     read_rows,
     rows_of,
 )
@@ -362,12 +363,17 @@ def _prepare(
 ) -> list[DeviceArray]:
     """Launch, and return the workspaces."""
     given = dict(zip(_NAMES, arrays))
-    statistics = tuple(read(name, n, given.pop(n)) for n in ("mean", "rstd"))
-    x = read_rows(name, "x", given.pop("x"), dtype)
-    dy, dx, weight, dweight, dbias = (read(name, n, a, dtype) for n, a in given.items())
+    centred = name == "layernorm_backward"
+    rstd = read(name, "rstd", given["rstd"])
+    mean = read(name, "mean", given["mean"]) if centred else None
+    x = read_rows(name, "x", given["x"], dtype)
+    dy, dx = (read(name, n, given[n], dtype) for n in ("dy", "dx"))
+    weight, dweight, dbias = (
+        read_optional(name, n, given[n], dtype) for n in ("weight", "dweight", "dbias")
+    )
     check_same(x, dy, dx)
     check_vector(weight, x)
-    check_statistics(statistics, x)
+    check_statistics((mean, rstd), x)
     checked(name, "plan", plan, PLAN)
     rows, columns = x.as_rows().shape
     for sums in (dweight, dbias):
@@ -376,7 +382,7 @@ def _prepare(
                 f"has shape {sums.shape} of {sums.dtype}, but x has {columns} columns; pass an "
                 f"array of shape ({columns},) of f32, f16 or bf16"
             )
-    check_outputs([dx, dweight, dbias], [dy, x, weight, *statistics], in_place=[dy, x])
+    check_outputs([dx, dweight, dbias], [dy, x, weight, mean, rstd], in_place=[dy, x])
     if x.size == 0:
         for sums in (dweight, dbias):
             fill(sums, 0, stream)
@@ -390,7 +396,7 @@ def _prepare(
     kernel = backward_kernel(
         share_of(columns, rows, x.dtype, width, plan),
         plan,
-        centred=name == "layernorm_backward",
+        centred=centred,
         weighted=weight is not None,
         sums=num_sums,
     )
@@ -398,8 +404,8 @@ def _prepare(
         dy=rows_of(dy),
         x=rows_of(x),
         weight=address_of(weight),
-        mean=address_of(statistics[0]),
-        rstd=address_of(statistics[1]),
+        mean=address_of(mean),
+        rstd=address_of(rstd),
         dx=rows_of(dx),
         weight_sums=address_of(sums_of[0] if num_sums > 0 else None),
         bias_sums=address_of(sums_of[1] if num_sums > 1 else None),

@@ -50,14 +50,19 @@ class RowOperands(NamedTuple):
 
 
 def read(
-    function: str, name: str, array: DeviceArray | None, dtype: DTypeLike | None = None
-) -> Array | None:
-    """Read an argument that may be None; its last axis must be contiguous."""
-    if array is None:
-        return None
+    function: str, name: str, array: DeviceArray, dtype: DTypeLike | None = None
+) -> Array:
+    """Read an argument whose last axis must be contiguous."""
     given = Array.read(function, name, array, dtype)
     given.as_rows()  # raises for an array that is not one sequence of rows
     return given
+
+
+def read_optional(
+    function: str, name: str, array: DeviceArray | None, dtype: DTypeLike | None = None
+) -> Array | None:
+    """Read such an argument, which may be None."""
+    return None if array is None else read(function, name, array, dtype)
 
 
 def read_rows(
@@ -147,14 +152,14 @@ def normalise(
     scalar = checked(name, op.scalar[0], scalar, op.scalar[1])
     checked(name, "plan", plan, PLAN)
     source, target = read_rows(name, "x", x, dtype), read(name, "out", out, dtype)
-    first, second, *_ = *(read(name, n, a) for n, a in statistics.items()), None, None
+    first, second, *_ = *(read_optional(name, n, a) for n, a in statistics.items()), None, None
     operands = RowOperands(
         x=source,
         y=target,
-        weight=read(name, "weight", weight, dtype),
-        bias=read(name, "bias", bias, dtype),
-        residual=read(name, "residual", residual, dtype),
-        residual_out=read(name, "residual_out", residual_out, dtype),
+        weight=read_optional(name, "weight", weight, dtype),
+        bias=read_optional(name, "bias", bias, dtype),
+        residual=read_optional(name, "residual", residual, dtype),
+        residual_out=read_optional(name, "residual_out", residual_out, dtype),
         statistics=(first, second),
     )
     check_same(source, target, operands.residual, operands.residual_out)
