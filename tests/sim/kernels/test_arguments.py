@@ -294,7 +294,9 @@ def test_views_of_one_buffer_that_interleave_stay_legal():
 
 def test_a_plan_loses_no_bytes_at_the_end():
     for threads in (1, 12, 15, 16, 31):
-        with pytest.raises(ValueError, match=r"CopyPlan\(threads=.*\): threads is a multiple of 32"):
+        with pytest.raises(
+            ValueError, match=r"CopyPlan\(threads=.*\): threads is a multiple of 32"
+        ):
             CopyPlan(threads=threads)
     x, out = values(17).view(np.uint8), unwritten(68, dtype=np.uint8)
     np.testing.assert_array_equal(copy(x[:67], out[:67], plan=CopyPlan(16)), x[:67])
