@@ -87,7 +87,9 @@ class Tile(KernelArgument):
     ) -> None:
         shape, dtype, swizzle = _tile_shape(shape), _tile_dtype(dtype), _tile_swizzle(swizzle)
         if not 1 <= len(shape) <= MAX_RANK:
-            raise ValueError(f"Tile(shape={shape}): tile shape {shape} has {len(shape)} axes; a tile has 1 to 5")
+            raise ValueError(
+                f"Tile(shape={shape}): tile shape {shape} has {len(shape)} axes; a tile has 1 to 5"
+            )
         for axis, extent in enumerate(shape):
             if extent < 1:
                 raise ValueError(

@@ -8,7 +8,6 @@ the owner (a function or class), the argument, the value and the rule::
 
 from __future__ import annotations
 
-import math
 import numbers
 import operator
 import reprlib
@@ -85,12 +84,11 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def whole(low: int, high: int | None = None, step: int = 1) -> Rule:
+def whole(low: int, high: int, step: int = 1) -> Rule:
     """Return the rule of whole numbers from `low` to `high`, multiples of `step`."""
     text = f"a multiple of {step}" if step > 1 else "a whole number"
-    text += f" of at least {low:,}" if high is None else f" from {low:,} to {high:,}"
-    last = math.inf if high is None else high
-    return Rule(text, is_whole, lambda n: low <= n <= last and n % step == 0, operator.index)
+    text += f" up to {high:,}" if low == step > 1 else f" from {low:,} to {high:,}"
+    return Rule(text, is_whole, lambda n: low <= n <= high and n % step == 0, operator.index)
 
 
 def power_of_2(low: int, high: int) -> Rule:
@@ -105,11 +103,12 @@ def power_of_2(low: int, high: int) -> Rule:
 FLAG = Rule("True or False", lambda value: isinstance(value, bool | np.bool_), convert=bool)
 
 
-def one_of(*choices: Any) -> Rule:
-    """Return the rule of some values of one type, integers or strings."""
+def one_of(*choices: Any, unit: str = "") -> Rule:
+    """Return the rule of some values of one type, integers (of a unit) or strings."""
     of_kind = is_whole if is_whole(choices[0]) else lambda value: isinstance(value, str)
     *some, last = map(repr, choices)
     text = f"{', '.join(some)} or {last}" if some else last
+    text += f" {unit}" * bool(unit)
     return Rule(text, of_kind, lambda value: value in choices, type(choices[0]))
 
 

@@ -54,7 +54,7 @@ class Config:
             n=whole(32, 256, step=32),
             cluster=one_of(1, 2, 4, 8),
             splits=whole(1, 4096),
-            k=one_of(128, 256, 512),
+            k=one_of(128, 256, 512, unit="bytes"),
             group=whole(1, 1 << 16),
             stages=STAGES,
             out_bytes=one_of(32, 64, 128),
@@ -94,7 +94,7 @@ class SwappedConfig:
             n=whole(8, 128, step=8),
             cluster=one_of(1, 2, 4, 8),
             blocks=whole(1, 4),
-            k=one_of(128, 256, 512),
+            k=one_of(128, 256, 512, unit="bytes"),
             stages=STAGES,
         )
 
@@ -144,7 +144,7 @@ class MmaConfig:
             self,
             m=one_of(64, 128, 256),
             n=whole(16, 256, step=16 * self.warpgroups),
-            k=one_of(64, 128),
+            k=one_of(64, 128, unit="bytes"),
             group=whole(1, 1 << 16),
             stages=STAGES,
             out_bytes=one_of(32, 64, 128),

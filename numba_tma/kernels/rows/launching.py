@@ -49,9 +49,7 @@ class RowOperands(NamedTuple):
         )
 
 
-def read(
-    function: str, name: str, array: DeviceArray, dtype: DTypeLike | None = None
-) -> Array:
+def read(function: str, name: str, array: DeviceArray, dtype: DTypeLike | None = None) -> Array:
     """Read an argument whose last axis must be contiguous."""
     given = Array.read(function, name, array, dtype)
     given.as_rows()  # raises for an array that is not one sequence of rows

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -312,7 +313,7 @@ def test_mistakes(gpu):
         Array(2, (3, 32, 96)),
     )
     fails("beta is 0.5, which multiplies out, and out is None", a, b, beta=0.5)
-    fails("activation is 'tanh'; it is None or one of 'relu', 'gelu'", a, b, out, activation="tanh")
+    fails("activation is 'relu', 'gelu', 'gelu_tanh' or 'silu'", a, b, out, activation="tanh")
     fails(r"bias has shape \(64,\) of bf16; .* of shape \(96,\)", a, b, out, bias=Array(4, (64,)))
     fails(r"row_scale has shape \(64,\) of bf16; .* of f32", a, b, out, row_scale=Array(4, (64,)))
     fails(r"residual has shape \(96,\)|a matrix has two axes", a, b, out, residual=Array(4, (96,)))
@@ -484,6 +485,17 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", str(tmp_path / "file" / "below"))
     assert _matmul_tuner.fastest("one", CONFIGS[:2], lambda config: config.n) == CONFIGS[0]
+
+
+def test_a_tuner_without_a_home_folder(monkeypatch):
+    for name in ("NUMBA_TMA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without an entry
+    with pytest.raises(FileNotFoundError, match="no home folder: set NUMBA_TMA_CACHE_DIR to a"):
+        _matmul_tuner.cache_folder()
+    config = Config(64, 64)
+    assert _matmul_tuner.fastest("a key", [config], lambda config: 1.0) is config
+    assert _matmul_tuner.known("a key") is None
 
 
 def test_where_measurements_are_kept(monkeypatch):
