@@ -209,7 +209,7 @@ class Unknown:
 
     @property
     def num_numbers(self) -> int | None:
-        """The length of a tuple of numbers; None for any other argument."""
+        """The length of a tuple of numbers or a vector; None for any other argument."""
         raise NotImplementedError
 
     @property

@@ -85,7 +85,13 @@ from numba_tma.simulator.im2col_instructions import (
     cp_reduce_async_bulk_tensor_im2col,
 )
 from numba_tma.simulator.launch_control import first_ctaid, is_canceled, try_cancel
-from numba_tma.simulator.matrix_instructions import ldmatrix, stmatrix
+from numba_tma.simulator.matrix_instructions import (
+    ldmatrix,
+    ldmatrix_m8n16,
+    ldmatrix_m16n16,
+    stmatrix,
+    stmatrix_m16n8,
+)
 from numba_tma.simulator.mbarrier_instructions import (
     fence_acq_rel,
     mbarrier_arrive,
@@ -168,6 +174,7 @@ from numba_tma.simulator.thread_instructions import (
     match_all_sync,
     match_any_sync,
     nanosleep,
+    read_by_all,
     relaxed_read,
     setmaxnreg,
     shared_address,
@@ -286,6 +293,8 @@ __all__ = [
     "lane_id",
     "lanemask_lt",
     "ldmatrix",
+    "ldmatrix_m16n16",
+    "ldmatrix_m8n16",
     "mapa",
     "match_all_sync",
     "match_any_sync",
@@ -314,6 +323,7 @@ __all__ = [
     "mma_sync_parts",
     "nanosleep",
     "prefetch_tensormap",
+    "read_by_all",
     "record",
     "red_async",
     "relaxed_read",
@@ -332,6 +342,7 @@ __all__ = [
     "sm_registers",
     "st_async",
     "stmatrix",
+    "stmatrix_m16n8",
     "syncwarp",
     "tcgen05_alloc",
     "tcgen05_commit",

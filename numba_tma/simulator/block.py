@@ -56,6 +56,8 @@ class Cta:
         self.registers = Registers(block_dim[0] * block_dim[1] * block_dim[2])
         self.barriers: dict[int, TrackedBarrier] = {}
         self.retired_barriers: list[TrackedBarrier] = []
+        #: Addresses of barriers on which all readers of an answer arrive; see `check_readers`.
+        self.read_by_all: set[int] = set()
         self.clocks: Clocks | None = None
         self._hazards: Hazards | None = None
         self._tensor_memory: CtaTensorMemory | None = None
@@ -384,6 +386,8 @@ class Cta:
                 )
         for thread in self.threads:
             self._check_copies(thread)
+        for address in self.read_by_all:
+            check_readers(self.barriers[address])
         if self._tensor_memory is not None:
             self._tensor_memory.check_end()
         for barrier in [*self.barriers.values(), *self.retired_barriers]:
@@ -410,3 +414,15 @@ class Cta:
                 f"cp.async of {thread.description} (the last one issued at {copies.site}): call "
                 "cp_async_wait_all() before the end, or wait for the mbarrier that they arrive on"
             )
+
+
+def check_readers(barrier: TrackedBarrier) -> None:
+    """Raise if only a part of the readers of launch control's last answer in a slot arrived."""
+    model = barrier.model
+    if model.pending < model.count:
+        raise BarrierMisuse(
+            f"{barrier.name}: block {barrier.cta.index} ended, and {model.pending} of "
+            f"{model.count} arrivals are pending, so some threads have not read an answer that "
+            "others have read: every role walks work.tiles() to its end, in a cluster in every "
+            "block, without break or return"
+        )

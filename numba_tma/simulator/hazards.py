@@ -183,6 +183,16 @@ class Hazards:
         key = (*self._granules(address, nbytes), barrier)
         self._reductions[key] = barrier.model.phase + 1
 
+    def check_fenced_reads(self, row: int, address: int, nbytes: int, what: str) -> None:
+        """Raise unless each reader of these bytes has fenced its reads before it arrived."""
+        granules = self._granules(address, nbytes)
+        if (late := self._unordered(self._reads, self._clocks.fences(row), *granules)) is not None:
+            reader, where = late
+            raise MissingFence(
+                f"{where}: a {what} may overtake a read by {reader.description}: execute "
+                "fence_proxy_async() after the last read, before the arrival or sync"
+            )
+
     def _check_arrival(self, thread: SimulatedThread, address: int, nbytes: int, what: str) -> None:
         """Raise unless the copy engine may write these bytes."""
         row, clocks = thread.row, self._clocks
@@ -203,15 +213,7 @@ class Hazards:
                 "'empty' barrier (or sync) after its last read, and wait for that before loading"
             )
         if self.fenced_reads:
-            late = self._unordered(self._reads, clocks.fences(row), first, last)
-            if late is not None:
-                reader, where = late
-                raise MissingFence(
-                    f"{where}: a {what} overwrites bytes that {reader.description} has read "
-                    "without a fence_proxy_async() between its read and its arrival: a read on "
-                    "its way may find the new bytes. The reader must execute the fence after its "
-                    "last read, before it syncs or arrives"
-                )
+            self.check_fenced_reads(row, address, nbytes, what)
         self._check_readers(row, first, last, f"a {what} into")
         self._check_outgoing(row, address, nbytes, f"a {what} into")
         late = self._unordered(self._writes, clocks.epochs(row), first, last)

@@ -76,8 +76,7 @@ def tcgen05_mma(
 ) -> None:
     """Start a product.
 
-    `collector` permits the hardware to keep an operand; memory holds it all the same, so that the
-    simulator reads it from there.
+    `collector` is what the row has: an operation on the buffer of A, or of .ws ``b2::fill``.
     """
     what = f"tcgen05_mma kind::{kind}"
     shape = product_shape(kind, int(idesc), cta_group, ws=ws, block=block)
@@ -90,8 +89,7 @@ def tcgen05_mma(
         )
     layout = accumulator_layout(says.m, cta_group, ws=ws, sparse=says.sparse)
     if sparse_metadata is not None:
-        scaled = bool(shape.scales)
-        check_sparse(what, layout, says.a, int(sparse_metadata), says.selector, scaled=scaled)
+        check_sparse(what, layout, says.a, int(sparse_metadata), says.selector)
     blocks = _blocks(what, cta_group)
     _check_forms(what, shape, ws, cta_group, mask, scale_d, zero_mask)
     d = int(d)
@@ -121,7 +119,7 @@ def tcgen05_mma(
         scale_d=int(scale_d or 0), lane_mask=tuple(int(word) & 0xFFFFFFFF for word in mask or ()),
         zero_columns=None if zero_mask is None else zero_columns(int(zero_mask), says.m, says.n),
         metadata=None if sparse_metadata is None else int(sparse_metadata),
-        scale_a=int(scale_a or 0), scale_b=int(scale_b or 0),
+        scale_a=int(scale_a or 0), scale_b=int(scale_b or 0), collector=_collector(collector, ws),
     )  # fmt: skip
     for number, cta in enumerate(blocks):
         if isinstance(operand, Place):
@@ -136,6 +134,12 @@ def tcgen05_mma(
     for number, cta in enumerate(blocks):
         cta.tensor_memory.written[product.cells(number)] |= product.changes(number)
     current().cta.scheduler.point()
+
+
+def _collector(given: str | None, ws: bool) -> tuple[str, str]:
+    """Return the buffer of an operand, and the operation on it."""
+    buffer, _, operation = (given or "discard").rpartition("::")
+    return buffer or ("b0" if ws else "a"), operation
 
 
 def _check_forms(

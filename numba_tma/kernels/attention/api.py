@@ -1,9 +1,10 @@
-"""`attention` and `attention_varlen`: FlashAttention's forward pass on Hopper's tensor cores.
+"""`attention` and `attention_varlen`: FlashAttention's forward pass on the tensor cores.
 
 Cost model: the two products take 4 x queries x keys x head dim operations. Nothing of the size
 queries x keys leaves the SM: Q, K, V and O move once between the L2 cache and an SM for each tile
 of queries. What is computed beside the products, above all one exponential for each score, overlaps
-with them. `kernel.py` is the page to read; docs/kernels/attention.md has the details.
+with them. `kernel.py` is the page to read, for Blackwell `tcgen05_kernel.py`;
+docs/kernels/attention.md has the details.
 
 `attention_varlen` costs the same for each sequence. The lengths stay in device memory: no call
 waits for the device, and a CUDA graph may change them.
@@ -27,7 +28,8 @@ from numba_tma.kernels.attention.arrays import (
     read_starts,
 )
 from numba_tma.kernels.attention.launch import ScoreOptions, launch_attention, sides
-from numba_tma.kernels.attention.plan import E4M3, AttentionPlan
+from numba_tma.kernels.attention.plan import E4M3
+from numba_tma.kernels.attention.tcgen05_plan import AnyAttentionPlan
 
 F32 = as_dtype("f32")
 Arrays = tuple[DeviceArray | None, ...]
@@ -52,7 +54,7 @@ def attention(
     stream: StreamLike = None,
     dtype: DTypeLike | None = None,
     out_dtype: DTypeLike | None = None,
-    plan: AttentionPlan | None = None,
+    plan: AnyAttentionPlan | None = None,
 ) -> Result:
     """Return softmax(scale Q K') V for each sequence and head.
 
@@ -96,7 +98,9 @@ def attention(
     out_dtype
         Type of the result of e4m3 inputs, bf16 or f16; that of `out` if None, or bf16.
     plan
-        How the work is cut into tiles, stages and splits; the fastest known plan if None.
+        How the work is cut into tiles, stages and splits: an `AttentionPlan` on Hopper, a
+        `Tcgen05AttentionPlan` on Blackwell (compute capability 10.0, 10.3 and 11.0), which has no
+        splits, e4m3 or head dim 256. The fastest known plan if None; on Blackwell none is measured.
 
     Returns
     -------
@@ -111,16 +115,16 @@ def attention(
     Raises
     ------
     TypeError
-        If an argument is no array in GPU memory.
+        If an argument is no array in GPU memory, or `plan` is of another class.
     ValueError
         If shapes, types or strides do not fit, `scale` or `softcap` is not positive, `window` is
-        none, or the kernels cannot follow `plan`.
+        none, the GPU's kernel does not have the problem, or the kernels cannot follow `plan`.
 
     Notes
     -----
-    Where there are fewer tiles of queries than SMs, the keys of a tile are split over several
-    blocks, and a second kernel combines the results (split-K/V). That takes a workspace, and e4m3
-    takes one of the size of `v`. A graph that captures the call keeps it.
+    On Hopper, where there are fewer tiles of queries than SMs, the keys of a tile are split over
+    several blocks, and a second kernel combines the results (split-K/V). That takes a workspace,
+    and e4m3 takes one of the size of `v`. A graph that captures the call keeps it.
     """
     out_dtype = option_dtype("attention", "out_dtype", out_dtype)
     if out is None:
@@ -153,7 +157,7 @@ def _attention(
     options: ScoreOptions,
     dtype: DTypeLike | None,
     out_dtype: DType | None,
-    plan: AttentionPlan | None,
+    plan: AnyAttentionPlan | None,
 ) -> list[DeviceArray]:
     """Read and check the arrays, and launch; return the workspace."""
     q, k, v = (read_heads("attention", n, a, dtype) for n, a in zip("qkv", arrays))
@@ -188,7 +192,7 @@ def attention_varlen(
     lse: DeviceArray | None = None,
     stream: StreamLike = None,
     dtype: DTypeLike | None = None,
-    plan: AttentionPlan | None = None,
+    plan: AnyAttentionPlan | None = None,
 ) -> Result:
     """Return softmax(scale Q K') V for each sequence and head of packed sequences.
 
@@ -221,10 +225,10 @@ def attention_varlen(
     Raises
     ------
     TypeError
-        If an argument is no array in GPU memory.
+        If an argument is no array in GPU memory, or `plan` is of another class.
     ValueError
         If shapes, types or strides do not fit, `scale` or `softcap` is not positive, `window` is
-        none, or the kernels cannot follow `plan`.
+        none, the GPU's kernel does not have the problem, or the kernels cannot follow `plan`.
     """
     out = empty_like("attention_varlen", "q", q) if out is None else out
     if checked("attention_varlen", "return_lse", return_lse, FLAG) and lse is None:
@@ -243,7 +247,7 @@ def _attention_varlen(
     stream: StreamLike,
     options: ScoreOptions,
     dtype: DTypeLike | None,
-    plan: AttentionPlan | None,
+    plan: AnyAttentionPlan | None,
 ) -> list[DeviceArray]:
     """Read and check the arrays, and launch; return the workspace."""
     name, names = "attention_varlen", ("q", "k", "v", "out")

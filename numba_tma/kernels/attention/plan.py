@@ -14,7 +14,7 @@ from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.matrix_layout import STEP_BYTES
 from numba_tma.host.mma_rules import MAX_COLUMNS, ROWS, THREADS
-from numba_tma.host.values import FLAG, check_fields, checked, instance, optional, whole
+from numba_tma.host.values import FLAG, check_fields, whole
 from numba_tma.kernels._host.limits import CACHED_BYTES, SHARED_BYTES
 
 DTYPES = ("bf16", "f16")
@@ -161,6 +161,11 @@ class AttentionPlan:
         return self.warpgroups * ROWS
 
     @property
+    def q_rows(self) -> int:
+        """Queries that one copy loads, and rows of O that one copy stores: of a warpgroup."""
+        return ROWS
+
+    @property
     def threads(self) -> int:
         """Threads of a block: the consumer warpgroups and one producer warpgroup."""
         return (self.warpgroups + 1) * THREADS
@@ -172,8 +177,7 @@ class AttentionPlan:
 
 
 def check_plan(function: str, problem: AttentionProblem, plan: AttentionPlan) -> None:
-    """Raise a TypeError or ValueError unless the kernels can follow the plan."""
-    checked(function, "plan", plan, optional(instance(AttentionPlan)))
+    """Raise a ValueError unless the kernels can follow the plan."""
     if problem.packed and plan.splits > 1:
         raise ValueError(
             f"{function}(plan={plan}): splits is 1 for packed sequences, whose lengths only the "
@@ -342,14 +346,25 @@ def plan_for(
     splits = splits_for(steps, heads, sms)
     if is_even or splits > 1:
         return replace(plan, splits=splits, heads_together=1 if is_even else 0)
+    together = most_heads_together(problem, steps, keys, heads, group, sms)
+    return replace(plan, heads_together=together)
+
+
+def most_heads_together(
+    problem: AttentionProblem, steps: np.ndarray, keys: int, heads: int, group: int, sms: int
+) -> int:
+    """Return how many heads to schedule as a group under a mask; parameters as in `plan_for`.
+
+    The tiles of a head have `steps` K/V tiles each. K and V of the group stay in the L2 cache, and
+    its tiles divide evenly among the blocks.
+    """
     nbytes = 2 * keys * problem.head_dim * problem.dtype.itemsize / group
 
     def speed(together: int) -> float:
         excess = max(0, math.log2(together * nbytes / CACHED_BYTES))
         return balance(1 + steps, heads, together, sms) * (1 - COST_OF_TWICE * excess)
 
-    best = max((n for n in HEAD_GROUPS if n == 1 or n <= heads), key=speed)
-    return replace(plan, heads_together=best)
+    return max((n for n in HEAD_GROUPS if n == 1 or n <= heads), key=speed)
 
 
 def splits_for(steps: np.ndarray, heads: int, sms: int) -> int:

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from numba import cuda
 
@@ -164,11 +164,15 @@ def candidates(problem: MatmulProblem, sms: int) -> Iterator[AnyConfig]:
     yield from swapped(problem)
 
 
-def tcgen05_candidates() -> Iterator[AnyConfig]:
+def tcgen05_candidates(scaled: bool = False) -> Iterator[AnyConfig]:
     """Yield every configuration that `tune` measures on a GPU with Blackwell's tensor cores."""
-    yield from (Tcgen05Config(n, cta_group=2) for n in (256, 192, 128, 64))
-    yield from (Tcgen05Config(n) for n in (256, 192, 128, 96, 64, 32))
+    yield from (Tcgen05Config(n, cta_group=2) for n in SCALED_WIDTHS)
+    yield from (Tcgen05Config(n) for n in (SCALED_WIDTHS if scaled else TCGEN05_WIDTHS))
+    yield from (Tcgen05Config(256, cta_group=group, scheduler="static") for group in (2, 1))
 
+
+#: Widths of tiles on Blackwell's tensor cores; those of block-scaled operands.
+TCGEN05_WIDTHS, SCALED_WIDTHS = (256, 192, 128, 96, 64, 32), (256, 192, 128, 64)
 
 #: Configurations by mma.sync, the largest tile first.
 MMA_CONFIGS = (
@@ -208,7 +212,7 @@ def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
     return choose_from(CONFIGS, problem, sms)
 
 
-def choose_tcgen05(problem: MatmulProblem, sms: int) -> Tcgen05Config:
+def choose_tcgen05(problem: MatmulProblem, sms: int, scaled: bool = False) -> Tcgen05Config:
     """Return the configuration for Blackwell's tensor cores: the widest whose tiles occupy all SMs.
 
     No GPU has measured it. CTA pairs compute the tiles if the tile rows of 128 are even in number,
@@ -216,12 +220,13 @@ def choose_tcgen05(problem: MatmulProblem, sms: int) -> Tcgen05Config:
     all SMs, the narrowest of 64 columns or more is taken that the problem fills.
     """
     row_tiles = -(-problem.rows // 128)
-    group = 2 if row_tiles % 2 == 0 or row_tiles > 8 else 1
+    group: Literal[1, 2] = 2 if row_tiles % 2 == 0 or row_tiles > 8 else 1
     rows = -(-row_tiles // group) * problem.batch
-    for n in (256, 192, 128, 96):
-        if rows * -(-problem.columns // n) >= sms // group:
+    widths = SCALED_WIDTHS if scaled else TCGEN05_WIDTHS
+    for n in widths:
+        if n > 64 and rows * -(-problem.columns // n) >= sms // group:
             return Tcgen05Config(n, cta_group=group)
-    return Tcgen05Config(64 if problem.columns > 32 else 32)
+    return Tcgen05Config(64 if problem.columns > 32 else widths[-1])
 
 
 def choose_mma(problem: MatmulProblem, sms: int) -> MmaConfig:

@@ -28,7 +28,6 @@ from numba_tma.kernels.matmul.choice import (
 from numba_tma.kernels.matmul.epilogue import ACTIVATIONS, Epilogue, Terms
 from numba_tma.kernels.matmul.launch import MatmulCall, operand_type, run
 from numba_tma.kernels.matmul.operands import (
-    Kinds,
     Workspace,
     as_matrices,
     move,
@@ -45,6 +44,8 @@ from numba_tma.kernels.matmul.plan import (
     Tcgen05Config,
     check_config,
 )
+from numba_tma.kernels.matmul.scales import RESULTS as SCALED_RESULTS
+from numba_tma.kernels.matmul.scales import check_scaled, elements, read_scales
 
 #: Operand types that may be mixed, and the types of their results, the default first.
 RESULTS = {
@@ -70,9 +71,12 @@ def matmul(
     beta: float = 0.0,
     row_scale: DeviceArray | None = None,
     column_scale: DeviceArray | None = None,
+    a_scales: DeviceArray | None = None,
+    b_scales: DeviceArray | None = None,
     out_dtype: DTypeLike | None = None,
     stream: StreamLike = None,
     dtype: DTypeLike | tuple[DTypeLike, DTypeLike] | None = None,
+    scale_dtype: DTypeLike | None = None,
     config: AnyConfig | None = None,
     tune: bool = False,
 ) -> DeviceArray:
@@ -80,16 +84,19 @@ def matmul(
 
     ``activation(alpha * row_scale * column_scale * (a @ b) + beta * out + bias) + residual``
 
+    With `a_scales` and `b_scales`, a and b are in a block-scaled format: mxfp8, mxfp4 or nvfp4.
+
     Parameters
     ----------
     a, b
         Device arrays (..., M, K) and (..., K, N): torch, CuPy, numba, or anything with
         ``__cuda_array_interface__`` or ``__dlpack__``. Leading axes count matrices; they are equal,
         or one array has a single matrix, which is multiplied with all of the other. Both are bf16,
-        both f16, both f32 (rounded to tf32), any mix of e4m3 and e5m2, or any mix of i8 and u8.
-        One of the last two axes is contiguous: ``w.T`` is multiplied without a copy. Inputs whose
-        base or row stride is not 16-byte aligned are copied first. Inputs of 8 or 32 bits that are
-        not contiguous along K are transposed first.
+        both f16, both f32 (rounded to tf32), any mix of e4m3 and e5m2, any mix of i8 and u8, or in
+        a block-scaled format. One of the last two axes is contiguous: ``w.T`` is multiplied without
+        a copy. Inputs whose base or row stride is not 16-byte aligned are copied first. Inputs of 8
+        or 32 bits that are not contiguous along K are transposed first, but for 8-bit floats on
+        Blackwell.
     out
         Device array (..., M, N) for the result, with a contiguous last axis, that does not overlap
         a or b; a new array if None.
@@ -103,6 +110,14 @@ def matmul(
         Numbers. With beta = 0, `out` is not read.
     row_scale, column_scale
         float32, (..., M) and (N,): the scales of quantised operands.
+    a_scales, b_scales
+        Scale factors for blocks of a's rows and b's columns along K, on GPUs with Blackwell's
+        tensor cores. For e2m1 an e4m3 for 16 elements (nvfp4), or a ue8m0 for 32 (mxfp4). For any
+        mix of e4m3, e5m2, e3m2, e2m3 and e2m1 a ue8m0 for 32 (mxfp8, mxfp6). K is a multiple of
+        that, and of 128 if elements of 6 bits, or of 4 beside others, are among them. Scales lie
+        in atoms of 128 x 4, as `to_blocked` returns them: ceil(M / 128) x ceil(K / block / 4)
+        atoms of 512 B for a matrix of a, ceil(N / 128) x as many for one of b; contiguous, in any
+        shape but that of plain scales. Padding along K is no NaN: `to_blocked` writes zeros.
     out_dtype
         Type of the result. The default is the type of `a` for bf16, f16 and f32, bf16 for 8-bit
         floats, and i32 for integers. Any result may be f32, f16 or bf16.
@@ -110,7 +125,10 @@ def matmul(
         A numba, torch or CuPy stream; the default stream if None.
     dtype
         Element type of a and b where their own type cannot say it, such as bf16 held as uint16; or
-        a pair for a and b.
+        a pair for a and b. Elements of 4 and 6 bits are packed along K (`pack`): of e2m1 a is
+        (..., M, K / 2) bytes, and b (..., K / 2, N).
+    scale_dtype
+        "ue8m0" or "ue4m3", where the scales of e2m1 are held as uint8.
     config
         A `Config` or `SwappedConfig` on Hopper, a `Tcgen05Config` on Blackwell (compute capability
         10.0, 10.3 and 11.0), and an `MmaConfig` on any GPU, which compute capability 12.x needs;
@@ -137,22 +155,27 @@ def matmul(
     named = option_dtype("matmul", "out_dtype", out_dtype)
     if out is None:
         left, right = (read_matrices("matmul", *given) for given in zip("ab", (a, b), kinds))
-        shape, found = _result(left, right, named)
+        scaled = not (a_scales is None and b_scales is None)
+        shape, found = _result(left, right, named, scaled)
         if checked("matmul", "beta", beta, NUMBER):
             raise ValueError(f"matmul(): beta is {beta}, which multiplies out, and out is None")
         out = empty(a, shape, found)
-    arrays = (a, b, out, bias, residual, row_scale, column_scale)
+    arrays = (a, b, out, bias, residual, row_scale, column_scale, a_scales, b_scales)
     tunes = checked("matmul", "tune", tune, FLAG) and config is None and not simulated()
-    _matmul(arrays, stream, (alpha, beta), kinds, named, activation, config, tunes)
+    types = (*kinds, option_dtype("matmul", "scale_dtype", scale_dtype))
+    _matmul(arrays, stream, (alpha, beta), types, named, activation, config, tunes)
     return out
 
 
-@launched_again("matmul", "a", "b", "out", "bias", "residual", "row_scale", "column_scale")
+@launched_again(
+    *("matmul", "a", "b", "out", "bias", "residual", "row_scale", "column_scale"),
+    *("a_scales", "b_scales"),
+)
 def _matmul(
     arrays: tuple[DeviceArray | None, ...],
     stream: StreamLike,
     numbers: tuple[float, float],
-    kinds: Kinds,
+    kinds: tuple[DType | None, DType | None, DType | None],
     out_dtype: DType | None,
     activation: str | None,
     config: AnyConfig | None,
@@ -160,6 +183,8 @@ def _matmul(
 ) -> Workspace:
     check_config("matmul", config, Config, SwappedConfig, Tcgen05Config, MmaConfig)
     call = _call(arrays, numbers, kinds, out_dtype, activation)
+    if call.scales is not None:
+        check_scaled(call.scales, call.a.dtype, call.b.dtype, config)
     if not call.out.size:
         return []
     if tunes:
@@ -174,13 +199,16 @@ def _matmul(
 def _call(
     arrays: tuple[DeviceArray | None, ...],
     numbers: tuple[float, float],
-    kinds: Kinds,
+    kinds: tuple[DType | None, DType | None, DType | None],
     out_dtype: DType | None,
     activation: str | None,
 ) -> MatmulCall:
     """Return the matmul of these arrays, if they fit each other."""
     a, b = (read_matrices("matmul", *given) for given in zip("ab", arrays, kinds))
-    shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]))
+    a_scales, b_scales = arrays[7:]
+    scaled = not (a_scales is None and b_scales is None)
+    shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]), scaled)
+    scales = read_scales(a, b, a_scales, b_scales, kinds[2])
     out = read_matrices("matmul", "out", arrays[2], kind)
     if out.shape != shape:
         raise out.error(f"has shape {out.shape}, but {a.shape} @ {b.shape} has shape {shape}")
@@ -197,7 +225,9 @@ def _call(
     )
     activation = checked("matmul", "activation", activation, ACTIVATION)
     alpha, beta = (checked("matmul", *given, NUMBER) for given in zip(("alpha", "beta"), numbers))
-    check_outputs([out], [a, b, bias, given_residual, row_scale, column_scale], [given_residual])
+    factors = (scales.a, scales.b) if scales else ()
+    inputs = [a, b, bias, given_residual, row_scale, column_scale, *factors]
+    check_outputs([out], inputs, in_place=[given_residual])
     epilogue = Epilogue(
         alpha=bool(alpha != 1),
         row_scale=row_scale is not None,
@@ -215,22 +245,32 @@ def _call(
     vectors = (v.as_bytes() if v else 0 for v in (row_scale, column_scale, bias))
     terms = Terms(np.float32(alpha), np.float32(beta), *vectors)
     a, b, out = map(as_matrices, (a, b, out))
-    return MatmulCall(a, b, out, residual, epilogue, terms)
+    return MatmulCall(a, b, out, residual, epilogue, terms, scales)
 
 
-def _result(a: Array, b: Array, out_dtype: DTypeLike | None) -> tuple[tuple[int, ...], DType]:
+def _result(
+    a: Array, b: Array, out_dtype: DTypeLike | None, scaled: bool
+) -> tuple[tuple[int, ...], DType]:
     """Return the shape and type of the result, or raise a ValueError."""
     names = {operand_type(a).name, operand_type(b).name}
     outs = next((outs for kinds, outs in RESULTS.items() if names <= set(kinds)), None)
+    if scaled:
+        outs = SCALED_RESULTS
+    if outs is None and (a.dtype.is_packed or b.dtype.is_packed):
+        raise ValueError(
+            f"matmul(): a is {a.dtype} and b is {b.dtype}: elements of 4 and 6 bits have scale "
+            "factors: give a_scales and b_scales"
+        )
     if outs is None:
         raise ValueError(
             f"matmul(): a is {a.dtype} and b is {b.dtype}; the tensor cores multiply "
             f"{'; '.join(' with '.join(dict.fromkeys((k[0], k[-1]))) for k in RESULTS)}"
         )
-    if a.shape[-1] != b.shape[-2]:
+    k = elements(a), elements(b.transposed())
+    if k[0] != k[1]:
         raise ValueError(
-            f"matmul(): a has shape {a.shape} and b {b.shape}: K is {a.shape[-1]} and "
-            f"{b.shape[-2]}, and must be the same; is b transposed?"
+            f"matmul(): a has shape {a.shape} and b {b.shape}: K is {k[0]} and {k[1]}, and must be "
+            "the same; is b transposed?"
         )
     found = as_dtype(outs[0] if out_dtype is None else out_dtype)
     if found.name not in outs:
@@ -298,8 +338,10 @@ _tuned_before: dict[str, AnyConfig] = {}
 def _tuned(call: MatmulCall, stream: StreamLike) -> AnyConfig:
     """Return the fastest configuration; measure all if none is known."""
     tried: Iterable[AnyConfig] = MMA_CONFIGS
-    if not has_mma_alone():
-        tried = tcgen05_candidates() if has_tcgen05() else candidates(call.problem, sm_count())
+    if has_tcgen05():
+        tried = tcgen05_candidates(scaled=call.scales is not None)
+    elif not has_mma_alone():
+        tried = candidates(call.problem, sm_count())
     key, out = key_of(cuda.get_current_device().name, call), call.out
     if key not in _tuned_before:
         # The epilogue may read `out`, which the measurements overwrite.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
@@ -110,7 +110,10 @@ class Tcgen05Config:
     group: int = 16  #: tile rows that the scheduler walks together, for L2 reuse
     stages: int = 8  #: pipeline stages at most; fewer if shared memory is full
     out_stages: int = 2  #: epilogue tiles in flight
-    cta_group: int = 1  #: blocks that compute a tile together: 1, or 2, a CTA pair
+    cta_group: Literal[1, 2] = 1  #: blocks that compute a tile together: 1, or 2, a CTA pair
+    #: "launch_control": a block or pair for each tile, and those that run take the others' tiles;
+    #: "static": as many as fit on the GPU, whose tiles are fixed by the launch
+    scheduler: Literal["launch_control", "static"] = "launch_control"
 
     def __post_init__(self) -> None:
         check_fields(
@@ -120,6 +123,7 @@ class Tcgen05Config:
             stages=STAGES,
             out_stages=whole(1, 4),
             cta_group=one_of(1, 2),
+            scheduler=one_of("launch_control", "static"),
         )
 
 
@@ -381,4 +385,4 @@ def operand_tile(rows: int, k: int, dtype: DType, major: str, share: int = 0) ->
 
 def row_tile(rows: int, columns: int, dtype: DType) -> Tile:
     """Return the tile of `rows` x `columns` whose swizzle spans a row, or 128 bytes of it."""
-    return Tile((1, rows, columns), dtype, _SWIZZLES[min(128, columns * dtype.itemsize)])
+    return Tile((1, rows, columns), dtype, _SWIZZLES[min(128, dtype.shared_nbytes(columns))])

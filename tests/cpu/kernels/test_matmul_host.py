@@ -29,7 +29,13 @@ from numba_tma.kernels.matmul.choice import (
     expected_nanoseconds,
 )
 from numba_tma.kernels.matmul.epilogue import Epilogue
-from numba_tma.kernels.matmul.plan import Config, MatmulPlan, SwappedConfig, SwappedPlan
+from numba_tma.kernels.matmul.plan import (
+    Config,
+    MatmulPlan,
+    SwappedConfig,
+    SwappedPlan,
+    Tcgen05Config,
+)
 from tests.cpu.host.test_launcher import device_array
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
@@ -139,6 +145,30 @@ def test_other_sizes_are_transposed_first(gpu, layout, dtype):
     assert (done.form.a_major, done.form.b_major) == ("K", "K")
     assert done.a[0].shape == (1, 256, 128) and done.b[0].shape == (1, 512, 128)
     assert done.form.a.name == {"f": "tf32", "i": "i8"}.get(dtype.kind, "e4m3")
+
+
+def blackwell(monkeypatch):
+    """Let the launches be those of a GPU with tcgen05, whose kernels are their plans."""
+    monkeypatch.setattr(_matmul_launch, "has_tcgen05", lambda: True)
+    for kernel in ("tcgen05_kernel", "tcgen05_pair_kernel"):
+        monkeypatch.setattr(_matmul_launch, kernel, lambda plan: plan)
+
+
+@pytest.mark.parametrize("layout", ["TT", "NN", "NT"])
+def test_blackwell_reads_8_bit_floats_as_they_lie(gpu, monkeypatch, layout):
+    blackwell(monkeypatch)
+    matmul(*pair(256, 512, 128, layout, E4M3), Array(3, (256, 512)))
+    ((plan, *_),) = gpu.launches
+    majors = ["K" if letter == own else "MN" for letter, own in zip(layout, "TN")]
+    assert [plan.a_major, plan.b_major] == majors
+
+
+def test_a_pair_whose_halves_of_b_are_narrow_transposes_8_bits(gpu, monkeypatch):
+    blackwell(monkeypatch)
+    config = Tcgen05Config(96, cta_group=2)  # 48 columns of b in each block: no swizzle's width
+    matmul(*pair(256, 512, 128, "TT", E4M3), Array(3, (256, 512)), config=config)
+    transpose, (plan, *_) = gpu.launches
+    assert (transpose[0].__name__, plan.b_major) == ("transpose_tiles", "K")
 
 
 def test_what_tma_cannot_address_is_copied_first(gpu):

@@ -25,6 +25,7 @@ from numba_tma.kernels import transpose as transposes
 from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels.attention.backward.plan import BackwardPlan
 from numba_tma.kernels.attention.plan import AttentionPlan
+from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionPlan
 from numba_tma.kernels.copy.kernel import CopyPlan
 from numba_tma.kernels.pointwise.kernel import PointwisePlan
 from numba_tma.kernels.rows.pipelined import rmsnorm_pipelined
@@ -65,7 +66,7 @@ COMMON |= {name: {"None"} for name in ("weight", "bias", "residual", "residual_o
 COMMON |= {name: {"None"} for name in ("rstd", "mean", "logsumexp", "dx", "dweight", "dbias")}
 COMMON |= {name: {"None"} for name in ("lse", "q_scale", "k_scale", "v_scale", "out_dtype")}
 COMMON |= {name: {"None"} for name in ("row_scale", "column_scale", "activation", "scales")}
-COMMON |= {name: {"None"} for name in ("dq", "dk", "dv")}
+COMMON |= {name: {"None"} for name in ("dq", "dk", "dv", "a_scales", "b_scales", "scale_dtype")}
 WINDOW = {"None", "0", "10**12"}
 SCORES = {"scale": {"None", "4.5", "10**12"}, "window": WINDOW}
 SCORES |= {"softcap": {"None", "4.5", "10**12"}}
@@ -98,7 +99,7 @@ FUNCTIONS = {
     ),
     matmuls.block_scaled_matmul: (
         (A.astype(E4M3), B.astype(E4M3), array(64, 1), array(1, 1)),
-        {},
+        {"a_scales": (), "b_scales": ()},
     ),
     attentions.attention: ((Q, Q, Q), SCORES),
     attentions.attention_varlen: ((PACKED, PACKED, PACKED, STARTS, STARTS), SCORES),
@@ -162,6 +163,7 @@ PLANS = {
     PointwisePlan: ("ring",),
     RowPlan: (128,),
     AttentionPlan: (),
+    Tcgen05AttentionPlan: (),
     BackwardPlan: (),
     matmuls.Config: (),
     matmuls.SwappedConfig: (),
@@ -170,7 +172,7 @@ PLANS = {
     matmuls.ScaledConfig: (),
 }
 FIELDS = {(RowPlan, "blocks"): {"0"}, (RowPlan, "slot"): {"0"}}
-FIELDS |= {(AttentionPlan, "heads_together"): {"0"}}
+FIELDS |= {(plan, "heads_together"): {"0"} for plan in (AttentionPlan, Tcgen05AttentionPlan)}
 
 
 @pytest.mark.parametrize("plan", PLANS)
