@@ -155,8 +155,7 @@ def tcgen05_mma_ws(
         ``"fill"`` keeps this B in the buffer, ``"use"`` and ``"lastuse"`` read it there. The buffer
         holds B of one instruction, so that `k_steps` is 1 with these. A hint, as for `tcgen05_mma`.
     zero_columns
-        64 bits that make columns of B zero, the zero-column mask descriptor of PTX, without a shift
-        of columns.
+        Columns of B that count as zeros: a `zero_column_mask`.
     a_metadata
         As for `tcgen05_mma`: ``tmem.metadata(m, k, dtype, ws=True)``.
 

@@ -51,7 +51,8 @@ class BlockScaledTilePayload:
 
         Examples
         --------
-        >>> BlockScaledTilePayload.of(Tile((128, 128), "e4m3"), Tile((64, 128), "e4m3"), "mxfp8").sfa
+        >>> tile = Tile((128, 128), "e4m3")
+        >>> BlockScaledTilePayload.of(tile, tile, "mxfp8").sfa
         Tile((1, 1, 2, 256), ue8m0, NONE)
         """
         for name, tile in (("a", a), ("b", b)):
@@ -60,5 +61,8 @@ class BlockScaledTilePayload:
                     f"BlockScaledTilePayload.of({name}={tile!r}): a tile of two axes, rows and K, "
                     "whose scales are made; give those of another tile as sfa and sfb"
                 )
-        sfa, sfb = (scale_tile(*t.shape, format, dtype=dtype, block=block) for t in (a, b))
+        sfa, sfb = (
+            scale_tile(tile.shape[0], tile.shape[1], format, dtype=dtype, block=block)
+            for tile in (a, b)
+        )
         return cls(a, b, sfa, sfb)

@@ -265,27 +265,3 @@ def column_shift(mask: int, m: int, max_shift: int) -> int:
             f"61), but max_shift {max_shift} of the instruction descriptor and M {m} allow {limit}"
         )
     return shift
-
-
-def zero_columns(mask: int, m: int, n: int) -> NDArray[np.bool_] | None:
-    """Return the columns of the product for which a zero-column mask makes B zero."""
-    if not mask >> 39 & 1:
-        return None
-    parts = LANES // m
-    skip, use = (mask >> 40 & 0xFF) + 1, (mask >> 48 & 0xFF) + 1
-    zero = []
-    for part in range(parts):
-        state, start = bool(mask >> 32 + part & 1), mask >> 8 * part & 0xFF
-        left = (skip if state else use) - start
-        if left <= 0:
-            raise BadOperand(
-                f"tcgen05_mma: the zero-column mask {mask:#x} skips {start} columns of a first run "
-                f"of {left + start} (sub-mask {part})"
-            )
-        for _ in range(n // parts):
-            while left == 0:
-                state = not state
-                left = skip if state else use
-            zero.append(state)
-            left -= 1
-    return np.array(zero)

@@ -40,7 +40,7 @@ FORMS |= {
     )
 }
 FORMS["d128 f16"] = (AttentionProblem(128, as_dtype("f16")), Tcgen05AttentionPlan())
-FORMS["d64 narrow"] = (FORMS["d64"][0], Tcgen05AttentionPlan(32, stages=2))
+FORMS["d64 narrow"] = (FORMS["d64"][0], Tcgen05AttentionPlan(32, 2, polynomial_period=0))
 
 
 def tcgen05_form(name: str) -> tuple[Any, tuple[Any, ...]]:

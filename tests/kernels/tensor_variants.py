@@ -67,7 +67,7 @@ def sparse(n, dtype, k, m=128, ws=False):
 
 
 @functools.cache
-def stationary(m, in_tensor_memory=False):
+def stationary(m, in_tensor_memory=False, mask=None):
     """Return tiles and kernel: a weight-stationary product of m x 64, with K 64 of bf16."""
     tiles = tma.Tile((m, 64), "bf16", SWIZZLE), tma.Tile((64, 64), "bf16", SWIZZLE)
     memory = tma.TensorMemory(128, role=ROLES.mma)
@@ -98,7 +98,7 @@ def stationary(m, in_tensor_memory=False):
             ready.wait(0)
             tma.ptx.tcgen05_fence_after_thread_sync()
             if in_tensor_memory:
-                tma.tcgen05_mma_ws(d, p, right, accumulate=False)
+                tma.tcgen05_mma_ws(d, p, right, accumulate=False, zero_columns=mask)
             else:
                 tma.tcgen05_mma_ws(d, left, right, accumulate=False, buffer="b2", negate_a=True)
             tma.ptx.tcgen05_commit(done, 1)

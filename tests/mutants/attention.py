@@ -1,7 +1,7 @@
 """Mutants of the attention kernel of Blackwell's tensor cores: edits of lines, and what they cause.
 
 A mutant edits the page `kernels/attention/tcgen05_kernel.py`. The simulator reports it by one of
-`errors`, or, of "wrong values", the result differs from NumPy's.
+`errors`; an `AssertionError` is that of the comparison with NumPy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import Any
 from numba_tma.kernels.attention import tcgen05_kernel
 from tests.mutants.table import broken
 
-VALUES = "AssertionError"  #: of the comparison with NumPy
-
 
 @dataclass(frozen=True)
 class AttentionMutant:
@@ -26,6 +24,7 @@ class AttentionMutant:
     edits: tuple[tuple[str, str], ...]
     errors: str
     text: str = ""
+    stages: int = 4  #: of the K/V ring
 
     def __repr__(self) -> str:
         return self.mistake
@@ -41,8 +40,8 @@ class AttentionMutant:
         return kernel
 
 
-def mutant(mistake: str, edits: Any, errors: str, text: str = "") -> AttentionMutant:
-    return AttentionMutant(mistake, tuple(edits), errors, text)
+def mutant(mistake: str, edits: Any, *rest: Any) -> AttentionMutant:
+    return AttentionMutant(mistake, tuple(edits), *rest)
 
 
 WAIT_S = "bars[S_FULL + i].wait(turn & 1)"
@@ -70,76 +69,156 @@ ROW = "row = tile.query_block * FORM.block_q + i * LANES"
 GIVE = "hand_over(bars, factors, i, lane, top.factor, u32(turn - 1))"
 
 MUTANTS = [
-    mutant("softmax does not wait for S", [(WAIT_S, "pass")], "X"),
-    mutant("softmax waits for the other parity", [(WAIT_S, WAIT_S.replace("& 1", "& 1 ^ 1"))], "X"),
-    mutant("softmax has no fence after its wait", [(f"{AFTER}  # of S", "pass")], "X"),
-    mutant("softmax arrives before P is stored", [(STORE_P, P_IS_FULL), (P_IS_FULL, STORE_P)], "X"),
-    mutant("softmax overwrites factors that are not read", [(WAIT_FACTOR_FREE, "pass")], "X"),
-    mutant("P V does not wait for P", [(WAIT_P, "pass")], "X"),
-    mutant("P V does not wait for O", [(WAIT_O_FREE, "pass")], "X"),
-    mutant("P V has no fence after its waits", [(f"{AFTER}  # of P and O", "pass")], "X"),
-    mutant("S is not committed", [(COMMIT_S, "pass")], "X"),
     mutant(
-        "S is committed before its product", [(MULTIPLY_S, COMMIT_S), (COMMIT_S, MULTIPLY_S)], "X"
+        "softmax does not wait for S",
+        [(WAIT_S, "pass")],
+        "UninitializedRead EarlyRead",
+        "loaded before all of it was written",
     ),
-    mutant("O is committed before its product", [(LAST_P0, COMMIT_O0), (COMMIT_O0, LAST_P0)], "X"),
+    mutant(
+        "softmax waits for the other parity",
+        [(WAIT_S, WAIT_S.replace("& 1", "& 1 ^ 1"))],
+        "UninitializedRead EarlyRead Deadlock",
+        "loaded before all of it was written",
+    ),
+    mutant(
+        "softmax has no fence after its wait",
+        [(f"{AFTER}  # of S", "pass")],
+        "MissingFence",
+        "must execute tcgen05_fence_after_thread_sync()",
+    ),
+    mutant(
+        "softmax arrives before P is stored",
+        [(STORE_P, P_IS_FULL), (P_IS_FULL, STORE_P)],
+        "EarlyRead",
+        "read by tcgen05_mma kind::f16 before the tcgen05_st",
+    ),
+    mutant(
+        "softmax overwrites factors that are not read",
+        [(WAIT_FACTOR_FREE, "pass")],
+        "Deadlock UninitializedRead AssertionError",
+        "mbarrier at",
+    ),
+    mutant(
+        "P V does not wait for P",
+        [(WAIT_P, "pass")],
+        "EarlyRead EarlyOverwrite Deadlock",
+        "loaded before the tcgen05_mma",
+    ),
+    mutant(
+        "P V does not wait for O",
+        [(WAIT_O_FREE, "pass")],
+        "EarlyRead EarlyOverwrite",
+        "before the tcgen05_st of warp",
+    ),
+    mutant(
+        "P V has no fence after its waits",
+        [(f"{AFTER}  # of P and O", "pass")],
+        "MissingFence",
+        "must execute tcgen05_fence_after_thread_sync()",
+    ),
+    mutant("S is not committed", [(COMMIT_S, "pass")], "Deadlock", "mbarrier at"),
+    mutant(
+        "S is committed before its product",
+        [(MULTIPLY_S, COMMIT_S), (COMMIT_S, MULTIPLY_S)],
+        "EarlyRead UninitializedRead",
+        "loaded before the tcgen05_mma",
+    ),
+    mutant(
+        "O is committed before its product",
+        [(LAST_P0, COMMIT_O0), (COMMIT_O0, LAST_P0)],
+        "EarlyRead EarlyOverwrite",
+        "",
+    ),
     mutant(
         "V is released after the last commit that is waited for",
         [("kv_full.release_v()", COMMIT_O1), (COMMIT_O1, "kv_full.release_v()")],
-        "X",
+        "UnfinishedCopy",
+        "no thread has waited for the arrival of the last tcgen05_commit",
     ),
     mutant(
         "V is released before its products",
         [(STEP_V, f"{STEP_V}\n{RELEASE_V}"), (RELEASE_V, "pass")],
-        "X",
+        "EarlyOverwrite EarlyRead",
+        "",
+        2,
     ),
     mutant(
         "Q is released after its first product",
         [("q0_full.release()", "pass"), ("q1_full.wait()", "q1_full.wait()\nq0_full.release()")],
-        "X",
+        "EarlyRead EarlyOverwrite",
+        "read by a tcgen05 product or copy before the load",
     ),
-    mutant("Q is not released", [("q1_full.release()", "pass")], "X"),
+    mutant("Q is not released", [("q1_full.release()", "pass")], "Deadlock", "mbarrier at"),
     mutant(
         "O of a first K/V tile is added to",
         [(MULTIPLY_P, MULTIPLY_P.replace("=acc", "=True or acc"))],
-        "X",
+        "UninitializedRead",
+        "adds to an accumulator that was never written",
     ),
     mutant(
         "S of a tile has the other's columns",
         [(S_COLUMNS, S_COLUMNS.replace("i *", "(1 - i) *"))],
-        "X",
+        "EarlyRead UninitializedRead",
+        "loaded before the tcgen05_mma",
     ),
     mutant(
         "O of a tile has the other's columns",
         [(O_COLUMNS, O_COLUMNS.replace("+ i *", "+ (1 - i) *"))],
-        "X",
+        "EarlyRead UninitializedRead EarlyOverwrite",
+        "loaded before the tcgen05_mma",
     ),
     mutant(
         "softmax stores P into other columns than P V reads",
         [(STORE_P, "scores.operand(form.block_k, form.p_dtype, 0).store(0, p)")],
-        "X",
+        "AssertionError",
     ),
     mutant(
         "both tiles multiply the first queries",
         [(Q_TILE, Q_TILE.replace("q + i * form.q_nbytes", "q"))],
-        "X",
+        "AssertionError",
+        "Not equal to tolerance",
     ),
-    mutant("correction does not wait for factors", [(WAIT_FACTOR, "pass")], "X"),
-    mutant("correction does not wait for the last P V", [(WAIT_O, "pass")], "X"),
+    mutant(
+        "correction does not wait for factors",
+        [(WAIT_FACTOR, "pass")],
+        "UninitializedRead EarlyRead",
+        "read before all of it was written",
+    ),
+    mutant(
+        "correction does not wait for the last P V",
+        [(WAIT_O, "pass")],
+        "EarlyOverwrite EarlyRead",
+        "before the tcgen05_ld of warp",
+    ),
     mutant(
         "correction has no fence after its wait for the last P V",
         [(f"{AFTER}  # of O", "pass")],
-        "X",
+        "MissingFence",
+        "must execute tcgen05_fence_after_thread_sync()",
     ),
     mutant(
         "correction has no fence before O is rescaled",
         [(f"{AFTER}  # of O, up to the last P V", "pass")],
-        "X",
+        "MissingFence",
+        "must execute tcgen05_fence_after_thread_sync()",
     ),
-    mutant("correction has no fence before O is free", [(f"{BEFORE}  # O is loaded", "pass")], "X"),
-    mutant("O is free before it is loaded", [(STORE_O, "pass"), (ROW, f"{STORE_O}\n{ROW}")], "X"),
-    mutant("O is not rescaled", [(RESCALE, "pass")], "X"),
     mutant(
-        "factors are those of the K/V tile before", [(GIVE, GIVE.replace("top.factor", "ONE"))], "X"
+        "correction has no fence before O is free",
+        [(f"{BEFORE}  # O is loaded", "pass")],
+        "MissingFence",
+        "must execute tcgen05_fence_before_thread_sync()",
+    ),
+    mutant(
+        "O is free before it is loaded",
+        [(STORE_O, "pass"), (ROW, f"{STORE_O}\n{ROW}")],
+        "EarlyOverwrite EarlyRead",
+        "before the tcgen05_ld of warp",
+    ),
+    mutant("O is not rescaled", [(RESCALE, "pass")], "AssertionError"),
+    mutant(
+        "correction gets no factors",
+        [(GIVE, GIVE.replace("top.factor", "ONE"))],
+        "AssertionError",
     ),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from numba_tma.backend import compiler
@@ -51,6 +51,8 @@ from numba_tma.ptx import TABLE
 U32, U64 = types.uint32, types.uint64
 #: Types of arguments by name.
 Given: TypeAlias = "dict[str, types.Type]"
+#: A function of kernels that starts products.
+Multiply: TypeAlias = Callable[..., None]
 _BIT = ir.IntType(1)
 
 
@@ -82,7 +84,7 @@ def _require_target(what: str) -> None:
         raise TypingError(error)
 
 
-def _options(function: Any, given: Given) -> ProductOptions:
+def _options(function: Multiply, given: Given) -> ProductOptions:
     """Return the literals among the arguments of a call, or their defaults."""
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -114,7 +116,7 @@ def _scales(given: Given) -> Scales | None:
 _PASSED = {"disable_output_lanes": "disable_output_lane", "zero_columns": "zero_column_mask"}
 
 
-def _call(function: Any, given: Given) -> TensorProductCall:
+def _call(function: Multiply, given: Given) -> TensorProductCall:
     """Return the instructions of a call, from the types of its arguments."""
     what = function.__name__
     a, metadata = given["a"], given.get("a_metadata", types.none)
@@ -148,9 +150,9 @@ def _operand_types(call: TensorProductCall, given: Given) -> Given:
         "a": U32 if call.row.endswith("_tmem") else U64,
         "b": U64,
         "idesc": U32,
-        "enable_input_d": types.boolean,
-        **({"scale_a": U32, "scale_b": U32} if call.scaled else {}),
         **({"sparse_metadata": U32} if call.product.sparse else {}),
+        **({"scale_a": U32, "scale_b": U32} if call.scaled else {}),
+        "enable_input_d": types.boolean,
         **{row: given[name] for row, name in _passed(given).items()},
         **{name: types.literal(value) for name, value in call.forms.items()},
     }
@@ -159,7 +161,7 @@ def _operand_types(call: TensorProductCall, given: Given) -> Given:
     return operands
 
 
-def _type_product(function: Any, given: Given) -> Any:
+def _type_product(function: Multiply, given: Given) -> Any:
     what = function.__name__
     _require_target(f"{what}()")
     accumulate = given["accumulate"]
@@ -171,7 +173,7 @@ def _type_product(function: Any, given: Given) -> Any:
 
 
 def _lower_product(
-    function: Any, context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+    function: Multiply, context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> Any:
     names = list(sig.pysig.parameters)
     given, values = dict(zip(names, sig.args)), dict(zip(names, args))
@@ -271,7 +273,7 @@ def _lower_copy(context: Context, builder: Builder, sig: Signature, args: Sequen
     return context.get_dummy_value()
 
 
-def _register(function: Any) -> None:
+def _register(function: Multiply) -> None:
     """Lower a function that starts products."""
 
     def type_product(

@@ -5,7 +5,8 @@
 - `kernels`: tensor-map parameters in ``__grid_constant__`` space, shared memory, clusters, launch
   bounds;
 - `launches`: the calls of a prepared launch into numba-cuda;
-- `passes`, `prune`, `returns`, `scopes`, `releases`: compiler passes around type inference;
+- `passes`, `prune`, `returns`, `scopes`, `releases`, `left_loops`: compiler passes around type
+  inference; `handles`: what `releases` looks for;
 - `cache`: the library's part of the disk cache's key.
 
 The simulator runs none of these modules: there, the same functions and classes are ordinary Python.
@@ -26,6 +27,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Sig
 
 from numba_tma.backend.numba_cuda import cache as cache
 from numba_tma.backend.numba_cuda import global_lists as global_lists
+from numba_tma.backend.numba_cuda import left_loops as left_loops
 from numba_tma.backend.numba_cuda import prune as prune
 from numba_tma.backend.numba_cuda import releases as releases
 from numba_tma.backend.numba_cuda import returns as returns

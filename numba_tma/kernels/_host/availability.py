@@ -10,15 +10,19 @@ EVERYWHERE = (
     "rmsnorm", "layernorm", "softmax", "log_softmax", "rmsnorm_backward", "layernorm_backward",
     "row_sum", "row_max", "row_argmax", "column_sum",
 )  # fmt: skip
-#: Functions that multiply: the tensor cores for which they have a kernel, each with its golden's
-#: name, which others of the kind begin with.
-PRODUCTS: dict[str, dict[str, str]] = {
-    "matmul": {"wgmma": "matmul", "tcgen05": "matmul_tcgen05", "mma": "matmul_mma"},
-    "block_scaled_matmul": {"wgmma": "block_scaled"},
-    "grouped_matmul": {"wgmma": "grouped_matmul"},
-    "attention": {"wgmma": "attention"},
-    "attention_varlen": {"wgmma": "attention"},
-    "attention_backward": {"wgmma": "attention_backward"},
+#: Functions that multiply: the tensor cores for which they have a kernel, each with the first part
+#: of its goldens' names.
+PRODUCTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "matmul": {
+        "wgmma": ("matmul",),
+        "tcgen05": ("matmul_tcgen05", "matmul_mxfp8", "matmul_nvfp4"),
+        "mma": ("matmul_mma",),
+    },
+    "block_scaled_matmul": {"wgmma": ("block_scaled",)},
+    "grouped_matmul": {"wgmma": ("grouped_matmul",)},
+    "attention": {"wgmma": ("attention",), "tcgen05": ("attention_tcgen05",)},
+    "attention_varlen": {"wgmma": ("attention",)},
+    "attention_backward": {"wgmma": ("attention_backward",)},
 }
 #: Compute capabilities of GPUs that have run the tests.
 TESTED = ((9, 0),)

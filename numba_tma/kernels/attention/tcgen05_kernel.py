@@ -271,7 +271,7 @@ def softmax_step(
     top = next_maximum(row, state.row_max, scales.scores)
     if later:
         hand_over(bars, factors, i, lane, top.factor, u32(turn - 1))
-    p = weights_of(row, top.value, scales.scores)
+    p = weights_of(form, row, top.value, scales.scores)
     weights_in(form, scores).store(0, p)  # waits, and fences for the arrival
     arrive(bars[P_FULL + i])
     row_sum = state.row_sum * top.factor + sum_of(p)

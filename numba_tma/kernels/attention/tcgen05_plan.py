@@ -51,11 +51,15 @@ class Tcgen05AttentionPlan:
         has room for.
     heads_together
         Heads that are scheduled as a group, longest tiles first; 0 for all heads.
+    polynomial_period
+        Each so many-th exponential of a row is computed by multiply-adds instead of ``ex2``, of
+        which an SM of compute capability 10.0 computes 16 a cycle; 0 for none.
     """
 
     block_k: int = 128
     stages: int = 6
     heads_together: int = 1
+    polynomial_period: int = 8
 
     def __post_init__(self) -> None:
         check_fields(
@@ -63,6 +67,7 @@ class Tcgen05AttentionPlan:
             block_k=one_of(*BLOCKS_K),
             stages=replace(whole(2, 64), text="2 to 64: one for K and one for V at least"),
             heads_together=whole(0, 1 << 16),
+            polynomial_period=whole(0, 1 << 16),
         )
 
     @property
@@ -124,6 +129,11 @@ class Tcgen05AttentionForm(AttentionForm):
         """Stages of the K/V ring: as many as the plan asks for and shared memory holds."""
         free = SHARED_BYTES - TILES * (self.q_tile.nbytes + self.o_tile.nbytes)
         return min(self.plan.stages, free // self.problem.tile(self.block_k).nbytes)
+
+    @property
+    def polynomial_period(self) -> int:
+        """Each so many-th exponential is computed by a polynomial; 0 for none."""
+        return self.plan.polynomial_period
 
     @property
     def lse(self) -> bool:

@@ -31,6 +31,13 @@ from numba_tma.kernels.attention.softmax import (
     shift_of,
 )
 
+#: Where the exponent of a power of 2 is 0, and what rounds a float32 to an integer plus 127.
+LEAST: Any = np.float32(-127)
+ROUNDING = np.float32(1.5 * 2**23 + 127)
+#: Coefficients of r**1 to r**5 for 2**r, |r| <= 1/2: the smallest largest relative error.
+C1, C2, C3, C4, C5 = map(
+    np.float32, (0.6931470037, 0.2402224243, 0.0555073358, 0.0096715130, 0.0013264727)
+)
 #: Growth of a row's maximum, in log2 of P, from which on the maximum is replaced.
 THRESHOLD = np.float32(8)
 
@@ -95,9 +102,36 @@ def next_maximum(row: Registers, old: Real, scale: Real) -> RowMaximum:
 
 
 @device_function
-def weights_of(row: Registers, row_max: Real, scale: Real) -> Any:
+def weights_of(form: Any, row: Registers, row_max: Real, scale: Real) -> Any:
     """Return the thread's row of P."""
-    return map_lanes(exponential, (row,), (scale, shift_of(row_max, scale)))
+    shift, period = shift_of(row_max, scale), form.polynomial_period
+    if period:
+        return map_columns(mixed_exponential, row, 0, form.block_k, (scale, shift, period))
+    return map_lanes(exponential, (row,), (scale, shift))
+
+
+@device_function
+def mixed_exponential(
+    score: Real, column: Integer, scale: Real, shift: Registers, period: Integer
+) -> Any:
+    """Return exp(score - row maximum), of each `period`-th column by a polynomial."""
+    if column % period == period - 1:
+        return exponential_by_polynomial(score, scale, shift)
+    return exponential(score, scale, shift)
+
+
+@device_function
+def exponential_by_polynomial(score: Real, scale: Real, shift: Registers) -> Any:
+    """Return what `exponential` does, by multiply-adds instead of ex2, as exactly.
+
+    2**x = 2**k 2**r, with k the integer nearest to x and a polynomial of r, of degree 5: relative
+    errors stay below 2**-22. Of x below -126.5 the result is 0, and of NaN it is NaN.
+    """
+    x = ptx.max_nan_f32(score * scale + shift, LEAST)
+    rounded = x + ROUNDING  # its low bits are k + 127, the exponent of 2**k
+    r = x - (rounded - ROUNDING)
+    power = np.uint32(rounded.view(np.uint32) << np.uint32(23)).view(np.float32)
+    return (((((C5 * r + C4) * r + C3) * r + C2) * r + C1) * r + ONE) * power
 
 
 @device_function

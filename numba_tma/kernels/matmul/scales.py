@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from numba import cuda
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.host.architectures import architecture_of, target_of
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
@@ -185,7 +186,8 @@ def check_scaled(scales: BlockScales, a: DType, b: DType, config: AnyConfig | No
     major, minor = device.compute_capability
     repair = (
         "; on this GPU block_scaled_matmul() multiplies fp8 with float32 scales"
-        if (major, minor) == (9, 0) and not (a.is_packed or b.is_packed)
+        if architecture_of(target_of((major, minor))).tensor_cores == "wgmma"
+        and not (a.is_packed or b.is_packed)
         else ""
     )
     raise ValueError(

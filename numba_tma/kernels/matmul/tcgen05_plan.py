@@ -134,6 +134,7 @@ class Tcgen05Plan:
             return PersistentGrid(cluster=cluster)
         return LaunchControl(self.roles, asks=self.roles.load, cluster=cluster)
 
+
 @dataclass(frozen=True)
 class Tcgen05ScaledPlan(Tcgen05Plan):
     """All that a matmul kernel of block-scaled operands is compiled for.

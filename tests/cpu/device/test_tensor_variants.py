@@ -68,6 +68,14 @@ def test_weight_stationary(inside):
     assert mmas(text) == [f"mma.ws.cta_group::1.kind::f16.collector::{buffer}"] * 4
 
 
+def test_zero_columns_are_an_operand_of_each_step():
+    mask = tma.zero_column_mask([True, False] * 32, 64)
+    text = compiled(*stationary(64, True, mask), OUT)
+    constants = dict(re.findall(r"mov\.b64\s+(%rd\d+), (\d+);", text))
+    given = re.findall(r"tcgen05\.mma\.ws.*, p, (%rd\d+);", text)
+    assert [int(constants[name]) for name in given] == [mask] * 4
+
+
 def test_integers_in_tensor_memory_saturate():
     text = compiled((INTEGERS,), integer_weights, types.int32[:, ::1])
     assert mmas(text) == ["mma.cta_group::1.kind::i8"]
@@ -156,6 +164,17 @@ REFUSED = [
         "rows of 32 B; with a sparse A .* 64 B .* use a swizzle of 64 or 128 B",
     ),
 ]
+
+
+def test_a_sparse_pair():
+    a, b = operand(128, 64), operand(32, 128)
+    d, which = accumulator(256, 64, "f32", 2), tensor_metadata(256, 128, "bf16", 2)
+    call = product_call(d, a, b, None, which)
+    assert (call.row, call.forms) == ("tcgen05_mma_sp", {"kind": "f16", "cta_group": 2})
+    assert [(step.a, step.b, step.metadata) for step in call.steps] == [
+        (0, 0, 0), (32, 64, 0), (64, 4096, 2), (96, 4160, 2),
+    ]  # fmt: skip
+    assert [step.idesc & 7 for step in call.steps] == [4, 5, 4, 5]
 
 
 @pytest.mark.parametrize(("args", "given", "text"), REFUSED)

@@ -52,7 +52,7 @@ def test_nothing_is_in_local_memory(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mxfp8", "mxfp4 pair", "nvfp4 pair"])
+@pytest.mark.parametrize("name", ["mxfp8", "mxfp4 pair", "nvfp4 pair", "mxfp6"])
 @pytest.mark.parametrize("cc", TARGETS[1:])
 def test_every_target(cc, name):
     all_in_registers(compiled(name, cc))

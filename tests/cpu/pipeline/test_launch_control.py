@@ -88,6 +88,21 @@ def test_hopper_has_a_grid_that_fits():
     ) in re.sub(r"\s+", " ", str(caught.value))
 
 
+def test_a_persistent_grid_needs_no_memory_on_hopper():
+    work_of = tma.PersistentGrid(cluster=2)
+
+    @cuda.jit
+    @tma.cluster(2)
+    def kernel(tiles, n):
+        for tile in work_of.start().tiles(kernels.SCHEDULER.over(n, n)):
+            tiles[tile.row, tile.column] = 1
+
+    report = all_in_registers(compile_ptx(kernel, (N[:, ::1], N)))
+    assert report.shared == 0
+    with pytest.raises(ValueError, match="at least 1 block along each axis"):
+        tma.PersistentGrid(cluster=0)
+
+
 def test_a_request_is_made_at_the_start_and_after_each_answer():
     code = "\n".join(instructions(compiled(kernels.count)))
     assert len(re.findall("clusterlaunchcontrol.try_cancel", code)) == 2

@@ -16,7 +16,7 @@ from tests.kernels.tensor_variants import (
     sparse_rows,
     stationary,
 )
-from tests.tiers import every
+from tests.tiers import every, quick
 
 THREADS = ROLES.threads
 
@@ -46,8 +46,10 @@ def test_sparse_products(dtype, k, m, ws):
     np.testing.assert_array_equal(out, a.astype(np.float64) @ b.astype(np.float64).T)
 
 
-@pytest.mark.parametrize("m", [32, 64, 128])
-@pytest.mark.parametrize("in_tensor_memory", [False, True])
+WAYS = [(m, inside) for m in (32, 64, 128) for inside in (False, True)]
+
+
+@pytest.mark.parametrize(("m", "in_tensor_memory"), quick([(32, True), (64, False)], WAYS))
 def test_weight_stationary_products(m, in_tensor_memory):
     tiles, kernel = stationary(m, in_tensor_memory)
     a, b = integers((m, 64), "bfloat16", 2), integers((64, 64), "bfloat16", 3)
@@ -56,6 +58,18 @@ def test_weight_stationary_products(m, in_tensor_memory):
     kernel[1, THREADS](*maps, a.astype(np.float32), out)
     sign = 1 if in_tensor_memory else -1
     np.testing.assert_array_equal(out, sign * a.astype(np.float64) @ b.astype(np.float64).T)
+
+
+@pytest.mark.parametrize("m", every(2, [32, 64, 128]))
+def test_zero_columns(m):
+    zero = (([True] * 2 + [False] * 3) * 13)[1:]
+    tiles, kernel = stationary(m, True, tma.zero_column_mask(zero, m))
+    a, b = integers((m, 64), "bfloat16", 2), integers((64, 64), "bfloat16", 3)
+    out = np.zeros((m, 64), np.float32)
+    maps = (tma.tensor_map(x, t) for x, t in zip((a, b), tiles))
+    kernel[1, THREADS](*maps, a.astype(np.float32), out)
+    product = a.astype(np.float64) @ b.astype(np.float64).T
+    np.testing.assert_array_equal(out, np.where(zero, 0, product))
 
 
 def test_integers_in_tensor_memory():

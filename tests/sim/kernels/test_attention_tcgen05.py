@@ -6,11 +6,12 @@ import pytest
 from numba_tma import simulator
 from numba_tma.kernels.attention import attention
 from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionPlan
+from numba_tma.kernels.attention.tcgen05_softmax import exponential_by_polynomial
 from tests.sim.kernels.test_attention import BF16, arrays, check
 from tests.tiers import quick
 
 NARROW, WIDE = Tcgen05AttentionPlan(32, stages=3), Tcgen05AttentionPlan(stages=4)
-TOGETHER = Tcgen05AttentionPlan(32, stages=2, heads_together=2)
+TOGETHER = Tcgen05AttentionPlan(32, 2, heads_together=2, polynomial_period=0)
 
 LENGTHS = [(1, 1), (1, 130), (65, 63), (70, 100), (150, 129), (300, 70), (256, 64)]
 FULL_AND_CAUSAL = [(*lengths, causal) for lengths in LENGTHS for causal in (False, True)]
@@ -104,6 +105,17 @@ def test_maxima_that_grow_with_every_key(growth):
     q, k, v = arrays(70, 96)
     q[..., 0], k[0, :, 0, 0] = 8, np.arange(96) // 32 * growth
     check(q, k, v, plan=NARROW, return_lse=True)
+
+
+def test_the_polynomial_is_as_exact_as_ex2():
+    one, zero = np.float32(1), np.float32(0)
+    x = np.random.default_rng(0).uniform(-126, 8, 3000).astype(np.float32)
+    got = np.array([exponential_by_polynomial(each, one, zero) for each in x], np.float64)
+    np.testing.assert_allclose(got, 2.0 ** x.astype(np.float64), rtol=2.0**-22)
+    with np.errstate(invalid="ignore"):
+        ends = [np.float32(each) for each in (-np.inf, -1e30, -127, 0, 3, np.nan)]
+        found = [exponential_by_polynomial(each, one, zero) for each in ends]
+    np.testing.assert_array_equal(found, [0, 0, 0, 1, 8, np.nan])
 
 
 def test_scores_that_are_minus_infinity():

@@ -121,7 +121,7 @@ def test_mbarrier_cp_async_arrive_noinc():
 @pytest.mark.parametrize("expects", ["mbarrier_arrive_and_expect_tx", "mbarrier_expect_tx"])
 @pytest.mark.parametrize("read", [True, False])
 def test_tma_load_and_tma_store(expects, read):
-    """Also prefetch_tma_descriptor, mbarrier_wait, fence_proxy_async, tma_store_arrive and _wait."""
+    """Also prefetch_tma_descriptor, mbarrier_wait, fence_proxy_async, tma_store_arrive, _wait."""
 
     @cuda.jit
     def kernel(x, y):
