@@ -120,7 +120,7 @@ def ragged_tensor_map(
             "map of u8"
         )
     device = SIMULATED if simulated() else current_device()
-    return RaggedTensorMap(*reading[6:], *_encode_ragged(device, plain, axis, encoding))
+    return RaggedTensorMap(reading[6], reading[7], *_encode_ragged(device, plain, axis, encoding))
 
 
 class RaggedTensorMap(TensorMap):

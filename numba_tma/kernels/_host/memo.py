@@ -29,7 +29,6 @@ from numba_tma.host import driver as _driver
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
 from numba_tma.host.environment import simulated
-from numba_tma.host.streams import handle_of
 from numba_tma.kernels._host.launch import (
     Recording,
     check_stream,
@@ -156,8 +155,9 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
     ) -> None:
         written = repr(numbers)
         try:
+            handle = stream_key(stream)
             key = (
-                *(_driver.current_device(), stream_key(stream), options),
+                *(_driver.current_device(), handle, options),
                 *[a if a is None else readers.get(type(a), read_array)(a)[:6] for a in arrays],
             )
         except NoDeviceArray:
@@ -175,7 +175,7 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
         if known is not None and known[0] == written:
             launches, workspace = recording = known[1]
             # The legacy default stream, 0, cannot be captured.
-            if workspace and key[1] and _driver.is_capturing(key[1]):
+            if workspace and handle and _driver.is_capturing(handle):
                 _captured[id(workspace)] = workspace
             try:
                 for again in launches:
@@ -186,7 +186,7 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
             if outer is not None:
                 outer.add(recording)
             return
-        captured = _driver.is_capturing(handle_of(stream))
+        captured = _driver.is_capturing(handle)
         allowed = _driver.allocating_while_capturing() if captured else contextlib.nullcontext()
         with recorded() as recording, allowed:
             recording.workspace.extend(prepare(arrays, stream, numbers, *options) or ())

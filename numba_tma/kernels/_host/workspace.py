@@ -44,8 +44,9 @@ def queue_counter() -> DeviceArray:
 
 def _new_counters() -> Iterator[DeviceArray]:
     """Yield the words of a new slab, which is freed when all of them are."""
-    slab = cuda.device_array(_COUNTERS, np.uint32)
-    _driver.zero(slab.device_ctypes_pointer.value, slab.nbytes)
+    with _driver.allocating_while_capturing():  # a call may be captured at its first launch
+        slab = cuda.device_array(_COUNTERS, np.uint32)
+        _driver.zero(slab.device_ctypes_pointer.value, slab.nbytes)
     yield from slab.split(1)
 
 

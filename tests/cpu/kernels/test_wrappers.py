@@ -1,7 +1,9 @@
 """A second call of a kernel's function with the same arrays repeats the prepared launch."""
 
+import contextlib
 import functools
 import gc
+import itertools
 import weakref
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ import numba_tma as tma
 from numba_tma.host import driver as _driver
 from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels._host import memo
+from numba_tma.kernels._host import workspace as _workspace
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.pointwise.activations import gelu, swiglu
 from numba_tma.kernels.pointwise.api import Pointwise, add, pointwise, scale_add
@@ -254,6 +257,32 @@ def test_partial_results_after_a_launch_that_failed(gpu):
     first, failed, second, new, again = counters_of(gpu.launches)
     assert first == failed and new == again
     assert len({failed, second, new}) == 3
+
+
+def test_counters_are_zeroed_words_of_slabs(monkeypatch):
+    zeroed, slabs = [], itertools.count(1)
+
+    def slab(size, dtype):
+        first = device_array((size,), dtype, address=next(slabs) << 32)
+        words = [device_array((1,), dtype, address=first.device_ctypes_pointer.value + 4 * i)
+                 for i in range(size)]  # fmt: skip
+        return SimpleNamespace(
+            device_ctypes_pointer=first.device_ctypes_pointer,
+            nbytes=first.nbytes,
+            split=lambda section: iter(words),
+        )
+
+    monkeypatch.setattr(_workspace, "_slabs", {})
+    monkeypatch.setattr(_workspace.cuda, "device_array", slab)
+    monkeypatch.setattr(_driver, "current_device", lambda: 0)
+    monkeypatch.setattr(_driver, "allocating_while_capturing", contextlib.nullcontext)
+    monkeypatch.setattr(_driver, "zero", lambda *memory: zeroed.append(memory))
+    counters = [_workspace.queue_counter() for _ in range(300)]
+    places = {counter.device_ctypes_pointer.value for counter in counters}
+    assert zeroed == [(1 << 32, 1024), (2 << 32, 1024)]
+    assert places == {(1 << 32) + 4 * i for i in range(256)} | {
+        (2 << 32) + 4 * i for i in range(44)
+    }
 
 
 def test_partial_results_of_a_call_within_another(gpu):
