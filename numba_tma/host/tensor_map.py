@@ -15,15 +15,19 @@ from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, r
 from numba_tma.host.backend import KernelArgument, in_kernels
 from numba_tma.host.boxes import Copies
 from numba_tma.host.driver import current_device
-from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.dtypes import DType
 from numba_tma.host.encoding import (
     SIMULATED,
     Encoding,
     Interleave,
     L2Promotion,
+    MapOptions,
     OobFill,
     as_box,
+    as_element_strides,
+    check_kinds,
     encode,
+    option_dtype,
     with_address,
 )
 from numba_tma.host.environment import simulated
@@ -106,21 +110,15 @@ def tensor_map(
     if type(tile_or_box) is not Tile and type(tile_or_box) is not tuple:
         tile_or_box = as_box(tile_or_box)
     if element_strides is not None:
-        element_strides = tuple(element_strides)
+        element_strides = as_element_strides(element_strides)
     if dtype is not None:
-        dtype = as_dtype(dtype)
+        dtype = option_dtype("tensor_map", dtype)
     try:  # `reading_of`, without a call: a map in the cache costs a microsecond
         reading = readers.get(type(array), read_array)(array)
     except NoDeviceArray as error:
         raise TypeError(f"tensor_map: array {error}") from None
-    address, shape, strides, stored, strides_in_elements, array, owner = reading
-    encoding = encode(
-        SIMULATED if simulated() else current_device(),
-        address,
-        shape,
-        strides,
-        stored,
-        strides_in_elements,
+    address, shape, strides, stored, strides_in_elements, _, array, owner = reading
+    options = (
         tile_or_box,
         swizzle,
         l2_promotion,
@@ -131,6 +129,13 @@ def tensor_map(
         overwrite_padding,
         fold,
     )
+    device = SIMULATED if simulated() else current_device()
+    place = address, shape, strides, stored, strides_in_elements
+    try:
+        encoding = encode(device, *place, *options)
+    except TypeError:  # perhaps of an option without a hash
+        check_kinds(MapOptions(*options))
+        raise
     return TensorMap(array, owner, encoding)
 
 
@@ -258,7 +263,7 @@ class TensorMap(KernelArgument):
         """
         reading = reading_of(array, "replace_address: array")
         encoding = with_address(self._encoding, reading[:5])
-        return type(self)(reading[5], reading[6], encoding)
+        return type(self)(*reading[6:], encoding)
 
     def explain(self) -> str:
         """Describe a copy through the map, and the rules that the map meets, axis by axis."""

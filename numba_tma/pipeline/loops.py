@@ -59,10 +59,12 @@ class TileQueue:
     CUTLASS calls the queue a dynamic persistent tile scheduler.
 
     `counter` is an array of one uint32 in global memory. It is 0 before the launch. It wraps round
-    to 0 when every block of the grid has drawn once past the last tile. Three rules follow:
+    to 0 when every block of the grid has drawn once past the last tile. Four rules follow:
 
-    - Each block walks the queue once and to its end.
-    - Launches that share a counter run one after another.
+    - Each block walks the queue once and to its end. A kernel that failed leaves any number there:
+      set the counter to 0 before the next launch.
+    - Launches that share a counter run one after another, those of graphs too.
+    - A kernel that is launched by programmatic dependent launch draws after `griddepcontrol_wait`.
     - `num_tiles` plus the number of blocks in the grid is below 2**32.
     """
 

@@ -12,6 +12,7 @@ import numpy as np
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.mma_rules import ROWS
+from numba_tma.host.values import FLAG, POSITIVE, checked, is_whole, optional
 from numba_tma.kernels._host.device import fewest_in_same_waves, has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels.attention.arrays import (
@@ -32,6 +33,8 @@ from numba_tma.kernels.attention.tcgen05_plan import (
     tcgen05_plan_for,
 )
 from numba_tma.kernels.attention.transpose_v import transposed_v
+
+SOFTCAP = optional(POSITIVE)
 
 
 class ScoreOptions(NamedTuple):
@@ -63,10 +66,7 @@ def launch_attention(
     """
     _, softcap, left, right = options
     scale, scales = scale_of(q.function, options.scale, q.shape[3]), scales or {}
-    if softcap is not None and not 0 < softcap < math.inf:
-        raise ValueError(
-            f"{q.function}(softcap={softcap}): the cap is a positive number, or None for none"
-        )
+    checked(q.function, "softcap", softcap, SOFTCAP)
     if q.shape[1] == 1 and not starts:
         q, k, v, out = without_mask(q, k, v, out, left, "q_scale" in scales)
         left = right = None
@@ -89,7 +89,7 @@ def launch_attention(
     if isinstance(plan, AttentionPlan):
         check_plan(q.function, problem, plan)
     elif on_tcgen05:
-        check_tcgen05(q.function, problem, plan)
+        check_tcgen05(q.function, problem)
     elif plan is not None:
         raise TypeError(
             f"{q.function}(): plan is {plan!r}; it is an AttentionPlan, on Blackwell a "
@@ -178,12 +178,12 @@ def sides(
     pair = isinstance(window, tuple | list) and len(window) == 2
     given: Any = window if pair else (window, window)
     for side in given:
-        whole = isinstance(side, int | np.integer) and not isinstance(side, bool)
-        if side is not None and not (whole and side >= 0):
+        if side is not None and not (is_whole(side) and side >= 0):
             raise ValueError(
                 f"{function}(window={window!r}): a window is (left, right), the numbers of keys "
                 "that a query sees before its position and after it: whole numbers from 0, or None "
                 "for all; or one number for both"
             )
+    causal = checked(function, "causal", causal, FLAG)
     left, right = (None if side is None else int(side) for side in given)
     return left, 0 if causal else right

@@ -11,6 +11,7 @@ from numba_tma.backend.interface import constant_class
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.tensor_tiles import LANES
+from numba_tma.host.values import check_fields, one_of, whole
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.attention.plan import (
     DTYPES,
@@ -60,6 +61,15 @@ class Tcgen05AttentionPlan:
     heads_together: int = 1
     polynomial_period: int = 8
 
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            block_k=one_of(*BLOCKS_K),
+            stages=replace(whole(2, 64), text="2 to 64: one for K and one for V at least"),
+            heads_together=whole(0, 1 << 16),
+            polynomial_period=whole(0, 1 << 16),
+        )
+
     @property
     def block_q(self) -> int:
         """Queries of a block."""
@@ -84,10 +94,8 @@ class Tcgen05AttentionPlan:
 AnyAttentionPlan: TypeAlias = AttentionPlan | Tcgen05AttentionPlan
 
 
-def check_tcgen05(
-    function: str, problem: AttentionProblem, plan: Tcgen05AttentionPlan | None
-) -> None:
-    """Raise a ValueError unless the kernel has the problem and can follow the plan."""
+def check_tcgen05(function: str, problem: AttentionProblem) -> None:
+    """Raise a ValueError unless the kernel has the problem."""
     takes = (
         f"attention on Blackwell's tensor cores takes {' and '.join(DTYPES)} with a head dim of "
         f"{', '.join(map(str, TCGEN05_HEAD_DIMS))}"
@@ -106,14 +114,6 @@ def check_tcgen05(
         raise ValueError(
             f"{function}(): q has a head dim of {problem.head_dim}; {takes}, since S and O of two "
             "tiles fill tensor memory: use a GPU of compute capability 9.0"
-        )
-    if plan is None:
-        return
-    least = min(plan.stages - 2, plan.heads_together, plan.polynomial_period)
-    if plan.block_k not in BLOCKS_K or least < 0:
-        raise ValueError(
-            f"{function}(plan={plan}): block_k is one of {', '.join(map(str, BLOCKS_K))}, stages 2 "
-            "or more, one for K and one for V, and heads_together and polynomial_period 0 or more"
         )
 
 

@@ -266,6 +266,11 @@ def cache_folder() -> Path:
     """Return the folder of the measurements.
 
     ``NUMBA_TMA_CACHE_DIR``, or ``numba_tma`` in Numba's or the system's folder for caches.
+
+    Raises
+    ------
+    FileNotFoundError
+        If that is in the user's home folder, and there is none.
     """
     if own := os.environ.get("NUMBA_TMA_CACHE_DIR"):
         return Path(own)
@@ -273,7 +278,14 @@ def cache_folder() -> Path:
         "win32": os.environ.get("LOCALAPPDATA", "~/AppData/Local"),
         "darwin": "~/Library/Caches",
     }.get(sys.platform, os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return Path(os.environ.get("NUMBA_CACHE_DIR") or usual, "numba_tma").expanduser()
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or usual, "numba_tma")
+    try:
+        return folder.expanduser()
+    except RuntimeError:
+        raise FileNotFoundError(
+            f"matmul(tune=True): measurements are kept in {folder}, and this user has no home "
+            "folder: set NUMBA_TMA_CACHE_DIR to a folder, or they are made again by each process"
+        ) from None
 
 
 def key_of(gpu: str, *described: object) -> str:
@@ -292,8 +304,8 @@ def known(key: str) -> AnyConfig | None:
 
 def remember(key: str, config: AnyConfig) -> None:
     """Write the fastest configuration to the file, and keep the entries of other processes."""
-    folder = cache_folder()
     try:
+        folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
         entry = {"class": type(config).__name__, **dataclasses.asdict(config)}
         entries = {**_read(), key: entry}

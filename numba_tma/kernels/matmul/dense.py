@@ -9,13 +9,14 @@ import numpy as np
 from numba import cuda
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
-from numba_tma.host.arrays import Array
+from numba_tma.host.arrays import Array, option_dtype
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
+from numba_tma.host.values import FLAG, NUMBER, checked, one_of, optional
 from numba_tma.kernels._host.device import has_mma_alone, has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import recorded
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import empty
+from numba_tma.kernels._host.outputs import check_outputs, empty
 from numba_tma.kernels.matmul.choice import (
     MMA_CONFIGS,
     candidates,
@@ -30,6 +31,7 @@ from numba_tma.kernels.matmul.operands import (
     Workspace,
     as_matrices,
     move,
+    operand_dtypes,
     padded,
     read_matrices,
     repeats,
@@ -53,6 +55,8 @@ RESULTS = {
     ("e4m3", "e5m2"): ("bf16", "f16", "f32"),
     ("i8", "u8"): ("i32", "f32", "f16", "bf16"),
 }
+
+ACTIVATION = optional(one_of(*ACTIVATIONS))
 
 
 def matmul(
@@ -147,18 +151,18 @@ def matmul(
     ValueError
         If shapes, types or layouts do not fit each other.
     """
-    kinds = dtype if isinstance(dtype, tuple) else (dtype, dtype)
+    kinds = operand_dtypes("matmul", dtype)
+    named = option_dtype("matmul", "out_dtype", out_dtype)
     if out is None:
         left, right = (read_matrices("matmul", *given) for given in zip("ab", (a, b), kinds))
         scaled = not (a_scales is None and b_scales is None)
-        shape, found = _result(left, right, out_dtype, scaled)
-        if beta:
+        shape, found = _result(left, right, named, scaled)
+        if checked("matmul", "beta", beta, NUMBER):
             raise ValueError(f"matmul(): beta is {beta}, which multiplies out, and out is None")
         out = empty(a, shape, found)
     arrays = (a, b, out, bias, residual, row_scale, column_scale, a_scales, b_scales)
-    named = None if out_dtype is None else as_dtype(out_dtype)
-    tunes = tune and config is None and not simulated()
-    types = (*kinds, scale_dtype)
+    tunes = checked("matmul", "tune", tune, FLAG) and config is None and not simulated()
+    types = (*kinds, option_dtype("matmul", "scale_dtype", scale_dtype))
     _matmul(arrays, stream, (alpha, beta), types, named, activation, config, tunes)
     return out
 
@@ -171,7 +175,7 @@ def _matmul(
     arrays: tuple[DeviceArray | None, ...],
     stream: StreamLike,
     numbers: tuple[float, float],
-    kinds: tuple[DTypeLike, DTypeLike, DTypeLike],
+    kinds: tuple[DType | None, DType | None, DType | None],
     out_dtype: DType | None,
     activation: str | None,
     config: AnyConfig | None,
@@ -195,7 +199,7 @@ def _matmul(
 def _call(
     arrays: tuple[DeviceArray | None, ...],
     numbers: tuple[float, float],
-    kinds: tuple[DTypeLike, DTypeLike, DTypeLike],
+    kinds: tuple[DType | None, DType | None, DType | None],
     out_dtype: DType | None,
     activation: str | None,
 ) -> MatmulCall:
@@ -213,18 +217,17 @@ def _call(
             f"has shape {out.shape} and strides {out.strides} B: its last axis must be "
             "contiguous, and no axis expanded; multiply b.T @ a.T into out.T, or pass another array"
         )
-    residual = _residual(arrays[4], out)
+    given_residual, residual = _residual(arrays[4], out)
     bias, row_scale, column_scale = (
         _vector("bias", arrays[3], out.shape[-1:], ("f32", "f16", "bf16"), out),
         _vector("row_scale", arrays[5], out.shape[:-1], ("f32",), out),
         _vector("column_scale", arrays[6], out.shape[-1:], ("f32",), out),
     )
-    if activation is not None and activation not in ACTIVATIONS:
-        raise ValueError(
-            f"matmul(): activation is {activation!r}; it is None or one of "
-            f"{', '.join(map(repr, ACTIVATIONS))}"
-        )
-    alpha, beta = numbers
+    activation = checked("matmul", "activation", activation, ACTIVATION)
+    alpha, beta = (checked("matmul", *given, NUMBER) for given in zip(("alpha", "beta"), numbers))
+    factors = (scales.a, scales.b) if scales else ()
+    inputs = [a, b, bias, given_residual, row_scale, column_scale, *factors]
+    check_outputs([out], inputs, in_place=[given_residual])
     epilogue = Epilogue(
         alpha=bool(alpha != 1),
         row_scale=row_scale is not None,
@@ -240,7 +243,7 @@ def _call(
             "for alpha, beta, scales, bias, activation and residual"
         )
     vectors = (v.as_bytes() if v else 0 for v in (row_scale, column_scale, bias))
-    terms = Terms(*map(np.float32, numbers), *vectors)
+    terms = Terms(np.float32(alpha), np.float32(beta), *vectors)
     a, b, out = map(as_matrices, (a, b, out))
     return MatmulCall(a, b, out, residual, epilogue, terms, scales)
 
@@ -290,10 +293,10 @@ def _stored_type(out: DeviceArray) -> DType | None:
     return None if found.name in ("u8", "i8", "u16", "i16", "u32") else found
 
 
-def _residual(array: DeviceArray | None, out: Array) -> Array | None:
-    """Return the residual as matrices, if there is one and it fits `out`."""
+def _residual(array: DeviceArray | None, out: Array) -> tuple[Array | None, Array | None]:
+    """Return the residual, and it as matrices, if there is one and it fits `out`."""
     if array is None:
-        return None
+        return None, None
     residual = read_matrices("matmul", "residual", array, out.dtype)
     matrices = as_matrices(residual)
     fits = residual.shape == out.shape and residual.has_contiguous_rows
@@ -303,7 +306,7 @@ def _residual(array: DeviceArray | None, out: Array) -> Array | None:
             f"{out.shape}; it has that shape too, a contiguous last axis, and no leading axis that "
             "is expanded: pass a copy"
         )
-    return matrices
+    return residual, matrices
 
 
 def _vector(
@@ -347,11 +350,9 @@ def _tuned(call: MatmulCall, stream: StreamLike) -> AnyConfig:
             move(out, saved, stream)
 
         def seconds(config: AnyConfig) -> float:
-            with recorded() as launches:
-                needed = run(call, config, stream)
-            taken = time_on_gpu(launches, stream)
-            needed.clear()  # the launches are over
-            return taken
+            with recorded() as recording:
+                recording.workspace.extend(run(call, config, stream))
+            return time_on_gpu(recording.launches, stream)  # which waits for the launches
 
         _tuned_before[key] = fastest(key, tried, seconds)
         if call.epilogue.sources:

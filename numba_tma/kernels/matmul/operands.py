@@ -15,13 +15,14 @@ import numpy as np
 from numba import cuda
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
-from numba_tma.host.arrays import CHUNK, Array
+from numba_tma.host.arrays import CHUNK, Array, option_dtype
 from numba_tma.host.dtypes import DType
 from numba_tma.host.environment import simulated
 from numba_tma.kernels.copy.api import copy
 from numba_tma.kernels.transpose.api import transpose
 
 Workspace = list[DeviceArray]  #: device memory that launches need besides their arguments
+Kinds = tuple[DType | None, DType | None]  #: element types of a and b that `dtype` names
 
 #: Types that the tensor cores of every GPU also read along M or N.
 MN_MAJOR = ("f16", "bf16")
@@ -45,6 +46,17 @@ def read_matrices(
         )
     given.as_matrices()  # raises
     return given
+
+
+def operand_dtypes(function: str, dtype: DTypeLike | Kinds | None) -> Kinds:
+    """Return the element types that `dtype` names for a and for b; None for None."""
+    kinds = dtype if isinstance(dtype, tuple) else (dtype, dtype)
+    if len(kinds) != 2:
+        raise ValueError(
+            f"{function}(): dtype is a tuple of {len(kinds)}; it is one type, or a pair for a and b"
+        )
+    a, b = (option_dtype(function, "dtype", kind) for kind in kinds)
+    return a, b
 
 
 def as_matrices(array: Array) -> Array:

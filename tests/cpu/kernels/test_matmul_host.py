@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -71,8 +72,7 @@ def gpu(monkeypatch):
             "sm_count": lambda: 132,
             "has_tcgen05": lambda: False,
             "has_mma_alone": lambda: False,
-            "current_device": lambda: 0,
-            "queue_counter": lambda *of: "counter",
+            "queue_counter": lambda: device_array((1,), np.uint32),
             "tensor_map": lambda view, tile, dtype=None: (view, tile, dtype),
         }.items():
             monkeypatch.setattr(path + function, fake, raising=False)
@@ -343,7 +343,7 @@ def test_mistakes(gpu):
         Array(2, (3, 32, 96)),
     )
     fails("beta is 0.5, which multiplies out, and out is None", a, b, beta=0.5)
-    fails("activation is 'tanh'; it is None or one of 'relu', 'gelu'", a, b, out, activation="tanh")
+    fails("activation is 'relu', 'gelu', 'gelu_tanh' or 'silu'", a, b, out, activation="tanh")
     fails(r"bias has shape \(64,\) of bf16; .* of shape \(96,\)", a, b, out, bias=Array(4, (64,)))
     fails(r"row_scale has shape \(64,\) of bf16; .* of f32", a, b, out, row_scale=Array(4, (64,)))
     fails(r"residual has shape \(96,\)|a matrix has two axes", a, b, out, residual=Array(4, (96,)))
@@ -383,9 +383,9 @@ def test_an_array_that_is_not_on_the_gpu_is_named(gpu):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"m": 96}, r"Config\(m=96\): m is one of 64, 128"),
+        ({"m": 96}, r"Config\(m=96\): m is 64 or 128"),
         ({"n": 40}, r"Config\(n=40\): n is a multiple of 32 up to 256"),
-        ({"stages": 1}, "at least 2: one is read while another is filled"),
+        ({"stages": 1}, "from 2 to 64: one is read while another is filled"),
         ({"k": 64}, "k is 128, 256 or 512 bytes"),
         ({"k": 256, "cluster": 2}, "blocks share tiles of b that are 128 bytes wide"),
         ({"n": 96, "cluster": 4}, "which must be a multiple of 16: use another n"),
@@ -515,6 +515,17 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", str(tmp_path / "file" / "below"))
     assert _matmul_tuner.fastest("one", CONFIGS[:2], lambda config: config.n) == CONFIGS[0]
+
+
+def test_a_tuner_without_a_home_folder(monkeypatch):
+    for name in ("NUMBA_TMA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without an entry
+    with pytest.raises(FileNotFoundError, match="no home folder: set NUMBA_TMA_CACHE_DIR to a"):
+        _matmul_tuner.cache_folder()
+    config = Config(64, 64)
+    assert _matmul_tuner.fastest("a key", [config], lambda config: 1.0) is config
+    assert _matmul_tuner.known("a key") is None
 
 
 def test_where_measurements_are_kept(monkeypatch):
