@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from numba.cuda.np import numpy_support
 from numba.cuda.simulator import kernel, kernelapi
 
 from numba_tma.host.cluster_rules import check_device_function, check_grid, cluster_of
+from numba_tma.host.environment import simulator_seed
 from numba_tma.simulator import protocol
 from numba_tma.simulator import thread_instructions as instructions
 from numba_tma.simulator.block import Cta, Dim3
@@ -34,7 +34,9 @@ from numba_tma.simulator.thread import SimulatedThread, current
 _launches = threading.RLock()
 #: Of the launch that runs.
 _queue: LaunchQueue | None = None
-_seed = int(os.environ.get("NUMBA_TMA_SIM_SEED", "0"))
+_seed = simulator_seed()
+#: Of a host thread: the seed inside `seeded`.
+_own = threading.local()
 
 _EXTRAS = (
     "syncwarp",
@@ -67,13 +69,17 @@ def seed(n: int) -> None:
 
 @contextmanager
 def seeded(n: int) -> Iterator[None]:
-    """Choose the seed of the launches inside the ``with`` block."""
-    global _seed
-    outer, _seed = _seed, n
+    """Choose the seed of this host thread's launches inside the ``with`` block."""
+    outer, _own.seed = getattr(_own, "seed", None), n
     try:
         yield
     finally:
-        _seed = outer
+        _own.seed = outer
+
+
+def _chosen_seed() -> int:
+    own: int | None = getattr(_own, "seed", None)
+    return _seed if own is None else own
 
 
 class BlockManager:
@@ -98,7 +104,7 @@ class BlockManager:
         queue = _launch_queue(grid_point, self._grid_dim, extents)
         if not queue.begin(grid_point):
             return  # a running block has taken its place
-        scheduler = Scheduler(f"{_seed} {grid_point}", deadlock_report)
+        scheduler = Scheduler(f"{_chosen_seed()} {grid_point}", deadlock_report)
         x0, y0, z0 = grid_point
         blocks = [
             Cta(
@@ -125,7 +131,7 @@ def _launch_queue(grid_point: Dim3, grid_dim: Dim3, cluster: Dim3) -> LaunchQueu
     global _queue
     if _queue is None or not any(grid_point):
         xs, ys, zs = (range(0, extent, step) for extent, step in zip(grid_dim, cluster))
-        _queue = LaunchQueue(list(product(xs, ys, zs)), str(_seed))
+        _queue = LaunchQueue(list(product(xs, ys, zs)), str(_chosen_seed()))
     return _queue
 
 
