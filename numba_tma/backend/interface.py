@@ -28,11 +28,13 @@ there, the same functions and classes are ordinary Python.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import refuse_construction, refuse_methods
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -149,7 +151,26 @@ def constant_class(cls: C) -> C:
     Kernels can call the methods that ``cls.device_methods`` names; their bodies are inlined.
     """
     _declare("constant_class", cls)
+    if simulated():
+        refuse_construction(cls)
+        methods = getattr(cls, "device_methods", ())
+        refuse_methods(cls, methods)
+        if "start" in methods:
+            cls.start = _started_once(cls.start)  # type: ignore[attr-defined]
     return cls
+
+
+def _started_once(start: F) -> F:
+    """Refuse a start in a loop (simulator), as the compiler does."""
+
+    @functools.wraps(start)
+    def checked(self: Any, *args: Any, **kws: Any) -> Any:
+        from numba_tma import simulator
+
+        simulator.check_started_once(self)
+        return start(self, *args, **kws)
+
+    return checked  # type: ignore[return-value]
 
 
 def native(subject: T) -> T:

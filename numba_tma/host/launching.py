@@ -15,6 +15,7 @@ from numba_tma.host.annotations import Kernel, StreamLike
 from numba_tma.host.backend import compiled_launcher
 from numba_tma.host.cluster_rules import check_grid, cluster_of, cluster_size, set_cluster
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import host_only
 
 Dim3 = tuple[int, int, int]
 Extents = int | tuple[int, ...]  #: along x, or along x, y and z
@@ -24,6 +25,7 @@ _LARGEST_BLOCK = (1024, 1024, 64)
 _MOST_THREADS = 1024
 
 
+@host_only
 def launcher(
     kernel: Kernel,
     grid: Extents,
@@ -122,11 +124,7 @@ class Launcher:
         self.names = _parameters(kernel.py_func)
         self.grid = _dimensions("grid", grid, _LARGEST_GRID, "blocks")
         self.block = _dimensions("block", block, _LARGEST_BLOCK, "threads")
-        if math.prod(self.block) > _MOST_THREADS:
-            raise ValueError(
-                f"launcher: block {self.block} has {math.prod(self.block):,} threads; a block has "
-                f"at most {_MOST_THREADS:,}"
-            )
+        check_threads(self.block, "launcher: ")
         self.cluster = None if cluster is None else self._check_cluster(cluster_size(cluster))
         self.stream, self.pdl = stream, bool(pdl)
         self._prepare_stream()
@@ -268,6 +266,15 @@ class _SimulatedLauncher(Launcher):
         kernel: Any = copy.copy(self.kernel)
         kernel.fn = set_cluster(own, self.cluster)
         return kernel
+
+
+def check_threads(block: Dim3, where: str = "") -> None:
+    """Raise a ValueError for a block with more threads than any GPU runs."""
+    if math.prod(block) > _MOST_THREADS:
+        raise ValueError(
+            f"{where}block {tuple(block)} has {math.prod(block):,} threads; a block has at most "
+            f"{_MOST_THREADS:,}"
+        )
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

@@ -10,6 +10,7 @@ from numba_tma.simulator import trace
 from numba_tma.simulator.barriers import MbarrierWait, TrackedBarrier
 from numba_tma.simulator.clocks import Clock, Clocks, join
 from numba_tma.simulator.copies import call_site
+from numba_tma.simulator.elected_loops import check_whole_warp
 from numba_tma.simulator.errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCopy
 from numba_tma.simulator.hazards import Hazards
 from numba_tma.simulator.launch_queue import LaunchQueue
@@ -174,6 +175,8 @@ class Cta:
 
     def syncthreads(self, thread: SimulatedThread, value: object) -> list[object]:
         """Wait for all live threads; return the values they brought."""
+        if thread.elected:
+            check_whole_warp("syncthreads", thread)
         return list(self._meet_at_barrier(thread, 0, None, value).values.values())
 
     def named_barrier(
@@ -266,6 +269,8 @@ class Cta:
     ) -> dict[int, object]:
         """Wait for the live lanes of `mask`; return their values by lane, one dict for all."""
         mask = int(mask) & FULL_MASK
+        if thread.elected and mask != 1 << thread.lane:
+            check_whole_warp(name, thread)
         if not mask >> thread.lane & 1:
             raise BadOperand(
                 f"{name} with mask {mask:#010x} is executed by lane {thread.lane}, which is not "
