@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from numba_tma.host.environment import simulated
 from numba_tma.host.host_only import refuse_construction, refuse_methods
+from numba_tma.host.loop_rules import WITHOUT_SCOPES
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -140,9 +141,16 @@ def device_class(
 
     def declare(cls: C) -> C:
         _declare("device_class", cls, static=static, mutable=mutable, local=local)
+        if simulated() and hasattr(cls, "enters") and hasattr(cls, "close"):
+            cls.__enter__ = cls.__exit__ = _without_scopes  # type: ignore[attr-defined]
         return cls
 
     return declare
+
+
+def _without_scopes(*_: Any) -> None:
+    """Refuse a ``with`` that no `scopes` has rewritten (simulator), as the compiler does."""
+    raise TypeError(WITHOUT_SCOPES)
 
 
 def constant_class(cls: C) -> C:

@@ -13,6 +13,13 @@ BOTH_SIDES = (
 )
 
 
+#: The error of a kernel with scopes that nothing rewrites.
+WITHOUT_SCOPES = (
+    "a `with` scope of a pipeline needs @tma.scopes: put it on the kernel or device function, "
+    "below @cuda.jit"
+)
+
+
 def nested_refusal(called: str, loop: str) -> str:
     """Return the error of a call that needs a whole warp, where one elected thread executes it."""
     return (

@@ -29,7 +29,7 @@ class Iteration:
 
 
 @simulator_only
-def enter_loop(loop: Any) -> None:
+def enter_body(loop: Any) -> None:
     """Let the simulator refuse calls that need a whole warp, where one thread fills a stage."""
     if loop.elected and loop.producer.pipeline.by_tma:
         simulator.enter_elected(loop, "produce")
@@ -66,6 +66,7 @@ class Produce(Iteration):
 
     def take(self) -> tuple[int, ProducerStage]:
         """Return the next tile and its acquired stage."""
+        enter_body(self)
         return self.tile, self.producer.acquire()
 
 
@@ -115,6 +116,7 @@ class ProduceFrom(Iteration):
 
     def take(self) -> tuple[int, ProducerStage]:
         """Return the tile drawn last and its acquired stage, and draw the next tile."""
+        enter_body(self)
         producer, tile = self.producer, self.tile
         producer._await_next()
         producer._publish_tile(tile)

@@ -16,7 +16,6 @@ from numba_tma.pipeline.loops import (
     ProduceFrom,
     TileQueue,
     check_loop,
-    enter_loop,
 )
 from numba_tma.pipeline.multicast import MulticastGroup, blocks_along, is_shared_along_x
 from numba_tma.pipeline.producer import NO_TILE, TileProducer
@@ -89,9 +88,7 @@ class TilePipelineHandle:
         check_loop("produce", self, "producer")
         producer, backwards = self._producer, goes_backwards("produce", first, stop, step)
         before = i64(first) - i64(step)
-        tiles = Produce(backwards, producer, before, stop, step, producer.enters())
-        enter_loop(tiles)
-        return tiles
+        return Produce(backwards, producer, before, stop, step, producer.enters())
 
     def produce_from(self, queue: TileQueue) -> ProduceFrom:
         """Iterate over the tiles that `queue` hands to this block, as `produce` does.
@@ -104,9 +101,7 @@ class TilePipelineHandle:
         tile = u32(NO_TILE)
         if elected:
             tile = queue.draw()
-        tiles = ProduceFrom(self._producer, queue, tile, elected)
-        enter_loop(tiles)
-        return tiles
+        return ProduceFrom(self._producer, queue, tile, elected)
 
     def consume(
         self, first: Any, stop: Any, step: Constant[int] = 1, in_flight: Constant[int] = 0

@@ -12,8 +12,13 @@ from numba_tma.simulator.thread import SimulatedThread, current
 
 
 def enter_elected(loop: Any, name: str) -> None:
-    """Let `loop` be one that the calling thread alone executes; it ends when Python drops it."""
-    current().elected.append((weakref.ref(loop), name))
+    """Begin the body of a loop that the calling thread alone executes.
+
+    The loop ends when Python drops its iterator, at its end or after a ``break``.
+    """
+    entered = current().elected
+    if not any(reference() is loop for reference, _ in entered):
+        entered.append((weakref.ref(loop), name))
 
 
 def check_whole_warp(called: str, thread: SimulatedThread | None = None) -> None:
