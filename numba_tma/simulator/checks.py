@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 def check_block(what: str, minimum: int) -> None:
     """Raise unless the block has whole warps and at least `minimum` threads."""
-    threads = len(current().cta.threads)
+    cta = current().cta
+    threads = len(cta.threads)
+    if cta.block_dim[1:] != (1, 1):
+        raise BadOperand(
+            f"{what}: the block has the dimensions {tuple(cta.block_dim)}; a kernel with it has "
+            f"one-dimensional blocks of whole warps: launch blocks of {threads} threads"
+        )
     if threads % WARP_SIZE or threads < minimum:
         raise BadOperand(
             f"{what}: the block has {threads} threads; it needs a multiple of {WARP_SIZE}, and at "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -40,6 +40,17 @@ def call_chain() -> tuple[tuple[CodeType, int], ...]:
         places.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return tuple(places)
+
+
+def call_lines() -> tuple[tuple[CodeType, int], ...]:
+    """Return the lines outside this library from which the kernel's thread came here."""
+    frame: FrameType | None = sys._getframe(1)
+    lines = []
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_LIBRARY):
+            lines.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(lines)
 
 
 class Copy(Protocol):

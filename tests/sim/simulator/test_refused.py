@@ -5,7 +5,10 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from tests.mutants.refused import REFUSED, TILE, loader
+from numba_tma import simulator
+from tests.mutants.refused import PIPE, REFUSED, ROLES, TILE, loader
+
+OF_ROLES = tma.TilePipeline(2, x=TILE, producer=ROLES.load, consumer=ROLES.compute)
 
 
 def launch(kernel, block=64, tiles=4):
@@ -73,3 +76,93 @@ def test_device_functions_see_what_kernels_see():
 
     with pytest.raises(TypeError, match=r"Tile\(...\) is for the host"):
         kernel[1, 1]()
+
+
+# ------------------------------------------------------------------- causes and repairs
+
+
+@cuda.jit
+def acquires_in_all_lanes(x, y, n):
+    pipe = PIPE.start()
+    if pipe.is_producer():
+        producer = pipe.producer()
+        for t in range(n):
+            stage = producer.acquire()
+            x.load(stage.x, (t * 4, 0), stage.barrier)
+    else:
+        for _ in pipe.consume(0, n):
+            pass
+
+
+@cuda.jit
+def loads_in_all_threads(x, y, n):
+    tile, barrier = tma.shared_tile(TILE), tma.shared_barrier()
+    if cuda.threadIdx.x == 0:
+        barrier.init(1)
+        tma.fence_mbarrier_init()
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        barrier.arrive_expect_tx(TILE.nbytes)
+    x.load(tile, (0, 0), barrier)
+    barrier.wait(0)
+
+
+@cuda.jit
+def third_role_consumes(x, y, n):
+    pipe = OF_ROLES.start()
+    if pipe.is_producer():
+        for t, stage in pipe.produce(0, n):
+            x.load(stage.x, (t * 4, 0), stage.barrier)
+    else:
+        for _ in pipe.consume(0, n):
+            pass
+
+
+@cuda.jit
+def releases_early(x, y, n):
+    pipe = PIPE.start()
+    if pipe.is_producer():
+        for t, stage in pipe.produce(0, n):
+            x.load(stage.x, (t * 4, 0), stage.barrier)
+    else:
+        consumer = pipe.consumer()
+        for t in range(n):
+            stage = consumer.wait()
+            consumer.release()
+            y[t * 4, cuda.threadIdx.x] = stage.x[0, cuda.threadIdx.x]
+
+
+@cuda.jit
+def stores_by_itself(x, y, n):
+    pipe = PIPE.start()
+    if pipe.is_producer():
+        for t, stage in pipe.produce(0, n):
+            x.load(stage.x, (t * 4, 0), stage.barrier)
+    else:
+        for t, stage in pipe.consume(0, n):
+            if cuda.threadIdx.x == 0:
+                x.store(stage.x, (t * 4, 0))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "block", "error", "text"),
+    [
+        (acquires_in_all_lanes, 64, "BarrierMisuse", "call acquire() under `if tma.elect_sync():`"),
+        (loads_in_all_threads, 64, "EarlyOverwrite", "The other load is the same one, at test_ref"),
+        (third_role_consumes, 96, "BarrierMisuse", "a thread that is no consumer: put it under"),
+        (
+            loader(),
+            (32, 2),
+            "BadOperand",
+            "one-dimensional blocks of whole warps: launch blocks",
+        ),
+        (loader(loop="pipe.produce(0, n - 1)"), 64, "Deadlock", "filled fewer stages than its con"),
+        (loader(loop="pipe.produce(0, n + 3)"), 64, "Deadlock", "give both sides the same range"),
+        (releases_early, 64, "EarlyOverwrite", "In a pipeline: release the stage after its last"),
+        (stores_by_itself, 64, "EarlyOverwrite", "In a pipeline: pipe.store(map, tile, coords)"),
+    ],
+)
+def test_an_error_has_its_cause_and_a_repair_in_the_pipelines_words(kernel, block, error, text):
+    with pytest.raises(getattr(simulator, error)) as caught:
+        launch(kernel, block)
+    assert text in str(caught.value)
