@@ -31,6 +31,7 @@ from numba_tma.host.encoding import (
     say_broken,
 )
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import MAX_BOX, Swizzle, Tile
 from numba_tma.host.tensor_map import TensorMap
 
@@ -38,6 +39,7 @@ GROUP = 4  #: rows of one instruction
 _UNIT = 128  # alignment of a tensor copy in shared memory, in bytes
 
 
+@host_only
 def gather_map(
     array: DeviceArray,
     tile: Tile,

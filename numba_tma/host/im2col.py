@@ -38,6 +38,7 @@ from numba_tma.host.encoding import (
     say_broken,
 )
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import host_only
 from numba_tma.host.im2col_rules import (
     RANKS,
     column_violations,
@@ -54,6 +55,7 @@ from numba_tma.host.tensor_map import TensorMap
 from numba_tma.host.tensor_map_rules import legal_strides, tensor_violations
 
 
+@host_only
 def im2col_map(
     array: DeviceArray,
     tile_or_column: Tile | Sequence[int],
@@ -121,6 +123,7 @@ def im2col_map(
     )
 
 
+@host_only
 def im2col_wide_map(
     array: DeviceArray,
     tile_or_column: Tile | Sequence[int],

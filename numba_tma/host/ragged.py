@@ -24,6 +24,7 @@ from numba_tma.host.encoding import (
     say_broken,
 )
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import MAX_RANK, Swizzle, Tile
 from numba_tma.host.tensor_map import TensorMap
 
@@ -60,6 +61,7 @@ def _needs_sequence(name: str) -> Callable[..., None]:
     return method
 
 
+@host_only
 def ragged_tensor_map(
     array: DeviceArray,
     tile_or_box: Tile | Sequence[int],

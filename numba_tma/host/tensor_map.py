@@ -32,6 +32,7 @@ from numba_tma.host.encoding import (
 )
 from numba_tma.host.environment import simulated
 from numba_tma.host.explain import explain
+from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Swizzle, Tile
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorMap", "simulated", "tensor_map"]
 
 
+@host_only
 def tensor_map(
     array: DeviceArray,
     tile_or_box: Tile | Sequence[int] | int,
@@ -144,6 +146,7 @@ class TensorMap(KernelArgument):
 
     __slots__ = ("__weakref__", "_encoding", "_owner", "array", "edits")
 
+    _opaque = True
     edits: int  #: edits by kernels; only in the simulator, in a TensorMapArray
 
     def __init__(self, array: DeviceArray, owner: object, encoding: Encoding) -> None:

@@ -14,7 +14,13 @@ from numba_tma.simulator.async_copy_instructions import (
     cp_async_wait_all,
     cp_async_wait_group,
 )
-from numba_tma.simulator.checks import check_block, check_choice, check_coordinates, check_copy
+from numba_tma.simulator.checks import (
+    check_block,
+    check_choice,
+    check_coordinates,
+    check_copy,
+    require_integers,
+)
 from numba_tma.simulator.cluster import getctarank, mapa
 from numba_tma.simulator.cluster_instructions import (
     barrier_cluster_arrive,
@@ -51,6 +57,7 @@ from numba_tma.simulator.copy_instructions import (
     fence_proxy_async,
     prefetch_tensormap,
 )
+from numba_tma.simulator.elected_loops import check_started_once, check_whole_warp, enter_elected
 from numba_tma.simulator.errors import (
     BadCoordinate,
     BadOperand,
@@ -233,6 +240,8 @@ __all__ = [
     "check_choice",
     "check_coordinates",
     "check_copy",
+    "check_started_once",
+    "check_whole_warp",
     "claim_columns",
     "clock",
     "cluster_block_index",
@@ -273,6 +282,7 @@ __all__ = [
     "cp_reduce_async_bulk_tensor_im2col",
     "current",
     "elect_sync",
+    "enter_elected",
     "eq_sync",
     "exchange_in_quad",
     "explore",
@@ -327,6 +337,7 @@ __all__ = [
     "record",
     "red_async",
     "relaxed_read",
+    "require_integers",
     "seed",
     "setmaxnreg",
     "shared_address",

@@ -6,28 +6,17 @@ prologue and epilogue, and the last wave of tiles takes as long as a full one. D
 the matrices need, or longer if the stages have too few bytes in flight. The constants are fitted:
 `tests/benchmarks/sweeps/matmul.py` measures the table, and the model's error.
 
-Measurements (``tune=True``) are kept in a file that outlives the process, at the end of this page.
+`measurements` finds and keeps what ``tune=True`` measures.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
 import math
-import os
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from numba import cuda
-
-from numba_tma._version import __version__
-from numba_tma.host.annotations import StreamLike
-from numba_tma.kernels._host.launch import as_stream
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.matmul.plan import (
     AnyConfig,
@@ -248,116 +237,3 @@ def choose_from(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> C:
         with_parts(configs, problem, sms),
         key=lambda config: expected_cycles(problem, config, sms),
     )
-
-
-# --------------------------------------------------------------------------- measurements
-#
-# The file is ``matmul.json`` in `cache_folder()`, an object with an entry for each GPU, release of
-# the library, and kind and size of matmul. Processes share it: each reads it again before it
-# writes, and replaces it as a whole. A file that cannot be read or written counts as empty.
-
-RUNS, REPEATS = 10, 3  # launches per timing; timings, of which the best counts
-_CLASSES: dict[str, type[AnyConfig]] = {
-    c.__name__: c for c in (Config, SwappedConfig, Tcgen05Config, MmaConfig)
-}
-
-
-def cache_folder() -> Path:
-    """Return the folder of the measurements.
-
-    ``NUMBA_TMA_CACHE_DIR``, or ``numba_tma`` in Numba's or the system's folder for caches.
-
-    Raises
-    ------
-    FileNotFoundError
-        If that is in the user's home folder, and there is none.
-    """
-    if own := os.environ.get("NUMBA_TMA_CACHE_DIR"):
-        return Path(own)
-    usual = {
-        "win32": os.environ.get("LOCALAPPDATA", "~/AppData/Local"),
-        "darwin": "~/Library/Caches",
-    }.get(sys.platform, os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or usual, "numba_tma")
-    try:
-        return folder.expanduser()
-    except RuntimeError:
-        raise FileNotFoundError(
-            f"matmul(tune=True): measurements are kept in {folder}, and this user has no home "
-            "folder: set NUMBA_TMA_CACHE_DIR to a folder, or they are made again by each process"
-        ) from None
-
-
-def key_of(gpu: str, *described: object) -> str:
-    """Return the name of an entry: GPU, release, and what is measured."""
-    return ", ".join(map(str, (gpu, f"numba_tma {__version__}", *described)))
-
-
-def known(key: str) -> AnyConfig | None:
-    """Return the measured configuration, or None if there is none."""
-    try:
-        fields = dict(_read()[key])
-        return _CLASSES[fields.pop("class")](**fields)
-    except (KeyError, TypeError, ValueError):  # no entry, or one of another release
-        return None
-
-
-def remember(key: str, config: AnyConfig) -> None:
-    """Write the fastest configuration to the file, and keep the entries of other processes."""
-    try:
-        folder = cache_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        entry = {"class": type(config).__name__, **dataclasses.asdict(config)}
-        entries = {**_read(), key: entry}
-        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
-            json.dump(entries, file, indent=1, sort_keys=True)
-        os.replace(file.name, folder / "matmul.json")
-    except OSError:  # it is measured again next time
-        pass
-
-
-def _read() -> dict[str, Any]:
-    try:
-        entries = json.loads((cache_folder() / "matmul.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
-
-
-def fastest(
-    key: str, configs: Iterable[AnyConfig], seconds: Callable[[AnyConfig], float]
-) -> AnyConfig:
-    """Return the configuration with the fewest `seconds`, from the file if it has an entry.
-
-    A configuration that raises an error is skipped; if all do, the last error is raised.
-    """
-    found = known(key)
-    if found is not None:
-        return found
-    times: dict[AnyConfig, float] = {}
-    error: Exception | None = None
-    for config in configs:
-        try:
-            times[config] = seconds(config)
-        except Exception as raised:
-            error = raised
-    if not times:
-        raise error or ValueError("fastest(): no configuration was given")
-    best = min(times, key=lambda config: times[config])
-    remember(key, best)
-    return best
-
-
-def time_on_gpu(launches: Sequence[Callable[[], None]], stream: StreamLike) -> float:
-    """Return the best time of repeated launches on the GPU, in seconds; it synchronises."""
-    on, best = as_stream(stream), math.inf
-    for _ in range(REPEATS):
-        start, end = cuda.event(), cuda.event()
-        start.record(on)
-        for _ in range(RUNS):
-            for launch in launches:
-                launch()
-        end.record(on)
-        end.synchronize()
-        best = min(best, start.elapsed_time(end))
-    return best / RUNS / 1e3

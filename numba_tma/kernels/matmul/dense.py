@@ -17,16 +17,10 @@ from numba_tma.kernels._host.device import has_mma_alone, has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import recorded
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty
-from numba_tma.kernels.matmul.choice import (
-    MMA_CONFIGS,
-    candidates,
-    fastest,
-    key_of,
-    tcgen05_candidates,
-    time_on_gpu,
-)
+from numba_tma.kernels.matmul.choice import MMA_CONFIGS, candidates, tcgen05_candidates
 from numba_tma.kernels.matmul.epilogue import ACTIVATIONS, Epilogue, Terms
 from numba_tma.kernels.matmul.launch import MatmulCall, operand_type, run
+from numba_tma.kernels.matmul.measurements import fastest, key_of, time_on_gpu
 from numba_tma.kernels.matmul.operands import (
     Workspace,
     as_matrices,

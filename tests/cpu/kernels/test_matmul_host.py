@@ -1,9 +1,13 @@
 """The launches of matmul without a GPU: layouts, copies, choices, errors, tuning."""
 
+import dataclasses
+import errno
 import itertools
 import json
 import math
+import multiprocessing
 import os
+import stat
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -11,13 +15,14 @@ import numpy as np
 import pytest
 
 from numba_tma.host import driver as _driver
+from numba_tma.host import environment
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels._host.device import fewest_in_same_waves
-from numba_tma.kernels.matmul import choice as _matmul_tuner
 from numba_tma.kernels.matmul import dense as module
 from numba_tma.kernels.matmul import launch as _matmul_launch
 from numba_tma.kernels.matmul import matmul
+from numba_tma.kernels.matmul import measurements as _matmul_tuner
 from numba_tma.kernels.matmul import operands as _matmul_operands
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
 from numba_tma.kernels.matmul.choice import (
@@ -511,33 +516,115 @@ def test_a_file_that_makes_no_sense_is_replaced(folder, text):
     assert _matmul_tuner.known("one") == CONFIGS[3]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"splits": 10**12}, {"m": 128.0}, {"n": "256"}, {"stages": True}, {"k": None}, {"m": 100}],
+)
+def test_values_of_the_file_are_checked(folder, fields):
+    folder.mkdir()
+    entry = {"class": "Config", **dataclasses.asdict(CONFIGS[3]), **fields}
+    (folder / "matmul.json").write_text(json.dumps({"one": entry}))
+    assert _matmul_tuner.fastest("one", CONFIGS[:2], lambda config: config.n) in CONFIGS[:2]
+    assert _matmul_tuner.known("one") in CONFIGS[:2]
+
+
+def _remember(folder, first):
+    os.environ["NUMBA_TMA_CACHE_DIR"] = folder
+    for n in range(first, first + 8):
+        _matmul_tuner.remember(f"key {n}", CONFIGS[3])
+
+
+def test_writers_at_the_same_time_lose_nothing(folder):
+    folder.mkdir()
+    workers = [
+        multiprocessing.get_context("fork").Process(target=_remember, args=(str(folder), 8 * n))
+        for n in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(json.loads((folder / "matmul.json").read_text())) == 32
+    assert [file.name for file in folder.iterdir()] == ["matmul.json"]
+
+
+def test_a_folder_that_stays_locked_is_waited_for_no_longer(folder, monkeypatch):
+    folder.mkdir()
+    monkeypatch.setattr(_matmul_tuner, "_LOCK_SECONDS", 0.05)
+    with _matmul_tuner._locked(folder):
+        with pytest.warns(RuntimeWarning, match="another process has locked the folder for 0.05 s"):
+            _matmul_tuner.remember("one", CONFIGS[3])
+
+
+def test_what_is_no_file_is_refused(folder):
+    folder.mkdir()
+    os.mkfifo(folder / "matmul.json")
+    with pytest.warns(RuntimeWarning, match="matmul.json: it is not a regular file: remove it"):
+        assert _matmul_tuner.known("one") is None
+    with pytest.warns(RuntimeWarning, match="NUMBA_TMA_CACHE_DIR names another folder"):
+        _matmul_tuner.remember("one", CONFIGS[3])
+    assert stat.S_ISFIFO((folder / "matmul.json").stat().st_mode)
+
+
+def test_a_full_disk_leaves_the_old_file_alone(folder, monkeypatch):
+    _matmul_tuner.remember("one", CONFIGS[3])
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(_matmul_tuner.os, "replace", full)
+    with pytest.warns(RuntimeWarning, match="No space left on device"):
+        _matmul_tuner.remember("two", CONFIGS[3])
+    assert [file.name for file in folder.iterdir()] == ["matmul.json"]
+    assert _matmul_tuner.known("one") == CONFIGS[3]
+
+
+def test_a_symbolic_link_is_followed(folder, tmp_path):
+    folder.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "matmul.json").symlink_to(tmp_path / "elsewhere" / "kept.json")
+    _matmul_tuner.remember("one", CONFIGS[3])
+    assert (folder / "matmul.json").is_symlink() and _matmul_tuner.known("one") == CONFIGS[3]
+    assert [file.name for file in (tmp_path / "elsewhere").iterdir()] == ["kept.json"]
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o755, 0o644), (0o775, 0o664), (0o700, 0o600)])
+def test_who_shares_the_folder_shares_the_file(folder, mode, expected):
+    folder.mkdir()
+    folder.chmod(mode)
+    _matmul_tuner.remember("one", CONFIGS[3])
+    assert stat.S_IMODE((folder / "matmul.json").stat().st_mode) == expected
+    (folder / "matmul.json").chmod(0o640)
+    _matmul_tuner.remember("two", CONFIGS[3])
+    assert stat.S_IMODE((folder / "matmul.json").stat().st_mode) == 0o640
+
+
+def test_a_process_without_a_home_measures_and_keeps_nothing(monkeypatch):
+    monkeypatch.setattr(_matmul_tuner, "cache_folder", lambda: None)
+    assert _matmul_tuner.fastest("one", CONFIGS[:2], lambda config: config.n) == CONFIGS[0]
+
+
+@pytest.mark.filterwarnings("ignore:the measurements of matmul:RuntimeWarning")
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", str(tmp_path / "file" / "below"))
     assert _matmul_tuner.fastest("one", CONFIGS[:2], lambda config: config.n) == CONFIGS[0]
 
 
-def test_a_tuner_without_a_home_folder(monkeypatch):
-    for name in ("NUMBA_TMA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without an entry
-    with pytest.raises(FileNotFoundError, match="no home folder: set NUMBA_TMA_CACHE_DIR to a"):
-        _matmul_tuner.cache_folder()
-    config = Config(64, 64)
-    assert _matmul_tuner.fastest("a key", [config], lambda config: 1.0) is config
-    assert _matmul_tuner.known("a key") is None
-
-
 def test_where_measurements_are_kept(monkeypatch):
     for name in ("NUMBA_TMA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_matmul_tuner.sys, "platform", "linux")
-    assert _matmul_tuner.cache_folder().parts[-2:] == (".cache", "numba_tma")
+    monkeypatch.setattr(environment.sys, "platform", "linux")
+    assert environment.cache_folder().parts[-2:] == (".cache", "numba_tma")
     for name, folder in {"XDG_CACHE_HOME": "/x", "NUMBA_CACHE_DIR": "/n"}.items():
         monkeypatch.setenv(name, folder)
-        assert _matmul_tuner.cache_folder().as_posix() == f"{folder}/numba_tma"
+        assert environment.cache_folder().as_posix() == f"{folder}/numba_tma"
     monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", "/own")
-    assert _matmul_tuner.cache_folder().as_posix() == "/own"
+    assert environment.cache_folder().as_posix() == "/own"
+    for name in ("NUMBA_TMA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert environment.cache_folder() is None
 
 
 def test_tuning_launches_every_configuration_once_and_then_the_best(gpu, folder, monkeypatch):

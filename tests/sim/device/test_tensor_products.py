@@ -154,8 +154,10 @@ def test_scale_factors_of_rows_begin_at_half_an_atom():
 
 
 def test_wgmma_refuses_what_only_tcgen05_reads():
+    WIDE = tma.Tile((64, 128), "e4m3", SWIZZLE)
+
     def body(acc, a, b):
-        wide = tma.shared_tile(tma.Tile((64, 128), "e4m3", SWIZZLE)).matrix_descriptor("MN")
+        wide = tma.shared_tile(WIDE).matrix_descriptor("MN")
         tma.wgmma(tma.fragment(64), wide, wide)
 
     assert "is no MN-major operand of wgmma" in fails(body)

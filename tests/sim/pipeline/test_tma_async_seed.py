@@ -768,10 +768,10 @@ def test_try_wait():
 
 def test_complete_transaction():
     """Credits the bytes of a load that is left out, here and in another block."""
-    TILE = tma.Tile((4, 8), "u32")
+    TILE = SAME = tma.Tile((4, 8), "u32")
 
     def kernel(x, out):
-        tiles = tma.shared_tile(TILE), tma.shared_tile(tma.Tile((4, 8), "u32"))
+        tiles = tma.shared_tile(TILE), tma.shared_tile(SAME)
         barrier, thread = ready_barrier(), cuda.threadIdx.x
         rank = ptx.cluster_ctarank()
         if thread == 0:
