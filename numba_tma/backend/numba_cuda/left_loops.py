@@ -25,10 +25,10 @@ WALKED = ("LaunchedTiles",)
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)
-class CheckLoops(FunctionPass):
+class CheckLeftLoops(FunctionPass):
     """Raise a TypingError for a loop over the tiles of launch control that has another way out."""
 
-    _name = "numba_tma_check_loops"
+    _name = "numba_tma_check_left_loops"
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,4 +89,4 @@ def _source(loc: Any) -> str:
     return linecache.getline(loc.filename, loc.line).strip()
 
 
-add_pass(CheckLoops, NopythonTypeInference, "looking for loops over tiles that are left")
+add_pass(CheckLeftLoops, NopythonTypeInference, "looking for loops over tiles that are left")

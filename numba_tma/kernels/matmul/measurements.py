@@ -137,7 +137,7 @@ def _config(entry: Any) -> AnyConfig | None:
         return None
     try:
         return kind(**fields)
-    except ValueError:  # out of range
+    except (TypeError, ValueError):  # out of range
         return None
 
 
