@@ -148,7 +148,7 @@ def device_class(
     return declare
 
 
-def _without_scopes(*_: Any) -> None:
+def _without_scopes(*_: object) -> None:
     """Refuse a ``with`` that no `scopes` has rewritten (simulator), as the compiler does."""
     raise TypeError(WITHOUT_SCOPES)
 

@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -81,7 +81,7 @@ def launcher(
     return function
 
 
-def generated(body: str, names: list[str], namespace: dict[str, Any]) -> FunctionType:
+def generated(body: str, names: Sequence[str], namespace: dict[str, Any]) -> FunctionType:
     """Return a function with these parameters, and this body, where ``{arguments}`` lists them.
 
     The body's text has ``_argument0`` and so on for them, so that a parameter may have any name.

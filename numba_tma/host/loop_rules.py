@@ -39,6 +39,15 @@ def restart_refusal(pipeline: object) -> str:
     )
 
 
+def carried_stage(name: str) -> str:
+    """Return the warning of a variable that holds one of several stages."""
+    return (
+        f"the variable {name} holds a stage that another assignment of it may have put there, so "
+        "that the stage's side of the pipeline lies in local memory: keep its tiles in variables "
+        "in place of the stage, as in `here = consumer.wait().x` (they are an address each)"
+    )
+
+
 def role_refusal(called: str, pipeline: object, role: str) -> str:
     """Return the error of a thread that executes a loop of a role that it does not have."""
     return (

@@ -11,7 +11,7 @@ from numba_tma.simulator import BadOperand
 
 
 @compile_time
-def goes_backwards(what: str, first: Any, stop: Any, step: Any) -> bool:
+def goes_backwards(what: str, first: object, stop: object, step: Any) -> bool:
     """Return whether a range has a negative step; raise unless it is one of integers, and ends.
 
     A compiled kernel goes backwards if `step` is a negative literal: a test of the sign would cost
@@ -29,7 +29,7 @@ def goes_backwards(what: str, first: Any, stop: Any, step: Any) -> bool:
 
 
 @compile_time
-def check_forwards(what: str, first: Any, stop: Any, step: Any) -> None:
+def check_forwards(what: str, first: object, stop: object, step: object) -> None:
     """Raise unless a range has integers and a positive step, as far as it is known."""
     if goes_backwards(what, first, stop, step):
         raise BadOperand(
@@ -46,11 +46,11 @@ def is_before(tile: int, stop: int, backwards: Constant[bool]) -> bool:
     return tile < stop
 
 
-def _is_integer(given: Any) -> bool:
+def _is_integer(given: object) -> bool:
     if isinstance(given, Unknown):
         return given.is_integer
     return isinstance(given, int | np.integer) and not isinstance(given, bool)
 
 
-def _shown(given: Any) -> str:
+def _shown(given: object) -> str:
     return str(given) if isinstance(given, Unknown) else repr(given)

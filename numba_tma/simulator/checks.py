@@ -70,7 +70,7 @@ def check_copy(
         )
 
 
-def _check_array(tensor_map: TensorMap, given: Any) -> None:
+def _check_array(tensor_map: TensorMap, given: object) -> None:
     """Raise unless `given` is an array in the block's shared memory."""
     if not isinstance(given, np.ndarray):
         raise BadOperand(
@@ -79,7 +79,7 @@ def _check_array(tensor_map: TensorMap, given: Any) -> None:
         )
 
 
-def require_integers(name: str, coords: Any, shown: Any = None) -> None:
+def require_integers(name: str, coords: object, shown: object = None) -> None:
     """Raise unless `coords` is a tuple of integers; the compiler's `Unknown` says what it is.
 
     `shown` is what the error shows, where `coords` has only the elements of it.
@@ -91,7 +91,7 @@ def require_integers(name: str, coords: Any, shown: Any = None) -> None:
         )
 
 
-def _is_integer(number: Any) -> bool:
+def _is_integer(number: object) -> bool:
     if isinstance(number, int | np.integer):
         return not isinstance(number, bool)
     return getattr(number, "is_integer", None) is True  # the compiler's

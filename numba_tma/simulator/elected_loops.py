@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 from numba_tma.host.loop_rules import nested_refusal, restart_refusal
 from numba_tma.simulator.copies import call_chain
@@ -11,7 +10,7 @@ from numba_tma.simulator.errors import BarrierMisuse
 from numba_tma.simulator.thread import SimulatedThread, current
 
 
-def enter_elected(loop: Any, name: str) -> None:
+def enter_elected(loop: object, name: str) -> None:
     """Begin the body of a loop that the calling thread alone executes.
 
     The loop ends when Python drops its iterator, at its end or after a ``break``.
@@ -30,7 +29,7 @@ def check_whole_warp(called: str, thread: SimulatedThread | None = None) -> None
             raise BarrierMisuse(nested_refusal(called, thread.elected[-1][1]))
 
 
-def check_started_once(pipeline: Any) -> None:
+def check_started_once(pipeline: object) -> None:
     """Raise if the calling thread starts a pipeline again, at the same place of the kernel."""
     started, place = current().started, (id(pipeline), call_chain())
     if place in started:

@@ -9,7 +9,7 @@ from numba_tma.host.layout import Tile
 
 
 @dataclass(frozen=True)
-class TensorMapType:
+class SimulatedMapType:
     """Stands for the compiler's type of a `TensorMap` in ``@cuda.jit((TensorMapType(2, TILE),))``.
 
     The compiler's class of this name has the meaning of the parameters.
@@ -22,3 +22,6 @@ class TensorMapType:
     copies: Copies | None = None
     mode: str = "tiled"
     editable: bool = False
+
+
+TensorMapType = SimulatedMapType  #: its public name

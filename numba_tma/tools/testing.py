@@ -12,6 +12,7 @@ import functools
 import importlib
 import os
 import pickle
+import pkgutil
 import re
 import shutil
 import signal
@@ -100,17 +101,16 @@ def compile_ptx(
 
 
 @contextmanager
-def _compiling_for(device: Any) -> Iterator[None]:
+def _compiling_for(device: object) -> Iterator[None]:
     """Let Numba take `device` for the current one, in this thread alone."""
-    from numba.cuda import dispatcher
-
+    name = "numba.cuda.dispatcher.get_current_device"
     with _substituting:
-        thread, current = threading.get_ident(), dispatcher.get_current_device
+        thread, current = threading.get_ident(), pkgutil.resolve_name(name)
 
         def answer() -> Any:
             return device if threading.get_ident() == thread else current()
 
-        with mock.patch.object(dispatcher, "get_current_device", answer):
+        with mock.patch(name, answer):
             yield
 
 

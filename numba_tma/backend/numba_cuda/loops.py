@@ -6,10 +6,12 @@ that drive them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from numba.core import types
+from numba.core.errors import NumbaPerformanceWarning
 from numba.cuda.core import ir
 from numba.cuda.core.analysis import compute_cfg_from_blocks
 from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
@@ -18,7 +20,13 @@ from numba.cuda.core.typed_passes import NopythonTypeInference
 
 from numba_tma.backend.numba_cuda.object_types import IteratorObjectType, ObjectType, is_constant
 from numba_tma.backend.numba_cuda.passes import add_pass
-from numba_tma.host.loop_rules import BOTH_SIDES, LOOPS, nested_refusal, restart_refusal
+from numba_tma.host.loop_rules import (
+    BOTH_SIDES,
+    LOOPS,
+    carried_stage,
+    nested_refusal,
+    restart_refusal,
+)
 
 #: Functions that all lanes of a warp, or all threads of a block, execute together.
 _MEETINGS = frozenset(
@@ -26,6 +34,9 @@ _MEETINGS = frozenset(
     | {"syncthreads_count", "syncthreads_and", "syncthreads_or"}
 )
 
+
+#: The stages of a TilePipeline, which point to the side that acquired them.
+_STAGES = ("ConsumerStage", "ProducerStage")
 
 #: Of an iterator: the field with its side, the loop's name, and the property of a pipeline for
 #: which one thread executes the body.
@@ -46,6 +57,7 @@ class CheckLoops(FunctionPass):
         blocks, typemap = state.func_ir.blocks, state.typemap
         if not any(_is_ours(typ) for typ in typemap.values()):
             return False
+        _warn_of_carried_stages(blocks, typemap)
         graph = compute_cfg_from_blocks(blocks)
         _check_sides(blocks, typemap, graph.dominators())
         for loop in graph.loops().values():
@@ -88,6 +100,20 @@ def _elected(header: Any, typemap: dict[str, types.Type]) -> Iterator[str]:
                         yield name
 
 
+def _warn_of_carried_stages(blocks: dict[int, Any], typemap: dict[str, types.Type]) -> None:
+    """Warn of variables that hold one of several stages: LLVM keeps their owner in memory."""
+    for block in blocks.values():
+        for statement in block.body:
+            value = getattr(statement, "value", None)
+            if not isinstance(value, ir.expr_types) or value.op != "phi":
+                continue
+            typ = typemap.get(statement.target.name)
+            if isinstance(typ, ObjectType) and typ.cls.__name__ in _STAGES:
+                name = statement.target.unversioned_name
+                warning = NumbaPerformanceWarning(carried_stage(name), statement.loc)
+                warnings.warn(warning, stacklevel=2)
+
+
 def _check_sides(
     blocks: dict[int, Any], typemap: dict[str, types.Type], dominators: dict[int, set[int]]
 ) -> None:
@@ -96,7 +122,9 @@ def _check_sides(
     for number, block in blocks.items():
         for call in _calls(block):
             function = typemap.get(call.func.name)
-            if _is_ours(function) and (name := function.typing_key[-1]) in LOOPS:
+            if function is None or not _is_ours(function):
+                continue
+            if (name := function.typing_key[-1]) in LOOPS:
                 if function.this.cls.__name__ == "TilePipelineHandle":
                     loops[name.removesuffix("_from")].append((number, function.this, call))
     for block, handle, _ in loops["produce"]:

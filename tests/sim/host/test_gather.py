@@ -15,7 +15,7 @@ from numba_tma.simulator import (
 )
 
 RNG = np.random.default_rng(0)
-NUMBERS = Tile((8,), "i32")
+NUMBER_TILE = Tile((8,), "i32")
 ROWS = (3, 19, 0, -1, 7, 7, 20, 2**31 - 1)  # 20 rows: the last two and -1 lie outside
 
 
@@ -23,7 +23,7 @@ def make_gather(tile, listed="tuple"):
     @cuda.jit
     def kernel(x, numbers, column, out):
         held, full = tma.shared_tile(tile), tma.shared_barrier()
-        table = tma.shared_tile(NUMBERS)
+        table = tma.shared_tile(NUMBER_TILE)
         thread = cuda.threadIdx.x
         if thread < 8:
             table[thread] = numbers[thread]
