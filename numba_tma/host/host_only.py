@@ -84,7 +84,7 @@ def refuse_construction(cls: type) -> None:
     make = cls.__init__  # type: ignore[misc]
 
     @functools.wraps(make)
-    def checked(self: Any, *args: Any, **kws: Any) -> None:
+    def checked(self: object, *args: Any, **kws: Any) -> None:
         if sys._getframe(1).f_code in KERNEL_CODE:
             raise TypeError(call_refusal(cls.__name__))
         make(self, *args, **kws)
@@ -117,7 +117,7 @@ def _checked_method(cls: type, name: str, method: FunctionType) -> Callable[...,
 
 
 def _checked_attribute(cls: type, name: str, member: Any) -> property:
-    def read(self: Any) -> Any:
+    def read(self: object) -> Any:
         if sys._getframe(1).f_code in KERNEL_CODE:
             raise AttributeError(attribute_refusal(cls, name))
         return member.__get__(self, type(self))

@@ -150,7 +150,7 @@ class LaunchControl:
         """The argument that requires a cluster, for error messages."""
         return f"cluster={self.cluster}"
 
-    def cluster_rule(self, given: Any) -> str:
+    def cluster_rule(self, given: object) -> str:
         """Return the error of a kernel that runs in clusters of another size."""
         return (
             f"{self} is for clusters of {self.cluster}, but the kernel runs in clusters of "

@@ -41,7 +41,7 @@ class CheckLeftLoops(FunctionPass):
         return False
 
 
-def _is_walked(statement: Any, typemap: dict[str, Any]) -> bool:
+def _is_walked(statement: ir.Stmt, typemap: dict[str, Any]) -> bool:
     value = getattr(statement, "value", None)
     if not isinstance(value, ir.expr_types) or value.op != "iternext":
         return False
@@ -74,7 +74,7 @@ def _reaching(blocks: dict[int, Any], head: int) -> set[int]:
     return found
 
 
-def _report(loop: Any, left: Any) -> None:
+def _report(loop: ir.Loc, left: ir.Loc) -> None:
     word = re.match(r"(break|return)\b", _source(left))
     how = f"by the `{word[1]}` at line {left.line}" if word else f"before line {left.line}"
     raise TypingError(
@@ -85,7 +85,7 @@ def _report(loop: Any, left: Any) -> None:
     )
 
 
-def _source(loc: Any) -> str:
+def _source(loc: ir.Loc) -> str:
     return linecache.getline(loc.filename, loc.line).strip()
 
 

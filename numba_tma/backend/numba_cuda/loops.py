@@ -71,11 +71,11 @@ class CheckLoops(FunctionPass):
         return False
 
 
-def _is_ours(typ: Any) -> bool:
+def _is_ours(typ: types.Type | None) -> bool:
     return isinstance(typ, types.BoundFunction) and isinstance(typ.this, ObjectType)
 
 
-def _calls(block: Any) -> Iterator[Any]:
+def _calls(block: ir.Block) -> Iterator[Any]:
     for statement in block.body:
         value = getattr(statement, "value", None)
         if isinstance(statement, ir.assign_types) and isinstance(value, ir.expr_types):
@@ -83,7 +83,7 @@ def _calls(block: Any) -> Iterator[Any]:
                 yield value
 
 
-def _elected(header: Any, typemap: dict[str, types.Type]) -> Iterator[str]:
+def _elected(header: ir.Block, typemap: dict[str, types.Type]) -> Iterator[str]:
     """Yield the name of the loop whose body one thread executes, by its iterator in the header."""
     for statement in header.body:
         value = getattr(statement, "value", None)
@@ -133,7 +133,7 @@ def _check_sides(
                 raise TypingError(BOTH_SIDES, loc=call.loc)
 
 
-def _check_start(function: Any, call: Any) -> None:
+def _check_start(function: types.Type | None, call: ir.Expr) -> None:
     if not _is_ours(function) or function.typing_key[-1] != "start":
         return
     owner = function.this
@@ -141,7 +141,7 @@ def _check_start(function: Any, call: Any) -> None:
         raise TypingError(restart_refusal(owner.static[0]), loc=call.loc)
 
 
-def _check_meeting(function: Any, loop: str, call: Any) -> None:
+def _check_meeting(function: types.Type | None, loop: str, call: ir.Expr) -> None:
     if _is_ours(function):
         name = function.typing_key[-1]
         if name in LOOPS:

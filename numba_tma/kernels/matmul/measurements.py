@@ -126,7 +126,7 @@ def time_on_gpu(launches: Sequence[Callable[[], None]], stream: StreamLike) -> f
     return best / RUNS / 1e3
 
 
-def _config(entry: Any) -> AnyConfig | None:
+def _config(entry: object) -> AnyConfig | None:
     """Return the configuration of an entry, or None if the entry is not exactly one."""
     if not isinstance(entry, dict) or entry.get("class") not in _CLASSES:
         return None
