@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any
 
 from numba_tma import simulator
 from numba_tma.backend.interface import (

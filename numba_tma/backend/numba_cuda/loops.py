@@ -71,7 +71,7 @@ class CheckLoops(FunctionPass):
         return False
 
 
-def _is_ours(typ: types.Type | None) -> bool:
+def _is_ours(typ: types.Type) -> bool:
     return isinstance(typ, types.BoundFunction) and isinstance(typ.this, ObjectType)
 
 
@@ -133,7 +133,7 @@ def _check_sides(
                 raise TypingError(BOTH_SIDES, loc=call.loc)
 
 
-def _check_start(function: types.Type | None, call: ir.Expr) -> None:
+def _check_start(function: types.Type, call: ir.Expr) -> None:
     if not _is_ours(function) or function.typing_key[-1] != "start":
         return
     owner = function.this
@@ -141,7 +141,7 @@ def _check_start(function: types.Type | None, call: ir.Expr) -> None:
         raise TypingError(restart_refusal(owner.static[0]), loc=call.loc)
 
 
-def _check_meeting(function: types.Type | None, loop: str, call: ir.Expr) -> None:
+def _check_meeting(function: types.Type, loop: str, call: ir.Expr) -> None:
     if _is_ours(function):
         name = function.typing_key[-1]
         if name in LOOPS:
