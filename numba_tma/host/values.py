@@ -42,7 +42,7 @@ class Rule:
     convert: Callable[[Any], Any] = lambda value: value
 
 
-def checked(owner: str, name: str, value: Any, rule: Rule, repair: str = "") -> Any:
+def checked(owner: str, name: str, value: object, rule: Rule, repair: str = "") -> Any:
     """Return a value, converted, or raise a TypeError or ValueError.
 
     `repair` is what to do instead, if the rule does not say so.
@@ -54,7 +54,7 @@ def checked(owner: str, name: str, value: Any, rule: Rule, repair: str = "") -> 
     raise error(f"{text}; {repair}" if repair else text)
 
 
-def check_fields(plan: Any, **rules: Rule) -> None:
+def check_fields(plan: object, **rules: Rule) -> None:
     """Check fields of a frozen dataclass, in its `__post_init__`, and convert them."""
     owner = type(plan).__name__
     for name, rule in rules.items():
@@ -103,7 +103,7 @@ def power_of_2(low: int, high: int) -> Rule:
 FLAG = Rule("True or False", lambda value: isinstance(value, bool | np.bool_), convert=bool)
 
 
-def one_of(*choices: Any, unit: str = "") -> Rule:
+def one_of(*choices: object, unit: str = "") -> Rule:
     """Return the rule of some values of one type, integers (of a unit) or strings."""
     of_kind = is_whole if is_whole(choices[0]) else lambda value: isinstance(value, str)
     *some, last = map(repr, choices)
