@@ -276,7 +276,7 @@ _SIZE = Rule("None or a number of bytes", lambda value: value is None or is_whol
 _KINDS = {
     "swizzle": Rule("None or a Swizzle", lambda value: value is None or is_whole(value)),
     "l2_promotion": _SIZE,
-    "oob_fill": Rule("'zeros' or 'nan'", lambda value: isinstance(value, str)),
+    "oob_fill": Rule("'zeros' or 'nan'", lambda value: not isinstance(value, list | dict | tuple)),
     "interleave": _SIZE,
     "overwrite_padding": FLAG,
     "fold": FLAG,

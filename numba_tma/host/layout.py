@@ -318,7 +318,7 @@ def box_violations(
     return violations
 
 
-def _tile_shape(shape: Any) -> tuple[int, ...]:
+def _tile_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     try:
         return as_shape(shape)
     except TypeError:
@@ -334,7 +334,7 @@ def _tile_dtype(dtype: object) -> DType:
         raise TypeError(f"Tile(dtype={dtype!r}): {error}") from None
 
 
-def _tile_swizzle(swizzle: Any) -> Swizzle:
+def _tile_swizzle(swizzle: int) -> Swizzle:
     if is_whole(swizzle) and swizzle in list(Swizzle):
         return Swizzle(swizzle)
     names = ", ".join(f"Swizzle.{each.name}" for each in Swizzle)

@@ -120,16 +120,9 @@ def tensor_map(
     except NoDeviceArray as error:
         raise TypeError(f"tensor_map: array {error}") from None
     address, shape, strides, stored, strides_in_elements, _, array, owner = reading
-    options = (
-        tile_or_box,
-        swizzle,
-        l2_promotion,
-        oob_fill,
-        element_strides,
-        interleave,
-        dtype,
-        overwrite_padding,
-        fold,
+    options: tuple[Any, ...] = (
+        *(tile_or_box, swizzle, l2_promotion, oob_fill, element_strides),
+        *(interleave, dtype, overwrite_padding, fold),
     )
     device = SIMULATED if simulated() else current_device()
     place = address, shape, strides, stored, strides_in_elements

@@ -103,7 +103,7 @@ def power_of_2(low: int, high: int) -> Rule:
 FLAG = Rule("True or False", lambda value: isinstance(value, bool | np.bool_), convert=bool)
 
 
-def one_of(*choices: Any, unit: str = "") -> Rule:
+def one_of(*choices: object, unit: str = "") -> Rule:
     """Return the rule of some values of one type, integers (of a unit) or strings."""
     of_kind = is_whole if is_whole(choices[0]) else lambda value: isinstance(value, str)
     *some, last = map(repr, choices)

@@ -197,7 +197,7 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
             outer.add(recording)
 
     @functools.wraps(prepare)
-    def simulate(arrays: Any, stream: StreamLike, *rest: Any) -> None:
+    def simulate(arrays: Sequence[DeviceArray], stream: StreamLike, *rest: object) -> None:
         check_stream(function, stream)
         prepare(arrays, stream, *rest)
 

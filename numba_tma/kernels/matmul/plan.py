@@ -122,8 +122,11 @@ class Tcgen05Config:
             group=whole(1, 1 << 16),
             stages=STAGES,
             out_stages=whole(1, 4),
-            cta_group=one_of(1, 2),
-            scheduler=one_of("launch_control", "static"),
+            cta_group=replace(one_of(1, 2), text="1, or 2 for a CTA pair"),
+            scheduler=replace(
+                one_of("launch_control", "static"),
+                text="'launch_control', or 'static' for a grid that fits on the GPU",
+            ),
         )
 
 
@@ -144,10 +147,12 @@ class MmaConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, warpgroups=one_of(1, 2))
+        unit = 16 * self.warpgroups
+        columns = whole(unit, 256, step=unit)
         check_fields(
             self,
             m=one_of(64, 128, 256),
-            n=whole(16, 256, step=16 * self.warpgroups),
+            n=replace(columns, text=f"{columns.text} with {self.warpgroups} warpgroups"),
             k=one_of(64, 128, unit="bytes"),
             group=whole(1, 1 << 16),
             stages=STAGES,

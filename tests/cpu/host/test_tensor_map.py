@@ -520,6 +520,7 @@ def test_a_dlpack_view_stays_alive_with_the_map(monkeypatch):
         def __init__(self, array):
             self.__dict__ |= {"ptr": ADDRESS, "shape": (64, 48), "strides": None}
             self.dtype, self.is_device_accessible = np.dtype(np.float32), True
+            self.readonly = False
             views.append(weakref.ref(self))
 
         @staticmethod
