@@ -30,6 +30,11 @@ def nested_refusal(called: str, loop: str) -> str:
     )
 
 
+def starts_again(pipeline: object) -> bool:
+    """Return whether a loop may start a pipeline again, because its `close` ends its barriers."""
+    return bool(getattr(pipeline, "ends_barriers", False))
+
+
 def restart_refusal(pipeline: object) -> str:
     """Return the error of a pipeline that a loop starts again."""
     return (

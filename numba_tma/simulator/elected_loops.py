@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 
-from numba_tma.host.loop_rules import nested_refusal, restart_refusal
+from numba_tma.host.loop_rules import nested_refusal, restart_refusal, starts_again
 from numba_tma.simulator.copies import call_chain
 from numba_tma.simulator.errors import BarrierMisuse
 from numba_tma.simulator.thread import SimulatedThread, current
@@ -31,6 +31,8 @@ def check_whole_warp(called: str, thread: SimulatedThread | None = None) -> None
 
 def check_started_once(pipeline: object) -> None:
     """Raise if the calling thread starts a pipeline again, at the same place of the kernel."""
+    if starts_again(pipeline):
+        return
     started, place = current().started, (id(pipeline), call_chain())
     if place in started:
         raise BarrierMisuse(restart_refusal(pipeline))

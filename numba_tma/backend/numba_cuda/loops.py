@@ -26,6 +26,7 @@ from numba_tma.host.loop_rules import (
     carried_stage,
     nested_refusal,
     restart_refusal,
+    starts_again,
 )
 
 #: Functions that all lanes of a warp, or all threads of a block, execute together.
@@ -138,7 +139,8 @@ def _check_start(function: types.Type, call: ir.Expr) -> None:
         return
     owner = function.this
     if owner.description.static == ("value",) and is_constant(owner.static[0]):
-        raise TypingError(restart_refusal(owner.static[0]), loc=call.loc)
+        if not starts_again(owner.static[0]):
+            raise TypingError(restart_refusal(owner.static[0]), loc=call.loc)
 
 
 def _check_meeting(function: types.Type, loop: str, call: ir.Expr) -> None:
