@@ -105,7 +105,7 @@ def test_plans():
     assert (plan.stages, plan.accumulators, plan.out_columns) == (4, 2, 64)
     with pytest.raises(ValueError, match="n is a multiple of 32 up to 256"):
         Tcgen05Config(300)
-    with pytest.raises(ValueError, match="scheduler='queue'.: scheduler is 'launch_control', or 's"):
+    with pytest.raises(ValueError, match="scheduler='queue'.: scheduler is 'launch_control', or"):
         Tcgen05Config(scheduler="queue")
 
 
