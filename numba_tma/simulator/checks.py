@@ -20,7 +20,7 @@ def check_block(what: str, minimum: int) -> None:
     """Raise unless the block has whole warps and at least `minimum` threads."""
     cta = current().cta
     threads = len(cta.threads)
-    if cta.block_dim[1:] != (1, 1):
+    if any(extent > 1 for extent in cta.block_dim[1:]):
         raise BadOperand(
             f"{what}: the block has the dimensions {tuple(cta.block_dim)}; a kernel with it has "
             f"one-dimensional blocks of whole warps: launch blocks of {threads} threads"
