@@ -51,10 +51,11 @@ def check_copy(
 ) -> None:
     """Raise unless a shared tile, a barrier and coordinates go together with a map."""
     check_coordinates(tensor_map, coords, mode)
-    if not isinstance(tile, int | np.integer) and not hasattr(tile, "address"):
-        _check_array(tensor_map, tile)
     for role, operand in (("tile", tile), ("barrier", barrier)):
-        kind = getattr(operand, "shared_kind", role)
+        kind = getattr(operand, "shared_kind", None)
+        if kind is None and role == "tile" and not isinstance(operand, int | np.integer):
+            _check_array(tensor_map, operand)
+        kind = kind or role
         if kind != role:
             raise BadOperand(
                 f"a copy with {tensor_map}: a {kind} is given where the {role} belongs"

@@ -154,9 +154,11 @@ def test_a_cluster_takes_its_tiles_together():
     ],
 )
 def test_misuse_in_a_kernel_is_reported(use, message):
+    SCHEDULER = tma.GroupedScheduler(2)
+
     @cuda.jit
     def kernel():
-        use(tma.GroupedScheduler(2).over(2, 3))
+        use(SCHEDULER.over(2, 3))
 
     with pytest.raises(BadOperand, match=message):
         kernel[1, 32]()

@@ -12,6 +12,7 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma import simulator as sim
 
+WORDS_4, WORDS_32 = tma.Tile(4, "u32"), tma.Tile(32, "u32")
 WARP = 32
 
 
@@ -70,7 +71,7 @@ def test_TMATensorTile():
 def test_SharedMemBarrier():
     @cuda.jit
     def kernel(out):
-        barrier, box = tma.shared_barrier(), tma.shared_tile(tma.Tile(4, "u32"))
+        barrier, box = tma.shared_barrier(), tma.shared_tile(WORDS_4)
         thread = cuda.threadIdx.x
         if thread == 0:
             barrier.init(4)
@@ -397,7 +398,7 @@ def test_commit_group_and_wait_group(waits):
 
     @cuda.jit
     def kernel(y):
-        tiles = tma.shared_tile(tma.Tile(32, "u32")), tma.shared_tile(TILE)
+        tiles = tma.shared_tile(WORDS_32), tma.shared_tile(TILE)
         thread = cuda.threadIdx.x
         for t in range(4):
             tile = tiles[t % (1 + left)]
@@ -688,7 +689,7 @@ def test_arrive_and_expect_bytes():
     """Block 1 arrives at block 0's barrier and lets it expect the bytes that it sends there."""
 
     def kernel(out):
-        barrier, word = ready_barrier(), tma.shared_tile(tma.Tile(4, "u32"))
+        barrier, word = ready_barrier(), tma.shared_tile(WORDS_4)
         tma.cluster_sync()
         if ptx.cluster_ctarank() == 1:
             theirs = ptx.mapa(barrier, 0)
@@ -722,7 +723,7 @@ def test_arrive_cluster():
 
 def test_wait():
     def kernel(out):
-        barrier, box = ready_barrier(), tma.shared_tile(tma.Tile(4, "u32"))
+        barrier, box = ready_barrier(), tma.shared_tile(WORDS_4)
         barrier.wait(1)  # on a fresh barrier parity 1 passes at once, and parity 0 blocks
         if cuda.threadIdx.x == 1:
             box[0] = 5
@@ -738,7 +739,7 @@ def test_wait():
 
 def test_wait_acquire_and_wait_relaxed():
     def kernel(out):
-        barrier, box = ready_barrier(), tma.shared_tile(tma.Tile(4, "u32"))
+        barrier, box = ready_barrier(), tma.shared_tile(WORDS_4)
         if cuda.threadIdx.x == 1:
             box[0] = 6
             barrier.arrive()
