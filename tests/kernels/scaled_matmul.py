@@ -8,10 +8,10 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.host.scale_factors import scale_tile, to_blocked
 from numba_tma.host.scale_layout import ScaleLayout
 from numba_tma.host.tcgen05_descriptor import InstructionDescriptor, instruction_descriptor
+from tests.kernels.tensor_matmul import Simulated
 
 HELD = tma.Tile(4, np.uint32)
 STAGES, BLOCKS = 2, 5
@@ -21,7 +21,7 @@ SF = scale_tile(128, K)  #: one atom, of a or of b
 STAGES_OF_A = tma.Tile((STAGES * M, K), "e4m3", tma.Swizzle.B128)
 STAGES_OF_B = tma.Tile((STAGES * N, K), "e4m3", tma.Swizzle.B128)
 ATOMS = tma.Tile((2 * STAGES, 1, 2, 256), "ue8m0")  #: of a and b, stage by stage
-LAYOUT_A, LAYOUT_B = (MatrixLayout(tile, "K", "tcgen05") for tile in (A, B))
+LAYOUT_A, LAYOUT_B = (Simulated(tile, "K", "tcgen05") for tile in (A, B))
 SCALES = ScaleLayout(SF)
 NBYTES = A.nbytes + B.nbytes + 2 * SF.nbytes
 STEPS = LAYOUT_A.num_k_steps
