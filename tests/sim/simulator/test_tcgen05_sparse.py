@@ -177,7 +177,8 @@ def scale_image(powers):
         ("mxf4nvf4", "e2m1", 128, "mxf4nvf4.block_scale.block16"),
     ],
 )
-def test_sparse_products_with_scale_factors(kind, name, k, block):
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_sparse_products_with_scale_factors(kind, name, k, block, in_memory):
     """A factor is for twice as many elements as in a dense product, in A and in B."""
     rng, unit, n = np.random.default_rng(11), 2 if k == 128 else 1, 32
     places = np.sort(rng.random((128, 16, 4)).argsort(axis=-1)[..., :2], axis=-1)
@@ -199,10 +200,24 @@ def test_sparse_products_with_scale_factors(kind, name, k, block):
             ptx.tcgen05_cp(base + 256, descriptor(at[2], 128), "128x128b", 1)
             for i in range(2):
                 ptx.tcgen05_cp(base + 264 + 4 * i, descriptor(at[3 + i], 32), "32x128b.warpx4", 1)
-            ptx.tcgen05_mma_block_scaled_sp(
-                base, descriptor(at[0], 128), descriptor(at[1], n), base + 256, said, base + 264,
-                base + 268, False, block, 1,
-            )  # fmt: skip
+            right_at, scales = descriptor(at[1], n), (base + 264, base + 268)
+            if in_memory:
+                ptx.tcgen05_cp(base + 280, descriptor(at[0], 128), "128x256b", 1)
+                ptx.tcgen05_mma_block_scaled_sp_tmem(
+                    base, base + 280, right_at, base + 256, said, *scales, False, block, 1
+                )
+            else:
+                ptx.tcgen05_mma_block_scaled_sp(
+                    *(base, descriptor(at[0], 128), right_at, base + 256, said, *scales, False, block, 1)
+                    descriptor(at[0], 128),
+                    right_at,
+                    base + 256,
+                    said,
+                    *scales,
+                    False,
+                    block,
+                    1,
+                )
             ptx.tcgen05_commit(barrier, 1)
         barrier.wait(0)
 
