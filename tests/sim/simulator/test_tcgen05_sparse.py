@@ -207,16 +207,9 @@ def test_sparse_products_with_scale_factors(kind, name, k, block, in_memory):
                     base, base + 280, right_at, base + 256, said, *scales, False, block, 1
                 )
             else:
+                left_at = descriptor(at[0], 128)
                 ptx.tcgen05_mma_block_scaled_sp(
-                    *(base, descriptor(at[0], 128), right_at, base + 256, said, *scales, False, block, 1)
-                    descriptor(at[0], 128),
-                    right_at,
-                    base + 256,
-                    said,
-                    *scales,
-                    False,
-                    block,
-                    1,
+                    base, left_at, right_at, base + 256, said, *scales, False, block, 1
                 )
             ptx.tcgen05_commit(barrier, 1)
         barrier.wait(0)
