@@ -27,7 +27,7 @@ def _listed() -> dict[str, str]:
 
 _HOMES = _listed()
 if simulated():
-    del _HOMES["TensorMapType"]  # the compiler's, which the simulator replaces
+    _HOMES["TensorMapType"] = "numba_tma.simulator.signatures"
 
 __all__ = sorted(_HOMES.keys() - {"kernels", "testing"})  # noqa: PLE0605
 

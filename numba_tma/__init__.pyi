@@ -24,6 +24,7 @@ from numba_tma.device.mma import rows as rows
 from numba_tma.device.mma import wgmma as wgmma
 from numba_tma.device.mma import wgmma_wait as wgmma_wait
 from numba_tma.device.multicast import load_partitioned as load_partitioned
+from numba_tma.device.persistent_grid import PersistentGrid as PersistentGrid
 from numba_tma.device.scheduler import GridStridedScheduler as GridStridedScheduler
 from numba_tma.device.scheduler import GroupedScheduler as GroupedScheduler
 from numba_tma.device.scheduler import HilbertScheduler as HilbertScheduler
@@ -36,6 +37,7 @@ from numba_tma.device.tensor_memory import TensorMemory as TensorMemory
 from numba_tma.device.tensor_memory import TensorMemoryHandle as TensorMemoryHandle
 from numba_tma.device.tensor_products import tcgen05_copy as tcgen05_copy
 from numba_tma.device.tensor_products import tcgen05_mma as tcgen05_mma
+from numba_tma.device.tensor_products import tcgen05_mma_ws as tcgen05_mma_ws
 from numba_tma.device.tensor_tile import TensorTile as TensorTile
 from numba_tma.host.debug import ByteLedgerError as ByteLedgerError
 from numba_tma.host.debug import CoordinateError as CoordinateError
@@ -72,12 +74,16 @@ from numba_tma.host.scale_factors import quantize as quantize
 from numba_tma.host.scale_factors import scale_tile as scale_tile
 from numba_tma.host.scale_factors import tensor_scale as tensor_scale
 from numba_tma.host.scale_factors import to_blocked as to_blocked
+from numba_tma.host.sparse_metadata import metadata_tile as metadata_tile
+from numba_tma.host.sparse_metadata import sparse_compress as sparse_compress
 from numba_tma.host.tensor_map import TensorMap as TensorMap
 from numba_tma.host.tensor_map import tensor_map as tensor_map
 from numba_tma.host.tensor_map_array import TensorMapArray as TensorMapArray
+from numba_tma.host.zero_columns import zero_column_mask as zero_column_mask
 from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
 from numba_tma.pipeline import CircularBuffer as CircularBuffer
 from numba_tma.pipeline import KVPipeline as KVPipeline
+from numba_tma.pipeline import LaunchControl as LaunchControl
 from numba_tma.pipeline import NamedBarrier as NamedBarrier
 from numba_tma.pipeline import OrderedSequenceBarrier as OrderedSequenceBarrier
 from numba_tma.pipeline import OutputConsumer as OutputConsumer

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numba_tma as tma
+from numba_tma import pipeline
+from numba_tma.device import barrier, shared
+from numba_tma.host import layout
 
 FILE = Path(__file__).parents[1] / "docs" / "guide" / "migration.md"
 COLUMNS = ("numba_tma", "CUTLASS/CuTe", "Gluon", "cuda::ptx", "remark")
 NONE = "–"
+
+#: What the names of answers begin with.
+ROOTS: dict[str, Any] = {"tma": tma} | {
+    name: getattr(module, name)
+    for module in (layout, barrier, shared, pipeline, tma)
+    for name in dir(module)
+    if inspect.isclass(getattr(module, name, None))
+}
 
 #: Every name that a seed document or its system's page of methods has, under the heading that its
 #: table has in docs/guide/migration.md.
@@ -112,3 +127,27 @@ def answers() -> dict[str, dict[str, Answer]]:
         seed: {name: answer for answer in lines for name in answer.names}
         for seed, lines in tables().items()
     }
+
+
+def given() -> list[str]:
+    """Return the names of ours that the tables give as answers."""
+    cells = [answer.numba_tma for lines in tables().values() for answer in lines]
+    return sorted({span for cell in cells for span in spans(cell)})
+
+
+def resolve(span: str) -> tuple[Any, str, Any]:
+    """Return what a name in code font stands for, after its owner and its name there.
+
+    ``f(x=...)`` also has the parameter x.
+    """
+    path, _, arguments = span.partition("(")
+    root, *parts = path.split(".")
+    assert root in ROOTS, f"{root} is no public name of numba_tma"
+    owner, found = None, ROOTS[root]
+    for part in parts:
+        fields = getattr(found, "__dataclass_fields__", {})
+        assert hasattr(found, part) or part in fields, f"{found!r} has no {part}"
+        owner, found = found, getattr(found, part, None)
+    for keyword in re.findall(r"(\w+)=", arguments):
+        assert keyword in inspect.signature(found).parameters, f"{path} takes no {keyword}"
+    return owner, path.rpartition(".")[2], found

@@ -28,11 +28,14 @@ there, the same functions and classes are ordinary Python.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import refuse_construction, refuse_methods
+from numba_tma.host.loop_rules import WITHOUT_SCOPES
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -138,9 +141,16 @@ def device_class(
 
     def declare(cls: C) -> C:
         _declare("device_class", cls, static=static, mutable=mutable, local=local)
+        if simulated() and hasattr(cls, "enters") and hasattr(cls, "close"):
+            cls.__enter__ = cls.__exit__ = _without_scopes  # type: ignore[attr-defined]
         return cls
 
     return declare
+
+
+def _without_scopes(*_: object) -> None:
+    """Refuse a ``with`` that no `scopes` has rewritten (simulator), as the compiler does."""
+    raise TypeError(WITHOUT_SCOPES)
 
 
 def constant_class(cls: C) -> C:
@@ -149,7 +159,26 @@ def constant_class(cls: C) -> C:
     Kernels can call the methods that ``cls.device_methods`` names; their bodies are inlined.
     """
     _declare("constant_class", cls)
+    if simulated():
+        refuse_construction(cls)
+        methods = getattr(cls, "device_methods", ())
+        refuse_methods(cls, methods)
+        if "start" in methods:
+            cls.start = _started_once(cls.start)  # type: ignore[attr-defined]
     return cls
+
+
+def _started_once(start: F) -> F:
+    """Refuse a start in a loop (simulator), as the compiler does."""
+
+    @functools.wraps(start)
+    def checked(self: Any, *args: Any, **kws: Any) -> Any:
+        from numba_tma import simulator
+
+        simulator.check_started_once(self)
+        return start(self, *args, **kws)
+
+    return checked  # type: ignore[return-value]
 
 
 def native(subject: T) -> T:
@@ -209,7 +238,7 @@ class Unknown:
 
     @property
     def num_numbers(self) -> int | None:
-        """The length of a tuple of numbers; None for any other argument."""
+        """The length of a tuple of numbers or a vector; None for any other argument."""
         raise NotImplementedError
 
     @property

@@ -17,7 +17,7 @@ from numba_tma.host.layout import Tile
 from numba_tma.host.packed_rules import unpacked_store
 from numba_tma.host.tensor_map import TensorMap, maker_of, wrong_mode
 from numba_tma.host.tensor_map_array import TensorMapArray
-from numba_tma.simulator import BadOperand
+from numba_tma.simulator import BadOperand, require_integers
 
 
 def tile_of(given: object) -> Tile | None:
@@ -79,6 +79,7 @@ def check_copy(what: str, tensor_map: Any, tile: object, coords: Any, mode: str 
     """Raise when a tile, a map and literal coordinates cannot go together."""
     rank, box, held = tensor_map.rank, tensor_map.tile, tile_of(tile)
     coordinates = coords.elements
+    require_integers(f"{what}: coords", coordinates, coords)
     if box is not None and tensor_map.mode != mode:
         raise BadOperand(f"{what}: {wrong_mode(str(tensor_map), tensor_map.mode)}")
     sliced = bool(tensor_map.interleave) and mode == "tiled"

@@ -125,22 +125,42 @@ class SharedTile:
         """
         return matrix_descriptor(self.tile, self.address, major)
 
+    def __iter__(self) -> Any:
+        raise TypeError(NOT_ITERABLE)
+
     def _address_of(self, index: Index) -> int:
         index = index if isinstance(index, tuple) else (index,)
         shape = self.tile.shape
-        if len(index) != len(shape) or any(not 0 <= i < n for i, n in zip(index, shape)):
+        if not all(isinstance(i, int | np.integer) for i in index):
+            raise IndexError(f"{self.tile} is indexed with integers, not {index}")
+        if len(index) != len(shape):
+            raise IndexError(
+                f"{self.tile} has {len(shape)} axes but is indexed with {len(index)} integers"
+            )
+        if any(not 0 <= i < n for i, n in zip(index, shape)):
             raise IndexError(f"index {index} is outside {self.tile}, whose shape is {shape}")
         return self.address + int(self.tile.offset(*index))
 
     def _vector_address(self, index: Index) -> int:
         address = self._address_of(index)
         if address % 16:
-            raise IndexError(
-                f"a vector at index {index} of {self.tile} starts {address % 16} B after a "
-                f"multiple of 16 B: use a multiple of {self.tile.dtype.chunk} along the last "
-                "axis"
-            )
+            raise IndexError(misaligned_vector(self.tile, index, address % 16))
         return address
+
+
+#: The error of a loop over a tile.
+NOT_ITERABLE = (
+    "a shared tile cannot be iterated over: iterate over its indices, as in "
+    "for i in range(TILE.shape[0])"
+)
+
+
+def misaligned_vector(tile: Tile, index: Index, excess: int) -> str:
+    """Return the error of a vector whose 16 bytes are not aligned."""
+    return (
+        f"a vector at index {index} of {tile} starts {excess} B after a multiple of 16 B: use a "
+        f"multiple of {tile.dtype.chunk} along the last axis"
+    )
 
 
 def check_view(tile: Tile, other: Any) -> None:

@@ -37,7 +37,10 @@ def load_columns(layout: Accumulator, taddr: int, num: int) -> Registers:
 
 @native
 def store_columns(layout: Accumulator | TensorOperand, taddr: int, values: Registers) -> None:
-    """Store a tuple of elements of `layout` from `taddr` on, and wait. Executed by whole warps."""
+    """Store a tuple or a vector of elements of `layout` from `taddr` on, and wait.
+
+    Executed by whole warps.
+    """
     kept = narrow(np.array(values), layout.dtype).view(f"u{layout.dtype.itemsize}")
     if layout.per_cell == 1:
         bits = kept.astype(np.uint32)
@@ -69,7 +72,7 @@ def check_values(layout: Accumulator | TensorOperand, what: str, column: int, va
     """Raise unless `values` are a tuple of numbers that fit the matrix from `column` on."""
     count = values.num_numbers if isinstance(values, Unknown) else len(values)  # type: ignore[arg-type]
     if count is None:
-        raise BadOperand(f"{what}(values=...) takes a tuple of numbers, not {values}")
+        raise BadOperand(f"{what}(values=...) takes a tuple of numbers or a vector, not {values}")
     _check_place(layout, what, column, count, count / layout.per_cell)
 
 

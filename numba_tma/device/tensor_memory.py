@@ -22,7 +22,7 @@ from numba_tma.device.tensor_columns import claim_columns
 from numba_tma.device.tensor_tile import TensorTile
 from numba_tma.host import tensor_tiles
 from numba_tma.host.annotations import DTypeLike
-from numba_tma.host.architectures import TCGEN05, refusal
+from numba_tma.host.architectures import TCGEN05, product_refusal
 from numba_tma.host.cluster_rules import check_group, pair_cluster
 from numba_tma.host.layout import Tile
 from numba_tma.host.tensor_tiles import (
@@ -30,6 +30,7 @@ from numba_tma.host.tensor_tiles import (
     Accumulator,
     ColumnClaim,
     TensorLayout,
+    TensorMetadata,
     TensorOperand,
     TensorScales,
     allocated_columns,
@@ -92,6 +93,7 @@ class TensorMemory:
     cluster_feature = "a CTA pair"
     columns: int
     first: int
+    threads: int  #: of the block; 0 if no role says it
     cta_group: int
     cluster: tuple[int, int]
 
@@ -121,6 +123,7 @@ class TensorMemory:
         check_group("TensorMemory", cta_group)
         object.__setattr__(self, "columns", used)
         object.__setattr__(self, "first", first // WARP * WARP)
+        object.__setattr__(self, "threads", getattr(role, "block", 0))
         object.__setattr__(self, "cta_group", cta_group)
         object.__setattr__(self, "cluster", pair_cluster("TensorMemory", cta_group, cluster))
 
@@ -162,7 +165,7 @@ class TensorMemory:
         if self.cta_group == 2:
             cluster_sync()
         else:
-            barrier_sync(0, ntid_x())
+            barrier_sync(0, self.threads or ntid_x())
         tcgen05_fence_after_thread_sync()
         return TensorMemoryHandle(self, ld_shared_u32(destination))
 
@@ -200,6 +203,7 @@ class TensorMemoryHandle:
         n: Constant[int],
         dtype: Constant[DTypeLike] = "f32",
         column: Constant[int] = 0,
+        ws: Constant[bool] = False,
     ) -> TensorTile:
         """Return an accumulator of m x n elements, from `column` on.
 
@@ -215,8 +219,12 @@ class TensorMemoryHandle:
             ``"f32"``, ``"f16"`` or ``"i32"``.
         column
             First column of the allocation. A run-time value is not checked.
+        ws
+            Whether it is that of `tcgen05_mma_ws`: m 32, 64 or 128, and n 64, 128 or 256. With m 64
+            and 32 it takes n / 2 and n / 4 columns, and all lanes: column j of D is column
+            j mod (n / 2) or (n / 4) of the lanes 64 (j // (n / 2)) or 32 (j // (n / 4)) on.
         """
-        layout = accumulator_of(self.memory, m, n, dtype)
+        layout = accumulator_of(self.memory, m, n, dtype, ws)
         return TensorTile(layout, self._claimed(layout, column))
 
     def operand(
@@ -225,13 +233,45 @@ class TensorMemoryHandle:
         k: Constant[int],
         dtype: Constant[DTypeLike],
         column: Constant[int] = 0,
+        ws: Constant[bool] = False,
     ) -> TensorTile:
-        """Return an operand A of m x k elements, from `column` on: f16, bf16, e4m3, e5m2 or f32.
+        """Return an operand A of m x k elements, from `column` on.
 
-        A cell has as many elements as fit, so that k elements of 16 bits take k / 2 columns.
-        `TensorTile.operand` returns one in an accumulator's columns.
+        Types are f16, bf16, e4m3, e5m2, i8, u8 and f32; integers keep their low 8 bits. A cell has
+        as many elements as fit, so that k elements of 16 bits take k / 2 columns.
+        `TensorTile.operand` returns one in an accumulator's columns. `ws` is that of `tile`: all
+        threads then store A, those of several lanes the same row.
         """
-        layout = operand_of(self.memory, m, k, dtype)
+        layout = operand_of(self.memory, m, k, dtype, ws)
+        return TensorTile(layout, self._claimed(layout, column))
+
+    def metadata(
+        self,
+        m: Constant[int],
+        k: Constant[int],
+        dtype: Constant[DTypeLike],
+        column: Constant[int] = 0,
+        ws: Constant[bool] = False,
+    ) -> TensorTile:
+        """Return the columns for the metadata of a sparse A, from `column` on; see `tcgen05_copy`.
+
+        They take 4 columns for each 128 elements along K, 64 of 32 bits: the words that
+        `sparse_compress` returns.
+
+        Parameters
+        ----------
+        m
+            Rows of A, of both blocks of a pair: 128 in each. With `ws` also 64 or 32.
+        k
+            Elements of A along K, those that are not stored included.
+        dtype
+            Type of A: f16, bf16, f32, tf32, i8, u8, e4m3, e5m2, e3m2, e2m3 or e2m1_unpacked.
+        column
+            First column of the allocation, a multiple of 2.
+        ws
+            Whether it is for `tcgen05_mma_ws`.
+        """
+        layout = metadata_of(self.memory, m, k, dtype, ws)
         return TensorTile(layout, self._claimed(layout, column))
 
     def scales(
@@ -272,7 +312,7 @@ class TensorMemoryHandle:
         if self.memory.cta_group == 2:
             cluster_sync()
         else:
-            barrier_sync(0, ntid_x())
+            barrier_sync(0, self.memory.threads or ntid_x())
         tcgen05_fence_after_thread_sync()
         bar_warp_sync()
         free(self.memory, self.address)
@@ -296,22 +336,25 @@ def check_target(owner: object, what: str) -> None:
     """Raise if the target of the compile has no tensor memory."""
     target = compile_target()
     if target and not TCGEN05.allow(target):
-        raise BadOperand(
-            f"{refusal(f'{what} of {owner}', TCGEN05, target)}; on Hopper use wgmma, whose "
-            "accumulators are fragments in registers"
-        )
+        raise BadOperand(product_refusal(f"{what} of {owner}", TCGEN05, target))
 
 
 @compile_time
-def accumulator_of(memory: TensorMemory, m: int, n: int, dtype: DTypeLike) -> Accumulator:
+def accumulator_of(memory: TensorMemory, m: int, n: int, dtype: DTypeLike, ws: bool) -> Accumulator:
     """Return the layout of an accumulator, or raise."""
-    return tensor_tiles.accumulator(m, n, dtype, memory.cta_group)
+    return tensor_tiles.accumulator(m, n, dtype, memory.cta_group, ws)
 
 
 @compile_time
-def operand_of(memory: TensorMemory, m: int, k: int, dtype: DTypeLike) -> TensorOperand:
+def operand_of(memory: TensorMemory, m: int, k: int, dtype: DTypeLike, ws: bool) -> TensorOperand:
     """Return the layout of an operand A, or raise."""
-    return tensor_tiles.tensor_operand(m, k, dtype, memory.cta_group)
+    return tensor_tiles.tensor_operand(m, k, dtype, memory.cta_group, ws)
+
+
+@compile_time
+def metadata_of(memory: TensorMemory, m: int, k: int, dtype: DTypeLike, ws: bool) -> TensorMetadata:
+    """Return the layout of the metadata of a sparse A, or raise."""
+    return tensor_tiles.tensor_metadata(m, k, dtype, memory.cta_group, ws)
 
 
 @compile_time

@@ -1,9 +1,9 @@
-"""tcgen05: products of tiles into tensor memory, and scale factors that are copied there."""
+"""tcgen05: products of tiles into tensor memory, and what is copied there for them."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from numba_tma import ptx
 from numba_tma.backend.interface import native
@@ -12,13 +12,21 @@ from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.shared import SharedTile
 from numba_tma.device.tensor_tile import TensorTile
 from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
-from numba_tma.host.scale_layout import COPY_SHAPE
-from numba_tma.host.tensor_products import check_copy, product_call
-from numba_tma.host.tensor_tiles import tensor_scales
+from numba_tma.host.scale_layout import COPY_HIGH
+from numba_tma.host.tensor_products import (
+    ProductOptions,
+    TensorProductCall,
+    copy_call,
+    product_call,
+)
 from numba_tma.simulator import BadOperand
 
 #: An operand in shared memory. A `SharedTile` is K-major.
 SharedMatrix: TypeAlias = MatrixDescriptor | SharedTile
+#: What a buffer of an operand does; see `tcgen05_mma`.
+Collector: TypeAlias = Literal["fill", "use", "lastuse", "discard"]
+#: A buffer of B.
+BufferB: TypeAlias = Literal["b0", "b1", "b2", "b3"]
 
 _call = functools.lru_cache(product_call)
 _layout = functools.lru_cache(MatrixLayout)
@@ -34,9 +42,13 @@ def tcgen05_mma(
     scale_input_d: int | None = None,
     a_scale: TensorTile | None = None,
     b_scale: TensorTile | None = None,
+    a_metadata: TensorTile | None = None,
+    disable_output_lanes: tuple[int, ...] | None = None,
+    collector: Collector | None = None,
     k_steps: int | None = None,
     negate_a: bool = False,
     negate_b: bool = False,
+    saturate: bool = False,
 ) -> None:
     """Start D = A B, or D += A B, with the accumulator D in tensor memory.
 
@@ -71,40 +83,133 @@ def tcgen05_mma(
     a_scale, b_scale
         Scale factors in tensor memory, ``tmem.scales(tile)``, which a `tcgen05_copy` of this thread
         has filled.
+    a_metadata
+        ``tmem.metadata(m, k, dtype)`` of a sparse A, filled by a `tcgen05_copy` of this thread. `a`
+        has the stored half of A, so that its K is half of that of `b`: see `sparse_compress`. Not
+        with scale factors.
+    disable_output_lanes
+        Four words, or eight in a CTA pair: a set bit i mod 32 of word i / 32 leaves lane i of D as
+        it is. Not with scale factors.
+    collector
+        The buffer of A in the tensor cores: ``"fill"`` keeps this A, and ``"use"`` and
+        ``"lastuse"`` read it there. It holds A of one instruction, so that `k_steps` is 1. A hint:
+        the tile holds A all the same until the products are complete. A literal.
     k_steps
-        Instructions along K, each of 32 bytes of every row; all that the tiles have by default. A
-        literal.
+        Instructions along K, each of 32 bytes of every row of A; all that the tiles have by
+        default. A literal.
     negate_a, negate_b
         Whether elements change their sign; not of integers. Literals.
+    saturate
+        Whether sums of i8 and u8 stop at the ends of i32; they wrap otherwise. A literal.
 
     Notes
     -----
-    PTX: ``tcgen05.mma.cta_group.kind``, one for each step along K.
+    PTX: ``tcgen05.mma.cta_group.kind``, one for each step along K; ``.sp`` with `a_metadata`.
     """
-    left = a if isinstance(a, TensorTile) else _descriptor("a", a)
-    right = _descriptor("b", b)
     if (a_scale is None) != (b_scale is None):
         raise BadOperand(both_scales())
-    call = checked(
+    options = ProductOptions(
+        negate_a=negate_a,
+        negate_b=negate_b,
+        saturate=saturate,
+        k_steps=k_steps,
+        scale_input_d=scale_input_d,
+        collector=collector,
+    )
+    _multiply(
+        options, accumulator, a, b, accumulate, a_metadata,
+        scale_a=a_scale, scale_b=b_scale, disable_output_lane=disable_output_lanes,
+    )  # fmt: skip
+
+
+@native
+def tcgen05_mma_ws(
+    accumulator: TensorTile,
+    a: SharedMatrix | TensorTile,
+    b: SharedMatrix,
+    *,
+    accumulate: bool,
+    buffer: BufferB = "b0",
+    collector: Collector = "discard",
+    zero_columns: int | None = None,
+    a_metadata: TensorTile | None = None,
+    k_steps: int | None = None,
+    negate_a: bool = False,
+    negate_b: bool = False,
+    saturate: bool = False,
+) -> None:
+    """Start D = A B, or D += A B, with B in a buffer: a weight-stationary product of one block.
+
+    For products of few rows with the same B: M is 32, 64 or 128, and N 64, 128 or 256. All that is
+    not named here is as for `tcgen05_mma`. There are no scale factors and no CTA pairs.
+
+    Parameters
+    ----------
+    accumulator
+        ``tmem.tile(m, n, ws=True)``.
+    a
+        As for `tcgen05_mma`; in tensor memory ``tmem.operand(m, k, dtype, ws=True)``.
+    buffer
+        The buffer of B, of four.
+    collector
+        ``"fill"`` keeps this B in the buffer, ``"use"`` and ``"lastuse"`` read it there. The buffer
+        holds B of one instruction, so that `k_steps` is 1 with these. A hint, as for `tcgen05_mma`.
+    zero_columns
+        Columns of B that count as zeros: a `zero_column_mask`.
+    a_metadata
+        As for `tcgen05_mma`: ``tmem.metadata(m, k, dtype, ws=True)``.
+
+    Notes
+    -----
+    PTX: ``tcgen05.mma.ws.cta_group::1.kind.collector``, one for each step along K.
+    """
+    options = ProductOptions(
+        negate_a=negate_a,
+        negate_b=negate_b,
+        saturate=saturate,
+        k_steps=k_steps,
+        collector=collector,
+        buffer=buffer,
+    )
+    _multiply(options, accumulator, a, b, accumulate, a_metadata, zero_column_mask=zero_columns)
+
+
+def _multiply(
+    options: ProductOptions,
+    accumulator: TensorTile,
+    a: SharedMatrix | TensorTile,
+    b: SharedMatrix,
+    accumulate: bool,
+    metadata: TensorTile | None,
+    scale_a: TensorTile | None = None,
+    scale_b: TensorTile | None = None,
+    **operands: Any,
+) -> None:
+    """Start the instructions of a product, with `operands` of each instruction (simulator)."""
+    left = a if isinstance(a, TensorTile) else _descriptor(options.function, "a", a)
+    right = _descriptor(options.function, "b", b)
+    call: TensorProductCall = checked(
         _call,
         accumulator.layout,
         left.layout,
         right.layout,
-        None if a_scale is None or b_scale is None else (a_scale.layout, b_scale.layout),
-        negate_a=negate_a,
-        negate_b=negate_b,
-        k_steps=k_steps,
-        scale_input_d=scale_input_d,
+        None if scale_a is None or scale_b is None else (scale_a.layout, scale_b.layout),
+        None if metadata is None else metadata.layout,
+        options,
     )
+    given = {name: value for name, value in operands.items() if value is not None}
+    if problem := call.refuses(given):
+        raise BadOperand(problem)
     start = getattr(ptx, call.row)
     for i, step in enumerate(call.steps):
         first = left.address + step.a if isinstance(left, TensorTile) else _at(left, step.a)
-        given = {"kind": call.kind, "cta_group": call.product.cta_group}
-        if a_scale is not None and b_scale is not None:
-            given["scale_a"] = a_scale.address + step.scale_a
-            given["scale_b"] = b_scale.address + step.scale_b
-        elif i == 0 and scale_input_d is not None:
-            given["scale_input_d"] = scale_input_d
+        if scale_a is not None and scale_b is not None:
+            given["scale_a"] = scale_a.address + step.scale_a
+            given["scale_b"] = scale_b.address + step.scale_b
+        if metadata is not None:
+            given["sparse_metadata"] = metadata.address + step.metadata
+        if options.scale_input_d is not None:
+            given["scale_input_d"] = options.scale_input_d if i == 0 else None
         start(
             d=accumulator.address,
             a=first,
@@ -112,12 +217,13 @@ def tcgen05_mma(
             idesc=step.idesc,
             enable_input_d=bool(accumulate) or i > 0,
             **given,
+            **call.forms,
         )
 
 
 @native
-def tcgen05_copy(scales: TensorTile, tile: SharedTile) -> None:
-    """Start to copy scale factors from a tile in shared memory to their columns.
+def tcgen05_copy(destination: TensorTile, tile: SharedTile) -> None:
+    """Start to copy scale factors, or metadata, from a tile in shared memory to their columns.
 
     Executed by one thread, which then starts the products that read them: these find the copy
     complete, without a wait. In a CTA pair each block copies its own tile. The tile may be written
@@ -126,22 +232,22 @@ def tcgen05_copy(scales: TensorTile, tile: SharedTile) -> None:
 
     Parameters
     ----------
-    scales
-        ``tmem.scales(tile)``.
+    destination
+        ``tmem.scales(tile)``, or ``tmem.metadata(m, k, dtype)``.
     tile
-        Atoms of 128 rows x 4 factors, as `scale_tile` has them: that of a stage.
+        The tile of a stage. Of scale factors: atoms of 128 rows x 4 factors, as `scale_tile` has
+        them. Of metadata: ``metadata_tile(k, dtype)``.
 
     Notes
     -----
-    PTX: ``tcgen05.cp.cta_group.32x128b.warpx4``, one for each atom.
+    PTX: ``tcgen05.cp.cta_group.32x128b.warpx4``, one for each atom; of metadata ``128x128b``, one
+    for each 4 columns.
     """
-    block = getattr(scales.layout, "block", None)
-    held = checked(tensor_scales, tile.tile, block, getattr(scales.layout, "cta_group", 1))
-    layout = checked(check_copy, scales.layout, held, tile.tile)
+    copies = checked(copy_call, destination.layout, tile.tile)
     copy: Any = ptx.tcgen05_cp
-    for column, offset in layout.atoms():
-        source = layout.source.high << 32 | (tile.address + offset) // CHUNK_BYTES
-        copy(scales.address + column, source, COPY_SHAPE, layout.cta_group)
+    for column, offset in copies.places:
+        source = COPY_HIGH << 32 | (tile.address + offset) // CHUNK_BYTES
+        copy(destination.address + column, source, copies.shape, copies.cta_group)
 
 
 def both_scales() -> str:
@@ -152,22 +258,20 @@ def both_scales() -> str:
     )
 
 
-def _descriptor(name: str, operand: SharedMatrix) -> MatrixDescriptor:
+def _descriptor(what: str, name: str, operand: SharedMatrix) -> MatrixDescriptor:
     """Return an operand's descriptor for tcgen05 (simulator)."""
     if isinstance(operand, SharedTile):
         operand = operand.matrix_descriptor()
     if not isinstance(operand, MatrixDescriptor):
-        raise BadOperand(operand_rule(name, operand))
+        raise BadOperand(operand_rule(what, name, operand))
     layout = checked(_layout, operand.layout.tile, operand.layout.major, "tcgen05")
     return MatrixDescriptor(layout, operand.lo, layout.high)
 
 
-def operand_rule(name: str, given: object) -> str:
+def operand_rule(what: str, name: str, given: object) -> str:
     """Return the error of an operand that is no matrix."""
     tensor = ", or a tile in tensor memory (tmem.operand)" if name == "a" else ""
-    return (
-        f"tcgen05_mma({name}=...) takes a shared tile, its matrix_descriptor(){tensor}, not {given}"
-    )
+    return f"{what}({name}=...) takes a shared tile, its matrix_descriptor(){tensor}, not {given}"
 
 
 def _at(descriptor: MatrixDescriptor, nbytes: int) -> int:

@@ -64,11 +64,11 @@ def map_lanes(
 def map_columns(
     function: DeviceFunction, values: Registers, first: int, num: int, numbers: tuple[Real, ...]
 ) -> Registers:
-    """Return the vector of ``function(value, column, *numbers)`` for `num` elements of a tuple.
+    """Return the vector of ``function(value, column, *numbers)`` for `num` elements of `values`.
 
-    `values` are a thread's columns, as `TensorTile.load` returns them. `first` and `num` are
-    literals; `column`, an int32, counts from the first of `values`. `function` is a device function
-    from the kernel's globals and returns the type of the elements.
+    `values` are a thread's columns: a tuple, as `TensorTile.load` returns it, or a vector. `first`
+    and `num` are literals; `column`, an int32, counts from the first of `values`. `function` is a
+    device function from the kernel's globals and returns the type of the elements.
     """
     columns = range(first, first + num)
     with np.errstate(all="ignore"):

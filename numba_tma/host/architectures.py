@@ -281,5 +281,22 @@ def refusal(what: str, having: Targets, target: str) -> str:
     return f"{what} needs {having}; this kernel is compiled for sm_{number}{suffix}: {repair}"
 
 
+#: How kernels multiply on GPUs with each kind of tensor cores.
+_PRODUCTS = {
+    "wgmma": "use wgmma, whose accumulators are fragments in registers",
+    "tcgen05": "use tcgen05_mma, whose accumulators are in tensor memory",
+    "mma": "use mma.sync (tma.ptx.mma_m16n8k16 and its kin), whose accumulators are in registers",
+}
+
+
+def product_refusal(what: str, having: Targets, target: str) -> str:
+    """Return `refusal`, with the products that the target's GPUs have if they never have `what`."""
+    error = refusal(what, having, target)
+    number, _ = parts(target)
+    if not error or any(parts(t)[0] == number for t in having):
+        return error
+    return f"{error}; there {_PRODUCTS[architecture_of(target).tensor_cores]}"
+
+
 def _either(targets: Iterable[str]) -> str:
     return " or ".join(f"sm_{t}" for t in targets)

@@ -13,10 +13,11 @@ from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.environment import simulated
 
 # Address; shape; strides, or None for a C-contiguous array; the library's element type; whether the
-# strides count elements instead of bytes; the array; and what else keeps its memory alive. A plain
-# tuple, because every call reads its arrays. The first five are hashable and form the keys of
-# caches. Code behind the border uses `numba_tma.host.arrays.Array`, which is made of a reading.
-Reading = tuple[int, tuple[int, ...], tuple[int, ...] | None, Any, bool, Any, object]
+# strides count elements instead of bytes; whether the memory is read-only; the array; and what else
+# keeps its memory alive. A plain tuple, because every call reads its arrays. The first six are
+# hashable and form the keys of caches. Code behind the border uses `numba_tma.host.arrays.Array`,
+# which is made of a reading.
+Reading = tuple[int, tuple[int, ...], tuple[int, ...] | None, Any, bool, bool, Any, object]
 #: The first five elements of a `Reading`: address, shape, strides, element type and stride unit.
 Place = tuple[int, tuple[int, ...], tuple[int, ...] | None, Any, bool]
 
@@ -94,16 +95,16 @@ def _read_torch(tensor: Any) -> Reading:
             f"is a tensor on {str(tensor.device)!r}, which is host memory; TMA copies from GPU "
             "memory: pass tensor.cuda()"
         )
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, True, tensor, None
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, True, False, tensor, None
 
 
 def _read_numba(array: Any) -> Reading:
     address = array.device_ctypes_pointer.value or 0
-    return address, array.shape, array.strides, array.dtype, False, array, None
+    return address, array.shape, array.strides, array.dtype, False, False, array, None
 
 
 def _read_cupy(array: Any) -> Reading:
-    return array.data.ptr, array.shape, array.strides, array.dtype, False, array, None
+    return array.data.ptr, array.shape, array.strides, array.dtype, False, False, array, None
 
 
 def _read_protocol(array: Any) -> Reading:
@@ -137,6 +138,7 @@ def _read_cuda_array_interface(array: Any, interface: dict[str, Any]) -> Reading
         None if strides is None else tuple(strides),
         dtype,
         False,
+        bool(interface["data"][1]),
         array,
         None,
     )
@@ -149,7 +151,7 @@ def _read_view(array: Any, view: Any) -> Reading:
         dtype = view.dtype
     except TypeError:  # the view has no fp8, but the exporter may know its own type
         dtype = getattr(array, "dtype", None)
-    return view.ptr, view.shape, view.strides, dtype, True, array, view
+    return view.ptr, view.shape, view.strides, dtype, True, bool(view.readonly), array, view
 
 
 def _read_host(array: Any) -> Reading:
@@ -159,7 +161,8 @@ def _read_host(array: Any) -> Reading:
             f"is a {class_name(array)}; in the simulator pass a NumPy array or "
             "numba.cuda.to_device(array)"
         )
-    return array.ctypes.data, array.shape, array.strides, array.dtype, False, array, None
+    place = array.ctypes.data, array.shape, array.strides, array.dtype, False
+    return *place, not array.flags.writeable, array, None
 
 
 def _host_memory(array: object) -> NoDeviceArray:

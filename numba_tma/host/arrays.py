@@ -36,7 +36,14 @@ from numba_tma.host.array_interface import (
     contiguous_strides,
     reading_of,
 )
-from numba_tma.host.dtypes import DType, as_dtype, storage_itemsize, stored_dtype, wrong_storage
+from numba_tma.host.dtypes import (
+    DType,
+    as_dtype,
+    contradicts,
+    storage_itemsize,
+    stored_dtype,
+    wrong_storage,
+)
 from numba_tma.host.environment import simulated
 
 CHUNK = 16  #: bytes; TMA takes addresses and strides that are multiples of it
@@ -54,6 +61,7 @@ class Array:
     owner: Any  #: the object that keeps the memory alive
     function: str = ""  #: the public function that took the array; errors begin with it
     name: str = "array"  #: the argument's name in that function
+    readonly: bool = False  #: whether its library forbids writes
 
     @classmethod
     def read(
@@ -69,17 +77,20 @@ class Array:
             The argument: torch, CuPy, Numba, cuda.core, or an object with
             ``__cuda_array_interface__`` or ``__dlpack__``; a NumPy array in the simulator.
         dtype
-            What the bits mean where the array's own type cannot say it, in the same size.
+            What the bits of integers mean, in the same size. An array whose own type says it may
+            not say another.
 
         Raises
         ------
         TypeError
             If it is no array in device memory, or its element type is none that TMA copies.
         ValueError
-            If `dtype` has another size than the array's elements.
+            If `dtype` has another size than the array's elements, or contradicts their type.
         """
         subject = f"{function}(): {name}"
-        address, shape, strides, stored, in_elements, owner, exported = reading_of(array, subject)
+        address, shape, strides, stored, in_elements, readonly, owner, exported = reading_of(
+            array, subject
+        )
         found = _element_type(subject, stored, dtype)
         shape = tuple(int(extent) for extent in shape)
         if 0 in shape:  # libraries give empty arrays any strides
@@ -93,6 +104,7 @@ class Array:
             owner if exported is None else (owner, exported),
             function,
             name,
+            readonly,
         )
 
     # ------------------------------------------------------------------ what it is
@@ -139,6 +151,61 @@ class Array:
         """Whether TMA can store to it: loadable, with rows of whole 16-byte chunks."""
         return self.is_loadable and self.shape[-1] * self.itemsize % CHUNK == 0
 
+    @property
+    def repeats(self) -> bool:
+        """Whether elements share memory: an axis is expanded, or rows overlap."""
+        span = self.itemsize
+        for stride, extent in sorted((abs(s), n) for n, s in zip(self.shape, self.strides)):
+            if extent > 1 and stride < span:
+                return bool(self.size)
+            span += (extent - 1) * stride
+        return False
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Addresses of the first byte of all elements, and of the first one behind them."""
+        ends = [(n - 1) * s for n, s in zip(self.shape, self.strides)]
+        return (
+            self.address + sum(end for end in ends if end < 0),
+            self.address + sum(end for end in ends if end > 0) + self.itemsize,
+        )
+
+    def is_same_view(self, other: Array) -> bool:
+        """Return whether two arrays have the same elements, each at the same index."""
+        steps = [
+            [s for n, s in zip(array.shape, array.strides) if n > 1] for array in (self, other)
+        ]
+        same = (self.address, self.shape, self.itemsize) == (
+            *(other.address, other.shape, other.itemsize),
+        )
+        return same and steps[0] == steps[1]
+
+    def shares_memory(self, other: Array) -> bool:
+        """Return whether a byte belongs to elements of both arrays."""
+        if not self.size or not other.size:
+            return False
+        (first, end), (other_first, other_end) = self.extent, other.extent
+        if end <= other_first or other_end <= first:
+            return False
+        if self.is_contiguous and other.is_contiguous:
+            return True
+        try:  # views of one buffer, such as the q, k and v of one matrix, may interleave
+            work: Any = 10**5  # NumPy's stubs know -1 and 0 alone
+            return bool(np.shares_memory(self._places(), other._places(), max_work=work))
+        except np.exceptions.TooHardError:
+            return True
+
+    def _places(self) -> np.ndarray[Any, Any]:
+        """Return a NumPy array with these addresses, which may be device memory: not to be read."""
+        interface = {
+            "shape": self.shape,
+            "strides": self.strides,
+            "typestr": f"|V{self.itemsize}",
+            "data": (self.address, True),
+            "version": 3,
+        }
+        return np.asarray(SimpleNamespace(__array_interface__=interface))
+
     def error(self, text: str) -> ValueError:
         """Return the error that `text` is true of this argument: ``function(): name text``."""
         return ValueError(f"{self.function}(): {self.name} {text}")
@@ -176,6 +243,7 @@ class Array:
             self.owner,
             self.function,
             self.name,
+            self.readonly,
         )
 
     def as_dtype(self, dtype: DType) -> Array:
@@ -286,7 +354,8 @@ class Array:
     def as_reading(self) -> Reading:
         """Return what `read_array` returns of other arrays; its element type is a `DType`."""
         owner = self.as_numpy() if simulated() else self
-        return self.address, self.shape, self.strides, self.dtype, False, owner, None
+        place = self.address, self.shape, self.strides, self.dtype, False
+        return *place, self.readonly, owner, None
 
 
 _U8 = as_dtype("u8")
@@ -314,7 +383,20 @@ def _element_type(subject: str, stored: object, asked: DTypeLike | None) -> DTyp
             f"{subject} holds {_name(stored)}, whose bits cannot be {found}: give a dtype of "
             f"{itemsize} B, or an array of {found.storage.itemsize} B elements"
         )
+    if contradicts(stored, found):
+        raise ValueError(
+            f"{subject} holds {_name(stored)}, and dtype is {found}; dtype says what the bits of "
+            "integers mean, and this array says it itself: convert the array, or leave dtype out"
+        )
     return found
+
+
+def option_dtype(function: str, name: str, given: DTypeLike | None) -> DType | None:
+    """Return the element type that an option of a public function names; None for None."""
+    try:
+        return None if given is None else as_dtype(given)
+    except TypeError as error:
+        raise TypeError(f"{function}(): {name}: {error}") from None
 
 
 def _name(stored: object) -> str:

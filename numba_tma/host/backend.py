@@ -10,6 +10,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import refuse_attributes
+
 if TYPE_CHECKING:
     from numba_tma.host.launching import Launcher
 
@@ -63,6 +66,12 @@ class KernelArgument:
     """A host object that kernels take as an argument, or as a global."""
 
     __slots__ = ()
+    #: Whether kernels see an object by its type alone, so that only methods are left of it.
+    _opaque = False
+
+    def __init_subclass__(cls) -> None:
+        if cls._opaque and simulated():
+            refuse_attributes(cls)
 
     @property
     def _numba_type_(self) -> Any:

@@ -66,6 +66,25 @@ def allocating_while_capturing() -> Iterator[None]:
         driver.cuThreadExchangeStreamCaptureMode(before)
 
 
+def zero(address: int, nbytes: int) -> None:
+    """Set device memory to zeros and wait for it, on a stream that orders and captures no other."""
+    driver = _driver()
+    stream = _checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+    try:
+        _checked(driver.cuMemsetD8Async(address, 0, nbytes, stream))
+        _checked(driver.cuStreamSynchronize(stream))
+    finally:
+        driver.cuStreamDestroy(stream)
+
+
+def _checked(returned: tuple[Any, ...]) -> Any:
+    """Return the result of a driver call, or raise for its error."""
+    error, *results = returned
+    if error:
+        raise RuntimeError(f"the CUDA driver refused a call: {error.name}")
+    return results[0] if results else None
+
+
 def encode_tiled(
     dtype: DType,
     address: int,

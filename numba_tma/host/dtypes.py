@@ -287,6 +287,15 @@ def wrong_storage(stored: object) -> str:
     )
 
 
+def contradicts(stored: object, asked: DType) -> bool:
+    """Return whether an array's own element type says that its bits do not mean `asked`.
+
+    Integers may hold the bits of any type. Types of one storage, such as f32 and tf32, agree.
+    """
+    own = _lookup(stored) if not isinstance(stored, DType) else stored
+    return own is not None and own.numpy.kind not in "iu" and own.numpy != asked.numpy
+
+
 def storage_itemsize(stored: object, default: int) -> int:
     """Return the bytes of an array's element, by the element type of its library."""
     if isinstance(stored, DType):

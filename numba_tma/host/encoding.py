@@ -1,10 +1,11 @@
 """What equal tensor maps share: their checked fields and the encoded bytes, cached."""
 
 import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from numba_tma.host.annotations import Shape
+from numba_tma.host.annotations import DTypeLike, Shape
 from numba_tma.host.architectures import BLACKWELL
 from numba_tma.host.array_interface import Place, byte_strides
 from numba_tma.host.boxes import (
@@ -23,7 +24,14 @@ from numba_tma.host.driver import (
     encode_tiled,
     replace_address,
 )
-from numba_tma.host.dtypes import DType, storage_itemsize, stored_dtype, wrong_storage
+from numba_tma.host.dtypes import (
+    DType,
+    as_dtype,
+    contradicts,
+    storage_itemsize,
+    stored_dtype,
+    wrong_storage,
+)
 from numba_tma.host.layout import MAX_BOX, MAX_RANK, Swizzle, Tile, as_shape, box_violations
 from numba_tma.host.packed_rules import (
     option_violations,
@@ -39,6 +47,7 @@ from numba_tma.host.tensor_map_rules import (
     legal_strides,
     tensor_violations,
 )
+from numba_tma.host.values import FLAG, Rule, checked, is_whole
 
 if TYPE_CHECKING:
     from cuda.core._tensor_map import TensorMapDescriptor
@@ -214,6 +223,7 @@ def _checked(
 ) -> _Checked:
     """Return what the map of an array needs, or raise an error with all broken rules."""
     options = MapOptions(*others)
+    check_kinds(options)
     tile, interleave = options.tile, options.interleave
     dtype, itemsize, violations = resolve_dtype(stored, options)
 
@@ -260,6 +270,46 @@ def _checked(
         copies = replace(copies, interleaved=True)
     padding = unpacked_store(dtype) or padding_store(copies.tile, shape)
     return _Checked(shape, strides, dtype, box, copies, steps, padding, options)
+
+
+_SIZE = Rule("None or a number of bytes", lambda value: value is None or is_whole(value))
+_KINDS = {
+    "swizzle": Rule("None or a Swizzle", lambda value: value is None or is_whole(value)),
+    "l2_promotion": _SIZE,
+    "oob_fill": Rule("'zeros' or 'nan'", lambda value: not isinstance(value, list | dict | tuple)),
+    "interleave": _SIZE,
+    "overwrite_padding": FLAG,
+    "fold": FLAG,
+}
+
+
+def check_kinds(options: MapOptions) -> None:
+    """Raise a TypeError for an option whose value has a type that none of its values has.
+
+    Such a value may have no hash: it is checked before it is a part of a cache's key. The values
+    themselves are checked with the array.
+    """
+    for name, rule in _KINDS.items():
+        checked(options.function, name, getattr(options, name), rule)
+
+
+def option_dtype(function: str, dtype: DTypeLike | None) -> DType | None:
+    """Return the element type that a map is to have; None for None."""
+    try:
+        return None if dtype is None else as_dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"{function}: {error}") from None
+
+
+def as_element_strides(given: Sequence[int]) -> tuple[int, ...]:
+    """Return the argument of `tensor_map` as a tuple, or raise a TypeError."""
+    steps = tuple(given) if isinstance(given, Iterable) else ()
+    if steps and all(map(is_whole, steps)):
+        return tuple(map(int, steps))
+    raise TypeError(
+        f"tensor_map: element_strides is {given!r}; it is a tuple of integers, one for each axis "
+        "of the array, 1 where nothing is skipped"
+    )
 
 
 def _encoded_layout(checked: _Checked) -> tuple[Any, Any, Any, Any]:
@@ -330,6 +380,11 @@ def resolve_dtype(stored: object, options: MapOptions) -> tuple[DType, int, list
         violations.append(
             f"dtype {asked} has {own} B per element, the array's {stored} {itemsize} B; "
             "dtype renames bits of the same size: view or convert the array first"
+        )
+    elif asked.numpy.kind not in "iu" and contradicts(stored, asked):
+        violations.append(
+            f"dtype is {asked}, but the array says that it holds {stored_dtype(stored)}; dtype "
+            "says what the bits of integers mean: convert the array, or leave dtype out"
         )
     if wrong := wrong_storage(stored):
         violations.append(f"array {wrong}")

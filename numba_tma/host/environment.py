@@ -1,26 +1,40 @@
-"""Settings that are read from the process environment."""
+"""Settings that are read from the process environment: every variable of the library, here alone.
+
+A switch takes an integer, as Numba's switches do, or one of `_WORDS`; an empty variable is not set.
+"""
 
 import functools
 import os
+import sys
+from pathlib import Path
+
+_WORDS = {
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("", "false", "no", "off"), False),
+}
 
 
 @functools.cache
 def simulated() -> bool:
-    """Whether kernels run in the CPU simulator (``NUMBA_ENABLE_CUDASIM`` set and not "0").
+    """Whether kernels run in the CPU simulator (``NUMBA_ENABLE_CUDASIM`` is an integer, and not 0).
 
-    Read once, because Numba too reads the variable only when it is imported.
+    It must be what Numba reads, which warns of a value that is no integer, and takes 0. Read once,
+    because Numba too reads the variable only when it is imported.
     """
-    return _is_set("NUMBA_ENABLE_CUDASIM")
+    try:
+        return int(os.environ.get("NUMBA_ENABLE_CUDASIM", "0")) != 0
+    except ValueError:
+        return False
 
 
 @functools.cache
 def debugging() -> bool:
-    """Whether waits are bounded (``NUMBA_TMA_DEBUG`` set and not "0").
+    """Whether waits are bounded (``NUMBA_TMA_DEBUG``, a switch).
 
     False in the simulator, which finds deadlocks itself. Read once, because it is compiled into
     kernels.
     """
-    return _is_set("NUMBA_TMA_DEBUG") and not simulated()
+    return _switch("NUMBA_TMA_DEBUG") and not simulated()
 
 
 @functools.cache
@@ -39,5 +53,38 @@ def wait_limit() -> float:
     return seconds
 
 
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "0") not in ("", "0")
+def simulator_seed() -> int:
+    """Return the simulator's first seed (``NUMBA_TMA_SIM_SEED``, 0 by default)."""
+    text = os.environ.get("NUMBA_TMA_SIM_SEED") or "0"
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(
+            f"NUMBA_TMA_SIM_SEED={text!r}: the seed of the simulator's orders is an integer, such "
+            "as 0"
+        ) from None
+
+
+def cache_folder() -> Path | None:
+    """Return the folder of measurements, or None if the process has no home folder.
+
+    ``NUMBA_TMA_CACHE_DIR``, or ``numba_tma`` in Numba's or the system's folder for caches.
+    """
+    if own := os.environ.get("NUMBA_TMA_CACHE_DIR"):
+        return Path(own)
+    usual = {
+        "win32": os.environ.get("LOCALAPPDATA") or "~/AppData/Local",
+        "darwin": "~/Library/Caches",
+    }.get(sys.platform, os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    try:
+        return Path(os.environ.get("NUMBA_CACHE_DIR") or usual, "numba_tma").expanduser()
+    except RuntimeError:
+        return None
+
+
+def _switch(name: str) -> bool:
+    text = os.environ.get(name, "")
+    try:
+        return _WORDS[text.lower()] if text.lower() in _WORDS else int(text) != 0
+    except ValueError:
+        raise ValueError(f"{name}={text!r}: a switch is 1 (on) or 0 (off)") from None

@@ -18,18 +18,20 @@ from numba_tma.host.array_interface import reading_of
 from numba_tma.host.backend import in_kernels
 from numba_tma.host.boxes import Copies, padding_store
 from numba_tma.host.driver import current_device
-from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.encoding import (
     SIMULATED,
     Encoding,
     L2Promotion,
     MapOptions,
     OobFill,
+    check_kinds,
     encode,
+    option_dtype,
     resolve_dtype,
     say_broken,
 )
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import MAX_BOX, Swizzle, Tile
 from numba_tma.host.tensor_map import TensorMap
 
@@ -37,6 +39,7 @@ GROUP = 4  #: rows of one instruction
 _UNIT = 128  # alignment of a tensor copy in shared memory, in bytes
 
 
+@host_only
 def gather_map(
     array: DeviceArray,
     tile: Tile,
@@ -84,17 +87,18 @@ def gather_map(
         oob_fill,
         element_strides=None,
         interleave=None,
-        dtype=None if dtype is None else as_dtype(dtype),
+        dtype=option_dtype(what, dtype),
         overwrite_padding=overwrite_padding,
         function=what,
     )
+    check_kinds(options)
     found, _, wrong = resolve_dtype(stored, options)
     if wrong := wrong + tile_violations(tuple(shape), tile):
         raise ValueError(say_broken(what, wrong))
     options = options._replace(tile_or_box=(1, tile.slab), dtype=found)
     device = SIMULATED if simulated() else current_device()
     place = address, tuple(shape), strides and tuple(strides), stored, in_elements
-    return GatherMap(reading[5], reading[6], _of_rows(encode(device, *place, *options), tile))
+    return GatherMap(*reading[6:], _of_rows(encode(device, *place, *options), tile))
 
 
 def tile_violations(shape: tuple[int, ...], tile: Tile) -> list[str]:

@@ -30,12 +30,15 @@ from numba_tma.host.encoding import (
     OobFill,
     as_box,
     atom_violations,
+    check_kinds,
     check_options,
+    option_dtype,
     partial_rows,
     resolve_dtype,
     say_broken,
 )
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import host_only
 from numba_tma.host.im2col_rules import (
     RANKS,
     column_violations,
@@ -52,6 +55,7 @@ from numba_tma.host.tensor_map import TensorMap
 from numba_tma.host.tensor_map_rules import legal_strides, tensor_violations
 
 
+@host_only
 def im2col_map(
     array: DeviceArray,
     tile_or_column: Tile | Sequence[int],
@@ -119,6 +123,7 @@ def im2col_map(
     )
 
 
+@host_only
 def im2col_wide_map(
     array: DeviceArray,
     tile_or_column: Tile | Sequence[int],
@@ -278,23 +283,22 @@ def _map(
     swizzle, l2_promotion, oob_fill, interleave, dtype, overwrite_padding = options
     reading = reading_of(array, f"{function}: array")
     address, shape, strides, *rest = reading[:5]
-    encoding = _encode(
-        SIMULATED if simulated() else current_device(),
-        (address, tuple(shape), strides and tuple(strides), *rest),
-        geometry,
-        MapOptions(
-            tile_or_column,
-            swizzle,
-            l2_promotion,
-            oob_fill,
-            element_strides=None,
-            interleave=interleave,
-            dtype=None if dtype is None else as_dtype(dtype),
-            overwrite_padding=overwrite_padding,
-            function=function,
-        ),
+    given = MapOptions(
+        tile_or_column,
+        swizzle,
+        l2_promotion,
+        oob_fill,
+        element_strides=None,
+        interleave=interleave,
+        dtype=option_dtype(function, dtype),
+        overwrite_padding=overwrite_padding,
+        function=function,
     )
-    return Im2colMap(reading[5], reading[6], encoding)
+    check_kinds(given)
+    device = SIMULATED if simulated() else current_device()
+    place = address, tuple(shape), strides and tuple(strides), *rest
+    encoding = _encode(device, place, geometry, given)
+    return Im2colMap(*reading[6:], encoding)
 
 
 def _name(mode: str) -> str:

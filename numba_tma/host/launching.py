@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 from numba_tma.host.annotations import Kernel, StreamLike
 from numba_tma.host.backend import compiled_launcher
 from numba_tma.host.cluster_rules import check_grid, cluster_of, cluster_size, set_cluster
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import host_only
 
 Dim3 = tuple[int, int, int]
 Extents = int | tuple[int, ...]  #: along x, or along x, y and z
@@ -22,6 +25,7 @@ _LARGEST_BLOCK = (1024, 1024, 64)
 _MOST_THREADS = 1024
 
 
+@host_only
 def launcher(
     kernel: Kernel,
     grid: Extents,
@@ -77,6 +81,21 @@ def launcher(
     return function
 
 
+def generated(body: str, names: Sequence[str], namespace: dict[str, Any]) -> FunctionType:
+    """Return a function with these parameters, and this body, where ``{arguments}`` lists them.
+
+    The body's text has ``_argument0`` and so on for them, so that a parameter may have any name.
+    """
+    arguments = "".join(f"_argument{i}, " for i in range(len(names)))
+    source = f"def launch({arguments}):\n" + body.format(arguments=arguments).lstrip("\n")
+    defined: dict[str, FunctionType] = {}
+    exec(compile(source, "<launcher>", "exec"), namespace, defined)
+    function = defined["launch"]
+    code = function.__code__
+    function.__code__ = code.replace(co_varnames=(*names, *code.co_varnames[len(names) :]))
+    return function
+
+
 class Unfit(Exception):
     """The arguments have other types than those that a launch was prepared for."""
 
@@ -105,11 +124,7 @@ class Launcher:
         self.names = _parameters(kernel.py_func)
         self.grid = _dimensions("grid", grid, _LARGEST_GRID, "blocks")
         self.block = _dimensions("block", block, _LARGEST_BLOCK, "threads")
-        if math.prod(self.block) > _MOST_THREADS:
-            raise ValueError(
-                f"launcher: block {self.block} has {math.prod(self.block):,} threads; a block has "
-                f"at most {_MOST_THREADS:,}"
-            )
+        check_threads(self.block, "launcher: ")
         self.cluster = None if cluster is None else self._check_cluster(cluster_size(cluster))
         self.stream, self.pdl = stream, bool(pdl)
         self._prepare_stream()
@@ -134,14 +149,18 @@ class Launcher:
 
     def _function(self) -> Any:
         """Return a function that takes the kernel's arguments and launches nothing yet."""
-        arguments = "".join(f"{name}, " for name in self.names)
-        source = f"def launch({arguments}): _other(None, ({arguments}))"
-        defined: dict[str, Any] = {}
-        exec(compile(source, "<launcher>", "exec"), self._namespace, defined)
-        function = defined["launch"]
+        function: Any = generated("    _other(None, ({arguments}))", self.names, self._namespace)
         function.__name__ = function.__qualname__ = _name(self.kernel)
+        # Pickle's error quotes it, and pickle finds no other function of this name.
+        function.__module__ = f"{self}, which belongs to its process: make one in the other process"
         function.__doc__ = f"Launch: {self}."
         return function
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self} holds a loaded kernel and addresses of this process, and cannot be pickled: "
+            "pickle the kernel and its configuration, and call tma.launcher in the other process"
+        )
 
     def _other(self, error: Exception | None, arguments: tuple[Any, ...]) -> None:
         """Launch with arguments that the function's code is not for, or after an `error`."""
@@ -220,15 +239,7 @@ class _SimulatedLauncher(Launcher):
     """Launches in the simulator, where a launch ends before the next one begins."""
 
     def _other(self, error: Exception | None, arguments: tuple[Any, ...]) -> None:
-        function = self.kernel.py_func
-        before = cluster_of(function)
-        try:
-            if self.cluster:
-                set_cluster(function, self.cluster)
-            self.kernel[self.grid, self.block](*arguments)
-        finally:
-            if self.cluster:
-                set_cluster(function, before)
+        self._kernel[self.grid, self.block](*arguments)
 
     def bind(self, *arguments: Any) -> Callable[[], None]:
         return functools.partial(self.function, *arguments)
@@ -242,6 +253,28 @@ class _SimulatedLauncher(Launcher):
 
     def _prepare_stream(self) -> None:
         self.handle, self.closable = 0, None
+
+    @functools.cached_property
+    def _kernel(self) -> Any:
+        """The kernel, as one whose function has the launcher's cluster."""
+        if self.cluster is None:
+            return self.kernel
+        function = self.kernel.py_func
+        named = function.__code__, function.__globals__, function.__name__
+        own = FunctionType(*named, function.__defaults__, function.__closure__)
+        own.__kwdefaults__ = function.__kwdefaults__
+        kernel: Any = copy.copy(self.kernel)
+        kernel.fn = set_cluster(own, self.cluster)
+        return kernel
+
+
+def check_threads(block: Dim3, where: str = "") -> None:
+    """Raise a ValueError for a block with more threads than any GPU runs."""
+    if math.prod(block) > _MOST_THREADS:
+        raise ValueError(
+            f"{where}block {tuple(block)} has {math.prod(block):,} threads; a block has at most "
+            f"{_MOST_THREADS:,}"
+        )
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from numba_tma.host.backend import KernelArgument
 from numba_tma.host.dtypes import DType, Index, as_dtype
+from numba_tma.host.values import is_whole
 
 MAX_RANK = 5
 MAX_BOX = 256  # elements along one axis of one copy
@@ -84,12 +85,17 @@ class Tile(KernelArgument):
     def __init__(
         self, shape: int | Sequence[int], dtype: object, swizzle: Swizzle = Swizzle.NONE
     ) -> None:
-        shape, dtype, swizzle = as_shape(shape), as_dtype(dtype), Swizzle(swizzle)
+        shape, dtype, swizzle = _tile_shape(shape), _tile_dtype(dtype), _tile_swizzle(swizzle)
         if not 1 <= len(shape) <= MAX_RANK:
-            raise ValueError(f"tile shape {shape} has {len(shape)} axes; a tile has 1 to 5")
+            raise ValueError(
+                f"Tile(shape={shape}): tile shape {shape} has {len(shape)} axes; a tile has 1 to 5"
+            )
         for axis, extent in enumerate(shape):
             if extent < 1:
-                raise ValueError(f"tile axis {axis} is {extent}; a tile needs at least 1 element")
+                raise ValueError(
+                    f"Tile(shape={shape}): tile axis {axis} is {extent}; a tile needs at least 1 "
+                    "element"
+                )
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "swizzle", swizzle)
@@ -312,11 +318,36 @@ def box_violations(
     return violations
 
 
+def _tile_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    try:
+        return as_shape(shape)
+    except TypeError:
+        raise TypeError(
+            f"Tile(shape={shape!r}): shape is an integer, or a tuple of one for each axis"
+        ) from None
+
+
+def _tile_dtype(dtype: object) -> DType:
+    try:
+        return as_dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"Tile(dtype={dtype!r}): {error}") from None
+
+
+def _tile_swizzle(swizzle: int) -> Swizzle:
+    if is_whole(swizzle) and swizzle in list(Swizzle):
+        return Swizzle(swizzle)
+    names = ", ".join(f"Swizzle.{each.name}" for each in Swizzle)
+    error = ValueError if is_whole(swizzle) else TypeError
+    raise error(f"Tile(swizzle={swizzle!r}): swizzle is one of {names}")
+
+
 def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    """Normalise a shape to a tuple of Python ints; one int is one axis."""
-    if isinstance(shape, int | np.integer):
-        return (int(shape),)
-    return tuple(operator.index(extent) for extent in shape)
+    """Normalise a shape to a tuple of Python ints; one int is one axis. Raise a TypeError else."""
+    extents = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    if any(isinstance(extent, bool) for extent in extents):
+        raise TypeError(f"{shape!r} has a bool, which is no extent")
+    return tuple(operator.index(extent) for extent in extents)
 
 
 def _ceil_div(n: int, divisor: int) -> int:

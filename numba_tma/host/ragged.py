@@ -10,7 +10,6 @@ from numba_tma.host.annotations import DeviceArray, DTypeLike, Integer
 from numba_tma.host.array_interface import reading_of
 from numba_tma.host.backend import in_kernels
 from numba_tma.host.driver import current_device, encode_tiled
-from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.encoding import (
     SIMULATED,
     Encoding,
@@ -19,10 +18,13 @@ from numba_tma.host.encoding import (
     OobFill,
     as_box,
     atom_violations,
+    check_kinds,
     encode,
+    option_dtype,
     say_broken,
 )
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import MAX_RANK, Swizzle, Tile
 from numba_tma.host.tensor_map import TensorMap
 
@@ -59,6 +61,7 @@ def _needs_sequence(name: str) -> Callable[..., None]:
     return method
 
 
+@host_only
 def ragged_tensor_map(
     array: DeviceArray,
     tile_or_box: Tile | Sequence[int],
@@ -99,8 +102,6 @@ def ragged_tensor_map(
     """
     if type(tile_or_box) is not Tile and type(tile_or_box) is not tuple:
         tile_or_box = as_box(tile_or_box, "ragged_tensor_map")
-    if dtype is not None:
-        dtype = as_dtype(dtype)
     reading = reading_of(array, "ragged_tensor_map: array")
     options = MapOptions(
         tile_or_box,
@@ -109,10 +110,11 @@ def ragged_tensor_map(
         oob_fill,
         element_strides=None,
         interleave=None,
-        dtype=dtype,
+        dtype=option_dtype("ragged_tensor_map", dtype),
         overwrite_padding=overwrite_padding,
         function="ragged_tensor_map",
     )
+    check_kinds(options)
     plain = encode(SIMULATED, *reading[:5], *options)
     if plain.dtype.is_packed:
         raise ValueError(
@@ -120,7 +122,7 @@ def ragged_tensor_map(
             "map of u8"
         )
     device = SIMULATED if simulated() else current_device()
-    return RaggedTensorMap(reading[5], reading[6], *_encode_ragged(device, plain, axis, encoding))
+    return RaggedTensorMap(reading[6], reading[7], *_encode_ragged(device, plain, axis, encoding))
 
 
 class RaggedTensorMap(TensorMap):

@@ -15,6 +15,8 @@ COPY_SHAPE = "32x128b.warpx4"
 _CORE_BYTES = 128  # 8 rows of 16 B, one after the other: the stride dimension offset
 _UNIT = 16  # bytes that the fields of a descriptor count
 _VERSION = 1 << 14  # in the high word: bits 46 to 48 of the descriptor are 0b001
+#: The high word of the descriptor of every copy from dense rows of 16 B.
+COPY_HIGH = _CORE_BYTES // _UNIT | _VERSION
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class ScaleLayout:
     @property
     def high(self) -> int:
         """The high word of every descriptor. The low word is the address in units of 16 B."""
-        return _CORE_BYTES // _UNIT | _VERSION
+        return COPY_HIGH
 
     def offset(self, k: int = 0, row: int = 0) -> int:
         """Return the bytes from the tile's base to an atom, by its places along K and the rows."""

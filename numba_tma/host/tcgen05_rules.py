@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from numba_tma.host.dtypes import DType
+from numba_tma.host.layout import Swizzle
 from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.host.mma_rules import operand_name
 from numba_tma.host.scale_factors import ATOM_ROWS, ATOM_SCALES
@@ -115,7 +116,15 @@ class TensorProduct:
     def idesc_of(self, step: int) -> int:
         """Return the instruction descriptor of a step: it selects the step's scale factors."""
         first = step % self.steps_per_atom * self.scales_per_step if self.block else 0
-        return instruction_descriptor(replace(self.description, scale_a_id=first, scale_b_id=first))
+        wide = self.sparse and self.kind in ("f16", "tf32")
+        return instruction_descriptor(
+            replace(
+                self.description,
+                scale_a_id=first,
+                scale_b_id=first,
+                selector=step % 2 if wide else 0,
+            )
+        )
 
     @property
     def b_steps(self) -> int:
@@ -276,6 +285,11 @@ def check_product(
                 f"tcgen05.mma: {what} is MN-major, and {name} of kind {form.kind} is K-major only: "
                 f"use a tile with K innermost{_or_types(form)}"
             )
+    if sparse and b.major == "K" and b.steps_per_slab == 1 and b.tile.swizzle is not Swizzle.NONE:
+        raise ValueError(
+            f"tcgen05.mma: b is {b.tile}, whose swizzle has rows of 32 B; with a sparse A an "
+            "instruction reads 64 B of each row of B: use a swizzle of 64 or 128 B"
+        )
     legal = legal_n(form, m, cta_group, ws, sparse, _n_step(a, b, names[1], cta_group))
     if n not in legal:
         raise ValueError(

@@ -15,19 +15,24 @@ from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, r
 from numba_tma.host.backend import KernelArgument, in_kernels
 from numba_tma.host.boxes import Copies
 from numba_tma.host.driver import current_device
-from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.dtypes import DType
 from numba_tma.host.encoding import (
     SIMULATED,
     Encoding,
     Interleave,
     L2Promotion,
+    MapOptions,
     OobFill,
     as_box,
+    as_element_strides,
+    check_kinds,
     encode,
+    option_dtype,
     with_address,
 )
 from numba_tma.host.environment import simulated
 from numba_tma.host.explain import explain
+from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Swizzle, Tile
 
 if TYPE_CHECKING:
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorMap", "simulated", "tensor_map"]
 
 
+@host_only
 def tensor_map(
     array: DeviceArray,
     tile_or_box: Tile | Sequence[int] | int,
@@ -106,31 +112,25 @@ def tensor_map(
     if type(tile_or_box) is not Tile and type(tile_or_box) is not tuple:
         tile_or_box = as_box(tile_or_box)
     if element_strides is not None:
-        element_strides = tuple(element_strides)
+        element_strides = as_element_strides(element_strides)
     if dtype is not None:
-        dtype = as_dtype(dtype)
+        dtype = option_dtype("tensor_map", dtype)
     try:  # `reading_of`, without a call: a map in the cache costs a microsecond
         reading = readers.get(type(array), read_array)(array)
     except NoDeviceArray as error:
         raise TypeError(f"tensor_map: array {error}") from None
-    address, shape, strides, stored, strides_in_elements, array, owner = reading
-    encoding = encode(
-        SIMULATED if simulated() else current_device(),
-        address,
-        shape,
-        strides,
-        stored,
-        strides_in_elements,
-        tile_or_box,
-        swizzle,
-        l2_promotion,
-        oob_fill,
-        element_strides,
-        interleave,
-        dtype,
-        overwrite_padding,
-        fold,
+    address, shape, strides, stored, strides_in_elements, _, array, owner = reading
+    options: tuple[Any, ...] = (
+        *(tile_or_box, swizzle, l2_promotion, oob_fill, element_strides),
+        *(interleave, dtype, overwrite_padding, fold),
     )
+    device = SIMULATED if simulated() else current_device()
+    place = address, shape, strides, stored, strides_in_elements
+    try:
+        encoding = encode(device, *place, *options)
+    except TypeError:  # perhaps of an option without a hash
+        check_kinds(MapOptions(*options))
+        raise
     return TensorMap(array, owner, encoding)
 
 
@@ -139,6 +139,7 @@ class TensorMap(KernelArgument):
 
     __slots__ = ("__weakref__", "_encoding", "_owner", "array", "edits")
 
+    _opaque = True
     edits: int  #: edits by kernels; only in the simulator, in a TensorMapArray
 
     def __init__(self, array: DeviceArray, owner: object, encoding: Encoding) -> None:
@@ -258,7 +259,7 @@ class TensorMap(KernelArgument):
         """
         reading = reading_of(array, "replace_address: array")
         encoding = with_address(self._encoding, reading[:5])
-        return type(self)(reading[5], reading[6], encoding)
+        return type(self)(*reading[6:], encoding)
 
     def explain(self) -> str:
         """Describe a copy through the map, and the rules that the map meets, axis by axis."""

@@ -43,6 +43,7 @@ class TensorMapArray(KernelArgument):
         If an element is no map.
     """
 
+    _opaque = True
     __slots__ = ("__weakref__", "_buffer", "address", "maps", "numba_type")
 
     def __init__(self, maps: Iterable[TensorMap], *, stream: StreamLike = None) -> None:

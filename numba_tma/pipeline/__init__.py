@@ -16,6 +16,8 @@ Both are plain Python; docs/development/add-a-pipeline.md adds one.
 - `payload`: the tiles in a matmul's stage; `stage_layout`, `memory`: where stages and barriers lie;
 - `state`: the index and the phase of a walk; `ports`: short names of the handles;
 - `store`, `store_handle`: `StorePipeline`, for tiles that threads write and the copy engine stores;
+- `launch_control`, `launch_control_handle`: `LaunchControl`, whose blocks take the tiles of blocks
+  that have not begun;
 - `ordered`: `OrderedSequenceBarrier`, for roles that take turns;
 - `output`, `output_handle`: `OutputTilePipeline`, for accumulators, from the multiplication to the
   epilogue; `columns`: accumulators in tensor memory;
@@ -32,6 +34,8 @@ from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
 from numba_tma.pipeline.kv_handle import KVPipelineHandle
 from numba_tma.pipeline.kv_producer import TMAProducerPipeline
+from numba_tma.pipeline.launch_control import LaunchControl
+from numba_tma.pipeline.launch_control_handle import LaunchControlHandle
 from numba_tma.pipeline.loops import TileQueue
 from numba_tma.pipeline.ordered import OrderedSequence, OrderedSequenceBarrier, Turn
 from numba_tma.pipeline.output import OutputTilePipeline
@@ -65,6 +69,8 @@ __all__ = [
     "ConsumerStage",
     "KVPipeline",
     "KVPipelineHandle",
+    "LaunchControl",
+    "LaunchControlHandle",
     "LoadStage",
     "NamedBarrier",
     "OrderedSequence",

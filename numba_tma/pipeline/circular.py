@@ -85,6 +85,7 @@ class CircularBuffer(StageLayout):
     """
 
     device_methods = ("start",)
+    ends_barriers = True  # a CircularBufferHandle's close() does
     num_stages: int
     prefetch: int
     tiles: tuple[tuple[str, Tile], ...]
@@ -263,8 +264,9 @@ class CircularBuffer(StageLayout):
     ) -> CircularBufferHandle:
         """Allocate the stages, initialise the barriers and return the handle.
 
-        Executed once by every thread of the block, so not inside a loop. `start` synchronises the
-        block. Each call in the source has memory of its own.
+        Executed by every thread of the block. `start` synchronises the block. Each call in the
+        source has memory of its own; in a loop, `close` and a synchronisation of the threads come
+        before the next start.
 
         Parameters
         ----------

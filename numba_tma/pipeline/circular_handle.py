@@ -18,6 +18,7 @@ from numba_tma.device.shared import TileAccesses
 from numba_tma.device.waiting import meet, wait_for
 from numba_tma.host.debug import Site
 from numba_tma.pipeline.circular_stages import Loads, LoadStage, Tiles
+from numba_tma.pipeline.ranges import check_forwards
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
@@ -78,7 +79,9 @@ class CircularBufferHandle:
         """Synchronise the role's threads, as cuda.syncthreads synchronises a block."""
         meet(self.pipeline.sync_id, self._num_threads, self._meeting(), self.pipeline.sync_site)
 
-    def tiles(self, first: Any, stop: Any, step: Any = 1, in_flight: Constant[int] = 0) -> Tiles:
+    def tiles(
+        self, first: Any, stop: Any, step: Constant[int] = 1, in_flight: Constant[int] = 0
+    ) -> Tiles:
         """Iterate over range(first, stop, step), each tile with its stage.
 
         Yields (tile, stage); ``stage.wait()`` returns the tiles in shared memory. The body begins
@@ -92,6 +95,7 @@ class CircularBufferHandle:
         - All threads take a ``break`` together. The next loop or `close` then waits for the tiles
           that were loaded ahead and drops them.
         """
+        check_forwards("tiles", first, stop, step)
         self._drain()
         self._release_until(in_flight)
         self.tile = i64(first) - i64(step)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numba_tma.backend.interface import Constant, device_class, u32
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.shared import SharedTile, TileAccesses
-from numba_tma.pipeline.kv_rules import check_descriptor, check_holds
+from numba_tma.pipeline.kv_rules import check_holds
 from numba_tma.pipeline.kv_side import KVSide
 from numba_tma.pipeline.staged import (
     StagedPipeline,
@@ -101,7 +101,6 @@ class TMAConsumerPipeline(KVSide):
     def get_k(self, qk_stage: Constant[int | None] = None, index: Any = None) -> MatrixDescriptor:
         """Return the K-major descriptor of K: of one sub-stage, or of the whole depth."""
         check_holds("get_k", self.kv, "k")
-        check_descriptor("get_k", self.kv)
         if qk_stage is None:
             whole = SharedTile(self.kv.k_stage, self._stage(index), self.accesses)
             return whole.matrix_descriptor("K")
@@ -130,7 +129,6 @@ class TMAConsumerPipeline(KVSide):
     def get_v(self, index: Any = None) -> MatrixDescriptor:
         """Return the MN-major descriptor of V."""
         check_holds("get_v", self.kv, "v")
-        check_descriptor("get_v", self.kv)
         return self._v_tile(index).matrix_descriptor("MN")
 
     def wait_v(self) -> None:

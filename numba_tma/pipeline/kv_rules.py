@@ -91,16 +91,6 @@ def check_holds(method: str, kv: KVPipeline, what: str) -> None:
 
 
 @compile_time
-def check_descriptor(method: str, kv: KVPipeline) -> None:
-    """Raise if tcgen05 products read the ring: `get_k` and `get_v` make wgmma's descriptors."""
-    if kv.by_commit:
-        raise simulator.BadOperand(
-            f"{method}: the descriptors that it returns are wgmma's, but tcgen05 products read the "
-            f"tiles of {kv}: give the products {method}_tile()"
-        )
-
-
-@compile_time
 def check_commits(kv: KVPipeline) -> None:
     """Raise if the ring needs products that the target does not have."""
     target = compile_target()

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma.backend.interface import device_class, i64, u32
+from numba_tma import simulator
+from numba_tma.backend.interface import device_class, i64, simulator_only, u32
+from numba_tma.host.loop_rules import role_refusal
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.producer import NO_TILE, TileProducer
+from numba_tma.pipeline.ranges import is_before
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
 from numba_tma.ptx import atom_inc, ld_shared_u32, nctaid_x, nctaid_y, nctaid_z
 
@@ -25,11 +28,27 @@ class Iteration:
         return self.take()  # type: ignore[attr-defined]
 
 
-@device_class()
+@simulator_only
+def enter_body(loop: Any) -> None:
+    """Let the simulator refuse calls that need a whole warp, where one thread fills a stage."""
+    if loop.elected and loop.producer.pipeline.by_tma:
+        simulator.enter_elected(loop, "produce")
+
+
+@simulator_only
+def check_loop(called: str, handle: Any, role: str) -> None:
+    """Raise where a thread of another role begins a loop, or one thread in its own loop's body."""
+    simulator.check_whole_warp(called)
+    if not (handle.is_producer() if role == "producer" else handle.is_consumer()):
+        raise simulator.BarrierMisuse(role_refusal(called, handle._producer.pipeline, role))
+
+
+@device_class(static=("backwards",))
 @dataclass
 class Produce(Iteration):
-    """The tiles first, first + step, ... below stop, each with the stage to fill."""
+    """The tiles first, first + step, ... before stop, each with the stage to fill."""
 
+    backwards: bool
     producer: TileProducer
     tile: i64
     stop: i64
@@ -43,10 +62,11 @@ class Produce(Iteration):
         # A separate test: ptxas then sees that one thread executes the copies.
         if not self.elected:
             return False
-        return self.tile < self.stop
+        return is_before(self.tile, self.stop, self.backwards)
 
     def take(self) -> tuple[int, ProducerStage]:
         """Return the next tile and its acquired stage."""
+        enter_body(self)
         return self.tile, self.producer.acquire()
 
 
@@ -59,10 +79,12 @@ class TileQueue:
     CUTLASS calls the queue a dynamic persistent tile scheduler.
 
     `counter` is an array of one uint32 in global memory. It is 0 before the launch. It wraps round
-    to 0 when every block of the grid has drawn once past the last tile. Three rules follow:
+    to 0 when every block of the grid has drawn once past the last tile. Four rules follow:
 
-    - Each block walks the queue once and to its end.
-    - Launches that share a counter run one after another.
+    - Each block walks the queue once and to its end. A kernel that failed leaves any number there:
+      set the counter to 0 before the next launch.
+    - Launches that share a counter run one after another, those of graphs too.
+    - A kernel that is launched by programmatic dependent launch draws after `griddepcontrol_wait`.
     - `num_tiles` plus the number of blocks in the grid is below 2**32.
     """
 
@@ -96,6 +118,7 @@ class ProduceFrom(Iteration):
 
     def take(self) -> tuple[int, ProducerStage]:
         """Return the tile drawn last and its acquired stage, and draw the next tile."""
+        enter_body(self)
         producer, tile = self.producer, self.tile
         producer._await_next()
         producer._publish_tile(tile)
@@ -104,11 +127,12 @@ class ProduceFrom(Iteration):
         return i64(tile), stage
 
 
-@device_class(static=("in_flight",))
+@device_class(static=("backwards", "in_flight"))
 @dataclass
 class Consume(Iteration):
-    """The tiles first, first + step, ... below stop, each with its full stage."""
+    """The tiles first, first + step, ... before stop, each with its full stage."""
 
+    backwards: bool
     in_flight: int
     consumer: TileConsumer
     tile: i64
@@ -124,7 +148,7 @@ class Consume(Iteration):
             # A separate test: ptxas then sees that one thread executes the products.
             if not self.entered:
                 return False
-        return self.tile < self.stop
+        return is_before(self.tile, self.stop, self.backwards)
 
     def take(self) -> tuple[int, ConsumerStage]:
         """Wait until the next stage is full; return its tile and the stage."""

@@ -23,6 +23,7 @@ from numba_tma.host.architectures import TCGEN05, refusal
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.producer import TileProducer
+from numba_tma.pipeline.ranges import goes_backwards, is_before
 from numba_tma.pipeline.stages import slot_tile
 from numba_tma.ptx import bar_warp_sync, cluster_ctarank, elect_sync
 from numba_tma.simulator import BadOperand
@@ -207,11 +208,12 @@ class OutputConsumer:
         self.release()
 
 
-@device_class()
+@device_class(static=("backwards",))
 @dataclass
 class OutputProduce(Iteration):
     """The tiles first, first + step, ... below stop, each with the stage to fill."""
 
+    backwards: bool
     producer: OutputProducer
     tile: i64
     stop: i64
@@ -224,18 +226,19 @@ class OutputProduce(Iteration):
         self.tile += self.step
         if not self.entered:
             return False
-        return self.tile < self.stop
+        return is_before(self.tile, self.stop, self.backwards)
 
     def take(self) -> tuple[int, OutputStage]:
         """Return the next tile and its acquired stage."""
         return self.tile, self.producer.acquire()
 
 
-@device_class()
+@device_class(static=("backwards",))
 @dataclass
 class OutputConsume(Iteration):
     """The tiles first, first + step, ... below stop, each with its full stage."""
 
+    backwards: bool
     consumer: OutputConsumer
     tile: i64
     stop: i64
@@ -245,7 +248,7 @@ class OutputConsume(Iteration):
         """Release the previous stage; return whether a tile is left."""
         self.consumer._release_held()
         self.tile += self.step
-        return self.tile < self.stop
+        return is_before(self.tile, self.stop, self.backwards)
 
     def take(self) -> tuple[int, OutputStage]:
         """Wait until the next stage is full; return its tile and the stage."""
@@ -300,22 +303,24 @@ class OutputTilePipelineHandle:
         """Do what `OutputConsumer.release` does."""
         self._consumer.release()
 
-    def produce(self, first: Any, stop: Any, step: Any = 1) -> OutputProduce:
+    def produce(self, first: Any, stop: Any, step: Constant[int] = 1) -> OutputProduce:
         """Iterate over range(first, stop, step), each tile with an acquired stage to fill.
 
         Every warp of the role `mma` enters the loop. A stage is committed when the loop goes on or
         ends. After a ``break`` the next `acquire` or `close` commits it.
         """
-        producer = self._producer
-        return OutputProduce(producer, i64(first) - i64(step), stop, step, producer.enters())
+        producer, backwards = self._producer, goes_backwards("produce", first, stop, step)
+        before = i64(first) - i64(step)
+        return OutputProduce(backwards, producer, before, stop, step, producer.enters())
 
-    def consume(self, first: Any, stop: Any, step: Any = 1) -> OutputConsume:
+    def consume(self, first: Any, stop: Any, step: Constant[int] = 1) -> OutputConsume:
         """Iterate over range(first, stop, step), each tile with its full stage.
 
         Every warp of the role `epilogue` enters the loop. A stage is released when the loop goes on
         or ends. After a ``break`` `close` releases it.
         """
-        return OutputConsume(self._consumer, i64(first) - i64(step), stop, step)
+        backwards = goes_backwards("consume", first, stop, step)
+        return OutputConsume(backwards, self._consumer, i64(first) - i64(step), stop, step)
 
     def close(self) -> None:
         """End the pipeline's use: commit or release open stages, and free the columns.

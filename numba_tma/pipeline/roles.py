@@ -167,7 +167,8 @@ class Roles:
     ----------
     **groups
         1 to 7 roles by name, each `Threads`, `Warps` or `Warpgroups`. If one of them has
-        `registers`, all must be warpgroups; roles without `registers` share the remaining ones.
+        `registers`, roles without share the remaining ones evenly, and neighbouring roles of warps
+        fill whole warpgroups. Every warp of a warpgroup executes `set_registers`.
 
     Examples
     --------
@@ -226,12 +227,7 @@ def _registers(groups: dict[str, Group], block: int) -> tuple[int, dict[str, int
     """Return the registers per thread at launch and, by role, after setmaxnreg; 0 if unchanged."""
     if not any(group.registers for group in groups.values()):
         return 0, dict.fromkeys(groups, 0)
-    for name, group in groups.items():
-        if group.unit != WARPGROUP:
-            raise ValueError(
-                f"Roles({name}={group}): where one role has registers, all are warpgroups, since "
-                "setmaxnreg changes a whole warpgroup: give Warpgroups(n)"
-            )
+    _check_warpgroups(groups, block)
     launch = min(256, REGISTER_FILE // block // 8 * 8)
     budget = launch * block
     asked = {name: group.registers * group.threads for name, group in groups.items()}
@@ -246,6 +242,28 @@ def _registers(groups: dict[str, Group], block: int) -> tuple[int, dict[str, int
             "ever: ask for fewer, or let another role give back more"
         )
     return launch, {n: g.registers or each for n, g in groups.items()}
+
+
+def _check_warpgroups(groups: dict[str, Group], block: int) -> None:
+    """Raise unless roles with different numbers of registers share no warpgroup.
+
+    Warpgroups alone have `registers`, and the other roles share the rest evenly.
+    """
+    first = 0
+    for name, group in groups.items():
+        if group.unit == WARPGROUP and first % WARPGROUP:
+            raise ValueError(
+                f"Roles({name}={group}): it begins at thread {first}, inside a warpgroup. Where "
+                "one role has registers, setmaxnreg changes whole warpgroups: let the roles of "
+                f"warps before it fill {-(-first // WARPGROUP)} of them, or name it first"
+            )
+        first += group.threads
+    if block % WARPGROUP:
+        raise ValueError(
+            f"Roles: {block} threads, whose last warpgroup has {block % WARPGROUP // WARP} warps. "
+            "Where one role has registers, setmaxnreg changes whole warpgroups: give Warpgroups(n),"
+            f" or another role of Warps({(-block % WARPGROUP) // WARP})"
+        )
 
 
 @dataclass(frozen=True, init=False)

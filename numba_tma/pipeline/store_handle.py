@@ -11,6 +11,7 @@ from numba_tma.device.copy_rules import require_reduction, require_tiled_map
 from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.device.waiting import meet
 from numba_tma.pipeline.loops import Iteration
+from numba_tma.pipeline.ranges import goes_backwards, is_before
 from numba_tma.pipeline.stages import slot_tile
 from numba_tma.ptx import (
     barrier_sync,
@@ -128,13 +129,15 @@ class StorePipelineHandle:
             else:
                 cp_async_bulk_wait_group(0)
 
-    def stages(self, first: Any, stop: Any, step: Any = 1) -> StoreStages:
+    def stages(self, first: Any, stop: Any, step: Constant[int] = 1) -> StoreStages:
         """Iterate over range(first, stop, step), each tile with an acquired stage to write.
 
         Yields (tile, stage). The body ends with `commit`. Without `commit` the next `acquire` or
-        `tail` commits the open stage, at the cost of a test. `step` is positive.
+        `tail` commits the open stage, at the cost of a test. `step` is positive, or a
+        negative literal.
         """
-        return StoreStages(self, i64(first) - i64(step), stop, step)
+        backwards = goes_backwards("stages", first, stop, step)
+        return StoreStages(backwards, self, i64(first) - i64(step), stop, step)
 
     def sync(self) -> None:
         """Synchronise the role's threads, as cuda.syncthreads synchronises a block."""
@@ -184,11 +187,12 @@ class StoreStage:
         self.owner._commit_open()
 
 
-@device_class()
+@device_class(static=("backwards",))
 @dataclass
 class StoreStages(Iteration):
     """The tiles first, first + step, ... below stop, each with the stage to write."""
 
+    backwards: bool
     store: StorePipelineHandle
     tile: i64
     stop: i64
@@ -197,7 +201,7 @@ class StoreStages(Iteration):
     def has_next(self) -> bool:
         """Return whether a tile is left."""
         self.tile += self.step
-        return self.tile < self.stop
+        return is_before(self.tile, self.stop, self.backwards)
 
     def take(self) -> tuple[int, StoreStage]:
         """Return the next tile and its acquired stage."""

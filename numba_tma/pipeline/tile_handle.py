@@ -9,9 +9,17 @@ from numba_tma.backend.interface import Constant, Unknown, compile_time, device_
 from numba_tma.device.copy_rules import require_tiled_map
 from numba_tma.device.shared import SharedTile
 from numba_tma.pipeline.consumer import TileConsumer
-from numba_tma.pipeline.loops import Consume, ConsumeFrom, Produce, ProduceFrom, TileQueue
+from numba_tma.pipeline.loops import (
+    Consume,
+    ConsumeFrom,
+    Produce,
+    ProduceFrom,
+    TileQueue,
+    check_loop,
+)
 from numba_tma.pipeline.multicast import MulticastGroup, blocks_along, is_shared_along_x
 from numba_tma.pipeline.producer import NO_TILE, TileProducer
+from numba_tma.pipeline.ranges import goes_backwards
 from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
@@ -64,7 +72,7 @@ class TilePipelineHandle:
         """Return the index of the calling thread in its consumer role, from 0."""
         return self._consumer.thread
 
-    def produce(self, first: Any, stop: Any, step: Any = 1) -> Produce:
+    def produce(self, first: Any, stop: Any, step: Constant[int] = 1) -> Produce:
         """Iterate over range(first, stop, step), each tile with an acquired stage to fill.
 
         Yields (tile, stage): ``stage.x`` is the stage's tile x, and ``stage.barrier`` is the
@@ -72,13 +80,15 @@ class TilePipelineHandle:
 
         - The body loads every tile of the stage once. One elected thread executes the body. With
           ``filled_by="cp_async"`` or ``"threads"`` all threads of the producer execute it.
-        - `step` is positive.
+        - `step` is positive, or a negative literal: then the tiles are those above `stop`.
         - Issue the loads of an acquired stage before you leave the loop early: consumers wait for
           the stage.
         - Loops of two pipelines must not be nested. Load the tiles of both in the body of one loop.
         """
-        producer = self._producer
-        return Produce(producer, i64(first) - i64(step), stop, step, producer.enters())
+        check_loop("produce", self, "producer")
+        producer, backwards = self._producer, goes_backwards("produce", first, stop, step)
+        before = i64(first) - i64(step)
+        return Produce(backwards, producer, before, stop, step, producer.enters())
 
     def produce_from(self, queue: TileQueue) -> ProduceFrom:
         """Iterate over the tiles that `queue` hands to this block, as `produce` does.
@@ -86,6 +96,7 @@ class TilePipelineHandle:
         The consumers of the block use `consume_from`. The copy engine has to fill the stages.
         """
         check_queue(self._producer.pipeline)
+        check_loop("produce_from", self, "producer")
         elected = self._producer.enters()
         tile = u32(NO_TILE)
         if elected:
@@ -93,7 +104,7 @@ class TilePipelineHandle:
         return ProduceFrom(self._producer, queue, tile, elected)
 
     def consume(
-        self, first: Any, stop: Any, step: Any = 1, in_flight: Constant[int] = 0
+        self, first: Any, stop: Any, step: Constant[int] = 1, in_flight: Constant[int] = 0
     ) -> Consume:
         """Iterate over range(first, stop, step), each tile with its full stage.
 
@@ -111,17 +122,20 @@ class TilePipelineHandle:
           until the stores have read shared memory.
         """
         check_in_flight(self._consumer.pipeline, in_flight)
+        check_loop("consume", self, "consumer")
+        backwards = goes_backwards("consume", first, stop, step)
         before = i64(first) - i64(step)
         if self._consumer.pipeline.by_commit:
             entered = self._consumer.enters()
-            tiles = Consume(in_flight, self._consumer, before, stop, step, entered)
+            tiles = Consume(backwards, in_flight, self._consumer, before, stop, step, entered)
         else:
-            tiles = Consume(in_flight, self._consumer, before, stop, step)
+            tiles = Consume(backwards, in_flight, self._consumer, before, stop, step)
         self._consumer._release_until(in_flight)
         return tiles
 
     def consume_from(self, in_flight: Constant[int] = 0) -> ConsumeFrom:
         """Iterate over the tiles of this block's `produce_from`, as `consume` does."""
+        check_loop("consume_from", self, "consumer")
         check_in_flight(self._consumer.pipeline, in_flight)
         tiles = ConsumeFrom(in_flight, self._consumer)
         self._consumer._release_until(in_flight)

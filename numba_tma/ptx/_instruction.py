@@ -295,6 +295,10 @@ def conflict_text(form: InstructionForm) -> str:
 
 def address(operand: Any) -> int:
     """Return the shared-memory address of a barrier, a tile, an array or an address (simulator)."""
+    if operand is None:
+        raise simulator.BadOperand(
+            "None is given for a barrier, a tile, or an address in shared memory"
+        )
     if hasattr(operand, "address"):
         return int(operand.address)
     if hasattr(operand, "dtype") and hasattr(operand, "ndim"):

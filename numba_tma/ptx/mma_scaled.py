@@ -9,8 +9,7 @@ row g + 8.
 `scale_a` has four bytes of scale factors. Lane 2 `thread_a` of the quad, with 0 or 1, gives those
 of row g, and the lane after it those of row g + 8. Lane `thread_b` of the quad, 0 to 3, gives those
 of column g. All threads of the warp execute a row, converged, with the same bytes and threads.
-The rows have been assembled, and have run on no GPU. The simulator computes those without
-sparsity.
+The rows have been assembled and simulated, and have run on no GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Literal, TypeAlias
 from numba_tma import simulator
 from numba_tma.host.architectures import MMA_SCALED_120, MMA_SPARSE_NVF4_120
 from numba_tma.ptx._instruction import (
-    assembled_only,
     check_form,
     f32x4,
     instruction,
@@ -42,7 +40,6 @@ ScaleType: TypeAlias = Literal["ue4m3", "ue8m0"]
 
 _UE8M0 = {"ue8m0": ((9, 1), MMA_SCALED_120)}
 _UE8M0_SPARSE = {"ue8m0": ((9, 1), MMA_SPARSE_NVF4_120)}
-_NOT_SPARSE = " or multiply a dense A"
 
 
 @instruction(
@@ -278,10 +275,15 @@ def mma_sp_m16n8k64_f8f6f4(
 ) -> f32x4:
     """Return A B + C with a sparse A of 16 x 64, of which 2 of 4 elements are stored.
 
-    `metadata` says which. All else is as for `mma_m16n8k32_f8f6f4`. Assembled only.
+    `metadata` says which: 8 codes of 4 bits, each for 4 elements, with the places of the two stored
+    ones in order, the first in the low bits. Lane 4 i of A's row i has its first 32 elements, lane
+    4 i + 2 the other ones, and the lanes after these have row i + 8. All else is as for
+    `mma_m16n8k32_f8f6f4`.
     """
     check_form("mma_sp_m16n8k64_f8f6f4", a_type=a_type, b_type=b_type)
-    assembled_only("mma_sp_m16n8k64_f8f6f4", _NOT_SPARSE)
+    return simulator.mma_sync(
+        "mma_sp_m16n8k64_f8f6f4", 64, a_type, b_type, a, b, c, metadata=metadata
+    )
 
 
 @instruction(
@@ -301,9 +303,11 @@ def mma_sp_m16n8k64_f8f6f4_f16(
     a_type: NarrowType,
     b_type: NarrowType,
 ) -> u32x2:
-    """Return the same as `mma_sp_m16n8k64_f8f6f4` in float16, two in a register. Assembled only."""
+    """Return the same as `mma_sp_m16n8k64_f8f6f4` in float16, two in a register."""
     check_form("mma_sp_m16n8k64_f8f6f4_f16", a_type=a_type, b_type=b_type)
-    assembled_only("mma_sp_m16n8k64_f8f6f4_f16", _NOT_SPARSE)
+    return simulator.mma_sync(
+        "mma_sp_m16n8k64_f8f6f4_f16", 64, a_type, b_type, a, b, c, metadata=metadata
+    )
 
 
 @instruction(
@@ -332,10 +336,13 @@ def mma_sp_m16n8k64_mxf8f6f4(
 ) -> f32x4:
     """Return A B + C with a sparse A of 16 x 64 and scale factors of `mma_m16n8k32_mxf8f6f4`.
 
-    `metadata` is as for `mma_sp_m16n8k64_f8f6f4`. Assembled only.
+    `metadata` is as for `mma_sp_m16n8k64_f8f6f4`. A factor is for all 64 elements.
     """
     check_form("mma_sp_m16n8k64_mxf8f6f4", a_type=a_type, b_type=b_type)
-    assembled_only("mma_sp_m16n8k64_mxf8f6f4", _NOT_SPARSE)
+    return simulator.mma_sync(
+        "mma_sp_m16n8k64_mxf8f6f4", 64, a_type, b_type, a, b, c, "ue8m0", 1,
+        (scale_a, byte_a, thread_a), (scale_b, byte_b, thread_b), metadata,
+    )  # fmt: skip
 
 
 @instruction(
@@ -362,10 +369,13 @@ def mma_sp_m16n8k128_mxf4(
 ) -> f32x4:
     """Return A B + C with a sparse A of 16 x 128 packed e2m1: 2 of 4 pairs are stored.
 
-    `metadata` says which. Scale factors are as for `mma_m16n8k64_mxf4`. Assembled only.
+    `metadata` is as for `mma_sp_m16n8k64_f8f6f4`, with a code for 4 pairs. Scale factors are as for
+    `mma_m16n8k64_mxf4`, each for 64 elements.
     """
-    check_form("mma_sp_m16n8k128_mxf4")
-    assembled_only("mma_sp_m16n8k128_mxf4", _NOT_SPARSE)
+    return simulator.mma_sync(
+        "mma_sp_m16n8k128_mxf4", 128, "e2m1", "e2m1", a, b, c, "ue8m0", 2,
+        (scale_a, byte_a, thread_a), (scale_b, byte_b, thread_b), metadata,
+    )  # fmt: skip
 
 
 @instruction(
@@ -390,9 +400,11 @@ def mma_sp_m16n8k128_mxf4nvf4_2x(
     byte_b: u16,
     thread_b: u16,
 ) -> f32x4:
-    """Return the same as `mma_sp_m16n8k128_mxf4`, of the other kind. Assembled only."""
-    check_form("mma_sp_m16n8k128_mxf4nvf4_2x")
-    assembled_only("mma_sp_m16n8k128_mxf4nvf4_2x", _NOT_SPARSE)
+    """Return the same as `mma_sp_m16n8k128_mxf4`, of the other kind."""
+    return simulator.mma_sync(
+        "mma_sp_m16n8k128_mxf4nvf4_2x", 128, "e2m1", "e2m1", a, b, c, "ue8m0", 2,
+        (scale_a, byte_a, thread_a), (scale_b, byte_b, thread_b), metadata,
+    )  # fmt: skip
 
 
 @instruction(
@@ -419,9 +431,12 @@ def mma_sp_m16n8k128_mxf4nvf4_4x(
     thread_b: u16,
     scale_type: ScaleType,
 ) -> f32x4:
-    """Return A B + C with a sparse A of 16 x 128 packed e2m1, with a factor for 16 elements.
+    """Return A B + C with a sparse A of 16 x 128 packed e2m1, with a factor for 32 elements.
 
-    `metadata` is as for `mma_sp_m16n8k128_mxf4`. Assembled only.
+    `metadata` is as for `mma_sp_m16n8k128_mxf4`.
     """
     check_form("mma_sp_m16n8k128_mxf4nvf4_4x", scale_type=scale_type)
-    assembled_only("mma_sp_m16n8k128_mxf4nvf4_4x", _NOT_SPARSE)
+    return simulator.mma_sync(
+        "mma_sp_m16n8k128_mxf4nvf4_4x", 128, "e2m1", "e2m1", a, b, c, scale_type, 4,
+        (scale_a, byte_a, thread_a), (scale_b, byte_b, thread_b), metadata,
+    )  # fmt: skip

@@ -145,7 +145,9 @@ def tcgen05_mma_block_scaled_sp(
 ) -> None:
     """Start to multiply a scaled and sparse A and B from shared memory.
 
-    `sparse_metadata` is as for `tcgen05_mma_sp`. All else is as for `tcgen05_mma_block_scaled`.
+    A factor is for twice as many elements of a row as in a dense product, of A and of B.
+    `sparse_metadata` is as for `tcgen05_mma_sp`; packed 4-bit elements have a code for 4 pairs. All
+    else is as for `tcgen05_mma_block_scaled`.
     """
     check_form("tcgen05_mma_block_scaled_sp", kind=kind, cta_group=cta_group, collector=collector)
     name, block = _kind_and_block(kind)

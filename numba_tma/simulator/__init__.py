@@ -14,7 +14,13 @@ from numba_tma.simulator.async_copy_instructions import (
     cp_async_wait_all,
     cp_async_wait_group,
 )
-from numba_tma.simulator.checks import check_block, check_choice, check_coordinates, check_copy
+from numba_tma.simulator.checks import (
+    check_block,
+    check_choice,
+    check_coordinates,
+    check_copy,
+    require_integers,
+)
 from numba_tma.simulator.cluster import getctarank, mapa
 from numba_tma.simulator.cluster_instructions import (
     barrier_cluster_arrive,
@@ -51,6 +57,7 @@ from numba_tma.simulator.copy_instructions import (
     fence_proxy_async,
     prefetch_tensormap,
 )
+from numba_tma.simulator.elected_loops import check_started_once, check_whole_warp, enter_elected
 from numba_tma.simulator.errors import (
     BadCoordinate,
     BadOperand,
@@ -85,7 +92,13 @@ from numba_tma.simulator.im2col_instructions import (
     cp_reduce_async_bulk_tensor_im2col,
 )
 from numba_tma.simulator.launch_control import first_ctaid, is_canceled, try_cancel
-from numba_tma.simulator.matrix_instructions import ldmatrix, stmatrix
+from numba_tma.simulator.matrix_instructions import (
+    ldmatrix,
+    ldmatrix_m8n16,
+    ldmatrix_m16n16,
+    stmatrix,
+    stmatrix_m16n8,
+)
 from numba_tma.simulator.mbarrier_instructions import (
     fence_acq_rel,
     mbarrier_arrive,
@@ -168,6 +181,7 @@ from numba_tma.simulator.thread_instructions import (
     match_all_sync,
     match_any_sync,
     nanosleep,
+    read_by_all,
     relaxed_read,
     setmaxnreg,
     shared_address,
@@ -226,6 +240,8 @@ __all__ = [
     "check_choice",
     "check_coordinates",
     "check_copy",
+    "check_started_once",
+    "check_whole_warp",
     "claim_columns",
     "clock",
     "cluster_block_index",
@@ -266,6 +282,7 @@ __all__ = [
     "cp_reduce_async_bulk_tensor_im2col",
     "current",
     "elect_sync",
+    "enter_elected",
     "eq_sync",
     "exchange_in_quad",
     "explore",
@@ -286,6 +303,8 @@ __all__ = [
     "lane_id",
     "lanemask_lt",
     "ldmatrix",
+    "ldmatrix_m16n16",
+    "ldmatrix_m8n16",
     "mapa",
     "match_all_sync",
     "match_any_sync",
@@ -314,9 +333,11 @@ __all__ = [
     "mma_sync_parts",
     "nanosleep",
     "prefetch_tensormap",
+    "read_by_all",
     "record",
     "red_async",
     "relaxed_read",
+    "require_integers",
     "seed",
     "setmaxnreg",
     "shared_address",
@@ -332,6 +353,7 @@ __all__ = [
     "sm_registers",
     "st_async",
     "stmatrix",
+    "stmatrix_m16n8",
     "syncwarp",
     "tcgen05_alloc",
     "tcgen05_commit",

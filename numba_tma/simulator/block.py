@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable
 from itertools import product
+from pathlib import Path
+from types import CodeType
 
 from numba_tma.simulator import trace
 from numba_tma.simulator.barriers import MbarrierWait, TrackedBarrier
 from numba_tma.simulator.clocks import Clock, Clocks, join
-from numba_tma.simulator.copies import call_site
+from numba_tma.simulator.copies import call_lines, call_site
+from numba_tma.simulator.elected_loops import check_whole_warp
 from numba_tma.simulator.errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCopy
 from numba_tma.simulator.hazards import Hazards
 from numba_tma.simulator.launch_queue import LaunchQueue
@@ -56,6 +59,10 @@ class Cta:
         self.registers = Registers(block_dim[0] * block_dim[1] * block_dim[2])
         self.barriers: dict[int, TrackedBarrier] = {}
         self.retired_barriers: list[TrackedBarrier] = []
+        #: Addresses of barriers on which all readers of an answer arrive; see `check_readers`.
+        self.read_by_all: set[int] = set()
+        #: By meeting of lanes that exchange values: the lines of the kernel that lead to it.
+        self._places: dict[Hashable, tuple[tuple[CodeType, int], ...]] = {}
         self.clocks: Clocks | None = None
         self._hazards: Hazards | None = None
         self._tensor_memory: CtaTensorMemory | None = None
@@ -174,6 +181,8 @@ class Cta:
 
     def syncthreads(self, thread: SimulatedThread, value: object) -> list[object]:
         """Wait for all live threads; return the values they brought."""
+        if thread.elected:
+            check_whole_warp("syncthreads", thread)
         return list(self._meet_at_barrier(thread, 0, None, value).values.values())
 
     def named_barrier(
@@ -266,6 +275,8 @@ class Cta:
     ) -> dict[int, object]:
         """Wait for the live lanes of `mask`; return their values by lane, one dict for all."""
         mask = int(mask) & FULL_MASK
+        if thread.elected and mask != 1 << thread.lane:
+            check_whole_warp(name, thread)
         if not mask >> thread.lane & 1:
             raise BadOperand(
                 f"{name} with mask {mask:#010x} is executed by lane {thread.lane}, which is not "
@@ -277,12 +288,31 @@ class Cta:
             return (self.live_lanes[warp] & mask).bit_count()
 
         title = f"{name} of warp {warp} with mask {mask:#010x}"
+        place = ("warp", warp, mask)
+        if not orders_memory:  # the lanes execute one instruction, to exchange values
+            self._check_converged(place, title, thread)
         known = self._publish(thread) if orders_memory else None
-        meeting = self._meet(thread, ("warp", warp, mask), title, needed, value, known, wait=True)
+        meeting = self._meet(thread, place, title, needed, value, known, wait=True)
         by_lane: dict[int, object] = meeting.once(
             lambda: {other.lane: other_value for other, other_value in meeting.values.items()}
         )
         return by_lane
+
+    def _check_converged(self, place: Hashable, name: str, thread: SimulatedThread) -> None:
+        """Raise if other lanes have come to the meeting from another line of the kernel."""
+        meeting, lines = self._meetings.get(place), call_lines()
+        if meeting is None:
+            self._places[place] = lines
+        elif meeting.name == name and self._places.get(place, lines) != lines:
+            differing = ((a, b) for a, b in zip(lines, self._places[place]) if a != b)
+            pair = next(differing, (lines[0], self._places[place][0]))
+            here, there = (f"{Path(code.co_filename).name}:{line}" for code, line in pair)
+            raise BarrierMisuse(
+                f"{name}: lane {thread.lane} executes it at {here} while other lanes execute it at "
+                f"{there}: the warp has diverged, and on a GPU the lanes do not exchange values. "
+                "Execute it once, where all lanes of the mask are together, or give each branch "
+                "the mask of its own lanes"
+            )
 
     def warpgroup_meeting(
         self, thread: SimulatedThread, name: str, value: object = None
@@ -384,6 +414,8 @@ class Cta:
                 )
         for thread in self.threads:
             self._check_copies(thread)
+        for address in self.read_by_all:
+            check_readers(self.barriers[address])
         if self._tensor_memory is not None:
             self._tensor_memory.check_end()
         for barrier in [*self.barriers.values(), *self.retired_barriers]:
@@ -410,3 +442,15 @@ class Cta:
                 f"cp.async of {thread.description} (the last one issued at {copies.site}): call "
                 "cp_async_wait_all() before the end, or wait for the mbarrier that they arrive on"
             )
+
+
+def check_readers(barrier: TrackedBarrier) -> None:
+    """Raise if only a part of the readers of launch control's last answer in a slot arrived."""
+    model = barrier.model
+    if model.pending < model.count:
+        raise BarrierMisuse(
+            f"{barrier.name}: block {barrier.cta.index} ended, and {model.pending} of "
+            f"{model.count} arrivals are pending, so some threads have not read an answer that "
+            "others have read: every role walks work.tiles() to its end, in a cluster in every "
+            "block, without break or return"
+        )

@@ -34,8 +34,11 @@ class Cells:
     def __init__(self, run: Run, classes: Sequence[Sequence[Log]]) -> None:
         self._run = run
         self.spans: list[Span] = []
-        self._copied = _Cuts(span for log in run.logs for span in _moved(log))
+        moved = dict.fromkeys(span for log in run.logs for span in _moved(log))
+        self._copied = _Cuts(moved)
         self._atoms: dict[Span, int] = {}
+        for span in moved:  # a cell each, although perhaps no thread reads it
+            self.of(span)
         #: The accesses, by class and place in its program.
         self.accesses: defaultdict[tuple[int, int], set[Access]] = defaultdict(set)
         self._class_of = {log.row: n for n, logs in enumerate(classes) for log in logs}

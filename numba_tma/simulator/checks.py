@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from numba_tma.host.boxes import WITHOUT_SLICE
 from numba_tma.host.tensor_map import maker_of, wrong_mode
 from numba_tma.simulator.errors import BadCoordinate, BadOperand
@@ -16,7 +18,13 @@ if TYPE_CHECKING:
 
 def check_block(what: str, minimum: int) -> None:
     """Raise unless the block has whole warps and at least `minimum` threads."""
-    threads = len(current().cta.threads)
+    cta = current().cta
+    threads = len(cta.threads)
+    if any(extent > 1 for extent in cta.block_dim[1:]):
+        raise BadOperand(
+            f"{what}: the block has the dimensions {tuple(cta.block_dim)}; a kernel with it has "
+            f"one-dimensional blocks of whole warps: launch blocks of {threads} threads"
+        )
     if threads % WARP_SIZE or threads < minimum:
         raise BadOperand(
             f"{what}: the block has {threads} threads; it needs a multiple of {WARP_SIZE}, and at "
@@ -44,7 +52,10 @@ def check_copy(
     """Raise unless a shared tile, a barrier and coordinates go together with a map."""
     check_coordinates(tensor_map, coords, mode)
     for role, operand in (("tile", tile), ("barrier", barrier)):
-        kind = getattr(operand, "shared_kind", role)
+        kind = getattr(operand, "shared_kind", None)
+        if kind is None and role == "tile" and not isinstance(operand, int | np.integer):
+            _check_array(tensor_map, operand)
+        kind = kind or role
         if kind != role:
             raise BadOperand(
                 f"a copy with {tensor_map}: a {kind} is given where the {role} belongs"
@@ -60,8 +71,36 @@ def check_copy(
         )
 
 
+def _check_array(tensor_map: TensorMap, given: object) -> None:
+    """Raise unless `given` is an array in the block's shared memory."""
+    if not isinstance(given, np.ndarray):
+        raise BadOperand(
+            f"a copy with {tensor_map}: the tile is {type(given).__name__}, which is not in shared "
+            "memory; give a stage's tile, a shared_tile or a cuda.shared.array"
+        )
+
+
+def require_integers(name: str, coords: object, shown: object = None) -> None:
+    """Raise unless `coords` is a tuple of integers; the compiler's `Unknown` says what it is.
+
+    `shown` is what the error shows, where `coords` has only the elements of it.
+    """
+    if not isinstance(coords, tuple) or not all(map(_is_integer, coords)):
+        raise BadOperand(
+            f"{name} takes a tuple of 1 to 5 integers in the array's axis order, not "
+            f"{coords if shown is None else shown}"
+        )
+
+
+def _is_integer(number: object) -> bool:
+    if isinstance(number, int | np.integer):
+        return not isinstance(number, bool)
+    return getattr(number, "is_integer", None) is True  # the compiler's
+
+
 def check_coordinates(tensor_map: TensorMap, coords: Sequence[int], mode: str = "tiled") -> None:
     """Raise unless a map has this mode and these coordinates."""
+    require_integers("coords", coords)
     if tensor_map.mode != mode:
         raise BadOperand(f"a copy of another mode: {wrong_mode(str(tensor_map), tensor_map.mode)}")
     sliced = bool(tensor_map.interleave) and mode == "tiled"

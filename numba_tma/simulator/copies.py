@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -30,6 +31,26 @@ def call_site() -> str:
     while frame.f_code.co_filename.startswith(_LIBRARY) and frame.f_back is not None:
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def call_chain() -> tuple[tuple[CodeType, int], ...]:
+    """Return the places of the calls that lead from the kernel to the caller's caller."""
+    frame, places = sys._getframe(2), []
+    while frame.f_back is not None and frame.f_code.co_name != "<lambda>":  # the block's call
+        places.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(places)
+
+
+def call_lines() -> tuple[tuple[CodeType, int], ...]:
+    """Return the lines outside this library from which the kernel's thread came here."""
+    frame: FrameType | None = sys._getframe(1)
+    lines = []
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_LIBRARY):
+            lines.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(lines)
 
 
 class Copy(Protocol):

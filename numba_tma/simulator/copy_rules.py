@@ -9,6 +9,7 @@ import numpy as np
 
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.tensor_map import wrong_mode
+from numba_tma.simulator.checks import require_integers
 from numba_tma.simulator.copies import Bytes
 from numba_tma.simulator.errors import BadCoordinate, BadOperand
 from numba_tma.simulator.tensormap import check_acquired
@@ -104,6 +105,7 @@ def check_tensor(
             f"swizzle {tile.swizzle.name} follows address bits, so that {tile} has another image "
             "here than it has at its alignment"
         )
+    require_integers(f"{what}(coordinates=...)", coords)
     origin = tuple(int(c) for c in coords)
     of, rank = (tile, tile.ndim) if mode == "tiled" else (tensor_map, tensor_map.rank)
     if mode == "tiled" and tensor_map.copies.interleaved:

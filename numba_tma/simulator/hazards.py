@@ -7,6 +7,7 @@ reads and writes of different threads are not checked against each other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from numba_tma.simulator.async_copies import AsyncRecords
 from numba_tma.simulator.clocks import Clock, Clocks
+from numba_tma.simulator.copies import call_site
 from numba_tma.simulator.errors import (
     EarlyOverwrite,
     EarlyRead,
@@ -49,6 +51,9 @@ class Reader(NamedTuple):
     who: str
 
 
+#: The name of a stage's tile.
+_STAGE = re.compile(r"\w+\[\d+(, \d+)?\] of \w*Pipeline\(")
+
 STORE = Reader("a store", "stored", "stored to global memory", "the thread that stores")
 COPY = Reader("a copy", "copied", "copied to another block", "the thread that copies")
 WGMMA = Reader(
@@ -61,6 +66,11 @@ TCGEN05 = Reader(
     "read by a tcgen05 product or copy",
     "the thread that issues it",
 )
+
+
+def _of_pipeline(where: str, repair: str) -> str:
+    """Return the repair of bytes that belong to a pipeline's stage, in the pipeline's own words."""
+    return f". In a pipeline: {repair}" if _STAGE.match(where) else ""
 
 
 class Hazards:
@@ -79,6 +89,8 @@ class Hazards:
         self._clocks = clocks
         self._thread_of = thread_of
         self._barriers: dict[int, TrackedBarrier] = {}
+        #: By column and phase of a barrier: the thread that issued its last load, and where.
+        self._loads: dict[tuple[int, int], tuple[SimulatedThread, str]] = {}
         # By word: the barrier that the last st.async or red.async completes on, and the phase.
         self._async_fills: dict[int, tuple[TrackedBarrier, int]] = {}
         # By granule and thread: epoch of the last generic read and write, number of the last store.
@@ -164,6 +176,7 @@ class Hazards:
         self._check_reductions(EarlyOverwrite, "overwritten by a load", thread.row, address, nbytes)
         self._check_arrival(thread, address, nbytes, "load")
         self._barriers[barrier.column] = barrier
+        self._loads[barrier.column, barrier.model.phase] = thread, call_site()
         self._fill_column[first:last] = barrier.column
         self._fill_phase[first:last] = barrier.model.phase + 1
 
@@ -183,6 +196,16 @@ class Hazards:
         key = (*self._granules(address, nbytes), barrier)
         self._reductions[key] = barrier.model.phase + 1
 
+    def check_fenced_reads(self, row: int, address: int, nbytes: int, what: str) -> None:
+        """Raise unless each reader of these bytes has fenced its reads before it arrived."""
+        granules = self._granules(address, nbytes)
+        if (late := self._unordered(self._reads, self._clocks.fences(row), *granules)) is not None:
+            reader, where = late
+            raise MissingFence(
+                f"{where}: a {what} may overtake a read by {reader.description}: execute "
+                "fence_proxy_async() after the last read, before the arrival or sync"
+            )
+
     def _check_arrival(self, thread: SimulatedThread, address: int, nbytes: int, what: str) -> None:
         """Raise unless the copy engine may write these bytes."""
         row, clocks = thread.row, self._clocks
@@ -201,17 +224,14 @@ class Hazards:
                 f"{where}: a {what} is issued over them after {reader.description} has read them, "
                 f"and nothing orders that read before this {what}. Let every reader arrive on the "
                 "'empty' barrier (or sync) after its last read, and wait for that before loading"
+                + _of_pipeline(
+                    where,
+                    "release the stage after its last use: by the next turn of pipe.consume(...), "
+                    "or consumer.release()",
+                )
             )
         if self.fenced_reads:
-            late = self._unordered(self._reads, clocks.fences(row), first, last)
-            if late is not None:
-                reader, where = late
-                raise MissingFence(
-                    f"{where}: a {what} overwrites bytes that {reader.description} has read "
-                    "without a fence_proxy_async() between its read and its arrival: a read on "
-                    "its way may find the new bytes. The reader must execute the fence after its "
-                    "last read, before it syncs or arrives"
-                )
+            self.check_fenced_reads(row, address, nbytes, what)
         self._check_readers(row, first, last, f"a {what} into")
         self._check_outgoing(row, address, nbytes, f"a {what} into")
         late = self._unordered(self._writes, clocks.epochs(row), first, last)
@@ -394,6 +414,9 @@ class Hazards:
                 f"{where}: {what} bytes that a store of {storer.description} may still be "
                 "reading. That thread must commit the store and pass "
                 "cp_async_bulk_wait_group_read(), and synchronise with whoever writes next"
+                + _of_pipeline(
+                    where, "pipe.store(map, tile, coords) does so before it releases the stage"
+                )
             )
         for (start, end, _), product in self._products.items():
             if start < last and first < end:
@@ -468,6 +491,7 @@ class Hazards:
                 "fence_proxy_async() between its write and the synchronisation: the copy engine "
                 "and the tensor cores may see or leave old bytes. The writer must execute the "
                 "fence after its last write, before it syncs or arrives"
+                + _of_pipeline(where, "pipe.store(...) and consumer.release() fence by themselves")
             )
 
     def _early(
@@ -477,7 +501,23 @@ class Hazards:
         granule = first + int(np.argmax(self._unfilled(row, first, last)))
         barrier = self._barriers[int(self._fill_column[granule])]
         phase = int(self._fill_phase[granule]) - 1
-        return self._too_early(kind, done, "load", address, nbytes, barrier, phase)
+        error = self._too_early(kind, done, "load", address, nbytes, barrier, phase)
+        if done == "overwritten by another load":
+            self._name_repetition(error, row, barrier, phase)
+        return error
+
+    def _name_repetition(
+        self, error: SimulatorError, row: int, barrier: TrackedBarrier, phase: int
+    ) -> None:
+        """Add to an error of two loads that they are one load, executed by two threads."""
+        first, site = self._loads.get((barrier.column, phase), (None, ""))
+        thread = self._thread_of(row)
+        if first is not None and first is not thread and site == call_site():
+            error.args = (
+                f"{error}. The other load is the same one, at {site}, executed by "
+                f"{first.description}, too: let one thread execute it, under `if "
+                "tma.elect_sync():` or in the body of pipe.produce(...)",
+            )
 
     def _too_early(
         self,

@@ -175,7 +175,7 @@ def change(
     try:
         step()
     except BarrierMisuse as error:
-        raise BarrierMisuse(f"{barrier.name}: {error}") from None
+        raise BarrierMisuse(f"{barrier.name}: {error}{_by_one_thread(barrier, error)}") from None
     cta.barrier_changed(thread, barrier, barrier.settle(before))
 
 
@@ -305,4 +305,14 @@ def _checked(barrier: TrackedBarrier, done: Callable[[], bool]) -> bool:
     try:
         return done()
     except BarrierMisuse as error:
-        raise BarrierMisuse(f"{barrier.name}: {error}") from None
+        raise BarrierMisuse(f"{barrier.name}: {error}{_by_one_thread(barrier, error)}") from None
+
+
+def _by_one_thread(barrier: TrackedBarrier, error: BarrierMisuse) -> str:
+    """Return the usual cause of an arrival too many on the full barrier of a pipeline's stage."""
+    if "more threads arrive" not in str(error) or not barrier.name.startswith("full["):
+        return ""
+    return (
+        ". A stage that the copy engine fills is acquired by one thread: call acquire() under "
+        "`if tma.elect_sync():`, or iterate over pipe.produce(...), which elects it"
+    )

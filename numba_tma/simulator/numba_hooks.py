@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,8 +17,12 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 from numba.cuda.simulator import kernel, kernelapi
+from numba.cuda.simulator.cudadrv.devicearray import FakeWithinKernelCUDAArray
 
 from numba_tma.host.cluster_rules import check_device_function, check_grid, cluster_of
+from numba_tma.host.environment import simulator_seed
+from numba_tma.host.host_only import ATOMIC_REFUSAL, KERNEL_CODE, array_refusal
+from numba_tma.host.launching import check_threads
 from numba_tma.simulator import protocol
 from numba_tma.simulator import thread_instructions as instructions
 from numba_tma.simulator.block import Cta, Dim3
@@ -34,7 +37,9 @@ from numba_tma.simulator.thread import SimulatedThread, current
 _launches = threading.RLock()
 #: Of the launch that runs.
 _queue: LaunchQueue | None = None
-_seed = int(os.environ.get("NUMBA_TMA_SIM_SEED", "0"))
+_seed = simulator_seed()
+#: Of a host thread: the seed inside `seeded`.
+_own = threading.local()
 
 _EXTRAS = (
     "syncwarp",
@@ -67,13 +72,17 @@ def seed(n: int) -> None:
 
 @contextmanager
 def seeded(n: int) -> Iterator[None]:
-    """Choose the seed of the launches inside the ``with`` block."""
-    global _seed
-    outer, _seed = _seed, n
+    """Choose the seed of this host thread's launches inside the ``with`` block."""
+    outer, _own.seed = getattr(_own, "seed", None), n
     try:
         yield
     finally:
-        _seed = outer
+        _own.seed = outer
+
+
+def _chosen_seed() -> int:
+    own: int | None = getattr(_own, "seed", None)
+    return _seed if own is None else own
 
 
 class BlockManager:
@@ -83,10 +92,12 @@ class BlockManager:
         self, f: Callable[..., None], grid_dim: Dim3, block_dim: Dim3, debug: bool
     ) -> None:
         self._kernel = f
+        KERNEL_CODE.add(f.__code__)
         self._grid_dim = grid_dim
         self._block_dim = block_dim
         self._debug = debug
         self._cluster = cluster_of(f)
+        check_threads(block_dim)
         if self._cluster:
             check_grid(grid_dim, self._cluster)
 
@@ -98,7 +109,7 @@ class BlockManager:
         queue = _launch_queue(grid_point, self._grid_dim, extents)
         if not queue.begin(grid_point):
             return  # a running block has taken its place
-        scheduler = Scheduler(f"{_seed} {grid_point}", deadlock_report)
+        scheduler = Scheduler(f"{_chosen_seed()} {grid_point}", deadlock_report)
         x0, y0, z0 = grid_point
         blocks = [
             Cta(
@@ -125,7 +136,7 @@ def _launch_queue(grid_point: Dim3, grid_dim: Dim3, cluster: Dim3) -> LaunchQueu
     global _queue
     if _queue is None or not any(grid_point):
         xs, ys, zs = (range(0, extent, step) for extent, step in zip(grid_dim, cluster))
-        _queue = LaunchQueue(list(product(xs, ys, zs)), str(_seed))
+        _queue = LaunchQueue(list(product(xs, ys, zs)), str(_chosen_seed()))
     return _queue
 
 
@@ -166,6 +177,8 @@ def _is_numba_type(dtype: Any) -> bool:
 
 def _with_turn(operation: Callable[..., Any]) -> Callable[..., Any]:
     def atomic(*args: Any) -> Any:
+        if args and getattr(type(args[0]), "shared_kind", None) == "tile":
+            raise TypeError(ATOMIC_REFUSAL)
         instructions.yield_turn()
         return operation(*args)
 
@@ -190,6 +203,7 @@ def _one_launch_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
     def checked(self: Any, *args: Any) -> Any:
         if self._device or _in_kernel():
             check_device_function(self.fn)
+            KERNEL_CODE.add(self.fn.__code__)
             return call(self, *args)
         with _launches:
             return call(self, *args)
@@ -222,6 +236,8 @@ def install() -> None:
     function.__call__ = _one_launch_at_a_time(function.__call__)
     function.__getitem__ = _configured_copy(function.__getitem__)
     cuda.jit = _jit_with_any_option(cuda.jit)
+    array = FakeWithinKernelCUDAArray
+    array.__getattr__ = _with_attribute_errors(array.__getattr__)
     atomic = _atomics()
     # The calling thread, of which numba reads threadIdx, blockIdx, thread_id and syncthreads.
     kernelapi.threading = SimpleNamespace(current_thread=current)
@@ -233,6 +249,19 @@ def install() -> None:
     for name, mode in _SHUFFLES.items():
         setattr(module, name, staticmethod(_shuffle(mode)))
     module.nanosleep = staticmethod(lambda nanoseconds: instructions.yield_turn())
+
+
+def _with_attribute_errors(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Name an attribute that an array lacks; numba's simulator takes it for an index."""
+
+    @functools.wraps(read)
+    def checked(self: Any, name: str) -> Any:
+        try:
+            return read(self, name)
+        except (IndexError, ValueError):
+            raise AttributeError(array_refusal(name)) from None
+
+    return checked
 
 
 def _jit_with_any_option(jit: Callable[..., Any]) -> Callable[..., Any]:

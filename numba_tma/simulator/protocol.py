@@ -7,6 +7,7 @@ every order.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -297,26 +298,30 @@ class Run:
         return None
 
 
-_active: list[Run] | None = None
+#: Of each host thread: the runs that are being recorded.
+_recording = threading.local()
+
+
+def _active() -> list[Run] | None:
+    return getattr(_recording, "runs", None)
 
 
 def begin_run(blocks: list[Cta]) -> None:
     """Add a run of a block or cluster, whose threads are about to start."""
-    if _active is not None:
+    if (runs := _active()) is not None:
         run = Run()
         run.begin(blocks)
-        _active.append(run)
+        runs.append(run)
 
 
 @contextmanager
 def recorded_protocol() -> Iterator[list[Run]]:
-    """Record the operations on barriers and bytes of kernels launched in the ``with`` block.
+    """Record the operations of kernels that this host thread launches in the ``with`` block.
 
     Yields the runs, one for each block or cluster, to be passed to `explore`.
     """
-    global _active
-    outer, _active = _active, []
+    outer, _recording.runs = _active(), []
     try:
-        yield _active
+        yield _recording.runs
     finally:
-        _active = outer
+        _recording.runs = outer

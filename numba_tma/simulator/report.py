@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -75,7 +76,20 @@ def deadlock_report(threads: Sequence[SimulatedThread]) -> str:
     exited = [thread for thread in threads if thread.exited]
     if exited:
         lines.append(f"  exited: {threads_in_words(exited)}")
+    lines += _ranges_differ(waiting) if exited else []
     return "\n".join(["every live thread waits and no copy is under way", *lines])
+
+
+def _ranges_differ(headlines: Iterable[str]) -> list[str]:
+    """Return the usual cause of waits for a pipeline's stages when threads have exited."""
+    found = []
+    for role, cause in (
+        ("full", "the producer has filled fewer stages than its consumers wait for"),
+        ("empty", "the consumers have released fewer stages than the producer fills"),
+    ):
+        if any(re.match(rf"{role}\[\d+\] of \w*Pipeline\(", line) for line in headlines):
+            found.append(f"  {cause}: give both sides the same range, computed once")
+    return found
 
 
 def operation_in_words(operation: Operation, run: Run) -> str:

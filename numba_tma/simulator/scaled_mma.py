@@ -13,6 +13,7 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.matrix_layout import STEP_BYTES
 from numba_tma.simulator.block import FULL_MASK
 from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.sparse import ORDERED, Codes, check_codes, expanded
 from numba_tma.simulator.tcgen05_operands import BITS, decoded_scales
 from numba_tma.simulator.thread import WARP_SIZE, current
 from numba_tma.simulator.thread_instructions import exchange
@@ -28,6 +29,8 @@ _FIRST_BIT = {4: 2}
 _WIDE = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "tf32": np.dtype("f4")}
 _TF32 = np.uint32(0xFFFFE000)  #: the bits of a float32 that tf32 uses
 _INTEGERS = ("s8", "u8")
+#: Codes of a row of a sparse A: each is for 4 elements of a byte, or 8 packed ones.
+_CODES_OF_A_ROW = 16
 _PTX = {"s8": "i8"}  #: dtypes of PTX types, where their names differ
 #: The key of the product among the values of the lanes, which one lane computes for all.
 _PRODUCT = WARP_SIZE
@@ -45,11 +48,13 @@ def mma_sync(
     factors: int = 0,
     scale_a: ScaleOperand | None = None,
     scale_b: ScaleOperand | None = None,
+    metadata: int | None = None,
 ) -> Any:
     """Return this lane's part of A B + C; C of float16 has two elements in each of two registers.
 
-    `k` is that of the instruction. Integers are added up in int32, all else in float64, and rounded
-    once. `factors` is the number of scale factors of a row of A, and of a column of B.
+    `k` is that of the instruction; A stores half of it if there are `metadata`. Integers are added
+    up in int32, all else in float64, and rounded once. `factors` is the number of scale factors of
+    a row of A, and of a column of B.
     """
     own = (
         tuple(int(word) & 0xFFFFFFFF for word in a),
@@ -57,6 +62,7 @@ def mma_sync(
         tuple(c),
         scale_a and tuple(int(x) for x in scale_a),
         scale_b and tuple(int(x) for x in scale_b),
+        metadata and int(metadata),
     )
     lanes = exchange(name, FULL_MASK, own)
     if len(lanes) < WARP_SIZE:
@@ -65,8 +71,10 @@ def mma_sync(
         )
     if _PRODUCT not in lanes:  # the first lane that goes on
         held = [lanes[lane] for lane in range(WARP_SIZE)]
-        left = _matrix([h[0] for h in held], a_type, k, ROWS)
+        left = _matrix([h[0] for h in held], a_type, k if metadata is None else k // 2, ROWS)
         right = _matrix([h[1] for h in held], b_type, k, COLUMNS)
+        if metadata is not None:
+            left = expanded(left, _codes(name, [h[5] for h in held], k), k // _CODES_OF_A_ROW)
         if scale_type is not None:
             left *= _scales(name, "a", [h[3] for h in held], scale_type, factors, k)
             right *= _scales(name, "b", [h[4] for h in held], scale_type, factors, k)
@@ -120,10 +128,24 @@ def mma_sync_parts(
     return found
 
 
+def _codes(name: str, words: Sequence[int], k: int) -> Codes:
+    """Return the codes of each row of a sparse A from the metadata of all lanes: (rows, codes).
+
+    Lane l has 8 codes of row l // 4, or 8 rows on if l is odd: of the second half of K in the upper
+    two lanes of a quad.
+    """
+    held = np.array(words, np.uint32)
+    row, code = np.indices((ROWS, _CODES_OF_A_ROW))
+    lane = 4 * (row % 8) + row // 8 + 2 * (code // 8)
+    codes: Codes = (held[lane] >> 4 * (code % 8).astype(np.uint32) & 0xF).astype(np.intp)
+    check_codes(f"{name}: the metadata", codes, k // _CODES_OF_A_ROW, ORDERED)
+    return codes
+
+
 def _matrix(registers: Any, type_name: str, k: int, rows: int) -> Matrix:
     """Return (rows, k) elements from the registers of all lanes."""
     words = np.array(registers, np.uint32)  # lane, register
-    elements = _elements(words, type_name, packed=k == 64)
+    elements = _elements(words, type_name, packed=rows * k * 4 == words.size * 32)
     per = elements.shape[-1]
     lane, register, element = np.indices(elements.shape)
     row_groups = rows // 8

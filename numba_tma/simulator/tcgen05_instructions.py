@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from numba_tma.host.tcgen05_descriptor import InstructionDescriptor
 from numba_tma.host.tensor_memory_layout import (
     COPY_SHAPES,
     LANES,
@@ -16,6 +18,7 @@ from numba_tma.host.tensor_memory_layout import (
     copy_rows,
     halves_of_lanes,
 )
+from numba_tma.host.zero_columns import zero_columns
 from numba_tma.simulator.column_accesses import HALF_WARP, Region
 from numba_tma.simulator.errors import (
     BadOperand,
@@ -36,7 +39,6 @@ from numba_tma.simulator.tcgen05_products import (
     MatrixProduct,
     column_shift,
     scales_at,
-    zero_columns,
 )
 from numba_tma.simulator.tcgen05_queue import queue_of
 from numba_tma.simulator.tcgen05_sparse import check_sparse
@@ -76,8 +78,7 @@ def tcgen05_mma(
 ) -> None:
     """Start a product.
 
-    `collector` permits the hardware to keep an operand; memory holds it all the same, so that the
-    simulator reads it from there.
+    `collector` is what the row has: an operation on the buffer of A, or of .ws ``b2::fill``.
     """
     what = f"tcgen05_mma kind::{kind}"
     shape = product_shape(kind, int(idesc), cta_group, ws=ws, block=block)
@@ -90,8 +91,7 @@ def tcgen05_mma(
         )
     layout = accumulator_layout(says.m, cta_group, ws=ws, sparse=says.sparse)
     if sparse_metadata is not None:
-        scaled = bool(shape.scales)
-        check_sparse(what, layout, says.a, int(sparse_metadata), says.selector, scaled=scaled)
+        check_sparse(what, layout, says.a, int(sparse_metadata), says.selector)
     blocks = _blocks(what, cta_group)
     _check_forms(what, shape, ws, cta_group, mask, scale_d, zero_mask)
     d = int(d)
@@ -119,9 +119,9 @@ def tcgen05_mma(
     product = MatrixProduct(
         kind, shape, layout, blocks, d, operand, right, bool(enable),
         scale_d=int(scale_d or 0), lane_mask=tuple(int(word) & 0xFFFFFFFF for word in mask or ()),
-        zero_columns=None if zero_mask is None else zero_columns(int(zero_mask), says.m, says.n),
+        zero_columns=None if zero_mask is None else _zero_columns(int(zero_mask), says),
         metadata=None if sparse_metadata is None else int(sparse_metadata),
-        scale_a=int(scale_a or 0), scale_b=int(scale_b or 0),
+        scale_a=int(scale_a or 0), scale_b=int(scale_b or 0), collector=_collector(collector, ws),
     )  # fmt: skip
     for number, cta in enumerate(blocks):
         if isinstance(operand, Place):
@@ -136,6 +136,20 @@ def tcgen05_mma(
     for number, cta in enumerate(blocks):
         cta.tensor_memory.written[product.cells(number)] |= product.changes(number)
     current().cta.scheduler.point()
+
+
+def _zero_columns(mask: int, says: InstructionDescriptor) -> NDArray[np.bool_] | None:
+    """Return the columns of the product for which a mask makes B zero."""
+    try:
+        return zero_columns(mask, says.m, says.n)
+    except ValueError as error:
+        raise BadOperand(f"tcgen05_mma: {error}") from None
+
+
+def _collector(given: str | None, ws: bool) -> tuple[str, str]:
+    """Return the buffer of an operand, and the operation on it."""
+    buffer, _, operation = (given or "discard").rpartition("::")
+    return buffer or ("b0" if ws else "a"), operation
 
 
 def _check_forms(

@@ -140,6 +140,14 @@ def in_bytes(row_bytes: Words, type_name: str) -> Values:
 def decompressed(row_bytes: Words, bits: int) -> Words:
     """Give each element of `bits` bits a byte, as tcgen05.cp does; rows keep their length.
 
+    An element of 4 bits has bits 2 to 5 of its byte, one of 6 bits has bits 0 to 5.
+    """
+    return (unpacked_codes(row_bytes, bits) << (6 - bits)).astype(np.uint8)
+
+
+def unpacked_codes(row_bytes: Words, bits: int) -> Words:
+    """Give each element of `bits` bits the low bits of a byte; rows keep their length.
+
     Of 16 bytes of a row the first 2 `bits` hold 16 elements.
     """
     packed = row_bytes.reshape(*row_bytes.shape[:-1], -1, CHUNK_BYTES)[..., : 2 * bits]
@@ -147,7 +155,7 @@ def decompressed(row_bytes: Words, bits: int) -> Words:
     codes = np.packbits(
         stream.reshape(*packed.shape[:-1], CHUNK_BYTES, bits), axis=-1, bitorder="little"
     )
-    return (codes[..., 0] << (6 - bits)).astype(np.uint8).reshape(row_bytes.shape)
+    return codes[..., 0].reshape(row_bytes.shape)
 
 
 def decoded_scales(codes: Words, scale_type: str | None) -> Values:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.sparse_metadata import metadata_cells
 from numba_tma.host.tensor_memory_layout import (
     LANES,
     WARP_LANES,
@@ -23,7 +24,9 @@ from numba_tma.host.tensor_memory_layout import (
 )
 from numba_tma.simulator.column_accesses import Region
 from numba_tma.simulator.errors import BadOperand, TensorMemoryMisuse
+from numba_tma.simulator.sparse import expanded
 from numba_tma.simulator.tcgen05_operands import (
+    BITS,
     Place,
     Values,
     decoded,
@@ -31,12 +34,7 @@ from numba_tma.simulator.tcgen05_operands import (
     has_gaps,
     in_bytes,
 )
-from numba_tma.simulator.tcgen05_sparse import (
-    expanded,
-    metadata_cells,
-    metadata_columns,
-    read_codes,
-)
+from numba_tma.simulator.tcgen05_sparse import metadata_columns, read_codes
 
 if TYPE_CHECKING:
     from numba_tma.simulator.block import Cta
@@ -72,6 +70,7 @@ class MatrixProduct:
     metadata: int | None  #: address of what says which elements a sparse A stores
     scale_a: int  #: addresses of the scale factors of a scaled kind
     scale_b: int
+    collector: tuple[str, str]  #: a buffer, "a" or "b0" to "b3", and what is done with it
 
     # Places.
 
@@ -142,18 +141,22 @@ class MatrixProduct:
 
     def execute(self) -> None:
         """Read the operands now, and write the accumulator."""
-        says, tf32 = self.shape.says, self.shape.says.a == "tf32"
+        says, group = self.shape.says, 8 if self.kind.startswith("mxf4") else 4
+        if says.a == "tf32":
+            group = 2
         b = np.concatenate([self._from_shared(cta, self.b, says.b) for cta in self.blocks])
+        what, (buffer, operation) = f"tcgen05_mma kind::{self.kind}", self.collector
         if says.negate_b:
             b = -b
         for block, cta in enumerate(self.blocks):
             a = self._left(cta)
+            kept = a if buffer == "a" else b
+            cta.tensor_memory.collectors.pass_through(what, buffer, operation, kept)
             if self.metadata is not None:
-                cells = metadata_cells(says.a, self.rows, says.selector)
+                cells = metadata_cells(BITS[says.a], self.rows, says.selector)
                 data = cta.tensor_memory.data
-                what = f"tcgen05_mma kind::{self.kind}"
-                codes = read_codes(what, data, self.metadata, cells, self.layout, tf32)
-                a = expanded(a, codes, tf32)
+                codes = read_codes(what, data, self.metadata, cells, self.layout, group)
+                a = expanded(a, codes, group)
             if says.negate_a:
                 a = -a
             right = b
@@ -234,7 +237,8 @@ class MatrixProduct:
                 "32 lanes, which hold a copy each: use tcgen05_cp with 32x128b.warpx4"
             )
         factors = decoded_scales(copies[0], self.shape.says.scale_type)
-        return factors.repeat(self.shape.k // self.shape.scales, axis=1)
+        k = self.shape.k * (2 if self.shape.says.sparse else 1)
+        return factors.repeat(k // self.shape.scales, axis=1)
 
 
 def _region(lane: int, lanes: int, column: int, columns: int) -> Region:
@@ -261,27 +265,3 @@ def column_shift(mask: int, m: int, max_shift: int) -> int:
             f"61), but max_shift {max_shift} of the instruction descriptor and M {m} allow {limit}"
         )
     return shift
-
-
-def zero_columns(mask: int, m: int, n: int) -> NDArray[np.bool_] | None:
-    """Return the columns of the product for which a zero-column mask makes B zero."""
-    if not mask >> 39 & 1:
-        return None
-    parts = LANES // m
-    skip, use = (mask >> 40 & 0xFF) + 1, (mask >> 48 & 0xFF) + 1
-    zero = []
-    for part in range(parts):
-        state, start = bool(mask >> 32 + part & 1), mask >> 8 * part & 0xFF
-        left = (skip if state else use) - start
-        if left <= 0:
-            raise BadOperand(
-                f"tcgen05_mma: the zero-column mask {mask:#x} skips {start} columns of a first run "
-                f"of {left + start} (sub-mask {part})"
-            )
-        for _ in range(n // parts):
-            while left == 0:
-                state = not state
-                left = skip if state else use
-            zero.append(state)
-            left -= 1
-    return np.array(zero)

@@ -1,52 +1,35 @@
-"""Sparse products of tcgen05: the metadata in tensor memory, and the elements that they place.
+"""Sparse products of tcgen05: the metadata in tensor memory.
 
-A stores half of its elements. For each 4 elements of a row (2 of tf32) the metadata have 4 bits:
-the places of the two that are stored. The places of the metadata are those that CUTLASS fills.
+`host.sparse_metadata` says what the metadata are, and where they lie.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.sparse_metadata import Metadata, step_columns
 from numba_tma.host.tensor_memory_layout import LANES
 from numba_tma.simulator.errors import BadOperand, TensorMemoryMisuse
-from numba_tma.simulator.tcgen05_operands import BITS, Values
+from numba_tma.simulator.sparse import CODES, HALVES, Codes, check_codes
+from numba_tma.simulator.tcgen05_operands import BITS
 
 #: Layouts of the accumulator for which the metadata's places are known.
 LAYOUTS = "ADEG"
 #: Copies of the metadata, one below the other: a row has them in each lane of its accumulator.
 _COPIES = {"E": 2, "G": 4}
-#: 4-bit codes: two different places in order; of tf32 a pair of 16-bit halves.
-_CODES = (0x4, 0x8, 0xC, 0x9, 0xD, 0x6, 0xE)
-_CODES_OF_TF32 = (0x4, 0xE)
-
-Cells = NDArray[np.intp]
-
-
-class Metadata(NamedTuple):
-    """The place of each 4-bit code, of shape (rows, codes of a row), in the first copy."""
-
-    lane: Cells
-    column: Cells  #: from the address on
-    shift: Cells  #: of the code's bits in the cell
 
 
 def metadata_columns(type_name: str) -> int:
     """Return the columns that the metadata of one product take: 32 or 64 bits a row."""
-    return 2 if BITS[type_name] <= 8 else 1
+    return step_columns(BITS[type_name])
 
 
-def check_sparse(
-    what: str, layout: str, type_name: str, address: int, selector: int, *, scaled: bool
-) -> None:
+def check_sparse(what: str, layout: str, type_name: str, address: int, selector: int) -> None:
     """Raise unless the simulator knows the places of the metadata."""
-    if scaled or layout not in LAYOUTS:
-        form = "with scale factors" if scaled else f"in layout {layout}"
+    if layout not in LAYOUTS:
         raise NotImplementedError(
-            f"{what}: sparse products {form} are not simulated: where their metadata or factors "
+            f"{what}: sparse products in layout {layout} are not simulated: where their metadata "
             "lie in tensor memory is documented in figures alone"
         )
     legal = (0,) if BITS[type_name] <= 8 else (0, 1)
@@ -63,16 +46,6 @@ def check_sparse(
         )
 
 
-def metadata_cells(type_name: str, rows: int, selector: int) -> Metadata:
-    """Return where the codes of `rows` rows lie."""
-    wide = BITS[type_name] > 8
-    row, chunk = np.indices((rows, 8 if wide else 16))
-    if not wide:
-        return Metadata(row, chunk // 8, chunk % 8 * 4)
-    lane = row // 16 * 16 + row % 8 + 8 * (chunk // 4)
-    return Metadata(lane, np.full_like(row, selector), 16 * (row // 8 % 2) + 4 * (chunk % 4))
-
-
 def metadata_lanes(layout: str) -> list[int]:
     """Return the first lane of each copy of the metadata."""
     copies = _COPIES.get(layout, 1)
@@ -80,8 +53,8 @@ def metadata_lanes(layout: str) -> list[int]:
 
 
 def read_codes(
-    what: str, data: NDArray[np.uint32], address: int, cells: Metadata, layout: str, tf32: bool
-) -> NDArray[np.intp]:
+    what: str, data: NDArray[np.uint32], address: int, cells: Metadata, layout: str, group: int
+) -> Codes:
     """Return the codes of each row; raise if PTX does not define one, or if copies differ."""
     column = cells.column + (address & 0xFFFF)
     copies = [
@@ -93,28 +66,7 @@ def read_codes(
             f"{', '.join(map(str, metadata_lanes(layout)))} and on; in layout {layout} each row "
             "has them in every lane of its row of D"
         )
-    codes = copies[0].astype(np.intp)
-    legal = _CODES_OF_TF32 if tf32 else _CODES
-    wrong = ~np.isin(codes, legal)
-    if wrong.any():
-        row, chunk = np.argwhere(wrong)[0]
-        raise BadOperand(
-            f"{what}: the metadata at {address:#x} have the code {codes[row, chunk]:#x} for row "
-            f"{row}, elements {chunk * (2 if tf32 else 4)} on; PTX defines "
-            f"{', '.join(map(hex, legal))}"
-        )
+    codes: Codes = copies[0].astype(np.intp)
+    legal = HALVES if group == 2 else CODES
+    check_codes(f"{what}: the metadata at {address:#x}", codes, group, legal)
     return codes
-
-
-def expanded(stored: Values, codes: NDArray[np.intp], tf32: bool) -> Values:
-    """Return rows with each stored element at its place, and zeros elsewhere: (rows, K)."""
-    rows = len(stored)
-    dense = np.zeros((rows, codes.shape[1], 2 if tf32 else 4))
-    row, chunk = np.indices(codes.shape)
-    if tf32:
-        dense[row, chunk, codes >> 3] = stored
-    else:
-        pairs = stored.reshape(rows, -1, 2)
-        dense[row, chunk, codes & 3] = pairs[..., 0]
-        dense[row, chunk, codes >> 2] = pairs[..., 1]
-    return dense.reshape(rows, -1)

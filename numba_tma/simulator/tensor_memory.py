@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma.host.tensor_memory_layout import COLUMNS, LANES
+from numba_tma.simulator.collectors import Collectors
 from numba_tma.simulator.column_accesses import HALF_WARP, ColumnAccesses, Region
 from numba_tma.simulator.copies import call_site
 from numba_tma.simulator.errors import EarlyRead, TensorMemoryMisuse
@@ -210,6 +211,7 @@ class CtaTensorMemory:
         self._waiting: list[SimulatedThread] = []
         self._clocks = cta.tracked_clocks()
         self.matrix = MatrixAccesses(self._clocks)
+        self.collectors = Collectors()
         warps = -(-len(cta.threads) // WARP_SIZE)
         self.loads = ColumnAccesses("ld", self._clocks, warps)
         self.stores = ColumnAccesses("st", self._clocks, warps)

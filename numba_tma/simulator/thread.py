@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ReferenceType
 
 import numpy as np
 from numba.cuda.simulator.kernelapi import Dim3
@@ -75,6 +76,10 @@ class SimulatedThread(Fiber):  # type: ignore[misc]
         self.failed_polls: dict[int, int] = {}
         #: By tensor map in global memory: the edit of it that this thread has acquired.
         self.acquired: dict[int, int] = {}
+        #: The loops over stages that this thread alone executes, and their names.
+        self.elected: list[tuple[ReferenceType[Any], str]] = []
+        #: The pipelines that the thread has started, and where.
+        self.started: set[Hashable] = set()
         self.accesses = 0
         #: The thread's operations on barriers and bytes, in a recorded run.
         self.log: Log | None = None

@@ -224,6 +224,11 @@ def label(address: int, text: str) -> None:
     current().cta.memory.set_label(int(address), text)
 
 
+def read_by_all(address: int) -> None:
+    """Let the end of the block check that all readers have arrived on a barrier, or none."""
+    current().cta.read_by_all.add(int(address))
+
+
 def shared_read(addr: int, dtype: np.dtype[Any], count: int | None = None) -> Any:
     """Read one value, or an array of `count`, with the checks of a generic read."""
     return read_from(current().cta, "shared_read", addr, dtype, count)

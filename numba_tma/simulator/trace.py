@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -118,20 +119,20 @@ def _timeline(events: list[Event], pipeline: str) -> str:
     return "\n".join(lines)
 
 
-_active: Trace | None = None
+#: Of each host thread: the trace that is being recorded.
+_recording = threading.local()
 
 
 def active() -> Trace | None:
-    """Return the trace that is being recorded."""
-    return _active
+    """Return the trace that the calling host thread records."""
+    return getattr(_recording, "trace", None)
 
 
 @contextmanager
 def record() -> Iterator[Trace]:
-    """Record the events of kernels launched inside the ``with`` block."""
-    global _active
-    outer, _active = _active, Trace()
+    """Record the events of kernels that this host thread launches inside the ``with`` block."""
+    outer, _recording.trace = active(), Trace()
     try:
-        yield _active
+        yield _recording.trace
     finally:
-        _active = outer
+        _recording.trace = outer

@@ -1,4 +1,4 @@
-"""`python -m numba_tma doctor`: can TMA work here, and if not, what to do about it.
+"""`python -m numba_tma doctor`: can TMA work here, with which kernels, and if not, what to do.
 
 `collect` looks at the machine and fills one flat dictionary; `diagnose` judges such a dictionary
 and touches nothing, so that every bad combination can be tested anywhere.
@@ -20,6 +20,7 @@ from typing import Any
 import numba_tma
 from numba_tma.host.architectures import TMA
 from numba_tma.host.environment import simulated
+from numba_tma.kernels._host.availability import is_tested, kernels_of
 from numba_tma.tools import testing
 
 Facts = dict[str, Any]
@@ -284,7 +285,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     findings = diagnose(facts)
     works = not any(finding.blocks for finding in findings)
     if options.json:
-        report = {"works": works, "facts": facts, "findings": [asdict(f) for f in findings]}
+        report = {
+            "works": works,
+            "facts": facts,
+            "kernels": _kernels(facts),
+            "findings": [asdict(f) for f in findings],
+        }
         print(json.dumps(report, indent=2))
     else:
         print(report_text(facts, findings, works))
@@ -299,7 +305,28 @@ def report_text(facts: Facts, findings: Sequence[Finding], works: bool) -> str:
         f"{name:{width}}  {'not found' if value is None else value}"
         for name, value in known.items()
     ]
-    lines += ["", "TMA can work here." if works else "TMA cannot work here."]
+    lines += ["", *kernel_lines(facts)]
+    lines += ["TMA can work here." if works else "TMA cannot work here."]
     for finding in findings:
         lines += [f"- {finding.problem}", f"  repair: {finding.repair}"]
     return "\n".join(lines)
+
+
+def _kernels(facts: Facts) -> list[str] | None:
+    """Return the shipped functions that run on the GPU; None without a GPU."""
+    capability = facts["compute_capability"]
+    return None if capability is None else kernels_of(_numbers(capability))[0]
+
+
+def kernel_lines(facts: Facts) -> list[str]:
+    """Say which shipped kernels run on the GPU, which do not, and whether such a GPU ran them."""
+    if facts["compute_capability"] is None:
+        return []
+    capability = _numbers(facts["compute_capability"])
+    found, missing = kernels_of(capability)
+    gpu = f"{facts['device']} ({facts['compute_capability']})"
+    lines = [f"Kernels for {gpu}: {', '.join(found) or 'none'}."]
+    if found and not is_tested(capability):
+        lines.append("They are assembled for it and simulated; no such GPU has run them.")
+    lines += [f"- {name} {why}" for name, why in missing.items() if found]
+    return [*lines, ""]

@@ -12,15 +12,18 @@ import functools
 import importlib
 import os
 import pickle
+import pkgutil
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 import unittest
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +35,8 @@ from numba_tma.host.environment import simulated
 ComputeCapability = tuple[int, int] | tuple[int, int, str]
 
 _TOOL_SECONDS = 300
+#: Held while Numba's current device is another.
+_substituting = threading.RLock()
 _PTX_OPTIONS = ("debug", "lineinfo", "device", "fastmath", "opt", "forceinline", "launch_bounds")
 
 
@@ -90,10 +95,23 @@ def compile_ptx(
     # Numba compiles Python-bodied device functions (jit(device=True), overloads) for the current
     # device, not for `cc`, and asks for that device at this one name.
     cc = (*cc, "") if len(cc) == 2 else cc  # two parts stand for a GPU's own target
-    device = SimpleNamespace(compute_capability=cc)
-    with mock.patch("numba.cuda.dispatcher.get_current_device", lambda: device):
+    with _compiling_for(SimpleNamespace(compute_capability=cc)):
         ptx, _ = cuda.compile_ptx(getattr(kernel, "py_func", kernel), signature, cc=cc, **chosen)
     return str(ptx)
+
+
+@contextmanager
+def _compiling_for(device: object) -> Iterator[None]:
+    """Let Numba take `device` for the current one, in this thread alone."""
+    name = "numba.cuda.dispatcher.get_current_device"
+    with _substituting:
+        thread, current = threading.get_ident(), pkgutil.resolve_name(name)
+
+        def answer() -> Any:
+            return device if threading.get_ident() == thread else current()
+
+        with mock.patch(name, answer):
+            yield
 
 
 def instructions(ptx: str) -> list[str]:

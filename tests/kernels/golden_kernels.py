@@ -18,12 +18,15 @@ from numba_tma.kernels.matmul.plan import SwappedConfig, Tcgen05Config
 from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
 from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
 from numba_tma.kernels.matmul.tcgen05_pair_kernel import tcgen05_pair_kernel
+from numba_tma.kernels.matmul.tcgen05_scaled_kernel import tcgen05_scaled_kernel
 from numba_tma.tools.testing import compile_ptx
 from tests.kernels import (
     attention_backward_forms,
     attention_forms,
+    attention_tcgen05_forms,
     block_forms,
     kv_kernels,
+    launch_control,
     matmul_forms,
     output_kernels,
     ring_twins,
@@ -56,6 +59,11 @@ def _matmul_tcgen05_pair() -> tuple[Any, Any]:
         epilogue=Epilogue(bias=as_dtype("bf16")), config=Tcgen05Config(cta_group=2)
     )
     return tcgen05_pair_kernel(form), matmul_forms.tcgen05_signature(form)
+
+
+def _matmul_scaled(name: str, config: Tcgen05Config) -> tuple[Any, Any]:
+    form = matmul_forms.scaled_form(name, epilogue=Epilogue(alpha=True), config=config)
+    return tcgen05_scaled_kernel(form), matmul_forms.tcgen05_signature(form)
 
 
 def _matmul_mma() -> tuple[Any, Any]:
@@ -92,10 +100,23 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     "matmul_swapped": (_matmul_swapped, HOPPER),
     "matmul_tcgen05": (_matmul_tcgen05, BLACKWELL),
     "matmul_tcgen05_pair": (_matmul_tcgen05_pair, BLACKWELL),
+    "launch_control": (launch_control.golden, BLACKWELL),
+    "matmul_mxfp8": (
+        functools.partial(_matmul_scaled, "mxfp8", Tcgen05Config(192)),
+        BLACKWELL,
+    ),
+    "matmul_nvfp4_pair": (
+        functools.partial(_matmul_scaled, "nvfp4", Tcgen05Config(256, cta_group=2)),
+        BLACKWELL,
+    ),
     "matmul_mma": (_matmul_mma, WORKSTATION),
     "grouped_matmul": (_grouped, HOPPER),
     "block_scaled": (_block_scaled, HOPPER),
     "attention": (functools.partial(attention_forms.form, "d128"), HOPPER),
+    "attention_tcgen05": (
+        functools.partial(attention_tcgen05_forms.tcgen05_form, "d128 causal"),
+        BLACKWELL,
+    ),
     "attention_backward": (functools.partial(attention_backward_forms.form, "d128"), HOPPER),
     "attention_backward_prepare": (
         functools.partial(attention_backward_forms.prepare, "d128"),

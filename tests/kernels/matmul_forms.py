@@ -8,6 +8,7 @@ from numba import types
 
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.tcgen05_rules import ScaleFactors
 from numba_tma.kernels.matmul.epilogue import Epilogue, MatrixBytes, ReductionExtents, Terms
 from numba_tma.kernels.matmul.kernel import MatmulExtents
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
@@ -19,7 +20,7 @@ from numba_tma.kernels.matmul.plan import (
     SwappedPlan,
     Tcgen05Config,
 )
-from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan
+from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
 
 INT, F32, BYTES = types.int64, types.float32, types.uint8[::1]
 PLAIN, USUAL, FEW_ROWS = Epilogue(), Config(), SwappedConfig()
@@ -69,11 +70,37 @@ def tcgen05_form(
     return Tcgen05Plan(*kinds[:2], *_majors(layout), kinds[2], config, epilogue, addressable)
 
 
+#: Formats of block-scaled products: types of the operands, and their scale factors.
+SCALED = {
+    "mxfp8": ("e4m3", "e5m2", ScaleFactors("ue8m0", 32)),
+    "mxfp4": ("e2m1", "e2m1", ScaleFactors("ue8m0", 32)),
+    "nvfp4": ("e2m1", "e2m1", ScaleFactors("ue4m3", 16)),
+    "mxfp6": ("e2m3", "e3m2", ScaleFactors("ue8m0", 32)),
+    "mxfp8 with mxfp4": ("e4m3", "e2m1_unpacked", ScaleFactors("ue8m0", 32)),
+}
+
+
+def scaled_form(
+    name: str = "mxfp8",
+    out: str = "bf16",
+    layout: str = "TN",
+    epilogue: Epilogue = PLAIN,
+    addressable: bool = True,
+    config: Tcgen05Config = BLACKWELL,
+) -> Tcgen05ScaledPlan:
+    """Return the form of the kernel of block-scaled operands, as `form`."""
+    *kinds, factors = SCALED[name]
+    a, b, of_out = map(as_dtype, (*kinds, out))
+    return Tcgen05ScaledPlan(
+        *(a, b, *_majors(layout), of_out, config, epilogue, addressable), factors=factors
+    )
+
+
 def tcgen05_signature(form: Tcgen05Plan) -> tuple[Any, ...]:
     """Return the argument types of the kernel of Blackwell's tensor cores."""
     read = (form.epilogue.beta, form.epilogue.residual)
     return (
-        *(_map(form.a_tile), _map(form.b_tile)),
+        *(_map(form.a_tile), _map(form.b_tile), *map(_map, form.scale_tiles)),
         _map(form.out_tile) if form.addressable else _ROWS,
         *(_ROWS if given else types.NamedUniTuple(INT, 3, MatrixBytes) for given in read),
         types.NamedUniTuple(INT, len(MatmulExtents._fields), MatmulExtents),

@@ -62,6 +62,14 @@ WRONG_COUNT = Mistake(
     "A phase completes after the number of arrivals given to `init`, and fewer threads arrive.",
     "Count the threads (or warps) that arrive in each phase, or use a pipeline, which counts them.",
 )
+LEFT_TILES = Mistake(
+    "A role leaves the loop over launch control's tiles",
+    HANGS,
+    "The kernel does not compile. Without this check it would hang, or tiles would be missing.",
+    "All threads read an answer before its slot is used again, and no other block computes the "
+    "tile of a block that was taken.",
+    "Walk `work.tiles(schedule)` to its end in every role; `continue` skips the work of a tile.",
+)
 TURN_KEPT = Mistake(
     "A turn is never ended",
     HANGS,

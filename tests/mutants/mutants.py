@@ -9,6 +9,7 @@ from tests.mutants import mistakes as m
 from tests.mutants import programs as p
 from tests.mutants.circular import CIRCULAR
 from tests.mutants.kv import KEYS_AND_VALUES
+from tests.mutants.launch_control import LAUNCH_CONTROL
 from tests.mutants.output import OUTPUT
 from tests.mutants.table import DEDENT, OVER_BUDGET, Impossible, Mutant, Program, over_budget
 
@@ -531,7 +532,8 @@ BY_HAND = [
 ]  # fmt: skip
 
 TABLE = [*RING, *CP_ASYNC, *THREADS, *SEVERAL, *ALTERNATE, *MULTICAST, *K_GROUP, *SCOPES]
-TABLE += [*STORE, *REDUCE, *ORDERED, *OUTPUT, *KEYS_AND_VALUES, *CIRCULAR, *BY_HAND]
+TABLE += [*STORE, *REDUCE, *ORDERED, *OUTPUT, *KEYS_AND_VALUES, *CIRCULAR]
+TABLE += [*LAUNCH_CONTROL, *BY_HAND]
 MUTANTS = [row for row in TABLE if isinstance(row, Mutant)]
 IMPOSSIBLE = [row for row in TABLE if isinstance(row, Impossible)]
 PROGRAMS = list({row.program.pipeline: row.program for row in MUTANTS}.values())

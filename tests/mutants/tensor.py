@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.kernels import tensor_matmul
+from tests.kernels import scaled_matmul, tensor_matmul
 from tests.mutants.table import broken
 
 
 @dataclass(frozen=True)
 class TensorMutant:
-    """A broken matmul of `tests.kernels.tensor_matmul`; the simulator raises one of `errors`."""
+    """A broken matmul of `tensor_matmul` or `scaled_matmul`; the simulator raises an error."""
 
     program: Callable[..., Any]
     mistake: str
@@ -30,7 +31,7 @@ class TensorMutant:
         name = f"{self!r}.py"
         text = broken(inspect.getsource(self.program), self.edits)
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-        namespace = dict(vars(tensor_matmul))
+        namespace = dict(vars(sys.modules[self.program.__module__]))
         exec(compile(text, name, "exec"), namespace)
         kernel: Callable[..., Any] = namespace[self.program.__name__]
         return kernel
@@ -259,4 +260,72 @@ PAIR = [
         "TensorMemoryMisuse", "cta_group is 1, and was 2 before",
     ),
 ]  # fmt: skip
-MUTANTS = [*ONE_BLOCK, *PAIR]
+
+
+def of_scales(mistake: str, edits: Any, errors: str, text: str) -> TensorMutant:
+    return TensorMutant(scaled_matmul.scaled, mistake, tuple(edits), errors, text)
+
+
+WAIT_SCALED = "bars[FULL + s].wait(i // STAGES & 1)"
+COPY_A = "ptx.tcgen05_cp(taddr + SFA, SCALES.descriptor(atoms), WARPX4, 1)"
+COPY_B = "ptx.tcgen05_cp(taddr + SFB, SCALES.descriptor(atoms + SF.nbytes), WARPX4, 1)"
+AT_ATOMS = "atoms = sf.address + 2 * s * SF.nbytes"
+SCALED = [
+    of_scales(
+        "scale factors that are not copied", [(COPY_B, "")],
+        "UninitializedRead", "reads scale factors of B there that were never copied",
+    ),
+    of_scales(
+        "scale factors that are copied after the products",
+        [(COPY_A, ""), (RELEASE, f"{COPY_A}\n{RELEASE}")],
+        "UninitializedRead", "reads scale factors of A there that were never copied",
+    ),
+    of_scales(
+        "a copy of another thread",
+        [(COPY_A, ""),
+         (OWN, f"if t == MULTIPLIER + 1:\n    s, i = 0, 0\n    {WAIT_SCALED}\n"
+               f"    {AT_ATOMS}\n    {COPY_A}\n{OWN}")],
+        "UninitializedRead EarlyRead EarlyOverwrite UnfinishedProduct", "",
+    ),
+    of_scales(
+        "the atom of a stage that was not waited for",
+        [(AT_ATOMS, AT_ATOMS.replace("* s *", "* ((s + 1) % STAGES) *"))],
+        "EarlyRead UninitializedRead EarlyOverwrite", "read by a tcgen05 product or copy before",
+    ),
+    of_scales(
+        "a copy that does not wait for its stage",
+        [(WAIT_SCALED, f"{AT_ATOMS}\n{COPY_A}\n{WAIT_SCALED}"), (COPY_A, "")],
+        "EarlyRead UninitializedRead", "read by a tcgen05 product or copy before the load",
+    ),
+    of_scales(
+        "a copy behind the commit that releases its stage",
+        [(RELEASE, f"{RELEASE}\n{COPY_A}")],
+        "EarlyOverwrite EarlyRead", "a load into bytes that the tcgen05_cp 32x128b.warpx4",
+    ),
+    of_scales(
+        "a stage that is released before its copies and products",
+        [(WAIT_SCALED, f"{WAIT_SCALED}\n{RELEASE}"), (RELEASE, "")],
+        "EarlyOverwrite", "may still be reading",
+    ),
+    of_scales(
+        "atoms that are copied as 64 rows",
+        [(COPY_A, COPY_A.replace("WARPX4", '"64x128b.warpx2::02_13"'))],
+        "TensorMemoryMisuse", "differ between the four groups of 32 lanes",
+    ),
+    of_scales(
+        "scale factors in columns of the accumulator",
+        [(COPY_B, COPY_B.replace("SFB", "SFA - 2"))],
+        "UninitializedRead EarlyOverwrite", "factors of B there that were never copied",
+    ),
+    of_scales(
+        "scale factors beyond the allocation", [(COPY_B, COPY_B.replace("SFB", "COLUMNS"))],
+        "TensorMemoryMisuse", "is not allocated",
+    ),
+    of_scales(
+        "scale factors whose bytes are not expected",
+        [("bars[FULL + s].arrive_expect_tx(NBYTES)",
+          "bars[FULL + s].arrive_expect_tx(A.nbytes + B.nbytes)")],
+        "WrongByteCount EarlyRead", "expect the bytes of every tile",
+    ),
+]  # fmt: skip
+MUTANTS = [*ONE_BLOCK, *PAIR, *SCALED]

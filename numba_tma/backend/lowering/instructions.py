@@ -70,6 +70,10 @@ def is_absent(typ: types.Type) -> bool:
 def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
     """Type a call of `row`: the arguments as the instruction takes them, or a TypingError."""
     compiler.require_targets(f"{row.name}()", row.targets)
+    if "coordinates" in given:  # their number chooses the form
+        operand_of(row.operands["coordinates"], {}).accept(
+            given["coordinates"], f"{row.name}(coordinates=...)"
+        )
     chosen = {
         name: _choose(row, name, typ)
         for name, typ in given.items()
@@ -84,7 +88,7 @@ def type_call(row: Instruction, given: dict[str, types.Type]) -> types.Type:
     compiler.require_isa(f"{row.name}()", form.isa)
     args = []
     for name, typ in given.items():
-        if is_absent(typ):
+        if is_absent(typ) and row.defaults.get(name, 0) is None:
             args.append(typ)
         elif name in chosen:
             args.append(chosen[name])

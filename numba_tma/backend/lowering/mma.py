@@ -30,7 +30,7 @@ from numba_tma.backend.compiler import (
 from numba_tma.backend.lowering.fragments.types import FLOAT, FragmentType, RowsType
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.mma import wgmma, wgmma_wait
-from numba_tma.host.architectures import WGMMA
+from numba_tma.host.architectures import WGMMA, product_refusal
 from numba_tma.host.dtypes import DType
 from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
 from numba_tma.host.mma_rules import (
@@ -121,7 +121,8 @@ def _product(acc: types.Type, a: types.Type, b: types.Type, given: dict[str, Any
 
 
 def _type_wgmma(acc: types.Type, a: types.Type, b: types.Type, **given: types.Type) -> Any:
-    compiler.require_targets("wgmma()", WGMMA)
+    if error := product_refusal("wgmma()", WGMMA, compiler.compile_target()):
+        raise TypingError(error)
     if not isinstance(acc, FragmentType):
         raise TypingError(f"wgmma(acc=...) takes a fragment, not {acc}")
     _product(acc, a, b, given)

@@ -1,9 +1,11 @@
-"""tcgen05_mma and tcgen05_copy in kernels: one instruction for each step along K, or each atom."""
+"""Products and copies of tcgen05 in kernels: an instruction for each step along K, or each copy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import (
@@ -20,7 +22,7 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
-from numba_tma.backend.lowering.instructions import emit, type_call
+from numba_tma.backend.lowering.instructions import emit, is_absent, type_call
 from numba_tma.backend.lowering.matrix_descriptor import descriptor_words
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.shared import SharedTile
@@ -29,22 +31,28 @@ from numba_tma.device.tensor_products import (
     operand_rule,
     tcgen05_copy,
     tcgen05_mma,
+    tcgen05_mma_ws,
 )
 from numba_tma.device.tensor_tile import TensorTile
-from numba_tma.host.architectures import TCGEN05, refusal
+from numba_tma.host.architectures import TCGEN05, product_refusal
 from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout
-from numba_tma.host.scale_layout import COPY_SHAPE
+from numba_tma.host.scale_layout import COPY_HIGH
 from numba_tma.host.tensor_products import (
+    ProductOptions,
     Scales,
+    TensorCopy,
     TensorProductCall,
-    check_copy,
+    copy_call,
     product_call,
 )
-from numba_tma.host.tensor_tiles import TensorLayout, TensorScales, tensor_scales
+from numba_tma.host.tensor_tiles import TensorLayout, TensorScales
 from numba_tma.ptx import TABLE
 
 U32, U64 = types.uint32, types.uint64
-_FALSE = types.literal(False)
+#: Types of arguments by name.
+Given: TypeAlias = "dict[str, types.Type]"
+#: A function of kernels that starts products.
+Multiply: TypeAlias = Callable[..., None]
 _BIT = ir.IntType(1)
 
 
@@ -59,7 +67,7 @@ def _tensor_layout(name: str, typ: types.Type) -> TensorLayout:
     return layout
 
 
-def _shared_layout(name: str, typ: types.Type) -> MatrixLayout:
+def _shared_layout(what: str, name: str, typ: types.Type) -> MatrixLayout:
     if _is(typ, MatrixDescriptor):
         layout: MatrixLayout = typ.static[0]
         return layout
@@ -67,29 +75,31 @@ def _shared_layout(name: str, typ: types.Type) -> MatrixLayout:
         try:
             return MatrixLayout(typ.static[0], "K", "tcgen05")
         except ValueError as error:
-            raise TypingError(f"tcgen05_mma({name}=...): {error}") from None
-    raise TypingError(operand_rule(name, typ))
+            raise TypingError(f"{what}({name}=...): {error}") from None
+    raise TypingError(operand_rule(what, name, typ))
 
 
 def _require_target(what: str) -> None:
-    if error := refusal(what, TCGEN05, compiler.compile_target()):
-        raise TypingError(f"{error}; on Hopper use wgmma, whose accumulators are fragments")
+    if error := product_refusal(what, TCGEN05, compiler.compile_target()):
+        raise TypingError(error)
 
 
-def _is_none(typ: types.Type) -> bool:
-    return typ is types.none or (isinstance(typ, types.Omitted) and typ.value is None)
+def _options(function: Multiply, given: Given) -> ProductOptions:
+    """Return the literals among the arguments of a call, or their defaults."""
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in ProductOptions.__dataclass_fields__:
+            typ = given.get(name, types.none)
+            what = f"{function.__name__}({name}=...)"
+            found[name] = parameter.default if is_absent(typ) else compiler.static_of(typ, what)
+    return ProductOptions(**found)
 
 
-def _literal(given: dict[str, types.Type], name: str) -> Any:
-    typ = given.get(name, types.none)
-    return None if _is_none(typ) else compiler.static_of(typ, f"tcgen05_mma({name}=...)")
-
-
-def _scales(given: dict[str, types.Type]) -> Scales | None:
+def _scales(given: Given) -> Scales | None:
     pair = [given.get(name, types.none) for name in ("a_scale", "b_scale")]
-    if all(map(_is_none, pair)):
+    if all(map(is_absent, pair)):
         return None
-    if any(map(_is_none, pair)):
+    if any(map(is_absent, pair)):
         raise TypingError(both_scales())
     a, b = (
         _tensor_layout(f"tcgen05_mma({name}=...)", typ)
@@ -102,76 +112,97 @@ def _scales(given: dict[str, types.Type]) -> Scales | None:
     return a, b
 
 
-def _call(
-    accumulator: types.Type, a: types.Type, b: types.Type, given: dict[str, types.Type]
-) -> TensorProductCall:
+#: Operands of the rows that a call passes on as they are, by the function's names.
+_PASSED = {"disable_output_lanes": "disable_output_lane", "zero_columns": "zero_column_mask"}
+
+
+def _call(function: Multiply, given: Given) -> TensorProductCall:
     """Return the instructions of a call, from the types of its arguments."""
+    what = function.__name__
+    a, metadata = given["a"], given.get("a_metadata", types.none)
     try:
-        return product_call(
-            _tensor_layout("tcgen05_mma(accumulator=...)", accumulator),
-            a.static[0] if _is(a, TensorTile) else _shared_layout("a", a),
-            _shared_layout("b", b),
+        call = product_call(
+            _tensor_layout(f"{what}(accumulator=...)", given["accumulator"]),
+            a.static[0] if _is(a, TensorTile) else _shared_layout(what, "a", a),
+            _shared_layout(what, "b", given["b"]),
             _scales(given),
-            negate_a=bool(_literal(given, "negate_a")),
-            negate_b=bool(_literal(given, "negate_b")),
-            k_steps=_literal(given, "k_steps"),
-            scale_input_d=_literal(given, "scale_input_d"),
+            None if is_absent(metadata) else _tensor_layout(f"{what}(a_metadata=...)", metadata),
+            _options(function, given),
         )
     except ValueError as error:
         raise TypingError(str(error)) from None
+    if problem := call.refuses(_passed(given)):
+        raise TypingError(problem)
+    return call
 
 
-def _operand_types(call: TensorProductCall, given: dict[str, types.Type]) -> dict[str, types.Type]:
+def _passed(given: Given) -> dict[str, str]:
+    """Return the row's names of what a call passes on, each with the function's name."""
+    return {
+        row: name for name, row in _PASSED.items() if not is_absent(given.get(name, types.none))
+    }
+
+
+def _operand_types(call: TensorProductCall, given: Given) -> Given:
     """Return the types of the row's operands."""
     operands = {
         "d": U32,
         "a": U32 if call.row.endswith("_tmem") else U64,
         "b": U64,
         "idesc": U32,
+        **({"sparse_metadata": U32} if call.product.sparse else {}),
         **({"scale_a": U32, "scale_b": U32} if call.scaled else {}),
         "enable_input_d": types.boolean,
-        "kind": types.literal(call.kind),
-        "cta_group": types.literal(call.product.cta_group),
+        **{row: given[name] for row, name in _passed(given).items()},
+        **{name: types.literal(value) for name, value in call.forms.items()},
     }
-    if not _is_none(given.get("scale_input_d", types.none)):
-        operands["scale_input_d"] = types.literal(_literal(given, "scale_input_d"))
+    if not is_absent(given.get("scale_input_d", types.none)):
+        operands["scale_input_d"] = given["scale_input_d"]
     return operands
 
 
-def _type_mma(accumulator: types.Type, a: types.Type, b: types.Type, **given: types.Type) -> Any:
-    _require_target("tcgen05_mma()")
+def _type_product(function: Multiply, given: Given) -> Any:
+    what = function.__name__
+    _require_target(f"{what}()")
     accumulate = given["accumulate"]
     if not isinstance(types.unliteral(accumulate), types.Boolean):
-        raise TypingError(f"tcgen05_mma(accumulate=...) takes a bool, not {accumulate}")
-    call = _call(accumulator, a, b, given)
+        raise TypingError(f"{what}(accumulate=...) takes a bool, not {accumulate}")
+    call = _call(function, given)
     type_call(TABLE[call.row], _operand_types(call, given))
-    return signature(types.void, accumulator, a, b, *given.values())
+    return signature(types.void, *given.values())
 
 
-def _lower_mma(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
+def _lower_product(
+    function: Multiply, context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     names = list(sig.pysig.parameters)
-    typed, values = dict(zip(names, sig.args)), dict(zip(names, args))
-    given = dict(list(typed.items())[3:])
-    accumulator, a, b = sig.args[:3]
-    call = _call(accumulator, a, b, given)
+    given, values = dict(zip(names, sig.args)), dict(zip(names, args))
+    call = _call(function, given)
     operands = _operand_types(call, given)
     accumulate = given["accumulate"]
     first = values["accumulate"]
     if isinstance(accumulate, types.BooleanLiteral):
         first = ir.Constant(_BIT, accumulate.literal_value)
-    words = {name: _words(builder, typed[name], values[name]) for name in ("a", "b")}
+    words = {name: _words(builder, given[name], values[name]) for name in ("a", "b")}
+    passed = {row: values[name] for row, name in _passed(given).items()}
+
+    def moved(name: str, columns: int) -> Value:
+        return _moved(builder, given[name], values[name], columns)
+
     for i, step in enumerate(call.steps):
         emitted = {
-            "d": _moved(builder, typed["accumulator"], values["accumulator"], 0),
+            "d": moved("accumulator", 0),
             "a": _start(builder, words["a"], step.a),
             "b": _start(builder, words["b"], step.b),
             "idesc": ir.Constant(I32, step.idesc),
             "enable_input_d": ir.Constant(_BIT, 1) if i else first,
+            **passed,
         }
         if call.scaled:
-            for name, columns in (("a", step.scale_a), ("b", step.scale_b)):
-                scale = f"{name}_scale"
-                emitted[f"scale_{name}"] = _moved(builder, typed[scale], values[scale], columns)
+            emitted["scale_a"] = moved("a_scale", step.scale_a)
+            emitted["scale_b"] = moved("b_scale", step.scale_b)
+        if call.product.sparse:
+            emitted["sparse_metadata"] = moved("a_metadata", step.metadata)
         if i:
             operands.pop("scale_input_d", None)
         row = {name: (typ, emitted.get(name)) for name, typ in operands.items()}
@@ -206,43 +237,54 @@ def _moved(builder: Builder, typ: types.Type, value: Value, columns: int) -> Val
     return builder.add(get_field(builder, typ, value, "address"), ir.Constant(I32, columns))
 
 
-# --------------------------------------------------------------------------- scale factors
+# ------------------------------------------------------------------- copies to tensor memory
 
 
-def _copied(scales: types.Type, tile: types.Type) -> TensorScales:
-    layout = _tensor_layout("tcgen05_copy(scales=...)", scales)
+def _copied(destination: types.Type, tile: types.Type) -> TensorCopy:
+    layout = _tensor_layout("tcgen05_copy(destination=...)", destination)
     if not _is(tile, SharedTile):
         raise TypingError(f"tcgen05_copy(tile=...) takes a shared tile, not {tile}")
-    held = tile.static[0]
-    block, group = getattr(layout, "block", None), getattr(layout, "cta_group", 1)
     try:
-        return check_copy(layout, tensor_scales(held, block, group), held)
+        return copy_call(layout, tile.static[0])
     except ValueError as error:
         raise TypingError(str(error)) from None
 
 
-def _type_copy(scales: types.Type, tile: types.Type) -> Any:
+def _type_copy(destination: types.Type, tile: types.Type) -> Any:
     _require_target("tcgen05_copy()")
-    _copied(scales, tile)
-    return signature(types.void, scales, tile)
+    _copied(destination, tile)
+    return signature(types.void, destination, tile)
 
 
 def _lower_copy(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
-    layout = _copied(*sig.args)
+    copies = _copied(*sig.args)
     address = get_field(builder, sig.args[1], args[1], "address")
     # Bits above the 18 of an address would run into the next field.
     start = builder.and_(builder.lshr(address, ir.Constant(I32, 4)), ir.Constant(I32, 0x3FFF))
-    for column, offset in layout.atoms():
+    for column, offset in copies.places:
         moved = builder.add(start, ir.Constant(I32, offset // CHUNK_BYTES))
         operands = {
             "taddr": (U32, _moved(builder, sig.args[0], args[0], column)),
-            "source": (U64, _wide(builder, moved, ir.Constant(I32, layout.source.high))),
-            "shape": (types.literal(COPY_SHAPE), None),
-            "cta_group": (types.literal(layout.cta_group), None),
+            "source": (U64, _wide(builder, moved, ir.Constant(I32, COPY_HIGH))),
+            "shape": (types.literal(copies.shape), None),
+            "cta_group": (types.literal(copies.cta_group), None),
         }
         emit(TABLE["tcgen05_cp"], context, builder, operands)
     return context.get_dummy_value()
 
 
-compiler.instruction_function(tcgen05_mma, _type_mma, _lower_mma)
+def _register(function: Multiply) -> None:
+    """Lower a function that starts products."""
+
+    def type_product(
+        accumulator: types.Type, a: types.Type, b: types.Type, **given: types.Type
+    ) -> Any:
+        return _type_product(function, {"accumulator": accumulator, "a": a, "b": b, **given})
+
+    lower = functools.partial(_lower_product, function)
+    compiler.instruction_function(function, type_product, lower)
+
+
+_register(tcgen05_mma)
+_register(tcgen05_mma_ws)
 compiler.instruction_function(tcgen05_copy, _type_copy, _lower_copy)

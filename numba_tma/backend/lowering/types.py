@@ -23,9 +23,18 @@ from numba_tma.backend.compiler import (
 from numba_tma.host.architectures import TMA
 from numba_tma.host.backend import typed_by
 from numba_tma.host.boxes import Copies, copies_of
+from numba_tma.host.gather import gather_map
+from numba_tma.host.host_only import array_refusal, attribute_refusal, is_of_maps
+from numba_tma.host.im2col import im2col_map, im2col_wide_map
+from numba_tma.host.launching import launcher
 from numba_tma.host.layout import Tile
-from numba_tma.host.ragged import NO_SEQUENCE, OF_THE_MAP, RaggedTensorMap
-from numba_tma.host.tensor_map import TensorMap, describe_kind, kind_of
+from numba_tma.host.ragged import (
+    NO_SEQUENCE,
+    OF_THE_MAP,
+    RaggedTensorMap,
+    ragged_tensor_map,
+)
+from numba_tma.host.tensor_map import TensorMap, describe_kind, kind_of, tensor_map
 from numba_tma.host.tensor_map_array import TensorMapArray
 
 
@@ -245,6 +254,23 @@ def _lower_get_map(
     return builder.gep(args[0], [args[1]])
 
 
+for _function in (
+    *(tensor_map, gather_map, im2col_map, im2col_wide_map, ragged_tensor_map, launcher),
+    *(TensorMap, TensorMapArray),
+):
+    compiler.refuse_calls(_function)
+
+
+@compiler.typing_registry.register_attr
+class _ArrayAttributes(compiler.AttributeTemplate):
+    key = types.Array
+
+    def generic_resolve(self, typ: types.Array, attr: str) -> types.Type | None:
+        if is_of_maps(attr) and not isinstance(typ.dtype, types.Record):
+            raise TypingError(array_refusal(attr))
+        return None
+
+
 #: The methods that kernels can call on a map, by name: the lowerings of `numba_tma.device.copies`.
 METHODS: dict[str, compiler.NativeMethod] = {}
 #: The methods that kernels can call on a ragged map, beside those `OF_THE_MAP`.
@@ -261,4 +287,6 @@ class _TensorMapAttributes(compiler.AttributeTemplate):
                 return RAGGED_METHODS[attr].bind(self.context, typ)
             if attr in METHODS and attr not in OF_THE_MAP:
                 raise TypingError(f"RaggedTensorMap.{attr}: {NO_SEQUENCE}")
+        if attr not in METHODS and not attr.startswith("_") and hasattr(typ.host_class, attr):
+            raise TypingError(attribute_refusal(typ.host_class, attr))
         return METHODS[attr].bind(self.context, typ) if attr in METHODS else None

@@ -191,7 +191,7 @@ def _lower_map_lanes(
 # ------------------------------------------------------------------- columns of a tuple
 
 
-def _column_scalars(values: types.UniTuple, numbers: types.BaseTuple) -> tuple[types.Type, ...]:
+def _column_scalars(values: Any, numbers: types.BaseTuple) -> tuple[types.Type, ...]:
     """Return the types of the arguments that `map_columns` calls its function with."""
     return (values.dtype, types.int32, *numbers)
 
@@ -201,8 +201,10 @@ class _MapColumns(compiler.AbstractTemplate):
     key = map_columns
 
     def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
-        if kws or len(args) != 5 or not isinstance(args[1], types.UniTuple):
-            raise TypingError(f"map_columns(values=...) takes a tuple of elements, not {args[1]}")
+        if kws or len(args) != 5 or not isinstance(args[1], types.UniTuple | VectorType):
+            raise TypingError(
+                f"map_columns(values=...) takes a tuple of elements or a vector, not {args[1]}"
+            )
         function, values, first, num, numbers = args
         start = compiler.static_of(first, "map_columns(first=...)")
         count = compiler.static_of(num, "map_columns(num=...)")

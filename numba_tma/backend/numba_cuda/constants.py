@@ -70,7 +70,7 @@ class _Unknown(Unknown):
     @property
     def num_numbers(self) -> int | None:
         if not isinstance(self.type, types.BaseTuple):
-            return None
+            return getattr(self.type, "num_numbers", None)
         numbers = all(isinstance(types.unliteral(t), types.Number) for t in self.type)
         return len(self.type) if numbers else None
 

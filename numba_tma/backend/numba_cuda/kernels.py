@@ -27,6 +27,7 @@ from numba_tma.host.architectures import (
     target_of,
 )
 from numba_tma.host.cluster_rules import check_device_function, cluster_of
+from numba_tma.host.loop_rules import WITHOUT_SCOPES
 from numba_tma.host.tensor_tiles import ColumnClaim
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
@@ -118,6 +119,10 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
     COMPILING.append(pyfunc)
     try:
         result = _compile_cuda(pyfunc, *args, **kwargs)
+    except Exception as error:  # the class of Numba's error differs between its releases
+        if "'with (context manager)" not in str(error):
+            raise
+        raise TypingError(f"{pyfunc.__qualname__}: {WITHOUT_SCOPES}") from None
     finally:
         COMPILING.pop()
     if size:

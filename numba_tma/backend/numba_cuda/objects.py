@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from llvmlite import ir
@@ -19,7 +19,7 @@ from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import typeof_impl
-from numba.cuda.typing.templates import AttributeTemplate, Signature, signature
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 
 from numba_tma.backend.interface import is_native
 from numba_tma.backend.numba_cuda.constants import CHECKED, known
@@ -39,6 +39,7 @@ from numba_tma.backend.numba_cuda.object_types import (
     static_of,
 )
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_subjects, registers
+from numba_tma.host.host_only import attribute_refusal, call_refusal
 
 _FIELD_TYPES = {"u32": types.uint32, "i64": types.int64, "bool": types.boolean}
 
@@ -93,6 +94,20 @@ def _register_constant(cls: type) -> None:
             description.methods[name] = _PythonMethod(cls, name, getattr(cls, name))
     DESCRIPTIONS[cls] = description
     typeof_impl.register(cls)(lambda value, context: ObjectType(cls, (value,)))
+    refuse_calls(cls)
+
+
+def refuse_calls(subject: Any) -> None:
+    """Raise a TypingError for calls of a function, or of a class, of the host."""
+
+    class RefusedTemplate(AbstractTemplate):
+        key = subject
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            raise TypingError(call_refusal(subject.__name__))
+
+    typing_registry.register(RefusedTemplate)
+    typing_registry.register_global(subject, types.Function(RefusedTemplate))
 
 
 def _register_constructor(cls: type, description: Description) -> None:
@@ -248,7 +263,10 @@ def _static_attribute(typ: ObjectType, attr: str) -> Any:
     if attr in typ.description.static:
         return typ.static_value(attr)
     if typ.description.static == ("value",) and not hasattr(object, attr):
-        return getattr(typ.static[0], attr)
+        value = getattr(typ.static[0], attr)
+        if isinstance(value, MethodType):
+            raise TypingError(attribute_refusal(typ.cls, attr))
+        return value
     raise AttributeError(attr)
 
 

@@ -14,7 +14,7 @@ from cuda.core._utils.cuda_utils import CUDAError as CUDAError
 
 from numba_tma.backend.numba_cuda import launches as compiler
 from numba_tma.backend.numba_cuda.packing import Packer
-from numba_tma.host.launching import Launcher, Unfit
+from numba_tma.host.launching import Launcher, Unfit, generated
 
 _HINTS = {
     "CUDA_ERROR_INVALID_HANDLE": "is its stream alive, and one of this device?",
@@ -31,7 +31,6 @@ _HINTS = {
 # A launch for certain argument types. It checks, packs and launches without a loop. It is generated
 # as `dataclasses` generates an ``__init__``.
 _LAUNCH = """
-def launch({arguments}):
     try:
         _run{n}(_stream, _config{n}, _kernel{n}, {values})
     except _errors as _error:
@@ -63,22 +62,15 @@ class PreparedLaunch:
 
     def generate(self, n: int, namespace: dict[str, Any]) -> CodeType | None:
         """Return the code of a function that launches; its globals are put in `namespace`."""
-        names, fields = self._packer.names, self._packer.fields
+        fields = self._packer.fields
         namespace |= {f"_field{n}_{i}": field for i, field in enumerate(fields)}
         namespace |= {f"_field{n}_{i}_type": f.map_type or f.cls for i, f in enumerate(fields)}
         namespace |= {f"_run{n}": self._run, f"_config{n}": self._config}
         namespace |= {f"_kernel{n}": self._kernel}
-        values = [
-            f.source(name, f"_field{n}_{i}") for i, (name, f) in enumerate(zip(names, fields))
-        ]
-        source = _LAUNCH.format(
-            n=n, arguments="".join(f"{name}, " for name in names), values=", ".join(values)
-        )
+        values = [f.source(f"_argument{i}", f"_field{n}_{i}") for i, f in enumerate(fields)]
+        body = _LAUNCH.format(n=n, values=", ".join(values), arguments="{arguments}")
         namespace |= {"_stream": self._launcher.core_stream, "_errors": _ERRORS}
-        defined: dict[str, Any] = {}
-        exec(compile(source, "<launcher>", "exec"), namespace, defined)
-        code: CodeType = defined["launch"].__code__
-        return code
+        return generated(body, self._packer.names, namespace).__code__
 
     def _run_on_open_stream(self, *given: Any) -> None:
         if self._launcher.closable.is_closed:

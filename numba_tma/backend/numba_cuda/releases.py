@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import linecache
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from numba.core import types
@@ -21,53 +20,12 @@ from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.typed_passes import NopythonTypeInference
 
+from numba_tma.backend.numba_cuda.handles import Handle, handles_of
 from numba_tma.backend.numba_cuda.object_types import ObjectType
 from numba_tma.backend.numba_cuda.passes import add_pass
 
-
-@dataclass(frozen=True)
-class Handle:
-    """The acquiring and releasing methods of a class; any other method may release every stage."""
-
-    opens: tuple[str, ...] = ()  #: acquire one stage
-    closes: tuple[str, ...] = ()  #: release one stage
-    keeps: tuple[str, ...] = ()  #: do neither
-
-
-#: Handles by their class's name (the classes stand to the right of this layer), with the methods
-#: that acquire a stage. Also the classes through which stages may be released: a handle's stages,
-#: and the objects from which a handle is obtained.
-HANDLES = {
-    "TileConsumer": Handle(
-        ("wait", "acquire", "wait_if_needed"),
-        ("release",),
-        ("store", "enters", "try_wait", "skip", "sync"),
-    ),
-    "ConsumerStage": Handle(keeps=("enters", "tile", "get_tile")),
-    "TilePipelineHandle": Handle(
-        keeps=(
-            *("enters", "is_producer", "is_consumer", "num_consumers", "producer", "consumer"),
-            *("produce", "produce_from", "store", "sync_consumers"),
-            *("consumer_thread", "multicast_group"),
-        )
-    ),
-    "OutputConsumer": Handle(("acquire",), ("release",), ("store", "enters", "sync")),
-    "OutputStage": Handle(keeps=("enters", "load", "store")),
-    "OutputTilePipelineHandle": Handle(
-        ("acquire_for_epilogue",),
-        ("release_from_epilogue",),
-        ("enters", "producer", "consumer", "acquire_for_mma", "release_from_mma", "produce"),
-    ),
-}
-_OTHER = Handle()
-
 #: The effect of a statement on the number of held stages: a number to add, or None for the end.
 Effect = int | None
-
-
-def _handle(cls: type) -> Handle:
-    ours = cls.__module__.partition(".")[0] == "numba_tma"
-    return HANDLES.get(cls.__qualname__, _OTHER) if ours else _OTHER
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)
@@ -81,21 +39,22 @@ class CheckReleases(FunctionPass):
 
     def run_pass(self, state: Any) -> bool:
         """Check every kind of handle that the function made."""
-        for watched in _opened(state.typemap):
-            flow = _Flow(state, watched)
+        for watched, handle in _opened(state.typemap):
+            flow = _Flow(state, watched, handle)
             # The stages of a handle that the caller passed may be released by the caller.
             if not any(map(flow.concerns, state.args)):
                 flow.check()
         return False
 
 
-def _opened(typemap: dict[str, types.Type]) -> list[ObjectType]:
-    """Return the types of the handles on which stages are acquired."""
-    found: dict[ObjectType, None] = {}
+def _opened(typemap: dict[str, types.Type]) -> list[tuple[ObjectType, Handle]]:
+    """Return the types of the handles on which stages are acquired, and the kinds of stages."""
+    found: dict[tuple[ObjectType, Handle], None] = {}
     for typ in typemap.values():
         if isinstance(typ, types.BoundFunction) and isinstance(typ.this, ObjectType):
-            if typ.typing_key[-1] in _handle(typ.this.cls).opens:
-                found[typ.this] = None
+            for handle in handles_of(typ.this.cls):
+                if typ.typing_key[-1] in handle.opens:
+                    found[typ.this, handle] = None
     return list(found)
 
 
@@ -107,11 +66,21 @@ def _reaches(typ: Any, watched: set[types.Type]) -> bool:
     return any(_reaches(part, watched) for part in parts)
 
 
-class _Flow:
-    """The control flow of a function, and its effects on the stages of one type of handle."""
+def _fields(typ: Any) -> tuple[Any, ...]:
+    return tuple(getattr(typ, "field_types", ()))
 
-    def __init__(self, state: Any, watched: ObjectType) -> None:
-        self.typemap, self.calltypes, self.watched = state.typemap, state.calltypes, watched
+
+def _is_released_apart(part: Any) -> bool:
+    """Return whether a handle's field has methods that release the handle's stages."""
+    return isinstance(part, ObjectType) and part.cls.__qualname__ == "StagedPipeline"
+
+
+class _Flow:
+    """The control flow of a function, and its effects on one kind of stages of a type of handle."""
+
+    def __init__(self, state: Any, watched: ObjectType, handle: Handle) -> None:
+        self.typemap, self.calltypes = state.typemap, state.calltypes
+        self.watched, self.handle = watched, handle
         self.blocks = state.func_ir.blocks
         self.entry = min(self.blocks)
         self.next = {b: _successors(block) for b, block in self.blocks.items()}
@@ -130,7 +99,7 @@ class _Flow:
 
     def related_types(self) -> set[types.Type]:
         """Return the types of the handle, of the objects that return it, and of its stages."""
-        found: set[types.Type] = {self.watched}
+        found: set[types.Type] = {self.watched, *filter(_is_released_apart, _fields(self.watched))}
         methods = [
             (called, self.calltypes[call].return_type)
             for block in self.blocks.values()
@@ -151,9 +120,12 @@ class _Flow:
             return None
         if not isinstance(function.this, ObjectType):
             return None
-        handle, name = _handle(function.this.cls), function.typing_key[-1]
-        kinds = [k for k in ("opens", "closes", "keeps") if name in getattr(handle, k)]
-        return function.this, kinds[0] if kinds else ""
+        name = function.typing_key[-1]
+        if function.this == self.watched:
+            kinds = [k for k in ("opens", "closes", "keeps") if name in getattr(self.handle, k)]
+            return function.this, kinds[0] if kinds else ""
+        keeps = all(name in handle.keeps for handle in handles_of(function.this.cls))
+        return function.this, "keeps" if keeps else ""
 
     def effect(self, statement: Any) -> Effect:
         value = getattr(statement, "value", None)
@@ -188,7 +160,7 @@ class _Flow:
         for b in sorted(before):
             held, left = before[b], self.exit(b, after)
             for i, (statement, effect) in enumerate(self.effects[b]):
-                held = _apply(held, effect)
+                held = self.apply(held, effect)
                 rest = self.rest([e for _, e in self.effects[b][i + 1 :]], left)
                 if effect == 1 and rest is not None and held + rest > 0:
                     (somewhere if self.closes_after(b, i) else never).append(statement)
@@ -226,7 +198,7 @@ class _Flow:
             block = todo.pop()
             held = before[block]
             for _, effect in self.effects[block]:
-                held = _apply(held, effect)
+                held = self.apply(held, effect)
             for target in self.next[block]:
                 if target not in before or held < before[target]:
                     before[target] = held
@@ -246,6 +218,13 @@ class _Flow:
                     changed = True
         return after
 
+    def apply(self, held: int, effect: Effect) -> int:
+        """Return the stages held after an effect."""
+        if effect is None:
+            return 0
+        held = max(held + effect, 0)
+        return min(held, 1) if self.handle.at_most_one else held
+
     def exit(self, block: int, after: dict[int, int]) -> int | None:
         """Return the best effect after a block; None if the function does not return."""
         terminator = self.blocks[block].terminator
@@ -260,6 +239,8 @@ class _Flow:
         if rest is None:
             return None
         for effect in reversed(effects):
+            if effect == 1 and self.handle.at_most_one:
+                continue  # it does not change what the rest releases of the stage before
             rest = -self.limit if effect is None else max(rest + effect, -self.limit)
         return rest
 
@@ -284,11 +265,11 @@ class _Flow:
     def report(self, statement: Any, lost: str, where: str) -> None:
         method = self.typemap[statement.value.func.name].typing_key[-1]
         name = _receiver(statement.loc, method) or self.watched.cls.__name__.lower()
-        release = f"{name}.{_handle(self.watched.cls).closes[0]}()"
+        release = f"{name}.{self.handle.closes[0]}()"
+        loop = f", or let {self.handle.loop} do it" if self.handle.loop else ""
         raise TypingError(
             f"line {statement.loc.line}: {name}.{method}() acquires "
-            f"{lost.format(release=release)}; a producer that needs the stage again waits for "
-            f"ever. Call {release} {where}, or let `for tile, stage in pipe.consume(...)` do it",
+            f"{lost.format(release=release)}; {self.handle.hangs}. Call {release} {where}{loop}",
             loc=statement.loc,
         )
 
@@ -311,10 +292,6 @@ class _Flow:
         if word in ("while", "for"):
             return f"when {where} goes on{leave}" if taken else f"when {where} ends{leave}"
         return f"when {where} is {'taken' if taken else 'not taken'}{leave}"
-
-
-def _apply(held: int, effect: Effect) -> int:
-    return 0 if effect is None else max(held + effect, 0)
 
 
 def _successors(block: Any) -> list[int]:

@@ -24,6 +24,11 @@ class VectorType(types.Type):
         self.dtype, self.count = dtype, count
         super().__init__(name=f"Vector({dtype}, {count})")
 
+    @property
+    def num_numbers(self) -> int:
+        """The number of elements, as `Unknown.num_numbers` has it."""
+        return self.count
+
 
 @register_model(VectorType)
 class _VectorModel(core_models.PrimitiveModel):

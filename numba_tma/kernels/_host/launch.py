@@ -6,11 +6,11 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import cuda
 
-from numba_tma.host.annotations import Kernel, StreamLike
+from numba_tma.host.annotations import DeviceArray, Kernel, StreamLike
 from numba_tma.host.environment import simulated
 from numba_tma.host.launching import launcher
 from numba_tma.host.streams import handle_of
@@ -26,6 +26,16 @@ def as_stream(stream: StreamLike) -> StreamLike:
     if isinstance(handle, int):
         return cuda.external_stream(handle) if handle else 0
     return stream
+
+
+def check_stream(function: str, stream: StreamLike) -> None:
+    """Raise a TypeError or ValueError that names the function, unless it can launch on `stream`."""
+    if simulated() and type(stream).__module__.startswith("numba."):
+        return
+    try:
+        handle_of(stream)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{function}(): {error}") from None
 
 
 def stream_key(stream: StreamLike) -> int:
@@ -60,27 +70,39 @@ def launch(
         Programmatic dependent launch; see `numba_tma.launcher`.
     """
     prepared = _launcher(kernel, blocks, threads, stream, pdl)
-    launches = getattr(recorder, "launches", None)
-    if launches is None:
+    recording = getattr(recorder, "recording", None)
+    if recording is None:
         prepared(*arguments)
     else:
         again = prepared.bind(*arguments)
         again()
-        launches.append(again)
+        recording.launches.append(again)
 
 
-recorder = threading.local()  #: its `launches`, where there are any, record those of this thread
+class Recording(NamedTuple):
+    """Launches that can be repeated, and the device memory that they need for it."""
+
+    launches: list[Launch]
+    workspace: list[DeviceArray]
+
+    def add(self, other: Recording) -> None:
+        """Record what another recording has, too."""
+        self.launches.extend(other.launches)
+        self.workspace.extend(other.workspace)
+
+
+recorder = threading.local()  #: its `recording`, where there is one, is open on this thread
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[list[Launch]]:
-    """Record each launch of the block in the list that is yielded; calling one repeats it.
+def recorded() -> Iterator[Recording]:
+    """Record each launch of the block in the recording that is yielded; calling one repeats it.
 
-    A nested block records for itself: its launches do not appear in the outer list.
+    A nested block records for itself: its launches do not appear in the outer recording.
     """
-    outer, launches = getattr(recorder, "launches", None), list[Launch]()
-    recorder.launches = launches
+    outer, recording = getattr(recorder, "recording", None), Recording([], [])
+    recorder.recording = recording
     try:
-        yield launches
+        yield recording
     finally:
-        recorder.launches = outer
+        recorder.recording = outer

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, overload
 
@@ -28,8 +29,13 @@ from numba_tma.host import driver as _driver
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
 from numba_tma.host.environment import simulated
-from numba_tma.host.streams import handle_of
-from numba_tma.kernels._host.launch import Launch, recorded, recorder, stream_key
+from numba_tma.kernels._host.launch import (
+    Recording,
+    check_stream,
+    recorded,
+    recorder,
+    stream_key,
+)
 
 Prepare = Callable[..., Sequence[DeviceArray] | None]  #: the private half of a wrapper
 Wrapper = Callable[..., None]  #: the same, when it is called
@@ -46,8 +52,7 @@ class _Call(NamedTuple):
     """What is remembered of a call."""
 
     numbers: str  #: as they are written, which tells 0.0 from -0.0 and finds NaN again
-    launches: list[Launch]
-    workspace: Sequence[DeviceArray]
+    recording: Recording
 
 
 class _Calls:
@@ -57,6 +62,7 @@ class _Calls:
         self.table: dict[Hashable, _Call] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
+        _tables.add(self)
 
     def add(self, key: Hashable, call: _Call) -> None:
         """Remember a call in place of an equal one, and forget the oldest beyond the limits."""
@@ -70,13 +76,31 @@ class _Calls:
             self.table[key] = call
             self._nbytes += nbytes
 
+    def clear(self) -> None:
+        """Forget all calls."""
+        with self._lock:
+            self.table.clear()
+            self._nbytes = 0
+
     def _forget(self, key: Hashable) -> None:
         if (old := self.table.pop(key, None)) is not None:
             self._nbytes -= _nbytes(old)
 
 
 def _nbytes(call: _Call) -> int:
-    return sum(array.nbytes for array in call.workspace)
+    return sum(array.nbytes for array in call.recording.workspace)
+
+
+_tables = weakref.WeakSet[_Calls]()
+
+
+def forget_all() -> None:
+    """Prepare all calls anew: after a launch that failed, which left its queue's counter anywhere.
+
+    Calls of other functions may have the same launch among theirs.
+    """
+    for calls in tuple(_tables):
+        calls.clear()
 
 
 @overload
@@ -109,6 +133,9 @@ def launched_again(function: str | Prepare, *names: str) -> Callable[[Prepare], 
     `prepare` returns the workspace that its launches need, a sequence of arrays, or None. The
     workspace is kept with the launches; no other call may write to it meanwhile. The workspace of
     a call that a graph captured is kept for ever, because nothing tells when the graph is gone.
+
+    A launch that fails makes all functions forget their calls: what it has left in its workspace is
+    not what it found there.
     """
     if callable(function):
         return _launched_again(function, function.__name__.lstrip("_"), ())
@@ -128,34 +155,53 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
     ) -> None:
         written = repr(numbers)
         try:
+            handle = stream_key(stream)
             key = (
-                *(_driver.current_device(), stream_key(stream), options),
-                *[a if a is None else readers.get(type(a), read_array)(a)[:5] for a in arrays],
+                *(_driver.current_device(), handle, options),
+                *[a if a is None else readers.get(type(a), read_array)(a)[:6] for a in arrays],
             )
         except NoDeviceArray:
             _check_arrays(function, names, arrays)
             raise
-        known = table.get(key)
-        outer = getattr(recorder, "launches", None)
+        except (TypeError, ValueError):
+            check_stream(function, stream)
+            raise
+        try:
+            known = table.get(key)
+        except TypeError:  # a list, say: no option takes what has no hash
+            prepare(arrays, stream, numbers, *options)  # raises, and names the option
+            raise
+        outer = getattr(recorder, "recording", None)
         if known is not None and known[0] == written:
-            if known[2] and _driver.is_capturing(handle_of(stream)):
-                _captured[id(known[2])] = known[2]
-            for again in known[1]:
-                again()
+            launches, workspace = recording = known[1]
+            # The legacy default stream, 0, cannot be captured.
+            if workspace and handle and _driver.is_capturing(handle):
+                _captured[id(workspace)] = workspace
+            try:
+                for again in launches:
+                    again()
+            except BaseException:
+                forget_all()
+                raise
             if outer is not None:
-                outer += known[1]
+                outer.add(recording)
             return
-        captured = _driver.is_capturing(handle_of(stream))
+        captured = _driver.is_capturing(handle)
         allowed = _driver.allocating_while_capturing() if captured else contextlib.nullcontext()
-        with recorded() as launches, allowed:
-            workspace = prepare(arrays, stream, numbers, *options) or ()
-        calls.add(key, _Call(written, launches, workspace))
-        if captured and workspace:
-            _captured[id(workspace)] = workspace
+        with recorded() as recording, allowed:
+            recording.workspace.extend(prepare(arrays, stream, numbers, *options) or ())
+        calls.add(key, _Call(written, recording))
+        if captured and recording.workspace:
+            _captured[id(recording.workspace)] = recording.workspace
         if outer is not None:
-            outer += launches
+            outer.add(recording)
 
-    return prepare if simulated() else call  # type: ignore[return-value]
+    @functools.wraps(prepare)
+    def simulate(arrays: Sequence[DeviceArray], stream: StreamLike, *rest: object) -> None:
+        check_stream(function, stream)
+        prepare(arrays, stream, *rest)
+
+    return simulate if simulated() else call
 
 
 def _check_arrays(function: str, names: tuple[str, ...], arrays: tuple[Any, ...]) -> None:

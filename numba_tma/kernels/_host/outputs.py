@@ -1,22 +1,31 @@
-"""New arrays of the caller's library, and tiles for arrays."""
+"""Outputs: new arrays of the caller's library, what a given one must be, and tiles for arrays."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from numba_tma.host.annotations import DeviceArray
-from numba_tma.host.array_interface import class_name
+from numba_tma.host.array_interface import class_name, reading_of
+from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType
 from numba_tma.host.environment import simulated
 from numba_tma.host.layout import MAX_BOX, Tile
 
 
-def empty_like(array: DeviceArray) -> DeviceArray:
-    """Return a new array of the same library, shape and element type."""
+def empty_like(function: str, name: str, array: DeviceArray) -> DeviceArray:
+    """Return a new array of the same library, shape and element type as an argument.
+
+    Raises
+    ------
+    TypeError
+        If the argument is no array in device memory.
+    """
+    reading_of(array, f"{function}(): {name}")
     library = type(array).__module__.partition(".")[0]
     if library in ("torch", "cupy") and not simulated():
         return importlib.import_module(library).empty_like(array)
@@ -44,6 +53,41 @@ def empty(like: DeviceArray, shape: tuple[int, ...], dtype: DType | None = None)
         make = cuda.device_array if library == "numba" else importlib.import_module(library).empty
         return make(shape, known)
     raise TypeError(f"cannot make an array like a {class_name(like)}: give out=")
+
+
+def check_outputs(
+    outputs: Iterable[Array | None],
+    inputs: Iterable[Array | None],
+    in_place: Iterable[Array | None] = (),
+) -> None:
+    """Raise a ValueError unless kernels can write `outputs` while they read `inputs`.
+
+    An output can be written, has an element at each index, and shares no memory with the other
+    arrays. It may be an array of `in_place`: an input of which the kernel reads each element before
+    it writes the output's element at the same index. None is skipped.
+    """
+    others = [array for array in inputs if array is not None]
+    replaceable = [array for array in in_place if array is not None]
+    for out in outputs:
+        if out is None:
+            continue
+        if out.readonly:
+            raise out.error("is read-only, and the result is written to it: pass a writable array")
+        if out.repeats:
+            raise out.error(
+                f"has shape {out.shape} and strides {out.strides} B, by which elements share "
+                "memory: pass an array that is not expanded, such as a contiguous copy"
+            )
+        for other in others:
+            legal = any(other is array for array in replaceable)
+            if out.shares_memory(other) and not (legal and out.is_same_view(other)):
+                raise out.error(
+                    f"shares memory with {other.name}: blocks would read what others have written, "
+                    "or overwrite it. Pass an array with memory of its own"
+                    + f", or just {other.name}"
+                    * legal
+                )
+        others.append(out)
 
 
 def tile_for(columns: int, dtype: DType, nbytes: int) -> Tile:

@@ -1,26 +1,53 @@
-"""Device memory of the kernels' own: what calls share, and what one call needs."""
+"""Device memory of the kernels' own, which one call needs."""
 
 from __future__ import annotations
 
-import functools
+import threading
+from collections.abc import Iterator
 
 import numpy as np
 from numba import cuda
 
+from numba_tma.host import driver as _driver
 from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.environment import simulated
 
+_COUNTERS = 256  # of a slab: one allocation, and one wait for its zeros, for so many calls
+_slabs: dict[int, Iterator[DeviceArray]] = {}  # by device; what is left of the newest
+_lock = threading.Lock()
 
-@functools.cache
-def queue_counter(device: int, stream: int) -> DeviceArray:
-    """Return the zeroed 32-bit counter that the `TileQueue` kernels of a stream share.
 
-    A kernel leaves the counter at 0, and kernels of one stream follow each other, so one counter
-    is enough. It is made at the first call on a stream; that call must not be captured by a graph.
+def queue_counter() -> DeviceArray:
+    """Return a new 32-bit counter, 0, for the `TileQueue` of one call.
+
+    A kernel leaves its counter at 0 if it ends well, so the counter is set to 0 once, when it is
+    made, and a launch costs nothing for it. Two launches must never draw from one counter at a
+    time, and none may draw after one that failed. Three rules hold that:
+
+    - The counter is in the workspace of a call (`launched_again`), which repeats its launches and
+      shares them with no other call. Launches that share a counter therefore write the same output:
+      two streams, or two graphs, that run them at a time race for this output already.
+    - A launch that fails makes `launched_again` forget its call, and the counter with it.
+    - A kernel with a queue is not launched by programmatic dependent launch. Such a kernel would
+      draw only behind `griddepcontrol_wait`, since the launch before it may be of the same call.
     """
-    counter = cuda.to_device(np.zeros(1, np.uint32))
-    cuda.synchronize()  # the zero must be there before a kernel on any stream
-    return counter
+    if simulated():
+        return cuda.to_device(np.zeros(1, np.uint32))
+    device = _driver.current_device()
+    with _lock:
+        found = next(_slabs.get(device, iter(())), None)
+        if found is None:
+            _slabs[device] = counters = _new_counters()
+            found = next(counters)
+    return found
+
+
+def _new_counters() -> Iterator[DeviceArray]:
+    """Yield the words of a new slab, which is freed when all of them are."""
+    with _driver.allocating_while_capturing():  # a call may be captured at its first launch
+        slab = cuda.device_array(_COUNTERS, np.uint32)
+        _driver.zero(slab.device_ctypes_pointer.value, slab.nbytes)
+    yield from slab.split(1)
 
 
 def float_workspace(rows: int, columns: int) -> DeviceArray:

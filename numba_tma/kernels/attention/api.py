@@ -1,9 +1,10 @@
-"""`attention` and `attention_varlen`: FlashAttention's forward pass on Hopper's tensor cores.
+"""`attention` and `attention_varlen`: FlashAttention's forward pass on the tensor cores.
 
 Cost model: the two products take 4 x queries x keys x head dim operations. Nothing of the size
 queries x keys leaves the SM: Q, K, V and O move once between the L2 cache and an SM for each tile
 of queries. What is computed beside the products, above all one exponential for each score, overlaps
-with them. `kernel.py` is the page to read; docs/kernels/attention.md has the details.
+with them. `kernel.py` is the page to read, for Blackwell `tcgen05_kernel.py`;
+docs/kernels/attention.md has the details.
 
 `attention_varlen` costs the same for each sequence. The lengths stay in device memory: no call
 waits for the device, and a CUDA graph may change them.
@@ -14,9 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
-from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.arrays import option_dtype
+from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.values import FLAG, checked
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import empty, empty_like
+from numba_tma.kernels._host.outputs import check_outputs, empty, empty_like
 from numba_tma.kernels.attention.arrays import (
     check,
     read_head_scales,
@@ -25,7 +28,8 @@ from numba_tma.kernels.attention.arrays import (
     read_starts,
 )
 from numba_tma.kernels.attention.launch import ScoreOptions, launch_attention, sides
-from numba_tma.kernels.attention.plan import E4M3, AttentionPlan
+from numba_tma.kernels.attention.plan import E4M3
+from numba_tma.kernels.attention.tcgen05_plan import AnyAttentionPlan
 
 F32 = as_dtype("f32")
 Arrays = tuple[DeviceArray | None, ...]
@@ -50,7 +54,7 @@ def attention(
     stream: StreamLike = None,
     dtype: DTypeLike | None = None,
     out_dtype: DTypeLike | None = None,
-    plan: AttentionPlan | None = None,
+    plan: AnyAttentionPlan | None = None,
 ) -> Result:
     """Return softmax(scale Q K') V for each sequence and head.
 
@@ -94,7 +98,9 @@ def attention(
     out_dtype
         Type of the result of e4m3 inputs, bf16 or f16; that of `out` if None, or bf16.
     plan
-        How the work is cut into tiles, stages and splits; the fastest known plan if None.
+        How the work is cut into tiles, stages and splits: an `AttentionPlan` on Hopper, a
+        `Tcgen05AttentionPlan` on Blackwell (compute capability 10.0, 10.3 and 11.0), which has no
+        splits, e4m3 or head dim 256. The fastest known plan if None; on Blackwell none is measured.
 
     Returns
     -------
@@ -109,20 +115,21 @@ def attention(
     Raises
     ------
     TypeError
-        If an argument is no array in GPU memory.
+        If an argument is no array in GPU memory, or `plan` is of another class.
     ValueError
         If shapes, types or strides do not fit, `scale` or `softcap` is not positive, `window` is
-        none, or the kernels cannot follow `plan`.
+        none, the GPU's kernel does not have the problem, or the kernels cannot follow `plan`.
 
     Notes
     -----
-    Where there are fewer tiles of queries than SMs, the keys of a tile are split over several
-    blocks, and a second kernel combines the results (split-K/V). That takes a workspace, and e4m3
-    takes one of the size of `v`. A graph that captures the call keeps it.
+    On Hopper, where there are fewer tiles of queries than SMs, the keys of a tile are split over
+    several blocks, and a second kernel combines the results (split-K/V). That takes a workspace,
+    and e4m3 takes one of the size of `v`. A graph that captures the call keeps it.
     """
+    out_dtype = option_dtype("attention", "out_dtype", out_dtype)
     if out is None:
         out, out_dtype = _output_like(q, dtype, out_dtype)
-    if return_lse and lse is None:
+    if checked("attention", "return_lse", return_lse, FLAG) and lse is None:
         batch, queries, heads, _ = read_heads("attention", "q", q, dtype).shape
         lse = empty(q, (batch, heads, queries), F32)
     left, right = sides("attention", window, causal)
@@ -133,13 +140,13 @@ def attention(
 
 
 def _output_like(
-    q: DeviceArray, dtype: DTypeLike | None, out_dtype: DTypeLike | None
-) -> tuple[DeviceArray, DTypeLike | None]:
+    q: DeviceArray, dtype: DTypeLike | None, out_dtype: DType | None
+) -> tuple[DeviceArray, DType | None]:
     """Return a new array for O, and its type where the array's own type may not say it."""
     given = read_heads("attention", "q", q, dtype)
     if given.dtype is not E4M3:
-        return empty_like(q), out_dtype
-    kind = as_dtype(out_dtype or "bf16")
+        return empty_like("attention", "q", q), out_dtype
+    kind = out_dtype or as_dtype("bf16")
     return empty(q, given.shape, kind), kind
 
 
@@ -149,8 +156,8 @@ def _attention(
     stream: StreamLike,
     options: ScoreOptions,
     dtype: DTypeLike | None,
-    out_dtype: DTypeLike | None,
-    plan: AttentionPlan | None,
+    out_dtype: DType | None,
+    plan: AnyAttentionPlan | None,
 ) -> list[DeviceArray]:
     """Read and check the arrays, and launch; return the workspace."""
     q, k, v = (read_heads("attention", n, a, dtype) for n, a in zip("qkv", arrays))
@@ -158,13 +165,14 @@ def _attention(
     out = read_heads("attention", "out", arrays[3], out_dtype if is_fp8 else dtype)
     check(q, k, v, out, fp8=True)
     scaled = [(x, scale) for x, scale in zip((q, k, v), arrays[5:]) if scale is not None]
-    if not is_fp8 and (scaled or out_dtype not in (None, q.dtype, q.dtype.name)):
+    if not is_fp8 and (scaled or out_dtype not in (None, q.dtype)):
         raise ValueError(
             f"attention(): q is {q.dtype}; q_scale, k_scale, v_scale and out_dtype are for e4m3: "
             "leave them out"
         )
     scales = {f"{x.name}_scale": read_head_scales(x, scale) for x, scale in scaled}
     lse = None if arrays[4] is None else read_lse(q, arrays[4])
+    check_outputs([out, lse], [q, k, v, *scales.values()])
     return launch_attention(q, k, v, out, lse, stream, options, plan, scales=scales)
 
 
@@ -184,7 +192,7 @@ def attention_varlen(
     lse: DeviceArray | None = None,
     stream: StreamLike = None,
     dtype: DTypeLike | None = None,
-    plan: AttentionPlan | None = None,
+    plan: AnyAttentionPlan | None = None,
 ) -> Result:
     """Return softmax(scale Q K') V for each sequence and head of packed sequences.
 
@@ -217,13 +225,13 @@ def attention_varlen(
     Raises
     ------
     TypeError
-        If an argument is no array in GPU memory.
+        If an argument is no array in GPU memory, or `plan` is of another class.
     ValueError
         If shapes, types or strides do not fit, `scale` or `softcap` is not positive, `window` is
-        none, or the kernels cannot follow `plan`.
+        none, the GPU's kernel does not have the problem, or the kernels cannot follow `plan`.
     """
-    out = empty_like(q) if out is None else out
-    if return_lse and lse is None:
+    out = empty_like("attention_varlen", "q", q) if out is None else out
+    if checked("attention_varlen", "return_lse", return_lse, FLAG) and lse is None:
         _, rows, heads, _ = read_heads("attention_varlen", "q", q, dtype, packed=True).shape
         lse = empty(q, (heads, rows), F32)
     left, right = sides("attention_varlen", window, causal)
@@ -239,7 +247,7 @@ def _attention_varlen(
     stream: StreamLike,
     options: ScoreOptions,
     dtype: DTypeLike | None,
-    plan: AttentionPlan | None,
+    plan: AnyAttentionPlan | None,
 ) -> list[DeviceArray]:
     """Read and check the arrays, and launch; return the workspace."""
     name, names = "attention_varlen", ("q", "k", "v", "out")
@@ -253,5 +261,6 @@ def _attention_varlen(
             f"{name}(): cu_seqlens_q has shape {starts_q.shape}, but cu_seqlens_k "
             f"{starts_k.shape}; they have an element for each sequence, and one more"
         )
+    check_outputs([out, lse], [q, k, v, starts_q, starts_k])
     starts = starts_q, starts_k
     return launch_attention(q, k, v, out, lse, stream, options, plan, starts=starts)

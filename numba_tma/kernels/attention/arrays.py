@@ -11,6 +11,7 @@ from numba_tma.host.arrays import Array
 from numba_tma.host.layout import Tile
 from numba_tma.host.ragged import RaggedTensorMap, ragged_tensor_map
 from numba_tma.host.tensor_map import TensorMap, tensor_map
+from numba_tma.host.values import POSITIVE, checked
 from numba_tma.kernels.attention.plan import DTYPES, E4M3, FP8_HEAD_DIMS, HEAD_DIMS
 
 AXES = ("batch", "sequence", "heads", "head_dim")
@@ -88,13 +89,9 @@ def heads_as_queries(array: Array, group: int) -> Array:
 
 def scale_of(function: str, scale: float | None, head_dim: int) -> float:
     """Return the scale of the scores, by default 1 / sqrt(head dim), or raise a ValueError."""
-    found = 1 / math.sqrt(head_dim) if scale is None else scale
-    if not 0 < found < math.inf:
-        raise ValueError(
-            f"{function}(scale={found}): the scale is a positive number; negate q for a negative "
-            "one"
-        )
-    return found
+    if scale is None:
+        return 1 / math.sqrt(head_dim)
+    return float(checked(function, "scale", scale, POSITIVE, "negate q for a negative one"))
 
 
 def is_plain(array: Array, shape: tuple[int, ...], dtype: str) -> bool:

@@ -12,7 +12,8 @@ import numpy as np
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.mma_rules import ROWS
-from numba_tma.kernels._host.device import fewest_in_same_waves, sm_count
+from numba_tma.host.values import FLAG, POSITIVE, checked, is_whole, optional
+from numba_tma.kernels._host.device import fewest_in_same_waves, has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels.attention.arrays import (
     heads_as_queries,
@@ -24,7 +25,16 @@ from numba_tma.kernels.attention.arrays import (
 from numba_tma.kernels.attention.kernel import OptionalArguments, attention_kernel
 from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem, check_plan, plan_for
 from numba_tma.kernels.attention.split_kv import combine_splits, new_partials
+from numba_tma.kernels.attention.tcgen05_kernel import tcgen05_attention_kernel
+from numba_tma.kernels.attention.tcgen05_plan import (
+    AnyAttentionPlan,
+    Tcgen05AttentionPlan,
+    check_tcgen05,
+    tcgen05_plan_for,
+)
 from numba_tma.kernels.attention.transpose_v import transposed_v
+
+SOFTCAP = optional(POSITIVE)
 
 
 class ScoreOptions(NamedTuple):
@@ -44,7 +54,7 @@ def launch_attention(
     lse: Array | None,
     stream: StreamLike,
     options: ScoreOptions,
-    plan: AttentionPlan | None,
+    plan: AnyAttentionPlan | None,
     *,
     starts: tuple[Array, Array] | None = None,
     scales: Mapping[str, Array] | None = None,
@@ -56,10 +66,7 @@ def launch_attention(
     """
     _, softcap, left, right = options
     scale, scales = scale_of(q.function, options.scale, q.shape[3]), scales or {}
-    if softcap is not None and not 0 < softcap < math.inf:
-        raise ValueError(
-            f"{q.function}(softcap={softcap}): the cap is a positive number, or None for none"
-        )
+    checked(q.function, "softcap", softcap, SOFTCAP)
     if q.shape[1] == 1 and not starts:
         q, k, v, out = without_mask(q, k, v, out, left, "q_scale" in scales)
         left = right = None
@@ -78,19 +85,28 @@ def launch_attention(
         result=None if out.dtype is q.dtype else out.dtype,
         **dict.fromkeys(scales, True),
     )
-    if plan:
+    on_tcgen05 = has_tcgen05() if plan is None else isinstance(plan, Tcgen05AttentionPlan)
+    if isinstance(plan, AttentionPlan):
         check_plan(q.function, problem, plan)
+    elif on_tcgen05:
+        check_tcgen05(q.function, problem)
+    elif plan is not None:
+        raise TypeError(
+            f"{q.function}(): plan is {plan!r}; it is an AttentionPlan, on Blackwell a "
+            "Tcgen05AttentionPlan, or None"
+        )
     if starts:
         batch = starts[0].shape[0] - 1
     if 0 in q.shape or batch == 0:
         return []
     group, sms, workspace = heads // kv_heads, sm_count(), list[DeviceArray]()
-    if not plan:
+    if plan is None:
         seen = keys
         if left is not None:
             after = right if problem.right and right else 0 if problem.causal else queries
             seen = min(keys, left + 2 * ROWS + after)
-        plan = plan_for(problem, queries, seen, batch * heads, group, sms)
+        choose = tcgen05_plan_for if on_tcgen05 else plan_for
+        plan = choose(problem, queries, seen, batch * heads, group, sms)
     arguments = {name: scale.as_numba() for name, scale in scales.items()}
     if lse is not None:
         arguments["lse"] = lse.address
@@ -107,7 +123,7 @@ def launch_attention(
         problem, batch = replace(problem, splits=True, lse=True), batch * splits
         partials, partial_lse = new_partials(out, splits, workspace)
         arguments |= {"splits": splits, "partials": partials, "lse": partial_lse}
-    maps = [map_of(q, problem.tile(ROWS)), map_of(k, problem.tile(plan.block_k))]
+    maps = [map_of(q, problem.tile(plan.q_rows)), map_of(k, problem.tile(plan.block_k))]
     if starts:
         # The most tiles that there may be: each sequence ends in a tile of its own.
         tiles = heads * (queries // plan.block_q + batch)
@@ -119,9 +135,13 @@ def launch_attention(
         tiles = batch * heads * -(-queries // plan.block_q)
         if problem.is_fp8:
             v = transposed_v(v, stream, workspace)
-        maps += [map_of(v, problem.v_tile(plan.block_k)), map_of(out, problem.o_tile(ROWS))]
+        maps += [map_of(v, problem.v_tile(plan.block_k)), map_of(out, problem.o_tile(plan.q_rows))]
+    if isinstance(plan, Tcgen05AttentionPlan):
+        kernel = tcgen05_attention_kernel(problem, plan)
+    else:
+        kernel = attention_kernel(problem, replace(plan, splits=1))  # the same for any number
     launch(
-        attention_kernel(problem, replace(plan, splits=1)),  # the same kernel for any number
+        kernel,
         fewest_in_same_waves(tiles, sms) if problem.tiles_are_equal else min(tiles, sms),
         plan.threads,
         stream,
@@ -158,12 +178,12 @@ def sides(
     pair = isinstance(window, tuple | list) and len(window) == 2
     given: Any = window if pair else (window, window)
     for side in given:
-        whole = isinstance(side, int | np.integer) and not isinstance(side, bool)
-        if side is not None and not (whole and side >= 0):
+        if side is not None and not (is_whole(side) and side >= 0):
             raise ValueError(
                 f"{function}(window={window!r}): a window is (left, right), the numbers of keys "
                 "that a query sees before its position and after it: whole numbers from 0, or None "
                 "for all; or one number for both"
             )
+    causal = checked(function, "causal", causal, FLAG)
     left, right = (None if side is None else int(side) for side in given)
     return left, 0 if causal else right

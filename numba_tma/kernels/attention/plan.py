@@ -14,6 +14,7 @@ from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.matrix_layout import STEP_BYTES
 from numba_tma.host.mma_rules import MAX_COLUMNS, ROWS, THREADS
+from numba_tma.host.values import FLAG, check_fields, whole
 from numba_tma.kernels._host.limits import CACHED_BYTES, SHARED_BYTES
 
 DTYPES = ("bf16", "f16")
@@ -143,10 +144,26 @@ class AttentionPlan:
     votes: bool = True
     splits: int = 1
 
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            warpgroups=whole(1, 3),
+            block_k=whole(16, MAX_COLUMNS, step=16),
+            stages=whole(1, 64),
+            heads_together=whole(0, 1 << 16),
+            votes=FLAG,
+            splits=whole(1, 1 << 16),
+        )
+
     @property
     def block_q(self) -> int:
         """Queries of a tile."""
         return self.warpgroups * ROWS
+
+    @property
+    def q_rows(self) -> int:
+        """Queries that one copy loads, and rows of O that one copy stores: of a warpgroup."""
+        return ROWS
 
     @property
     def threads(self) -> int:
@@ -161,18 +178,17 @@ class AttentionPlan:
 
 def check_plan(function: str, problem: AttentionProblem, plan: AttentionPlan) -> None:
     """Raise a ValueError unless the kernels can follow the plan."""
-    whole = isinstance(plan.splits, int) and plan.splits >= 1
-    if not whole or (problem.packed and plan.splits > 1):
+    if problem.packed and plan.splits > 1:
         raise ValueError(
-            f"{function}(plan={plan}): splits is 1 or more, and 1 for packed sequences, whose "
-            "lengths only the device knows"
+            f"{function}(plan={plan}): splits is 1 for packed sequences, whose lengths only the "
+            "device knows"
         )
     unit = STEP_BYTES // problem.dtype.itemsize
-    if plan.warpgroups < 1 or plan.block_k % unit or not unit <= plan.block_k <= MAX_COLUMNS:
+    if plan.block_k % unit:
         raise ValueError(
-            f"{function}(plan={plan}): a plan has 1 warpgroup or more, and its block_k is a "
-            f"multiple of {unit} up to {MAX_COLUMNS}, since a product with {problem.dtype} takes "
-            f"{unit} keys at a time: use a block_k of 64, 96 or 128"
+            f"{function}(plan={plan}): block_k is a multiple of {unit} up to {MAX_COLUMNS}, since "
+            f"a product with {problem.dtype} takes {unit} keys at a time: use a block_k of 64, 96 "
+            "or 128"
         )
 
 
@@ -330,14 +346,25 @@ def plan_for(
     splits = splits_for(steps, heads, sms)
     if is_even or splits > 1:
         return replace(plan, splits=splits, heads_together=1 if is_even else 0)
+    together = most_heads_together(problem, steps, keys, heads, group, sms)
+    return replace(plan, heads_together=together)
+
+
+def most_heads_together(
+    problem: AttentionProblem, steps: np.ndarray, keys: int, heads: int, group: int, sms: int
+) -> int:
+    """Return how many heads to schedule as a group under a mask; parameters as in `plan_for`.
+
+    The tiles of a head have `steps` K/V tiles each. K and V of the group stay in the L2 cache, and
+    its tiles divide evenly among the blocks.
+    """
     nbytes = 2 * keys * problem.head_dim * problem.dtype.itemsize / group
 
     def speed(together: int) -> float:
         excess = max(0, math.log2(together * nbytes / CACHED_BYTES))
         return balance(1 + steps, heads, together, sms) * (1 - COST_OF_TWICE * excess)
 
-    best = max((n for n in HEAD_GROUPS if n == 1 or n <= heads), key=speed)
-    return replace(plan, heads_together=best)
+    return max((n for n in HEAD_GROUPS if n == 1 or n <= heads), key=speed)
 
 
 def splits_for(steps: np.ndarray, heads: int, sms: int) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.tensor_map import tensor_map
-from numba_tma.kernels._host.device import current_device, sm_count
-from numba_tma.kernels._host.launch import launch, stream_key
+from numba_tma.host.values import checked, instance, optional
+from numba_tma.kernels._host.device import sm_count
+from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import tile_for
+from numba_tma.kernels._host.outputs import check_outputs, tile_for
 from numba_tma.kernels._host.workspace import queue_counter
 from numba_tma.kernels.copy.kernel import (
     CopyPlan,
@@ -40,7 +41,8 @@ def copy(
     ----------
     source, out
         Device arrays of the same shape and type: torch, CuPy, numba, or anything with
-        ``__cuda_array_interface__`` or ``__dlpack__``. The last axis is contiguous.
+        ``__cuda_array_interface__`` or ``__dlpack__``. The last axis is contiguous. They share no
+        memory.
     stream
         A numba, torch or CuPy stream; the default stream if None.
     plan
@@ -68,12 +70,15 @@ def _copy(
     stream: StreamLike,
     numbers: tuple[()],
     plan: CopyPlan | None,
-) -> None:
+) -> list[DeviceArray]:
+    """Launch, and return the workspace."""
     source, out = Array.read("copy", "source", arrays[0]), Array.read("copy", "out", arrays[1])
     x, y = source.as_rows(), out.as_rows()
     check_same(source, out)
+    check_outputs([out], [source])
+    checked("copy", "plan", plan, optional(instance(CopyPlan)))
     if x.nbytes == 0:
-        return
+        return []
     plan = CopyPlan() if plan is None else plan
     if x.is_contiguous and y.is_contiguous:
         if x.address % 16 == y.address % 16 == 0 and plan.store != "vector":
@@ -83,9 +88,10 @@ def _copy(
         else:
             _copy_vectors(x.view((1, x.size)), y.view((1, y.size)), stream)
     elif x.is_storable and y.is_storable:
-        _copy_tiles(x, y, stream)
+        return _copy_tiles(x, y, stream)
     else:
         _copy_vectors(x, y, stream)
+    return []
 
 
 def _copy_vectors(x: Array, y: Array, stream: StreamLike) -> None:
@@ -97,12 +103,13 @@ def _copy_vectors(x: Array, y: Array, stream: StreamLike) -> None:
     launch(kernel, blocks, VECTOR_THREADS, stream, x.as_bytes(), y.as_bytes(), *sizes)
 
 
-def _copy_tiles(x: Array, y: Array, stream: StreamLike) -> None:
-    """Copy rows with gaps by TMA."""
+def _copy_tiles(x: Array, y: Array, stream: StreamLike) -> list[DeviceArray]:
+    """Copy rows with gaps by TMA; return the workspace."""
     tile = tile_for(x.shape[1], x.dtype, TILE_BYTES)
     source, destination = tensor_map(x, tile), tensor_map(y, tile)
     row_tiles, column_tiles = (-(-n // t) for n, t in zip(x.shape, tile.shape))
     blocks = min(BLOCKS_PER_SM * sm_count(), row_tiles * column_tiles)
-    counter = queue_counter(current_device(), stream_key(stream))
+    counter = queue_counter()
     kernel = copy_tiles_kernel(tile, STAGES)
     launch(kernel, blocks, 64, stream, source, destination, counter, row_tiles, column_tiles)
+    return [counter]

@@ -15,12 +15,13 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.host.annotations import DeviceArray, Kernel, StreamLike
+from numba_tma.host.array_interface import class_name
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.environment import simulated
 from numba_tma.host.tensor_map_rules import legal_strides, tensor_violations
 from numba_tma.kernels._host.device import sm_count
-from numba_tma.kernels._host.launch import as_stream
-from numba_tma.kernels._host.outputs import tile_for
+from numba_tma.kernels._host.launch import as_stream, check_stream
+from numba_tma.kernels._host.outputs import check_outputs, tile_for
 
 BLOCKS_PER_SM = 8
 
@@ -104,20 +105,30 @@ def grouped_copy(
     ValueError
         If the numbers of arrays, shapes or types differ, or TMA cannot address an array.
     """
+    for name, given in (("sources", sources), ("outs", outs)):
+        if not isinstance(given, list | tuple):
+            raise TypeError(
+                f"grouped_copy(): {name} is a {class_name(given)}; it is a list of arrays: pass "
+                f"[{name}] for one"
+            )
+    check_stream("grouped_copy", stream)
     if len(sources) != len(outs):
         raise ValueError(f"grouped_copy(): {len(sources)} sources, but {len(outs)} outs")
-    pairs: list[tuple[Array, Array]] = []
+    pairs, read, written = list[tuple[Array, Array]](), list[Array](), list[Array]()
     for i, given in enumerate(zip(sources, outs)):
         x, y = (
             Array.read("grouped_copy", f"{name}[{i}]", array)
             for name, array in zip(("sources", "outs"), given)
         )
         check_same(x, y)
+        read.append(x)
+        written.append(y)
         if x.nbytes:
             pair = x.as_rows(), y.as_rows()
             pairs.append(pair)
             for array in pair:
                 _check(array, pairs[0][0])
+    _check_apart(written, read)
     if not pairs:
         return
     widest = max((x for x, _ in pairs), key=lambda x: x.shape[1])
@@ -130,6 +141,23 @@ def grouped_copy(
     maps = tma.TensorMapArray([template] * (2 * blocks), stream=on)
     on_device = table if simulated() else cuda.to_device(table, stream=on)
     grouped_copy_kernel(tile)[blocks, 32, on](template, maps, on_device)
+
+
+def _check_apart(outs: list[Array], sources: list[Array]) -> None:
+    """Raise unless all of `outs` can be written while all of `sources` are read.
+
+    Arrays are compared with those alone whose memory begins before they end: in a list sorted by
+    address, these follow each other.
+    """
+    check_outputs(outs[:1], sources[:1])
+    arrays = sorted([*outs, *sources], key=lambda array: array.extent)
+    behind: list[Array] = []  # arrays that the memory of the next one may belong to
+    for array in arrays:
+        behind = [other for other in behind if other.extent[1] > array.extent[0]]
+        for other in behind:
+            if array in outs or other in outs:
+                check_outputs(*(([array], [other]) if array in outs else ([other], [array])))
+        behind.append(array)
 
 
 def _check(array: Array, first: Array) -> None:

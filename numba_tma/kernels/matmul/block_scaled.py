@@ -6,13 +6,13 @@ import functools
 from dataclasses import replace
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
-from numba_tma.host.arrays import Array
+from numba_tma.host.arrays import Array, option_dtype
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.kernels._host.device import sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import empty
+from numba_tma.kernels._host.outputs import check_outputs, empty
 from numba_tma.kernels.matmul.block_scaled_kernel import BScales, block_scaled_kernel
 from numba_tma.kernels.matmul.block_scaled_plan import BLOCK, ScaledConfig, ScaledPlan
 from numba_tma.kernels.matmul.choice import MatmulProblem, choose_from
@@ -27,10 +27,12 @@ from numba_tma.kernels.matmul.launch import (
     target,
 )
 from numba_tma.kernels.matmul.operands import (
+    Kinds,
     Workspace,
     as_matrices,
     as_operand,
     map_source,
+    operand_dtypes,
     read_matrices,
 )
 from numba_tma.kernels.matmul.plan import check_config
@@ -101,8 +103,8 @@ def block_scaled_matmul(
     ValueError
         If shapes, types or layouts do not fit each other.
     """
-    kinds = dtype if isinstance(dtype, tuple) else (dtype, dtype)
-    named = None if out_dtype is None else as_dtype(out_dtype)
+    kinds = operand_dtypes("block_scaled_matmul", dtype)
+    named = option_dtype("block_scaled_matmul", "out_dtype", out_dtype)
     if out is None:
         left, right = (_read(*given) for given in zip("ab", (a, b), kinds))
         _check_operands(left, right)
@@ -121,7 +123,7 @@ def _block_scaled(
     arrays: tuple[DeviceArray, ...],
     stream: StreamLike,
     numbers: tuple[()],
-    kinds: tuple[DTypeLike, DTypeLike],
+    kinds: Kinds,
     out_dtype: DType | None,
     config: ScaledConfig | None,
 ) -> Workspace:
@@ -141,6 +143,7 @@ def _block_scaled(
             f"has shape {out.shape} and strides {out.strides} B: its last axis must be contiguous; "
             "pass another array"
         )
+    check_outputs([out], [a, b, a_scales, b_scales])
     if not out.size:
         return []
     a, b, a_scales, b_scales, out = map(as_matrices, (a, b, a_scales, b_scales, out))

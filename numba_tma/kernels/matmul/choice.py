@@ -6,28 +6,17 @@ prologue and epilogue, and the last wave of tiles takes as long as a full one. D
 the matrices need, or longer if the stages have too few bytes in flight. The constants are fitted:
 `tests/benchmarks/sweeps/matmul.py` measures the table, and the model's error.
 
-Measurements (``tune=True``) are kept in a file that outlives the process, at the end of this page.
+`measurements` finds and keeps what ``tune=True`` measures.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
 import math
-import os
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Literal, TypeVar
 
-from numba import cuda
-
-from numba_tma._version import __version__
-from numba_tma.host.annotations import StreamLike
-from numba_tma.kernels._host.launch import as_stream
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.matmul.plan import (
     AnyConfig,
@@ -164,11 +153,15 @@ def candidates(problem: MatmulProblem, sms: int) -> Iterator[AnyConfig]:
     yield from swapped(problem)
 
 
-def tcgen05_candidates() -> Iterator[AnyConfig]:
+def tcgen05_candidates(scaled: bool = False) -> Iterator[AnyConfig]:
     """Yield every configuration that `tune` measures on a GPU with Blackwell's tensor cores."""
-    yield from (Tcgen05Config(n, cta_group=2) for n in (256, 192, 128, 64))
-    yield from (Tcgen05Config(n) for n in (256, 192, 128, 96, 64, 32))
+    yield from (Tcgen05Config(n, cta_group=2) for n in SCALED_WIDTHS)
+    yield from (Tcgen05Config(n) for n in (SCALED_WIDTHS if scaled else TCGEN05_WIDTHS))
+    yield from (Tcgen05Config(256, cta_group=group, scheduler="static") for group in (2, 1))
 
+
+#: Widths of tiles on Blackwell's tensor cores; those of block-scaled operands.
+TCGEN05_WIDTHS, SCALED_WIDTHS = (256, 192, 128, 96, 64, 32), (256, 192, 128, 64)
 
 #: Configurations by mma.sync, the largest tile first.
 MMA_CONFIGS = (
@@ -208,7 +201,7 @@ def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
     return choose_from(CONFIGS, problem, sms)
 
 
-def choose_tcgen05(problem: MatmulProblem, sms: int) -> Tcgen05Config:
+def choose_tcgen05(problem: MatmulProblem, sms: int, scaled: bool = False) -> Tcgen05Config:
     """Return the configuration for Blackwell's tensor cores: the widest whose tiles occupy all SMs.
 
     No GPU has measured it. CTA pairs compute the tiles if the tile rows of 128 are even in number,
@@ -216,12 +209,13 @@ def choose_tcgen05(problem: MatmulProblem, sms: int) -> Tcgen05Config:
     all SMs, the narrowest of 64 columns or more is taken that the problem fills.
     """
     row_tiles = -(-problem.rows // 128)
-    group = 2 if row_tiles % 2 == 0 or row_tiles > 8 else 1
+    group: Literal[1, 2] = 2 if row_tiles % 2 == 0 or row_tiles > 8 else 1
     rows = -(-row_tiles // group) * problem.batch
-    for n in (256, 192, 128, 96):
-        if rows * -(-problem.columns // n) >= sms // group:
+    widths = SCALED_WIDTHS if scaled else TCGEN05_WIDTHS
+    for n in widths:
+        if n > 64 and rows * -(-problem.columns // n) >= sms // group:
             return Tcgen05Config(n, cta_group=group)
-    return Tcgen05Config(64 if problem.columns > 32 else 32)
+    return Tcgen05Config(64 if problem.columns > 32 else widths[-1])
 
 
 def choose_mma(problem: MatmulProblem, sms: int) -> MmaConfig:
@@ -243,104 +237,3 @@ def choose_from(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> C:
         with_parts(configs, problem, sms),
         key=lambda config: expected_cycles(problem, config, sms),
     )
-
-
-# --------------------------------------------------------------------------- measurements
-#
-# The file is ``matmul.json`` in `cache_folder()`, an object with an entry for each GPU, release of
-# the library, and kind and size of matmul. Processes share it: each reads it again before it
-# writes, and replaces it as a whole. A file that cannot be read or written counts as empty.
-
-RUNS, REPEATS = 10, 3  # launches per timing; timings, of which the best counts
-_CLASSES: dict[str, type[AnyConfig]] = {
-    c.__name__: c for c in (Config, SwappedConfig, Tcgen05Config, MmaConfig)
-}
-
-
-def cache_folder() -> Path:
-    """Return the folder of the measurements.
-
-    ``NUMBA_TMA_CACHE_DIR``, or ``numba_tma`` in Numba's or the system's folder for caches.
-    """
-    if own := os.environ.get("NUMBA_TMA_CACHE_DIR"):
-        return Path(own)
-    usual = {
-        "win32": os.environ.get("LOCALAPPDATA", "~/AppData/Local"),
-        "darwin": "~/Library/Caches",
-    }.get(sys.platform, os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return Path(os.environ.get("NUMBA_CACHE_DIR") or usual, "numba_tma").expanduser()
-
-
-def key_of(gpu: str, *described: object) -> str:
-    """Return the name of an entry: GPU, release, and what is measured."""
-    return ", ".join(map(str, (gpu, f"numba_tma {__version__}", *described)))
-
-
-def known(key: str) -> AnyConfig | None:
-    """Return the measured configuration, or None if there is none."""
-    try:
-        fields = dict(_read()[key])
-        return _CLASSES[fields.pop("class")](**fields)
-    except (KeyError, TypeError, ValueError):  # no entry, or one of another release
-        return None
-
-
-def remember(key: str, config: AnyConfig) -> None:
-    """Write the fastest configuration to the file, and keep the entries of other processes."""
-    folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        entry = {"class": type(config).__name__, **dataclasses.asdict(config)}
-        entries = {**_read(), key: entry}
-        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
-            json.dump(entries, file, indent=1, sort_keys=True)
-        os.replace(file.name, folder / "matmul.json")
-    except OSError:  # it is measured again next time
-        pass
-
-
-def _read() -> dict[str, Any]:
-    try:
-        entries = json.loads((cache_folder() / "matmul.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
-
-
-def fastest(
-    key: str, configs: Iterable[AnyConfig], seconds: Callable[[AnyConfig], float]
-) -> AnyConfig:
-    """Return the configuration with the fewest `seconds`, from the file if it has an entry.
-
-    A configuration that raises an error is skipped; if all do, the last error is raised.
-    """
-    found = known(key)
-    if found is not None:
-        return found
-    times: dict[AnyConfig, float] = {}
-    error: Exception | None = None
-    for config in configs:
-        try:
-            times[config] = seconds(config)
-        except Exception as raised:
-            error = raised
-    if not times:
-        raise error or ValueError("fastest(): no configuration was given")
-    best = min(times, key=lambda config: times[config])
-    remember(key, best)
-    return best
-
-
-def time_on_gpu(launches: Sequence[Callable[[], None]], stream: StreamLike) -> float:
-    """Return the best time of repeated launches on the GPU, in seconds; it synchronises."""
-    on, best = as_stream(stream), math.inf
-    for _ in range(REPEATS):
-        start, end = cuda.event(), cuda.event()
-        start.record(on)
-        for _ in range(RUNS):
-            for launch in launches:
-                launch()
-        end.record(on)
-        end.synchronize()
-        best = min(best, start.elapsed_time(end))
-    return best / RUNS / 1e3

@@ -9,27 +9,23 @@ import numpy as np
 from numba import cuda
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
-from numba_tma.host.arrays import Array
+from numba_tma.host.arrays import Array, option_dtype
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
+from numba_tma.host.values import FLAG, NUMBER, checked, one_of, optional
 from numba_tma.kernels._host.device import has_mma_alone, has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import recorded
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import empty
-from numba_tma.kernels.matmul.choice import (
-    MMA_CONFIGS,
-    candidates,
-    fastest,
-    key_of,
-    tcgen05_candidates,
-    time_on_gpu,
-)
+from numba_tma.kernels._host.outputs import check_outputs, empty
+from numba_tma.kernels.matmul.choice import MMA_CONFIGS, candidates, tcgen05_candidates
 from numba_tma.kernels.matmul.epilogue import ACTIVATIONS, Epilogue, Terms
 from numba_tma.kernels.matmul.launch import MatmulCall, operand_type, run
+from numba_tma.kernels.matmul.measurements import fastest, key_of, time_on_gpu
 from numba_tma.kernels.matmul.operands import (
     Workspace,
     as_matrices,
     move,
+    operand_dtypes,
     padded,
     read_matrices,
     repeats,
@@ -42,6 +38,8 @@ from numba_tma.kernels.matmul.plan import (
     Tcgen05Config,
     check_config,
 )
+from numba_tma.kernels.matmul.scales import RESULTS as SCALED_RESULTS
+from numba_tma.kernels.matmul.scales import check_scaled, elements, read_scales
 
 #: Operand types that may be mixed, and the types of their results, the default first.
 RESULTS = {
@@ -51,6 +49,8 @@ RESULTS = {
     ("e4m3", "e5m2"): ("bf16", "f16", "f32"),
     ("i8", "u8"): ("i32", "f32", "f16", "bf16"),
 }
+
+ACTIVATION = optional(one_of(*ACTIVATIONS))
 
 
 def matmul(
@@ -65,9 +65,12 @@ def matmul(
     beta: float = 0.0,
     row_scale: DeviceArray | None = None,
     column_scale: DeviceArray | None = None,
+    a_scales: DeviceArray | None = None,
+    b_scales: DeviceArray | None = None,
     out_dtype: DTypeLike | None = None,
     stream: StreamLike = None,
     dtype: DTypeLike | tuple[DTypeLike, DTypeLike] | None = None,
+    scale_dtype: DTypeLike | None = None,
     config: AnyConfig | None = None,
     tune: bool = False,
 ) -> DeviceArray:
@@ -75,16 +78,19 @@ def matmul(
 
     ``activation(alpha * row_scale * column_scale * (a @ b) + beta * out + bias) + residual``
 
+    With `a_scales` and `b_scales`, a and b are in a block-scaled format: mxfp8, mxfp4 or nvfp4.
+
     Parameters
     ----------
     a, b
         Device arrays (..., M, K) and (..., K, N): torch, CuPy, numba, or anything with
         ``__cuda_array_interface__`` or ``__dlpack__``. Leading axes count matrices; they are equal,
         or one array has a single matrix, which is multiplied with all of the other. Both are bf16,
-        both f16, both f32 (rounded to tf32), any mix of e4m3 and e5m2, or any mix of i8 and u8.
-        One of the last two axes is contiguous: ``w.T`` is multiplied without a copy. Inputs whose
-        base or row stride is not 16-byte aligned are copied first. Inputs of 8 or 32 bits that are
-        not contiguous along K are transposed first.
+        both f16, both f32 (rounded to tf32), any mix of e4m3 and e5m2, any mix of i8 and u8, or in
+        a block-scaled format. One of the last two axes is contiguous: ``w.T`` is multiplied without
+        a copy. Inputs whose base or row stride is not 16-byte aligned are copied first. Inputs of 8
+        or 32 bits that are not contiguous along K are transposed first, but for 8-bit floats on
+        Blackwell.
     out
         Device array (..., M, N) for the result, with a contiguous last axis, that does not overlap
         a or b; a new array if None.
@@ -98,6 +104,14 @@ def matmul(
         Numbers. With beta = 0, `out` is not read.
     row_scale, column_scale
         float32, (..., M) and (N,): the scales of quantised operands.
+    a_scales, b_scales
+        Scale factors for blocks of a's rows and b's columns along K, on GPUs with Blackwell's
+        tensor cores. For e2m1 an e4m3 for 16 elements (nvfp4), or a ue8m0 for 32 (mxfp4). For any
+        mix of e4m3, e5m2, e3m2, e2m3 and e2m1 a ue8m0 for 32 (mxfp8, mxfp6). K is a multiple of
+        that, and of 128 if elements of 6 bits, or of 4 beside others, are among them. Scales lie
+        in atoms of 128 x 4, as `to_blocked` returns them: ceil(M / 128) x ceil(K / block / 4)
+        atoms of 512 B for a matrix of a, ceil(N / 128) x as many for one of b; contiguous, in any
+        shape but that of plain scales. Padding along K is no NaN: `to_blocked` writes zeros.
     out_dtype
         Type of the result. The default is the type of `a` for bf16, f16 and f32, bf16 for 8-bit
         floats, and i32 for integers. Any result may be f32, f16 or bf16.
@@ -105,7 +119,10 @@ def matmul(
         A numba, torch or CuPy stream; the default stream if None.
     dtype
         Element type of a and b where their own type cannot say it, such as bf16 held as uint16; or
-        a pair for a and b.
+        a pair for a and b. Elements of 4 and 6 bits are packed along K (`pack`): of e2m1 a is
+        (..., M, K / 2) bytes, and b (..., K / 2, N).
+    scale_dtype
+        "ue8m0" or "ue4m3", where the scales of e2m1 are held as uint8.
     config
         A `Config` or `SwappedConfig` on Hopper, a `Tcgen05Config` on Blackwell (compute capability
         10.0, 10.3 and 11.0), and an `MmaConfig` on any GPU, which compute capability 12.x needs;
@@ -128,26 +145,31 @@ def matmul(
     ValueError
         If shapes, types or layouts do not fit each other.
     """
-    kinds = dtype if isinstance(dtype, tuple) else (dtype, dtype)
+    kinds = operand_dtypes("matmul", dtype)
+    named = option_dtype("matmul", "out_dtype", out_dtype)
     if out is None:
         left, right = (read_matrices("matmul", *given) for given in zip("ab", (a, b), kinds))
-        shape, found = _result(left, right, out_dtype)
-        if beta:
+        scaled = not (a_scales is None and b_scales is None)
+        shape, found = _result(left, right, named, scaled)
+        if checked("matmul", "beta", beta, NUMBER):
             raise ValueError(f"matmul(): beta is {beta}, which multiplies out, and out is None")
         out = empty(a, shape, found)
-    arrays = (a, b, out, bias, residual, row_scale, column_scale)
-    named = None if out_dtype is None else as_dtype(out_dtype)
-    tunes = tune and config is None and not simulated()
-    _matmul(arrays, stream, (alpha, beta), kinds, named, activation, config, tunes)
+    arrays = (a, b, out, bias, residual, row_scale, column_scale, a_scales, b_scales)
+    tunes = checked("matmul", "tune", tune, FLAG) and config is None and not simulated()
+    types = (*kinds, option_dtype("matmul", "scale_dtype", scale_dtype))
+    _matmul(arrays, stream, (alpha, beta), types, named, activation, config, tunes)
     return out
 
 
-@launched_again("matmul", "a", "b", "out", "bias", "residual", "row_scale", "column_scale")
+@launched_again(
+    *("matmul", "a", "b", "out", "bias", "residual", "row_scale", "column_scale"),
+    *("a_scales", "b_scales"),
+)
 def _matmul(
     arrays: tuple[DeviceArray | None, ...],
     stream: StreamLike,
     numbers: tuple[float, float],
-    kinds: tuple[DTypeLike, DTypeLike],
+    kinds: tuple[DType | None, DType | None, DType | None],
     out_dtype: DType | None,
     activation: str | None,
     config: AnyConfig | None,
@@ -155,6 +177,8 @@ def _matmul(
 ) -> Workspace:
     check_config("matmul", config, Config, SwappedConfig, Tcgen05Config, MmaConfig)
     call = _call(arrays, numbers, kinds, out_dtype, activation)
+    if call.scales is not None:
+        check_scaled(call.scales, call.a.dtype, call.b.dtype, config)
     if not call.out.size:
         return []
     if tunes:
@@ -169,13 +193,16 @@ def _matmul(
 def _call(
     arrays: tuple[DeviceArray | None, ...],
     numbers: tuple[float, float],
-    kinds: tuple[DTypeLike, DTypeLike],
+    kinds: tuple[DType | None, DType | None, DType | None],
     out_dtype: DType | None,
     activation: str | None,
 ) -> MatmulCall:
     """Return the matmul of these arrays, if they fit each other."""
     a, b = (read_matrices("matmul", *given) for given in zip("ab", arrays, kinds))
-    shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]))
+    a_scales, b_scales = arrays[7:]
+    scaled = not (a_scales is None and b_scales is None)
+    shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]), scaled)
+    scales = read_scales(a, b, a_scales, b_scales, kinds[2])
     out = read_matrices("matmul", "out", arrays[2], kind)
     if out.shape != shape:
         raise out.error(f"has shape {out.shape}, but {a.shape} @ {b.shape} has shape {shape}")
@@ -184,18 +211,17 @@ def _call(
             f"has shape {out.shape} and strides {out.strides} B: its last axis must be "
             "contiguous, and no axis expanded; multiply b.T @ a.T into out.T, or pass another array"
         )
-    residual = _residual(arrays[4], out)
+    given_residual, residual = _residual(arrays[4], out)
     bias, row_scale, column_scale = (
         _vector("bias", arrays[3], out.shape[-1:], ("f32", "f16", "bf16"), out),
         _vector("row_scale", arrays[5], out.shape[:-1], ("f32",), out),
         _vector("column_scale", arrays[6], out.shape[-1:], ("f32",), out),
     )
-    if activation is not None and activation not in ACTIVATIONS:
-        raise ValueError(
-            f"matmul(): activation is {activation!r}; it is None or one of "
-            f"{', '.join(map(repr, ACTIVATIONS))}"
-        )
-    alpha, beta = numbers
+    activation = checked("matmul", "activation", activation, ACTIVATION)
+    alpha, beta = (checked("matmul", *given, NUMBER) for given in zip(("alpha", "beta"), numbers))
+    factors = (scales.a, scales.b) if scales else ()
+    inputs = [a, b, bias, given_residual, row_scale, column_scale, *factors]
+    check_outputs([out], inputs, in_place=[given_residual])
     epilogue = Epilogue(
         alpha=bool(alpha != 1),
         row_scale=row_scale is not None,
@@ -211,24 +237,34 @@ def _call(
             "for alpha, beta, scales, bias, activation and residual"
         )
     vectors = (v.as_bytes() if v else 0 for v in (row_scale, column_scale, bias))
-    terms = Terms(*map(np.float32, numbers), *vectors)
+    terms = Terms(np.float32(alpha), np.float32(beta), *vectors)
     a, b, out = map(as_matrices, (a, b, out))
-    return MatmulCall(a, b, out, residual, epilogue, terms)
+    return MatmulCall(a, b, out, residual, epilogue, terms, scales)
 
 
-def _result(a: Array, b: Array, out_dtype: DTypeLike | None) -> tuple[tuple[int, ...], DType]:
+def _result(
+    a: Array, b: Array, out_dtype: DTypeLike | None, scaled: bool
+) -> tuple[tuple[int, ...], DType]:
     """Return the shape and type of the result, or raise a ValueError."""
     names = {operand_type(a).name, operand_type(b).name}
     outs = next((outs for kinds, outs in RESULTS.items() if names <= set(kinds)), None)
+    if scaled:
+        outs = SCALED_RESULTS
+    if outs is None and (a.dtype.is_packed or b.dtype.is_packed):
+        raise ValueError(
+            f"matmul(): a is {a.dtype} and b is {b.dtype}: elements of 4 and 6 bits have scale "
+            "factors: give a_scales and b_scales"
+        )
     if outs is None:
         raise ValueError(
             f"matmul(): a is {a.dtype} and b is {b.dtype}; the tensor cores multiply "
             f"{'; '.join(' with '.join(dict.fromkeys((k[0], k[-1]))) for k in RESULTS)}"
         )
-    if a.shape[-1] != b.shape[-2]:
+    k = elements(a), elements(b.transposed())
+    if k[0] != k[1]:
         raise ValueError(
-            f"matmul(): a has shape {a.shape} and b {b.shape}: K is {a.shape[-1]} and "
-            f"{b.shape[-2]}, and must be the same; is b transposed?"
+            f"matmul(): a has shape {a.shape} and b {b.shape}: K is {k[0]} and {k[1]}, and must be "
+            "the same; is b transposed?"
         )
     found = as_dtype(outs[0] if out_dtype is None else out_dtype)
     if found.name not in outs:
@@ -251,10 +287,10 @@ def _stored_type(out: DeviceArray) -> DType | None:
     return None if found.name in ("u8", "i8", "u16", "i16", "u32") else found
 
 
-def _residual(array: DeviceArray | None, out: Array) -> Array | None:
-    """Return the residual as matrices, if there is one and it fits `out`."""
+def _residual(array: DeviceArray | None, out: Array) -> tuple[Array | None, Array | None]:
+    """Return the residual, and it as matrices, if there is one and it fits `out`."""
     if array is None:
-        return None
+        return None, None
     residual = read_matrices("matmul", "residual", array, out.dtype)
     matrices = as_matrices(residual)
     fits = residual.shape == out.shape and residual.has_contiguous_rows
@@ -264,7 +300,7 @@ def _residual(array: DeviceArray | None, out: Array) -> Array | None:
             f"{out.shape}; it has that shape too, a contiguous last axis, and no leading axis that "
             "is expanded: pass a copy"
         )
-    return matrices
+    return residual, matrices
 
 
 def _vector(
@@ -296,8 +332,10 @@ _tuned_before: dict[str, AnyConfig] = {}
 def _tuned(call: MatmulCall, stream: StreamLike) -> AnyConfig:
     """Return the fastest configuration; measure all if none is known."""
     tried: Iterable[AnyConfig] = MMA_CONFIGS
-    if not has_mma_alone():
-        tried = tcgen05_candidates() if has_tcgen05() else candidates(call.problem, sm_count())
+    if has_tcgen05():
+        tried = tcgen05_candidates(scaled=call.scales is not None)
+    elif not has_mma_alone():
+        tried = candidates(call.problem, sm_count())
     key, out = key_of(cuda.get_current_device().name, call), call.out
     if key not in _tuned_before:
         # The epilogue may read `out`, which the measurements overwrite.
@@ -306,11 +344,9 @@ def _tuned(call: MatmulCall, stream: StreamLike) -> AnyConfig:
             move(out, saved, stream)
 
         def seconds(config: AnyConfig) -> float:
-            with recorded() as launches:
-                needed = run(call, config, stream)
-            taken = time_on_gpu(launches, stream)
-            needed.clear()  # the launches are over
-            return taken
+            with recorded() as recording:
+                recording.workspace.extend(run(call, config, stream))
+            return time_on_gpu(recording.launches, stream)  # which waits for the launches
 
         _tuned_before[key] = fastest(key, tried, seconds)
         if call.epilogue.sources:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
-from numba_tma.host.arrays import Array
+from numba_tma.host.arrays import Array, option_dtype
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.ragged import ragged_tensor_map
 from numba_tma.host.tensor_map import tensor_map
+from numba_tma.host.values import NUMBER, checked
 from numba_tma.kernels._host.device import resident_clusters, sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import empty
+from numba_tma.kernels._host.outputs import check_outputs, empty
 from numba_tma.kernels.matmul.choice import CONFIGS, MatmulProblem, choose_from
 from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.grouped_kernel import RowGroups, grouped_kernel
 from numba_tma.kernels.matmul.kernel import MatmulExtents
 from numba_tma.kernels.matmul.launch import target
 from numba_tma.kernels.matmul.operands import (
+    Kinds,
     Workspace,
     as_loadable,
     as_matrices,
@@ -26,6 +28,7 @@ from numba_tma.kernels.matmul.operands import (
     as_operand,
     is_one,
     map_source,
+    operand_dtypes,
     read_matrices,
 )
 from numba_tma.kernels.matmul.plan import Config, MatmulPlan, check_config
@@ -101,8 +104,8 @@ def grouped_matmul(
     ValueError
         If shapes, types or layouts do not fit each other.
     """
-    kinds = dtype if isinstance(dtype, tuple) else (dtype, dtype)
-    named = None if out_dtype is None else as_dtype(out_dtype)
+    kinds = operand_dtypes("grouped_matmul", dtype)
+    named = option_dtype("grouped_matmul", "out_dtype", out_dtype)
     if out is None:
         left, right = (
             read_matrices("grouped_matmul", *given) for given in zip("ab", (a, b), kinds)
@@ -110,7 +113,7 @@ def grouped_matmul(
         shape, named = _result(left, right, named)
         out = empty(a, shape, named)
     arrays = (a, b, out, group_sizes, offsets, scales)
-    _grouped(arrays, stream, (float(alpha),), kinds, named, config)
+    _grouped(arrays, stream, (alpha,), kinds, named, config)
     return out
 
 
@@ -119,11 +122,12 @@ def _grouped(
     arrays: tuple[DeviceArray | None, ...],
     stream: StreamLike,
     numbers: tuple[float],
-    kinds: tuple[DTypeLike, DTypeLike],
+    kinds: Kinds,
     out_dtype: DType | None,
     config: Config | None,
 ) -> Workspace:
     check_config("grouped_matmul", config, Config)
+    alpha = checked("grouped_matmul", "alpha", numbers[0], NUMBER)
     given = [read_matrices("grouped_matmul", *one) for one in zip("ab", arrays, kinds)]
     given.append(read_matrices("grouped_matmul", "out", arrays[2], out_dtype))
     _check_rows(*given)
@@ -131,6 +135,7 @@ def _grouped(
     groups, k, columns = given[1].shape
     in_place = len(given[0].shape) == 3  # each group has rows of its own
     rows, scales = _of_groups(arrays[3:], groups, in_place)
+    check_outputs([given[2]], [*given[:2], rows, scales])
     if not out.size or not groups:
         return []
     workspace: Workspace = []
@@ -143,7 +148,6 @@ def _grouped(
         config = choose_from(CONFIGS, problem, sm_count())
     if config.splits != 1:
         raise ValueError(f"grouped_matmul(): config has splits={config.splits}: use splits=1")
-    (alpha,) = numbers
     epilogue = Epilogue(alpha=alpha != 1 or scales is not None)
     plan = MatmulPlan(a.dtype, b.dtype, "K", b_major, out.dtype, config, epilogue, out.is_storable)
     apart = given[0].shape[1] if in_place else 0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.scale_factors import ATOM_ROWS
 from numba_tma.host.tensor_map import TensorMap, tensor_map
 from numba_tma.kernels._host.device import (
     fewest_in_same_waves,
@@ -33,6 +33,7 @@ from numba_tma.kernels.matmul.kernel import MatmulExtents, matmul_kernel
 from numba_tma.kernels.matmul.mma_kernel import mma_kernel
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.operands import (
+    MN_MAJOR,
     Workspace,
     as_loadable,
     as_one,
@@ -51,10 +52,12 @@ from numba_tma.kernels.matmul.plan import (
     Tcgen05Config,
     accumulator_of,
 )
+from numba_tma.kernels.matmul.scales import BlockScales, elements
 from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
 from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
 from numba_tma.kernels.matmul.tcgen05_pair_kernel import tcgen05_pair_kernel
-from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan
+from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
+from numba_tma.kernels.matmul.tcgen05_scaled_kernel import tcgen05_scaled_kernel
 
 P = TypeVar("P", bound=MatmulPlan)
 
@@ -69,15 +72,24 @@ class MatmulCall:
     residual: Array | None
     epilogue: Epilogue
     terms: Terms
+    scales: BlockScales | None = None
 
     def __post_init__(self) -> None:
         rest = self.out if self.residual is None else self.residual
-        batch = self.out.shape[0]
+        batch, rows, _ = self.out.shape
         same = all(is_one(m) and m.shape[0] == batch for m in (self.a, self.out, rest))
-        if same and self.b.shape[0] == 1:
+        whole = self.scales is None or rows % ATOM_ROWS == 0  # each matrix has atoms of its own
+        if same and whole and self.b.shape[0] == 1:
             # One matrix with all rows has fuller tiles than many with a few.
             self.a, self.out = as_one(self.a), as_one(self.out)
             self.residual = None if self.residual is None else as_one(rest)
+
+    @property
+    def operand_types(self) -> tuple[DType, DType]:
+        """The types as which the tensor cores read a and b."""
+        if self.scales is not None:
+            return self.scales.operand_types
+        return operand_type(self.a), operand_type(self.b)
 
     @property
     def problem(self) -> MatmulProblem:
@@ -91,7 +103,9 @@ class MatmulCall:
     def __str__(self) -> str:
         operands = " x ".join(_layout(m) for m in (self.a, self.b.transposed()))
         steps = [f.name for f in dataclasses.fields(Epilogue) if getattr(self.epilogue, f.name)]
-        return f"{operands} -> {_layout(self.out)}, {self.problem}, {' '.join(steps) or 'plain'}"
+        scaled = "" if self.scales is None else f" scaled by {self.scales.factors}"
+        done = " ".join(steps) or "plain"
+        return f"{operands}{scaled} -> {_layout(self.out)}, {self.problem}, {done}"
 
 
 def _layout(matrices: Array) -> str:
@@ -110,15 +124,16 @@ def run(call: MatmulCall, config: AnyConfig | None, stream: StreamLike) -> Works
     """Launch a matmul that is not empty, and return its workspace."""
     out, residual, k = call.out, call.residual, call.a.shape[2]
     workspace: Workspace = []
-    a, a_major = as_operand(call.a, stream, workspace)
-    b, b_major = as_operand(call.b.transposed(), stream, workspace)
     if config is None:
-        config = _choice()(call.problem, sm_count())
+        config = _choice(call)
+    mn_major = _mn_major(config)
+    a, a_major = as_operand(call.a, stream, workspace, mn_major)
+    b, b_major = as_operand(call.b.transposed(), stream, workspace, mn_major)
     if isinstance(config, MmaConfig):
         _multiply_mma(call, config, a, b, a_major, b_major, stream)
         return workspace
     if isinstance(config, Tcgen05Config):
-        _multiply_tcgen05(call, config, a, b, a_major, b_major, stream)
+        _multiply_tcgen05(call, config, a, b, a_major, b_major, stream, workspace)
         return workspace
     if isinstance(config, SwappedConfig):
         _multiply_swapped(call, config, a, b, a_major, b_major, stream)
@@ -143,11 +158,22 @@ def run(call: MatmulCall, config: AnyConfig | None, stream: StreamLike) -> Works
     return workspace
 
 
-def _choice() -> Callable[[MatmulProblem, int], AnyConfig]:
-    """Return what chooses a configuration of the current device's kernel."""
-    if has_tcgen05():
-        return choose_tcgen05
-    return choose_mma if has_mma_alone() else choose
+def _choice(call: MatmulCall) -> AnyConfig:
+    """Return the configuration of the current device's kernel that is expected to be fastest."""
+    problem, sms, scaled = call.problem, sm_count(), call.scales is not None
+    if scaled or has_tcgen05():
+        return choose_tcgen05(problem, sms, scaled)
+    return choose_mma(problem, sms) if has_mma_alone() else choose(problem, sms)
+
+
+def _mn_major(config: AnyConfig) -> tuple[str, ...]:
+    """Return the types that the kernel of a configuration also reads along M or N.
+
+    The rows of such a tile are at least the narrowest swizzle, 32 B.
+    """
+    if isinstance(config, Tcgen05Config) and config.n // config.cta_group % 32 == 0:
+        return (*MN_MAJOR, "e4m3", "e5m2")
+    return MN_MAJOR
 
 
 def _multiply(
@@ -185,27 +211,40 @@ def _multiply_tcgen05(
     a_major: str,
     b_major: str,
     stream: StreamLike,
+    workspace: Workspace,
 ) -> None:
     """Launch the kernel of Blackwell's tensor cores on operands that it reads as they are."""
     out, residual, epilogue = call.out, call.residual, call.epilogue
-    plan = Tcgen05Plan(
-        *(operand_type(a), operand_type(b), a_major, b_major, out.dtype, config),
-        *(epilogue, out.is_storable, call.a.shape[2] == 0),
+    k, group = elements(call.a), config.cta_group
+    described = (
+        *(*call.operand_types, a_major, b_major, out.dtype, config),
+        *(epilogue, out.is_storable, k == 0),
     )
+    if call.scales is None:
+        plan = Tcgen05Plan(*described)
+        kernel = tcgen05_kernel(plan) if group == 1 else tcgen05_pair_kernel(plan)
+        scale_maps = []
+    else:
+        scaled = Tcgen05ScaledPlan(*described, factors=call.scales.factors)
+        plan, kernel = scaled, tcgen05_scaled_kernel(scaled)
+        sources = call.scales.as_map_sources(stream, workspace)
+        scale_maps = [tensor_map(*of) for of in zip(sources, plan.scale_tiles)]
     batch, rows, columns = out.shape
     tiles = -(-rows // plan.rows), -(-columns // config.n)
-    steps, group = -(-call.a.shape[2] // plan.k), config.cta_group
-    at_once = fewest_in_same_waves(math.prod(tiles) * batch, resident_clusters(group, 1))
+    clusters = math.prod(tiles) * batch
+    if config.scheduler == "static":
+        clusters = fewest_in_same_waves(clusters, resident_clusters(group, 1))
     launch(
-        tcgen05_kernel(plan) if group == 1 else tcgen05_pair_kernel(plan),
-        at_once * group,
+        kernel,
+        clusters * group,
         plan.roles.threads,
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
         tensor_map(map_source(b, plan.b), plan.b_tile, dtype=plan.b),
+        *scale_maps,
         tensor_map(map_source(out), plan.out_tile) if plan.addressable else _bytes(out),
         *(_bytes(m) for m in (out if epilogue.beta else None, residual)),
-        _extents(tiles, a, b, steps, out),
+        _extents(tiles, a, b, -(-k // plan.k), out),
         call.terms,
     )
 

@@ -2,8 +2,9 @@
 
 This file alone decides what is copied first. TMA loads rows of contiguous elements, of any length,
 that start at multiples of 16 B. The tensor cores read tiles that are contiguous along K; 16-bit
-types also along M or N. Operands that TMA cannot address are copied to padded rows. Operands whose
-layout the tensor cores do not read are transposed.
+types also along M or N, and Blackwell's tensor cores 8-bit floats, too. Operands that TMA cannot
+address are copied to padded rows. Operands whose layout the tensor cores do not read are
+transposed.
 
 Matrices are `Array` of shape (batch, rows, columns) here, of any strides.
 """
@@ -14,13 +15,17 @@ import numpy as np
 from numba import cuda
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
-from numba_tma.host.arrays import CHUNK, Array
+from numba_tma.host.arrays import CHUNK, Array, option_dtype
 from numba_tma.host.dtypes import DType
 from numba_tma.host.environment import simulated
 from numba_tma.kernels.copy.api import copy
 from numba_tma.kernels.transpose.api import transpose
 
 Workspace = list[DeviceArray]  #: device memory that launches need besides their arguments
+Kinds = tuple[DType | None, DType | None]  #: element types of a and b that `dtype` names
+
+#: Types that the tensor cores of every GPU also read along M or N.
+MN_MAJOR = ("f16", "bf16")
 
 
 def read_matrices(
@@ -41,6 +46,17 @@ def read_matrices(
         )
     given.as_matrices()  # raises
     return given
+
+
+def operand_dtypes(function: str, dtype: DTypeLike | Kinds | None) -> Kinds:
+    """Return the element types that `dtype` names for a and for b; None for None."""
+    kinds = dtype if isinstance(dtype, tuple) else (dtype, dtype)
+    if len(kinds) != 2:
+        raise ValueError(
+            f"{function}(): dtype is a tuple of {len(kinds)}; it is one type, or a pair for a and b"
+        )
+    a, b = (option_dtype(function, "dtype", kind) for kind in kinds)
+    return a, b
 
 
 def as_matrices(array: Array) -> Array:
@@ -90,10 +106,11 @@ def map_source(matrices: Array, dtype: DType | None = None) -> Array:
 def padded(shape: tuple[int, ...], dtype: DType, workspace: Workspace) -> Array:
     """Return new memory for (batch, rows, columns) that TMA loads, and stores with its padding."""
     *outer, columns = shape
-    unit = CHUNK // dtype.itemsize
+    size = dtype.storage.itemsize
+    unit = CHUNK // size
     pitch = max(1, -(-columns // unit)) * unit
     make = np.empty if simulated() else cuda.device_array
-    memory = make((*(max(1, n) for n in outer), pitch), np.dtype(f"u{dtype.itemsize}"))
+    memory = make((*(max(1, n) for n in outer), pitch), np.dtype(f"u{size}"))
     workspace.append(memory)
     new = Array.read("matmul", "workspace", memory)
     return new.view(shape, new.strides, dtype=dtype)
@@ -123,10 +140,16 @@ def as_loadable(matrices: Array, stream: StreamLike, workspace: Workspace) -> Ar
     return copied
 
 
-def as_operand(operand: Array, stream: StreamLike, workspace: Workspace) -> tuple[Array, str]:
+def as_operand(
+    operand: Array,
+    stream: StreamLike,
+    workspace: Workspace,
+    mn_major: tuple[str, ...] = MN_MAJOR,
+) -> tuple[Array, str]:
     """Return an operand (batch, rows, K) as the tensor cores read it, and its major axis.
 
-    The result is (batch, rows, K) and "K", or (batch, K, rows) and "MN".
+    The result is (batch, rows, K) and "K", or (batch, K, rows) and "MN". `mn_major` are the types
+    that the kernel reads along M or N.
 
     Raises
     ------
@@ -134,7 +157,7 @@ def as_operand(operand: Array, stream: StreamLike, workspace: Workspace) -> tupl
         If neither of its last two axes is contiguous.
     """
     turned = operand.transposed()
-    both = operand.itemsize == 2  # the tensor cores read 16-bit types along M or N, too
+    both = operand.dtype.name in mn_major
     if operand.is_loadable and operand.size:
         return operand, "K"
     if both and turned.is_loadable and operand.size:

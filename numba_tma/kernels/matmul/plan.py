@@ -11,16 +11,20 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.host.values import check_fields, one_of, whole
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.pipeline import Role, Roles, Warpgroups, Warps
 
 WGMMA_ROWS = 64  #: rows of a wgmma, and so of a consumer warpgroup
 SOURCE_STAGES = 2  #: stages of the epilogue's inputs (old output, residual)
+STAGES = replace(
+    whole(2, 64), text="a whole number from 2 to 64: one is read while another is filled"
+)
 _SWIZZLES = {128: Swizzle.B128, 64: Swizzle.B64, 32: Swizzle.B32}
 
 
@@ -44,18 +48,18 @@ class Config:
     HEIGHTS: ClassVar[tuple[int, ...]] = (64, 128)
 
     def __post_init__(self) -> None:
-        rules = {
-            "m": (self.m in self.HEIGHTS, f"one of {', '.join(map(str, self.HEIGHTS))}"),
-            "n": (self.n % 32 == 0 and 32 <= self.n <= 256, "a multiple of 32 up to 256"),
-            "cluster": (self.cluster in (1, 2, 4, 8), "1, 2, 4 or 8"),
-            "splits": (self.splits >= 1, "at least 1"),
-            "k": (self.k in (128, 256, 512), "128, 256 or 512 bytes"),
-            "group": (self.group >= 1, "at least 1"),
-            "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
-            "out_bytes": (self.out_bytes in (32, 64, 128), "32, 64 or 128"),
-            "out_stages": (self.out_stages >= 1, "at least 1"),
-        }
-        _check_fields(self, rules)
+        check_fields(
+            self,
+            m=one_of(*self.HEIGHTS),
+            n=whole(32, 256, step=32),
+            cluster=one_of(1, 2, 4, 8),
+            splits=whole(1, 4096),
+            k=one_of(128, 256, 512, unit="bytes"),
+            group=whole(1, 1 << 16),
+            stages=STAGES,
+            out_bytes=one_of(32, 64, 128),
+            out_stages=whole(1, 16),
+        )
         if self.cluster > 1 and self.k > 128:
             raise ValueError(
                 f"Config(cluster={self.cluster}, k={self.k}): blocks share tiles of b that are 128 "
@@ -84,15 +88,15 @@ class SwappedConfig:
     stages: int = 16  #: pipeline stages at most; fewer if shared memory is full
 
     def __post_init__(self) -> None:
-        rules = {
-            "m": (self.m in (64, 128), "64 or 128"),
-            "n": (self.n % 8 == 0 and 8 <= self.n <= 128, "a multiple of 8 up to 128"),
-            "cluster": (self.cluster in (1, 2, 4, 8), "1, 2, 4 or 8"),
-            "blocks": (1 <= self.blocks <= 4, "1 to 4"),
-            "k": (self.k in (128, 256, 512), "128, 256 or 512 bytes"),
-            "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
-        }
-        _check_fields(self, rules)
+        check_fields(
+            self,
+            m=one_of(64, 128),
+            n=whole(8, 128, step=8),
+            cluster=one_of(1, 2, 4, 8),
+            blocks=whole(1, 4),
+            k=one_of(128, 256, 512, unit="bytes"),
+            stages=STAGES,
+        )
 
 
 @dataclass(frozen=True)
@@ -106,17 +110,24 @@ class Tcgen05Config:
     group: int = 16  #: tile rows that the scheduler walks together, for L2 reuse
     stages: int = 8  #: pipeline stages at most; fewer if shared memory is full
     out_stages: int = 2  #: epilogue tiles in flight
-    cta_group: int = 1  #: blocks that compute a tile together: 1, or 2, a CTA pair
+    cta_group: Literal[1, 2] = 1  #: blocks that compute a tile together: 1, or 2, a CTA pair
+    #: "launch_control": a block or pair for each tile, and those that run take the others' tiles;
+    #: "static": as many as fit on the GPU, whose tiles are fixed by the launch
+    scheduler: Literal["launch_control", "static"] = "launch_control"
 
     def __post_init__(self) -> None:
-        rules = {
-            "n": (self.n % 32 == 0 and 32 <= self.n <= 256, "a multiple of 32 up to 256"),
-            "group": (self.group >= 1, "at least 1"),
-            "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
-            "out_stages": (1 <= self.out_stages <= 4, "1 to 4"),
-            "cta_group": (self.cta_group in (1, 2), "1, or 2 for a CTA pair"),
-        }
-        _check_fields(self, rules)
+        check_fields(
+            self,
+            n=whole(32, 256, step=32),
+            group=whole(1, 1 << 16),
+            stages=STAGES,
+            out_stages=whole(1, 4),
+            cta_group=replace(one_of(1, 2), text="1, or 2 for a CTA pair"),
+            scheduler=replace(
+                one_of("launch_control", "static"),
+                text="'launch_control', or 'static' for a grid that fits on the GPU",
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -135,21 +146,19 @@ class MmaConfig:
     SUMS: ClassVar[int] = 128  #: sums that a thread holds at most, less with two warpgroups
 
     def __post_init__(self) -> None:
-        unit = 16 * self.warpgroups if self.warpgroups in (1, 2) else 16
-        rules = {
-            "m": (self.m in (64, 128, 256), "64, 128 or 256"),
-            "warpgroups": (self.warpgroups in (1, 2), "1 or 2"),
-            "n": (
-                self.n % unit == 0 and unit <= self.n <= 256,
-                f"a multiple of {unit} up to 256 with {self.warpgroups} warpgroups",
-            ),
-            "k": (self.k in (64, 128), "64 or 128 bytes"),
-            "group": (self.group >= 1, "at least 1"),
-            "stages": (self.stages >= 2, "at least 2: one is read while another is filled"),
-            "out_bytes": (self.out_bytes in (32, 64, 128), "32, 64 or 128"),
-            "out_stages": (1 <= self.out_stages <= 4, "1 to 4"),
-        }
-        _check_fields(self, rules)
+        check_fields(self, warpgroups=one_of(1, 2))
+        unit = 16 * self.warpgroups
+        columns = whole(unit, 256, step=unit)
+        check_fields(
+            self,
+            m=one_of(64, 128, 256),
+            n=replace(columns, text=f"{columns.text} with {self.warpgroups} warpgroups"),
+            k=one_of(64, 128, unit="bytes"),
+            group=whole(1, 1 << 16),
+            stages=STAGES,
+            out_bytes=one_of(32, 64, 128),
+            out_stages=whole(1, 4),
+        )
         sums, most = self.m * self.n // (128 * self.warpgroups), self.SUMS // self.warpgroups
         if sums > most:
             raise ValueError(
@@ -160,14 +169,6 @@ class MmaConfig:
 
 
 AnyConfig = Config | SwappedConfig | Tcgen05Config | MmaConfig
-
-
-def _check_fields(config: AnyConfig, rules: dict[str, tuple[bool, str]]) -> None:
-    named = (SwappedConfig, Tcgen05Config, MmaConfig)  # subclasses of Config are called as it is
-    kind = type(config).__name__ if isinstance(config, named) else "Config"
-    for name, (fits, rule) in rules.items():
-        if not fits:
-            raise ValueError(f"{kind}({name}={getattr(config, name)}): {name} is {rule}")
 
 
 def check_config(function: str, config: object, *kinds: type) -> None:
@@ -389,4 +390,4 @@ def operand_tile(rows: int, k: int, dtype: DType, major: str, share: int = 0) ->
 
 def row_tile(rows: int, columns: int, dtype: DType) -> Tile:
     """Return the tile of `rows` x `columns` whose swizzle spans a row, or 128 bytes of it."""
-    return Tile((1, rows, columns), dtype, _SWIZZLES[min(128, columns * dtype.itemsize)])
+    return Tile((1, rows, columns), dtype, _SWIZZLES[min(128, dtype.shared_nbytes(columns))])

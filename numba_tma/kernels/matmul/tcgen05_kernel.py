@@ -19,6 +19,8 @@ thread starts all of it, and the epilogue of a tile overlaps the products of the
 - Stages: 128 bytes along K of a's and b's rows. A commit of the tensor cores releases a stage, when
   the products that read it are complete.
 - Accumulators: two of 128 lanes x n columns, so that one is read while the other is written.
+- Tiles: the grid has a block for each tile, in the scheduler's order. A block that has computed its
+  tile takes the next block's, which the load warp has requested before its loads (`LaunchControl`).
 - Epilogue: a thread has one row, the lane of tensor memory that its warp reaches. It holds 32
   columns at once and writes 16 bytes at a time to an epilogue tile, which the copy engine stores.
 
@@ -60,17 +62,15 @@ def tcgen05_kernel(plan: Tcgen05Plan) -> Kernel:
         plan.accumulators, plan.accumulator, mma=MMA, epilogue=EPILOGUE, memory="tensor"
     )
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=EPILOGUE)
-    SCHEDULER = tma.GroupedScheduler(plan.config.group)
+    WORK, SCHEDULER = plan.work, tma.GroupedScheduler(plan.config.group)
     store_tile = tile_store(plan)
 
     def matmul(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
-        results = RESULTS.start()
+        results, work = RESULTS.start(), WORK.start(sync=False)
         sums, pipe = SUMS.start(), PIPE.start()  # both synchronise the block
         schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
-        # Persistent: a block computes each step-th tile of the schedule, from first on.
-        first, step = cuda.blockIdx.x, cuda.gridDim.x
         if LOAD.is_member():
-            for tile in schedule.tiles(first, step):
+            for tile in work.tiles(schedule):
                 row, column = tile.row * M, tile.column * N
                 a_matrix, b_matrix = tile.batch * extents.a_stride, tile.batch * extents.b_stride
                 # One elected thread executes the body; `produce` has armed the stage's barrier.
@@ -86,7 +86,7 @@ def tcgen05_kernel(plan: Tcgen05Plan) -> Kernel:
                         b.load(stage.b, (b_matrix, k, column), stage.barrier)
         elif MMA.is_member():
             products = sums.producer()
-            for _ in schedule.tiles(first, step):
+            for _ in work.tiles(schedule):
                 acc = products.acquire()
                 # One elected thread executes the body; its commits release the stages.
                 for k_tile, stage in pipe.consume(0, extents.steps):
@@ -98,7 +98,7 @@ def tcgen05_kernel(plan: Tcgen05Plan) -> Kernel:
             finished = sums.consumer()
             lane = EPILOGUE.thread()
             sources: Any = (old, residual)
-            for tile in schedule.tiles(first, step):
+            for tile in work.tiles(schedule):
                 acc = finished.acquire()
                 origin = (tile.batch, tile.row * M, tile.column * N)
                 store_tile(acc, results, origin, lane, out, sources, extents, terms)

@@ -19,6 +19,7 @@ once for two blocks.
 - Stages: the even block's barrier counts the bytes of both blocks. Its commit releases the stage in
   both.
 - Accumulators: each block has 128 lanes x n columns of the tile, the even block the upper rows.
+- Tiles: the pair takes the tile of the next pair of the grid, and both blocks read the answer.
 - Epilogue: `tcgen05_epilogue`, in both blocks. The even block counts the releases of both.
 
 Words are those of `kernel`.
@@ -65,17 +66,16 @@ def tcgen05_pair_kernel(plan: Tcgen05Plan) -> Kernel:
         cta_group=2,
     )
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=EPILOGUE)
-    SCHEDULER = tma.GroupedScheduler(plan.config.group)
+    WORK, SCHEDULER = plan.work, tma.GroupedScheduler(plan.config.group)
     store_tile = tile_store(plan)
 
     def matmul(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
-        results = RESULTS.start()
+        results, work = RESULTS.start(), WORK.start(sync=False)
         sums, pipe = SUMS.start(), PIPE.start()  # both synchronise the cluster
         schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
-        # Persistent: a pair computes each step-th tile of the schedule, from first on.
-        first, step, rank = cuda.blockIdx.x // 2, cuda.gridDim.x // 2, cuda.blockIdx.x % 2
+        rank = cuda.blockIdx.x % 2
         if LOAD.is_member():
-            for tile in schedule.tiles(first, step):
+            for tile in work.tiles(schedule):
                 row, column = tile.row * M + rank * HALF_M, tile.column * N + rank * HALF_N
                 a_matrix, b_matrix = tile.batch * extents.a_stride, tile.batch * extents.b_stride
                 # One elected thread of each block executes the body.
@@ -90,9 +90,9 @@ def tcgen05_pair_kernel(plan: Tcgen05Plan) -> Kernel:
                     else:
                         b.load(stage.b, (b_matrix, k, column), stage.barrier, cta_group=2)
         elif MMA.is_member():
-            if rank == 0:
-                products = sums.producer()
-                for _ in schedule.tiles(first, step):
+            products = sums.producer()
+            for _ in work.tiles(schedule):  # in both blocks: all read the answers
+                if rank == 0:
                     acc = products.acquire()
                     # One elected thread executes the body; its commits release the stages of both.
                     for k_tile, stage in pipe.consume(0, extents.steps):
@@ -104,7 +104,7 @@ def tcgen05_pair_kernel(plan: Tcgen05Plan) -> Kernel:
             finished = sums.consumer()
             lane = EPILOGUE.thread()
             sources: Any = (old, residual)
-            for tile in schedule.tiles(first, step):
+            for tile in work.tiles(schedule):
                 acc = finished.acquire()
                 origin = (tile.batch, tile.row * M + rank * HALF_M, tile.column * N)
                 store_tile(acc, results, origin, lane, out, sources, extents, terms)

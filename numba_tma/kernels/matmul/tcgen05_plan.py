@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
+from numba_tma.device.persistent_grid import PersistentGrid
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
-from numba_tma.host.tensor_tiles import COLUMNS, LANES
+from numba_tma.host.scale_factors import ATOM_BYTES, ATOM_ROWS, scale_tile
+from numba_tma.host.scale_layout import ATOM_COLUMNS
+from numba_tma.host.tcgen05_rules import ScaleFactors
+from numba_tma.host.tensor_tiles import COLUMNS, LANES, SCALE_ROWS
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.plan import Tcgen05Config, operand_tile, row_tile
-from numba_tma.pipeline import Roles, Warpgroups, Warps
+from numba_tma.pipeline import LaunchControl, Roles, Warpgroups, Warps
 
 #: Columns of an accumulator that a thread of the epilogue holds at once.
 LOADED_COLUMNS = 32
@@ -53,7 +57,7 @@ class Tcgen05Plan:
     @property
     def k(self) -> int:
         """Elements of K per stage."""
-        return STAGE_BYTES // self.a.itemsize
+        return 8 * STAGE_BYTES // self.a.shared_bits
 
     @property
     def rows(self) -> int:
@@ -83,7 +87,7 @@ class Tcgen05Plan:
     @property
     def accumulators(self) -> int:
         """Accumulators: with two the next product begins while the epilogue reads the last."""
-        return min(2, COLUMNS // self.config.n)
+        return min(2, (COLUMNS - self.scale_columns) // self.config.n)
 
     @property
     def out_columns(self) -> int:
@@ -96,12 +100,74 @@ class Tcgen05Plan:
         return row_tile(LANES, self.out_columns, self.out)
 
     @property
+    def scale_tiles(self) -> tuple[Tile, ...]:
+        """The tiles of scale factors in a stage: none."""
+        return ()
+
+    @property
+    def scale_columns(self) -> int:
+        """Columns of tensor memory for the scale factors of a stage."""
+        return sum(tile.nbytes // ATOM_BYTES * ATOM_COLUMNS for tile in self.scale_tiles)
+
+    @property
+    def stage_nbytes(self) -> int:
+        """Bytes of a stage."""
+        tiles = (self.a_tile, self.b_tile, *self.scale_tiles)
+        return sum(tile.shared_nbytes for tile in tiles)
+
+    @property
     def stages(self) -> int:
         """Pipeline stages: as many as the configuration asks for and shared memory holds."""
         free = SHARED_BYTES - self.config.out_stages * self.out_tile.nbytes
-        return min(self.config.stages, free // (self.a_tile.nbytes + self.b_tile.nbytes))
+        return min(self.config.stages, free // self.stage_nbytes)
 
     @functools.cached_property
     def roles(self) -> Roles:
         """Four warps that reach all of tensor memory, one that loads, one that multiplies."""
         return Roles(epilogue=Warpgroups(1), load=Warps(1), mma=Warps(1))
+
+    @property
+    def work(self) -> LaunchControl | PersistentGrid:
+        """How a block, or a CTA pair, gets its tiles."""
+        cluster = (self.config.cta_group, 1)
+        if self.config.scheduler == "static":
+            return PersistentGrid(cluster=cluster)
+        return LaunchControl(self.roles, asks=self.roles.load, cluster=cluster)
+
+
+@dataclass(frozen=True)
+class Tcgen05ScaledPlan(Tcgen05Plan):
+    """All that a matmul kernel of block-scaled operands is compiled for.
+
+    A stage also has the scale factors of its tiles. Those of b are of all columns of the output
+    tile, in both blocks of a pair.
+    """
+
+    _: KW_ONLY
+    factors: ScaleFactors  #: type of the scale factors, and elements along K of each
+
+    def __post_init__(self) -> None:
+        if self.config.n % SCALE_ROWS:
+            raise ValueError(
+                f"matmul(): config is {self.config}, and a tile of block-scaled operands begins at "
+                f"a multiple of {SCALE_ROWS} columns, since scale factors lie in atoms of "
+                f"{ATOM_ROWS}: use n=64, 128, 192 or 256"
+            )
+
+    @property
+    def sfa_tile(self) -> Tile:
+        """The scale factors of a in a stage."""
+        return self._scale_tile(LANES)
+
+    @property
+    def sfb_tile(self) -> Tile:
+        """The scale factors of b in a stage: the atoms that have some of the tile's columns."""
+        return self._scale_tile(self.config.n)
+
+    @property
+    def scale_tiles(self) -> tuple[Tile, ...]:
+        """The tiles of scale factors in a stage: of a, of b."""
+        return self.sfa_tile, self.sfb_tile
+
+    def _scale_tile(self, rows: int) -> Tile:
+        return scale_tile(rows, self.k, dtype=self.factors.dtype, block=self.factors.block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.array_interface import reading_of
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.values import checked, one_of
 from numba_tma.kernels.pointwise.api import Pointwise
 from numba_tma.kernels.pointwise.formulas import (
     gelu_bf16,
@@ -54,9 +55,13 @@ def gelu(
     if approximate == "tanh":
         return GELU_TANH(x, out=out, stream=stream, dtype=dtype, plan=plan)
     if approximate != "none":
-        raise ValueError(f'gelu(): approximate is {approximate!r}; use "none" or "tanh"')
+        checked("gelu", "approximate", approximate, one_of("none", "tanh"))
     stored = reading_of(x, "gelu(): x")[3] if dtype is None else dtype
-    chosen = GELU.get(as_dtype(stored).name, GELU["f32"])
+    try:
+        kind = as_dtype(stored).name
+    except TypeError:
+        kind = ""  # which is no type for any of them: the call says so
+    chosen = GELU.get(kind, GELU["f32"])
     return chosen(x, out=out, stream=stream, dtype=dtype, plan=plan)
 
 

@@ -14,10 +14,11 @@ from numba_tma.host.annotations import DeviceArray, DeviceFunction, DTypeLike, S
 from numba_tma.host.arrays import Array
 from numba_tma.host.layout import MAX_BOX
 from numba_tma.host.tensor_map import tensor_map
-from numba_tma.kernels._host.device import current_device, sm_count
-from numba_tma.kernels._host.launch import launch, stream_key
+from numba_tma.host.values import NUMBER, REAL, Rule, checked, instance, optional
+from numba_tma.kernels._host.device import sm_count
+from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import empty_like, tile_for
+from numba_tma.kernels._host.outputs import check_outputs, empty, empty_like, tile_for
 from numba_tma.kernels._host.workspace import queue_counter
 from numba_tma.kernels.pointwise.inputs import device
 from numba_tma.kernels.pointwise.kernel import (
@@ -33,6 +34,7 @@ from numba_tma.kernels.pointwise.operands import Operands
 Plan = PointwisePlan  #: its name before 0.1.0
 
 MOST_INPUTS = 4
+PLAN = optional(instance(PointwisePlan))
 VECTOR_THREADS = 128
 
 
@@ -60,8 +62,12 @@ class Pointwise:
         fn: Callable[..., Any],
         name: str | None = None,
         plan: PointwisePlan | None = None,
+        rule: Rule = REAL,
     ) -> None:
+        if not callable(fn):
+            raise TypeError(f"pointwise(fn={fn!r}): fn is a function of elements")
         self.plan = plan
+        self.rule = rule  #: of the numbers
         self.name: str = name or fn.__name__
         compiled = hasattr(fn, "py_func") or type(fn).__module__.startswith("numba")
         self.fn: DeviceFunction = fn if compiled else device(fn)
@@ -88,19 +94,18 @@ class Pointwise:
                 f"them, but {len(arguments)} were given"
             )
         count = len(arguments)
-        while count and isinstance(arguments[count - 1], int | float | np.number):
+        while count and REAL.of_kind(arguments[count - 1]):
             count -= 1
         arrays = arguments[:count]
         if not 1 <= count <= MOST_INPUTS:
             raise TypeError(f"{self.name}() was given {count} arrays; it takes 1 to {MOST_INPUTS}")
         if out is None:
-            kinds = Operands.read(self.name, arrays, dtype).kinds
-            if FULL not in kinds:
-                raise ValueError(
-                    f"{self.name}(): out is None, and no argument has the shape of the result: "
-                    "give out="
-                )
-            out = empty_like(arrays[kinds.index(FULL)])
+            operands = Operands.read(self.name, arrays, dtype)
+            if FULL in operands.kinds:
+                like = operands.kinds.index(FULL)
+                out = empty_like(self.name, f"argument {like + 1}", arrays[like])
+            else:
+                out = empty(arrays[0], operands.shape)
         self._run((out, *arrays), stream, arguments[count:], dtype, plan)
         return out
 
@@ -111,22 +116,29 @@ class Pointwise:
         numbers: tuple[float, ...],
         dtype: DTypeLike | None,
         plan: PointwisePlan | None,
-    ) -> None:
+    ) -> list[DeviceArray]:
+        """Launch, and return the workspace."""
         out, *arrays = given
         operands = Operands.read(self.name, arrays, dtype)
         target = operands.target(out)
+        checked(self.name, "plan", plan, PLAN)
+        for i, number in enumerate(numbers, len(arrays) + 1):
+            checked(self.name, f"argument {i}", number, self.rule)
+        inputs = zip(operands.arrays, operands.kinds)
+        check_outputs([target], operands.arrays, [x for x, kind in inputs if kind == FULL])
         if target.nbytes == 0:
-            return
+            return []
         call = PointwiseCall(operands, target, tuple(map(np.float32, numbers)), stream)
         if operands.are_flat(target):
-            self._flat(call, plan or self.plan or plan_for(len(arrays)))
-        elif operands.are_addressable(target):
-            self._ring(call, plan if plan and plan.kernel == "ring" else plan_for(2))
-        else:
-            self._vector(call, flat=False)
+            return self._flat(call, plan or self.plan or plan_for(len(arrays)))
+        if operands.are_addressable(target):
+            return self._ring(call, plan if plan and plan.kernel == "ring" else plan_for(2))
+        self._vector(call, flat=False)
+        return []
 
-    def _flat(self, call: PointwiseCall, plan: PointwisePlan) -> None:
-        """Compute contiguous arrays of one shape."""
+    def _flat(self, call: PointwiseCall, plan: PointwisePlan) -> list[DeviceArray]:
+        """Compute contiguous arrays of one shape; return the workspace."""
+        workspace: list[DeviceArray] = []
         arrays, size = (*call.operands.arrays, call.target), call.target.size
         if plan.kernel == "vector" or any(array.address % 16 for array in arrays):
             self._vector(call.part((1, size)), flat=True)
@@ -136,13 +148,14 @@ class Pointwise:
             width = next((w for w in (256, 128, 64, 32) if size % w == 0), MAX_BOX)
             rows = size // width
             if rows:
-                self._ring(call.part((rows, width)), plan)
+                workspace = self._ring(call.part((rows, width)), plan)
             if left := size - rows * width:
                 self._vector(call.part((1, left), rows * width), flat=True)
+        return workspace
 
-    def _ring(self, call: PointwiseCall, plan: PointwisePlan) -> None:
-        """Launch `ring_kernel`."""
-        operands, target = call.operands, call.target
+    def _ring(self, call: PointwiseCall, plan: PointwisePlan) -> list[DeviceArray]:
+        """Launch `ring_kernel`; return the workspace."""
+        operands, target, counter = call.operands, call.target, queue_counter()
         rows, columns = target.shape
         tile = tile_for(columns, target.dtype, plan.tile_bytes)
         tiles = -(-rows // tile.shape[0]) * -(-columns // tile.shape[1])
@@ -158,11 +171,12 @@ class Pointwise:
             *inputs,
             tensor_map(target, tile) if plan.store == "tma" else target.as_bytes(),
             *call.numbers,
-            queue_counter(current_device(), stream_key(call.stream)),
+            counter,
             rows,
             columns,
             target.strides[0],
         )
+        return [counter]
 
     def _chunk(self, call: PointwiseCall, plan: PointwisePlan) -> None:
         """Launch `chunk_kernel`."""
@@ -217,8 +231,8 @@ def pointwise(fn: Callable[..., Any]) -> Pointwise:
         result, or is broadcast: a row vector ``(columns,)``, a column vector ``(..., rows, 1)``, or
         one element. The last axis is contiguous; rows may have any stride and length.
     out
-        Where to write; a new array like the first of the result's shape if None. May be an input
-        of that shape.
+        Where to write; a new array like the first argument of the result's shape if None. May be an
+        input of that shape.
     stream
         A numba, torch or CuPy stream; the default stream if None.
     dtype
@@ -245,4 +259,4 @@ def _scale_add(x, y, alpha, beta):  # type: ignore[no-untyped-def]
 #: ``add(x, y)`` is x + y.
 add = Pointwise(_add, "add")
 #: ``scale_add(x, y, alpha, beta)`` is alpha * x + beta * y, computed in float32.
-scale_add = Pointwise(_scale_add, "scale_add")
+scale_add = Pointwise(_scale_add, "scale_add", rule=NUMBER)

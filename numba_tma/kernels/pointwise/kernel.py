@@ -28,7 +28,8 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.device.vectors import load_vector, map_lanes, store_vector
 from numba_tma.host.annotations import DeviceFunction, Kernel
-from numba_tma.kernels._host.limits import STREAMED
+from numba_tma.host.values import check_fields, one_of, whole
+from numba_tma.kernels._host.limits import SHARED_BYTES, STREAMED
 from numba_tma.kernels.pointwise.inputs import device, entry, together
 
 FULL, ROW, ONE_PER_ROW, ONE = (
@@ -49,6 +50,23 @@ class PointwisePlan:
     stages: int = 4  #: stages of the ring
     blocks_per_sm: int = 1  #: resident blocks of the ring per SM
     store: str = "registers"  #: "tma": the ring's results are stored from their stage
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            kernel=one_of("ring", "chunk", "vector"),
+            threads=whole(32, 992, step=32),  # and a producer warp
+            tile_bytes=whole(16, SHARED_BYTES, step=16),
+            stages=whole(1, 32),
+            blocks_per_sm=whole(1, 32),
+            store=one_of("tma", "registers"),
+        )
+        if self.kernel == "chunk" and self.tile_bytes % (16 * self.threads):
+            raise ValueError(
+                f"PointwisePlan(tile_bytes={self.tile_bytes}): {self.threads} threads cannot share "
+                f"the {self.tile_bytes // 16} vectors of 16 B of a chunk equally: use tile_bytes "
+                f"of a multiple of {16 * self.threads}"
+            )
 
 
 def plan_for(inputs: int) -> PointwisePlan:
@@ -149,11 +167,6 @@ def chunk_kernel(
     nbytes_of_chunk, threads = plan.tile_bytes, plan.threads
     VECTOR, SINGLE = tma.Tile(16 // ITEM, dtype), tma.Tile(1, dtype)
     vectors = nbytes_of_chunk // 16
-    if nbytes_of_chunk % (16 * threads):
-        raise ValueError(
-            f"{plan}: {threads} threads cannot share the {vectors} vectors of 16 B of a chunk "
-            f"equally: use tile_bytes of a multiple of {16 * threads}"
-        )
     lanes, vectors_each = 16 // ITEM, vectors // threads
 
     def load(k: int) -> DeviceFunction:

@@ -41,19 +41,24 @@ from numba_tma.host.annotations import (
 )
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.values import checked
 from numba_tma.kernels._host import device
+from numba_tma.kernels._host.fill import fill
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import empty_like
+from numba_tma.kernels._host.outputs import check_outputs, empty_like
 from numba_tma.kernels._host.workspace import float_workspace
 from numba_tma.kernels.rows import columns as _columns
 from numba_tma.kernels.rows.kernel import compiled
 from numba_tma.kernels.rows.launching import (
+    FLOATS,
+    PLAN,
     access_width,
     address_of,
     check_statistics,
     check_vector,
     read,
+    read_optional,
     read_rows,
     rows_of,
 )
@@ -314,7 +319,7 @@ def rmsnorm_backward(
     ValueError
         If shapes or types disagree.
     """
-    dx = empty_like(x) if dx is None else dx
+    dx = empty_like("rmsnorm_backward", "x", x) if dx is None else dx
     arrays = (dy, x, dx, weight, None, rstd, dweight, None)
     _LAUNCHES["rmsnorm_backward"](arrays, stream, (), "rmsnorm_backward", dtype, plan)
     return dx
@@ -339,7 +344,7 @@ def layernorm_backward(
     Parameters are those of `rmsnorm_backward`, and `mean`, what `layernorm` wrote there, and
     `dbias`, where to write the gradient with respect to the bias.
     """
-    dx = empty_like(x) if dx is None else dx
+    dx = empty_like("layernorm_backward", "x", x) if dx is None else dx
     arrays = (dy, x, dx, weight, mean, rstd, dweight, dbias)
     _LAUNCHES["layernorm_backward"](arrays, stream, (), "layernorm_backward", dtype, plan)
     return dx
@@ -358,20 +363,29 @@ def _prepare(
 ) -> list[DeviceArray]:
     """Launch, and return the workspaces."""
     given = dict(zip(_NAMES, arrays))
-    statistics = tuple(read(name, n, given.pop(n)) for n in ("mean", "rstd"))
-    x = read_rows(name, "x", given.pop("x"), dtype)
-    dy, dx, weight, dweight, dbias = (read(name, n, a, dtype) for n, a in given.items())
+    centred = name == "layernorm_backward"
+    rstd = read(name, "rstd", given["rstd"])
+    mean = read(name, "mean", given["mean"]) if centred else None
+    x = read_rows(name, "x", given["x"], dtype)
+    dy, dx = (read(name, n, given[n], dtype) for n in ("dy", "dx"))
+    weight, dweight, dbias = (
+        read_optional(name, n, given[n], dtype) for n in ("weight", "dweight", "dbias")
+    )
     check_same(x, dy, dx)
     check_vector(weight, x)
-    check_statistics(statistics, x)
+    check_statistics((mean, rstd), x)
+    checked(name, "plan", plan, PLAN)
     rows, columns = x.as_rows().shape
     for sums in (dweight, dbias):
-        if sums is not None and sums.shape != (columns,):
+        if sums is not None and (sums.shape != (columns,) or sums.dtype.name not in FLOATS):
             raise sums.error(
-                f"has shape {sums.shape}, but x has {columns} columns; pass an array of shape "
-                f"({columns},)"
+                f"has shape {sums.shape} of {sums.dtype}, but x has {columns} columns; pass an "
+                f"array of shape ({columns},) of f32, f16 or bf16"
             )
+    check_outputs([dx, dweight, dbias], [dy, x, weight, mean, rstd], in_place=[dy, x])
     if x.size == 0:
+        for sums in (dweight, dbias):
+            fill(sums, 0, stream)
         return []
     plan = plan_for(columns) if plan is None else plan
     width = access_width(x, dy, dx, weight)
@@ -382,7 +396,7 @@ def _prepare(
     kernel = backward_kernel(
         share_of(columns, rows, x.dtype, width, plan),
         plan,
-        centred=name == "layernorm_backward",
+        centred=centred,
         weighted=weight is not None,
         sums=num_sums,
     )
@@ -390,8 +404,8 @@ def _prepare(
         dy=rows_of(dy),
         x=rows_of(x),
         weight=address_of(weight),
-        mean=address_of(statistics[0]),
-        rstd=address_of(statistics[1]),
+        mean=address_of(mean),
+        rstd=address_of(rstd),
         dx=rows_of(dx),
         weight_sums=address_of(sums_of[0] if num_sums > 0 else None),
         bias_sums=address_of(sums_of[1] if num_sums > 1 else None),

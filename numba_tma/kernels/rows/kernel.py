@@ -31,6 +31,7 @@ its rows once and exits; the other resident blocks of the SM hide the latency of
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 from numba import cuda
@@ -60,6 +61,7 @@ from numba_tma.host.annotations import (
 )
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
+from numba_tma.host.values import NOT_NEGATIVE, Rule
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan, bytes_per_block, require_room
 from numba_tma.kernels.rows.steps import (
     CACHE_HINTS,
@@ -116,6 +118,10 @@ class RowOperation:
     combine_equal_lanes
         As `combine_lanes`, where every lane's part is of the same number of elements;
         `combine_lanes` if None.
+    scalar
+        Name of the argument that is `scalar`, and what it may be.
+    of_nothing
+        The statistics of a row without elements.
     """
 
     name: str
@@ -126,6 +132,8 @@ class RowOperation:
     statistics: DeviceFunction
     finish: DeviceFunction | None = None
     combine_equal_lanes: DeviceFunction | None = None
+    scalar: tuple[str, Rule] = ("eps", NOT_NEGATIVE)
+    of_nothing: tuple[float, float] = (math.nan, math.nan)
 
     def lanes_combination(self, share: Share) -> DeviceFunction:
         """Return the function that combines lanes that hold such shares."""

@@ -10,13 +10,17 @@ import numpy as np
 from numba_tma.host.annotations import DeviceArray, DTypeLike, Kernel, StreamLike
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.dtypes import DType
+from numba_tma.host.values import checked, instance, optional
+from numba_tma.kernels._host.fill import fill
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import Wrapper, launched_again
+from numba_tma.kernels._host.outputs import check_outputs
 from numba_tma.kernels.rows.kernel import RowOperation, rows_in_registers, rows_in_shared
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan, plan_for, share_of
 from numba_tma.kernels.rows.steps import RowArrays, RowMemory, RowSizes
 
 FLOATS = ("f32", "f16", "bf16")
+PLAN = optional(instance(RowPlan))
 
 
 class RowOperands(NamedTuple):
@@ -45,15 +49,18 @@ class RowOperands(NamedTuple):
         )
 
 
-def read(
-    function: str, name: str, array: DeviceArray | None, dtype: DTypeLike | None = None
-) -> Array | None:
-    """Read an argument that may be None; its last axis must be contiguous."""
-    if array is None:
-        return None
+def read(function: str, name: str, array: DeviceArray, dtype: DTypeLike | None = None) -> Array:
+    """Read an argument whose last axis must be contiguous."""
     given = Array.read(function, name, array, dtype)
     given.as_rows()  # raises for an array that is not one sequence of rows
     return given
+
+
+def read_optional(
+    function: str, name: str, array: DeviceArray | None, dtype: DTypeLike | None = None
+) -> Array | None:
+    """Read such an argument, which may be None."""
+    return None if array is None else read(function, name, array, dtype)
 
 
 def read_rows(
@@ -140,21 +147,28 @@ def normalise(
         Up to two arguments for the statistics of `op`, in its order.
     """
     name = op.name
+    scalar = checked(name, op.scalar[0], scalar, op.scalar[1])
+    checked(name, "plan", plan, PLAN)
     source, target = read_rows(name, "x", x, dtype), read(name, "out", out, dtype)
-    first, second, *_ = *(read(name, n, a) for n, a in statistics.items()), None, None
+    first, second, *_ = *(read_optional(name, n, a) for n, a in statistics.items()), None, None
     operands = RowOperands(
         x=source,
         y=target,
-        weight=read(name, "weight", weight, dtype),
-        bias=read(name, "bias", bias, dtype),
-        residual=read(name, "residual", residual, dtype),
-        residual_out=read(name, "residual_out", residual_out, dtype),
+        weight=read_optional(name, "weight", weight, dtype),
+        bias=read_optional(name, "bias", bias, dtype),
+        residual=read_optional(name, "residual", residual, dtype),
+        residual_out=read_optional(name, "residual_out", residual_out, dtype),
         statistics=(first, second),
     )
     check_same(source, target, operands.residual, operands.residual_out)
     check_vector(operands.weight, source)
     check_vector(operands.bias, source)
     check_statistics(operands.statistics, source)
+    check_outputs(
+        [target, operands.residual_out, first, second],
+        [source, operands.weight, operands.bias, operands.residual],
+        in_place=[source, operands.residual],
+    )
     run(op, operands, scalar=scalar, stream=stream, plan=plan)
 
 
@@ -169,6 +183,8 @@ def run(
     """Launch the kernel of an operation on operands that have been checked."""
     x, y, weight, bias, residual, residual_out, statistics = operands
     if x.size == 0:
+        for array, value in zip(statistics, op.of_nothing):
+            fill(array, value, stream)
         return
     rows, columns = x.as_rows().shape
     width = access_width(x, y, weight, bias, residual, residual_out)

@@ -153,7 +153,7 @@ def layernorm(
     ValueError
         If shapes or types disagree.
     """
-    out = empty_like(x) if out is None else out
+    out = empty_like("layernorm", "x", x) if out is None else out
     arrays = (x, weight, bias, out, residual, residual_out, mean, rstd)
     _layernorm(arrays, stream, (eps,), dtype, plan)
     return out

@@ -26,10 +26,11 @@ from numba_tma.device.row_share import (
 from numba_tma.host.annotations import DeviceArray, DTypeLike, Kernel, StreamLike
 from numba_tma.host.arrays import check_same
 from numba_tma.host.dtypes import DType
+from numba_tma.host.values import NOT_NEGATIVE, checked, power_of_2, whole
 from numba_tma.kernels._host import device
-from numba_tma.kernels._host.launch import launch, stream_key
+from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import empty_like
+from numba_tma.kernels._host.outputs import check_outputs, empty_like
 from numba_tma.kernels._host.workspace import queue_counter
 from numba_tma.kernels.rows.launching import (
     access_width,
@@ -97,7 +98,7 @@ def rmsnorm_pipelined(
     x, weight, eps, out, stream, dtype
         As for `rmsnorm`; rows start and end at multiples of 16 B.
     threads
-        Consumer threads per block, a power of 2 from 32; a producer warp is added.
+        Consumer threads per block, a power of 2, 32 to 512; a producer warp is added.
     stages
         Stages of the pipeline, a row each.
     blocks
@@ -114,7 +115,7 @@ def rmsnorm_pipelined(
         If shapes or types disagree, rows are not aligned, or the stages do not fit into shared
         memory.
     """
-    out = empty_like(x) if out is None else out
+    out = empty_like("rmsnorm_pipelined", "x", x) if out is None else out
     _launch((x, weight, out), stream, (eps,), dtype, threads, stages, blocks)
     return out
 
@@ -128,31 +129,38 @@ def _launch(
     threads: int,
     stages: int,
     blocks: int,
-) -> None:
+) -> list[DeviceArray]:
+    """Launch, and return the workspace."""
     name = "rmsnorm_pipelined"
+    eps = checked(name, "eps", numbers[0], NOT_NEGATIVE)
+    threads = checked(name, "threads", threads, power_of_2(32, 512))
+    stages = checked(name, "stages", stages, whole(1, 64))
+    blocks = checked(name, "blocks", blocks, whole(1, 32))
     x = read_rows(name, "x", arrays[0], dtype)
     weight, y = read(name, "weight", arrays[1], dtype), read(name, "out", arrays[2], dtype)
     check_same(x, y)
     check_vector(weight, x)
+    check_outputs([y], [x, weight], in_place=[x])
     if x.size == 0:
-        return
+        return []
     if (width := access_width(x, y, weight)) < 16:
         raise ValueError(
             f"{name}(): rows and weight are aligned to {width} B; bulk copies take multiples of "
             "16 B: use rmsnorm"
         )
-    rows, columns = x.as_rows().shape
+    (rows, columns), counter = x.as_rows().shape, queue_counter()
     require_room(name, f"{stages} stages", stages * columns * x.itemsize)
     launch(
         pipelined_kernel(columns, x.dtype, threads, stages),
         min(rows, blocks * device.sm_count()),
         threads + 32,
         stream,
-        queue_counter(device.current_device(), stream_key(stream)),
+        counter,
         rows_of(x),
         address_of(weight),
         rows_of(y),
         rows,
         columns,
-        np.float32(numbers[0]),
+        np.float32(eps),
     )
+    return [counter]

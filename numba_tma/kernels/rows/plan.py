@@ -7,7 +7,10 @@ from typing import Any
 
 from numba_tma.device.row_share import Share
 from numba_tma.host.dtypes import DType
+from numba_tma.host.values import FLAG, check_fields, one_of, power_of_2, whole
 from numba_tma.kernels._host.limits import SHARED_BYTES
+
+CACHES = ("allocate", "no_allocate", "evict_last", "evict_first")
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,20 @@ class RowPlan:
     cache: str = "allocate"
 
     def __post_init__(self) -> None:
+        check_fields(
+            self,
+            threads=power_of_2(1, 1024),
+            rows=whole(1, 1024),
+            cluster=one_of(1, 2, 4, 8),
+            bulk=FLAG,
+            blocks=whole(0, 32),
+            early=FLAG,
+            slot=whole(0, SHARED_BYTES),
+            cache=one_of(*CACHES),
+        )
         threads, slot = self.threads, self.slot
         rules = (
-            (threads in [1 << k for k in range(11)], "threads is a power of 2, up to 1,024"),
-            (self.cluster in (1, 2, 4, 8), "cluster is 1, 2, 4 or 8"),
+            (threads * self.rows <= 1024, "a block has up to 1,024 threads for all of its rows"),
             (
                 self.rows == 1 or (threads <= 32 and self.cluster == 1),
                 "several rows are of up to 32 threads each, without a cluster",

@@ -26,10 +26,12 @@ from numba_tma.host.annotations import (
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
+from numba_tma.host.values import checked, optional, whole
 from numba_tma.kernels._host.memo import launched_again
+from numba_tma.kernels._host.outputs import check_outputs
 from numba_tma.kernels.rows import columns as _columns
 from numba_tma.kernels.rows.kernel import RowOperation
-from numba_tma.kernels.rows.launching import FLOATS, RowOperands, read_rows, run
+from numba_tma.kernels.rows.launching import FLOATS, PLAN, RowOperands, read_rows, run
 from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.rows.rmsnorm import add_lanes, add_parts
 
@@ -102,6 +104,7 @@ ROW_SUM = RowOperation(
     merge=add_parts,
     apply=unchanged,
     statistics=as_reduced,
+    of_nothing=(0, 0),
 )
 ROW_MAX = RowOperation(
     name="row_max",
@@ -160,7 +163,7 @@ def row_max(
 ) -> DeviceArray:
     """Return the largest element of each row of `x`, in float32; NaN if a row has one.
 
-    Parameters are those of `row_sum`.
+    Parameters are those of `row_sum`; rows have 1 element or more.
     """
     return _reduce("row_max", x, out, stream, dtype, plan)
 
@@ -213,6 +216,11 @@ def _read_matrix(name: str, x: DeviceArray, dtype: DTypeLike | None) -> Array:
             f"row_argmax(): rows of {columns:,} elements; it finds columns of rows of 1 to "
             f"{1 << 24:,}"
         )
+    if name == "row_max" and not columns:
+        raise source.error(
+            f"has shape {source.shape}, and rows without elements have no largest one: pass rows "
+            "of 1 element or more"
+        )
     if len(source.shape) == 1:
         raise ValueError(f"{name}(): x has 1 axis; pass x.reshape(1, -1)")
     return source
@@ -233,6 +241,8 @@ def _prepare(
             f"has shape {result.shape} of {result.dtype}; it takes one {wanted} for each row of "
             f"x: pass a contiguous array of shape {shape} of {wanted}"
         )
+    checked(name, "plan", plan, PLAN)
+    check_outputs([result], [source])
     statistics = (None, result) if wanted == "i64" else (result, None)
     run(op, RowOperands(source, statistics=statistics), stream=stream, plan=plan)
 
@@ -254,6 +264,8 @@ def new_array(like: DeviceArray, shape: tuple[int, ...], dtype: DType) -> Device
 
 
 # ------------------------------------------------------------------------------- columns
+
+PARTS = optional(whole(1, 1 << 16))
 
 
 def column_sum(
@@ -278,8 +290,8 @@ def column_sum(
     dtype
         Element type of `x` if its own type cannot say it, such as bf16 held as uint16.
     parts
-        Partial sums per column, added in parallel; enough to fill the GPU if None. The number
-        decides the order of addition.
+        Partial sums per column, 1 to 65,536, added in parallel; enough to fill the GPU if None. The
+        number decides the order of addition.
 
     Returns
     -------
@@ -315,6 +327,8 @@ def _column_sum(
             f"pass an array of shape {shape} of f32, f16 or bf16"
         )
     result.as_rows()  # raises if its elements have gaps
+    parts = checked("column_sum", "parts", parts, PARTS)
+    check_outputs([result], [source])
     if shape == (0,):
         return []
     sums = _columns.partial_sums(source.as_rows(), stream, parts)

@@ -131,7 +131,7 @@ def rmsnorm(
     ValueError
         If shapes or types disagree.
     """
-    out = empty_like(x) if out is None else out
+    out = empty_like("rmsnorm", "x", x) if out is None else out
     arrays = (x, weight, out, residual, residual_out, rstd)
     _rmsnorm(arrays, stream, (eps,), dtype, plan)
     return out

@@ -11,6 +11,7 @@ approximations (ex2.approx, lg2.approx, rcp.approx: device/arithmetic.py has the
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from numba_tma.host.annotations import (
     Registers,
     StreamLike,
 )
+from numba_tma.host.values import POSITIVE
 from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import normaliser
@@ -113,6 +115,7 @@ def softmax_of(
     return exp2(fused(values - row_stats[0], scale * LOG2_E, np.float32(0) - log2(row_stats[1])))
 
 
+SCALE = replace(POSITIVE, text="a positive number; negate x for a negative one")
 SOFTMAX = RowOperation(
     name="softmax",
     reduce=exponentials_of,
@@ -121,6 +124,8 @@ SOFTMAX = RowOperation(
     apply=rescale,
     finish=softmax_of,
     statistics=logsumexp_of,
+    scalar=("scale", SCALE),
+    of_nothing=(-math.inf, 0),
 )
 LOG_SOFTMAX = RowOperation(
     name="log_softmax",
@@ -129,6 +134,8 @@ LOG_SOFTMAX = RowOperation(
     merge=merge_sums,
     apply=log_softmax_of,
     statistics=logsumexp_of,
+    scalar=("scale", SCALE),
+    of_nothing=(-math.inf, 0),
 )
 
 
@@ -201,11 +208,7 @@ def _run(
     dtype: DTypeLike | None,
     plan: RowPlan | None,
 ) -> DeviceArray:
-    if not 0 < scale < math.inf:
-        raise ValueError(
-            f"{op.name}(scale={scale}): the scale is a positive number; negate x for a negative one"
-        )
-    out = empty_like(x) if out is None else out
+    out = empty_like(op.name, "x", x) if out is None else out
     _LAUNCHES[op.name]((x, out, logsumexp), stream, (scale,), dtype, plan)
     return out
 

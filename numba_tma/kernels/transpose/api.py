@@ -6,9 +6,10 @@ from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.tensor_map import tensor_map
+from numba_tma.host.values import checked, instance, optional
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import empty
+from numba_tma.kernels._host.outputs import check_outputs, empty
 from numba_tma.kernels.transpose.kernel import (
     LINE,
     PATCH,
@@ -85,6 +86,8 @@ def _transpose(
         )
     if out.dtype is not x.dtype:
         raise out.error(f"is {out.dtype}, but x is {x.dtype}; they must agree")
+    checked("transpose", "plan", plan, optional(instance(TransposePlan)))
+    check_outputs([out], [x])
     if source.size == 0:
         return
     if source.is_storable and target.is_storable:

@@ -22,6 +22,7 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.device.vectors import read_block, store_vector, write_transposed
 from numba_tma.host.annotations import Kernel
+from numba_tma.host.values import check_fields, one_of, whole
 from numba_tma.kernels._host.limits import STREAMED
 
 LINE = 128  #: bytes of a swizzled row
@@ -39,6 +40,23 @@ class TransposePlan:
     threads: int = 128  #: threads of a block
     group: int = 256  #: tile rows that blocks go through before they move to the next tile column
     store: str = "tma"  #: "tma", or "registers": threads store the rows of the transposed tile
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            rows=whole(1, 32),
+            columns=whole(1, 32),
+            threads=whole(32, 1024, step=32),
+            group=whole(1, (1 << 16) - 1),
+            store=one_of("tma", "registers"),
+        )
+        blocks = 64 * self.rows * self.columns  # of 16-byte rows, which threads transpose
+        if blocks % self.threads:
+            raise ValueError(
+                f"TransposePlan(threads={self.threads}): a tile of {self.rows} x {self.columns} "
+                f"squares has {blocks} blocks of 16-byte rows, which {self.threads} threads cannot "
+                f"share equally: use a divisor of {blocks}"
+            )
 
 
 #: Plans by element size in bytes.
@@ -63,11 +81,6 @@ def transpose_kernel(dtype: tma.DType, plan: TransposePlan) -> Kernel:
     blocks = plan.rows * plan.columns * 64  # each square has 8 x 8 of them
     VECTOR, ITEM = tma.Tile(lanes, dtype), dtype.itemsize
     through_tma, of_a_row = plan.store == "tma", height // lanes
-    if blocks % threads:
-        raise ValueError(
-            f"{plan} has {blocks} blocks of 16-byte rows, which {threads} threads cannot share "
-            f"equally: use a divisor of {blocks}"
-        )
     blocks_each, squares = blocks // threads, np.uint32(plan.columns)
     # If each thread has one block, registers hold the whole tile between the read and the write.
     in_place = blocks_each == 1 and SOURCE == TURNED

@@ -14,7 +14,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 from numba_tma import Tile, TilePipeline, pipeline
 from numba_tma.backend.lowering.types import TensorMapType
-from numba_tma.backend.numba_cuda import releases
+from numba_tma.backend.numba_cuda import handles, releases
 from numba_tma.tools.testing import compile_ptx
 from tests.gpu.pipeline import test_pipeline as gpu_pipeline
 
@@ -393,16 +393,16 @@ def test_the_kernels_of_the_other_tests_are_silent(stages):
 
 
 def test_the_table_names_what_exists():
-    for name, handle in releases.HANDLES.items():
+    for name, kinds in handles.HANDLES.items():
         cls = getattr(pipeline, name)
         assert cls.__qualname__ == name
-        for names in (handle.opens, handle.closes):
-            assert not names or any(hasattr(cls, method) for method in names), (name, names)
+        for method in (m for h in kinds for m in (*h.opens, *h.closes, *h.keeps)):
+            assert hasattr(cls, method), (name, method)
 
 
 def test_kernels_without_handles_are_not_looked_at(monkeypatch):
     looked_at = []
-    monkeypatch.setattr(releases, "_Flow", lambda state, watched: looked_at.append(watched))
+    monkeypatch.setattr(releases, "_Flow", lambda state, watched, handle: looked_at.append(watched))
 
     def plain(n, flag, out):
         pipe = PIPE.start()

@@ -9,7 +9,7 @@ from numba.core.errors import TypingError
 import numba_tma as tma
 from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.host.scale_factors import scale_tile
-from numba_tma.host.tensor_products import product_call
+from numba_tma.host.tensor_products import ProductOptions, product_call
 from numba_tma.host.tensor_tiles import accumulator, tensor_operand, tensor_scales
 from numba_tma.tools.testing import compile_ptx, ptxas
 from tests.kernels.tensor_gemm import SWIZZLE, V, gemm, paired, scaled, weights
@@ -95,7 +95,7 @@ ACC = accumulator(128, 128, "f32", 1)
 
 def test_steps_along_k():
     call = product_call(ACC, operand(128, 128), operand(128, 128))
-    assert call.row == "tcgen05_mma" and call.kind == "f16"
+    assert call.row == "tcgen05_mma" and call.forms == {"kind": "f16", "cta_group": 1}
     assert [step.a for step in call.steps] == [0, 32, 64, 96, *range(16384, 16512, 32)]
     held = tensor_operand(128, 64, "bf16", 1)
     call = product_call(ACC, held, operand(128, 64, major="MN"))
@@ -158,7 +158,7 @@ REFUSED = [
 @pytest.mark.parametrize(("args", "given", "text"), REFUSED)
 def test_refused_products(args, given, text):
     with pytest.raises(ValueError, match=text):
-        product_call(*args, **given)
+        product_call(*args, options=ProductOptions(**given))
 
 
 # --------------------------------------------------------------------- errors of a compile
@@ -209,6 +209,14 @@ def copy_to_an_accumulator(n):
     tma.tcgen05_copy(TMEM.start().tile(128, 32), tma.shared_tile(SFA))
 
 
+def rows_of_an_accumulator(n):
+    TMEM.start().tile(128, 32).scale_rows(n, 64)
+
+
+def rows_in_the_middle(n):
+    TMEM.start().scales(SFA).scale_rows(n, 96)
+
+
 def wgmma_here(n):
     a = tma.shared_tile(A).matrix_descriptor()
     tma.wgmma(tma.fragment(32), a, a)
@@ -227,7 +235,13 @@ ERRORS = [
     (steps_at_run_time, SM_100A, r"tcgen05_mma\(k_steps=...\) must be a compile-time constant"),
     (exponent, SM_100A, "scale_input_d=.* 0 to 15"),
     (copy_of_an_operand, SM_100A, "is no tile of scale factors"),
-    (copy_to_an_accumulator, SM_100A, r"tcgen05_copy: scales is tile\(128, 32"),
+    (copy_to_an_accumulator, SM_100A, r"tcgen05_copy: destination is tile\(128, 32"),
+    (
+        rows_of_an_accumulator,
+        SM_100A,
+        r"scale_rows: the tile is tile\(.*, and not of scale factors",
+    ),
+    (rows_in_the_middle, SM_100A, "scale_rows: num is 96; .* a multiple of 64 up to 128"),
     (into_registers, SM_90A, r"tcgen05_mma\(\) needs sm_100a.* for sm_90a: .* use wgmma"),
     (copy_of_an_operand, SM_90A, "needs sm_100a.* for sm_90a: .* use wgmma"),
     (wgmma_here, SM_100A, r"wgmma\(\) needs sm_90a; .* sm_100a"),

@@ -123,6 +123,23 @@ def test_refusals_name_both_sides_and_the_repair(having, target, said):
     assert refusal("it", having, target) == said
 
 
+@pytest.mark.parametrize(
+    ("having", "target", "said"),
+    [
+        (arch.TCGEN05, "90a", "there use wgmma, whose accumulators are fragments in registers"),
+        (arch.TCGEN05, "120a", "there use mma.sync (tma.ptx.mma_m16n8k16 and its kin), whose acc"),
+        (arch.WGMMA, "100a", "there use tcgen05_mma, whose accumulators are in tensor memory"),
+        (arch.WGMMA, "90", "compile it for sm_90a"),
+        (arch.TCGEN05, "100", "compile it for sm_100a or sm_100f"),
+        (arch.TCGEN05, "103f", ""),
+    ],
+)
+def test_products_that_a_gpu_never_has_name_those_that_it_has(having, target, said):
+    error = arch.product_refusal("it", having, target)
+    assert error.startswith(refusal("it", having, target)) and said in error
+    assert ("; there " in error) == said.startswith("there ")
+
+
 #: Comparisons of a compute capability, of its parts or of a target's name.
 COMPARED = re.compile(
     r"(?<!len\()capability\S*\s*(==|!=|<=?|>=?|in|not in)\s*\(?\d"

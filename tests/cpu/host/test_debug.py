@@ -39,9 +39,27 @@ def environment(monkeypatch):
     return read
 
 
-@pytest.mark.parametrize(("value", "on"), [("1", True), ("yes", True), ("0", False), ("", False)])
+@pytest.mark.parametrize(
+    ("value", "on"),
+    [(value, True) for value in ("1", "yes", "ON", "2")]
+    + [(value, False) for value in ("0", "", "false", "No")],
+)
 def test_the_variable_switches_debug_mode_on(environment, value, on):
     assert environment("NUMBA_TMA_DEBUG", _environment.debugging, value) is on
+
+
+def test_another_value_of_a_switch_is_refused(environment):
+    with pytest.raises(ValueError, match=r"NUMBA_TMA_DEBUG='maybe': a switch is 1 \(on\) or 0"):
+        environment("NUMBA_TMA_DEBUG", _environment.debugging, "maybe")
+
+
+def test_a_seed_is_an_integer(monkeypatch):
+    for value, seed in (("", 0), ("-3", -3), (" 12 ", 12)):
+        monkeypatch.setenv("NUMBA_TMA_SIM_SEED", value)
+        assert _environment.simulator_seed() == seed
+    monkeypatch.setenv("NUMBA_TMA_SIM_SEED", "first")
+    with pytest.raises(ValueError, match="NUMBA_TMA_SIM_SEED='first': the seed .* is an integer"):
+        _environment.simulator_seed()
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("", 2.0), ("0.25", 0.25), ("60", 60.0)])

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import enum
 import gc
+import pickle
 import re
 import weakref
 from types import SimpleNamespace
@@ -665,3 +666,24 @@ def test_the_launcher_says_what_it_is():
     )
     with pytest.raises(TypeError, match=r"does not have a fixed number of arguments"):
         tma.launcher(cuda.jit(lambda *arguments: None), 1, 32)
+
+
+@cuda.jit
+def oddly_named(_other, _type, _encoding, _argument0, _run0):
+    _other[0] = _argument0
+
+
+def test_a_parameter_may_have_any_name(driver):
+    launch = tma.launcher(oddly_named, 1, 32)
+    for _ in range(2):
+        launch(device_array(1), 1, 2.0, 3, 4)
+        launch(_other=device_array(1), _type=1, _encoding=2.0, _argument0=3, _run0=4)
+    assert len(driver.launches) == 4
+
+
+def test_a_launcher_cannot_be_pickled_and_the_error_names_it():
+    launch = tma.launcher(oddly_named, 1, 64)
+    with pytest.raises(pickle.PicklingError, match=r"'oddly_named'.* make one in the"):
+        pickle.dumps(launch)
+    with pytest.raises(TypeError, match=r"'oddly_named'.* call tma.launcher in the other"):
+        pickle.dumps(launch.bind)

@@ -127,16 +127,25 @@ def test_tiles_are_values():
     "arguments, text",
     [
         (((), "f32"), "tile shape () has 0 axes; a tile has 1 to 5"),
-        (((1,) * 6, "f32"), "tile shape (1, 1, 1, 1, 1, 1) has 6 axes; a tile has 1 to 5"),
-        (((64, 0), "f32"), "tile axis 1 is 0; a tile needs at least 1 element"),
-        (((-1, 4), "f32"), "tile axis 0 is -1; a tile needs at least 1 element"),
-        (((4,), "f32", 5), "5 is not a valid Swizzle"),
+        (
+            ((1,) * 6, "f32"),
+            "tile shape (1, 1, 1, 1, 1, 1) has 6 axes; a tile has 1 to 5",
+        ),
+        (
+            ((64, 0), "f32"),
+            "tile axis 1 is 0; a tile needs at least 1 element",
+        ),
+        (
+            ((-1, 4), "f32"),
+            "tile axis 0 is -1; a tile needs at least 1 element",
+        ),
+        (((4,), "f32", 5), "Tile(swizzle=5): swizzle is one of Swizzle.NONE"),
     ],
 )
 def test_impossible_tiles(arguments, text):
     with pytest.raises(ValueError) as caught:
         Tile(*arguments)
-    assert str(caught.value) == text
+    assert str(caught.value).startswith("Tile(") and text in str(caught.value)
 
 
 def test_tile_of_an_unknown_type():

@@ -520,6 +520,7 @@ def test_a_dlpack_view_stays_alive_with_the_map(monkeypatch):
         def __init__(self, array):
             self.__dict__ |= {"ptr": ADDRESS, "shape": (64, 48), "strides": None}
             self.dtype, self.is_device_accessible = np.dtype(np.float32), True
+            self.readonly = False
             views.append(weakref.ref(self))
 
         @staticmethod
@@ -1178,9 +1179,19 @@ print("ran")
     assert run(program, NUMBA_ENABLE_CUDASIM="1") == "ran\n"
 
 
-@pytest.mark.parametrize("value, expected", [("1", True), ("0", False), ("", False)])
+@pytest.mark.parametrize(
+    "value, expected",
+    [("1", True), ("2", True), ("0", False), ("", False), ("false", False), ("true", False)],
+)
 def test_the_variable_that_turns_the_simulator_on(value, expected):
-    program = "from numba_tma.host.environment import simulated; print(simulated())"
+    program = """
+import warnings
+from numba_tma.host.environment import simulated
+warnings.simplefilter("ignore")  # Numba's, of a value that is no integer
+from numba import config
+assert simulated() == bool(config.ENABLE_CUDASIM)
+print(simulated())
+"""
     assert run(program, NUMBA_ENABLE_CUDASIM=value) == f"{expected}\n"
 
 

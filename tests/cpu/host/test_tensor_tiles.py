@@ -47,7 +47,7 @@ def test_atoms_of_scale_factors_follow_each_other_along_k_in_memory_and_along_ro
         (lambda: accumulator(128, 128, "bf16", 1), "dtype is 'bf16'; it is f32 or f16 or i32"),
         (lambda: accumulator(128, "n", "f32", 1), "n is n; .* known at compile time"),
         (lambda: tensor_operand(128, 24, "bf16", 1), "k is 24; .* 16 elements of bf16"),
-        (lambda: tensor_operand(128, 32, "i8", 1), "dtype is 'i8'"),
+        (lambda: tensor_operand(128, 32, "i16", 1), "dtype is 'i16'"),
         (
             lambda: tensor_scales(scale_tile(128, 128), 64, 1),
             "ue8m0 is for 32 or 16 el",

@@ -124,7 +124,7 @@ def test_without_a_mask_each_head_comes_for_itself():
 
 def test_one_stage_would_wait_for_itself():
     with pytest.raises(
-        ValueError, match=r"BackwardPlan\(stages=1\): products with two tiles of queries"
+        ValueError, match=r"BackwardPlan\(stages=1\): stages is 2 to 64: products with two tiles"
     ):
         BackwardPlan(1)
 
@@ -141,11 +141,11 @@ ALL_OF_Q = ("dout", "q", "out", "dq")
 MISTAKES = {
     "depth": (
         {name: array((*shape[:3], 96)) for name, shape in SHAPES.items()},
-        "attention_backward(): q has shape (2, 64, 4, 96); it takes a head dim of 64 or 128 and",
+        "attention_backward(): q has shape (2, 64, 4, 96); it takes a head dim of 64 or 128, and",
     ),
     "no queries": (
         {name: array((2, 0, 4, 64)) for name in ALL_OF_Q},
-        "q has shape (2, 0, 4, 64); it takes a head dim of 64 or 128 and at least one query",
+        "q has shape (2, 0, 4, 64); it takes a head dim of 64 or 128, and at least one query",
     ),
     "three axes": (
         {"dout": array((2, 64, 64))},
@@ -168,7 +168,7 @@ MISTAKES = {
     ),
     "no lse": ({"lse": None}, "lse is None; it takes the second result of the forward pass"),
     "type of lse": ({"lse": number_array(dtype=np.float64)}, "lse has shape (2, 4, 64) of f64"),
-    "scale": ({"scale": 0}, "attention_backward(scale=0): the scale is a positive number; negate"),
+    "scale": ({"scale": 0}, "attention_backward(scale=0): scale is a positive number; negate"),
 }
 
 

@@ -168,7 +168,7 @@ def test_mistakes(scaled):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"m": 192}, "m is one of 64, 128, 256"),
+        ({"m": 192}, "m is 64, 128 or 256"),
         ({"n": 224}, r"ScaledConfig\(m=128, n=224\): sums and products .* use n=192 or less"),
         ({"m": 256, "n": 160}, "use n=128 or less"),
         ({"k": 256}, "a stage has the 128 elements of K that share a scale: use k=128"),

@@ -15,7 +15,7 @@ LIKE_OTHERS = {
     *(name for name in GOLDENS if name.startswith("ring_")),
     *("scale_add", "add_row", "layernorm_odd", "output_pipeline_tmem"),
     # compiled narrower by their own tests
-    *("matmul_tcgen05", "matmul_tcgen05_pair", "matmul_mma"),
+    *("matmul_tcgen05", "matmul_tcgen05_pair", "matmul_mma", "matmul_mxfp8", "matmul_nvfp4_pair"),
 } - {"ring_cluster_2x1", "ring_block_scaled"}
 
 

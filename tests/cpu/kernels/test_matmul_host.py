@@ -1,8 +1,13 @@
 """The launches of matmul without a GPU: layouts, copies, choices, errors, tuning."""
 
+import dataclasses
+import errno
 import itertools
 import json
 import math
+import multiprocessing
+import os
+import stat
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -10,13 +15,14 @@ import numpy as np
 import pytest
 
 from numba_tma.host import driver as _driver
+from numba_tma.host import environment
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels._host.device import fewest_in_same_waves
-from numba_tma.kernels.matmul import choice as _matmul_tuner
 from numba_tma.kernels.matmul import dense as module
 from numba_tma.kernels.matmul import launch as _matmul_launch
 from numba_tma.kernels.matmul import matmul
+from numba_tma.kernels.matmul import measurements as _matmul_tuner
 from numba_tma.kernels.matmul import operands as _matmul_operands
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
 from numba_tma.kernels.matmul.choice import (
@@ -28,7 +34,13 @@ from numba_tma.kernels.matmul.choice import (
     expected_nanoseconds,
 )
 from numba_tma.kernels.matmul.epilogue import Epilogue
-from numba_tma.kernels.matmul.plan import Config, MatmulPlan, SwappedConfig, SwappedPlan
+from numba_tma.kernels.matmul.plan import (
+    Config,
+    MatmulPlan,
+    SwappedConfig,
+    SwappedPlan,
+    Tcgen05Config,
+)
 from tests.cpu.host.test_launcher import device_array
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
@@ -65,8 +77,7 @@ def gpu(monkeypatch):
             "sm_count": lambda: 132,
             "has_tcgen05": lambda: False,
             "has_mma_alone": lambda: False,
-            "current_device": lambda: 0,
-            "queue_counter": lambda *of: "counter",
+            "queue_counter": lambda: device_array((1,), np.uint32),
             "tensor_map": lambda view, tile, dtype=None: (view, tile, dtype),
         }.items():
             monkeypatch.setattr(path + function, fake, raising=False)
@@ -139,6 +150,30 @@ def test_other_sizes_are_transposed_first(gpu, layout, dtype):
     assert (done.form.a_major, done.form.b_major) == ("K", "K")
     assert done.a[0].shape == (1, 256, 128) and done.b[0].shape == (1, 512, 128)
     assert done.form.a.name == {"f": "tf32", "i": "i8"}.get(dtype.kind, "e4m3")
+
+
+def blackwell(monkeypatch):
+    """Let the launches be those of a GPU with tcgen05, whose kernels are their plans."""
+    monkeypatch.setattr(_matmul_launch, "has_tcgen05", lambda: True)
+    for kernel in ("tcgen05_kernel", "tcgen05_pair_kernel"):
+        monkeypatch.setattr(_matmul_launch, kernel, lambda plan: plan)
+
+
+@pytest.mark.parametrize("layout", ["TT", "NN", "NT"])
+def test_blackwell_reads_8_bit_floats_as_they_lie(gpu, monkeypatch, layout):
+    blackwell(monkeypatch)
+    matmul(*pair(256, 512, 128, layout, E4M3), Array(3, (256, 512)))
+    ((plan, *_),) = gpu.launches
+    majors = ["K" if letter == own else "MN" for letter, own in zip(layout, "TN")]
+    assert [plan.a_major, plan.b_major] == majors
+
+
+def test_a_pair_whose_halves_of_b_are_narrow_transposes_8_bits(gpu, monkeypatch):
+    blackwell(monkeypatch)
+    config = Tcgen05Config(96, cta_group=2)  # 48 columns of b in each block: no swizzle's width
+    matmul(*pair(256, 512, 128, "TT", E4M3), Array(3, (256, 512)), config=config)
+    transpose, (plan, *_) = gpu.launches
+    assert (transpose[0].__name__, plan.b_major) == ("transpose_tiles", "K")
 
 
 def test_what_tma_cannot_address_is_copied_first(gpu):
@@ -313,7 +348,7 @@ def test_mistakes(gpu):
         Array(2, (3, 32, 96)),
     )
     fails("beta is 0.5, which multiplies out, and out is None", a, b, beta=0.5)
-    fails("activation is 'tanh'; it is None or one of 'relu', 'gelu'", a, b, out, activation="tanh")
+    fails("activation is 'relu', 'gelu', 'gelu_tanh' or 'silu'", a, b, out, activation="tanh")
     fails(r"bias has shape \(64,\) of bf16; .* of shape \(96,\)", a, b, out, bias=Array(4, (64,)))
     fails(r"row_scale has shape \(64,\) of bf16; .* of f32", a, b, out, row_scale=Array(4, (64,)))
     fails(r"residual has shape \(96,\)|a matrix has two axes", a, b, out, residual=Array(4, (96,)))
@@ -353,9 +388,9 @@ def test_an_array_that_is_not_on_the_gpu_is_named(gpu):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"m": 96}, r"Config\(m=96\): m is one of 64, 128"),
+        ({"m": 96}, r"Config\(m=96\): m is 64 or 128"),
         ({"n": 40}, r"Config\(n=40\): n is a multiple of 32 up to 256"),
-        ({"stages": 1}, "at least 2: one is read while another is filled"),
+        ({"stages": 1}, "from 2 to 64: one is read while another is filled"),
         ({"k": 64}, "k is 128, 256 or 512 bytes"),
         ({"k": 256, "cluster": 2}, "blocks share tiles of b that are 128 bytes wide"),
         ({"n": 96, "cluster": 4}, "which must be a multiple of 16: use another n"),
@@ -481,6 +516,95 @@ def test_a_file_that_makes_no_sense_is_replaced(folder, text):
     assert _matmul_tuner.known("one") == CONFIGS[3]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"splits": 10**12}, {"m": 128.0}, {"n": "256"}, {"stages": True}, {"k": None}, {"m": 100}],
+)
+def test_values_of_the_file_are_checked(folder, fields):
+    folder.mkdir()
+    entry = {"class": "Config", **dataclasses.asdict(CONFIGS[3]), **fields}
+    (folder / "matmul.json").write_text(json.dumps({"one": entry}))
+    assert _matmul_tuner.fastest("one", CONFIGS[:2], lambda config: config.n) in CONFIGS[:2]
+    assert _matmul_tuner.known("one") in CONFIGS[:2]
+
+
+def _remember(folder, first):
+    os.environ["NUMBA_TMA_CACHE_DIR"] = folder
+    for n in range(first, first + 8):
+        _matmul_tuner.remember(f"key {n}", CONFIGS[3])
+
+
+def test_writers_at_the_same_time_lose_nothing(folder):
+    folder.mkdir()
+    workers = [
+        multiprocessing.get_context("fork").Process(target=_remember, args=(str(folder), 8 * n))
+        for n in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(json.loads((folder / "matmul.json").read_text())) == 32
+    assert [file.name for file in folder.iterdir()] == ["matmul.json"]
+
+
+def test_a_folder_that_stays_locked_is_waited_for_no_longer(folder, monkeypatch):
+    folder.mkdir()
+    monkeypatch.setattr(_matmul_tuner, "_LOCK_SECONDS", 0.05)
+    with _matmul_tuner._locked(folder):
+        with pytest.warns(RuntimeWarning, match="another process has locked the folder for 0.05 s"):
+            _matmul_tuner.remember("one", CONFIGS[3])
+
+
+def test_what_is_no_file_is_refused(folder):
+    folder.mkdir()
+    os.mkfifo(folder / "matmul.json")
+    with pytest.warns(RuntimeWarning, match="matmul.json: it is not a regular file: remove it"):
+        assert _matmul_tuner.known("one") is None
+    with pytest.warns(RuntimeWarning, match="NUMBA_TMA_CACHE_DIR names another folder"):
+        _matmul_tuner.remember("one", CONFIGS[3])
+    assert stat.S_ISFIFO((folder / "matmul.json").stat().st_mode)
+
+
+def test_a_full_disk_leaves_the_old_file_alone(folder, monkeypatch):
+    _matmul_tuner.remember("one", CONFIGS[3])
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(_matmul_tuner.os, "replace", full)
+    with pytest.warns(RuntimeWarning, match="No space left on device"):
+        _matmul_tuner.remember("two", CONFIGS[3])
+    assert [file.name for file in folder.iterdir()] == ["matmul.json"]
+    assert _matmul_tuner.known("one") == CONFIGS[3]
+
+
+def test_a_symbolic_link_is_followed(folder, tmp_path):
+    folder.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "matmul.json").symlink_to(tmp_path / "elsewhere" / "kept.json")
+    _matmul_tuner.remember("one", CONFIGS[3])
+    assert (folder / "matmul.json").is_symlink() and _matmul_tuner.known("one") == CONFIGS[3]
+    assert [file.name for file in (tmp_path / "elsewhere").iterdir()] == ["kept.json"]
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o755, 0o644), (0o775, 0o664), (0o700, 0o600)])
+def test_who_shares_the_folder_shares_the_file(folder, mode, expected):
+    folder.mkdir()
+    folder.chmod(mode)
+    _matmul_tuner.remember("one", CONFIGS[3])
+    assert stat.S_IMODE((folder / "matmul.json").stat().st_mode) == expected
+    (folder / "matmul.json").chmod(0o640)
+    _matmul_tuner.remember("two", CONFIGS[3])
+    assert stat.S_IMODE((folder / "matmul.json").stat().st_mode) == 0o640
+
+
+def test_a_process_without_a_home_measures_and_keeps_nothing(monkeypatch):
+    monkeypatch.setattr(_matmul_tuner, "cache_folder", lambda: None)
+    assert _matmul_tuner.fastest("one", CONFIGS[:2], lambda config: config.n) == CONFIGS[0]
+
+
+@pytest.mark.filterwarnings("ignore:the measurements of matmul:RuntimeWarning")
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", str(tmp_path / "file" / "below"))
@@ -490,13 +614,17 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
 def test_where_measurements_are_kept(monkeypatch):
     for name in ("NUMBA_TMA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_matmul_tuner.sys, "platform", "linux")
-    assert _matmul_tuner.cache_folder().parts[-2:] == (".cache", "numba_tma")
+    monkeypatch.setattr(environment.sys, "platform", "linux")
+    assert environment.cache_folder().parts[-2:] == (".cache", "numba_tma")
     for name, folder in {"XDG_CACHE_HOME": "/x", "NUMBA_CACHE_DIR": "/n"}.items():
         monkeypatch.setenv(name, folder)
-        assert _matmul_tuner.cache_folder().as_posix() == f"{folder}/numba_tma"
+        assert environment.cache_folder().as_posix() == f"{folder}/numba_tma"
     monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", "/own")
-    assert _matmul_tuner.cache_folder().as_posix() == "/own"
+    assert environment.cache_folder().as_posix() == "/own"
+    for name in ("NUMBA_TMA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert environment.cache_folder() is None
 
 
 def test_tuning_launches_every_configuration_once_and_then_the_best(gpu, folder, monkeypatch):

@@ -27,6 +27,8 @@ FORMS = {
     "TT": form("f16", out="f16", layout="TT", config=Tcgen05Config(96)),
     "tf32": form("tf32", out="f32"),
     "fp8": form("e4m3", "e5m2", epilogue=Epilogue(alpha=True), config=Tcgen05Config(128)),
+    "fp8 NT": form("e4m3", "e5m2", layout="NT", config=Tcgen05Config(128)),
+    "fp8 TT pair": form("e5m2", "e4m3", layout="TT", config=Tcgen05Config(192, cta_group=2)),
     "narrow": form(config=Tcgen05Config(32)),
     "pair": form(config=Tcgen05Config(cta_group=2)),
     "pair of everything": form(
@@ -34,6 +36,8 @@ FORMS = {
     ),
     "odd pair of fp8": form("e4m3", addressable=False, config=Tcgen05Config(192, cta_group=2)),
     "narrow pair": form(config=Tcgen05Config(32, cta_group=2)),
+    "static": form(config=Tcgen05Config(scheduler="static")),
+    "static pair": form(config=Tcgen05Config(cta_group=2, scheduler="static")),
 }
 
 
@@ -49,7 +53,7 @@ def test_nothing_is_in_local_memory(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bias", "pair"])
+@pytest.mark.parametrize("name", ["bias", "pair", "fp8 NT", "fp8 TT pair"])
 @pytest.mark.parametrize("cc", TARGETS[1:])
 def test_every_target(cc, name):
     all_in_registers(compiled(name, cc))
@@ -60,6 +64,14 @@ def test_a_stage_is_four_products_and_one_commit():
     ptx = compiled("bf16")
     assert len(re.findall(r"\btcgen05\.mma\.cta_group::1\.kind::f16 ", ptx)) == 4
     assert len(re.findall(r"\btcgen05\.commit\.", ptx)) >= 2  # of the stages, of the accumulator
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bf16", "pair", "static", "static pair"])
+def test_tiles_come_from_launch_control_or_from_the_grid(name):
+    requests = re.findall(r"\bclusterlaunchcontrol\.try_cancel\.\S*", compiled(name))
+    assert bool(requests) != name.startswith("static")
+    assert all((".multicast::cluster::all" in r) == (name == "pair") for r in requests)
 
 
 @pytest.mark.slow
@@ -93,6 +105,8 @@ def test_plans():
     assert (plan.stages, plan.accumulators, plan.out_columns) == (4, 2, 64)
     with pytest.raises(ValueError, match="n is a multiple of 32 up to 256"):
         Tcgen05Config(300)
+    with pytest.raises(ValueError, match="scheduler='queue'.: scheduler is 'launch_control', or"):
+        Tcgen05Config(scheduler="queue")
 
 
 def test_the_widest_tile_that_occupies_all_sms():

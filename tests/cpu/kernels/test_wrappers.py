@@ -1,14 +1,20 @@
 """A second call of a kernel's function with the same arrays repeats the prepared launch."""
 
+import contextlib
 import functools
+import gc
+import itertools
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import numba_tma as tma
 from numba_tma.host import driver as _driver
 from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels._host import memo
+from numba_tma.kernels._host import workspace as _workspace
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.pointwise.activations import gelu, swiglu
 from numba_tma.kernels.pointwise.api import Pointwise, add, pointwise, scale_add
@@ -28,14 +34,20 @@ SHAPE = (48, 72)
 @pytest.fixture
 def gpu(monkeypatch):
     """Note what is launched, with no GPU, and how many arrays are read for it."""
-    noted = SimpleNamespace(launches=[], bound=0, spaces=[])
+    noted = SimpleNamespace(launches=[], bound=0, spaces=[], counters=[], failing=False)
 
     def launcher(kernel, blocks, threads, stream, pdl):
         def bind(*arguments):
             noted.bound += 1
             # A launch holds addresses, and no arrays.
             shown = [getattr(v, "address", v) for v in arguments]
-            return lambda: noted.launches.append((kernel, blocks, threads, stream, *shown))
+
+            def launch():
+                noted.launches.append((kernel, blocks, threads, stream, *shown))
+                if noted.failing:
+                    raise tma.PipelineTimeout("stuck")
+
+            return launch
 
         return SimpleNamespace(bind=bind)
 
@@ -48,13 +60,17 @@ def gpu(monkeypatch):
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
     for module in (_columns, _backward):
         monkeypatch.setattr(module, "float_workspace", space)
-    counters = {}
+
+    def counter():
+        address = (99 << 40) + 4 * len(noted.counters)
+        noted.counters.append(device_array((1,), np.uint32, address=address))
+        return noted.counters[-1]
+
     for module in ("_host.device", "copy.api", "transpose.api", "pointwise.api"):
         path = f"numba_tma.kernels.{module}."
         for name, fake in {
             "sm_count": lambda: 132,
-            "current_device": lambda: 0,
-            "queue_counter": lambda *of: counters.setdefault(of, f"counter of {of}"),
+            "queue_counter": counter,
             "tensor_map": lambda array, tile: ("map", array.address, array.shape, tile),
         }.items():
             monkeypatch.setattr(path + name, fake, raising=False)
@@ -139,8 +155,9 @@ def test_the_second_call_repeats_the_launches(gpu, name, monkeypatch):
 
 def test_numbers_are_those_of_this_call(gpu):
     x, y, out = array(30), array(31), array(32)
+    combine = pointwise(lambda x, y, alpha, beta: alpha * x + beta * y)
     for alpha in (2.0, 2.0, 0.0, -0.0, 3, np.float32(3), float("nan"), float("nan"), 2.0):
-        scale_add(x, y, alpha, 0.5, out=out)
+        combine(x, y, alpha, 0.5, out=out)
         numbers = [v for v in gpu.launches[-1] if isinstance(v, np.float32)]
         wanted = np.float32([alpha, 0.5])
         assert np.array(numbers, np.float32).tobytes() == wanted.tobytes()
@@ -197,7 +214,7 @@ def test_mistakes_are_found_at_each_call(gpu):
     for _ in range(2):
         with pytest.raises(ValueError, match="out has shape"):
             add(x, x, out=array(71, (8, 8)))
-        with pytest.raises(ValueError, match="the scale is a positive number"):
+        with pytest.raises(ValueError, match="scale is a positive number"):
             softmax(x, scale=-1.0, out=x)
         with pytest.raises(ValueError, match="it finds columns of rows of 1 to"):
             row_argmax(array(72, (1, (1 << 24) + 8)), out=vector(73, 1, np.int64))
@@ -215,3 +232,101 @@ def test_wrappers_within_wrappers_are_repeated_even_if_they_were_called_before(g
     for calls in range(3):
         twice(arrays, None, ())
         assert len(gpu.launches) == 1 + 2 * (calls + 1)
+
+
+# ----------------------------------------------------------------- counters of tile queues
+
+
+def counters_of(launches):
+    """Return the addresses of the counters that launches draw tiles from."""
+    found = [v for launch in launches for v in launch if hasattr(v, "device_ctypes_pointer")]
+    return [v.device_ctypes_pointer.value for v in found]
+
+
+def test_partial_results_after_a_launch_that_failed(gpu):
+    """A kernel that fails leaves its counter anywhere: no launch may draw from it again."""
+    x, y, out = array(80), array(81), array(82)
+    add(x, y, out=out)
+    gpu.failing = True
+    for _ in range(2):  # a repeated launch, and the first of a call
+        with pytest.raises(tma.PipelineTimeout):
+            add(x, y, out=out)
+    gpu.failing = False
+    add(x, y, out=out)
+    add(x, y, out=out)
+    first, failed, second, new, again = counters_of(gpu.launches)
+    assert first == failed and new == again
+    assert len({failed, second, new}) == 3
+
+
+def test_counters_are_zeroed_words_of_slabs(monkeypatch):
+    zeroed, slabs = [], itertools.count(1)
+
+    def slab(size, dtype):
+        first = device_array((size,), dtype, address=next(slabs) << 32)
+        words = [device_array((1,), dtype, address=first.device_ctypes_pointer.value + 4 * i)
+                 for i in range(size)]  # fmt: skip
+        return SimpleNamespace(
+            device_ctypes_pointer=first.device_ctypes_pointer,
+            nbytes=first.nbytes,
+            split=lambda section: iter(words),
+        )
+
+    monkeypatch.setattr(_workspace, "_slabs", {})
+    monkeypatch.setattr(_workspace.cuda, "device_array", slab)
+    monkeypatch.setattr(_driver, "current_device", lambda: 0)
+    monkeypatch.setattr(_driver, "allocating_while_capturing", contextlib.nullcontext)
+    monkeypatch.setattr(_driver, "zero", lambda *memory: zeroed.append(memory))
+    counters = [_workspace.queue_counter() for _ in range(300)]
+    places = {counter.device_ctypes_pointer.value for counter in counters}
+    assert zeroed == [(1 << 32, 1024), (2 << 32, 1024)]
+    assert places == {(1 << 32) + 4 * i for i in range(256)} | {
+        (2 << 32) + 4 * i for i in range(44)
+    }
+
+
+def test_partial_results_of_a_call_within_another(gpu):
+    """The inner call has the same launch, so it is forgotten with the outer one."""
+
+    @memo.launched_again
+    def outer(arrays, stream, numbers):
+        copy(*arrays)
+
+    arrays = padded(83), padded(84)
+    outer(arrays, None, ())
+    gpu.failing = True
+    with pytest.raises(tma.PipelineTimeout):
+        outer(arrays, None, ())
+    gpu.failing = False
+    copy(*arrays)
+    first, failed, new = counters_of(gpu.launches)
+    assert first == failed != new
+
+
+def test_partial_results_of_calls_that_run_at_a_time(gpu):
+    """Graphs that were captured on one stream may run at a time: each call has its own counter."""
+    x, y = array(85), array(86)
+    for out in (array(87), array(88)):
+        add(x, y, out=out, stream=3)
+        add(x, y, out=out, stream=3)
+        scale_add(x, y, 2.0, 3.0, out=out, stream=3)
+    copy(padded(85), padded(86), stream=3)
+    counters = counters_of(gpu.launches)
+    assert counters[0::3] != counters[1::3] and len(set(counters)) == 5
+
+
+def test_a_call_keeps_the_counters_of_calls_within_it(gpu, monkeypatch):
+    @memo.launched_again
+    def outer(arrays, stream, numbers):
+        copy(*arrays)
+
+    monkeypatch.setattr(memo, "_MOST_CALLS", 1)
+    outer((padded(89), padded(90)), None, ())
+    counter = weakref.ref(gpu.counters.pop())
+    del gpu.launches[:]
+    copy(padded(91), padded(92))  # the inner call is forgotten
+    gc.collect()
+    assert counter() is not None
+    outer((padded(93), padded(94)), None, ())
+    gc.collect()
+    assert counter() is None

@@ -229,6 +229,24 @@ def test_every_form_is_free_of_local_memory_and_says_what_it_should(buffer):
     assert count("mbarrier.arrive.shared") == buffer.by_mbarrier
 
 
+def test_a_loop_may_start_it_again():
+    """Unlike other pipelines, since close() ends the use of its barriers."""
+    buffer = CircularBuffer(2, x=TILE)
+
+    @cuda.jit
+    def kernel(x, wide, out, n):
+        for _ in range(n):
+            ring = buffer.start()
+            for tile, stage in ring.tiles(0, n):
+                for ahead, slot in ring.loads():
+                    x.load(slot.x, (ahead * 16, 0), slot.barrier)
+                out[tile] = stage.wait().x[1, 2]
+            ring.close()
+            cuda.syncthreads()
+
+    assert ptxas(compile_ptx(kernel, SIGNATURE)).spill_stores == 0
+
+
 def test_where_the_memory_is_said_nothing_is_allocated():
     buffer = CircularBuffer(2, x=TILE)
     memory = Tile((40, 64), "f32")

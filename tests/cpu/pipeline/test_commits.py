@@ -13,7 +13,6 @@ from numba_tma import ptx
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.pipeline.multicast import axis_mask
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
-from tests.kernels import seed_usage
 from tests.tiers import quick
 
 A, B = tma.Tile((16, 32), "f16"), tma.Tile((8, 32), "f16")
@@ -402,14 +401,6 @@ def test_slices_of_a_tile_count_at_the_even_block_of_each_pair():
     assert ptxas(text).warnings == () and len(re.findall(r"^\s*mapa", text, re.M)) == 1
     assert len(re.findall(r"multicast::cluster\.cta_group::2 \[", text)) == 1
     assert len(re.findall(r"multicast::cluster \[", text)) == 1
-
-
-@pytest.mark.slow
-def test_the_seeds_usage_example_compiles():
-    arrays = TensorMapType(2, seed_usage.A), TensorMapType(2, seed_usage.B)
-    signature = (*arrays, types.int64[:, :, ::1], types.int64)
-    text = compile_ptx(seed_usage.usage, signature, cc=SM_100A)
-    assert ptxas(text).warnings == () and "tcgen05.commit" in text
 
 
 @pytest.mark.parametrize("group", quick([2], [1, 2]))

@@ -284,6 +284,7 @@ def test_the_ring_may_be_in_the_kernels_own_memory():
         works = KV.start(tiles=memory, barriers=barriers).consumer()
         works.wait()
         out[0] = works.get().value
+        works.release()
 
     report = ptxas(compile_ptx(kernel, (OUT,)))
     assert report.shared == KV.nbytes

@@ -219,7 +219,7 @@ def never_released_by_name(n):
         (beyond, (), SM_100A, r"stage\.load: columns 60 to 67 of an accumulator that has 64"),
         (wider, (), SM_100A, r"stage\.load: columns 0 to 127 of an accumulator that has 64"),
         (unknown_number, (types.int64,), SM_100A, r"stage.load\(num=...\) must be a compile-time"),
-        (no_tuple, (), SM_100A, r"stage.store\(values=...\) takes a tuple of numbers, not"),
+        (no_tuple, (), SM_100A, r"stage.store\(values=...\) takes a tuple of numbers or a vec"),
         (no_column, (), SM_100A, r"stage.store\(column=...\) takes an integer, not"),
         (epilogues_stage, (), SM_90A, r"acquire_for_mma\(\) has to return the stage; the epilogue"),
         (never_released, (types.int64,), SM_90A, r"Call consumer\.release\(\)"),

@@ -173,12 +173,21 @@ def test_the_least_that_others_may_be_left_with():
         Roles(a=Warpgroups(2, registers=248), b=Warpgroups(1))
 
 
-@pytest.mark.parametrize("other", [Warps(4), Threads(128)])
-def test_where_one_role_has_registers_all_are_warpgroups(other):
-    expected = f"Roles(b={other}): where one role has registers, all are warpgroups, since"
+@pytest.mark.parametrize("other", [{"b": Warps(4)}, {"b": Warps(1), "c": Threads(96)}])
+def test_roles_of_warps_share_a_warpgroup_that_has_the_rest_of_the_registers(other):
+    roles = Roles(a=Warpgroups(3, registers=152), **other)
+    assert {role.registers for role in roles.roles[1:]} == {56} and roles.threads == 512
+
+
+def test_roles_with_other_registers_share_no_warpgroup():
+    expected = "Roles(b=Warpgroups(1, registers=40)): it begins at thread 64, inside a warpgroup."
     with pytest.raises(ValueError, match=re.escape(expected)) as caught:
-        Roles(a=Warpgroups(1, registers=40), b=other)
-    assert "give Warpgroups(n)" in str(caught.value)
+        Roles(a=Warps(2), b=Warpgroups(1, registers=40), c=Warps(2))
+    assert "before it fill 1 of them" in str(caught.value)
+    expected = "Roles: 192 threads, whose last warpgroup has 2 warps."
+    with pytest.raises(ValueError, match=re.escape(expected)) as caught:
+        Roles(a=Warpgroups(1, registers=40), b=Warps(2))
+    assert "another role of Warps(2)" in str(caught.value)
 
 
 KINDS = st.one_of(

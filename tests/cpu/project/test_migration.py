@@ -1,33 +1,14 @@
 """docs/guide/migration.md has every name of the seeds, and the names that it gives exist."""
 
-import functools
-import inspect
 import re
 
 import pytest
 
-import numba_tma as tma
-from numba_tma import pipeline
-from numba_tma.device import barrier, shared
-from numba_tma.host import layout
 from tests import migration
+from tests.migration import resolve
 
 TABLES = migration.tables()
 NAMES = [(seed, name) for seed, names in migration.SEEDS.items() for name in names]
-ROOTS = {"tma": tma} | {
-    name: getattr(module, name)
-    for module in (layout, barrier, shared, pipeline, tma)
-    for name in dir(module)
-    if inspect.isclass(getattr(module, name, None))
-}
-GIVEN = sorted(
-    {
-        span
-        for lines in TABLES.values()
-        for answer in lines
-        for span in migration.spans(answer.numba_tma)
-    }
-)
 #: In remarks, what is spelt like a name of ours.
 REMARKED = sorted(
     {
@@ -38,23 +19,6 @@ REMARKED = sorted(
         if re.match(r"tma\.|Pipeline\.|Producer\.|Consumer\.|Barrier\.|Tile\.|TensorMap\.", span)
     }
 )
-
-
-def resolve(span):
-    """Find what a name in code font stands for; ``f(x=...)`` also has the parameter x."""
-    path, _, arguments = span.partition("(")
-    root, *parts = path.split(".")
-    assert root in ROOTS, f"{root} is no public name of numba_tma"
-    found = functools.reduce(attribute, parts, ROOTS[root])
-    for keyword in re.findall(r"(\w+)=", arguments):
-        assert keyword in inspect.signature(found).parameters, f"{path} takes no {keyword}"
-    return found
-
-
-def attribute(owner, name):
-    fields = getattr(owner, "__dataclass_fields__", {})
-    assert hasattr(owner, name) or name in fields, f"{owner!r} has no {name}"
-    return getattr(owner, name, None)
 
 
 def test_the_tables_are_those_of_the_seeds():
@@ -83,7 +47,7 @@ def test_no_cell_is_empty(seed):
     assert [a.names for a in TABLES[seed] if not all((a.numba_tma, *a.others))] == []
 
 
-@pytest.mark.parametrize("span", GIVEN)
+@pytest.mark.parametrize("span", migration.given())
 def test_a_name_of_ours_exists(span):
     resolve(span)
 

@@ -72,21 +72,6 @@ def test_8_bit_matrices_are_sm_100as():
     assert "ldmatrix_m16n16_x1() needs sm_100a, 100f" in refusal(kernel)
 
 
-def test_assembled_only_forms_say_so():
-    for call in (
-        lambda: ptx.ldmatrix_m16n16_x1(0, "b8"),
-        lambda: ptx.ldmatrix_m16n16_x2(0, "b8"),
-        lambda: ptx.ldmatrix_m8n16_x1(0, "b8x16.b4x16_p64"),
-        lambda: ptx.ldmatrix_m8n16_x2(0, "b8x16.b4x16_p64"),
-        lambda: ptx.ldmatrix_m8n16_x4(0, "b8x16.b4x16_p64"),
-        lambda: ptx.stmatrix_m16n8_x1(0, 0),
-        lambda: ptx.stmatrix_m16n8_x2(0, (0, 0)),
-        lambda: ptx.stmatrix_m16n8_x4(0, (0, 0, 0, 0)),
-    ):
-        with pytest.raises(NotImplementedError, match="needs sm_100a.* and is not"):
-            call()
-
-
 # ------------------------------------------------------------------------- emission
 
 

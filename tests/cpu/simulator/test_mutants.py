@@ -95,7 +95,8 @@ def signature(program):
 def compiled(mutant):
     """Return what is left of a compiled kernel, with the launch that the library gives it."""
     kernel, grid, block = mutant.build()
-    ptx = compile_ptx(kernel, signature(mutant.program))
+    cc = (9, 0, "a") if mutant.program.on_hopper else (10, 0, "a")
+    ptx = compile_ptx(kernel, signature(mutant.program), cc=cc)
     library = SimpleNamespace(get_asm_str=lambda: ptx)
     result = SimpleNamespace(argument_types=(), _codelibrary=library, launch=mock.Mock())
     guards._adapt_launches(result)

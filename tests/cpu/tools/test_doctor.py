@@ -1,7 +1,9 @@
 """The doctor names every known-bad combination with its repair, and never crashes."""
 
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,6 +14,7 @@ from packaging.requirements import Requirement
 
 import numba_tma
 from numba_tma import __main__ as command_line
+from numba_tma.kernels._host import availability
 from numba_tma.tools import doctor
 from numba_tma.tools.testing import gpu_available
 
@@ -153,7 +156,8 @@ def run(*arguments, **environment):
 def test_json_is_one_object_and_the_status_agrees():
     done = run("doctor", "--json")
     report = json.loads(done.stdout)
-    assert set(report) == {"works", "facts", "findings"}
+    assert set(report) == {"works", "facts", "kernels", "findings"}
+    assert (report["kernels"] is None) == (report["facts"]["compute_capability"] is None)
     assert report["works"] == gpu_available()
     assert done.returncode == (0 if report["works"] else 1)
     assert done.stderr == ""
@@ -170,6 +174,50 @@ def test_the_report_for_a_person(monkeypatch, capsys):
     assert "TMA cannot work here.\n- numpy 2.5.0" in printed
     assert '  repair: pip install "numpy<2.5"' in printed
     assert "ptxas" in printed and "not found" in printed
+
+
+B200 = {"device": "NVIDIA B200", "compute_capability": "10.0"}
+RTX = {"device": "NVIDIA RTX PRO 6000", "compute_capability": "12.0"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "first", "others"),
+    [
+        ({}, "column_sum, matmul, block_scaled_matmul, grouped_matmul, attention,", []),
+        (B200, "column_sum, matmul, attention.", ["no such GPU has", "- attention_varlen has a"]),
+        (RTX, "column_sum, matmul.", ["no such GPU has run them", "for wgmma alone"]),
+        ({"compute_capability": "8.9"}, "Kernels for NVIDIA H200 (8.9): none.", []),
+        (NO_DEVICE, "", []),
+    ],
+)
+def test_the_kernels_of_a_gpu(gpu, first, others):
+    head, *rest = doctor.kernel_lines(GOOD | gpu) or [""]
+    assert first in head
+    text = "\n".join(rest)
+    assert all(part in text for part in others) and bool(text) == bool(others)
+
+
+def goldens(arch):
+    return {path.name.split(".")[0] for path in (ROOT / "ptx" / "kernels").glob(f"*.{arch}.txt")}
+
+
+#: Goldens of pipelines, which are no function to call.
+PIPELINES = ("launch_control", "output_pipeline", "ring")
+
+
+@pytest.mark.parametrize(("cores", "arch"), [("tcgen05", "sm_100a"), ("mma", "sm_120a")])
+def test_the_kernels_of_a_gpu_are_those_that_have_a_golden(cores, arch):
+    said = [kernels[cores] for kernels in availability.PRODUCTS.values() if cores in kernels]
+    shipped = {name for name in goldens(arch) if not name.startswith(PIPELINES)}
+    assert all(name.startswith(tuple(itertools.chain(*said))) for name in shipped), shipped
+    assert all(any(name.startswith(each) for name in shipped) for each in itertools.chain(*said))
+
+
+def test_every_function_to_call_is_listed():
+    page = (ROOT / "docs" / "kernels" / "README.md").read_text()
+    rows = re.findall(r"^\| `numba_tma\.kernels\.\w+` \| ([^|]*) \|", page, re.M)
+    named = {name for row in rows for name in re.findall(r"`([a-z]\w+)`", row)}
+    assert named == {*availability.EVERYWHERE, *availability.PRODUCTS}
 
 
 def test_a_note_alone_does_not_fail(monkeypatch, capsys):

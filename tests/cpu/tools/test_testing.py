@@ -2,7 +2,9 @@
 
 import os
 import re
+import threading
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -405,3 +407,37 @@ except unittest.SkipTest as skip:
 """
     available, reason = run_isolated(source, timeout=60)
     assert available is False and "doctor" in reason
+
+
+def test_threads_compile_at_once_and_leave_numba_as_it_was():
+    from numba.cuda import dispatcher
+
+    before, found = dispatcher.get_current_device, []
+    signature = (FLOATS,)
+
+    def work(cc):
+        found.append((cc, compile_ptx(with_helpers.py_func, signature, cc)))
+
+    targets = [(9, 0, "a"), (10, 0, "a")] * 3
+    workers = [threading.Thread(target=work, args=(cc,)) for cc in targets]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert dispatcher.get_current_device is before
+    assert sorted(cc for cc, _ in found) == sorted(targets)
+    assert all(f".target sm_{major}{minor}{kind}" in ptx for (major, minor, kind), ptx in found)
+
+
+def test_other_threads_see_the_current_device_while_one_compiles():
+    from numba.cuda import dispatcher
+
+    seen = []
+    with mock.patch.object(dispatcher, "get_current_device", lambda: "current"):
+        with testing._compiling_for("another"):
+            seen.append(dispatcher.get_current_device())
+            worker = threading.Thread(target=lambda: seen.append(dispatcher.get_current_device()))
+            worker.start()
+            worker.join()
+        seen.append(dispatcher.get_current_device())
+    assert seen == ["another", "current", "current"]

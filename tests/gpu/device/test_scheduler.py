@@ -126,6 +126,30 @@ def queue_kernel(scheduler):
     return copy
 
 
+@functools.cache
+def persistent_kernel(size):
+    work_of = tma.PersistentGrid(cluster=size)
+
+    @cuda.jit
+    @tma.cluster(size)
+    def visit(visits, rows, columns):
+        work = work_of.start()
+        for tile in work.tiles(GROUPED.over(rows, columns)):
+            if cuda.threadIdx.x == 0:
+                cuda.atomic.add(visits, (tile.row, tile.column, cuda.blockIdx.x % size), 1)
+
+    return visit
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@on_gpu
+def test_a_persistent_grid_has_every_tile_once(size):
+    for blocks in (1, 7, 132):
+        visits = cuda.to_device(np.zeros((33, 17, size), np.int64))
+        persistent_kernel(size)[blocks * size, 32](visits, 33, 17)
+        assert (visits.copy_to_host() == 1).all(), blocks
+
+
 def random_bytes(rows, columns):
     return np.random.default_rng(rows).integers(0, 256, (rows, columns), np.uint8)
 

@@ -7,6 +7,7 @@ import pytest
 from numba import cuda
 
 from numba_tma import ptx
+from numba_tma.kernels._host import memo
 from numba_tma.kernels.copy import api as copies
 from numba_tma.kernels.copy.api import copy
 from numba_tma.kernels.pointwise.activations import SWIGLU, gelu, swiglu
@@ -265,3 +266,54 @@ def test_copies_by_every_plan(store):
 
 def test_what_is_planned_has_a_test():
     assert {plan_for(1), plan_for(2), SWIGLU.plan} <= set(PLANS.values())
+
+
+# ----------------------------------------------------------------------- tile queues
+
+
+@on_gpu(limit=60)
+def test_partial_results_of_graphs():
+    """Graphs captured on one stream, at its first calls, are replayed on two at a time."""
+    torch = pytest.importorskip("torch")
+    x, y = (torch.randn(4096, 4096, device="cuda") for _ in range(2))
+    outs, graphs = [torch.empty_like(x) for _ in range(2)], []
+    add(x, y)  # compile before the capture
+    captured_on = torch.cuda.Stream()
+    for out in outs:
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1], stream=captured_on):
+            add(x, y, out=out, stream=captured_on)
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for _ in range(20):
+        for out in outs:
+            out.fill_(float("nan"))
+        torch.cuda.synchronize()
+        for graph, stream in zip(graphs, streams):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        for out, stream in zip(outs, streams):
+            with torch.cuda.stream(stream):  # as soon as its own graph has ended
+                assert torch.equal(out, x + y)
+
+
+@on_gpu(limit=60)
+def test_partial_results_after_a_failed_launch():
+    """The counter of a failed launch, wherever it is left, serves no other launch."""
+    x = to_device(normal((4096, 4096), "f32"))
+    outs = [to_device(np.full((4096, 4096), np.nan, np.float32)) for _ in range(2)]
+    memo.forget_all()
+    add(x, x, out=outs[0])
+    (call,) = (call for calls in memo._tables for call in calls.table.values())
+    (counter,) = call.recording.workspace
+
+    def fails():
+        counter.copy_to_device(np.full(1, 777, np.uint32))
+        raise RuntimeError("as a kernel that was stopped")
+
+    call.recording.launches.append(fails)
+    with pytest.raises(RuntimeError, match="stopped"):
+        add(x, x, out=outs[0])
+    for out in outs:
+        out.copy_to_device(np.full((4096, 4096), np.nan, np.float32))
+        add(x, x, out=out)
+        np.testing.assert_array_equal(out.copy_to_host(), 2 * x.copy_to_host())

@@ -137,9 +137,27 @@ def test_errors_are_those_of_the_compiler():
     assert "k_steps is 5" in fails(steps)
 
 
+def test_scale_factors_of_rows_begin_at_half_an_atom():
+    tile = tma.scale_tile(128, 128)
+
+    def kernel(first):
+        tmem = TMEM.start()
+        scales = tmem.scales(tile, 32)
+        part = scales.scale_rows(first, 64)
+        assert (part.address - scales.address, part.layout.rows) == (first // 32, 64)
+        tmem.close()
+
+    for first in (0, 64):
+        cuda.jit(kernel)[1, 32](first)
+    with pytest.raises(ValueError, match="row is 32 and num 64; .* a multiple of 64 up to"):
+        cuda.jit(kernel)[1, 32](32)
+
+
 def test_wgmma_refuses_what_only_tcgen05_reads():
+    WIDE = tma.Tile((64, 128), "e4m3", SWIZZLE)
+
     def body(acc, a, b):
-        wide = tma.shared_tile(tma.Tile((64, 128), "e4m3", SWIZZLE)).matrix_descriptor("MN")
+        wide = tma.shared_tile(WIDE).matrix_descriptor("MN")
         tma.wgmma(tma.fragment(64), wide, wide)
 
     assert "is no MN-major operand of wgmma" in fails(body)

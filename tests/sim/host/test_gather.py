@@ -15,6 +15,7 @@ from numba_tma.simulator import (
 )
 
 RNG = np.random.default_rng(0)
+NUMBER_TILE, BYTES_32, BYTES_64 = Tile((8,), "i32"), Tile((32,), "u8"), Tile((64,), "u8")
 ROWS = (3, 19, 0, -1, 7, 7, 20, 2**31 - 1)  # 20 rows: the last two and -1 lie outside
 
 
@@ -22,7 +23,7 @@ def make_gather(tile, listed="tuple"):
     @cuda.jit
     def kernel(x, numbers, column, out):
         held, full = tma.shared_tile(tile), tma.shared_barrier()
-        table = tma.shared_tile(Tile((8,), "i32"))
+        table = tma.shared_tile(NUMBER_TILE)
         thread = cuda.threadIdx.x
         if thread < 8:
             table[thread] = numbers[thread]
@@ -194,7 +195,7 @@ def test_what_a_scatter_refuses():
 
 @cuda.jit
 def store_masked(y, mask):
-    tile = tma.shared_tile(Tile((64,), "u8"))
+    tile = tma.shared_tile(BYTES_64)
     for i in range(cuda.threadIdx.x, 64, 32):
         tile[i] = i
     tma.fence_proxy_async()
@@ -216,7 +217,7 @@ def test_a_masked_store_leaves_the_other_bytes_of_each_16():
 @cuda.jit
 def load_ignoring(x, left, right, out):
     """Copy 32 bytes, and read those that are not ignored."""
-    tile, full = tma.shared_tile(Tile((32,), "u8")), tma.shared_barrier()
+    tile, full = tma.shared_tile(BYTES_32), tma.shared_barrier()
     if cuda.threadIdx.x == 0:
         full.init(1)
         tma.fence_mbarrier_init()

@@ -131,10 +131,10 @@ def test_a_reduction_combines(operation, expected):
 
 
 def test_a_reduction_refuses_what_the_type_does_not_have():
-    y = np.zeros((1, 2, 4), np.float32)
+    y, TWO_PIXELS = np.zeros((1, 2, 4), np.float32), tma.Tile((2, 4), "f32")
 
     def kernel(y):
-        tile = tma.shared_tile(tma.Tile((2, 4), "f32"))
+        tile = tma.shared_tile(TWO_PIXELS)
         ptx.cp_reduce_async_bulk_tensor_im2col(y, (0, 0, 0), tile, "min")
 
     with pytest.raises(sim.BadOperand, match="no reduction 'min' of f32: it has 'add'"):

@@ -1,5 +1,7 @@
 """Launchers in the simulator: the ordinary launch, with the same checks."""
 
+import threading
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -61,3 +63,23 @@ def test_mistakes_are_refused():
     for what in (print, cuda.jit(device=True)(lambda x: x)):
         with pytest.raises(TypeError, match="is no kernel"):
             tma.launcher(what, 1, 32)
+
+
+def test_threads_launch_one_kernel_in_clusters_of_different_sizes():
+    wrong = []
+
+    def work(size):
+        try:
+            for _ in range(4):
+                out = np.zeros(4, np.int32)
+                tma.launcher(ranks, 4, 32, cluster=size)(out)
+                assert out.tolist() == [rank % (size or 1) + 10 * (size or 1) for rank in range(4)]
+        except BaseException as error:
+            wrong.append(error)
+
+    workers = [threading.Thread(target=work, args=(size,)) for size in [None, 1, 2, 4] * 4]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []

@@ -1,10 +1,13 @@
 """The matmul kernel of Blackwell's tensor cores in the simulator, against NumPy."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 from numba_tma import simulator
+from numba_tma.kernels._host import launch
 from numba_tma.kernels.matmul import Tcgen05Config, matmul
 from tests.sim.kernels.test_matmul import (
     BF16,
@@ -23,6 +26,8 @@ NARROW = Tcgen05Config(32, stages=2)
 WIDE = Tcgen05Config(64, stages=3)
 PAIR = Tcgen05Config(32, stages=2, cta_group=2)
 WIDE_PAIR = Tcgen05Config(64, stages=3, cta_group=2)
+STATIC = replace(NARROW, scheduler="static")
+STATIC_PAIR = replace(PAIR, scheduler="static")
 
 
 @pytest.mark.parametrize(
@@ -45,6 +50,23 @@ def test_more_tiles_than_blocks_reuse_both_accumulators(config):
     check(*factors(385, 200, 200), config=config)
 
 
+@pytest.mark.parametrize(
+    ("config", "blocks"),
+    quick([(NARROW, 6), (STATIC, 2)], [(NARROW, 6), (STATIC, 2), (PAIR, 8), (STATIC_PAIR, 2)]),
+)
+def test_a_block_for_each_tile_or_for_each_sm(config, blocks, monkeypatch):
+    launched = []
+
+    def record(kernel, grid, *rest, **options):
+        launched.append(grid)
+        return launch.launch(kernel, grid, *rest, **options)
+
+    monkeypatch.setattr("numba_tma.kernels.matmul.launch.launch", record)
+    rows = 130 * config.cta_group
+    check(*factors(rows, 72, 8) if blocks == 6 else factors(rows, 40, 8), config=config)
+    assert launched == [blocks]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [NARROW, PAIR])
 def test_integers_in_bf16_are_exact_in_any_order_of_the_threads(config):
@@ -62,6 +84,22 @@ def test_integers_in_bf16_are_exact_in_any_order_of_the_threads(config):
 @pytest.mark.parametrize("layout", ["TT", "NN", "NT"])
 def test_layouts(layout, config):
     check(*factors(70, 66, 75, layout=layout), config=config)
+
+
+@pytest.mark.parametrize(
+    ("layout", "kinds", "config"),
+    quick(
+        [("NT", (E4M3, E5M2), WIDE)],
+        [
+            *(("NT", (E4M3, E5M2), WIDE), ("NT", (E5M2, E4M3), WIDE_PAIR)),
+            *(("TT", (E4M3, E4M3), WIDE_PAIR), ("NN", (E5M2, E5M2), WIDE)),
+            ("NT", (E4M3, E4M3), PAIR),  # whose halves of b are narrower than a swizzle
+        ],
+    ),
+)
+def test_layouts_of_8_bits(layout, kinds, config):
+    a, b = factors(80, 80, 96, kinds[0], layout, b_dtype=kinds[1])
+    check(a, b, config=config, out_dtype=np.float32)
 
 
 @pytest.mark.slow

@@ -94,19 +94,22 @@ PAIRS = [
 ]
 
 
-@cuda.jit
-def reduce_tiles(y, x, origins, op):
-    tile = tma.shared_tile(y.tile)
-    barrier = tma.shared_barrier()
-    barrier.init(1)
-    tma.fence_mbarrier_init()
-    for i, origin in enumerate(origins):
-        barrier.arrive_expect_tx(y.tile.nbytes)
-        x.load(tile, (0, 0), barrier)
-        barrier.wait(i % 2)
-        y.reduce(tile, origin, op)
-        ptx.cp_async_bulk_commit_group()
-        ptx.cp_async_bulk_wait_group(0)
+def reduction_of(TILE):
+    @cuda.jit
+    def kernel(y, x, origins, op):
+        tile = tma.shared_tile(TILE)
+        barrier = tma.shared_barrier()
+        barrier.init(1)
+        tma.fence_mbarrier_init()
+        for i, origin in enumerate(origins):
+            barrier.arrive_expect_tx(TILE.nbytes)
+            x.load(tile, (0, 0), barrier)
+            barrier.wait(i % 2)
+            y.reduce(tile, origin, op)
+            ptx.cp_async_bulk_commit_group()
+            ptx.cp_async_bulk_wait_group(0)
+
+    return kernel
 
 
 @pytest.mark.parametrize("name, op", PAIRS)
@@ -119,7 +122,7 @@ def test_tensor_reductions(name, op):
     step = 16 // dtype.itemsize
     origins = [(0, 0), (7, step), (8, shape[1] - step), (20, 0)]
     y = old.copy()
-    reduce_tiles[1, 1](tma.tensor_map(y, tile), tma.tensor_map(x, tile), origins, op)
+    reduction_of(tile)[1, 1](tma.tensor_map(y, tile), tma.tensor_map(x, tile), origins, op)
     expected = old.copy()
     for row, column in origins:
         part = expected[row : row + tile.shape[0], column : column + tile.shape[1]]

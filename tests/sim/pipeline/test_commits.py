@@ -9,7 +9,6 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import ptx
 from numba_tma import simulator as sim
-from tests.kernels import seed_usage
 from tests.tiers import seeds
 
 TILE = tma.Tile((4, 32), "u32")
@@ -249,20 +248,3 @@ def test_mistakes_of_a_consumer(body, text):
         except sim.SimulatorError as error:
             found.append(f"{type(error).__name__}: {error}")
     assert found and all(re.match(text, error, re.S) for error in found), found
-
-
-@seeds(1, 4)
-def test_the_seeds_usage_example(seeds):
-    """Line by line: a group of tiles lies where the stage's turn says, whatever the order."""
-    PIPE = seed_usage.tile_pipeline_of
-    for seed in seeds:
-        sim.seed(seed)
-        a, b = np.zeros((16, 160), np.float16), np.zeros((8, 160), np.float16)
-        seen = np.zeros((5, 2, 2), np.int64)
-        maps = tma.tensor_map(a, seed_usage.A), tma.tensor_map(b, seed_usage.B)
-        cuda.jit(seed_usage.usage)[1, seed_usage.ROLES.threads](*maps, seen, 5)
-        a_first, b_first = seen[0, 0] - [PIPE.tile_offset("a"), PIPE.tile_offset("b")]
-        assert a_first == b_first
-        slots = np.arange(10).reshape(5, 2) % 4
-        np.testing.assert_array_equal(seen[..., 0] - seen[0, 0, 0], slots * seed_usage.A.nbytes)
-        np.testing.assert_array_equal(seen[..., 1] - seen[0, 0, 1], slots * seed_usage.B.nbytes)

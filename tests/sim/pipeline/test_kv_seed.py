@@ -210,6 +210,18 @@ def test_get(holds):
     assert all(launch(kv, "", work)[0])
 
 
+def test_MMASmemDescriptorPair():
+    """The two words alone, made by hand and moved to the next stage."""
+
+    def work(works):
+        made = works.get()
+        pair = tma.MatrixDescriptorPair(made.lo, made.hi) + K.full_kv_bytes
+        works.step()
+        return pair == works.get().pair
+
+    assert all(launch(K, "", work)[0])
+
+
 def test_get_k():
     def work(works):
         whole, parts = works.get_k(), [works.get_k(part) for part in range(PARTS)]

@@ -279,9 +279,15 @@ def test_a_block_has_a_producer_warp_and_consumer_warps(threads):
     assert "a multiple of 32, and at least 64" in str(caught.value)
 
 
-@pytest.mark.parametrize("index", [(4, 0), (0, 16), (-1, 0), (0,), 0])
+@pytest.mark.parametrize("index", [(4, 0), (0, 16), (-1, 0)])
 def test_an_index_outside_a_tile(index):
     with pytest.raises(IndexError, match=r"is outside Tile\(\(4, 16\), f32, NONE\)"):
+        launch(lambda m, t, b: t[index])
+
+
+@pytest.mark.parametrize("index", [(0,), 0])
+def test_an_index_has_an_integer_for_each_axis(index):
+    with pytest.raises(IndexError, match="has 2 axes but is indexed with 1 integers"):
         launch(lambda m, t, b: t[index])
 
 

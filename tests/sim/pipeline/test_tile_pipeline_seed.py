@@ -499,6 +499,7 @@ def test_drain():
                 for t, stage in pipe.consume(first, min(first + 2, n_tiles)):
                     write(out, t, stage.a)
                 pipe.release_pending()
+        pipe.close()
 
     passed_on(kernel, 7)
 

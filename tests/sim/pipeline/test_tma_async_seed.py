@@ -12,6 +12,7 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma import simulator as sim
 
+WORDS_4, WORDS_32 = tma.Tile(4, "u32"), tma.Tile(32, "u32")
 WARP = 32
 
 
@@ -70,7 +71,7 @@ def test_TMATensorTile():
 def test_SharedMemBarrier():
     @cuda.jit
     def kernel(out):
-        barrier, box = tma.shared_barrier(), tma.shared_tile(tma.Tile(4, "u32"))
+        barrier, box = tma.shared_barrier(), tma.shared_tile(WORDS_4)
         thread = cuda.threadIdx.x
         if thread == 0:
             barrier.init(4)
@@ -397,7 +398,7 @@ def test_commit_group_and_wait_group(waits):
 
     @cuda.jit
     def kernel(y):
-        tiles = tma.shared_tile(tma.Tile(32, "u32")), tma.shared_tile(TILE)
+        tiles = tma.shared_tile(WORDS_32), tma.shared_tile(TILE)
         thread = cuda.threadIdx.x
         for t in range(4):
             tile = tiles[t % (1 + left)]
@@ -439,6 +440,62 @@ def test_prefetch_descriptor():
     x, out = numbers(4, 8), np.zeros(32, np.uint32)
     kernel[1, WARP](tma.tensor_map(x, TILE), out)
     np.testing.assert_array_equal(out.reshape(4, 8), x)
+
+
+def test_descriptor():
+    """A launch passes the encoded map; the simulator has none, and copies all the same."""
+    x = tma.tensor_map(numbers(4, 8), tma.Tile((4, 8), "u32"))
+    assert x.value is None and x.tile.nbytes == 128
+
+
+def test_async_copy_gather4():
+    """Also gather4_tile_bytes and async_copy_gather4_tile: all rows of a tile, by one call."""
+    TILE = tma.Tile((8, 16), "u32")
+    ROWS = (3, 19, 0, 7, 7, 11, 2, 5)
+
+    @cuda.jit
+    def kernel(x, listed, out):
+        tile, barrier = tma.shared_tile(TILE), ready_barrier()
+        thread = cuda.threadIdx.x
+        for turn in range(2):
+            if thread == 0:
+                barrier.arrive_expect_tx(TILE.nbytes)
+                if turn == 0:
+                    x.gather(tile, ROWS, 16, barrier)
+                else:
+                    tma.gather_rows(tile, x, listed, barrier, 16)
+            barrier.wait(turn)
+            for i in range(thread, 128, WARP):
+                out[turn, i // 16, i % 16] = tile[i // 16, i % 16]
+            tma.fence_proxy_async()
+            cuda.syncthreads()
+
+    x, out = numbers(20, 32), np.zeros((2, 8, 16), np.uint32)
+    kernel[1, WARP](tma.gather_map(x, TILE), np.array(ROWS), out)
+    np.testing.assert_array_equal(out, [x[list(ROWS), 16:]] * 2)
+
+
+def test_TMATensorTileIm2col():
+    """A row of a 3 x 3 convolution's matrix for one offset of the filter."""
+    TILE = tma.Tile((16, 8), "u32")
+
+    @cuda.jit
+    def kernel(x, out, low):
+        tile, barrier = tma.shared_tile(TILE), ready_barrier()
+        thread = cuda.threadIdx.x
+        if thread == 0:
+            barrier.arrive_expect_tx(TILE.nbytes)
+            x.load_im2col(tile, (0, low[0], low[1], 0), (1, 2), barrier)
+        barrier.wait(0)
+        if thread < 16:
+            for c in range(8):
+                out[thread, c] = tile[thread, c]
+
+    x, out = numbers(1, 4, 4, 8), np.zeros((16, 8), np.uint32)
+    x_map = tma.im2col_map(x, TILE, filter=(3, 3), padding=((1, 1), (1, 1)))
+    kernel[1, WARP](x_map, out, x_map.pixel_box.lower)
+    padded = np.pad(x[0], ((1, 1), (1, 1), (0, 0)))
+    np.testing.assert_array_equal(out, padded[1:5, 2:6].reshape(16, 8))
 
 
 # ---------------------------------------------------------------- the edits of a tensormap
@@ -513,6 +570,28 @@ def test_tensormap_fence_acquire():
 
     with pytest.raises(sim.MissingFence, match="call fence_acquire"):
         edited(kernel, numbers(32, 16))
+
+
+def test_the_rows_of_replace_tensormap_global_dim_strides_and_fence_acquire():
+    def kernel(template, maps, stride, out):
+        scratch, thread = tma.shared_tile(tma.DESCRIPTOR), cuda.threadIdx.x
+        tma.edit_map(maps[0], template, scratch)
+        if thread == 0:
+            ptx.tensormap_replace_global_stride(scratch, "shared::cta", 0, stride)
+        cuda.syncwarp()
+        ptx.tensormap_cp_fenceproxy(maps[0], scratch, "gpu")
+        cuda.syncwarp()
+        tile, barrier = tma.shared_tile(EDITED), ready_barrier()
+        if thread == 0:
+            ptx.fence_proxy_tensormap_acquire(maps[0], "gpu")
+            barrier.arrive_expect_tx(EDITED.nbytes)
+            maps[0].load(tile, (0, 0), barrier)
+        barrier.wait(0)
+        if thread < 16:
+            out[thread // 8, thread % 8] = tile[thread // 8, thread % 8]
+
+    x = numbers(32, 16)  # the template's array
+    np.testing.assert_array_equal(edited(kernel, 128), x[0:4:2, :8])
 
 
 def test_smem_tensormap_init_and_tensormap_cp_fence_release():
@@ -610,7 +689,7 @@ def test_arrive_and_expect_bytes():
     """Block 1 arrives at block 0's barrier and lets it expect the bytes that it sends there."""
 
     def kernel(out):
-        barrier, word = ready_barrier(), tma.shared_tile(tma.Tile(4, "u32"))
+        barrier, word = ready_barrier(), tma.shared_tile(WORDS_4)
         tma.cluster_sync()
         if ptx.cluster_ctarank() == 1:
             theirs = ptx.mapa(barrier, 0)
@@ -644,7 +723,7 @@ def test_arrive_cluster():
 
 def test_wait():
     def kernel(out):
-        barrier, box = ready_barrier(), tma.shared_tile(tma.Tile(4, "u32"))
+        barrier, box = ready_barrier(), tma.shared_tile(WORDS_4)
         barrier.wait(1)  # on a fresh barrier parity 1 passes at once, and parity 0 blocks
         if cuda.threadIdx.x == 1:
             box[0] = 5
@@ -660,7 +739,7 @@ def test_wait():
 
 def test_wait_acquire_and_wait_relaxed():
     def kernel(out):
-        barrier, box = ready_barrier(), tma.shared_tile(tma.Tile(4, "u32"))
+        barrier, box = ready_barrier(), tma.shared_tile(WORDS_4)
         if cuda.threadIdx.x == 1:
             box[0] = 6
             barrier.arrive()
@@ -690,10 +769,10 @@ def test_try_wait():
 
 def test_complete_transaction():
     """Credits the bytes of a load that is left out, here and in another block."""
-    TILE = tma.Tile((4, 8), "u32")
+    TILE = SAME = tma.Tile((4, 8), "u32")
 
     def kernel(x, out):
-        tiles = tma.shared_tile(TILE), tma.shared_tile(tma.Tile((4, 8), "u32"))
+        tiles = tma.shared_tile(TILE), tma.shared_tile(SAME)
         barrier, thread = ready_barrier(), cuda.threadIdx.x
         rank = ptx.cluster_ctarank()
         if thread == 0:

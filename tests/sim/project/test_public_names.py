@@ -6,7 +6,7 @@ import numba_tma
 def test_every_public_name_is_there():
     for name in numba_tma.__all__:
         assert getattr(numba_tma, name) is not None
-    assert "TensorMapType" not in numba_tma.__all__  # the compiler's, which does not run here
+    assert "TensorMapType" in numba_tma.__all__  # a stand-in for the compiler's
     namespace = {}
     exec("from numba_tma import *", namespace)
     assert set(numba_tma.__all__) <= namespace.keys()

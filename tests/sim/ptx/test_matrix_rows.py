@@ -47,6 +47,8 @@ def test_a_product(collector):
     said = idesc("f16", M, N, "bf16", "bf16")
 
     def issue(base, a, b, at):
+        if collector == "lastuse":
+            ptx.tcgen05_mma(base, a, b, said, False, "f16", 1, "fill")
         ptx.tcgen05_mma(base, a, b, said, False, "f16", 1, collector)
         ptx.tcgen05_mma(base, a, b, said, True, "f16", 1, scale_input_d=2)
         mask = (0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF)
@@ -162,36 +164,10 @@ def test_scale_factors_reach_the_product(kind, a, b, k, block, scale_type, first
 
 # ------------------------------------------------------------------- what is not simulated
 
-SCALED = idesc("mxf8f6f4", M, N, "e4m3", "e4m3", sparse=True, scale_type="ue8m0")
-
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda b: ptx.tcgen05_mma_block_scaled_sp(
-            b,
-            0,
-            0,
-            b,
-            SCALED,
-            b,
-            b,
-            True,
-            "mxf8f6f4.block_scale.block32",
-            1,
-        ),
-        lambda b: ptx.tcgen05_mma_block_scaled_sp_tmem(
-            b,
-            b,
-            0,
-            b,
-            SCALED,
-            b,
-            b,
-            True,
-            "mxf8f6f4.block_scale.block32",
-            1,
-        ),
         lambda b: ptx.tcgen05_mma_tmem(b, b, 0, 0x08200010, True, "f16", 1, ashift="ashift"),
         lambda b: ptx.tcgen05_alloc_exclusive(0, 32, 1),
     ],

@@ -175,16 +175,103 @@ def test_half_a_warp():
     fails(sim.BadOperand, "16 threads of the warp execute it; it takes all 32", call, 16)
 
 
+# ------------------------------------------------------------------------------- sparse A
+
+
+def sparse_fragments(rng, name, k):
+    """Return A as numbers, what it stores as codes, and each lane's metadata, group by group.
+
+    A group has 4 elements, or 4 pairs if k is 128; lane 4 g + 2 h + i has those of row g + 8 i in
+    half h of K.
+    """
+    unit = 2 if k == 128 else 1
+    codes, _ = matrix(rng, name, 16, k // 2)
+    dense = np.zeros((16, k), np.uint8)
+    metadata = np.zeros(32, np.uint32)
+    for row in range(16):
+        for group in range(16):
+            first, second = sorted(int(x) for x in rng.permutation(4)[:2])
+            for place, which in ((first, 0), (second, 1)):
+                stored = codes[row, 2 * unit * group + unit * which :][:unit]
+                dense[row, 4 * unit * group + unit * place :][:unit] = stored
+            lane = 4 * (row % 8) + row // 8 + 2 * (group // 8)
+            metadata[lane] |= np.uint32((first | second << 2) << 4 * (group % 8))
+    return dense.view(TYPES[name]).astype(np.float64), codes, metadata
+
+
+def sparse(call, k, a_type, b_type, factors=0, scale_type="ue8m0"):
+    """Hold a sparse row against NumPy; factors of a power of two by row are in every lane."""
+    rng = np.random.default_rng(7)
+    left, stored, metadata = sparse_fragments(rng, a_type, k)
+    codes, right = matrix(rng, b_type, 8, k)
+    packed = k == 128
+    a_words = fragments(stored, BITS.get(a_type, 8), packed)
+    b_words = fragments(codes, BITS.get(b_type, 8), packed)
+    scale = (np.arange(2, 2 + factors) if scale_type == "ue8m0" else np.arange(factors)).astype(int)
+    byte = {"ue8m0": 125 + scale, "ue4m3": 7 + scale << 3}[scale_type]
+    word = sum(int(b) << 8 * i for i, b in enumerate(byte))
+    out = np.zeros((16, 8))
+
+    @cuda.jit
+    def kernel():
+        lane = cuda.threadIdx.x
+        given = (word, 0, 0, word, 0, 0) if factors else ()
+        a, b = tuples(a_words, lane), tuples(b_words, lane)
+        c = (0, 0) if call.__name__ == "call_f16" else (0.0,) * 4
+        d = call(a, b, c, int(metadata[lane]), *given)
+        if call.__name__ == "call_f16":
+            d = np.array(d, np.uint32).view(np.float16)
+        row, column = lane // 4, 2 * (lane % 4)
+        out[[row, row + 8], column] = d[0], d[2]
+        out[[row, row + 8], column + 1] = d[1], d[3]
+
+    kernel[1, 32]()
+    if factors:
+        shift = 2 if scale_type == "ue8m0" else 0
+        powers = 2.0 ** (2 * (scale - shift)).repeat(k // factors)
+        left = left * powers
+    expected = left @ right.T
+    kind = np.float16 if call.__name__ == "call_f16" else np.float32
+    np.testing.assert_array_equal(out, expected.astype(kind))
+
+
+@pytest.mark.parametrize(("a_type", "b_type"), [("e4m3", "e4m3"), ("e2m1", "e3m2")])
+def test_a_sparse_operand(a_type, b_type):
+    def call(*operands):
+        return ptx.mma_sp_m16n8k64_f8f6f4(*operands, a_type, b_type)
+
+    def call_f16(*operands):
+        return ptx.mma_sp_m16n8k64_f8f6f4_f16(*operands, a_type, b_type)
+
+    sparse(call, 64, a_type, b_type)
+    if a_type == "e2m1":
+        sparse(call_f16, 64, a_type, b_type)
+
+
+def test_a_sparse_operand_with_a_factor():
+    def call(*operands):
+        return ptx.mma_sp_m16n8k64_mxf8f6f4(*operands, "e2m3", "e4m3")
+
+    sparse(call, 64, "e2m3", "e4m3", 1)
+
+
 @pytest.mark.parametrize(
-    "call",
+    ("row", "factors", "scale_type"),
     [
-        lambda: ptx.mma_sp_m16n8k64_f8f6f4(A, A, C, 0, "e4m3", "e4m3"),
-        lambda: ptx.mma_sp_m16n8k64_f8f6f4_f16(A, A, B, 0, "e4m3", "e4m3"),
-        lambda: ptx.mma_sp_m16n8k64_mxf8f6f4(A, A, C, 0, 0, 0, 0, 0, 0, 0, "e4m3", "e4m3"),
-        lambda: ptx.mma_sp_m16n8k128_mxf4(A, A, C, 0, 0, 0, 0, 0, 0, 0),
-        lambda: ptx.mma_sp_m16n8k128_mxf4nvf4_2x(A, A, C, 0, 0, 0, 0, 0, 0, 0),
-        lambda: ptx.mma_sp_m16n8k128_mxf4nvf4_4x(A, A, C, 0, 0, 0, 0, 0, 0, 0, "ue4m3"),
+        (ptx.mma_sp_m16n8k128_mxf4, 2, "ue8m0"),
+        (ptx.mma_sp_m16n8k128_mxf4nvf4_2x, 2, "ue8m0"),
+        (ptx.mma_sp_m16n8k128_mxf4nvf4_4x, 4, "ue4m3"),
     ],
 )
-def test_sparse_products_are_not_simulated(call):
-    fails(NotImplementedError, "is not simulated: .* or multiply a dense A", call)
+def test_sparse_pairs_of_4_bits(row, factors, scale_type):
+    def call(*operands):
+        return row(*operands, *((scale_type,) if factors == 4 else ()))
+
+    sparse(call, 128, "e2m1", "e2m1", factors, scale_type)
+
+
+def test_a_code_that_ptx_does_not_define():
+    def call():
+        ptx.mma_sp_m16n8k64_f8f6f4(A, A, C, 0x44444446, "e4m3", "e4m3")
+
+    fails(sim.BadOperand, "the metadata have the code 0x6 for row 0, elements 0 on; PTX def", call)

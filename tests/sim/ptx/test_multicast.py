@@ -38,13 +38,13 @@ def started(expected):
     return tile, barrier
 
 
-def multicast(x, images, mask, issuer, n, bulk):
+def multicast(x, source, images, mask, issuer, n, bulk):
     rank, cluster = cuda.blockIdx.x % n, cuda.blockIdx.x // n
     receives = mask >> rank & 1
     tile, barrier = started(TILE.nbytes if receives else 0)
     if cuda.threadIdx.x == 0 and rank == issuer:
         if bulk:
-            rows = x.array[4 * cluster : 4 * cluster + 4]
+            rows = source[4 * cluster : 4 * cluster + 4]
             ptx.cp_async_bulk_load(tile, rows, TILE.nbytes, barrier, multicast=mask)
         else:
             x.load(tile, (4 * cluster, 0), barrier, multicast=mask)
@@ -63,7 +63,7 @@ def test_the_blocks_of_the_mask_get_the_tile(n, bulk):
     for seed, mask in enumerate([1, (1 << n) - 1, 1 << n - 1, 0b01, 0b10]):
         sim.seed(seed)
         images = np.zeros((2 * n, WORDS), np.uint32)
-        kernel[2 * n, 2](tma.tensor_map(x, TILE), images, mask, seed % n, n, bulk)
+        kernel[2 * n, 2](tma.tensor_map(x, TILE), x, images, mask, seed % n, n, bulk)
         for block in range(2 * n):
             expected = x[4 * (block // n) :][:4].reshape(-1) * (mask >> block % n & 1)
             np.testing.assert_array_equal(images[block], expected)

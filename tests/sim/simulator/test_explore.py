@@ -1,6 +1,7 @@
 """`explore` on the library's pipeline, and on broken pipelines, all of which it finds."""
 
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -466,3 +467,62 @@ def test_each_block_is_a_run_of_its_own():
     maps = [tma.tensor_map(np.zeros((3, COLUMNS), np.float32), TILE) for _ in range(2)]
     one, two = (sim.explore(lambda n=n: kernel[n, 64](*maps, 3), seeds=(0,)) for n in (1, 2))
     assert (two.runs, two.states) == (2, 2 * one.states)
+
+
+# ------------------------------------------------------------------- loads without a reader
+
+
+def test_a_tile_that_nobody_reads_is_loaded():
+    PIPE = tma.TilePipeline(2, x=TILE, unread=TILE)
+
+    @cuda.jit
+    def kernel(x, tiles):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for tile, stage in pipe.produce(0, tiles):
+                x.load(stage.x, (tile, 0), stage.barrier)
+                x.load(stage.unread, (tile, 0), stage.barrier)
+        else:
+            for _, stage in pipe.consume(0, tiles):
+                stage.x[0, cuda.threadIdx.x % COLUMNS]
+
+    x_map = tma.tensor_map(np.zeros((4, COLUMNS), np.float32), TILE)
+    assert sim.explore(lambda: kernel[1, 64](x_map, 4)).states > 50
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_an_array_in_shared_memory_is_loaded(read):
+    @cuda.jit
+    def kernel(x):
+        target, barrier = cuda.shared.array(COLUMNS, np.float32), tma.shared_barrier()
+        if cuda.threadIdx.x == 0:
+            barrier.init(1)
+            tma.fence_mbarrier_init()
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            barrier.arrive_expect_tx(4 * COLUMNS)
+            tma.ptx.cp_async_bulk_load(target, x, 4 * COLUMNS, barrier)
+        barrier.wait(0)
+        if read:
+            x[cuda.threadIdx.x] = target[cuda.threadIdx.x]
+
+    x = np.zeros(COLUMNS, np.float32)
+    assert sim.explore(lambda: kernel[1, COLUMNS](x)).states > 5
+
+
+def test_threads_explore_and_record_their_own_launches():
+    found, traced, workers = [], [], []
+
+    def work(tiles):
+        with sim.record() as trace:
+            found.append((tiles, explore_pipeline(2, tiles, 1, 0, "read", seeds=(0, 1)).states))
+        traced.append({event.run for event in trace.events})
+
+    workers = [threading.Thread(target=work, args=(tiles,)) for tiles in (1, 2, 1, 2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    alone = {tiles: explore_pipeline(2, tiles, 1, 0, "read").states for tiles in (1, 2)}
+    assert sorted(found) == sorted([*alone.items()] * 2)
+    assert traced == [{0, 1}] * 4

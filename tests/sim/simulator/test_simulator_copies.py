@@ -307,7 +307,7 @@ def test_good_coordinates():
     def body(shared, barrier):
         for i, coords in enumerate([(0, 4), (3, -4), (-5, 32), (2**31 - 1, 0)]):
             sim.mbarrier_arrive_expect_tx(barrier, 1024)
-            sim.cp_async_bulk_tensor_load(shared, X_MAP, np.array(coords), barrier)
+            sim.cp_async_bulk_tensor_load(shared, X_MAP, tuple(np.array(coords)), barrier)
             wait(barrier, i & 1)
 
     one_thread(body)

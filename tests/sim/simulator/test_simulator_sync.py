@@ -195,3 +195,29 @@ def test_a_block_that_is_no_whole_number_of_warps():
         assert sim.elect_sync(FULL) == (sim.lane_id() == 0)
 
     launch(body, 40)
+
+
+@pytest.mark.parametrize("operation", ["elect_sync", "shfl", "ballot_sync"])
+@pytest.mark.parametrize("masks", ["full", "own"])
+def test_lanes_exchange_values_at_one_place_of_the_kernel(operation, masks):
+    def exchange(mask):
+        if operation == "elect_sync":
+            sim.elect_sync(mask)
+        elif operation == "shfl":
+            sim.shfl("idx", 1, 0, mask)
+        else:
+            sim.ballot_sync(mask, True)
+
+    @cuda.jit
+    def kernel():
+        low, high = (0x0000FFFF, 0xFFFF0000) if masks == "own" else (0xFFFFFFFF, 0xFFFFFFFF)
+        if cuda.threadIdx.x < 16:
+            exchange(low)
+        else:
+            exchange(high)
+
+    if masks == "own":
+        kernel[1, 32]()
+        return
+    with pytest.raises(sim.BarrierMisuse, match="the warp has diverged, and on a GPU the lanes"):
+        kernel[1, 32]()

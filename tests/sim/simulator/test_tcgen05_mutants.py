@@ -1,19 +1,24 @@
 """The tcgen05 matmuls, and every mistake in them that the simulator must report by name."""
 
+import sys
+
 import pytest
 
 from numba_tma import simulator as sim
-from tests.kernels import tensor_matmul
+from tests.kernels import scaled_matmul, tensor_matmul
 from tests.mutants.tensor import MUTANTS
 from tests.tiers import every, seeds
 
 
 @seeds(1, 4)
-@pytest.mark.parametrize("kernel", [tensor_matmul.matmul, tensor_matmul.paired])
-def test_the_kernel_is_right_before_it_is_broken(kernel, seeds):
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [(tensor_matmul, "matmul"), (tensor_matmul, "paired"), (scaled_matmul, "scaled")],
+)
+def test_the_kernel_is_right_before_it_is_broken(program, name, seeds):
     for seed in seeds:
         sim.seed(seed)
-        found, expected = tensor_matmul.launch(kernel)
+        found, expected = program.launch(getattr(program, name))
         assert (found == expected).all()
 
 
@@ -28,7 +33,7 @@ def test_the_simulator_catches(mutant, seeds):
     for seed in seeds:
         sim.seed(seed)
         with pytest.raises(sim.SimulatorError) as caught:
-            tensor_matmul.launch(kernel)
+            sys.modules[mutant.program.__module__].launch(kernel)
         name = type(caught.value).__name__
         assert name in mutant.errors.split(), f"seed {seed}: {caught.value!r}"
         if name == mutant.errors.split()[0]:

@@ -10,7 +10,7 @@ from numba_tma.host import tensor_memory_layout as layout
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.host.reference import reference_tile
-from numba_tma.simulator.tcgen05_products import zero_columns
+from numba_tma.host.zero_columns import zero_columns
 from tests.kernels.tensor_products import (
     as_type,
     chunked,

@@ -155,6 +155,72 @@ def test_a_pair():
     np.testing.assert_array_equal(found, dense @ right.T)
 
 
+# ---------------------------------------------------------------------------- scale factors
+
+
+def scale_image(powers):
+    """Return an atom of ue8m0 factors of 128 rows, those of a row in one word: (rows, factors)."""
+    codes = np.zeros((128, 4), np.uint8)
+    codes[: len(powers), : powers.shape[1]] = powers + 127
+    row = np.arange(128)
+    image = np.zeros(512, np.uint8)
+    for k in range(4):
+        image[16 * (row % 32) + 4 * (row // 32) + k] = codes[:, k]
+    return image
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "k", "block"),
+    [
+        ("mxf8f6f4", "e4m3", 64, "mxf8f6f4.block_scale.block32"),
+        ("mxf4", "e2m1", 128, "mxf4.block_scale.block32"),
+        ("mxf4nvf4", "e2m1", 128, "mxf4nvf4.block_scale.block16"),
+    ],
+)
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_sparse_products_with_scale_factors(kind, name, k, block, in_memory):
+    """A factor is for twice as many elements as in a dense product, in A and in B."""
+    rng, unit, n = np.random.default_rng(11), 2 if k == 128 else 1, 32
+    places = np.sort(rng.random((128, 16, 4)).argsort(axis=-1)[..., :2], axis=-1)
+    stored = integers(rng, name, (128, 16, 2, unit))
+    dense = np.zeros((128, 16, 4, unit))
+    np.put_along_axis(dense, np.repeat(places[..., None], unit, -1), stored, axis=2)
+    dense, right = dense.reshape(128, k), integers(rng, name, (n, k))
+    words = np.zeros((128, 4), np.uint32)
+    for (row, group), _ in np.ndenumerate(places[..., 0]):
+        code = int(places[row, group, 0] | places[row, group, 1] << 2)
+        words[row, group // 8] |= np.uint32(code << 4 * (group % 8))
+    factors = {"mxf8f6f4": 1, "mxf4": 2, "mxf4nvf4": 4}[kind]
+    powers = [rng.integers(-2, 3, (rows, factors)) for rows in (128, n)]
+    halves = [chunked(row_bytes(half, name, kind)) for half in np.split(right, 2, axis=1)]
+    said = idesc(kind, 128, n, name, name, sparse=True, scale_type="ue8m0")
+
+    def body(rank, base, at, barrier):
+        if ptx.elect_sync():
+            ptx.tcgen05_cp(base + 256, descriptor(at[2], 128), "128x128b", 1)
+            for i in range(2):
+                ptx.tcgen05_cp(base + 264 + 4 * i, descriptor(at[3 + i], 32), "32x128b.warpx4", 1)
+            right_at, scales = descriptor(at[1], n), (base + 264, base + 268)
+            if in_memory:
+                ptx.tcgen05_cp(base + 280, descriptor(at[0], 128), "128x256b", 1)
+                ptx.tcgen05_mma_block_scaled_sp_tmem(
+                    base, base + 280, right_at, base + 256, said, *scales, False, block, 1
+                )
+            else:
+                left_at = descriptor(at[0], 128)
+                ptx.tcgen05_mma_block_scaled_sp(
+                    base, left_at, right_at, base + 256, said, *scales, False, block, 1
+                )
+            ptx.tcgen05_commit(barrier, 1)
+        barrier.wait(0)
+
+    left = chunked(row_bytes(stored.reshape(128, -1), name, kind))
+    given = [left, np.concatenate(halves), words.view(np.uint8).ravel(), *map(scale_image, powers)]
+    (memory,) = run(body, given)
+    wide = [x * (2.0**p).repeat(k // factors, 1) for x, p in zip((dense, right), powers)]
+    np.testing.assert_array_equal(as_type(memory[:, :n], "f32"), wide[0] @ wide[1].T)
+
+
 # --------------------------------------------------------------------------------- mistakes
 
 

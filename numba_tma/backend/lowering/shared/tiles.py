@@ -38,7 +38,7 @@ from numba_tma.backend.lowering.matrix_descriptor import (
 )
 from numba_tma.backend.lowering.shared.allocation import ACCESSES, BARRIER, shared_tile_type
 from numba_tma.device.barrier import BarrierArray
-from numba_tma.device.shared import SharedTile, check_view
+from numba_tma.device.shared import NOT_ITERABLE, SharedTile, check_view, misaligned_vector
 from numba_tma.host.layout import Swizzle, Tile
 
 
@@ -127,6 +127,16 @@ class _TileItem(compiler.AbstractTemplate):
         return signature(element_type(args[0].static[0]), *args)
 
 
+@compiler.typing_registry.register
+class _TileIterator(compiler.AbstractTemplate):
+    key = "getiter"
+
+    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
+        if _is_tile(args[0]):
+            raise TypingError(NOT_ITERABLE)
+        return None
+
+
 @compiler.typing_registry.register_global(operator.getitem)
 class _BarrierItem(compiler.LiteralTemplate):
     key = operator.getitem
@@ -193,8 +203,18 @@ def _vector_type(tile: Tile) -> VectorType:
     return VectorType(element_type(tile), tile.dtype.chunk)
 
 
+def _check_vector_index(tile: Tile, index: types.Type) -> None:
+    """Raise if a literal at the end of an index does not align the vector's 16 bytes."""
+    _check_index(tile, index)
+    last = list(index)[-1] if isinstance(index, types.BaseTuple) else index
+    if isinstance(last, types.IntegerLiteral):
+        excess = tile.dtype.nbytes(last.literal_value) % 16
+        if excess:
+            raise TypingError(misaligned_vector(tile, index, excess))
+
+
 def _type_read_vector(self: ObjectType, index: types.Type) -> Any:
-    _check_index(self.static[0], index)
+    _check_vector_index(self.static[0], index)
     return signature(_vector_type(self.static[0]), self, index)
 
 
@@ -214,7 +234,7 @@ def read_vector(context: Context, builder: Builder, sig: Signature, args: Sequen
 
 def _type_write_vector(self: ObjectType, index: types.Type, values: types.Type) -> Any:
     tile = self.static[0]
-    _check_index(tile, index)
+    _check_vector_index(tile, index)
     expected = _vector_type(tile)
     if values != expected:
         raise TypingError(

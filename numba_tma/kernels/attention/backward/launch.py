@@ -18,9 +18,10 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Tile
 from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.tensor_map import tensor_map
+from numba_tma.host.values import FLAG, checked, instance, optional
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
-from numba_tma.kernels._host.outputs import empty_like
+from numba_tma.kernels._host.outputs import check_outputs, empty_like
 from numba_tma.kernels._host.workspace import float_workspace
 from numba_tma.kernels.attention.arrays import check, map_of, read_heads, read_lse, scale_of
 from numba_tma.kernels.attention.backward.kernel import DQ_PART, backward_kernel
@@ -103,7 +104,10 @@ def attention_backward(
     It takes a workspace of the size of q in float32.
     """
     given = ((dq, q), (dk, k), (dv, v))
-    dq, dk, dv = (empty_like(like) if array is None else array for array, like in given)
+    dq, dk, dv = (
+        empty_like(NAME, name, like) if array is None else array
+        for name, (array, like) in zip("qkv", given)
+    )
     arrays = (dout, q, k, v, out, dq, dk, dv, lse)
     _backward(arrays, stream, (scale,), causal, deterministic, dtype, plan)
     return dq, dk, dv
@@ -128,9 +132,13 @@ def _backward(
     lse = read_lse(q, arrays[8])
     (batch, queries, heads, head_dim), (_, keys, kv_heads, _) = q.shape, k.shape
     scale = scale_of(NAME, numbers[0], head_dim)
-    if batch == 0 or heads == 0:
+    causal = checked(NAME, "causal", causal, FLAG)
+    deterministic = checked(NAME, "deterministic", deterministic, FLAG)
+    checked(NAME, "plan", plan, optional(instance(BackwardPlan)))
+    check_outputs([dq, dk, dv], [dout, q, k, v, out, lse])
+    if batch == 0:
         return []
-    problem, group = AttentionProblem(head_dim, q.dtype, bool(causal)), heads // kv_heads
+    problem, group = AttentionProblem(head_dim, q.dtype, causal), heads // kv_heads
     plan = plan_for(problem, queries, group) if plan is None else plan
     rows = block_q(head_dim)
     q_tiles = -(-queries // rows)
@@ -155,7 +163,7 @@ def _backward(
     queried, stored = problem.tile(rows), problem.tile(ROWS)
     held, row = problem.tile(BLOCK_K), Tile((1, rows), "f32")
     launch(
-        backward_kernel(problem, plan, bool(deterministic)),
+        backward_kernel(problem, plan, deterministic),
         batch * kv_heads * -(-keys // BLOCK_K),
         plan.threads,
         stream,
@@ -183,10 +191,10 @@ def _check(
     dout: Array, q: Array, k: Array, v: Array, out: Array, dq: Array, dk: Array, dv: Array
 ) -> None:
     """Raise a ValueError unless the arrays fit each other and TMA."""
-    if q.shape[3] not in HEAD_DIMS or q.shape[1] == 0:
+    if q.shape[3] not in HEAD_DIMS or 0 in q.shape[1:3]:
         raise q.error(
-            f"has shape {q.shape}; it takes a head dim of {' or '.join(map(str, HEAD_DIMS))} and "
-            "at least one query"
+            f"has shape {q.shape}; it takes a head dim of {' or '.join(map(str, HEAD_DIMS))}, and "
+            "at least one query and one head"
         )
     for like_q in (out, dout, dq):
         check(q, k, v, like_q)

@@ -8,6 +8,7 @@ from numba_tma.backend.interface import constant_class
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.host.mma_rules import ROWS, THREADS
+from numba_tma.host.values import check_fields, whole
 from numba_tma.kernels._host.limits import CACHED_BYTES
 from numba_tma.kernels.attention.plan import AttentionProblem
 
@@ -41,11 +42,10 @@ class BackwardPlan:
     heads_together: int = 1
 
     def __post_init__(self) -> None:
-        if self.stages < 2:
-            raise ValueError(
-                f"BackwardPlan(stages={self.stages}): products with two tiles of queries run at a "
-                "time; use 2 stages or more"
-            )
+        two = replace(
+            whole(2, 64), text="2 to 64: products with two tiles of queries run at a time"
+        )
+        check_fields(self, stages=two, sum_stages=whole(1, 64), heads_together=whole(1, 1 << 16))
 
     @property
     def threads(self) -> int:

@@ -1,0 +1,157 @@
+"""Calls that a loop must not have: a pipeline's start, and whole warps' work for an elected thread.
+
+After type inference, the loops of the control-flow graph are known, and the types of the iterators
+that drive them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from numba.core import types
+from numba.core.errors import NumbaPerformanceWarning
+from numba.cuda.core import ir
+from numba.cuda.core.analysis import compute_cfg_from_blocks
+from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
+from numba.cuda.core.errors import TypingError
+from numba.cuda.core.typed_passes import NopythonTypeInference
+
+from numba_tma.backend.numba_cuda.object_types import IteratorObjectType, ObjectType, is_constant
+from numba_tma.backend.numba_cuda.passes import add_pass
+from numba_tma.host.loop_rules import (
+    BOTH_SIDES,
+    LOOPS,
+    carried_stage,
+    nested_refusal,
+    restart_refusal,
+    starts_again,
+)
+
+#: Functions that all lanes of a warp, or all threads of a block, execute together.
+_MEETINGS = frozenset(
+    {"elect_sync", "bar_warp_sync", "syncwarp", "syncthreads", "cluster_sync", "barrier_sync"}
+    | {"syncthreads_count", "syncthreads_and", "syncthreads_or"}
+)
+
+
+#: The stages of a TilePipeline, which point to the side that acquired them.
+_STAGES = ("ConsumerStage", "ProducerStage")
+
+#: Of an iterator: the field with its side, the loop's name, and the property of a pipeline for
+#: which one thread executes the body.
+_SIDES = (("producer", "produce", "by_tma"), ("consumer", "consume", "by_commit"))
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class CheckLoops(FunctionPass):
+    """Raise a TypingError for a call that its loop must not have."""
+
+    _name = "numba_tma_check_loops"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        """Check the body of every loop."""
+        blocks, typemap = state.func_ir.blocks, state.typemap
+        if not any(_is_ours(typ) for typ in typemap.values()):
+            return False
+        _warn_of_carried_stages(blocks, typemap)
+        graph = compute_cfg_from_blocks(blocks)
+        _check_sides(blocks, typemap, graph.dominators())
+        for loop in graph.loops().values():
+            elected = next(_elected(blocks[loop.header], typemap), None)
+            for number in sorted(loop.body):
+                for call in _calls(blocks[number]):
+                    function = typemap.get(call.func.name)
+                    _check_start(function, call)
+                    if elected and number != loop.header:
+                        _check_meeting(function, elected, call)
+        return False
+
+
+def _is_ours(typ: types.Type) -> bool:
+    return isinstance(typ, types.BoundFunction) and isinstance(typ.this, ObjectType)
+
+
+def _calls(block: ir.Block) -> Iterator[Any]:
+    for statement in block.body:
+        value = getattr(statement, "value", None)
+        if isinstance(statement, ir.assign_types) and isinstance(value, ir.expr_types):
+            if value.op == "call":
+                yield value
+
+
+def _elected(header: ir.Block, typemap: dict[str, types.Type]) -> Iterator[str]:
+    """Yield the name of the loop whose body one thread executes, by its iterator in the header."""
+    for statement in header.body:
+        value = getattr(statement, "value", None)
+        if not isinstance(value, ir.expr_types) or value.op != "iternext":
+            continue
+        iterator = typemap[value.value.name]
+        if not isinstance(iterator, IteratorObjectType):
+            continue
+        for side, name, elects in _SIDES:
+            if side in (fields := list(iterator.description.fields)):
+                handle = iterator.field_types[fields.index(side)]
+                if "pipeline" in handle.description.static:
+                    if getattr(handle.static_value("pipeline"), elects, False):
+                        yield name
+
+
+def _warn_of_carried_stages(blocks: dict[int, Any], typemap: dict[str, types.Type]) -> None:
+    """Warn of variables that hold one of several stages: LLVM keeps their owner in memory."""
+    for block in blocks.values():
+        for statement in block.body:
+            value = getattr(statement, "value", None)
+            if not isinstance(value, ir.expr_types) or value.op != "phi":
+                continue
+            typ = typemap.get(statement.target.name)
+            if isinstance(typ, ObjectType) and typ.cls.__name__ in _STAGES:
+                name = statement.target.unversioned_name
+                warning = NumbaPerformanceWarning(carried_stage(name), statement.loc)
+                warnings.warn(warning, stacklevel=2)
+
+
+def _check_sides(
+    blocks: dict[int, Any], typemap: dict[str, types.Type], dominators: dict[int, set[int]]
+) -> None:
+    """Raise if the threads that execute one side's loop always execute the other side's, too."""
+    loops: dict[str, list[tuple[int, Any, Any]]] = {"produce": [], "consume": []}
+    for number, block in blocks.items():
+        for call in _calls(block):
+            function = typemap.get(call.func.name)
+            if function is None or not _is_ours(function):
+                continue
+            if (name := function.typing_key[-1]) in LOOPS:
+                if function.this.cls.__name__ == "TilePipelineHandle":
+                    loops[name.removesuffix("_from")].append((number, function.this, call))
+    for block, handle, _ in loops["produce"]:
+        for other, same, call in loops["consume"]:
+            if handle == same and (block in dominators[other] or other in dominators[block]):
+                raise TypingError(BOTH_SIDES, loc=call.loc)
+
+
+def _check_start(function: types.Type, call: ir.Expr) -> None:
+    if not _is_ours(function) or function.typing_key[-1] != "start":
+        return
+    owner = function.this
+    if owner.description.static == ("value",) and is_constant(owner.static[0]):
+        if not starts_again(owner.static[0]):
+            raise TypingError(restart_refusal(owner.static[0]), loc=call.loc)
+
+
+def _check_meeting(function: types.Type, loop: str, call: ir.Expr) -> None:
+    if _is_ours(function):
+        name = function.typing_key[-1]
+        if name in LOOPS:
+            raise TypingError(nested_refusal(name, loop), loc=call.loc)
+    elif isinstance(function, types.Function):
+        name = getattr(function.typing_key, "__name__", "")
+        if name in _MEETINGS:
+            raise TypingError(nested_refusal(name, loop), loc=call.loc)
+
+
+add_pass(CheckLoops, NopythonTypeInference, "looking for calls that a loop must not have")

@@ -1,0 +1,61 @@
+"""Rules of loops over stages that compiler and simulator check alike: their sentences."""
+
+from __future__ import annotations
+
+#: Methods that begin a loop over stages, which whole warps enter.
+LOOPS = ("produce", "produce_from", "consume", "consume_from")
+
+
+#: The error of a kernel in which the same threads produce and consume.
+BOTH_SIDES = (
+    "the same threads execute produce and consume of one pipeline: put produce under "
+    "`if pipe.is_producer():` and consume under `elif pipe.is_consumer():`"
+)
+
+
+#: The error of a kernel with scopes that nothing rewrites.
+WITHOUT_SCOPES = (
+    "a `with` scope of a pipeline needs @tma.scopes: put it on the kernel or device function, "
+    "below @cuda.jit"
+)
+
+
+def nested_refusal(called: str, loop: str) -> str:
+    """Return the error of a call that needs a whole warp, where one elected thread executes it."""
+    return (
+        f"{called} is called in the body of a {loop} loop, which one elected thread executes, but "
+        f"{called} needs all lanes of the warp: call it outside of the loop; load the tiles of two "
+        "pipelines in the body of one loop, or acquire the other's stage by "
+        "pipe.producer().acquire()"
+    )
+
+
+def starts_again(pipeline: object) -> bool:
+    """Return whether a loop may start a pipeline again, because its `close` ends its barriers."""
+    return bool(getattr(pipeline, "ends_barriers", False))
+
+
+def restart_refusal(pipeline: object) -> str:
+    """Return the error of a pipeline that a loop starts again."""
+    return (
+        f"start() of {pipeline} is in a loop: it would initialise mbarriers again that copies and "
+        "waits still use; call it once, before the loop (the handle's state goes on from one loop "
+        "over tiles to the next)"
+    )
+
+
+def carried_stage(name: str) -> str:
+    """Return the warning of a variable that holds one of several stages."""
+    return (
+        f"the variable {name} holds a stage that another assignment of it may have put there, so "
+        "that the stage's side of the pipeline lies in local memory: keep its tiles in variables "
+        "in place of the stage, as in `here = consumer.wait().x` (they are an address each)"
+    )
+
+
+def role_refusal(called: str, pipeline: object, role: str) -> str:
+    """Return the error of a thread that executes a loop of a role that it does not have."""
+    return (
+        f"{called} of {pipeline} is executed by a thread that is no {role}: put it under "
+        f"`if pipe.is_{role}():` (a plain `else` takes in the threads of every other role)"
+    )

@@ -1,0 +1,70 @@
+"""The compiler refuses each wrong kernel of the table, with its sentence."""
+
+import re
+
+import pytest
+from numba import types
+from numba.core.errors import NumbaError, NumbaPerformanceWarning
+
+import numba_tma as tma
+from tests.mutants.refused import PIPE, REFUSED, TILE, loader
+
+SIGNATURE = (tma.TensorMapType(2, TILE), types.float32[:, ::1], types.int64)
+
+
+@pytest.mark.parametrize("wrong", REFUSED, ids=repr)
+def test_the_compiler_refuses(wrong):
+    with pytest.raises(NumbaError) as caught:
+        tma.testing.compile_ptx(wrong.build(), SIGNATURE)
+    assert wrong.sentence in re.sub(r"\x1b\[\d*m", "", str(caught.value))
+
+
+def test_loops_run_backwards_by_a_literal_step():
+    """The mirror image of the forward loop: no instruction more."""
+    forwards, backwards = (
+        tma.testing.instructions(
+            tma.testing.compile_ptx(
+                loader(loop=f"pipe.produce{bounds}", consume=f"pipe.consume{bounds}"), SIGNATURE
+            )
+        )
+        for bounds in ("(0, n)", "(n - 1, -1, -1)")
+    )
+    assert abs(len(backwards) - len(forwards)) <= 4
+
+
+def test_a_step_that_is_no_literal_is_not_tested():
+    ptx = tma.testing.compile_ptx(loader(loop="pipe.produce(0, n, n)"), SIGNATURE)
+    assert "cp.async.bulk.tensor" in ptx
+
+
+def rotating(held, tile):
+    text = f"""
+def kernel(x, y, n):
+    pipe = PIPE.start()
+    if pipe.is_producer():
+        for t, stage in pipe.produce(0, n):
+            x.load(stage.x, (t * 4, 0), stage.barrier)
+    else:
+        consumer = pipe.consumer()
+        here = {held}
+        for t in range(n - 1):
+            ahead = {held}
+            y[t, 0] = {tile.format("here")}[0, 0] + {tile.format("ahead")}[0, 0]
+            consumer.release()
+            here = ahead
+        consumer.release()
+"""
+    names = {"PIPE": PIPE}
+    exec(text, names)
+    return names["kernel"]
+
+
+def test_stages_that_variables_pass_on_are_named():
+    with pytest.warns(NumbaPerformanceWarning, match="the variable here holds a stage that anoth"):
+        ptx = tma.testing.compile_ptx(rotating("consumer.wait()", "{}.x"), SIGNATURE)
+    assert tma.testing.ptxas(ptx).stack_frame > 0  # or the warning is not needed any more
+
+
+def test_tiles_that_variables_pass_on_are_free():
+    ptx = tma.testing.compile_ptx(rotating("consumer.wait().x", "{}"), SIGNATURE)
+    assert tma.testing.ptxas(ptx).stack_frame == 0
