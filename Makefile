@@ -9,7 +9,7 @@ FAST := and not slow
 # Neighbouring tests stay in one process, where they share what they have compiled.
 PYTEST = $(RUN) -m pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: help demo test test-all test-cpu test-sim gpu bench goldens lint clean
+.PHONY: help demo test test-all test-cpu test-sim gpu bench goldens mutants lint clean
 .DELETE_ON_ERROR:
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make gpu      run the tests that need a GPU"
 	@echo "make bench    measure against torch on this GPU (installs torch)"
 	@echo "make goldens  write the kernels' reviewed PTX and docs/reference/instructions.md anew"
+	@echo "make mutants  put small bugs into the library one at a time: which of them does no test notice?"
 	@echo "make lint     ruff and mypy"
 	@echo "make clean    remove what was installed and cached"
 
@@ -49,6 +50,9 @@ bench: $(VENV)-bench/installed
 
 goldens: $(VENV)/installed
 	$(RUN) -m tests.update_goldens
+
+mutants: $(VENV)/installed-dev
+	$(RUN) -m tests.mutation
 
 lint: $(VENV)/installed-dev
 	$(RUN) -m ruff check .
