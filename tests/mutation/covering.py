@@ -134,7 +134,7 @@ def pytest_unconfigure(config: Any) -> None:
 
 
 def reaching(tests: Iterable[TestFile], path: str, line: int) -> list[TestFile]:
-    """Return the passing test files that reach a line: of its own part first, the quickest first."""
+    """Return the passing test files that reach a line: of its part first, then quick ones."""
     part = Path(path).parent.relative_to("numba_tma").as_posix()
     found = [test for test in tests if test.passed and test.reaches(path, line)]
     return sorted(found, key=lambda test: (f"/{part}/" not in test.path, test.seconds))
