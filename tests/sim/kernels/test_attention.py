@@ -175,11 +175,11 @@ def test_lse(queries, keys, causal):
     ("queries", "keys", "window"),
     [
         (70, 200, (10, 5)),  # inside of a tile
-        (130, 130, (70, None)),
+        pytest.param(130, 130, (70, None), marks=pytest.mark.slow),
         (130, 50, (None, 20)),  # and queries that see no key
-        (130, 70, (0, 0)),
+        pytest.param(130, 70, (0, 0), marks=pytest.mark.slow),
         (64, 260, (33, 100)),  # the first tiles of keys, and the last, are not loaded
-        (140, 260, (64, 0)),
+        pytest.param(140, 260, (64, 0), marks=pytest.mark.slow),
     ],
 )
 def test_windows(queries, keys, window):
