@@ -84,6 +84,7 @@ def keys(on):
             producer.acquire(1)
         elif ROLES.epilogue.is_member():
             consumer.wait(1)
+            consumer.release(1)
 
     return KEYS, kernel, (types.int64,)
 
