@@ -29,12 +29,34 @@ def simulated() -> bool:
 
 @functools.cache
 def debugging() -> bool:
-    """Whether waits are bounded (``NUMBA_TMA_DEBUG``, a switch).
+    """Whether waits are bounded (``NUMBA_TMA_DEBUG``, a switch, or "races").
 
     False in the simulator, which finds deadlocks itself. Read once, because it is compiled into
     kernels.
     """
-    return _switch("NUMBA_TMA_DEBUG") and not simulated()
+    return racing() or _switch("NUMBA_TMA_DEBUG") and not simulated()
+
+
+@functools.cache
+def racing() -> bool:
+    """Whether kernels log what they do to shared memory (``NUMBA_TMA_DEBUG=races``).
+
+    False in the simulator, which has the same rules. Read once, because it is compiled into
+    kernels.
+    """
+    return os.environ.get("NUMBA_TMA_DEBUG", "").lower() == "races" and not simulated()
+
+
+@functools.cache
+def debug_seed() -> int:
+    """Return the seed of the delays in races mode (``NUMBA_TMA_DEBUG_SEED``, 0 by default)."""
+    text = os.environ.get("NUMBA_TMA_DEBUG_SEED") or "0"
+    try:
+        return int(text) & 0xFFFFFFFF
+    except ValueError:
+        raise ValueError(
+            f"NUMBA_TMA_DEBUG_SEED={text!r}: the seed of the delays is an integer, such as 0"
+        ) from None
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from numba_tma.backend.compiler import (
 from numba_tma.backend.lowering.elements import join_word
 from numba_tma.backend.lowering.fragments.memory import runs_of, store_row
 from numba_tma.backend.lowering.fragments.types import FLOAT, FragmentType, moved, place
+from numba_tma.backend.lowering.hooks import accessed
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import tile_of
 from numba_tma.device.fragment_moves import (
@@ -46,9 +47,13 @@ def _places(
     return builder.add(get_field(builder, typ, tile, "address"), mine)
 
 
-def _pointer(builder: Builder, start: Value, nbytes: int, lanes: int) -> Any:
+def _pointer(
+    context: Context, builder: Builder, start: Value, nbytes: int, lanes: int, *, writes: bool
+) -> Any:
     kind = ir.PointerType(ir.VectorType(FLOAT, lanes), 3)
-    return builder.inttoptr(builder.add(start, ir.Constant(I32, nbytes)), kind)
+    address = builder.add(start, ir.Constant(I32, nbytes))
+    accessed(context, builder, writes, address, 4 * lanes)
+    return builder.inttoptr(address, kind)
 
 
 def _type_row(tile: types.Type) -> Any:
@@ -62,7 +67,8 @@ def _lower_row(context: Context, builder: Builder, sig: Signature, args: Sequenc
     start = _places(context, builder, sig.args[0], args[0], 3, 8)
     words: list[Any] = []
     for i in range(sig.return_type.n // 8):
-        loaded = builder.load(_pointer(builder, start, 32 * i, 2), align=8)
+        pointer = _pointer(context, builder, start, 32 * i, 2, writes=False)
+        loaded = builder.load(pointer, align=8)
         words += [builder.extract_element(loaded, ir.Constant(I32, j)) for j in (0, 1)] * 2
     return pack(builder, words)
 
@@ -83,7 +89,8 @@ def _lower_store(context: Context, builder: Builder, sig: Signature, args: Seque
         four = ir.Constant(ir.VectorType(FLOAT, 4), ir.Undefined)
         for j in range(4):
             four = builder.insert_element(four, words[i + j], ir.Constant(I32, j))
-        builder.store(four, _pointer(builder, start, 512 * i, 4), align=16)
+        pointer = _pointer(context, builder, start, 512 * i, 4, writes=True)
+        builder.store(four, pointer, align=16)
     return context.get_dummy_value()
 
 

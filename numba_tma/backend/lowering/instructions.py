@@ -120,6 +120,8 @@ def _values(literals: Mapping[str, types.Type]) -> dict[str, Any]:
 
 #: Functions with `emit`'s parameters, called before a row is emitted: debug mode checks copies.
 HOOKS: list[Callable[..., None]] = []
+#: Functions of a row's result, and then the parameters of `HOOKS`, called after it is emitted.
+AFTER: list[Callable[..., None]] = []
 
 
 def emit(
@@ -136,6 +138,15 @@ def emit(
     """
     for hook in HOOKS:
         hook(row, context, builder, given)
+    result = _emit(row, context, builder, given, in_place)
+    for hook in AFTER:
+        hook(result, row, context, builder, given)
+    return result
+
+
+def _emit(
+    row: Instruction, context: Context, builder: Builder, given: Operands, in_place: bool
+) -> Any:
     choices = _values(
         {n: typ for n, (typ, _) in given.items() if n in row.choices and not is_absent(typ)}
     )

@@ -27,6 +27,7 @@ from numba_tma.backend.compiler import (
     types,
     unpack,
 )
+from numba_tma.backend.lowering import hooks
 from numba_tma.backend.lowering.fragments.types import FLOAT, FragmentType, RowsType
 from numba_tma.device.matrix_descriptor import MatrixDescriptor
 from numba_tma.device.mma import wgmma, wgmma_wait
@@ -40,6 +41,7 @@ from numba_tma.host.mma_rules import (
     check_product,
     operand_name,
 )
+from numba_tma.simulator.products import SharedOperand, bytes_of
 
 _TRUE, _FALSE = types.literal(True), types.literal(False)
 _PTX = {"i8": "s8", "i32": "s32"}  #: PTX names of dtypes, where they differ
@@ -154,6 +156,7 @@ def _lower_wgmma(context: Context, builder: Builder, sig: Signature, args: Seque
     else:
         flag = builder.zext(args[names.index("scale_d")], I32)
         lines.append(f"setp.ne.u32 p, {operand('r', flag)}, 0;")
+    _tell_operands(context, builder, product, sig.args[1:3], args[1:3])
     registers = ", ".join(f"${i}" for i in range(acc.registers))
     for step in range(product.k_steps):
         if words:
@@ -167,8 +170,26 @@ def _lower_wgmma(context: Context, builder: Builder, sig: Signature, args: Seque
             lines.append("setp.eq.u32 p, 0, 0;")
     if _flag(given.get("commit", _TRUE), "commit"):
         lines.append("wgmma.commit_group.sync.aligned;")
+        for hook in hooks.GROUPS:
+            hook(context, builder, None)
     text = f"{{ .reg .pred p; {' '.join(lines)} }}"
     return _through(builder, [args[0]], text, operands)[0]
+
+
+def _tell_operands(
+    context: Context,
+    builder: Builder,
+    product: Product,
+    kinds: Sequence[types.Type],
+    values: Sequence[Value],
+) -> None:
+    """Tell debug mode of the shared memory that a product reads."""
+    for typ, value, rows in zip(kinds, values, (64, product.n)):
+        for hook in hooks.OPERANDS:
+            if not _in_registers(typ):
+                operand = SharedOperand(typ.static[0].descriptor(0), typ.static[0])
+                runs = bytes_of(operand, rows, product.k_steps).runs
+                hook(context, builder, runs, get_field(builder, typ, value, "lo"))
 
 
 def _in_registers(a: types.Type) -> bool:
@@ -255,6 +276,8 @@ def _lower_wait(context: Context, builder: Builder, sig: Signature, args: Sequen
         text = f"{{ .reg .pred p; {' '.join(lines)} {text} }}"
     bits = [("r", builder.bitcast(number, I32)) for number in numbers]
     waited = _through(builder, values, text, bits)
+    for hook in hooks.GROUPS:
+        hook(context, builder, pending)
     return context.make_tuple(builder, sig.return_type, waited) if several else waited[0]
 
 

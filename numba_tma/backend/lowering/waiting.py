@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
@@ -63,6 +63,9 @@ def _native(function: Any, lower: Any, result: types.Type, *parameters: types.Ty
     compiler.instruction_function(function, typer, lower)
 
 
+#: Called with (context, builder, type of the barrier, arguments, site) after a bounded wait.
+WAITS: list[Callable[..., None]] = []
+
 BOOL, VOID = types.boolean, types.void
 _native(w.buffer_word, _lower_buffer_word, U64, U32)
 _native(w.number_of, _lower_number_of, U32, None)
@@ -108,7 +111,10 @@ def _lower_wait(context: Context, builder: Builder, sig: Signature, args: Sequen
     zeros = [ir.Constant(I32, 0)] * (5 - len(args))
     body = w.wait_counted if value.tx_bytes else w.wait_bounded
     full = signature(VOID, barrier, U32, site, U32, U32)
-    return compiler.BODIES[body].call(context, builder, full, [*args, *zeros])
+    result = compiler.BODIES[body].call(context, builder, full, [*args, *zeros])
+    for hook in WAITS:
+        hook(context, builder, barrier, [*args, *zeros], value)
+    return result
 
 
 def _type_meet(
@@ -147,7 +153,7 @@ def _ledger(given: dict[str, tuple[Any, Any]]) -> int:
     return typ.static_value("ledger") if isinstance(typ, ObjectType) and typ.static else 0
 
 
-def _nbytes(row: Instruction, given: dict[str, tuple[Any, Any]]) -> Any:
+def nbytes_of(row: Instruction, given: dict[str, tuple[Any, Any]]) -> Any:
     """Return the bytes that a row completes on its barrier; None if they are unknown."""
     if row.name in ("cp_async_bulk_load", "mbarrier_complete_tx"):
         return given["nbytes" if "nbytes" in given else "tx_bytes"][1]
@@ -170,7 +176,7 @@ def _watch_copy(row: Instruction, context: Context, builder: Builder, given: Ope
         _check_coordinate(row, context, builder, given)
     if not ledger or not (row.name.startswith("cp_async_bulk") or row.name.endswith("complete_tx")):
         return
-    nbytes = _nbytes(row, given)
+    nbytes = nbytes_of(row, given)
     if nbytes is None:  # the word after the ledger marks it as invalid
         ledger, nbytes = ledger + 4, ir.Constant(I32, 1)
     typ, barrier = given["barrier"]

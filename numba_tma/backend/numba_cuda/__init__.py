@@ -66,6 +66,7 @@ from numba_tma.backend.numba_cuda.object_types import (
 from numba_tma.backend.numba_cuda.objects import NativeMethod, describe, native_method, refuse_calls
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
 from numba_tma.backend.numba_cuda.vectors import OPERATORS, VectorType, pack, unpack
+from numba_tma.backend.numba_cuda.watching import current_line, watch
 
 #: The writer of a function's LLVM, for annotations.
 Builder: TypeAlias = ir.IRBuilder
@@ -98,6 +99,7 @@ __all__ = [
     "claim_columns",
     "compile_target",
     "core_models",
+    "current_line",
     "describe",
     "device_function",
     "get_field",
@@ -127,4 +129,5 @@ __all__ = [
     "types",
     "typing_registry",
     "unpack",
+    "watch",
 ]

@@ -20,7 +20,7 @@ from numba_tma.backend.numba_cuda.object_types import is_constant
 from numba_tma.backend.numba_cuda.registration import register_subjects
 from numba_tma.backend.numba_cuda.requirements import requirements_of
 from numba_tma.host.cluster_rules import cluster_of
-from numba_tma.host.environment import debugging
+from numba_tma.host.environment import debugging, racing
 
 _OPTIONS = ("debug", "opt", "lineinfo", "fastmath", "max_registers", "launch_bounds", "forceinline")
 
@@ -99,7 +99,7 @@ def _index_key_with_captures(self: Any, sig: Any, codegen: Any) -> tuple[Any, ..
     if not objects and not _uses_library(sig):
         return key
     options = getattr(self, "options", None)
-    return (*key, ("numba_tma", __version__, options, debugging(), objects))
+    return (*key, ("numba_tma", __version__, options, debugging(), racing(), objects))
 
 
 def _save_unless_watched(self: Any, sig: Any, kernel: Any) -> None:

@@ -138,6 +138,10 @@ def compile_time(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+#: Called with (context, builder, function, sig, args) where a kernel skips a call: races mode.
+LABELLED: list[Callable[..., None]] = []
+
+
 @registers("simulator_only")
 def simulator_only(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let kernels call `function`; the call does nothing in a kernel."""
@@ -152,6 +156,8 @@ def simulator_only(function: Callable[..., Any]) -> Callable[..., Any]:
             return signature(types.void, *given).replace(pysig=pysig)
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        for hook in LABELLED:
+            hook(context, builder, function, sig, args)
         return context.get_dummy_value()
 
     _register(function, SkippedTemplate, lower)

@@ -207,6 +207,8 @@ class Body:
         return result.parts if isinstance(result, ReturnType) else None
 
     def call(self, context: Any, builder: Any, sig: Signature, args: Any) -> Any:
+        for hook in CALLED:
+            hook(context, builder, self.function)
         resolved = self.type.get_call_type(context.typing_context, sig.args, {})
         compiled = self._dispatchers[compile_target()][0].overloads[tuple(resolved.args)]
         name = compiled.fndesc.llvm_func_name
@@ -232,6 +234,8 @@ class Body:
         return value
 
 
+#: Called with (context, builder, function) before a call of a body is emitted: races mode.
+CALLED: list[Callable[..., None]] = []
 #: The Python functions of all bodies.
 FUNCTIONS: set[Callable[..., Any]] = set()
 #: The latest errors of compile-time functions, which an error of the compile begins with.

@@ -9,9 +9,11 @@ from typing import Any
 from numba import cuda
 from numba.cuda.dispatcher import _Kernel
 
+from numba_tma.backend.numba_cuda import race_check
 from numba_tma.backend.numba_cuda.requirements import check_registers, requirements_of
 from numba_tma.host import debug
 from numba_tma.host.cluster_rules import check_grid
+from numba_tma.host.environment import racing
 
 Launch = Callable[..., Any]
 
@@ -93,12 +95,16 @@ def _watch(
     with debug.LOCK:  # there is one buffer
         records = debug.mapped_buffer()
         records.clear()
+        if racing():
+            race_check.clear()
         result = launch(args, griddim, blockdim, stream, *rest)
         try:
             cuda.synchronize()
         except Exception as error:  # the context is lost; the records before the error are not
             records.check(error)
             raise
+        if racing():
+            race_check.check(griddim, records.records())
         records.check()
     return result
 

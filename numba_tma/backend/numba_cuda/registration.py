@@ -18,6 +18,7 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.dispatcher import CUDADispatcher
 
 from numba_tma.backend import interface
+from numba_tma.host.environment import racing
 
 #: The functions that register declarations, by kind.
 _KINDS: dict[str, Callable[..., Any]] = {}
@@ -52,6 +53,8 @@ def register_declared() -> None:
     global _lowered
     declared = interface.DECLARATIONS
     interface.register_at_once(register_declared)
+    if racing():
+        importlib.import_module("numba_tma.device.races")
     # The host makes tiles and maps: a kernel may use one before any declaration is imported.
     importlib.import_module(f"{_LOWERINGS}.types")
     if _lowered == len(declared):

@@ -29,6 +29,7 @@ from numba_tma.backend.lowering.fragments.types import (
     RowsType,
     place,
 )
+from numba_tma.backend.lowering.hooks import accessed
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import mark_used, tile_of
 from numba_tma.device.mma import load_fragment, load_rows
@@ -146,7 +147,9 @@ def _matrix_rows(corner: _Corner, typ: FragmentType) -> list[tuple[int, int, Any
     return found
 
 
-def _word_pairs(corner: _Corner, typ: FragmentType) -> list[tuple[int, Any]]:
+def _word_pairs(
+    corner: _Corner, typ: FragmentType, *, writes: bool = False
+) -> list[tuple[int, Any]]:
     """Return (first register, pointer) for each pair of neighbours of 32 bits."""
     context, builder = corner.context, corner.builder
     row, column = place(context, builder, typ.run)
@@ -156,6 +159,7 @@ def _word_pairs(corner: _Corner, typ: FragmentType) -> list[tuple[int, Any]]:
     for first in range(0, typ.registers, 2):
         right = builder.add(column, _constant(first // 4 * 8))
         address = corner.address(rows[first // 2 % 2], right)
+        accessed(context, builder, writes, address, 8)
         found.append((first, builder.inttoptr(address, pointer)))
     return found
 
@@ -165,7 +169,7 @@ def _lower_store(context: Context, builder: Builder, sig: Signature, args: Seque
     words = unpack(builder, args[0])
     corner = _Corner(context, builder, *zip(sig.args[1:], args[1:]))
     if typ.dtype.itemsize == 4:
-        for first, pointer in _word_pairs(corner, typ):
+        for first, pointer in _word_pairs(corner, typ, writes=True):
             builder.store(_vector(builder, words[first : first + 2]), pointer, align=8)
     else:
         for first, count, address in _matrix_rows(corner, typ):
@@ -222,7 +226,9 @@ def _lower_load_rows(
     numbers = []
     for apart in (0, 8):
         offset = builder.mul(builder.add(row, _constant(apart)), _constant(4))
-        address = builder.inttoptr(builder.add(base, offset), pointer)
+        place_of = builder.add(base, offset)
+        accessed(context, builder, False, place_of, 4)
+        address = builder.inttoptr(place_of, pointer)
         numbers.append(builder.load(address, align=4))
     mark_used(builder, sig.args[0], args[0])
     return pack(builder, numbers)

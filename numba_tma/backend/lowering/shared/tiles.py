@@ -32,6 +32,7 @@ from numba_tma.backend.lowering.elements import (
     split_word,
     storage,
 )
+from numba_tma.backend.lowering.hooks import accessed
 from numba_tma.backend.lowering.matrix_descriptor import (
     lower_matrix_descriptor,
     type_matrix_descriptor,
@@ -89,12 +90,20 @@ def _offset_in_row(builder: Builder, tile: Tile, column: Value) -> Any:
 
 
 def _pointer(
-    context: Context, builder: Builder, sig: Signature, args: Sequence[Value], element: Any
+    context: Context,
+    builder: Builder,
+    sig: Signature,
+    args: Sequence[Value],
+    element: Any,
+    *,
+    writes: bool = False,
 ) -> Any:
     tile_type, index_type = sig.args[:2]
     base = get_field(builder, tile_type, args[0], "address")
     offset = tile_offset(context, builder, tile_type.static[0], args[1], index_type)
-    return builder.inttoptr(builder.add(base, offset), ir.PointerType(element, 3))
+    address = builder.add(base, offset)
+    accessed(context, builder, writes, address, tile_type.static[0].itemsize)
+    return builder.inttoptr(address, ir.PointerType(element, 3))
 
 
 def mark_used(builder: Builder, tile_type: ObjectType, tile: Value) -> None:
@@ -190,7 +199,7 @@ def _lower_setitem(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> None:
     tile = sig.args[0].static[0]
-    pointer = _pointer(context, builder, sig, args, storage(context, tile.dtype))
+    pointer = _pointer(context, builder, sig, args, storage(context, tile.dtype), writes=True)
     value = encode(context, builder, tile.dtype, args[2])
     builder.store(value, pointer, align=tile.itemsize)
     mark_used(builder, sig.args[0], args[0])
@@ -257,7 +266,8 @@ def write_vector(context: Context, builder: Builder, sig: Signature, args: Seque
             context, builder, dtype, elements[i * per_word : (i + 1) * per_word], word
         )
         packed = builder.insert_element(packed, value, ir.Constant(I32, i))
-    builder.store(packed, _pointer(context, builder, sig, args, vector), align=16)
+    pointer = _pointer(context, builder, sig, args, vector, writes=True)
+    builder.store(packed, pointer, align=16)
     mark_used(builder, sig.args[0], args[0])
     return context.get_dummy_value()
 

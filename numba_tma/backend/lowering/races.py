@@ -1,0 +1,373 @@
+"""Races mode: every instruction that orders or accesses shared memory is logged beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numba_tma.backend import compiler
+from numba_tma.backend.compiler import I32, I64, Builder, Context, Signature, Value, ir, signature
+from numba_tma.backend.compiler import types
+from numba_tma.backend.lowering import hooks
+from numba_tma.backend.lowering.instructions import AFTER, HOOKS, Operands, emit, is_absent
+from numba_tma.backend.lowering.operands import OPERANDS
+from numba_tma.backend.lowering.waiting import WAITS, nbytes_of
+from numba_tma.device import races
+from numba_tma.host.debug import MARKER, Site, site_number
+from numba_tma.host.environment import racing
+from numba_tma.host.races import Kind, label_number, line_number, log_address
+from numba_tma.ptx import TABLE
+from numba_tma.ptx._instruction import Instruction
+
+U32, U64 = types.uint32, types.uint64
+_ALL = ir.Constant(I32, 0xFFFFFFFF)
+
+
+def _lower_log_word(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
+    # A launch recognises a kernel in debug mode by the comment.
+    asm = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), f"// {MARKER}", "", side_effect=True)
+    builder.call(asm, [])
+    offset = builder.shl(builder.zext(args[0], I64), ir.Constant(I64, 2))
+    return builder.add(offset, ir.Constant(I64, log_address()))
+
+
+compiler.instruction_function(
+    races.log_word, lambda index: signature(U64, U32), _lower_log_word
+)
+
+
+# ------------------------------------------------------------------------------- events
+
+
+def _constant(value: int) -> Any:
+    return ir.Constant(I32, value)
+
+
+def _line() -> Any:
+    place = compiler.current_line()
+    return _constant(line_number(place) if place else 0)
+
+
+def _call(context: Context, builder: Builder, body: Any, args: Sequence[Any]) -> None:
+    sig = signature(types.void, *(U32 for _ in args))
+    compiler.BODIES[body].call(context, builder, sig, list(args))
+
+
+def note(
+    context: Context,
+    builder: Builder,
+    kind: Kind,
+    address: Any = None,
+    size: Any = None,
+    other: Any = None,
+    mask: Any = None,
+    located: Any = None,
+    lanes: Any = None,
+) -> None:
+    """Emit the log of one event by the first of the lanes that are here."""
+    if lanes is None:
+        lanes = emit(TABLE["activemask"], context, builder, {})
+    zero = _constant(0)
+    words = (address, size, other)
+    given = [zero if word is None else word for word in words]
+    tail = [zero if word is None else word for word in (mask, located)]
+    line = _line()
+    _call(context, builder, races.note, [lanes, _constant(kind), *given, line, *tail])
+
+
+def _word(context: Context, builder: Builder, given: Operands, name: str) -> Any:
+    """Return an operand as the word that the instruction takes; None if it is absent."""
+    if name not in given or is_absent(given[name][0]):
+        return None
+    typ, value = given[name]
+    if isinstance(typ, types.Literal):
+        return _constant(int(typ.literal_value) & 0xFFFFFFFF)
+    return value
+
+
+def _place(context: Context, builder: Builder, given: Operands, name: str, kind: str) -> Any:
+    typ, value = given[name]
+    return OPERANDS[kind].lower(context, builder, typ, value)[0]
+
+
+def _barrier(context: Context, builder: Builder, row: Instruction, given: Operands) -> Any:
+    return _place(context, builder, given, "barrier", row.operands["barrier"])
+
+
+def _plain(value: Any) -> Any:
+    """Return a count as a word: Numba passes it as one."""
+    return _constant(1) if value is None else value
+
+
+# ---------------------------------------------------------------- what rows do, by their name
+
+Watch = Callable[[Instruction, Context, Builder, Operands], None]
+BEFORE: dict[str, Watch] = {}
+
+
+def _before(*names: str) -> Callable[[Watch], Watch]:
+    def enter(watch: Watch) -> Watch:
+        BEFORE.update(dict.fromkeys(names, watch))
+        return watch
+
+    return enter
+
+
+@_before("mbarrier_init")
+def _init(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    at, count = _barrier(context, builder, row, given), _word(context, builder, given, "count")
+    note(context, builder, Kind.INIT, at, count, located=at)
+
+
+@_before("mbarrier_inval")
+def _inval(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    at = _barrier(context, builder, row, given)
+    note(context, builder, Kind.INVAL, at, located=at)
+
+
+@_before(*(n for n in TABLE if n.startswith(("mbarrier_arrive", "cp_async_mbarrier_arrive_noinc"))))
+def _arrive(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    at = _barrier(context, builder, row, given)
+    count = _plain(_word(context, builder, given, "count"))
+    tx_bytes = _word(context, builder, given, "tx_bytes")
+    lanes = emit(TABLE["activemask"], context, builder, {})
+    if row.name.endswith("_remote"):  # each lane has its own barrier
+        lanes = builder.shl(_constant(1), emit(TABLE["laneid"], context, builder, {}))
+    else:
+        here = builder.ctpop(lanes)
+        count = builder.mul(count, here)
+        tx_bytes = None if tx_bytes is None else builder.mul(tx_bytes, here)
+    if "drop" in row.name:  # later phases have fewer
+        note(context, builder, Kind.ARRIVE, at, count, tx_bytes, _constant(1), at, lanes)
+    else:
+        note(context, builder, Kind.ARRIVE, at, count, tx_bytes, None, at, lanes)
+
+
+@_before("mbarrier_expect_tx", "mbarrier_expect_tx_remote")
+def _expect(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    at = _barrier(context, builder, row, given)
+    nbytes = _word(context, builder, given, "tx_bytes")
+    note(context, builder, Kind.EXPECT, at, None, nbytes, located=at)
+
+
+@_before("mbarrier_complete_tx", "mbarrier_complete_tx_remote")
+def _complete(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    at = _barrier(context, builder, row, given)
+    nbytes = _word(context, builder, given, "tx_bytes")
+    note(context, builder, Kind.COMPLETE, at, None, nbytes, located=at)
+
+
+@_before(
+    *(n for n in TABLE if n.startswith(("st_async_", "red_async_"))),
+    "cp_async_bulk_copy_cluster",
+    "cp_reduce_async_bulk_cluster",
+    "cp_async_mbarrier_arrive",
+)
+def _uncounted(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    at = _barrier(context, builder, row, given)
+    note(context, builder, Kind.UNCOUNTED, at, located=at)
+
+
+def _is_load(name: str) -> bool:
+    if "prefetch" in name or "store" in name or "scatter" in name:
+        return False
+    return name.startswith("cp_async_bulk_tensor") or name.startswith("cp_async_bulk_load")
+
+
+@_before(*filter(_is_load, TABLE))
+def _load(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    into = _place(context, builder, given, "destination", row.operands["destination"])
+    at = _barrier(context, builder, row, given)
+    nbytes = nbytes_of(row, given)
+    mask = _word(context, builder, given, "multicast")
+    if mask is not None and mask.type.width < 32:
+        mask = builder.zext(mask, I32)
+    if nbytes is None:
+        note(context, builder, Kind.UNCOUNTED, at, located=at)
+    else:
+        note(context, builder, Kind.LOAD, into, nbytes, at, mask, at)
+
+
+def _is_store(name: str) -> bool:
+    if "prefetch" in name or "cluster" in name or "cta_group" in name:
+        return False
+    return "source" in TABLE[name].operands and name.startswith(("cp_async_bulk", "cp_reduce_async"))
+
+
+@_before(*(n for n in TABLE if _is_store(n) and not _is_load(n)))
+def _store(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    if row.operands["source"] != "TileAddress":
+        return
+    start = _place(context, builder, given, "source", "TileAddress")
+    nbytes = _word(context, builder, given, "nbytes")
+    if nbytes is None and "tensor_map" in given:
+        as_load = {**given, "destination": given["source"]}
+        nbytes = nbytes_of(TABLE["cp_async_bulk_tensor_load"], as_load)
+    note(context, builder, Kind.SOURCE, start, _constant(16) if nbytes is None else nbytes)
+
+
+def _simple(kind: Kind) -> Watch:
+    def watch(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+        note(context, builder, kind)
+
+    return watch
+
+
+for _name, _kind in {
+    "cp_async_bulk_commit_group": Kind.COMMIT,
+    "wgmma_commit_group": Kind.PRODUCT_COMMIT,
+    "fence_proxy_async": Kind.FENCE,
+    "fence_proxy_async_all": Kind.FENCE,
+    "barrier_cluster_arrive": Kind.CLUSTER_ARRIVE,
+}.items():
+    BEFORE[_name] = _simple(_kind)
+
+
+@_before("barrier_sync", "barrier_arrive")
+def _meet(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    number, threads = (_word(context, builder, given, n) for n in ("barrier_id", "threads"))
+    note(context, builder, Kind.MEET, number, threads)
+
+
+@_before(*(n for n in TABLE if n.startswith(("cp_async_ca", "cp_async_cg"))))
+def _copy(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    into = _place(context, builder, given, "destination", row.operands["destination"])
+    nbytes = 16
+    if "nbytes" in given and isinstance(given["nbytes"][0], types.Literal):
+        nbytes = int(given["nbytes"][0].literal_value)
+    _access(context, builder, Kind.COPY, into, nbytes)
+
+
+_SIZES = {"u16": 4, "u32": 4, "u64": 8, "f32": 4, "v2": 8, "v4": 16}
+
+
+@_before(*(n for n in TABLE if n.startswith(("ld_shared_", "st_shared_")) and "cluster" not in n))
+def _by_address(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    address = _word(context, builder, given, "location")
+    offset = _word(context, builder, given, "offset")
+    if offset is not None:
+        address = builder.add(address, offset)
+    kind = Kind.WRITE if row.name.startswith("st") else Kind.READ
+    nbytes = _SIZES[row.name.split("_")[2]]
+    condition = given.get("condition", (types.none, None))
+    if is_absent(condition[0]):
+        _access(context, builder, kind, address, nbytes)
+        return
+    flag = OPERANDS["Predicate"].lower(context, builder, *condition)[0]
+    with builder.if_then(builder.icmp_unsigned("!=", flag, ir.Constant(flag.type, 0))):
+        _access(context, builder, kind, address, nbytes)
+
+
+@_before(*(n for n in TABLE if n.startswith(("ldmatrix_", "stmatrix_"))))
+def _matrix(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    kind = Kind.WRITE if row.name.startswith("st") else Kind.READ
+    rows = {"x1": 8, "x2": 16, "x4": 32}[row.name.rpartition("_")[2]]
+    lane = emit(TABLE["laneid"], context, builder, {})
+    with builder.if_then(builder.icmp_unsigned("<", lane, _constant(rows))):
+        _access(context, builder, kind, _word(context, builder, given, "row"), 16)
+
+
+def _access(context: Context, builder: Builder, kind: Kind, address: Any, nbytes: int) -> None:
+    words = [_constant(kind), address, _constant(nbytes), _line()]
+    _call(context, builder, races.note_access, words)
+
+
+def _before_row(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    if row.name in BEFORE:
+        BEFORE[row.name](row, context, builder, given)
+
+
+# --------------------------------------------------------------------------- after a row
+
+
+def _after_row(
+    result: Any, row: Instruction, context: Context, builder: Builder, given: Operands
+) -> None:
+    if row.name in ("mbarrier_try_wait_parity", "mbarrier_test_wait_parity"):
+        at = _barrier(context, builder, row, given)
+        parity = _word(context, builder, given, "parity")
+        with builder.if_then(result):
+            note(context, builder, Kind.WAITED, at, parity, located=at)
+    elif row.name in ("mbarrier_try_wait", "mbarrier_test_wait"):
+        at = _barrier(context, builder, row, given)
+        with builder.if_then(result):
+            note(context, builder, Kind.WAITED_OWN, at, located=at)
+    elif row.name.startswith("cp_async_bulk_wait_group"):
+        note(context, builder, Kind.DRAINED, None, _word(context, builder, given, "pending"))
+    elif row.name == "wgmma_wait_group":
+        pending = _word(context, builder, given, "pending")
+        note(context, builder, Kind.PRODUCT_DRAINED, None, pending)
+    elif row.name == "barrier_sync":
+        note(context, builder, Kind.MET, _word(context, builder, given, "barrier_id"))
+    elif row.name == "barrier_cluster_wait":
+        note(context, builder, Kind.CLUSTER_WAITED)
+
+
+# ---------------------------------------------------------------- what is not a row
+
+
+def _accessed(
+    context: Context, builder: Builder, writes: bool, address: Any, nbytes: int
+) -> None:
+    kind = Kind.WRITE if writes else Kind.READ
+    _access(context, builder, kind, address, max(16, nbytes))
+
+
+def _operand(
+    context: Context, builder: Builder, runs: Sequence[tuple[int, int]], low: Any
+) -> None:
+    start = builder.shl(builder.and_(low, _constant(0x3FFF)), _constant(4))
+    for offset, nbytes in runs:
+        at = builder.add(start, _constant(offset))
+        note(context, builder, Kind.PRODUCT, at, _constant(nbytes))
+
+
+def _group(context: Context, builder: Builder, pending: int | None) -> None:
+    if pending is None:
+        note(context, builder, Kind.PRODUCT_COMMIT)
+    else:
+        note(context, builder, Kind.PRODUCT_DRAINED, None, _constant(pending))
+
+
+def _synchronises(context: Context, builder: Builder, after: bool) -> None:
+    """Log a cuda.syncthreads: all threads meet at the barrier 0."""
+    note(context, builder, Kind.MET if after else Kind.MEET, _constant(0), _constant(0))
+
+
+def _called(context: Context, builder: Builder, function: Any) -> None:
+    """Log the line on which a user's function calls the library."""
+    if function.__module__ not in (races.__name__, "numba_tma.device.waiting"):
+        note(context, builder, Kind.LINE)
+
+
+def _waited(
+    context: Context, builder: Builder, barrier: types.Type, args: Sequence[Any], site: Site
+) -> None:
+    """Log the purpose of a wait, which names the role of the warp."""
+    at = compiler.get_field(builder, barrier, args[0], "address")
+    number = _constant(site_number(site))
+    note(context, builder, Kind.SITE, at, args[3], number, located=at)
+
+
+def _labelled(
+    context: Context, builder: Builder, function: Any, sig: Signature, args: Sequence[Value]
+) -> None:
+    """Log where a pipeline's memory is, for the names in messages."""
+    if function.__name__.startswith("label_"):
+        (owner,) = sig.args[0].static
+        places = [context.cast(builder, a, t, U32) for a, t in zip(args[1:], sig.args[1:])]
+        places = (*places, _constant(0))[:2]
+        number = _constant(label_number(function, owner))
+        note(context, builder, Kind.LABEL, *places, number)
+
+
+if racing():
+    HOOKS.append(_before_row)
+    AFTER.append(_after_row)
+    hooks.ACCESSES.append(_accessed)
+    hooks.OPERANDS.append(_operand)
+    hooks.GROUPS.append(_group)
+    WAITS.append(_waited)
+    compiler.watch(called=_called, labelled=_labelled, synchronises=_synchronises)

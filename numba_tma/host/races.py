@@ -1,0 +1,207 @@
+"""Races mode on the host: the layout of the log, its events, and the exception made of a race.
+
+A kernel in races mode writes one `EVENT` for each step that orders or accesses shared memory. A
+slot of the log is taken with an atomic before an arrival or an access, and after a wait, so the
+slots are one order of all steps that agrees with what the hardware did. The host replays that order
+after the launch (`race_replay`), by the rules of the simulator.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numba_tma.host.debug import NO_GPU, NUM_WORDS, PipelineError, Record
+
+
+class Kind(enum.IntEnum):
+    """What an event is. A warp's lane writes it before the step, or after where that is said."""
+
+    READ = 1  #: a generic read of `size` bytes at `address`
+    WRITE = 2  #: a generic write
+    COPY = 3  #: a cp.async into `address`
+    LOAD = 4  #: a bulk copy of `size` bytes into `address`, on the barrier `other`
+    SOURCE = 5  #: a bulk copy out of `address`, of the open bulk group
+    COMMIT = 6  #: the end of a bulk group
+    DRAINED = 7  #: after a wait for all bulk groups but `size`
+    PRODUCT = 8  #: a wgmma's read of an operand, of the open wgmma group
+    PRODUCT_COMMIT = 9
+    PRODUCT_DRAINED = 10  #: after a wait for all wgmma groups but `size`
+    FENCE = 11  #: fence.proxy.async
+    INIT = 12  #: mbarrier.init of `address` with the count `size`
+    INVAL = 13
+    ARRIVE = 14  #: `size` arrivals on `address`, which expect `other` bytes more
+    EXPECT = 15  #: `other` bytes more are expected, without an arrival
+    COMPLETE = 16  #: `other` bytes are completed by other means than a load
+    UNCOUNTED = 17  #: a copy of an unknown number of bytes completes on `address`
+    WAITED = 18  #: after a wait for the phase of parity `size`
+    WAITED_OWN = 19  #: after a wait for the phase of the warp's own last arrival
+    MEET = 20  #: an arrival at the named barrier `address`, of `size` threads
+    MET = 21  #: after the named barrier
+    CLUSTER_ARRIVE = 22
+    CLUSTER_WAITED = 23
+    LINE = 24  #: the source line of what follows
+    SITE = 25  #: the wait before this was for stage `size` of the barrier `address`: site `other`
+    LABEL = 26  #: a pipeline's tiles begin at `address`, its barriers at `size`: label `other`
+
+
+#: One event, in 32-bit words. `device.races.note` writes the fields in this order.
+EVENT = np.dtype(
+    [
+        ("kind", "u1"),
+        ("warp", "u1"),
+        ("blocks", "u1"),  # of the cluster
+        ("rank", "u1"),  # of the block that holds the event's barrier
+        ("slot", "<u4"),  # of the block: blocks of one cluster are neighbours
+        ("address", "<u4"),
+        ("size", "<u4"),
+        ("other", "<u4"),
+        ("line", "<u4"),
+        ("block", "<u4"),  # its linear index in the grid
+        ("warps", "<u2"),  # of the block
+        ("mask", "<u2"),  # of a multicast
+    ]
+)
+
+#: Only these blocks of a grid are tracked, and so many events of a launch are kept.
+BLOCKS, CAPACITY = 32, 1 << 20
+#: Words before the events: the number of events, and for each warp its epoch and the latest
+#: accesses of the epoch, by hash.
+SEEN = 256
+HEADER = 64 + BLOCKS * 32 * SEEN
+EVENT_WORDS = EVENT.itemsize // 4
+NUM_LOG_WORDS = HEADER + CAPACITY * EVENT_WORDS
+LOG_WITHOUT_GPU = NO_GPU + 64 * NUM_WORDS
+
+# --------------------------------------------------------------------- compile-time tables
+
+_LINES: list[tuple[str, int]] = []
+#: The functions that name a pipeline's tiles and barriers, with the pipeline.
+LABELS: list[tuple[Any, Any]] = []
+
+
+def line_number(place: tuple[str, int]) -> int:
+    """Return the number of a source line in events, never 0."""
+    if place not in _LINES:
+        _LINES.append(place)
+    return _LINES.index(place) + 1
+
+
+def line_in_words(number: int) -> str:
+    """Return a source line by its number."""
+    if not 0 < number <= len(_LINES):
+        return "a line that is not known"
+    name, line = _LINES[number - 1]
+    return f"{Path(name).name}:{line}"
+
+
+def label_number(function: Any, owner: Any) -> int:
+    """Return the number of a pipeline's label in events, never 0."""
+    if (function, owner) not in LABELS:
+        LABELS.append((function, owner))
+    return LABELS.index((function, owner)) + 1
+
+
+# ----------------------------------------------------------------------------------- log
+
+
+@functools.cache
+def _log() -> Any:
+    """Return the log's words on the current GPU."""
+    from numba import cuda
+
+    return cuda.device_array(NUM_LOG_WORDS, np.uint32)
+
+
+@functools.cache
+def log_address() -> int:
+    """Return the address of the log's words, which is compiled into kernels."""
+    from numba import cuda
+
+    return int(_log().device_ctypes_pointer.value) if cuda.is_available() else LOG_WITHOUT_GPU
+
+
+def clear_log() -> None:
+    """Forget all events. No kernel in races mode may be running."""
+    from numba import cuda
+
+    _log()[:HEADER].copy_to_device(np.zeros(HEADER, np.uint32))
+    cuda.synchronize()
+
+
+def read_log() -> tuple[np.ndarray[Any, Any], int]:
+    """Return the events in their order, and the number of those that did not fit."""
+    log = _log()
+    number = int(log[:1].copy_to_host()[0])
+    kept = min(number, CAPACITY)
+    words = log[HEADER : HEADER + max(kept, 1) * EVENT_WORDS].copy_to_host()
+    return words.view(EVENT)[:kept], number - kept
+
+
+# --------------------------------------------------------------------------- exceptions
+
+
+@dataclass(frozen=True)
+class Step:
+    """One side of a race."""
+
+    what: str  #: "a load into"
+    role: str  #: of the warp, if it has waited in a pipeline
+    warp: int
+    block: tuple[int, int, int]
+    line: str
+
+    def __str__(self) -> str:
+        role = f"{self.role} " if self.role else ""
+        return f"{role}warp {self.warp} of block {self.block} at {self.line}"
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two steps of a kernel that nothing orders, or one that lacks what must come before."""
+
+    kind: str  #: the simulator's name of the hazard: "EarlyRead"
+    where: str  #: the tile and its stage, or the barrier
+    step: Step
+    other: Step | None
+    rule: str  #: what is missing
+
+    def __str__(self) -> str:
+        text = f"{self.kind}: {self.where}: {self.step.what} by {self.step}"
+        if self.other is not None:
+            text += f", and {self.other.what} by {self.other}"
+        return f"{text}: {self.rule}"
+
+
+class PipelineRace(PipelineError):
+    """Accesses to a stage or a tile that no barrier, fence or wait orders (races mode).
+
+    `races` has those that were found, each with both sides.
+    """
+
+    def __init__(
+        self, message: str, records: Sequence[Record] = (), races: Sequence[Race] = ()
+    ) -> None:
+        super().__init__(message, records)
+        self.races = tuple(races)
+
+    def __reduce__(self) -> Any:
+        """Pickle the races too."""
+        return type(self), (str(self), self.records, self.races)
+
+
+def error_of_races(races: Sequence[Race], records: Sequence[Record], lost: int) -> PipelineRace:
+    """Return the exception for the races of a launch."""
+    lines = [str(races[0])]
+    if races[1:]:
+        lines.append(f"{len(races) - 1} more:")
+        lines += [f"  {race}" for race in races[1:6]]
+    if lost:
+        lines.append(f"{lost:,} later steps did not fit into the log and were not checked")
+    return PipelineRace("\n".join(lines), records, races)
