@@ -1,8 +1,8 @@
 """The rules of races mode: a launch's events, replayed with vector clocks. Pure NumPy.
 
-A warp acts for its lanes. A clock has for each warp of the cluster its epoch, its fenced epoch, its
-cp.async copies that anybody has fenced, and the numbers of its bulk groups and wgmma groups that
-are known to have read their source; and for each mbarrier the number of its phases that are known
+A warp acts for its lanes. A clock has for each warp of the cluster its epoch, its fenced epoch, the
+epochs of its cp.async copies that are known to be complete, and that anybody has fenced then, and
+the numbers of its bulk groups and wgmma groups that are known to have read their source; and for each mbarrier the number of its phases that are known
 to have completed. A step is ordered before another one if the other's clock has reached it. These
 are the rules of `simulator.hazards`, by words of 4 bytes; beyond them, generic accesses of
 different warps are checked against each other.
@@ -28,7 +28,7 @@ Clock = NDArray[np.int32]
 #: A name by (rank of the block, shared address).
 Names = Mapping[tuple[int, int], str]
 
-_EPOCH, _FENCED, _COPIED, _STORED, _READ = range(5)  # the columns of a warp, by kind
+_EPOCH, _FENCED, _COPIED, _STORED, _READ, _DONE = range(6)  # the columns of a warp, by kind
 _VERBS = {
     "reads": "a read",
     "writes": "a write",
@@ -84,6 +84,7 @@ class _Memory:
         shape = (WORDS, warps)
         self.reads, self.writes, self.copies = (np.zeros(shape, np.int32) for _ in range(3))
         self.stores, self.products = (np.zeros(shape, np.int32) for _ in range(2))
+        self.written = np.zeros(WORDS, np.bool_)
         self.column = np.zeros(WORDS, np.int32)
         self.phase = np.zeros(WORDS, np.int32)
 
@@ -91,11 +92,18 @@ class _Memory:
 class Replay:
     """The events of one cluster, in their order. `races` has what they show."""
 
-    def __init__(self, blocks: int, warps: int, sites: Sequence[Site], names: Names) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        warps: int,
+        sites: Sequence[Site],
+        names: Names,
+        extents: Iterable[tuple[int, int, int]] = (),
+    ) -> None:
         self.blocks, self.warps, self.sites, self.names = blocks, warps, sites, names
         self.actors = blocks * warps
         self.races: list[Race] = []
-        self._first = 5 * self.actors
+        self._first = 6 * self.actors
         self._columns = self._first + 1
         self._table = np.zeros((self.actors, self._first + 64), np.int32)
         self._table[np.arange(self.actors), np.arange(self.actors)] = 1
@@ -104,6 +112,10 @@ class Replay:
         self._meetings: dict[tuple[int, int], _Meeting] = defaultdict(_Meeting)
         self._groups = np.zeros((2, self.actors), np.int32)  # closed bulk and wgmma groups
         self._sources: list[dict[int, tuple[int, _Step]]] = [{}, {}]
+        self._copy_groups: list[list[int]] = [[] for _ in range(self.actors)]
+        self._copies: dict[int, tuple[int, _Step]] = {}
+        self._remote: dict[tuple[int, int], tuple[int, _Step]] = {}
+        self._extents = list(extents)
         self._lines: dict[tuple[str, int, int], int] = {}
         self._loads: dict[tuple[int, int], _Step] = {}
         self._line = [0] * self.actors
@@ -143,6 +155,18 @@ class Replay:
             if group > self._of(actor, _STORED)[actor]:
                 rule = "the kernel ended before its warp had waited for its bulk group"
                 self._report("UnfinishedCopy", step.where, step, rule)
+        for actor, (epoch, step) in self._copies.items():
+            if epoch > known[_DONE * self.actors + actor]:
+                rule = "the kernel ended before any thread had waited for it"
+                self._report("UnfinishedCopy", "a stage", step, rule)
+        for (rank, actor), (epoch, step) in self._remote.items():
+            own = self._table[rank * self.warps : (rank + 1) * self.warps, actor]
+            if epoch > own.max():
+                rule = (
+                    "that block may have ended before: it waits for its peers first, by close() "
+                    "or cluster_sync()"
+                )
+                self._report("MissingClusterSync", f"rank {rank} of the cluster", step, rule)
 
     def _site(
         self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
@@ -158,8 +182,9 @@ class Replay:
         part, memory = _words(address, size), self._memory[rank]
         step = self._step("a read", actor)
         self._check_fill("EarlyRead", rank, part, step)
-        for records in ("writes", "copies"):
-            self._check_warps("EarlyRead", records, _EPOCH, rank, part, step)
+        self._check_warps("EarlyRead", "writes", _EPOCH, rank, part, step)
+        self._check_warps("EarlyRead", "copies", _DONE, rank, part, step)
+        self._check_written(rank, part, step)
         memory.reads[part, actor % self.warps] = self._epoch(actor)
         self._lines["reads", actor, part.start] = self._line[actor]
 
@@ -177,11 +202,12 @@ class Replay:
         part, memory = _words(address, size), self._memory[rank]
         step = self._step(_VERBS[into], actor)
         self._check_fill("EarlyOverwrite", rank, part, step)
-        for records in ("reads", "writes", "copies"):
-            self._check_warps("EarlyOverwrite", records, _EPOCH, rank, part, step)
-        self._check_sources(rank, part, step)
+        self._check_accesses(rank, part, step)
+        memory.written[part] = True
         getattr(memory, into)[part, actor % self.warps] = self._epoch(actor)
         self._lines[into, actor, part.start] = self._line[actor]
+        if into == "copies":
+            self._copies[actor] = self._epoch(actor), step
 
     def _load(
         self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
@@ -191,11 +217,10 @@ class Replay:
         for into in ranks:
             barrier = self._barrier(actor, into if mask else at, other & 0xFFFFFF)
             self._check_fill("EarlyOverwrite", into, part, step)
-            for records in ("reads", "writes", "copies"):
-                self._check_warps("EarlyOverwrite", records, _EPOCH, into, part, step)
+            self._check_accesses(into, part, step)
             self._check_warps("MissingFence", "writes", _FENCED, into, part, step)
             self._check_warps("MissingFence", "copies", _COPIED, into, part, step)
-            self._check_sources(into, part, step)
+            self._memory[into].written[part] = True
             if barrier is None:
                 continue
             memory = self._memory[into]
@@ -220,14 +245,32 @@ class Replay:
         part, memory = _words(address, size), self._memory[rank]
         step = self._step(_VERBS[into], actor, self._where(rank, address))
         self._check_fill("EarlyRead", rank, part, step)
-        self._check_warps("EarlyRead", "copies", _EPOCH, rank, part, step)
+        self._check_warps("EarlyRead", "copies", _DONE, rank, part, step)
         self._check_warps("MissingFence", "writes", _EPOCH, rank, part, step)
         self._check_warps("MissingFence", "writes", _FENCED, rank, part, step)
         self._check_warps("MissingFence", "copies", _COPIED, rank, part, step)
+        if queue:
+            self._check_written(rank, part, step)
         group = int(self._groups[queue, actor]) + 1
         getattr(memory, into)[part, actor % self.warps] = group
         self._sources[queue][actor] = group, step
         self._lines[into, actor, part.start] = self._line[actor]
+
+    def _copy_commit(self, actor: int, *_: int) -> None:
+        self._copy_groups[actor].append(self._epoch(actor))
+        self._table[actor, actor] += 1
+
+    def _copy_drained(
+        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
+    ) -> None:
+        groups, done = self._copy_groups[actor], self._of(actor, _DONE)
+        if other or len(groups) > size:
+            epoch = self._epoch(actor) if other else groups[-1 - size]
+            done[actor] = max(int(done[actor]), epoch)
+            self._table[actor, actor] += 1
+
+    def _untracked(self, *_: int) -> None:
+        self._extents.clear()  # what was written is not known
 
     def _commit(self, actor: int, *_: int) -> None:
         self._groups[0, actor] += 1
@@ -250,7 +293,7 @@ class Replay:
     def _fence(self, actor: int, *_: int) -> None:
         self._of(actor, _FENCED)[actor] = self._epoch(actor)
         copied = self._of(actor, _COPIED)
-        np.maximum(copied, self._of(actor, _EPOCH), out=copied)
+        np.maximum(copied, self._of(actor, _DONE), out=copied)
         self._table[actor, actor] += 1
 
     def _init(
@@ -265,14 +308,31 @@ class Replay:
     ) -> None:
         self._barriers.pop((at, address), None)
 
-    def _arrive(
+    def _arrive_copied(
         self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
+    ) -> None:
+        self._arrive(actor, rank, at, address, size, other, mask, copied=True)
+
+    def _arrive(
+        self,
+        actor: int,
+        rank: int,
+        at: int,
+        address: int,
+        size: int,
+        other: int,
+        mask: int,
+        *,
+        copied: bool = False,
     ) -> None:
         barrier = self._barrier(actor, at, address)
         if barrier is None:
             return
         barrier.settle(force=barrier.pending <= 0 and barrier.clock is not None)
-        barrier.clock = _joined(barrier.clock, self._publish(actor))
+        if at != rank:
+            step = self._step("a remote arrival", actor)
+            self._remote[at, actor] = self._epoch(actor), step
+        barrier.clock = _joined(barrier.clock, self._publish(actor, copied))
         barrier.arrived[actor] = barrier.phase
         barrier.pending -= size
         barrier.count -= size if mask else 0
@@ -293,6 +353,7 @@ class Replay:
     def _uncounted(
         self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
     ) -> None:
+        self._extents.clear()  # what was written is not known
         if (barrier := self._barrier(actor, at, address)) is not None:
             barrier.counted = False
 
@@ -367,8 +428,11 @@ class Replay:
         """Return what a warp knows of all warps, of one kind: a view."""
         return self._table[actor, kind * self.actors : (kind + 1) * self.actors]
 
-    def _publish(self, actor: int) -> Clock:
+    def _publish(self, actor: int, copied: bool = False) -> Clock:
+        """Return a copy of a warp's clock, and begin a new epoch of the warp."""
         snapshot: Clock = self._table[actor].copy()
+        if copied:  # known to those who wait for it
+            snapshot[_DONE * self.actors + actor] = self._epoch(actor)
         self._table[actor, actor] += 1
         return snapshot
 
@@ -425,12 +489,27 @@ class Replay:
             return
         word, warp = (int(n[0]) for n in np.nonzero(late))
         word += part.start
-        if known == _EPOCH and kind != "MissingFence":
+        if known in (_EPOCH, _DONE) and kind != "MissingFence":
             rule = "nothing orders them: no barrier or sync stands between"
         else:
             rule = "no fence_proxy_async() follows the write before the barrier or sync between"
         other = self._other(records, first + warp, word)
         self._report(kind, self._where(rank, 4 * word), step, rule, other)
+
+    def _check_accesses(self, rank: int, part: slice, step: _Step) -> None:
+        """Check what changes bytes against all earlier accesses to them."""
+        for records, known in (("reads", _EPOCH), ("writes", _EPOCH), ("copies", _DONE)):
+            self._check_warps("EarlyOverwrite", records, known, rank, part, step)
+        self._check_sources(rank, part, step)
+
+    def _check_written(self, rank: int, part: slice, step: _Step) -> None:
+        """Report a read of a stage's bytes that nothing has written."""
+        if self._memory[rank].written[part].any():
+            return
+        start = 4 * part.start
+        if any(rank == r and first <= start < last for r, first, last in self._extents):
+            rule = "nothing has written these bytes"
+            self._report("UninitializedRead", self._where(rank, start), step, rule)
 
     def _check_sources(self, rank: int, part: slice, step: _Step) -> None:
         """Report a store or a wgmma that may still be reading."""
@@ -523,7 +602,8 @@ def races_of(
 ) -> list[Race]:
     """Return the races in a launch's events. `ended`: no warp was stuck and no event is missing.
 
-    `names_of` returns the names that a label event gives: (address, text) pairs.
+    `names_of` returns what a label event gives: the names as (address, text) pairs, and the bytes
+    from the first address that are the pipeline's stages.
     """
     assert events.dtype == EVENT
 
@@ -539,11 +619,14 @@ def races_of(
         own = events[part]
         blocks, warps = int(own["blocks"][0]), int(own["warps"].max())
         names: dict[tuple[int, int], str] = {}
+        extents: list[tuple[int, int, int]] = []
         for label in own[own["kind"] == Kind.LABEL]:
             rank = int(label["slot"]) % blocks
-            places = names_of(int(label["other"]), int(label["address"]), int(label["size"]))
+            base = int(label["address"])
+            places, nbytes = names_of(int(label["other"]), base, int(label["size"]))
             names |= {(rank, address): text for address, text in places}
-        replay = Replay(blocks, warps, sites, names)
+            extents.append((rank, base, base + nbytes))
+        replay = Replay(blocks, warps, sites, names, extents)
         replay.run(own, block_of)
         if ended and not replay.races:
             replay.finish()

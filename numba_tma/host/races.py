@@ -49,6 +49,10 @@ class Kind(enum.IntEnum):
     LINE = 24  #: the source line of what follows
     SITE = 25  #: the wait before this was for stage `size` of the barrier `address`: site `other`
     LABEL = 26  #: a pipeline's tiles begin at `address`, its barriers at `size`: label `other`
+    ARRIVE_COPIED = 27  #: as `ARRIVE`, once the cp.async copies so far are complete
+    COPY_COMMIT = 28  #: the end of a cp.async group
+    COPY_DRAINED = 29  #: after a wait for all cp.async groups but `size`; `other`: for all copies
+    UNTRACKED = 30  #: a write to another block's shared memory
 
 
 #: One event, in 32-bit words. `device.races.note` writes the fields in this order.

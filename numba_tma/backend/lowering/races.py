@@ -139,10 +139,9 @@ def _arrive(row: Instruction, context: Context, builder: Builder, given: Operand
         here = builder.ctpop(lanes)
         count = builder.mul(count, here)
         tx_bytes = None if tx_bytes is None else builder.mul(tx_bytes, here)
-    if "drop" in row.name:  # later phases have fewer
-        note(context, builder, Kind.ARRIVE, at, count, tx_bytes, _constant(1), at, lanes)
-    else:
-        note(context, builder, Kind.ARRIVE, at, count, tx_bytes, None, at, lanes)
+    kind = Kind.ARRIVE_COPIED if row.name.startswith("cp_async") else Kind.ARRIVE
+    drops = _constant(int("drop" in row.name))  # later phases have fewer arrivals
+    note(context, builder, kind, at, count, tx_bytes, drops, at, lanes)
 
 
 @_before("mbarrier_expect_tx", "mbarrier_expect_tx_remote")
@@ -218,11 +217,23 @@ def _simple(kind: Kind) -> Watch:
 for _name, _kind in {
     "cp_async_bulk_commit_group": Kind.COMMIT,
     "wgmma_commit_group": Kind.PRODUCT_COMMIT,
-    "fence_proxy_async": Kind.FENCE,
+    "cp_async_commit_group": Kind.COPY_COMMIT,
     "fence_proxy_async_all": Kind.FENCE,
     "barrier_cluster_arrive": Kind.CLUSTER_ARRIVE,
 }.items():
     BEFORE[_name] = _simple(_kind)
+
+
+@_before("fence_proxy_async")
+def _fence(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    space = given.get("space", (types.none, None))[0]
+    if not isinstance(space, types.Literal) or space.literal_value != "global":
+        note(context, builder, Kind.FENCE)
+
+
+@_before(*(n for n in TABLE if n.startswith("st_shared_cluster")))
+def _remote(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    note(context, builder, Kind.UNTRACKED)
 
 
 @_before("barrier_sync", "barrier_arrive")
@@ -296,6 +307,10 @@ def _after_row(
             note(context, builder, Kind.WAITED_OWN, at, located=at)
     elif row.name.startswith("cp_async_bulk_wait_group"):
         note(context, builder, Kind.DRAINED, None, _word(context, builder, given, "pending"))
+    elif row.name == "cp_async_wait_group":
+        note(context, builder, Kind.COPY_DRAINED, None, _word(context, builder, given, "pending"))
+    elif row.name == "cp_async_wait_all":
+        note(context, builder, Kind.COPY_DRAINED, other=_constant(1))
     elif row.name == "wgmma_wait_group":
         pending = _word(context, builder, given, "pending")
         note(context, builder, Kind.PRODUCT_DRAINED, None, pending)

@@ -25,8 +25,8 @@ def check(grid: Sequence[int], records: Sequence[Record]) -> None:
         raise races.error_of_races(found, records, lost)
 
 
-def names_of(label: int, base: int, barriers: int) -> list[tuple[int, str]]:
-    """Return (shared address, name) of a pipeline's tiles and barriers, as the simulator has them.
+def names_of(label: int, base: int, barriers: int) -> tuple[list[tuple[int, str]], int]:
+    """Return (shared address, name) of a pipeline's tiles and barriers, and the tiles' bytes.
 
     The functions that name them are those that run in the simulator.
     """
@@ -42,4 +42,4 @@ def names_of(label: int, base: int, barriers: int) -> list[tuple[int, str]]:
         mock.patch.object(simulator, "read_by_all", lambda *_: None),
     ):
         function(owner, *places)
-    return names
+    return names, int(getattr(owner, "storage_nbytes", 0))
