@@ -60,6 +60,7 @@ from numba_tma.host.packed import unpack as unpack
 from numba_tma.host.pixel_box import PixelBox as PixelBox
 from numba_tma.host.pixel_box import reference_im2col as reference_im2col
 from numba_tma.host.pixel_box import reference_im2col_store as reference_im2col_store
+from numba_tma.host.races import PipelineRace as PipelineRace
 from numba_tma.host.ragged import RaggedTensorMap as RaggedTensorMap
 from numba_tma.host.ragged import ragged_tensor_map as ragged_tensor_map
 from numba_tma.host.reference import reference_gather as reference_gather

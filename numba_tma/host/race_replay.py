@@ -2,91 +2,43 @@
 
 A warp acts for its lanes. A clock has for each warp of the cluster its epoch, its fenced epoch, the
 epochs of its cp.async copies that are known to be complete, and that anybody has fenced then, and
-the numbers of its bulk groups and wgmma groups that are known to have read their source; and for each mbarrier the number of its phases that are known
-to have completed. A step is ordered before another one if the other's clock has reached it. These
-are the rules of `simulator.hazards`, by words of 4 bytes; beyond them, generic accesses of
-different warps are checked against each other.
+the numbers of its bulk groups and wgmma groups that are known to have read their source; and for
+each mbarrier the number of its phases that are known to have completed. A step is ordered before
+another one if the other's clock has reached it. These are the rules of `simulator.hazards`, by
+words of 4 bytes; beyond them, generic accesses of different warps are checked against each other.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from numba_tma.host.debug import Site
-from numba_tma.host.races import EVENT, Kind, Race, Step, line_in_words
-
-WORDS = 60_000  #: of a block's shared memory, with what the system takes
-MOST = 20  #: races of a cluster that are kept
-Clock = NDArray[np.int32]
-#: A name by (rank of the block, shared address).
-Names = Mapping[tuple[int, int], str]
-
-_EPOCH, _FENCED, _COPIED, _STORED, _READ, _DONE = range(6)  # the columns of a warp, by kind
-_VERBS = {
-    "reads": "a read",
-    "writes": "a write",
-    "copies": "a cp.async",
-    "stores": "a store from it",
-    "products": "a wgmma that reads it",
-}
-
-
-@dataclass
-class _Barrier:
-    """An mbarrier: its current phase, and the last two that have completed, by parity."""
-
-    rank: int
-    address: int
-    column: int
-    count: int
-    by: int  #: the warp that initialised it, and its epoch then
-    epoch: int
-    pending: int = 0
-    tx: int = 0
-    phase: int = 0
-    counted: bool = True
-    clock: Clock | None = None
-    done: dict[int, tuple[int, Clock]] = field(default_factory=dict)
-    arrived: dict[int, int] = field(default_factory=dict)
-    load: tuple[int, _Step] | None = None  #: phase and issuer of the last load
-
-    def settle(self, force: bool = False) -> None:
-        """Complete the phase, if it has all arrivals and bytes."""
-        if self.pending <= 0 and (force or not self.counted or self.tx == 0):
-            assert self.clock is not None
-            self.done[self.phase & 1] = self.phase, self.clock
-            self.clock, self.phase = None, self.phase + 1
-            self.pending, self.tx = self.count, 0
-
-
-@dataclass
-class _Meeting:
-    """A named barrier, or the cluster's."""
-
-    turn: int = 0
-    clock: Clock | None = None
-    arrived: set[int] = field(default_factory=set)
-    done: dict[int, Clock] = field(default_factory=dict)
-    turn_of: dict[int, int] = field(default_factory=dict)
-
-
-class _Memory:
-    """The access records of a block's shared memory, by word and warp."""
-
-    def __init__(self, warps: int) -> None:
-        shape = (WORDS, warps)
-        self.reads, self.writes, self.copies = (np.zeros(shape, np.int32) for _ in range(3))
-        self.stores, self.products = (np.zeros(shape, np.int32) for _ in range(2))
-        self.written = np.zeros(WORDS, np.bool_)
-        self.column = np.zeros(WORDS, np.int32)
-        self.phase = np.zeros(WORDS, np.int32)
+from numba_tma.host.race_records import (
+    COPIED,
+    DONE,
+    EPOCH,
+    FENCED,
+    MOST,
+    READ,
+    STORED,
+    VERBS,
+    Clock,
+    Event,
+    Meeting,
+    Memory,
+    Names,
+    Side,
+    TrackedBarrier,
+    joined,
+    signed,
+    words,
+)
+from numba_tma.host.races import Kind, Race, Step, line_in_words
 
 
 class Replay:
@@ -107,17 +59,17 @@ class Replay:
         self._columns = self._first + 1
         self._table = np.zeros((self.actors, self._first + 64), np.int32)
         self._table[np.arange(self.actors), np.arange(self.actors)] = 1
-        self._memory = [_Memory(warps) for _ in range(blocks)]
-        self._barriers: dict[tuple[int, int], _Barrier] = {}
-        self._meetings: dict[tuple[int, int], _Meeting] = defaultdict(_Meeting)
+        self._memory = [Memory(warps) for _ in range(blocks)]
+        self._barriers: dict[tuple[int, int], TrackedBarrier] = {}
+        self._meetings: dict[tuple[int, int], Meeting] = defaultdict(Meeting)
         self._groups = np.zeros((2, self.actors), np.int32)  # closed bulk and wgmma groups
-        self._sources: list[dict[int, tuple[int, _Step]]] = [{}, {}]
+        self._sources: list[dict[int, tuple[int, Side]]] = [{}, {}]
         self._copy_groups: list[list[int]] = [[] for _ in range(self.actors)]
-        self._copies: dict[int, tuple[int, _Step]] = {}
-        self._remote: dict[tuple[int, int], tuple[int, _Step]] = {}
+        self._copies: dict[int, tuple[int, Side]] = {}
+        self._remote: dict[tuple[int, int], tuple[int, Side]] = {}
         self._extents = list(extents)
         self._lines: dict[tuple[str, int, int], int] = {}
-        self._loads: dict[tuple[int, int], _Step] = {}
+        self._loads: dict[tuple[int, int], Side] = {}
         self._line = [0] * self.actors
         self._role = [""] * self.actors
         self._grid: dict[int, tuple[int, int, int]] = {}
@@ -140,7 +92,7 @@ class Replay:
             if line:
                 self._line[actor] = line
             if kind in steps:
-                steps[kind](actor, rank, at, address & 0xFFFFFF, size, other, mask)
+                steps[kind](Event(actor, rank, at, address & 0xFFFFFF, size, other, mask))
             if len(self.races) >= MOST:
                 return
 
@@ -152,11 +104,11 @@ class Replay:
                 rule = "the kernel ended before any thread had waited for that phase"
                 self._report("UnfinishedCopy", self._barrier_name(barrier), barrier.load[1], rule)
         for actor, (group, step) in self._sources[0].items():
-            if group > self._of(actor, _STORED)[actor]:
+            if group > self._of(actor, STORED)[actor]:
                 rule = "the kernel ended before its warp had waited for its bulk group"
                 self._report("UnfinishedCopy", step.where, step, rule)
         for actor, (epoch, step) in self._copies.items():
-            if epoch > known[_DONE * self.actors + actor]:
+            if epoch > known[DONE * self.actors + actor]:
                 rule = "the kernel ended before any thread had waited for it"
                 self._report("UnfinishedCopy", "a stage", step, rule)
         for (rank, actor), (epoch, step) in self._remote.items():
@@ -168,39 +120,31 @@ class Replay:
                 )
                 self._report("MissingClusterSync", f"rank {rank} of the cluster", step, rule)
 
-    def _site(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        if 0 < other <= len(self.sites):
-            self._role[actor] = self.sites[other - 1].role or self._role[actor]
+    def _site(self, e: Event) -> None:
+        if 0 < e.other <= len(self.sites):
+            self._role[e.actor] = self.sites[e.other - 1].role or self._role[e.actor]
 
     # ------------------------------------------------------------------------- accesses
 
-    def _read(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        part, memory = _words(address, size), self._memory[rank]
-        step = self._step("a read", actor)
-        self._check_fill("EarlyRead", rank, part, step)
-        self._check_warps("EarlyRead", "writes", _EPOCH, rank, part, step)
-        self._check_warps("EarlyRead", "copies", _DONE, rank, part, step)
-        self._check_written(rank, part, step)
-        memory.reads[part, actor % self.warps] = self._epoch(actor)
-        self._lines["reads", actor, part.start] = self._line[actor]
+    def _read(self, e: Event) -> None:
+        part, memory = words(e.address, e.size), self._memory[e.rank]
+        step = self._step("a read", e.actor)
+        self._check_fill("EarlyRead", e.rank, part, step)
+        self._check_warps("EarlyRead", "writes", EPOCH, e.rank, part, step)
+        self._check_warps("EarlyRead", "copies", DONE, e.rank, part, step)
+        self._check_written(e.rank, part, step)
+        memory.reads[part, e.actor % self.warps] = self._epoch(e.actor)
+        self._lines["reads", e.actor, part.start] = self._line[e.actor]
 
-    def _write(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        self._change("writes", actor, rank, address, size)
+    def _write(self, e: Event) -> None:
+        self._change("writes", e.actor, e.rank, e.address, e.size)
 
-    def _copy(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        self._change("copies", actor, rank, address, size)
+    def _copy(self, e: Event) -> None:
+        self._change("copies", e.actor, e.rank, e.address, e.size)
 
     def _change(self, into: str, actor: int, rank: int, address: int, size: int) -> None:
-        part, memory = _words(address, size), self._memory[rank]
-        step = self._step(_VERBS[into], actor)
+        part, memory = words(address, size), self._memory[rank]
+        step = self._step(VERBS[into], actor)
         self._check_fill("EarlyOverwrite", rank, part, step)
         self._check_accesses(rank, part, step)
         memory.written[part] = True
@@ -209,17 +153,15 @@ class Replay:
         if into == "copies":
             self._copies[actor] = self._epoch(actor), step
 
-    def _load(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        step, part = self._step("a load", actor), _words(address, size)
-        ranks = [r for r in range(self.blocks) if mask >> r & 1] if mask else [rank]
+    def _load(self, e: Event) -> None:
+        step, part = self._step("a load", e.actor), words(e.address, e.size)
+        ranks = [r for r in range(self.blocks) if e.mask >> r & 1] if e.mask else [e.rank]
         for into in ranks:
-            barrier = self._barrier(actor, into if mask else at, other & 0xFFFFFF)
+            barrier = self._barrier(e.actor, into if e.mask else e.at, e.other & 0xFFFFFF)
             self._check_fill("EarlyOverwrite", into, part, step)
             self._check_accesses(into, part, step)
-            self._check_warps("MissingFence", "writes", _FENCED, into, part, step)
-            self._check_warps("MissingFence", "copies", _COPIED, into, part, step)
+            self._check_warps("MissingFence", "writes", FENCED, into, part, step)
+            self._check_warps("MissingFence", "copies", COPIED, into, part, step)
             self._memory[into].written[part] = True
             if barrier is None:
                 continue
@@ -227,28 +169,24 @@ class Replay:
             memory.column[part], memory.phase[part] = barrier.column, barrier.phase + 1
             barrier.load = barrier.phase, step
             self._loads[barrier.column, barrier.phase] = step
-            self._bytes(barrier, -size)
+            self._bytes(barrier, -e.size)
 
-    def _source(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        self._read_by_engine(0, "stores", actor, rank, address, size)
+    def _source(self, e: Event) -> None:
+        self._read_by_engine(0, "stores", e.actor, e.rank, e.address, e.size)
 
-    def _product(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        self._read_by_engine(1, "products", actor, rank, address, size)
+    def _product(self, e: Event) -> None:
+        self._read_by_engine(1, "products", e.actor, e.rank, e.address, e.size)
 
     def _read_by_engine(
         self, queue: int, into: str, actor: int, rank: int, address: int, size: int
     ) -> None:
-        part, memory = _words(address, size), self._memory[rank]
-        step = self._step(_VERBS[into], actor, self._where(rank, address))
+        part, memory = words(address, size), self._memory[rank]
+        step = self._step(VERBS[into], actor, self._where(rank, address))
         self._check_fill("EarlyRead", rank, part, step)
-        self._check_warps("EarlyRead", "copies", _DONE, rank, part, step)
-        self._check_warps("MissingFence", "writes", _EPOCH, rank, part, step)
-        self._check_warps("MissingFence", "writes", _FENCED, rank, part, step)
-        self._check_warps("MissingFence", "copies", _COPIED, rank, part, step)
+        self._check_warps("EarlyRead", "copies", DONE, rank, part, step)
+        self._check_warps("MissingFence", "writes", EPOCH, rank, part, step)
+        self._check_warps("MissingFence", "writes", FENCED, rank, part, step)
+        self._check_warps("MissingFence", "copies", COPIED, rank, part, step)
         if queue:
             self._check_written(rank, part, step)
         group = int(self._groups[queue, actor]) + 1
@@ -256,154 +194,121 @@ class Replay:
         self._sources[queue][actor] = group, step
         self._lines[into, actor, part.start] = self._line[actor]
 
-    def _copy_commit(self, actor: int, *_: int) -> None:
-        self._copy_groups[actor].append(self._epoch(actor))
-        self._table[actor, actor] += 1
+    def _copy_commit(self, e: Event) -> None:
+        self._copy_groups[e.actor].append(self._epoch(e.actor))
+        self._table[e.actor, e.actor] += 1
 
-    def _copy_drained(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        groups, done = self._copy_groups[actor], self._of(actor, _DONE)
-        if other or len(groups) > size:
-            epoch = self._epoch(actor) if other else groups[-1 - size]
-            done[actor] = max(int(done[actor]), epoch)
-            self._table[actor, actor] += 1
+    def _copy_drained(self, e: Event) -> None:
+        groups, done = self._copy_groups[e.actor], self._of(e.actor, DONE)
+        if e.other or len(groups) > e.size:
+            epoch = self._epoch(e.actor) if e.other else groups[-1 - e.size]
+            done[e.actor] = max(int(done[e.actor]), epoch)
+            self._table[e.actor, e.actor] += 1
 
-    def _untracked(self, *_: int) -> None:
+    def _untracked(self, e: Event) -> None:
         self._extents.clear()  # what was written is not known
 
-    def _commit(self, actor: int, *_: int) -> None:
-        self._groups[0, actor] += 1
+    def _commit(self, e: Event) -> None:
+        self._groups[0, e.actor] += 1
 
-    def _product_commit(self, actor: int, *_: int) -> None:
-        self._groups[1, actor] += 1
+    def _product_commit(self, e: Event) -> None:
+        self._groups[1, e.actor] += 1
 
-    def _drained(self, actor: int, rank: int, at: int, address: int, size: int, *_: int) -> None:
-        own = self._of(actor, _STORED)
-        own[actor] = max(int(own[actor]), int(self._groups[0, actor]) - size)
+    def _drained(self, e: Event) -> None:
+        own = self._of(e.actor, STORED)
+        own[e.actor] = max(int(own[e.actor]), int(self._groups[0, e.actor]) - e.size)
 
-    def _product_drained(
-        self, actor: int, rank: int, at: int, address: int, size: int, *_: int
-    ) -> None:
-        own = self._of(actor, _READ)
-        own[actor] = max(int(own[actor]), int(self._groups[1, actor]) - size)
+    def _product_drained(self, e: Event) -> None:
+        own = self._of(e.actor, READ)
+        own[e.actor] = max(int(own[e.actor]), int(self._groups[1, e.actor]) - e.size)
 
     # ---------------------------------------------------------- fences, barriers, meetings
 
-    def _fence(self, actor: int, *_: int) -> None:
-        self._of(actor, _FENCED)[actor] = self._epoch(actor)
-        copied = self._of(actor, _COPIED)
-        np.maximum(copied, self._of(actor, _DONE), out=copied)
-        self._table[actor, actor] += 1
+    def _fence(self, e: Event) -> None:
+        self._of(e.actor, FENCED)[e.actor] = self._epoch(e.actor)
+        copied = self._of(e.actor, COPIED)
+        np.maximum(copied, self._of(e.actor, DONE), out=copied)
+        self._table[e.actor, e.actor] += 1
 
-    def _init(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        self._barriers[rank, address] = _Barrier(
-            rank, address, self._column(), size, actor, self._epoch(actor), pending=size
+    def _init(self, e: Event) -> None:
+        self._barriers[e.rank, e.address] = TrackedBarrier(
+            e.rank, e.address, self._column(), e.size, e.actor, self._epoch(e.actor), pending=e.size
         )
 
-    def _inval(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        self._barriers.pop((at, address), None)
+    def _inval(self, e: Event) -> None:
+        self._barriers.pop((e.at, e.address), None)
 
-    def _arrive_copied(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        self._arrive(actor, rank, at, address, size, other, mask, copied=True)
+    def _arrive_copied(self, e: Event) -> None:
+        self._arrive(e, copied=True)
 
-    def _arrive(
-        self,
-        actor: int,
-        rank: int,
-        at: int,
-        address: int,
-        size: int,
-        other: int,
-        mask: int,
-        *,
-        copied: bool = False,
-    ) -> None:
-        barrier = self._barrier(actor, at, address)
+    def _arrive(self, e: Event, *, copied: bool = False) -> None:
+        barrier = self._barrier(e.actor, e.at, e.address)
         if barrier is None:
             return
         barrier.settle(force=barrier.pending <= 0 and barrier.clock is not None)
-        if at != rank:
-            step = self._step("a remote arrival", actor)
-            self._remote[at, actor] = self._epoch(actor), step
-        barrier.clock = _joined(barrier.clock, self._publish(actor, copied))
-        barrier.arrived[actor] = barrier.phase
-        barrier.pending -= size
-        barrier.count -= size if mask else 0
-        self._bytes(barrier, _signed(other))
+        if e.at != e.rank:
+            step = self._step("a remote arrival", e.actor)
+            self._remote[e.at, e.actor] = self._epoch(e.actor), step
+        barrier.clock = joined(barrier.clock, self._publish(e.actor, copied))
+        barrier.arrived[e.actor] = barrier.phase
+        barrier.pending -= e.size
+        barrier.count -= e.size if e.mask else 0
+        self._bytes(barrier, signed(e.other))
 
-    def _expect(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        if (barrier := self._barrier(actor, at, address)) is not None:
-            barrier.tx += _signed(other)
+    def _expect(self, e: Event) -> None:
+        if (barrier := self._barrier(e.actor, e.at, e.address)) is not None:
+            barrier.tx += signed(e.other)
 
-    def _complete(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        if (barrier := self._barrier(actor, at, address)) is not None:
-            self._bytes(barrier, -_signed(other))
+    def _complete(self, e: Event) -> None:
+        if (barrier := self._barrier(e.actor, e.at, e.address)) is not None:
+            self._bytes(barrier, -signed(e.other))
 
-    def _uncounted(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
+    def _uncounted(self, e: Event) -> None:
         self._extents.clear()  # what was written is not known
-        if (barrier := self._barrier(actor, at, address)) is not None:
+        if (barrier := self._barrier(e.actor, e.at, e.address)) is not None:
             barrier.counted = False
 
-    def _bytes(self, barrier: _Barrier, nbytes: int) -> None:
+    def _bytes(self, barrier: TrackedBarrier, nbytes: int) -> None:
         barrier.tx += nbytes
         if barrier.clock is not None:
             barrier.settle()
 
-    def _waited(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        barrier = self._barrier(actor, at, address)
-        if barrier is not None and size & 1 in barrier.done:
-            self._learn_phase(actor, barrier, size & 1)
+    def _waited(self, e: Event) -> None:
+        barrier = self._barrier(e.actor, e.at, e.address)
+        if barrier is not None and e.size & 1 in barrier.done:
+            self._learn_phase(e.actor, barrier, e.size & 1)
 
-    def _waited_own(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        barrier = self._barrier(actor, at, address)
+    def _waited_own(self, e: Event) -> None:
+        barrier = self._barrier(e.actor, e.at, e.address)
         if barrier is None:
             return
-        phase = barrier.arrived.get(actor, -1)
+        phase = barrier.arrived.get(e.actor, -1)
         if phase == barrier.phase and barrier.clock is not None:
-            self._learn(actor, barrier.clock)  # threads that have exited do not arrive
+            self._learn(e.actor, barrier.clock)  # threads that have exited do not arrive
         elif phase & 1 in barrier.done:
-            self._learn_phase(actor, barrier, phase & 1)
+            self._learn_phase(e.actor, barrier, phase & 1)
 
-    def _learn_phase(self, actor: int, barrier: _Barrier, parity: int) -> None:
+    def _learn_phase(self, actor: int, barrier: TrackedBarrier, parity: int) -> None:
         phase, clock = barrier.done[parity]
         self._learn(actor, clock)
         known = self._table[actor]
         known[barrier.column] = max(int(known[barrier.column]), phase + 1)
 
-    def _meet(
-        self, actor: int, rank: int, at: int, address: int, size: int, other: int, mask: int
-    ) -> None:
-        self._come(rank, address, actor, size // 32 or self.warps)
+    def _meet(self, e: Event) -> None:
+        self._come(e.rank, e.address, e.actor, e.size // 32 or self.warps)
 
-    def _met(self, actor: int, rank: int, at: int, address: int, *_: int) -> None:
-        self._go(rank, address, actor)
+    def _met(self, e: Event) -> None:
+        self._go(e.rank, e.address, e.actor)
 
-    def _cluster_arrive(self, actor: int, *_: int) -> None:
-        self._come(-1, 0, actor, self.actors)
+    def _cluster_arrive(self, e: Event) -> None:
+        self._come(-1, 0, e.actor, self.actors)
 
-    def _cluster_waited(self, actor: int, *_: int) -> None:
-        self._go(-1, 0, actor)
+    def _cluster_waited(self, e: Event) -> None:
+        self._go(-1, 0, e.actor)
 
     def _come(self, rank: int, number: int, actor: int, needed: int) -> None:
         meeting = self._meetings[rank, number]
-        meeting.clock = _joined(meeting.clock, self._publish(actor))
+        meeting.clock = joined(meeting.clock, self._publish(actor))
         meeting.arrived.add(actor)
         meeting.turn_of[actor] = meeting.turn
         if len(meeting.arrived) >= needed:
@@ -432,7 +337,7 @@ class Replay:
         """Return a copy of a warp's clock, and begin a new epoch of the warp."""
         snapshot: Clock = self._table[actor].copy()
         if copied:  # known to those who wait for it
-            snapshot[_DONE * self.actors + actor] = self._epoch(actor)
+            snapshot[DONE * self.actors + actor] = self._epoch(actor)
         self._table[actor, actor] += 1
         return snapshot
 
@@ -448,7 +353,7 @@ class Replay:
 
     # --------------------------------------------------------------------------- checks
 
-    def _barrier(self, actor: int, rank: int, address: int) -> _Barrier | None:
+    def _barrier(self, actor: int, rank: int, address: int) -> TrackedBarrier | None:
         """Return the barrier that a warp uses; report one that is not known to be initialised."""
         barrier = self._barriers.get((rank, address))
         if barrier is None or self._table[actor, barrier.by] < barrier.epoch:
@@ -461,7 +366,7 @@ class Replay:
             self._report("BarrierMisuse", name, self._step("a use", actor), rule, other)
         return barrier
 
-    def _check_fill(self, kind: str, rank: int, part: slice, step: _Step) -> None:
+    def _check_fill(self, kind: str, rank: int, part: slice, step: Side) -> None:
         memory = self._memory[rank]
         late = memory.phase[part] > self._table[step.actor, memory.column[part]]
         if not late.any():
@@ -476,33 +381,33 @@ class Replay:
         self._report(kind, self._where(rank, 4 * word), step, rule, self._loads[column, phase])
 
     def _check_warps(
-        self, kind: str, records: str, known: int, rank: int, part: slice, step: _Step
+        self, kind: str, records: str, known: int, rank: int, part: slice, step: Side
     ) -> None:
         """Report an access of another warp, or an unfenced one, that the clock has not reached."""
         first = rank * self.warps
         reached = self._of(step.actor, known)[first : first + self.warps]
         late = getattr(self._memory[rank], records)[part] > reached
         own = step.actor - first
-        if known == _EPOCH and 0 <= own < self.warps:
+        if known == EPOCH and 0 <= own < self.warps:
             late[:, own] = False
         if not late.any():
             return
         word, warp = (int(n[0]) for n in np.nonzero(late))
         word += part.start
-        if known in (_EPOCH, _DONE) and kind != "MissingFence":
+        if known in (EPOCH, DONE) and kind != "MissingFence":
             rule = "nothing orders them: no barrier or sync stands between"
         else:
             rule = "no fence_proxy_async() follows the write before the barrier or sync between"
         other = self._other(records, first + warp, word)
         self._report(kind, self._where(rank, 4 * word), step, rule, other)
 
-    def _check_accesses(self, rank: int, part: slice, step: _Step) -> None:
+    def _check_accesses(self, rank: int, part: slice, step: Side) -> None:
         """Check what changes bytes against all earlier accesses to them."""
-        for records, known in (("reads", _EPOCH), ("writes", _EPOCH), ("copies", _DONE)):
+        for records, known in (("reads", EPOCH), ("writes", EPOCH), ("copies", DONE)):
             self._check_warps("EarlyOverwrite", records, known, rank, part, step)
         self._check_sources(rank, part, step)
 
-    def _check_written(self, rank: int, part: slice, step: _Step) -> None:
+    def _check_written(self, rank: int, part: slice, step: Side) -> None:
         """Report a read of a stage's bytes that nothing has written."""
         if self._memory[rank].written[part].any():
             return
@@ -511,10 +416,10 @@ class Replay:
             rule = "nothing has written these bytes"
             self._report("UninitializedRead", self._where(rank, start), step, rule)
 
-    def _check_sources(self, rank: int, part: slice, step: _Step) -> None:
+    def _check_sources(self, rank: int, part: slice, step: Side) -> None:
         """Report a store or a wgmma that may still be reading."""
         first, memory = rank * self.warps, self._memory[rank]
-        for records, kind in (("stores", _STORED), ("products", _READ)):
+        for records, kind in (("stores", STORED), ("products", READ)):
             reached = self._of(step.actor, kind)[first : first + self.warps]
             late = getattr(memory, records)[part] > reached
             if late.any():
@@ -526,20 +431,20 @@ class Replay:
 
     # -------------------------------------------------------------------------- reports
 
-    def _other(self, records: str, actor: int, word: int) -> _Step:
+    def _other(self, records: str, actor: int, word: int) -> Side:
         lines = self._lines
         near = (w for w in range(word, max(word - 4096, -1), -1) if (records, actor, w) in lines)
-        step = self._step(_VERBS[records], actor)
+        step = self._step(VERBS[records], actor)
         start = next(near, None)
         if start is not None:
-            step = _Step(**{**vars(step), "line": lines[records, actor, start]})
+            step = Side(**{**vars(step), "line": lines[records, actor, start]})
         return step
 
-    def _step(self, what: str, actor: int, where: str = "") -> _Step:
-        return _Step(what, actor, self._line[actor], self._role[actor], where)
+    def _step(self, what: str, actor: int, where: str = "") -> Side:
+        return Side(what, actor, self._line[actor], self._role[actor], where)
 
     def _report(
-        self, kind: str, where: str, step: _Step, rule: str, other: _Step | None = None
+        self, kind: str, where: str, step: Side, rule: str, other: Side | None = None
     ) -> None:
         sides = self._side(step), self._side(other) if other else None
         key = (kind, where.partition("[")[0], sides[0].line, sides[1].line if sides[1] else "")
@@ -547,7 +452,7 @@ class Replay:
             self._seen.add(key)
             self.races.append(Race(kind, where, *sides, rule))
 
-    def _side(self, step: _Step) -> Step:
+    def _side(self, step: Side) -> Step:
         rank, warp = divmod(step.actor, self.warps)
         block = self._grid.get(rank, (0, 0, 0))
         return Step(step.what, step.role, warp, block, line_in_words(step.line))
@@ -559,78 +464,6 @@ class Replay:
             return self.names[self._names[i]]
         return f"shared address {address:#x}"
 
-    def _barrier_name(self, barrier: _Barrier) -> str:
+    def _barrier_name(self, barrier: TrackedBarrier) -> str:
         default = f"the mbarrier at {barrier.address:#x}"
         return self.names.get((barrier.rank, barrier.address), default)
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A step that may become one side of a race."""
-
-    what: str
-    actor: int
-    line: int
-    role: str
-    where: str
-
-
-def _words(address: int, size: int) -> slice:
-    return slice(address // 4, min(WORDS, -(-(address + size) // 4)))
-
-
-def _joined(one: Clock | None, other: Clock) -> Clock:
-    if one is None:
-        return other
-    long, short = (one, other) if len(one) >= len(other) else (other, one)
-    result = long.copy()
-    np.maximum(result[: len(short)], short, out=result[: len(short)])
-    return result
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 32) if word >> 31 else word
-
-
-def races_of(
-    events: NDArray[Any],
-    grid: Sequence[int],
-    sites: Sequence[Site],
-    names_of: Any,
-    *,
-    ended: bool,
-) -> list[Race]:
-    """Return the races in a launch's events. `ended`: no warp was stuck and no event is missing.
-
-    `names_of` returns what a label event gives: the names as (address, text) pairs, and the bytes
-    from the first address that are the pipeline's stages.
-    """
-    assert events.dtype == EVENT
-
-    def block_of(linear: int) -> tuple[int, int, int]:
-        x, y = grid[0], grid[1]
-        return linear % x, linear // x % y, linear // (x * y)
-
-    races: list[Race] = []
-    clusters = events["slot"] // np.maximum(events["blocks"], 1)
-    order = np.argsort(clusters, kind="stable")
-    bounds = np.flatnonzero(np.diff(clusters[order])) + 1
-    for part in np.split(order, bounds) if len(order) else ():
-        own = events[part]
-        blocks, warps = int(own["blocks"][0]), int(own["warps"].max())
-        names: dict[tuple[int, int], str] = {}
-        extents: list[tuple[int, int, int]] = []
-        for label in own[own["kind"] == Kind.LABEL]:
-            rank = int(label["slot"]) % blocks
-            base = int(label["address"])
-            places, nbytes = names_of(int(label["other"]), base, int(label["size"]))
-            names |= {(rank, address): text for address, text in places}
-            extents.append((rank, base, base + nbytes))
-        replay = Replay(blocks, warps, sites, names, extents)
-        replay.run(own, block_of)
-        if ended and not replay.races:
-            replay.finish()
-        races += replay.races
-        if len(races) >= MOST:
-            break
-    return races

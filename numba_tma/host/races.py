@@ -128,7 +128,9 @@ def log_address() -> int:
     """Return the address of the log's words, which is compiled into kernels."""
     from numba import cuda
 
-    return int(_log().device_ctypes_pointer.value) if cuda.is_available() else LOG_WITHOUT_GPU
+    return (
+        int(_log().__cuda_array_interface__["data"][0]) if cuda.is_available() else LOG_WITHOUT_GPU
+    )
 
 
 def clear_log() -> None:

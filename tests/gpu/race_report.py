@@ -1,7 +1,8 @@
-"""Races mode over every mutant and every shipped kernel, in parallel: ``python -m tests.gpu.race_report``.
+"""Races mode over every mutant and every shipped kernel, in parallel processes.
 
-It prints the mutants that were caught, each with its error, the names of those that were missed,
-false alarms in right programs and shipped kernels, and how much slower three kernels are.
+``python -m tests.gpu.race_report`` prints the mutants that were caught, each with its error, the
+names of those that were missed, false alarms in right programs and shipped kernels, and how much
+slower three kernels are.
 """
 
 import os

@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 
 from numba_tma import simulator
-from numba_tma.host.race_replay import races_of
+from numba_tma.host.race_judgement import races_of
 from numba_tma.host.races import EVENT, Kind
 from numba_tma.pipeline import circular, kv, start
 from numba_tma.simulator import hazards
@@ -37,7 +37,7 @@ class Recorder:
         blocks, warps = len(cta.cluster), -(-len(cta.threads) // 32)
         block = thread.block[0]
         where = cta.rank if at is None else at
-        slot = block
+        slot = cta.rank
         row = (int(kind), thread.warp, blocks, where, slot, address, size, other & 0xFFFFFFFF, 0)
         self.events.append((*row, block, warps, mask))
 

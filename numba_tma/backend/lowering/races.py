@@ -6,10 +6,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
-from numba_tma.backend.compiler import I32, I64, Builder, Context, Signature, Value, ir, signature
-from numba_tma.backend.compiler import types
+from numba_tma.backend.compiler import (
+    I32,
+    I64,
+    Builder,
+    Context,
+    Signature,
+    Value,
+    ir,
+    signature,
+    types,
+)
 from numba_tma.backend.lowering import hooks
-from numba_tma.backend.lowering.instructions import AFTER, HOOKS, Operands, emit, is_absent
+from numba_tma.backend.lowering.instructions import (
+    AFTER,
+    HOOKS,
+    LEFT_OUT,
+    Operands,
+    emit,
+    is_absent,
+)
 from numba_tma.backend.lowering.operands import OPERANDS
 from numba_tma.backend.lowering.waiting import WAITS, nbytes_of
 from numba_tma.device import races
@@ -33,9 +49,7 @@ def _lower_log_word(
     return builder.add(offset, ir.Constant(I64, log_address()))
 
 
-compiler.instruction_function(
-    races.log_word, lambda index: signature(U64, U32), _lower_log_word
-)
+compiler.instruction_function(races.log_word, lambda index: signature(U64, U32), _lower_log_word)
 
 
 # ------------------------------------------------------------------------------- events
@@ -192,7 +206,9 @@ def _load(row: Instruction, context: Context, builder: Builder, given: Operands)
 def _is_store(name: str) -> bool:
     if "prefetch" in name or "cluster" in name or "cta_group" in name:
         return False
-    return "source" in TABLE[name].operands and name.startswith(("cp_async_bulk", "cp_reduce_async"))
+    return "source" in TABLE[name].operands and name.startswith(
+        ("cp_async_bulk", "cp_reduce_async")
+    )
 
 
 @_before(*(n for n in TABLE if _is_store(n) and not _is_load(n)))
@@ -278,6 +294,7 @@ def _matrix(row: Instruction, context: Context, builder: Builder, given: Operand
     lane = emit(TABLE["laneid"], context, builder, {})
     with builder.if_then(builder.icmp_unsigned("<", lane, _constant(rows))):
         _access(context, builder, kind, _word(context, builder, given, "row"), 16)
+    _converge(context, builder)
 
 
 def _access(context: Context, builder: Builder, kind: Kind, address: Any, nbytes: int) -> None:
@@ -323,20 +340,22 @@ def _after_row(
 # ---------------------------------------------------------------- what is not a row
 
 
-def _accessed(
-    context: Context, builder: Builder, writes: bool, address: Any, nbytes: int
-) -> None:
+def _accessed(context: Context, builder: Builder, writes: bool, address: Any, nbytes: int) -> None:
     kind = Kind.WRITE if writes else Kind.READ
     _access(context, builder, kind, address, max(16, nbytes))
 
 
-def _operand(
-    context: Context, builder: Builder, runs: Sequence[tuple[int, int]], low: Any
-) -> None:
+def _operand(context: Context, builder: Builder, runs: Sequence[tuple[int, int]], low: Any) -> None:
     start = builder.shl(builder.and_(low, _constant(0x3FFF)), _constant(4))
     for offset, nbytes in runs:
         at = builder.add(start, _constant(offset))
         note(context, builder, Kind.PRODUCT, at, _constant(nbytes))
+    _converge(context, builder)
+
+
+def _converge(context: Context, builder: Builder) -> None:
+    """Let the lanes of a whole warp meet again before an instruction of all of them."""
+    emit(TABLE["bar_warp_sync"], context, builder, {"mask": (U32, _ALL)})
 
 
 def _group(context: Context, builder: Builder, pending: int | None) -> None:
@@ -344,6 +363,7 @@ def _group(context: Context, builder: Builder, pending: int | None) -> None:
         note(context, builder, Kind.PRODUCT_COMMIT)
     else:
         note(context, builder, Kind.PRODUCT_DRAINED, None, _constant(pending))
+    _converge(context, builder)
 
 
 def _synchronises(context: Context, builder: Builder, after: bool) -> None:
@@ -373,12 +393,16 @@ def _labelled(
     if function.__name__.startswith("label_"):
         (owner,) = sig.args[0].static
         places = [context.cast(builder, a, t, U32) for a, t in zip(args[1:], sig.args[1:])]
-        places = (*places, _constant(0))[:2]
+        base, barriers = (*places, _constant(0))[:2]
         number = _constant(label_number(function, owner))
-        note(context, builder, Kind.LABEL, *places, number)
+        note(context, builder, Kind.LABEL, base, barriers, number)
 
 
 if racing():
+    # A kernel has hundreds of calls of these. A role that has given registers back could not call
+    # them, so none does.
+    compiler.OUTLINED.update((races.note, races.note_access))
+    LEFT_OUT.update(("setmaxnreg_dec", "setmaxnreg_inc"))
     HOOKS.append(_before_row)
     AFTER.append(_after_row)
     hooks.ACCESSES.append(_accessed)

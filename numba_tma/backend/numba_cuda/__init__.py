@@ -36,6 +36,7 @@ from numba_tma.backend.numba_cuda import scopes as scopes
 from numba_tma.backend.numba_cuda.constants import run_rule
 from numba_tma.backend.numba_cuda.functions import (
     BODIES,
+    OUTLINED,
     LiteralTemplate,
     compile_target,
     device_function,
@@ -81,6 +82,7 @@ __all__ = [
     "I64",
     "LOWERED",
     "OPERATORS",
+    "OUTLINED",
     "AbstractTemplate",
     "AttributeTemplate",
     "Builder",

@@ -168,9 +168,12 @@ class Body:
         """The Numba type of the function."""
         target = compile_target()
         if target not in self._dispatchers:
-            dispatcher = cuda.jit(device=True, forceinline=True)(self.function)
+            dispatcher = self._compiler()(self.function)
             self._dispatchers[target] = dispatcher, types.Dispatcher(dispatcher)
         return self._dispatchers[target][1]
+
+    def _compiler(self) -> Any:
+        return cuda.jit(device=True, forceinline=self.function not in OUTLINED)
 
     def signature(self, context: Any, args: Any, kws: Any) -> Signature | None:
         if self.constants:
@@ -243,6 +246,9 @@ REFUSALS: collections.deque[str] = collections.deque(maxlen=32)
 # Bodies that allocate shared memory: the first call uses the body, each other call a copy.
 _ALLOCATED: set[str] = set()
 _COPIES: list[Body] = []
+
+#: The functions of bodies that are never inlined.
+OUTLINED: set[Callable[..., Any]] = set()
 
 #: The bodies of `device_function`, by function, for lowerings that call them.
 BODIES: dict[Callable[..., Any], Body] = {}

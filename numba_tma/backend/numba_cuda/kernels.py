@@ -15,7 +15,13 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import nvvm
 
 from numba_tma.backend.numba_cuda.facts import COMPILING, facts_of
-from numba_tma.backend.numba_cuda.functions import FUNCTIONS, compile_target, exact, toolkit
+from numba_tma.backend.numba_cuda.functions import (
+    FUNCTIONS,
+    OUTLINED,
+    compile_target,
+    exact,
+    toolkit,
+)
 from numba_tma.backend.numba_cuda.kernel_globals import declare_shared, define_shared
 from numba_tma.backend.numba_cuda.registration import register_declared
 from numba_tma.backend.numba_cuda.requirements import shared_symbol
@@ -127,6 +133,8 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
         COMPILING.pop()
     if size:
         result.library.get_function(result.fndesc.llvm_func_name).cluster = size
+    if pyfunc in OUTLINED:
+        result.library.get_function(result.fndesc.llvm_func_name).attributes.add("noinline")
     return result
 
 

@@ -8,7 +8,7 @@ from unittest import mock
 from numba_tma import simulator
 from numba_tma.host import races
 from numba_tma.host.debug import _SITES, Record
-from numba_tma.host.race_replay import races_of
+from numba_tma.host.race_judgement import races_of
 
 
 def clear() -> None:

@@ -1,0 +1,58 @@
+"""The races in the log of a launch: the events of each cluster are replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numba_tma.host.debug import Site
+from numba_tma.host.race_records import MOST
+from numba_tma.host.race_replay import Replay
+from numba_tma.host.races import EVENT, Kind, Race
+
+
+def races_of(
+    events: NDArray[Any],
+    grid: Sequence[int],
+    sites: Sequence[Site],
+    names_of: Any,
+    *,
+    ended: bool,
+) -> list[Race]:
+    """Return the races in a launch's events. `ended`: no warp was stuck and no event is missing.
+
+    `names_of` returns what a label event gives: the names as (address, text) pairs, and the bytes
+    from the first address that are the pipeline's stages.
+    """
+    assert events.dtype == EVENT
+
+    def block_of(linear: int) -> tuple[int, int, int]:
+        x, y = grid[0], grid[1]
+        return linear % x, linear // x % y, linear // (x * y)
+
+    races: list[Race] = []
+    clusters = events["slot"] // np.maximum(events["blocks"], 1)
+    order = np.argsort(clusters, kind="stable")
+    bounds = np.flatnonzero(np.diff(clusters[order])) + 1
+    for part in np.split(order, bounds) if len(order) else ():
+        own = events[part]
+        blocks, warps = int(own["blocks"].max()), int(own["warps"].max())
+        names: dict[tuple[int, int], str] = {}
+        extents: list[tuple[int, int, int]] = []
+        for label in own[own["kind"] == Kind.LABEL]:
+            rank = int(label["slot"]) % blocks
+            base = int(label["address"])
+            places, nbytes = names_of(int(label["other"]), base, int(label["size"]))
+            names |= {(rank, address): text for address, text in places}
+            extents.append((rank, base, base + nbytes))
+        replay = Replay(blocks, warps, sites, names, extents)
+        replay.run(own, block_of)
+        if ended and not replay.races:
+            replay.finish()
+        races += replay.races
+        if len(races) >= MOST:
+            break
+    return races

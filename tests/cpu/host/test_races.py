@@ -1,0 +1,282 @@
+"""Races mode without a GPU: the rules of its replay, its messages, and what kernels log."""
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+import numba_tma as tma
+from numba_tma.host import environment, races
+from numba_tma.host.debug import Site
+from numba_tma.host.race_judgement import races_of
+from numba_tma.host.races import EVENT, Kind
+from numba_tma.tools.testing import run_isolated
+from tests.tiers import every
+
+RACES = {"NUMBA_TMA_DEBUG": "races"}
+TILE, OTHER, FULL, EMPTY = 0x400, 0x800, 0x8000, 0x8008
+NAMES = [(TILE, "x[0] of TilePipeline"), (FULL, "full[0] of TilePipeline")]
+SITES = [Site("'x.full'", "add"), Site("'x.empty'", "load")]
+
+
+def event(kind, warp, address=0, size=0, other=0, *, rank=0, at=None, blocks=1, mask=0, line=0):
+    where = rank if at is None else at
+    row = (int(kind), warp, blocks, where, rank, address, size, other, line, rank, 2, mask)
+    return row
+
+
+def judge(*events, ended=True, names=NAMES):
+    log = np.array([event(Kind.LABEL, 0, TILE, 0, 1), *events], EVENT)
+    return races_of(log, (8, 1, 1), SITES, lambda *_: (names, 0x400), ended=ended)
+
+
+def kinds(*events, ended=False):
+    return [race.kind for race in judge(*events, ended=ended)]
+
+
+def meet(*warps):
+    return [event(Kind.MEET, w, 1, 64) for w in warps] + [event(Kind.MET, w, 1) for w in warps]
+
+
+def fence(warp):
+    return event(Kind.FENCE, warp)
+
+
+def read(warp, **more):
+    return event(Kind.READ, warp, TILE, 16, **more)
+
+
+def write(warp, **more):
+    return event(Kind.WRITE, warp, TILE, 16, **more)
+
+
+def load(warp, address=TILE, **more):
+    return event(Kind.LOAD, warp, address, 512, FULL, **more)
+
+
+def arrive(warp, barrier, nbytes=0):
+    return event(Kind.ARRIVE, warp, barrier, 1, nbytes)
+
+
+def wait(warp, barrier, parity):
+    return event(Kind.WAITED, warp, barrier, parity)
+
+
+START = [event(Kind.INIT, 0, FULL, 1), event(Kind.INIT, 0, EMPTY, 1), *meet(0, 1)]
+FILL = [arrive(0, FULL, 512), load(0, line=1)]
+EMPTIED = [wait(1, FULL, 0), read(1, line=2), arrive(1, EMPTY)]
+STORE = [event(Kind.SOURCE, 0, TILE, 512), event(Kind.COMMIT, 0)]
+DRAIN = [event(Kind.DRAINED, 0, 0, 0)]
+PRODUCT = [event(Kind.PRODUCT, 1, TILE, 512), event(Kind.PRODUCT_COMMIT, 1)]
+COPY = [event(Kind.COPY, 0, TILE, 16)]
+
+RIGHT = {
+    "a stage that goes round": [
+        *FILL, *EMPTIED, wait(0, EMPTY, 0), *FILL, wait(1, FULL, 1), read(1),
+    ],
+    "a fenced write, then a store": [write(1), fence(1), *meet(0, 1), *STORE, *DRAIN],
+    "a drained store, then a write": [*STORE, *DRAIN, *meet(0, 1), write(1)],
+    "another warp waits": [*FILL, wait(0, FULL, 0), *meet(0, 1), read(1)],
+    "a product that was waited for": [
+        *FILL, wait(1, FULL, 0), *PRODUCT, event(Kind.PRODUCT_DRAINED, 1), arrive(1, EMPTY),
+        wait(0, EMPTY, 0), arrive(0, FULL, 512), load(0), wait(1, FULL, 1),
+    ],
+    "a copied stage": [*COPY, event(Kind.ARRIVE_COPIED, 0, FULL, 1), wait(1, FULL, 0), read(1)],
+    "a copy that is drained": [
+        *COPY, event(Kind.COPY_COMMIT, 0), event(Kind.COPY_DRAINED, 0), *meet(0, 1), read(1),
+    ],
+    "own words": [write(0), event(Kind.WRITE, 1, TILE + 16, 16), read(0)],
+    "threads that have left a meeting": [
+        write(0), event(Kind.MEET, 0, 2, 96), event(Kind.MEET, 1, 2, 96), event(Kind.MET, 0, 2),
+        event(Kind.MET, 1, 2), read(1),
+    ],
+}  # fmt: skip
+WRONG = {
+    "no wait": ([*FILL, read(1)], "EarlyRead"),
+    "the phase before": ([*FILL, wait(1, FULL, 1), read(1)], "EarlyRead"),
+    "released too early": (
+        [*FILL, wait(1, FULL, 0), arrive(1, EMPTY), read(1), wait(0, EMPTY, 0), *FILL],
+        "EarlyOverwrite",
+    ),
+    "not waited for empty": ([*FILL, wait(1, FULL, 0), read(1), *FILL], "EarlyOverwrite"),
+    "loaded twice": ([*FILL, load(0)], "EarlyOverwrite"),
+    "fewer bytes expected": (
+        [arrive(0, FULL, 512), load(0, OTHER), load(0), wait(1, FULL, 0), read(1)], "EarlyRead",
+    ),
+    "not fenced": ([write(1), *meet(0, 1), *STORE], "MissingFence"),
+    "fenced by another": ([write(1), *meet(0, 1), fence(0), *STORE], "MissingFence"),
+    "fenced, not met": ([write(1), fence(1), *STORE], "MissingFence"),
+    "a store is under way": ([*STORE, *meet(0, 1), write(1)], "EarlyOverwrite"),
+    "a product is under way": (
+        [*FILL, wait(1, FULL, 0), *PRODUCT, arrive(1, EMPTY), wait(0, EMPTY, 0), *FILL],
+        "EarlyOverwrite",
+    ),
+    "a copy is under way": ([*COPY, *meet(0, 1), read(1)], "EarlyRead"),
+    "threads write": ([write(0), write(1)], "EarlyOverwrite"),
+    "threads read": ([write(0), read(1)], "EarlyRead"),
+    "never written": ([event(Kind.READ, 1, TILE + 64, 16)], "UninitializedRead"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_ordered_accesses_are_no_race(name):
+    first = [] if "copi" in name or "copy" in name else [write(1), fence(1), *meet(0, 1)]
+    assert kinds(*START, *first, *RIGHT[name]) == []
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_race_is_named(name):
+    events, kind = WRONG[name]
+    assert kinds(*START, *events)[0] == kind
+
+
+@pytest.mark.parametrize(
+    ("events", "kind"),
+    [(FILL, "UnfinishedCopy"), (STORE, "UnfinishedCopy"), (COPY, "UnfinishedCopy")],
+)
+def test_a_copy_that_nobody_waits_for(events, kind):
+    assert kinds(*START, write(0), fence(0), *events, ended=True)[-1] == kind
+    assert kind not in kinds(*START, write(0), fence(0), *events, ended=False)
+
+
+def test_a_barrier_that_nothing_has_initialised():
+    assert kinds(arrive(1, FULL)) == ["BarrierMisuse"]
+    assert kinds(event(Kind.INIT, 0, FULL, 1), arrive(1, FULL)) == ["BarrierMisuse"]
+    assert kinds(*START, arrive(1, FULL)) == []
+
+
+def test_blocks_of_a_cluster():
+    pair = [
+        *(event(Kind.INIT, 0, FULL, 1, rank=r, blocks=2) for r in (0, 1)),
+        *(event(Kind.CLUSTER_ARRIVE, w, rank=r, blocks=2) for r in (0, 1) for w in (0, 1)),
+        *(event(Kind.CLUSTER_WAITED, w, rank=r, blocks=2) for r in (0, 1) for w in (0, 1)),
+    ]
+    both = [
+        event(Kind.ARRIVE, 0, FULL, 1, 512, rank=0, blocks=2),
+        event(Kind.ARRIVE, 0, FULL, 1, 512, rank=1, blocks=2),
+        event(Kind.LOAD, 0, TILE, 512, FULL, rank=0, blocks=2, mask=3),
+    ]
+    wanted = event(Kind.WAITED, 1, FULL, 0, rank=1, blocks=2)
+    peer = event(Kind.READ, 1, TILE, 16, rank=1, blocks=2)
+    assert kinds(*pair, *both, wanted, peer) == []
+    assert kinds(*pair, *both, peer) == ["EarlyRead"]
+    remote = event(Kind.ARRIVE, 0, FULL, 1, rank=0, at=1, blocks=2)
+    assert kinds(*pair, remote, ended=True) == ["MissingClusterSync"]
+
+
+def test_the_message():
+    first, second = ("/home/me/scale.py", 14), ("/home/me/scale.py", 21)
+    lines = [races.line_number(place) for place in (first, second)]
+    events = [
+        *FILL, wait(1, FULL, 0), event(Kind.SITE, 1, FULL, 0, 1), arrive(1, EMPTY),
+        read(1, line=lines[1]), wait(0, EMPTY, 0), event(Kind.SITE, 0, EMPTY, 0, 2),
+        arrive(0, FULL, 512), load(0, line=lines[0]),
+    ]  # fmt: skip
+    error = races.error_of_races(judge(*START, *events, ended=False), (), 0)
+    assert str(error) == (
+        "EarlyOverwrite: x[0] of TilePipeline: a load by load warp 0 of block (0, 0, 0) at "
+        "scale.py:14, and a read by add warp 1 of block (0, 0, 0) at scale.py:21: nothing orders "
+        "them: no barrier or sync stands between"
+    )
+    assert isinstance(error, tma.PipelineError) and isinstance(error, tma.PipelineRace)
+    copied = pickle.loads(pickle.dumps(error))
+    assert copied.races == error.races and str(copied) == str(error)
+    (race,) = judge(*START, *FILL, read(1, line=lines[1]), ended=False)
+    assert race.rule == (
+        "the load completes phase 0 (parity 0) of full[0] of TilePipeline, and no wait for it "
+        "comes before"
+    )
+    lost = races.error_of_races([race, race], (), 2000)
+    assert str(lost).splitlines()[1] == "1 more:"
+    assert str(lost).endswith("2,000 later steps did not fit into the log and were not checked")
+
+
+def test_an_event_is_two_vectors():
+    assert EVENT.itemsize == 32
+    assert [EVENT.fields[n][1] for n in ("slot", "other", "warps")] == [4, 16, 28]
+
+
+def test_the_switch(monkeypatch):
+    for value, racing in (("races", True), ("RACES", True), ("1", False), ("", False)):
+        monkeypatch.setenv("NUMBA_TMA_DEBUG", value)
+        assert environment.racing.__wrapped__() is racing
+    for value, seed in (("", 0), ("7", 7)):
+        monkeypatch.setenv("NUMBA_TMA_DEBUG_SEED", value)
+        assert environment.debug_seed.__wrapped__() == seed
+    monkeypatch.setenv("NUMBA_TMA_DEBUG_SEED", "often")
+    with pytest.raises(ValueError, match="NUMBA_TMA_DEBUG_SEED='often': the seed of the delays"):
+        environment.debug_seed.__wrapped__()
+
+
+# ------------------------------------------------------------------------------- compiled
+
+
+def compiled_programs(names):
+    """Return what each program's kernel logs, and what it does not take to the assembler."""
+    from numba_tma.tools.testing import compile_ptx, ptxas
+    from tests.cpu.simulator.test_mutants import signature
+    from tests.mutants.mutants import PROGRAMS
+
+    found = {}
+    for program in PROGRAMS:
+        if program.pipeline in names:
+            kernel, _, _ = program.build()
+            ptx = compile_ptx(kernel, signature(program), cc=(9, 0, "a"))
+            ptxas(ptx, "sm_90a")
+            calls = re.findall(r"call.*\n?.*device.{1,4}races.{1,6}(note_access|note)", ptx)
+            found[program.pipeline] = calls.count("note"), calls.count("note_access")
+    return found
+
+
+def names_in_a_program():
+    from numba_tma.backend.numba_cuda.race_check import names_of
+    from numba_tma.tools.testing import compile_ptx
+    from tests.cpu.simulator.test_mutants import signature
+    from tests.mutants.programs import RING
+
+    kernel, _, _ = RING.build()
+    compile_ptx(kernel, signature(RING), cc=(9, 0, "a"))
+    return names_of(1, 0x400, 0xC00)
+
+
+def test_tiles_and_barriers_have_the_simulators_names():
+    names, nbytes = run_isolated(names_in_a_program, timeout=240, env=RACES)
+    assert nbytes == 2048
+    assert (0x600, "a[1] of TilePipeline") in names and (0x800, "b[0] of TilePipeline") in names
+    assert (0xC08, "full[1] of TilePipeline") in names
+    assert (0xC10, "empty[0] of TilePipeline") in names
+
+
+PROGRAMS = (
+    "TilePipeline, multicast", "TilePipeline", "TilePipeline, filled_by='cp_async'",
+    "TilePipeline, filled_by='threads'", "TilePipeline in scopes", "StorePipeline",
+    "OrderedSequenceBarrier", "OutputTilePipeline", "KVPipeline", "CircularBuffer",
+    "CircularBuffer, war='mbarrier'", "barriers by hand",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", every(6, PROGRAMS))
+def test_every_pipeline_logs_its_steps(name):
+    found = run_isolated(compiled_programs, [name], timeout=240, env=RACES)
+    assert all(min(counts) > 0 for counts in found.values()) and set(found) == {name}
+
+
+def compiled_kernels(names):
+    from numba_tma.tools.testing import ptxas
+    from tests.kernels.golden_kernels import compiled
+
+    return [ptxas(compiled(name, (9, 0, "a")), "sm_90a").registers for name in names]
+
+
+KERNELS = (
+    "copy_tiles", "rmsnorm_stages", "layernorm_cluster", "softmax_staged", "swiglu", "transpose_2",
+    "matmul", "matmul_swapped", "grouped_matmul", "block_scaled", "attention",
+    "attention_backward", "kv_pipeline", "ring_cluster_2x2",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+def test_shipped_kernels_assemble(name):
+    assert run_isolated(compiled_kernels, [name], timeout=600, env=RACES)[0] <= 255
