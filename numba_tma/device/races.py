@@ -124,8 +124,11 @@ def delay(number: int) -> None:
 
 
 @device_function
-def note_access(kind: int, address: int, size: int, line: int) -> None:
-    """Log a generic access to `size` bytes, unless the warp has logged it in this epoch."""
+def note_access(kind: int, address: int, size: int, partial: int, line: int) -> None:
+    """Log a generic access to `size` bytes, unless the warp has logged it in this epoch.
+
+    `partial`: the access was to a part of these bytes.
+    """
     slot = tracked_slot()
     if is_tracked(slot):
         warp = own_warp()
@@ -136,4 +139,4 @@ def note_access(kind: int, address: int, size: int, line: int) -> None:
         index = u32(u32(1) + (words >> 2 ^ u32(kind) << 6) % u32(SEEN - 1))
         place = seen_word(slot, warp, index)
         if ld_relaxed_sys_global_u32(place) != key and atom_exch_b32(place, key) != key:
-            write_event(slot, kind, start, size, u32(0), line, u32(0), u32(0))
+            write_event(slot, kind, start, size, partial, line, u32(0), u32(0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ def races_of(
     events: NDArray[Any],
     grid: Sequence[int],
     sites: Sequence[Site],
-    names_of: Any,
+    names_of: Callable[[int, int, int], tuple[list[tuple[int, str]], int]],
     *,
     ended: bool,
 ) -> list[Race]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,7 @@ class Replay:
 
     # ----------------------------------------------------------------------- the events
 
-    def run(self, events: Iterable[Any], block_of: Any) -> None:
+    def run(self, events: Iterable[Any], block_of: Callable[[int], tuple[int, int, int]]) -> None:
         """Replay events; `block_of` finds a block's index from its linear one."""
         # Lines are kept below, and labels were read before.
         told = {Kind.LINE, Kind.LABEL}
@@ -137,21 +137,22 @@ class Replay:
         self._lines["reads", e.actor, part.start] = self._line[e.actor]
 
     def _write(self, e: Event) -> None:
-        self._change("writes", e.actor, e.rank, e.address, e.size)
+        self._change("writes", e, partial=bool(e.other))
 
     def _copy(self, e: Event) -> None:
-        self._change("copies", e.actor, e.rank, e.address, e.size)
+        self._change("copies", e)
 
-    def _change(self, into: str, actor: int, rank: int, address: int, size: int) -> None:
-        part, memory = words(address, size), self._memory[rank]
-        step = self._step(VERBS[into], actor)
-        self._check_fill("EarlyOverwrite", rank, part, step)
-        self._check_accesses(rank, part, step)
+    def _change(self, into: str, e: Event, *, partial: bool = False) -> None:
+        """Record a write by threads; of a part of the bytes, others may write the rest."""
+        part, memory = words(e.address, e.size), self._memory[e.rank]
+        step = self._step(VERBS[into], e.actor)
+        self._check_fill("EarlyOverwrite", e.rank, part, step)
+        self._check_accesses(e.rank, part, step, but="writes" if partial else "")
         memory.written[part] = True
-        getattr(memory, into)[part, actor % self.warps] = self._epoch(actor)
-        self._lines[into, actor, part.start] = self._line[actor]
+        getattr(memory, into)[part, e.actor % self.warps] = self._epoch(e.actor)
+        self._lines[into, e.actor, part.start] = self._line[e.actor]
         if into == "copies":
-            self._copies[actor] = self._epoch(actor), step
+            self._copies[e.actor] = self._epoch(e.actor), step
 
     def _load(self, e: Event) -> None:
         step, part = self._step("a load", e.actor), words(e.address, e.size)
@@ -401,10 +402,11 @@ class Replay:
         other = self._other(records, first + warp, word)
         self._report(kind, self._where(rank, 4 * word), step, rule, other)
 
-    def _check_accesses(self, rank: int, part: slice, step: Side) -> None:
+    def _check_accesses(self, rank: int, part: slice, step: Side, but: str = "") -> None:
         """Check what changes bytes against all earlier accesses to them."""
         for records, known in (("reads", EPOCH), ("writes", EPOCH), ("copies", DONE)):
-            self._check_warps("EarlyOverwrite", records, known, rank, part, step)
+            if records != but:
+                self._check_warps("EarlyOverwrite", records, known, rank, part, step)
         self._check_sources(rank, part, step)
 
     def _check_written(self, rank: int, part: slice, step: Side) -> None:

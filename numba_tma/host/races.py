@@ -23,7 +23,7 @@ from numba_tma.host.debug import NO_GPU, NUM_WORDS, PipelineError, Record
 class Kind(enum.IntEnum):
     """What an event is. A warp's lane writes it before the step, or after where that is said."""
 
-    READ = 1  #: a generic read of `size` bytes at `address`
+    READ = 1  #: a generic read of `size` bytes at `address`, or (`other`) of a part of them
     WRITE = 2  #: a generic write
     COPY = 3  #: a cp.async into `address`
     LOAD = 4  #: a bulk copy of `size` bytes into `address`, on the barrier `other`
@@ -105,7 +105,7 @@ def line_in_words(number: int) -> str:
     return f"{Path(name).name}:{line}"
 
 
-def label_number(function: Any, owner: Any) -> int:
+def label_number(function: object, owner: object) -> int:
     """Return the number of a pipeline's label in events, never 0."""
     if (function, owner) not in LABELS:
         LABELS.append((function, owner))

@@ -6,7 +6,8 @@ Nothing is in these lists outside of races mode.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+from numba_tma.backend.compiler import Builder, Context, Value
 
 #: Called with (context, builder, writes, address, nbytes) before a generic access of a thread.
 ACCESSES: list[Callable[..., None]] = []
@@ -17,7 +18,7 @@ OPERANDS: list[Callable[..., None]] = []
 GROUPS: list[Callable[..., None]] = []
 
 
-def accessed(context: Any, builder: Any, writes: bool, address: Any, nbytes: int) -> None:
+def accessed(context: Context, builder: Builder, writes: bool, address: Value, nbytes: int) -> None:
     """Tell of a generic access to `nbytes` of shared memory."""
     for hook in ACCESSES:
         hook(context, builder, writes, address, nbytes)

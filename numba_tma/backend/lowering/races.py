@@ -64,7 +64,9 @@ def _line() -> Any:
     return _constant(line_number(place) if place else 0)
 
 
-def _call(context: Context, builder: Builder, body: Any, args: Sequence[Any]) -> None:
+def _call(
+    context: Context, builder: Builder, body: Callable[..., object], args: Sequence[Value]
+) -> None:
     sig = signature(types.void, *(U32 for _ in args))
     compiler.BODIES[body].call(context, builder, sig, list(args))
 
@@ -73,12 +75,12 @@ def note(
     context: Context,
     builder: Builder,
     kind: Kind,
-    address: Any = None,
-    size: Any = None,
-    other: Any = None,
-    mask: Any = None,
-    located: Any = None,
-    lanes: Any = None,
+    address: Value | None = None,
+    size: Value | None = None,
+    other: Value | None = None,
+    mask: Value | None = None,
+    located: Value | None = None,
+    lanes: Value | None = None,
 ) -> None:
     """Emit the log of one event by the first of the lanes that are here."""
     if lanes is None:
@@ -110,7 +112,7 @@ def _barrier(context: Context, builder: Builder, row: Instruction, given: Operan
     return _place(context, builder, given, "barrier", row.operands["barrier"])
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Value | None) -> Any:
     """Return a count as a word: Numba passes it as one."""
     return _constant(1) if value is None else value
 
@@ -267,7 +269,7 @@ def _copy(row: Instruction, context: Context, builder: Builder, given: Operands)
     _access(context, builder, Kind.COPY, into, nbytes)
 
 
-_SIZES = {"u16": 4, "u32": 4, "u64": 8, "f32": 4, "v2": 8, "v4": 16}
+_SIZES = {"u16": 2, "u32": 4, "u64": 8, "f32": 4, "v2": 8, "v4": 16}
 
 
 @_before(*(n for n in TABLE if n.startswith(("ld_shared_", "st_shared_")) and "cluster" not in n))
@@ -297,8 +299,12 @@ def _matrix(row: Instruction, context: Context, builder: Builder, given: Operand
     _converge(context, builder)
 
 
-def _access(context: Context, builder: Builder, kind: Kind, address: Any, nbytes: int) -> None:
-    words = [_constant(kind), address, _constant(nbytes), _line()]
+def _access(
+    context: Context, builder: Builder, kind: Kind, address: Value, nbytes: int, unit: int = 4
+) -> None:
+    """Log an access of `nbytes`, as one to the `unit` or more bytes that they lie in."""
+    size, partial = max(nbytes, unit), int(nbytes < unit)
+    words = [_constant(kind), address, _constant(size), _constant(partial), _line()]
     _call(context, builder, races.note_access, words)
 
 
@@ -311,7 +317,7 @@ def _before_row(row: Instruction, context: Context, builder: Builder, given: Ope
 
 
 def _after_row(
-    result: Any, row: Instruction, context: Context, builder: Builder, given: Operands
+    result: Value, row: Instruction, context: Context, builder: Builder, given: Operands
 ) -> None:
     if row.name in ("mbarrier_try_wait_parity", "mbarrier_test_wait_parity"):
         at = _barrier(context, builder, row, given)
@@ -340,12 +346,16 @@ def _after_row(
 # ---------------------------------------------------------------- what is not a row
 
 
-def _accessed(context: Context, builder: Builder, writes: bool, address: Any, nbytes: int) -> None:
+def _accessed(
+    context: Context, builder: Builder, writes: bool, address: Value, nbytes: int
+) -> None:
     kind = Kind.WRITE if writes else Kind.READ
-    _access(context, builder, kind, address, max(16, nbytes))
+    _access(context, builder, kind, address, nbytes, 16)  # the log is shorter
 
 
-def _operand(context: Context, builder: Builder, runs: Sequence[tuple[int, int]], low: Any) -> None:
+def _operand(
+    context: Context, builder: Builder, runs: Sequence[tuple[int, int]], low: Value
+) -> None:
     start = builder.shl(builder.and_(low, _constant(0x3FFF)), _constant(4))
     for offset, nbytes in runs:
         at = builder.add(start, _constant(offset))
@@ -371,14 +381,14 @@ def _synchronises(context: Context, builder: Builder, after: bool) -> None:
     note(context, builder, Kind.MET if after else Kind.MEET, _constant(0), _constant(0))
 
 
-def _called(context: Context, builder: Builder, function: Any) -> None:
+def _called(context: Context, builder: Builder, function: Callable[..., object]) -> None:
     """Log the line on which a user's function calls the library."""
     if function.__module__ not in (races.__name__, "numba_tma.device.waiting"):
         note(context, builder, Kind.LINE)
 
 
 def _waited(
-    context: Context, builder: Builder, barrier: types.Type, args: Sequence[Any], site: Site
+    context: Context, builder: Builder, barrier: types.Type, args: Sequence[Value], site: Site
 ) -> None:
     """Log the purpose of a wait, which names the role of the warp."""
     at = compiler.get_field(builder, barrier, args[0], "address")
@@ -387,7 +397,11 @@ def _waited(
 
 
 def _labelled(
-    context: Context, builder: Builder, function: Any, sig: Signature, args: Sequence[Value]
+    context: Context,
+    builder: Builder,
+    function: Callable[..., object],
+    sig: Signature,
+    args: Sequence[Value],
 ) -> None:
     """Log where a pipeline's memory is, for the names in messages."""
     if function.__name__.startswith("label_"):

@@ -45,7 +45,7 @@ def watch(
     `synchronises` (context, builder, after) before and after a ``cuda.syncthreads``.
     """
 
-    def before_body(context: Any, builder: Any, function: Any) -> None:
+    def before_body(context: object, builder: object, function: object) -> None:
         if COMPILING and COMPILING[-1] not in FUNCTIONS:
             called(context, builder, function)
 
@@ -54,7 +54,7 @@ def watch(
     original = lowering.Lower.lower_inst
 
     @functools.wraps(original)
-    def lower_inst(self: Any, inst: Any) -> None:
+    def lower_inst(self: Any, inst: object) -> None:
         _PLACES.append((str(self.loc.filename), int(self.loc.line)))
         try:
             if not _is_meeting(self, inst):
@@ -69,7 +69,7 @@ def watch(
     lowering.Lower.lower_inst = lower_inst
 
 
-def _is_meeting(lower: Any, inst: Any) -> bool:
+def _is_meeting(lower: Any, inst: object) -> bool:
     """Whether a statement is a call of ``cuda.syncthreads``, or one of its kind."""
     value = getattr(inst, "value", None)
     if not isinstance(value, numba_ir.Expr) or value.op != "call":
