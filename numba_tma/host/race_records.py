@@ -26,7 +26,7 @@ VERBS = {
 
 
 @dataclass
-class TrackedBarrier:
+class LoggedBarrier:
     """An mbarrier: its current phase, and the last two that have completed, by parity."""
 
     rank: int
@@ -76,7 +76,7 @@ class Memory:
         self.phase = np.zeros(WORDS, np.int32)
 
 
-class Event(NamedTuple):
+class LogEvent(NamedTuple):
     """An event of the log, by a warp of a block of the cluster."""
 
     actor: int  #: the warp, among those of the cluster

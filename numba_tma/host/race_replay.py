@@ -28,17 +28,17 @@ from numba_tma.host.race_records import (
     STORED,
     VERBS,
     Clock,
-    Event,
+    LogEvent,
+    LoggedBarrier,
     Meeting,
     Memory,
     Names,
     Side,
-    TrackedBarrier,
     joined,
     signed,
     words,
 )
-from numba_tma.host.races import Kind, Race, Step, line_in_words
+from numba_tma.host.races import Kind, Race, RaceSide, line_in_words
 
 
 class Replay:
@@ -60,7 +60,7 @@ class Replay:
         self._table = np.zeros((self.actors, self._first + 64), np.int32)
         self._table[np.arange(self.actors), np.arange(self.actors)] = 1
         self._memory = [Memory(warps) for _ in range(blocks)]
-        self._barriers: dict[tuple[int, int], TrackedBarrier] = {}
+        self._barriers: dict[tuple[int, int], LoggedBarrier] = {}
         self._meetings: dict[tuple[int, int], Meeting] = defaultdict(Meeting)
         self._groups = np.zeros((2, self.actors), np.int32)  # closed bulk and wgmma groups
         self._sources: list[dict[int, tuple[int, Side]]] = [{}, {}]
@@ -92,7 +92,7 @@ class Replay:
             if line:
                 self._line[actor] = line
             if kind in steps:
-                steps[kind](Event(actor, rank, at, address & 0xFFFFFF, size, other, mask))
+                steps[kind](LogEvent(actor, rank, at, address & 0xFFFFFF, size, other, mask))
             if len(self.races) >= MOST:
                 return
 
@@ -120,13 +120,13 @@ class Replay:
                 )
                 self._report("MissingClusterSync", f"rank {rank} of the cluster", step, rule)
 
-    def _site(self, e: Event) -> None:
+    def _site(self, e: LogEvent) -> None:
         if 0 < e.other <= len(self.sites):
             self._role[e.actor] = self.sites[e.other - 1].role or self._role[e.actor]
 
     # ------------------------------------------------------------------------- accesses
 
-    def _read(self, e: Event) -> None:
+    def _read(self, e: LogEvent) -> None:
         part, memory = words(e.address, e.size), self._memory[e.rank]
         step = self._step("a read", e.actor)
         self._check_fill("EarlyRead", e.rank, part, step)
@@ -136,13 +136,13 @@ class Replay:
         memory.reads[part, e.actor % self.warps] = self._epoch(e.actor)
         self._lines["reads", e.actor, part.start] = self._line[e.actor]
 
-    def _write(self, e: Event) -> None:
+    def _write(self, e: LogEvent) -> None:
         self._change("writes", e, partial=bool(e.other))
 
-    def _copy(self, e: Event) -> None:
+    def _copy(self, e: LogEvent) -> None:
         self._change("copies", e)
 
-    def _change(self, into: str, e: Event, *, partial: bool = False) -> None:
+    def _change(self, into: str, e: LogEvent, *, partial: bool = False) -> None:
         """Record a write by threads; of a part of the bytes, others may write the rest."""
         part, memory = words(e.address, e.size), self._memory[e.rank]
         step = self._step(VERBS[into], e.actor)
@@ -154,7 +154,7 @@ class Replay:
         if into == "copies":
             self._copies[e.actor] = self._epoch(e.actor), step
 
-    def _load(self, e: Event) -> None:
+    def _load(self, e: LogEvent) -> None:
         step, part = self._step("a load", e.actor), words(e.address, e.size)
         ranks = [r for r in range(self.blocks) if e.mask >> r & 1] if e.mask else [e.rank]
         for into in ranks:
@@ -172,10 +172,10 @@ class Replay:
             self._loads[barrier.column, barrier.phase] = step
             self._bytes(barrier, -e.size)
 
-    def _source(self, e: Event) -> None:
+    def _source(self, e: LogEvent) -> None:
         self._read_by_engine(0, "stores", e.actor, e.rank, e.address, e.size)
 
-    def _product(self, e: Event) -> None:
+    def _product(self, e: LogEvent) -> None:
         self._read_by_engine(1, "products", e.actor, e.rank, e.address, e.size)
 
     def _read_by_engine(
@@ -195,54 +195,54 @@ class Replay:
         self._sources[queue][actor] = group, step
         self._lines[into, actor, part.start] = self._line[actor]
 
-    def _copy_commit(self, e: Event) -> None:
+    def _copy_commit(self, e: LogEvent) -> None:
         self._copy_groups[e.actor].append(self._epoch(e.actor))
         self._table[e.actor, e.actor] += 1
 
-    def _copy_drained(self, e: Event) -> None:
+    def _copy_drained(self, e: LogEvent) -> None:
         groups, done = self._copy_groups[e.actor], self._of(e.actor, DONE)
         if e.other or len(groups) > e.size:
             epoch = self._epoch(e.actor) if e.other else groups[-1 - e.size]
             done[e.actor] = max(int(done[e.actor]), epoch)
             self._table[e.actor, e.actor] += 1
 
-    def _untracked(self, e: Event) -> None:
+    def _untracked(self, e: LogEvent) -> None:
         self._extents.clear()  # what was written is not known
 
-    def _commit(self, e: Event) -> None:
+    def _commit(self, e: LogEvent) -> None:
         self._groups[0, e.actor] += 1
 
-    def _product_commit(self, e: Event) -> None:
+    def _product_commit(self, e: LogEvent) -> None:
         self._groups[1, e.actor] += 1
 
-    def _drained(self, e: Event) -> None:
+    def _drained(self, e: LogEvent) -> None:
         own = self._of(e.actor, STORED)
         own[e.actor] = max(int(own[e.actor]), int(self._groups[0, e.actor]) - e.size)
 
-    def _product_drained(self, e: Event) -> None:
+    def _product_drained(self, e: LogEvent) -> None:
         own = self._of(e.actor, READ)
         own[e.actor] = max(int(own[e.actor]), int(self._groups[1, e.actor]) - e.size)
 
     # ---------------------------------------------------------- fences, barriers, meetings
 
-    def _fence(self, e: Event) -> None:
+    def _fence(self, e: LogEvent) -> None:
         self._of(e.actor, FENCED)[e.actor] = self._epoch(e.actor)
         copied = self._of(e.actor, COPIED)
         np.maximum(copied, self._of(e.actor, DONE), out=copied)
         self._table[e.actor, e.actor] += 1
 
-    def _init(self, e: Event) -> None:
-        self._barriers[e.rank, e.address] = TrackedBarrier(
+    def _init(self, e: LogEvent) -> None:
+        self._barriers[e.rank, e.address] = LoggedBarrier(
             e.rank, e.address, self._column(), e.size, e.actor, self._epoch(e.actor), pending=e.size
         )
 
-    def _inval(self, e: Event) -> None:
+    def _inval(self, e: LogEvent) -> None:
         self._barriers.pop((e.at, e.address), None)
 
-    def _arrive_copied(self, e: Event) -> None:
+    def _arrive_copied(self, e: LogEvent) -> None:
         self._arrive(e, copied=True)
 
-    def _arrive(self, e: Event, *, copied: bool = False) -> None:
+    def _arrive(self, e: LogEvent, *, copied: bool = False) -> None:
         barrier = self._barrier(e.actor, e.at, e.address)
         if barrier is None:
             return
@@ -256,30 +256,30 @@ class Replay:
         barrier.count -= e.size if e.mask else 0
         self._bytes(barrier, signed(e.other))
 
-    def _expect(self, e: Event) -> None:
+    def _expect(self, e: LogEvent) -> None:
         if (barrier := self._barrier(e.actor, e.at, e.address)) is not None:
             barrier.tx += signed(e.other)
 
-    def _complete(self, e: Event) -> None:
+    def _complete(self, e: LogEvent) -> None:
         if (barrier := self._barrier(e.actor, e.at, e.address)) is not None:
             self._bytes(barrier, -signed(e.other))
 
-    def _uncounted(self, e: Event) -> None:
+    def _uncounted(self, e: LogEvent) -> None:
         self._extents.clear()  # what was written is not known
         if (barrier := self._barrier(e.actor, e.at, e.address)) is not None:
             barrier.counted = False
 
-    def _bytes(self, barrier: TrackedBarrier, nbytes: int) -> None:
+    def _bytes(self, barrier: LoggedBarrier, nbytes: int) -> None:
         barrier.tx += nbytes
         if barrier.clock is not None:
             barrier.settle()
 
-    def _waited(self, e: Event) -> None:
+    def _waited(self, e: LogEvent) -> None:
         barrier = self._barrier(e.actor, e.at, e.address)
         if barrier is not None and e.size & 1 in barrier.done:
             self._learn_phase(e.actor, barrier, e.size & 1)
 
-    def _waited_own(self, e: Event) -> None:
+    def _waited_own(self, e: LogEvent) -> None:
         barrier = self._barrier(e.actor, e.at, e.address)
         if barrier is None:
             return
@@ -289,22 +289,22 @@ class Replay:
         elif phase & 1 in barrier.done:
             self._learn_phase(e.actor, barrier, phase & 1)
 
-    def _learn_phase(self, actor: int, barrier: TrackedBarrier, parity: int) -> None:
+    def _learn_phase(self, actor: int, barrier: LoggedBarrier, parity: int) -> None:
         phase, clock = barrier.done[parity]
         self._learn(actor, clock)
         known = self._table[actor]
         known[barrier.column] = max(int(known[barrier.column]), phase + 1)
 
-    def _meet(self, e: Event) -> None:
+    def _meet(self, e: LogEvent) -> None:
         self._come(e.rank, e.address, e.actor, e.size // 32 or self.warps)
 
-    def _met(self, e: Event) -> None:
+    def _met(self, e: LogEvent) -> None:
         self._go(e.rank, e.address, e.actor)
 
-    def _cluster_arrive(self, e: Event) -> None:
+    def _cluster_arrive(self, e: LogEvent) -> None:
         self._come(-1, 0, e.actor, self.actors)
 
-    def _cluster_waited(self, e: Event) -> None:
+    def _cluster_waited(self, e: LogEvent) -> None:
         self._go(-1, 0, e.actor)
 
     def _come(self, rank: int, number: int, actor: int, needed: int) -> None:
@@ -354,7 +354,7 @@ class Replay:
 
     # --------------------------------------------------------------------------- checks
 
-    def _barrier(self, actor: int, rank: int, address: int) -> TrackedBarrier | None:
+    def _barrier(self, actor: int, rank: int, address: int) -> LoggedBarrier | None:
         """Return the barrier that a warp uses; report one that is not known to be initialised."""
         barrier = self._barriers.get((rank, address))
         if barrier is None or self._table[actor, barrier.by] < barrier.epoch:
@@ -454,10 +454,10 @@ class Replay:
             self._seen.add(key)
             self.races.append(Race(kind, where, *sides, rule))
 
-    def _side(self, step: Side) -> Step:
+    def _side(self, step: Side) -> RaceSide:
         rank, warp = divmod(step.actor, self.warps)
         block = self._grid.get(rank, (0, 0, 0))
-        return Step(step.what, step.role, warp, block, line_in_words(step.line))
+        return RaceSide(step.what, step.role, warp, block, line_in_words(step.line))
 
     def _where(self, rank: int, address: int) -> str:
         """Return the tile that holds an address."""
@@ -466,6 +466,6 @@ class Replay:
             return self.names[self._names[i]]
         return f"shared address {address:#x}"
 
-    def _barrier_name(self, barrier: TrackedBarrier) -> str:
+    def _barrier_name(self, barrier: LoggedBarrier) -> str:
         default = f"the mbarrier at {barrier.address:#x}"
         return self.names.get((barrier.rank, barrier.address), default)

@@ -154,7 +154,7 @@ def read_log() -> tuple[np.ndarray[Any, Any], int]:
 
 
 @dataclass(frozen=True)
-class Step:
+class RaceSide:
     """One side of a race."""
 
     what: str  #: "a load into"
@@ -174,8 +174,8 @@ class Race:
 
     kind: str  #: the simulator's name of the hazard: "EarlyRead"
     where: str  #: the tile and its stage, or the barrier
-    step: Step
-    other: Step | None
+    step: RaceSide
+    other: RaceSide | None
     rule: str  #: what is missing
 
     def __str__(self) -> str:
