@@ -55,13 +55,20 @@ class LoggedBarrier:
 
 @dataclass
 class Meeting:
-    """A named barrier, or the cluster's."""
+    """A named barrier, or the cluster's. The lanes of a warp may arrive one after the other."""
 
     turn: int = 0
     clock: Clock | None = None
-    arrived: set[int] = field(default_factory=set)
+    arrived: dict[int, int] = field(default_factory=dict)  #: the lanes of each warp
     done: dict[int, Clock] = field(default_factory=dict)
     turn_of: dict[int, int] = field(default_factory=dict)
+
+    def end(self) -> None:
+        """Begin the next turn."""
+        assert self.clock is not None
+        self.done[self.turn] = self.clock
+        self.done.pop(self.turn - 4, None)
+        self.turn, self.clock, self.arrived = self.turn + 1, None, {}
 
 
 class Memory:

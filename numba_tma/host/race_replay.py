@@ -61,6 +61,7 @@ class Replay:
         self._table[np.arange(self.actors), np.arange(self.actors)] = 1
         self._memory = [Memory(warps) for _ in range(blocks)]
         self._barriers: dict[tuple[int, int], LoggedBarrier] = {}
+        self._barrier_of: dict[int, LoggedBarrier] = {}  # by column, with those that are gone
         self._meetings: dict[tuple[int, int], Meeting] = defaultdict(Meeting)
         self._groups = np.zeros((2, self.actors), np.int32)  # closed bulk and wgmma groups
         self._sources: list[dict[int, tuple[int, Side]]] = [{}, {}]
@@ -232,9 +233,10 @@ class Replay:
         self._table[e.actor, e.actor] += 1
 
     def _init(self, e: LogEvent) -> None:
-        self._barriers[e.rank, e.address] = LoggedBarrier(
+        barrier = LoggedBarrier(
             e.rank, e.address, self._column(), e.size, e.actor, self._epoch(e.actor), pending=e.size
         )
+        self._barriers[e.rank, e.address] = self._barrier_of[barrier.column] = barrier
 
     def _inval(self, e: LogEvent) -> None:
         self._barriers.pop((e.at, e.address), None)
@@ -296,31 +298,36 @@ class Replay:
         known[barrier.column] = max(int(known[barrier.column]), phase + 1)
 
     def _meet(self, e: LogEvent) -> None:
-        self._come(e.rank, e.address, e.actor, e.size // 32 or self.warps)
+        self._come(e.rank, e.address, e)
 
     def _met(self, e: LogEvent) -> None:
         self._go(e.rank, e.address, e.actor)
 
     def _cluster_arrive(self, e: LogEvent) -> None:
-        self._come(-1, 0, e.actor, self.actors)
+        self._come(-1, 0, e)
 
     def _cluster_waited(self, e: LogEvent) -> None:
         self._go(-1, 0, e.actor)
 
-    def _come(self, rank: int, number: int, actor: int, needed: int) -> None:
+    def _come(self, rank: int, number: int, e: LogEvent) -> None:
+        """Let lanes of a warp arrive; a turn ends with `size` threads, if that is given.
+
+        Lanes that arrive again have left the turn before, so it has ended. That is the end of a
+        turn of all threads, whose number is not known: some may have exited.
+        """
         meeting = self._meetings[rank, number]
-        meeting.clock = joined(meeting.clock, self._publish(actor))
-        meeting.arrived.add(actor)
-        meeting.turn_of[actor] = meeting.turn
-        if len(meeting.arrived) >= needed:
-            meeting.done[meeting.turn] = meeting.clock
-            meeting.done.pop(meeting.turn - 4, None)
-            meeting.turn, meeting.clock, meeting.arrived = meeting.turn + 1, None, set()
+        if meeting.arrived.get(e.actor, 0) & e.other:
+            meeting.end()
+        meeting.clock = joined(meeting.clock, self._publish(e.actor))
+        meeting.arrived[e.actor] = meeting.arrived.get(e.actor, 0) | e.other
+        meeting.turn_of[e.actor] = meeting.turn
+        if e.size and sum(lanes.bit_count() for lanes in meeting.arrived.values()) >= e.size:
+            meeting.end()
 
     def _go(self, rank: int, number: int, actor: int) -> None:
         meeting = self._meetings[rank, number]
         turn = meeting.turn_of.get(actor, -1)
-        # A turn that ended without some warps did so because these have exited.
+        # The turn has ended for the warp, even if the replay does not know its end yet.
         clock = meeting.done.get(turn, meeting.clock)
         if clock is not None:
             self._learn(actor, clock)
@@ -374,7 +381,7 @@ class Replay:
             return
         word = part.start + int(np.argmax(late))
         column, phase = int(memory.column[word]), int(memory.phase[word]) - 1
-        barrier = next(b for b in self._barriers.values() if b.column == column)
+        barrier = self._barrier_of[column]
         rule = (
             f"the load completes phase {phase} (parity {phase & 1}) of "
             f"{self._barrier_name(barrier)}, and no wait for it comes before"

@@ -42,9 +42,9 @@ class Kind(enum.IntEnum):
     UNCOUNTED = 17  #: a copy of an unknown number of bytes completes on `address`
     WAITED = 18  #: after a wait for the phase of parity `size`
     WAITED_OWN = 19  #: after a wait for the phase of the warp's own last arrival
-    MEET = 20  #: an arrival at the named barrier `address`, of `size` threads
+    MEET = 20  #: lanes `other` arrive at the named barrier `address` of `size` threads; 0: of all
     MET = 21  #: after the named barrier
-    CLUSTER_ARRIVE = 22
+    CLUSTER_ARRIVE = 22  #: lanes `other` arrive
     CLUSTER_WAITED = 23
     LINE = 24  #: the source line of what follows
     SITE = 25  #: the wait before this was for stage `size` of the barrier `address`: site `other`

@@ -22,6 +22,9 @@ from numba_tma.simulator.cluster import resolve
 from numba_tma.simulator.thread import SimulatedThread
 
 
+ALL = 0xFFFFFFFF  #: the lanes of a warp
+
+
 class Recorder:
     """The events of a launch, in the order of the simulated threads' steps."""
 
@@ -63,7 +66,7 @@ class Recorder:
 
     def come(self, number, threads):
         if self.last_of_warp(("bar", number)):
-            self.note(Kind.MEET, number, threads)
+            self.note(Kind.MEET, number, threads, ALL)
 
 
 def recorded(stack, recorder):
@@ -127,7 +130,7 @@ def recorded(stack, recorder):
     stack.enter_context(mock.patch.object(SimulatedThread, "syncthreads", syncthreads))
     put(
         "barrier_cluster_arrive",
-        lambda *_: recorder.last_of_warp(("cluster",)) and note(Kind.CLUSTER_ARRIVE),
+        lambda *_: recorder.last_of_warp(("cluster",)) and note(Kind.CLUSTER_ARRIVE, other=ALL),
     )
     put("barrier_cluster_wait", after=lambda *_: note(Kind.CLUSTER_WAITED))
 

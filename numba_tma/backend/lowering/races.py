@@ -37,6 +37,8 @@ from numba_tma.ptx._instruction import Instruction
 
 U32, U64 = types.uint32, types.uint64
 _ALL = ir.Constant(I32, 0xFFFFFFFF)
+#: The arrivals of threads: their events say which lanes these are.
+MEETINGS = (Kind.MEET, Kind.CLUSTER_ARRIVE)
 
 
 def _lower_log_word(
@@ -82,15 +84,36 @@ def note(
     located: Value | None = None,
     lanes: Value | None = None,
 ) -> None:
-    """Emit the log of one event by the first of the lanes that are here."""
+    """Emit the log of one event by the first of `lanes`: by default, of those that are here.
+
+    None of them goes on before the event is in the log.
+    """
     if lanes is None:
-        lanes = emit(TABLE["activemask"], context, builder, {})
+        lanes = _lanes_here(context, builder)
+    if kind in MEETINGS:
+        other = lanes
     zero = _constant(0)
     words = (address, size, other)
     given = [zero if word is None else word for word in words]
     tail = [zero if word is None else word for word in (mask, located)]
     line = _line()
     _call(context, builder, races.note, [lanes, _constant(kind), *given, line, *tail])
+    emit(TABLE["bar_warp_sync"], context, builder, {"mask": (U32, lanes)})
+
+
+def _lanes_here(context: Context, builder: Builder) -> Any:
+    """Return the lanes that are here, once the log has what all of them did before.
+
+    These may be a part of the warp: the rest is behind, or ahead.
+    """
+    lanes = emit(TABLE["activemask"], context, builder, {})
+    emit(TABLE["bar_warp_sync"], context, builder, {"mask": (U32, lanes)})
+    return lanes
+
+
+def _own_lane(context: Context, builder: Builder) -> Any:
+    """Return the lane's bit: each lane logs for itself, as each has its own barrier or bytes."""
+    return builder.shl(_constant(1), emit(TABLE["laneid"], context, builder, {}))
 
 
 def _word(context: Context, builder: Builder, given: Operands, name: str) -> Any:
@@ -134,13 +157,14 @@ def _before(*names: str) -> Callable[[Watch], Watch]:
 @_before("mbarrier_init")
 def _init(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at, count = _barrier(context, builder, row, given), _word(context, builder, given, "count")
-    note(context, builder, Kind.INIT, at, count, located=at)
+    lane = _own_lane(context, builder)
+    note(context, builder, Kind.INIT, at, count, located=at, lanes=lane)
 
 
 @_before("mbarrier_inval")
 def _inval(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at = _barrier(context, builder, row, given)
-    note(context, builder, Kind.INVAL, at, located=at)
+    note(context, builder, Kind.INVAL, at, located=at, lanes=_own_lane(context, builder))
 
 
 @_before(*(n for n in TABLE if n.startswith(("mbarrier_arrive", "cp_async_mbarrier_arrive_noinc"))))
@@ -148,10 +172,10 @@ def _arrive(row: Instruction, context: Context, builder: Builder, given: Operand
     at = _barrier(context, builder, row, given)
     count = _plain(_word(context, builder, given, "count"))
     tx_bytes = _word(context, builder, given, "tx_bytes")
-    lanes = emit(TABLE["activemask"], context, builder, {})
-    if row.name.endswith("_remote"):  # each lane has its own barrier
-        lanes = builder.shl(_constant(1), emit(TABLE["laneid"], context, builder, {}))
+    if row.name.endswith("_remote"):
+        lanes = _own_lane(context, builder)
     else:
+        lanes = _lanes_here(context, builder)
         here = builder.ctpop(lanes)
         count = builder.mul(count, here)
         tx_bytes = None if tx_bytes is None else builder.mul(tx_bytes, here)
@@ -164,14 +188,16 @@ def _arrive(row: Instruction, context: Context, builder: Builder, given: Operand
 def _expect(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at = _barrier(context, builder, row, given)
     nbytes = _word(context, builder, given, "tx_bytes")
-    note(context, builder, Kind.EXPECT, at, None, nbytes, located=at)
+    lane = _own_lane(context, builder)
+    note(context, builder, Kind.EXPECT, at, None, nbytes, located=at, lanes=lane)
 
 
 @_before("mbarrier_complete_tx", "mbarrier_complete_tx_remote")
 def _complete(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at = _barrier(context, builder, row, given)
     nbytes = _word(context, builder, given, "tx_bytes")
-    note(context, builder, Kind.COMPLETE, at, None, nbytes, located=at)
+    lane = _own_lane(context, builder)
+    note(context, builder, Kind.COMPLETE, at, None, nbytes, located=at, lanes=lane)
 
 
 @_before(
@@ -182,7 +208,7 @@ def _complete(row: Instruction, context: Context, builder: Builder, given: Opera
 )
 def _uncounted(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at = _barrier(context, builder, row, given)
-    note(context, builder, Kind.UNCOUNTED, at, located=at)
+    note(context, builder, Kind.UNCOUNTED, at, located=at, lanes=_own_lane(context, builder))
 
 
 def _is_load(name: str) -> bool:
@@ -199,10 +225,11 @@ def _load(row: Instruction, context: Context, builder: Builder, given: Operands)
     mask = _word(context, builder, given, "multicast")
     if mask is not None and mask.type.width < 32:
         mask = builder.zext(mask, I32)
+    lane = _own_lane(context, builder)
     if nbytes is None:
-        note(context, builder, Kind.UNCOUNTED, at, located=at)
+        note(context, builder, Kind.UNCOUNTED, at, located=at, lanes=lane)
     else:
-        note(context, builder, Kind.LOAD, into, nbytes, at, mask, at)
+        note(context, builder, Kind.LOAD, into, nbytes, at, mask, at, lane)
 
 
 def _is_store(name: str) -> bool:
@@ -222,7 +249,9 @@ def _store(row: Instruction, context: Context, builder: Builder, given: Operands
     if nbytes is None and "tensor_map" in given:
         as_load = {**given, "destination": given["source"]}
         nbytes = nbytes_of(TABLE["cp_async_bulk_tensor_load"], as_load)
-    note(context, builder, Kind.SOURCE, start, _constant(16) if nbytes is None else nbytes)
+    lane = _own_lane(context, builder)
+    nbytes = _constant(16) if nbytes is None else nbytes
+    note(context, builder, Kind.SOURCE, start, nbytes, lanes=lane)
 
 
 def _simple(kind: Kind) -> Watch:
@@ -357,6 +386,7 @@ def _operand(
     context: Context, builder: Builder, runs: Sequence[tuple[int, int]], low: Value
 ) -> None:
     start = builder.shl(builder.and_(low, _constant(0x3FFF)), _constant(4))
+    _converge(context, builder)
     for offset, nbytes in runs:
         at = builder.add(start, _constant(offset))
         note(context, builder, Kind.PRODUCT, at, _constant(nbytes))
@@ -369,6 +399,7 @@ def _converge(context: Context, builder: Builder) -> None:
 
 
 def _group(context: Context, builder: Builder, pending: int | None) -> None:
+    _converge(context, builder)
     if pending is None:
         note(context, builder, Kind.PRODUCT_COMMIT)
     else:

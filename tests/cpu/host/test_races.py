@@ -16,6 +16,7 @@ from tests.tiers import every
 
 RACES = {"NUMBA_TMA_DEBUG": "races"}
 TILE, OTHER, FULL, EMPTY = 0x400, 0x800, 0x8000, 0x8008
+ALL = 0xFFFFFFFF
 NAMES = [(TILE, "x[0] of TilePipeline"), (FULL, "full[0] of TilePipeline")]
 SITES = [Site("'x.full'", "add"), Site("'x.empty'", "load")]
 
@@ -36,7 +37,7 @@ def kinds(*events, ended=False):
 
 
 def meet(*warps):
-    return [event(Kind.MEET, w, 1, 64) for w in warps] + [event(Kind.MET, w, 1) for w in warps]
+    return [event(Kind.MEET, w, 1, 64, ALL) for w in warps] + [event(Kind.MET, w, 1) for w in warps]
 
 
 def fence(warp):
@@ -88,7 +89,7 @@ RIGHT = {
     ],
     "own words": [write(0), event(Kind.WRITE, 1, TILE + 16, 16), read(0)],
     "threads that have left a meeting": [
-        write(0), event(Kind.MEET, 0, 2, 96), event(Kind.MEET, 1, 2, 96), event(Kind.MET, 0, 2),
+        write(0), event(Kind.MEET, 0, 2, 96, ALL), event(Kind.MEET, 1, 2, 96, ALL), event(Kind.MET, 0, 2),
         event(Kind.MET, 1, 2), read(1),
     ],
 }  # fmt: skip
@@ -149,7 +150,7 @@ def test_a_barrier_that_nothing_has_initialised():
 def test_blocks_of_a_cluster():
     pair = [
         *(event(Kind.INIT, 0, FULL, 1, rank=r, blocks=2) for r in (0, 1)),
-        *(event(Kind.CLUSTER_ARRIVE, w, rank=r, blocks=2) for r in (0, 1) for w in (0, 1)),
+        *(event(Kind.CLUSTER_ARRIVE, w, other=ALL, rank=r, blocks=2) for r in (0, 1) for w in (0, 1)),
         *(event(Kind.CLUSTER_WAITED, w, rank=r, blocks=2) for r in (0, 1) for w in (0, 1)),
     ]
     both = [
