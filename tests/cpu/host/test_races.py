@@ -150,7 +150,11 @@ def test_a_barrier_that_nothing_has_initialised():
 def test_blocks_of_a_cluster():
     pair = [
         *(event(Kind.INIT, 0, FULL, 1, rank=r, blocks=2) for r in (0, 1)),
-        *(event(Kind.CLUSTER_ARRIVE, w, other=ALL, rank=r, blocks=2) for r in (0, 1) for w in (0, 1)),
+        *(
+            event(Kind.CLUSTER_ARRIVE, w, other=ALL, rank=r, blocks=2)
+            for r in (0, 1)
+            for w in (0, 1)
+        ),
         *(event(Kind.CLUSTER_WAITED, w, rank=r, blocks=2) for r in (0, 1) for w in (0, 1)),
     ]
     both = [
