@@ -21,7 +21,6 @@ from numba_tma.simulator import hazards
 from numba_tma.simulator.cluster import resolve
 from numba_tma.simulator.thread import SimulatedThread
 
-
 ALL = 0xFFFFFFFF  #: the lanes of a warp
 
 

@@ -2,7 +2,7 @@
 
 A part of a warp is a generator, which is resumed at random. It takes a slot of the log in one
 step and has its effect in another one, as a kernel in races mode does; copies land at any time.
-What orders steps here is what orders them on the hardware: mbarriers, named barriers, the cluster's.
+What orders steps here is what orders them on the hardware: mbarriers and barriers.
 """
 
 import random

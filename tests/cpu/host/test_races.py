@@ -89,8 +89,8 @@ RIGHT = {
     ],
     "own words": [write(0), event(Kind.WRITE, 1, TILE + 16, 16), read(0)],
     "threads that have left a meeting": [
-        write(0), event(Kind.MEET, 0, 2, 96, ALL), event(Kind.MEET, 1, 2, 96, ALL), event(Kind.MET, 0, 2),
-        event(Kind.MET, 1, 2), read(1),
+        write(0), event(Kind.MEET, 0, 2, 96, ALL), event(Kind.MEET, 1, 2, 96, ALL),
+        event(Kind.MET, 0, 2), event(Kind.MET, 1, 2), read(1),
     ],
 }  # fmt: skip
 WRONG = {
