@@ -33,7 +33,7 @@ class LoggedBarrier:
     address: int
     column: int
     count: int
-    by: int  #: the warp that initialised it, and its epoch then
+    by: Side  #: the initialisation, and its warp's epoch then
     epoch: int
     pending: int = 0
     tx: int = 0
@@ -78,6 +78,7 @@ class Memory:
         shape = (WORDS, warps)
         self.reads, self.writes, self.copies = (np.zeros(shape, np.int32) for _ in range(3))
         self.stores, self.products = (np.zeros(shape, np.int32) for _ in range(2))
+        self.kinds: set[str] = set()  #: of the records above, those that are not all 0
         self.written = np.zeros(WORDS, np.bool_)
         self.column = np.zeros(WORDS, np.int32)
         self.phase = np.zeros(WORDS, np.int32)

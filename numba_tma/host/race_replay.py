@@ -134,6 +134,7 @@ class Replay:
         self._check_warps("EarlyRead", "writes", EPOCH, e.rank, part, step)
         self._check_warps("EarlyRead", "copies", DONE, e.rank, part, step)
         self._check_written(e.rank, part, step)
+        memory.kinds.add("reads")
         memory.reads[part, e.actor % self.warps] = self._epoch(e.actor)
         self._lines["reads", e.actor, part.start] = self._line[e.actor]
 
@@ -150,6 +151,7 @@ class Replay:
         self._check_fill("EarlyOverwrite", e.rank, part, step)
         self._check_accesses(e.rank, part, step, but="writes" if partial else "")
         memory.written[part] = True
+        memory.kinds.add(into)
         getattr(memory, into)[part, e.actor % self.warps] = self._epoch(e.actor)
         self._lines[into, e.actor, part.start] = self._line[e.actor]
         if into == "copies":
@@ -192,6 +194,7 @@ class Replay:
         if queue:
             self._check_written(rank, part, step)
         group = int(self._groups[queue, actor]) + 1
+        memory.kinds.add(into)
         getattr(memory, into)[part, actor % self.warps] = group
         self._sources[queue][actor] = group, step
         self._lines[into, actor, part.start] = self._line[actor]
@@ -233,10 +236,10 @@ class Replay:
         self._table[e.actor, e.actor] += 1
 
     def _init(self, e: LogEvent) -> None:
-        barrier = LoggedBarrier(
-            e.rank, e.address, self._column(), e.size, e.actor, self._epoch(e.actor), pending=e.size
-        )
-        self._barriers[e.rank, e.address] = self._barrier_of[barrier.column] = barrier
+        by, epoch = self._step("mbarrier.init", e.actor), self._epoch(e.actor)
+        column = self._column()
+        barrier = LoggedBarrier(e.rank, e.address, column, e.size, by, epoch, pending=e.size)
+        self._barriers[e.rank, e.address] = self._barrier_of[column] = barrier
 
     def _inval(self, e: LogEvent) -> None:
         self._barriers.pop((e.at, e.address), None)
@@ -364,9 +367,9 @@ class Replay:
     def _barrier(self, actor: int, rank: int, address: int) -> LoggedBarrier | None:
         """Return the barrier that a warp uses; report one that is not known to be initialised."""
         barrier = self._barriers.get((rank, address))
-        if barrier is None or self._table[actor, barrier.by] < barrier.epoch:
+        if barrier is None or self._table[actor, barrier.by.actor] < barrier.epoch:
             name = self.names.get((rank, address), f"the mbarrier at {address:#x}")
-            other = self._step("mbarrier.init", barrier.by) if barrier else None
+            other = barrier.by if barrier else None
             rule = (
                 "nothing orders the initialisation before the use: fence_mbarrier_init(), then a "
                 "sync of the block or the cluster, stand between them"
@@ -392,6 +395,8 @@ class Replay:
         self, kind: str, records: str, known: int, rank: int, part: slice, step: Side
     ) -> None:
         """Report an access of another warp, or an unfenced one, that the clock has not reached."""
+        if records not in self._memory[rank].kinds:
+            return
         first = rank * self.warps
         reached = self._of(step.actor, known)[first : first + self.warps]
         late = getattr(self._memory[rank], records)[part] > reached
@@ -429,6 +434,8 @@ class Replay:
         """Report a store or a wgmma that may still be reading."""
         first, memory = rank * self.warps, self._memory[rank]
         for records, kind in (("stores", STORED), ("products", READ)):
+            if records not in memory.kinds:
+                continue
             reached = self._of(step.actor, kind)[first : first + self.warps]
             late = getattr(memory, records)[part] > reached
             if late.any():

@@ -37,6 +37,7 @@ from numba_tma.ptx._instruction import Instruction
 
 U32, U64 = types.uint32, types.uint64
 _ALL = ir.Constant(I32, 0xFFFFFFFF)
+_WAITING = "numba_tma.device.waiting"
 #: The arrivals of threads: their events say which lanes these are.
 MEETINGS = (Kind.MEET, Kind.CLUSTER_ARRIVE)
 
@@ -303,6 +304,8 @@ _SIZES = {"u16": 2, "u32": 4, "u64": 8, "f32": 4, "v2": 8, "v4": 16}
 
 @_before(*(n for n in TABLE if n.startswith(("ld_shared_", "st_shared_")) and "cluster" not in n))
 def _by_address(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    if compiler.is_compiling(_WAITING):  # a wait looks at debug mode's ledger, in no order
+        return
     address = _word(context, builder, given, "location")
     offset = _word(context, builder, given, "offset")
     if offset is not None:
@@ -414,7 +417,7 @@ def _synchronises(context: Context, builder: Builder, after: bool) -> None:
 
 def _called(context: Context, builder: Builder, function: Callable[..., object]) -> None:
     """Log the line on which a user's function calls the library."""
-    if function.__module__ not in (races.__name__, "numba_tma.device.waiting"):
+    if function.__module__ not in (races.__name__, _WAITING):
         note(context, builder, Kind.LINE)
 
 

@@ -67,7 +67,7 @@ from numba_tma.backend.numba_cuda.object_types import (
 from numba_tma.backend.numba_cuda.objects import NativeMethod, describe, native_method, refuse_calls
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
 from numba_tma.backend.numba_cuda.vectors import OPERATORS, VectorType, pack, unpack
-from numba_tma.backend.numba_cuda.watching import current_line, watch
+from numba_tma.backend.numba_cuda.watching import current_line, is_compiling, watch
 
 #: The writer of a function's LLVM, for annotations.
 Builder: TypeAlias = ir.IRBuilder
@@ -108,6 +108,7 @@ __all__ = [
     "grid_constant",
     "instruction_function",
     "ir",
+    "is_compiling",
     "load_use_flag",
     "lowering_registry",
     "make_object",

@@ -32,6 +32,11 @@ def current_line() -> tuple[str, int] | None:
     return None if inside else _PLACES[-1]
 
 
+def is_compiling(module: str) -> bool:
+    """Return whether the innermost function under compilation is one of a module."""
+    return bool(COMPILING) and COMPILING[-1].__module__ == module
+
+
 def watch(
     *,
     called: Callable[..., None],
