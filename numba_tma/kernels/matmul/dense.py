@@ -95,7 +95,7 @@ def matmul(
         Device array (..., M, N) for the result, with a contiguous last axis, that does not overlap
         a or b; a new array if None.
     bias
-        (N,), f32, f16 or bf16.
+        (N,), f32, f16 or bf16; integers of 16 bits hold the type of `out`.
     residual
         (..., M, N), of the type of `out`; its leading axes are not expanded. It may be `out`.
     activation
