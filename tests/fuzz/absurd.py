@@ -21,13 +21,11 @@ SENSIBLE: dict[str, set[str]] = {
     **{"eps": SIZES, "softcap": {"None", "4.5", "10**12"}, "stream": {"None", "0"}},
     **{"scale": {"4.5", "10**12"}, "window": {"None", *WHOLE}},
     **{name: {"True"} for name in ("causal", "deterministic", "tune")},
-    **{name: {"None", "True", "of f64"} for name in ("x",)},
 }
-SENSIBLE["x"] = set()
 OPTIONAL = ("out", "dtype", "plan", "config", "weight", "bias", "residual", "residual_out", "rstd",
             "mean", "logsumexp", "dx", "dweight", "dbias", "lse", "q_scale", "k_scale", "v_scale",
             "out_dtype", "row_scale", "column_scale", "activation", "scales", "dq", "dk", "dv",
-            "offsets", "parts")  # fmt: skip
+            "offsets", "group_sizes", "parts")  # fmt: skip
 REQUIRED = {("copy", "out"), ("rmsnorm_backward", "rstd"), ("layernorm_backward", "rstd"),
             ("layernorm_backward", "mean"), ("rmsnorm_pipelined", "weight"),
             ("attention_backward", "out"), ("attention_backward", "lse")}  # fmt: skip
