@@ -63,6 +63,11 @@ def current_device() -> int:
     return -1 if error else int(device)
 
 
+def lost_context() -> bool:
+    """Return whether this process was forked from one with a context."""
+    return _lost_context
+
+
 def _before_fork() -> None:
     global _had_context
     _had_context = _lost_context or (_driver.cache_info().currsize > 0 and current_device() >= 0)

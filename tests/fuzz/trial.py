@@ -229,7 +229,7 @@ def _absurd(family: Family, arguments: Any, argument: str, kind: str) -> tuple[s
     except (TypeError, ValueError) as error:
         text, shown = str(error), SHOWN.get(argument, argument)
         fit = ABSURD[kind] is ... or fits(family.name, argument, kind)
-        named = family.name in text and (fit or shown in text)
+        named = family.name in text and (fit or shown in text or "config has" in text)
         if not named:
             return "raw error", f"{argument} is {kind}: {traceback.format_exc()[-1500:]}"
         return "absurd: refused", text

@@ -14,14 +14,13 @@ from cuda.core._utils.cuda_utils import CUDAError as CUDAError
 
 from numba_tma.backend.numba_cuda import launches as compiler
 from numba_tma.backend.numba_cuda.packing import Packer
-from numba_tma.host.driver import FORKED
+from numba_tma.host.driver import FORKED, lost_context
 from numba_tma.host.launching import Launcher, Unfit, generated
 
 _HINTS = {
     "CUDA_ERROR_INVALID_HANDLE": "is its stream alive, and one of this device?",
     "CUDA_ERROR_CONTEXT_IS_DESTROYED": "is its stream alive?",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "it was compiled on another kind of GPU: make a launcher there",
-    "CUDA_ERROR_NOT_INITIALIZED": FORKED,
     "CUDA_ERROR_INVALID_CLUSTER_SIZE": "no group of SMs has room for such a cluster: use fewer "
     "blocks in one, fewer threads, or less shared memory",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "use fewer threads, or fewer stages",
@@ -137,6 +136,8 @@ def again(launcher: Launcher, error: Exception, bound: Callable[[], None]) -> No
         raise TypeError(f"{launcher.kernel.py_func.__name__}(): {error}") from None
     if not isinstance(error, CUDAError):
         raise error
+    if lost_context():
+        raise RuntimeError(f"{launcher} failed: {FORKED}") from None
     if "CUDA_ERROR_INVALID_CONTEXT" in str(error):
         compiler.make_context_current()  # a new thread has none
         try:
