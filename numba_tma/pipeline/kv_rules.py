@@ -123,7 +123,7 @@ def as_keys(block_n: object) -> tuple[int, ...]:
 def as_swizzle(swizzle: object) -> Swizzle:
     """Return the swizzle of the tiles."""
     try:
-        return Swizzle(swizzle)  # type: ignore[call-overload, no-any-return]
+        return Swizzle(swizzle)  # type: ignore[arg-type]
     except ValueError:
         raise ValueError(
             f"KVPipeline(swizzle={swizzle!r}): give a Swizzle, such as Swizzle.B128"

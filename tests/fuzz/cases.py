@@ -44,7 +44,11 @@ def draw(seed: int, index: int, tiny: bool, only: str = "") -> Case:
             usual = ALIGNED if problem.aligned else list(GAPS)
             views[name] = str(rng.choice(ODD if odd else usual))
     case["views"] = {name: view for name, view in views.items() if _possible(problem, name, view)}
-    if rng.random() < ABSURD_SHARE and (known := arguments_of(case)) and family.name not in ("tensor_map", "pipeline"):
+    if (
+        rng.random() < ABSURD_SHARE
+        and (known := arguments_of(case))
+        and family.name not in ("tensor_map", "pipeline")
+    ):
         kinds = list(ABSURD)
         case["absurd"] = [known[rng.integers(len(known))], kinds[rng.integers(len(kinds))]]
         case["views"] = {}

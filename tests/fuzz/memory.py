@@ -25,7 +25,13 @@ TYPES: dict[str, Any] = {
 NOT_NUMBAS = tuple(np.dtype(TYPES[name]) for name in ("bf16", "e4m3", "e5m2"))
 #: Elements between rows and before the first one, by the name of a view.
 GAPS = {
-    **{"plain": (0, 0), "starts at 1": (0, 1), "starts at 8": (0, 8), "starts at 16": (0, 16), "gaps of 1": (1, 0)},
+    **{
+        "plain": (0, 0),
+        "starts at 1": (0, 1),
+        "starts at 8": (0, 8),
+        "starts at 16": (0, 16),
+        "gaps of 1": (1, 0),
+    },
     **{"gaps of 16": (16, 0), "gaps of 7 from 3": (7, 3)},
 }
 FILL = 0xA5
@@ -107,7 +113,9 @@ class Memory:
 def taken(result: Any, dtype: Any) -> Any:
     """Return a new array that a function returned, on the host."""
     host = np.asarray(result if simulated() else result.copy_to_host())
-    return host if host.dtype == dtype or host.dtype.itemsize != dtype.itemsize else host.view(dtype)
+    return (
+        host if host.dtype == dtype or host.dtype.itemsize != dtype.itemsize else host.view(dtype)
+    )
 
 
 def ulp(values: Any, dtype: Any) -> Any:

@@ -18,7 +18,7 @@ Verdict = tuple[str, str, float]
 
 
 def minimise(case: Case, verdict: str, attempt: Callable[[Case], Verdict], seconds: float) -> Case:
-    """Return a smaller case with the same verdict, the smallest that is found in so many seconds."""
+    """Return a smaller case with the same verdict: the smallest found in so many seconds."""
     end = time.monotonic() + seconds
     smaller = True
     while smaller and time.monotonic() < end:
@@ -57,7 +57,7 @@ def _simpler(now: object, values: tuple[object, ...], low: int) -> Iterator[obje
     if values:
         known = [list(v) if isinstance(v, tuple) else v for v in values]
         place = known.index(list(now) if isinstance(now, tuple) else now)
-        yield from dict.fromkeys(map(repr, ())) or known[:place][:1]
+        yield from known[:place][:1]
     elif isinstance(now, int) and now > low:
         yield from dict.fromkeys(n for n in (low, now // 2, now - 1) if low <= n < now)
 
@@ -72,7 +72,7 @@ def script_of(case: Case, text: str) -> str:
         source = re.sub(r"^from tests\.[^\n(]*(\([^)]*\))?[^\n]*\n", "", source, flags=re.M)
         source = source.replace("@on_gpu\n", "")
         for other in ("rows", "products", "maps"):
-            name = f"FAMILIES: tuple[Family, ...] = (\n" if other == "maps" else "FAMILIES = (\n"
+            name = "FAMILIES: tuple[Family, ...] = (\n" if other == "maps" else "FAMILIES = (\n"
             if module == other:
                 source = source.replace(name, f"{other.upper()} = (\n")
         source = source.replace("*rows.FAMILIES, *products.FAMILIES, *maps.FAMILIES",

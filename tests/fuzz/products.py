@@ -251,8 +251,8 @@ def packed(c: Any, rng: np.random.Generator) -> Problem:
     options = {name: getattr(c, name) for name in ("causal", "scale", "window", "softcap")}
     outputs = {"out": (q.shape, c.dtype)}
     outputs |= {"lse": ((heads, rows[0]), "f32")} if c.lse else {}
-    return Problem(arrays, outputs, expect, options, views=("q", "k", "v", "out"), aligned=True, returned=(),
-                   dtype=c.dtype)  # fmt: skip
+    return Problem(arrays, outputs, expect, options, views=("q", "k", "v", "out"), aligned=True,
+                   returned=(), dtype=c.dtype)  # fmt: skip
 
 
 def gradients(c: Any, rng: np.random.Generator) -> Problem:
@@ -267,7 +267,9 @@ def gradients(c: Any, rng: np.random.Generator) -> Problem:
     seen = seen_by(c.queries, c.keys, c.causal, None)
     for i, head in np.ndindex(c.batch, shape[2]):
         place = head // c.group
-        a, g, b, w = (wide(x[i, :, h]) for x, h in ((q, head), (dout, head), (k, place), (v, place)))
+        a, g, b, w = (
+            wide(x[i, :, h]) for x, h in ((q, head), (dout, head), (k, place), (v, place))
+        )
         scores = np.where(seen, a @ b.T * scale, -np.inf)
         top = scores.max(axis=1, keepdims=True)
         top = np.where(top > -np.inf, top, 0)
@@ -311,7 +313,11 @@ FLOATS, HALVES = kind("f32", "f16", "bf16"), kind("bf16", "f16")
 MATRICES = {"m": size(1, 400, 70), "n": size(1, 700, 70), "k": size(1, 900, 140)}
 SCORES: dict[str, Any] = {
     **{"queries": size(1, 300, 40), "keys": size(1, 500, 70), "batch": one(1, 2, few=(1,))},
-    **{"kv_heads": one(1, 2, 3, few=(1, 2)), "group": one(1, 2, 4, few=(1, 2)), "causal": kind(False, True)},
+    **{
+        "kv_heads": one(1, 2, 3, few=(1, 2)),
+        "group": one(1, 2, 4, few=(1, 2)),
+        "causal": kind(False, True),
+    },
     **{"depth": kind(64, 128, few=(64,)), "dtype": HALVES, "scale": one(None, 0.02, 0.3)},
 }
 MASKS = {"window": kind(None, (10, 5), (30, None), (None, 7), (0, 0)), "softcap": kind(None, 5.0)}

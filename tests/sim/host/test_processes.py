@@ -130,7 +130,5 @@ def test_a_process_that_ends_with_maps_and_workspaces_prints_nothing():
     import subprocess
     import sys
 
-    done = subprocess.run(
-        [sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

@@ -1,4 +1,4 @@
-"""No constructor, launcher or map takes a senseless value in silence, and each error is in our words.
+"""No constructor, launcher or map takes a senseless value in silence; errors are in our words.
 
 As in `test_absurd_values`: each argument gets each absurd value, in turn.
 """
@@ -55,7 +55,11 @@ CALLS = {
         | {"cta_group": 1, "multicast": None, "debug": None},
         {0: LARGE},
     ),
-    "StorePipeline": (tma.StorePipeline, {0: 2, "x": TILE, "role": None, "debug": None}, {0: LARGE}),
+    "StorePipeline": (
+        tma.StorePipeline,
+        {0: 2, "x": TILE, "role": None, "debug": None},
+        {0: LARGE},
+    ),
     "CircularBuffer": (
         tma.CircularBuffer,
         {0: 3, 1: None, "x": TILE, "war": "sync", "barriers": "one", "role": None, "debug": None},
@@ -66,7 +70,7 @@ CALLS = {
         {"num_kv_stages": 2, "block_n": 64, "depth": 64, "dtype": "bf16", "num_qk_stages": 1}
         | {"producer": ROLES.load, "consumer": MATH, "holds": "kv", "swizzle": tma.Swizzle.B128}
         | {"released_by": "threads", "debug": None},
-        {"swizzle": {"0"}},
+        {"swizzle": ()},
     ),
     "OutputTilePipeline": (
         tma.OutputTilePipeline,
@@ -128,7 +132,13 @@ CALLS = {
 
 #: Arguments that errors call otherwise: most by their place in the constructor's text.
 SHOWN = {"0": "", "1": "", "2": "", "3": "", "count": "", "load": "Roles", "x": ""}
-SHOWN |= {"block_n": "", "tile_or_column": "im2col_map", "tile_or_box": "box", "array": "array", "kernel": ""}
+SHOWN |= {
+    "block_n": "",
+    "tile_or_column": "im2col_map",
+    "tile_or_box": "box",
+    "array": "array",
+    "kernel": "",
+}
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -31,7 +31,9 @@ def test_random_calls(family, seeds):
         if len(seeds) == 1 and any(name in family for name in SLOW):
             case["absurd"] = ["stream", "str"]  # which launches nothing
         verdict, text, _ = attempt(case)
-        assert verdict not in BAD, f"python -m tests.fuzz --only {family} --case 2026:{index}: {text}"
+        assert verdict not in BAD, (
+            f"python -m tests.fuzz --only {family} --case 2026:{index}: {text}"
+        )
 
 
 def test_a_failure_is_made_small_and_becomes_a_script_that_runs_alone(tmp_path):
