@@ -43,6 +43,8 @@ def draw(seed: int, index: int, tiny: bool, only: str = "") -> Case:
             odd = rng.random() < 0.2
             usual = ALIGNED if problem.aligned else list(GAPS)
             views[name] = str(rng.choice(ODD if odd else usual))
+    if choices.get("out") == "new":  # Numba's own arrays do not walk backwards
+        views = {name: view for name, view in views.items() if view != "reversed"}
     case["views"] = {name: view for name, view in views.items() if _possible(problem, name, view)}
     if (
         rng.random() < ABSURD_SHARE
