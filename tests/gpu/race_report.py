@@ -24,7 +24,7 @@ from tests.mutants.mutants import MUTANTS, PROGRAMS
 from tests.mutants.table import built, run
 
 ENVIRONMENT = {"NUMBA_TMA_DEBUG": "races", "NUMBA_TMA_DEBUG_TIMEOUT": "1"}
-LIMIT = 120
+LIMIT = 60
 #: What no kernel survives: setmaxnreg waits for registers that nobody has, and not on a barrier.
 HANGS = {"More registers are requested than a block has"}
 RUN = [
@@ -160,9 +160,9 @@ def verdict(mutant, alarms, returned, value):
 def main(threads=12):
     """Print the report; return 0 if nothing is wrong."""
     with ThreadPoolExecutor(threads) as pool:
+        programs = {p.pipeline: pool.submit(call, right, p.pipeline) for p in RIGHT}
         parts = {name: pool.submit(call, part, name, limit=400) for name in PARTS}
         mutants = {repr(m): pool.submit(call, broken, repr(m)) for m in RUN}
-        programs = {p.pipeline: pool.submit(call, right, p.pipeline) for p in RIGHT}
         alarms = {}
         for name, future in (programs | parts).items():
             returned, value = future.result()

@@ -87,10 +87,11 @@ def note(
 ) -> None:
     """Emit the log of one event by the first of `lanes`: by default, of those that are here.
 
-    None of them goes on before the event is in the log.
+    These may be a part of the warp. A sync of the part by its mask would be wrong: lanes of one
+    mask can be at syncs of several masks, and wait for each other.
     """
     if lanes is None:
-        lanes = _lanes_here(context, builder)
+        lanes = emit(TABLE["activemask"], context, builder, {})
     if kind in MEETINGS:
         other = lanes
     zero = _constant(0)
@@ -99,17 +100,6 @@ def note(
     tail = [zero if word is None else word for word in (mask, located)]
     line = _line()
     _call(context, builder, races.note, [lanes, _constant(kind), *given, line, *tail])
-    emit(TABLE["bar_warp_sync"], context, builder, {"mask": (U32, lanes)})
-
-
-def _lanes_here(context: Context, builder: Builder) -> Any:
-    """Return the lanes that are here, once the log has what all of them did before.
-
-    These may be a part of the warp: the rest is behind, or ahead.
-    """
-    lanes = emit(TABLE["activemask"], context, builder, {})
-    emit(TABLE["bar_warp_sync"], context, builder, {"mask": (U32, lanes)})
-    return lanes
 
 
 def _own_lane(context: Context, builder: Builder) -> Any:
@@ -176,7 +166,7 @@ def _arrive(row: Instruction, context: Context, builder: Builder, given: Operand
     if row.name.endswith("_remote"):
         lanes = _own_lane(context, builder)
     else:
-        lanes = _lanes_here(context, builder)
+        lanes = emit(TABLE["activemask"], context, builder, {})
         here = builder.ctpop(lanes)
         count = builder.mul(count, here)
         tx_bytes = None if tx_bytes is None else builder.mul(tx_bytes, here)
@@ -267,7 +257,6 @@ for _name, _kind in {
     "wgmma_commit_group": Kind.PRODUCT_COMMIT,
     "cp_async_commit_group": Kind.COPY_COMMIT,
     "fence_proxy_async_all": Kind.FENCE,
-    "barrier_cluster_arrive": Kind.CLUSTER_ARRIVE,
 }.items():
     BEFORE[_name] = _simple(_kind)
 
@@ -284,8 +273,19 @@ def _remote(row: Instruction, context: Context, builder: Builder, given: Operand
     note(context, builder, Kind.UNTRACKED)
 
 
-@_before("barrier_sync", "barrier_arrive")
+@_before("barrier_cluster_arrive")
+def _arrive_in_cluster(
+    row: Instruction, context: Context, builder: Builder, given: Operands
+) -> None:
+    qualifiers = given.get("qualifiers", (types.none, None))[0]
+    if "aligned" in str(getattr(qualifiers, "literal_value", "")):
+        _converge(context, builder)
+    note(context, builder, Kind.CLUSTER_ARRIVE)
+
+
+@_before("barrier_sync", "barrier_arrive")  # bar.sync and bar.arrive are of whole warps
 def _meet(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    _converge(context, builder)
     number, threads = (_word(context, builder, given, n) for n in ("barrier_id", "threads"))
     note(context, builder, Kind.MEET, number, threads)
 
@@ -412,6 +412,8 @@ def _group(context: Context, builder: Builder, pending: int | None) -> None:
 
 def _synchronises(context: Context, builder: Builder, after: bool) -> None:
     """Log a cuda.syncthreads: all threads meet at the barrier 0."""
+    if not after:  # the lane that initialised barriers may be behind the rest of its warp
+        _converge(context, builder)
     note(context, builder, Kind.MET if after else Kind.MEET, _constant(0), _constant(0))
 
 
