@@ -11,7 +11,19 @@ from numpy.typing import NDArray
 from numba_tma.host.debug import Site
 from numba_tma.host.race_records import MOST
 from numba_tma.host.race_replay import Replay
-from numba_tma.host.races import EVENT, Kind, Race
+from numba_tma.host.races import ENDS, EVENT, Kind, Race
+
+
+def without_repeats(events: NDArray[Any]) -> NDArray[Any]:
+    """Return the events of a cluster without the ends of waits that repeat the warp's last event.
+
+    Each lane of a warp logs the end of its wait, as it goes on without the others.
+    """
+    order = np.lexsort((np.arange(len(events)), events["warp"], events["slot"]))
+    sorted_ = events[order]
+    repeats = np.zeros(len(events), np.bool_)
+    repeats[order[1:]] = (sorted_[1:] == sorted_[:-1]) & np.isin(sorted_["kind"][1:], ENDS)
+    return events[~repeats]
 
 
 def races_of(
@@ -38,7 +50,7 @@ def races_of(
     order = np.argsort(clusters, kind="stable")
     bounds = np.flatnonzero(np.diff(clusters[order])) + 1
     for part in np.split(order, bounds) if len(order) else ():
-        own = events[part]
+        own = without_repeats(events[part])
         blocks, warps = int(own["blocks"].max()), int(own["warps"].max())
         names: dict[tuple[int, int], str] = {}
         extents: list[tuple[int, int, int]] = []

@@ -3,7 +3,8 @@
 A kernel in races mode writes one `EVENT` for each step that orders or accesses shared memory. A
 slot of the log is taken with an atomic before an arrival or an access, and after a wait, so the
 slots are one order of all steps that agrees with what the hardware did. The host replays that order
-after the launch (`race_replay`), by the rules of the simulator.
+after the launch (`race_replay`), by the rules of the simulator. The end of a wait is logged by each
+lane, as a lane goes on without the others; the host keeps one of the equal events in a row.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ class Kind(enum.IntEnum):
     UNTRACKED = 30  #: a write to another block's shared memory
 
 
+#: What ends a wait. Another such event of the warp right after it changes nothing.
+ENDS = (Kind.WAITED, Kind.WAITED_OWN, Kind.MET, Kind.CLUSTER_WAITED, Kind.COPY_DRAINED)
+
 #: One event, in 32-bit words. `device.races.note` writes the fields in this order.
 EVENT = np.dtype(
     [
@@ -74,7 +78,7 @@ EVENT = np.dtype(
 )
 
 #: Only these blocks of a grid are tracked, and so many events of a launch are kept.
-BLOCKS, CAPACITY = 32, 1 << 20
+BLOCKS, CAPACITY = 32, 1 << 21
 #: Words before the events: the number of events, and for each warp its epoch and the latest
 #: accesses of the epoch, by hash.
 SEEN = 256

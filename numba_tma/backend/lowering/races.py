@@ -26,7 +26,7 @@ from numba_tma.backend.lowering.instructions import (
     emit,
     is_absent,
 )
-from numba_tma.backend.lowering.operands import OPERANDS
+from numba_tma.backend.lowering.operands import BELOW, OPERANDS
 from numba_tma.backend.lowering.waiting import WAITS, nbytes_of
 from numba_tma.device import races
 from numba_tma.host.debug import MARKER, Site, site_number
@@ -254,11 +254,15 @@ def _simple(kind: Kind) -> Watch:
 
 for _name, _kind in {
     "cp_async_bulk_commit_group": Kind.COMMIT,
-    "wgmma_commit_group": Kind.PRODUCT_COMMIT,
     "cp_async_commit_group": Kind.COPY_COMMIT,
     "fence_proxy_async_all": Kind.FENCE,
 }.items():
     BEFORE[_name] = _simple(_kind)
+
+
+@_before("wgmma_commit_group")  # see `_group`
+def _commit_products(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    note(context, builder, Kind.PRODUCT_COMMIT, lanes=_ALL)
 
 
 @_before("fence_proxy_async")
@@ -316,8 +320,12 @@ def _by_address(row: Instruction, context: Context, builder: Builder, given: Ope
     if is_absent(condition[0]):
         _access(context, builder, kind, address, nbytes)
         return
-    flag = OPERANDS["Predicate"].lower(context, builder, *condition)[0]
-    with builder.if_then(builder.icmp_unsigned("!=", flag, ir.Constant(flag.type, 0))):
+    values = OPERANDS["Predicate"].lower(context, builder, *condition)
+    if condition[0] == BELOW:
+        flag = builder.icmp_signed("<", *values)
+    else:
+        flag = builder.icmp_unsigned("!=", values[0], ir.Constant(values[0].type, 0))
+    with builder.if_then(flag):
         _access(context, builder, kind, address, nbytes)
 
 
@@ -348,6 +356,20 @@ def _before_row(row: Instruction, context: Context, builder: Builder, given: Ope
 # --------------------------------------------------------------------------- after a row
 
 
+def _passed(
+    context: Context,
+    builder: Builder,
+    kind: Kind,
+    address: Value | None = None,
+    size: Value | None = None,
+    located: Value | None = None,
+    other: Value | None = None,
+) -> None:
+    """Log the end of a wait, by each lane: it goes on at once, maybe ahead of the first of them."""
+    lane = _own_lane(context, builder)
+    note(context, builder, kind, address, size, other, located=located, lanes=lane)
+
+
 def _after_row(
     result: Value, row: Instruction, context: Context, builder: Builder, given: Operands
 ) -> None:
@@ -355,24 +377,26 @@ def _after_row(
         at = _barrier(context, builder, row, given)
         parity = _word(context, builder, given, "parity")
         with builder.if_then(result):
-            note(context, builder, Kind.WAITED, at, parity, located=at)
+            _passed(context, builder, Kind.WAITED, at, parity, at)
     elif row.name in ("mbarrier_try_wait", "mbarrier_test_wait"):
         at = _barrier(context, builder, row, given)
         with builder.if_then(result):
-            note(context, builder, Kind.WAITED_OWN, at, located=at)
+            _passed(context, builder, Kind.WAITED_OWN, at, None, at)
     elif row.name.startswith("cp_async_bulk_wait_group"):
+        # Of the thread's own groups, so of the one that has committed them.
         note(context, builder, Kind.DRAINED, None, _word(context, builder, given, "pending"))
     elif row.name == "cp_async_wait_group":
-        note(context, builder, Kind.COPY_DRAINED, None, _word(context, builder, given, "pending"))
+        pending = _word(context, builder, given, "pending")
+        _passed(context, builder, Kind.COPY_DRAINED, None, pending)
     elif row.name == "cp_async_wait_all":
-        note(context, builder, Kind.COPY_DRAINED, other=_constant(1))
+        _passed(context, builder, Kind.COPY_DRAINED, other=_constant(1))
     elif row.name == "wgmma_wait_group":
         pending = _word(context, builder, given, "pending")
-        note(context, builder, Kind.PRODUCT_DRAINED, None, pending)
+        note(context, builder, Kind.PRODUCT_DRAINED, None, pending, lanes=_ALL)
     elif row.name == "barrier_sync":
-        note(context, builder, Kind.MET, _word(context, builder, given, "barrier_id"))
+        _passed(context, builder, Kind.MET, _word(context, builder, given, "barrier_id"))
     elif row.name == "barrier_cluster_wait":
-        note(context, builder, Kind.CLUSTER_WAITED)
+        _passed(context, builder, Kind.CLUSTER_WAITED)
 
 
 # ---------------------------------------------------------------- what is not a row
@@ -392,7 +416,7 @@ def _operand(
     _converge(context, builder)
     for offset, nbytes in runs:
         at = builder.add(start, _constant(offset))
-        note(context, builder, Kind.PRODUCT, at, _constant(nbytes))
+        note(context, builder, Kind.PRODUCT, at, _constant(nbytes), lanes=_ALL)
     _converge(context, builder)
 
 
@@ -402,11 +426,15 @@ def _converge(context: Context, builder: Builder) -> None:
 
 
 def _group(context: Context, builder: Builder, pending: int | None) -> None:
+    """Log the end of a wgmma group, or of a wait, by lane 0, as `_operand`: once, in its order.
+
+    Parts of a warp would commit a group twice, and then put operands into the group after theirs.
+    """
     _converge(context, builder)
     if pending is None:
-        note(context, builder, Kind.PRODUCT_COMMIT)
+        note(context, builder, Kind.PRODUCT_COMMIT, lanes=_ALL)
     else:
-        note(context, builder, Kind.PRODUCT_DRAINED, None, _constant(pending))
+        note(context, builder, Kind.PRODUCT_DRAINED, None, _constant(pending), lanes=_ALL)
     _converge(context, builder)
 
 
@@ -414,7 +442,9 @@ def _synchronises(context: Context, builder: Builder, after: bool) -> None:
     """Log a cuda.syncthreads: all threads meet at the barrier 0."""
     if not after:  # the lane that initialised barriers may be behind the rest of its warp
         _converge(context, builder)
-    note(context, builder, Kind.MET if after else Kind.MEET, _constant(0), _constant(0))
+        note(context, builder, Kind.MEET, _constant(0), _constant(0))
+    else:
+        _passed(context, builder, Kind.MET, _constant(0), _constant(0))
 
 
 def _called(context: Context, builder: Builder, function: Callable[..., object]) -> None:

@@ -4,10 +4,10 @@ import pytest
 
 from numba_tma.host.races import Kind
 from tests.cpu.host.race_machine import Lanes, Machine
+from tests.tiers import seeds
 
 STAGES, TILES, NBYTES = 2, 5, 256
 FULL, EMPTY, OUT = 0x8000, 0x8100, 0x4000
-ORDERS = 1000
 FIRST, REST = 1, 0xFFFFFFFE
 
 
@@ -129,18 +129,20 @@ def launch(name, seed, without=""):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_no_order_of_a_right_program_has_a_race(name):
-    for seed in range(ORDERS):
+@seeds(40, 1000)
+def test_no_order_of_a_right_program_has_a_race(name, seeds):
+    for seed in seeds:
         ended, races = launch(name, seed)
         assert ended and races == [], f"{name}, order {seed}"
 
 
 @pytest.mark.parametrize(("name", "without", "kinds"), WRONG)
-def test_every_order_of_a_wrong_program_has_its_race_or_hangs(name, without, kinds):
+@seeds(6, 60)
+def test_every_order_of_a_wrong_program_has_its_race_or_hangs(name, without, kinds, seeds):
     hung = 0
-    for seed in range(40):
+    for seed in seeds:
         ended, races = launch(name, seed, without)
         found = {race.kind for race in races}
         assert found & kinds or not ended, f"{name} without {without}, order {seed}"
         hung += not found & kinds
-    assert hung < 20
+    assert hung < len(seeds)

@@ -261,7 +261,7 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", every(6, PROGRAMS))
+@pytest.mark.parametrize("name", every(12, PROGRAMS))
 def test_every_pipeline_logs_its_steps(name):
     found = run_isolated(compiled_programs, [name], timeout=240, env=RACES)
     assert all(min(counts) > 0 for counts in found.values()) and set(found) == {name}
