@@ -23,7 +23,6 @@ from tests.gpu.worker import Worker, WorkerLost, on_gpu
 from tests.mutants.mutants import MUTANTS, PROGRAMS
 from tests.mutants.table import built, run
 
-ENVIRONMENT = {"NUMBA_TMA_DEBUG": "races", "NUMBA_TMA_DEBUG_TIMEOUT": "1"}
 LIMIT = 60
 #: What no kernel survives: setmaxnreg waits for registers that nobody has, and not on a barrier.
 HANGS = {"More registers are requested than a block has"}
@@ -46,9 +45,9 @@ PARTS = (
 class RacesWorker(Worker):
     """A process in races mode, or another mode of debugging."""
 
-    def __init__(self, mode="races"):
+    def __init__(self, mode="races", seconds=1):
         super().__init__()
-        self.environment = ENVIRONMENT | {"NUMBA_TMA_DEBUG": mode}
+        self.environment = {"NUMBA_TMA_DEBUG": mode, "NUMBA_TMA_DEBUG_TIMEOUT": str(seconds)}
 
     def _start(self):
         with _STARTING, mock.patch.dict(os.environ, self.environment):
@@ -134,14 +133,18 @@ _OWN = threading.local()
 _WORKERS = []
 
 
-def call(function, *args, limit=LIMIT):
-    """Run a case in the thread's own process; return (whether it returned, value or text)."""
-    if not hasattr(_OWN, "worker"):
-        _OWN.worker = RacesWorker()
-        _WORKERS.append(_OWN.worker)
+def call(function, *args, limit=LIMIT, seconds=1):
+    """Run a case in the thread's own process; return (whether it returned, value or text).
+
+    `seconds` are a wait's limit: right kernels wait for longer than 1 s on a GPU that others share.
+    """
+    workers = vars(_OWN).setdefault("workers", {})
+    if seconds not in workers:
+        workers[seconds] = RacesWorker(seconds=seconds)
+        _WORKERS.append(workers[seconds])
     try:
         case = (function.__module__, function.__qualname__)
-        return True, _OWN.worker.run(case, args, {}, limit)
+        return True, workers[seconds].run(case, args, {}, limit)
     except (AssertionError, WorkerLost) as error:
         return False, str(error)
 
@@ -160,8 +163,8 @@ def verdict(mutant, alarms, returned, value):
 def main(threads=12):
     """Print the report; return 0 if nothing is wrong."""
     with ThreadPoolExecutor(threads) as pool:
-        programs = {p.pipeline: pool.submit(call, right, p.pipeline) for p in RIGHT}
-        parts = {name: pool.submit(call, part, name, limit=400) for name in PARTS}
+        programs = {p.pipeline: pool.submit(call, right, p.pipeline, seconds=20) for p in RIGHT}
+        parts = {name: pool.submit(call, part, name, limit=400, seconds=20) for name in PARTS}
         mutants = {repr(m): pool.submit(call, broken, repr(m)) for m in RUN}
         alarms = {}
         for name, future in (programs | parts).items():

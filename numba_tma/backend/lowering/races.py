@@ -303,6 +303,14 @@ def _copy(row: Instruction, context: Context, builder: Builder, given: Operands)
     _access(context, builder, Kind.COPY, into, nbytes)
 
 
+def _happens(context: Context, builder: Builder, typ: types.Type, value: Value) -> Any:
+    """Return whether a conditional instruction is executed."""
+    values = OPERANDS["Predicate"].lower(context, builder, typ, value)
+    if typ == BELOW:
+        return builder.icmp_signed("<", *values)
+    return builder.icmp_unsigned("!=", values[0], ir.Constant(values[0].type, 0))
+
+
 _SIZES = {"u16": 2, "u32": 4, "u64": 8, "f32": 4, "v2": 8, "v4": 16}
 
 
@@ -320,12 +328,7 @@ def _by_address(row: Instruction, context: Context, builder: Builder, given: Ope
     if is_absent(condition[0]):
         _access(context, builder, kind, address, nbytes)
         return
-    values = OPERANDS["Predicate"].lower(context, builder, *condition)
-    if condition[0] == BELOW:
-        flag = builder.icmp_signed("<", *values)
-    else:
-        flag = builder.icmp_unsigned("!=", values[0], ir.Constant(values[0].type, 0))
-    with builder.if_then(flag):
+    with builder.if_then(_happens(context, builder, *condition)):
         _access(context, builder, kind, address, nbytes)
 
 
@@ -472,6 +475,8 @@ def _labelled(
     """Log where a pipeline's memory is, for the names in messages."""
     if function.__name__.startswith("label_"):
         (owner,) = sig.args[0].static
+        # A kernel with the log needs more registers than a large block may have.
+        compiler.limit_registers(builder, int(getattr(owner, "block", None) or 0))
         places = [context.cast(builder, a, t, U32) for a, t in zip(args[1:], sig.args[1:])]
         base, barriers = (*places, _constant(0))[:2]
         number = _constant(label_number(function, owner))

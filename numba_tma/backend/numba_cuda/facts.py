@@ -28,6 +28,8 @@ class Facts:
     #: Whether a cluster size meets a requirement of it, with the function that writes the error.
     clusters: list[tuple[Callable[[Any], bool], Callable[[Any], str]]] = field(default_factory=list)
     launch_bounds: tuple[int, int] | None = None
+    #: The threads of a block, if debug mode limits the registers to what a block of them has.
+    block: int = 0
     #: The columns of tensor memory that its matrices take.
     columns: list[ColumnClaim] = field(default_factory=list)
     #: The limit of a block's shared memory on the target, in bytes.
@@ -44,6 +46,7 @@ class Facts:
         self.shared += callee.shared
         self.use_flags += callee.use_flags
         self.clusters += callee.clusters
+        self.block = self.block or callee.block
         for claim in callee.columns:
             self.claim_columns(claim)
         if callee.launch_bounds:

@@ -182,6 +182,11 @@ def require_launch_bounds(builder: Any, bounds: tuple[int, int]) -> None:
     facts_of(builder.function).require_launch_bounds(bounds)
 
 
+def limit_registers(builder: Any, block: int) -> None:
+    """Let the kernel under `builder` have the registers of a block of so many threads at most."""
+    facts_of(builder.function).block = block
+
+
 def require_cluster(builder: Any, size: tuple[int, int], rule: Callable[[Any], str]) -> None:
     """Require clusters of `size` of the kernel under `builder`; `rule(size)` is the error."""
     facts_of(builder.function).clusters.append((lambda given: given == (*size, 1), rule))
@@ -208,7 +213,8 @@ _set_launch_bounds = nvvm.set_launch_bounds
 
 
 def _set_launch_bounds_of_roles(function: Any, launch_bounds: Any) -> None:
-    required = facts_of(function).launch_bounds
+    facts = facts_of(function)
+    required = facts.launch_bounds
     if required and launch_bounds is not None:
         given = launch_bounds if isinstance(launch_bounds, tuple) else (launch_bounds,)
         if tuple(given[:2]) != required:
@@ -217,7 +223,9 @@ def _set_launch_bounds_of_roles(function: Any, launch_bounds: Any) -> None:
                 f"{required[0]} threads, one block per SM: leave launch_bounds out, "
                 f"or give {required}, which Roles.launch_bounds says"
             )
-    _set_launch_bounds(function, required if launch_bounds is None else launch_bounds)
+    if launch_bounds is None:
+        launch_bounds = required or ((facts.block, 1) if facts.block else None)
+    _set_launch_bounds(function, launch_bounds)
 
 
 nvvm.set_launch_bounds = _set_launch_bounds_of_roles

@@ -107,8 +107,11 @@ class Machine:
         barrier.pending, barrier.tx = barrier.pending - count, barrier.tx + nbytes
         barrier.settle()
 
+    def passed(self, who, address, parity):
+        return self._barrier(who.rank, address).phase & 1 != parity
+
     def wait(self, who, address, parity):
-        yield lambda: self._barrier(who.rank, address).phase & 1 != parity
+        yield lambda: self.passed(who, address, parity)
         yield from self.note(who, Kind.WAITED, address, parity)
 
     def load(self, who, into, nbytes, address, mask=0):
@@ -133,6 +136,10 @@ class Machine:
         yield from self._meet((-1, 0), who, 0)
         yield from self.note(who, Kind.CLUSTER_WAITED)
 
+    def converge(self, who):
+        """Let all live lanes of the warp meet, unlogged: bar.warp.sync."""
+        yield from self._meet((who.rank, ("warp", who.warp)), who, 0)
+
     def _meet(self, key, who, threads):
         turn = self.turns.setdefault(key, Turn())
         own = turn.number
@@ -141,8 +148,10 @@ class Machine:
         yield lambda: turn.number > own
 
     def _turn(self, key, turn, threads):
-        rank, _ = key
+        rank, number = key
         wanted = {t for t in self.live if rank in (-1, t[0])}
+        if isinstance(number, tuple):
+            wanted = {t for t in wanted if t[1] == number[1]}
         if turn.arrived and (len(turn.arrived) >= threads if threads else turn.arrived >= wanted):
             turn.number, turn.arrived = turn.number + 1, set()
 

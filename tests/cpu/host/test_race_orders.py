@@ -1,5 +1,7 @@
 """Races mode, whatever the order: parts of warps that log and act at random, many times."""
 
+from functools import partial
+
 import pytest
 
 from numba_tma.host.races import Kind
@@ -104,7 +106,54 @@ def cluster(machine, without=""):
                 machine.start(who, work(who))
 
 
-PROGRAMS = {"ring": (ring, 3, 1), "cluster": (cluster, 2, 2)}
+def products(machine, without=""):
+    """A ring whose stages wgmma reads: the parts of the consumer's warp wait one by one."""
+
+    def logged(who, kind, address=0, size=0):
+        """Log a step of the whole warp by lane 0, between two meetings of its lanes."""
+        if without != "converge":
+            yield from machine.converge(who)
+        if who.lanes & 1 or without == "lane 0":
+            yield from machine.note(who, kind, address, size)
+        if without != "converge":
+            yield from machine.converge(who)
+
+    def consume(who):
+        if who.lanes & 1:
+            for s in range(STAGES):
+                yield from machine.init(who, FULL + 8 * s, 1)
+                yield from machine.init(who, EMPTY + 8 * s, 1)
+        yield from machine.sync(who)
+        for i in range(TILES):
+            s, parity = stage(i)
+            if without != "ends" or who.lanes & 1:
+                yield from machine.wait(who, FULL + 8 * s, parity)
+            else:  # the wait of these lanes is logged by lane 0 alone
+                yield partial(machine.passed, who, FULL + 8 * s, parity)
+            yield from machine.note(who, Kind.READ, s * NBYTES, 16)
+            yield from logged(who, Kind.PRODUCT, s * NBYTES, NBYTES)
+            yield from logged(who, Kind.PRODUCT_COMMIT)
+            if without != "drain":
+                yield from logged(who, Kind.PRODUCT_DRAINED)
+            if who.lanes & 1 == 0:
+                yield from machine.arrive(who, EMPTY + 8 * s, each=False)
+
+    def produce(who):
+        yield from machine.sync(who)
+        for i in range(TILES):
+            s, parity = stage(i)
+            if i >= STAGES:
+                yield from machine.wait(who, EMPTY + 8 * s, parity ^ 1)
+            yield from machine.arrive(who, FULL + 8 * s, NBYTES, each=False)
+            yield from machine.load(who, s * NBYTES, NBYTES, FULL + 8 * s)
+
+    for part in (Lanes(0, FIRST), Lanes(0, REST)):
+        machine.start(part, consume(part))
+    producer = Lanes(1, FIRST)
+    machine.start(producer, produce(producer))
+
+
+PROGRAMS = {"ring": (ring, 3, 1), "cluster": (cluster, 2, 2), "products": (products, 2, 1)}
 WRONG = [
     ("ring", "sync", {"BarrierMisuse"}),
     ("ring", "wait", {"EarlyRead", "EarlyOverwrite"}),  # which of both is in the log first
@@ -114,6 +163,7 @@ WRONG = [
     ("ring", "fence", {"MissingFence"}),
     ("ring", "named barrier", {"MissingFence", "EarlyOverwrite"}),
     ("ring", "drain", {"EarlyOverwrite"}),
+    ("products", "drain", {"EarlyOverwrite"}),
     ("cluster", "sync", {"BarrierMisuse"}),
     ("cluster", "wait", {"EarlyRead", "EarlyOverwrite"}),
     ("cluster", "empty", {"EarlyOverwrite"}),
@@ -146,3 +196,9 @@ def test_every_order_of_a_wrong_program_has_its_race_or_hangs(name, without, kin
         assert found & kinds or not ended, f"{name} without {without}, order {seed}"
         hung += not found & kinds
     assert hung < len(seeds)
+
+
+@pytest.mark.parametrize("without", ["ends", "converge"])
+def test_a_log_by_the_first_lane_alone_would_alarm(without):
+    """Lanes go on before the first one has logged the end of their wait, or their product."""
+    assert any(launch("products", seed, without)[1] for seed in range(40))

@@ -9,7 +9,7 @@ import pytest
 import numba_tma as tma
 from numba_tma.host import environment, races
 from numba_tma.host.debug import Site
-from numba_tma.host.race_judgement import races_of
+from numba_tma.host.race_judgement import races_of, without_repeats
 from numba_tma.host.races import EVENT, Kind
 from numba_tma.tools.testing import run_isolated
 from tests.tiers import every
@@ -17,6 +17,7 @@ from tests.tiers import every
 RACES = {"NUMBA_TMA_DEBUG": "races"}
 TILE, OTHER, FULL, EMPTY = 0x400, 0x800, 0x8000, 0x8008
 ALL = 0xFFFFFFFF
+SEED = "1234567"
 NAMES = [(TILE, "x[0] of TilePipeline"), (FULL, "full[0] of TilePipeline")]
 SITES = [Site("'x.full'", "add"), Site("'x.empty'", "load")]
 
@@ -197,6 +198,39 @@ def test_the_message():
     assert str(lost).endswith("2,000 later steps did not fit into the log and were not checked")
 
 
+def test_ends_of_a_wait_by_each_lane_are_one_event():
+    ends = [wait(1, FULL, 0)] * 3
+    log = np.array([*ends, read(0), wait(1, FULL, 0), read(1), wait(1, FULL, 0), *FILL], EVENT)
+    kept = without_repeats(log)
+    assert kept["kind"].tolist() == [
+        Kind.WAITED, Kind.READ, Kind.READ, Kind.WAITED, Kind.ARRIVE, Kind.LOAD,
+    ]  # fmt: skip
+    arrivals = np.array([arrive(1, EMPTY)] * 3, EVENT)
+    assert len(without_repeats(arrivals)) == 3
+
+
+def condition_of(typ, values):
+    """Return the comparison that guards the log of a conditional access, as LLVM IR."""
+    from llvmlite import ir
+
+    from numba_tma.backend.lowering import races
+
+    word = ir.IntType(32)
+    function = ir.Function(ir.Module(), ir.FunctionType(word, [word, word, ir.IntType(1)]), "f")
+    builder = ir.IRBuilder(function.append_basic_block())
+    given = [function.args[i] for i in values]
+    return str(races._happens(None, builder, typ, given if len(given) > 1 else given[0]))
+
+
+def test_an_access_below_a_limit_is_logged_below_it():
+    """The last warp's share of a row was logged beyond the row: the index was the predicate."""
+    from numba_tma.backend.compiler import types
+    from numba_tma.backend.lowering.operands import BELOW
+
+    assert 'icmp slt i32 %".1", %".2"' in condition_of(BELOW, [0, 1])
+    assert "icmp ne i32" in condition_of(types.boolean, [2])
+
+
 def test_an_event_is_two_vectors():
     assert EVENT.itemsize == 32
     assert [EVENT.fields[n][1] for n in ("slot", "other", "warps")] == [4, 16, 28]
@@ -241,12 +275,16 @@ def names_in_a_program():
     from tests.mutants.programs import RING
 
     kernel, _, _ = RING.build()
-    compile_ptx(kernel, signature(RING), cc=(9, 0, "a"))
-    return names_of(1, 0x400, 0xC00)
+    ptx = compile_ptx(kernel, signature(RING), cc=(9, 0, "a"))
+    mixes = re.findall(r"xor\.b32\s+%r\d+, %r\d+, (-?\d+);", ptx)
+    return *names_of(1, 0x400, 0xC00), SEED in mixes, ".maxntid 96" in ptx
 
 
-def test_tiles_and_barriers_have_the_simulators_names():
-    names, nbytes = run_isolated(names_in_a_program, timeout=240, env=RACES)
+def test_a_programs_names_seed_and_launch_bounds():
+    """Tiles and barriers have the simulator's names; the log needs the registers of a block."""
+    chosen = RACES | {"NUMBA_TMA_DEBUG_SEED": SEED}
+    names, nbytes, seeded, bounded = run_isolated(names_in_a_program, timeout=240, env=chosen)
+    assert seeded and bounded
     assert nbytes == 2048
     assert (0x600, "a[1] of TilePipeline") in names and (0x800, "b[0] of TilePipeline") in names
     assert (0xC08, "full[1] of TilePipeline") in names
