@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from numba_tma.simulator.clocks import Clock, Clocks, join
@@ -147,6 +148,22 @@ class TrackedBarrier:
             if role(self.name) == "full" and 0 < self.issued < self.armed:
                 text += ": the producer loads every tile of the pipeline into every stage"
         return text
+
+
+def check_over_none(
+    barriers: Mapping[int, TrackedBarrier], what: str, address: int, nbytes: int
+) -> None:
+    """Raise if a write to these bytes of a block would overwrite one of its live mbarriers."""
+    places = range(address & ~7, address + nbytes, 8)
+    few = len(places) < len(barriers)  # either may be the smaller: an element, or a tile
+    for start in (
+        filter(barriers.__contains__, places) if few else filter(places.__contains__, barriers)
+    ):
+        raise BarrierMisuse(
+            f"{what}: bytes {address} to {address + nbytes - 1} lie over {barriers[start].name}, a "
+            f"live mbarrier at {start}: its arrivals would be lost, and its waiters hang or go on "
+            "early. Give it memory of its own, or mbarrier_inval it before its memory is reused"
+        )
 
 
 class MbarrierWait:

@@ -64,6 +64,8 @@ class Cta:
         #: By meeting of lanes that exchange values: the lines of the kernel that lead to it.
         self._places: dict[Hashable, tuple[tuple[CodeType, int], ...]] = {}
         self.clocks: Clocks | None = None
+        #: By shared address: the clock that fences before atomic operations there have published.
+        self.atomic_clocks: dict[int, Clock] = {}
         self._hazards: Hazards | None = None
         self._tensor_memory: CtaTensorMemory | None = None
         #: By thread of the cluster: its tcgen05 operations. The first block has those of all.

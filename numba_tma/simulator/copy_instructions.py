@@ -15,7 +15,7 @@ from numba_tma.host.reference import (
     reference_store,
     reference_tile,
 )
-from numba_tma.simulator.barriers import TrackedBarrier
+from numba_tma.simulator.barriers import TrackedBarrier, check_over_none
 from numba_tma.simulator.block import Cta
 from numba_tma.simulator.cluster import mapa, resolve
 from numba_tma.simulator.copies import Bytes, GroupWait, Load, PendingStore
@@ -357,12 +357,7 @@ def _check_arrival(
     cta.memory.check_range(f"{what}, dst", address, nbytes)
     barrier = home.barrier_at(thread, mbar)
     _check_fenced(thread, barrier)
-    for other in cta.barriers.values():
-        if address - 8 < other.address < address + nbytes:
-            raise BadOperand(
-                f"{what}: {nbytes} bytes to {address} would overwrite {other.name}, at "
-                f"{other.address}"
-            )
+    check_over_none(cta.barriers, what, address, nbytes)
     return barrier
 
 
@@ -378,7 +373,9 @@ def _load(
     ignored: tuple[int, int] = (0, 0),
 ) -> None:
     scheduler = thread.cta.scheduler
-    known = thread.cta.tracked_clocks().publish(thread.row)
+    clocks = thread.cta.tracked_clocks()
+    known = clocks.waited_for(thread.row)  # the copy engine releases no writes of its issuer
+    clocks.publish(thread.row)
     loads = []
     for into, barrier in arrivals:
         load = Load(thread, address, nbytes, tx_bytes, read, barrier, known, into)

@@ -22,6 +22,10 @@ class EarlyOverwrite(SimulatorError):
     """Bytes were written while a thread or copy may still read or write them."""
 
 
+class DataRace(SimulatorError):
+    """Two threads access the same bytes, one of them writes, and nothing orders the two."""
+
+
 class MissingFence(SimulatorError):
     """The copy engine accesses a thread's writes without a proxy fence and sync in between."""
 

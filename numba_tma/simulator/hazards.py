@@ -1,8 +1,8 @@
 """Hazards: each access to shared bytes is checked against the accesses ordered before it.
 
 The verdict does not depend on the time at which a copy runs: an access is ordered before another
-only by the vector clocks. Records are kept per 16-byte granule, the unit of every copy. Generic
-reads and writes of different threads are not checked against each other.
+only by the vector clocks. Records are kept per 16-byte granule, the unit of every copy. `Races`
+checks the generic accesses of different threads against each other, by byte.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from numba_tma.simulator.errors import (
     UninitializedRead,
 )
 from numba_tma.simulator.memory import END, SharedMemory
+from numba_tma.simulator.races import GRANULE, Races
 
 if TYPE_CHECKING:
     from numba_tma.simulator.barriers import TrackedBarrier
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from numba_tma.simulator.tcgen05_queue import MatrixQueue
     from numba_tma.simulator.thread import SimulatedThread
 
-GRANULE = 16
 #: The unit of st.async and red.async; other words of a granule are independent of them.
 WORD = 4
 
@@ -109,8 +109,11 @@ class Hazards:
         self._products: dict[tuple[int, int, int], PendingProduct] = {}
         #: By granules [first, last) and tcgen05 queue: its last operation that reads exactly these.
         self._matrix_reads: dict[tuple[int, int, MatrixQueue], int] = {}
+        self._races = Races(memory, clocks, thread_of)
 
-    def read(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
+    def read(
+        self, thread: SimulatedThread, address: int, nbytes: int, *, atomic: bool = False
+    ) -> None:
         """Check and record a generic read."""
         row, table = thread.row, self._clocks.table
         first = address // GRANULE
@@ -133,9 +136,18 @@ class Hazards:
                 f"{self._memory.describe(address, nbytes)}: read before all of it was written. "
                 "If a load is to fill it, wait for the load's barrier first"
             )
+        self._races.read(row, address, address + nbytes, atomic=atomic)
 
-    def write(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
-        """Check and record a generic write."""
+    def write(
+        self,
+        thread: SimulatedThread,
+        address: int,
+        nbytes: int,
+        image: NDArray[np.uint8] | None = None,
+        *,
+        atomic: bool = False,
+    ) -> None:
+        """Check and record a generic write of the bytes `image`."""
         row, clocks = thread.row, self._clocks
         first, last = self._granules(address, nbytes)
         if self._unfilled(row, first, last).any():
@@ -146,13 +158,15 @@ class Hazards:
         self._check_readers(row, first, last, "a write to")
         self._check_reductions(EarlyOverwrite, "overwritten", row, address, nbytes)
         self._check_outgoing(row, address, nbytes, "a write to")
+        self._races.write(row, address, address + nbytes, image, atomic=atomic)
         self._writes[first:last, row] = clocks.epoch(row)
         self._memory.wrote(address, nbytes)
 
     def write_pieces(
-        self, thread: SimulatedThread, addresses: NDArray[np.intp], nbytes: int
+        self, thread: SimulatedThread, addresses: NDArray[np.intp], pieces: NDArray[np.uint8]
     ) -> None:
-        """Check and record generic writes of `nbytes` at each address, each inside a granule."""
+        """Check and record generic writes of a piece at each address, each inside a granule."""
+        nbytes = pieces.shape[1]
         row, granules = thread.row, addresses // GRANULE
         transfers = self._async_fills or self._copied or self._reductions or self._outgoing
         products = any(
@@ -162,9 +176,11 @@ class Hazards:
         late = self._fill_phase[granules] > self._clocks.table[row, self._fill_column[granules]]
         stored = self._stores[granules] > self._clocks.stores(row)
         if transfers or products or late.any() or stored.any():
-            for address in addresses.tolist():
-                self.write(thread, address, nbytes)
+            for address, image in zip(addresses.tolist(), pieces):
+                self.write(thread, address, nbytes, image)
             return
+        for address, image in zip(addresses.tolist(), pieces):
+            self._races.write(row, address, address + nbytes, image)
         self._writes[granules, row] = self._clocks.epoch(row)
         self._memory.wrote_words(addresses, nbytes)
 

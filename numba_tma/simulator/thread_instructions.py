@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.block import FULL_MASK, Cta
 from numba_tma.simulator.errors import BadOperand
 from numba_tma.simulator.memory import END
@@ -234,12 +235,14 @@ def shared_read(addr: int, dtype: np.dtype[Any], count: int | None = None) -> An
     return read_from(current().cta, "shared_read", addr, dtype, count)
 
 
-def read_from(cta: Cta, what: str, addr: int, dtype: np.dtype[Any], count: int | None) -> Any:
+def read_from(
+    cta: Cta, what: str, addr: int, dtype: np.dtype[Any], count: int | None, *, atomic: bool = False
+) -> Any:
     """Read from the shared memory of the calling thread's block, or of another."""
     dtype = np.dtype(dtype)
     nbytes = dtype.itemsize * (1 if count is None else int(count))
     thread, address = _access(cta, what, addr, dtype, nbytes)
-    cta.hazards.read(thread, address, nbytes)
+    cta.hazards.read(thread, address, nbytes, atomic=atomic)
     if thread.log is not None:
         thread.log.read(cta, address, nbytes)
     values = cta.memory.data[address : address + nbytes].view(dtype)
@@ -271,7 +274,7 @@ def shared_write(addr: int, np_values: Any) -> None:
     write_to(current().cta, "shared_write", addr, np_values)
 
 
-def write_to(cta: Cta, what: str, addr: int, np_values: Any) -> None:
+def write_to(cta: Cta, what: str, addr: int, np_values: Any, *, atomic: bool = False) -> None:
     """Write to the shared memory of the calling thread's block, or of another."""
     if not isinstance(np_values, np.generic | np.ndarray):
         raise TypeError(
@@ -280,10 +283,12 @@ def write_to(cta: Cta, what: str, addr: int, np_values: Any) -> None:
         )
     values = np.ascontiguousarray(np_values).reshape(-1)
     thread, address = _access(cta, what, addr, values.dtype, values.nbytes)
-    cta.hazards.write(thread, address, values.nbytes)
+    image = values.view(np.uint8)
+    check_over_none(cta.barriers, what, address, image.nbytes)
+    cta.hazards.write(thread, address, values.nbytes, image, atomic=atomic)
     if thread.log is not None:
         thread.log.wrote(cta, address, values.nbytes)
-    cta.memory.data[address : address + values.nbytes] = values.view(np.uint8)
+    cta.memory.data[address : address + values.nbytes] = image
     thread.cta.scheduler.wrote()
 
 
@@ -293,7 +298,9 @@ def shared_write_pieces(addresses: np.ndarray[Any, Any], values: np.ndarray[Any,
     nbytes, thread = pieces.shape[1], current()
     first, last = int(addresses.min()), int(addresses.max())
     thread.cta.memory.check_range("shared_write", first, last + nbytes - first)
-    thread.cta.hazards.write_pieces(thread, addresses, nbytes)
+    for address in addresses.tolist():
+        check_over_none(thread.cta.barriers, "shared_write", address, nbytes)
+    thread.cta.hazards.write_pieces(thread, addresses, pieces)
     if thread.log is not None:
         for address in addresses.tolist():
             thread.log.wrote(thread.cta, address, nbytes)
