@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,9 @@ class TrackedBarrier:
         self.under_way: list[Load] = []
         #: Loads whose completion no thread has observed.
         self.unobserved: list[Load] = []
+        #: By thread: its arrivals, and its waits that have ended.
+        self.arrived: Counter[SimulatedThread] = Counter()
+        self.waited: Counter[SimulatedThread] = Counter()
         #: The clocks of this phase's arrivals and loads; those of all completed phases.
         self._arriving = clocks.nothing()
         self._released = clocks.nothing()

@@ -24,6 +24,7 @@ from numba_tma.simulator.scheduler import Scheduler
 from numba_tma.simulator.tcgen05_queue import MatrixQueue
 from numba_tma.simulator.tensor_memory import CtaTensorMemory
 from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread
+from numba_tma.simulator.turns import check_turns, lines_of_turns
 
 Dim3 = tuple[int, int, int]
 
@@ -61,6 +62,8 @@ class Cta:
         self.retired_barriers: list[TrackedBarrier] = []
         #: Addresses of barriers on which all readers of an answer arrive; see `check_readers`.
         self.read_by_all: set[int] = set()
+        #: By warp: the name of its role, if the kernel has named one.
+        self.role_names: dict[int, str] = {}
         #: By meeting of lanes that exchange values: the lines of the kernel that lead to it.
         self._places: dict[Hashable, tuple[tuple[CodeType, int], ...]] = {}
         self.clocks: Clocks | None = None
@@ -418,18 +421,20 @@ class Cta:
             self._check_copies(thread)
         for address in self.read_by_all:
             check_readers(self.barriers[address])
+        check_turns(self)
         if self._tensor_memory is not None:
             self._tensor_memory.check_end()
         for barrier in [*self.barriers.values(), *self.retired_barriers]:
             if barrier.unobserved:
                 load = barrier.unobserved[0]
+                turns = [f".\n{line}" for line in lines_of_turns([barrier])]
                 raise UnfinishedCopy(
                     f"block {self.index} ended, and no thread has waited for "
                     f"{len(barrier.unobserved)} load(s) that complete phase {load.phase} of "
                     f"{barrier.name} (issued at {load.site} into "
                     f"{load.into.memory.describe(load.address, load.nbytes)}): the copy engine may "
                     "write into the shared memory of the next block. Wait for every load before "
-                    "the end, or do not issue it"
+                    f"the end, or do not issue it{''.join(turns)}"
                 )
 
     def _check_copies(self, thread: SimulatedThread) -> None:

@@ -26,6 +26,10 @@ class DataRace(SimulatorError):
     """Two threads access the same bytes, one of them writes, and nothing orders the two."""
 
 
+class UnequalTurns(SimulatorError):
+    """Warps of a role have taken different numbers of a pipeline's stages."""
+
+
 class MissingFence(SimulatorError):
     """The copy engine accesses a thread's writes without a proxy fence and sync in between."""
 

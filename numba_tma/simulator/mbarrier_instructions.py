@@ -229,6 +229,7 @@ def _arrive(
         else:
             barrier.model.arrive(arrivals)
 
+    barrier.arrived[thread] += 1
     kind = "release" if trace.role(barrier.name) == "empty" else "arrive"
     thread.cta.emit(thread, kind, barrier.name, nbytes or 0)
     thread.note(Arrive(barrier.place, arrivals, nbytes, drop, no_complete))
@@ -294,6 +295,7 @@ def _wait(
         failed[barrier.address] = since
         return False
     failed.pop(barrier.address, None)
+    barrier.waited[thread] += 1
     thread.note(operation)
     if barrier.observe(thread, relaxed=relaxed):
         scheduler.event()

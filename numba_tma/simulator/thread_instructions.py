@@ -225,6 +225,12 @@ def label(address: int, text: str) -> None:
     current().cta.memory.set_label(int(address), text)
 
 
+def name_role(name: str, first: int, threads: int) -> None:
+    """Name the warps of `threads` threads from thread `first` on in errors."""
+    warps = range(first // WARP_SIZE, -(-(first + threads) // WARP_SIZE))
+    current().cta.role_names.update(dict.fromkeys(warps, name))
+
+
 def read_by_all(address: int) -> None:
     """Let the end of the block check that all readers have arrived on a barrier, or none."""
     current().cta.read_by_all.add(int(address))
