@@ -17,6 +17,7 @@ from numba_tma.simulator.errors import BadOperand, BarrierMisuse, MissingCluster
 from numba_tma.simulator.hazards import Hazards
 from numba_tma.simulator.launch_queue import LaunchQueue
 from numba_tma.simulator.memory import SharedMemory
+from numba_tma.simulator.named_barriers import NamedBarriers
 from numba_tma.simulator.protocol import AwaitMeeting, Meet
 from numba_tma.simulator.registers import Registers
 from numba_tma.simulator.rendezvous import Rendezvous
@@ -62,10 +63,11 @@ class Cta:
         self.retired_barriers: list[TrackedBarrier] = []
         #: Addresses of barriers on which all readers of an answer arrive; see `check_readers`.
         self.read_by_all: set[int] = set()
+        self._named_barriers = NamedBarriers()
         #: By warp: the name of its role, if the kernel has named one.
         self.role_names: dict[int, str] = {}
-        #: By meeting of lanes that exchange values: the lines of the kernel that lead to it.
-        self._places: dict[Hashable, tuple[tuple[CodeType, int], ...]] = {}
+        #: By meeting and warp: the meeting's turn, and the lines of the kernel that lead to it.
+        self._places: dict[Hashable, tuple[int, tuple[tuple[CodeType, int], ...]]] = {}
         self.clocks: Clocks | None = None
         #: By shared address: the clock that fences before atomic operations there have published.
         self.atomic_clocks: dict[int, Clock] = {}
@@ -212,27 +214,19 @@ class Cta:
         *,
         wait: bool = True,
     ) -> Rendezvous:
+        key = ("barrier", number)
         if threads is None or (number == 0 and threads == len(self.threads)):
-            return self._meet(
-                thread,
-                ("barrier", number),
-                "syncthreads",
-                self._live,
-                value,
-                self._publish(thread),
-                wait=wait,
-            )
+            self._check_converged(key, "syncthreads", thread, exchanges=False)
+            known = self._publish(thread)
+            return self._meet(thread, key, "syncthreads", self._live, value, known, wait=wait)
         count = threads
         name = f"named barrier {number} for {count} threads"
+        self._check_converged(key, name, thread, exchanges=False)
+        clocks = self.tracked_clocks()
+        self._named_barriers.arrive(thread, name, number, count, clocks)
+        known = clocks.publish(thread.row)
         return self._meet(
-            thread,
-            ("barrier", number),
-            name,
-            lambda: count,
-            value,
-            self._publish(thread),
-            wait=wait,
-            threads=count,
+            thread, key, name, lambda: count, value, known, wait=wait, threads=count
         )
 
     def cluster_arrive(self, thread: SimulatedThread, *, release: bool) -> None:
@@ -294,8 +288,7 @@ class Cta:
 
         title = f"{name} of warp {warp} with mask {mask:#010x}"
         place = ("warp", warp, mask)
-        if not orders_memory:  # the lanes execute one instruction, to exchange values
-            self._check_converged(place, title, thread)
+        self._check_converged(place, title, thread, exchanges=not orders_memory)
         known = self._publish(thread) if orders_memory else None
         meeting = self._meet(thread, place, title, needed, value, known, wait=True)
         by_lane: dict[int, object] = meeting.once(
@@ -303,20 +296,30 @@ class Cta:
         )
         return by_lane
 
-    def _check_converged(self, place: Hashable, name: str, thread: SimulatedThread) -> None:
-        """Raise if other lanes have come to the meeting from another line of the kernel."""
-        meeting, lines = self._meetings.get(place), call_lines()
-        if meeting is None:
-            self._places[place] = lines
-        elif meeting.name == name and self._places.get(place, lines) != lines:
-            differing = ((a, b) for a, b in zip(lines, self._places[place]) if a != b)
-            pair = next(differing, (lines[0], self._places[place][0]))
-            here, there = (f"{Path(code.co_filename).name}:{line}" for code, line in pair)
+    def _check_converged(
+        self, key: tuple[Hashable, ...], name: str, thread: SimulatedThread, *, exchanges: bool
+    ) -> None:
+        """Raise if other lanes of the warp have come to the meeting from another line."""
+        meeting, place = self._meetings.get(key), (key, thread.warp)
+        here = self._turns[key] - (meeting is not None), call_lines()
+        there = self._places.setdefault(place, here)
+        if there[0] != here[0]:
+            self._places[place] = here
+        elif there != here and (meeting is None or meeting.name == name):
+            differing = ((a, b) for a, b in zip(here[1], there[1]) if a != b)
+            pair = next(differing, (here[1][0], there[1][0]))
+            mine, other = (f"{Path(code.co_filename).name}:{line}" for code, line in pair)
+            lost = "exchange values" if exchanges else "meet there"
+            repair = (
+                "where all lanes of the mask are together, or give each branch the mask of its own "
+                "lanes"
+                if key[0] == "warp"
+                else "after the branches: a barrier of the block takes whole warps"
+            )
             raise BarrierMisuse(
-                f"{name}: lane {thread.lane} executes it at {here} while other lanes execute it at "
-                f"{there}: the warp has diverged, and on a GPU the lanes do not exchange values. "
-                "Execute it once, where all lanes of the mask are together, or give each branch "
-                "the mask of its own lanes"
+                f"{name}: lane {thread.lane} executes it at {mine} while other lanes execute it at "
+                f"{other}: the warp has diverged, and on a GPU the lanes do not {lost}. Execute it "
+                f"once, {repair}"
             )
 
     def warpgroup_meeting(

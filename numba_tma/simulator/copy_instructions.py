@@ -375,7 +375,9 @@ def _load(
     scheduler = thread.cta.scheduler
     clocks = thread.cta.tracked_clocks()
     known = clocks.waited_for(thread.row)  # the copy engine releases no writes of its issuer
-    clocks.publish(thread.row)
+    started = clocks.publish(thread.row)
+    if any(into is not thread.cta for into, _ in arrivals):
+        known = started  # the other block learns that the issuer's access to it is over
     loads = []
     for into, barrier in arrivals:
         load = Load(thread, address, nbytes, tx_bytes, read, barrier, known, into)

@@ -191,6 +191,7 @@ class Hazards:
         first, last = self._granules(address, nbytes)
         self._check_reductions(EarlyOverwrite, "overwritten by a load", thread.row, address, nbytes)
         self._check_arrival(thread, address, nbytes, "load")
+        self._races.filled(first, last)
         self._barriers[barrier.column] = barrier
         self._loads[barrier.column, barrier.model.phase] = thread, call_site()
         self._fill_column[first:last] = barrier.column

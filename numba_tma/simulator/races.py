@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from numba_tma.simulator.thread import SimulatedThread
 
 GRANULE = 16
+#: Readers of a cell that are kept without a look at which of them are ordered before a new one.
+_FEW = 4
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LIBRARY, _KERNELS = str(_PACKAGE), str(_PACKAGE / "kernels")
@@ -75,7 +77,11 @@ class Races:
                 if first < span[1] and span[0] < last:
                     self._check_writer(row, known, cell, span, access, "read")
             cell = cells.get(span) or cells.setdefault(span, Cell())
-            cell.readers[row] = access
+            readers = cell.readers
+            if len(readers) > _FEW and row not in readers:  # what this read follows, it stands for
+                for reader in [r for r, its in readers.items() if its.epoch <= known[r]]:
+                    del readers[reader]
+            readers[row] = access
 
     def write(
         self, row: int, start: int, stop: int, image: Bytes | None = None, *, atomic: bool = False
@@ -96,6 +102,11 @@ class Races:
                         del cells[first, last]  # ordered before this write, so before what follows
             cell = cells[span] = Cell()
             cell.writer, cell.written = row, access
+
+    def filled(self, first: int, last: int) -> None:
+        """Forget the accesses to granules [first, last), which all are ordered before a load."""
+        for granule in range(first, last):
+            self._granules.pop(granule, None)
 
     def _check_writer(
         self, row: int, known: Bytes, cell: Cell, span: tuple[int, int], mine: Access, done: str
