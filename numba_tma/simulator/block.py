@@ -16,6 +16,7 @@ from numba_tma.simulator.elected_loops import check_whole_warp
 from numba_tma.simulator.errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCopy
 from numba_tma.simulator.hazards import Hazards
 from numba_tma.simulator.launch_queue import LaunchQueue
+from numba_tma.simulator.map_uses import MapUses
 from numba_tma.simulator.memory import SharedMemory
 from numba_tma.simulator.named_barriers import NamedBarriers
 from numba_tma.simulator.protocol import AwaitMeeting, Meet
@@ -64,6 +65,8 @@ class Cta:
         #: Addresses of barriers on which all readers of an answer arrive; see `check_readers`.
         self.read_by_all: set[int] = set()
         self._named_barriers = NamedBarriers()
+        #: By id of a map that kernels may edit: its uses. The first block has those of all.
+        self.map_uses: dict[int, MapUses] = {}
         #: By warp: the name of its role, if the kernel has named one.
         self.role_names: dict[int, str] = {}
         #: By meeting and warp: the meeting's turn, and the lines of the kernel that lead to it.

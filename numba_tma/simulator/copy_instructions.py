@@ -27,6 +27,7 @@ from numba_tma.simulator.copy_rules import (
     parse_reduction,
 )
 from numba_tma.simulator.errors import BadOperand, MissingFence
+from numba_tma.simulator.map_uses import uses_of
 from numba_tma.simulator.protocol import AwaitStores, Issue, IssueStore, Span, Transfer, Unmodelled
 from numba_tma.simulator.thread import SimulatedThread, current
 
@@ -141,6 +142,9 @@ def cp_async_bulk_tensor_load(
     box = tensor_map.copies.box
     nbytes = box.shared_nbytes
     arrivals = _arrivals(what, thread, address, nbytes, int(mbar), multicast, cta_group)
+    if uses := uses_of(thread, tensor_map):
+        for _, barrier in arrivals:
+            uses.loads(barrier)
     _load(thread, arrivals, address, nbytes, box.nbytes, read, swizzle=box.swizzle)
 
 
@@ -162,6 +166,8 @@ def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src
 
     box = tensor_map.copies.box
     _store(what, thread, address, box.shared_nbytes, write, every_byte=False)
+    if uses := uses_of(thread, tensor_map):
+        uses.stores(thread)
 
 
 def cp_async_bulk_copy_cluster(dst: int, src: int, nbytes: int, mbar: int) -> None:
@@ -237,6 +243,8 @@ def cp_reduce_async_bulk_tensor(
 
     box = tensor_map.copies.box
     _store(what, thread, address, box.shared_nbytes, write, every_byte=False)
+    if uses := uses_of(thread, tensor_map):
+        uses.stores(thread)
 
 
 def cp_async_bulk_commit_group() -> None:
@@ -376,7 +384,7 @@ def _load(
     clocks = thread.cta.tracked_clocks()
     known = clocks.waited_for(thread.row)  # the copy engine releases no writes of its issuer
     started = clocks.publish(thread.row)
-    if any(into is not thread.cta for into, _ in arrivals):
+    if any({into, barrier.cta} != {thread.cta} for into, barrier in arrivals):
         known = started  # the other block learns that the issuer's access to it is over
     loads = []
     for into, barrier in arrivals:
