@@ -239,6 +239,8 @@ class Cta:
                 "barrier_cluster_arrive: the thread arrives twice; it must execute "
                 "barrier_cluster_wait between"
             )
+        if release and self.clocks is not None:
+            self.clocks.release_to_cluster(thread.row)
         known = self._publish(thread)
         if not release and self.clocks is not None:
             known = self.clocks.started(thread.row)

@@ -163,6 +163,7 @@ def fence_acq_rel() -> None:
     if thread.seen is not None:
         clocks.learn(thread.row, thread.seen)
         thread.seen = None
+    clocks.release_to_cluster(thread.row)
     thread.fenced = clocks.publish(thread.row)
     thread.cta.scheduler.point()
 
@@ -215,6 +216,8 @@ def _arrive(
     arrivals = 1 if count is None else int(count)
     token = barrier.token()
     if not _is_relaxed(semantics):
+        if semantics is not None and semantics.endswith("cluster"):
+            barrier.clocks.release_to_cluster(thread.row)
         barrier.publish(barrier.clocks.publish(thread.row))
     elif thread.fenced is not None:
         barrier.publish(thread.fenced)

@@ -31,6 +31,17 @@ _LIBRARY, _KERNELS = str(_PACKAGE), str(_PACKAGE / "kernels")
 #: By code: whether it is the library's, and no kernel's.
 _inside: dict[CodeType, bool] = {}
 
+_BLOCK = (
+    "nothing orders the two: on a GPU either may be first. Let the threads synchronise in between "
+    "(syncthreads, a role's sync() between warps, syncwarp within one, or an mbarrier on which the "
+    "first arrives with release semantics)"
+)
+_CLUSTER = (
+    "the arrival between the two releases at block scope, which other blocks of the cluster do not "
+    'see: arrive with semantics "release.cluster" and wait with "acquire.cluster", or call '
+    "cluster_sync() between the two"
+)
+
 Bytes = NDArray[np.uint8]
 Place = tuple[CodeType, int]
 
@@ -112,10 +123,14 @@ class Races:
         self, row: int, known: Bytes, cell: Cell, span: tuple[int, int], mine: Access, done: str
     ) -> None:
         its = cell.written
-        if its is None or cell.writer == row or its.epoch <= known[cell.writer]:
+        if its is None or cell.writer == row or its.atomic and mine.atomic:
             return
-        if not (its.atomic and mine.atomic):
+        if its.epoch > known[cell.writer]:
             raise self._race(span, cell.writer, "written", its, done, mine)
+        if its.epoch > self._clocks.released(row, cell.writer):
+            writer, reader = self._thread_of(cell.writer), self._thread_of(row)
+            if writer.cta is not reader.cta:
+                raise self._race(span, cell.writer, "written", its, done, mine, _CLUSTER)
 
     def _check_readers(
         self, row: int, known: Bytes, cell: Cell, span: tuple[int, int], mine: Access
@@ -126,14 +141,20 @@ class Races:
             raise self._race(span, reader, "read", its, "written", mine)
 
     def _race(
-        self, span: tuple[int, int], other: int, did: str, its: Access, done: str, mine: Access
+        self,
+        span: tuple[int, int],
+        other: int,
+        did: str,
+        its: Access,
+        done: str,
+        mine: Access,
+        repair: str = "",
     ) -> DataRace:
         where = self._memory.describe(span[0], span[1] - span[0])
         return DataRace(
             f"{where}: {done} at {in_words(mine.place)} and {did} by "
-            f"{self._thread_of(other).description} at {in_words(its.place)}, and nothing orders "
-            "the two: on a GPU either may be first. Let the threads synchronise in between "
-            "(syncthreads, a role's sync() between warps, syncwarp within one, or an mbarrier)"
+            f"{self._thread_of(other).description} at {in_words(its.place)}, and "
+            f"{repair or _BLOCK}"
         )
 
 

@@ -1,7 +1,8 @@
-"""``cuda.shared`` in kernels: arrays in the block's shared window, with the hazards of its bytes."""
+"""``cuda.shared`` in kernels: arrays in the block's shared window, with the checks of its bytes."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -34,42 +35,43 @@ def plain(array: SharedArray) -> np.ndarray[Any, Any]:
 
 def read(array: SharedArray, index: Any, *, atomic: bool = False) -> int:
     """Check and record the read of an element; return its address."""
-    thread, address = current(), 0
-    for address, image in _pieces(thread, array, index):
-        thread.cta.hazards.read(thread, address, image.nbytes, atomic=atomic)
+    thread, nbytes, first = current(), array.itemsize, 0
+    for address in _addresses(thread, _part(array, index)):
+        first = first or address
+        thread.cta.hazards.read(thread, address, nbytes, atomic=atomic)
         if thread.log is not None:
-            thread.log.read(thread.cta, address, image.nbytes)
-    return address
+            thread.log.read(thread.cta, address, nbytes)
+    return first
 
 
 def write(array: SharedArray, index: Any, value: Any, *, atomic: bool = False) -> None:
     """Check and record a write of `value` to an element, or to all elements of a slice."""
-    thread = current()
-    for address, target in _pieces(thread, array, index):
-        image = None
-        if target.ndim == 0 and not atomic:
-            image = np.full((), value, target.dtype).reshape(1).view(np.uint8)
-        check_over_none(thread.cta.barriers, "a write to an array", address, target.nbytes)
-        thread.cta.hazards.write(thread, address, target.nbytes, image, atomic=atomic)
+    thread, nbytes, part = current(), array.itemsize, _part(array, index)
+    images: Any = itertools.repeat(None)
+    if not atomic:
+        values = np.empty(part.shape, part.dtype)
+        values[...] = value
+        images = values.reshape(-1, 1).view(np.uint8)
+    for address, image in zip(_addresses(thread, part), images):
+        check_over_none(thread.cta.barriers, "a write to an array", address, nbytes)
+        thread.cta.hazards.write(thread, address, nbytes, image, atomic=atomic)
         if thread.log is not None:
-            thread.log.wrote(thread.cta, address, target.nbytes)
+            thread.log.wrote(thread.cta, address, nbytes)
 
 
-def _pieces(
-    thread: SimulatedThread, array: SharedArray, index: Any
-) -> list[tuple[int, np.ndarray[Any, Any]]]:
-    """Return the addresses and elements that `index` names; none for an index that copies."""
+def _part(array: SharedArray, index: Any) -> np.ndarray[Any, Any]:
+    """Return the elements that `index` names, as a view if they are an element or a slice."""
     index = index if isinstance(index, tuple) else (index,)
-    whole = index if Ellipsis in index else (*index, ...)
+    return plain(array)[index if any(i is ... for i in index) else (*index, ...)]
+
+
+def _addresses(thread: SimulatedThread, part: np.ndarray[Any, Any]) -> list[int]:
+    """Return the shared addresses of the elements of a view; none of a copy."""
     window = thread.cta.memory.data
-    part = plain(array)[whole]
     first = part.__array_interface__["data"][0] - window.__array_interface__["data"][0]
     if not 0 <= first < window.nbytes:
         return []
-    if part.ndim == 0:
-        return [(first, part)]
-    places = np.ndindex(part.shape)
-    return [(first + int(np.dot(place, part.strides)), part[(*place, ...)]) for place in places]
+    return [first + int(np.dot(place, part.strides)) for place in np.ndindex(part.shape)]
 
 
 class Shared:

@@ -283,3 +283,48 @@ def test_a_ticket_published_after_the_arrival_that_announces_it(late, seeds, mon
             continue
         with pytest.raises((sim.DataRace, sim.UninitializedRead)):
             launch(body, 64, x, counter, seen)
+
+
+# ------------------------------------------------------------------ arrivals between blocks
+
+SEMANTICS = {
+    "release.cluster": None,
+    None: "releases at block scope, which other blocks of the cluster do not see",
+    "release.cta": "releases at block scope, which other blocks of the cluster do not see",
+    "relaxed.cluster": "nothing orders the two",
+}
+
+
+@seeds(2, 8)
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("semantics", SEMANTICS)
+def test_a_remote_arrival_with_generic_data_behind_it(semantics, fenced, seeds):
+    @cuda.jit
+    @tma.cluster(2)
+    def kernel(out):
+        tile, arrived, rank = tma.shared_tile(U32), tma.shared_barrier(), ptx.cluster_ctarank()
+        if cuda.threadIdx.x == 0:
+            tile[0] = np.uint32(0)
+            arrived.init(1)
+            tma.fence_mbarrier_init()
+        tma.cluster_sync()
+        if rank == 1 and cuda.threadIdx.x == 0:
+            ptx.st_shared_cluster_u32(ptx.mapa(tile, 0), 7)
+            if fenced:
+                sim.fence_acq_rel()
+            ptx.mbarrier_arrive_remote(ptx.mapa(arrived, 0), None, semantics)
+        if rank == 0 and cuda.threadIdx.x == 0:
+            while not ptx.mbarrier_try_wait_parity(arrived, 0, "acquire.cluster"):
+                pass
+            out[0] = tile[0]
+        tma.cluster_sync()
+
+    for seed in seeds:
+        sim.seed(seed)
+        out = np.zeros(1, np.uint32)
+        if SEMANTICS[semantics] is None or fenced:
+            kernel[2, 32](out)
+            assert out[0] == 7
+            continue
+        with pytest.raises(sim.DataRace, match=SEMANTICS[semantics]):
+            kernel[2, 32](out)
