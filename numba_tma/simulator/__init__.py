@@ -93,6 +93,7 @@ from numba_tma.simulator.im2col_instructions import (
     cp_async_bulk_tensor_im2col_w_load,
     cp_reduce_async_bulk_tensor_im2col,
 )
+from numba_tma.simulator.global_memory import accessed, global_races
 from numba_tma.simulator.launch_control import first_ctaid, is_canceled, try_cancel
 from numba_tma.simulator.matrix_instructions import (
     ldmatrix,
@@ -167,6 +168,7 @@ from numba_tma.simulator.thread_instructions import (
     any_sync,
     atomic_inc,
     atomic_replace,
+    await_primary,
     ballot_sync,
     barrier_arrive,
     barrier_sync,
@@ -228,12 +230,14 @@ __all__ = [
     "UnfinishedProduct",
     "UninitializedRead",
     "WrongByteCount",
+    "accessed",
     "activemask",
     "all_sync",
     "allocate_shared",
     "any_sync",
     "atomic_inc",
     "atomic_replace",
+    "await_primary",
     "ballot_sync",
     "barrier_arrive",
     "barrier_cluster_arrive",
@@ -298,6 +302,7 @@ __all__ = [
     "fence_proxy_tensormap_release",
     "first_ctaid",
     "getctarank",
+    "global_races",
     "global_time",
     "grid_dim",
     "has_waited",

@@ -15,6 +15,7 @@ from numba.cuda.simulator import kernelapi
 from numba_tma.host.host_only import ATOMIC_REFUSAL
 from numba_tma.simulator import shared_arrays
 from numba_tma.simulator.clocks import join
+from numba_tma.simulator.global_memory import accessed, element
 from numba_tma.simulator.shared_arrays import SharedArray
 from numba_tma.simulator.thread import current
 from numba_tma.simulator.thread_instructions import yield_turn
@@ -37,6 +38,10 @@ def _checked(name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
             _order(shared_arrays.read(array, index, atomic=True))
             shared_arrays.write(array, index, None, atomic=True)
             array = shared_arrays.plain(array)
+        elif hasattr(array, "_item"):  # an array in global memory
+            index = (0,) * array.ndim if name == "compare_and_swap" else args[0]
+            array = array._item._ary
+            accessed(element(array, index), writes=True, atomic=True)
         return operation(array, *args)
 
     return atomic

@@ -51,6 +51,10 @@ class Cta:
         self.cluster: list[Cta] = [self]
         #: The blocks of the launch that have not begun.
         self.launch_queue: LaunchQueue | None = None
+        #: Whether the launch may begin before the one in front of it is over, and which threads
+        #: have waited for that, at which of their epochs.
+        self.dependent = False
+        self._primary_over: list[tuple[int, int]] = []
         self.rank = 0
         self.cluster_dim: Dim3 = (1, 1, 1)
         self.explicit_cluster = False
@@ -114,6 +118,15 @@ class Cta:
         if self.clocks is None:
             self.clocks = Clocks(len(self.scheduler.threads))
         return self.clocks
+
+    def await_primary(self, thread: SimulatedThread) -> None:
+        """Record that a thread has waited for the launch in front of this one."""
+        self._primary_over.append((thread.row, self.tracked_clocks().epoch(thread.row)))
+
+    def primary_is_over(self, thread: SimulatedThread) -> bool:
+        """Return whether a thread knows that the launch in front of this one is over."""
+        known = self.tracked_clocks().epochs(thread.row)
+        return any(row == thread.row or known[row] >= epoch for row, epoch in self._primary_over)
 
     def visit(self, thread: SimulatedThread) -> None:
         """Record that `thread`, of another block of the cluster, uses this block's memory."""

@@ -27,6 +27,7 @@ from numba_tma.simulator.copy_rules import (
     parse_reduction,
 )
 from numba_tma.simulator.errors import BadOperand, MissingFence
+from numba_tma.simulator.global_memory import accessed, box_of
 from numba_tma.simulator.map_uses import uses_of
 from numba_tma.simulator.protocol import AwaitStores, Issue, IssueStore, Span, Transfer, Unmodelled
 from numba_tma.simulator.thread import SimulatedThread, current
@@ -52,6 +53,7 @@ def cp_async_bulk_load(dst: int, src: Bytes, mbar: int, multicast: int | None = 
     source = bulk_view(what, "src", src)
     check_bulk(what, address, "dst", source.nbytes)
     arrivals = _arrivals(what, thread, address, source.nbytes, int(mbar), multicast)
+    accessed(source, writes=False)
     _load(thread, arrivals, address, source.nbytes, source.nbytes, source.copy)
 
 
@@ -109,6 +111,7 @@ def cp_async_bulk_store(dst: Bytes, src: int, byte_mask: int = 0xFFFF) -> None:
     def write(image: Bytes) -> None:
         target.reshape(-1, 16)[:, copied] = image.reshape(-1, 16)[:, copied]
 
+    accessed(target, writes=True)
     _store(what, thread, address, target.nbytes, write, every_byte=True)
 
 
@@ -142,6 +145,7 @@ def cp_async_bulk_tensor_load(
     box = tensor_map.copies.box
     nbytes = box.shared_nbytes
     arrivals = _arrivals(what, thread, address, nbytes, int(mbar), multicast, cta_group)
+    accessed(box_of(tensor_map, origin), writes=False)
     if uses := uses_of(thread, tensor_map):
         for _, barrier in arrivals:
             uses.loads(barrier)
@@ -165,6 +169,7 @@ def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src
         )
 
     box = tensor_map.copies.box
+    accessed(box_of(tensor_map, origin), writes=True)
     _store(what, thread, address, box.shared_nbytes, write, every_byte=False)
     if uses := uses_of(thread, tensor_map):
         uses.stores(thread)
@@ -204,6 +209,7 @@ def cp_reduce_async_bulk_store(dst: Bytes, src: int, operation: str) -> None:
         result = reduce_elements(name, target.view(dtype.numpy), image.view(dtype.numpy))
         target[:] = result.view(np.uint8)
 
+    accessed(target, writes=True, atomic=True)
     _store(what, thread, address, target.nbytes, write, every_byte=True)
 
 
@@ -242,6 +248,7 @@ def cp_reduce_async_bulk_tensor(
         )
 
     box = tensor_map.copies.box
+    accessed(box_of(tensor_map, origin), writes=True, atomic=True)
     _store(what, thread, address, box.shared_nbytes, write, every_byte=False)
     if uses := uses_of(thread, tensor_map):
         uses.stores(thread)

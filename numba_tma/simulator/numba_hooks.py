@@ -18,13 +18,14 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeWithinKernelCUDAArray
 from numba_tma.host.cluster_rules import check_device_function, check_grid, cluster_of
 from numba_tma.host.environment import simulator_seed
 from numba_tma.host.host_only import KERNEL_CODE, array_refusal
-from numba_tma.host.launching import check_threads
+from numba_tma.host.launching import check_threads, has_dependent_launchers, is_dependent
 from numba_tma.simulator import protocol
 from numba_tma.simulator import thread_instructions as instructions
 from numba_tma.simulator.atomics import atomics
 from numba_tma.simulator.block import Cta, Dim3
 from numba_tma.simulator.cluster import form_cluster
 from numba_tma.simulator.fibers import running_fiber
+from numba_tma.simulator.global_memory import accessed, begin_launch, element, global_memory
 from numba_tma.simulator.launch_queue import LaunchQueue
 from numba_tma.simulator.mbarrier_instructions import fence_acq_rel
 from numba_tma.simulator.report import deadlock_report
@@ -105,6 +106,8 @@ class BlockManager:
         extents = self._cluster or (1, 1, 1)
         if any(i % n for i, n in zip(grid_point, extents)):
             return  # the block has run with the first block of its cluster
+        if not any(grid_point):
+            begin_launch(recorded=has_dependent_launchers())
         queue = _launch_queue(grid_point, self._grid_dim, extents)
         if not queue.begin(grid_point):
             return  # a running block has taken its place
@@ -123,6 +126,7 @@ class BlockManager:
         ]
         for block in blocks:
             block.launch_queue = queue
+            block.dependent = is_dependent(self._kernel)
         threads = form_cluster(blocks, self._cluster) if self._cluster else blocks[0].threads
         protocol.begin_run(blocks)
         scheduler.run(threads)
@@ -184,6 +188,8 @@ def install() -> None:
     function.__getitem__ = _configured_copy(function.__getitem__)
     cuda.jit = _jit_with_any_option(cuda.jit)
     array = FakeWithinKernelCUDAArray
+    array.__getitem__ = _recorded_read(array.__getitem__)
+    array.__setitem__ = _recorded_write(array.__setitem__)
     array.__getattr__ = _with_attribute_errors(array.__getattr__)
     atomic = atomics()
     # The calling thread, of which numba reads threadIdx, blockIdx, thread_id and syncthreads.
@@ -198,6 +204,27 @@ def install() -> None:
     for name in ("threadfence", "threadfence_block", "threadfence_system"):
         setattr(module, name, staticmethod(fence_acq_rel))
     module.nanosleep = staticmethod(lambda nanoseconds: instructions.yield_turn())
+
+
+def _recorded_read(read: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(read)
+    def recorded(self: Any, index: Any) -> Any:
+        value = read(self, index)
+        if global_memory() is not None and not isinstance(value, FakeWithinKernelCUDAArray):
+            accessed(element(self._item._ary, index), writes=False)
+        return value
+
+    return recorded
+
+
+def _recorded_write(write: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(write)
+    def recorded(self: Any, index: Any, value: Any) -> None:
+        if global_memory() is not None:
+            accessed(element(self._item._ary, index), writes=True)
+        write(self, index, value)
+
+    return recorded
 
 
 def _with_attribute_errors(read: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.block import FULL_MASK, Cta
 from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.global_memory import accessed
 from numba_tma.simulator.memory import END
 from numba_tma.simulator.registers import take as take_registers
 from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread, current
@@ -134,6 +135,14 @@ def lanemask_lt() -> int:
     return (1 << current().lane) - 1
 
 
+def await_primary() -> None:
+    """Wait for the launches in front of a dependent one, which have ended."""
+    thread = current()
+    if thread.cta.dependent:
+        thread.cta.await_primary(thread)
+    thread.cta.scheduler.point()
+
+
 def yield_turn() -> None:
     """Offer another thread the chance to run."""
     current().cta.scheduler.point()
@@ -179,6 +188,7 @@ def setmaxnreg(change: str, registers: int) -> None:
 def atomic_replace(word: np.ndarray[Any, Any], new: Callable[[int], int]) -> int:
     """Replace the 32-bit word that starts at `word` by ``new(old)``, and return `old`."""
     yield_turn()
+    accessed(word[:4], writes=True, atomic=True)
     place = word.view(np.uint32)
     old = int(place[0])
     place[0] = new(old) % 2**32
@@ -194,6 +204,7 @@ def atomic_inc(counter: np.ndarray[Any, Any], limit: int) -> int:
 def relaxed_read(word: np.ndarray[Any, Any]) -> int:
     """Return the 32-bit word that starts at `word`, which other threads may write concurrently."""
     yield_turn()
+    accessed(word[:4], writes=False, atomic=True)
     return int(word.view(np.uint32)[0])
 
 
