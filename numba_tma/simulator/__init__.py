@@ -53,8 +53,6 @@ from numba_tma.simulator.copy_instructions import (
     cp_reduce_async_bulk_cluster,
     cp_reduce_async_bulk_store,
     cp_reduce_async_bulk_tensor,
-    fence_mbarrier_init,
-    fence_proxy_async,
     prefetch_tensormap,
 )
 from numba_tma.simulator.elected_loops import check_started_once, check_whole_warp, enter_elected
@@ -80,11 +78,13 @@ from numba_tma.simulator.errors import (
     WrongByteCount,
 )
 from numba_tma.simulator.exploration import Report, explore
+from numba_tma.simulator.fence_instructions import fence_mbarrier_init, fence_proxy_async
 from numba_tma.simulator.gather_instructions import (
     cp_async_bulk_prefetch_tensor_gather4,
     cp_async_bulk_tensor_gather4,
     cp_async_bulk_tensor_scatter4,
 )
+from numba_tma.simulator.global_memory import accessed, global_races
 from numba_tma.simulator.im2col_instructions import (
     cp_async_bulk_prefetch_tensor_im2col,
     cp_async_bulk_prefetch_tensor_im2col_w,
@@ -93,7 +93,6 @@ from numba_tma.simulator.im2col_instructions import (
     cp_async_bulk_tensor_im2col_w_load,
     cp_reduce_async_bulk_tensor_im2col,
 )
-from numba_tma.simulator.global_memory import accessed, global_races
 from numba_tma.simulator.launch_control import first_ctaid, is_canceled, try_cancel
 from numba_tma.simulator.matrix_instructions import (
     ldmatrix,

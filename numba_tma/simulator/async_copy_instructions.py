@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from numba_tma.simulator.async_copies import AsyncArrival, AsyncCopy, AsyncWait
+from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.copies import Bytes
 from numba_tma.simulator.copy_rules import global_view
-from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.errors import BadOperand, BarrierMisuse
 from numba_tma.simulator.mbarrier_instructions import change
 from numba_tma.simulator.protocol import ArriveAfterCopies, AwaitCopies, CopyAsync, Span

@@ -241,9 +241,7 @@ class Cta:
         clocks = self.tracked_clocks()
         self._named_barriers.arrive(thread, name, number, count, clocks)
         known = clocks.publish(thread.row)
-        return self._meet(
-            thread, key, name, lambda: count, value, known, wait=wait, threads=count
-        )
+        return self._meet(thread, key, name, lambda: count, value, known, wait=wait, threads=count)
 
     def cluster_arrive(self, thread: SimulatedThread, *, release: bool) -> None:
         """Arrive at the cluster's barrier."""

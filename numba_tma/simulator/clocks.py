@@ -10,7 +10,8 @@ A clock has one component per thread and kind, and one per mbarrier:
 - fenced copy of thread t: the number of these copies visible to the copy engine;
 - release of thread t: the newest epoch of t that a release at cluster scope has published.
 
-The copies exist once a kernel has used cp.async, the releases in clusters. Tensor memory has its own components.
+The copies exist once a kernel has used cp.async, the releases in clusters. Tensor memory has its
+own components.
 
 An event is ordered before the current step of thread u if and only if u's clock has reached it.
 Clocks are joined only where the hardware orders memory: barriers, syncs, arrive -> wait.

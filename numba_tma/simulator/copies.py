@@ -220,7 +220,7 @@ class BulkGroups:
             raise UnfinishedCopy(
                 f"the thread ends with {len(self.open)} store(s) that were never committed "
                 f"(issued at {sites}): call cp_async_bulk_commit_group() after the store and "
-                "cp_async_bulk_wait_group_read(0) before the end"
+                "cp_async_bulk_wait_group_read(0) before the end; tail() of a StorePipeline does both"
             )
         late = [s for group in self.committed for s in group if s.number > self.known_read]
         if late:
@@ -228,5 +228,6 @@ class BulkGroups:
             raise UnfinishedCopy(
                 f"the thread ends with {len(late)} committed store(s) that it has not waited for "
                 f"(issued at {sites}): shared memory may be gone before they have read it. Call "
-                "cp_async_bulk_wait_group_read(0) before the end"
+                "cp_async_bulk_wait_group_read(0) before the end; tail() of a StorePipeline "
+                "does so, and release_pending() of a TilePipeline"
             )

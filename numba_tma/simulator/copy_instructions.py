@@ -26,7 +26,8 @@ from numba_tma.simulator.copy_rules import (
     check_tensor,
     parse_reduction,
 )
-from numba_tma.simulator.errors import BadOperand, MissingFence
+from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.fence_instructions import check_fenced
 from numba_tma.simulator.global_memory import accessed, box_of
 from numba_tma.simulator.map_uses import uses_of
 from numba_tma.simulator.protocol import AwaitStores, Issue, IssueStore, Span, Transfer, Unmodelled
@@ -278,34 +279,6 @@ def prefetch_tensormap(tensor_map: TensorMap) -> None:
         raise BadOperand(f"prefetch_tensormap: {tensor_map!r} is not a TensorMap")
 
 
-def fence_proxy_async(space: str = "shared::cta") -> None:
-    """Make this thread's writes to `space` visible to the copy engine.
-
-    The simulator does not check accesses to global memory, so a fence of those has no effect.
-    """
-    thread = current()
-    if space != "global":
-        thread.cta.hazards.fence(thread)
-        _fence_barriers(thread)
-    thread.cta.scheduler.point()
-
-
-def fence_mbarrier_init() -> None:
-    """Make the mbarriers that this thread has initialised visible to the copy engine."""
-    thread = current()
-    _fence_barriers(thread)
-    # This releases more than the inits, so that a write ordered by another fence is not reported.
-    thread.fenced = thread.cta.tracked_clocks().publish(thread.row)
-    thread.cta.scheduler.point()
-
-
-def _fence_barriers(thread: SimulatedThread) -> None:
-    epoch = thread.cta.tracked_clocks().epoch(thread.row)
-    for barrier in thread.cta.barriers.values():
-        if barrier.initialised_by is thread and barrier.fenced_at is None:
-            barrier.fenced_at = epoch
-
-
 def _arrivals(
     what: str,
     thread: SimulatedThread,
@@ -371,7 +344,7 @@ def _check_arrival(
 ) -> TrackedBarrier:
     cta.memory.check_range(f"{what}, dst", address, nbytes)
     barrier = home.barrier_at(thread, mbar)
-    _check_fenced(thread, barrier)
+    check_fenced(thread, barrier)
     check_over_none(cta.barriers, what, address, nbytes)
     return barrier
 
@@ -499,13 +472,3 @@ def _wait_group(n: int, *, read: bool) -> None:
     thread.note(AwaitStores(newest))
     known = cta.tracked_clocks().stores(thread.row)
     known[thread.row] = max(int(known[thread.row]), newest)
-
-
-def _check_fenced(thread: SimulatedThread, barrier: TrackedBarrier) -> None:
-    known = barrier.clocks.epochs(thread.row)[barrier.initialised_by.row]
-    if barrier.fenced_at is None or barrier.fenced_at > known:
-        raise MissingFence(
-            f"{barrier.name}: a load completes on it, but the copy engine may not see its "
-            f"mbarrier_init by {barrier.initialised_by.description}: that thread must execute "
-            "fence_mbarrier_init() (or fence_proxy_async()) after it, before the syncthreads"
-        )

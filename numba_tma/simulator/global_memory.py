@@ -100,9 +100,7 @@ class GlobalMemory:
         if shadow is None or shadow.root is not root:
             shadow = self._shadows[_address(root)] = Shadow(root)
         clocks = thread.cta.tracked_clocks()
-        access = GlobalAccess(
-            thread, clocks.epoch(thread.row), place_in_kernel(), atomic, writes
-        )
+        access = GlobalAccess(thread, clocks.epoch(thread.row), place_in_kernel(), atomic, writes)
         numbers = shadow.of(view)
         if self._races:
             for number in np.unique(numbers if writes else numbers[0]).tolist():

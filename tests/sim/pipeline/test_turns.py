@@ -100,3 +100,32 @@ def test_the_producer_makes_one_tile_too_many(seeds):
             run(ring(TWO, more=1))
         text = str(caught.value)
         assert "filled by warp 2 (load): 6, waited for by warps 0, 1 (add): 5" in text
+
+
+THREE = tma.Roles(add=tma.Warps(1), load=tma.Warps(1), spare=tma.Warps(1))
+SPARE = tma.TilePipeline(2, x=ROW, producer=THREE.load, consumer=THREE.add)
+
+
+@seeds(2, 6)
+@pytest.mark.parametrize("right", [True, False])
+def test_a_third_role_falls_into_the_consumer(right, seeds):
+    def kernel(x, n):
+        pipe = SPARE.start()
+        if pipe.is_producer():
+            for tile, stage in pipe.produce(0, n):
+                x.load(stage.x, (tile, 0), stage.barrier)
+        elif pipe.is_consumer() or not right:
+            consumer = pipe.consumer()
+            for _ in range(n):
+                consumer.wait()
+                consumer.release()
+
+    for seed in seeds:
+        sim.seed(seed)
+        if right:
+            run(kernel)
+            continue
+        with pytest.raises(sim.BarrierMisuse) as caught:
+            run(kernel)
+        assert "consumer.wait() of TilePipeline(2" in str(caught.value)
+        assert "a plain `else` takes in the threads of every other role" in str(caught.value)

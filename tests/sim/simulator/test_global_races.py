@@ -123,7 +123,9 @@ def test_a_dependent_launch_without_its_wait(waits):
         assert (out.copy_to_host()[:32] == 1).all()
         return
     first(x)
-    with pytest.raises(sim.EarlyRead, match=r"by a dependent launch .pdl=True., before it has wait"):
+    with pytest.raises(
+        sim.EarlyRead, match=r"by a dependent launch .pdl=True., before it has wait"
+    ):
         second(x, out, waits)
 
 

@@ -19,7 +19,11 @@ def arrays():
 
 @cuda.jit
 def edit_after_load(template, maps, y, waits, out):
-    scratch, full, tile = tma.shared_tile(tma.DESCRIPTOR), tma.shared_barrier(), tma.shared_tile(TILE)
+    scratch, full, tile = (
+        tma.shared_tile(tma.DESCRIPTOR),
+        tma.shared_barrier(),
+        tma.shared_tile(TILE),
+    )
     if cuda.threadIdx.x == 0:
         full.init(1)
         tma.fence_mbarrier_init()
@@ -61,7 +65,9 @@ def test_a_map_is_edited_while_a_load_uses_it(seeds):
         edit_after_load[1, 32](template, maps, y, True, out)
         assert out == 1
         template, maps, y = arrays()
-        with pytest.raises(sim.EarlyOverwrite, match="edited while a load through it may still use"):
+        with pytest.raises(
+            sim.EarlyOverwrite, match="edited while a load through it may still use"
+        ):
             edit_after_load[1, 32](template, maps, y, False, out)
 
 
@@ -72,7 +78,9 @@ def test_a_map_is_edited_while_a_store_uses_it(seeds):
         template, maps, y = arrays()
         edit_after_store[1, 32](template, maps, y, True)
         template, maps, y = arrays()
-        with pytest.raises(sim.EarlyOverwrite, match="pass cp_async_bulk_wait_group.0., not its _re"):
+        with pytest.raises(
+            sim.EarlyOverwrite, match="pass cp_async_bulk_wait_group.0., not its _re"
+        ):
             edit_after_store[1, 32](template, maps, y, False)
 
 
