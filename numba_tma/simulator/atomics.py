@@ -15,8 +15,8 @@ from numba.cuda.simulator import kernelapi
 from numba_tma.host.host_only import ATOMIC_REFUSAL
 from numba_tma.simulator import shared_arrays
 from numba_tma.simulator.clocks import join
-from numba_tma.simulator.global_memory import accessed, element
-from numba_tma.simulator.shared_arrays import SharedArray
+from numba_tma.simulator.global_memory import accessed
+from numba_tma.simulator.shared_arrays import SharedArray, element
 from numba_tma.simulator.thread import current
 from numba_tma.simulator.thread_instructions import yield_turn
 

@@ -220,7 +220,7 @@ class BulkGroups:
             raise UnfinishedCopy(
                 f"the thread ends with {len(self.open)} store(s) that were never committed "
                 f"(issued at {sites}): call cp_async_bulk_commit_group() after the store and "
-                "cp_async_bulk_wait_group_read(0) before the end; tail() of a StorePipeline does both"
+                "cp_async_bulk_wait_group_read(0) before the end, as a StorePipeline's tail()"
             )
         late = [s for group in self.committed for s in group if s.number > self.known_read]
         if late:

@@ -175,13 +175,6 @@ class GlobalMemory:
         )
 
 
-def element(array: Array, index: Any) -> Array:
-    """Return what `index` names in an array as a view."""
-    index = index if isinstance(index, tuple) else (index,)
-    part: Array = array[index if any(i is ... for i in index) else (*index, ...)]
-    return part
-
-
 def box_of(tensor_map: TensorMap, origin: Sequence[int]) -> Array:
     """Return the elements of a map's array that a copy of a box at `origin` moves, as a view."""
     array: Array = tensor_map.copies.view(tensor_map.array)
@@ -200,7 +193,8 @@ def _address(array: Array) -> int:
 
 
 def _extent(array: Array) -> int:
-    return sum((n - 1) * abs(s) for n, s in zip(array.shape, array.strides)) + array.itemsize
+    last = sum((n - 1) * abs(s) for n, s in zip(array.shape, array.strides))
+    return int(last) + array.itemsize
 
 
 def _in_words(view: Array) -> str:

@@ -5,7 +5,7 @@ The records are those of one block or cluster; others are not ordered with it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from numba_tma.simulator.errors import EarlyOverwrite, MissingFence
 
@@ -80,7 +80,7 @@ class MapUses:
             )
 
 
-def uses_of(thread: SimulatedThread, tensor_map: Any) -> MapUses | None:
+def uses_of(thread: SimulatedThread, tensor_map: object) -> MapUses | None:
     """Return the record of a map that kernels may edit, in the thread's cluster; else None."""
     if getattr(tensor_map, "edits", None) is None:
         return None

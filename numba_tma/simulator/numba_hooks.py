@@ -25,12 +25,12 @@ from numba_tma.simulator.atomics import atomics
 from numba_tma.simulator.block import Cta, Dim3
 from numba_tma.simulator.cluster import form_cluster
 from numba_tma.simulator.fibers import running_fiber
-from numba_tma.simulator.global_memory import accessed, begin_launch, element, global_memory
+from numba_tma.simulator.global_memory import accessed, begin_launch, global_memory
 from numba_tma.simulator.launch_queue import LaunchQueue
 from numba_tma.simulator.mbarrier_instructions import fence_acq_rel
 from numba_tma.simulator.report import deadlock_report
 from numba_tma.simulator.scheduler import Scheduler
-from numba_tma.simulator.shared_arrays import Shared
+from numba_tma.simulator.shared_arrays import Index, Shared, element
 from numba_tma.simulator.thread import SimulatedThread, current
 
 #: Held by the launch that runs: numba's simulator has one at a time.
@@ -208,7 +208,7 @@ def install() -> None:
 
 def _recorded_read(read: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(read)
-    def recorded(self: Any, index: Any) -> Any:
+    def recorded(self: Any, index: Index) -> Any:
         value = read(self, index)
         if global_memory() is not None and not isinstance(value, FakeWithinKernelCUDAArray):
             accessed(element(self._item._ary, index), writes=False)
@@ -219,7 +219,7 @@ def _recorded_read(read: Callable[..., Any]) -> Callable[..., Any]:
 
 def _recorded_write(write: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(write)
-    def recorded(self: Any, index: Any, value: Any) -> None:
+    def recorded(self: Any, index: Index, value: object) -> None:
         if global_memory() is not None:
             accessed(element(self._item._ary, index), writes=True)
         write(self, index, value)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import Any
+from types import EllipsisType
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba.cuda import types
@@ -13,15 +14,19 @@ from numba.cuda.np import numpy_support
 from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.thread import SimulatedThread, current
 
+#: What names an element, or elements, of an array.
+Axis: TypeAlias = int | slice | EllipsisType
+Index: TypeAlias = Axis | tuple[Axis, ...]
+
 
 class SharedArray(np.ndarray[Any, Any]):
     """An array in shared memory, or a view of it: a kernel's accesses to elements are checked."""
 
     def __getitem__(self, index: Any) -> Any:
-        element = super().__getitem__(index)
-        if not isinstance(element, np.ndarray):
+        found = super().__getitem__(index)
+        if not isinstance(found, np.ndarray):
             read(self, index)
-        return element
+        return found
 
     def __setitem__(self, index: Any, value: Any) -> None:
         write(self, index, value)
@@ -33,10 +38,10 @@ def plain(array: SharedArray) -> np.ndarray[Any, Any]:
     return array.view(np.ndarray)
 
 
-def read(array: SharedArray, index: Any, *, atomic: bool = False) -> int:
+def read(array: SharedArray, index: Index, *, atomic: bool = False) -> int:
     """Check and record the read of an element; return its address."""
     thread, nbytes, first = current(), array.itemsize, 0
-    for address in _addresses(thread, _part(array, index)):
+    for address in _addresses(thread, element(plain(array), index)):
         first = first or address
         thread.cta.hazards.read(thread, address, nbytes, atomic=atomic)
         if thread.log is not None:
@@ -44,9 +49,9 @@ def read(array: SharedArray, index: Any, *, atomic: bool = False) -> int:
     return first
 
 
-def write(array: SharedArray, index: Any, value: Any, *, atomic: bool = False) -> None:
+def write(array: SharedArray, index: Index, value: object, *, atomic: bool = False) -> None:
     """Check and record a write of `value` to an element, or to all elements of a slice."""
-    thread, nbytes, part = current(), array.itemsize, _part(array, index)
+    thread, nbytes, part = current(), array.itemsize, element(plain(array), index)
     images: Any = itertools.repeat(None)
     if not atomic:
         values = np.empty(part.shape, part.dtype)
@@ -59,10 +64,11 @@ def write(array: SharedArray, index: Any, value: Any, *, atomic: bool = False) -
             thread.log.wrote(thread.cta, address, nbytes)
 
 
-def _part(array: SharedArray, index: Any) -> np.ndarray[Any, Any]:
+def element(array: np.ndarray[Any, Any], index: Index) -> np.ndarray[Any, Any]:
     """Return the elements that `index` names, as a view if they are an element or a slice."""
-    index = index if isinstance(index, tuple) else (index,)
-    return plain(array)[index if any(i is ... for i in index) else (*index, ...)]
+    axes: Any = index if isinstance(index, tuple) else (index,)
+    part: np.ndarray[Any, Any] = array[axes if any(i is ... for i in axes) else (*axes, ...)]
+    return part
 
 
 def _addresses(thread: SimulatedThread, part: np.ndarray[Any, Any]) -> list[int]:
@@ -80,9 +86,11 @@ class Shared:
     def __init__(self, dynamic_bytes: int) -> None:
         self._dynamic_bytes = dynamic_bytes
 
-    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> SharedArray:
+    def array(
+        self, shape: int | tuple[int, ...], dtype: Any, alignment: int | None = None
+    ) -> SharedArray:
         """Return the block's array for this call in the source, the same for all its threads."""
-        element = np.dtype(numpy_support.as_dtype(dtype) if _is_numba_type(dtype) else dtype)
+        dtype = np.dtype(numpy_support.as_dtype(dtype) if _is_numba_type(dtype) else dtype)
         extents = shape if isinstance(shape, tuple) else (shape,)
         frame = sys._getframe(1)
         code = frame.f_code
@@ -91,18 +99,19 @@ class Shared:
         count = int(np.prod(extents))
         if extents == (0,):
             # Every array of size 0 is the launch's dynamic shared memory.
-            count = self._dynamic_bytes // element.itemsize
+            count = self._dynamic_bytes // dtype.itemsize
             extents, key, where = (count,), ("dynamic",), "dynamic shared memory"
             nbytes, alignment = self._dynamic_bytes, None
         else:
-            nbytes = count * element.itemsize
+            nbytes = count * dtype.itemsize
         memory = current().cta.memory
         start = memory.allocate(
             ("array", *key), where, nbytes, alignment or 16, tracked=False
         ).start
-        window = memory.data[start : start + count * element.itemsize]
-        return window.view(element).reshape(extents).view(SharedArray)
+        window = memory.data[start : start + count * dtype.itemsize]
+        array: SharedArray = window.view(dtype).reshape(extents).view(SharedArray)
+        return array
 
 
-def _is_numba_type(dtype: Any) -> bool:
+def _is_numba_type(dtype: object) -> bool:
     return isinstance(dtype, types.Type)

@@ -104,7 +104,7 @@ def tcgen05_alloc(destination: int, columns: int, cta_group: int) -> None:
         allocation = memory.allocate(thread, int(columns))
         write_to(thread.cta, "tcgen05_alloc", int(destination), np.uint32(allocation.first))
     # The warp executes one instruction, so that all its lanes come after the write.
-    done = thread.cta.warp_meeting(
+    done: Any = thread.cta.warp_meeting(
         thread, f"{name}, done", FULL_MASK, allocation, orders_memory=True
     )
     memory.learn(thread, done[0])

@@ -179,7 +179,7 @@ def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value:
         thread_instructions.shared_write(shared, image)
 
 
-def _edit(what: str, target: Any, image: np.ndarray[Any, Any], *, in_place: bool) -> None:
+def _edit(what: str, target: TensorMap, image: np.ndarray[Any, Any], *, in_place: bool) -> None:
     if uses := uses_of(current(), target):
         uses.edit(current(), what, in_place=in_place)
     from_bytes(image, target)

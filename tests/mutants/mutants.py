@@ -310,7 +310,9 @@ CP_ASYNC = [
 ]  # fmt: skip
 
 THREADS = [
-    *of_every_ring(p.THREADS, ("add", "fill"), early="MissingFence EarlyRead EarlyOverwrite DataRace"),
+    *of_every_ring(
+        p.THREADS, ("add", "fill"), early="MissingFence EarlyRead EarlyOverwrite DataRace"
+    ),
     *of_filled_rings(p.THREADS, "EarlyOverwrite MissingFence", "may still be reading"),
     Mutant(
         p.THREADS, "wrong bytes", m.PARTLY_FILLED,
@@ -404,7 +406,8 @@ REDUCE = [
 ORDERED = [
     Mutant(
         p.ORDERED, "dropped wait", m.NO_TURN, (("order.wait()", ""),),
-        {"simulator": ("BarrierMisuse EarlyOverwrite MissingFence DataRace", "has not waited for this")},
+        {"simulator": ("BarrierMisuse EarlyOverwrite MissingFence DataRace",
+                       "has not waited for this")},
     ),
     Mutant(
         p.ORDERED, "dropped arrival", m.TURN_KEPT, (("order.arrive()", ""),),

@@ -1,4 +1,4 @@
-"""Collectives that the lanes of a warp reach from different lines, and named barriers that collide."""
+"""Collectives that lanes of a warp reach from different lines; named barriers that collide."""
 
 import numpy as np
 import pytest

@@ -65,9 +65,7 @@ def test_a_map_is_edited_while_a_load_uses_it(seeds):
         edit_after_load[1, 32](template, maps, y, True, out)
         assert out == 1
         template, maps, y = arrays()
-        with pytest.raises(
-            sim.EarlyOverwrite, match="edited while a load through it may still use"
-        ):
+        with pytest.raises(sim.EarlyOverwrite, match="edited while a load through it may"):
             edit_after_load[1, 32](template, maps, y, False, out)
 
 
@@ -78,9 +76,7 @@ def test_a_map_is_edited_while_a_store_uses_it(seeds):
         template, maps, y = arrays()
         edit_after_store[1, 32](template, maps, y, True)
         template, maps, y = arrays()
-        with pytest.raises(
-            sim.EarlyOverwrite, match="pass cp_async_bulk_wait_group.0., not its _re"
-        ):
+        with pytest.raises(sim.EarlyOverwrite, match="pass cp_async_bulk_wait_group.0., not"):
             edit_after_store[1, 32](template, maps, y, False)
 
 

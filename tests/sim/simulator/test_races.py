@@ -98,15 +98,13 @@ def test_a_write_after_an_unordered_read(seeds):
 
 
 def test_parts_of_one_word_belong_to_different_threads():
+    def body(tile):
+        held, t = tma.shared_tile(tile), cuda.threadIdx.x
+        held[t] = 1
+        held[t] += 1
+
     for dtype in ("u8", "f16"):
-        tile = tma.Tile((64,), dtype)
-
-        def body():
-            held, t = tma.shared_tile(tile), cuda.threadIdx.x
-            held[t] = 1
-            held[t] += 1
-
-        launch(body)
+        launch(body, 64, tma.Tile((64,), dtype))
 
 
 def test_threads_may_write_the_same_value():
