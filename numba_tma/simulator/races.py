@@ -46,7 +46,7 @@ Bytes = NDArray[np.uint8]
 Place = tuple[CodeType, int]
 
 
-class Access(NamedTuple):
+class ThreadAccess(NamedTuple):
     """An access of a thread: the thread's own time, and the place in the kernel."""
 
     epoch: int
@@ -61,8 +61,8 @@ class Cell:
 
     def __init__(self) -> None:
         self.writer = -1
-        self.written: Access | None = None
-        self.readers: dict[int, Access] = {}
+        self.written: ThreadAccess | None = None
+        self.readers: dict[int, ThreadAccess] = {}
 
 
 class Races:
@@ -80,7 +80,7 @@ class Races:
     def read(self, row: int, start: int, stop: int, *, atomic: bool = False) -> None:
         """Check and record a read of a thread."""
         known = self._clocks.table[row]
-        access = Access(int(known[row]), place_in_kernel(), atomic)
+        access = ThreadAccess(int(known[row]), place_in_kernel(), atomic)
         for granule in range(start // GRANULE, (stop - 1) // GRANULE + 1):
             cells = self._granules.setdefault(granule, {})
             span = max(start, granule * GRANULE), min(stop, (granule + 1) * GRANULE)
@@ -99,7 +99,7 @@ class Races:
     ) -> None:
         """Check and record a write of `image` by a thread."""
         known = self._clocks.table[row]
-        access = Access(int(known[row]), place_in_kernel(), atomic)
+        access = ThreadAccess(int(known[row]), place_in_kernel(), atomic)
         for granule in range(start // GRANULE, (stop - 1) // GRANULE + 1):
             cells = self._granules.setdefault(granule, {})
             span = max(start, granule * GRANULE), min(stop, (granule + 1) * GRANULE)
@@ -120,7 +120,13 @@ class Races:
             self._granules.pop(granule, None)
 
     def _check_writer(
-        self, row: int, known: Bytes, cell: Cell, span: tuple[int, int], mine: Access, done: str
+        self,
+        row: int,
+        known: Bytes,
+        cell: Cell,
+        span: tuple[int, int],
+        mine: ThreadAccess,
+        done: str,
     ) -> None:
         its = cell.written
         if its is None or cell.writer == row or its.atomic and mine.atomic:
@@ -133,7 +139,7 @@ class Races:
                 raise self._race(span, cell.writer, "written", its, done, mine, _CLUSTER)
 
     def _check_readers(
-        self, row: int, known: Bytes, cell: Cell, span: tuple[int, int], mine: Access
+        self, row: int, known: Bytes, cell: Cell, span: tuple[int, int], mine: ThreadAccess
     ) -> None:
         for reader, its in cell.readers.items():
             if reader == row or its.epoch <= known[reader] or (its.atomic and mine.atomic):
@@ -145,9 +151,9 @@ class Races:
         span: tuple[int, int],
         other: int,
         did: str,
-        its: Access,
+        its: ThreadAccess,
         done: str,
-        mine: Access,
+        mine: ThreadAccess,
         repair: str = "",
     ) -> DataRace:
         where = self._memory.describe(span[0], span[1] - span[0])

@@ -62,4 +62,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.section("explored in every order")
     for test, (runs, states, steps) in sorted(found):
-        terminalreporter.line(f"{int(states):>9,} states {int(steps):>9,} steps {runs:>3} runs  {test}")
+        terminalreporter.line(
+            f"{int(states):>9,} states {int(steps):>9,} steps {runs:>3} runs  {test}"
+        )

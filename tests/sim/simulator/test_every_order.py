@@ -1,6 +1,6 @@
 """Every order of a small instance of each pipeline and of each shipped protocol.
 
-Each test is one line on its launch: `explored` asserts that no order has a mistake, and the run ends
+Each test is one line on its launch: `explored` asserts that no order has a mistake. The run ends
 with the numbers of states. docs/guide/exhaustive_check.md lists what is not explored, and why.
 """
 
