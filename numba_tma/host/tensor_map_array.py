@@ -10,13 +10,14 @@ from numba_tma.host.annotations import StreamLike
 from numba_tma.host.backend import KernelArgument
 from numba_tma.host.driver import NBYTES, address_of
 from numba_tma.host.environment import simulated
+from numba_tma.host.process_bound import ProcessBound
 from numba_tma.host.ragged import RaggedTensorMap
 from numba_tma.host.tensor_map import TensorMap, describe_kind
 
 __all__ = ["TensorMapArray"]
 
 
-class TensorMapArray(KernelArgument):
+class TensorMapArray(ProcessBound, KernelArgument):
     """Tensor maps of one type in device memory: one kernel argument, indexed in the kernel.
 
     A kernel takes ``maps[i]`` for the map of its work, and uses it as it would use a map of its
@@ -44,6 +45,7 @@ class TensorMapArray(KernelArgument):
     """
 
     _opaque = True
+    _REPAIR = "make maps of"
     __slots__ = ("__weakref__", "_buffer", "address", "maps", "numba_type")
 
     def __init__(self, maps: Iterable[TensorMap], *, stream: StreamLike = None) -> None:
