@@ -38,7 +38,7 @@ def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def explored(
     record_property: Callable[[str, object], None],
-) -> Callable[[Callable[[], object]], simulator.Report]:
+) -> Callable[..., simulator.Report]:
     """Explore a launch in every order; the run's summary shows the sizes of what was explored."""
 
     def check(launch: Callable[[], object], limit: int = 100_000) -> simulator.Report:

@@ -92,4 +92,4 @@ PROTOCOLS = {
     "name", quick(["matmul", "attention", "rows", "block-scaled matmul"], PROTOCOLS)
 )
 def test_shipped_protocols(name, explored):
-    explored(PROTOCOLS[name])
+    explored(PROTOCOLS[name], limit=200_000)
