@@ -226,8 +226,9 @@ def attention_problem(c: Any, rng: np.random.Generator) -> Problem:
     options |= {"out_dtype": "bf16"} if narrow else {}
     outputs = {"out": (q.shape, "bf16" if narrow else c.dtype)}
     outputs |= {"lse": ((c.batch, q.shape[2], c.queries), "f32")} if c.lse else {}
+    options |= {"return_lse": True} if c.lse and c.out == "new" else {}
     return Problem(arrays, outputs, expect, options, views=("q", "k", "v", "out"), aligned=True,
-                   dtype=c.dtype)  # fmt: skip
+                   returned=("out", "lse"), dtype=c.dtype)  # fmt: skip
 
 
 def packed(c: Any, rng: np.random.Generator) -> Problem:
