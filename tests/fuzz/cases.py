@@ -15,6 +15,7 @@ from tests.fuzz.trial import FAMILIES, ODD, arguments_of, problem_of
 #: Calls are drawn from so many pools of kernels; index i belongs to pool i % POOLS.
 POOLS = 16
 ABSURD_SHARE = 0.15
+ABOUT_COPIES = ("tensor_map", "pipeline", "im2col", "ragged", "ring")  # functions of the fuzzer
 ALIGNED = ["plain", "gaps of 16", "starts at 16"]
 
 
@@ -49,7 +50,7 @@ def draw(seed: int, index: int, tiny: bool, only: str = "") -> Case:
     if (
         rng.random() < ABSURD_SHARE
         and (known := arguments_of(case))
-        and family.name not in ("tensor_map", "pipeline")
+        and family.name not in ABOUT_COPIES
     ):
         kinds = list(ABSURD)
         case["absurd"] = [known[rng.integers(len(known))], kinds[rng.integers(len(kinds))]]
