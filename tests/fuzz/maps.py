@@ -142,9 +142,9 @@ def convolved(c: Any, rng: np.random.Generator) -> Problem:
 
     def expect() -> Any:
         found = np.zeros(tile.shape, x.dtype)
-        start = int(np.ravel_multi_index(first, (c.images, *counts)))
-        for row, place in enumerate(range(start, min(start + c.pixels, c.images * np.prod(counts)))):
-            n, *output = np.unravel_index(place, (c.images, *counts))
+        places, start = (c.images, *counts), int(np.ravel_multi_index(first, (c.images, *counts)))
+        for row in range(min(c.pixels, int(np.prod(places)) - start)):
+            n, *output = np.unravel_index(start + row, places)
             at = [int(p) * c.stride - c.padding + r for p, r in zip(output, offsets)]
             if all(0 <= i < extent for i, extent in zip(at, extents)):
                 pixel = x[(n, *at)][channel : channel + tile.shape[1]]
@@ -266,7 +266,7 @@ def pipeline(a: Any, b: Any, *, out_a: Any, out_b: Any, tile: Any, second: Any, 
              blocks: int, turns: int, stream: Any = None) -> None:  # fmt: skip
     """Copy the tiles of two arrays through a pipeline."""
     kernel = _pipeline_kernel(plan[0], tile, second, *plan[1:])
-    maps = tma.tensor_map(a, tile), tma.tensor_map(b, second or tile)
+    maps = tma.tensor_map(a, tile), tma.tensor_map(b if second else a, second or tile)
     outs = (out_a, out_b) if simulated() else map(cuda.as_cuda_array, (out_a, out_b))
     kernel[blocks, 32 * (1 + plan[1]), stream or 0](*maps, *outs, turns)
 
