@@ -42,8 +42,8 @@ def fits(function: str, argument: str, kind: str) -> bool:
         return True
     if kind == "None" and argument == "scale" and function in SCALES:
         return True
-    if function == "add" and argument == "1":  # add(x, 2.0): such numbers are drawn, too
-        return kind in NUMBERS | {"nan", "inf", "-inf"}
+    if function in ("add", "scale_add") and argument == "1":  # add(x, 2.0): drawn, too
+        return kind in NUMBERS or function == "add" and kind in ("nan", "inf", "-inf")
     if function == "transpose" and argument == "x" and kind == "of f64":
         return True
     return kind in SENSIBLE.get(argument, ())

@@ -292,7 +292,7 @@ FAMILIES = (
     Family(pointwises.swiglu, {**ANY, "size": one(1, 10)}, swiglus),
     Family(pointwises.add, {**ANY, "second": one("same", "row", "column", "one", 2.5, 0,
            10**12)}, sums(False)),
-    Family(pointwises.scale_add, {**ANY, "second": one("same", "row", "column", "one"),
+    Family(pointwises.scale_add, {**ANY, "second": one("same", "row", "column", "one", 2.5, 0),
            "alpha": one(1.0, -0.3, 2), "beta": one(1.0, 0.0, 7.5)}, sums(True)),
     Family(copies.copy, {**ANY, "dtype": BITS, **GIVEN}, copied),
     Family(copies.grouped_copy, {"groups": size(1, 20, 4), "rows": size(1, 100, 9),

@@ -100,7 +100,10 @@ class Pointwise:
             count -= 1
         arrays = arguments[:count]
         if not 1 <= count <= MOST_INPUTS:
-            raise TypeError(f"{self.name}() was given {count} arrays; it takes 1 to {MOST_INPUTS}")
+            raise TypeError(
+                f"{self.name}() was given {count} arrays; it takes 1 to {MOST_INPUTS}, from "
+                "argument 1 on"
+            )
         try:
             out = self._new(arrays, dtype) if out is None else out
             self._run((out, *arrays), stream, arguments[count:], dtype, plan)
