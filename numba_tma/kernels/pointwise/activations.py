@@ -80,5 +80,5 @@ def swiglu(
     result is zero.
     """
     if REAL.of_kind(up):  # which `pointwise` takes, as a number for all elements
-        raise TypeError(f"swiglu(): up is {up}, a number; pass an array that broadcasts to gate")
+        raise TypeError(f"swiglu(): argument 2 is {up}, a number; pass an array that broadcasts")
     return SWIGLU(gate, up, out=out, stream=stream, dtype=dtype, plan=plan)
