@@ -127,7 +127,8 @@ class Launcher:
         self.grid = _dimensions("grid", grid, _LARGEST_GRID, "blocks")
         self.block = _dimensions("block", block, _LARGEST_BLOCK, "threads")
         check_threads(self.block, "launcher: ")
-        self.cluster = None if cluster is None else self._check_cluster(cluster_size(cluster))
+        size = None if cluster is None else cluster_size(cluster, "launcher")
+        self.cluster = None if size is None else self._check_cluster(size)
         self.stream, self.pdl = stream, checked("launcher", "pdl", pdl, FLAG)
         if self.pdl:
             _dependent_launchers.append(True)
