@@ -164,12 +164,12 @@ def recorded(stack, recorder):
                 for address, nbytes in product.reads:
                     note(Kind.PRODUCT, address, nbytes, thread=thread)
 
-    def write_pieces(self, thread, addresses, nbytes):
-        for address in addresses.tolist():
-            note(Kind.WRITE, address, nbytes, thread=thread)
+    def write_pieces(self, thread, addresses, pieces):
+        for address, piece in zip(addresses.tolist(), pieces, strict=True):
+            note(Kind.WRITE, address, piece.nbytes, thread=thread)
 
-    rule("read", lambda self, t, a, n: note(Kind.READ, a, n, thread=t))
-    rule("write", lambda self, t, a, n: note(Kind.WRITE, a, n, thread=t))
+    rule("read", lambda self, t, a, n, **_: note(Kind.READ, a, n, thread=t))
+    rule("write", lambda self, t, a, n, image=None, **_: note(Kind.WRITE, a, n, thread=t))
     rule("copy", lambda self, t, a, n, number: note(Kind.COPY, a, n, thread=t))
     rule("write_pieces", write_pieces)
     rule("load", load)
