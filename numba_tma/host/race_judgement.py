@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from numba_tma.host.debug import Site
 from numba_tma.host.race_records import MOST
 from numba_tma.host.race_replay import Replay
-from numba_tma.host.races import ENDS, EVENT, Kind, Race
+from numba_tma.host.races import BY_LANE, EVENT, Kind, Race
 
 
 def without_repeats(events: NDArray[Any]) -> NDArray[Any]:
-    """Return the events of a cluster without the ends of waits that repeat the warp's last event.
+    """Return the events of a cluster without those that repeat their warp's last event.
 
-    Each lane of a warp logs the end of its wait, as it goes on without the others.
+    Each lane of a warp logs its fence and the end of its wait, as it goes on without the others.
     """
     order = np.lexsort((np.arange(len(events)), events["warp"], events["slot"]))
     sorted_ = events[order]
     repeats = np.zeros(len(events), np.bool_)
-    repeats[order[1:]] = (sorted_[1:] == sorted_[:-1]) & np.isin(sorted_["kind"][1:], ENDS)
+    repeats[order[1:]] = (sorted_[1:] == sorted_[:-1]) & np.isin(sorted_["kind"][1:], BY_LANE)
     return events[~repeats]
 
 

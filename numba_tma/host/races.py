@@ -3,8 +3,8 @@
 A kernel in races mode writes one `EVENT` for each step that orders or accesses shared memory. A
 slot of the log is taken with an atomic before an arrival or an access, and after a wait, so the
 slots are one order of all steps that agrees with what the hardware did. The host replays that order
-after the launch (`race_replay`), by the rules of the simulator. The end of a wait is logged by each
-lane, as a lane goes on without the others; the host keeps one of the equal events in a row.
+after the launch (`race_replay`), by the rules of the simulator. A fence and the end of a wait
+are logged by each lane, as it goes on without the others; the host keeps one of equal events.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ class Kind(enum.IntEnum):
     UNTRACKED = 30  #: a write to another block's shared memory
 
 
-#: What ends a wait. Another such event of the warp right after it changes nothing.
-ENDS = (Kind.WAITED, Kind.WAITED_OWN, Kind.MET, Kind.CLUSTER_WAITED, Kind.COPY_DRAINED)
+#: What each lane logs. Another such event of the warp right after an equal one changes nothing.
+BY_LANE = (
+    Kind.WAITED, Kind.WAITED_OWN, Kind.MET, Kind.CLUSTER_WAITED, Kind.COPY_DRAINED, Kind.FENCE,
+)  # fmt: skip
 
 #: One event, in 32-bit words. `device.races.note` writes the fields in this order.
 EVENT = np.dtype(

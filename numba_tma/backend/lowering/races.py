@@ -255,7 +255,6 @@ def _simple(kind: Kind) -> Watch:
 for _name, _kind in {
     "cp_async_bulk_commit_group": Kind.COMMIT,
     "cp_async_commit_group": Kind.COPY_COMMIT,
-    "fence_proxy_async_all": Kind.FENCE,
 }.items():
     BEFORE[_name] = _simple(_kind)
 
@@ -265,11 +264,12 @@ def _commit_products(row: Instruction, context: Context, builder: Builder, given
     note(context, builder, Kind.PRODUCT_COMMIT, lanes=_ALL)
 
 
-@_before("fence_proxy_async")
+@_before("fence_proxy_async", "fence_proxy_async_all")
 def _fence(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     space = given.get("space", (types.none, None))[0]
     if not isinstance(space, types.Literal) or space.literal_value != "global":
-        note(context, builder, Kind.FENCE)
+        # By each lane: its own copies may follow at once.
+        note(context, builder, Kind.FENCE, lanes=_own_lane(context, builder))
 
 
 @_before(*(n for n in TABLE if n.startswith("st_shared_cluster")))
