@@ -27,6 +27,7 @@ from numba_tma.simulator import protocol
 from numba_tma.simulator import thread_instructions as instructions
 from numba_tma.simulator.block import Cta, Dim3
 from numba_tma.simulator.cluster import form_cluster
+from numba_tma.simulator.compiling import compile_launched
 from numba_tma.simulator.fibers import running_fiber
 from numba_tma.simulator.launch_queue import LaunchQueue
 from numba_tma.simulator.report import deadlock_report
@@ -205,6 +206,7 @@ def _one_launch_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
             check_device_function(self.fn)
             KERNEL_CODE.add(self.fn.__code__)
             return call(self, *args)
+        compile_launched(self, args)
         with _launches:
             return call(self, *args)
 
@@ -267,7 +269,11 @@ def _with_attribute_errors(read: Callable[..., Any]) -> Callable[..., Any]:
 def _jit_with_any_option(jit: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(jit)
     def wrapped(*args: Any, **options: Any) -> Any:
-        return jit(*args, **{n: v for n, v in options.items() if n not in _COMPILER_OPTIONS})
+        made = jit(*args, **{n: v for n, v in options.items() if n not in _COMPILER_OPTIONS})
+        if isinstance(made, kernel.FakeCUDAKernel):
+            made.given_options = options  # for the compiler, should it get the kernel
+            return made
+        return lambda function: wrapped(function, **options)
 
     return wrapped
 

@@ -23,7 +23,9 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import core_models, register_model, typeof_impl
+from numba.cuda.np.numpy_support import from_dtype
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
+from numba.cuda.typing.typeof import typeof
 
 from numba_tma.backend.numba_cuda import cache as cache
 from numba_tma.backend.numba_cuda import global_lists as global_lists
@@ -100,6 +102,7 @@ __all__ = [
     "core_models",
     "describe",
     "device_function",
+    "from_dtype",
     "get_field",
     "grid_constant",
     "instruction_function",
@@ -123,6 +126,7 @@ __all__ = [
     "set_use_flags",
     "signature",
     "static_of",
+    "typeof",
     "typeof_impl",
     "types",
     "typing_registry",
