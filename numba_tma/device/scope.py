@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 from numba_tma import simulator
 from numba_tma.backend.interface import native
+from numba_tma.host.host_only import host_only
 
 F = TypeVar("F")
 
@@ -45,6 +46,7 @@ def as_scope(value: object, line: int) -> Any:
     return value
 
 
+@host_only
 def scopes(function: F) -> F:
     """Let a kernel or device function use ``with`` blocks over producers, consumers and stages.
 

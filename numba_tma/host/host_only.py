@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any, TypeVar
 
@@ -40,7 +40,7 @@ def attribute_refusal(cls: type, name: str) -> str:
 
 def array_refusal(name: str) -> str:
     """Return the error of a kernel that reads an attribute that arrays do not have."""
-    if name in _OF_MAPS:
+    if name in METHODS_OF_MAPS:
         return (
             f"array.{name}: an array is no tensor map; pass tensor_map(array, tile) to the kernel "
             "in its place"
@@ -48,7 +48,8 @@ def array_refusal(name: str) -> str:
     return f"an array has no attribute {name!r} in a kernel"
 
 
-_OF_MAPS = frozenset(
+#: The methods of tensor maps that kernels call.
+METHODS_OF_MAPS = frozenset(
     {"load", "store", "reduce", "prefetch_tile", "load_im2col", "store_im2col", "sequence"}
     | {"gather", "scatter", "prefetch"}
 )
@@ -56,7 +57,15 @@ _OF_MAPS = frozenset(
 
 def is_of_maps(name: str) -> bool:
     """Return whether `name` is a method of tensor maps, which a kernel may try on an array."""
-    return name in _OF_MAPS
+    return name in METHODS_OF_MAPS
+
+
+def not_in_shared_memory(what: str) -> str:
+    """Return the error of a copy between a map and an array in global memory."""
+    return (
+        f"the tile is {what}, which is not in shared memory; give a stage's tile, a shared_tile or "
+        "a cuda.shared.array"
+    )
 
 
 ATOMIC_REFUSAL = (
@@ -65,9 +74,17 @@ ATOMIC_REFUSAL = (
 )
 
 
+#: Functions and classes of the host, whose calls a compiler refuses in kernels.
+HOST_ONLY: list[Callable[..., Any]] = []
+
+
 def host_only(function: F) -> F:
-    """Refuse calls of a function by a kernel's own code (simulator)."""
+    """Refuse calls of a function, or the construction of a class, by a kernel's own code."""
     if not simulated():
+        HOST_ONLY.append(function)
+        return function
+    if isinstance(function, type):
+        refuse_construction(function)
         return function
 
     @functools.wraps(function)
@@ -92,7 +109,7 @@ def refuse_construction(cls: type) -> None:
     cls.__init__ = checked  # type: ignore[misc]
 
 
-def refuse_methods(cls: type, allowed: tuple[str, ...]) -> None:
+def refuse_methods(cls: type, allowed: Collection[str]) -> None:
     """Refuse a class's public methods to a kernel's own code, but for `allowed` (simulator)."""
     for name, member in list(vars(cls).items()):
         if type(member) is FunctionType and not name.startswith("_") and name not in allowed:

@@ -10,12 +10,14 @@ from numba_tma.host.annotations import StreamLike
 from numba_tma.host.backend import KernelArgument
 from numba_tma.host.driver import NBYTES, address_of
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import host_only
 from numba_tma.host.ragged import RaggedTensorMap
 from numba_tma.host.tensor_map import TensorMap, describe_kind
 
 __all__ = ["TensorMapArray"]
 
 
+@host_only
 class TensorMapArray(KernelArgument):
     """Tensor maps of one type in device memory: one kernel argument, indexed in the kernel.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from numba_tma.backend.interface import Constant, compile_time, constant_class, device_function, u32
 from numba_tma.backend.primitives import require_launch_bounds, sub32
+from numba_tma.host.host_only import host_only
 from numba_tma.ptx import barrier_arrive, barrier_sync, setmaxnreg_dec, setmaxnreg_inc, tid_x
 
 WARP, WARPGROUP = 32, 128
@@ -73,14 +74,17 @@ def _integer(value: Any) -> int:
         return 0
 
 
+@host_only
 class Threads(Group):
     """`count` threads, each of which arrives on barriers."""
 
 
+@host_only
 class Warps(Group):
     """`count` warps, each of which arrives on barriers once."""
 
 
+@host_only
 class Warpgroups(Group):
     """`count` warpgroups of 4 warps. Each warp arrives on barriers once.
 

@@ -83,16 +83,17 @@ def ring(rng: Random) -> Program:
         f"TILE = {shape}\n{roles}SPARE = tma.TilePipeline(2, x=TILE)\n"
         f"PIPE = tma.TilePipeline({stages}, x=TILE{sides})"
     )
+    at = f"i // {columns}, i % {columns}"
     body = {
         "elements": (
             f"for i in range(cuda.threadIdx.x, {rows * columns}, 32):\n"
-            f"    y[t * {rows} + i // {columns}, i % {columns}] = stage.x[i // {columns}, i % {columns}]"
+            f"    y[t * {rows} + {at}] = stage.x[{at}]"
         ),
         "in place": (
             f"stage.x[0, cuda.threadIdx.x % {columns}] = stage.x[0, cuda.threadIdx.x % {columns}]\n"
             "pipe.sync_consumers()\n"
             f"for i in range(cuda.threadIdx.x, {rows * columns}, 32):\n"
-            f"    y[t * {rows} + i // {columns}, i % {columns}] = stage.x[i // {columns}, i % {columns}]"
+            f"    y[t * {rows} + {at}] = stage.x[{at}]"
         ),
         "vectors": (
             f"for i in range(cuda.threadIdx.x, {rows}, 32):\n"
@@ -107,12 +108,14 @@ def ring(rng: Random) -> Program:
     work = f"$use\n{body[kind]}"
     load = "$map.load($tile, $coords, $barrier)\n$elected"
     form = rng.choice(["loop", "loop", "loop", "explicit", "scopes"])
+    if form == "explicit":  # a forgotten release shows when the stages are used again
+        tiles, first, stop, step = tiles + 3, "0", "n", "1"
     producer, consumer, decorators = _FORMS[form]
     text = (
         f"@cuda.jit\n{decorators}def kernel(x, y, n):\n"
         "    $start\n    pipe = PIPE.start()\n"
-        f"    if pipe.is_producer():\n{indent(producer.replace('LOAD', _into(load, producer)), ' ' * 8)}\n"
-        f"    elif $is_consumer:\n{indent(consumer.replace('WORK', _into(work, consumer)), ' ' * 8)}"
+        f"    if pipe.is_producer():\n{indent(_into(load, producer), ' ' * 8)}\n"
+        f"    elif $is_consumer:\n{indent(_into(work, consumer), ' ' * 8)}"
     )
     made = [f"{array('a', rows * tiles, columns, dtype)}", f"y, n = np.zeros_like(a), {tiles}"]
     ran = f"range({first}, {stop}, {step})"
@@ -145,10 +148,9 @@ def ring(rng: Random) -> Program:
 
 
 def _into(code: str, text: str) -> str:
-    """Return code, indented as the word in `text` that it replaces."""
+    """Return `text` with code in place of the line LOAD or WORK, at its indentation."""
     (line,) = (line for line in text.splitlines() if line.strip() in ("LOAD", "WORK"))
-    first, *rest = code.splitlines()
-    return "\n".join([first, *(" " * (len(line) - len(line.lstrip())) + x for x in rest)])
+    return text.replace(line, indent(code, line[: -len(line.strip())]))
 
 
 _FORMS = {
@@ -239,7 +241,10 @@ def bare(rng: Random) -> Program:
     shape, dtype, rows, columns = tile(rng, "f32 i32 f16")
     how = rng.choice(["store", "reduce"])
     wait = rng.choice(["full.wait(0)", "while not full.try_wait(0):\n        pass"])
-    back = {"store": "out.store(here, $out_coords)", "reduce": 'out.reduce(here, $out_coords, "$op")'}
+    back = {
+        "store": "out.store(here, $out_coords)",
+        "reduce": 'out.reduce(here, $out_coords, "$op")',
+    }
     text = f"""\
 @cuda.jit
 def kernel(x, out, y):
@@ -342,7 +347,8 @@ def kernel(x, y):
     full.wait(0)
     $use
     for i in range(cuda.threadIdx.x, {rows * columns}, 32):
-        y[cuda.blockIdx.x * {rows} + i // {columns}, i % {columns}] = here[i // {columns}, i % {columns}]
+        row, column = i // {columns}, i % {columns}
+        y[cuda.blockIdx.x * {rows} + row, column] = here[row, column]
     tma.cluster_sync()
 """
     launch = f"""\
@@ -514,8 +520,8 @@ for t in range(n):
 """
     objects = (
         "ROLES = tma.Roles(use=tma.Warps(1), load=tma.Warps(1))\n"
-        f'PIPE = tma.KVPipeline({rng.choice(few(rng, [2, 3]))}, 16, 64, "f16", 1, producer=ROLES.load, '
-        "consumer=ROLES.use)\nTILE = PIPE.k_tile"
+        f'PIPE = tma.KVPipeline({rng.choice(few(rng, [2, 3]))}, 16, 64, "f16", 1, '
+        "producer=ROLES.load, consumer=ROLES.use)\nTILE = PIPE.k_tile"
     )
     holes = {"part": "0", "tile": "tile", "coords": "(t * 16, 0)", "barrier": "barrier"}
     signature = (
@@ -531,9 +537,7 @@ for t in range(n):
 @family(2)
 def walk(rng: Random) -> Program:
     """The tiles of a scheduler."""
-    made = rng.choice(
-        ["GridStridedScheduler()", "GroupedScheduler(2)", "HilbertScheduler()"]
-    )
+    made = rng.choice(["GridStridedScheduler()", "GroupedScheduler(2)", "HilbertScheduler()"])
     rows, columns, blocks = rng.randrange(1, 6), rng.randrange(1, 6), rng.randrange(1, 4)
     text = """\
 @cuda.jit
@@ -627,7 +631,5 @@ assert np.array_equal(y, a.astype(np.float32) @ b.T.astype(np.float32))
         f'RIGHT = tma.Tile(({columns}, 64), "f16", tma.Swizzle.B128)'
     )
     holes = {"tile": "here", "coords": "(0, 0)", "barrier": "full", "major": '"K"'}
-    signature = (
-        f"(tma.TensorMapType(2, TILE), tma.TensorMapType(2, RIGHT), {typed('f32')})"
-    )
+    signature = f"(tma.TensorMapType(2, TILE), tma.TensorMapType(2, RIGHT), {typed('f32')})"
     return Program("products", objects, text, launch, signature, holes)

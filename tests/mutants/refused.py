@@ -105,15 +105,12 @@ def array_for_a_map():
     return loader(source="y")
 
 
-@refused("takes a Barrier (or its shared-memory address), not none", "None is given for a barrier")
+@refused("takes a Barrier (or its shared-memory address), not")
 def none_barrier():
     return loader(barrier="None")
 
 
-@refused(
-    "takes a Barrier (or its shared-memory address), not SharedTile",
-    "a tile is given where the barrier belongs",
-)
+@refused("takes a Barrier (or its shared-memory address), not SharedTile")
 def integer_barrier_tile():
     return loader(barrier="stage.x")
 

@@ -5,8 +5,8 @@
 - `kernels`: tensor-map parameters in ``__grid_constant__`` space, shared memory, clusters, launch
   bounds;
 - `launches`: the calls of a prepared launch into numba-cuda;
-- `passes`, `prune`, `returns`, `scopes`, `releases`, `left_loops`, `loops`: compiler passes around
-  type inference; `handles`: what `releases` looks for;
+- `passes`, `prune`, `returns`, `scopes`, `releases`, `left_loops`, `loops`, `destinations`: passes
+  around type inference; `handles`: what `releases` looks for;
 - `cache`: the library's part of the disk cache's key.
 
 The simulator runs none of these modules: there, the same functions and classes are ordinary Python.
@@ -28,6 +28,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Sig
 from numba.cuda.typing.typeof import typeof
 
 from numba_tma.backend.numba_cuda import cache as cache
+from numba_tma.backend.numba_cuda import destinations as destinations
 from numba_tma.backend.numba_cuda import global_lists as global_lists
 from numba_tma.backend.numba_cuda import left_loops as left_loops
 from numba_tma.backend.numba_cuda import loops as loops
@@ -65,7 +66,7 @@ from numba_tma.backend.numba_cuda.object_types import (
     set_field,
     static_of,
 )
-from numba_tma.backend.numba_cuda.objects import NativeMethod, describe, native_method, refuse_calls
+from numba_tma.backend.numba_cuda.objects import NativeMethod, describe, native_method
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
 from numba_tma.backend.numba_cuda.vectors import OPERATORS, VectorType, pack, unpack
 
@@ -112,7 +113,6 @@ __all__ = [
     "make_object",
     "native_method",
     "pack",
-    "refuse_calls",
     "register_declared",
     "register_model",
     "require_isa",

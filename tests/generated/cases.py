@@ -1,0 +1,40 @@
+"""Case number n: a program and, in most cases, one mistake in it."""
+
+from __future__ import annotations
+
+import functools
+from random import Random
+from typing import Any
+
+from tests.generated import programs, python_mistakes  # noqa: F401  # it enters its mistakes
+from tests.generated.mistakes import MISTAKES
+from tests.generated.program import Case
+from tests.tiers import quick
+
+#: Cases of `make test`. They share objects, whose bodies are compiled once.
+FEW = 500
+#: Cases of `make test-all`, the few included.
+MANY = 5000
+#: Of the cases, one in this many is valid. A compiler takes 20 times as long for these.
+VALID = 16
+#: Of these, one in this many is assembled by ptxas.
+ASSEMBLED = 5 * VALID
+
+
+@functools.cache
+def case(number: int) -> Case:
+    """Return a case, the same one in every process."""
+    rng = (programs.Narrow if number < FEW else Random)(number)
+    if number % VALID == 0:
+        return Case(number, programs.draw(rng))
+    mistake = MISTAKES[(number - number // VALID) % len(MISTAKES)]
+    while not mistake.fits(program := programs.draw(rng)):
+        pass
+    return Case(number, program, mistake)
+
+
+def blocks() -> list[Any]:
+    """Return the numbers of the cases for a parametrize, `FEW` of them quick."""
+    starts = range(0, MANY, FEW // 5)
+    numbers = [range(start, start + FEW // 5) for start in starts]
+    return quick(lambda block: block.start < FEW, numbers)
