@@ -276,6 +276,11 @@ def _checking(row: Instruction, body: F) -> F:
 
 #: Kinds of integers, as the compiler takes them.
 _INTEGERS = ("u16", "u32", "i32", "u64", "ClusterAddress", "TensorMemoryAddress")
+#: Kinds of addresses in shared memory: what has such an address, and what they take.
+_SHARED = {
+    "BarrierAddress": ("barrier", "takes a Barrier (or its shared-memory address)"),
+    "TileAddress": ("tile", "takes a tile in shared memory"),
+}
 _IMMEDIATES = ("Immediate", "RegisterCount", "ScaleExponent")
 
 
@@ -288,8 +293,8 @@ def _check_of(row: Instruction, name: str, kind: str) -> Callable[[object], None
         accepted, expected = None, f"takes an integer ({kind})"
     elif kind == "CacheHint":
         accepted, expected = None, "takes a CachePolicy or a createpolicy result"
-    elif kind == "BarrierAddress":
-        accepted, expected = None, "takes a Barrier (or its shared-memory address)"
+    elif kind in _SHARED:
+        accepted, expected = None, _SHARED[kind][1]
     else:
         return None
 
@@ -297,8 +302,9 @@ def _check_of(row: Instruction, name: str, kind: str) -> Callable[[object], None
         if given is None and optional:
             return
         fits = isinstance(given, int | np.integer) if accepted is None else given in accepted
-        if kind == "BarrierAddress" and getattr(given, "shared_kind", "") == "barrier":
-            return
+        if kind in _SHARED:
+            array = "tile" if hasattr(given, "dtype") and hasattr(given, "ndim") else ""
+            fits |= getattr(given, "shared_kind", array) == _SHARED[kind][0]
         if not fits:
             raise simulator.BadOperand(f"{row.name}({name}=...) {expected}, not {given!r}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from random import Random
 from typing import Any
 
 from tests.generated import programs, python_mistakes  # noqa: F401  # it enters its mistakes
@@ -13,6 +12,8 @@ from tests.tiers import quick
 
 #: Cases of `make test`. They share objects, whose bodies are compiled once.
 FEW = 500
+#: Cases whose programs share objects.
+BLOCK = 100
 #: Cases of `make test-all`, the few included.
 MANY = 5000
 #: Of the cases, one in this many is valid. A compiler takes 20 times as long for these.
@@ -24,7 +25,7 @@ ASSEMBLED = 5 * VALID
 @functools.cache
 def case(number: int) -> Case:
     """Return a case, the same one in every process."""
-    rng = (programs.Narrow if number < FEW else Random)(number)
+    rng = programs.Draw(number, max(0, (number - FEW) // BLOCK + 1))
     if number % VALID == 0:
         return Case(number, programs.draw(rng))
     mistake = MISTAKES[(number - number // VALID) % len(MISTAKES)]
@@ -35,6 +36,5 @@ def case(number: int) -> Case:
 
 def blocks() -> list[Any]:
     """Return the numbers of the cases for a parametrize, `FEW` of them quick."""
-    starts = range(0, MANY, FEW // 5)
-    numbers = [range(start, start + FEW // 5) for start in starts]
+    numbers = [range(start, start + BLOCK) for start in range(0, MANY, BLOCK)]
     return quick(lambda block: block.start < FEW, numbers)

@@ -12,47 +12,50 @@ from tests.generated.program import Program
 DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u8": "uint8", "f64": "float64"}
 BYTES = {"f32": 4, "f16": 2, "i32": 4, "u8": 1, "f64": 8}
 
-FAMILIES: list[tuple[int, Callable[[Random], Program]]] = []
+FAMILIES: list[tuple[int, Callable[[Draw], Program]]] = []
 
 
-def family(weight: int) -> Callable[[Callable[[Random], Program]], Callable[[Random], Program]]:
+def family(weight: int) -> Callable[[Callable[[Draw], Program]], Callable[[Draw], Program]]:
     """Enter a family with the number of its tickets in the draw."""
 
-    def enter(make: Callable[[Random], Program]) -> Callable[[Random], Program]:
+    def enter(make: Callable[[Draw], Program]) -> Callable[[Draw], Program]:
         FAMILIES.append((weight, make))
         return make
 
     return enter
 
 
-def draw(rng: Random) -> Program:
+def draw(rng: Draw) -> Program:
     """Draw a program."""
     weights, makers = zip(*FAMILIES)
     return rng.choices(makers, weights)[0](rng)
 
 
-def tile(rng: Random, dtypes: str = "f32 f16 i32 u8 f64") -> tuple[str, str, int, int]:
+def tile(rng: Draw, dtypes: str = "f32 f16 i32 u8 f64") -> tuple[str, str, int, int]:
     """Return a tile as source, its element type, rows and columns."""
-    dtype = rng.choice(dtypes.split())
-    if getattr(rng, "narrow", False):
+    if rng.block == 0:
         return 'tma.Tile((4, 32), "f32", tma.Swizzle.NONE)', "f32", 4, 32
+    shared = Random(f"{rng.block} {dtypes}")
+    dtype = shared.choice(dtypes.split())
     swizzles = {"NONE": 64, "B32": 32, "B64": 64, "B128": 128}
-    name = rng.choice(["NONE", "NONE", "B128", *swizzles])
-    rows, columns = rng.choice([2, 4, 8]), swizzles[name] // BYTES[dtype]
+    name = shared.choice(["NONE", "NONE", "B128", *swizzles])
+    rows, columns = shared.choice([2, 4, 8]), swizzles[name] // BYTES[dtype]
     if name == "NONE":
-        columns = rng.choice([16, 32])
+        columns = shared.choice([16, 32])
     return f'tma.Tile(({rows}, {columns}), "{dtype}", tma.Swizzle.{name})', dtype, rows, columns
 
 
-class Narrow(Random):
-    """Draws few objects, whose bodies a process then compiles once, and all forms of kernels."""
+class Draw(Random):
+    """The draws of one program. Programs of one block share objects, which compile once."""
 
-    narrow = True
+    def __init__(self, number: int, block: int) -> None:
+        super().__init__(number)
+        self.block = block
 
 
-def few(rng: Random, options: list[Any]) -> list[Any]:
-    """Return the options of an object that a compiler has to compile anew for each of them."""
-    return options[:1] if getattr(rng, "narrow", False) else options
+def few(rng: Draw, options: list[Any]) -> list[Any]:
+    """Return the one option of an object that the programs of a block share."""
+    return [Random(f"{rng.block} {options}").choice(options) if rng.block else options[0]]
 
 
 def array(name: str, rows: int, columns: int, dtype: str) -> str:
@@ -71,7 +74,7 @@ def typed(dtype: str) -> str:
 
 
 @family(8)
-def ring(rng: Random) -> Program:
+def ring(rng: Draw) -> Program:
     """Loads by a producer warp, reads by a consumer warp, in a form that is drawn."""
     shape, dtype, rows, columns = tile(rng)
     tiles, stages = rng.randrange(2, 6), rng.choice(few(rng, [2, 3]))
@@ -188,7 +191,7 @@ _FORMS = {
 
 
 @family(2)
-def threads_fill(rng: Random) -> Program:
+def threads_fill(rng: Draw) -> Program:
     """Stages that the producer's threads write."""
     _, dtype, rows, columns = tile(rng, "f32 i32")
     tiles, how = rng.randrange(2, 5), rng.choice(few(rng, ["threads", "cp_async"]))
@@ -236,7 +239,7 @@ assert np.array_equal(y, a + np.roll(a, -1, 1))
 
 
 @family(5)
-def bare(rng: Random) -> Program:
+def bare(rng: Draw) -> Program:
     """A tile and a barrier of the kernel's own; a store or a reduction back."""
     shape, dtype, rows, columns = tile(rng, "f32 i32 f16")
     how = rng.choice(["store", "reduce"])
@@ -289,7 +292,7 @@ assert np.array_equal(out, expected)
 
 
 @family(2)
-def bulk(rng: Random) -> Program:
+def bulk(rng: Draw) -> Program:
     """Contiguous bytes in, and out again."""
     dtype, columns = rng.choice(["f32", "i32"]), rng.choice([32, 64])
     nbytes = columns * BYTES[dtype]
@@ -328,7 +331,7 @@ assert np.array_equal(y[0], a[1])
 
 
 @family(2)
-def multicast(rng: Random) -> Program:
+def multicast(rng: Draw) -> Program:
     """Two blocks of a cluster, of which one loads for both."""
     shape, dtype, rows, columns = tile(rng, "f32 i32")
     text = f"""\
@@ -369,7 +372,7 @@ assert np.array_equal(y, np.concatenate([a, a]))
 
 
 @family(2)
-def stores(rng: Random) -> Program:
+def stores(rng: Draw) -> Program:
     """A StorePipeline of one role."""
     shape, dtype, rows, columns = tile(rng, "f32 i32")
     stages, tiles = rng.choice(few(rng, [2, 1, 3])), rng.randrange(2, 5)
@@ -400,7 +403,7 @@ assert np.array_equal(out, a)
 
 
 @family(3)
-def circular(rng: Random) -> Program:
+def circular(rng: Draw) -> Program:
     """A CircularBuffer."""
     shape, dtype, rows, columns = tile(rng, "f32 i32")
     stages, tiles = rng.choice(few(rng, [2, 3])), rng.randrange(2, 6)
@@ -438,7 +441,7 @@ assert np.array_equal(y, a)
 
 
 @family(1)
-def outputs(rng: Random) -> Program:
+def outputs(rng: Draw) -> Program:
     """An OutputTilePipeline in shared memory."""
     tiles = rng.randrange(2, 4)
     text = """\
@@ -477,7 +480,7 @@ assert np.array_equal(y, a[:, ::-1])
 
 
 @family(1)
-def keys_and_values(rng: Random) -> Program:
+def keys_and_values(rng: Draw) -> Program:
     """A KVPipeline whose tiles are read by threads."""
     tiles = rng.randrange(2, 4)
     text = """\
@@ -535,7 +538,7 @@ for t in range(n):
 
 
 @family(2)
-def walk(rng: Random) -> Program:
+def walk(rng: Draw) -> Program:
     """The tiles of a scheduler."""
     made = rng.choice(["GridStridedScheduler()", "GroupedScheduler(2)", "HilbertScheduler()"])
     rows, columns, blocks = rng.randrange(1, 6), rng.randrange(1, 6), rng.randrange(1, 4)
@@ -559,7 +562,7 @@ assert (y == 1).all()
 
 
 @family(2)
-def meetings(rng: Random) -> Program:
+def meetings(rng: Draw) -> Program:
     """Warps that meet at a named barrier, a role's barrier or an mbarrier."""
     text = """\
 @cuda.jit
@@ -597,7 +600,7 @@ assert np.array_equal(y, a[:, ::-1])
 
 
 @family(1)
-def products(rng: Random) -> Program:
+def products(rng: Draw) -> Program:
     """A product of one warpgroup."""
     columns = rng.choice([8, 16])
     text = f"""\

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from numba import types
-from numba.core.errors import NumbaError, NumbaPerformanceWarning
+from numba.core.errors import NumbaPerformanceWarning
 
 import numba_tma as tma
 from tests.mutants.refused import PIPE, REFUSED, TILE, loader
@@ -14,7 +14,7 @@ SIGNATURE = (tma.TensorMapType(2, TILE), types.float32[:, ::1], types.int64)
 
 @pytest.mark.parametrize("wrong", REFUSED, ids=repr)
 def test_the_compiler_refuses(wrong):
-    with pytest.raises(NumbaError) as caught:
+    with pytest.raises(Exception) as caught:  # Numba has its own, and Python's
         tma.testing.compile_ptx(wrong.build(), SIGNATURE)
     assert wrong.sentence in re.sub(r"\x1b\[\d*m", "", str(caught.value))
 

@@ -25,7 +25,7 @@ def test_the_simulator_accepts_and_refuses(numbers):
 def test_the_cases_cover_every_mistake_and_family():
     cases = [case(number) for number in range(FEW)]
     assert {c.mistake.name for c in cases if c.mistake} == {m.name for m in MISTAKES}
-    assert len({c.program.family.split()[0] for c in cases}) == len(FAMILIES)
+    assert len({c.program.family.split()[0] for c in cases}) >= len(FAMILIES)
     assert Counter(m.name for m in MISTAKES).most_common(1)[0][1] == 1
 
 
