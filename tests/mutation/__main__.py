@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +33,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
     parser.add_argument("--jobs", type=int, default=1, help="trials at a time")
     parser.add_argument("--only", default="numba_tma/", help="files whose path begins so")
+    parser.add_argument(
+        "--limit", type=float, default=math.inf, metavar="SECONDS",
+        help="tests in a trial: the nearest to the change, up to so many seconds of them",
+    )  # fmt: skip
     given = parser.parse_args()
     kept = ROOT / ".mutation"
     tests = record(ROOT, kept / "covering", given.jobs)
@@ -40,7 +45,7 @@ def main() -> None:
             print(f"{test.path} fails without a mutation, and is left out", flush=True)
     sites = [one for one in library(ROOT) if one.path.startswith(given.only)]
     sample = random.Random(given.seed).sample(sites, min(given.count, len(sites)))
-    done = _kept(kept / "trials.jsonl")
+    done = _kept(kept / "trials.jsonl", given.limit)
     copies: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
         for i in range(given.jobs):
@@ -49,21 +54,26 @@ def main() -> None:
         def attempt(mutation: Mutation) -> tuple[Mutation, Verdict]:
             if mutation not in done:
                 copy = copies.get()
-                done[mutation] = judge(copy, mutation, tests)
+                done[mutation] = judge(copy, mutation, tests, given.limit)
                 copies.put(copy)
                 with (kept / "trials.jsonl").open("a") as file:
                     line = {"mutation": asdict(mutation), "verdict": asdict(done[mutation])}
-                    file.write(json.dumps(line) + "\n")
+                    file.write(json.dumps(line | {"limit": given.limit}) + "\n")
             return mutation, done[mutation]
 
         results = list(pool.map(attempt, sample))
     print("\n".join(report(results)))
 
 
-def _kept(path: Path) -> dict[Mutation, Verdict]:
+def _kept(path: Path, limit: float) -> dict[Mutation, Verdict]:
+    """Return the verdicts of earlier runs; what has survived fewer tests is tried again."""
     lines = path.read_text().splitlines() if path.exists() else []
-    pairs = map(json.loads, lines)
-    return {Mutation(**pair["mutation"]): Verdict(**pair["verdict"]) for pair in pairs}
+    kept = {}
+    for trial in map(json.loads, lines):
+        verdict = Verdict(**trial["verdict"])
+        if verdict.outcome in ("killed", "unreached") or trial["limit"] >= limit:
+            kept[Mutation(**trial["mutation"])] = verdict
+    return kept
 
 
 def report(results: list[tuple[Mutation, Verdict]]) -> Iterator[str]:

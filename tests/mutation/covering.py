@@ -7,7 +7,9 @@ each test file in a process of its own, so that no file profits from what anothe
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -133,8 +135,15 @@ def pytest_unconfigure(config: Any) -> None:
     Path(os.environ[WRITE_TO]).write_text(json.dumps(config.numba_tma_recorder.lines()))
 
 
-def reaching(tests: Iterable[TestFile], path: str, line: int) -> list[TestFile]:
-    """Return the passing test files that reach a line: of its part first, then quick ones."""
+def reaching(
+    tests: Iterable[TestFile], path: str, line: int, limit: float = math.inf
+) -> list[TestFile]:
+    """Return the passing test files that reach a line: of its part first, then quick ones.
+
+    Together they take at most `limit` seconds; the first is there if it takes longer.
+    """
     part = Path(path).parent.relative_to("numba_tma").as_posix()
     found = [test for test in tests if test.passed and test.reaches(path, line)]
-    return sorted(found, key=lambda test: (f"/{part}/" not in test.path, test.seconds))
+    found.sort(key=lambda test: (f"/{part}/" not in test.path, test.seconds))
+    ends = itertools.accumulate(test.seconds for test in found)
+    return [test for i, (test, end) in enumerate(zip(found, ends)) if not i or end <= limit]

@@ -45,10 +45,10 @@ def copy_project(root: Path, to: Path) -> Path:
     return to
 
 
-def judge(copy: Path, mutation: Mutation, tests: Sequence[TestFile]) -> Verdict:
+def judge(copy: Path, mutation: Mutation, tests: Sequence[TestFile], limit: float) -> Verdict:
     """Put the bug into the copy, run the tests that reach it until one fails, and take it out."""
     start = time.monotonic()
-    chosen = reaching(tests, mutation.path, mutation.line)
+    chosen = reaching(tests, mutation.path, mutation.line, limit)
     path = copy / mutation.path
     source = path.read_text()
     _write(path, mutation.apply(source))

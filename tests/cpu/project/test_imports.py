@@ -248,10 +248,10 @@ WHOLE = [m.removeprefix("numba_tma.") for m in MODULES if not m.endswith("__main
 
 
 @pytest.mark.parametrize(
-    "first", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 16))]
+    "first", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 32))]
 )
 def test_each_module_imports_first_of_all_and_calls_no_driver(first):
-    modules = WHOLE[first::16]
+    modules = WHOLE[first::32]
     said = run(WATCH_THE_DRIVER + EACH_FIRST_OF_ALL, stdin=" ".join(modules))
     assert said.splitlines() == [f"{module} []" for module in modules], said
 

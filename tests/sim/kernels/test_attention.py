@@ -162,7 +162,7 @@ def test_a_scale():
     check(*arrays(64, 64), scale=0.5)
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("causal", quick([True], [False, True]), ids=["full", "causal"])
 @pytest.mark.parametrize(("queries", "keys"), quick([(100, 40)], [(3, 130), (100, 40)]))
 def test_lse(queries, keys, causal):
     """Of queries that see no key, too: -inf."""

@@ -6,6 +6,7 @@ import pytest
 from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
 from tests.sim.kernels.test_matmul import BF16, E4M3, E5M2, assert_close, values
+from tests.tiers import quick
 
 ONE = ScaledConfig(64, 64, stages=2)
 
@@ -41,13 +42,15 @@ def check(*given, config=ONE, **options):
         ((100, 72, 200), ONE),
         ((130, 260, 272), ScaledConfig(128, 96, stages=2)),  # tiles of columns of two blocks
         pytest.param((200, 320, 144), ScaledConfig(128, 160, stages=2), marks=pytest.mark.slow),
-        ((300, 130, 272), ScaledConfig(256, 128, stages=2)),
+        ((200, 130, 272), ScaledConfig(256, 128, stages=2)),
         ((130, 130, 256), ScaledConfig(64, 64, cluster=2, stages=2)),
         pytest.param((130, 330, 256), ScaledConfig(64, 192, stages=2), marks=pytest.mark.slow),
         pytest.param(
             (300, 64, 304), ScaledConfig(256, 64, cluster=2, stages=2), marks=pytest.mark.slow
         ),
-        ((70, 90, 528), ScaledConfig(64, 64, stages=2, splits=2)),
+        pytest.param(
+            (70, 90, 528), ScaledConfig(64, 64, stages=2, splits=2), marks=pytest.mark.slow
+        ),
         ((70, 90, 208), ScaledConfig(64, 64, stages=2, splits=5)),  # of two blocks
         pytest.param(
             (150, 64, 256), ScaledConfig(64, 64, cluster=2, stages=2), marks=pytest.mark.slow
@@ -64,7 +67,7 @@ def test_types(kinds):
     check(*operands(64, 64, 128, kinds))
 
 
-@pytest.mark.parametrize("out", [np.float32, np.float16])
+@pytest.mark.parametrize("out", quick([np.float16], [np.float32, np.float16]))
 def test_results(out):
     given = operands(40, 130, 128)
     assert check(*given, out_dtype=out).dtype == out

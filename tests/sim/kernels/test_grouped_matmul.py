@@ -6,6 +6,7 @@ import pytest
 from numba_tma.kernels.matmul.grouped import grouped_matmul
 from numba_tma.kernels.matmul.plan import Config
 from tests.sim.kernels.test_matmul import BF16, E4M3, E5M2, assert_close, values
+from tests.tiers import quick
 
 ONE, PAIRS = Config(64, 64, stages=2), Config(64, 64, stages=2, cluster=2)
 
@@ -66,13 +67,15 @@ def test_scales():
     check(np.array(SIZES["odd"]), alpha=4.0)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 2.0])
+@pytest.mark.parametrize("alpha", quick([2.0], [1.0, 2.0]))
 def test_rows_that_tma_cannot_write(alpha):
     check(np.array(SIZES["odd"]), n=71, k=37, alpha=alpha)
 
 
-@pytest.mark.parametrize("config", [ONE, PAIRS])
-@pytest.mark.parametrize("n", [72, 71])
+@pytest.mark.parametrize(
+    ("config", "n"),
+    quick([(ONE, 72), (PAIRS, 71)], [(ONE, 72), (ONE, 71), (PAIRS, 72), (PAIRS, 71)]),
+)
 def test_each_group_in_its_place(config, n):
     sizes = np.array([70, 0, 33, 1], np.int32)
     a, b = values((4, 70, 72), BF16, 1), values((4, 72, n), BF16, 2)

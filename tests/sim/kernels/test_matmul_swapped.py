@@ -76,7 +76,7 @@ def test_everything_at_once(config):
 
 
 def test_batches():
-    a, b = factors(3, 72, 136, batch=(2,))
+    a, b = factors(3, 40, 136, batch=(2,))
     rows = values((2, 3), np.float32, 3)
     for left, right in ((a, b), (a, b[0]), (a[1], b)):
         check(left, right, config=PARTS)

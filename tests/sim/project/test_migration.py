@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import executed, migration
 
 ROOT = Path(__file__).parents[3]
@@ -15,6 +17,7 @@ PORTS = [
 ]
 
 
+@pytest.mark.slow  # the ports run in every `make test`
 def test_every_answer_is_executed(tmp_path):
     left = tmp_path / "not executed"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
