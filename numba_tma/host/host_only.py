@@ -40,7 +40,7 @@ def attribute_refusal(cls: type, name: str) -> str:
 
 def array_refusal(name: str) -> str:
     """Return the error of a kernel that reads an attribute that arrays do not have."""
-    if name in METHODS_OF_MAPS:
+    if name in _OF_MAPS:
         return (
             f"array.{name}: an array is no tensor map; pass tensor_map(array, tile) to the kernel "
             "in its place"
@@ -48,8 +48,9 @@ def array_refusal(name: str) -> str:
     return f"an array has no attribute {name!r} in a kernel"
 
 
-#: The methods of tensor maps that kernels call.
-METHODS_OF_MAPS = frozenset(
+#: Methods of tensor maps that kernels do not have.
+HOST_METHODS = frozenset({"explain", "replace_address"})
+_OF_MAPS = frozenset(
     {"load", "store", "reduce", "prefetch_tile", "load_im2col", "store_im2col", "sequence"}
     | {"gather", "scatter", "prefetch"}
 )
@@ -57,7 +58,7 @@ METHODS_OF_MAPS = frozenset(
 
 def is_of_maps(name: str) -> bool:
     """Return whether `name` is a method of tensor maps, which a kernel may try on an array."""
-    return name in METHODS_OF_MAPS
+    return name in _OF_MAPS
 
 
 def not_in_shared_memory(what: str) -> str:
