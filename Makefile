@@ -6,10 +6,13 @@ RUN := $(VENV)/bin/python
 # pytest workers: every core compiles.
 JOBS ?= logical
 FAST := and not slow
+# How long random calls are made, and the seed they are drawn from.
+SECONDS ?= 60
+SEED ?= 0
 # Neighbouring tests stay in one process, where they share what they have compiled.
 PYTEST = $(RUN) -m pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: help demo test test-all test-cpu test-sim gpu bench goldens mutants lint clean
+.PHONY: help demo test test-all test-cpu test-sim gpu bench goldens mutants fuzz lint clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +23,7 @@ help:
 	@echo "make bench    measure against torch on this GPU (installs torch)"
 	@echo "make goldens  write the kernels' reviewed PTX and docs/reference/instructions.md anew"
 	@echo "make mutants  put small bugs into the library one at a time: which of them does no test notice?"
+	@echo "make fuzz     make random calls for SECONDS=60 (in the simulator where there is no GPU)"
 	@echo "make lint     ruff and mypy"
 	@echo "make clean    remove what was installed and cached"
 
@@ -53,6 +57,9 @@ goldens: $(VENV)/installed
 
 mutants: $(VENV)/installed-dev
 	$(RUN) -m tests.mutation
+
+fuzz: $(VENV)/installed
+	$(RUN) -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 lint: $(VENV)/installed-dev
 	$(RUN) -m ruff check .

@@ -143,8 +143,9 @@ class Array:
 
     @property
     def is_loadable(self) -> bool:
-        """Whether TMA can load it: contiguous rows that start at multiples of 16 B."""
-        return self.has_contiguous_rows and self.alignment == CHUNK
+        """Whether TMA can load it: contiguous rows at multiples of 16 B, none before the first."""
+        forward = all(s >= 0 for n, s in zip(self.shape, self.strides) if n > 1)
+        return forward and self.has_contiguous_rows and self.alignment == CHUNK
 
     @property
     def is_storable(self) -> bool:
@@ -323,7 +324,17 @@ class Array:
         return cuda.as_cuda_array(self)
 
     def as_bytes(self) -> DeviceArray:
-        """Return the memory from the first element to the last, gaps too, as a Numba array."""
+        """Return the memory from the first element to the last, gaps too, as a Numba array.
+
+        Raises
+        ------
+        ValueError
+            If an axis is reversed.
+        """
+        if any(s < 0 for n, s in zip(self.shape, self.strides) if n > 1):
+            raise self.error(
+                f"has strides {self.strides} B, and kernels walk forward: pass a contiguous copy"
+            )
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides)) + self.itemsize
         return self.view((last if self.size else 0,), dtype=_U8).as_numba()
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from numba_tma.host.environment import debugging, simulated
+from numba_tma.host.process_bound import new_in_children
 
 MARKER = "numba_tma_debug"  #: in the PTX of every kernel that can write records
 
@@ -220,7 +221,7 @@ NUM_WORDS = HEADER + CAPACITY * RECORD.itemsize // 4
 NO_GPU = 0x7E57_0000_0000
 
 #: Held while a kernel runs that can write records, because there is one buffer.
-LOCK = threading.RLock()
+LOCK = new_in_children(threading.RLock)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +37,49 @@ def _driver() -> Any:
     return driver
 
 
+#: Whether this process had a CUDA context at its last fork, and whether its parent had one.
+_had_context = _lost_context = False
+
+FORKED = (
+    "this process was forked from one that used CUDA, and a context does not survive a fork: "
+    'start it by multiprocessing.get_context("spawn"), or fork before the first use of CUDA'
+)
+
+
 def current_device() -> int:
-    """Ordinal of the GPU whose context is current on this thread; -1 if there is none."""
+    """Ordinal of the GPU whose context is current on this thread; -1 if there is none.
+
+    Raises
+    ------
+    RuntimeError
+        If the process was forked from one with a context.
+    """
     try:
         error, device = _driver().cuCtxGetDevice()
     except RuntimeError:  # no driver on this machine
         return -1
+    if error and _lost_context:
+        raise RuntimeError(FORKED)
     return -1 if error else int(device)
+
+
+def lost_context() -> bool:
+    """Return whether this process was forked from one with a context."""
+    return _lost_context
+
+
+def _before_fork() -> None:
+    global _had_context
+    _had_context = _lost_context or (_driver.cache_info().currsize > 0 and current_device() >= 0)
+
+
+def _in_child() -> None:
+    global _lost_context
+    _lost_context = _had_context
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_in_child)
 
 
 def is_capturing(stream: int) -> bool:

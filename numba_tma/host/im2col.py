@@ -43,6 +43,7 @@ from numba_tma.host.im2col_rules import (
     RANKS,
     column_violations,
     filter_violations,
+    is_sequence,
     padding_per_axis,
     per_axis,
     pixel_box_violations,
@@ -266,7 +267,7 @@ def _frozen(value: Any) -> Any:
     if value is None or type(value) is int:
         return value
     # The exact types come first, because an instance check against Sequence is slow.
-    nested = type(value) in (tuple, list) or isinstance(value, Sequence)
+    nested = type(value) in (tuple, list) or is_sequence(value)
     return tuple(map(_frozen, value)) if nested else value
 
 

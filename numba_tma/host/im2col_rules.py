@@ -46,13 +46,18 @@ def rank_violations(rank: int) -> list[str]:
     ]
 
 
+def is_sequence(given: object) -> bool:
+    """Return whether something is a sequence that may hold numbers, which a string may not."""
+    return isinstance(given, Sequence) and not isinstance(given, str | bytes)
+
+
 def per_axis(
     name: str, given: Any, axes: int, default: int | None = None
 ) -> tuple[tuple[int, ...], list[str]]:
     """Return one number for each spatial axis, and the broken rules; one stands for all axes."""
     if given is None and default is not None:
         given = default
-    numbers = given if isinstance(given, Sequence) else (given,) * axes
+    numbers = given if is_sequence(given) else (given,) * axes
     wrong = _length_violation(name, given, len(numbers), axes)
     if not all(_is_integer(n) for n in numbers):
         wrong = [f"{name} is {given!r}; give an integer, or one per spatial axis"]
@@ -61,9 +66,9 @@ def per_axis(
 
 def padding_per_axis(given: Any, axes: int) -> tuple[tuple[tuple[int, int], ...], list[str]]:
     """Return (before, after) for each spatial axis, and the broken rules."""
-    each = given if isinstance(given, Sequence) else (given,) * axes
+    each = given if is_sequence(given) else (given,) * axes
     wrong = _length_violation("padding", given, len(each), axes)
-    pairs = [tuple(p) if isinstance(p, Sequence) else (p, p) for p in each]
+    pairs = [tuple(p) if is_sequence(p) else (p, p) for p in each]
     if not all(len(pair) == 2 and all(_is_integer(n) for n in pair) for pair in pairs):
         wrong = [
             f"padding is {given!r}; give an integer, or per spatial axis an integer or (before, "

@@ -16,6 +16,8 @@ from numba_tma.host.backend import compiled_launcher
 from numba_tma.host.cluster_rules import check_grid, cluster_of, cluster_size, set_cluster
 from numba_tma.host.environment import simulated
 from numba_tma.host.host_only import host_only
+from numba_tma.host.streams import closable, handle_of
+from numba_tma.host.values import FLAG, checked
 
 Dim3 = tuple[int, int, int]
 Extents = int | tuple[int, ...]  #: along x, or along x, y and z
@@ -126,7 +128,7 @@ class Launcher:
         self.block = _dimensions("block", block, _LARGEST_BLOCK, "threads")
         check_threads(self.block, "launcher: ")
         self.cluster = None if cluster is None else self._check_cluster(cluster_size(cluster))
-        self.stream, self.pdl = stream, bool(pdl)
+        self.stream, self.pdl = stream, checked("launcher", "pdl", pdl, FLAG)
         self._prepare_stream()
         self._prepared: list[tuple[Any, Any]] = []  # one for each set of types, with its code
         self._namespace: dict[str, Any] = {"_type": type, "_other": self._other}
@@ -229,8 +231,6 @@ class Launcher:
         return size
 
     def _prepare_stream(self) -> None:
-        from numba_tma.host.streams import closable, handle_of
-
         self.handle = handle_of(self.stream)
         self.closable = closable(self.stream)
 
@@ -252,6 +252,8 @@ class _SimulatedLauncher(Launcher):
             )
 
     def _prepare_stream(self) -> None:
+        if not type(self.stream).__module__.startswith("numba."):
+            handle_of(self.stream)  # raises for what is no stream
         self.handle, self.closable = 0, None
 
     @functools.cached_property

@@ -86,7 +86,9 @@ class MatrixLayout:
                 f'major is {self.major!r}: use "K" for a tile with K innermost, "MN" for one with '
                 "the rows of A or the columns of B innermost"
             )
-        if self.instruction not in LEGAL:
+        if not isinstance(self.tile, Tile):
+            raise TypeError(f"MatrixLayout(tile={self.tile!r}): give a Tile")
+        if not isinstance(self.instruction, str) or self.instruction not in LEGAL:
             raise ValueError(
                 f"instruction is {self.instruction!r}: use {' or '.join(map(repr, LEGAL))}"
             )

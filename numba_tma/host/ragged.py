@@ -27,6 +27,7 @@ from numba_tma.host.environment import simulated
 from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import MAX_RANK, Swizzle, Tile
 from numba_tma.host.tensor_map import TensorMap
+from numba_tma.host.values import is_whole
 
 __all__ = ["RaggedTensorMap", "ragged_tensor_map"]
 
@@ -102,6 +103,11 @@ def ragged_tensor_map(
     """
     if type(tile_or_box) is not Tile and type(tile_or_box) is not tuple:
         tile_or_box = as_box(tile_or_box, "ragged_tensor_map")
+    if not is_whole(axis) or not (encoding is None or isinstance(encoding, str)):
+        raise TypeError(
+            f"ragged_tensor_map: axis is {axis!r} and encoding is {encoding!r}; give an integer, "
+            'and "wrap", "shift" or None'
+        )
     reading = reading_of(array, "ragged_tensor_map: array")
     options = MapOptions(
         tile_or_box,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 from numba_tma.host.annotations import StreamLike
 
 
@@ -10,8 +12,9 @@ def handle_of(stream: StreamLike) -> int:
     if stream is None:
         return 0
     if isinstance(stream, int) and not isinstance(stream, bool):
-        if stream < 0:
-            raise ValueError(f"stream is {stream}, which is no handle: give None or a stream")
+        if not 0 <= stream < 1 << 64:
+            shown = reprlib.repr(stream)
+            raise ValueError(f"stream is {shown}, which is no handle: give None or a stream")
         return stream
     if getattr(stream, "is_closed", False):
         raise ValueError(f"stream {stream!r} is closed: give a living one")

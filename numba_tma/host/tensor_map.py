@@ -34,6 +34,7 @@ from numba_tma.host.environment import simulated
 from numba_tma.host.explain import explain
 from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.host.process_bound import ProcessBound
 
 if TYPE_CHECKING:
     from cuda.core._tensor_map import TensorMapDescriptor
@@ -134,13 +135,18 @@ def tensor_map(
     return TensorMap(array, owner, encoding)
 
 
+<<<<<<< HEAD
 @host_only
 class TensorMap(KernelArgument):
+=======
+class TensorMap(ProcessBound, KernelArgument):
+>>>>>>> main
     """A tensor in global memory and the tile that a load takes from it; see `tensor_map`."""
 
     __slots__ = ("__weakref__", "_encoding", "_owner", "array", "edits")
 
     _opaque = True
+    _REPAIR = "make a map of"
     edits: int  #: edits by kernels; only in the simulator, in a TensorMapArray
 
     def __init__(self, array: DeviceArray, owner: object, encoding: Encoding) -> None:

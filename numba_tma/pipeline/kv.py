@@ -23,11 +23,19 @@ from numba_tma.backend.interface import (
 from numba_tma.device.shared import TileAccesses
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.host.dtypes import DType, as_dtype
-from numba_tma.host.layout import Swizzle, Tile, as_shape
+from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
 from numba_tma.pipeline.kv_handle import KVPipelineHandle
 from numba_tma.pipeline.kv_producer import TMAProducerPipeline
-from numba_tma.pipeline.kv_rules import HOLDS, check_commits, check_roles, check_tiles, positive
+from numba_tma.pipeline.kv_rules import (
+    HOLDS,
+    as_keys,
+    as_swizzle,
+    check_commits,
+    check_roles,
+    check_tiles,
+    positive,
+)
 from numba_tma.pipeline.memory import tiles_and_barriers
 from numba_tma.pipeline.roles import Role, index_from
 from numba_tma.pipeline.staged import StagedPipeline
@@ -114,16 +122,16 @@ class KVPipeline:
     ) -> None:
         if released_by not in ("threads", "tcgen05"):
             raise ValueError(f"KVPipeline(released_by={released_by!r}): 'threads' or 'tcgen05'")
-        if holds not in HOLDS:
+        if not isinstance(holds, str) or holds not in HOLDS:
             raise ValueError(f"KVPipeline(holds={holds!r}): one of {', '.join(map(repr, HOLDS))}")
         values = {
             "num_kv_stages": positive("num_kv_stages", num_kv_stages),
-            "keys": as_shape(block_n),
+            "keys": as_keys(block_n),
             "depth": positive("depth", depth),
             "dtype": as_dtype(dtype),
             "num_qk_stages": positive("num_qk_stages", num_qk_stages),
             "holds": holds,
-            "swizzle": Swizzle(swizzle),
+            "swizzle": as_swizzle(swizzle),
             "producer": producer,
             "consumers": consumer if isinstance(consumer, tuple) else (consumer,),
             "released_by": released_by,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numba_tma import simulator
 from numba_tma.backend.interface import compile_target, compile_time
 from numba_tma.host.architectures import TCGEN05, refusal
-from numba_tma.host.layout import Swizzle
+from numba_tma.host.layout import Swizzle, as_shape
 from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.pipeline.roles import WARP, Role
 
@@ -108,3 +108,23 @@ def holds_rule(method: str, kv: KVPipeline, what: str) -> str:
         f"{method}: {kv} holds {HOLDS[kv.holds]}, whose tiles are {has}, but {method} is for "
         f"{wants} tiles of {what.upper()}: use the ring of {what.upper()}, or one with holds='kv'"
     )
+
+
+def as_keys(block_n: object) -> tuple[int, ...]:
+    """Return the shape of the box that the keys of a stage form."""
+    try:
+        return as_shape(block_n)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"KVPipeline(block_n={block_n!r}): give a number of keys, or the shape of their box"
+        ) from None
+
+
+def as_swizzle(swizzle: object) -> Swizzle:
+    """Return the swizzle of the tiles."""
+    try:
+        return Swizzle(swizzle)  # type: ignore[arg-type]
+    except ValueError:
+        raise ValueError(
+            f"KVPipeline(swizzle={swizzle!r}): give a Swizzle, such as Swizzle.B128"
+        ) from None

@@ -15,6 +15,7 @@ from numba_tma.backend.primitives import require_cluster, sub32, tiles_are_used
 from numba_tma.device.shared import TileAccesses
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.host.layout import Tile
+from numba_tma.host.values import FLAG, checked
 from numba_tma.pipeline.arrivals import RingArrivals
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.memory import tiles_and_barriers
@@ -157,7 +158,7 @@ class TilePipeline(RingArrivals, StageLayout):
             "consumers": check_roles(producer, consumer, alternate),
             "filled_by": filled_by,
             "released_by": released_by,
-            "alternate": bool(alternate),
+            "alternate": checked("TilePipeline", "alternate", alternate, FLAG),
             "cluster": plane(cta_group if cluster is None else cluster),
             "cta_group": int(cta_group),
             "multicast": shared_tiles(multicast),

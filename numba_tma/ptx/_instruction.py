@@ -303,7 +303,7 @@ def _check_of(row: Instruction, name: str, kind: str) -> Callable[[object], None
             return
         fits = isinstance(given, int | np.integer) if accepted is None else given in accepted
         if kind in _SHARED:
-            array = "tile" if hasattr(given, "dtype") and hasattr(given, "ndim") else ""
+            array = "tile" if hasattr(given, "dtype") and hasattr(given, "__setitem__") else ""
             fits |= getattr(given, "shared_kind", array) == _SHARED[kind][0]
         if not fits:
             raise simulator.BadOperand(f"{row.name}({name}=...) {expected}, not {given!r}")

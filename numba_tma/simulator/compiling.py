@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba_tma.host.environment import compiled_target
+from numba_tma.host.process_bound import new_in_children
 from numba_tma.simulator.errors import NotCompiled
 from numba_tma.simulator.shipping import ship
 from numba_tma.simulator.signatures import ArgumentType, type_of
 
 #: Seconds after which a compile counts as stuck; the largest kernels take 30.
 _LIMIT = 600.0
-_lock = threading.Lock()
+_lock = new_in_children(threading.Lock)
 _helper: subprocess.Popen[bytes] | None = None
 _owner = 0  # the process that started the helper: a fork must not talk to its parent's
 #: For each kernel's function, the answers by the types of the arguments and the target.

@@ -23,6 +23,7 @@ from numba_tma.host.cluster_rules import check_device_function, check_grid, clus
 from numba_tma.host.environment import simulator_seed
 from numba_tma.host.host_only import ATOMIC_REFUSAL, KERNEL_CODE, array_refusal
 from numba_tma.host.launching import check_threads
+from numba_tma.host.process_bound import new_in_children
 from numba_tma.simulator import protocol
 from numba_tma.simulator import thread_instructions as instructions
 from numba_tma.simulator.block import Cta, Dim3
@@ -36,7 +37,7 @@ from numba_tma.simulator.scheduler import Scheduler
 from numba_tma.simulator.thread import SimulatedThread, current
 
 #: Held by the launch that runs: numba's simulator has one at a time.
-_launches = threading.RLock()
+_launches = new_in_children(threading.RLock)
 #: Of the launch that runs.
 _queue: LaunchQueue | None = None
 _seed = simulator_seed()

@@ -17,12 +17,13 @@ from typing import Any
 from unittest import mock
 
 from numba_tma.host.environment import simulated
+from numba_tma.host.process_bound import new_in_children
 
 ComputeCapability = tuple[int, int] | tuple[int, int, str]
 
 _TOOL_SECONDS = 300
 #: Held while Numba's current device is another.
-_substituting = threading.RLock()
+_substituting = new_in_children(threading.RLock)
 _PTX_OPTIONS = ("debug", "lineinfo", "device", "fastmath", "opt", "forceinline", "launch_bounds")
 
 

@@ -14,6 +14,7 @@ from cuda.core._utils.cuda_utils import CUDAError as CUDAError
 
 from numba_tma.backend.numba_cuda import launches as compiler
 from numba_tma.backend.numba_cuda.packing import Packer
+from numba_tma.host.driver import FORKED, lost_context
 from numba_tma.host.launching import Launcher, Unfit, generated
 
 _HINTS = {
@@ -135,6 +136,8 @@ def again(launcher: Launcher, error: Exception, bound: Callable[[], None]) -> No
         raise TypeError(f"{launcher.kernel.py_func.__name__}(): {error}") from None
     if not isinstance(error, CUDAError):
         raise error
+    if lost_context():
+        raise RuntimeError(f"{launcher} failed: {FORKED}") from None
     if "CUDA_ERROR_INVALID_CONTEXT" in str(error):
         compiler.make_context_current()  # a new thread has none
         try:

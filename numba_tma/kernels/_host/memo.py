@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -92,6 +93,16 @@ def _nbytes(call: _Call) -> int:
 
 
 _tables = weakref.WeakSet[_Calls]()
+
+
+def _free_locks() -> None:
+    """Free the locks that threads of the parent held (a forked child)."""
+    for calls in tuple(_tables):
+        calls._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_locks)
 
 
 def forget_all() -> None:

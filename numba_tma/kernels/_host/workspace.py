@@ -11,10 +11,11 @@ from numba import cuda
 from numba_tma.host import driver as _driver
 from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.environment import simulated
+from numba_tma.host.process_bound import new_in_children
 
 _COUNTERS = 256  # of a slab: one allocation, and one wait for its zeros, for so many calls
 _slabs: dict[int, Iterator[DeviceArray]] = {}  # by device; what is left of the newest
-_lock = threading.Lock()
+_lock = new_in_children(threading.Lock)
 
 
 def queue_counter() -> DeviceArray:

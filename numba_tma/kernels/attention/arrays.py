@@ -188,10 +188,10 @@ def check(
         elif array.dtype is not q.dtype:
             raise array.error(f"is {array.dtype}, but q is {q.dtype}; they must agree: convert one")
         steps = [s for n, s in zip(array.shape, array.strides) if n > 1]
-        contiguous = array.strides[3] == array.itemsize
+        contiguous = array.strides[3] == array.itemsize and min(steps, default=0) >= 0
         if not contiguous or any(s % 16 for s in (array.address, *steps[:-1])):
             raise array.error(
-                f"lies at {array.address:#x} with strides {array.strides} B; the head dim is "
-                "contiguous, and the address and the other strides are multiples of 16 B: pass a "
-                "contiguous copy"
+                f"lies at {array.address:#x} with strides {array.strides} B; no axis is reversed, "
+                "the head dim is contiguous, and the address and the other strides are multiples "
+                "of 16 B: pass a contiguous copy"
             )

@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.host.array_interface import reading_of
 from numba_tma.host.arrays import Array, option_dtype
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
@@ -95,7 +96,7 @@ def matmul(
         Device array (..., M, N) for the result, with a contiguous last axis, that does not overlap
         a or b; a new array if None.
     bias
-        (N,), f32, f16 or bf16.
+        (N,), f32, f16 or bf16; integers of 16 bits hold the type of `out`.
     residual
         (..., M, N), of the type of `out`; its leading axes are not expanded. It may be `out`.
     activation
@@ -149,7 +150,7 @@ def matmul(
     named = option_dtype("matmul", "out_dtype", out_dtype)
     if out is None:
         left, right = (read_matrices("matmul", *given) for given in zip("ab", (a, b), kinds))
-        scaled = not (a_scales is None and b_scales is None)
+        scaled = _are_scaled(a_scales, b_scales)
         shape, found = _result(left, right, named, scaled)
         if checked("matmul", "beta", beta, NUMBER):
             raise ValueError(f"matmul(): beta is {beta}, which multiplies out, and out is None")
@@ -190,6 +191,14 @@ def _matmul(
 # --------------------------------------------------------------------------------- checks
 
 
+def _are_scaled(*scales: DeviceArray | None) -> bool:
+    """Return whether there are scale factors; raise a TypeError for some that are no array."""
+    for name, array in zip(("a_scales", "b_scales"), scales):
+        if array is not None:
+            reading_of(array, f"matmul(): {name}")
+    return any(array is not None for array in scales)
+
+
 def _call(
     arrays: tuple[DeviceArray | None, ...],
     numbers: tuple[float, float],
@@ -200,7 +209,7 @@ def _call(
     """Return the matmul of these arrays, if they fit each other."""
     a, b = (read_matrices("matmul", *given) for given in zip("ab", arrays, kinds))
     a_scales, b_scales = arrays[7:]
-    scaled = not (a_scales is None and b_scales is None)
+    scaled = _are_scaled(a_scales, b_scales)
     shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]), scaled)
     scales = read_scales(a, b, a_scales, b_scales, kinds[2])
     out = read_matrices("matmul", "out", arrays[2], kind)

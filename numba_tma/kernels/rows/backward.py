@@ -353,6 +353,14 @@ def layernorm_backward(
 _NAMES = ("dy", "x", "dx", "weight", "mean", "rstd", "dweight", "dbias")
 
 
+def _read_sums(function: str, name: str, array: DeviceArray | None, x: Array) -> Array | None:
+    """Read a gradient of the weights, of any float type; integers like those of x mean the same."""
+    sums = read_optional(function, name, array)
+    if sums is not None and sums.stored == x.stored:
+        return sums.as_dtype(x.dtype)
+    return sums
+
+
 def _prepare(
     arrays: tuple[DeviceArray | None, ...],
     stream: StreamLike,
@@ -368,9 +376,8 @@ def _prepare(
     mean = read(name, "mean", given["mean"]) if centred else None
     x = read_rows(name, "x", given["x"], dtype)
     dy, dx = (read(name, n, given[n], dtype) for n in ("dy", "dx"))
-    weight, dweight, dbias = (
-        read_optional(name, n, given[n], dtype) for n in ("weight", "dweight", "dbias")
-    )
+    weight = read_optional(name, "weight", given["weight"], dtype)
+    dweight, dbias = (_read_sums(name, n, given[n], x) for n in ("dweight", "dbias"))
     check_same(x, dy, dx)
     check_vector(weight, x)
     check_statistics((mean, rstd), x)

@@ -271,10 +271,11 @@ MISTAKES = {
     "type of the result": ({"out": array(dtype=np.float16)}, "out is f16, but q is bf16"),
     "depth not contiguous": (
         {"q": array(strides=(32768, 512, 2, 8))},
-        f"with strides (32768, 512, 2, 8) B; the head dim is contiguous, "
+        "with strides (32768, 512, 2, 8) B; no axis is reversed, the head dim is contiguous, "
         f"and the address and the {COPY}",
     ),
     "strides": ({"v": array(strides=(33280, 520, 128, 2))}, COPY),
+    "reversed": ({"k": array(strides=(-32768, 512, 128, 2))}, "no axis is reversed"),
     "address": ({"out": array(start=2)}, "2 with strides"),
     "logarithms": (
         {"lse": array((2, 64, 4), np.float32)},

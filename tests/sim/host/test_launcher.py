@@ -35,7 +35,7 @@ def ranks(out):
 def test_it_launches_the_kernel(bound):
     x = np.random.default_rng(1).random((40, 32), np.float32)
     y = np.zeros_like(x)
-    launch = tma.launcher(copy_tiles, 2, 64, stream=object(), pdl=True)
+    launch = tma.launcher(copy_tiles, 2, 64, stream=cuda.stream(), pdl=True)
     arguments = (tma.tensor_map(x, TILE), tma.tensor_map(y, TILE), 5)
     if bound:
         launch.bind(*arguments)()
