@@ -135,12 +135,8 @@ def tensor_map(
     return TensorMap(array, owner, encoding)
 
 
-<<<<<<< HEAD
 @host_only
-class TensorMap(KernelArgument):
-=======
 class TensorMap(ProcessBound, KernelArgument):
->>>>>>> main
     """A tensor in global memory and the tile that a load takes from it; see `tensor_map`."""
 
     __slots__ = ("__weakref__", "_encoding", "_owner", "array", "edits")

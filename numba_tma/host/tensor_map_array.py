@@ -10,23 +10,16 @@ from numba_tma.host.annotations import StreamLike
 from numba_tma.host.backend import KernelArgument
 from numba_tma.host.driver import NBYTES, address_of
 from numba_tma.host.environment import simulated
-<<<<<<< HEAD
 from numba_tma.host.host_only import host_only
-=======
 from numba_tma.host.process_bound import ProcessBound
->>>>>>> main
 from numba_tma.host.ragged import RaggedTensorMap
 from numba_tma.host.tensor_map import TensorMap, describe_kind
 
 __all__ = ["TensorMapArray"]
 
 
-<<<<<<< HEAD
 @host_only
-class TensorMapArray(KernelArgument):
-=======
 class TensorMapArray(ProcessBound, KernelArgument):
->>>>>>> main
     """Tensor maps of one type in device memory: one kernel argument, indexed in the kernel.
 
     A kernel takes ``maps[i]`` for the map of its work, and uses it as it would use a map of its
