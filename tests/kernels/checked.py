@@ -59,7 +59,9 @@ def arguments() -> tuple[Any, ...]:
 
 
 class Unpicklable:
-    """A global that no other process can have."""
+    """A global that no other process can have, and that may be an array for all its source says."""
+
+    dtype = None
 
     def __reduce__(self) -> Any:
         raise ValueError("this one stays")
