@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numba_tma.host.annotations import Kernel
 from numba_tma.host.environment import compiled_target
 from numba_tma.host.process_bound import new_in_children
 from numba_tma.simulator.errors import NotCompiled
@@ -43,7 +44,7 @@ class Compiled:
     report: object = None  #: ptxas's, where ptxas is found
 
 
-def compile_launched(kernel: Any, arguments: Sequence[object]) -> None:
+def compile_launched(kernel: Kernel, arguments: Sequence[object]) -> None:
     """Raise the compiler's error of a kernel that is launched, if ``NUMBA_TMA_SIM_COMPILES``.
 
     Raises
@@ -58,7 +59,7 @@ def compile_launched(kernel: Any, arguments: Sequence[object]) -> None:
             )
 
 
-def compile_elsewhere(kernel: Any, types: tuple[ArgumentType, ...], target: str) -> Compiled:
+def compile_elsewhere(kernel: Kernel, types: tuple[ArgumentType, ...], target: str) -> Compiled:
     """Compile a kernel for arguments of these types in the helper process; ask once for each."""
     known = _answers.setdefault(kernel.py_func, {})
     try:

@@ -56,7 +56,7 @@ class _Pickler(CloudPickler):  # type: ignore[misc]  # it has no types
         return super().reducer_override(thing)
 
 
-def _options(kernel: Any) -> dict[str, Any]:
+def _options(kernel: object) -> dict[str, Any]:
     """Return the options of `cuda.jit` that made a kernel, in either half."""
     given = getattr(kernel, "targetoptions", None) or getattr(kernel, "given_options", {})
     device = given.get("device", getattr(kernel, "_device", False))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numba_tma.host.annotations import Kernel
 from numba_tma.host.architectures import target_of
 from numba_tma.host.environment import simulated
 from numba_tma.host.tensor_map import TensorMap
@@ -57,7 +58,7 @@ class _Simulated:
 
 
 def check_kernel(
-    kernel: Any,
+    kernel: Kernel,
     arguments: Arguments,
     grid: int | tuple[int, ...],
     block: int | tuple[int, ...],
@@ -92,7 +93,9 @@ def _simulate_shipped(job: bytes) -> _Simulated:
     return _simulate(*pickle.loads(job))
 
 
-def _simulate(kernel: Any, arguments: Arguments, configuration: tuple[Any, ...]) -> _Simulated:
+def _simulate(
+    kernel: Kernel, arguments: Arguments, configuration: tuple[object, ...]
+) -> _Simulated:
     made = tuple(arguments() if callable(arguments) else arguments)
     types, error = tuple(map(type_of, made)), ""
     try:
