@@ -5,7 +5,15 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tests.generated import programs, python_mistakes  # noqa: F401  # it enters its mistakes
+from tests.generated import (  # noqa: F401  # most of them enter families and mistakes
+    copies,
+    draws,
+    one_half,
+    operand_mistakes,
+    pipelines,
+    python_mistakes,
+    rings,
+)
 from tests.generated.mistakes import MISTAKES
 from tests.generated.program import Case
 from tests.tiers import quick
@@ -17,19 +25,19 @@ BLOCK = 100
 #: Cases of `make test-all`, the few included.
 MANY = 5000
 #: Of the cases, one in this many is valid. A compiler takes 20 times as long for these.
-VALID = 16
+VALID = 25
 #: Of these, one in this many is assembled by ptxas.
-ASSEMBLED = 5 * VALID
+ASSEMBLED = 2 * VALID
 
 
 @functools.cache
 def case(number: int) -> Case:
     """Return a case, the same one in every process."""
-    rng = programs.Draw(number, max(0, (number - FEW) // BLOCK + 1))
+    rng = draws.Draw(number, max(0, (number - FEW) // BLOCK + 1))
     if number % VALID == 0:
-        return Case(number, programs.draw(rng))
+        return Case(number, draws.draw(rng))
     mistake = MISTAKES[(number - number // VALID) % len(MISTAKES)]
-    while not mistake.fits(program := programs.draw(rng)):
+    while not mistake.fits(program := draws.draw(rng)):
         pass
     return Case(number, program, mistake)
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.generated import halves
 from tests.generated.cases import FEW, MANY, blocks, case
+from tests.generated.draws import FAMILIES
 from tests.generated.mistakes import MISTAKES
-from tests.generated.programs import FAMILIES
 
 PAGE = Path(__file__).parents[3] / "docs" / "guide" / "simulator.md"
 
