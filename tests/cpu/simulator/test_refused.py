@@ -32,6 +32,20 @@ def test_loops_run_backwards_by_a_literal_step():
     assert abs(len(backwards) - len(forwards)) <= 4
 
 
+def test_a_name_of_one_literal_is_a_literal():
+    named, literal = (
+        re.sub(
+            r"numba_tma_ring_\w+",
+            "ring",  # its memory has the kernel's name
+            tma.testing.compile_ptx(
+                loader(before="back = -1", loop=f"pipe.produce(n - 1, -1, {step})"), SIGNATURE
+            ),
+        )
+        for step in ("back", "-1")
+    )
+    assert tma.testing.instructions(named) == tma.testing.instructions(literal)
+
+
 def test_a_step_that_is_no_literal_is_not_tested():
     ptx = tma.testing.compile_ptx(loader(loop="pipe.produce(0, n, n)"), SIGNATURE)
     assert "cp.async.bulk.tensor" in ptx
