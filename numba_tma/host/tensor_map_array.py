@@ -75,6 +75,8 @@ class TensorMapArray(ProcessBound, KernelArgument):
         return len(self.maps)
 
     def __getitem__(self, index: int) -> TensorMap:
+        if not hasattr(index, "__index__"):
+            raise TypeError(f"a TensorMapArray is indexed with an integer, not {index!r}")
         if not 0 <= index < len(self.maps):
             raise IndexError(f"map {index} of a TensorMapArray of {len(self.maps)}")
         return self.maps[index]

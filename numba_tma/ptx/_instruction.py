@@ -371,6 +371,14 @@ def address(operand: Any) -> int:
     return int(operand)
 
 
+def tile_address(what: str, operand: object) -> int:
+    """Return the shared-memory address of what has the place of a tile (simulator)."""
+    kind = getattr(operand, "shared_kind", "tile" if hasattr(operand, "__setitem__") else "")
+    if kind != "tile" and not isinstance(operand, int | np.integer):
+        raise simulator.BadOperand(f"{what} takes a tile in shared memory, not {operand!r}")
+    return address(operand)
+
+
 def global_bytes(operand: Any, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return a writable view of the first `nbytes` bytes at an array or an address (simulator).
 

@@ -8,6 +8,7 @@ from typing import Any
 from tests.generated import (  # noqa: F401  # most of them enter families and mistakes
     copies,
     draws,
+    maps,
     one_half,
     operand_mistakes,
     pipelines,

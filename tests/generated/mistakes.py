@@ -95,7 +95,7 @@ wrong(
 )
 wrong("a float mask", "mask", "1.5", OPERAND)
 wrong("a string mask", "mask", "'all'", OPERAND)
-wrong("a cta_group of 3", "barrier", "{barrier}, cta_group=3", "is part of the instruction")
+wrong("a cta_group of 3", "barrier", "{barrier}, cta_group=3")
 
 # objects of the host
 

@@ -70,3 +70,10 @@ wrong(
     "wgmma without a b", "use", "q = tma.wgmma(acc, here.matrix_descriptor())", "", of=("products",)
 )
 wrong("wgmma of tiles", "use", "q = tma.wgmma(acc, here, there)", "", of=("products",))
+
+# other maps
+
+wrong("a float offset", "offsets", "(0.0, 0)", "takes a tuple of 1 to 3 integers")
+wrong("one offset", "offsets", "(0,)")
+wrong("an offset past 16 bits", "offsets", "(70000, 0)")
+wrong("a float number of a map", "which", "0.0", "is indexed with an integer, not")
