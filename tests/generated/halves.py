@@ -11,6 +11,7 @@ from tests.generated.program import Case
 
 def compiled(case: Case, *, assembled: bool = False) -> str:
     """Compile a case; return the compiler's error, or ""."""
+    assert case.source
     try:
         names = case.load()
         with warnings.catch_warnings():
@@ -25,6 +26,7 @@ def compiled(case: Case, *, assembled: bool = False) -> str:
 
 def simulated(case: Case) -> str:
     """Launch a case and compare its results; return the error, or ""."""
+    assert case.source
     try:
         case.load()["launch"]()
         return ""

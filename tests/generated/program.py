@@ -51,7 +51,10 @@ class Program:
 
     def has(self, *names: str) -> bool:
         """Return whether the kernel has these holes."""
-        return all(f"${name}" in self.kernel for name in names)
+        return all(
+            name in self.holes or name in STATEMENTS and f"${name}\n" in self.kernel
+            for name in names
+        )
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ def test_the_cases_cover_every_mistake_and_family():
 
 
 @pytest.mark.slow
-def test_no_two_cases_are_the_same():
+def test_five_thousand_cases_differ():
     kernels = Counter(re.sub(r"\s+", " ", case(number).source) for number in range(MANY))
-    assert len(kernels) > 0.9 * MANY
+    assert len(kernels) >= 5000
 
 
 @pytest.mark.parametrize("mistake", [m for m in MISTAKES if m.reason], ids=lambda m: m.name)
