@@ -109,4 +109,5 @@ from numba_tma.ptx import CachePolicy as CachePolicy
 from numba_tma.ptx import elect_sync as elect_sync
 from numba_tma.ptx import fence_mbarrier_init as fence_mbarrier_init
 from numba_tma.ptx import fence_proxy_async as fence_proxy_async
+from numba_tma.simulator import explore as explore
 from numba_tma.tools import testing as testing

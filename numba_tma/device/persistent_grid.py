@@ -29,7 +29,7 @@ class PersistentGrid:
     cluster: tuple[int, int]
 
     def __init__(self, *, cluster: int | tuple[int, int] = 1) -> None:
-        object.__setattr__(self, "cluster", cluster_size(cluster)[:2])
+        object.__setattr__(self, "cluster", cluster_size(cluster, "PersistentGrid")[:2])
 
     @property
     def width(self) -> int:

@@ -251,6 +251,10 @@ class Array:
         """Return the same elements with bits that mean `dtype`, a type of the same size."""
         return self.view(self.shape, self.strides, dtype=dtype)
 
+    def with_bits_of(self, other: Array) -> Array:
+        """Return the array with bits that mean what those of `other` do, if both store one type."""
+        return self.as_dtype(other.dtype) if self.stored == other.stored else self
+
     def as_bits(self) -> Array:
         """Return the same elements as unsigned integers: for kernels that only move them."""
         return self.as_dtype(as_dtype(f"u{8 * self.itemsize}"))

@@ -16,8 +16,12 @@ MAX_BLOCKS = 8
 _ATTRIBUTE = "__numba_tma_cluster__"
 
 
-def cluster_size(size: object) -> Dim3:
-    """Return `size` along x, y and z, or raise a ValueError."""
+def cluster_size(size: object, owner: str = "") -> Dim3:
+    """Return `size` along x, y and z, or raise a ValueError.
+
+    `owner` is the function or class whose argument `cluster` it is; without one the decorator.
+    """
+    given = f"{owner}(cluster={size!r})" if owner else f"cluster({size!r})"
     if callable(size):
         raise ValueError("@tma.cluster stands without a size: write @tma.cluster(2)")
     extents = size if isinstance(size, tuple | list) else (size,)
@@ -25,14 +29,14 @@ def cluster_size(size: object) -> Dim3:
         x, y, z = _integers(extents)
     except (TypeError, ValueError):
         raise ValueError(
-            f"cluster({size!r}): the size is an integer or a tuple of 1 to 3 integers, for example "
-            "cluster(2) or cluster((2, 1, 1))"
+            f"{given}: the size is an integer or a tuple of 1 to 3 integers, for example 2 or "
+            "(2, 1, 1)"
         ) from None
     if min(x, y, z) < 1:
-        raise ValueError(f"cluster({size!r}): there is at least 1 block along each axis")
+        raise ValueError(f"{given}: there is at least 1 block along each axis")
     if x * y * z > MAX_BLOCKS:
         raise ValueError(
-            f"cluster({size!r}): {x * y * z} blocks are more than the {MAX_BLOCKS} that every GPU "
+            f"{given}: {x * y * z} blocks are more than the {MAX_BLOCKS} that every GPU "
             "with clusters can run. Up to 16 are a non-portable size, which a kernel must be "
             f"allowed before its launch, and a plain launch does not: use {MAX_BLOCKS} or fewer"
         )
@@ -101,7 +105,7 @@ def pair_cluster(
     what: str, cta_group: int, cluster: int | tuple[int, int] | None
 ) -> tuple[int, int]:
     """Return the blocks of a cluster along x and y; raise a ValueError if it has half a pair."""
-    blocks = cluster_size(cta_group if cluster is None else cluster)
+    blocks = cluster_size(cta_group if cluster is None else cluster, what)
     if blocks[0] % cta_group:
         raise ValueError(
             f"{what}(cta_group=2, cluster={cluster}): the two blocks of a CTA pair lie along x, so "

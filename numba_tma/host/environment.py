@@ -85,6 +85,11 @@ def compiled_target() -> str:
         ) from None
 
 
+def simulator_global_races() -> bool:
+    """Whether the simulator finds races in global memory (``NUMBA_TMA_SIM_GLOBAL_RACES``)."""
+    return _switch("NUMBA_TMA_SIM_GLOBAL_RACES")
+
+
 def cache_folder() -> Path | None:
     """Return the folder of measurements, or None if the process has no home folder.
 

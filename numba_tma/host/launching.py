@@ -127,8 +127,11 @@ class Launcher:
         self.grid = _dimensions("grid", grid, _LARGEST_GRID, "blocks")
         self.block = _dimensions("block", block, _LARGEST_BLOCK, "threads")
         check_threads(self.block, "launcher: ")
-        self.cluster = None if cluster is None else self._check_cluster(cluster_size(cluster))
+        size = None if cluster is None else cluster_size(cluster, "launcher")
+        self.cluster = None if size is None else self._check_cluster(size)
         self.stream, self.pdl = stream, checked("launcher", "pdl", pdl, FLAG)
+        if self.pdl:
+            _dependent_launchers.append(True)
         self._prepare_stream()
         self._prepared: list[tuple[Any, Any]] = []  # one for each set of types, with its code
         self._namespace: dict[str, Any] = {"_type": type, "_other": self._other}
@@ -258,16 +261,39 @@ class _SimulatedLauncher(Launcher):
 
     @functools.cached_property
     def _kernel(self) -> Any:
-        """The kernel, as one whose function has the launcher's cluster."""
-        if self.cluster is None:
+        """The kernel, as one whose function has the launcher's cluster and dependence."""
+        if self.cluster is None and not self.pdl:
             return self.kernel
         function = self.kernel.py_func
         named = function.__code__, function.__globals__, function.__name__
         own = FunctionType(*named, function.__defaults__, function.__closure__)
         own.__kwdefaults__ = function.__kwdefaults__
         kernel: Any = copy.copy(self.kernel)
-        kernel.fn = set_cluster(own, self.cluster)
+        kernel.fn = own
+        if self.cluster is not None:
+            set_cluster(own, self.cluster)
+        elif declared := cluster_of(function):
+            set_cluster(own, declared)
+        setattr(own, _DEPENDENT, self.pdl)
         return kernel
+
+
+#: Whether a launcher with pdl=True was made: the simulator then records what primaries write.
+_dependent_launchers: list[bool] = []
+
+
+def has_dependent_launchers() -> bool:
+    """Return whether a launcher of dependent launches was made in this process."""
+    return bool(_dependent_launchers)
+
+
+#: The attribute of a simulated kernel's function that says whether its launch is dependent.
+_DEPENDENT = "_tma_dependent"
+
+
+def is_dependent(function: object) -> bool:
+    """Return whether a simulated kernel is launched by programmatic dependent launch."""
+    return bool(getattr(function, _DEPENDENT, False))
 
 
 def check_threads(block: Dim3, where: str = "") -> None:

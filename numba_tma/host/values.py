@@ -8,6 +8,7 @@ the owner (a function or class), the argument, the value and the rule::
 
 from __future__ import annotations
 
+import math
 import numbers
 import operator
 import reprlib
@@ -75,8 +76,12 @@ def _is_real(value: object) -> bool:
 NUMBER = Rule("a finite number", _is_real, lambda x: -_LARGEST <= x <= _LARGEST)
 NOT_NEGATIVE = Rule("a number from 0 on", _is_real, lambda x: 0 <= x <= _LARGEST)
 POSITIVE = Rule("a positive number", _is_real, lambda x: 0 < x <= _LARGEST)
-#: Any real number, infinite ones and NaN too: an argument of the user's own function.
-REAL = Rule("a number", _is_real)
+#: A real number, infinite ones and NaN too: an argument of the user's own function.
+REAL = Rule(
+    "a number that float32 can hold",
+    _is_real,
+    lambda x: -_LARGEST <= x <= _LARGEST or not -math.inf < x < math.inf,
+)
 
 
 def is_whole(value: object) -> bool:

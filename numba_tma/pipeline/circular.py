@@ -34,7 +34,13 @@ from numba_tma.host.layout import Tile
 from numba_tma.pipeline.circular_handle import CircularBufferHandle, initialise_circular
 from numba_tma.pipeline.memory import own_or_given_barriers, own_or_given_tiles
 from numba_tma.pipeline.roles import WARP, Role, index_from
-from numba_tma.pipeline.stage_layout import RESERVED, StageLayout, named_tiles, tile_stride
+from numba_tma.pipeline.stage_layout import (
+    RESERVED,
+    StageLayout,
+    check_room,
+    named_tiles,
+    tile_stride,
+)
 from numba_tma.pipeline.start import check_launch, check_sync
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import ntid_x, tid_x
@@ -331,6 +337,7 @@ def _stages(given: Any) -> int:
             f"CircularBuffer(num_stages={given!r}): a buffer has at least 1 stage; with 2 or more "
             "it loads one while threads work on another"
         )
+    check_room("CircularBuffer", "num_stages", number)
     return number
 
 

@@ -10,7 +10,7 @@ from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.device.waiting import meet, wait_for
 from numba_tma.pipeline.multicast import is_leader, released_blocks
-from numba_tma.pipeline.roles import WARP
+from numba_tma.pipeline.roles import WARP, check_member
 from numba_tma.pipeline.stages import ConsumerStage
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
@@ -87,6 +87,7 @@ class TileConsumer:
 
     def wait(self) -> ConsumerStage:
         """Wait until the next stage is full and return it."""
+        check_member("consumer.wait()", self.pipeline, "consumer", self.thread, self.num_threads)
         self._step()
         self._await_full()
         return self._hold()

@@ -11,6 +11,7 @@ from numba_tma.host.architectures import TCGEN05, refusal
 from numba_tma.host.layout import Swizzle, as_shape
 from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.pipeline.roles import WARP, Role
+from numba_tma.pipeline.stage_layout import check_room
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.kv import KVPipeline
@@ -27,6 +28,7 @@ def positive(name: str, value: Any) -> int:
         number = 0
     if number < 1:
         raise ValueError(f"KVPipeline({name}={value!r}): an integer of at least 1")
+    check_room("KVPipeline", name, number)
     return number
 
 

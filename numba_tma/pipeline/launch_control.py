@@ -32,6 +32,7 @@ from numba_tma.host.cluster_rules import cluster_size
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.pipeline.launch_control_handle import ANSWER_BYTES, LaunchControlHandle
 from numba_tma.pipeline.roles import WARP, Role, Roles
+from numba_tma.pipeline.stage_layout import check_room
 from numba_tma.pipeline.start import check_launch, check_sync
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
@@ -112,11 +113,12 @@ class LaunchControl:
                 f"LaunchControl(slots={slots!r}): at least 1 answer; 3 let the role that loads run "
                 "ahead"
             )
+        check_room("LaunchControl", "slots", number)
         values = {
             "roles": members,
             "asks": members[-1] if members and asks is None else asks,
             "slots": number,
-            "cluster": cluster_size(cluster)[:2],
+            "cluster": cluster_size(cluster, "LaunchControl")[:2],
             "debug": is_bounded(LaunchControl, debug),
         }
         for name, value in values.items():

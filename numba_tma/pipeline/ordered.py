@@ -25,6 +25,7 @@ from numba_tma.device.waiting import wait_for
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.pipeline.memory import own_or_given_barriers
 from numba_tma.pipeline.roles import Role, RoleTable, of_own_role
+from numba_tma.pipeline.stage_layout import check_room
 from numba_tma.pipeline.start import check_launch, check_sync
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
@@ -77,6 +78,7 @@ class OrderedSequenceBarrier:
                 f"OrderedSequenceBarrier(depth={depth!r}): the work on a tile has at least 1 "
                 "stage; 2 are usual, a mainloop and an epilogue"
             )
+        check_room("OrderedSequenceBarrier", "depth", number)
         roles = tuple(roles) if isinstance(roles, list | tuple) else (roles,)
         for role in roles:
             if not isinstance(role, Role):

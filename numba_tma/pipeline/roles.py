@@ -10,10 +10,19 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
-from numba_tma.backend.interface import Constant, compile_time, constant_class, device_function, u32
+from numba_tma.backend.interface import (
+    Constant,
+    compile_time,
+    constant_class,
+    device_function,
+    simulator_only,
+    u32,
+)
 from numba_tma.backend.primitives import require_launch_bounds, sub32
 from numba_tma.host.host_only import host_only
+from numba_tma.host.loop_rules import role_refusal
 from numba_tma.ptx import barrier_arrive, barrier_sync, setmaxnreg_dec, setmaxnreg_inc, tid_x
+from numba_tma.simulator import BarrierMisuse
 
 WARP, WARPGROUP = 32, 128
 MAX_ROLES = 7
@@ -321,6 +330,13 @@ def check_registers(role: Role) -> None:
             f"set_registers of {role}: no role has a number of registers; give one, as in "
             "Roles(compute=Warpgroups(2), load=Warpgroups(1, registers=40))"
         )
+
+
+@simulator_only
+def check_member(called: str, pipeline: object, role: str, thread: int, threads: int) -> None:
+    """Raise if a thread that is not among the `threads` of a role works on its stages."""
+    if not 0 <= int(thread) < int(threads):
+        raise BarrierMisuse(role_refusal(called, pipeline, role))
 
 
 @dataclass(frozen=True)

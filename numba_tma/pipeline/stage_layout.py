@@ -83,6 +83,19 @@ def round_up(value: int, multiple: int) -> int:
 # ------------------------------------------------------------------------ checks of arguments
 
 
+#: More barriers than the shared memory of any GPU's block, 227 KiB, has room for.
+MOST_STAGES = 227 * 1024 // 8
+
+
+def check_room(owner: str, name: str, number: int) -> None:
+    """Raise a ValueError for more stages, or tiles, than any block's shared memory can hold."""
+    if number > MOST_STAGES:
+        raise ValueError(
+            f"{owner}({name}={number}): a block has shared memory for {MOST_STAGES:,} barriers of "
+            "stages at most, and less for their tiles: use fewer"
+        )
+
+
 def positive(owner: type, name: str, value: Any, what: str) -> int:
     """Return `value` as an integer of at least 1. `what` names the counted thing in the error."""
     try:
@@ -91,6 +104,7 @@ def positive(owner: type, name: str, value: Any, what: str) -> int:
         number = 0
     if number < 1:
         raise ValueError(f"{owner.__name__}({name}={value!r}): a pipeline has at least 1 {what}")
+    check_room(owner.__name__, name, number)
     return number
 
 

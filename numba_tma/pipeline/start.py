@@ -79,6 +79,9 @@ def block_rule(expected: int, given: Any) -> str:
 @simulator_only
 def label_stages(pipeline: TilePipeline, base: int, first: int) -> None:
     """Name the tiles and the barriers of the stages for the simulator's errors and timeline."""
+    for role in (pipeline.producer, *pipeline.consumers):
+        if role is not None:
+            simulator.name_role(role.name, role.first, role.members)
     for stage in range(pipeline.num_stages):
         simulator.label(first + 8 * stage, f"full[{stage}] of {pipeline}")
         simulator.label(first + pipeline.empty_offset + 8 * stage, f"empty[{stage}] of {pipeline}")

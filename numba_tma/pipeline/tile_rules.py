@@ -22,7 +22,7 @@ def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
 
 def plane(cluster: Any) -> tuple[int, int]:
     """Return the blocks of a cluster along x and y."""
-    x, y, z = cluster_size(cluster)
+    x, y, z = cluster_size(cluster, "TilePipeline")
     if z > 1:
         raise ValueError(
             f"TilePipeline(cluster={cluster!r}): blocks share tiles along x and y, so a cluster "

@@ -215,7 +215,9 @@ def _read(
     dtype = np.dtype(kind)
     if condition is not None and not condition:
         return np.zeros(count, dtype)
-    return _words(what, source, offset or 0, dtype, count).copy()
+    words = _words(what, source, offset or 0, dtype, count)
+    simulator.accessed(words, writes=False)
+    return words.copy()
 
 
 def _write(
@@ -228,7 +230,9 @@ def _write(
     """Write words to a global address, unless the condition is false."""
     simulator.current()  # raises on the host
     if condition is None or condition:
-        _words(what, destination, offset or 0, values.dtype, values.size)[:] = values
+        words = _words(what, destination, offset or 0, values.dtype, values.size)
+        simulator.accessed(words, writes=True)
+        words[:] = values
 
 
 def _words(what: str, place: GlobalAddress, offset: int, dtype: np.dtype[Any], count: int) -> Any:

@@ -141,4 +141,4 @@ def griddepcontrol_wait() -> None:
     write) overlaps the end of those grids. Without a programmatic dependent launch the instruction
     has no effect.
     """
-    simulator.yield_turn()
+    simulator.await_primary()

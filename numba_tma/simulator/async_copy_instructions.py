@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numba_tma.simulator.async_copies import AsyncArrival, AsyncCopy, AsyncWait
+from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.copies import Bytes
 from numba_tma.simulator.copy_rules import global_view
 from numba_tma.simulator.errors import BadOperand, BarrierMisuse
@@ -33,6 +34,7 @@ def cp_async(what: str, dst: int, src: Bytes, nbytes: int, src_size: int) -> Non
                 f"{what}: {src_size} bytes are read where the array has {source.nbytes} left: "
                 "give a smaller src_size"
             )
+    check_over_none(cta.barriers, what, address, nbytes)
     # Hazards are checked first, before this copy is recorded.
     cta.hazards.copy(thread, address, nbytes, copies.issued + 1)
     copy = AsyncCopy(thread, copies.issue(), address, source, nbytes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from numba_tma.simulator.clocks import Clock, Clocks, join
@@ -36,6 +38,9 @@ class TrackedBarrier:
         self.under_way: list[Load] = []
         #: Loads whose completion no thread has observed.
         self.unobserved: list[Load] = []
+        #: By thread: its arrivals, and its waits that have ended.
+        self.arrived: Counter[SimulatedThread] = Counter()
+        self.waited: Counter[SimulatedThread] = Counter()
         #: The clocks of this phase's arrivals and loads; those of all completed phases.
         self._arriving = clocks.nothing()
         self._released = clocks.nothing()
@@ -147,6 +152,22 @@ class TrackedBarrier:
             if role(self.name) == "full" and 0 < self.issued < self.armed:
                 text += ": the producer loads every tile of the pipeline into every stage"
         return text
+
+
+def check_over_none(
+    barriers: Mapping[int, TrackedBarrier], what: str, address: int, nbytes: int
+) -> None:
+    """Raise if a write to these bytes of a block would overwrite one of its live mbarriers."""
+    places = range(address & ~7, address + nbytes, 8)
+    few = len(places) < len(barriers)  # either may be the smaller: an element, or a tile
+    for start in (
+        filter(barriers.__contains__, places) if few else filter(places.__contains__, barriers)
+    ):
+        raise BarrierMisuse(
+            f"{what}: bytes {address} to {address + nbytes - 1} lie over {barriers[start].name}, a "
+            f"live mbarrier at {start}: its arrivals would be lost, and its waiters hang or go on "
+            "early. Give it memory of its own, or mbarrier_inval it before its memory is reused"
+        )
 
 
 class MbarrierWait:

@@ -16,7 +16,9 @@ from numba_tma.simulator.elected_loops import check_whole_warp
 from numba_tma.simulator.errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCopy
 from numba_tma.simulator.hazards import Hazards
 from numba_tma.simulator.launch_queue import LaunchQueue
+from numba_tma.simulator.map_uses import MapUses
 from numba_tma.simulator.memory import SharedMemory
+from numba_tma.simulator.named_barriers import NamedBarriers
 from numba_tma.simulator.protocol import AwaitMeeting, Meet
 from numba_tma.simulator.registers import Registers
 from numba_tma.simulator.rendezvous import Rendezvous
@@ -24,6 +26,7 @@ from numba_tma.simulator.scheduler import Scheduler
 from numba_tma.simulator.tcgen05_queue import MatrixQueue
 from numba_tma.simulator.tensor_memory import CtaTensorMemory
 from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread
+from numba_tma.simulator.turns import check_turns, lines_of_turns
 
 Dim3 = tuple[int, int, int]
 
@@ -48,6 +51,10 @@ class Cta:
         self.cluster: list[Cta] = [self]
         #: The blocks of the launch that have not begun.
         self.launch_queue: LaunchQueue | None = None
+        #: Whether the launch may begin before the one in front of it is over, and which threads
+        #: have waited for that, at which of their epochs.
+        self.dependent = False
+        self._primary_over: list[tuple[int, int]] = []
         self.rank = 0
         self.cluster_dim: Dim3 = (1, 1, 1)
         self.explicit_cluster = False
@@ -61,9 +68,16 @@ class Cta:
         self.retired_barriers: list[TrackedBarrier] = []
         #: Addresses of barriers on which all readers of an answer arrive; see `check_readers`.
         self.read_by_all: set[int] = set()
-        #: By meeting of lanes that exchange values: the lines of the kernel that lead to it.
-        self._places: dict[Hashable, tuple[tuple[CodeType, int], ...]] = {}
+        self._named_barriers = NamedBarriers()
+        #: By id of a map that kernels may edit: its uses. The first block has those of all.
+        self.map_uses: dict[int, MapUses] = {}
+        #: By warp: the name of its role, if the kernel has named one.
+        self.role_names: dict[int, str] = {}
+        #: By meeting and warp: the meeting's turn, and the lines of the kernel that lead to it.
+        self._places: dict[Hashable, tuple[int, tuple[tuple[CodeType, int], ...]]] = {}
         self.clocks: Clocks | None = None
+        #: By shared address: the clock that fences before atomic operations there have published.
+        self.atomic_clocks: dict[int, Clock] = {}
         self._hazards: Hazards | None = None
         self._tensor_memory: CtaTensorMemory | None = None
         #: By thread of the cluster: its tcgen05 operations. The first block has those of all.
@@ -104,6 +118,15 @@ class Cta:
         if self.clocks is None:
             self.clocks = Clocks(len(self.scheduler.threads))
         return self.clocks
+
+    def await_primary(self, thread: SimulatedThread) -> None:
+        """Record that a thread has waited for the launch in front of this one."""
+        self._primary_over.append((thread.row, self.tracked_clocks().epoch(thread.row)))
+
+    def primary_is_over(self, thread: SimulatedThread) -> bool:
+        """Return whether a thread knows that the launch in front of this one is over."""
+        known = self.tracked_clocks().epochs(thread.row)
+        return any(row == thread.row or known[row] >= epoch for row, epoch in self._primary_over)
 
     def visit(self, thread: SimulatedThread) -> None:
         """Record that `thread`, of another block of the cluster, uses this block's memory."""
@@ -207,28 +230,18 @@ class Cta:
         *,
         wait: bool = True,
     ) -> Rendezvous:
+        key = ("barrier", number)
         if threads is None or (number == 0 and threads == len(self.threads)):
-            return self._meet(
-                thread,
-                ("barrier", number),
-                "syncthreads",
-                self._live,
-                value,
-                self._publish(thread),
-                wait=wait,
-            )
+            self._check_converged(key, "syncthreads", thread, exchanges=False)
+            known = self._publish(thread)
+            return self._meet(thread, key, "syncthreads", self._live, value, known, wait=wait)
         count = threads
         name = f"named barrier {number} for {count} threads"
-        return self._meet(
-            thread,
-            ("barrier", number),
-            name,
-            lambda: count,
-            value,
-            self._publish(thread),
-            wait=wait,
-            threads=count,
-        )
+        self._check_converged(key, name, thread, exchanges=False)
+        clocks = self.tracked_clocks()
+        self._named_barriers.arrive(thread, name, number, count, clocks)
+        known = clocks.publish(thread.row)
+        return self._meet(thread, key, name, lambda: count, value, known, wait=wait, threads=count)
 
     def cluster_arrive(self, thread: SimulatedThread, *, release: bool) -> None:
         """Arrive at the cluster's barrier."""
@@ -237,6 +250,8 @@ class Cta:
                 "barrier_cluster_arrive: the thread arrives twice; it must execute "
                 "barrier_cluster_wait between"
             )
+        if release and self.clocks is not None:
+            self.clocks.release_to_cluster(thread.row)
         known = self._publish(thread)
         if not release and self.clocks is not None:
             known = self.clocks.started(thread.row)
@@ -289,8 +304,7 @@ class Cta:
 
         title = f"{name} of warp {warp} with mask {mask:#010x}"
         place = ("warp", warp, mask)
-        if not orders_memory:  # the lanes execute one instruction, to exchange values
-            self._check_converged(place, title, thread)
+        self._check_converged(place, title, thread, exchanges=not orders_memory)
         known = self._publish(thread) if orders_memory else None
         meeting = self._meet(thread, place, title, needed, value, known, wait=True)
         by_lane: dict[int, object] = meeting.once(
@@ -298,20 +312,30 @@ class Cta:
         )
         return by_lane
 
-    def _check_converged(self, place: Hashable, name: str, thread: SimulatedThread) -> None:
-        """Raise if other lanes have come to the meeting from another line of the kernel."""
-        meeting, lines = self._meetings.get(place), call_lines()
-        if meeting is None:
-            self._places[place] = lines
-        elif meeting.name == name and self._places.get(place, lines) != lines:
-            differing = ((a, b) for a, b in zip(lines, self._places[place]) if a != b)
-            pair = next(differing, (lines[0], self._places[place][0]))
-            here, there = (f"{Path(code.co_filename).name}:{line}" for code, line in pair)
+    def _check_converged(
+        self, key: tuple[Hashable, ...], name: str, thread: SimulatedThread, *, exchanges: bool
+    ) -> None:
+        """Raise if other lanes of the warp have come to the meeting from another line."""
+        meeting, place = self._meetings.get(key), (key, thread.warp)
+        here = self._turns[key] - (meeting is not None), call_lines()
+        there = self._places.setdefault(place, here)
+        if there[0] != here[0]:
+            self._places[place] = here
+        elif there != here and (meeting is None or meeting.name == name):
+            differing = ((a, b) for a, b in zip(here[1], there[1]) if a != b)
+            pair = next(differing, (here[1][0], there[1][0]))
+            mine, other = (f"{Path(code.co_filename).name}:{line}" for code, line in pair)
+            lost = "exchange values" if exchanges else "meet there"
+            repair = (
+                "where all lanes of the mask are together, or give each branch the mask of its own "
+                "lanes"
+                if key[0] == "warp"
+                else "after the branches: a barrier of the block takes whole warps"
+            )
             raise BarrierMisuse(
-                f"{name}: lane {thread.lane} executes it at {here} while other lanes execute it at "
-                f"{there}: the warp has diverged, and on a GPU the lanes do not exchange values. "
-                "Execute it once, where all lanes of the mask are together, or give each branch "
-                "the mask of its own lanes"
+                f"{name}: lane {thread.lane} executes it at {mine} while other lanes execute it at "
+                f"{other}: the warp has diverged, and on a GPU the lanes do not {lost}. Execute it "
+                f"once, {repair}"
             )
 
     def warpgroup_meeting(
@@ -416,18 +440,20 @@ class Cta:
             self._check_copies(thread)
         for address in self.read_by_all:
             check_readers(self.barriers[address])
+        check_turns(self)
         if self._tensor_memory is not None:
             self._tensor_memory.check_end()
         for barrier in [*self.barriers.values(), *self.retired_barriers]:
             if barrier.unobserved:
                 load = barrier.unobserved[0]
+                turns = [f".\n{line}" for line in lines_of_turns([barrier])]
                 raise UnfinishedCopy(
                     f"block {self.index} ended, and no thread has waited for "
                     f"{len(barrier.unobserved)} load(s) that complete phase {load.phase} of "
                     f"{barrier.name} (issued at {load.site} into "
                     f"{load.into.memory.describe(load.address, load.nbytes)}): the copy engine may "
                     "write into the shared memory of the next block. Wait for every load before "
-                    "the end, or do not issue it"
+                    f"the end, or do not issue it{''.join(turns)}"
                 )
 
     def _check_copies(self, thread: SimulatedThread) -> None:

@@ -7,9 +7,11 @@ A clock has one component per thread and kind, and one per mbarrier:
 - store of thread t: the number of t's stores known to have read their source;
 - mbarrier b: the number of phases of b known to have completed;
 - copy of thread t: the number of t's cp.async copies known to be complete;
-- fenced copy of thread t: the number of these copies visible to the copy engine.
+- fenced copy of thread t: the number of these copies visible to the copy engine;
+- release of thread t: the newest epoch of t that a release at cluster scope has published.
 
-The last two kinds exist once a kernel has used cp.async. Tensor memory has its own components.
+The copies exist once a kernel has used cp.async, the releases in clusters. Tensor memory has its
+own components.
 
 An event is ordered before the current step of thread u if and only if u's clock has reached it.
 Clocks are joined only where the hardware orders memory: barriers, syncs, arrive -> wait.
@@ -41,6 +43,7 @@ class Clocks:
         np.fill_diagonal(self.table[:threads], 1)
         self._columns = 3 * threads
         self._copies: int | None = None
+        self._releases: int | None = None
 
     def new_column(self) -> int:
         """Return the column of a new mbarrier."""
@@ -66,6 +69,21 @@ class Clocks:
     def fenced_copies(self) -> int:
         """Return the column of the first thread's fenced copies; the others' follow."""
         return self.copies + self.threads
+
+    def track_releases(self) -> None:
+        """Tell releases at cluster scope from those at block scope."""
+        self._releases = self.new_columns(self.threads)
+
+    def release_to_cluster(self, row: int) -> None:
+        """Let what is ordered before thread `row` be published to other blocks, too."""
+        if self._releases is not None:
+            known = self.table[row]
+            released = known[self._releases : self._releases + self.threads]
+            np.maximum(released, known[: self.threads], out=released)
+
+    def released(self, row: int, other: int) -> int:
+        """Return the newest epoch of thread `other` that was released to the block of `row`."""
+        return int(self.table[row, other if self._releases is None else self._releases + other])
 
     def epoch(self, row: int) -> int:
         """Return the own time of thread `row`."""

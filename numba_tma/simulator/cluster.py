@@ -20,6 +20,7 @@ def form_cluster(blocks: list[Cta], dim: Dim3) -> list[SimulatedThread]:
     if len(blocks) > 1:
         # Clocks run from the start: a block's start must be ordered before accesses of its peers.
         clocks = Clocks(len(threads))
+        clocks.track_releases()
         for row in range(len(threads)):
             clocks.publish(row)
     for rank, block in enumerate(blocks):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.block import FULL_MASK, Cta, Dim3
 from numba_tma.simulator.cluster import resolve
 from numba_tma.simulator.copies import Bytes, Load
@@ -127,9 +128,10 @@ def shared_cluster_reduce(addr: int, value: Any, operation: str) -> None:
     yield_turn()
     owner, address = resolve(addr)
     _check_aligned(what, address, value.nbytes)
-    old = read_from(owner, what, address, value.dtype, None)
+    old = read_from(owner, what, address, value.dtype, None, atomic=True)
     with np.errstate(over="ignore"):
-        write_to(owner, what, address, value.dtype.type(REDUCTIONS[operation](old, value)))
+        new = value.dtype.type(REDUCTIONS[operation](old, value))
+    write_to(owner, what, address, new, atomic=True)
 
 
 def st_async(destination: int, values: Any, mbar: int) -> None:
@@ -211,6 +213,7 @@ def _start(
     _check_aligned(what, address, nbytes)
     owner.memory.check_range(what, address, nbytes)
     barrier = owner.barrier_at(thread, barrier_address)
+    check_over_none(owner.barriers, what, address, nbytes)
     owner.hazards.async_write(thread, address, nbytes, barrier)
     known = owner.tracked_clocks().publish(thread.row)
     write = AsyncWrite(thread, owner, address, nbytes, change, barrier, known)

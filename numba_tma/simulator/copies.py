@@ -183,8 +183,8 @@ class BulkGroups:
         self.stores = 0
         self.open: list[PendingStore] = []
         self.committed: list[list[PendingStore]] = []
-        #: The newest store known to the thread to have read its source, by number.
-        self.known_read = 0
+        #: The newest stores known to the thread to have read their source, or to be complete.
+        self.known_read = self.known_written = 0
 
     def add(self, store: PendingStore) -> None:
         """Put a store into the group that the next commit closes."""
@@ -200,6 +200,8 @@ class BulkGroups:
         awaited = self.committed[: max(0, len(self.committed) - wait.allowed)]
         numbers = [store.number for group in awaited for store in group]
         self.known_read = max([self.known_read, *numbers])
+        if not wait.read:
+            self.known_written = max([self.known_written, *numbers])
         done = 0
         while done < len(awaited) and all(store.written for store in awaited[done]):
             done += 1
@@ -218,7 +220,7 @@ class BulkGroups:
             raise UnfinishedCopy(
                 f"the thread ends with {len(self.open)} store(s) that were never committed "
                 f"(issued at {sites}): call cp_async_bulk_commit_group() after the store and "
-                "cp_async_bulk_wait_group_read(0) before the end"
+                "cp_async_bulk_wait_group_read(0) before the end, as a StorePipeline's tail()"
             )
         late = [s for group in self.committed for s in group if s.number > self.known_read]
         if late:
@@ -226,5 +228,6 @@ class BulkGroups:
             raise UnfinishedCopy(
                 f"the thread ends with {len(late)} committed store(s) that it has not waited for "
                 f"(issued at {sites}): shared memory may be gone before they have read it. Call "
-                "cp_async_bulk_wait_group_read(0) before the end"
+                "cp_async_bulk_wait_group_read(0) before the end; tail() of a StorePipeline "
+                "does so, and release_pending() of a TilePipeline"
             )

@@ -15,7 +15,7 @@ from numba_tma.host.reference import (
     reference_store,
     reference_tile,
 )
-from numba_tma.simulator.barriers import TrackedBarrier
+from numba_tma.simulator.barriers import TrackedBarrier, check_over_none
 from numba_tma.simulator.block import Cta
 from numba_tma.simulator.cluster import mapa, resolve
 from numba_tma.simulator.copies import Bytes, GroupWait, Load, PendingStore
@@ -26,7 +26,10 @@ from numba_tma.simulator.copy_rules import (
     check_tensor,
     parse_reduction,
 )
-from numba_tma.simulator.errors import BadOperand, MissingFence
+from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.fence_instructions import check_fenced
+from numba_tma.simulator.global_memory import accessed, box_of
+from numba_tma.simulator.map_uses import uses_of
 from numba_tma.simulator.protocol import AwaitStores, Issue, IssueStore, Span, Transfer, Unmodelled
 from numba_tma.simulator.thread import SimulatedThread, current
 
@@ -51,6 +54,7 @@ def cp_async_bulk_load(dst: int, src: Bytes, mbar: int, multicast: int | None = 
     source = bulk_view(what, "src", src)
     check_bulk(what, address, "dst", source.nbytes)
     arrivals = _arrivals(what, thread, address, source.nbytes, int(mbar), multicast)
+    accessed(source, writes=False)
     _load(thread, arrivals, address, source.nbytes, source.nbytes, source.copy)
 
 
@@ -108,6 +112,7 @@ def cp_async_bulk_store(dst: Bytes, src: int, byte_mask: int = 0xFFFF) -> None:
     def write(image: Bytes) -> None:
         target.reshape(-1, 16)[:, copied] = image.reshape(-1, 16)[:, copied]
 
+    accessed(target, writes=True)
     _store(what, thread, address, target.nbytes, write, every_byte=True)
 
 
@@ -141,6 +146,10 @@ def cp_async_bulk_tensor_load(
     box = tensor_map.copies.box
     nbytes = box.shared_nbytes
     arrivals = _arrivals(what, thread, address, nbytes, int(mbar), multicast, cta_group)
+    accessed(box_of(tensor_map, origin), writes=False)
+    if uses := uses_of(thread, tensor_map):
+        for _, barrier in arrivals:
+            uses.loads(barrier)
     _load(thread, arrivals, address, nbytes, box.nbytes, read, swizzle=box.swizzle)
 
 
@@ -161,7 +170,10 @@ def cp_async_bulk_tensor_store(tensor_map: TensorMap, coords: Sequence[int], src
         )
 
     box = tensor_map.copies.box
+    accessed(box_of(tensor_map, origin), writes=True)
     _store(what, thread, address, box.shared_nbytes, write, every_byte=False)
+    if uses := uses_of(thread, tensor_map):
+        uses.stores(thread)
 
 
 def cp_async_bulk_copy_cluster(dst: int, src: int, nbytes: int, mbar: int) -> None:
@@ -198,6 +210,7 @@ def cp_reduce_async_bulk_store(dst: Bytes, src: int, operation: str) -> None:
         result = reduce_elements(name, target.view(dtype.numpy), image.view(dtype.numpy))
         target[:] = result.view(np.uint8)
 
+    accessed(target, writes=True, atomic=True)
     _store(what, thread, address, target.nbytes, write, every_byte=True)
 
 
@@ -236,7 +249,10 @@ def cp_reduce_async_bulk_tensor(
         )
 
     box = tensor_map.copies.box
+    accessed(box_of(tensor_map, origin), writes=True, atomic=True)
     _store(what, thread, address, box.shared_nbytes, write, every_byte=False)
+    if uses := uses_of(thread, tensor_map):
+        uses.stores(thread)
 
 
 def cp_async_bulk_commit_group() -> None:
@@ -261,34 +277,6 @@ def prefetch_tensormap(tensor_map: TensorMap) -> None:
     current()
     if not hasattr(tensor_map, "tile"):
         raise BadOperand(f"prefetch_tensormap: {tensor_map!r} is not a TensorMap")
-
-
-def fence_proxy_async(space: str = "shared::cta") -> None:
-    """Make this thread's writes to `space` visible to the copy engine.
-
-    The simulator does not check accesses to global memory, so a fence of those has no effect.
-    """
-    thread = current()
-    if space != "global":
-        thread.cta.hazards.fence(thread)
-        _fence_barriers(thread)
-    thread.cta.scheduler.point()
-
-
-def fence_mbarrier_init() -> None:
-    """Make the mbarriers that this thread has initialised visible to the copy engine."""
-    thread = current()
-    _fence_barriers(thread)
-    # This releases more than the inits, so that a write ordered by another fence is not reported.
-    thread.fenced = thread.cta.tracked_clocks().publish(thread.row)
-    thread.cta.scheduler.point()
-
-
-def _fence_barriers(thread: SimulatedThread) -> None:
-    epoch = thread.cta.tracked_clocks().epoch(thread.row)
-    for barrier in thread.cta.barriers.values():
-        if barrier.initialised_by is thread and barrier.fenced_at is None:
-            barrier.fenced_at = epoch
 
 
 def _arrivals(
@@ -356,13 +344,8 @@ def _check_arrival(
 ) -> TrackedBarrier:
     cta.memory.check_range(f"{what}, dst", address, nbytes)
     barrier = home.barrier_at(thread, mbar)
-    _check_fenced(thread, barrier)
-    for other in cta.barriers.values():
-        if address - 8 < other.address < address + nbytes:
-            raise BadOperand(
-                f"{what}: {nbytes} bytes to {address} would overwrite {other.name}, at "
-                f"{other.address}"
-            )
+    check_fenced(thread, barrier)
+    check_over_none(cta.barriers, what, address, nbytes)
     return barrier
 
 
@@ -378,7 +361,11 @@ def _load(
     ignored: tuple[int, int] = (0, 0),
 ) -> None:
     scheduler = thread.cta.scheduler
-    known = thread.cta.tracked_clocks().publish(thread.row)
+    clocks = thread.cta.tracked_clocks()
+    known = clocks.waited_for(thread.row)  # the copy engine releases no writes of its issuer
+    started = clocks.publish(thread.row)
+    if any({into, barrier.cta} != {thread.cta} for into, barrier in arrivals):
+        known = started  # the other block learns that the issuer's access to it is over
     loads = []
     for into, barrier in arrivals:
         load = Load(thread, address, nbytes, tx_bytes, read, barrier, known, into)
@@ -485,13 +472,3 @@ def _wait_group(n: int, *, read: bool) -> None:
     thread.note(AwaitStores(newest))
     known = cta.tracked_clocks().stores(thread.row)
     known[thread.row] = max(int(known[thread.row]), newest)
-
-
-def _check_fenced(thread: SimulatedThread, barrier: TrackedBarrier) -> None:
-    known = barrier.clocks.epochs(thread.row)[barrier.initialised_by.row]
-    if barrier.fenced_at is None or barrier.fenced_at > known:
-        raise MissingFence(
-            f"{barrier.name}: a load completes on it, but the copy engine may not see its "
-            f"mbarrier_init by {barrier.initialised_by.description}: that thread must execute "
-            "fence_mbarrier_init() (or fence_proxy_async()) after it, before the syncthreads"
-        )

@@ -22,6 +22,14 @@ class EarlyOverwrite(SimulatorError):
     """Bytes were written while a thread or copy may still read or write them."""
 
 
+class DataRace(SimulatorError):
+    """Two threads access the same bytes, one of them writes, and nothing orders the two."""
+
+
+class UnequalTurns(SimulatorError):
+    """Warps of a role have taken different numbers of a pipeline's stages."""
+
+
 class MissingFence(SimulatorError):
     """The copy engine accesses a thread's writes without a proxy fence and sync in between."""
 

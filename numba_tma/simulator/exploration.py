@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from numba_tma.host.environment import simulated
 from numba_tma.simulator import numba_hooks
 from numba_tma.simulator.components import BLOCKED, BarrierValue
 from numba_tma.simulator.errors import (
@@ -43,6 +44,9 @@ def explore(
 ) -> Report:
     """Run the kernels that `launch` launches in every interleaving, and raise the first error.
 
+    For a process in the simulator (``NUMBA_ENABLE_CUDASIM=1``). Returns a `Report` of the numbers
+    of blocks or clusters, of states, and of steps between them.
+
     Errors are a deadlock, a read of bytes that have not landed or are overwritten, an overwrite of
     bytes in use, and a wrong byte count or number of arrivals. The error with a shortest path is
     raised as the simulator's error. Its message and its `interleaving` have the path.
@@ -51,6 +55,10 @@ def explore(
     time. Blocks outside clusters are explored one by one. `TooManyStates` is raised if a block or
     cluster has more than `limit` states.
     """
+    if not simulated():
+        raise RuntimeError(
+            "explore runs kernels in the simulator: set NUMBA_ENABLE_CUDASIM=1 before Python starts"
+        )
     runs, *others = [_recorded(launch, seed) for seed in seeds]
     for seed, other in zip(seeds[1:], others):
         _compare(runs, other, seeds[0], seed)

@@ -1,15 +1,14 @@
 """Hazards: each access to shared bytes is checked against the accesses ordered before it.
 
 The verdict does not depend on the time at which a copy runs: an access is ordered before another
-only by the vector clocks. Records are kept per 16-byte granule, the unit of every copy. Generic
-reads and writes of different threads are not checked against each other.
+only by the vector clocks. Records are kept per 16-byte granule, the unit of every copy. `Races`
+checks the generic accesses of different threads against each other, by byte.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,19 @@ from numba_tma.simulator.errors import (
     UninitializedRead,
 )
 from numba_tma.simulator.memory import END, SharedMemory
+from numba_tma.simulator.races import GRANULE, Races
+from numba_tma.simulator.readers import (
+    COPY,
+    FENCES,
+    IN_FLIGHT,
+    RELEASE,
+    STORE,
+    TCGEN05,
+    WAITS,
+    WGMMA,
+    Reader,
+    of_pipeline,
+)
 
 if TYPE_CHECKING:
     from numba_tma.simulator.barriers import TrackedBarrier
@@ -32,7 +44,6 @@ if TYPE_CHECKING:
     from numba_tma.simulator.tcgen05_queue import MatrixQueue
     from numba_tma.simulator.thread import SimulatedThread
 
-GRANULE = 16
 #: The unit of st.async and red.async; other words of a granule are independent of them.
 WORD = 4
 
@@ -40,37 +51,6 @@ Records = NDArray[np.int32]
 #: Accesses of the copy engine to granules [first, last) until an mbarrier, perhaps of another
 #: block, completes a phase: the range and the barrier, and the number of phases to be known.
 Transfers = dict[tuple[int, int, "TrackedBarrier"], int]
-
-
-class Reader(NamedTuple):
-    """A reader of shared memory through the async proxy, in the words of messages."""
-
-    name: str
-    done: str
-    target: str
-    who: str
-
-
-#: The name of a stage's tile.
-_STAGE = re.compile(r"\w+\[\d+(, \d+)?\] of \w*Pipeline\(")
-
-STORE = Reader("a store", "stored", "stored to global memory", "the thread that stores")
-COPY = Reader("a copy", "copied", "copied to another block", "the thread that copies")
-WGMMA = Reader(
-    "a wgmma", "read by a wgmma", "read by a wgmma", "all threads of the warpgroup that multiplies"
-)
-
-TCGEN05 = Reader(
-    "a tcgen05 product or copy",
-    "read by a tcgen05 product or copy",
-    "read by a tcgen05 product or copy",
-    "the thread that issues it",
-)
-
-
-def _of_pipeline(where: str, repair: str) -> str:
-    """Return the repair of bytes that belong to a pipeline's stage, in the pipeline's own words."""
-    return f". In a pipeline: {repair}" if _STAGE.match(where) else ""
 
 
 class Hazards:
@@ -109,8 +89,11 @@ class Hazards:
         self._products: dict[tuple[int, int, int], PendingProduct] = {}
         #: By granules [first, last) and tcgen05 queue: its last operation that reads exactly these.
         self._matrix_reads: dict[tuple[int, int, MatrixQueue], int] = {}
+        self._races = Races(memory, clocks, thread_of)
 
-    def read(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
+    def read(
+        self, thread: SimulatedThread, address: int, nbytes: int, *, atomic: bool = False
+    ) -> None:
         """Check and record a generic read."""
         row, table = thread.row, self._clocks.table
         first = address // GRANULE
@@ -133,9 +116,18 @@ class Hazards:
                 f"{self._memory.describe(address, nbytes)}: read before all of it was written. "
                 "If a load is to fill it, wait for the load's barrier first"
             )
+        self._races.read(row, address, address + nbytes, atomic=atomic)
 
-    def write(self, thread: SimulatedThread, address: int, nbytes: int) -> None:
-        """Check and record a generic write."""
+    def write(
+        self,
+        thread: SimulatedThread,
+        address: int,
+        nbytes: int,
+        image: NDArray[np.uint8] | None = None,
+        *,
+        atomic: bool = False,
+    ) -> None:
+        """Check and record a generic write of the bytes `image`."""
         row, clocks = thread.row, self._clocks
         first, last = self._granules(address, nbytes)
         if self._unfilled(row, first, last).any():
@@ -146,13 +138,15 @@ class Hazards:
         self._check_readers(row, first, last, "a write to")
         self._check_reductions(EarlyOverwrite, "overwritten", row, address, nbytes)
         self._check_outgoing(row, address, nbytes, "a write to")
+        self._races.write(row, address, address + nbytes, image, atomic=atomic)
         self._writes[first:last, row] = clocks.epoch(row)
         self._memory.wrote(address, nbytes)
 
     def write_pieces(
-        self, thread: SimulatedThread, addresses: NDArray[np.intp], nbytes: int
+        self, thread: SimulatedThread, addresses: NDArray[np.intp], pieces: NDArray[np.uint8]
     ) -> None:
-        """Check and record generic writes of `nbytes` at each address, each inside a granule."""
+        """Check and record generic writes of a piece at each address, each inside a granule."""
+        nbytes = pieces.shape[1]
         row, granules = thread.row, addresses // GRANULE
         transfers = self._async_fills or self._copied or self._reductions or self._outgoing
         products = any(
@@ -162,9 +156,11 @@ class Hazards:
         late = self._fill_phase[granules] > self._clocks.table[row, self._fill_column[granules]]
         stored = self._stores[granules] > self._clocks.stores(row)
         if transfers or products or late.any() or stored.any():
-            for address in addresses.tolist():
-                self.write(thread, address, nbytes)
+            for address, image in zip(addresses.tolist(), pieces):
+                self.write(thread, address, nbytes, image)
             return
+        for address, image in zip(addresses.tolist(), pieces):
+            self._races.write(row, address, address + nbytes, image)
         self._writes[granules, row] = self._clocks.epoch(row)
         self._memory.wrote_words(addresses, nbytes)
 
@@ -175,6 +171,7 @@ class Hazards:
         first, last = self._granules(address, nbytes)
         self._check_reductions(EarlyOverwrite, "overwritten by a load", thread.row, address, nbytes)
         self._check_arrival(thread, address, nbytes, "load")
+        self._races.filled(first, last)
         self._barriers[barrier.column] = barrier
         self._loads[barrier.column, barrier.model.phase] = thread, call_site()
         self._fill_column[first:last] = barrier.column
@@ -224,11 +221,7 @@ class Hazards:
                 f"{where}: a {what} is issued over them after {reader.description} has read them, "
                 f"and nothing orders that read before this {what}. Let every reader arrive on the "
                 "'empty' barrier (or sync) after its last read, and wait for that before loading"
-                + _of_pipeline(
-                    where,
-                    "release the stage after its last use: by the next turn of pipe.consume(...), "
-                    "or consumer.release()",
-                )
+                + of_pipeline(where, RELEASE)
             )
         if self.fenced_reads:
             self.check_fenced_reads(row, address, nbytes, what)
@@ -241,6 +234,7 @@ class Hazards:
                 f"{where}: a {what} is issued over them after {writer.description} has written "
                 f"them, and nothing orders that write before this {what}. Let the writer arrive on "
                 "the 'empty' barrier (or sync) after its last write, and wait for that"
+                + of_pipeline(where, RELEASE)
             )
         self._check_fences(row, first, last, f"a {what} overwrites")
 
@@ -304,7 +298,7 @@ class Hazards:
                 f"{where}: {reader.name} reads what {writer.description} has written, and nothing "
                 "orders that write before the read. The writer must execute fence_proxy_async() "
                 f"after its last write and then synchronise with {reader.who} (syncthreads, "
-                "syncwarp or a barrier)"
+                "syncwarp or a barrier)" + of_pipeline(where, FENCES)
             )
         self._check_fences(row, first, last, f"{reader.name} reads")
         written = self._memory.written[address : address + nbytes]
@@ -414,7 +408,7 @@ class Hazards:
                 f"{where}: {what} bytes that a store of {storer.description} may still be "
                 "reading. That thread must commit the store and pass "
                 "cp_async_bulk_wait_group_read(), and synchronise with whoever writes next"
-                + _of_pipeline(
+                + of_pipeline(
                     where, "pipe.store(map, tile, coords) does so before it releases the stage"
                 )
             )
@@ -443,7 +437,7 @@ class Hazards:
                 f"{where}: {what} bytes that {product.in_words} (at {product.site}) may still be "
                 f"reading: that {late.description} has waited for it is not known here. Every "
                 "thread of the warpgroup must pass wgmma_wait() for it, and only then release the "
-                "stage, or synchronise with whoever writes next"
+                "stage, or synchronise with whoever writes next" + of_pipeline(where, IN_FLIGHT)
             )
 
     def _check_outgoing(self, row: int, address: int, nbytes: int, what: str) -> None:
@@ -491,7 +485,7 @@ class Hazards:
                 "fence_proxy_async() between its write and the synchronisation: the copy engine "
                 "and the tensor cores may see or leave old bytes. The writer must execute the "
                 "fence after its last write, before it syncs or arrives"
-                + _of_pipeline(where, "pipe.store(...) and consumer.release() fence by themselves")
+                + of_pipeline(where, FENCES)
             )
 
     def _early(
@@ -529,10 +523,11 @@ class Hazards:
         barrier: TrackedBarrier,
         phase: int,
     ) -> SimulatorError:
+        where = self._memory.describe(address, nbytes)
         return kind(
-            f"{self._memory.describe(address, nbytes)}: {done} before the {filled_by} that fills "
-            "them is "
+            f"{where}: {done} before the {filled_by} that fills them is "
             f"known to be complete. It completes phase {phase} (parity {phase & 1}) of "
             f"{barrier.name}: wait for that phase first, in this thread or in one that "
             "synchronises with this thread afterwards"
+            + of_pipeline(where, WAITS if kind is EarlyRead else "")
         )

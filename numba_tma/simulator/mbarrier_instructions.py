@@ -163,6 +163,7 @@ def fence_acq_rel() -> None:
     if thread.seen is not None:
         clocks.learn(thread.row, thread.seen)
         thread.seen = None
+    clocks.release_to_cluster(thread.row)
     thread.fenced = clocks.publish(thread.row)
     thread.cta.scheduler.point()
 
@@ -215,6 +216,8 @@ def _arrive(
     arrivals = 1 if count is None else int(count)
     token = barrier.token()
     if not _is_relaxed(semantics):
+        if semantics is not None and semantics.endswith("cluster"):
+            barrier.clocks.release_to_cluster(thread.row)
         barrier.publish(barrier.clocks.publish(thread.row))
     elif thread.fenced is not None:
         barrier.publish(thread.fenced)
@@ -229,6 +232,7 @@ def _arrive(
         else:
             barrier.model.arrive(arrivals)
 
+    barrier.arrived[thread] += 1
     kind = "release" if trace.role(barrier.name) == "empty" else "arrive"
     thread.cta.emit(thread, kind, barrier.name, nbytes or 0)
     thread.note(Arrive(barrier.place, arrivals, nbytes, drop, no_complete))
@@ -294,6 +298,7 @@ def _wait(
         failed[barrier.address] = since
         return False
     failed.pop(barrier.address, None)
+    barrier.waited[thread] += 1
     thread.note(operation)
     if barrier.observe(thread, relaxed=relaxed):
         scheduler.event()

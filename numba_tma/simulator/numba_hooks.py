@@ -14,26 +14,28 @@ from typing import Any
 
 import numpy as np
 from numba import cuda
-from numba.cuda import types
-from numba.cuda.np import numpy_support
 from numba.cuda.simulator import kernel, kernelapi
 from numba.cuda.simulator.cudadrv.devicearray import FakeWithinKernelCUDAArray
 
 from numba_tma.host.cluster_rules import check_device_function, check_grid, cluster_of
 from numba_tma.host.environment import simulator_seed
-from numba_tma.host.host_only import ATOMIC_REFUSAL, KERNEL_CODE, array_refusal
-from numba_tma.host.launching import check_threads
+from numba_tma.host.host_only import KERNEL_CODE, array_refusal
+from numba_tma.host.launching import check_threads, has_dependent_launchers, is_dependent
 from numba_tma.host.process_bound import new_in_children
 from numba_tma.simulator import protocol
 from numba_tma.simulator import thread_instructions as instructions
+from numba_tma.simulator.atomics import atomics
 from numba_tma.simulator.block import Cta, Dim3
 from numba_tma.simulator.cluster import form_cluster
 from numba_tma.simulator.compiling import compile_launched
 from numba_tma.simulator.fibers import running_fiber
+from numba_tma.simulator.global_memory import accessed, begin_launch, global_memory
 from numba_tma.simulator.kernel_code import check_code
 from numba_tma.simulator.launch_queue import LaunchQueue
+from numba_tma.simulator.mbarrier_instructions import fence_acq_rel
 from numba_tma.simulator.report import deadlock_report
 from numba_tma.simulator.scheduler import Scheduler
+from numba_tma.simulator.shared_arrays import Index, Shared, element
 from numba_tma.simulator.thread import SimulatedThread, current
 
 #: Held by the launch that runs: numba's simulator has one at a time.
@@ -117,6 +119,8 @@ class BlockManager:
         extents = self._cluster or (1, 1, 1)
         if any(i % n for i, n in zip(grid_point, extents)):
             return  # the block has run with the first block of its cluster
+        if not any(grid_point):
+            begin_launch(recorded=has_dependent_launchers())
         queue = _launch_queue(grid_point, self._grid_dim, extents)
         if not queue.begin(grid_point):
             return  # a running block has taken its place
@@ -135,6 +139,7 @@ class BlockManager:
         ]
         for block in blocks:
             block.launch_queue = queue
+            block.dependent = is_dependent(self._kernel)
         threads = form_cluster(blocks, self._cluster) if self._cluster else blocks[0].threads
         protocol.begin_run(blocks)
         scheduler.run(threads)
@@ -149,58 +154,6 @@ def _launch_queue(grid_point: Dim3, grid_dim: Dim3, cluster: Dim3) -> LaunchQueu
         xs, ys, zs = (range(0, extent, step) for extent, step in zip(grid_dim, cluster))
         _queue = LaunchQueue(list(product(xs, ys, zs)), str(_chosen_seed()))
     return _queue
-
-
-class Shared:
-    """``cuda.shared`` in kernels: arrays in the block's shared window, with an address."""
-
-    def __init__(self, dynamic_bytes: int) -> None:
-        self._dynamic_bytes = dynamic_bytes
-
-    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray[Any, Any]:
-        """Return the block's array for this call in the source, the same for all its threads."""
-        element = np.dtype(numpy_support.as_dtype(dtype) if _is_numba_type(dtype) else dtype)
-        extents = shape if isinstance(shape, tuple) else (shape,)
-        frame = sys._getframe(1)
-        code = frame.f_code
-        key: tuple[object, ...] = (code, frame.f_lasti)
-        where = f"cuda.shared.array at line {frame.f_lineno} of {code.co_name}"
-        count = int(np.prod(extents))
-        if extents == (0,):
-            # Every array of size 0 is the launch's dynamic shared memory.
-            count = self._dynamic_bytes // element.itemsize
-            extents, key, where = (count,), ("dynamic",), "dynamic shared memory"
-            nbytes, alignment = self._dynamic_bytes, None
-        else:
-            nbytes = count * element.itemsize
-        memory = current().cta.memory
-        start = memory.allocate(
-            ("array", *key), where, nbytes, alignment or 16, tracked=False
-        ).start
-        window = memory.data[start : start + count * element.itemsize]
-        array: np.ndarray[Any, Any] = window.view(element).reshape(extents)
-        return array
-
-
-def _is_numba_type(dtype: Any) -> bool:
-    return isinstance(dtype, types.Type)
-
-
-def _with_turn(operation: Callable[..., Any]) -> Callable[..., Any]:
-    def atomic(*args: Any) -> Any:
-        if args and getattr(type(args[0]), "shared_kind", None) == "tile":
-            raise TypeError(ATOMIC_REFUSAL)
-        instructions.yield_turn()
-        return operation(*args)
-
-    return atomic
-
-
-def _atomics() -> object:
-    """Return ``cuda.atomic``; other threads may run before each operation, so that spins end."""
-    plain = kernelapi.FakeCUDAAtomic()
-    names = [name for name in dir(plain) if not name.startswith("_")]
-    return SimpleNamespace(**{name: _with_turn(getattr(plain, name)) for name in names})
 
 
 def _in_kernel() -> bool:
@@ -251,8 +204,10 @@ def install() -> None:
     function.__getitem__ = _configured_copy(function.__getitem__)
     cuda.jit = _jit_with_any_option(cuda.jit)
     array = FakeWithinKernelCUDAArray
+    array.__getitem__ = _recorded_read(array.__getitem__)
+    array.__setitem__ = _recorded_write(array.__setitem__)
     array.__getattr__ = _with_attribute_errors(array.__getattr__)
-    atomic = _atomics()
+    atomic = atomics()
     # The calling thread, of which numba reads threadIdx, blockIdx, thread_id and syncthreads.
     kernelapi.threading = SimpleNamespace(current_thread=current)
     module.__getattr__ = _outside_kernels
@@ -262,7 +217,30 @@ def install() -> None:
         setattr(module, name, staticmethod(getattr(instructions, name)))
     for name, mode in _SHUFFLES.items():
         setattr(module, name, staticmethod(_shuffle(mode)))
+    for name in ("threadfence", "threadfence_block", "threadfence_system"):
+        setattr(module, name, staticmethod(fence_acq_rel))
     module.nanosleep = staticmethod(lambda nanoseconds: instructions.yield_turn())
+
+
+def _recorded_read(read: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(read)
+    def recorded(self: Any, index: Index) -> Any:
+        value = read(self, index)
+        if global_memory() is not None and not isinstance(value, FakeWithinKernelCUDAArray):
+            accessed(element(self._item._ary, index), writes=False)
+        return value
+
+    return recorded
+
+
+def _recorded_write(write: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(write)
+    def recorded(self: Any, index: Index, value: object) -> None:
+        if global_memory() is not None:
+            accessed(element(self._item._ary, index), writes=True)
+        write(self, index, value)
+
+    return recorded
 
 
 def _with_attribute_errors(read: Callable[..., Any]) -> Callable[..., Any]:

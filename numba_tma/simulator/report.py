@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from numba_tma.simulator.barriers import MbarrierWait
 from numba_tma.simulator.protocol import (
     Arrive,
     ArriveAfterCopies,
@@ -26,6 +27,7 @@ from numba_tma.simulator.protocol import (
     Run,
     Wait,
 )
+from numba_tma.simulator.turns import lines_of_turns
 
 if TYPE_CHECKING:
     from numba_tma.simulator.thread import SimulatedThread
@@ -77,6 +79,8 @@ def deadlock_report(threads: Sequence[SimulatedThread]) -> str:
     if exited:
         lines.append(f"  exited: {threads_in_words(exited)}")
     lines += _ranges_differ(waiting) if exited else []
+    waits = [thread.wait for thread in threads]
+    lines += lines_of_turns(wait.barrier for wait in waits if isinstance(wait, MbarrierWait))
     return "\n".join(["every live thread waits and no copy is under way", *lines])
 
 

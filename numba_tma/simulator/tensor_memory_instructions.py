@@ -103,7 +103,11 @@ def tcgen05_alloc(destination: int, columns: int, cta_group: int) -> None:
         _meet_pair(thread, name, cta_group)
         allocation = memory.allocate(thread, int(columns))
         write_to(thread.cta, "tcgen05_alloc", int(destination), np.uint32(allocation.first))
-    memory.learn(thread, exchange(f"{name}, done", FULL_MASK, allocation)[0])
+    # The warp executes one instruction, so that all its lanes come after the write.
+    done: Any = thread.cta.warp_meeting(
+        thread, f"{name}, done", FULL_MASK, allocation, orders_memory=True
+    )
+    memory.learn(thread, done[0])
 
 
 def tcgen05_dealloc(taddr: int, columns: int, cta_group: int) -> None:

@@ -20,6 +20,7 @@ from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.simulator import thread_instructions
 from numba_tma.simulator.errors import BadOperand, MissingFence
+from numba_tma.simulator.map_uses import uses_of
 from numba_tma.simulator.thread import current
 
 if TYPE_CHECKING:
@@ -172,11 +173,17 @@ def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value:
     record = image.view(_RECORD)[0]
     _set(record, field, int(ordinal), int(value))
     if space == "global":
-        from_bytes(image, target)
-        target.edits += 1
+        _edit(what, target, image, in_place=True)
         current().cta.scheduler.wrote()
     else:
         thread_instructions.shared_write(shared, image)
+
+
+def _edit(what: str, target: TensorMap, image: np.ndarray[Any, Any], *, in_place: bool) -> None:
+    if uses := uses_of(current(), target):
+        uses.edit(current(), what, in_place=in_place)
+    from_bytes(image, target)
+    target.edits += 1
 
 
 def _set(record: Any, field: str, ordinal: int, value: int) -> None:
@@ -196,20 +203,23 @@ def tensormap_cp_fenceproxy(destination: Any, source: int) -> None:
     meeting = thread.cta.warp_meeting(thread, what, lanes, None, orders_memory=True)
     if thread.lane == min(meeting):
         image = thread_instructions.shared_read(source, np.dtype(np.uint8), NBYTES)
-        from_bytes(image, target)
-        target.edits += 1
+        _edit(what, target, image, in_place=False)
     thread.cta.warp_meeting(thread, what, lanes, None, orders_memory=True)
 
 
 def fence_proxy_tensormap_acquire(tensor_map: Any) -> None:
     """Let this thread's copies use the newest contents of a map."""
     thread = current()
+    if uses := uses_of(thread, tensor_map):
+        uses.check_acquire(thread)
     thread.acquired[id(tensor_map)] = getattr(tensor_map, "edits", 0)
     thread.cta.scheduler.point()
 
 
 def fence_proxy_tensormap_release() -> None:
     """Publish this thread's edits in place."""
+    for uses in current().cta.cluster[0].map_uses.values():
+        uses.release(current())
     current().cta.scheduler.point()
 
 

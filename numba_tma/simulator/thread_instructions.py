@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.block import FULL_MASK, Cta
 from numba_tma.simulator.elected_loops import check_whole_warp
 from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.global_memory import accessed
 from numba_tma.simulator.memory import END
 from numba_tma.simulator.registers import take as take_registers
 from numba_tma.simulator.thread import WARP_SIZE, SimulatedThread, current
@@ -136,6 +138,14 @@ def lanemask_lt() -> int:
     return (1 << current().lane) - 1
 
 
+def await_primary() -> None:
+    """Wait for the launches in front of a dependent one, which have ended."""
+    thread = current()
+    if thread.cta.dependent:
+        thread.cta.await_primary(thread)
+    thread.cta.scheduler.point()
+
+
 def yield_turn() -> None:
     """Offer another thread the chance to run."""
     current().cta.scheduler.point()
@@ -181,6 +191,7 @@ def setmaxnreg(change: str, registers: int) -> None:
 def atomic_replace(word: np.ndarray[Any, Any], new: Callable[[int], int]) -> int:
     """Replace the 32-bit word that starts at `word` by ``new(old)``, and return `old`."""
     yield_turn()
+    accessed(word[:4], writes=True, atomic=True)
     place = word.view(np.uint32)
     old = int(place[0])
     place[0] = new(old) % 2**32
@@ -196,6 +207,7 @@ def atomic_inc(counter: np.ndarray[Any, Any], limit: int) -> int:
 def relaxed_read(word: np.ndarray[Any, Any]) -> int:
     """Return the 32-bit word that starts at `word`, which other threads may write concurrently."""
     yield_turn()
+    accessed(word[:4], writes=False, atomic=True)
     return int(word.view(np.uint32)[0])
 
 
@@ -227,6 +239,12 @@ def label(address: int, text: str) -> None:
     current().cta.memory.set_label(int(address), text)
 
 
+def name_role(name: str, first: int, threads: int) -> None:
+    """Name the warps of `threads` threads from thread `first` on in errors."""
+    warps = range(first // WARP_SIZE, -(-(first + threads) // WARP_SIZE))
+    current().cta.role_names.update(dict.fromkeys(warps, name))
+
+
 def read_by_all(address: int) -> None:
     """Let the end of the block check that all readers have arrived on a barrier, or none."""
     current().cta.read_by_all.add(int(address))
@@ -237,12 +255,14 @@ def shared_read(addr: int, dtype: np.dtype[Any], count: int | None = None) -> An
     return read_from(current().cta, "shared_read", addr, dtype, count)
 
 
-def read_from(cta: Cta, what: str, addr: int, dtype: np.dtype[Any], count: int | None) -> Any:
+def read_from(
+    cta: Cta, what: str, addr: int, dtype: np.dtype[Any], count: int | None, *, atomic: bool = False
+) -> Any:
     """Read from the shared memory of the calling thread's block, or of another."""
     dtype = np.dtype(dtype)
     nbytes = dtype.itemsize * (1 if count is None else int(count))
     thread, address = _access(cta, what, addr, dtype, nbytes)
-    cta.hazards.read(thread, address, nbytes)
+    cta.hazards.read(thread, address, nbytes, atomic=atomic)
     if thread.log is not None:
         thread.log.read(cta, address, nbytes)
     values = cta.memory.data[address : address + nbytes].view(dtype)
@@ -274,7 +294,7 @@ def shared_write(addr: int, np_values: Any) -> None:
     write_to(current().cta, "shared_write", addr, np_values)
 
 
-def write_to(cta: Cta, what: str, addr: int, np_values: Any) -> None:
+def write_to(cta: Cta, what: str, addr: int, np_values: Any, *, atomic: bool = False) -> None:
     """Write to the shared memory of the calling thread's block, or of another."""
     if not isinstance(np_values, np.generic | np.ndarray):
         raise TypeError(
@@ -283,10 +303,12 @@ def write_to(cta: Cta, what: str, addr: int, np_values: Any) -> None:
         )
     values = np.ascontiguousarray(np_values).reshape(-1)
     thread, address = _access(cta, what, addr, values.dtype, values.nbytes)
-    cta.hazards.write(thread, address, values.nbytes)
+    image = values.view(np.uint8)
+    check_over_none(cta.barriers, what, address, image.nbytes)
+    cta.hazards.write(thread, address, values.nbytes, image, atomic=atomic)
     if thread.log is not None:
         thread.log.wrote(cta, address, values.nbytes)
-    cta.memory.data[address : address + values.nbytes] = values.view(np.uint8)
+    cta.memory.data[address : address + values.nbytes] = image
     thread.cta.scheduler.wrote()
 
 
@@ -296,7 +318,9 @@ def shared_write_pieces(addresses: np.ndarray[Any, Any], values: np.ndarray[Any,
     nbytes, thread = pieces.shape[1], current()
     first, last = int(addresses.min()), int(addresses.max())
     thread.cta.memory.check_range("shared_write", first, last + nbytes - first)
-    thread.cta.hazards.write_pieces(thread, addresses, nbytes)
+    for address in addresses.tolist():
+        check_over_none(thread.cta.barriers, "shared_write", address, nbytes)
+    thread.cta.hazards.write_pieces(thread, addresses, pieces)
     if thread.log is not None:
         for address in addresses.tolist():
             thread.log.wrote(thread.cta, address, nbytes)

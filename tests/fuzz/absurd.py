@@ -20,15 +20,16 @@ SENSIBLE: dict[str, set[str]] = {
     **{name: NUMBERS for name in ("alpha", "beta", "2", "3")},
     **{"eps": SIZES, "softcap": {"None", "4.5", "10**12"}, "stream": {"None", "0"}},
     **{"scale": {"4.5", "10**12"}, "window": {"None", *WHOLE}},
-    **{name: {"True"} for name in ("causal", "deterministic", "tune")},
+    **{name: {"True"} for name in ("causal", "deterministic", "tune", "return_lse")},
 }
 OPTIONAL = ("out", "dtype", "plan", "config", "weight", "bias", "residual", "residual_out", "rstd",
             "mean", "logsumexp", "dx", "dweight", "dbias", "lse", "q_scale", "k_scale", "v_scale",
             "out_dtype", "row_scale", "column_scale", "activation", "scales", "dq", "dk", "dv",
-            "offsets", "group_sizes", "parts")  # fmt: skip
+            "offsets", "group_sizes", "parts", "a_scales", "b_scales", "scale_dtype")  # fmt: skip
 REQUIRED = {("copy", "out"), ("rmsnorm_backward", "rstd"), ("layernorm_backward", "rstd"),
             ("layernorm_backward", "mean"), ("rmsnorm_pipelined", "weight"),
-            ("attention_backward", "out"), ("attention_backward", "lse")}  # fmt: skip
+            ("attention_backward", "out"), ("attention_backward", "lse"),
+            ("block_scaled_matmul", "a_scales"), ("block_scaled_matmul", "b_scales")}  # fmt: skip
 SCALES = ("attention", "attention_varlen", "attention_backward")
 #: How errors call an argument.
 SHOWN = {"0": "argument 1", "1": "argument 2", "2": "argument 3", "3": "argument 4"}
@@ -41,8 +42,8 @@ def fits(function: str, argument: str, kind: str) -> bool:
         return True
     if kind == "None" and argument == "scale" and function in SCALES:
         return True
-    if function in ("add", "swiglu") and argument in ("1", "up") and kind in NUMBERS:
-        return False
+    if function in ("add", "scale_add") and argument == "1":  # add(x, 2.0): drawn, too
+        return kind in NUMBERS or function == "add" and kind in ("nan", "inf", "-inf")
     if function == "transpose" and argument == "x" and kind == "of f64":
         return True
     return kind in SENSIBLE.get(argument, ())

@@ -1,4 +1,4 @@
-"""Tensor maps of any description, and pipelines of any stages and tiles."""
+"""Maps of any description (tiled, im2col, ragged), and pipelines of any stages and tiles."""
 
 from __future__ import annotations
 
@@ -19,8 +19,23 @@ SWIZZLES = {swizzle.name: swizzle for swizzle in tma.Swizzle if swizzle.atom == 
 THREADS = 64
 
 
+@cuda.jit(device=True)
+def _by_tile(x, shared, where, full):  # type: ignore[no-untyped-def]
+    x.load(shared, where, full)
+
+
+@cuda.jit(device=True)
+def _by_pixel(x, shared, where, full):  # type: ignore[no-untyped-def]
+    x.load_im2col(shared, where[0], where[1], full)
+
+
+@cuda.jit(device=True)
+def _by_row(x, shared, where, full):  # type: ignore[no-untyped-def]
+    x.sequence(where[0], where[1]).load(shared, (where[2], where[3]), full)
+
+
 @functools.lru_cache(64)
-def _load_kernel(tile: tma.Tile, words: int) -> Any:
+def _load_kernel(tile: tma.Tile, words: int, start: Any = _by_tile) -> Any:
     @cuda.jit
     def load(x, coords, image):  # type: ignore[no-untyped-def]
         shared, full = tma.shared_tile(tile), tma.shared_barrier()
@@ -33,7 +48,7 @@ def _load_kernel(tile: tma.Tile, words: int) -> Any:
         cuda.syncthreads()
         if cuda.threadIdx.x == 0:
             full.arrive_expect_tx(tile.nbytes)
-            x.load(shared, coords, full)
+            start(x, shared, coords, full)
         full.wait(0)
         for i in range(cuda.threadIdx.x, words, THREADS):
             image[i] = tma.ptx.ld_shared_u32(shared.address + 4 * i)
@@ -104,6 +119,121 @@ def described(c: Any, rng: np.random.Generator) -> Problem:
                    aligned=True, returned=(), refusable=True)  # fmt: skip
 
 
+def im2col(x: Any, *, tile: tma.Tile, where: Any, image: Any, options: Any,
+           stream: Any = None) -> None:  # fmt: skip
+    """Load one column of pixels into `image`."""
+    pixels = tma.im2col_map(x, tile, dtype=tile.dtype, **options)
+    load = _load_kernel(tile, tile.shared_nbytes // 4, _by_pixel)
+    load[1, THREADS, stream or 0](pixels, where, image)
+
+
+def convolved(c: Any, rng: np.random.Generator) -> Problem:
+    chunk = 16 // np.dtype(TYPES[c.dtype]).itemsize
+    swizzle = SWIZZLES[c.swizzle]
+    tile = tma.Tile((c.pixels, c.inner * chunk), c.dtype, swizzle)
+    extents = [max(n, (c.filter - 1) * c.dilation + 1) for n in c.extents[: c.axes]]
+    x = normal(rng, (c.images, *extents, c.channels * chunk), c.dtype)
+    reach = (c.filter - 1) * c.dilation
+    counts = [(n + 2 * c.padding - reach - 1) // c.stride + 1 for n in extents]
+    first = [int(rng.integers(n)) for n in (c.images, *counts)]
+    channel = int(rng.integers(c.channels)) * chunk
+    offsets = [int(rng.integers(c.filter)) * c.dilation for _ in extents]
+    coords = [first[0], *(p * c.stride - c.padding for p in first[1:]), channel]
+
+    def expect() -> Any:
+        found = np.zeros(tile.shape, x.dtype)
+        places, start = (c.images, *counts), int(np.ravel_multi_index(first, (c.images, *counts)))
+        for row in range(min(c.pixels, int(np.prod(places)) - start)):
+            n, *output = np.unravel_index(start + row, places)
+            at = [int(p) * c.stride - c.padding + r for p, r in zip(output, offsets)]
+            if all(0 <= i < extent for i, extent in zip(at, extents)):
+                pixel = x[(n, *at)][channel : channel + tile.shape[1]]
+                found[row, : len(pixel)] = pixel
+        image = reference_tile(found, tile, (0, 0))
+        return {"image": (image.view(np.uint32), None)}
+
+    options = {name: getattr(c, name) for name in ("filter", "padding", "stride", "dilation")}
+    given = {"tile": tile, "where": (tuple(coords), tuple(offsets)), "options": options}
+    outputs = {"image": ((tile.shared_nbytes // 4,), "u32")}
+    return Problem({"x": x}, outputs, expect, given, views=("x",), aligned=True, returned=(),
+                   refusable=True)  # fmt: skip
+
+
+def ragged(x: Any, *, tile: tma.Tile, where: Any, image: Any, encoding: Any,
+           stream: Any = None) -> None:  # fmt: skip
+    """Load one tile of a sequence into `image`."""
+    sequences = tma.ragged_tensor_map(x, tile, encoding=encoding, dtype=tile.dtype)
+    load = _load_kernel(tile, tile.shared_nbytes // 4, _by_row)
+    load[1, THREADS, stream or 0](sequences, where, image)
+
+
+def sequenced(c: Any, rng: np.random.Generator) -> Problem:
+    chunk = 16 // np.dtype(TYPES[c.dtype]).itemsize
+    tile = tma.Tile((c.rows, c.inner * chunk), c.dtype, SWIZZLES[c.swizzle])
+    x = normal(rng, (c.all, c.columns * chunk), c.dtype)
+    start = int(rng.integers(c.all))
+    length = int(rng.integers(c.all - start + 1))
+    row, column = int(rng.integers(length + 1)), int(rng.integers(c.columns)) * chunk
+
+    def expect() -> Any:
+        image = reference_tile(x[start : start + length], tile, (row, column))
+        return {"image": (image.view(np.uint32), None)}
+
+    given = {"tile": tile, "where": (start, length, row, column), "encoding": c.encoding}
+    outputs = {"image": ((tile.shared_nbytes // 4,), "u32")}
+    return Problem({"x": x}, outputs, expect, given, views=("x",), aligned=True, returned=(),
+                   refusable=True)  # fmt: skip
+
+
+@functools.lru_cache(64)
+def _ring_kernel(tile: tma.Tile, stages: int, prefetch: int, war: str, outs: int) -> Any:
+    loads = tma.CircularBuffer(stages, prefetch, war=war, x=tile)
+    stores = tma.StorePipeline(outs, y=tile)
+    rows, columns = tile.shape
+
+    @cuda.jit
+    def kernel(x, y, n):  # type: ignore[no-untyped-def]
+        ring, out = loads.start(), stores.start()
+        for t, stage in ring.tiles(cuda.blockIdx.x, n, cuda.gridDim.x):
+            for ahead, slot in ring.loads():
+                x.load(slot.x, (ahead * rows, 0), slot.barrier)
+            full = stage.wait()
+            written = out.acquire()
+            for i in range(cuda.threadIdx.x, rows * columns, THREADS):
+                written.y[i // columns, i % columns] = full.x[i // columns, i % columns]
+            out.store(y, written.y, (t * rows, 0))
+            out.commit()
+        ring.close()
+        out.tail()
+
+    return kernel
+
+
+def ring(x: Any, *, y: Any, tile: Any, plan: Any, blocks: int, turns: int,
+         stream: Any = None) -> None:  # fmt: skip
+    """Copy tiles through a circular buffer and a store pipeline."""
+    maps = tma.tensor_map(x, tile), tma.tensor_map(y, tile)
+    _ring_kernel(tile, *plan)[blocks, THREADS, stream or 0](*maps, turns)
+
+
+def circled(c: Any, rng: np.random.Generator) -> Problem:
+    tile = tma.Tile((c.rows, c.columns * 16 // np.dtype(TYPES[c.dtype]).itemsize), c.dtype)
+    rows = [max(c.turns * c.rows - missing, 1) for missing in (c.missing, c.clipped)]
+    x = normal(rng, (rows[0], tile.shape[1]), c.dtype)
+
+    def expect() -> Any:
+        y = np.full((rows[1], tile.shape[1]), 1.5).astype(x.dtype)
+        y[: c.turns * c.rows] = 0
+        both = min(len(x), len(y), c.turns * c.rows)
+        y[:both] = x[:both]
+        return {"y": (y, None)}
+
+    plan = (c.stages, min(c.prefetch, c.stages - 1), c.war, c.outs)
+    options = {"tile": tile, "plan": plan, "blocks": c.blocks, "turns": c.turns}
+    return Problem({"x": x}, {"y": ((rows[1], tile.shape[1]), c.dtype)}, expect, options,
+                   views=("x", "y"), aligned=True, returned=(), refusable=True)  # fmt: skip
+
+
 @functools.lru_cache(64)
 def _pipeline_kernel(stages: int, tile: tma.Tile, second: Any, consumers: int, late: int) -> Any:
     roles = tma.Roles(load=tma.Warps(1), use=tma.Warps(consumers))
@@ -136,7 +266,7 @@ def pipeline(a: Any, b: Any, *, out_a: Any, out_b: Any, tile: Any, second: Any, 
              blocks: int, turns: int, stream: Any = None) -> None:  # fmt: skip
     """Copy the tiles of two arrays through a pipeline."""
     kernel = _pipeline_kernel(plan[0], tile, second, *plan[1:])
-    maps = tma.tensor_map(a, tile), tma.tensor_map(b, second or tile)
+    maps = tma.tensor_map(a, tile), tma.tensor_map(b if second else a, second or tile)
     outs = (out_a, out_b) if simulated() else map(cuda.as_cuda_array, (out_a, out_b))
     kernel[blocks, 32 * (1 + plan[1]), stream or 0](*maps, *outs, turns)
 
@@ -186,4 +316,16 @@ FAMILIES: tuple[Family, ...] = (
            "others": kind(1, 2, 8), "dtype": NUMBERS, "second": kind(None, "f32", "u8", "i64"),
            "consumers": kind(1, 2, 4), "late": kind(0, 1), "blocks": one(1, 2, 7),
            "turns": size(0, 40, 9), "missing": one(0, 1, 3), **GIVEN}, piped, 2),
+    Family(im2col, {"axes": kind(1, 2, 3), "dtype": SOME.bits, "pixels": kind(1, 8, 20, 100),
+           "inner": kind(1, 2, 4, 8), "swizzle": kind(*SWIZZLES), "images": one(1, 2),
+           "extents": one((7, 5, 4), (1, 1, 1), (12, 9, 2)), "channels": size(1, 20, 9),
+           "filter": one(1, 2, 3), "padding": one(0, 1, 2), "stride": one(1, 2, 3),
+           "dilation": one(1, 2), **GIVEN}, convolved, 2),
+    Family(ragged, {"dtype": SOME.bits, "rows": kind(8, 1, 32, 100), "inner": kind(1, 4, 8, 16),
+           "swizzle": kind(*SWIZZLES), "all": size(1, 300, 60), "columns": size(1, 40, 20),
+           "encoding": kind(None, "wrap"), **GIVEN}, sequenced, 2),
+    Family(ring, {"stages": kind(2, 1, 3, 5), "prefetch": kind(0, 1, 2), "outs": kind(1, 2, 3),
+           "war": kind("sync", "mbarrier"), "rows": kind(1, 4, 8), "columns": kind(1, 4, 16),
+           "dtype": NUMBERS, "blocks": one(1, 2, 7), "turns": size(0, 40, 9),
+           "missing": one(0, 1, 3), "clipped": one(0, 2), **GIVEN}, circled, 2),
 )  # fmt: skip

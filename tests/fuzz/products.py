@@ -226,8 +226,9 @@ def attention_problem(c: Any, rng: np.random.Generator) -> Problem:
     options |= {"out_dtype": "bf16"} if narrow else {}
     outputs = {"out": (q.shape, "bf16" if narrow else c.dtype)}
     outputs |= {"lse": ((c.batch, q.shape[2], c.queries), "f32")} if c.lse else {}
+    options |= {"return_lse": True} if c.lse and c.out == "new" else {}
     return Problem(arrays, outputs, expect, options, views=("q", "k", "v", "out"), aligned=True,
-                   dtype=c.dtype)  # fmt: skip
+                   returned=("out", "lse"), dtype=c.dtype)  # fmt: skip
 
 
 def packed(c: Any, rng: np.random.Generator) -> Problem:
@@ -324,7 +325,7 @@ MASKS = {"window": kind(None, (10, 5), (30, None), (None, 7), (0, 0)), "softcap"
 MASKS |= {"lse": kind(False, True), "out": one("new", "given")}
 FAMILIES = (
     Family(matmuls.matmul, {**MATRICES, "types": OPERANDS, "batch": one(None, None, 1, 3),
-           "shared": one(False, True), "alpha": one(1.0, 0.25, -2), "beta": one(0.0, 0.0, 0.5),
+           "shared": one(False, True), "alpha": kind(1.0, 0.25, -2), "beta": kind(0.0, 0.0, 0.5),
            "activation": kind(None, None, "relu", "gelu", "gelu_tanh", "silu"),
            "bias": kind(None, None, "f32", "f16", "bf16"), "residual": kind(False, False, True),
            "scales": kind(False, False, True), "result": kind("same", "same", "f32", "f16", "bf16"),

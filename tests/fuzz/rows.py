@@ -217,12 +217,13 @@ def sums(scaled: bool) -> Any:
         shape = shape_of(c)
         second = {"same": shape, "row": shape[-1:], "column": (*shape[:-1], 1)}
         second |= {"one": (1,) * len(shape)}
-        x, y = normal(rng, shape, c.dtype), normal(rng, second[c.second], c.dtype)
+        x = normal(rng, shape, c.dtype)
+        y = c.second if c.second not in second else normal(rng, second[c.second], c.dtype)
         factors = (c.alpha, c.beta) if scaled else (1.0, 1.0)
 
         def expect() -> Any:
             terms = [f * wide(v) for f, v in zip(map(np.float64, map(np.float32, factors)), (x, y))]
-            slack = 4 * EPS32 * (np.abs(terms[0]) + np.abs(terms[1])) + SHARED
+            slack = 4 * EPS32 * (np.abs(terms[0]) + np.nan_to_num(np.abs(terms[1]))) + SHARED
             return {"out": (terms[0] + terms[1], slack)}
 
         arrays = {"0": x, "1": y} | ({"2": c.alpha, "3": c.beta} if scaled else {})
@@ -289,8 +290,9 @@ FAMILIES = (
     Family(pointwises.gelu, {**ANY, "approximate": kind("none", "tanh"), "size": one(1, 10)},
            gelus),
     Family(pointwises.swiglu, {**ANY, "size": one(1, 10)}, swiglus),
-    Family(pointwises.add, {**ANY, "second": one("same", "row", "column", "one")}, sums(False)),
-    Family(pointwises.scale_add, {**ANY, "second": one("same", "row", "column", "one"),
+    Family(pointwises.add, {**ANY, "second": one("same", "row", "column", "one", 2.5, 0,
+           10**12)}, sums(False)),
+    Family(pointwises.scale_add, {**ANY, "second": one("same", "row", "column", "one", 2.5, 0),
            "alpha": one(1.0, -0.3, 2), "beta": one(1.0, 0.0, 7.5)}, sums(True)),
     Family(copies.copy, {**ANY, "dtype": BITS, **GIVEN}, copied),
     Family(copies.grouped_copy, {"groups": size(1, 20, 4), "rows": size(1, 100, 9),

@@ -142,7 +142,7 @@ def _compared(family: Family, problem: Problem, case: Case, arguments: Any, memo
     except (TypeError, ValueError) as error:
         own = f"{family.name}(" in str(error)
         if problem.refusable:
-            own = any(name in str(error) for name in ("tensor_map:", "Tile("))
+            own = any(name in str(error) for name in ("tensor_map:", "im2col_map:", "Tile("))
             odd = True
         if own and (odd or "onfig" in str(error)):  # a configuration has rules
             return "refused", str(error)

@@ -107,7 +107,7 @@ def _serve(pipe: Connection) -> None:
     """Run cases until the other end of `pipe` closes (the child process)."""
     from numba import cuda
 
-    warnings.filterwarnings("ignore", "Grid size .* will likely result in GPU under-utilization")
+    warnings.filterwarnings("ignore", ".*Grid size .* will likely result in GPU under-utilization")
     cuda.synchronize()
     pipe.send(("returned", None))
     while True:

@@ -29,7 +29,7 @@ def of_every_ring(
     program: Program,
     roles: tuple[str, ...],
     consumer: str = CONSUMER,
-    early: str = "EarlyOverwrite EarlyRead MissingFence",
+    early: str = "EarlyOverwrite EarlyRead MissingFence DataRace",
 ) -> list[Mutant]:
     """Return the mutants of any ring."""
     # The compiler cannot exclude that a `close` at the end releases the forgotten stage.
@@ -310,7 +310,9 @@ CP_ASYNC = [
 ]  # fmt: skip
 
 THREADS = [
-    *of_every_ring(p.THREADS, ("add", "fill"), early="MissingFence EarlyRead EarlyOverwrite"),
+    *of_every_ring(
+        p.THREADS, ("add", "fill"), early="MissingFence EarlyRead EarlyOverwrite DataRace"
+    ),
     *of_filled_rings(p.THREADS, "EarlyOverwrite MissingFence", "may still be reading"),
     Mutant(
         p.THREADS, "wrong bytes", m.PARTLY_FILLED,
@@ -404,7 +406,8 @@ REDUCE = [
 ORDERED = [
     Mutant(
         p.ORDERED, "dropped wait", m.NO_TURN, (("order.wait()", ""),),
-        {"simulator": ("BarrierMisuse EarlyOverwrite MissingFence", "has not waited for this")},
+        {"simulator": ("BarrierMisuse EarlyOverwrite MissingFence DataRace",
+                       "has not waited for this")},
     ),
     Mutant(
         p.ORDERED, "dropped arrival", m.TURN_KEPT, (("order.arrive()", ""),),
@@ -414,7 +417,7 @@ ORDERED = [
     Mutant(
         p.ORDERED, "early release", m.EARLY_TURN,
         (("order.wait()", "order.wait()\norder.arrive()"), ("order.arrive()", "")),
-        {"simulator": ("EarlyOverwrite MissingFence", "may still be reading")},
+        {"simulator": ("EarlyOverwrite MissingFence DataRace", "may still be reading")},
     ),
     Mutant(
         p.ORDERED, "dropped fence", m.NO_FENCE, (("tma.fence_proxy_async()", ""),),

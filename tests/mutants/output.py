@@ -121,7 +121,7 @@ OUTPUT = [
     *of_both(
         SHARED,
         {"simulator": ("UninitializedRead", "read before all of it was written")},
-        {"simulator": ("MissingFence EarlyOverwrite", "nothing orders that write")},
+        {"simulator": ("MissingFence EarlyOverwrite DataRace", "nothing orders that write")},
     ),
     Mutant(
         SHARED, "dropped fence", m.NO_FENCE, (),

@@ -4,7 +4,7 @@ import os
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,3 +49,35 @@ def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(Scheduler, "run", checked)
     yield
     assert not left
+
+
+@pytest.fixture
+def explored(
+    record_property: Callable[[str, object], None],
+) -> Callable[..., simulator.Report]:
+    """Explore a launch in every order; the run's summary shows the sizes of what was explored."""
+
+    def check(launch: Callable[[], object], limit: int = 100_000) -> simulator.Report:
+        report = simulator.explore(launch, limit=limit)
+        assert report.states > report.runs > 0
+        record_property("explored", f"{report.runs} {report.states} {report.transitions}")
+        return report
+
+    return check
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the blocks, states and steps of each launch that was explored."""
+    found = [
+        (report.nodeid.rpartition("::")[2], str(text).split())
+        for report in terminalreporter.getreports("passed")
+        for name, text in report.user_properties
+        if name == "explored"
+    ]
+    if not found:
+        return
+    terminalreporter.section("explored in every order")
+    for test, (runs, states, steps) in sorted(found):
+        terminalreporter.line(
+            f"{int(states):>9,} states {int(steps):>9,} steps {runs:>3} runs  {test}"
+        )

@@ -7,6 +7,7 @@
 - `launches`: the calls of a prepared launch into numba-cuda;
 - `passes`, `prune`, `returns`, `scopes`, `releases`, `left_loops`, `loops`, `destinations`: passes
   around type inference; `handles`: what `releases` looks for;
+- `initialization`: threads wait for the driver's initialisation;
 - `cache`: the library's part of the disk cache's key.
 
 The simulator runs none of these modules: there, the same functions and classes are ordinary Python.
@@ -30,6 +31,7 @@ from numba.cuda.typing.typeof import typeof
 from numba_tma.backend.numba_cuda import cache as cache
 from numba_tma.backend.numba_cuda import destinations as destinations
 from numba_tma.backend.numba_cuda import global_lists as global_lists
+from numba_tma.backend.numba_cuda import initialization as initialization
 from numba_tma.backend.numba_cuda import left_loops as left_loops
 from numba_tma.backend.numba_cuda import loops as loops
 from numba_tma.backend.numba_cuda import prune as prune

@@ -17,23 +17,32 @@ from numba_tma.host.environment import simulated
 from numba_tma.host.layout import MAX_BOX, Tile
 
 
-def empty_like(function: str, name: str, array: DeviceArray) -> DeviceArray:
+def empty_like(function: str, name: str, array: DeviceArray, out: str = "out") -> DeviceArray:
     """Return a new array of the same library, shape and element type as an argument.
 
     Raises
     ------
     TypeError
-        If the argument is no array in device memory.
+        If the argument is no array in device memory, or its library is none of those of `empty`.
     """
     reading_of(array, f"{function}(): {name}")
     library = type(array).__module__.partition(".")[0]
     if library in ("torch", "cupy") and not simulated():
         return importlib.import_module(library).empty_like(array)
-    return empty(array, array.shape)
+    return empty(function, name, array, array.shape, out=out)
 
 
-def empty(like: DeviceArray, shape: tuple[int, ...], dtype: DType | None = None) -> DeviceArray:
+def empty(
+    function: str,
+    name: str,
+    like: DeviceArray,
+    shape: tuple[int, ...],
+    dtype: DType | None = None,
+    out: str = "out",
+) -> DeviceArray:
     """Return a new array of the library of `like`, and of its element type if `dtype` is None.
+
+    `function` and `name` are those of `like`, and `out` is the argument that it stands in for.
 
     Raises
     ------
@@ -52,7 +61,10 @@ def empty(like: DeviceArray, shape: tuple[int, ...], dtype: DType | None = None)
         known = like.dtype if dtype is None else "u2" if dtype.name == "bf16" else dtype.numpy
         make = cuda.device_array if library == "numba" else importlib.import_module(library).empty
         return make(shape, known)
-    raise TypeError(f"cannot make an array like a {class_name(like)}: give out=")
+    raise TypeError(
+        f"{function}(): {name} is a {class_name(like)}, and new arrays are of torch, CuPy or Numba "
+        f"alone: pass {out}="
+    )
 
 
 def check_outputs(

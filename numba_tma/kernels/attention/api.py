@@ -131,7 +131,7 @@ def attention(
         out, out_dtype = _output_like(q, dtype, out_dtype)
     if checked("attention", "return_lse", return_lse, FLAG) and lse is None:
         batch, queries, heads, _ = read_heads("attention", "q", q, dtype).shape
-        lse = empty(q, (batch, heads, queries), F32)
+        lse = empty("attention", "q", q, (batch, heads, queries), F32, "lse")
     left, right = sides("attention", window, causal)
     arrays = (q, k, v, out, lse, q_scale, k_scale, v_scale)
     options = ScoreOptions(scale, softcap, left, right)
@@ -147,7 +147,7 @@ def _output_like(
     if given.dtype is not E4M3:
         return empty_like("attention", "q", q), out_dtype
     kind = out_dtype or as_dtype("bf16")
-    return empty(q, given.shape, kind), kind
+    return empty("attention", "q", q, given.shape, kind), kind
 
 
 @launched_again("attention", "q", "k", "v", "out", "lse", "q_scale", "k_scale", "v_scale")
@@ -233,7 +233,7 @@ def attention_varlen(
     out = empty_like("attention_varlen", "q", q) if out is None else out
     if checked("attention_varlen", "return_lse", return_lse, FLAG) and lse is None:
         _, rows, heads, _ = read_heads("attention_varlen", "q", q, dtype, packed=True).shape
-        lse = empty(q, (heads, rows), F32)
+        lse = empty("attention_varlen", "q", q, (heads, rows), F32, "lse")
     left, right = sides("attention_varlen", window, causal)
     arrays = (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
     options = ScoreOptions(scale, softcap, left, right)

@@ -110,7 +110,8 @@ def block_scaled_matmul(
         _check_operands(left, right)
         named = named or as_dtype("bf16")
         _check_result(named)
-        out = empty(a, (left.shape[0], right.shape[1]), named)
+        shape = left.shape[0], right.shape[1]
+        out = empty("block_scaled_matmul", "a", a, shape, named)
     _block_scaled((a, b, a_scales, b_scales, out), stream, (), kinds, named, config)
     return out
 

@@ -154,7 +154,7 @@ def matmul(
         shape, found = _result(left, right, named, scaled)
         if checked("matmul", "beta", beta, NUMBER):
             raise ValueError(f"matmul(): beta is {beta}, which multiplies out, and out is None")
-        out = empty(a, shape, found)
+        out = empty("matmul", "a", a, shape, found)
     arrays = (a, b, out, bias, residual, row_scale, column_scale, a_scales, b_scales)
     tunes = checked("matmul", "tune", tune, FLAG) and config is None and not simulated()
     types = (*kinds, option_dtype("matmul", "scale_dtype", scale_dtype))

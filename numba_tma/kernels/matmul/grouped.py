@@ -111,7 +111,7 @@ def grouped_matmul(
             read_matrices("grouped_matmul", *given) for given in zip("ab", (a, b), kinds)
         )
         shape, named = _result(left, right, named)
-        out = empty(a, shape, named)
+        out = empty("grouped_matmul", "a", a, shape, named)
     arrays = (a, b, out, group_sizes, offsets, scales)
     _grouped(arrays, stream, (alpha,), kinds, named, config)
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.array_interface import reading_of
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.host.values import checked, one_of
+from numba_tma.host.values import REAL, checked, one_of
 from numba_tma.kernels.pointwise.api import Pointwise
 from numba_tma.kernels.pointwise.formulas import (
     gelu_bf16,
@@ -22,7 +22,7 @@ GELU = {
     "f16": Pointwise(gelu_f16, "gelu"),
     "f32": Pointwise(gelu_f32, "gelu"),
 }
-GELU_TANH = Pointwise(gelu_tanh_lane, "gelu_tanh")
+GELU_TANH = Pointwise(gelu_tanh_lane, "gelu")
 # Twice the threads of an addition: each has a chain of an exponential and a reciprocal to wait for.
 SWIGLU = Pointwise(swiglu_lane, "swiglu", PointwisePlan("ring", 256, 8192, 4, 2, "tma"))
 
@@ -79,4 +79,6 @@ def swiglu(
     Parameters and result are those of `gelu`. Below gate = -87, where silu is below 2^-119, the
     result is zero.
     """
+    if REAL.of_kind(up):  # which `pointwise` takes, as a number for all elements
+        raise TypeError(f"swiglu(): argument 2 is {up}, a number; pass an array that broadcasts")
     return SWIGLU(gate, up, out=out, stream=stream, dtype=dtype, plan=plan)

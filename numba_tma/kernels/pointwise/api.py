@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from numba_tma.host.annotations import DeviceArray, DeviceFunction, DTypeLike, StreamLike
+from numba_tma.host.array_interface import class_name
 from numba_tma.host.arrays import Array
 from numba_tma.host.layout import MAX_BOX
 from numba_tma.host.tensor_map import tensor_map
@@ -98,16 +100,34 @@ class Pointwise:
             count -= 1
         arrays = arguments[:count]
         if not 1 <= count <= MOST_INPUTS:
-            raise TypeError(f"{self.name}() was given {count} arrays; it takes 1 to {MOST_INPUTS}")
-        if out is None:
-            operands = Operands.read(self.name, arrays, dtype)
-            if FULL in operands.kinds:
-                like = operands.kinds.index(FULL)
-                out = empty_like(self.name, f"argument {like + 1}", arrays[like])
-            else:
-                out = empty(arrays[0], operands.shape)
-        self._run((out, *arrays), stream, arguments[count:], dtype, plan)
+            raise TypeError(
+                f"{self.name}() was given {count} arrays; it takes 1 to {MOST_INPUTS}, from "
+                "argument 1 on"
+            )
+        try:
+            out = self._new(arrays, dtype) if out is None else out
+            self._run((out, *arrays), stream, arguments[count:], dtype, plan)
+        except TypeError:
+            self._check_order(arrays)
+            raise
         return out
+
+    def _new(self, arrays: tuple[DeviceArray, ...], dtype: DTypeLike | None) -> DeviceArray:
+        """Return a new array for the result."""
+        operands = Operands.read(self.name, arrays, dtype)
+        if FULL not in operands.kinds:
+            return empty(self.name, "argument 1", arrays[0], operands.shape)
+        like = operands.kinds.index(FULL)
+        return empty_like(self.name, f"argument {like + 1}", arrays[like])
+
+    def _check_order(self, arrays: tuple[object, ...]) -> None:
+        """Raise a TypeError if a number is followed by what is none."""
+        for i, (one, other) in enumerate(itertools.pairwise(arrays), 1):
+            if REAL.of_kind(one) and not REAL.of_kind(other):
+                raise TypeError(
+                    f"{self.name}(): argument {i} is a number, and argument {i + 1} is a "
+                    f"{class_name(other)}; arrays come first, and numbers after them"
+                ) from None
 
     def _prepare(
         self,

@@ -49,9 +49,7 @@ class Operands:
     def target(self, out: DeviceArray) -> Array:
         """Read the output as rows; it has the shape and the type of the result."""
         first = self.arrays[0]
-        target = Array.read(first.function, "out", out)
-        if target.stored == first.stored:  # bits of the same type mean the same
-            target = target.as_dtype(first.dtype)
+        target = Array.read(first.function, "out", out).with_bits_of(first)
         if target.shape != self.shape or target.dtype is not first.dtype:
             raise target.error(
                 f"has shape {target.shape} of {target.dtype}, but the result has shape "

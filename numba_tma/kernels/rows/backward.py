@@ -319,7 +319,7 @@ def rmsnorm_backward(
     ValueError
         If shapes or types disagree.
     """
-    dx = empty_like("rmsnorm_backward", "x", x) if dx is None else dx
+    dx = empty_like("rmsnorm_backward", "x", x, "dx") if dx is None else dx
     arrays = (dy, x, dx, weight, None, rstd, dweight, None)
     _LAUNCHES["rmsnorm_backward"](arrays, stream, (), "rmsnorm_backward", dtype, plan)
     return dx
@@ -344,7 +344,7 @@ def layernorm_backward(
     Parameters are those of `rmsnorm_backward`, and `mean`, what `layernorm` wrote there, and
     `dbias`, where to write the gradient with respect to the bias.
     """
-    dx = empty_like("layernorm_backward", "x", x) if dx is None else dx
+    dx = empty_like("layernorm_backward", "x", x, "dx") if dx is None else dx
     arrays = (dy, x, dx, weight, mean, rstd, dweight, dbias)
     _LAUNCHES["layernorm_backward"](arrays, stream, (), "layernorm_backward", dtype, plan)
     return dx
@@ -356,9 +356,7 @@ _NAMES = ("dy", "x", "dx", "weight", "mean", "rstd", "dweight", "dbias")
 def _read_sums(function: str, name: str, array: DeviceArray | None, x: Array) -> Array | None:
     """Read a gradient of the weights, of any float type; integers like those of x mean the same."""
     sums = read_optional(function, name, array)
-    if sums is not None and sums.stored == x.stored:
-        return sums.as_dtype(x.dtype)
-    return sums
+    return None if sums is None else sums.with_bits_of(x)
 
 
 def _prepare(

@@ -284,7 +284,8 @@ def column_sum(
         Device array (..., columns) of f32, f16 or bf16: torch, CuPy, numba, or anything with
         ``__cuda_array_interface__`` or ``__dlpack__``.
     out
-        Where to write: (columns,) of f32, f16 or bf16; a new array of f32 if None.
+        Where to write: (columns,) of f32, f16 or bf16; a new array of f32 if None. Integers like
+        those of `x` mean what `dtype` says.
     stream
         A numba, torch or CuPy stream; the default stream if None.
     dtype
@@ -320,7 +321,8 @@ def _column_sum(
 ) -> list[DeviceArray]:
     """Launch, and return the workspace."""
     source = read_rows("column_sum", "x", arrays[0], dtype)
-    result, shape = Array.read("column_sum", "out", arrays[1]), (source.shape[-1],)
+    result = Array.read("column_sum", "out", arrays[1]).with_bits_of(source)
+    shape = (source.shape[-1],)
     if result.shape != shape or result.dtype.name not in FLOATS:
         raise result.error(
             f"has shape {result.shape} of {result.dtype}; it takes the sum of each column of x: "

@@ -64,7 +64,7 @@ def transpose(
     if out is None:
         given = Array.read("transpose", "x", x)
         given.as_matrices()  # raises for an array that has no transpose
-        out = empty(x, given.transposed().shape)
+        out = empty("transpose", "x", x, given.transposed().shape)
     _transpose((x, out), stream, (), plan)
     return out
 

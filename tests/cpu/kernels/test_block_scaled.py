@@ -182,7 +182,7 @@ def test_configurations_that_do_not_work(options, message):
 def test_a_new_result_is_bf16_unless_named(scaled, monkeypatch):
     made = []
 
-    def empty(like, shape, dtype):
+    def empty(function, name, like, shape, dtype):
         made.append((shape, dtype.name))
         return Array(9, shape, {"bf16": BF16}.get(dtype.name, np.dtype("f4")))
 

@@ -370,9 +370,9 @@ def test_what_cannot_be_multicast(options, text):
     ("cluster", "text"),
     [
         ((1, 1, 2), "TilePipeline(cluster=(1, 1, 2)): blocks share tiles along x and y"),
-        ((0, 1), "cluster((0, 1)): there is at least 1 block along each axis"),
-        ((4, 4), "cluster((4, 4)): 16 blocks are more than the 8"),
-        ("xy", "cluster('xy'): the size is an integer or a tuple of 1 to 3 integers"),
+        ((0, 1), "TilePipeline(cluster=(0, 1)): there is at least 1 block along each axis"),
+        ((4, 4), "TilePipeline(cluster=(4, 4)): 16 blocks are more than the 8"),
+        ("xy", "TilePipeline(cluster='xy'): the size is an integer or a tuple of 1 to 3 integers"),
     ],
 )
 def test_sizes_of_a_cluster(cluster, text):

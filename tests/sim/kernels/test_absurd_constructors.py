@@ -29,10 +29,9 @@ def kernel(x):
 
 NONE, LARGE = {"None"}, {"10**12"}
 SIZE = {"list", "tuple"}  # of extents along axes
-#: A size is as large as one likes, until a kernel starts with it.
+#: A tile is as large as one likes, until a kernel starts with it.
 USUAL = {"cluster": SIZE | NONE, "registers": NONE, "grid": SIZE, "block": SIZE, "roles": NONE}
-USUAL |= dict.fromkeys(("num_stages", "num_kv_stages", "depth", "slots", "group"), LARGE)
-USUAL |= dict.fromkeys(("k_group", "block_q", "block_k"), LARGE)
+USUAL |= dict.fromkeys(("group", "block_q", "block_k"), LARGE)
 USUAL |= {"l2_promotion": NONE, "swizzle": NONE | {"0"}, "filter": NONE, "padding": {"0"}}
 USUAL |= {"stream": STREAM, 1: {"0"}}  # 1: the prefetch of a CircularBuffer
 #: Of each callable: its valid arguments by name (a number: by place), and what makes sense besides.
@@ -53,17 +52,17 @@ CALLS = {
         {0: 2, "x": TILE, "k_group": 1, "producer": ROLES.load, "consumer": MATH}
         | {"filled_by": "tma", "released_by": "threads", "alternate": False, "cluster": None}
         | {"cta_group": 1, "multicast": None, "debug": None},
-        {0: LARGE},
+        {},
     ),
     "StorePipeline": (
         tma.StorePipeline,
         {0: 2, "x": TILE, "role": None, "debug": None},
-        {0: LARGE},
+        {},
     ),
     "CircularBuffer": (
         tma.CircularBuffer,
         {0: 3, 1: None, "x": TILE, "war": "sync", "barriers": "one", "role": None, "debug": None},
-        {0: LARGE},
+        {},
     ),
     "KVPipeline": (
         tma.KVPipeline,

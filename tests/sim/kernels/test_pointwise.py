@@ -154,6 +154,10 @@ REFUSED = {
         lambda: gelu(values(8), approximate="erf"),
         "gelu(approximate='erf'): approximate is 'none' or 'tanh'",
     ),
+    "reversed, by tanh": (
+        lambda: gelu(values((3, 8))[::-1], approximate="tanh"),
+        "gelu(): argument 1 has strides (-32, 4) B, and kernels walk forward: pass a contiguous",
+    ),
     "transposed": (
         lambda: transpose(values((2, 4)), out=values((2, 4))),
         "out has shape (2, 4), but the transpose of (2, 4) has shape (4, 2)",
@@ -183,11 +187,25 @@ def test_refused(case):
     assert message in str(caught.value)
 
 
+def test_numbers_beside_an_array():
+    np.testing.assert_array_equal(add(values(8), 2.5), values(8) + np.float32(2.5))
+    with pytest.raises(ValueError, match=r"add\(argument 2=1000.*a number that float32 can hold"):
+        add(values(8), 10**400)
+    with pytest.raises(TypeError, match=r"swiglu\(\): argument 2 is 0, a number; pass an array"):
+        swiglu(values(8), 0)
+
+
 def test_the_number_of_arguments():
     with pytest.raises(TypeError, match=r"scale_add\(\) takes 4 arguments, arrays first"):
         scale_add(values(8), values(8), 1.0)
     with pytest.raises(TypeError, match=r"add\(\) was given 0 arrays; it takes 1 to 4"):
         add(1.0, 2.0)
+    with pytest.raises(TypeError) as caught:
+        scale_add(values(8), values(8), 1.0, "2")
+    assert str(caught.value) == (
+        "scale_add(): argument 3 is a number, and argument 4 is a str; arrays come first, and "
+        "numbers after them"
+    )
     five = pointwise(lambda a, b, c, d, e: a + b + c + d + e)
     with pytest.raises(TypeError, match="was given 5 arrays; it takes 1 to 4"):
         five(*[values(8)] * 5)

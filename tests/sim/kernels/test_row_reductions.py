@@ -96,6 +96,14 @@ def test_columns(rows, columns):
     assert (np.abs(out - exact.sum(0)) <= 2.0**-9 * np.abs(exact).sum(0) + 1e-6).all()
 
 
+def test_columns_written_as_bits_of_x():
+    x = values((5, 40), ml_dtypes.bfloat16)
+    out = np.zeros(40, np.uint16)
+    assert column_sum(x.view(np.uint16), dtype="bf16", out=out) is out
+    given = column_sum(x, out=np.zeros(40, ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(out, given.view(np.uint16))
+
+
 def test_columns_of_no_rows_are_0():
     assert not column_sum(values((0, 8))).any()
 

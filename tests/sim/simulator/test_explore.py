@@ -344,7 +344,7 @@ def test_what_threads_write_for_each_other(synced):
     if synced:
         assert sim.explore(lambda: kernel[1, 2]()).states > 3
         return
-    with pytest.raises(sim.EarlyRead):
+    with pytest.raises(sim.DataRace, match="values, bytes 0 to 3: read at test_explore.py"):
         sim.explore(lambda: kernel[1, 2](), seeds=(2,))
 
 

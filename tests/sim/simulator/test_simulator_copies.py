@@ -273,7 +273,9 @@ def test_a_load_over_a_barrier():
         sim.mbarrier_init(shared + 1024, 1)
         sim.cp_async_bulk_load(shared + 1008, X[:32], barrier)
 
-    with pytest.raises(sim.BadOperand, match="would overwrite empty\\[1\\] of Pipe, at 2048"):
+    with pytest.raises(
+        sim.BarrierMisuse, match="lie over empty\\[1\\] of Pipe, a live mbarrier at 2048"
+    ):
         one_thread(body)
 
 

@@ -319,7 +319,7 @@ def test_spinning_on_test_wait_is_a_deadlock():
     @cuda.jit
     def kernel(work):
         barriers = sim.allocate_shared("barriers", 16, 8)
-        cell = sim.allocate_shared("cell", 4, 4)
+        cell = sim.allocate_shared("cells", 8, 4) + 4 * cuda.threadIdx.x
         if cuda.threadIdx.x == 0:
             sim.mbarrier_init(barriers, 1)
             sim.mbarrier_init(barriers + 8, 1)

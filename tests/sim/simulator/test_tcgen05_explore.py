@@ -30,8 +30,8 @@ def ring(x, y):
             bars[i].init(1)
         ptx.fence_mbarrier_init()
     ptx.tcgen05_alloc(held, 32, 1)
-    taddr = ptx.ld_shared_u32(held.address)
     cuda.syncthreads()
+    taddr = ptx.ld_shared_u32(held.address)
     for i in range(BLOCKS):
         s, phase = i % STAGES, i // STAGES & 1
         if t == 0:

@@ -105,7 +105,7 @@ def attention_backward(
     """
     given = ((dq, q), (dk, k), (dv, v))
     dq, dk, dv = (
-        empty_like(NAME, name, like) if array is None else array
+        empty_like(NAME, name, like, f"d{name}") if array is None else array
         for name, (array, like) in zip("qkv", given)
     )
     arrays = (dout, q, k, v, out, dq, dk, dv, lse)

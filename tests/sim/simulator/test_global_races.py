@@ -1,0 +1,155 @@
+"""Races in global memory, on request; dependent launches that do not wait for their primary."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numba_tma as tma
+from numba_tma import ptx
+from numba_tma import simulator as sim
+from tests.tiers import seeds
+
+ROW = tma.Tile((1, 32), "f32")
+
+
+@cuda.jit
+def read_neighbour(x, out, synced, shift):
+    t = cuda.grid(1)
+    x[t] = t
+    if synced:
+        cuda.syncthreads()
+    out[t] = x[(t + shift) % x.size]
+
+
+@seeds(2, 6)
+def test_threads_of_a_block(seeds):
+    for seed in seeds:
+        sim.seed(seed)
+        x, out = np.zeros((2, 64), np.float32)
+        with sim.global_races():
+            read_neighbour[1, 64](x, out, True, 33)
+            with pytest.raises(sim.DataRace) as caught:
+                read_neighbour[1, 64](x, out, False, 33)
+        text = str(caught.value)
+        assert "global memory, bytes" in text and text.count("test_global_races.py:") == 2
+        read_neighbour[1, 64](x, out, False, 33)  # not looked for without the request
+
+
+@seeds(2, 6)
+def test_threads_of_different_blocks(seeds):
+    for seed in seeds:
+        sim.seed(seed)
+        x, out = np.zeros((2, 128), np.float32)
+        with sim.global_races():
+            read_neighbour[2, 64](x, out, True, 0)
+            with pytest.raises(sim.DataRace, match="blocks hand over by an atomic operation"):
+                read_neighbour[2, 64](x, out, True, 64)
+
+
+@cuda.jit
+def last_block_sums(x, parts, counter, total, atomic):
+    ticket = cuda.shared.array(1, np.int32)
+    t, b = cuda.threadIdx.x, cuda.blockIdx.x
+    if t == 0:
+        parts[b] = x[b]
+        cuda.threadfence()
+        ticket[0] = cuda.atomic.add(counter, 0, 1) if atomic else b
+    cuda.syncthreads()
+    if ticket[0] == cuda.gridDim.x - 1 and t == 1:
+        cuda.threadfence()
+        for i in range(cuda.gridDim.x):
+            total[0] += parts[i]
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_the_last_block_reads_what_the_others_wrote(atomic):
+    x, parts, total = np.arange(4.0), np.zeros(4), np.zeros(1)
+    with sim.global_races():
+        if atomic:
+            last_block_sums[4, 32](x, parts, np.zeros(1, np.int32), total, atomic)
+            assert total[0] == 6
+        else:
+            with pytest.raises(sim.DataRace):
+                last_block_sums[4, 32](x, parts, np.zeros(1, np.int32), total, atomic)
+
+
+@cuda.jit
+def store_rows(y, n, shift):
+    tile = tma.shared_tile(ROW)
+    tile[0, cuda.threadIdx.x] = np.float32(cuda.blockIdx.x)
+    tma.fence_proxy_async()
+    cuda.syncwarp()
+    if cuda.threadIdx.x == 0:
+        y.store(tile, (cuda.blockIdx.x // shift, 0))
+        ptx.cp_async_bulk_commit_group()
+        ptx.cp_async_bulk_wait_group(0)
+
+
+def test_two_blocks_store_one_tile():
+    y = tma.tensor_map(np.zeros((4, 32), np.float32), ROW)
+    with sim.global_races():
+        store_rows[4, 32](y, 4, 1)
+        with pytest.raises(sim.DataRace, match="written at .* and written by .* of block"):
+            store_rows[4, 32](y, 4, 2)
+
+
+# ------------------------------------------------------------------ dependent launches
+
+
+@cuda.jit
+def primary(x):
+    ptx.griddepcontrol_launch_dependents()
+    x[cuda.grid(1)] = 1
+
+
+@cuda.jit
+def dependent(x, out, waits):
+    out[32 + cuda.threadIdx.x] = 0  # no part of what the primary writes
+    if waits == "each" or waits == "one" and cuda.threadIdx.x == 0:
+        ptx.griddepcontrol_wait()
+    if waits == "one":
+        cuda.syncwarp()
+    out[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+
+
+@pytest.mark.parametrize("waits", ["each", "one", "none"])
+def test_a_dependent_launch_without_its_wait(waits):
+    x, out = cuda.to_device(np.zeros(32)), cuda.to_device(np.zeros(64))
+    first = tma.launcher(primary, 1, 32)
+    second = tma.launcher(dependent, 1, 32, pdl=True)
+    if waits != "none":
+        first(x)
+        second(x, out, waits)
+        assert (out.copy_to_host()[:32] == 1).all()
+        return
+    first(x)
+    with pytest.raises(sim.EarlyRead, match=r"by a dependent launch .pdl=True., before it"):
+        second(x, out, waits)
+
+
+@cuda.jit
+def dependent_load(x, out, waits):
+    tile, full = tma.shared_tile(ROW), tma.shared_barrier()
+    if cuda.threadIdx.x == 0:
+        full.init(1)
+        tma.fence_mbarrier_init()
+        full.arrive_expect_tx(ROW.nbytes)
+        if waits:
+            ptx.griddepcontrol_wait()
+        x.load(tile, (0, 0), full)
+    cuda.syncwarp()
+    full.wait(0)
+    out[cuda.threadIdx.x] = tile[0, cuda.threadIdx.x]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_dependent_launch_that_loads_too_early(waits):
+    x, out = np.zeros((1, 32), np.float32), np.zeros(32)
+    x_map = tma.tensor_map(x, ROW)
+    second = tma.launcher(dependent_load, 1, 32, pdl=True)
+    tma.launcher(store_rows, 1, 32)(x_map, 1, 1)
+    if waits:
+        second(x_map, out, waits)
+        return
+    with pytest.raises(sim.EarlyRead, match="call ptx.griddepcontrol_wait"):
+        second(x_map, out, waits)
