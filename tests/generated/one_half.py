@@ -55,5 +55,5 @@ only(
     "use",
     "v = {tile}.read_vector((0, 0)); i = cuda.threadIdx.x % 2; q = v[i]",
     TYPES,
-    of=WITH_A_TILE,
+    of=("bulk",),
 )
