@@ -28,7 +28,8 @@ def ring(rng: Draw) -> Program:
             f"    y[t * {rows} + {at}] = stage.x[{at}]"
         ),
         "in place": (
-            f"stage.x[0, cuda.threadIdx.x % {columns}] = stage.x[0, cuda.threadIdx.x % {columns}]\n"
+            f"if cuda.threadIdx.x < {columns}:\n"
+            "    stage.x[0, cuda.threadIdx.x] = stage.x[0, cuda.threadIdx.x]\n"
             "pipe.sync_consumers()\n"
             f"for i in range(cuda.threadIdx.x, {rows * columns}, 32):\n"
             f"    y[t * {rows} + {at}] = stage.x[{at}]"

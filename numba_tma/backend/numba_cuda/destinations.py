@@ -54,13 +54,19 @@ class CheckDestinations(FunctionPass):
         return False
 
 
-def _check(call: ir.Expr, typemap: dict[str, types.Type], given: Any, defined: Any) -> None:
+def _check(
+    call: ir.Expr,
+    typemap: dict[str, types.Type],
+    given: ir.Var | None,
+    defined: dict[str, ir.Expr],
+) -> None:
     if given is None or not isinstance(typemap.get(given.name), types.Array):
         return
-    while isinstance(given, ir.Var) or getattr(given, "op", None) in _ITEMS:
-        given = defined.get(given.name) if isinstance(given, ir.Var) else given.value
-    if isinstance(given, ir.Arg):
-        raise TypingError(not_in_shared_memory(f"the array {given.name}"), loc=call.loc)
+    source = defined.get(given.name)
+    while isinstance(source, ir.Var) or isinstance(source, ir.Expr) and source.op in _ITEMS:
+        source = defined.get(source.name if isinstance(source, ir.Var) else source.value.name)
+    if isinstance(source, ir.Arg):
+        raise TypingError(not_in_shared_memory(f"the array {source.name}"), loc=call.loc)
 
 
 add_pass(CheckDestinations, NopythonTypeInference, "looking for copies to global memory")
