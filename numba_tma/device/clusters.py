@@ -7,11 +7,13 @@ from typing import Any, TypeVar
 
 from numba_tma.backend.interface import device_function
 from numba_tma.host.cluster_rules import cluster_size, set_cluster
+from numba_tma.host.host_only import host_only
 from numba_tma.ptx import barrier_cluster_arrive, barrier_cluster_wait
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@host_only
 def cluster(size: int | tuple[int, ...]) -> Callable[[F], F]:
     """Run a kernel's blocks in clusters of `size`.
 

@@ -30,7 +30,7 @@ from numba_tma.ptx import (
     cp_async_bulk_tensor_gather4,
     cp_async_bulk_tensor_scatter4,
 )
-from numba_tma.ptx._instruction import BarrierAddress, CacheHint, TileAddress, address
+from numba_tma.ptx._instruction import BarrierAddress, CacheHint, TileAddress, tile_address
 from numba_tma.ptx.blackwell import CtaGroup
 from numba_tma.simulator import BadCoordinate, BadOperand
 
@@ -56,7 +56,7 @@ def gather(
     """Run `GatherMap.gather`."""
     check_rows("GatherMap.gather", tensor_map, tile, rows, column)
     check_pair("GatherMap.gather", barrier, cta_group)
-    base = address(tile)
+    base = tile_address("GatherMap.gather", tile)
     home = pair_barrier(barrier) if cta_group == 2 else barrier
     group: CtaGroup | None = 2 if cta_group == 2 else None
     for offset, (first, skipped) in tensor_map.copies.starts:
@@ -79,7 +79,8 @@ def scatter(
     check_rows("GatherMap.scatter", tensor_map, tile, rows, column)
     for offset, (first, skipped) in tensor_map.copies.starts:
         numbers = _four(rows, first)
-        moved, source = int(column) + skipped, address(tile) + offset
+        moved = int(column) + skipped
+        source = tile_address("GatherMap.scatter", tile) + offset
         cp_async_bulk_tensor_scatter4(tensor_map, *numbers, moved, source, cache_hint)
 
 

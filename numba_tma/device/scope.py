@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 from numba_tma import simulator
 from numba_tma.backend.interface import native
+from numba_tma.host.host_only import host_only
 
 F = TypeVar("F")
 
@@ -45,6 +46,7 @@ def as_scope(value: object, line: int) -> Any:
     return value
 
 
+@host_only
 def scopes(function: F) -> F:
     """Let a kernel or device function use ``with`` blocks over producers, consumers and stages.
 
@@ -266,7 +268,9 @@ def _compile(
     cells = dict(zip(code.co_freevars, function.__closure__ or ()))
     cells[helper] = CellType(as_scope)
     tree = ast.parse(f"def factory({', '.join(cells)}): pass")
-    tree.body[0].body = [definition]  # type: ignore[attr-defined]
+    own = definition.name  # in its body it is a global, unless a function around has it
+    named = [] if own in cells else [_statement(f"global {own}", definition)]
+    tree.body[0].body = [*named, definition]  # type: ignore[attr-defined]
     if owner is not None:  # for the private names of a class
         around = ast.parse(f"class {owner}: pass")
         around.body[0].body = tree.body  # type: ignore[attr-defined]

@@ -62,6 +62,9 @@ class SharedTile:
         self.accesses.unfenced = True
         return value
 
+    def __bool__(self) -> bool:
+        raise TypeError("a shared tile is neither true nor false: compare one of its elements")
+
     def __setitem__(self, index: Index, value: Any) -> None:
         check_elements(self.tile)
         simulator.shared_write(self._address_of(index), _narrow(value, self.tile.dtype))
@@ -236,7 +239,7 @@ def shared_barriers(count: int) -> BarrierArray:
     Each call in the source is one array, the same for every thread of the block. `count` is a
     compile-time constant.
     """
-    if count < 1:
+    if not isinstance(count, int) or count < 1:
         raise simulator.BadOperand(barrier_count_rule(count))
     return BarrierArray(count, simulator.allocate_shared("shared_barriers", 8 * count, 8))
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from numba_tma.host.environment import simulated
-from numba_tma.host.host_only import refuse_attributes
+from numba_tma.host.host_only import HOST_METHODS, refuse_attributes, refuse_methods
 
 if TYPE_CHECKING:
     from numba_tma.host.launching import Launcher
@@ -72,6 +72,7 @@ class KernelArgument:
     def __init_subclass__(cls) -> None:
         if cls._opaque and simulated():
             refuse_attributes(cls)
+            refuse_methods(cls, vars(cls).keys() - HOST_METHODS)
 
     @property
     def _numba_type_(self) -> Any:

@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from numba_tma.host.architectures import TARGETS
+
 _WORDS = {
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("", "false", "no", "off"), False),
@@ -84,6 +86,24 @@ def simulator_seed() -> int:
         raise ValueError(
             f"NUMBA_TMA_SIM_SEED={text!r}: the seed of the simulator's orders is an integer, such "
             "as 0"
+        ) from None
+
+
+def compiled_target() -> str:
+    """Return the target for which the simulator compiles what it launches; "" if it does not.
+
+    ``NUMBA_TMA_SIM_COMPILES``: a switch, for sm_90a, or a target such as ``sm_100a`` or ``100a``.
+    """
+    text = os.environ.get("NUMBA_TMA_SIM_COMPILES", "").lower()
+    target = text.removeprefix("sm_")
+    if target in TARGETS:
+        return target
+    try:
+        return "90a" if _switch("NUMBA_TMA_SIM_COMPILES") else ""
+    except ValueError:
+        raise ValueError(
+            f"NUMBA_TMA_SIM_COMPILES={text!r}: give 1 (on, for sm_90a), 0 (off), or a target: "
+            f"{', '.join(f'sm_{name}' for name in TARGETS)}"
         ) from None
 
 

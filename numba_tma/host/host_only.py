@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any, TypeVar
 
@@ -48,6 +48,8 @@ def array_refusal(name: str) -> str:
     return f"an array has no attribute {name!r} in a kernel"
 
 
+#: Methods of tensor maps that kernels do not have.
+HOST_METHODS = frozenset({"explain", "replace_address"})
 _OF_MAPS = frozenset(
     {"load", "store", "reduce", "prefetch_tile", "load_im2col", "store_im2col", "sequence"}
     | {"gather", "scatter", "prefetch"}
@@ -59,15 +61,31 @@ def is_of_maps(name: str) -> bool:
     return name in _OF_MAPS
 
 
+def not_in_shared_memory(what: str) -> str:
+    """Return the error of a copy between a map and an array in global memory."""
+    return (
+        f"the tile is {what}, which is not in shared memory; give a stage's tile, a shared_tile or "
+        "a cuda.shared.array"
+    )
+
+
 ATOMIC_REFUSAL = (
     "cuda.atomic takes arrays, and a shared tile is none: add in a cuda.shared.array, or in an "
     "array in global memory"
 )
 
 
+#: Functions and classes of the host, whose calls a compiler refuses in kernels.
+HOST_ONLY: list[Callable[..., Any]] = []
+
+
 def host_only(function: F) -> F:
-    """Refuse calls of a function by a kernel's own code (simulator)."""
+    """Refuse calls of a function, or the construction of a class, by a kernel's own code."""
     if not simulated():
+        HOST_ONLY.append(function)
+        return function
+    if isinstance(function, type):
+        refuse_construction(function)
         return function
 
     @functools.wraps(function)
@@ -92,7 +110,7 @@ def refuse_construction(cls: type) -> None:
     cls.__init__ = checked  # type: ignore[misc]
 
 
-def refuse_methods(cls: type, allowed: tuple[str, ...]) -> None:
+def refuse_methods(cls: type, allowed: Collection[str]) -> None:
     """Refuse a class's public methods to a kernel's own code, but for `allowed` (simulator)."""
     for name, member in list(vars(cls).items()):
         if type(member) is FunctionType and not name.startswith("_") and name not in allowed:

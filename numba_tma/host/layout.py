@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from numba_tma.host.backend import KernelArgument
 from numba_tma.host.dtypes import DType, Index, as_dtype
+from numba_tma.host.host_only import host_only
 from numba_tma.host.values import is_whole
 
 MAX_RANK = 5
@@ -208,6 +209,7 @@ class Tile(KernelArgument):
 
 
 @overload
+@host_only
 def swizzle_index(swizzle: Swizzle, byte_offset: int) -> int: ...
 @overload
 def swizzle_index(

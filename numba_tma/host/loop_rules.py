@@ -5,6 +5,9 @@ from __future__ import annotations
 #: Methods that begin a loop over stages, which whole warps enter.
 LOOPS = ("produce", "produce_from", "consume", "consume_from")
 
+#: Methods of roles, named barriers and pipelines at which whole warps meet.
+MEETINGS = ("sync", "sync_consumers")
+
 
 #: The error of a kernel in which the same threads produce and consume.
 BOTH_SIDES = (

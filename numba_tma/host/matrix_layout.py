@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Swizzle, Tile, swizzle_index
 
 MAJORS = ("K", "MN")
@@ -391,6 +392,7 @@ def matrix_addresses(
     return addresses
 
 
+@host_only
 def reference_matrix(
     memory: NDArray[np.uint8], descriptor: int, rows: int, dtype: Any, major: str = "K"
 ) -> NDArray[Any]:

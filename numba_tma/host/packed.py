@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from numba_tma.host.annotations import DTypeLike
 from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.host_only import host_only
 
 GROUP = 16  #: elements that an unpacked type copies to 16 bytes of shared memory
 
 
+@host_only
 def pack(array: NDArray[Any], dtype: DTypeLike | None = None) -> NDArray[np.uint8]:
     """Pack elements of 4 or 6 bits, as tensor maps read them.
 
@@ -67,6 +69,7 @@ def pack(array: NDArray[Any], dtype: DTypeLike | None = None) -> NDArray[np.uint
     return np.packbits(rows, axis=-1, bitorder="little")
 
 
+@host_only
 def unpack(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
     """Return packed elements as an ml_dtypes array of one element a byte; the reverse of `pack`.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Tile
 from numba_tma.host.reference import convert_bits, fill_bits, slots
 
@@ -98,6 +99,7 @@ class PixelBox:
                 at[0] += 1
 
 
+@host_only
 def reference_im2col(
     array: NDArray[Any],
     tile: Tile,
@@ -145,6 +147,7 @@ def reference_im2col(
     return image
 
 
+@host_only
 def reference_im2col_store(
     array: NDArray[Any],
     image: NDArray[np.uint8],

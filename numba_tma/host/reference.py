@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma.host.dtypes import DType, reduction_violation, wrong_storage
+from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Tile, swizzle_index
 from numba_tma.host.packed import GROUP, gap_columns, with_gaps
 from numba_tma.host.packed_rules import unpacked_store
 
 
+@host_only
 def reference_tile(
     array: NDArray[Any],
     tile: Tile,
@@ -103,6 +105,7 @@ def _packed_bytes(array: NDArray[Any], tile: Tile) -> NDArray[np.uint8]:
     return packed
 
 
+@host_only
 def reference_store(
     array: NDArray[Any],
     image: NDArray[np.uint8],
@@ -128,6 +131,7 @@ def reference_store(
         bits[positions] = part.view(bits.dtype)[slots(slab)][inside]
 
 
+@host_only
 def reference_reduce(
     array: NDArray[Any],
     image: NDArray[np.uint8],
@@ -155,6 +159,7 @@ def reference_reduce(
         bits[positions] = result.view(bits.dtype)
 
 
+@host_only
 def reference_gather(
     array: NDArray[Any],
     tile: Tile,
@@ -189,6 +194,7 @@ def reference_gather(
     return image
 
 
+@host_only
 def reference_scatter(
     array: NDArray[Any],
     image: NDArray[np.uint8],

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from numba_tma.host.annotations import DTypeLike
 from numba_tma.host.dtypes import DType, Index, as_dtype
+from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Tile
 
 ATOM_ROWS = 128
@@ -67,6 +68,7 @@ def block_format(name: str) -> BlockFormat:
 # ----------------------------------------------------------------------------- quantisation
 
 
+@host_only
 def quantize(x: NDArray[Any], format: str) -> BlockScaled:
     """Quantise a matrix to a block-scaled format.
 
@@ -118,6 +120,7 @@ def quantize(x: NDArray[Any], format: str) -> BlockScaled:
     return BlockScaled(values.reshape(x.shape), scales)
 
 
+@host_only
 def dequantize(values: NDArray[Any], scales: NDArray[Any]) -> NDArray[np.float32]:
     """Return the matrix of float32 that values and scales of `quantize` stand for.
 
@@ -138,6 +141,7 @@ def dequantize(values: NDArray[Any], scales: NDArray[Any]) -> NDArray[np.float32
     return (values.astype(np.float64) * factors).astype(np.float32)
 
 
+@host_only
 def tensor_scale(x: NDArray[Any]) -> float:
     """Return the scale of a whole tensor for nvfp4: ``amax / (448 * 6)``; 1 for zeros.
 
@@ -203,6 +207,7 @@ def _rounded(x: NDArray[np.float64], dtype: DType) -> NDArray[Any]:
 # -------------------------------------------------------------------------------- the atoms
 
 
+@host_only
 def scale_tile(
     rows: int, k: int, format: str | None = None, *, dtype: DTypeLike = "ue8m0", block: int = 32
 ) -> Tile:
@@ -270,6 +275,7 @@ def blocked_shape(rows: int, scales: int) -> tuple[int, int, int, int]:
     return (-(-rows // ATOM_ROWS), -(-scales // ATOM_SCALES), *ATOM_SHAPE)
 
 
+@host_only
 def to_blocked(scales: NDArray[Any]) -> NDArray[Any]:
     """Put scales into atoms, as the tensor cores and `scale_tile` take them.
 
@@ -304,6 +310,7 @@ def to_blocked(scales: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(atoms).reshape(*outer, high, wide, *ATOM_SHAPE).view(scales.dtype)
 
 
+@host_only
 def from_blocked(blocked: NDArray[Any], rows: int, scales: int) -> NDArray[Any]:
     """Return the (..., rows, scales) matrix of scales in atoms; the reverse of `to_blocked`.
 

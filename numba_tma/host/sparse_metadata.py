@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from numba_tma.host.annotations import DTypeLike
 from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Tile
 
 #: Types of a sparse A, each with the bits of a stored element that decide where codes lie.
@@ -89,6 +90,7 @@ def metadata_columns(k: int, dtype: DType) -> int:
     return -(-used // COPIED_COLUMNS) * COPIED_COLUMNS
 
 
+@host_only
 def metadata_tile(k: int, dtype: DTypeLike) -> Tile:
     """Return the tile of a block's metadata in shared memory: of ``uint32``, for `tcgen05_copy`.
 
@@ -111,6 +113,7 @@ def metadata_tile(k: int, dtype: DTypeLike) -> Tile:
     return Tile((columns // COPIED_COLUMNS, LANES, COPIED_COLUMNS), np.uint32)
 
 
+@host_only
 def sparse_compress(
     matrix: NDArray[Any], *, dtype: DTypeLike | None = None, m: int = LANES
 ) -> tuple[NDArray[Any], NDArray[np.uint32]]:

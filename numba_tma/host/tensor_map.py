@@ -135,6 +135,7 @@ def tensor_map(
     return TensorMap(array, owner, encoding)
 
 
+@host_only
 class TensorMap(ProcessBound, KernelArgument):
     """A tensor in global memory and the tile that a load takes from it; see `tensor_map`."""
 

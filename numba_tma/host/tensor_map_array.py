@@ -10,6 +10,7 @@ from numba_tma.host.annotations import StreamLike
 from numba_tma.host.backend import KernelArgument
 from numba_tma.host.driver import NBYTES, address_of
 from numba_tma.host.environment import simulated
+from numba_tma.host.host_only import host_only
 from numba_tma.host.process_bound import ProcessBound
 from numba_tma.host.ragged import RaggedTensorMap
 from numba_tma.host.tensor_map import TensorMap, describe_kind
@@ -17,6 +18,7 @@ from numba_tma.host.tensor_map import TensorMap, describe_kind
 __all__ = ["TensorMapArray"]
 
 
+@host_only
 class TensorMapArray(ProcessBound, KernelArgument):
     """Tensor maps of one type in device memory: one kernel argument, indexed in the kernel.
 
@@ -73,6 +75,8 @@ class TensorMapArray(ProcessBound, KernelArgument):
         return len(self.maps)
 
     def __getitem__(self, index: int) -> TensorMap:
+        if not hasattr(index, "__index__"):
+            raise TypeError(f"a TensorMapArray is indexed with an integer, not {index!r}")
         if not 0 <= index < len(self.maps):
             raise IndexError(f"map {index} of a TensorMapArray of {len(self.maps)}")
         return self.maps[index]

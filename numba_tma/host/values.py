@@ -72,15 +72,20 @@ def _is_real(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def _wide(x: Any) -> Any:
+    """Return a real number that compares as itself: NumPy would round the limit to x's type."""
+    return float(x) if isinstance(x, np.floating) else x
+
+
 #: A real number that float32 can hold.
-NUMBER = Rule("a finite number", _is_real, lambda x: -_LARGEST <= x <= _LARGEST)
-NOT_NEGATIVE = Rule("a number from 0 on", _is_real, lambda x: 0 <= x <= _LARGEST)
-POSITIVE = Rule("a positive number", _is_real, lambda x: 0 < x <= _LARGEST)
+NUMBER = Rule("a finite number", _is_real, lambda x: -_LARGEST <= _wide(x) <= _LARGEST)
+NOT_NEGATIVE = Rule("a number from 0 on", _is_real, lambda x: 0 <= _wide(x) <= _LARGEST)
+POSITIVE = Rule("a positive number", _is_real, lambda x: 0 < _wide(x) <= _LARGEST)
 #: A real number, infinite ones and NaN too: an argument of the user's own function.
 REAL = Rule(
     "a number that float32 can hold",
     _is_real,
-    lambda x: -_LARGEST <= x <= _LARGEST or not -math.inf < x < math.inf,
+    lambda x: -_LARGEST <= _wide(x) <= _LARGEST or not -math.inf < _wide(x) < math.inf,
 )
 
 

@@ -13,6 +13,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.host_only import host_only
+
 LANES = 128
 ON = 1 << 39
 #: First bits of the spans of zero and of used columns, and of each part's first state.
@@ -21,6 +23,7 @@ ZERO_SPAN, USED_SPAN, STATES = 40, 48, 32
 Runs = list[tuple[bool, int]]
 
 
+@host_only
 def zero_column_mask(zero: Sequence[bool], m: int) -> int:
     """Return the mask with which columns of B count as zeros, for `tcgen05_mma_ws`.
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from numba_tma.backend.interface import Constant, Unknown, compile_time, device_function
-from numba_tma.simulator import BadOperand
+from numba_tma.host.environment import simulated
+from numba_tma.simulator import BadOperand, check_step
 
 
 @compile_time
@@ -25,7 +26,11 @@ def goes_backwards(what: str, first: object, stop: object, step: Any) -> bool:
             )
     if not isinstance(step, Unknown) and step == 0:
         raise BadOperand(f"{what}(step=0): the loop would not end; use a step of 1 or more")
-    return not isinstance(step, Unknown) and step < 0
+    if isinstance(step, Unknown) or step >= 0:
+        return False
+    if simulated():
+        check_step(what, step)
+    return True
 
 
 @compile_time

@@ -19,6 +19,7 @@ from numba_tma.backend.interface import (
     u32,
 )
 from numba_tma.backend.primitives import require_launch_bounds, sub32
+from numba_tma.host.host_only import host_only
 from numba_tma.host.loop_rules import role_refusal
 from numba_tma.ptx import barrier_arrive, barrier_sync, setmaxnreg_dec, setmaxnreg_inc, tid_x
 from numba_tma.simulator import BarrierMisuse
@@ -82,14 +83,17 @@ def _integer(value: Any) -> int:
         return 0
 
 
+@host_only
 class Threads(Group):
     """`count` threads, each of which arrives on barriers."""
 
 
+@host_only
 class Warps(Group):
     """`count` warps, each of which arrives on barriers once."""
 
 
+@host_only
 class Warpgroups(Group):
     """`count` warpgroups of 4 warps. Each warp arrives on barriers once.
 

@@ -197,9 +197,9 @@ class TilePipelineHandle:
 @compile_time
 def check_in_flight(pipeline: TilePipeline, in_flight: int) -> None:
     """Raise unless `in_flight` stages can be held while the next one is filled."""
-    if isinstance(in_flight, Unknown):
+    if isinstance(in_flight, Unknown) or not isinstance(in_flight, int):
         raise BadOperand(
-            f"consume(in_flight=...) must be a compile-time constant, but its type is {in_flight}"
+            f"consume(in_flight=...) must be a compile-time constant, an integer, not {in_flight}"
         )
     stages = pipeline.num_stages
     if not 0 <= in_flight < stages:

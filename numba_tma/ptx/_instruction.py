@@ -24,6 +24,7 @@ import numpy as np
 from numba_tma import simulator
 from numba_tma.backend.interface import instruction_row
 from numba_tma.host.architectures import Targets, Version, as_targets
+from numba_tma.host.environment import simulated
 
 # Operand kinds, which annotate the operands of the rows.
 u16: TypeAlias = int
@@ -246,9 +247,73 @@ def instruction(
         TABLE[row.name] = row
         about = inspect.cleandoc(body.__doc__ or "")
         body.__doc__ = f"{about}\n\nPTX: ``{row.syntax}``\n\n{_versions(row)}"
-        return instruction_row(row, body)
+        return instruction_row(row, _checking(row, body) if simulated() else body)
 
     return decorate
+
+
+def _checking(row: Instruction, body: F) -> F:
+    """Return the body of a row that checks its operands first (simulator)."""
+    checks = [_check_of(row, name, kind) for name, kind in row.operands.items()]
+    if not any(checks):
+        return body
+    names = list(row.operands)
+    checked = {name: check for name, check in zip(names, checks) if check}
+
+    @functools.wraps(body)
+    def with_checks(*args: Any, **kws: Any) -> Any:
+        for given, check in zip(args, checks):
+            if check:
+                check(given)
+        for name in checked.keys() & kws.keys():
+            checked[name](kws[name])
+        return body(*args, **kws)
+
+    constant = {n: n in row.choices or kind in _IMMEDIATES for n, kind in row.operands.items()}
+    with_checks.constant_operands = constant  # type: ignore[attr-defined]
+    return with_checks  # type: ignore[return-value]
+
+
+#: Kinds of integers, as the compiler takes them.
+_INTEGERS = ("u16", "u32", "i32", "u64", "ClusterAddress", "TensorMemoryAddress")
+#: Kinds of addresses in shared memory: what has such an address, and what they take.
+_SHARED = {
+    "BarrierAddress": ("barrier", "takes a Barrier (or its shared-memory address)"),
+    "TileAddress": ("tile", "takes a tile in shared memory"),
+}
+_IMMEDIATES = ("Immediate", "RegisterCount", "ScaleExponent")
+
+
+def _check_of(row: Instruction, name: str, kind: str) -> Callable[[object], None] | None:
+    """Return what raises for a wrong operand of a kind that has one type; None for the others."""
+    optional = row.is_optional(name)
+    if name in row.choices:
+        accepted, expected = row.choices[name], choice_text(row, name)
+    elif kind in (*_INTEGERS, *_IMMEDIATES):
+        accepted, expected = None, f"takes an integer ({kind})"
+    elif kind == "CacheHint":
+        accepted, expected = None, "takes a CachePolicy or a createpolicy result"
+    elif kind in _SHARED:
+        accepted, expected = None, _SHARED[kind][1]
+    else:
+        return None
+
+    def check(given: object) -> None:
+        if given is None and optional:
+            return
+        fits = isinstance(given, int | np.integer) if accepted is None else given in accepted
+        if kind in _SHARED:
+            array = "tile" if hasattr(given, "dtype") and hasattr(given, "__setitem__") else ""
+            fits |= getattr(given, "shared_kind", array) == _SHARED[kind][0]
+        if not fits:
+            raise simulator.BadOperand(f"{row.name}({name}=...) {expected}, not {given!r}")
+
+    return check
+
+
+def choice_text(row: Instruction, name: str) -> str:
+    """Return what a choice of a row takes, for errors."""
+    return f"is part of the instruction: one of {', '.join(map(repr, row.choices[name]))}"
 
 
 def _versions(row: Instruction) -> str:
@@ -304,6 +369,14 @@ def address(operand: Any) -> int:
     if hasattr(operand, "dtype") and hasattr(operand, "ndim"):
         return simulator.shared_address(operand)
     return int(operand)
+
+
+def tile_address(what: str, operand: object) -> int:
+    """Return the shared-memory address of what has the place of a tile (simulator)."""
+    kind = getattr(operand, "shared_kind", "tile" if hasattr(operand, "__setitem__") else "")
+    if kind != "tile" and not isinstance(operand, int | np.integer):
+        raise simulator.BadOperand(f"{what} takes a tile in shared memory, not {operand!r}")
+    return address(operand)
 
 
 def global_bytes(operand: Any, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

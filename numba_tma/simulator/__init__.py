@@ -66,6 +66,7 @@ from numba_tma.simulator.errors import (
     EarlyRead,
     MissingClusterSync,
     MissingFence,
+    NotCompiled,
     OutOfSharedMemory,
     SimulatorError,
     TensorMemoryMisuse,
@@ -93,6 +94,7 @@ from numba_tma.simulator.im2col_instructions import (
     cp_async_bulk_tensor_im2col_w_load,
     cp_reduce_async_bulk_tensor_im2col,
 )
+from numba_tma.simulator.kernel_code import check_step
 from numba_tma.simulator.launch_control import first_ctaid, is_canceled, try_cancel
 from numba_tma.simulator.matrix_instructions import (
     ldmatrix,
@@ -214,6 +216,7 @@ __all__ = [
     "Event",
     "MissingClusterSync",
     "MissingFence",
+    "NotCompiled",
     "OutOfSharedMemory",
     "PendingProduct",
     "ProductCall",
@@ -249,6 +252,7 @@ __all__ = [
     "check_coordinates",
     "check_copy",
     "check_started_once",
+    "check_step",
     "check_whole_warp",
     "claim_columns",
     "clock",

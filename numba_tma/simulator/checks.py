@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numba_tma.host.boxes import WITHOUT_SLICE
+from numba_tma.host.host_only import not_in_shared_memory
 from numba_tma.host.tensor_map import maker_of, wrong_mode
 from numba_tma.simulator.errors import BadCoordinate, BadOperand
 from numba_tma.simulator.thread import WARP_SIZE, current
@@ -58,7 +59,8 @@ def check_copy(
         kind = kind or role
         if kind != role:
             raise BadOperand(
-                f"a copy with {tensor_map}: a {kind} is given where the {role} belongs"
+                f"a copy with {tensor_map} takes {_TAKES[role]}, not {type(operand).__name__}: "
+                f"a {kind} is given where the {role} belongs"
             )
     if barrier is None and tensor_map.partial_rows:
         raise BadOperand(f"a store through {tensor_map}: {tensor_map.partial_rows}")
@@ -71,12 +73,18 @@ def check_copy(
         )
 
 
+_TAKES = {
+    "tile": "a tile in shared memory",
+    "barrier": "a Barrier (or its shared-memory address)",
+}
+
+
 def _check_array(tensor_map: TensorMap, given: object) -> None:
     """Raise unless `given` is an array in the block's shared memory."""
     if not isinstance(given, np.ndarray):
         raise BadOperand(
-            f"a copy with {tensor_map}: the tile is {type(given).__name__}, which is not in shared "
-            "memory; give a stage's tile, a shared_tile or a cuda.shared.array"
+            f"a copy with {tensor_map} takes {_TAKES['tile']}, not {type(given).__name__}: "
+            + not_in_shared_memory("an array" if hasattr(given, "ndim") else type(given).__name__)
         )
 
 

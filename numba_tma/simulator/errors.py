@@ -74,6 +74,10 @@ class OutOfSharedMemory(SimulatorError):
     """The block asks for more shared memory than there is."""
 
 
+class NotCompiled(SimulatorError):
+    """The compiler refuses the kernel (``NUMBA_TMA_SIM_COMPILES``)."""
+
+
 class TimingDependent(SimulatorError):
     """A thread's operations depend on timing, so the orders of the launch cannot be explored."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma.host.dtypes import reduction_violation
@@ -200,6 +201,11 @@ def _check_wide(
 def _check_offsets(what: str, tensor_map: Im2colMap, offsets: Sequence[int]) -> tuple[int, ...]:
     from numba_tma.host.im2col_rules import offset_limit
 
+    if not all(isinstance(offset, int | np.integer) for offset in offsets):
+        raise BadOperand(
+            f"{what} takes a tuple of 1 to 3 integers from 0 to 65535, one per spatial axis in the "
+            f"array's axis order, not {offsets}"
+        )
     further = tuple(int(offset) for offset in offsets)
     limit = offset_limit(tensor_map.rank)
     if len(further) != tensor_map.rank - 2 or not all(0 <= o <= limit for o in further):

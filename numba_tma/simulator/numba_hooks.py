@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from numba import cuda
 from numba.cuda.simulator import kernel, kernelapi
 from numba.cuda.simulator.cudadrv.devicearray import FakeWithinKernelCUDAArray
@@ -25,8 +27,10 @@ from numba_tma.simulator import thread_instructions as instructions
 from numba_tma.simulator.atomics import atomics
 from numba_tma.simulator.block import Cta, Dim3
 from numba_tma.simulator.cluster import form_cluster
+from numba_tma.simulator.compiling import compile_launched
 from numba_tma.simulator.fibers import running_fiber
 from numba_tma.simulator.global_memory import accessed, begin_launch, global_memory
+from numba_tma.simulator.kernel_code import check_code
 from numba_tma.simulator.launch_queue import LaunchQueue
 from numba_tma.simulator.mbarrier_instructions import fence_acq_rel
 from numba_tma.simulator.report import deadlock_report
@@ -56,6 +60,14 @@ _EXTRAS = (
 #: Options of `cuda.jit` that only the compiler has, and that numba's simulator rejects.
 _COMPILER_OPTIONS = frozenset(
     {"extensions", "forceinline", "launch_bounds", "lineinfo", "lto", "max_registers"}
+)
+#: What the compiler has of NumPy's arrays.
+_ARRAY_ATTRIBUTES = frozenset(
+    {"T", "all", "any", "argmax", "argmin", "astype", "clip", "conj", "conjugate", "copy"}
+    | {"ctypes", "cumprod", "cumsum", "dot", "dtype", "fill", "flags", "flat", "flatten", "imag"}
+    | {"item", "itemsize", "max", "mean", "min", "nbytes", "ndim", "nonzero", "prod", "ravel"}
+    | {"real", "repeat", "reshape", "shape", "size", "sort", "std", "strides", "sum", "take"}
+    | {"transpose", "var", "view"}
 )
 _SHUFFLES = {
     "shfl_sync": "idx",
@@ -155,8 +167,11 @@ def _one_launch_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
     def checked(self: Any, *args: Any) -> Any:
         if self._device or _in_kernel():
             check_device_function(self.fn)
+            check_code(self.fn, device=True)
             KERNEL_CODE.add(self.fn.__code__)
             return call(self, *args)
+        check_code(self.fn, device=False)
+        compile_launched(self, args)
         with _launches:
             return call(self, *args)
 
@@ -233,6 +248,9 @@ def _with_attribute_errors(read: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(read)
     def checked(self: Any, name: str) -> Any:
+        if not name.startswith("_") and sys._getframe(1).f_code in KERNEL_CODE:
+            if hasattr(np.ndarray, name) and name not in _ARRAY_ATTRIBUTES:
+                raise AttributeError(array_refusal(name))
         try:
             return read(self, name)
         except (IndexError, ValueError):
@@ -244,7 +262,11 @@ def _with_attribute_errors(read: Callable[..., Any]) -> Callable[..., Any]:
 def _jit_with_any_option(jit: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(jit)
     def wrapped(*args: Any, **options: Any) -> Any:
-        return jit(*args, **{n: v for n, v in options.items() if n not in _COMPILER_OPTIONS})
+        made = jit(*args, **{n: v for n, v in options.items() if n not in _COMPILER_OPTIONS})
+        if isinstance(made, kernel.FakeCUDAKernel):
+            made.given_options = options  # for the compiler, should it get the kernel
+            return made
+        return lambda function: wrapped(function, **options)
 
     return wrapped
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.block import FULL_MASK, Cta
+from numba_tma.simulator.elected_loops import check_whole_warp
 from numba_tma.simulator.errors import BadOperand
 from numba_tma.simulator.global_memory import accessed
 from numba_tma.simulator.memory import END
@@ -60,6 +61,7 @@ def sm_registers() -> _DIM3:
 def barrier_sync(id: int, threads: int) -> None:
     """Wait on named barrier `id` until `threads` threads have arrived. Orders memory."""
     thread = current()
+    check_whole_warp("sync", thread)
     thread.cta.named_barrier(thread, int(id), int(threads), wait=True)
 
 
@@ -87,7 +89,8 @@ def shfl(mode: str, value: Any, lane_or_delta: int, mask: int = FULL_MASK) -> An
     source = lane ^ other if mode == "bfly" else sources.get(mode)
     if source is None:
         raise BadOperand(f'shfl: mode is {mode!r}; it must be "idx", "up", "down" or "bfly"')
-    return exchange(f"shfl {mode}", mask, value).get(source, value)
+    name = "shfl_sync" if mode == "idx" else f"shfl_{mode.replace('bfly', 'xor')}_sync"
+    return exchange(name, mask, value).get(source, value)
 
 
 def ballot_sync(mask: int, predicate: object) -> int:

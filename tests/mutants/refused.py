@@ -5,10 +5,13 @@ Each is a function that returns a kernel of (map of `TILE`, array of float32, nu
 
 from __future__ import annotations
 
+import itertools
+import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numba import cuda
 
 import numba_tma as tma
@@ -16,7 +19,12 @@ import numba_tma as tma
 TILE = tma.Tile((4, 32), "f32")
 PIPE = tma.TilePipeline(2, x=TILE)
 OTHER = tma.TilePipeline(2, x=TILE)
+NUMBERS, CONSTANTS = [1, 2], np.zeros(4)
 ROLES = tma.Roles(compute=tma.Warps(1), load=tma.Warps(1), spare=tma.Warps(1))
+
+
+def plain(value):
+    return value
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,7 @@ class Refused:
 
 
 REFUSED: list[Refused] = []
+_numbers = itertools.count()
 
 
 def refused(sentence: str, simulated: str | None = None, threads: int = 64) -> Any:
@@ -67,8 +76,9 @@ def kernel(x, y, n):
         for t, stage in {consume}:
             {consumer}
 """
-    names = dict(globals())
-    exec(compile(text, "<refused>", "exec"), names)
+    names, place = dict(globals()), f"<refused {next(_numbers)}>"
+    linecache.cache[place] = len(text), None, text.splitlines(True), place  # as a notebook does
+    exec(compile(text, place, "exec"), names)
     return cuda.jit(names["kernel"])
 
 
@@ -105,15 +115,12 @@ def array_for_a_map():
     return loader(source="y")
 
 
-@refused("takes a Barrier (or its shared-memory address), not none", "None is given for a barrier")
+@refused("takes a Barrier (or its shared-memory address), not")
 def none_barrier():
     return loader(barrier="None")
 
 
-@refused(
-    "takes a Barrier (or its shared-memory address), not SharedTile",
-    "a tile is given where the barrier belongs",
-)
+@refused("takes a Barrier (or its shared-memory address), not SharedTile")
 def integer_barrier_tile():
     return loader(barrier="stage.x")
 
@@ -204,6 +211,120 @@ def unknown_tile():
     return loader(consumer="y[0, 0] = stage.z[0, 0]")
 
 
+@refused(
+    "No implementation of function Function(<class 'bool'>)",
+    "a shared tile is neither true nor false: compare",
+)
+def tile_as_a_condition():
+    return loader(consumer="q = 1 if stage.x else 2")
+
+
+@refused("is_consumer", "pipe.is_consumer is a method, and so never false: call it")
+def role_that_is_not_called():
+    return loader(consume="pipe.consume(0, n) if pipe.is_consumer else pipe.consume(0, n)")
+
+
+@refused("which is not in shared memory; give a stage's tile, a shared_tile or a cuda.shared.array")
+def global_array_for_a_tile():
+    return loader(tile="y")
+
+
+# host-only calls
+
+
+@refused("Warps(...) is for the host: call it before the launch")
+def warps_in_a_kernel():
+    return loader(before="w = tma.Warps(1)")
+
+
+@refused("reference_tile(...) is for the host: call it before the launch")
+def reference_in_a_kernel():
+    return loader(before="w = tma.reference_tile(y, TILE, (0, 0))")
+
+
+@refused("TensorMap.explain is for the host")
+def explain_in_a_kernel():
+    return loader(before="x.explain()")
+
+
+# operands
+
+
+@refused("mbarrier_init(count=...) takes an integer (u")
+def float_arrival_count():
+    return loader(before="tma.shared_barrier().init(1.0)")
+
+
+@refused("(parity=...) takes an integer (u32), not")
+def float_parity():
+    return loader(before="b = tma.shared_barrier()\n    b.init(1)\n    b.wait(1.0)")
+
+
+@refused("takes a CachePolicy or a createpolicy result, not")
+def text_for_a_cache_hint():
+    return loader(barrier="stage.barrier, cache_hint='first'")
+
+
+@refused("fence_proxy_async(space=...) is part of the instruction: one of 'shared::cta', ")
+def unknown_fence():
+    return loader(before="tma.fence_proxy_async('shared')")
+
+
+@refused("cp_async_bulk_wait_group(pending=...) is part of the instruction and must be a literal")
+def group_that_is_a_variable():
+    return loader(before="tma.ptx.cp_async_bulk_wait_group(cuda.threadIdx.x)")
+
+
+# Python
+
+
+@refused("Untyped global name 'plain'", "plain is a plain Python function: put @cuda.jit(device=")
+def plain_function():
+    return loader(before="r = plain(1)")
+
+
+@refused("build_set", "a kernel has no place for a set: compare with each element, or use a tuple")
+def set_in_a_kernel():
+    return loader(before="r = {1, 2}")
+
+
+@refused("build_map", "a kernel has no place for a dictionary: use variables, or a tuple among")
+def dictionary_in_a_kernel():
+    return loader(before="r = {1: 2}")
+
+
+@refused(
+    "str(int32)", "a kernel has no place for a formatted string: print takes several arguments"
+)
+def formatted_string():
+    return loader(before="r = f'{cuda.threadIdx.x}'")
+
+
+@refused("exception_match", "a kernel has no place for a try statement: test the condition")
+def try_in_a_kernel():
+    return loader(before="try: r = 1\n    except ValueError: r = 2")
+
+
+@refused("append", "a kernel has no place for a list comprehension: use a loop, and cuda.local.arr")
+def list_comprehension():
+    return loader(before="r = [i for i in range(3)]")
+
+
+@refused("List(int64", "the global NUMBERS is a list: make it a tuple or a NumPy array")
+def global_list():
+    return loader(before="r = NUMBERS[0]")
+
+
+@refused("must have void return type", "a kernel returns no value: write it to an array")
+def returned_value():
+    return loader(before="if cuda.threadIdx.x > 2000: return 1")
+
+
+@refused("readonly array", "CONSTANTS is a global, and so a constant: pass the array to the kernel")
+def written_global():
+    return loader(before="CONSTANTS[0] = 1")
+
+
 # loops
 
 
@@ -246,6 +367,34 @@ def start_in_a_loop():
                     pass
 
     return kernel
+
+
+@cuda.jit(device=True)
+def starts():
+    PIPE.start()
+
+
+@refused("is in a loop: it would initialise mbarriers again")
+def start_in_a_device_function_in_a_loop():
+    return loader(before="for _ in range(2): starts()")
+
+
+@refused("sync is called in the body of a produce loop, which one elected thread executes")
+def named_barrier_in_a_produce_loop():
+    return loader(barrier="stage.barrier); ROLES.load.sync(")
+
+
+@refused("shfl_sync is called in the body of a produce loop, which one elected thread executes")
+def shuffle_in_a_produce_loop():
+    return loader(coordinates="(cuda.shfl_sync(-1, t, 0), 0)")
+
+
+@refused(
+    "consume(in_flight=...) must be a compile-time constant, an integer",
+    "in_flight must be a compile-time constant",
+)
+def in_flight_of_the_launch():
+    return loader(consume="pipe.consume(0, n, in_flight=n - 4)")
 
 
 @refused("produce is called in the body of a produce loop, which one elected thread executes")

@@ -20,7 +20,13 @@ from numba_tma.backend.compiler import (
 )
 from numba_tma.backend.lowering.operands import SCALARS, operand_of
 from numba_tma.host.architectures import architecture_of
-from numba_tma.ptx._instruction import Instruction, InstructionForm, conflict_text, vector_of
+from numba_tma.ptx._instruction import (
+    Instruction,
+    InstructionForm,
+    choice_text,
+    conflict_text,
+    vector_of,
+)
 
 #: Operands of a row by name: Numba type and LLVM value, which is None for a literal.
 Operands: TypeAlias = "dict[str, tuple[types.Type, Value | None]]"
@@ -56,10 +62,7 @@ def _choose(row: Instruction, name: str, given: types.Type) -> types.Type:
     if isinstance(given, types.Literal) and given.literal_value in row.choices[name]:
         return given
     shown = repr(given.literal_value) if isinstance(given, types.Literal) else str(given)
-    raise TypingError(
-        f"{row.name}({name}=...) is part of the instruction: one of "
-        f"{', '.join(map(repr, row.choices[name]))}, not {shown}"
-    )
+    raise TypingError(f"{row.name}({name}=...) {choice_text(row, name)}, not {shown}")
 
 
 def is_absent(typ: types.Type) -> bool:

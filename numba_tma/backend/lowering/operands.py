@@ -23,7 +23,12 @@ class Operand:
 
 def _scalar(numba_type: types.Type, constraint: str) -> Operand:
     def accept(given: types.Type, where: str) -> types.Type:
-        if isinstance(types.unliteral(given), (types.Number, types.Boolean)):
+        plain = types.unliteral(given)
+        if isinstance(plain, (types.Integer, types.IntEnumMember, types.Boolean)):
+            return numba_type
+        if isinstance(numba_type, types.Integer):
+            raise TypingError(f"{where} takes an integer ({numba_type}), not {given}")
+        if isinstance(plain, types.Number):
             return numba_type
         raise TypingError(f"{where} takes a number ({numba_type}), not {given}")
 

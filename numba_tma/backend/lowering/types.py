@@ -23,18 +23,14 @@ from numba_tma.backend.compiler import (
 from numba_tma.host.architectures import TMA
 from numba_tma.host.backend import typed_by
 from numba_tma.host.boxes import Copies, copies_of
-from numba_tma.host.gather import gather_map
 from numba_tma.host.host_only import array_refusal, attribute_refusal, is_of_maps
-from numba_tma.host.im2col import im2col_map, im2col_wide_map
-from numba_tma.host.launching import launcher
 from numba_tma.host.layout import Tile
 from numba_tma.host.ragged import (
     NO_SEQUENCE,
     OF_THE_MAP,
     RaggedTensorMap,
-    ragged_tensor_map,
 )
-from numba_tma.host.tensor_map import TensorMap, describe_kind, kind_of, tensor_map
+from numba_tma.host.tensor_map import TensorMap, describe_kind, kind_of
 from numba_tma.host.tensor_map_array import TensorMapArray
 
 
@@ -252,13 +248,6 @@ def _lower_get_map(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> Any:
     return builder.gep(args[0], [args[1]])
-
-
-for _function in (
-    *(tensor_map, gather_map, im2col_map, im2col_wide_map, ragged_tensor_map, launcher),
-    *(TensorMap, TensorMapArray),
-):
-    compiler.refuse_calls(_function)
 
 
 @compiler.typing_registry.register_attr

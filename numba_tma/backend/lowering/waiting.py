@@ -97,6 +97,8 @@ def _type_wait(
     barrier: types.Type, parity: types.Type, site: types.Type, **rest: types.Type
 ) -> Any:
     _site(site, "wait_for(site=...)")
+    if not isinstance(types.unliteral(parity), types.Integer | types.Boolean):
+        raise compiler.TypingError(f"wait_for(parity=...) takes an integer (u32), not {parity}")
     return signature(VOID, barrier, U32, site, *(U32 for _ in rest))
 
 

@@ -5,8 +5,8 @@
 - `kernels`: tensor-map parameters in ``__grid_constant__`` space, shared memory, clusters, launch
   bounds;
 - `launches`: the calls of a prepared launch into numba-cuda;
-- `passes`, `prune`, `returns`, `scopes`, `releases`, `left_loops`, `loops`: compiler passes around
-  type inference; `handles`: what `releases` looks for;
+- `passes`, `prune`, `returns`, `scopes`, `releases`, `left_loops`, `loops`, `destinations`: passes
+  around type inference; `handles`: what `releases` looks for;
 - `initialization`: threads wait for the driver's initialisation;
 - `cache`: the library's part of the disk cache's key.
 
@@ -24,9 +24,12 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import core_models, register_model, typeof_impl
+from numba.cuda.np.numpy_support import from_dtype
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
+from numba.cuda.typing.typeof import typeof
 
 from numba_tma.backend.numba_cuda import cache as cache
+from numba_tma.backend.numba_cuda import destinations as destinations
 from numba_tma.backend.numba_cuda import global_lists as global_lists
 from numba_tma.backend.numba_cuda import initialization as initialization
 from numba_tma.backend.numba_cuda import left_loops as left_loops
@@ -67,7 +70,7 @@ from numba_tma.backend.numba_cuda.object_types import (
     set_field,
     static_of,
 )
-from numba_tma.backend.numba_cuda.objects import NativeMethod, describe, native_method, refuse_calls
+from numba_tma.backend.numba_cuda.objects import NativeMethod, describe, native_method
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
 from numba_tma.backend.numba_cuda.vectors import OPERATORS, VectorType, pack, unpack
 from numba_tma.backend.numba_cuda.watching import current_line, is_compiling, watch
@@ -107,6 +110,7 @@ __all__ = [
     "current_line",
     "describe",
     "device_function",
+    "from_dtype",
     "get_field",
     "grid_constant",
     "instruction_function",
@@ -117,7 +121,6 @@ __all__ = [
     "make_object",
     "native_method",
     "pack",
-    "refuse_calls",
     "register_declared",
     "register_model",
     "require_isa",
@@ -132,6 +135,7 @@ __all__ = [
     "set_use_flags",
     "signature",
     "static_of",
+    "typeof",
     "typeof_impl",
     "types",
     "typing_registry",

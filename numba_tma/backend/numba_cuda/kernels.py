@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +149,15 @@ compiler.compile_cuda = _compile_as_asked
 dispatcher.compile_cuda = _compile_declared
 
 
+#: Device functions that this thread compiles, one in another.
+_device_functions = threading.local()
+
+
+def compiles_device_function() -> bool:
+    """Return whether the function under compilation is a device function, and no kernel."""
+    return getattr(_device_functions, "depth", 0) > 0
+
+
 _compile_device = dispatcher.CUDADispatcher.compile_device
 
 
@@ -157,7 +167,11 @@ def _compile_device_without_cluster(self: Any, *args: Any, **kwargs: Any) -> Any
         check_device_function(self.py_func)
     except ValueError as error:
         raise TypingError(str(error)) from None
-    return _compile_device(self, *args, **kwargs)
+    _device_functions.depth = getattr(_device_functions, "depth", 0) + 1
+    try:
+        return _compile_device(self, *args, **kwargs)
+    finally:
+        _device_functions.depth -= 1
 
 
 dispatcher.CUDADispatcher.compile_device = _compile_device_without_cluster
@@ -182,7 +196,7 @@ def require_launch_bounds(builder: Any, bounds: tuple[int, int]) -> None:
     facts_of(builder.function).require_launch_bounds(bounds)
 
 
-def limit_registers(builder: Any, block: int) -> None:
+def limit_registers(builder: ir.IRBuilder, block: int) -> None:
     """Let the kernel under `builder` have the registers of a block of so many threads at most."""
     facts_of(builder.function).block = block
 

@@ -7,6 +7,7 @@ that drive them.
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from numba_tma.backend.numba_cuda.passes import add_pass
 from numba_tma.host.loop_rules import (
     BOTH_SIDES,
     LOOPS,
+    MEETINGS,
     carried_stage,
     nested_refusal,
     restart_refusal,
@@ -32,9 +34,14 @@ from numba_tma.host.loop_rules import (
 #: Functions that all lanes of a warp, or all threads of a block, execute together.
 _MEETINGS = frozenset(
     {"elect_sync", "bar_warp_sync", "syncwarp", "syncthreads", "cluster_sync", "barrier_sync"}
-    | {"syncthreads_count", "syncthreads_and", "syncthreads_or"}
+    | {"syncthreads_count", "syncthreads_and", "syncthreads_or", "barrier_arrive"}
+    | {"ballot_sync", "all_sync", "any_sync", "eq_sync", "match_any_sync", "match_all_sync"}
+    | {"shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync"}
 )
 
+
+#: Functions that start a pipeline, themselves or in a function that they call, and that pipeline.
+_STARTS: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 
 #: The stages of a TilePipeline, which point to the side that acquired them.
 _STAGES = ("ConsumerStage", "ProducerStage")
@@ -56,7 +63,11 @@ class CheckLoops(FunctionPass):
     def run_pass(self, state: Any) -> bool:
         """Check the body of every loop."""
         blocks, typemap = state.func_ir.blocks, state.typemap
-        if not any(_is_ours(typ) for typ in typemap.values()):
+        for block in blocks.values():
+            for call in _calls(block):
+                if started := _started(typemap.get(call.func.name)):
+                    _STARTS[state.func_id.func] = started
+        if state.func_id.func not in _STARTS and not any(map(_is_ours, typemap.values())):
             return False
         _warn_of_carried_stages(blocks, typemap)
         graph = compute_cfg_from_blocks(blocks)
@@ -134,19 +145,28 @@ def _check_sides(
                 raise TypingError(BOTH_SIDES, loc=call.loc)
 
 
-def _check_start(function: types.Type, call: ir.Expr) -> None:
-    if not _is_ours(function) or function.typing_key[-1] != "start":
-        return
+def _started(function: types.Type | None) -> object | None:
+    """Return the pipeline that a call starts, itself or in a device function; None if none."""
+    if isinstance(function, types.Dispatcher):
+        return _STARTS.get(function.dispatcher.py_func)
+    if function is None or not _is_ours(function) or function.typing_key[-1] != "start":
+        return None
     owner = function.this
     if owner.description.static == ("value",) and is_constant(owner.static[0]):
         if not starts_again(owner.static[0]):
-            raise TypingError(restart_refusal(owner.static[0]), loc=call.loc)
+            return owner.static[0]
+    return None
+
+
+def _check_start(function: types.Type, call: ir.Expr) -> None:
+    if started := _started(function):
+        raise TypingError(restart_refusal(started), loc=call.loc)
 
 
 def _check_meeting(function: types.Type, loop: str, call: ir.Expr) -> None:
     if _is_ours(function):
         name = function.typing_key[-1]
-        if name in LOOPS:
+        if name in (*LOOPS, *MEETINGS):
             raise TypingError(nested_refusal(name, loop), loc=call.loc)
     elif isinstance(function, types.Function):
         name = getattr(function.typing_key, "__name__", "")

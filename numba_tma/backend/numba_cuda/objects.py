@@ -97,6 +97,7 @@ def _register_constant(cls: type) -> None:
     refuse_calls(cls)
 
 
+@registers("host_only")
 def refuse_calls(subject: Any) -> None:
     """Raise a TypingError for calls of a function, or of a class, of the host."""
 

@@ -19,6 +19,7 @@ from numba.cuda.dispatcher import CUDADispatcher
 
 from numba_tma.backend import interface
 from numba_tma.host.environment import racing
+from numba_tma.host.host_only import HOST_ONLY
 
 #: The functions that register declarations, by kind.
 _KINDS: dict[str, Callable[..., Any]] = {}
@@ -27,6 +28,7 @@ LOWERED: set[Any] = set()
 _LOWERINGS = "numba_tma.backend.lowering"
 
 _registered = 0  # declarations that the function of their kind has registered
+_refused = 0  # functions of the host whose calls are refused
 _lowered = 0  # declarations whose lowerings are imported
 
 
@@ -57,6 +59,7 @@ def register_declared() -> None:
         importlib.import_module("numba_tma.device.races")
     # The host makes tiles and maps: a kernel may use one before any declaration is imported.
     importlib.import_module(f"{_LOWERINGS}.types")
+    _refuse_host_only()
     if _lowered == len(declared):
         return
     natives: list[Any] = []
@@ -75,6 +78,13 @@ def register_declared() -> None:
         _check(native)
     cuda_target.typing_context.refresh()
     cuda_target.target_context.refresh()
+
+
+def _refuse_host_only() -> None:
+    global _refused
+    while _refused < len(HOST_ONLY):
+        _KINDS["host_only"](HOST_ONLY[_refused])
+        _refused += 1
 
 
 def lowering_of(module: str) -> str:

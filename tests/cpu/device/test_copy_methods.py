@@ -118,7 +118,7 @@ def prefetch_on_one_axis(x, op):
         (reduce_by_something_else, ["no reduction 'mean' of f32: it has 'add'"]),
         (reduce_before_the_tensor, ["axis 1 is -4; a reduction starts inside or past"]),
         (reduce_another_tile, ["the map copies Tile((64, 32), f32, NONE) but the tile"]),
-        (load_to_a_float, ["(multicast=...) takes a number (uint16)"]),
+        (load_to_a_float, ["(multicast=...) takes an integer (uint16)"]),
         (prefetch_off_16_bytes, ["TensorMap.prefetch_tile: the innermost coordinate is 2"]),
         (prefetch_on_one_axis, ["1 coordinates for", "give one coordinate per axis"]),
     ],

@@ -37,6 +37,8 @@ BACKEND = {
 EXCEPTIONS = {
     # A launcher packs tensor maps by their types, which are lowerings of this house.
     "numba_tma.backend.numba_cuda.packing": ("backend.lowering",),
+    # It makes the compiler's types of what the simulator launches.
+    "numba_tma.tools.compile_server": ("backend.lowering",),
     # It measures the launcher against what stands below it.
     "numba_tma.tools.bench.host": ("backend.numba_cuda",),
 }

@@ -104,7 +104,7 @@ MISTAKES = {
     "'relaxed.cluster', not 'acquire.cta'",
     semantics_of_a_variable: "mbarrier_arrive(semantics=...) is part of the instruction",
     scope_of_the_gpu: "'relaxed.cluster', not 'acquire.gpu'",
-    remote_barrier_object: "mbarrier_arrive_remote(barrier=...) takes a number (uint32), not",
+    remote_barrier_object: "mbarrier_arrive_remote(barrier=...) takes an integer (uint32), not",
     twelve_bytes: "cp_async_ca(nbytes=...) is part of the instruction: one of 4, 8, 16, not 12",
     wait_for_a_variable: "must be a literal",
     prefetch_of_512: "one of 64, 128, 256, not 512",

@@ -96,7 +96,7 @@ def three_blocks():
         (three_registers, r"tcgen05_st_32x32b\(values=...\) takes a tuple of 4 numbers .uint32."),
         (too_often, r"tcgen05_ld_16x256b\(num=...\) is part of the .* 1, 2, 4, 8, 16, 32, not 64"),
         (of_a_variable, r"tcgen05_ld_32x32b\(num=...\) is part of the .* 64, 128, not int64"),
-        (of_a_text, r"tcgen05_ld_32x32b\(taddr=...\) takes a number .uint32., not "),
+        (of_a_text, r"tcgen05_ld_32x32b\(taddr=...\) takes an integer .uint32., not "),
         (three_blocks, r"permit\(cta_group=...\) is part of the instruction: one of 1, 2, not 3"),
     ],
 )

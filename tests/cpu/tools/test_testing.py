@@ -11,7 +11,7 @@ import pytest
 from numba import cuda, types
 from numba.cuda import extending
 
-from numba_tma.tools import testing
+from numba_tma.tools import assembling, testing
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas, run_isolated, sass
 
 FLOATS = types.float32[::1]
@@ -268,7 +268,7 @@ def test_ptxas_needs_a_target():
 
 
 def test_ptxas_missing_names_the_package(monkeypatch):
-    monkeypatch.setattr(testing, "find_tool", lambda name: None)
+    monkeypatch.setattr(assembling, "find_tool", lambda name: None)
     with pytest.raises(FileNotFoundError, match="pip install nvidia-cuda-nvcc"):
         ptxas(kernel_text("ret;"))
     with pytest.raises(FileNotFoundError, match="pip install nvidia-cuda-nvdisasm"):
@@ -399,7 +399,7 @@ def test_without_a_driver_there_is_no_gpu_and_tests_skip():
 import cuda.core, unittest
 def refuse(index): raise RuntimeError("no driver")
 cuda.core.Device = refuse
-from numba_tma.tools import testing
+from numba_tma.tools import assembling, testing
 try:
     testing.skip_without_gpu()
 except unittest.SkipTest as skip:
@@ -434,7 +434,7 @@ def test_other_threads_see_the_current_device_while_one_compiles():
 
     seen = []
     with mock.patch.object(dispatcher, "get_current_device", lambda: "current"):
-        with testing._compiling_for("another"):
+        with assembling._compiling_for("another"):
             seen.append(dispatcher.get_current_device())
             worker = threading.Thread(target=lambda: seen.append(dispatcher.get_current_device()))
             worker.start()

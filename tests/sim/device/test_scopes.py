@@ -1,5 +1,7 @@
 """Scopes in the simulator, where the rewritten function is plain Python."""
 
+import linecache
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -46,3 +48,11 @@ def test_a_device_function_has_scopes():
     rows = np.zeros((1, 4), np.int64)
     kernel[1, 1](rows, 21)
     assert rows.tolist() == [[21, -21, 42, 0]]
+
+
+def test_a_function_may_name_itself():
+    names = {}
+    text = "def kernel(n):\n    return n and kernel(n - 1)\n"
+    linecache.cache["<itself>"] = len(text), None, text.splitlines(True), "<itself>"
+    exec(compile(text, "<itself>", "exec"), names)
+    assert tma.scopes(names["kernel"])(2) == 0

@@ -108,6 +108,13 @@ def test_numbers_are_checked_on_the_way_in(name):
             NUMBERS[name](number)
 
 
+def test_numbers_of_numpy_are_compared_as_they_are():
+    """Without a warning, too: limits of float32 overflow in float16."""
+    for kind in (np.float16, np.float32, np.float64, np.longdouble):
+        np.testing.assert_allclose(rmsnorm(X, eps=kind(0.5)), rmsnorm(X, eps=0.5))
+    np.testing.assert_array_equal(pointwise(lambda x, n: x * n)(X, np.float16(2)), 2 * X)
+
+
 def test_numbers_of_the_users_own_function_may_be_any():
     keep = pointwise(lambda x, n: n)
     for number in (math.inf, math.nan, np.float16(2)):

@@ -382,7 +382,7 @@ REFUSED = {
     "operation": (
         lambda t, b: MAP.reduce(t, (0, 0), "mul"),
         sim.BadOperand,
-        "operation is part of the instruction: one of 'add', 'min'",
+        "operation=...) is part of the instruction: one of 'add', 'min'",
     ),
     "bulk operation": (
         lambda t, b: ptx.cp_reduce_async_bulk_store(X, t, 16, "add.f16"),

@@ -188,8 +188,11 @@ def test_what_the_simulator_does_not_have(call):
             lambda b: ptx.tcgen05_mma_tmem(b, b, 0, 0, True, "f16", 1, "use", "ashift"),
             "does not take ashift together with use",
         ),
-        (lambda b: ptx.tcgen05_mma(b, 0, 0, 0, True, "f32", 1), "kind is part of the instruction"),
-        (lambda b: ptx.tcgen05_cp(b, 0, "64x128b", 1), "shape is part of the instruction"),
+        (
+            lambda b: ptx.tcgen05_mma(b, 0, 0, 0, True, "f32", 1),
+            r"kind=...\) is part of the instruction",
+        ),
+        (lambda b: ptx.tcgen05_cp(b, 0, "64x128b", 1), r"shape=...\) is part of the instruction"),
     ],
 )
 def test_what_ptx_does_not_have(call, text):

@@ -160,7 +160,7 @@ A, B, C = (0,) * 4, (0,) * 2, (0.0,) * 4
         ),
         (
             lambda: ptx.mma_m16n8k32_f8f6f4(A, B, C, "f16", "e4m3"),
-            "a_type is part of the instruction",
+            r"a_type=...\) is part of the instruction",
         ),
     ],
 )

@@ -45,6 +45,27 @@ def test_loops_run_backwards(backwards, tiles):
     assert np.array_equal(y[rows], x[rows]) and np.count_nonzero(y.any(axis=1)) == len(rows)
 
 
+def test_a_negative_step_of_the_launch_is_refused():
+    """A compiled kernel would run no turn, without a word."""
+    kernel = loader(loop="pipe.produce(n - 1, -1, n - 5)", consume="pipe.consume(n - 1, -1, n - 5)")
+    with pytest.raises(
+        simulator.NotCompiled, match=r"\(step=n - 5\) is -1 here, and a compiled loop"
+    ):
+        launch(kernel)
+
+
+def test_a_name_of_one_literal_is_a_literal():
+    loop = "(n - 1, -1, back)"
+    kernel = loader(
+        before="back = -1",
+        loop=f"pipe.produce{loop}",
+        consume=f"pipe.consume{loop}",
+        consumer="y[t * 4, cuda.threadIdx.x] = stage.x[0, cuda.threadIdx.x]",
+    )
+    x, y = launch(kernel)
+    assert np.array_equal(y[::4], x[::4])
+
+
 @pytest.mark.parametrize("block", [2048, (32, 64), (64, 32)])
 def test_a_block_has_at_most_1024_threads(block):
     with pytest.raises(ValueError, match=r"has 2,048 threads; a block has at most 1,024"):
