@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from numba.cuda import lowering
 from numba.cuda.core import ir as numba_ir
@@ -59,7 +58,7 @@ def watch(
     original = lowering.Lower.lower_inst
 
     @functools.wraps(original)
-    def lower_inst(self: Any, inst: object) -> None:
+    def lower_inst(self: lowering.Lower, inst: object) -> None:
         _PLACES.append((str(self.loc.filename), int(self.loc.line)))
         try:
             if not _is_meeting(self, inst):
@@ -74,7 +73,7 @@ def watch(
     lowering.Lower.lower_inst = lower_inst
 
 
-def _is_meeting(lower: Any, inst: object) -> bool:
+def _is_meeting(lower: lowering.Lower, inst: object) -> bool:
     """Whether a statement is a call of ``cuda.syncthreads``, or one of its kind."""
     value = getattr(inst, "value", None)
     if not isinstance(value, numba_ir.Expr) or value.op != "call":
