@@ -72,7 +72,7 @@ def _is_real(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _wide(x: Any) -> Any:
+def _wide(x: float) -> float:
     """Return a real number that compares as itself: NumPy would round the limit to x's type."""
     return float(x) if isinstance(x, np.floating) else x
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numba_tma.host.annotations import Kernel
 from numba_tma.host.architectures import target_of
 from numba_tma.host.environment import simulated
 from numba_tma.host.tensor_map import TensorMap
 from numba_tma.host.tensor_map_array import TensorMapArray
-from numba_tma.simulator.compiling import compile_elsewhere
-from numba_tma.simulator.shipping import ship
-from numba_tma.simulator.signatures import ArgumentType, type_of
 from numba_tma.tools.assembling import PtxasReport
 from numba_tma.tools.isolation import run_isolated
+
+if TYPE_CHECKING:
+    from numba_tma.simulator.signatures import ArgumentType
 
 Arguments = Sequence[object] | Callable[[], Sequence[object]]
 
@@ -67,6 +67,10 @@ def check_kernel(
     timeout: float,
 ) -> Checked:
     """Do what `numba_tma.testing.check` says."""
+    # The simulator needs Numba, which `tools.testing` does not: doctor says that it is missing.
+    from numba_tma.simulator.compiling import compile_elsewhere
+    from numba_tma.simulator.shipping import ship
+
     if not callable(getattr(kernel, "py_func", None)):
         raise TypeError(f"check: {kernel!r} is no kernel: give a function under @cuda.jit")
     launch = (kernel, arguments, (grid, block, 0, shared))
@@ -96,6 +100,8 @@ def _simulate_shipped(job: bytes) -> _Simulated:
 def _simulate(
     kernel: Kernel, arguments: Arguments, configuration: tuple[object, ...]
 ) -> _Simulated:
+    from numba_tma.simulator.signatures import type_of
+
     made = tuple(arguments() if callable(arguments) else arguments)
     types, error = tuple(map(type_of, made)), ""
     try:
