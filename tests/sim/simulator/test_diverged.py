@@ -13,7 +13,7 @@ FULL = 0xFFFFFFFF
 ROLES = tma.Roles(a=tma.Warps(1), b=tma.Warps(1))
 COLLECTIVES = {
     "syncwarp": (lambda: cuda.syncwarp(), "syncwarp of warp"),
-    "shfl": (lambda: cuda.shfl_sync(FULL, 1, 0), "shfl idx of warp"),
+    "shfl": (lambda: cuda.shfl_sync(FULL, 1, 0), "shfl_sync of warp"),
     "vote": (lambda: cuda.ballot_sync(FULL, 1), "ballot_sync of warp"),
     "elect": (lambda: tma.elect_sync(), "elect_sync of warp"),
     "syncthreads": (lambda: cuda.syncthreads(), "syncthreads: lane"),

@@ -216,7 +216,7 @@ def test_a_store_over_a_live_mbarrier(how, live):
             ptx.mbarrier_inval(bar)
         if how == "bulk":
             other.arrive_expect_tx(16)
-            ptx.cp_async_bulk_load(first, x, 16, other)
+            ptx.cp_async_bulk_load(first.address, x, 16, other)
             other.wait(0)
         else:
             OVER[how](None, array, x, bar)
@@ -312,7 +312,7 @@ def test_a_remote_arrival_with_generic_data_behind_it(semantics, fenced, seeds):
                 sim.fence_acq_rel()
             ptx.mbarrier_arrive_remote(ptx.mapa(arrived, 0), None, semantics)
         if rank == 0 and cuda.threadIdx.x == 0:
-            while not ptx.mbarrier_try_wait_parity(arrived, 0, "acquire.cluster"):
+            while not ptx.mbarrier_try_wait_parity(arrived, 0, semantics="acquire.cluster"):
                 pass
             out[0] = tile[0]
         tma.cluster_sync()
