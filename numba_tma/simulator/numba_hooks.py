@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -164,16 +165,20 @@ def _one_launch_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
     """Let a launch wait for another; reject a cluster on a function that a kernel calls."""
 
     @functools.wraps(call)
-    def checked(self: Any, *args: Any) -> Any:
+    def checked(self: Any, *args: Any, **named: Any) -> Any:
         if self._device or _in_kernel():
             check_device_function(self.fn)
             check_code(self.fn, device=True)
             KERNEL_CODE.add(self.fn.__code__)
+            if named:  # the compiler takes arguments by name, numba's simulator by place
+                bound = inspect.signature(self.fn).bind(*args, **named)
+                bound.apply_defaults()
+                args = bound.args
             return call(self, *args)
         check_code(self.fn, device=False)
         compile_launched(self, args)
         with _launches:
-            return call(self, *args)
+            return call(self, *args, **named)
 
     return checked
 

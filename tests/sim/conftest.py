@@ -19,7 +19,14 @@ simulator.install()
 
 #: Tests of kernels as users write them. All other kernels here are for the simulator alone: they
 #: take plain functions, dictionaries and formatted text, which the compiler has not.
-COMPILED = ("kernels", "project", "tools", "simulator/test_refused", "simulator/test_generated")
+COMPILED = (
+    "kernels",
+    "project",
+    "tools",
+    "simulator/test_refused",
+    "simulator/test_generated",
+    "simulator/test_plain_python",
+)
 FOR_THE_SIMULATOR = ("kernels/test_reductions", "kernels/test_attention_tcgen05_mutants")
 
 
