@@ -33,13 +33,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
     parser.add_argument("--jobs", type=int, default=1, help="trials at a time")
     parser.add_argument("--only", default="numba_tma/", help="files whose path begins so")
+    parser.add_argument("--tests", default="", help="a folder of both tiers: only its tests")
     parser.add_argument(
         "--limit", type=float, default=math.inf, metavar="SECONDS",
         help="tests in a trial: the nearest to the change, up to so many seconds of them",
     )  # fmt: skip
     given = parser.parse_args()
     kept = ROOT / ".mutation"
-    tests = record(ROOT, kept / "covering", given.jobs)
+    tests = record(ROOT, kept / "covering", given.jobs, given.tests)
     for test in tests:
         if not test.passed:
             print(f"{test.path} fails without a mutation, and is left out", flush=True)

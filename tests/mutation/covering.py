@@ -54,8 +54,11 @@ def environment(root: Path, tier: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "1", **simulator}
 
 
-def record(root: Path, to: Path, jobs: int) -> list[TestFile]:
-    """Run each test file of the fast tiers, and return what it reaches; kept in the folder `to`."""
+def record(root: Path, to: Path, jobs: int, folder: str = "") -> list[TestFile]:
+    """Run the test files of the fast tiers, and return what each reaches; kept in the folder `to`.
+
+    With `folder`, only the files in that folder of each tier.
+    """
     to.mkdir(parents=True, exist_ok=True)
 
     def run(test: Path) -> TestFile:
@@ -79,7 +82,8 @@ def record(root: Path, to: Path, jobs: int) -> list[TestFile]:
             kept.write_text(json.dumps(asdict(found)))
         return TestFile(**json.loads(kept.read_text()))
 
-    tests = [path for tier in TIERS for path in sorted((root / "tests" / tier).rglob("test_*.py"))]
+    folders = [root / "tests" / tier / folder for tier in TIERS]
+    tests = [path for each in folders for path in sorted(each.rglob("test_*.py"))]
     with ThreadPoolExecutor(jobs) as pool:
         return list(pool.map(run, tests))
 
