@@ -20,7 +20,7 @@ import numba_tma as tma
 from numba_tma import ptx
 
 TILE2 = tma.Tile((64, 64), 'f32')
-OTHER = tma.Tile((2, 16), 'f32')
+OTHER = tma.Tile((3, 16), 'f32')
 """
 
 #: Statements that a mistake may put in; nothing in a valid program.
