@@ -147,8 +147,6 @@ def decode_instruction_descriptor(idesc: int, kind: str) -> InstructionDescripto
         name: _decoded(idesc, kind, name, idesc >> first & ((1 << width) - 1))
         for name, (first, width) in places.items()
     }
-    for name in ("d", "scale_type"):
-        values.setdefault(name, _implied(kind, name))
     return InstructionDescriptor(kind=kind, **values)
 
 

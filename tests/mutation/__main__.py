@@ -18,12 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.mutation.covering import record
+from tests.mutation.covering import ROOT, record
 from tests.mutation.equivalent import reason_of
 from tests.mutation.sites import Mutation, library
 from tests.mutation.trial import Verdict, copy_project, judge
-
-ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:

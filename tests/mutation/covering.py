@@ -23,6 +23,7 @@ from typing import Any
 
 #: The variable that tells the plugin where to write.
 WRITE_TO = "NUMBA_TMA_COVERING"
+ROOT = Path(__file__).parents[2]
 FAST = "not gpu and not slow"
 TIERS = ("cpu", "sim")
 
@@ -96,15 +97,13 @@ class _Recorder:
 
     def __init__(self, root: Path) -> None:
         import coverage
+        from numba.core import bytecode
 
         self.root = root
         self.compiled: dict[str, set[int]] = defaultdict(set)
         self.coverage = coverage.Coverage(
             data_file=None, source=[str(root / "numba_tma")], concurrency=["greenlet", "thread"]
         )
-
-    def start(self) -> None:
-        from numba.core import bytecode
 
         original = bytecode.FunctionIdentity.from_function.__func__
 
@@ -130,13 +129,16 @@ class _Recorder:
         }
 
 
-def pytest_configure(config: Any) -> None:
-    config.numba_tma_recorder = recorder = _Recorder(Path(config.rootpath))
-    recorder.start()
+#: Begins with the import: files of conftest import the library before plugins are configured.
+_RECORDER = _Recorder(ROOT) if WRITE_TO in os.environ else None
 
 
-def pytest_unconfigure(config: Any) -> None:
-    Path(os.environ[WRITE_TO]).write_text(json.dumps(config.numba_tma_recorder.lines()))
+def pytest_unconfigure() -> None:
+    if _RECORDER:
+        Path(os.environ[WRITE_TO]).write_text(json.dumps(_RECORDER.lines()))
+
+
+# ------------------------------------------------------------------------------- the choice
 
 
 def reaching(

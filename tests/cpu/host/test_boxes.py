@@ -22,6 +22,7 @@ from numba_tma.host import encoding as _encoding
 from numba_tma.host.boxes import Copies, copies_of, copies_violations, fold_violations
 from numba_tma.host.layout import box_violations, cut
 from numba_tma.host.reference import reference_store, reference_tile
+from numba_tma.host.tensor_map import describe_kind
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 
 WIDE = Tile((128, 256), "bf16", Swizzle.B128)
@@ -438,6 +439,15 @@ LEAVE = "; or leave fold out for one copy per box"
             ],
         ),
         (
+            (800, 128),
+            Tile((88, 128), "bf16", Swizzle.B128),
+            {"fold": True, "element_strides": (3, 1)},
+            [
+                "fold=True moves the 264 elements along axis 0 at once, and TMA copies 1 to 256: "
+                "use a tile of 85 or fewer there" + LEAVE
+            ],
+        ),
+        (
             (400, 128),
             Tile((12, 100), "bf16", Swizzle.B128),
             {"fold": True},
@@ -517,6 +527,7 @@ def test_explain_names_padding_steps_interleave_and_forbidden_stores():
     text = wide_map((40, 104), Tile((8, 80), "bf16", Swizzle.B128))[0].explain()
     assert "stores     not compiled: Tile((8, 80), bf16, B128) lies in slabs" in text
     boxed = wide_map((8, 8, 64, 16), (1, 1, 8, 16), swizzle=Swizzle.B32, interleave=32)
+    assert describe_kind(boxed[0]) == "Tile((1, 1, 8, 16), u16, B32), interleave=32"
     assert "interleave 32 B: the last axis is a slice, and a copy takes" in boxed[0].explain()
 
 

@@ -167,6 +167,8 @@ def test_blocks_of_a_cluster():
     peer = event(Kind.READ, 1, TILE, 16, rank=1, blocks=2)
     assert kinds(*pair, *both, wanted, peer) == []
     assert kinds(*pair, *both, peer) == ["EarlyRead"]
+    (race,) = judge(*pair, *both, peer, ended=False)
+    assert "by warp 1 of block (1, 0, 0)" in str(races.error_of_races([race], (), 0))
     remote = event(Kind.ARRIVE, 0, FULL, 1, rank=0, at=1, blocks=2)
     assert kinds(*pair, remote, ended=True) == ["MissingClusterSync"]
 
