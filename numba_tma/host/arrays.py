@@ -142,10 +142,14 @@ class Array:
         return math.gcd(CHUNK, self.address, *steps)
 
     @property
+    def is_reversed(self) -> bool:
+        """Whether an axis runs backwards through memory."""
+        return any(s < 0 for n, s in zip(self.shape, self.strides) if n > 1)
+
+    @property
     def is_loadable(self) -> bool:
         """Whether TMA can load it: contiguous rows at multiples of 16 B, none before the first."""
-        forward = all(s >= 0 for n, s in zip(self.shape, self.strides) if n > 1)
-        return forward and self.has_contiguous_rows and self.alignment == CHUNK
+        return self.has_contiguous_rows and self.alignment == CHUNK and not self.is_reversed
 
     @property
     def is_storable(self) -> bool:
@@ -335,7 +339,7 @@ class Array:
         ValueError
             If an axis is reversed.
         """
-        if any(s < 0 for n, s in zip(self.shape, self.strides) if n > 1):
+        if self.is_reversed:
             raise self.error(
                 f"has strides {self.strides} B, and kernels walk forward: pass a contiguous copy"
             )

@@ -188,7 +188,7 @@ def check(
         elif array.dtype is not q.dtype:
             raise array.error(f"is {array.dtype}, but q is {q.dtype}; they must agree: convert one")
         steps = [s for n, s in zip(array.shape, array.strides) if n > 1]
-        contiguous = array.strides[3] == array.itemsize and min(steps, default=0) >= 0
+        contiguous = array.strides[3] == array.itemsize and not array.is_reversed
         if not contiguous or any(s % 16 for s in (array.address, *steps[:-1])):
             raise array.error(
                 f"lies at {array.address:#x} with strides {array.strides} B; no axis is reversed, "

@@ -13,22 +13,9 @@ import numba_tma as tma
 from numba_tma.kernels.pointwise import add
 from numba_tma.tools.testing import run_isolated
 from tests.gpu.worker import on_gpu
+from tests.kernels.doubled import PIPE, TILE, double
 
-TILE = tma.Tile((4, 32), "f32")
-PIPE = tma.TilePipeline(2, x=TILE)
 LIMIT = 120
-
-
-@cuda.jit
-def double(x, y, n):
-    pipe = PIPE.start()
-    if pipe.is_producer():
-        for tile, stage in pipe.produce(0, n, 1):
-            x.load(stage.x, (tile * 4, 0), stage.barrier)
-    elif pipe.is_consumer():
-        for tile, stage in pipe.consume(0, n, 1):
-            for i in range(pipe.consumer_thread(), 128, pipe.num_consumers()):
-                y[tile * 4 + i // 32, i % 32] = 2 * stage.x[i // 32, i % 32]
 
 
 @cuda.jit
