@@ -9,7 +9,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 from numba_tma.host.annotations import Kernel, StreamLike
 from numba_tma.host.backend import compiled_launcher
@@ -112,6 +112,9 @@ class Launcher:
 
     core_stream: Any = None
 
+    #: Whether one with pdl=True was made: the simulator then records what primaries write.
+    _dependent_made: ClassVar[bool] = False
+
     def __init__(
         self,
         kernel: Kernel,
@@ -131,7 +134,7 @@ class Launcher:
         self.cluster = None if size is None else self._check_cluster(size)
         self.stream, self.pdl = stream, checked("launcher", "pdl", pdl, FLAG)
         if self.pdl:
-            _dependent_launchers.append(True)
+            Launcher._dependent_made = True
         self._prepare_stream()
         self._prepared: list[tuple[Any, Any]] = []  # one for each set of types, with its code
         self._namespace: dict[str, Any] = {"_type": type, "_other": self._other}
@@ -278,13 +281,9 @@ class _SimulatedLauncher(Launcher):
         return kernel
 
 
-#: Whether a launcher with pdl=True was made: the simulator then records what primaries write.
-_dependent_launchers: list[bool] = []
-
-
 def has_dependent_launchers() -> bool:
     """Return whether a launcher of dependent launches was made in this process."""
-    return bool(_dependent_launchers)
+    return Launcher._dependent_made
 
 
 #: The attribute of a simulated kernel's function that says whether its launch is dependent.

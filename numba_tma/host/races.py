@@ -91,23 +91,21 @@ LOG_WITHOUT_GPU = NO_GPU + 64 * NUM_WORDS
 
 # --------------------------------------------------------------------- compile-time tables
 
-_LINES: list[tuple[str, int]] = []
+_LINES: dict[tuple[str, int], int] = {}  # to the number: the first has 1
 #: The functions that name a pipeline's tiles and barriers, with the pipeline.
 LABELS: list[tuple[Any, Any]] = []
 
 
 def line_number(place: tuple[str, int]) -> int:
     """Return the number of a source line in events, never 0."""
-    if place not in _LINES:
-        _LINES.append(place)
-    return _LINES.index(place) + 1
+    return _LINES.setdefault(place, len(_LINES) + 1)
 
 
 def line_in_words(number: int) -> str:
     """Return a source line by its number."""
     if not 0 < number <= len(_LINES):
         return "a line that is not known"
-    name, line = _LINES[number - 1]
+    name, line = list(_LINES)[number - 1]
     return f"{Path(name).name}:{line}"
 
 
