@@ -34,14 +34,14 @@ def compiled(name, cc=TARGETS[0]):
     return compile_ptx(*tcgen05_form(name), cc=cc)
 
 
-@pytest.mark.parametrize("name", quick(["d128 causal"], FORMS))
+@pytest.mark.parametrize("name", quick(["d96 causal", "d128 causal"], FORMS))
 def test_nothing_is_in_local_memory(name):
     report = all_in_registers(compiled(name))
     assert report.registers == 128  # at launch: 65536 registers for 512 threads
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["d64 causal lse", "d128 left right softcap lse"])
+@pytest.mark.parametrize("name", ["d64 causal lse", "d96", "d96 causal", "d128 left right softcap lse"])
 @pytest.mark.parametrize("cc", TARGETS[1:])
 def test_every_target(cc, name):
     all_in_registers(compiled(name, cc))
