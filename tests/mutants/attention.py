@@ -99,8 +99,8 @@ MUTANTS = [
     mutant(
         "softmax overwrites factors that are not read",
         [(WAIT_FACTOR_FREE, "pass")],
-        "Deadlock UninitializedRead AssertionError",
-        "mbarrier at",
+        "DataRace Deadlock UninitializedRead AssertionError",
+        "nothing orders the two",
     ),
     mutant(
         "P V does not wait for P",
