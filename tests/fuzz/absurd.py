@@ -33,7 +33,6 @@ REQUIRED = {("copy", "out"), ("rmsnorm_backward", "rstd"), ("layernorm_backward"
 SCALES = ("attention", "attention_varlen", "attention_backward")
 #: How errors call an argument.
 SHOWN = {"0": "argument 1", "1": "argument 2", "2": "argument 3", "3": "argument 4"}
-SHOWN |= {"gate": "argument 1", "up": "argument 2"}
 
 
 def fits(function: str, argument: str, kind: str) -> bool:

@@ -18,13 +18,15 @@ from numba_tma.kernels.pointwise.kernel import PointwisePlan
 
 #: The kernels of each type; the fast functions of one type are too coarse for another.
 GELU = {
-    "bf16": Pointwise(gelu_bf16, "gelu"),
-    "f16": Pointwise(gelu_f16, "gelu"),
-    "f32": Pointwise(gelu_f32, "gelu"),
+    "bf16": Pointwise(gelu_bf16, "gelu", names=["x"]),
+    "f16": Pointwise(gelu_f16, "gelu", names=["x"]),
+    "f32": Pointwise(gelu_f32, "gelu", names=["x"]),
 }
-GELU_TANH = Pointwise(gelu_tanh_lane, "gelu")
+GELU_TANH = Pointwise(gelu_tanh_lane, "gelu", names=["x"])
 # Twice the threads of an addition: each has a chain of an exponential and a reciprocal to wait for.
-SWIGLU = Pointwise(swiglu_lane, "swiglu", PointwisePlan("ring", 256, 8192, 4, 2, "tma"))
+SWIGLU = Pointwise(
+    swiglu_lane, "swiglu", PointwisePlan("ring", 256, 8192, 4, 2, "tma"), names=["gate", "up"]
+)
 
 
 def gelu(
@@ -80,5 +82,5 @@ def swiglu(
     result is zero.
     """
     if REAL.of_kind(up):  # which `pointwise` takes, as a number for all elements
-        raise TypeError(f"swiglu(): argument 2 is {up}, a number; pass an array that broadcasts")
+        raise TypeError(f"swiglu(): up is {up}, a number; pass an array that broadcasts")
     return SWIGLU(gate, up, out=out, stream=stream, dtype=dtype, plan=plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +65,7 @@ class Pointwise:
         name: str | None = None,
         plan: PointwisePlan | None = None,
         rule: Rule = REAL,
+        names: Sequence[str] = (),
     ) -> None:
         if not callable(fn):
             raise TypeError(f"pointwise(fn={fn!r}): fn is a function of elements")
@@ -74,9 +75,11 @@ class Pointwise:
         compiled = hasattr(fn, "py_func") or type(fn).__module__.startswith("numba")
         self.fn: DeviceFunction = fn if compiled else device(fn)
         functools.update_wrapper(self, getattr(fn, "py_func", fn))
-        names = [f"argument {i + 1}" for i in range(MOST_INPUTS)]
-        self._run: Callable[..., None] = launched_again(self.name, "out", *names)(self._prepare)
         self.parameters = len(inspect.signature(getattr(fn, "py_func", fn)).parameters)
+        #: How errors call the arguments.
+        self.names = names or [f"argument {i}" for i in range(1, max(self.parameters, 1) + 1)]
+        run = launched_again(self.name, "out", *self.names)
+        self._run: Callable[..., None] = run(self._prepare)
 
     def __repr__(self) -> str:
         return f"pointwise({self.name})"
@@ -102,7 +105,7 @@ class Pointwise:
         if not 1 <= count <= MOST_INPUTS:
             raise TypeError(
                 f"{self.name}() was given {count} arrays; it takes 1 to {MOST_INPUTS}, from "
-                "argument 1 on"
+                f"{self.names[0]} on"
             )
         try:
             out = self._new(arrays, dtype) if out is None else out
@@ -114,18 +117,19 @@ class Pointwise:
 
     def _new(self, arrays: tuple[DeviceArray, ...], dtype: DTypeLike | None) -> DeviceArray:
         """Return a new array for the result."""
-        operands = Operands.read(self.name, arrays, dtype)
+        operands = Operands.read(self.name, self.names, arrays, dtype)
         if FULL not in operands.kinds:
-            return empty(self.name, "argument 1", arrays[0], operands.shape)
+            return empty(self.name, self.names[0], arrays[0], operands.shape)
         like = operands.kinds.index(FULL)
-        return empty_like(self.name, f"argument {like + 1}", arrays[like])
+        return empty_like(self.name, self.names[like], arrays[like])
 
     def _check_order(self, arrays: tuple[object, ...]) -> None:
         """Raise a TypeError if a number is followed by what is none."""
-        for i, (one, other) in enumerate(itertools.pairwise(arrays), 1):
+        named = itertools.pairwise(zip(self.names, arrays))
+        for (name, one), (after, other) in named:
             if REAL.of_kind(one) and not REAL.of_kind(other):
                 raise TypeError(
-                    f"{self.name}(): argument {i} is a number, and argument {i + 1} is a "
+                    f"{self.name}(): {name} is a number, and {after} is a "
                     f"{class_name(other)}; arrays come first, and numbers after them"
                 ) from None
 
@@ -139,11 +143,11 @@ class Pointwise:
     ) -> list[DeviceArray]:
         """Launch, and return the workspace."""
         out, *arrays = given
-        operands = Operands.read(self.name, arrays, dtype)
+        operands = Operands.read(self.name, self.names, arrays, dtype)
         target = operands.target(out)
         checked(self.name, "plan", plan, PLAN)
-        for i, number in enumerate(numbers, len(arrays) + 1):
-            checked(self.name, f"argument {i}", number, self.rule)
+        for name, number in zip(self.names[len(arrays) :], numbers):
+            checked(self.name, name, number, self.rule)
         inputs = zip(operands.arrays, operands.kinds)
         check_outputs([target], operands.arrays, [x for x, kind in inputs if kind == FULL])
         if target.nbytes == 0:

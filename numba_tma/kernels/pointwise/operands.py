@@ -22,18 +22,22 @@ class Operands:
     shape: tuple[int, ...]  #: of the result
 
     @classmethod
-    def read(cls, function: str, given: Sequence[DeviceArray], dtype: DTypeLike | None) -> Operands:
+    def read(
+        cls,
+        function: str,
+        names: Sequence[str],
+        given: Sequence[DeviceArray],
+        dtype: DTypeLike | None,
+    ) -> Operands:
         """Read the inputs of a pointwise function, or raise for those that do not fit together."""
-        arrays = [
-            Array.read(function, f"argument {i}", array, dtype) for i, array in enumerate(given, 1)
-        ]
+        arrays = [Array.read(function, name, array, dtype) for name, array in zip(names, given)]
         first = arrays[0]
         if first.dtype.name not in ("f32", "f16", "bf16"):
             raise first.error(f"is {first.dtype}; it works on f32, f16 and bf16")
         for array in arrays:
             if array.dtype is not first.dtype:
                 raise array.error(
-                    f"is {array.dtype}, but argument 1 is {first.dtype}; they must agree: convert "
+                    f"is {array.dtype}, but {names[0]} is {first.dtype}; they must agree: convert "
                     "one"
                 )
         shapes = [array.shape for array in arrays]

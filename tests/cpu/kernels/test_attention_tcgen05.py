@@ -41,7 +41,9 @@ def test_nothing_is_in_local_memory(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["d64 causal lse", "d96", "d96 causal", "d128 left right softcap lse"])
+@pytest.mark.parametrize(
+    "name", ["d64 causal lse", "d96", "d96 causal", "d128 left right softcap lse"]
+)
 @pytest.mark.parametrize("cc", TARGETS[1:])
 def test_every_target(cc, name):
     all_in_registers(compiled(name, cc))

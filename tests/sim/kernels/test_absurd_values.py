@@ -111,7 +111,7 @@ FUNCTIONS = {
 MAP_OPTIONS = {name: {"None"} for name in ("swizzle", "element_strides", "interleave", "dtype")}
 CACHED = {"fold": {"0"}, "overwrite_padding": {"0"}}  # 0 equals False, whose map is known
 #: How errors call an argument.
-SHOWN = {"gate": "argument 1", "up": "argument 2", "tile_or_box": "box"}
+SHOWN = {"tile_or_box": "box"}
 FUNCTIONS |= {
     tma.tensor_map: (
         (X, (4, 32)),

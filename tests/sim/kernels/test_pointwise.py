@@ -156,7 +156,7 @@ REFUSED = {
     ),
     "reversed, by tanh": (
         lambda: gelu(values((3, 8))[::-1], approximate="tanh"),
-        "gelu(): argument 1 has strides (-32, 4) B, and kernels walk forward: pass a contiguous",
+        "gelu(): x has strides (-32, 4) B, and kernels walk forward: pass a contiguous",
     ),
     "transposed": (
         lambda: transpose(values((2, 4)), out=values((2, 4))),
@@ -191,7 +191,7 @@ def test_numbers_beside_an_array():
     np.testing.assert_array_equal(add(values(8), 2.5), values(8) + np.float32(2.5))
     with pytest.raises(ValueError, match=r"add\(argument 2=1000.*a number that float32 can hold"):
         add(values(8), 10**400)
-    with pytest.raises(TypeError, match=r"swiglu\(\): argument 2 is 0, a number; pass an array"):
+    with pytest.raises(TypeError, match=r"swiglu\(\): up is 0, a number; pass an array"):
         swiglu(values(8), 0)
 
 
@@ -200,6 +200,8 @@ def test_the_number_of_arguments():
         scale_add(values(8), values(8), 1.0)
     with pytest.raises(TypeError, match=r"add\(\) was given 0 arrays; it takes 1 to 4"):
         add(1.0, 2.0)
+    with pytest.raises(TypeError, match=r"gelu\(\) was given 0 arrays; it takes 1 to 4, from x on"):
+        gelu(4.5, approximate="tanh")
     with pytest.raises(TypeError) as caught:
         scale_add(values(8), values(8), 1.0, "2")
     assert str(caught.value) == (
