@@ -36,6 +36,7 @@ from numba_tma.host.array_interface import (
     contiguous_strides,
     reading_of,
 )
+from numba_tma.host.driver import misplaced
 from numba_tma.host.dtypes import (
     DType,
     as_dtype,
@@ -85,7 +86,8 @@ class Array:
         TypeError
             If it is no array in device memory, or its element type is none that TMA copies.
         ValueError
-            If `dtype` has another size than the array's elements, or contradicts their type.
+            If `dtype` has another size than the array's elements, or contradicts their type; if the
+            array lies on a GPU that the current one cannot access, or in memory that was freed.
         """
         subject = f"{function}(): {name}"
         address, shape, strides, stored, in_elements, readonly, owner, exported = reading_of(
@@ -93,8 +95,10 @@ class Array:
         )
         found = _element_type(subject, stored, dtype)
         shape = tuple(int(extent) for extent in shape)
-        if 0 in shape:  # libraries give empty arrays any strides
+        if 0 in shape:  # libraries give empty arrays any strides and any address
             strides = None
+        elif problem := misplaced(int(address)):
+            raise ValueError(f"{subject} {problem}")
         return cls(
             int(address),
             shape,

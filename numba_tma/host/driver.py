@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from numba_tma.host.dtypes import DType
+from numba_tma.host.environment import simulated
 from numba_tma.host.layout import Swizzle
 from numba_tma.host.pixel_box import PixelBox
 
@@ -80,6 +81,36 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_child=_in_child)
+
+
+def misplaced(address: int) -> str:
+    """Say why kernels on the current GPU cannot access an address; "" if they can.
+
+    It is "" as well where nobody can tell: in the simulator, without a current context, and of an
+    unknown address on a GPU that can access all memory of the process.
+    """
+    device = -1 if simulated() else current_device()
+    if device < 0:
+        return ""
+    driver = _driver()
+    asked = driver.CUpointer_attribute
+    error, _ = driver.cuPointerGetAttribute(asked.CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address)
+    if not error:
+        return ""
+    error, owner = driver.cuPointerGetAttribute(asked.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
+    if not error and owner != device:
+        return (
+            f"lies on GPU {owner}, which kernels on the current GPU, {device}, cannot access: make "
+            f"GPU {owner} current (with numba.cuda.gpus[{owner}], torch.cuda.device({owner})), or "
+            "copy the array"
+        )
+    pageable = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS
+    if _checked(driver.cuDeviceGetAttribute(pageable, device)):
+        return ""
+    return (
+        f"lies at {address:#x}, where CUDA has no memory: it was freed or never allocated; keep "
+        "the array alive"
+    )
 
 
 def is_capturing(stream: int) -> bool:

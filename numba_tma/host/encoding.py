@@ -22,6 +22,7 @@ from numba_tma.host.driver import (
     SWIZZLE,
     compute_capability,
     encode_tiled,
+    misplaced,
     replace_address,
 )
 from numba_tma.host.dtypes import (
@@ -134,7 +135,8 @@ def encode(
     shape, strides, dtype, box, copies, steps, padding, options = checked
     _, _, l2_promotion, oob_fill, _, interleave, _, overwrite_padding, _, function = options
     tile, value = copies.tile, None
-    if wrong := atom_violations(tile.swizzle, device) + packed_type_violations(dtype, device):
+    wrong = atom_violations(tile.swizzle, device) + packed_type_violations(dtype, device)
+    if wrong := wrong + memory_violations(address):
         raise ValueError(say_broken(function, wrong))
     if device != SIMULATED:
         layout: tuple[Any, Any, Any, Any] = shape, strides, box, steps
@@ -166,7 +168,8 @@ def with_address(encoding: Encoding, place: Place) -> Encoding:
             "only the address can be replaced: make a new map with tensor_map"
         )
     violations = address_violations(address, itemsize, encoding.interleave)
-    if violations := violations or unpacked_address_violations(address, encoding.dtype):
+    violations = violations or unpacked_address_violations(address, encoding.dtype)
+    if violations := violations or memory_violations(address):
         raise ValueError(f"replace_address: {violations[0]}")
     value = None if encoding.value is None else replace_address(encoding.value, address)
     return replace(encoding, address=address, value=value)
@@ -466,6 +469,11 @@ def packed_type_violations(dtype: DType, device: int) -> list[str]:
         f"dtype is {dtype}, whose copies begin with compute capability 10.0; this GPU has "
         f"{capability[0]}.{capability[1]}: copy the bytes, as a map of u8"
     ]
+
+
+def memory_violations(address: int) -> list[str]:
+    """List why kernels on the current GPU cannot access an array."""
+    return [f"array {problem}"] if (problem := misplaced(address)) else []
 
 
 def say_broken(what: str, violations: list[str]) -> str:

@@ -32,6 +32,7 @@ from numba_tma.host.encoding import (
     atom_violations,
     check_kinds,
     check_options,
+    memory_violations,
     option_dtype,
     partial_rows,
     resolve_dtype,
@@ -337,6 +338,7 @@ def _encode(device: int, place: Place, geometry: tuple[Any, ...], options: MapOp
         capability = compute_capability(device) if device >= 0 else None
         violations += wide_violations(column, mode, swizzle, capability)
     violations += wrong_options + atom_violations(swizzle, device)
+    violations += memory_violations(address)
     if violations:
         raise ValueError(
             say_broken(what, violations)

@@ -20,6 +20,7 @@ from numba_tma.host.encoding import (
     atom_violations,
     check_kinds,
     encode,
+    memory_violations,
     option_dtype,
     say_broken,
 )
@@ -218,7 +219,8 @@ def _encode_ragged(
 ) -> tuple[Encoding, int, RaggedEncoding, int]:
     """Return the encoding, its axis, the kind of encoding, and the extent of the ragged axis."""
     axis, chosen = _check(plain, axis, encoding)
-    if wrong := atom_violations(plain.tile.swizzle, device):
+    wrong = atom_violations(plain.tile.swizzle, device)
+    if wrong := wrong + memory_violations(plain.address):
         raise ValueError(say_broken("ragged_tensor_map", wrong))
     extent, address, shape, strides = artificial_tensor(plain, axis, chosen)
     value = None

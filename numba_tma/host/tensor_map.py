@@ -106,7 +106,8 @@ def tensor_map(
     Raises
     ------
     ValueError
-        With all the rules that the arguments break, and the repairs.
+        With all the rules that the arguments break, and the repairs. Memory that was freed, or that
+        kernels on the current GPU cannot access, is among them where the driver can tell.
     TypeError
         When `array` is not in GPU memory, or its element type is none that TMA copies.
     """
