@@ -64,7 +64,7 @@ def test_a_map_costs_a_launch_less_than_1_5_us_more_than_an_integer():
 def test_making_a_map_costs_less_than_15_us_and_a_cached_one_less_than_2():
     import torch
 
-    count, repeats = 100, 20
+    count, repeats, launches = 100, 20, 2000
     memory = torch.zeros(count * repeats, 48, 64, device="cuda")
     tensors = [memory[i] for i in range(count * repeats)]
     fresh = iter(range(0, count * repeats, count))
@@ -76,18 +76,18 @@ def test_making_a_map_costs_less_than_15_us_and_a_cached_one_less_than_2():
 
     def make_again():
         tensor = tensors[0]
-        for _ in range(count):
+        for _ in range(launches):  # long enough for warm caches
             tma.tensor_map(tensor, TILE)
 
     launch_with_int(10)
     launch, new, again = best_seconds(repeats, launch_with_int, make_new, make_again)
-    slow = max(1.0, launch / 2000 / USUAL_LAUNCH)  # the host, or what else it does
+    slow = max(1.0, launch / launches / USUAL_LAUNCH)  # the host, or what else it does
     text = (
-        f"tensor_map: {new / count * 1e6:.2f} us, {again / count * 1e6:.2f} us cached, on a host "
-        f"{slow:.2f} times slower than usual"
+        f"tensor_map: {new / count * 1e6:.2f} us, {again / launches * 1e6:.2f} us cached, on a "
+        f"host {slow:.2f} times slower than usual"
     )
     print(text)
-    assert new / count < 15e-6 * slow and again / count < 2e-6 * slow, text
+    assert new / count < 15e-6 * slow and again / launches < 2e-6 * slow, text
 
 
 # ------------------------------------------------------------------------------- cache
