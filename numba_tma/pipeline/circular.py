@@ -37,8 +37,8 @@ from numba_tma.pipeline.roles import WARP, Role, index_from
 from numba_tma.pipeline.stage_layout import (
     RESERVED,
     StageLayout,
-    check_room,
     named_tiles,
+    positive,
     tile_stride,
 )
 from numba_tma.pipeline.start import check_launch, check_sync
@@ -112,7 +112,11 @@ class CircularBuffer(StageLayout):
         debug: bool | None = None,
         **tiles: Tile,
     ) -> None:
-        stages = _stages(num_stages)
+        rule = (
+            "a buffer has at least 1 stage; with 2 or more it loads one while threads work on "
+            "another"
+        )
+        stages = positive("CircularBuffer", "num_stages", num_stages, rule)
         ahead = stages - 1 if prefetch is None else _prefetch(prefetch, stages)
         for name, chosen, choices in (("war", war, WAR), ("barriers", barriers, BARRIERS)):
             if chosen not in choices:
@@ -325,20 +329,6 @@ def label_buffer(pipeline: CircularBuffer, base: int, first: int) -> None:
 
 
 constant_class(CircularBuffer)
-
-
-def _stages(given: Any) -> int:
-    try:
-        number = operator.index(given)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(
-            f"CircularBuffer(num_stages={given!r}): a buffer has at least 1 stage; with 2 or more "
-            "it loads one while threads work on another"
-        )
-    check_room("CircularBuffer", "num_stages", number)
-    return number
 
 
 def _prefetch(given: Any, stages: int) -> int:

@@ -34,10 +34,10 @@ from numba_tma.pipeline.kv_rules import (
     check_commits,
     check_roles,
     check_tiles,
-    positive,
 )
 from numba_tma.pipeline.memory import tiles_and_barriers
 from numba_tma.pipeline.roles import Role, index_from
+from numba_tma.pipeline.stage_layout import positive
 from numba_tma.pipeline.staged import StagedPipeline
 from numba_tma.pipeline.start import check_launch, check_sync
 from numba_tma.pipeline.state import PipelineState
@@ -125,11 +125,11 @@ class KVPipeline:
         if not isinstance(holds, str) or holds not in HOLDS:
             raise ValueError(f"KVPipeline(holds={holds!r}): one of {', '.join(map(repr, HOLDS))}")
         values = {
-            "num_kv_stages": positive("num_kv_stages", num_kv_stages),
+            "num_kv_stages": positive("KVPipeline", "num_kv_stages", num_kv_stages),
             "keys": as_keys(block_n),
-            "depth": positive("depth", depth),
+            "depth": positive("KVPipeline", "depth", depth),
             "dtype": as_dtype(dtype),
-            "num_qk_stages": positive("num_qk_stages", num_qk_stages),
+            "num_qk_stages": positive("KVPipeline", "num_qk_stages", num_qk_stages),
             "holds": holds,
             "swizzle": as_swizzle(swizzle),
             "producer": producer,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from numba_tma import simulator
 from numba_tma.backend.interface import compile_target, compile_time
@@ -11,25 +10,12 @@ from numba_tma.host.architectures import TCGEN05, refusal
 from numba_tma.host.layout import Swizzle, as_shape
 from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.pipeline.roles import WARP, Role
-from numba_tma.pipeline.stage_layout import check_room
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.kv import KVPipeline
 
 #: The choices of `holds`, as error messages name them.
 HOLDS = {"k": "K alone", "v": "V alone", "kv": "K and V"}
-
-
-def positive(name: str, value: Any) -> int:
-    """Return `value` as an integer of at least 1."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"KVPipeline({name}={value!r}): an integer of at least 1")
-    check_room("KVPipeline", name, number)
-    return number
 
 
 def check_roles(kv: KVPipeline) -> None:

@@ -12,7 +12,6 @@ Answers are in a ring of slots. *full* completes when the 16 bytes of an answer 
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 
 from numba_tma import simulator
@@ -32,7 +31,7 @@ from numba_tma.host.cluster_rules import cluster_size
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.pipeline.launch_control_handle import ANSWER_BYTES, LaunchControlHandle
 from numba_tma.pipeline.roles import WARP, Role, Roles
-from numba_tma.pipeline.stage_layout import check_room
+from numba_tma.pipeline.stage_layout import positive
 from numba_tma.pipeline.start import check_launch, check_sync
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
@@ -104,16 +103,8 @@ class LaunchControl:
                 f"LaunchControl(asks={asks!r}): the role that asks is one of the roles, which are "
                 f"{', '.join(map(repr, members)) or 'not given'}"
             )
-        try:
-            number = operator.index(slots)
-        except TypeError:
-            number = 0
-        if number < 1:
-            raise ValueError(
-                f"LaunchControl(slots={slots!r}): at least 1 answer; 3 let the role that loads run "
-                "ahead"
-            )
-        check_room("LaunchControl", "slots", number)
+        rule = "at least 1 answer; 3 let the role that loads run ahead"
+        number = positive("LaunchControl", "slots", slots, rule)
         values = {
             "roles": members,
             "asks": members[-1] if members and asks is None else asks,

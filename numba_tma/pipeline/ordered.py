@@ -7,7 +7,6 @@ role's first waits return at once, like a producer's waits for empty stages.
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,7 @@ from numba_tma.device.waiting import wait_for
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.pipeline.memory import own_or_given_barriers
 from numba_tma.pipeline.roles import Role, RoleTable, of_own_role
-from numba_tma.pipeline.stage_layout import check_room
+from numba_tma.pipeline.stage_layout import positive
 from numba_tma.pipeline.start import check_launch, check_sync
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
@@ -69,16 +68,8 @@ class OrderedSequenceBarrier:
     debug: bool = False
 
     def __init__(self, depth: int, roles: tuple[Role, ...], *, debug: bool | None = None) -> None:
-        try:
-            number = operator.index(depth)
-        except TypeError:
-            number = 0
-        if number < 1:
-            raise ValueError(
-                f"OrderedSequenceBarrier(depth={depth!r}): the work on a tile has at least 1 "
-                "stage; 2 are usual, a mainloop and an epilogue"
-            )
-        check_room("OrderedSequenceBarrier", "depth", number)
+        rule = "the work on a tile has at least 1 stage; 2 are usual, a mainloop and an epilogue"
+        number = positive("OrderedSequenceBarrier", "depth", depth, rule)
         roles = tuple(roles) if isinstance(roles, list | tuple) else (roles,)
         for role in roles:
             if not isinstance(role, Role):

@@ -31,7 +31,7 @@ from numba_tma.pipeline.output_handle import (
     check_target,
 )
 from numba_tma.pipeline.roles import WARP, Role
-from numba_tma.pipeline.stage_layout import check_room
+from numba_tma.pipeline.stage_layout import positive
 from numba_tma.pipeline.tile import TilePipeline
 from numba_tma.ptx import (
     cluster_ctarank,
@@ -293,15 +293,8 @@ class ColumnRing(TilePipeline):
 
 
 def _check(num_stages: Any, acc: Any, mma: Any, epilogue: Any, memory: Any) -> None:
-    try:
-        stages = operator.index(num_stages)
-    except TypeError:
-        stages = 0
-    if stages < 1:
-        raise ValueError(
-            f"OutputTilePipeline(num_stages={num_stages!r}): at least 1 accumulator; 2 are usual"
-        )
-    check_room("OutputTilePipeline", "num_stages", stages)
+    rule = "at least 1 accumulator; 2 are usual"
+    positive("OutputTilePipeline", "num_stages", num_stages, rule)
     if memory not in ("shared", "tensor"):
         raise ValueError(f"OutputTilePipeline(memory={memory!r}): 'shared' or 'tensor'")
     if not isinstance(acc, Tile):

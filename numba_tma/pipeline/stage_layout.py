@@ -87,24 +87,22 @@ def round_up(value: int, multiple: int) -> int:
 MOST_STAGES = 227 * 1024 // 8
 
 
-def check_room(owner: str, name: str, number: int) -> None:
-    """Raise a ValueError for more stages, or tiles, than any block's shared memory can hold."""
-    if number > MOST_STAGES:
-        raise ValueError(
-            f"{owner}({name}={number}): a block has shared memory for {MOST_STAGES:,} barriers of "
-            "stages at most, and less for their tiles: use fewer"
-        )
+def positive(owner: str, name: str, value: Any, rule: str = "an integer of at least 1") -> int:
+    """Return a number of stages, tiles or answers, of which a block has at least 1.
 
-
-def positive(owner: type, name: str, value: Any, what: str) -> int:
-    """Return `value` as an integer of at least 1. `what` names the counted thing in the error."""
+    `rule` says so in the error. There may be as many as any block's shared memory holds.
+    """
     try:
         number = operator.index(value)
     except TypeError:
         number = 0
     if number < 1:
-        raise ValueError(f"{owner.__name__}({name}={value!r}): a pipeline has at least 1 {what}")
-    check_room(owner.__name__, name, number)
+        raise ValueError(f"{owner}({name}={value!r}): {rule}")
+    if number > MOST_STAGES:
+        raise ValueError(
+            f"{owner}({name}={number}): a block has shared memory for {MOST_STAGES:,} barriers of "
+            "stages at most, and less for their tiles: use fewer"
+        )
     return number
 
 

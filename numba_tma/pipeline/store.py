@@ -82,8 +82,9 @@ class StorePipeline(StageLayout):
         debug: bool | None = None,
         **tiles: Tile,
     ) -> None:
+        rule = "a pipeline has at least 1 stage; 2 are usual"
         values = {
-            "num_stages": positive(StorePipeline, "num_stages", num_stages, "stage; 2 are usual"),
+            "num_stages": positive("StorePipeline", "num_stages", num_stages, rule),
             "tiles": named_tiles(StorePipeline, payload, tiles),
             "roles": storing_roles(role),
             "debug": is_bounded(StorePipeline, debug),

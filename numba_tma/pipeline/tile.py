@@ -148,12 +148,12 @@ class TilePipeline(RingArrivals, StageLayout):
         one_of("filled_by", filled_by, FILLED_BY)
         one_of("released_by", released_by, RELEASED_BY)
         one_of("cta_group", cta_group, (1, 2))
+        stages = "a pipeline has at least 1 stage; 2 to 8 are usual"
+        tiles_of_a_stage = "a pipeline has at least 1 tile of each name in a stage"
         values = {
-            "num_stages": positive(
-                TilePipeline, "num_stages", num_stages, "stage; 2 to 8 are usual"
-            ),
+            "num_stages": positive("TilePipeline", "num_stages", num_stages, stages),
             "tiles": named,
-            "k_group": positive(TilePipeline, "k_group", k_group, "tile of each name in a stage"),
+            "k_group": positive("TilePipeline", "k_group", k_group, tiles_of_a_stage),
             "producer": producer,
             "consumers": check_roles(producer, consumer, alternate),
             "filled_by": filled_by,
