@@ -173,7 +173,7 @@ class _Check:
         if isinstance(value, BuiltinFunctionType) and value.__module__ is not None:
             if not _of_library(value) and value.__module__ not in _MODULES:
                 self._refuse(node, f"the compiler has no {name}(): call it before the launch")
-        if isinstance(value, object) and _is_foreign(value):
+        if _is_foreign(value):
             self._refuse(
                 node,
                 f"the global {name} is of the class {type(value).__name__}, which the compiler "
