@@ -124,7 +124,7 @@ def _log() -> Any:
     """Return the log's words on the current GPU."""
     from numba import cuda
 
-    return cuda.device_array(NUM_LOG_WORDS, np.uint32)
+    return cuda.to_device(np.zeros(NUM_LOG_WORDS, np.uint32))
 
 
 @functools.cache
@@ -141,17 +141,24 @@ def clear_log() -> None:
     """Forget all events. No kernel in races mode may be running."""
     from numba import cuda
 
-    _log()[:HEADER].copy_to_device(np.zeros(HEADER, np.uint32))
+    log = _log()
+    used = HEADER + min(int(log[:1].copy_to_host()[0]), CAPACITY) * EVENT_WORDS
+    log[:used].copy_to_device(np.zeros(used, np.uint32))
     cuda.synchronize()
 
 
 def read_log() -> tuple[np.ndarray[Any, Any], int]:
-    """Return the events in their order, and the number of those that did not fit."""
+    """Return the events in their order, and the number of those that are not in the log.
+
+    They did not fit, or their slots were taken and not written: a slot that is clear has no event.
+    """
     log = _log()
     number = int(log[:1].copy_to_host()[0])
     kept = min(number, CAPACITY)
     words = log[HEADER : HEADER + max(kept, 1) * EVENT_WORDS].copy_to_host()
-    return words.view(EVENT)[:kept], number - kept
+    events = words.view(EVENT)[:kept]
+    written = events[events["kind"] != 0]
+    return written, number - len(written)
 
 
 # --------------------------------------------------------------------------- exceptions
@@ -181,6 +188,7 @@ class Race:
     step: RaceSide
     other: RaceSide | None
     rule: str  #: what is missing
+    number: int = 0  #: of the step in the log
 
     def __str__(self) -> str:
         text = f"{self.kind}: {self.where}: {self.step.what} by {self.step}"
@@ -213,5 +221,5 @@ def error_of_races(races: Sequence[Race], records: Sequence[Record], lost: int) 
         lines.append(f"{len(races) - 1} more:")
         lines += [f"  {race}" for race in races[1:6]]
     if lost:
-        lines.append(f"{lost:,} later steps did not fit into the log and were not checked")
+        lines.append(f"{lost:,} steps are not in the log and were not checked")
     return PipelineRace("\n".join(lines), records, races)
