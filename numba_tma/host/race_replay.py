@@ -86,7 +86,7 @@ class Replay:
         numbers: Iterable[int],
         block_of: Callable[[int], tuple[int, int, int]],
     ) -> None:
-        """Replay events with their numbers; `block_of` finds a block's index from its linear one."""
+        """Replay numbered events; `block_of` finds a block's index from its linear one."""
         # Lines are kept below, and labels were read before.
         told = {Kind.LINE, Kind.LABEL}
         steps = {int(k): getattr(self, f"_{k.name.lower()}") for k in Kind if k not in told}

@@ -3,8 +3,9 @@
 A kernel in races mode writes one `EVENT` for each step that orders or accesses shared memory. A
 slot of the log is taken with an atomic before an arrival or an access, and after a wait, so the
 slots are one order of all steps that agrees with what the hardware did. The host replays that order
-after the launch (`race_replay`), by the rules of the simulator. A fence and the end of a wait
-are logged by each lane, as it goes on without the others; the host keeps one of equal events.
+after the launch (`race_replay`), by the rules of the simulator. Arrivals, fences and the ends of
+waits are logged by each lane, as it goes on without the others; of fences and waits the host keeps
+one of equal events. What a whole warp does, such as a wgmma, is logged by lane 0 between two syncs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numba_tma.host.debug import NO_GPU, NUM_WORDS, PipelineError, Record
 
 
 class Kind(enum.IntEnum):
-    """What an event is. A warp's lane writes it before the step, or after where that is said."""
+    """What an event is. A lane writes it before the step, or after where that is said."""
 
     READ = 1  #: a generic read of `size` bytes at `address`, or (`other`) of a part of them
     WRITE = 2  #: a generic write

@@ -91,6 +91,26 @@ def note(
     _call(context, builder, races.note, given)
 
 
+def _converge(context: Context, builder: Builder) -> None:
+    """Let the lanes of a whole warp meet again before an instruction of all of them."""
+    emit(TABLE["bar_warp_sync"], context, builder, {"mask": (U32, _ALL)})
+
+
+def _all_lanes(context: Context, builder: Builder) -> Any:
+    """Return the mask of all lanes, as a number that ptxas does not know.
+
+    Where ptxas takes a warp to be converged, it leaves out a sync of a mask that it knows. But the
+    log lets lanes of a warp run apart, and a wgmma of a part of a warp is illegal.
+    """
+    halves = (emit(TABLE[n], context, builder, {}) for n in ("lanemask_lt", "lanemask_ge"))
+    return builder.or_(*halves)
+
+
+def _own_lane(context: Context, builder: Builder) -> Any:
+    """Return the lane's bit."""
+    return emit(TABLE["lanemask_eq"], context, builder, {})
+
+
 def note_once(context: Context, builder: Builder, kind: Kind, *words: Value | None) -> None:
     """Emit the log of one event by the first of the lanes that are here, maybe a part of the warp.
 
@@ -104,7 +124,10 @@ def note_once(context: Context, builder: Builder, kind: Kind, *words: Value | No
 
 
 def note_of_warp(context: Context, builder: Builder, kind: Kind, *words: Value | None) -> None:
-    """Emit the log of one event by lane 0, after all lanes have come and before any goes on."""
+    """Emit the log of one event by lane 0, after all lanes have come and before any goes on.
+
+    Parts of a warp would commit a group twice, and then put operands into the group after theirs.
+    """
     _converge(context, builder)
     lane = emit(TABLE["laneid"], context, builder, {})
     with builder.if_then(builder.icmp_unsigned("==", lane, _constant(0))):
@@ -300,13 +323,6 @@ def _copy(row: Instruction, context: Context, builder: Builder, given: Operands)
     _access(context, builder, Kind.COPY, into, nbytes)
 
 
-def _is_all(given: Operands) -> bool:
-    """Return whether a sync of a warp is one of all lanes."""
-    typ, value = given.get("mask", (types.none, None))
-    number = getattr(typ, "literal_value", getattr(typ, "value", getattr(value, "constant", None)))
-    return number is None or number & 0xFFFFFFFF == 0xFFFFFFFF
-
-
 def _happens(context: Context, builder: Builder, typ: types.Type, value: Value) -> Any:
     """Return whether a conditional instruction is executed."""
     values = OPERANDS["Predicate"].lower(context, builder, typ, value)
@@ -353,6 +369,13 @@ def _access(
     size, partial = max(nbytes, unit), int(nbytes < unit)
     words = [_constant(kind), address, _constant(size), _constant(partial), _line()]
     _call(context, builder, races.note_access, words)
+
+
+def _is_all(given: Operands) -> bool:
+    """Return whether a sync of a warp is one of all lanes."""
+    typ, value = given.get("mask", (types.none, None))
+    number = getattr(typ, "literal_value", getattr(typ, "value", getattr(value, "constant", None)))
+    return number is None or number & 0xFFFFFFFF == 0xFFFFFFFF
 
 
 def _before_row(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
@@ -414,34 +437,10 @@ def _operand(
 
 
 def _group(context: Context, builder: Builder, pending: int | None) -> None:
-    """Log the end of a wgmma group, or of a wait, by lane 0, as `_operand`: once, in its order.
-
-    Parts of a warp would commit a group twice, and then put operands into the group after theirs.
-    """
     if pending is None:
         note_of_warp(context, builder, Kind.PRODUCT_COMMIT)
     else:
         note_of_warp(context, builder, Kind.PRODUCT_DRAINED, None, _constant(pending))
-
-
-def _converge(context: Context, builder: Builder) -> None:
-    """Let the lanes of a whole warp meet again before an instruction of all of them."""
-    emit(TABLE["bar_warp_sync"], context, builder, {"mask": (U32, _ALL)})
-
-
-def _all_lanes(context: Context, builder: Builder) -> Any:
-    """Return the mask of all lanes, as a number that ptxas does not know.
-
-    Where ptxas takes a warp to be converged, it leaves out a sync of a mask that it knows. But the
-    log lets lanes of a warp run apart, and a wgmma of a part of a warp is illegal.
-    """
-    halves = (emit(TABLE[n], context, builder, {}) for n in ("lanemask_lt", "lanemask_ge"))
-    return builder.or_(*halves)
-
-
-def _own_lane(context: Context, builder: Builder) -> Any:
-    """Return the lane's bit."""
-    return emit(TABLE["lanemask_eq"], context, builder, {})
 
 
 def _synchronises(context: Context, builder: Builder, after: bool) -> None:
