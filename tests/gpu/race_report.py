@@ -92,6 +92,7 @@ def right(name):
             got, wanted = launch(program, kernel)
             assert (got == wanted).all()
     except tma.PipelineError as error:
+        explain(name, error)
         return hazards(error)
     return None
 
@@ -102,11 +103,16 @@ def part(name):
     try:
         sanitized.main(name)
     except tma.PipelineError as error:
-        print(f"{name}: {error}", flush=True)  # before a device that is lost hides it
-        for race in getattr(error, "races", ())[:2]:
-            print(*trail(*races.read_log(), race), sep="\n", flush=True)
+        explain(name, error)
         return hazards(error)
     return None
+
+
+def explain(name, error):
+    """Print what a right program raised, before a lost device hides it, and the steps before."""
+    print(f"{name}: {error}", flush=True)
+    for race in getattr(error, "races", ())[:2]:
+        print(*trail(*races.read_log(), race), sep="\n", flush=True)
 
 
 def trail(events, lost, race, steps=40):
