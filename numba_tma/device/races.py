@@ -17,7 +17,8 @@ from numba_tma.ptx import (
     ctaid_y,
     ctaid_z,
     getctarank,
-    lanemask_lt,
+    laneid,
+    lanemask_eq,
     ld_relaxed_sys_global_u32,
     nanosleep,
     nclusterid_x,
@@ -79,7 +80,10 @@ def write_event(
     located: int,
 ) -> int:
     """Append an event to the log; return its number."""
-    number = atom_add_u32(log_word(u32(0)), u32(1))
+    # If ptxas knew that this is 1, it would add up the lanes, in a register that diverged lanes of
+    # a warp share.
+    one = u32(lanemask_eq() >> laneid())
+    number = atom_add_u32(log_word(u32(0)), one)
     if number < u32(CAPACITY):
         start = log_word(u32(u32(HEADER) + number * u32(EVENT_WORDS)))
         rank = u32(getctarank(located))
@@ -93,25 +97,14 @@ def write_event(
 
 @device_function
 def note(
-    lanes: int,
-    kind: int,
-    address: int,
-    size: int,
-    other: int,
-    line: int,
-    mask: int,
-    located: int,
+    kind: int, address: int, size: int, other: int, line: int, mask: int, located: int
 ) -> None:
-    """Let the first of `lanes`, those of the warp that are here, log a step.
-
-    An arrival, a load or a release may be delayed after that, as the seed says.
-    """
-    if u32(lanes & lanemask_lt()) == 0:
-        slot = tracked_slot()
-        if is_tracked(slot):
-            number = write_event(slot, kind, address, size, other, line, mask, located)
-            atom_add_u32(seen_word(slot, own_warp(), u32(0)), u32(1))
-            delay(number)
+    """Log a step of the thread, and maybe delay what follows, as the seed says."""
+    slot = tracked_slot()
+    if is_tracked(slot):
+        number = write_event(slot, kind, address, size, other, line, mask, located)
+        atom_add_u32(seen_word(slot, own_warp(), u32(0)), u32(1))
+        delay(number)
 
 
 @device_function
@@ -132,7 +125,7 @@ def note_access(kind: int, address: int, size: int, partial: int, line: int) -> 
     slot = tracked_slot()
     if is_tracked(slot):
         warp = own_warp()
-        start = u32(u32(address) & ~u32(u32(size) - u32(1)))
+        start = u32(u32(address) & u32(0xFFFFFF) & ~u32(u32(size) - u32(1)))  # of any block
         epoch = ld_relaxed_sys_global_u32(seen_word(slot, warp, u32(0)))
         words = u32(start >> 2)
         key = u32(words | (u32(kind) & u32(3)) << 16 | u32(epoch + u32(1)) << 18)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numba_tma.host.races import BY_LANE, EVENT, Kind, Race
 
 
 def without_repeats(events: NDArray[Any]) -> NDArray[Any]:
-    """Return the events of a cluster without those that repeat their warp's last event.
+    """Return which events of a cluster do not repeat their warp's last event.
 
     Each lane of a warp logs its fence and the end of its wait, as it goes on without the others.
     """
@@ -23,7 +23,16 @@ def without_repeats(events: NDArray[Any]) -> NDArray[Any]:
     sorted_ = events[order]
     repeats = np.zeros(len(events), np.bool_)
     repeats[order[1:]] = (sorted_[1:] == sorted_[:-1]) & np.isin(sorted_["kind"][1:], BY_LANE)
-    return events[~repeats]
+    return ~repeats
+
+
+def clusters_of(events: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield the numbers of the events of each cluster, without repeats."""
+    clusters = events["slot"] // np.maximum(events["blocks"], 1)
+    order = np.argsort(clusters, kind="stable")
+    bounds = np.flatnonzero(np.diff(clusters[order])) + 1
+    for part in np.split(order, bounds) if len(order) else ():
+        yield part[without_repeats(events[part])]
 
 
 def races_of(
@@ -46,11 +55,8 @@ def races_of(
         return linear % x, linear // x % y, linear // (x * y)
 
     races: list[Race] = []
-    clusters = events["slot"] // np.maximum(events["blocks"], 1)
-    order = np.argsort(clusters, kind="stable")
-    bounds = np.flatnonzero(np.diff(clusters[order])) + 1
-    for part in np.split(order, bounds) if len(order) else ():
-        own = without_repeats(events[part])
+    for numbers in clusters_of(events):
+        own = events[numbers]
         blocks, warps = int(own["blocks"].max()), int(own["warps"].max())
         names: dict[tuple[int, int], str] = {}
         extents: list[tuple[int, int, int]] = []
@@ -61,7 +67,7 @@ def races_of(
             names |= {(rank, address): text for address, text in places}
             extents.append((rank, base, base + nbytes))
         replay = Replay(blocks, warps, sites, names, extents)
-        replay.run(own, block_of)
+        replay.run(own, numbers.tolist(), block_of)
         if ended and not replay.races:
             replay.finish()
         races += replay.races

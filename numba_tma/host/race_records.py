@@ -44,10 +44,14 @@ class LoggedBarrier:
     arrived: dict[int, int] = field(default_factory=dict)
     load: tuple[int, Side] | None = None  #: phase and issuer of the last load
 
-    def settle(self, force: bool = False) -> None:
+    def settle(self) -> None:
         """Complete the phase, if it has all arrivals and bytes."""
-        if self.pending <= 0 and (force or not self.counted or self.tx == 0):
-            assert self.clock is not None
+        if self.pending <= 0 and (not self.counted or self.tx == 0):
+            self.complete()
+
+    def complete(self) -> None:
+        """Complete the phase, if there were arrivals in it."""
+        if self.clock is not None:
             self.done[self.phase & 1] = self.phase, self.clock
             self.clock, self.phase = None, self.phase + 1
             self.pending, self.tx = self.count, 0

@@ -76,15 +76,21 @@ class Replay:
         self._grid: dict[int, tuple[int, int, int]] = {}
         self._seen: set[tuple[str, str, str, str]] = set()
         self._names = sorted(names)
+        self._number = 0
 
     # ----------------------------------------------------------------------- the events
 
-    def run(self, events: Iterable[Any], block_of: Callable[[int], tuple[int, int, int]]) -> None:
-        """Replay events; `block_of` finds a block's index from its linear one."""
+    def run(
+        self,
+        events: Iterable[Any],
+        numbers: Iterable[int],
+        block_of: Callable[[int], tuple[int, int, int]],
+    ) -> None:
+        """Replay numbered events; `block_of` finds a block's index from its linear one."""
         # Lines are kept below, and labels were read before.
         told = {Kind.LINE, Kind.LABEL}
         steps = {int(k): getattr(self, f"_{k.name.lower()}") for k in Kind if k not in told}
-        for event in events:
+        for self._number, event in zip(numbers, events):
             kind, warp, blocks, at, slot, address, size, other, line, block, _, mask = event.item()
             rank = slot % blocks
             actor = rank * self.warps + warp
@@ -251,7 +257,8 @@ class Replay:
         barrier = self._barrier(e.actor, e.at, e.address)
         if barrier is None:
             return
-        barrier.settle(force=barrier.pending <= 0 and barrier.clock is not None)
+        if barrier.pending <= 0:
+            barrier.complete()
         if e.at != e.rank:
             step = self._step("a remote arrival", e.actor)
             self._remote[e.at, e.actor] = self._epoch(e.actor), step
@@ -276,13 +283,16 @@ class Replay:
 
     def _bytes(self, barrier: LoggedBarrier, nbytes: int) -> None:
         barrier.tx += nbytes
-        if barrier.clock is not None:
-            barrier.settle()
+        barrier.settle()
 
     def _waited(self, e: LogEvent) -> None:
-        barrier = self._barrier(e.actor, e.at, e.address)
-        if barrier is not None and e.size & 1 in barrier.done:
-            self._learn_phase(e.actor, barrier, e.size & 1)
+        barrier, parity = self._barrier(e.actor, e.at, e.address), e.size & 1
+        if barrier is None:
+            return
+        if barrier.phase & 1 == parity:  # the wait has passed, so what the log lacks has happened
+            barrier.complete()
+        if parity in barrier.done:
+            self._learn_phase(e.actor, barrier, parity)
 
     def _waited_own(self, e: LogEvent) -> None:
         barrier = self._barrier(e.actor, e.at, e.address)
@@ -466,7 +476,7 @@ class Replay:
         key = (kind, where.partition("[")[0], sides[0].line, sides[1].line if sides[1] else "")
         if key not in self._seen:
             self._seen.add(key)
-            self.races.append(Race(kind, where, *sides, rule))
+            self.races.append(Race(kind, where, *sides, rule, self._number))
 
     def _side(self, step: Side) -> RaceSide:
         rank, warp = divmod(step.actor, self.warps)

@@ -3,8 +3,9 @@
 A kernel in races mode writes one `EVENT` for each step that orders or accesses shared memory. A
 slot of the log is taken with an atomic before an arrival or an access, and after a wait, so the
 slots are one order of all steps that agrees with what the hardware did. The host replays that order
-after the launch (`race_replay`), by the rules of the simulator. A fence and the end of a wait
-are logged by each lane, as it goes on without the others; the host keeps one of equal events.
+after the launch (`race_replay`), by the rules of the simulator. Arrivals, fences and the ends of
+waits are logged by each lane, as it goes on without the others; of fences and waits the host keeps
+one of equal events. What a whole warp does, such as a wgmma, is logged by lane 0 between two syncs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numba_tma.host.debug import NO_GPU, NUM_WORDS, PipelineError, Record
 
 
 class Kind(enum.IntEnum):
-    """What an event is. A warp's lane writes it before the step, or after where that is said."""
+    """What an event is. A lane writes it before the step, or after where that is said."""
 
     READ = 1  #: a generic read of `size` bytes at `address`, or (`other`) of a part of them
     WRITE = 2  #: a generic write
@@ -124,7 +125,7 @@ def _log() -> Any:
     """Return the log's words on the current GPU."""
     from numba import cuda
 
-    return cuda.device_array(NUM_LOG_WORDS, np.uint32)
+    return cuda.to_device(np.zeros(NUM_LOG_WORDS, np.uint32))
 
 
 @functools.cache
@@ -141,17 +142,24 @@ def clear_log() -> None:
     """Forget all events. No kernel in races mode may be running."""
     from numba import cuda
 
-    _log()[:HEADER].copy_to_device(np.zeros(HEADER, np.uint32))
+    log = _log()
+    used = HEADER + min(int(log[:1].copy_to_host()[0]), CAPACITY) * EVENT_WORDS
+    log[:used].copy_to_device(np.zeros(used, np.uint32))
     cuda.synchronize()
 
 
 def read_log() -> tuple[np.ndarray[Any, Any], int]:
-    """Return the events in their order, and the number of those that did not fit."""
+    """Return the events in their order, and the number of those that are not in the log.
+
+    They did not fit, or their slots were taken and not written: a slot that is clear has no event.
+    """
     log = _log()
     number = int(log[:1].copy_to_host()[0])
     kept = min(number, CAPACITY)
     words = log[HEADER : HEADER + max(kept, 1) * EVENT_WORDS].copy_to_host()
-    return words.view(EVENT)[:kept], number - kept
+    events = words.view(EVENT)[:kept]
+    written = events[events["kind"] != 0]
+    return written, number - len(written)
 
 
 # --------------------------------------------------------------------------- exceptions
@@ -181,6 +189,7 @@ class Race:
     step: RaceSide
     other: RaceSide | None
     rule: str  #: what is missing
+    number: int = 0  #: of the step in the log
 
     def __str__(self) -> str:
         text = f"{self.kind}: {self.where}: {self.step.what} by {self.step}"
@@ -213,5 +222,5 @@ def error_of_races(races: Sequence[Race], records: Sequence[Record], lost: int) 
         lines.append(f"{len(races) - 1} more:")
         lines += [f"  {race}" for race in races[1:6]]
     if lost:
-        lines.append(f"{lost:,} later steps did not fit into the log and were not checked")
+        lines.append(f"{lost:,} steps are not in the log and were not checked")
     return PipelineRace("\n".join(lines), records, races)

@@ -18,6 +18,9 @@ import numpy as np
 from numba import cuda
 
 import numba_tma as tma
+from numba_tma.host import races
+from numba_tma.host.race_judgement import clusters_of
+from numba_tma.host.races import Kind
 from tests.gpu import sanitized
 from tests.gpu.worker import Worker, WorkerLost, on_gpu
 from tests.mutants.mutants import MUTANTS, PROGRAMS
@@ -63,8 +66,7 @@ def launch(program, kernel):
 
 def hazards(error):
     """Return the hazards of an error, each with its place, and its message."""
-    races = getattr(error, "races", ())
-    named = {(race.kind, race.where.partition("[")[0]) for race in races}
+    named = {(r.kind, r.where.partition("[")[0]) for r in getattr(error, "races", ())}
     return sorted(named) or [(type(error).__name__, "")], str(error)
 
 
@@ -90,6 +92,7 @@ def right(name):
             got, wanted = launch(program, kernel)
             assert (got == wanted).all()
     except tma.PipelineError as error:
+        explain(name, error)
         return hazards(error)
     return None
 
@@ -100,8 +103,40 @@ def part(name):
     try:
         sanitized.main(name)
     except tma.PipelineError as error:
+        explain(name, error)
         return hazards(error)
     return None
+
+
+def explain(name, error):
+    """Print what a right program raised, before a lost device hides it, and the steps before."""
+    print(f"{name}: {error}", flush=True)
+    for race in getattr(error, "races", ())[:2]:
+        print(*trail(*races.read_log(), race), sep="\n", flush=True)
+
+
+def trail(events, lost, race, steps=40):
+    """Return lines: a race, and the steps before it of the two warps, from a log.
+
+    Steps of one kind in a row are one line, with their number. Source lines are left out.
+    """
+    numbers = next(n for n in clusters_of(events) if race.number in n)
+    numbers = numbers[numbers <= race.number]
+    warps = [side.warp for side in (race.step, race.other) if side]
+    of_both = np.isin(events["warp"][numbers], warps) & (events["kind"][numbers] != Kind.LINE)
+    found = []
+    for number in numbers[of_both]:
+        event = events[number]
+        key = event[["kind", "warp", "slot"]].tolist()
+        if not found or found[-1][0] != key:
+            found.append([key, 0, event, number])
+        found[-1][1] += 1
+    lines = [f"{race.where}: {race.rule}; {lost} steps are not in the log"]
+    for (kind, warp, slot), count, event, number in found[-steps:]:
+        at, size, other = (int(event[name]) for name in ("address", "size", "other"))
+        step = f"{Kind(kind).name} {at & 0xFFFFFF:#x} size {size} other {other:#x}"
+        lines.append(f"  {number}: block {slot} warp {warp}: {count} x {step}")
+    return lines
 
 
 @on_gpu

@@ -14,6 +14,8 @@ ACCESSES: list[Callable[..., None]] = []
 #: Called with (context, builder, runs, start) before a wgmma reads an operand: its byte runs from
 #: the start, and the low word of its descriptor.
 OPERANDS: list[Callable[..., None]] = []
+#: Called with (context, builder) before a wait for wgmma groups, which whole warps execute.
+BEFORE_WAITS: list[Callable[..., None]] = []
 #: Called with (context, builder, pending) after a wgmma commit (None), and after a wait.
 GROUPS: list[Callable[..., None]] = []
 

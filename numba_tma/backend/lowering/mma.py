@@ -275,6 +275,8 @@ def _lower_wait(context: Context, builder: Builder, sig: Signature, args: Sequen
     if lines:
         text = f"{{ .reg .pred p; {' '.join(lines)} {text} }}"
     bits = [("r", builder.bitcast(number, I32)) for number in numbers]
+    for hook in hooks.BEFORE_WAITS:
+        hook(context, builder)
     waited = _through(builder, values, text, bits)
     for hook in hooks.GROUPS:
         hook(context, builder, pending)

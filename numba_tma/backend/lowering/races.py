@@ -38,8 +38,6 @@ from numba_tma.ptx._instruction import Instruction
 U32, U64 = types.uint32, types.uint64
 _ALL = ir.Constant(I32, 0xFFFFFFFF)
 _WAITING = "numba_tma.device.waiting"
-#: The arrivals of threads: their events say which lanes these are.
-MEETINGS = (Kind.MEET, Kind.CLUSTER_ARRIVE)
 
 
 def _lower_log_word(
@@ -83,28 +81,58 @@ def note(
     other: Value | None = None,
     mask: Value | None = None,
     located: Value | None = None,
-    lanes: Value | None = None,
 ) -> None:
-    """Emit the log of one event by the first of `lanes`: by default, of those that are here.
+    """Emit the log of one event by each lane that is here.
 
-    These may be a part of the warp. A sync of the part by its mask would be wrong: lanes of one
-    mask can be at syncs of several masks, and wait for each other.
+    What orders steps, each lane logs beside its own step: no order between lanes is relied on.
     """
-    if lanes is None:
-        lanes = emit(TABLE["activemask"], context, builder, {})
-    if kind in MEETINGS:
-        other = lanes
-    zero = _constant(0)
-    words = (address, size, other)
-    given = [zero if word is None else word for word in words]
-    tail = [zero if word is None else word for word in (mask, located)]
-    line = _line()
-    _call(context, builder, races.note, [lanes, _constant(kind), *given, line, *tail])
+    words = (_constant(kind), address, size, other, _line(), mask, located)
+    given = [_constant(0) if word is None else word for word in words]
+    _call(context, builder, races.note, given)
+
+
+def _converge(context: Context, builder: Builder) -> None:
+    """Let the lanes of a whole warp meet again before an instruction of all of them."""
+    emit(TABLE["bar_warp_sync"], context, builder, {"mask": (U32, _ALL)})
+
+
+def _all_lanes(context: Context, builder: Builder) -> Any:
+    """Return the mask of all lanes, as a number that ptxas does not know.
+
+    Where ptxas takes a warp to be converged, it leaves out a sync of a mask that it knows. But the
+    log lets lanes of a warp run apart, and a wgmma of a part of a warp is illegal.
+    """
+    halves = (emit(TABLE[n], context, builder, {}) for n in ("lanemask_lt", "lanemask_ge"))
+    return builder.or_(*halves)
 
 
 def _own_lane(context: Context, builder: Builder) -> Any:
-    """Return the lane's bit: each lane logs for itself, as each has its own barrier or bytes."""
-    return builder.shl(_constant(1), emit(TABLE["laneid"], context, builder, {}))
+    """Return the lane's bit."""
+    return emit(TABLE["lanemask_eq"], context, builder, {})
+
+
+def note_once(context: Context, builder: Builder, kind: Kind, *words: Value | None) -> None:
+    """Emit the log of one event by the first of the lanes that are here, maybe a part of the warp.
+
+    A sync of the part by its mask would be wrong: lanes of one mask can be at syncs of several
+    masks, and wait for each other.
+    """
+    here = emit(TABLE["activemask"], context, builder, {})
+    below = builder.and_(here, emit(TABLE["lanemask_lt"], context, builder, {}))
+    with builder.if_then(builder.icmp_unsigned("==", below, _constant(0))):
+        note(context, builder, kind, *words)
+
+
+def note_of_warp(context: Context, builder: Builder, kind: Kind, *words: Value | None) -> None:
+    """Emit the log of one event by lane 0, after all lanes have come and before any goes on.
+
+    Parts of a warp would commit a group twice, and then put operands into the group after theirs.
+    """
+    _converge(context, builder)
+    lane = emit(TABLE["laneid"], context, builder, {})
+    with builder.if_then(builder.icmp_unsigned("==", lane, _constant(0))):
+        note(context, builder, kind, *words)
+    _converge(context, builder)
 
 
 def _word(context: Context, builder: Builder, given: Operands, name: str) -> Any:
@@ -148,14 +176,13 @@ def _before(*names: str) -> Callable[[Watch], Watch]:
 @_before("mbarrier_init")
 def _init(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at, count = _barrier(context, builder, row, given), _word(context, builder, given, "count")
-    lane = _own_lane(context, builder)
-    note(context, builder, Kind.INIT, at, count, located=at, lanes=lane)
+    note(context, builder, Kind.INIT, at, count, located=at)
 
 
 @_before("mbarrier_inval")
 def _inval(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at = _barrier(context, builder, row, given)
-    note(context, builder, Kind.INVAL, at, located=at, lanes=_own_lane(context, builder))
+    note(context, builder, Kind.INVAL, at, located=at)
 
 
 @_before(*(n for n in TABLE if n.startswith(("mbarrier_arrive", "cp_async_mbarrier_arrive_noinc"))))
@@ -163,32 +190,23 @@ def _arrive(row: Instruction, context: Context, builder: Builder, given: Operand
     at = _barrier(context, builder, row, given)
     count = _plain(_word(context, builder, given, "count"))
     tx_bytes = _word(context, builder, given, "tx_bytes")
-    if row.name.endswith("_remote"):
-        lanes = _own_lane(context, builder)
-    else:
-        lanes = emit(TABLE["activemask"], context, builder, {})
-        here = builder.ctpop(lanes)
-        count = builder.mul(count, here)
-        tx_bytes = None if tx_bytes is None else builder.mul(tx_bytes, here)
     kind = Kind.ARRIVE_COPIED if row.name.startswith("cp_async") else Kind.ARRIVE
     drops = _constant(int("drop" in row.name))  # later phases have fewer arrivals
-    note(context, builder, kind, at, count, tx_bytes, drops, at, lanes)
+    note(context, builder, kind, at, count, tx_bytes, drops, at)
 
 
 @_before("mbarrier_expect_tx", "mbarrier_expect_tx_remote")
 def _expect(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at = _barrier(context, builder, row, given)
     nbytes = _word(context, builder, given, "tx_bytes")
-    lane = _own_lane(context, builder)
-    note(context, builder, Kind.EXPECT, at, None, nbytes, located=at, lanes=lane)
+    note(context, builder, Kind.EXPECT, at, None, nbytes, located=at)
 
 
 @_before("mbarrier_complete_tx", "mbarrier_complete_tx_remote")
 def _complete(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at = _barrier(context, builder, row, given)
     nbytes = _word(context, builder, given, "tx_bytes")
-    lane = _own_lane(context, builder)
-    note(context, builder, Kind.COMPLETE, at, None, nbytes, located=at, lanes=lane)
+    note(context, builder, Kind.COMPLETE, at, None, nbytes, located=at)
 
 
 @_before(
@@ -199,7 +217,7 @@ def _complete(row: Instruction, context: Context, builder: Builder, given: Opera
 )
 def _uncounted(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at = _barrier(context, builder, row, given)
-    note(context, builder, Kind.UNCOUNTED, at, located=at, lanes=_own_lane(context, builder))
+    note(context, builder, Kind.UNCOUNTED, at, located=at)
 
 
 def _is_load(name: str) -> bool:
@@ -216,11 +234,10 @@ def _load(row: Instruction, context: Context, builder: Builder, given: Operands)
     mask = _word(context, builder, given, "multicast")
     if mask is not None and mask.type.width < 32:
         mask = builder.zext(mask, I32)
-    lane = _own_lane(context, builder)
     if nbytes is None:
-        note(context, builder, Kind.UNCOUNTED, at, located=at, lanes=lane)
+        note(context, builder, Kind.UNCOUNTED, at, located=at)
     else:
-        note(context, builder, Kind.LOAD, into, nbytes, at, mask, at, lane)
+        note(context, builder, Kind.LOAD, into, nbytes, at, mask, at)
 
 
 def _is_store(name: str) -> bool:
@@ -240,14 +257,13 @@ def _store(row: Instruction, context: Context, builder: Builder, given: Operands
     if nbytes is None and "tensor_map" in given:
         as_load = {**given, "destination": given["source"]}
         nbytes = nbytes_of(TABLE["cp_async_bulk_tensor_load"], as_load)
-    lane = _own_lane(context, builder)
     nbytes = _constant(16) if nbytes is None else nbytes
-    note(context, builder, Kind.SOURCE, start, nbytes, lanes=lane)
+    note(context, builder, Kind.SOURCE, start, nbytes)
 
 
 def _simple(kind: Kind) -> Watch:
     def watch(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-        note(context, builder, kind)
+        note_once(context, builder, kind)
 
     return watch
 
@@ -259,39 +275,43 @@ for _name, _kind in {
     BEFORE[_name] = _simple(_kind)
 
 
-@_before("wgmma_commit_group")  # see `_group`
+@_before("wgmma_fence", "wgmma_wait_group")
+def _aligned(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    _converge(context, builder)
+
+
+@_before("wgmma_commit_group")
 def _commit_products(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    note(context, builder, Kind.PRODUCT_COMMIT, lanes=_ALL)
+    _group(context, builder, None)
 
 
 @_before("fence_proxy_async", "fence_proxy_async_all")
 def _fence(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     space = given.get("space", (types.none, None))[0]
     if not isinstance(space, types.Literal) or space.literal_value != "global":
-        # By each lane: its own copies may follow at once.
-        note(context, builder, Kind.FENCE, lanes=_own_lane(context, builder))
+        note(context, builder, Kind.FENCE)
 
 
 @_before(*(n for n in TABLE if n.startswith("st_shared_cluster")))
 def _remote(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    note(context, builder, Kind.UNTRACKED)
+    note_once(context, builder, Kind.UNTRACKED)
 
 
 @_before("barrier_cluster_arrive")
 def _arrive_in_cluster(
     row: Instruction, context: Context, builder: Builder, given: Operands
 ) -> None:
+    note(context, builder, Kind.CLUSTER_ARRIVE, other=_own_lane(context, builder))
     qualifiers = given.get("qualifiers", (types.none, None))[0]
     if "aligned" in str(getattr(qualifiers, "literal_value", "")):
         _converge(context, builder)
-    note(context, builder, Kind.CLUSTER_ARRIVE)
 
 
 @_before("barrier_sync", "barrier_arrive")  # bar.sync and bar.arrive are of whole warps
 def _meet(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    _converge(context, builder)
     number, threads = (_word(context, builder, given, n) for n in ("barrier_id", "threads"))
-    note(context, builder, Kind.MEET, number, threads)
+    note(context, builder, Kind.MEET, number, threads, _own_lane(context, builder))
+    _converge(context, builder)
 
 
 @_before(*(n for n in TABLE if n.startswith(("cp_async_ca", "cp_async_cg"))))
@@ -351,26 +371,21 @@ def _access(
     _call(context, builder, races.note_access, words)
 
 
+def _is_all(given: Operands) -> bool:
+    """Return whether a sync of a warp is one of all lanes."""
+    typ, value = given.get("mask", (types.none, None))
+    number = getattr(typ, "literal_value", getattr(typ, "value", getattr(value, "constant", None)))
+    return number is None or number & 0xFFFFFFFF == 0xFFFFFFFF
+
+
 def _before_row(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
+    if row.name == "bar_warp_sync" and _is_all(given):
+        given["mask"] = U32, _all_lanes(context, builder)
     if row.name in BEFORE:
         BEFORE[row.name](row, context, builder, given)
 
 
 # --------------------------------------------------------------------------- after a row
-
-
-def _passed(
-    context: Context,
-    builder: Builder,
-    kind: Kind,
-    address: Value | None = None,
-    size: Value | None = None,
-    located: Value | None = None,
-    other: Value | None = None,
-) -> None:
-    """Log the end of a wait, by each lane: it goes on at once, maybe ahead of the first of them."""
-    lane = _own_lane(context, builder)
-    note(context, builder, kind, address, size, other, located=located, lanes=lane)
 
 
 def _after_row(
@@ -380,26 +395,26 @@ def _after_row(
         at = _barrier(context, builder, row, given)
         parity = _word(context, builder, given, "parity")
         with builder.if_then(result):
-            _passed(context, builder, Kind.WAITED, at, parity, at)
+            note(context, builder, Kind.WAITED, at, parity, located=at)
     elif row.name in ("mbarrier_try_wait", "mbarrier_test_wait"):
         at = _barrier(context, builder, row, given)
         with builder.if_then(result):
-            _passed(context, builder, Kind.WAITED_OWN, at, None, at)
+            note(context, builder, Kind.WAITED_OWN, at, located=at)
     elif row.name.startswith("cp_async_bulk_wait_group"):
         # Of the thread's own groups, so of the one that has committed them.
-        note(context, builder, Kind.DRAINED, None, _word(context, builder, given, "pending"))
+        note_once(context, builder, Kind.DRAINED, None, _word(context, builder, given, "pending"))
     elif row.name == "cp_async_wait_group":
         pending = _word(context, builder, given, "pending")
-        _passed(context, builder, Kind.COPY_DRAINED, None, pending)
+        note(context, builder, Kind.COPY_DRAINED, None, pending)
     elif row.name == "cp_async_wait_all":
-        _passed(context, builder, Kind.COPY_DRAINED, other=_constant(1))
+        note(context, builder, Kind.COPY_DRAINED, other=_constant(1))
     elif row.name == "wgmma_wait_group":
         pending = _word(context, builder, given, "pending")
-        note(context, builder, Kind.PRODUCT_DRAINED, None, pending, lanes=_ALL)
+        note_of_warp(context, builder, Kind.PRODUCT_DRAINED, None, pending)
     elif row.name == "barrier_sync":
-        _passed(context, builder, Kind.MET, _word(context, builder, given, "barrier_id"))
+        note(context, builder, Kind.MET, _word(context, builder, given, "barrier_id"))
     elif row.name == "barrier_cluster_wait":
-        _passed(context, builder, Kind.CLUSTER_WAITED)
+        note(context, builder, Kind.CLUSTER_WAITED)
 
 
 # ---------------------------------------------------------------- what is not a row
@@ -416,44 +431,31 @@ def _operand(
     context: Context, builder: Builder, runs: Sequence[tuple[int, int]], low: Value
 ) -> None:
     start = builder.shl(builder.and_(low, _constant(0x3FFF)), _constant(4))
-    _converge(context, builder)
     for offset, nbytes in runs:
         at = builder.add(start, _constant(offset))
-        note(context, builder, Kind.PRODUCT, at, _constant(nbytes), lanes=_ALL)
-    _converge(context, builder)
-
-
-def _converge(context: Context, builder: Builder) -> None:
-    """Let the lanes of a whole warp meet again before an instruction of all of them."""
-    emit(TABLE["bar_warp_sync"], context, builder, {"mask": (U32, _ALL)})
+        note_of_warp(context, builder, Kind.PRODUCT, at, _constant(nbytes))
 
 
 def _group(context: Context, builder: Builder, pending: int | None) -> None:
-    """Log the end of a wgmma group, or of a wait, by lane 0, as `_operand`: once, in its order.
-
-    Parts of a warp would commit a group twice, and then put operands into the group after theirs.
-    """
-    _converge(context, builder)
     if pending is None:
-        note(context, builder, Kind.PRODUCT_COMMIT, lanes=_ALL)
+        note_of_warp(context, builder, Kind.PRODUCT_COMMIT)
     else:
-        note(context, builder, Kind.PRODUCT_DRAINED, None, _constant(pending), lanes=_ALL)
-    _converge(context, builder)
+        note_of_warp(context, builder, Kind.PRODUCT_DRAINED, None, _constant(pending))
 
 
 def _synchronises(context: Context, builder: Builder, after: bool) -> None:
     """Log a cuda.syncthreads: all threads meet at the barrier 0."""
     if not after:  # the lane that initialised barriers may be behind the rest of its warp
+        note(context, builder, Kind.MEET, other=_own_lane(context, builder))
         _converge(context, builder)
-        note(context, builder, Kind.MEET, _constant(0), _constant(0))
     else:
-        _passed(context, builder, Kind.MET, _constant(0), _constant(0))
+        note(context, builder, Kind.MET)
 
 
 def _called(context: Context, builder: Builder, function: Callable[..., object]) -> None:
     """Log the line on which a user's function calls the library."""
     if function.__module__ not in (races.__name__, _WAITING):
-        note(context, builder, Kind.LINE)
+        note_once(context, builder, Kind.LINE)
 
 
 def _waited(
@@ -462,7 +464,7 @@ def _waited(
     """Log the purpose of a wait, which names the role of the warp."""
     at = compiler.get_field(builder, barrier, args[0], "address")
     number = _constant(site_number(site))
-    note(context, builder, Kind.SITE, at, args[3], number, located=at)
+    note_once(context, builder, Kind.SITE, at, args[3], number, None, at)
 
 
 def _labelled(
@@ -480,7 +482,7 @@ def _labelled(
         places = [context.cast(builder, a, t, U32) for a, t in zip(args[1:], sig.args[1:])]
         base, barriers = (*places, _constant(0))[:2]
         number = _constant(label_number(function, owner))
-        note(context, builder, Kind.LABEL, base, barriers, number)
+        note_once(context, builder, Kind.LABEL, base, barriers, number)
 
 
 if racing():
@@ -492,6 +494,7 @@ if racing():
     AFTER.append(_after_row)
     hooks.ACCESSES.append(_accessed)
     hooks.OPERANDS.append(_operand)
+    hooks.BEFORE_WAITS.append(_converge)
     hooks.GROUPS.append(_group)
     WAITS.append(_waited)
     compiler.watch(called=_called, labelled=_labelled, synchronises=_synchronises)

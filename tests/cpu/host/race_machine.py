@@ -99,12 +99,14 @@ class Machine:
         yield from self.note(who, Kind.INIT, address, count)
         self.barriers[who.rank, address] = Phases(count, count)
 
-    def arrive(self, who, address, nbytes=0, at=None, each=True):
+    def arrive(self, who, address, nbytes=0, at=None, each=True, kind=Kind.ARRIVE):
+        """Arrive once, or by `each` lane, which logs its own arrival."""
         at = who.rank if at is None else at
         count = who.lanes.bit_count() if each else 1
-        yield from self.note(who, Kind.ARRIVE, address, count, nbytes, at)
+        for _ in range(count):
+            yield from self.note(who, kind, address, 1, nbytes, at)
         barrier = self._barrier(at, address)
-        barrier.pending, barrier.tx = barrier.pending - count, barrier.tx + nbytes
+        barrier.pending, barrier.tx = barrier.pending - count, barrier.tx + nbytes * count
         barrier.settle()
 
     def passed(self, who, address, parity):

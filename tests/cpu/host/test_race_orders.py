@@ -153,7 +153,44 @@ def products(machine, without=""):
     machine.start(producer, produce(producer))
 
 
-PROGRAMS = {"ring": (ring, 3, 1), "cluster": (cluster, 2, 2), "products": (products, 2, 1)}
+def copies(machine, without=""):
+    """A ring that cp.async fills: each lane arrives, and parts of the warp run apart."""
+
+    def consume(who):
+        if who.lanes & 1:
+            for s in range(STAGES):
+                yield from machine.init(who, FULL + 8 * s, 32)
+                yield from machine.init(who, EMPTY + 8 * s, 32)
+        yield from machine.sync(who)
+        for i in range(TILES):
+            s, parity = stage(i)
+            if without != "wait":
+                yield from machine.wait(who, FULL + 8 * s, parity)
+            for chunk in range(0, NBYTES, 16):
+                yield from machine.note(who, Kind.READ, s * NBYTES + chunk, 16)
+            yield from machine.arrive(who, EMPTY + 8 * s)
+
+    def produce(who):
+        yield from machine.sync(who)
+        for i in range(TILES):
+            s, parity = stage(i)
+            if i >= STAGES and without != "empty":
+                yield from machine.wait(who, EMPTY + 8 * s, parity ^ 1)
+            for chunk in range(NBYTES // 16):
+                if who.lanes >> chunk & 1:
+                    yield from machine.note(who, Kind.COPY, s * NBYTES + 16 * chunk, 16)
+            yield from machine.arrive(who, FULL + 8 * s, kind=Kind.ARRIVE_COPIED)
+
+    for lanes in (FIRST, REST):
+        machine.start(Lanes(0, lanes), consume(Lanes(0, lanes)))
+    for lanes in (FIRST, 0xFFFE, 0xFFFF0000):
+        machine.start(Lanes(1, lanes), produce(Lanes(1, lanes)))
+
+
+PROGRAMS = {
+    "ring": (ring, 3, 1), "cluster": (cluster, 2, 2), "products": (products, 2, 1),
+    "copies": (copies, 2, 1),
+}  # fmt: skip
 WRONG = [
     ("ring", "sync", {"BarrierMisuse"}),
     ("ring", "wait", {"EarlyRead", "EarlyOverwrite"}),  # which of both is in the log first
@@ -167,6 +204,8 @@ WRONG = [
     ("cluster", "sync", {"BarrierMisuse"}),
     ("cluster", "wait", {"EarlyRead", "EarlyOverwrite"}),
     ("cluster", "empty", {"EarlyOverwrite"}),
+    ("copies", "wait", {"EarlyRead", "EarlyOverwrite"}),
+    ("copies", "empty", {"EarlyOverwrite", "EarlyRead"}),
 ]
 
 

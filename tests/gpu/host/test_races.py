@@ -14,8 +14,9 @@ MISSED = [
     "TilePipeline, filled_by='threads': A stage is filled in part",
     "OutputTilePipeline: A stage is filled in part",
 ]
-#: The device ends these launches with an error, and the log is lost with its context.
+#: The device may end these launches with an error, and the log is lost with its context.
 CRASHED = [
+    "TilePipeline, multicast: A block of a cluster ends before its peers",
     "TilePipeline, filled_by='cp_async': A stage is filled before it is empty",
     "barriers by hand: A stage is used before it is full",
     "barriers by hand: A wait names the previous phase",
@@ -61,8 +62,7 @@ def test_a_mutant_is_missed(worker, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CRASHED)
-def test_the_device_ends_a_mutant(worker, name):
-    """Or its race is found, if the launch comes to its end."""
+def test_the_device_ends_a_mutant_or_its_race_is_found(worker, name):
     try:
         found = call(worker, report.broken, name)
     except (AssertionError, report.WorkerLost) as error:
