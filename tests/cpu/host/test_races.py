@@ -348,7 +348,7 @@ def syncs_in_a_program():
 
 
 def test_each_lane_logs_its_own_arrival_and_no_sync_is_left_out():
-    """Arrivals of a warp that one lane logged went missing; ptxas drops syncs of a known mask."""
+    """One lane's log of a warp's arrivals came with alarms; ptxas drops syncs of a known mask."""
     masks, counted = run_isolated(syncs_in_a_program, timeout=240, env=RACES)
     assert masks and all(mask.startswith("%r") for mask in masks)
     assert not counted
