@@ -144,12 +144,18 @@ def pytest_unconfigure() -> None:
 def reaching(
     tests: Iterable[TestFile], path: str, line: int, limit: float = math.inf
 ) -> list[TestFile]:
-    """Return the passing test files that reach a line: of its part first, then quick ones.
+    """Return the passing test files that reach a line: those named most like its file first.
 
-    Together they take at most `limit` seconds; the first is there if it takes longer.
+    Of equals the quick ones come first. Together they take at most `limit` seconds; the first is
+    there if it takes longer.
     """
-    part = Path(path).parent.relative_to("numba_tma").as_posix()
     found = [test for test in tests if test.passed and test.reaches(path, line)]
-    found.sort(key=lambda test: (f"/{part}/" not in test.path, test.seconds))
+    words = _words(path)
+    found.sort(key=lambda test: (-len(words & _words(test.path)), test.seconds))
     ends = itertools.accumulate(test.seconds for test in found)
     return [test for i, (test, end) in enumerate(zip(found, ends)) if not i or end <= limit]
+
+
+def _words(path: str) -> set[str]:
+    """Return the words of a path: matmul/grouped.py and test_matmul_grouped.py share two."""
+    return set(path.removesuffix(".py").replace("/", "_").split("_"))

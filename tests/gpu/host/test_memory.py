@@ -53,6 +53,7 @@ def test_freed_memory():
 
 @on_gpu
 def elsewhere():
+    cuda.current_context()  # of GPU 0, which is current again behind the `with`
     with cuda.gpus[1]:
         array = cuda.to_device(np.zeros((32, 32), np.float32))
     texts = refusals(array)
