@@ -97,11 +97,12 @@ def misplaced(address: int) -> str:
     error, _ = driver.cuPointerGetAttribute(asked.CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address)
     if not error:
         return ""
-    error, owner = driver.cuPointerGetAttribute(asked.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
-    if not error and owner != device:
+    error, context = driver.cuPointerGetAttribute(asked.CU_POINTER_ATTRIBUTE_CONTEXT, address)
+    if not error:
+        owner = f"GPU {_device_of(context)}" if int(context) else "another GPU"
         return (
-            f"lies on GPU {owner}, which kernels on the current GPU, {device}, cannot access: make "
-            f"GPU {owner} current (with numba.cuda.gpus[{owner}], torch.cuda.device({owner})), or "
+            f"lies on {owner}, and kernels on the current GPU, {device}, cannot access it: make "
+            "its GPU current (numba.cuda.gpus[i], torch.cuda.device(i)), enable peer access, or "
             "copy the array"
         )
     pageable = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS
@@ -111,6 +112,16 @@ def misplaced(address: int) -> str:
         f"lies at {address:#x}, where CUDA has no memory: it was freed or never allocated; keep "
         "the array alive"
     )
+
+
+def _device_of(context: Any) -> int:
+    """Return the ordinal of a context's GPU."""
+    driver = _driver()
+    _checked(driver.cuCtxPushCurrent(context))
+    try:
+        return int(_checked(driver.cuCtxGetDevice()))
+    finally:
+        driver.cuCtxPopCurrent()
 
 
 def is_capturing(stream: int) -> bool:

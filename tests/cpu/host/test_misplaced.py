@@ -14,8 +14,8 @@ FREED = (
     "alive"
 )
 ELSEWHERE = (
-    "lies on GPU 1, which kernels on the current GPU, 0, cannot access: make GPU 1 current (with "
-    "numba.cuda.gpus[1], torch.cuda.device(1)), or copy the array"
+    "lies on {}, and kernels on the current GPU, 0, cannot access it: make its GPU current "
+    "(numba.cuda.gpus[i], torch.cuda.device(i)), enable peer access, or copy the array"
 )
 
 
@@ -23,16 +23,23 @@ class Memory:
     """A driver of GPU 0: what it knows of the address of an array."""
 
     def __init__(self, monkeypatch):
-        self.accessible, self.owner, self.pageable = False, None, 0
-        monkeypatch.setattr(driver, "cuCtxGetDevice", lambda: (SUCCESS, driver.CUdevice(0)))
+        self.accessible, self.context, self.pageable = False, None, 0
+        self.current = [0]  # contexts; that of GPU i is i + 1 in memory's answers
+        monkeypatch.setattr(driver, "cuCtxGetDevice", lambda: (SUCCESS, self.current[-1]))
+        monkeypatch.setattr(driver, "cuCtxPushCurrent", self.push)
+        monkeypatch.setattr(driver, "cuCtxPopCurrent", self.current.pop)
         monkeypatch.setattr(driver, "cuPointerGetAttribute", self.pointer)
         monkeypatch.setattr(driver, "cuDeviceGetAttribute", self.device)
 
     def pointer(self, which, address):
         if which.name.endswith("DEVICE_POINTER"):
             return (SUCCESS, address) if self.accessible else (REFUSED, None)
-        assert which.name.endswith("DEVICE_ORDINAL")
-        return (REFUSED, None) if self.owner is None else (SUCCESS, self.owner)
+        assert which.name.endswith("CONTEXT")
+        return (REFUSED, None) if self.context is None else (SUCCESS, self.context)
+
+    def push(self, context):
+        self.current.append(context - 1)
+        return (SUCCESS,)
 
     def device(self, which, device):
         number = {"MAJOR": 9, "MINOR": 0, "ACCESS": self.pageable}[which.name.rpartition("_")[2]]
@@ -52,26 +59,27 @@ def memory(monkeypatch):
 
 
 def test_accessible_memory_of_another_gpu(memory):
-    memory.accessible, memory.owner = True, 1
+    memory.accessible, memory.context = True, 2
     assert misplaced(0x10000) == ""
 
 
-def test_memory_of_another_gpu(memory):
-    memory.owner = 1
-    assert misplaced(0x10000) == ELSEWHERE
+@pytest.mark.parametrize(("context", "owner"), [(2, "GPU 1"), (0, "another GPU")])
+def test_memory_of_another_gpu(context, owner, memory):
+    """Memory that is mapped by hand has no context."""
+    memory.context = context
+    assert misplaced(0x10000) == ELSEWHERE.format(owner)
+    assert memory.current == [0]
 
 
 def test_freed_memory(memory):
-    assert misplaced(0x10000) == FREED
-    memory.owner = 0  # which the driver should not say: that GPU could access it
     assert misplaced(0x10000) == FREED
 
 
 def test_a_gpu_that_accesses_all_memory_of_the_process(memory):
     memory.pageable = 1
     assert misplaced(0x10000) == ""
-    memory.owner = 1
-    assert misplaced(0x10000) == ELSEWHERE
+    memory.context = 2
+    assert misplaced(0x10000) == ELSEWHERE.format("GPU 1")
 
 
 def test_without_a_context_nobody_asks(memory, monkeypatch):
