@@ -147,10 +147,12 @@ def reaching(
     """Return the passing test files that reach a line: those named most like its file first.
 
     Of equals the quick ones come first. Together they take at most `limit` seconds; the first is
-    there if it takes longer.
+    there if it takes longer. Processes that a test starts are not recorded, so a line that nothing
+    reaches gets the files that are named like its own.
     """
-    found = [test for test in tests if test.passed and test.reaches(path, line)]
-    words = _words(path)
+    words, passing = _words(path), [test for test in tests if test.passed]
+    found = [test for test in passing if test.reaches(path, line)]
+    found = found or [test for test in passing if Path(path).stem in _words(test.path)]
     found.sort(key=lambda test: (-len(words & _words(test.path)), test.seconds))
     ends = itertools.accumulate(test.seconds for test in found)
     return [test for i, (test, end) in enumerate(zip(found, ends)) if not i or end <= limit]
