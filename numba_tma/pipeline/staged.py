@@ -162,12 +162,15 @@ class StagedPipeline:
 def elected(pipeline: StagedPipeline, e: Any) -> Any:
     """Return whether the lane arrives: `e`, or without `e` the result of an election.
 
-    Of a release by a commit, one thread alone executes the release, unless it has an `e`.
+    Of a release by a commit, one thread alone executes the release, unless it has an `e`. Then the
+    warp meets first: a lane two phases behind would wait for a phase that is over.
     """
     if e is None:
         if pipeline.commits:
             return True
         return elect_sync()
+    if pipeline.commits:
+        bar_warp_sync()
     return e
 
 

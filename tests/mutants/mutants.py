@@ -313,7 +313,7 @@ THREADS = [
     *of_every_ring(
         p.THREADS, ("add", "fill"), early="MissingFence EarlyRead EarlyOverwrite DataRace"
     ),
-    *of_filled_rings(p.THREADS, "EarlyOverwrite MissingFence", "may still be reading"),
+    *of_filled_rings(p.THREADS, "EarlyOverwrite MissingFence DataRace", "may still be reading"),
     Mutant(
         p.THREADS, "wrong bytes", m.PARTLY_FILLED,
         (("stage.b[row, column] = x[t * ROWS + row, COLUMNS + column]",
