@@ -1,5 +1,7 @@
 """OutputTilePipeline in the simulator: values under several seeds, in both memories."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,14 @@ def test_every_form_hands_over_in_shared_memory(build, seed):
     sim.seed(seed)
     for n in counts(2):
         CASE.shared(build, 2, (W(1), W(2)), "f32", n)
+
+
+@pytest.mark.parametrize("build", kernels.SHARED)
+def test_every_stage_that_is_committed_is_released(build):
+    with sim.record() as trace:
+        CASE.shared(build, 2, (W(1), W(1)), "f32", 5)
+    completed = Counter(event.kind for event in trace.events)
+    assert completed["full"] == completed["empty"] == 5
 
 
 CASES = [(stages, dtype) for stages in (1, 3, 4) for dtype in ("f32", "bf16")]

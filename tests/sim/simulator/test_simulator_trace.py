@@ -14,14 +14,14 @@ def wait(barrier, parity):
 
 
 @cuda.jit
-def pipeline(x, y, tiles, name):
+def pipeline(x, y, tiles, name, stages):
     """One thread loads, the other stores what it was given."""
-    ring = sim.allocate_shared("ring", STAGES * NBYTES, 128)
-    full = sim.allocate_shared("full", 8 * STAGES, 8)
-    empty = sim.allocate_shared("empty", 8 * STAGES, 8)
+    ring = sim.allocate_shared("ring", stages * NBYTES, 128)
+    full = sim.allocate_shared("full", 8 * stages, 8)
+    empty = sim.allocate_shared("empty", 8 * stages, 8)
     t = cuda.threadIdx.x
     if t == 0:
-        for s in range(STAGES):
+        for s in range(stages):
             sim.label(full + 8 * s, f"full[{s}] of {name}")
             sim.label(empty + 8 * s, f"empty[{s}] of {name}")
             sim.mbarrier_init(full + 8 * s, 1)
@@ -29,7 +29,7 @@ def pipeline(x, y, tiles, name):
         sim.fence_mbarrier_init()
     cuda.syncthreads()
     for i in range(tiles):
-        s, parity = i % STAGES, i // STAGES & 1
+        s, parity = i % stages, i // stages & 1
         if t == 0:
             wait(empty + 8 * s, parity ^ 1)
             sim.mbarrier_arrive_expect_tx(full + 8 * s, NBYTES)
@@ -44,12 +44,12 @@ def pipeline(x, y, tiles, name):
             sim.mbarrier_arrive(empty + 8 * s)
 
 
-def recorded(tiles, blocks=1, seed=0, name="Pipe(3, x)"):
+def recorded(tiles, blocks=1, seed=0, name="Pipe(3, x)", stages=STAGES):
     sim.seed(seed)
     x = np.arange(tiles * NBYTES).astype(np.uint8)
     y = np.zeros_like(x)
     with sim.record() as trace:
-        pipeline[blocks, 2](x, y, tiles, name)
+        pipeline[blocks, 2](x, y, tiles, name, stages)
     np.testing.assert_array_equal(x, y)
     return trace
 
@@ -99,6 +99,15 @@ def test_timeline():
     assert "> loading" in lines[-1]
     assert text == recorded(7).timeline()
     assert len({recorded(7, seed=seed).timeline() for seed in range(8)}) > 1
+
+
+def test_stages_are_listed_by_number_and_stores_last():
+    lines = recorded(12, stages=12).timeline().splitlines()
+    rows = [line.partition("|")[0].strip() for line in lines if "|" in line]
+    panels = [rows[start : start + 13] for start in range(0, len(rows), 13)]
+    assert panels and all(
+        panel == [f"stage {s}" for s in range(12)] + ["stores"] for panel in panels
+    )
 
 
 def test_a_long_timeline_is_wrapped_and_cut():
