@@ -93,6 +93,61 @@ def test_two_blocks_store_one_tile():
             store_rows[4, 32](y, 4, 2)
 
 
+READS = ("read", "load", "bulk load")
+WRITES = ("write", "store", "bulk store")
+COMBINES = ("atomic", "reduce", "bulk reduce")
+
+
+@cuda.jit
+def access_one_row(x, row, operations):
+    """Each block accesses the row by its own operation."""
+    operation = operations[cuda.blockIdx.x]
+    tile, full = tma.shared_tile(ROW), tma.shared_barrier()
+    tile[0, cuda.threadIdx.x] = np.float32(1)
+    tma.fence_proxy_async()
+    cuda.syncwarp()
+    if cuda.threadIdx.x > 0:
+        return
+    if operation == "read":
+        row[3]
+    elif operation == "write":
+        row[3] = 1
+    elif operation == "atomic":
+        cuda.atomic.add(row, 3, 1)
+    elif operation == "store":
+        x.store(tile, (0, 0))
+    elif operation == "reduce":
+        x.reduce(tile, (0, 0), "add")
+    elif operation == "bulk store":
+        ptx.cp_async_bulk_store(row, tile, ROW.nbytes)
+    elif operation == "bulk reduce":
+        ptx.cp_reduce_async_bulk_store(row, tile, ROW.nbytes, "add.f32")
+    else:
+        full.init(1)
+        tma.fence_mbarrier_init()
+        full.arrive_expect_tx(ROW.nbytes)
+        if operation == "load":
+            x.load(tile, (0, 0), full)
+        else:
+            ptx.cp_async_bulk_load(tile, row, ROW.nbytes, full)
+        full.wait(0)
+    ptx.cp_async_bulk_commit_group()
+    ptx.cp_async_bulk_wait_group(0)
+
+
+@pytest.mark.parametrize("first", READS + WRITES + COMBINES)
+def test_accesses_of_two_blocks_race_unless_both_read_or_both_combine(first):
+    x = cuda.to_device(np.zeros((1, 32), np.float32))
+    x_map = tma.tensor_map(x, ROW)
+    for second in READS + WRITES + COMBINES:
+        with sim.global_races():
+            if any({first, second} <= set(kind) for kind in (READS, COMBINES)):
+                access_one_row[2, 32](x_map, x[0], (first, second))
+                continue
+            with pytest.raises(sim.DataRace):
+                access_one_row[2, 32](x_map, x[0], (first, second))
+
+
 # ------------------------------------------------------------------ dependent launches
 
 
