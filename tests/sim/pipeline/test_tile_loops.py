@@ -1,4 +1,4 @@
-"""What the loops of a tile pipeline hold while they go on: `in_flight` stages besides the newest."""
+"""The loops of a tile pipeline hold `in_flight` stages besides the newest while they go on."""
 
 import numpy as np
 import pytest

@@ -1,10 +1,14 @@
 """Rules of `explore`: mistakes that only some orders show, and what adds no orders."""
 
+from dataclasses import FrozenInstanceError, fields
+from typing import get_args
+
 import numpy as np
 import pytest
 from numba import cuda
 
 from numba_tma import simulator as sim
+from numba_tma.simulator import protocol
 
 F32 = np.dtype(np.float32)
 VALUES = 4
@@ -85,6 +89,16 @@ def test_a_warp_arrives_again_after_the_others_have_come(answered):
     found_in_records_without_it(
         lambda: kernel[1, 64](), sim.BarrierMisuse, "arrives again before the others have come"
     )
+
+
+@pytest.mark.parametrize("kind", get_args(protocol.Operation), ids=lambda kind: kind.__name__)
+def test_a_recorded_operation_is_a_value(kind):
+    """Runs and classes of threads share operations, and find them by hash."""
+    names = [field.name for field in fields(kind)]
+    one, other = (kind(*range(len(names))) for _ in range(2))
+    assert one == other and hash(one) == hash(other)
+    with pytest.raises(FrozenInstanceError):
+        setattr(one, names[0], 7)
 
 
 @pytest.mark.parametrize("scratch", ["of one thread", "of all threads"])
