@@ -41,6 +41,7 @@ def compiled(kernel, target=TARGETS[0]):
 )
 def test_counts(control, arrivals, nbytes):
     assert (control.arrivals, control.nbytes) == (arrivals, nbytes)
+    assert sum(control.shared_parts("").values()) == nbytes
     assert control.empty_offset - control.full_offset == 8 * control.slots
 
 

@@ -36,7 +36,11 @@ def found_in_records_without_it(run, error, match, seeds=8):
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_bytes_are_expected_before_their_load_begins(early):
+@pytest.mark.parametrize(
+    ("loads", "message"),
+    [(1, "the loads bring 16 bytes more than the phase"), (2, "while 16 bytes of its loads are")],
+)
+def test_bytes_are_expected_before_their_load_begins(loads, message, early):
     @cuda.jit
     def kernel(x):
         tiles = sim.allocate_shared("tiles", 2 * BYTES, 128)
@@ -47,20 +51,19 @@ def test_bytes_are_expected_before_their_load_begins(early):
         cuda.syncthreads()
         if cuda.threadIdx.x == 0:
             sim.mbarrier_arrive_expect_tx(full, 2 * BYTES if early else BYTES)
-            sim.cp_async_bulk_load(tiles, x[:VALUES], full)
-            sim.cp_async_bulk_load(tiles + BYTES, x[VALUES:], full)
+            for part in np.split(x, loads):
+                at = tiles + (0 if part[0] == 0 else BYTES)
+                sim.cp_async_bulk_load(at, part, full)
             if not early:
                 sim.mbarrier_expect_tx(full, BYTES)
         wait(full, 0)
-        sim.shared_read(tiles, F32)  # the other tile is not read
+        sim.shared_read(tiles, F32)  # the rest is not read
 
-    x = np.zeros(2 * VALUES, np.float32)
+    x = np.arange(2 * VALUES, dtype=np.float32)
     if early:
         assert sim.explore(lambda: kernel[1, 2](x)).states > 5
         return
-    found_in_records_without_it(
-        lambda: kernel[1, 2](x), sim.WrongByteCount, "while 16 bytes of its loads are still under"
-    )
+    found_in_records_without_it(lambda: kernel[1, 2](x), sim.WrongByteCount, message)
 
 
 @pytest.mark.parametrize("answered", [True, False])
