@@ -9,7 +9,7 @@ from numba_tma import ptx
 from numba_tma import simulator as sim
 from tests.tiers import seeds
 
-ROW = tma.Tile((1, 32), "f32")
+ROW, FOUR = tma.Tile((1, 32), "f32"), tma.Tile((4, 32), "f32")
 
 
 @cuda.jit
@@ -93,17 +93,18 @@ def test_two_blocks_store_one_tile():
             store_rows[4, 32](y, 4, 2)
 
 
-READS = ("read", "load", "bulk load")
-WRITES = ("write", "store", "bulk store")
+READS = ("read", "load", "gather", "bulk load", "part of a bulk load", "copy of a thread")
+WRITES = ("write", "store", "scatter", "bulk store")
 COMBINES = ("atomic", "reduce", "bulk reduce")
 
 
 @cuda.jit
-def access_one_row(x, row, operations):
+def access_one_row(x, rows, row, operations):
     """Each block accesses the row by its own operation."""
     operation = operations[cuda.blockIdx.x]
-    tile, full = tma.shared_tile(ROW), tma.shared_barrier()
-    tile[0, cuda.threadIdx.x] = np.float32(1)
+    tile, full = tma.shared_tile(FOUR), tma.shared_barrier()
+    for i in range(4):
+        tile[i, cuda.threadIdx.x] = np.float32(1)
     tma.fence_proxy_async()
     cuda.syncwarp()
     if cuda.threadIdx.x > 0:
@@ -118,6 +119,11 @@ def access_one_row(x, row, operations):
         x.store(tile, (0, 0))
     elif operation == "reduce":
         x.reduce(tile, (0, 0), "add")
+    elif operation == "scatter":
+        rows.scatter(tile, (0, 1, 2, 3), 0)
+    elif operation == "copy of a thread":
+        ptx.cp_async_cg(tile, row)
+        ptx.cp_async_wait_all()
     elif operation == "bulk store":
         ptx.cp_async_bulk_store(row, tile, ROW.nbytes)
     elif operation == "bulk reduce":
@@ -125,9 +131,13 @@ def access_one_row(x, row, operations):
     else:
         full.init(1)
         tma.fence_mbarrier_init()
-        full.arrive_expect_tx(ROW.nbytes)
+        full.arrive_expect_tx(ROW.nbytes if "bulk" in operation else FOUR.nbytes)
         if operation == "load":
             x.load(tile, (0, 0), full)
+        elif operation == "gather":
+            rows.gather(tile, (0, -1, -1, -1), 0, full)
+        elif operation == "part of a bulk load":
+            ptx.cp_async_bulk_load_ignore_oob(tile, row, ROW.nbytes, 8, 0, full)
         else:
             ptx.cp_async_bulk_load(tile, row, ROW.nbytes, full)
         full.wait(0)
@@ -137,15 +147,15 @@ def access_one_row(x, row, operations):
 
 @pytest.mark.parametrize("first", READS + WRITES + COMBINES)
 def test_accesses_of_two_blocks_race_unless_both_read_or_both_combine(first):
-    x = cuda.to_device(np.zeros((1, 32), np.float32))
-    x_map = tma.tensor_map(x, ROW)
+    x = cuda.to_device(np.zeros((4, 32), np.float32))
+    maps = tma.tensor_map(x, FOUR), tma.gather_map(x, FOUR)
     for second in READS + WRITES + COMBINES:
         with sim.global_races():
             if any({first, second} <= set(kind) for kind in (READS, COMBINES)):
-                access_one_row[2, 32](x_map, x[0], (first, second))
+                access_one_row[2, 32](*maps, x[0], (first, second))
                 continue
             with pytest.raises(sim.DataRace):
-                access_one_row[2, 32](x_map, x[0], (first, second))
+                access_one_row[2, 32](*maps, x[0], (first, second))
 
 
 # ------------------------------------------------------------------ dependent launches
