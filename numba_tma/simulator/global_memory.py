@@ -87,7 +87,7 @@ class GlobalMemory:
         self._accesses_before, self._accesses = self._accesses, []
         self._numbers, self._published, self._acquired = {}, {}, {}
 
-    def access(self, view: Array, *, writes: bool, atomic: bool = False) -> None:
+    def access(self, view: Array, *, writes: bool, atomic: bool) -> None:
         """Check and record an access of the calling thread to the elements of a view."""
         thread = current()
         if view.size == 0:

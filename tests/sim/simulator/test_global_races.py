@@ -7,6 +7,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import ptx
 from numba_tma import simulator as sim
+from numba_tma.simulator.global_memory import box_of
 from tests.tiers import seeds
 
 ROW, FOUR = tma.Tile((1, 32), "f32"), tma.Tile((4, 32), "f32")
@@ -158,6 +159,55 @@ def test_accesses_of_two_blocks_race_unless_both_read_or_both_combine(first):
                 access_one_row[2, 32](*maps, x[0], (first, second))
 
 
+@cuda.jit
+def write_after_readers(x, counter, silent, synced):
+    """Blocks 0 and 1 read and announce it; block 2 knows of that and writes."""
+    b, t = cuda.blockIdx.x, cuda.threadIdx.x
+    if b < 2:
+        if t == 0:
+            x[0]
+            if b != silent:
+                cuda.threadfence()
+                cuda.atomic.add(counter, 0, 1)
+    else:
+        if t == 0:
+            cuda.atomic.add(counter, 0, 1)
+        if synced:
+            cuda.syncthreads()
+        if t == 1:
+            x[0] = 1
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_a_write_follows_each_of_its_readers(dtype):
+    x = cuda.to_device(np.zeros(8, np.float32))
+    with sim.global_races():
+        write_after_readers[3, 32](x, np.zeros(1, dtype), None, True)
+        for silent, synced in ((0, True), (1, True), (None, False)):
+            with pytest.raises(sim.DataRace, match="written at .* and read by"):
+                write_after_readers[3, 32](x, np.zeros(1, dtype), silent, synced)
+
+
+def test_a_race_names_the_bytes_of_a_pitched_array():
+    x = np.ndarray((4, 32), np.float32, bytearray(4 * 256), strides=(256, 4))
+    y = tma.tensor_map(x, ROW)
+    with sim.global_races():
+        store_rows[4, 32](y, 4, 1)
+        where = r"bytes (0 to 127|256 to 383) of an array of shape \(4, 32\) of float32: written"
+        with pytest.raises(sim.DataRace, match=where):
+            store_rows[4, 32](y, 4, 2)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("origin", [(0, 0), (-1, 4), (5, -3), (-4, -3), (9, 16), (-9, 0)])
+def test_the_elements_of_a_box_are_those_that_its_copy_reads(step, origin):
+    x = np.arange(1.0, 12 * 20 + 1, dtype=np.float32).reshape(12, 20)
+    x_map = tma.tensor_map(x, tma.Tile((6, 4), "f32"), element_strides=(step, 1))
+    image = tma.reference_tile(x, x_map.tile, origin, element_strides=(step, 1))
+    read = image.view(np.float32)
+    assert sorted(box_of(x_map, origin).ravel()) == sorted(read[read > 0])
+
+
 # ------------------------------------------------------------------ dependent launches
 
 
@@ -190,6 +240,39 @@ def test_a_dependent_launch_without_its_wait(waits):
     first(x)
     with pytest.raises(sim.EarlyRead, match=r"by a dependent launch .pdl=True., before it"):
         second(x, out, waits)
+
+
+@cuda.jit
+def reading_primary(x, out):
+    ptx.griddepcontrol_launch_dependents()
+    out[cuda.grid(1)] = x[cuda.grid(1)]
+
+
+@cuda.jit
+def early_access(x, writes):
+    if writes:
+        x[cuda.threadIdx.x] = 1
+    else:
+        x[cuda.threadIdx.x]
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_dependent_launch_that_writes_what_its_primary_reads(writes):
+    x, out = cuda.to_device(np.zeros(32)), cuda.to_device(np.zeros(32))
+    second = tma.launcher(early_access, 1, 32, pdl=True)
+    tma.launcher(reading_primary, 1, 32)(x, out)
+    if not writes:
+        second(x, writes)
+        return
+    line = reading_primary.py_func.__code__.co_firstlineno + 3
+    with pytest.raises(sim.EarlyRead, match=rf"has read them at test_global_races.py:{line} ") as _:
+        second(x, writes)
+
+
+def test_a_dependent_launch_makes_no_other_look_for_races():
+    x, out = cuda.to_device(np.zeros(32)), cuda.to_device(np.zeros(64))
+    tma.launcher(dependent, 1, 32, pdl=True)(x, out, "each")
+    read_neighbour[1, 64](*np.zeros((2, 64), np.float32), False, 33)
 
 
 @cuda.jit
