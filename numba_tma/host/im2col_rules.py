@@ -101,7 +101,7 @@ def filter_violations(
             violations.append(f"axis {axis}: filter is {f}; a filter has at least 1 element")
         if d < 1:
             violations.append(f"axis {axis}: dilation is {d}; 1 means no gaps: use at least 1")
-        if min(before, after) < 0:
+        if before < 0 or after < 0:
             violations.append(
                 f"axis {axis}: padding is {(before, after)}; it adds pixels and is never negative: "
                 "to leave some out, slice the array"

@@ -480,7 +480,7 @@ class Replay:
 
     def _side(self, step: Side) -> RaceSide:
         rank, warp = divmod(step.actor, self.warps)
-        block = self._grid.get(rank, (0, 0, 0))
+        block = self._grid[rank]
         return RaceSide(step.what, step.role, warp, block, line_in_words(step.line))
 
     def _where(self, rank: int, address: int) -> str:

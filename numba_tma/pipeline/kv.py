@@ -265,7 +265,7 @@ class KVPipeline:
         Each sub-stage has one full and one empty barrier. All full barriers come first, then all
         empty barriers, then in debug mode the ledgers.
         """
-        return (2 * self.empty_offset + (self.empty_offset if self.debug else 0)) // 8
+        return (3 if self.debug else 2) * self.empty_offset // 8
 
     @property
     def nbytes(self) -> int:

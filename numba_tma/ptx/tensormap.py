@@ -58,7 +58,7 @@ def tensormap_replace_global_address(
     access of the generic proxy, visible to the copy engine after a release and an acquire (see the
     module).
     """
-    simulator.tensormap_replace(tensor_map, space, "global_address", 0, address)
+    simulator.tensormap_replace(tensor_map, space, "global_address", address)
 
 
 @instruction(
@@ -71,7 +71,7 @@ def tensormap_replace_rank(tensor_map: DescriptorAddress, space: Space, rank: u3
 
     The fields of added axes must be replaced too. Executed by one thread. Orders nothing.
     """
-    simulator.tensormap_replace(tensor_map, space, "rank", 0, rank)
+    simulator.tensormap_replace(tensor_map, space, "rank", rank)
 
 
 @instruction(
@@ -87,7 +87,7 @@ def tensormap_replace_box_dim(
     The bytes of a copy change with the extent, and so do the bytes that its barrier must expect.
     Executed by one thread. Orders nothing.
     """
-    simulator.tensormap_replace(tensor_map, space, "box_dim", ordinal, extent)
+    simulator.tensormap_replace(tensor_map, space, "box_dim", extent, ordinal)
 
 
 @instruction(
@@ -102,7 +102,7 @@ def tensormap_replace_global_dim(
 
     The extent is in elements. Executed by one thread. Orders nothing.
     """
-    simulator.tensormap_replace(tensor_map, space, "global_dim", ordinal, extent)
+    simulator.tensormap_replace(tensor_map, space, "global_dim", extent, ordinal)
 
 
 @instruction(
@@ -119,7 +119,7 @@ def tensormap_replace_global_stride(
     16 B below 2**40, which nothing checks. ptxas of CUDA 12.5 and newer takes bytes and divides
     them by 16 itself; older versions took ``bytes >> 4``. Executed by one thread. Orders nothing.
     """
-    simulator.tensormap_replace(tensor_map, space, "global_stride", ordinal, stride)
+    simulator.tensormap_replace(tensor_map, space, "global_stride", stride, ordinal)
 
 
 @instruction(
@@ -134,7 +134,7 @@ def tensormap_replace_element_stride(
 
     Executed by one thread. Orders nothing.
     """
-    simulator.tensormap_replace(tensor_map, space, "element_stride", ordinal, step)
+    simulator.tensormap_replace(tensor_map, space, "element_stride", step, ordinal)
 
 
 @instruction(
@@ -151,7 +151,7 @@ def tensormap_replace_elemtype(
     tf32 (ftz). The driver's CUtensorMapDataType has other numbers. Executed by one thread. Orders
     nothing.
     """
-    simulator.tensormap_replace(tensor_map, space, "elemtype", 0, value)
+    simulator.tensormap_replace(tensor_map, space, "elemtype", value)
 
 
 @instruction(
@@ -166,7 +166,7 @@ def tensormap_replace_interleave_layout(
 
     Executed by one thread. Orders nothing.
     """
-    simulator.tensormap_replace(tensor_map, space, "interleave_layout", 0, value)
+    simulator.tensormap_replace(tensor_map, space, "interleave_layout", value)
 
 
 @instruction(
@@ -181,7 +181,7 @@ def tensormap_replace_swizzle_mode(
 
     Executed by one thread. Orders nothing.
     """
-    simulator.tensormap_replace(tensor_map, space, "swizzle_mode", 0, value)
+    simulator.tensormap_replace(tensor_map, space, "swizzle_mode", value)
 
 
 @instruction(
@@ -196,7 +196,7 @@ def tensormap_replace_fill_mode(
 
     Executed by one thread. Orders nothing.
     """
-    simulator.tensormap_replace(tensor_map, space, "fill_mode", 0, value)
+    simulator.tensormap_replace(tensor_map, space, "fill_mode", value)
 
 
 @instruction(

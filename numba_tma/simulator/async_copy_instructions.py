@@ -7,6 +7,7 @@ from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.copies import Bytes
 from numba_tma.simulator.copy_rules import global_view
 from numba_tma.simulator.errors import BadOperand, BarrierMisuse
+from numba_tma.simulator.global_memory import accessed
 from numba_tma.simulator.mbarrier_instructions import change
 from numba_tma.simulator.protocol import ArriveAfterCopies, AwaitCopies, CopyAsync, Span
 from numba_tma.simulator.thread import current
@@ -34,6 +35,7 @@ def cp_async(what: str, dst: int, src: Bytes, nbytes: int, src_size: int) -> Non
                 f"{what}: {src_size} bytes are read where the array has {source.nbytes} left: "
                 "give a smaller src_size"
             )
+        accessed(source[:src_size], writes=False)
     check_over_none(cta.barriers, what, address, nbytes)
     # Hazards are checked first, before this copy is recorded.
     cta.hazards.copy(thread, address, nbytes, copies.issued + 1)

@@ -85,6 +85,7 @@ def cp_async_bulk_load_ignore_oob(
         return image
 
     arrivals = _arrivals(what, thread, address, nbytes, int(mbar), None)
+    accessed(source[left : nbytes - right], writes=False)
     _load(thread, arrivals, address, nbytes, nbytes, read, ignored=ignored)
 
 

@@ -11,6 +11,7 @@ from numba_tma.host.reference import gathered, scatter_values, slots
 from numba_tma.simulator.copies import Bytes
 from numba_tma.simulator.copy_instructions import _arrivals, _load, _store
 from numba_tma.simulator.copy_rules import check_inside, check_rows
+from numba_tma.simulator.global_memory import accessed
 from numba_tma.simulator.thread import current
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def cp_async_bulk_tensor_gather4(
 
     nbytes = box.shared_nbytes
     arrivals = _arrivals(what, thread, address, nbytes, int(mbar), multicast, cta_group)
+    _accessed(tensor_map, numbers, first, writes=False)
     _load(thread, arrivals, address, nbytes, box.nbytes, read, swizzle=box.swizzle)
 
 
@@ -57,7 +59,17 @@ def cp_async_bulk_tensor_scatter4(
         values = image.view(f"u{box.itemsize}")[slots(box, address)]
         scatter_values(tensor_map.array, values, box, numbers, first)
 
+    _accessed(tensor_map, numbers, first, writes=True)
     _store(what, thread, address, box.shared_nbytes, write, every_byte=False)
+
+
+def _accessed(tensor_map: GatherMap, rows: Sequence[int], column: int, *, writes: bool) -> None:
+    """Record the accesses to the elements of a box that lie inside the matrix."""
+    box = tensor_map.copies.box
+    matrix, stop = tensor_map.array.view(f"u{box.itemsize}"), column + box.shape[1]
+    for row in rows:
+        if 0 <= row < matrix.shape[0]:
+            accessed(matrix[row, max(0, column) : max(0, stop)], writes=writes)
 
 
 def cp_async_bulk_prefetch_tensor_gather4(

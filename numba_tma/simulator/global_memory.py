@@ -6,7 +6,8 @@ made, too, once there is a launcher with ``pdl=True``.
 
 Two accesses are ordered by what orders shared memory in a block or cluster. Between blocks atomic
 operations on global memory order: what a thread did before one is known to a thread that executes
-one on the same word afterwards. A fence that is missing around them goes unnoticed.
+one on the same word afterwards. A fence that is missing around them goes unnoticed. Copies through
+im2col maps are not recorded.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class GlobalMemory:
         self._accesses_before, self._accesses = self._accesses, []
         self._numbers, self._published, self._acquired = {}, {}, {}
 
-    def access(self, view: Array, *, writes: bool, atomic: bool = False) -> None:
+    def access(self, view: Array, *, writes: bool, atomic: bool) -> None:
         """Check and record an access of the calling thread to the elements of a view."""
         thread = current()
         if view.size == 0:

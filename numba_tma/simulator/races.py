@@ -77,7 +77,7 @@ class Races:
         #: By number of a granule: its cells, by their first byte and the one after the last.
         self._granules: dict[int, dict[tuple[int, int], Cell]] = {}
 
-    def read(self, row: int, start: int, stop: int, *, atomic: bool = False) -> None:
+    def read(self, row: int, start: int, stop: int, *, atomic: bool) -> None:
         """Check and record a read of a thread."""
         known = self._clocks.table[row]
         access = ThreadAccess(int(known[row]), place_in_kernel(), atomic)

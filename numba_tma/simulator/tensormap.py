@@ -158,8 +158,10 @@ def copy_template(destination: int, template: TensorMap) -> None:
     thread_instructions.shared_write(destination, to_bytes(template))
 
 
-def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value: int) -> None:
-    """Replace one field of a map in shared or global memory."""
+def tensormap_replace(
+    operand: Any, space: str, field: str, value: int, ordinal: int | None = None
+) -> None:
+    """Replace one field of a map in shared or global memory, or of its axes the `ordinal`-th."""
     what = f"tensormap_replace_{field}"
     limit = np.iinfo(_RECORD[field].base).max
     if not 0 <= int(value) <= limit:
@@ -171,7 +173,10 @@ def tensormap_replace(operand: Any, space: str, field: str, ordinal: int, value:
         shared = _shared_address(what, operand)
         image = thread_instructions.shared_read(shared, np.dtype(np.uint8), NBYTES)
     record = image.view(_RECORD)[0]
-    _set(record, field, int(ordinal), int(value))
+    if ordinal is None:
+        record[field] = int(value)
+    else:
+        record[field][int(ordinal)] = int(value)
     if space == "global":
         _edit(what, target, image, in_place=True)
         current().cta.scheduler.wrote()
@@ -184,13 +189,6 @@ def _edit(what: str, target: TensorMap, image: np.ndarray[Any, Any], *, in_place
         uses.edit(current(), what, in_place=in_place)
     from_bytes(image, target)
     target.edits += 1
-
-
-def _set(record: Any, field: str, ordinal: int, value: int) -> None:
-    if _RECORD[field].shape:
-        record[field][ordinal] = value
-    else:
-        record[field] = value
 
 
 def tensormap_cp_fenceproxy(destination: Any, source: int) -> None:

@@ -5,7 +5,28 @@ from __future__ import annotations
 from tests.mutation.sites import Mutation
 
 #: (path, the line with the mutation) to the reason.
-EQUIVALENT: dict[tuple[str, str], str] = {}
+EQUIVALENT: dict[tuple[str, str], str] = {
+    ("numba_tma/host/mma_rules.py", "step = 8 if self.negates or n <= 33 else 16"): (
+        "33 columns are a multiple of neither step."
+    ),
+    ("numba_tma/host/tcgen05_rules.py", "return tuple(range(step, 258, step))"): (
+        "No multiple of a step, which is at least 8, is 257."
+    ),
+    (
+        "numba_tma/simulator/kernel_code.py",
+        "if node.func.attr == what and node.lineno <= frame.f_lineno <= (node.end_lineno or 1):",
+    ): "Every node of parsed source has an end.",
+    (
+        "numba_tma/simulator/matrix_instructions.py",
+        "words.append(_word(np.array(pair)[:, [byte, byte - 8]].T))",
+    ): "Rows have 16 bytes, so that byte - 8 counts from the end to byte + 8.",
+    ("numba_tma/simulator/protocol.py", "@dataclass(frozen=True, slots=False)"): (
+        "A frozen operation gets no other attributes, and nothing asks how it keeps its own."
+    ),
+    ("numba_tma/simulator/tensor_memory_instructions.py", "offset: int = 1,"): (
+        "Shape 16x32bx2 alone reads the offset, and its instructions pass it."
+    ),
+}
 
 
 def reason_of(mutation: Mutation, source: str) -> str:

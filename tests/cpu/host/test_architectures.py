@@ -8,6 +8,7 @@ import pytest
 import numba_tma
 from numba_tma.host import architectures as arch
 from numba_tma.host.architectures import TARGETS, at_least, only, parts, refusal, runs_on
+from numba_tma.tools.testing import PtxasError, ptxas
 
 #: The sets as the table of facts has them.
 FIRST = {
@@ -19,6 +20,23 @@ FIRST = {
     "MMA_SCALED_120": "120a=8.7 120f=8.8 121a=8.8 121f=8.8",
     "CVT_RS": "100a=8.6 103a=8.8 107a=9.4",
 }
+
+
+#: The releases of the PTX ISA.
+RELEASES = [
+    (6, 5),
+    *((major, n) for major in (7, 8) for n in range(9)),
+    *((9, n) for n in range(5)),
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_ptxas_takes_a_target_from_its_first_isa_on(target):
+    module = ".version {}.{}\n.target sm_{}\n.address_size 64\n.visible .entry empty() {{ ret; }}"
+    first = TARGETS[target]
+    ptxas(module.format(*first, target))
+    with pytest.raises(PtxasError, match="does not support .target"):
+        ptxas(module.format(*RELEASES[RELEASES.index(first) - 1], target))
 
 
 @pytest.mark.parametrize("name", FIRST)

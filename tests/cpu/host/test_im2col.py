@@ -366,6 +366,8 @@ NHWC = (2, 9, 8, 16)
          "or per spatial axis an integer or (before, after)"),
         (NHWC, (8, 8), {"padding": (-1, 0)}, "axis 1: padding is (-1, -1); it adds pixels and is "
          "never negative: to leave some out, slice the array"),
+        (NHWC, (8, 8), {"padding": (0, (-1, 2))}, "axis 2: padding is (-1, 2); it adds pixels"),
+        (NHWC, (8, 8), {"padding": (0, (2, -1))}, "axis 2: padding is (2, -1); it adds pixels"),
         ((2, 9999, 9999, 16), (8, 8), {"filter": (258, 1)}, "axis 1: the last filter element has "
          "the offset (filter - 1) * dilation = 257; im2col of rank 4 takes 0 to 255: split the "
          "filter, with one map each"),

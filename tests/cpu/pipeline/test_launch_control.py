@@ -1,5 +1,6 @@
 """Launch control as a scheduler: its counts, its errors and the compiled kernels."""
 
+import functools
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma.backend.lowering.types import TensorMapType
+from numba_tma.backend.numba_cuda.requirements import read
 from numba_tma.host.architectures import capability_of
 from numba_tma.tools.testing import compile_ptx, instructions
 from tests.kernels import launch_control as kernels
@@ -28,6 +30,7 @@ TARGETS = ["100a", "103a", "110a", "120a"]
 PLAIN = ["100", "120"]
 
 
+@functools.cache
 def compiled(kernel, target=TARGETS[0]):
     return compile_ptx(kernel, KERNELS[kernel], cc=capability_of(target))
 
@@ -38,6 +41,7 @@ def compiled(kernel, target=TARGETS[0]):
 )
 def test_counts(control, arrivals, nbytes):
     assert (control.arrivals, control.nbytes) == (arrivals, nbytes)
+    assert sum(control.shared_parts("").values()) == nbytes
     assert control.empty_offset - control.full_offset == 8 * control.slots
 
 
@@ -77,6 +81,18 @@ def test_plain_targets_have_the_form_of_a_single_block(target):
     all_in_registers(compiled(kernels.count, target))
     with pytest.raises(CompileError, match="launch control needs sm_100a, 100f.* compile it for"):
         compiled(kernels.count_in_cluster, target)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.py_func.__name__)
+def test_a_launch_has_the_threads_of_the_roles_or_whole_warps(kernel):
+    threads = {
+        kernels.copy: ROLES.threads,
+        kernels.count_by_threads: kernels.MIXED_ROLES.threads,
+        kernels.count_in_cluster: ROLES.threads,
+    }.get(kernel)
+    required = read(compiled(kernel))
+    assert required.blocks == ({threads} if threads else set())
+    assert required.line == (threads is None)
 
 
 def test_hopper_has_a_grid_that_fits():

@@ -117,6 +117,32 @@ def test_threads_may_write_the_same_value():
         launch(body, 64, True)
 
 
+def test_a_write_of_the_same_value_replaces_those_it_covers():
+    def body(covers):
+        words = sim.allocate_shared("words", 8, 8)
+        written = sim.allocate_shared("written", 8, 8)
+        t = cuda.threadIdx.x
+        if t == 0:
+            sim.mbarrier_init(written, 1)
+        cuda.syncthreads()
+        if t < 2:
+            sim.shared_write(words + 4 * t, np.uint32(7))
+        if t < 32:
+            cuda.shfl_sync(FULL, 1, 0)  # orders the lanes, and no memory
+        if t == 1:
+            if covers:
+                sim.shared_write(words, np.array([7, 7], np.uint32).view(np.uint64)[0])
+            sim.mbarrier_arrive(written)
+        if t == 32:
+            while not sim.mbarrier_try_wait_parity(written, 0):
+                pass
+            sim.shared_read(words, np.dtype(np.uint32))
+
+    launch(body, 64, True)
+    with pytest.raises(sim.DataRace):
+        launch(body, 64, False)
+
+
 def test_atomic_operations_meet_each_other_but_no_plain_access():
     def body(out, synced):
         total = cuda.shared.array(1, np.int32)

@@ -70,6 +70,16 @@ MISUSES = {
         sim.BarrierMisuse,
         "arrives twice before the others have come",
     ),
+    "of the cluster twice": (
+        lambda: [sim.barrier_cluster_arrive("") for _ in range(2)],
+        sim.BarrierMisuse,
+        "must execute barrier_cluster_wait between",
+    ),
+    "for the cluster unarrived": (
+        lambda: sim.barrier_cluster_wait(""),
+        sim.BarrierMisuse,
+        "must execute barrier_cluster_arrive before",
+    ),
     "not in the mask": (lambda: sim.syncwarp(1), sim.BadOperand, "which is not in the mask"),
     "different operations": (
         lambda: sim.elect_sync(FULL) if sim.lane_id() else sim.syncwarp(FULL),

@@ -1,9 +1,13 @@
 """Traces: the recorded events, and their timeline."""
 
+import re
+
 import numpy as np
+import pytest
 from numba import cuda
 
 from numba_tma import simulator as sim
+from numba_tma.simulator.trace import _PANELS, _WIDTH
 
 STAGES, NBYTES = 3, 256
 
@@ -14,14 +18,14 @@ def wait(barrier, parity):
 
 
 @cuda.jit
-def pipeline(x, y, tiles, name):
+def pipeline(x, y, tiles, name, stages):
     """One thread loads, the other stores what it was given."""
-    ring = sim.allocate_shared("ring", STAGES * NBYTES, 128)
-    full = sim.allocate_shared("full", 8 * STAGES, 8)
-    empty = sim.allocate_shared("empty", 8 * STAGES, 8)
+    ring = sim.allocate_shared("ring", stages * NBYTES, 128)
+    full = sim.allocate_shared("full", 8 * stages, 8)
+    empty = sim.allocate_shared("empty", 8 * stages, 8)
     t = cuda.threadIdx.x
     if t == 0:
-        for s in range(STAGES):
+        for s in range(stages):
             sim.label(full + 8 * s, f"full[{s}] of {name}")
             sim.label(empty + 8 * s, f"empty[{s}] of {name}")
             sim.mbarrier_init(full + 8 * s, 1)
@@ -29,7 +33,7 @@ def pipeline(x, y, tiles, name):
         sim.fence_mbarrier_init()
     cuda.syncthreads()
     for i in range(tiles):
-        s, parity = i % STAGES, i // STAGES & 1
+        s, parity = i % stages, i // stages & 1
         if t == 0:
             wait(empty + 8 * s, parity ^ 1)
             sim.mbarrier_arrive_expect_tx(full + 8 * s, NBYTES)
@@ -44,12 +48,12 @@ def pipeline(x, y, tiles, name):
             sim.mbarrier_arrive(empty + 8 * s)
 
 
-def recorded(tiles, blocks=1, seed=0, name="Pipe(3, x)"):
+def recorded(tiles, blocks=1, seed=0, name="Pipe(3, x)", stages=STAGES):
     sim.seed(seed)
     x = np.arange(tiles * NBYTES).astype(np.uint8)
     y = np.zeros_like(x)
     with sim.record() as trace:
-        pipeline[blocks, 2](x, y, tiles, name)
+        pipeline[blocks, 2](x, y, tiles, name, stages)
     np.testing.assert_array_equal(x, y)
     return trace
 
@@ -101,6 +105,53 @@ def test_timeline():
     assert len({recorded(7, seed=seed).timeline() for seed in range(8)}) > 1
 
 
+def test_stages_are_listed_by_number_and_stores_last():
+    lines = recorded(12, stages=12).timeline().splitlines()
+    rows = [line.partition("|")[0].strip() for line in lines if "|" in line]
+    panels = [rows[start : start + 13] for start in range(0, len(rows), 13)]
+    assert panels and all(
+        panel == [f"stage {s}" for s in range(12)] + ["stores"] for panel in panels
+    )
+
+
+def happened(*steps):
+    """Return a trace of one block's events: (kind, label) at times 100, 101, ..."""
+    corner = (0, 0, 0)
+    return sim.Trace(
+        [sim.Event(0, 100 + i, corner, corner, 0, *step, NBYTES) for i, step in enumerate(steps)]
+    )
+
+
+def joined(timeline, row):
+    """Return a row of a timeline, over all of its panels."""
+    return "".join(
+        line.split("|")[1] for line in timeline.splitlines() if line.startswith(f"  {row} ")
+    )
+
+
+def test_stores_in_flight_are_counted_up_to_9():
+    begun, done = [("store", "")] * 11, [("store_done", "")] * 11
+    trace = happened(("issue", "full[0] of P"), *begun, *done)
+    assert joined(trace.timeline(), "stores") == ".123456789+987654321."
+
+
+@pytest.mark.parametrize(
+    "rounds", [1, *(n // 2 + i for n in (_WIDTH, _WIDTH * _PANELS) for i in (-1, 0, 1, 30))]
+)
+def test_each_change_has_a_column_until_the_panels_are_full(rounds):
+    trace = happened(*[("issue", "full[1] of P"), ("full", "full[1] of P")] * rounds)
+    text, most = trace.timeline(), _WIDTH * _PANELS
+    shown = min(2 * rounds, most)
+    assert joined(text, "stage 1") == (">=" * rounds)[:most]
+    assert f"{rounds} fills, {rounds * NBYTES} bytes loaded" in text
+    steps = re.findall(r"steps (\d+) to (\d+)", text)
+    starts = range(0, shown, _WIDTH)
+    ends = [min(start + _WIDTH, shown) for start in starts]
+    assert steps == [(str(100 + a), str(99 + b)) for a, b in zip(starts, ends)]
+    left_out = re.findall(r"and (\d+) later changes", text)
+    assert left_out == ([str(2 * rounds - most)] if 2 * rounds > most else [])
+
+
 def test_a_long_timeline_is_wrapped_and_cut():
     lines = recorded(200).timeline().splitlines()
     assert len(lines) < 60 and all(len(line) <= 100 for line in lines)
@@ -113,6 +164,7 @@ def test_blocks_and_pipelines():
     both = trace.timeline(blocks=2)
     assert "block (0, 0, 0)" in both and "block (1, 0, 0)" in both and "(1 more" in both
     assert "more" not in trace.timeline(blocks=3)
+    assert {event.run for event in trace.events} == {0, 1, 2}
 
 
 def test_a_long_name_is_cut():

@@ -1,0 +1,25 @@
+"""What the simulator changes in numba's: launches that ask the compiler first."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from numba_tma import simulator
+from numba_tma.simulator import compiling
+
+
+def test_a_launch_asks_the_compiler_for_its_kernel_and_types(monkeypatch):
+    @cuda.jit
+    def fill(y, n):
+        y[0] = n
+
+    def refuse(kernel, types, target):
+        return compiling.Compiled(error=f"{kernel.__name__}, {len(types)} types, {target}")
+
+    y = np.zeros(4)
+    fill[1, 1](y, 7)
+    monkeypatch.setenv("NUMBA_TMA_SIM_COMPILES", "sm_100a")
+    monkeypatch.setattr(compiling, "compile_elsewhere", refuse)
+    with pytest.raises(simulator.NotCompiled, match="^fill does not .* fill, 2 types, 100a$"):
+        fill[1, 1](y, 8)
+    assert y[0] == 7
