@@ -4,11 +4,13 @@ import itertools
 import math
 from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import cuda
 
 from numba_tma.host import driver as _driver
+from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention import attention, attention_varlen, split_kv
 from numba_tma.kernels.attention import launch as module
 from numba_tma.kernels.attention.plan import AttentionPlan
@@ -55,6 +57,7 @@ def gpu(monkeypatch):
         "tcgen05_attention_kernel": lambda *form: form,
         "map_of": lambda array, tile: (array, tile),
         "ragged_map_of": lambda array, tile: (array, tile),
+        "transposed_v": lambda v, stream, workspace: ("transposed", v, stream),
         "combine_splits": lambda *given: noted.combined.append(given),
     }.items():
         monkeypatch.setattr(module, name, fake)
@@ -111,6 +114,48 @@ def test_packed_sequences_have_blocks_for_any_lengths(gpu, rows, sequences, head
     assert min(most, SMS) <= done.blocks <= min(most + heads * sequences, SMS)
     assert done.extents == (rows, rows, heads, sequences, 1)
     assert done.problem.packed and not done.problem.tiles_are_equal
+
+
+# ------------------------------------------------------------------------------------ plans
+
+
+@pytest.mark.parametrize(
+    ("window", "causal"),
+    [(None, False), (None, True), ((100, 7), False), ((100, 7), True), ((100, None), False),
+     ((900, 3), False), ((None, 5), False)],
+)  # fmt: skip
+@pytest.mark.parametrize(("queries", "keys"), [(300, 800), (700, 640), (5, 40)])
+def test_a_plan_is_for_the_keys_that_a_tile_of_queries_sees(gpu, queries, keys, window, causal):
+    """Of 128 queries; all keys where the window has no end on the left."""
+    with pytest.MonkeyPatch.context() as patch:
+        asked = []
+        patch.setattr(module, "plan_for", lambda *given: asked.append(given) or ONE)
+        done = launched(gpu, queries, keys, 6, 2, 4, window=window, causal=causal)
+    ((problem, *sizes),) = asked
+    assert problem == done.problem and done.plan == ONE
+    left, right = window or (None, None)
+    right = 0 if causal else right
+    first = np.arange(queries) + keys - queries - (keys + queries if left is None else left)
+    last = np.arange(queries) + keys - queries + (keys + queries if right is None else right)
+    first, last = first.clip(0, keys), (last + 1).clip(0, keys)
+    seen = max((last[i : i + 128].max() - first[i : i + 128].min()) for i in range(queries))
+    assert sizes[0::2] == [queries, 4 * 6, SMS] and sizes[3] == 3
+    if left is None or left >= keys - 1:
+        assert sizes[1] == keys
+    else:
+        assert seen <= sizes[1] <= min(keys, seen + 128)
+
+
+def test_results_of_e4m3_are_wider_and_its_values_are_transposed(gpu):
+    q, k, v = (shown((2, 70, 2, 64), ml_dtypes.float8_e4m3fn) for _ in range(3))
+    out = array(2, 70, 2, 64)
+    attention(q, k, v, out, plan=ONE, stream=7)
+    done = gpu.launches[-1]
+    assert done.problem.result is done.out.dtype is as_dtype("f16")
+    name, values, stream = done.v
+    assert (name, stream) == ("transposed", 7)
+    assert values.address == v.__cuda_array_interface__["data"][0]
+    assert launched(gpu, 70, 70, plan=ONE).problem.result is None
 
 
 # ------------------------------------------------------------------------------------ masks

@@ -123,3 +123,7 @@ def test_no_number_of_parts_is_faster(steps, heads):
 
     possible = range(1, max(1, min(max(steps), 2 * blocks // (len(steps) * heads))) + 1)
     assert splits_for(steps, heads, blocks) == min(possible, key=time)
+
+
+def test_a_plan_of_no_arguments_is_that_of_the_usual_head_dim():
+    assert AttentionPlan() == PLANS[128, False]

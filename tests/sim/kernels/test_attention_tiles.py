@@ -40,6 +40,8 @@ def check_tile(form, tile, functions, sizes, options, seen):
     """Hold the K/V tiles of a tile of queries to what its rows see."""
     (queries, keys, heads), (locate, kv_range, rows_of) = sizes, functions
     sequence = locate(tile, queries, keys, options)
+    if not form.problem.packed:
+        assert sequence == (tile.batch, 0, 0, queries, 0, keys)
     kv = kv_range(tile, sequence, options)
     first_query = int(tile.query_block) * BLOCK_Q
     rows = seen[first_query : first_query + BLOCK_Q]
@@ -96,7 +98,7 @@ def test_the_keys_of_a_tile_are_those_that_its_queries_see(monkeypatch, queries,
 def test_packed_sequences_are_each_as_if_alone(monkeypatch, mask):
     fields, left, right = MASKS[mask]
     form = AttentionForm(AttentionProblem(64, as_dtype("bf16"), packed=True, **fields), PLAN)
-    lengths, heads = [(0, 9), (130, 65), (3, 0), (128, 200), (300, 40), (0, 0)], 3
+    lengths, heads = [(0, 9), (129, 65), (3, 0), (128, 200), (300, 40), (0, 0)], 3
     starts = [np.cumsum([2, *n], dtype=np.int32) for n in zip(*lengths)]
     names = {"starts_q": starts[0], "starts_k": starts[1], "left": left, "right": right}
     options, functions, met = SimpleNamespace(**names), tile_functions(form), []
@@ -135,6 +137,7 @@ def test_splits_share_the_tiles_of_keys(monkeypatch, splits, mask):
     monkeypatch.setattr(tiles, "shfl_sync_idx_b32", lambda value, lane: value)
     for tile in schedule_function(parts)(queries, keys, heads, batch * splits, options).tiles():
         sequence = locate(tile, queries, keys, options)
+        assert sequence == (*divmod(tile.batch, splits), 0, queries, 0, keys)
         mine = kv_range(tile, sequence, options)
         all_ = all_tiles(tile, sequence, options)
         key = int(sequence.batch), int(tile.head), int(tile.query_block)
