@@ -56,6 +56,26 @@ def test_rows_are_staged_if_they_are_long_and_fit(name, itemsize, options):
             assert plan.cluster == 1 or padded > 65536 * (plan.cluster // 2)
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_each_plan_that_was_measured_is_for_twice_the_length_of_the_one_before(name):
+    sizes = list(PLANS[name])
+    assert sizes == [sizes[0] << i for i in range(len(sizes))] and sizes[0] == 2048
+
+
+@pytest.mark.parametrize("threads", [1, 16, 32, 64, 1024])
+@pytest.mark.parametrize("cluster", [1, 2, 8])
+@pytest.mark.parametrize("rows", [1, 2, 32, 1024])
+def test_what_shares_a_row_meets_within_a_warp_or_has_a_block_of_its_own(rows, cluster, threads):
+    """Several rows of a block share no more than warps do; a cluster has a row of whole warps."""
+    legal = rows == 1 or (threads <= 32 and cluster == 1)
+    legal &= threads >= 32 or cluster == 1
+    if legal and threads * rows <= 1024:
+        assert RowPlan(threads, rows, cluster).block_threads == threads * rows
+    else:
+        with pytest.raises(ValueError, match=rf"RowPlan\(threads={threads}, rows={rows}"):
+            RowPlan(threads, rows, cluster)
+
+
 @pytest.mark.parametrize("width", [2, 4, 8])
 @pytest.mark.parametrize("name", ["softmax", "row_max"])
 def test_threads_have_16_to_32_elements_of_a_row_until_there_are_no_more(name, width):
