@@ -130,3 +130,9 @@ def test_a_gpu_has_the_kernel_of_its_tensor_cores(gpu, monkeypatch, cores, kind)
 def test_measurements_tell_layouts_apart(view, text):
     """What TMA cannot load is copied first, which takes time."""
     assert module._layout(Read.read("matmul", "a", view).as_matrices()) == text
+
+
+def test_swapped_operands_add_up_no_integers(gpu):  # noqa: F811
+    arrays = Array(1, (8, 64), "i1"), Array(2, (64, 64), "i1").T, Array(3, (8, 64), "i4")
+    with pytest.raises(ValueError, match="kernel adds up float32, but a is i8 .*: use a Config"):
+        matmul(*arrays, config=SwappedConfig(64, 8))
