@@ -82,8 +82,7 @@ def test_staged_rows_are_read_from_shared_memory_twice(cluster):
     ("plan", "columns"),
     [
         (RowPlan(32), 512),
-        (RowPlan(32), 504),
-        *((RowPlan(32, 1, 2, bulk=True, slot=512), columns) for columns in (512, 504, 768)),
+        *((RowPlan(32, 1, 2, bulk=True, slot=512), columns) for columns in (512, 504)),
     ],
 )
 def test_accesses_have_a_predicate_unless_all_of_all_threads_exist(plan, columns):
