@@ -13,6 +13,18 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "No multiple of a step, which is at least 8, is 257."
     ),
     (
+        "numba_tma/kernels/attention/split_kv.py",
+        "OUT = Share(dtype, dtype.itemsize * CHUNK, 1, 2, True)",
+    ): "A share of one access has no second one that `step` could place.",
+    (
+        "numba_tma/kernels/attention/tcgen05_kernel.py",
+        "i = u32(cuda.shfl_sync(ALL_LANES, cuda.threadIdx.x // THREADS, 1))",
+    ): "All lanes of a warp have the same number of a warpgroup, so any of them may give it.",
+    (
+        "numba_tma/kernels/matmul/operands.py",
+        "return matrices.view((1, batch * rows, columns), (pitch + batch * rows, pitch, step))",
+    ): "The stride of an axis of one element is multiplied by 0, or replaced by `map_source`.",
+    (
         "numba_tma/simulator/kernel_code.py",
         "if node.func.attr == what and node.lineno <= frame.f_lineno <= (node.end_lineno or 1):",
     ): "Every node of parsed source has an end.",

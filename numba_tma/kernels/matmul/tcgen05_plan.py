@@ -30,6 +30,11 @@ STAGE_BYTES = 128
 CHUNK_BYTES = 16
 
 
+def scale_columns_of(tile: Tile) -> int:
+    """Return the columns of tensor memory for a tile of scale factors."""
+    return tile.nbytes // ATOM_BYTES * ATOM_COLUMNS
+
+
 @dataclass(frozen=True)
 class Tcgen05Plan:
     """All that a matmul kernel of tcgen05 is compiled for; fields as in `MatmulPlan`.
@@ -107,7 +112,7 @@ class Tcgen05Plan:
     @property
     def scale_columns(self) -> int:
         """Columns of tensor memory for the scale factors of a stage."""
-        return sum(tile.nbytes // ATOM_BYTES * ATOM_COLUMNS for tile in self.scale_tiles)
+        return sum(scale_columns_of(tile) for tile in self.scale_tiles)
 
     @property
     def stage_nbytes(self) -> int:

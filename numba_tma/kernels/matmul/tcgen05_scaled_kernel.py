@@ -42,7 +42,7 @@ import numba_tma as tma
 from numba_tma.host.annotations import Kernel
 from numba_tma.host.scale_factors import ATOM_ROWS
 from numba_tma.kernels.matmul.tcgen05_epilogue import tile_store
-from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05ScaledPlan
+from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05ScaledPlan, scale_columns_of
 
 
 @functools.cache
@@ -59,7 +59,7 @@ def tcgen05_scaled_kernel(plan: Tcgen05ScaledPlan) -> Kernel:
     SFA, SFB, SCALED = plan.sfa_tile, plan.sfb_tile, plan.factors.block
     K_ATOMS = SFA.shape[1]
     SFA_COLUMN = plan.accumulators * N  # behind the accumulators
-    SFB_COLUMN = SFA_COLUMN + 4 * K_ATOMS
+    SFB_COLUMN = SFA_COLUMN + scale_columns_of(SFA)
     LOAD, MMA, EPILOGUE = plan.roles.load, plan.roles.mma, plan.roles.epilogue
     PIPE = tma.TilePipeline(
         plan.stages,

@@ -4,7 +4,6 @@ import functools
 import itertools
 import re
 from collections import Counter
-from dataclasses import replace
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -13,21 +12,9 @@ import pytest
 from numba import types
 
 from numba_tma.backend.lowering.types import TensorMapType
-from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.host import driver as _driver
-from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels._host.limits import CACHED_BYTES
 from numba_tma.kernels.attention import attention, attention_varlen
-from numba_tma.kernels.attention.plan import (
-    FEW_QUERIES_PLANS,
-    FP8_HEAD_DIMS,
-    PLANS,
-    AttentionPlan,
-    AttentionProblem,
-    balance,
-    plan_for,
-    splits_for,
-)
+from numba_tma.kernels.attention.plan import FP8_HEAD_DIMS, AttentionPlan
 from numba_tma.kernels.attention.transpose_v import transpose_tiles, transpose_v_kernel
 from numba_tma.tools.testing import compile_ptx, find_tool, instructions
 from tests.kernels.attention_forms import PROBLEMS, form, plan_of
@@ -111,101 +98,6 @@ def test_values_turn_round_in_registers(depth):
     # Blocks of 16 x 16 bytes are read and written 16 B at a time.
     for access in ("ld.shared.v4", "st.shared.v4"):
         assert sum(access in line for line in code) % 16 == 0 < sum(access in line for line in code)
-
-
-# --------------------------------------------------------------------------- what is chosen
-
-
-@pytest.mark.parametrize(("heads", "together"), [(64, 6), (7, 3), (1, 1), (5, 8)])
-def test_the_balance_is_that_of_the_schedule(heads, together):
-    """Of what each block has to do: the steps of its tiles, and one more for each tile's ends."""
-    queries, keys, blocks = 1000, 1100, 17
-    schedule = CausalLPTScheduler(128, 96, together).over(queries, keys, heads)
-    done = [sum(1 + t.num_key_blocks for t in schedule.tiles(i, blocks)) for i in range(blocks)]
-    steps = np.array([1 + schedule.num_key_blocks(i) for i in range(schedule.num_query_blocks)])
-    assert balance(steps, heads, together, blocks) == pytest.approx(np.mean(done) / max(done))
-
-
-@pytest.mark.parametrize("mask", ["causal", "left", "right", "packed"])
-def test_tiles_are_equal_where_nothing_hides_keys(mask):
-    """Only equal tiles are dealt in even waves: a window's first tiles are shorter."""
-    problem = PROBLEMS["d64"]
-    assert problem.tiles_are_equal
-    assert not replace(problem, **{mask: True}).tiles_are_equal
-
-
-def test_blocks_of_a_window_are_equally_long():
-    """So that heads come one after the other, and their keys stay in the L2 cache."""
-    window = AttentionProblem(128, as_dtype("bf16"), causal=True, left=True)
-    assert plan_for(window, 4096, 4096, 64, 1, 132) == PLANS[128, True]
-    assert plan_for(
-        AttentionProblem(128, as_dtype("bf16"), right=True), 4096, 4096, 64, 1, 132
-    ) == plan_for(AttentionProblem(128, as_dtype("bf16"), causal=True), 4096, 4096, 64, 1, 132)
-
-
-@pytest.mark.parametrize("keys", [512, 4096, 8192, 16384, 100_000])
-@pytest.mark.parametrize("depth", [64, 128])
-def test_heads_together_share_the_cache_and_the_work(depth, keys):
-    problem = AttentionProblem(depth, as_dtype("bf16"), causal=True)
-    plan = plan_for(problem, keys, keys, 64, 1, 132)
-    assert plan == replace(PLANS[depth, True], heads_together=plan.heads_together)
-    assert plan.heads_together == 1 or 4 * keys * depth * plan.heads_together < 2.5 * CACHED_BYTES
-    full = AttentionProblem(depth, as_dtype("bf16"))
-    assert plan_for(full, keys, keys, 64, 1, 132) == PLANS[depth, False]
-
-
-FULL, CAUSAL = (AttentionProblem(128, as_dtype("bf16"), causal) for causal in (False, True))
-
-
-@pytest.mark.parametrize(
-    ("queries", "keys", "heads", "splits"),
-    [
-        (1, 16384, 8, 16),  # as many parts as there are blocks for
-        (1, 131072, 1, 128),
-        (1000, 1000, 4, 4),
-        (1, 300, 8, 1),  # to add parts up would take longer
-        (64, 128, 1, 1),
-        (1, 4096, 512, 1),
-        (4096, 4096, 64, 1),
-    ],
-)
-def test_keys_are_shared_out_where_queries_are_few(queries, keys, heads, splits):
-    plan = plan_for(FULL, queries, keys, heads, 1, 132)
-    chosen = FEW_QUERIES_PLANS[128] if queries <= 64 else PLANS[128, False]
-    assert plan == replace(chosen, splits=splits)
-
-
-def test_parts_even_out_what_a_mask_leaves():
-    """128 blocks of queries have 1 to 32 steps; in two parts each, none has more than about 17."""
-    assert plan_for(CAUSAL, 4096, 4096, 4, 1, 132) == AttentionPlan(
-        2, 128, splits=2, heads_together=0
-    )
-    assert plan_for(CAUSAL, 4096, 4096, 16, 1, 132).splits == 1
-
-
-def test_a_window_is_shared_out_by_the_keys_that_it_shows():
-    window = replace(CAUSAL, left=True)
-    assert plan_for(window, 128, 16384, 1, 1, 132).splits == 128
-    assert plan_for(window, 128, 1024, 1, 1, 132).splits == 8
-    assert plan_for(replace(window, packed=True), 128, 16384, 1, 1, 132).splits == 1
-
-
-@pytest.mark.parametrize("heads", [1, 3, 7, 40])
-@pytest.mark.parametrize("steps", [[5], [1, 2, 3, 4], [0, 0, 6], [100] * 3])
-def test_no_number_of_parts_is_faster(steps, heads):
-    """Of those that leave a block of threads no more than two or so."""
-    steps, blocks = np.array(steps), 17
-
-    def time(splits):
-        parts = [-(-n // splits) + 1 for n in steps[::-1] for _ in range(heads * splits)]
-        sums = [0] * blocks
-        for number, part in enumerate(parts):
-            turn, place = divmod(number, blocks)
-            sums[place if turn % 2 == 0 else blocks - 1 - place] += part
-        return max(sums) + 3 * (splits > 1)
-
-    possible = range(1, max(1, min(max(steps), 2 * blocks // (len(steps) * heads))) + 1)
-    assert splits_for(steps, heads, blocks) == min(possible, key=time)
 
 
 # ----------------------------------------------------------------------------------- errors

@@ -58,6 +58,7 @@ def test_what_comes_before_and_after_reads_16_bytes_at_a_time(kernel, name):
     assert report.registers <= 32  # 2048 threads at a time
     loads = [line for line in instructions(text) if "ld.global" in line]
     assert sum("v4.u32" in line for line in loads) == (2 if kernel is prepare else 4)
+    assert len(loads) == (2 + 1 if kernel is prepare else 4)  # one lse for each row
 
 
 def has_products(code):

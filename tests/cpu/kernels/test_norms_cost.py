@@ -78,6 +78,20 @@ def test_staged_rows_are_read_from_shared_memory_twice(cluster):
     assert sum("st.global.v4" in i for i in found) == 4
 
 
+@pytest.mark.parametrize(
+    ("plan", "columns"),
+    [
+        (RowPlan(32), 512),
+        *((RowPlan(32, 1, 2, bulk=True, slot=512), columns) for columns in (512, 504)),
+    ],
+)
+def test_accesses_have_a_predicate_unless_all_of_all_threads_exist(plan, columns):
+    """An access is of 8 elements, and a row of 512 has two for each thread, or one in a pair."""
+    found = check(kernel_of(SOFTMAX, columns, plan=plan), ROWS)
+    accesses = [i for i in found if ".global.v4" in i or "ld.shared.v4.u32" in i]
+    assert accesses and {i.startswith("@") for i in accesses} == {columns != 512}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [64, 1000, 8192, 65536, 262144])
 @pytest.mark.parametrize("width", [8, 16])

@@ -13,15 +13,19 @@ from tests.tiers import quick
 NARROW, WIDE = Tcgen05AttentionPlan(32, stages=3), Tcgen05AttentionPlan(stages=4)
 TOGETHER = Tcgen05AttentionPlan(32, 2, heads_together=2, polynomial_period=0)
 
-LENGTHS = [(1, 1), (1, 130), (65, 63), (70, 100), (150, 129), (300, 70), (256, 64)]
+LENGTHS = [(1, 1), (1, 130), (65, 63), (70, 100), (150, 129), (257, 20), (300, 70), (256, 64)]
 FULL_AND_CAUSAL = [(*lengths, causal) for lengths in LENGTHS for causal in (False, True)]
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys", "causal"), quick([(70, 100, False), (150, 129, True)], FULL_AND_CAUSAL)
+    ("queries", "keys", "causal"),
+    quick([(70, 100, False), (150, 129, True), (257, 20, False)], FULL_AND_CAUSAL),
 )
 def test_lengths(queries, keys, causal):
-    """More K/V tiles than stages; queries and keys that fill no tile; queries without a key."""
+    """More K/V tiles than stages; queries and keys that fill no tile; queries without a key.
+
+    Of 257 queries one is in a second tile of the schedule.
+    """
     check(*arrays(queries, keys), causal, NARROW, return_lse=True)
 
 

@@ -7,11 +7,18 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma.device import combine
-from numba_tma.device.combine import Exchange, combine_in_turns, exchange_tiles
+from numba_tma.device.combine import (
+    Exchange,
+    combine_in_turns,
+    exchange_tiles,
+    lanes_max,
+    lanes_sum,
+)
 from numba_tma.device.vectors import four
 from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
 from numba_tma.kernels.rows.rmsnorm import add_lanes
+from tests.sim.race_log import Kind, record
 
 
 def values(shape, dtype=np.float32, seed=0):
@@ -45,6 +52,48 @@ def test_rows(plan, start, dtype):
     np.testing.assert_array_equal(got, exact.argmax(-1))
 
 
+LANES = [1, 2, 4, 8, 16, 32]
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_lanes_combine_with_their_neighbours_alone(lanes):
+    LANES = lanes
+
+    def kernel(given, sums, maxima):
+        lane = cuda.threadIdx.x
+        sums[lane] = lanes_sum(given[lane], LANES)
+        maxima[lane] = lanes_max(given[lane], LANES)
+
+    given = np.random.default_rng(2).permutation(32).astype(np.float32)
+    sums, maxima = np.zeros_like(given), np.zeros_like(given)
+    cuda.jit(kernel)[1, 32](given, sums, maxima)
+    groups = given.reshape(-1, lanes)
+    np.testing.assert_array_equal(sums, np.repeat(groups.sum(1), lanes))
+    np.testing.assert_array_equal(maxima, np.repeat(groups.max(1), lanes))
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_lanes_find_the_first_of_the_largest_in_their_row(lanes):
+    x = np.random.default_rng(3).integers(0, 9, (32 // lanes + 1, 67)).astype(np.float32)
+    got = row_argmax(x, plan=RowPlan(lanes, 32 // lanes))
+    np.testing.assert_array_equal(got, x.argmax(1))
+
+
+@pytest.mark.parametrize("columns", [4, 252, 256, 260, 512])
+@pytest.mark.parametrize(
+    "plan", [RowPlan(32, 1, 2, bulk=True, slot=512), RowPlan(32, 1, 4, bulk=True)]
+)
+def test_blocks_of_a_cluster_may_have_less_of_a_row_or_none(plan, columns):
+    """Integers, so that each sum is exact: what is read beside the row makes it another one."""
+    x = np.random.default_rng(columns).integers(1, 9, (2, columns)).astype(np.float32)
+    sums = []
+    log, error = record(lambda: sums.append(row_sum(x, plan=plan)))
+    assert error is None
+    np.testing.assert_array_equal(sums[0], x.sum(1))
+    loaded = [size for kind, _, _, _, _, _, size, *_ in log.events if kind == Kind.LOAD]
+    assert min(loaded) > 0 and sum(loaded) == x.nbytes
+
+
 MEETING = [(8, 1), (32, 1), (128, 1), (32, 2), (32, 8), (64, 4)]
 MORE_MEETING = [(32, 4), (128, 8), (256, 8), (512, 4), (1024, 2)]
 
@@ -55,6 +104,12 @@ MORE_MEETING = [(32, 4), (128, 8), (256, 8), (512, 4), (1024, 2)]
 )
 def test_all_threads_that_share_a_row_have_the_whole_of_it(threads, blocks):
     check_meeting(threads, blocks)
+
+
+def test_one_lane_of_each_warp_writes_the_part_of_all():
+    log, error = record(lambda: check_meeting(128, 1))
+    assert error is None
+    assert sum(event[0] == Kind.WRITE for event in log.events) == 3 * 4  # turns, warps
 
 
 def test_blocks_of_more_than_32_warps_send_one_part_each(monkeypatch):

@@ -1,0 +1,96 @@
+"""Which kernel copies or transposes arrays, and with how many blocks, without a GPU."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from numba_tma.kernels.copy import copy
+from numba_tma.kernels.transpose import transpose
+from numba_tma.kernels.transpose.api import PLANS
+from tests.cpu.host.test_launcher import device_array
+from tests.cpu.kernels.test_wrappers import gpu  # noqa: F401 (a fixture)
+
+_places = itertools.count(1)
+
+
+def view(shape, dtype, gap=0, start=0):
+    """Return an array whose rows are `gap` elements apart, on a place of its own."""
+    size = np.dtype(dtype).itemsize
+    pitch = (shape[-1] + gap) * size
+    strides = (*(pitch * math.prod(shape[i + 1 : -1]) for i in range(len(shape) - 1)), size)
+    address = (1 << 41) + (next(_places) << 28) + start * size
+    return device_array(shape, dtype, strides, address)
+
+
+def by_tma(columns, dtype, gap, start):
+    """Return whether TMA stores such rows: all that is aligned has 16 B."""
+    size = np.dtype(dtype).itemsize
+    return not any(n * size % 16 for n in (columns, columns + gap, start))
+
+
+#: Gap between rows and first element, in elements.
+PLACES = [(0, 0), (8, 0), (16, 16), (3, 0), (16, 1)]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32])
+@pytest.mark.parametrize("source", PLACES)
+@pytest.mark.parametrize("target", PLACES)
+@pytest.mark.parametrize(("batch", "rows", "columns"), [(1, 64, 128), (3, 160, 320), (2, 33, 70)])
+def test_tiles_are_transposed_if_tma_can_load_and_store(
+    gpu,  # noqa: F811
+    batch,
+    rows,
+    columns,
+    source,
+    target,
+    dtype,
+):
+    x, out = (
+        view((batch, rows, columns), dtype, *source),
+        view((batch, columns, rows), dtype, *target),
+    )
+    assert transpose(x, out=out) is out
+    ((kernel, blocks, threads, *_),) = gpu.launches
+    if by_tma(columns, dtype, *source) and by_tma(rows, dtype, *target):
+        plan, side = PLANS[x.dtype.itemsize], 128 // x.dtype.itemsize
+        assert kernel.__name__ == "transpose_tiles" and threads == plan.threads
+        height, width = plan.rows * side, plan.columns * side
+    else:
+        assert kernel.__name__ == "transpose_patches"
+        height = width = 32
+    assert blocks == batch * math.ceil(rows / height) * math.ceil(columns / width)
+
+
+def test_a_row_has_no_transpose(gpu):  # noqa: F811
+    x = view((64,), np.float32)
+    for out in (None, view((64,), np.float32)):
+        with pytest.raises(ValueError, match=r"x has shape \(64,\); a matrix has two axes or more"):
+            transpose(x, out=out)
+
+
+def test_rows_that_are_not_contiguous_are_not_transposed(gpu):  # noqa: F811
+    apart = device_array((8, 16), np.float32, (128, 8), (1 << 41) + (next(_places) << 28))
+    with pytest.raises(ValueError, match="x .*last axis must be contiguous"):
+        transpose(apart, out=view((16, 8), np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("source", PLACES)
+@pytest.mark.parametrize("target", PLACES)
+def test_bytes_are_copied_if_nothing_lies_between_and_rows_if_tma_can(gpu, source, target, dtype):  # noqa: F811
+    rows, columns, size = 40, 96, np.dtype(dtype).itemsize
+    x, out = view((rows, columns), dtype, *source), view((rows, columns), dtype, *target)
+    copy(x, out)
+    ((kernel, blocks, threads, *_),) = gpu.launches
+    aligned = source[1] * size % 16 == target[1] * size % 16 == 0
+    if source[0] == target[0] == 0 and aligned:
+        assert kernel.__name__ == "copy_chunks"
+    elif by_tma(columns, dtype, *source) and by_tma(columns, dtype, *target):
+        assert kernel.__name__ == "copy_tiles" and blocks <= math.ceil(rows / 8)
+    else:
+        assert kernel.__name__ == "copy_vectors"
+        places = [n * size for gap, start in (source, target) for n in (columns + gap, start)]
+        width = math.gcd(16, *places)
+        assert blocks == math.ceil(rows * math.ceil(columns * size / width) / threads)

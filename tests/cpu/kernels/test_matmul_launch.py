@@ -1,0 +1,138 @@
+"""Every kernel of matmul is launched with as many blocks as it has work for, and its extents."""
+
+import math
+
+import pytest
+
+from numba_tma.host.arrays import Array as Read
+from numba_tma.kernels._host.device import resident_clusters
+from numba_tma.kernels.matmul import Config, MmaConfig, SwappedConfig, Tcgen05Config, matmul
+from numba_tma.kernels.matmul import launch as module
+from numba_tma.kernels.matmul.kernel import MatmulExtents
+from tests.cpu.kernels.test_matmul_host import Array, gpu  # noqa: F401 (a fixture)
+
+SMS = 132
+CONFIGURED = [
+    Config(128, 256),
+    Config(64, 96, k=256),
+    Config(128, 64, 2),
+    Config(64, 128, 4),
+    Config(64, 64, splits=3),
+    SwappedConfig(64, 16),
+    SwappedConfig(128, 8, 4),
+    SwappedConfig(64, 24, blocks=2),
+    Tcgen05Config(64),
+    Tcgen05Config(128, cta_group=2),
+    Tcgen05Config(32, scheduler="static"),
+    Tcgen05Config(256, scheduler="static", cta_group=2),
+    MmaConfig(128, 64),
+    MmaConfig(64, 32, k=128),
+]
+BATCHES = [((), ()), ((3,), (3,)), ((3,), ()), ((), (2,))]
+
+
+@pytest.fixture(autouse=True)
+def plans(monkeypatch):
+    """Let each kernel be its plan."""
+    for name in ("tcgen05_kernel", "tcgen05_pair_kernel", "mma_kernel"):
+        monkeypatch.setattr(module, name, lambda plan, name=name: (name, plan))
+    monkeypatch.setattr("numba_tma.kernels._host.device.sm_count", lambda: SMS)
+
+
+def launched(gpu, *arrays, **options):  # noqa: F811
+    """Return the first launch: its plan, blocks, threads, and extents."""
+    gpu.launches.clear()
+    matmul(*arrays, **options)
+    plan, blocks, threads, arguments = gpu.launches[0]
+    (extents,) = (given for given in arguments if isinstance(given, MatmulExtents))
+    return plan[1] if isinstance(plan, tuple) else plan, blocks, threads, extents
+
+
+def tile_of(config):
+    """Return rows and columns of an output tile of a block, or of a pair."""
+    if isinstance(config, SwappedConfig):
+        return config.n, config.m
+    return (128 * config.cta_group if isinstance(config, Tcgen05Config) else config.m), config.n
+
+
+def blocks_for(config, rows, columns, batch):
+    """Return how many blocks have work, or how many run at once if they take several tiles."""
+    height, width = tile_of(config)
+    tiles = [math.ceil(rows / height), math.ceil(columns / width)]
+    match config:
+        case SwappedConfig(cluster=1):
+            return min(math.prod(tiles) * batch, SMS * config.blocks)
+        case SwappedConfig():
+            return math.prod(tiles) * batch * config.cluster
+        case Tcgen05Config(scheduler="launch_control"):
+            return math.prod(tiles) * batch * config.cta_group
+    size = getattr(config, "cluster", getattr(config, "cta_group", 1))
+    if isinstance(config, Config):
+        tiles[0] = math.ceil(tiles[0] / size)
+        batch *= config.splits
+    work, most = math.prod(tiles) * batch, resident_clusters(size, 1)
+    waves = math.ceil(work / most)
+    return next(n for n in range(1, most + 1) if math.ceil(work / n) == waves) * size
+
+
+@pytest.mark.parametrize("left, right", BATCHES, ids=str)
+@pytest.mark.parametrize(
+    ("rows", "columns", "k"), [(5, 200, 72), (300, 520, 1040), (2000, 4096, 64)]
+)
+@pytest.mark.parametrize("config", CONFIGURED, ids=str)
+def test_blocks_and_extents(gpu, config, rows, columns, k, left, right):  # noqa: F811
+    batch = math.prod(left or right)
+    a, b = Array(1, (*left, rows, k)), Array(2, (*right, k, columns))
+    out = Array(3, (*(left or right), rows, columns))
+    plan, blocks, threads, extents = launched(gpu, a, b, out, config=config)
+    if left and not right:  # one matrix of all rows
+        rows, batch = rows * batch, 1
+    height, width = tile_of(config)
+    size = getattr(config, "cluster", 1) if isinstance(config, Config) else 1
+    tile_rows = math.ceil(math.ceil(rows / height) / size) * size
+    splits = getattr(config, "splits", 1)  # each split is a matrix of its own
+    assert extents[:5] == (rows, columns, tile_rows, math.ceil(columns / width), batch * splits)
+    assert (extents.steps, extents.splits) == (math.ceil(k / plan.k), splits)
+    assert extents.a_stride == (bool(left) and batch > 1)
+    assert extents.b_stride == bool(right)
+    assert blocks == blocks_for(config, rows, columns, batch)
+    assert threads == plan.roles.threads
+
+
+def test_few_rows_that_lie_along_m_are_whole_swizzle_spans(gpu):  # noqa: F811
+    """A span of 32 B has 16 rows of bf16."""
+    for n, whole in ((8, 16), (16, 16), (24, 32), (128, 128)):
+        a, b = Array(1, (96, n)).T, Array(2, (96, 200))
+        plan, *_ = launched(gpu, a, b, Array(3, (n, 200)), config=SwappedConfig(64, n))
+        assert (plan.a_major, plan.config.n) == ("MN", whole)
+
+
+@pytest.mark.parametrize(
+    ("cores", "kind"), [("has_tcgen05", Tcgen05Config), ("has_mma_alone", MmaConfig), ("", Config)]
+)
+def test_a_gpu_has_the_kernel_of_its_tensor_cores(gpu, monkeypatch, cores, kind):  # noqa: F811
+    for name in ("has_tcgen05", "has_mma_alone"):
+        monkeypatch.setattr(module, name, lambda name=name: name == cores)
+    shapes = ((300, 64), (64, 520), (300, 520))
+    plan, *_ = launched(gpu, *(Array(i, shape) for i, shape in enumerate(shapes)))
+    assert isinstance(plan.config, kind)
+
+
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        (Array(1, (64, 72)), "bf16 K"),
+        (Array(1, (72, 64)).T, "bf16 MN"),
+        (Array(1, (64, 70)), "bf16 K copied"),
+        (Array(1, (70, 60)).T, "bf16 MN copied"),
+    ],
+)
+def test_measurements_tell_layouts_apart(view, text):
+    """What TMA cannot load is copied first, which takes time."""
+    assert module._layout(Read.read("matmul", "a", view).as_matrices()) == text
+
+
+def test_swapped_operands_add_up_no_integers(gpu):  # noqa: F811
+    arrays = Array(1, (8, 64), "i1"), Array(2, (64, 64), "i1").T, Array(3, (8, 64), "i4")
+    with pytest.raises(ValueError, match="kernel adds up float32, but a is i8 .*: use a Config"):
+        matmul(*arrays, config=SwappedConfig(64, 8))

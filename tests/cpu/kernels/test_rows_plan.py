@@ -1,0 +1,185 @@
+"""How rows are shared among threads and blocks, and what a launch of them is given."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from numba_tma.host.arrays import Array
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels._host.limits import SHARED_BYTES
+from numba_tma.kernels.rows import launching
+from numba_tma.kernels.rows.launching import access_width, prepared
+from numba_tma.kernels.rows.layernorm import LAYERNORM
+from numba_tma.kernels.rows.plan import (
+    LONGEST,
+    PLAIN,
+    PLANS,
+    RowOptions,
+    RowPlan,
+    bytes_per_block,
+    plan_for,
+    share_of,
+)
+from numba_tma.kernels.rows.reductions import ROW_SUM
+
+RESIDUAL, SUMS = RowOptions(residual=True), RowOptions(residual=True, residual_out=True)
+NO_OUTPUT = RowOptions(statistics=(True, False), output=False)
+COLUMNS = sorted({n + d for k in range(4, 25) for n in (1 << k, 3 << k) for d in (-8, 0, 8)})
+COLUMNS = [n for n in COLUMNS if 8 <= n <= LONGEST]
+
+
+def is_measured(name, width, options):
+    return name in PLANS and width == 16 and options in (PLAIN, RowOptions(weight=True))
+
+
+@pytest.mark.parametrize("options", [PLAIN, RESIDUAL, SUMS, NO_OUTPUT], ids=str)
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("name", ["rmsnorm", "row_sum"])
+def test_rows_are_staged_if_they_are_long_and_fit(name, itemsize, options):
+    """Each block of a cluster has up to 64 KB of a row and its residual, and no block too many."""
+    copies = 1 + options.residual
+    for columns in COLUMNS:
+        nbytes = columns * itemsize
+        plan = plan_for(name, columns, itemsize, 16, options)
+        room = copies * bytes_per_block(nbytes, 8) <= SHARED_BYTES
+        if is_measured(name, 16, options) and nbytes <= max(PLANS[name]) and nbytes > 1024:
+            (size,) = (size for size in PLANS[name] if size // 2 < nbytes <= size)
+            assert plan == PLANS[name][size]
+            continue
+        assert bool(plan.slot) == plan.bulk == (nbytes > 32768 and room)
+        if plan.slot:
+            padded = copies * 2 ** math.ceil(math.log2(nbytes))
+            assert padded <= 65536 * plan.cluster or plan.cluster == 8
+            assert plan.cluster == 1 or padded > 65536 * (plan.cluster // 2)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_each_plan_that_was_measured_is_for_twice_the_length_of_the_one_before(name):
+    sizes = list(PLANS[name])
+    assert sizes == [sizes[0] << i for i in range(len(sizes))] and sizes[0] == 2048
+
+
+@pytest.mark.parametrize("threads", [1, 16, 32, 64, 1024])
+@pytest.mark.parametrize("cluster", [1, 2, 8])
+@pytest.mark.parametrize("rows", [1, 2, 32, 1024])
+def test_what_shares_a_row_meets_within_a_warp_or_has_a_block_of_its_own(rows, cluster, threads):
+    """Several rows of a block share no more than warps do; a cluster has a row of whole warps."""
+    legal = rows == 1 or (threads <= 32 and cluster == 1)
+    legal &= threads >= 32 or cluster == 1
+    if legal and threads * rows <= 1024:
+        assert RowPlan(threads, rows, cluster).block_threads == threads * rows
+    else:
+        with pytest.raises(ValueError, match=rf"RowPlan\(threads={threads}, rows={rows}"):
+            RowPlan(threads, rows, cluster)
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+@pytest.mark.parametrize("name", ["softmax", "row_max"])
+def test_threads_have_16_to_32_elements_of_a_row_until_there_are_no_more(name, width):
+    """8,192 threads are the most: 8 blocks of 1,024, which stay 512 each as long as they can."""
+    for columns in COLUMNS:
+        plan = plan_for(name, columns, 4, width)
+        threads = plan.threads * plan.cluster
+        assert not plan.bulk and columns <= threads * (32 if threads < 8192 else 2048)
+        assert threads == 1 or columns > 16 * threads
+        assert plan.cluster == 1 or plan.threads in (512, 1024)
+        assert plan.threads <= 512 or threads in (1024, 8192)
+        assert plan.block_threads == (128 if threads <= 32 else plan.threads)
+
+
+def test_no_thread_holds_more_than_2048_elements():
+    assert plan_for("row_sum", LONGEST, 4, 4) == RowPlan(1024, 1, 8)
+    for options in (PLAIN, RESIDUAL):
+        with pytest.raises(
+            ValueError, match=r"row_sum\(\): x has rows of .* up to 16,777,216: cut"
+        ):
+            plan_for("row_sum", LONGEST + 1, 4, 4, options)
+
+
+@pytest.mark.parametrize(
+    "plan", [RowPlan(8, 4), RowPlan(32), RowPlan(128), RowPlan(64, 1, 4), RowPlan(32, 3)], ids=str
+)
+@pytest.mark.parametrize("width", [2, 4, 8, 16])
+def test_the_threads_of_a_row_have_all_of_it(plan, width):
+    element = as_dtype("f16")
+    for columns in (8, 96, 256, 1000, 1024, 4096):
+        for rows in (1, 3, 4, 12):
+            accesses = 2 * columns // width
+            share = share_of(columns, rows, element, width, plan)
+            threads = plan.threads * plan.cluster
+            assert (share.width, share.step) == (width, plan.threads)
+            assert (share.count - 1) * threads < accesses <= share.count * threads
+            # Every thread has each of its accesses, also in a block whose last rows are missing.
+            assert share.whole == (accesses % threads == 0 and rows % plan.rows == 0)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4, 8])
+@pytest.mark.parametrize("nbytes", [16, 32, 1008, 1024, 65536, 65552])
+def test_blocks_have_equal_parts_of_a_row_but_the_last(nbytes, blocks):
+    each = bytes_per_block(nbytes, blocks)
+    assert each % 16 == 0 and each * blocks >= nbytes > (each - 16) * blocks
+
+
+# --------------------------------------------------------------------------------- launches
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Let a kernel be what it is compiled for."""
+    for name in ("rows_in_shared", "rows_in_registers"):
+        monkeypatch.setattr(launching, name, lambda *given, name=name: (name, *given))
+    prepared.cache_clear()
+    yield
+    prepared.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [RowPlan(8, 4), RowPlan(64), RowPlan(32, 1, 4), RowPlan(32, bulk=True, slot=512)],
+    ids=str,
+)
+@pytest.mark.parametrize("rows", [1, 4, 5, 1000])
+def test_each_row_has_its_threads(kernels, rows, plan):
+    kernel, blocks, threads = prepared(LAYERNORM, rows, 256, as_dtype("f16"), 16, plan, PLAIN)
+    assert blocks == math.ceil(rows / plan.rows) * plan.cluster
+    assert threads == plan.threads * plan.rows
+    assert kernel[0] == ("rows_in_shared" if plan.slot else "rows_in_registers")
+    assert plan in kernel and kernel[-1] == PLAIN
+
+
+def test_bulk_copies_move_multiples_of_16_bytes(kernels):
+    """Rows that do not allow them take another plan than was asked for."""
+    staged = RowPlan(32, bulk=True, slot=512)
+    kernel, *_ = prepared(ROW_SUM, 3, 4100, as_dtype("f32"), 8, staged, NO_OUTPUT)
+    assert plan_for("row_sum", 4100, 4, 8, NO_OUTPUT) in kernel
+    plain = replace(staged, bulk=False, slot=0)
+    kernel, *_ = prepared(ROW_SUM, 3, 4100, as_dtype("f32"), 8, plain, NO_OUTPUT)
+    assert plain in kernel
+
+
+def rows_at(address, columns, pitch, dtype, rows=3):
+    interface = {
+        "shape": (rows, columns), "strides": (pitch, dtype().itemsize),
+        "typestr": np.dtype(dtype).str, "data": (address, False), "version": 3,
+    }  # fmt: skip
+    return Array.read("rmsnorm", "x", SimpleNamespace(__cuda_array_interface__=interface))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_accesses_are_as_wide_as_all_rows_allow(dtype):
+    """Each row begins at a multiple of the width, and is one."""
+    size = dtype().itemsize
+    rng = np.random.default_rng(size)
+    for _ in range(300):
+        given, legal = [], {size, 16} | {w for w in (2, 4, 8) if w >= size}
+        for _ in range(rng.integers(1, 3)):
+            columns = int(rng.choice([8, 16, 24, 4, 12, 2, 6, 1, 5]))
+            pitch = size * (columns + int(rng.choice([0, 8, 4, 2, 1])))
+            address = (1 << 30) + size * int(rng.choice([0, 8, 4, 2, 1]))
+            given.append(rows_at(address, columns, pitch, dtype))
+            legal &= {w for w in legal if not any(n % w for n in (address, pitch, size * columns))}
+        assert access_width(*given) == max(legal)
+        assert access_width(None, *given, None) == max(legal)

@@ -1,0 +1,156 @@
+"""Which tiles attention's blocks work on: all that is seen, and no tile of which nothing is."""
+
+import itertools
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from numba_tma.device import causal_scheduler
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.mma_rules import ROWS
+from numba_tma.kernels.attention import tiles
+from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
+from numba_tma.kernels.attention.tiles import next_kv_tile, schedule_function, tile_functions
+
+BLOCKS = 3
+PLAN = AttentionPlan(2, 32, heads_together=2)
+BLOCK_Q, BLOCK_K = PLAN.block_q, PLAN.block_k
+#: By mask: the fields of a problem, and the keys that a query sees before and after its own.
+MASKS = {
+    "full": ({}, None, None),
+    "causal": ({"causal": True}, None, 0),
+    "left": ({"left": True}, 37, None),
+    "right": ({"right": True}, None, 5),
+    "window": ({"left": True, "right": True}, 37, 5),
+    "causal window": ({"left": True, "causal": True}, 64, 0),
+}
+LENGTHS = [(1, 1), (128, 32), (130, 200), (300, 70), (260, 129)]
+
+
+def seen_by(queries, keys, left, right):
+    """Return which key each query sees."""
+    beside = np.arange(keys) - (np.arange(queries)[:, None] + keys - queries)
+    after = keys + queries if right is None else right
+    return (beside >= -(keys + queries if left is None else left)) & (beside <= after)
+
+
+def check_tile(form, tile, functions, sizes, options, seen):
+    """Hold the K/V tiles of a tile of queries to what its rows see."""
+    (queries, keys, heads), (locate, kv_range, rows_of) = sizes, functions
+    sequence = locate(tile, queries, keys, options)
+    if not form.problem.packed:
+        assert sequence == (tile.batch, 0, 0, queries, 0, keys)
+    kv = kv_range(tile, sequence, options)
+    first_query = int(tile.query_block) * BLOCK_Q
+    rows = seen[first_query : first_query + BLOCK_Q]
+    columns = np.flatnonzero(rows.any(axis=0))
+    if len(columns):
+        assert kv.first_key == columns[0] // BLOCK_K * BLOCK_K
+        assert kv.tiles == columns[-1] // BLOCK_K + 1 - columns[0] // BLOCK_K
+    else:
+        assert kv.tiles == 1  # all masked
+    for warpgroup in range(PLAN.warpgroups):
+        mine = rows_of(tile, warpgroup, sequence, kv.first_key, queries, heads, options)
+        assert mine.row == first_query + warpgroup * ROWS
+        for step in range(int(kv.tiles)):
+            key = int(kv.first_key) + step * BLOCK_K
+            for i in range(min(ROWS, len(seen) - int(mine.row))):
+                inside = np.arange(BLOCK_K)
+                by_numbers = inside < mine.end
+                if form.masks_left:
+                    by_numbers &= inside >= mine.start + i
+                if form.masks_right:
+                    by_numbers &= inside < mine.stop + i
+                wanted = np.zeros(BLOCK_K, bool)
+                here = seen[int(mine.row) + i, key : key + BLOCK_K]
+                wanted[: len(here)] = here
+                np.testing.assert_array_equal(by_numbers, wanted)
+            mine = next_kv_tile(form, mine)
+
+
+def numbered(monkeypatch, block):
+    """Let this be a block of `BLOCKS`."""
+    for module in (tiles, causal_scheduler):
+        monkeypatch.setattr(module, "ctaid_x", lambda: np.uint32(block))
+        monkeypatch.setattr(module, "nctaid_x", lambda: np.uint32(BLOCKS))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("queries", "keys"), LENGTHS)
+def test_the_keys_of_a_tile_are_those_that_its_queries_see(monkeypatch, queries, keys, mask):
+    fields, left, right = MASKS[mask]
+    form = AttentionForm(AttentionProblem(64, as_dtype("bf16"), **fields), PLAN)
+    options = SimpleNamespace(left=left, right=right)
+    seen, heads, batch = seen_by(queries, keys, left, right), 3, 2
+    functions, met = tile_functions(form), []
+    for block in range(BLOCKS):
+        numbered(monkeypatch, block)
+        for tile in schedule_function(form)(queries, keys, heads, batch, options).tiles():
+            check_tile(form, tile, functions, (queries, keys, heads), options, seen)
+            met.append((int(tile.batch), int(tile.head), int(tile.query_block)))
+    every = itertools.product(range(batch), range(heads), range(-(-queries // BLOCK_Q)))
+    assert sorted(met) == sorted(every)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_packed_sequences_are_each_as_if_alone(monkeypatch, mask):
+    fields, left, right = MASKS[mask]
+    form = AttentionForm(AttentionProblem(64, as_dtype("bf16"), packed=True, **fields), PLAN)
+    lengths, heads = [(0, 9), (129, 65), (3, 0), (128, 200), (300, 40), (0, 0)], 3
+    starts = [np.cumsum([2, *n], dtype=np.int32) for n in zip(*lengths)]
+    names = {"starts_q": starts[0], "starts_k": starts[1], "left": left, "right": right}
+    options, functions, met = SimpleNamespace(**names), tile_functions(form), []
+    for block in range(BLOCKS):
+        numbered(monkeypatch, block)
+        for tile in schedule_function(form)(900, 900, heads, len(lengths), options).tiles():
+            number = int(np.flatnonzero(starts[0][:-1] == tile.query)[-1])
+            queries, keys = lengths[number]
+            assert (tile.queries, tile.keys) == (queries, keys)
+            assert tile.key == starts[1][number]
+            seen = seen_by(queries, keys, left, right)
+            check_tile(form, tile, functions, (900, 900, heads), options, seen)
+            met.append((number, int(tile.head), int(tile.query_block)))
+    every = [
+        (number, head, block)
+        for number, (queries, _) in enumerate(lengths)
+        for head in range(heads)
+        for block in range(-(-queries // BLOCK_Q))
+    ]
+    assert sorted(met) == every
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "window"])
+@pytest.mark.parametrize("splits", [2, 3, 7])
+def test_splits_share_the_tiles_of_keys(monkeypatch, splits, mask):
+    """One after the other and evenly; a split without a tile gets one behind the last key."""
+    fields, left, right = MASKS[mask]
+    problem = AttentionProblem(64, as_dtype("bf16"), splits=True, **fields)
+    whole, parts = (AttentionForm(p, PLAN) for p in (replace(problem, splits=False), problem))
+    options = SimpleNamespace(left=left, right=right, splits=splits)
+    queries, keys, heads, batch, found = 260, 170, 2, 3, {}
+    _, all_tiles, _ = tile_functions(whole)
+    locate, kv_range, rows_of = tile_functions(parts)
+    numbered(monkeypatch, 0)
+    monkeypatch.setattr(causal_scheduler, "nctaid_x", lambda: np.uint32(1))
+    monkeypatch.setattr(tiles, "shfl_sync_idx_b32", lambda value, lane: value)
+    for tile in schedule_function(parts)(queries, keys, heads, batch * splits, options).tiles():
+        sequence = locate(tile, queries, keys, options)
+        assert sequence == (*divmod(tile.batch, splits), 0, queries, 0, keys)
+        mine = kv_range(tile, sequence, options)
+        all_ = all_tiles(tile, sequence, options)
+        key = int(sequence.batch), int(tile.head), int(tile.query_block)
+        found.setdefault(key, [all_, {}])[1][int(sequence.split)] = mine
+        rows = rows_of(tile, 0, sequence, mine.first_key, queries, heads, options)
+        number = (key[0] * heads + key[1]) * queries * splits + sequence.split
+        assert rows.partial == number  # of row 0: (batch, heads, queries, splits)
+    assert len(found) == batch * heads * -(-queries // BLOCK_Q)
+    for all_, of_splits in found.values():
+        assert sorted(of_splits) == list(range(splits))
+        some = [of_splits[i] for i in range(splits) if of_splits[i].first_key < keys]
+        counts = [int(kv.tiles) for kv in some]
+        firsts = [int(all_.first_key) + BLOCK_K * sum(counts[:i]) for i in range(len(counts))]
+        assert [int(kv.first_key) for kv in some] == firsts
+        assert sum(counts) == all_.tiles and max(counts) - min(counts) <= 1
+        assert len(some) == min(splits, all_.tiles)
