@@ -92,7 +92,7 @@ class Machine:
             if isinstance(argument, np.ndarray):
                 base = ARRAYS + sum(-(-a.nbytes // 256) * 256 for _, a in self.arrays)
                 self.arrays.append((base, argument))
-                self.poke(base, argument.tobytes())
+                self.poke(base, argument.tobytes("A"))
                 values += [0, 0, argument.size, argument.itemsize, base]
                 values += [*argument.shape, *argument.strides]
             else:
@@ -162,15 +162,16 @@ class Machine:
                 given |= zip(warp, function(self, lanes))
             given = given or dict.fromkeys(at)
         for base, array in self.arrays:
-            found = np.frombuffer(self.peek(base, array.nbytes), array.dtype)
-            array[...] = found.reshape(array.shape)
+            found = self.peek(base, array.nbytes)
+            array[...] = np.ndarray(array.shape, array.dtype, found, strides=array.strides)
         return logs
 
 
 def parse(body: str) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
-    """Return the instructions (predicate, name, operands) and the places of the labels.
+    """Return the instructions, and the places of the labels.
 
-    Labels in braces become labels of their own: two pieces of inline assembly may use one name.
+    An instruction is (predicate, name, first part of the name, others, operands, scope). Labels in
+    braces become labels of their own: two pieces of inline assembly may use one name.
     """
     code: list[tuple[Any, ...]] = []
     labels: dict[str, int] = {}
@@ -189,7 +190,8 @@ def parse(body: str) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
             guard, name, rest = re.fullmatch(
                 r"(?:@(!?[\w%]+)\s+)?(\S+)\s*(.*)", statement, re.S
             ).groups()
-            code.append((guard, name, split(rest), scopes[-1]))
+            kind, *modifiers = name.split(".")
+            code.append((guard, name, kind, modifiers, split(rest), scopes[-1]))
     return code, labels
 
 
@@ -231,11 +233,10 @@ class _Thread:
         """Execute; yield what a warp executes together, and None at a barrier."""
         code = self.machine.code
         for _ in range(MOST_STEPS):
-            guard, name, operands, scope = code[self.next]
+            guard, name, kind, modifiers, operands, scope = code[self.next]
             self.next += 1
             if guard and self.read(guard.lstrip("!")) == guard.startswith("!"):
                 continue
-            kind, *modifiers = name.split(".")
             if kind in ("ret", "exit"):
                 return
             if kind == "bra":
@@ -322,6 +323,10 @@ class _Thread:
             )
 
     def write(self, target: str, value: Any) -> None:
+        """Write registers: all of a vector, and all of several results."""
+        if isinstance(value, int) and target[-1] != "}":
+            self.registers[target] = value
+            return
         names = [name.strip() for name in re.split(r"[|,]", target.strip("{}"))]
         values = value if isinstance(value, (tuple, list)) else [value] * len(names)
         for name, each in zip(names, values, strict=True):
