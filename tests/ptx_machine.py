@@ -22,7 +22,7 @@ from tests.ptx_warps import TOGETHER
 #: An instruction that was logged: its name, and the values of its operands.
 Logged = tuple[str, tuple[Any, ...]]
 
-ARRAYS = 1 << 32  # where they begin in global memory
+ARRAYS, PARAMETERS = 1 << 32, 1 << 40  # where they begin
 MOST_STEPS = 1_000_000
 
 #: What is logged. Of these, the first operand of those in RESULTS is written.
@@ -99,7 +99,7 @@ class Machine:
                 values.append(argument)
         if len(values) != len(parameters):
             raise ValueError(f"{len(values)} values for {len(parameters)} parameters")
-        self.parameters = {}
+        start = PARAMETERS
         for (letter, bits, name, size), value in zip(parameters, values):
             if not isinstance(value, bytes):
                 kind = f"{letter}{bits}"
@@ -107,7 +107,9 @@ class Machine:
                 value = number.to_bytes(int(bits) // 8, "little")
             elif not size:
                 raise ValueError(f"bytes for parameter {name}, which is a number")
-            self.parameters[name] = value
+            self.symbols[name] = start = -(-start // 128) * 128
+            self.poke(start, value)
+            start += len(value)
 
     @property
     def shared(self) -> list[int]:
@@ -292,14 +294,10 @@ class _Thread:
         store, kind = name.startswith("st"), modifiers[-1]
         nbytes = int(kind[1:]) // 8
         place, data = operands if store else reversed(operands)
-        if "param" in modifiers:
-            parameter, _, offset = place.strip("[]").partition("+")
-            raw = self.machine.parameters[parameter]
-            self._load(data, raw[int(offset or 0) :], kind, nbytes)
-            return
         address = self.read(place)
         count = data.count(",") + 1
-        self.machine.accesses.append((name, address, nbytes * count))
+        if "param" not in modifiers:
+            self.machine.accesses.append((name, address, nbytes * count))
         if any(m.startswith("shared") for m in modifiers):
             address += SHARED_WINDOW
         elif "local" in modifiers:
@@ -350,8 +348,6 @@ class _Thread:
             return self.read(match[1]) + int(match[2], 0)
         if text in self.machine.symbols:
             return self.machine.symbols[text]
-        if text in self.machine.parameters:
-            return self.machine.parameters[text]
         if missing:
             return None
         raise KeyError(f"{text} is read, and nothing has written it")
