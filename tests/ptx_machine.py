@@ -264,7 +264,7 @@ class _Thread:
         return self.machine.labels[f"{scope}:{name}"]
 
     def _execute(self, name: str, kind: str, modifiers: list[str], operands: list[str]) -> None:
-        if kind in LOGGED:
+        if kind in LOGGED or "async" in modifiers:
             self._log(name, operands)
         elif kind in ("ld", "ldu", "st"):
             self._access(name, modifiers, operands)
