@@ -70,7 +70,8 @@ class Machine:
         self.accesses: list[tuple[str, int, int]] = []
         body = _braced(text, text.index("{", entry.end()))
         self.code, self.labels = parse(body)
-        self._bind(re.findall(r"\.b?(\w)(\d+)\s+([\w$]+)(\[\d+\])?", entry[1]), arguments)
+        declared = r"\.([bfsu])(\d+)[^,]*?\s([\w$]+)(\[\d+\])?\s*(?:,|$)"
+        self._bind(re.findall(declared, entry[1]), arguments)
 
     def _place_symbols(self, text: str, shared: int) -> dict[str, int]:
         """Give every variable an address in its state space."""
