@@ -24,16 +24,17 @@ Logged = tuple[str, tuple[Any, ...]]
 
 ARRAYS, PARAMETERS = 1 << 32, 1 << 40  # where they begin
 MOST_STEPS = 1_000_000
+STEP_NANOSECONDS = 10**8  # of an instruction: the waits of debug mode end soon
 
 #: What is logged. Of these, the first operand of those in RESULTS is written.
 LOGGED = (
     *("cp", "mbarrier", "wgmma", "fence", "elect"),
-    *("tcgen05", "prefetch", "griddepcontrol", "setmaxnreg", "membar", "red", "atom", "nanosleep"),
+    *("tcgen05", "prefetch", "griddepcontrol", "setmaxnreg", "membar", "nanosleep"),
     *("createpolicy", "clusterlaunchcontrol", "tensormap", "discard", "activemask", "multimem"),
 )
 RESULTS = re.compile(
-    r"(mbarrier\.(try_wait|test_wait|arrive|pending_count)|elect|atom|tcgen05\.ld"
-    r"|createpolicy|clusterlaunchcontrol\.query|activemask)\b"
+    r"(mbarrier\.(try_wait|test_wait|arrive|pending_count)|elect|tcgen05\.ld"
+    r"|createpolicy|clusterlaunchcontrol\.query_cancel|activemask)\b"
 )
 
 
@@ -160,9 +161,13 @@ class Machine:
             given = {}
             for first in sorted({t - t % 32 for t in together}):
                 warp = range(first, first + 32)
-                lanes = [at[t] for t in warp]
-                function = TOGETHER[lanes[0][0].partition(".")[0]]
-                given |= zip(warp, function(self, lanes))
+                own = [t for t in warp if t in at]
+                kind = at[own[0]][0].partition(".")[0]
+                if len(own) < 32 and (kind != "shfl" or len(own) > 1):
+                    raise RuntimeError(f"{kind} of {len(own)} threads of a warp")
+                # A thread that runs alone stands for a warp of 32 such threads.
+                results = TOGETHER[kind](self, [at[t if t in at else own[0]] for t in warp])
+                given |= {t: results[t - first] for t in own}
             given = given or dict.fromkeys(at)
         for base, array in self.arrays:
             found = self.peek(base, array.nbytes)
@@ -170,6 +175,7 @@ class Machine:
         return logs
 
 
+@functools.cache
 def parse(body: str) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
     """Return the instructions, and the places of the labels.
 
@@ -224,7 +230,12 @@ class _Thread:
         self.log: list[Logged] = []
         x, y, _ = machine.block
         tid = (thread % x, thread // x % y, thread // (x * y))
-        self.registers: dict[str, int] = {"%laneid": thread % 32, "%warpid": thread // 32}
+        lane = 1 << thread % 32
+        self.registers: dict[str, int] = {
+            **{"%laneid": thread % 32, "%warpid": thread // 32, "%lanemask_eq": lane},
+            **{"%lanemask_lt": lane - 1, "%lanemask_ge": (1 << 32) - lane},
+            **{"%cluster_ctarank": 0, "%cluster_nctarank": 1},
+        }
         for name, values in zip(
             ("tid", "ntid", "ctaid", "nctaid"), (tid, machine.block, block, machine.grid)
         ):
@@ -235,7 +246,8 @@ class _Thread:
     def run(self) -> Generator[Any, Any, None]:
         """Execute; yield what a warp executes together, and None at a barrier."""
         code = self.machine.code
-        for _ in range(MOST_STEPS):
+        for step in range(MOST_STEPS):
+            self.registers["%globaltimer"] = step * STEP_NANOSECONDS
             guard, name, kind, modifiers, operands, scope = code[self.next]
             self.next += 1
             if guard and self.read(guard.lstrip("!")) == guard.startswith("!"):
@@ -269,6 +281,8 @@ class _Thread:
             self._log(name, operands)
         elif kind in ("ld", "ldu", "st"):
             self._access(name, modifiers, operands)
+        elif kind in ("red", "atom"):
+            self._atomic(modifiers, *(["_"] if kind == "red" else []), *operands)
         else:
             target, *sources = operands
             if kind not in OPERATIONS:
@@ -299,10 +313,7 @@ class _Thread:
         count = data.count(",") + 1
         if "param" not in modifiers:
             self.machine.accesses.append((name, address, nbytes * count))
-        if any(m.startswith("shared") for m in modifiers):
-            address += SHARED_WINDOW
-        elif "local" in modifiers:
-            address += LOCAL_WINDOW + (self.thread << 32)
+        address = self._generic(address, modifiers)
         if address % (nbytes * count):
             raise RuntimeError(f"a misaligned access of {nbytes * count} B at {address:#x}")
         if not store:
@@ -312,6 +323,19 @@ class _Thread:
         for i, value in enumerate(values if isinstance(values, tuple) else (values,)):
             low = value % (1 << 8 * nbytes)
             self.machine.poke(address + i * nbytes, low.to_bytes(nbytes, "little"))
+
+    def _atomic(self, modifiers: list[str], target: str, place: str, given: str) -> None:
+        (name,) = (m for m in modifiers if m in ("add", "exch"))
+        address, nbytes = self._generic(self.read(place), modifiers), int(modifiers[-1][1:]) // 8
+        before = int.from_bytes(self.machine.peek(address, nbytes), "little")
+        after = (self.read(given) + before * (name == "add")) % (1 << 8 * nbytes)
+        self.machine.poke(address, after.to_bytes(nbytes, "little"))
+        self.write(target, before)
+
+    def _generic(self, address: int, modifiers: list[str]) -> int:
+        if any(m.startswith("shared") for m in modifiers):
+            return address + SHARED_WINDOW
+        return address + LOCAL_WINDOW + (self.thread << 32) if "local" in modifiers else address
 
     def _load(self, target: str, raw: bytes, kind: str, nbytes: int) -> None:
         for i, name in enumerate(target.strip("{}").split(",")):
