@@ -128,3 +128,84 @@ def test_waits_of_launch_control():
         records = sites(found, site)
         assert len(records) >= 5
         assert records == [turn(site, i, 2, start) for i in range(len(records))]
+
+
+# ---------------------------------------------------------------------------- releases
+
+
+def turns_of(kernel, kinds, *values, full, empty, stages=3, cc=HOPPER):
+    """Return what thread 0 does with the barriers of stages: ("wait" or "release", stage)."""
+    machine = Machine(compile_ptx(kernel, kinds, cc=cc), *values, block=(64, 1, 1))
+    names = {}
+    for stage in range(stages):
+        names[machine.shared[-1] + full + 8 * stage] = "wait", stage
+        names[machine.shared[-1] + empty + 8 * stage] = "release", stage
+    log = machine.run(0)
+    acts = [given[0] for name, given in log if re.match(r"mbarrier\.(try_wait|arrive)", name)]
+    return [names[place] for place in acts if place in names]
+
+
+TILES = tma.TilePipeline(3, x=TILE, producer=ROLES.load, consumer=ROLES.work)
+
+
+@pytest.mark.parametrize("in_flight", [0, 1, 2])
+@pytest.mark.parametrize("loop", ["consume", "consume_from"])
+def test_a_stage_is_released_so_many_tiles_later(loop, in_flight):
+    listed = loop == "consume"
+
+    def walk_list(pipe, n):
+        for tile, _ in pipe.consume(0, 100, in_flight=in_flight):
+            if tile == n - 1:
+                break
+
+    def walk_queue(pipe, n):
+        seen = 0
+        for _ in pipe.consume_from(in_flight):
+            seen += 1
+            if seen == n:
+                break
+
+    walk = cuda.jit(device=True, forceinline=True)(walk_list if listed else walk_queue)
+
+    @cuda.jit
+    def kernel(queue, n):
+        pipe = TILES.start()
+        if pipe.is_consumer():
+            walk(pipe, n)
+            walk(pipe, n)
+        elif listed:
+            for _ in pipe.produce(0, n):
+                pass
+        else:
+            for _ in pipe.produce_from(tma.TileQueue(queue, n)):
+                pass
+        pipe.close()
+
+    n, first = 4, 3 * TILE.nbytes
+    kinds = (types.uint32[::1], I64)
+    found = turns_of(kernel, kinds, np.zeros(4, np.uint32), n, full=first, empty=first + 24)
+    expected = []
+    for i in range(2 * n):  # a loop that was left goes on with the next loop, or with close()
+        expected += [("release", (i - 1 - in_flight) % 3)] if i > in_flight else []
+        expected += [("wait", i % 3)]
+    expected += [("release", i % 3) for i in range(2 * n - 1 - in_flight, 2 * n)]
+    assert found == expected
+
+
+@pytest.mark.parametrize("memory", ["shared", "tensor"])
+def test_an_output_is_closed_with_the_release_of_what_is_held(memory):
+    MATH = tma.Roles(epilogue=tma.Warps(4), mma=tma.Warps(1))
+    tile = TILE if memory == "shared" else tma.Tile((128, 32), "f32")
+    OUT = tma.OutputTilePipeline(3, tile, mma=MATH.mma, epilogue=MATH.epilogue, memory=memory)
+
+    @cuda.jit
+    def kernel(n):
+        pipe = OUT.start()
+        if MATH.epilogue.is_member():
+            for _ in pipe.consume(0, n):
+                break
+        pipe.close()
+
+    first = 3 * TILE.nbytes if memory == "shared" else 0
+    found = turns_of(kernel, (I64,), 8, full=first, empty=first + 24, cc=BLACKWELL)
+    assert found == [("wait", 0), ("release", 0)]
