@@ -234,5 +234,5 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "lop3": look_up, "mov": move, "cvta": generic,
     "popc": lambda _, a: (a % (1 << 64)).bit_count(),
     "clz": lambda m, a: int(m[-1][1:]) - a.bit_length(),
-    "mapa": lambda _, a, rank: a | rank << 24,
+    "mapa": lambda _, a, rank: a % (1 << 24) | rank << 24, "getctarank": lambda _, a: a >> 24,
 }  # fmt: skip

@@ -209,3 +209,27 @@ def test_an_output_is_closed_with_the_release_of_what_is_held(memory):
     first = 3 * TILE.nbytes if memory == "shared" else 0
     found = turns_of(kernel, (I64,), 8, full=first, empty=first + 24, cc=BLACKWELL)
     assert found == [("wait", 0), ("release", 0)]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_an_output_of_a_pair_is_committed_to_both_blocks(rank):
+    MATH = tma.Roles(epilogue=tma.Warps(4), mma=tma.Warps(1))
+    OUT = tma.OutputTilePipeline(
+        2, tma.Tile((128, 32), "f32"), mma=MATH.mma, epilogue=MATH.epilogue, memory="tensor",
+        cta_group=2, cluster=4,
+    )  # fmt: skip
+
+    @cuda.jit
+    @tma.cluster((4, 1))
+    def kernel(n):
+        pipe = OUT.start()
+        if MATH.mma.is_member():
+            for _ in pipe.produce(0, n):
+                pass
+        pipe.close()
+
+    machine = Machine(compile_ptx(kernel, (I64,), cc=BLACKWELL), 3, block=(160, 1, 1))
+    log = machine.run(MATH.mma.first, cluster_ctarank=rank, cluster_nctarank=4)
+    commits = [given for name, given in log if name.startswith("tcgen05.commit")]
+    full = [machine.shared[-1] + 8 * (i % 2) for i in range(3)]
+    assert commits == [(place, 3 << rank) for place in full]

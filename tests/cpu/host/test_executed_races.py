@@ -1,0 +1,104 @@
+"""Races mode in compiled kernels, executed: the log that the host reads."""
+
+import numpy as np
+import pytest
+from numba import cuda, types
+
+from numba_tma.device.races import delay, note, note_access
+from numba_tma.host.races import CAPACITY, EVENT, HEADER, Kind, log_address
+from numba_tma.tools.testing import compile_ptx
+from tests.ptx_machine import Machine
+
+U32 = types.uint32
+
+
+def compiled(body, *kinds):
+    return compile_ptx(cuda.jit(body), kinds, cc=(9, 0, "a"))
+
+
+def special(cluster, clusters, rank, blocks):
+    """Return the special registers of a block: its cluster of the grid's clusters, and its rank."""
+    named = {"cluster_ctarank": rank, "cluster_nctarank": blocks}
+    for axis, at, n in zip("xyz", cluster, clusters):
+        named |= {f"clusterid__{axis}": at, f"nclusterid__{axis}": n}
+    return named
+
+
+def events(machine):
+    """Return the log's events."""
+    number = int.from_bytes(machine.peek(log_address(), 4), "little")
+    raw = machine.peek(log_address() + 4 * HEADER, EVENT.itemsize * min(number, CAPACITY))
+    return np.frombuffer(raw, EVENT)
+
+
+def one_note(address, size, other, line, mask, located):
+    note(np.uint32(Kind.LOAD), address, size, other, line, mask, located)
+
+
+@pytest.mark.parametrize(
+    ("thread", "block", "rank"), [(0, (0, 0, 0), 0), (77, (1, 2, 1), 1), (127, (1, 1, 0), 1)]
+)
+def test_an_event_has_the_fields_that_the_host_reads(thread, block, rank):
+    ptx = compiled(one_note, *[U32] * 6)
+    grid, clusters = (2, 3, 2), (1, 3, 2)  # clusters of two blocks along x
+    machine = Machine(ptx, 0x400, 512, 0x8008, 7, 3, 0x8008 | 1 << 24, block=(4, 8, 4), grid=grid)
+    machine.run(thread, block, **special((0, *block[1:]), clusters, rank, 2))
+    (event,) = events(machine)
+    cluster = block[2] * 3 + block[1]
+    assert event["slot"] == 2 * cluster + rank
+    assert event["block"] == (block[2] * 3 + block[1]) * 2 + block[0]
+    assert (event["kind"], event["warp"], event["warps"]) == (Kind.LOAD, thread // 32, 4)
+    assert (event["blocks"], event["rank"]) == (2, 1)
+    fields = event[["address", "size", "other", "line", "mask"]]
+    assert fields.item() == (0x400, 512, 0x8008, 7, 3)
+
+
+def test_blocks_beyond_the_tracked_ones_log_nothing():
+    ptx = compiled(one_note, *[U32] * 6)
+    for cluster, logged in [(15, 1), (16, 0)]:  # of two blocks each; 32 are tracked
+        machine = Machine(ptx, 0, 0, 0, 0, 0, 0, grid=(64, 1, 1))
+        machine.run(0, (2 * cluster, 0, 0), **special((cluster, 0, 0), (32, 1, 1), 0, 2))
+        assert len(events(machine)) == logged
+
+
+ALONE = special((0, 0, 0), (1, 1, 1), 0, 1)
+
+
+def test_one_step_in_eight_is_delayed_by_a_microsecond_at_most():
+    def kernel(n):
+        for number in range(n):
+            delay(np.uint32(number))
+
+    log = Machine(compiled(kernel, U32), 4096).run(0, **ALONE)
+    times = [given for name, (given,) in log if name.startswith("nanosleep")]
+    assert 400 < len(times) < 620
+    assert 0 <= min(times) < 50 and 970 < max(times) <= 1023
+
+
+def test_a_note_may_delay_its_thread():
+    def kernel(n):
+        for _ in range(n):
+            note(np.uint32(Kind.FENCE), *ZEROS)
+
+    machine = Machine(compiled(kernel, U32), 128)
+    log = machine.run(0, **ALONE)
+    assert (events(machine)["kind"] == Kind.FENCE).all() and len(events(machine)) == 128
+    assert any(name.startswith("nanosleep") for name, _ in log)
+
+
+ZEROS = tuple(np.uint32(0) for _ in range(6))
+
+
+def test_an_access_is_logged_once_in_an_epoch():
+    def kernel(n):
+        for i in range(n):
+            note_access(np.uint32(Kind.READ), np.uint32(0x1000404), np.uint32(16), 0, 5)
+            note_access(np.uint32(Kind.WRITE), np.uint32(0x1000404), np.uint32(16), 0, 5)
+            if i % 3 == 2:
+                note(np.uint32(Kind.FENCE), *ZEROS)
+
+    machine = Machine(compiled(kernel, U32), 6)
+    machine.run(0, **ALONE)
+    found = events(machine)
+    epoch = [(Kind.READ, 0x400, 16, 5), (Kind.WRITE, 0x400, 16, 5), (Kind.FENCE, 0, 0, 0)]
+    assert found[["kind", "address", "size", "line"]].tolist() == epoch * 2
