@@ -52,7 +52,7 @@ def arithmetic(function: Callable[..., Any]) -> Callable[..., int]:
         if kind.endswith("x2"):
             low, high = (apply([kind[:-2]], *(v >> s & 0xFFFF for v in values)) for s in (0, 16))
             return low | high << 16
-        if "f" in kind:
+        if kind in FLOATS:
             with np.errstate(all="ignore"):
                 return from_float(function(*(to_float(v, kind) for v in values)), kind)
         bits = int(kind[1:])
@@ -75,7 +75,7 @@ def product(modifiers: list[str], a: int, b: int, c: int = 0) -> int:
 def multiply(modifiers: list[str], a: int, b: int) -> int:
     return (
         arithmetic(operator.mul)(modifiers, a, b)
-        if "f" in modifiers[-1]
+        if modifiers[-1] in FLOATS
         else product(modifiers, a, b)
     )
 
@@ -116,7 +116,7 @@ COMPARISONS = {
 def compare(modifiers: list[str], a: int, b: int, other: int = 1) -> Any:
     """Compute setp, whose comparisons with a trailing u hold for NaN."""
     comparison, kind = modifiers[0], modifiers[-1]
-    if "f" in kind:
+    if kind in FLOATS:
         a, b = to_float(a, kind), to_float(b, kind)
         unordered = bool(np.isnan(a) or np.isnan(b))
         if comparison in ("num", "nan"):
@@ -148,19 +148,19 @@ def convert(modifiers: list[str], a: int, *others: int) -> int:
         low, high = (from_float(v, target[:-2]) for v in (low, high))
         return high << (16 if "16" in target else 8) | low
     rounding = next((r for m in modifiers if (r := ROUNDINGS.get(m))), None)
-    if "f" in source:
+    if source in FLOATS:
         value = to_float(a, source)
     else:
         bits = int(source[1:])
         value = signed(a, bits) if source[0] == "s" else a % (1 << bits)
     if rounding and np.isfinite(value):
         value = rounding(value)
-    if "sat" in modifiers and "f" in target:
+    if "sat" in modifiers and target in FLOATS:
         value = min(max(value, 0), 1)
-    if "f" in target:
+    if target in FLOATS:
         return from_float(value, target)
     bits = int(target[1:])
-    if "f" in source:  # saturates
+    if source in FLOATS:  # saturates
         low, high = (
             (-(1 << bits - 1), (1 << bits - 1) - 1) if target[0] == "s" else (0, (1 << bits) - 1)
         )
