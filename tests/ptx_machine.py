@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from tests.ptx_warps import TOGETHER
 #: An instruction that was logged: its name, and the values of its operands.
 Logged = tuple[str, tuple[Any, ...]]
 
-ARRAYS, PARAMETERS = 1 << 32, 1 << 40  # where they begin
+ARRAYS, PARAMETERS, VARIABLES = 1 << 32, 1 << 40, 1 << 52  # where they begin
 MOST_STEPS = 1_000_000
 STEP_NANOSECONDS = 10**8  # of an instruction: the waits of debug mode end soon
 
@@ -70,7 +71,8 @@ class Machine:
         #: The loads and stores of the last run: instruction, address in its space, bytes.
         self.accesses: list[tuple[str, int, int]] = []
         body = _braced(text, text.index("{", entry.end()))
-        self.code, self.labels = parse(body)
+        self.entry = Function(*parse(body))
+        self.functions = dict(functions_of(text))
         declared = r"\.([bfsu])(\d+)[^,]*?\s([\w$]+)(\[\d+\])?\s*(?:,|$)"
         self._bind(re.findall(declared, entry[1]), arguments)
 
@@ -175,6 +177,23 @@ class Machine:
         return logs
 
 
+@dataclass(frozen=True)
+class Function:
+    """The code of a kernel, or of a function that it calls, whose first parameter is the result."""
+
+    code: list[tuple[Any, ...]]
+    labels: dict[str, int]
+    parameters: tuple[str, ...] = ()
+
+
+def functions_of(text: str) -> Iterator[tuple[str, Function]]:
+    """Yield the functions of a module by name."""
+    for found in re.finditer(r"\.func\s*(\([^)]*\))?\s*([\w$]+)\s*(\([^)]*\))[^;{]*\{", text):
+        result, name, given = found.groups()
+        names = re.findall(r"([\w$]+)(?:\[\d+\])?\s*[,)]", (result or "") + given)
+        yield name, Function(*parse(_braced(text, found.end() - 1)), tuple(names))
+
+
 @functools.cache
 def parse(body: str) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
     """Return the instructions, and the places of the labels.
@@ -242,19 +261,27 @@ class _Thread:
             self.registers |= {f"%{name}.{axis}": v for axis, v in zip("xyz", values)}
         for name, value in (machine.special | special).items():
             self.registers["%" + name.replace("__", ".")] = value
+        self.special = dict(self.registers)
+        self.function = machine.entry
+        self.callers: list[Any] = []
+        self.names: dict[str, int] = {}
+        self.variables = 0
 
     def run(self) -> Generator[Any, Any, None]:
         """Execute; yield what a warp executes together, and None at a barrier."""
-        code = self.machine.code
         for step in range(MOST_STEPS):
             self.registers["%globaltimer"] = step * STEP_NANOSECONDS
-            guard, name, kind, modifiers, operands, scope = code[self.next]
+            guard, name, kind, modifiers, operands, scope = self.function.code[self.next]
             self.next += 1
             if guard and self.read(guard.lstrip("!")) == guard.startswith("!"):
                 continue
-            if kind in ("ret", "exit"):
+            if kind == "exit" or kind == "ret" and not self.callers:
                 return
-            if kind == "bra":
+            if kind == "ret":
+                self.function, self.next, self.registers, self.names = self.callers.pop()
+            elif kind == "call":
+                self._call(re.findall(r"[\w$]+", " ".join(operands)))
+            elif kind == "bra":
                 self.next = self._label(operands[0], scope)
             elif kind in ("bar", "barrier"):
                 self.log.append((name, tuple(self.read(o) for o in operands)))
@@ -272,9 +299,26 @@ class _Thread:
         raise RuntimeError(f"the thread does not end within {MOST_STEPS} instructions")
 
     def _label(self, name: str, scope: str) -> int:
-        while f"{scope}:{name}" not in self.machine.labels:
+        labels = self.function.labels
+        while f"{scope}:{name}" not in labels:
             scope = scope.rpartition("/")[0]
-        return self.machine.labels[f"{scope}:{name}"]
+        return labels[f"{scope}:{name}"]
+
+    def _call(self, words: list[str]) -> None:
+        """Go on in a function; its parameters are the caller's variables."""
+        (name,) = (word for word in words if word in self.machine.functions)
+        function = self.machine.functions[name]
+        given = [self._variable(word) for word in words if word != name]
+        self.callers.append((self.function, self.next, self.registers, self.names))
+        self.function, self.next, self.registers = function, 0, dict(self.special)
+        self.names = dict(zip(function.parameters, given, strict=True))
+
+    def _variable(self, name: str) -> int:
+        """Return the address of a variable for parameters."""
+        if name not in self.names:
+            self.variables += 64
+            self.names[name] = VARIABLES + (self.thread << 32) + self.variables
+        return self.names[name]
 
     def _execute(self, name: str, kind: str, modifiers: list[str], operands: list[str]) -> None:
         if kind in LOGGED or "async" in modifiers:
@@ -309,6 +353,9 @@ class _Thread:
         store, kind = name.startswith("st"), modifiers[-1]
         nbytes = int(kind[1:]) // 8
         place, data = operands if store else reversed(operands)
+        if "param" in modifiers and (name_of := re.match(r"\[([\w$]+)", place)):
+            if name_of[1] not in self.machine.symbols:
+                self._variable(name_of[1])
         address = self.read(place)
         count = data.count(",") + 1
         if "param" not in modifiers:
@@ -371,6 +418,8 @@ class _Thread:
             return number
         if match := re.fullmatch(r"(.+?)\+(-?\w+)", text):
             return self.read(match[1]) + int(match[2], 0)
+        if text in self.names:
+            return self.names[text]
         if text in self.machine.symbols:
             return self.machine.symbols[text]
         if missing:

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from numba import cuda, types
 
+import numba_tma as tma
 from numba_tma.device.races import delay, note, note_access
 from numba_tma.host.races import CAPACITY, EVENT, HEADER, Kind, log_address
-from numba_tma.tools.testing import compile_ptx
+from numba_tma.tools.testing import compile_ptx, run_isolated
 from tests.ptx_machine import Machine
 
 U32 = types.uint32
+RACES = {"NUMBA_TMA_DEBUG": "races"}
 
 
 def compiled(body, *kinds):
@@ -102,3 +104,65 @@ def test_an_access_is_logged_once_in_an_epoch():
     found = events(machine)
     epoch = [(Kind.READ, 0x400, 16, 5), (Kind.WRITE, 0x400, 16, 5), (Kind.FENCE, 0, 0, 0)]
     assert found[["kind", "address", "size", "line"]].tolist() == epoch * 2
+
+
+# ----------------------------------------------------------------------- in races mode
+
+
+def logged_by(kernel, block):
+    """Return the events of a block of a kernel, and the log of thread 0."""
+    machine = Machine(
+        compile_ptx(cuda.jit(launch_bounds=(block, 1))(kernel), (types.float32[:, ::1],)),
+        np.zeros((64, 8), np.float32),
+        block=(block, 1, 1),
+        answer=lambda name, _: 0xFFFFFFFF if "activemask" in name else int("_wait" in name),
+    )
+    log, *_ = machine.run_together(range(block), **ALONE)
+    return events(machine).tolist(), log, machine.shared
+
+
+OPERAND = tma.Tile((64, 64), "bf16", tma.Swizzle.B128)
+
+
+def products():
+    def kernel(out):
+        tile, full = tma.shared_tile(OPERAND), tma.shared_barrier()
+        if cuda.threadIdx.x == 0:
+            full.init(3)
+            full.arrive_expect_tx(64)
+        cuda.syncthreads()
+        tile[cuda.threadIdx.x // 2, 0] = 1
+        tma.ptx.fence_proxy_async()
+        tma.ptx.barrier_cluster_arrive("aligned")
+        tma.ptx.barrier_cluster_wait()
+        descriptor = tile.matrix_descriptor()
+        tma.wgmma_wait(tma.wgmma(tma.fragment(8), descriptor, descriptor)).store_global(out, 0, 0)
+
+    return logged_by(kernel, 128)
+
+
+def test_every_step_of_a_kernel_is_an_event():
+    found, log, (tile, full) = run_isolated(products, timeout=240, env=RACES)
+    rows = [dict(zip(EVENT.names, each)) for each in found]
+    by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in Kind}
+    (init,) = by_kind[Kind.INIT]
+    assert (init["address"], init["size"]) == (full, 3)
+    (arrive,) = by_kind[Kind.ARRIVE]
+    assert (arrive["address"], arrive["size"], arrive["other"]) == (full, 1, 64)
+    counts = {kind.name: len(each) for kind, each in by_kind.items() if each}
+    threads = dict.fromkeys(("MEET", "MET", "FENCE", "CLUSTER_ARRIVE", "CLUSTER_WAITED"), 128)
+    assert counts.items() >= threads.items()
+    assert sorted(row["other"] for row in by_kind[Kind.CLUSTER_ARRIVE]) == sorted(
+        4 * [1 << lane for lane in range(32)]
+    )
+    # Each warp logs the bytes that its product reads: 64 rows of 128 bytes of A, 8 rows of B.
+    reads = [row for row in by_kind[Kind.PRODUCT] if row["warp"] == 2]
+    covered = [
+        byte for row in reads for byte in range(row["address"], row["address"] + row["size"])
+    ]
+    assert sorted(covered) == sorted([*range(tile, tile + 8192), *range(tile, tile + 1024)])
+    assert len(by_kind[Kind.PRODUCT_COMMIT]) == len(by_kind[Kind.PRODUCT_DRAINED]) == 4
+    # All lanes of a warp meet before an instruction that is of all of them.
+    names = [name for name, _ in log]
+    at = names.index("barrier.cluster.arrive.aligned")
+    assert names[at - 1].startswith("bar.warp.sync")
