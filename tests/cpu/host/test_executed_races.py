@@ -1,12 +1,25 @@
 """Races mode in compiled kernels, executed: the log that the host reads."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numba import cuda, types
 
 import numba_tma as tma
+from numba_tma.backend.numba_cuda.race_check import names_of
 from numba_tma.device.races import delay, note, note_access
-from numba_tma.host.races import CAPACITY, EVENT, HEADER, Kind, log_address
+from numba_tma.host.races import (
+    CAPACITY,
+    EVENT,
+    HEADER,
+    Kind,
+    label_number,
+    line_in_words,
+    log_address,
+)
+from numba_tma.pipeline.launch_control import label_answers
+from numba_tma.pipeline.ordered import label_turns
 from numba_tma.tools.testing import compile_ptx, run_isolated
 from tests.ptx_machine import Machine
 
@@ -118,7 +131,9 @@ def logged_by(kernel, block):
         answer=lambda name, _: 0xFFFFFFFF if "activemask" in name else int("_wait" in name),
     )
     log, *_ = machine.run_together(range(block), **ALONE)
-    return events(machine).tolist(), log, machine.shared
+    found = events(machine)
+    lines = [line_in_words(int(number)) for number in found["line"]]
+    return found.tolist(), lines, log, machine.shared
 
 
 OPERAND = tma.Tile((64, 64), "bf16", tma.Swizzle.B128)
@@ -142,11 +157,14 @@ def products():
 
 
 def test_every_step_of_a_kernel_is_an_event():
-    found, log, (tile, full) = run_isolated(products, timeout=240, env=RACES)
-    rows = [dict(zip(EVENT.names, each)) for each in found]
+    found, lines, log, (tile, full) = run_isolated(products, timeout=240, env=RACES)
+    rows = [dict(zip(EVENT.names, each)) | {"line": line} for each, line in zip(found, lines)]
     by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in Kind}
     (init,) = by_kind[Kind.INIT]
     assert (init["address"], init["size"]) == (full, 3)
+    source = Path(__file__).read_text().splitlines()
+    place = f"{Path(__file__).name}:{source.index('            full.init(3)') + 1}"
+    assert place in {row["line"] for row in by_kind[Kind.LINE]}
     (arrive,) = by_kind[Kind.ARRIVE]
     assert (arrive["address"], arrive["size"], arrive["other"]) == (full, 1, 64)
     counts = {kind.name: len(each) for kind, each in by_kind.items() if each}
@@ -166,3 +184,18 @@ def test_every_step_of_a_kernel_is_an_event():
     names = [name for name, _ in log]
     at = names.index("barrier.cluster.arrive.aligned")
     assert names[at - 1].startswith("bar.warp.sync")
+
+
+TWINS = tma.Roles(left=tma.Warps(1), right=tma.Warps(1))
+
+
+@pytest.mark.parametrize(
+    ("function", "owner", "first"),
+    [
+        (label_turns, tma.OrderedSequenceBarrier(2, (TWINS.left, TWINS.right)), "turn[0] of left"),
+        (label_answers, tma.LaunchControl(slots=2), "answer[0] of LaunchControl"),
+    ],
+)
+def test_what_has_no_tiles_has_names_alone(function, owner, first):
+    names, nbytes = names_of(label_number(function, owner), 0x800, 0)
+    assert (names[0], nbytes) == ((0x800, first), 0)
