@@ -25,7 +25,7 @@ Logged = tuple[str, tuple[Any, ...]]
 
 ARRAYS, PARAMETERS, VARIABLES = 1 << 32, 1 << 40, 1 << 52  # where they begin
 MOST_STEPS = 1_000_000
-STEP_NANOSECONDS = 10**8  # of an instruction: the waits of debug mode end soon
+STEP_NANOSECONDS = 10**9  # of an instruction: the waits of debug mode end soon
 
 #: What is logged. Of these, the first operand of those in RESULTS is written.
 LOGGED = (
@@ -61,28 +61,21 @@ class Machine:
         answer: Callable[[str, Sequence[Any]], Any] = usual,
         special: dict[str, int] | None = None,
     ) -> None:
-        text = re.sub(r"//[^\n]*|/\*.*?\*/|^\s*\.(?:loc|file)\b[^\n]*", "", ptx, flags=re.S | re.M)
-        (entry,) = re.finditer(r"\.entry\s+[\w$]+\s*\(([^)]*)\)", text)
         self.memory: dict[int, int] = {}  # bytes, by generic address
         self.block, self.grid, self.answer, self.special = block, grid, answer, special or {}
         self.shared_names: list[str] = []
-        self.symbols = self._place_symbols(text, shared)
+        module = read_module(ptx)
+        self.entry, self.functions = module.entry, module.functions
+        self.symbols = self._place_symbols(module.variables, shared)
         self.arrays: list[tuple[int, Any]] = []
         #: The loads and stores of the last run: instruction, address in its space, bytes.
         self.accesses: list[tuple[str, int, int]] = []
-        body = _braced(text, text.index("{", entry.end()))
-        self.entry = Function(*parse(body))
-        self.functions = dict(functions_of(text))
-        declared = r"\.([bfsu])(\d+)[^,]*?\s([\w$]+)(\[\d+\])?\s*(?:,|$)"
-        self._bind(re.findall(declared, entry[1]), arguments)
+        self._bind(module.parameters, arguments)
 
-    def _place_symbols(self, text: str, shared: int) -> dict[str, int]:
+    def _place_symbols(self, variables: list[tuple[str, ...]], shared: int) -> dict[str, int]:
         """Give every variable an address in its state space."""
         found, free = {}, {"shared": shared, "local": 0, "global": 1 << 20, "const": 1 << 24}
-        declared = (
-            r"\.(shared|local|global|const)\s+\.align\s+(\d+)\s+\.(\w+)\s+([\w$]+)(\[(\d*)\])?"
-        )
-        for space, align, kind, name, _, count in re.findall(declared, text):
+        for space, align, kind, name, _, count in variables:
             start = -(-free[space] // int(align)) * int(align)
             found[name] = start
             if space == "shared":
@@ -186,6 +179,31 @@ class Function:
     parameters: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Module:
+    """What a machine reads of a module of PTX."""
+
+    entry: Function
+    functions: dict[str, Function]
+    parameters: list[tuple[str, ...]]
+    variables: list[tuple[str, ...]]
+
+
+@functools.cache
+def read_module(ptx: str) -> Module:
+    """Return the one kernel of a module, with the functions and variables."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/|^\s*\.(?:loc|file)\b[^\n]*", "", ptx, flags=re.S | re.M)
+    (entry,) = re.finditer(r"\.entry\s+[\w$]+\s*\(([^)]*)\)", text)
+    variable = r"\.(shared|local|global|const)\s+\.align\s+(\d+)\s+\.(\w+)\s+([\w$]+)(\[(\d*)\])?"
+    parameter = r"\.([bfsu])(\d+)[^,]*?\s([\w$]+)(\[\d+\])?\s*(?:,|$)"
+    return Module(
+        Function(*parse(_braced(text, text.index("{", entry.end())))),
+        dict(functions_of(text)),
+        re.findall(parameter, entry[1]),
+        re.findall(variable, text),
+    )
+
+
 def functions_of(text: str) -> Iterator[tuple[str, Function]]:
     """Yield the functions of a module by name."""
     for found in re.finditer(r"\.func\s*(\([^)]*\))?\s*([\w$]+)\s*(\([^)]*\))[^;{]*\{", text):
@@ -194,7 +212,6 @@ def functions_of(text: str) -> Iterator[tuple[str, Function]]:
         yield name, Function(*parse(_braced(text, found.end() - 1)), tuple(names))
 
 
-@functools.cache
 def parse(body: str) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
     """Return the instructions, and the places of the labels.
 

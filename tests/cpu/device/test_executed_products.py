@@ -44,7 +44,7 @@ PRODUCTS = [
 ]
 
 
-@pytest.mark.parametrize(("a", "b", "major", "swizzle"), every(4, PRODUCTS), ids=str)
+@pytest.mark.parametrize(("a", "b", "major", "swizzle"), every(6, PRODUCTS), ids=str)
 def test_mma_sync_multiplies_the_parts_of_tiles(a, b, major, swizzle):
     unit = 32 // as_dtype(a).itemsize  # elements of a step along K
     span = swizzle.span // as_dtype(a).itemsize
@@ -90,7 +90,7 @@ def pairs():
     return [(group[i], group[-1 - i]) for group in found.values() for i in range(len(group))]
 
 
-@pytest.mark.parametrize(("a", "b"), every(5, pairs()), ids=str)
+@pytest.mark.parametrize(("a", "b"), every(8, pairs()), ids=str)
 def test_wgmma_gets_the_descriptor_of_each_step(a, b):
     kind = "i32" if a.dtype == "i8" else "f32"
     x_layout, y_layout = a.layout(), b.layout()

@@ -10,6 +10,7 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.tools.testing import compile_ptx
 from tests.kernels.matrix_operands import noise
 from tests.ptx_machine import Machine
+from tests.tiers import quick
 
 DTYPES = (
     *("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"),
@@ -30,7 +31,7 @@ def finite(dtype, count, seed=0):
     return elements
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", quick(("u8", "i16", "bf16", "e4m3", "f64"), DTYPES))
 def test_elements_have_their_values(dtype):
     tile = Tile(as_dtype(dtype).chunk, dtype)
     count, last = tile.size, tile.size - 1
