@@ -10,6 +10,7 @@ import numba_tma as tma
 from numba_tma.host import debug
 from numba_tma.tools.testing import compile_ptx
 from tests.ptx_machine import Machine
+from tests.tiers import quick
 
 TILE, SMALL = tma.Tile((8, 32), "f32"), tma.Tile((4, 32), "f32")
 MAP, SMALL_MAP = tma.TensorMapType(2, TILE), tma.TensorMapType(2, SMALL)
@@ -53,7 +54,7 @@ def sites(records, site):
     return [record for record in records if record[0] == site]
 
 
-@pytest.mark.parametrize("barriers", ["one", "each"])
+@pytest.mark.parametrize("barriers", quick(["one"], ["one", "each"]))
 def test_waits_of_a_circular_buffer(barriers):
     BUFFER = tma.CircularBuffer(
         3, 1, war="mbarrier", barriers=barriers, debug=True, x=TILE, y=SMALL
@@ -148,7 +149,7 @@ def turns_of(kernel, kinds, *values, full, empty, stages=3, cc=HOPPER):
 TILES = tma.TilePipeline(3, x=TILE, producer=ROLES.load, consumer=ROLES.work)
 
 
-@pytest.mark.parametrize("in_flight", [0, 1, 2])
+@pytest.mark.parametrize("in_flight", quick([1], [0, 1, 2]))
 @pytest.mark.parametrize("loop", ["consume", "consume_from"])
 def test_a_stage_is_released_so_many_tiles_later(loop, in_flight):
     listed = loop == "consume"
@@ -192,7 +193,7 @@ def test_a_stage_is_released_so_many_tiles_later(loop, in_flight):
     assert found == expected
 
 
-@pytest.mark.parametrize("memory", ["shared", "tensor"])
+@pytest.mark.parametrize("memory", quick(["tensor"], ["shared", "tensor"]))
 def test_an_output_is_closed_with_the_release_of_what_is_held(memory):
     MATH = tma.Roles(epilogue=tma.Warps(4), mma=tma.Warps(1))
     tile = TILE if memory == "shared" else tma.Tile((128, 32), "f32")
@@ -211,7 +212,7 @@ def test_an_output_is_closed_with_the_release_of_what_is_held(memory):
     assert found == [("wait", 0), ("release", 0)]
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", quick([2], [0, 2]))
 def test_an_output_of_a_pair_is_committed_to_both_blocks(rank):
     MATH = tma.Roles(epilogue=tma.Warps(4), mma=tma.Warps(1))
     OUT = tma.OutputTilePipeline(
