@@ -58,7 +58,6 @@ def require_tiled_map(what: str, tensor_map: object, otherwise: str) -> None:
 @compile_time
 def require_reduction(what: str, tensor_map: object, op: str) -> None:
     """Raise unless `op` is a literal, and the map's element type has the reduction."""
-    require_map(what, tensor_map)
     if isinstance(op, Unknown):
         raise BadOperand(
             f"{what}: op is part of the instruction, so a literal such as 'add', not {op}"

@@ -82,7 +82,7 @@ def scopes(function: F) -> F:
     definition, owner = _definition(function)
     writer = _Writer(definition)
     writer.visit(definition)
-    if not writer.count:
+    if not writer.found:
         return function
     rewritten = _compile(function, definition, owner, writer.helper)
     if writer.returns:
@@ -158,7 +158,7 @@ class _Writer(ast.NodeTransformer):
         self.taken = {n.id for n in nodes if isinstance(n, ast.Name)}
         self.taken |= {n.arg for n in nodes if isinstance(n, ast.arg)}
         self.helper = self.fresh("as_scope")
-        self.count = 0  # of with statements
+        self.found = False  # whether there is a with statement
         self.returns = False
         # What the statement at hand stands in: the name of each scope, and None for each loop.
         self.inside: list[str | None] = []
@@ -183,7 +183,7 @@ class _Writer(ast.NodeTransformer):
         body = node.body
         if others:
             body = [ast.copy_location(ast.With(others, node.body), node)]
-        self.count += 1
+        self.found = True
         scope = self.fresh(f"scope_{node.lineno}")
         line = item.context_expr.lineno
         opened = [_statement(f"{scope} = {self.helper}(_, {line})", item.context_expr)]

@@ -223,7 +223,8 @@ class Body:
                 return copy.call(context, builder, sig, args)
             _ALLOCATED.add(name)
         facts_of(builder.function).take_over(facts)
-        if COMPILING[-1] not in FUNCTIONS:
+        # A compile that has loaded the backend is not in the list: it is a kernel's.
+        if not (COMPILING and COMPILING[-1] in FUNCTIONS):
             define_use_flags(builder, facts.use_flags)
             for variable in facts.shared:
                 define_shared(builder, *variable)

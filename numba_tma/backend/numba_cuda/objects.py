@@ -305,6 +305,8 @@ def _get_attribute(context: Any, builder: Any, typ: ObjectType, value: Any, attr
 @lowering_registry.lower_setattr_generic(ObjectType)
 def _set_attribute(context: Any, builder: Any, sig: Signature, args: Any, attr: str) -> None:
     typ, value_type = sig.args
+    if not isinstance(args[0].type, ir.PointerType):
+        raise TypingError(f"{typ} is a value: its {attr} is not assigned to")
     field_type = typ.field_types[list(typ.description.fields).index(attr)]
     value = context.cast(builder, args[1], value_type, field_type)
     set_field(builder, typ, args[0], attr, value)

@@ -89,7 +89,7 @@ def _check_register_sum(ptx: str) -> None:
     launch = min(256, 65536 // block // 8 * 8)
     kept = min([launch, *(int(n) for change, n in moved if change == "dec")])
     others = block - 128
-    if most > launch and most * 128 + kept * others > 65536:
+    if most * 128 + kept * others > 65536:
         total = most * 128 + kept * others
         raise TypingError(
             f"setmaxnreg.inc to {most} can never be had: {most} x 128 + {kept} x {others} (that "

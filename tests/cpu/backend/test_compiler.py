@@ -139,6 +139,21 @@ def kernel(out, n):
 """,
         (types.float32[::1], types.int64),
     ),
+    "an instruction beside an array in the globals": (
+        """
+import numpy as np
+from numba import cuda
+import numba_tma as tma
+
+TABLE = np.arange(4, dtype=np.float32)
+
+@cuda.jit(cache=True)
+def kernel(out, n):
+    if tma.elect_sync():
+        out[n] = TABLE[n]
+""",
+        (types.float32[::1], types.int64),
+    ),
     "an instruction by name": (
         """
 from numba import cuda

@@ -138,6 +138,14 @@ def kernel(x):
             "prefetch.tensormap",
             id="a map's method alone",
         ),
+        pytest.param(
+            "import numba_tma as tma\nfrom numba import cuda, types\nTILE = tma.Tile(8, 'f32')\n"
+            "@cuda.jit\ndef kernel(x):\n    tma.shared_tile(TILE).address_of(3)\n"
+            "    tma.cluster_sync()\n",
+            "(types.int32,)",
+            "barrier.cluster.wait",
+            id="a tile and a body",
+        ),
     ],
 )
 def test_a_kernel_compiles_first_of_all(source, signature, expected):

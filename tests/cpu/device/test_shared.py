@@ -2,14 +2,19 @@
 
 import operator
 import re
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
 from numba import cuda, types
+from numba.core.errors import TypingError
 from numba.cuda import extending
+from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import Tile, TilePipeline
+from numba_tma.device.barrier import Barrier, BarrierArray
+from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.host import dtypes
 from numba_tma.host.layout import Swizzle
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
@@ -420,3 +425,32 @@ def test_writes_survive_what_numba_inlines(kernel):
     body = lines(kernel, FLOATS, I64)
     assert (count(body, "st.shared.f32"), count(body, "st.shared.v")) == (3, 1)
     assert count(body, "fence.proxy.async")
+
+
+VALUES = {
+    "a tile": lambda: tma.shared_tile(TILE),
+    "a barrier": lambda: tma.shared_barrier(),
+    "barriers": lambda: tma.shared_barriers(3),
+}
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_an_address_is_not_assigned_to(what):
+    make = cuda.jit(device=True, forceinline=True)(VALUES[what])
+
+    def kernel(out):
+        made = make()
+        made.address = 0
+
+    with pytest.raises((TypingError, CudaTypingError), match="its address is not assigned to"):
+        compile_ptx(cuda.jit(kernel), (FLOATS,))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [SharedTile(TILE, 0, TileAccesses()), Barrier(0), BarrierArray(3, 0)],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_address_is_not_assigned_to_in_the_simulator(value):
+    with pytest.raises(FrozenInstanceError):
+        value.address = 8

@@ -334,7 +334,7 @@ def test_the_kernels_own_rules_hold(driver):
 
     with pytest.raises(ValueError, match="a kernel with a TilePipeline has one-dimensional blocks"):
         tma.launcher(kernel, 1, 48)(1)
-    tma.launcher(kernel, 1, 64)(1)
+    tma.launcher(kernel, 1, 512)(1)
     with pytest.raises(ValueError, match="so many registers that a block has at most 512 threads"):
         tma.launcher(kernel, 1, 544)(1)
 

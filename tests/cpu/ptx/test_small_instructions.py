@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from numba import cuda, float32, types, uint32, uint64
 from numba.core.errors import TypingError
+from numba.cuda.core.errors import TypingError as CudaTypingError
 
 from numba_tma import CachePolicy, ptx
+from numba_tma.backend.numba_cuda.requirements import check_registers
 from numba_tma.simulator import conversions as _convert
 from numba_tma.tools.testing import compile_ptx, ptxas
 from tests import conversions
@@ -112,6 +114,31 @@ def test_setmaxnreg_needs_to_know_the_registers_at_launch():
     for bounds in ({}, {"launch_bounds": 384}):
         report = ptxas(compile_ptx(cuda.jit(**bounds)(redistribute), ()))
         assert "'setmaxnreg' ignored" in report.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("block", "given_back", "more", "fits"),
+    [
+        *((384, 136, 240, True), (384, 136, 248, False), (384, 144, 240, False)),
+        *((256, 24, 256, True), (512, 88, 240, True), (512, 96, 248, False)),
+    ],
+)
+def test_registers_that_an_sm_has_are_had(block, given_back, more, fits):
+    """An SM has 65,536; one warpgroup asks for more, and the other threads give some back."""
+
+    def kernel():
+        if cuda.threadIdx.x < 128:
+            ptx.setmaxnreg_inc(more)
+        else:
+            ptx.setmaxnreg_dec(given_back)
+
+    assert fits == (128 * more + (block - 128) * given_back <= 65536)
+    text = compile_ptx(cuda.jit(launch_bounds=(block, 1))(kernel), ())
+    if fits:
+        check_registers(text)
+    else:
+        with pytest.raises(CudaTypingError, match=f"setmaxnreg.inc to {more} can never be had"):
+            check_registers(text)
 
 
 # ---------------------------------------------------------------------- conversions

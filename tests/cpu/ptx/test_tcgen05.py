@@ -104,3 +104,21 @@ def test_operands(kernel, text):
     signature = (OUT,) if kernel is of_a_variable else ()
     with pytest.raises(TypingError, match=text):
         compile_ptx(kernel, signature, cc=SM_100A)
+
+
+APART = [(name, *pair) for name, row in ptx.TABLE.items() for pair in row.apart]
+
+
+@pytest.mark.parametrize(("name", "first", "second"), APART)
+def test_choices_that_ptx_does_not_take_together(name, first, second):
+    row = ptx.TABLE[name]
+    given = {n: repr(row.choices[n][0]) if n in row.choices else "0" for n in row.operands}
+    given = {n: value for n, value in given.items() if n not in row.defaults}
+    for tag in (first, second):  # an operand that is given, or a choice
+        chosen = {n: repr(tag) for n, values in row.choices.items() if tag in values}
+        given |= chosen or {tag: "1"}
+    scope = {"ptx": ptx}
+    call = ", ".join(f"{operand}={value}" for operand, value in given.items())
+    exec(f"def kernel():\n    ptx.{name}({call})", scope)
+    with pytest.raises(TypingError, match=f"{name}: PTX does not take {first} together with"):
+        compile_ptx(scope["kernel"], (), cc=SM_100A)

@@ -1,0 +1,236 @@
+"""Pipelines in compiled kernels, executed: each wait by its record, and the barriers' addresses."""
+
+import re
+
+import numpy as np
+import pytest
+from numba import cuda, types
+
+import numba_tma as tma
+from numba_tma.host import debug
+from numba_tma.tools.testing import compile_ptx
+from tests.ptx_machine import Machine
+from tests.tiers import quick
+
+TILE, SMALL = tma.Tile((8, 32), "f32"), tma.Tile((4, 32), "f32")
+MAP, SMALL_MAP = tma.TensorMapType(2, TILE), tma.TensorMapType(2, SMALL)
+ROLES = tma.Roles(work=tma.Warps(1), load=tma.Warps(1))
+I64, BYTES = types.int64, bytes(128)
+HOPPER, BLACKWELL = (9, 0, "a"), (10, 0, "a")
+
+
+def waits(kernel, kinds, *values, thread, count, cc=HOPPER, more=lambda name: 0):
+    """Return the records of a thread's first waits, each as that wait never ends.
+
+    A record is (site, iteration, stage, parity, address behind the last shared variable's start).
+    """
+    ptx, found = compile_ptx(kernel, kinds, cc=cc), []
+    for passed in range(count):
+        left = [passed]
+
+        def answer(name, operands, left=left):
+            if re.match(r"mbarrier\.(try|test)_wait", name):
+                left[0] -= 1
+                return int(left[0] >= 0)
+            return more(name)
+
+        machine = Machine(ptx, *values, answer=answer, block=(64, 1, 1))
+        machine.run(thread)
+        raw = machine.peek(debug.NO_GPU + 4 * debug.HEADER, debug.RECORD.itemsize)
+        (one,) = debug.decode(np.frombuffer(raw, debug.RECORD), debug._SITES)
+        site = one.site.what.strip("'").rpartition(".")[2]
+        place = one.address - machine.shared[-1]
+        found.append((site, one.iteration, one.stage, one.parity, place))
+    return found
+
+
+def turn(site, i, stages, first, apart=8):
+    """Return the record of wait i of a ring: parity 0 for full stages, and 1 for empty ones."""
+    parity = i // stages & 1 ^ (site == "empty")
+    return site, i, i % stages, parity, first + apart * (i % stages)
+
+
+def sites(records, site):
+    return [record for record in records if record[0] == site]
+
+
+@pytest.mark.parametrize("barriers", quick(["one"], ["one", "each"]))
+def test_waits_of_a_circular_buffer(barriers):
+    BUFFER = tma.CircularBuffer(
+        3, 1, war="mbarrier", barriers=barriers, debug=True, x=TILE, y=SMALL
+    )
+
+    @cuda.jit
+    def kernel(x, y, out, n):
+        ring = BUFFER.start()
+        for tile, stage in ring.tiles(0, n):
+            for ahead, slot in ring.loads():
+                x.load(slot.x, (ahead * 8, 0), slot.barrier_of("x"))
+                y.load(slot.y, (ahead * 4, 0), slot.barrier_of("y"))
+            full = stage.wait()
+            out[tile] = full.x[1, 2] + full.y[3, ring.thread()]
+        ring.close()
+
+    kinds = (MAP, SMALL_MAP, types.float32[::1], I64)
+    values = BYTES, BYTES, np.zeros(64, np.float32), 8
+    per_tile = 2 if barriers == "each" else 1
+    found = waits(kernel, kinds, *values, thread=0, count=9 * per_tile)
+    empty = sites(found, "empty")
+    assert len(empty) >= 5
+    assert empty == [turn("empty", i, 3, 24 * per_tile) for i in range(len(empty))]
+    full = [record[1:] for record in found if record[0] != "empty"]
+    expected = [turn("full", i, 3, 24 * j)[1:] for i in range(8) for j in range(per_tile)]
+    assert full == expected[: len(full)]
+
+
+@pytest.mark.parametrize("role", ["work", "load"])
+def test_waits_of_a_tile_pipeline(role):
+    PIPE = tma.TilePipeline(
+        3, x=TILE, producer=ROLES.load, consumer=ROLES.work, filled_by="threads", debug=True
+    )
+
+    @cuda.jit
+    def kernel(n):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for _ in pipe.produce(0, n):
+                pass
+        else:
+            for _ in pipe.consume(0, n):
+                pass
+        pipe.close()
+
+    chosen, site, first = {
+        "work": (ROLES.work, "full", 3 * TILE.nbytes),
+        "load": (ROLES.load, "empty", 3 * TILE.nbytes + 24),
+    }[role]
+    found = waits(kernel, (I64,), 8, thread=chosen.first, count=7)
+    assert found == [turn(site, i, 3, first) for i in range(7)]
+
+
+def test_waits_of_launch_control():
+    CONTROL = tma.LaunchControl(slots=2, debug=True)
+    SCHEDULER = tma.GroupedScheduler(2)
+
+    @cuda.jit
+    def kernel(rows, columns):
+        for _ in CONTROL.start().tiles(SCHEDULER.over(rows, columns)):
+            pass
+
+    found = waits(
+        kernel, (I64, I64), 4, 16, thread=32, count=12, cc=BLACKWELL,
+        more=lambda name: int("is_canceled" in name),
+    )  # fmt: skip
+    first = {
+        site: CONTROL.full_offset if site == "full" else CONTROL.empty_offset
+        for site in ("full", "empty")
+    }
+    for site, start in first.items():
+        records = sites(found, site)
+        assert len(records) >= 5
+        assert records == [turn(site, i, 2, start) for i in range(len(records))]
+
+
+# ---------------------------------------------------------------------------- releases
+
+
+def turns_of(kernel, kinds, *values, full, empty, stages=3, cc=HOPPER):
+    """Return what thread 0 does with the barriers of stages: ("wait" or "release", stage)."""
+    machine = Machine(compile_ptx(kernel, kinds, cc=cc), *values, block=(64, 1, 1))
+    names = {}
+    for stage in range(stages):
+        names[machine.shared[-1] + full + 8 * stage] = "wait", stage
+        names[machine.shared[-1] + empty + 8 * stage] = "release", stage
+    log = machine.run(0)
+    acts = [given[0] for name, given in log if re.match(r"mbarrier\.(try_wait|arrive)", name)]
+    return [names[place] for place in acts if place in names]
+
+
+TILES = tma.TilePipeline(3, x=TILE, producer=ROLES.load, consumer=ROLES.work)
+
+
+@pytest.mark.parametrize("in_flight", quick([1], [0, 1, 2]))
+@pytest.mark.parametrize("loop", ["consume", "consume_from"])
+def test_a_stage_is_released_so_many_tiles_later(loop, in_flight):
+    listed = loop == "consume"
+
+    def walk_list(pipe, n):
+        for tile, _ in pipe.consume(0, 100, in_flight=in_flight):
+            if tile == n - 1:
+                break
+
+    def walk_queue(pipe, n):
+        seen = 0
+        for _ in pipe.consume_from(in_flight):
+            seen += 1
+            if seen == n:
+                break
+
+    walk = cuda.jit(device=True, forceinline=True)(walk_list if listed else walk_queue)
+
+    @cuda.jit
+    def kernel(queue, n):
+        pipe = TILES.start()
+        if pipe.is_consumer():
+            walk(pipe, n)
+            walk(pipe, n)
+        elif listed:
+            for _ in pipe.produce(0, n):
+                pass
+        else:
+            for _ in pipe.produce_from(tma.TileQueue(queue, n)):
+                pass
+        pipe.close()
+
+    n, first = 4, 3 * TILE.nbytes
+    kinds = (types.uint32[::1], I64)
+    found = turns_of(kernel, kinds, np.zeros(4, np.uint32), n, full=first, empty=first + 24)
+    expected = []
+    for i in range(2 * n):  # a loop that was left goes on with the next loop, or with close()
+        expected += [("release", (i - 1 - in_flight) % 3)] if i > in_flight else []
+        expected += [("wait", i % 3)]
+    expected += [("release", i % 3) for i in range(2 * n - 1 - in_flight, 2 * n)]
+    assert found == expected
+
+
+@pytest.mark.parametrize("memory", quick(["tensor"], ["shared", "tensor"]))
+def test_an_output_is_closed_with_the_release_of_what_is_held(memory):
+    MATH = tma.Roles(epilogue=tma.Warps(4), mma=tma.Warps(1))
+    tile = TILE if memory == "shared" else tma.Tile((128, 32), "f32")
+    OUT = tma.OutputTilePipeline(3, tile, mma=MATH.mma, epilogue=MATH.epilogue, memory=memory)
+
+    @cuda.jit
+    def kernel(n):
+        pipe = OUT.start()
+        if MATH.epilogue.is_member():
+            for _ in pipe.consume(0, n):
+                break
+        pipe.close()
+
+    first = 3 * TILE.nbytes if memory == "shared" else 0
+    found = turns_of(kernel, (I64,), 8, full=first, empty=first + 24, cc=BLACKWELL)
+    assert found == [("wait", 0), ("release", 0)]
+
+
+@pytest.mark.parametrize("rank", quick([2], [0, 2]))
+def test_an_output_of_a_pair_is_committed_to_both_blocks(rank):
+    MATH = tma.Roles(epilogue=tma.Warps(4), mma=tma.Warps(1))
+    OUT = tma.OutputTilePipeline(
+        2, tma.Tile((128, 32), "f32"), mma=MATH.mma, epilogue=MATH.epilogue, memory="tensor",
+        cta_group=2, cluster=4,
+    )  # fmt: skip
+
+    @cuda.jit
+    @tma.cluster((4, 1))
+    def kernel(n):
+        pipe = OUT.start()
+        if MATH.mma.is_member():
+            for _ in pipe.produce(0, n):
+                pass
+        pipe.close()
+
+    machine = Machine(compile_ptx(kernel, (I64,), cc=BLACKWELL), 3, block=(160, 1, 1))
+    log = machine.run(MATH.mma.first, cluster_ctarank=rank, cluster_nctarank=4)
+    commits = [given for name, given in log if name.startswith("tcgen05.commit")]
+    full = [machine.shared[-1] + 8 * (i % 2) for i in range(3)]
+    assert commits == [(place, 3 << rank) for place in full]
