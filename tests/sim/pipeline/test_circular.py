@@ -9,8 +9,6 @@ from numba_tma import simulator as sim
 from numba_tma.host.layout import Tile
 from numba_tma.pipeline.circular_handle import CircularBufferHandle as Ring
 
-pytestmark = pytest.mark.slow
-
 ROWS, COLUMNS = 4, 16
 TILE = Tile((ROWS, COLUMNS), "f32")
 OTHER = Tile((ROWS, COLUMNS), "i32")

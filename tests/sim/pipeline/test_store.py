@@ -16,8 +16,6 @@ from tests.kernels.pipeline_kernels import (
     store_pipeline,
 )
 
-pytestmark = pytest.mark.slow
-
 ROWS, COLUMNS = 2, 32
 TILE = tma.Tile((ROWS, COLUMNS), "u32")
 COUNTS = [(stages, tiles) for stages in (1, 2, 4) for tiles in {0, 1, stages, 2 * stages + 1}]
