@@ -50,8 +50,14 @@ def __dir__() -> list[str]:
 
 
 def _attach() -> None:
-    """Let the compiler know of declarations: it walks them when it compiles a kernel."""
-    importlib.import_module("numba_tma.backend.compiler")
+    """Let the compiler know of declarations: it walks them when it compiles a kernel.
+
+    If the first name of the package is met by a compile, that compile takes it, too.
+    """
+    compiler = importlib.import_module("numba_tma.backend.compiler")
+    locks = sys.modules.get("numba.core.compiler_lock")
+    if locks is not None and locks.global_compiler_lock.is_locked():
+        interface.register_at_once(compiler.register_declared)
 
 
 def _type_of(argument: offered.KernelArgument) -> Any:

@@ -146,6 +146,13 @@ def kernel(x):
             "barrier.cluster.wait",
             id="a tile and a body",
         ),
+        pytest.param(
+            "import numba_tma as tma\nfrom numba import cuda, types\n@cuda.jit\ndef kernel(x):\n"
+            "    tma.cluster_sync()\n",
+            "(types.int32,)",
+            "barrier.cluster.wait",
+            id="a body alone",
+        ),
     ],
 )
 def test_a_kernel_compiles_first_of_all(source, signature, expected):
