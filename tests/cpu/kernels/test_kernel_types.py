@@ -251,6 +251,7 @@ from cuda.bindings import driver
 answer = driver.CUresult.CUDA_SUCCESS
 driver.cuTensorMapEncodeTiled = lambda *arguments: (answer, driver.CUtensorMap())
 driver.cuCtxGetDevice = lambda: (answer, driver.CUdevice(0))
+driver.cuPointerGetAttribute = lambda which, address: (answer, address)
 
 class Tensor:
     __cuda_array_interface__ = dict(
