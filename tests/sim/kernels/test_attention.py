@@ -107,7 +107,7 @@ def test_heads_share_keys(kv_heads, plan):
 PARTS = [(66, 130, 5), (70, 200, 2), (150, 129, 3), (70, 30, 2)]
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("causal", quick([True], [False, True]), ids=["full", "causal"])
 @pytest.mark.parametrize(("queries", "keys", "splits"), quick([(66, 130, 5)], PARTS))
 def test_parts(queries, keys, splits, causal):
     given = arrays(queries, keys, heads=2, kv_heads=1)

@@ -69,7 +69,7 @@ def test_tiles_of_other_swizzles(block_k):
 
 def test_scales_of_heads():
     """Of several sequences, and heads that share keys."""
-    q, k, v = arrays(30, 70, heads=4, kv_heads=2, batch=2)
+    q, k, v = arrays(3, 70, heads=4, kv_heads=2, batch=2)
     whole = scales(q, k)
     check(q, k, v, True, ONE, whole)
     for i in range(3):
@@ -85,7 +85,7 @@ def test_weights_use_the_range_of_e4m3():
     for first in (0, 199):  # where the maximum is known from the first, and where it comes last
         k[:, 0], k[:, first] = 0, 1
         v[:, 0], v[:, first] = 1, 0
-        for power in (2, 8, 14):
+        for power in (2, 14):
             got = attention(q, k, v, scale=power * np.log(2) / 64, plan=ONE)
             np.testing.assert_allclose(got.astype(float), 199 / (199 + 2**power), rtol=2**-7)
 

@@ -39,7 +39,7 @@ def check(queries, keys, heads=2, kv_heads=1, depth=64, plan=ONE, **options):
         assert (array[: starts_q[0]] == 7).all() and (array[starts_q[-1] :] == 7).all()
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("causal", quick([True], [False, True]), ids=["full", "causal"])
 def test_lengths(causal):
     """Some are empty, and some have no keys."""
     check((0, 70, 0, 3, 64, 0), (9, 65, 5, 130, 0, 0), causal=causal)

@@ -8,6 +8,7 @@ import numba_tma as tma
 from numba_tma import simulator as sim
 from numba_tma.host.layout import Tile
 from numba_tma.pipeline.circular_handle import CircularBufferHandle as Ring
+from tests.tiers import every
 
 ROWS, COLUMNS = 4, 16
 TILE = Tile((ROWS, COLUMNS), "f32")
@@ -51,7 +52,7 @@ PAIRS = [(stages, prefetch) for stages in range(1, 5) for prefetch in range(stag
 
 
 @pytest.mark.parametrize("war", ["sync", "mbarrier"])
-@pytest.mark.parametrize(("stages", "prefetch"), [*PAIRS, (8, 0), (8, 5), (8, 7)])
+@pytest.mark.parametrize(("stages", "prefetch"), every(3, [*PAIRS, (8, 0), (8, 5), (8, 7)]))
 def test_every_prefetch_distance_and_any_number_of_tiles(stages, prefetch, war):
     buffer = tma.CircularBuffer(stages, prefetch, war=war, x=TILE)
     for tiles in sorted({0, 1, stages - 1, stages, 2 * stages + 1}):
