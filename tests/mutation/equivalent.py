@@ -15,6 +15,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "start = builder.add(corner, builder.mul(row_stride, row))",
     ): "Products of integers commute.",
     (
+        "numba_tma/backend/lowering/fragments/memory.py",
+        "start = builder.add(start, builder.mul(column_stride, right))",
+    ): "Products of integers commute.",
+    (
         "numba_tma/backend/numba_cuda/vectors.py",
         "return builder.fadd(a, b) if isinstance(typ, types.Float) else builder.add(b, a)",
     ): "Sums of integers commute.",
@@ -44,6 +48,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/kernels/matmul/operands.py",
         "return matrices.view((1, batch * rows, columns), (pitch + batch * rows, pitch, step))",
     ): "The stride of an axis of one element is multiplied by 0, or replaced by `map_source`.",
+    (
+        "numba_tma/simulator/global_memory.py",
+        "if atomic and view.size * view.itemsize <= 9:",
+    ): "No atomic operation is on 9 bytes.",
     (
         "numba_tma/simulator/kernel_code.py",
         "if node.func.attr == what and node.lineno <= frame.f_lineno <= (node.end_lineno or 1):",
