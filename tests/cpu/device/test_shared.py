@@ -374,6 +374,29 @@ def test_a_consumer_that_writes_fences_before_it_hands_the_stage_back(work):
     assert count(body, "st.shared") and count(body, "fence.proxy.async")
 
 
+GROUP = tma.Roles(load=tma.Warps(1), use=tma.Warpgroups(1))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("writes", [True, False], ids=["stored", "loaded"])
+def test_a_consumer_of_fragments_fences_before_it_hands_the_stage_back(writes, dtype):
+    """By stmatrix and ldmatrix, or by words of 32 bits."""
+    roles = {"producer": GROUP.load, "consumer": GROUP.use}
+    pipeline = tma.TilePipeline(2, x=tma.Tile((64, 32), dtype), **roles)
+
+    def kernel(out, n):
+        pipe = pipeline.start()
+        if GROUP.use.is_member():
+            for _, stage in pipe.consume(0, n):
+                if writes:
+                    tma.fragment(32, dtype).store(stage.x, (0, 0))
+                else:
+                    tma.load_fragment(stage.x, (0, 0), 32).store_global(out, 0, 0)
+
+    array = {"f16": types.float16, "f32": types.float32}[dtype][:, ::1]
+    assert count(lines(kernel, array, I64), "fence.proxy.async") == 1
+
+
 def test_a_store_fences_once():
     assert count(consumer(write_and_store), "fence.proxy.async") == 1
 
