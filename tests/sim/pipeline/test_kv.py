@@ -1,7 +1,10 @@
 """Rings of keys and values in the simulator: every order of use, any seed."""
 
+import numpy as np
 import pytest
+from numba import cuda
 
+import numba_tma as tma
 from numba_tma import simulator
 from tests.kernels.kv_kernels import ORDERS, Case, stages_needed
 from tests.tiers import quick, seeds
@@ -38,3 +41,22 @@ def test_parts_are_used_as_they_land(parts):
     for seed in range(2):
         simulator.seed(seed)
         CASE.landing(2, parts, 3)
+
+
+ROLES = tma.Roles(use=tma.Warps(1), load=tma.Warps(2))
+KEYS = tma.KVPipeline(2, 16, 64, "bf16", holds="k", producer=ROLES.load, consumer=ROLES.use)
+
+
+@cuda.jit
+def enter(entered):
+    pipe = KEYS.start()
+    if ROLES.load.is_member():
+        if pipe.producer().enters():
+            entered[cuda.threadIdx.x] = 1
+
+
+def test_one_thread_of_a_role_of_two_warps_loads():
+    entered = np.zeros(ROLES.threads, np.int32)
+    enter[1, ROLES.threads](entered)
+    (threads,) = entered.nonzero()
+    assert threads.tolist() == [ROLES.load.first]
