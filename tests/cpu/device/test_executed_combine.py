@@ -4,17 +4,9 @@ import numpy as np
 import pytest
 from numba import cuda, types
 
-import numba_tma as tma
-from numba_tma.device.combine import (
-    Exchange,
-    combine_in_turns,
-    exchange_tiles,
-    lanes_max,
-    lanes_sum,
-)
-from numba_tma.device.vectors import four
-from numba_tma.kernels.rows.rmsnorm import add_lanes
+from numba_tma.device.combine import lanes_max, lanes_sum
 from numba_tma.tools.testing import compile_ptx
+from tests.kernels.meeting import ROWS, meeting
 from tests.ptx_machine import Machine
 from tests.tiers import every
 
@@ -38,29 +30,18 @@ def test_neighbouring_lanes_have_the_sum_and_the_largest(lanes):
     np.testing.assert_array_equal(got[1], np.repeat(groups.max(1), lanes))
 
 
-def meeting(threads, blocks):
-    """Compile a kernel of three rows, of which the last uses the first one's places again."""
-    SCRATCH, PEERS = exchange_tiles(threads, blocks, turns=2)
-    start_exchange, combine_all = combine_in_turns(add_lanes, threads, blocks)
-
-    def kernel(given, got):
-        scratch, peers = tma.shared_tile(SCRATCH), tma.shared_tile(PEERS)
-        exchange = Exchange(scratch, peers, tma.shared_barriers(2))
-        start_exchange(exchange, cuda.threadIdx.x)
-        for k in range(3):
-            part = four(given[k, cuda.threadIdx.x], 0, 0, 0)
-            got[k, cuda.threadIdx.x] = combine_all(part, exchange, k % 2, k // 2, 0)[0]
-
-    kernel = tma.cluster(blocks)(kernel) if blocks > 1 else kernel
-    given = np.random.default_rng(1).integers(0, 4096, (3, threads)).astype(np.float32)
+def machine_of(threads, blocks):
+    """Compile the kernel of a meeting; return its machine, arrays, and tile of other blocks."""
+    kernel, peers = meeting(threads, blocks)
+    given = np.random.default_rng(1).integers(0, 4096, (ROWS, threads)).astype(np.float32)
     got = np.zeros_like(given)
-    ptx = compile_ptx(cuda.jit(kernel), (NUMBERS, NUMBERS), cc=(9, 0, "a"))
-    return Machine(ptx, given, got, block=(threads, 1, 1)), given, got, PEERS
+    ptx = compile_ptx(kernel, (NUMBERS, NUMBERS), cc=(9, 0, "a"))
+    return Machine(ptx, given, got, block=(threads, 1, 1)), given, got, peers
 
 
 @pytest.mark.parametrize("threads", [32, 64, 256])
 def test_threads_of_a_block_have_the_whole(threads):
-    machine, given, got, _ = meeting(threads, 1)
+    machine, given, got, _ = machine_of(threads, 1)
     machine.run_together(range(threads))
     stores = [name for name, *_ in machine.accesses if name.startswith("st.shared")]
     assert len(stores) == (3 * threads // 32 if threads > 32 else 0)  # one for each warp and row
@@ -69,7 +50,7 @@ def test_threads_of_a_block_have_the_whole(threads):
 
 @pytest.mark.parametrize(("threads", "blocks"), every(2, [(64, 4), (32, 8), (256, 8), (32, 2)]))
 def test_parts_go_to_each_block_of_the_cluster(threads, blocks):
-    machine, given, _, peers = meeting(threads, blocks)
+    machine, given, _, peers = machine_of(threads, blocks)
     rank, warps = blocks - 1, threads // 32
     parts = warps if warps * blocks <= 32 else 1  # that a block sends to each
     entries = parts * blocks

@@ -9,6 +9,7 @@ from numba import cuda, types
 import numba_tma as tma
 from numba_tma.host import debug
 from numba_tma.tools.testing import compile_ptx
+from tests.cpu.host.test_debug_pipelines import circular
 from tests.ptx_machine import Machine
 from tests.tiers import quick
 
@@ -56,22 +57,7 @@ def sites(records, site):
 
 @pytest.mark.parametrize("barriers", quick(["one"], ["one", "each"]))
 def test_waits_of_a_circular_buffer(barriers):
-    BUFFER = tma.CircularBuffer(
-        3, 1, war="mbarrier", barriers=barriers, debug=True, x=TILE, y=SMALL
-    )
-
-    @cuda.jit
-    def kernel(x, y, out, n):
-        ring = BUFFER.start()
-        for tile, stage in ring.tiles(0, n):
-            for ahead, slot in ring.loads():
-                x.load(slot.x, (ahead * 8, 0), slot.barrier_of("x"))
-                y.load(slot.y, (ahead * 4, 0), slot.barrier_of("y"))
-            full = stage.wait()
-            out[tile] = full.x[1, 2] + full.y[3, ring.thread()]
-        ring.close()
-
-    kinds = (MAP, SMALL_MAP, types.float32[::1], I64)
+    _, kernel, kinds = circular(True, "mbarrier", barriers)
     values = BYTES, BYTES, np.zeros(64, np.float32), 8
     per_tile = 2 if barriers == "each" else 1
     found = waits(kernel, kinds, *values, thread=0, count=9 * per_tile)

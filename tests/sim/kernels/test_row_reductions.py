@@ -5,19 +5,11 @@ import numpy as np
 import pytest
 from numba import cuda
 
-import numba_tma as tma
 from numba_tma.device import combine
-from numba_tma.device.combine import (
-    Exchange,
-    combine_in_turns,
-    exchange_tiles,
-    lanes_max,
-    lanes_sum,
-)
-from numba_tma.device.vectors import four
+from numba_tma.device.combine import lanes_max, lanes_sum
 from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
-from numba_tma.kernels.rows.rmsnorm import add_lanes
+from tests.kernels.meeting import ROWS, meeting
 from tests.sim.race_log import Kind, record
 
 
@@ -118,22 +110,10 @@ def test_blocks_of_more_than_32_warps_send_one_part_each(monkeypatch):
 
 
 def check_meeting(threads, blocks):
-    TURNS, THREADS, BLOCKS = 3, threads, blocks  # the first places are used twice
-    SCRATCH, PEERS = exchange_tiles(threads, blocks, turns=2)
-    start_exchange, combine_all = combine_in_turns(add_lanes, threads, blocks)
-
-    def kernel(given, got):
-        scratch, peers = tma.shared_tile(SCRATCH), tma.shared_tile(PEERS)
-        exchange = Exchange(scratch, peers, tma.shared_barriers(2))
-        start_exchange(exchange, cuda.threadIdx.x)
-        at = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        for k in range(TURNS):
-            part = four(given[k, at], 0, 0, 0)
-            got[k, at] = combine_all(part, exchange, k % 2, k // 2, 0)[0]
-
-    given = np.random.default_rng(1).integers(0, 4096, (TURNS, threads * blocks)).astype(np.float32)
+    given = np.random.default_rng(1).integers(0, 4096, (ROWS, threads * blocks)).astype(np.float32)
     got = np.zeros_like(given)
-    cuda.jit(tma.cluster(BLOCKS)(kernel) if blocks > 1 else kernel)[blocks, threads](given, got)
+    kernel, _ = meeting(threads, blocks)
+    kernel[blocks, threads](given, got)
     np.testing.assert_array_equal(got, np.broadcast_to(given.sum(-1, keepdims=True), got.shape))
 
 
