@@ -36,6 +36,7 @@ class TMAConsumerPipeline(KVSide):
     that its thread has started are complete: release a tile right after its products. The thread
     that `enters` elects executes the methods. Alternatively the whole warp does: it elects once
     (``e = tma.elect_sync()``), starts products where `e` is true, and passes `e` to each release.
+    A release with `e` synchronises the warp, so all lanes execute it.
     """
 
     kv: KVPipeline

@@ -162,8 +162,8 @@ class StagedPipeline:
 def elected(pipeline: StagedPipeline, e: Any) -> Any:
     """Return whether the lane arrives: `e`, or without `e` the result of an election.
 
-    Of a release by a commit, one thread alone executes the release, unless it has an `e`. Then the
-    warp meets first: a lane two phases behind would wait for a phase that is over.
+    A release by a commit is executed by one thread without `e`, and by the whole warp with `e`. The
+    warp meets before the commit: a lane two phases behind would wait for a phase that is over.
     """
     if e is None:
         if pipeline.commits:

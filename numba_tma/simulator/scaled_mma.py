@@ -151,7 +151,7 @@ def _matrix(registers: Any, type_name: str, k: int, rows: int) -> Matrix:
     row_groups = rows // 8
     row = lane // 4 + 8 * (register % row_groups)
     column = per * (lane % 4) + 4 * per * (register // row_groups) + element
-    matrix = np.empty(elements.size).reshape(rows, k)  # each place has an element
+    matrix = np.empty(elements.size).reshape(rows, k)  # the registers hold rows x k elements
     matrix[row, column] = elements
     return matrix
 
