@@ -30,7 +30,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60, help="mutations in the sample")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
     parser.add_argument("--jobs", type=int, default=1, help="trials at a time")
-    parser.add_argument("--only", default="numba_tma/", help="files whose path begins so")
+    parser.add_argument(
+        "--only", nargs="+", default=["numba_tma/"], help="files whose path begins with one of these"
+    )  # fmt: skip
     parser.add_argument("--tests", default="", help="a folder of both tiers: only its tests")
     parser.add_argument(
         "--limit", type=float, default=math.inf, metavar="SECONDS",
@@ -42,7 +44,7 @@ def main() -> None:
     for test in tests:
         if not test.passed:
             print(f"{test.path} fails without a mutation, and is left out", flush=True)
-    sites = [one for one in library(ROOT) if one.path.startswith(given.only)]
+    sites = [one for one in library(ROOT) if one.path.startswith(tuple(given.only))]
     sample = random.Random(given.seed).sample(sites, min(given.count, len(sites)))
     done = _kept(kept / "trials.jsonl", given.limit)
     copies: SimpleQueue[Path] = SimpleQueue()
