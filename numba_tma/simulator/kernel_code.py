@@ -14,6 +14,7 @@ import functools
 import inspect
 import sys
 import textwrap
+import tokenize
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -83,7 +84,7 @@ def _parsed(code: CodeType) -> ast.FunctionDef | None:
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError, IndentationError):
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):  # no source, or another text's
         return None
     ast.increment_lineno(tree, first - 1)
     found = tree.body[0] if len(tree.body) == 1 else None

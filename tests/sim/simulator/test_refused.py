@@ -187,3 +187,15 @@ def test_an_error_has_its_cause_and_a_repair_in_the_pipelines_words(kernel, bloc
     with pytest.raises(getattr(simulator, error)) as caught:
         launch(kernel, block)
     assert text in str(caught.value)
+
+
+def test_a_kernel_whose_file_holds_another_text_runs(tmp_path):
+    """Its lines are not Python's; the kernel was compiled before they were written, say."""
+    source = "from numba import cuda\n@cuda.jit\ndef kernel(y):\n    y[0] = 1.0\n"
+    text = tmp_path / "text.py"
+    names = {}
+    exec(compile(source, str(text), "exec"), names)
+    text.write_text("one\nline's end (is\nnot here 'and\n" * 4)
+    y = np.zeros(1)
+    names["kernel"][1, 1](y)
+    assert y[0] == 1
