@@ -3,11 +3,14 @@
 A `Share` is a compile-time value. Every function is unrolled over its accesses, so the elements
 stay in registers. A loaded share is as packed as in memory until `to_float`. An access is one row
 of the instruction table; where the thread has no element, its predicate is false.
+
+Rows that begin or end between two multiples of 16 B have unaligned shares (`Share.aligned`). Their
+accesses are the 16-byte units of memory that the row touches. A unit that also holds elements of
+other rows is accessed element by element, so that nothing outside of the row is read or written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +32,9 @@ class Share:
     """The elements of a row that a thread holds: `count` accesses, `step` accesses apart.
 
     Access k of the thread whose first access is `first` is number ``first + k * step`` of the row.
-    Every function here takes `first` and `limit`, the number of accesses of the row.
+    Every function here takes `first` and `limit`, the number of accesses of the row. For unaligned
+    shares both count elements: access k begins with element ``first + k * step * lanes``, which is
+    negative if the row begins within the access.
 
     Parameters
     ----------
@@ -46,6 +51,8 @@ class Share:
     cache
         Cache policy of `load_global`: "allocate" loads through L1, "no_allocate" past it,
         "evict_first" and "evict_last" set the eviction priority in L2.
+    aligned
+        False if rows begin and end anywhere; `width` is 16, and `whole` is False.
     """
 
     dtype: DType
@@ -54,6 +61,7 @@ class Share:
     step: int
     whole: bool
     cache: str = "allocate"
+    aligned: bool = True
 
     @property
     def lanes(self) -> int:
@@ -84,19 +92,54 @@ class Share:
             return {"l1": "no_allocate"}
         return {"cache_hint": int(ptx.CachePolicy[self.cache.upper()])}
 
+    @property
+    def unit_elements(self) -> int:
+        """Elements of what `first` and `limit` count: an access, or one."""
+        return self.lanes if self.aligned else 1
+
+    @property
+    def unit(self) -> int:
+        """Bytes of what `first` and `limit` count."""
+        return self.unit_elements * self.dtype.itemsize
+
     def indices(self, first: Integer) -> list[int]:
-        """Return the numbers of the accesses of the thread whose first access is `first`."""
-        return [int(first) + k * self.step for k in range(self.count)]
+        """Return the number that each access of a thread begins with; its own first is `first`."""
+        step = self.step if self.aligned else self.step * self.lanes
+        return [int(first) + k * step for k in range(self.count)]
+
+    def present(self, first: Integer, limit: Integer) -> list[list[bool]]:
+        """Return which elements of each access are in the row."""
+        if self.aligned:
+            return [[i < limit] * self.lanes for i in self.indices(first)]
+        return [[0 <= i + n < limit for n in range(self.lanes)] for i in self.indices(first)]
 
 
 # The bodies below are what the simulator runs. `lowering.row_share` is what a compiler emits.
 
 
-def _gather(share: Share, first: Integer, limit: Integer, load: Callable[..., Any]) -> Registers:
-    """Return what `load(offset, condition=...)` gives for every access of a thread."""
-    loaded = [load(i * share.width, condition=i < limit) for i in share.indices(first)]
-    words = np.array(loaded, np.uint16 if share.width == 2 else np.uint32)
-    return words.reshape(-1).view(share.dtype.numpy)
+def _gather(
+    share: Share,
+    space: str,
+    location: Address,
+    first: Integer,
+    limit: Integer,
+    units: bool = True,
+    **operands: Any,
+) -> Registers:
+    """Return a thread's elements; with `units`, those of a whole access are loaded at once."""
+    load = getattr(ptx, f"ld_{space}_{share.access}")
+    load_one = getattr(ptx, f"ld_{space}_{_ACCESSES[share.dtype.itemsize]}")
+    loaded: list[Any] = []
+    for i, there in zip(share.indices(first), share.present(first, limit)):
+        place = location + i * share.unit
+        if share.aligned or (units and all(there)):
+            words = np.array(load(place, **operands, condition=there[0]))
+            loaded.append(words.astype(np.uint16 if share.width == 2 else np.uint32).reshape(-1))
+            continue
+        nbytes = share.dtype.itemsize
+        ones = [load_one(place + n * nbytes, condition=is_) for n, is_ in enumerate(there)]
+        loaded.append(np.array(ones, f"u{nbytes}"))
+    return np.concatenate([each.view(share.dtype.numpy) for each in loaded])
 
 
 @native
@@ -105,16 +148,16 @@ def load_global(share: Share, location: Address, first: Integer, limit: Integer)
 
     The accesses use the cache policy of `share.cache`. PTX: ld.global.
     """
-    row = getattr(ptx, f"ld_global_{share.access}")
-    operands = share.load_operands
-    return _gather(share, first, limit, lambda at, **if_: row(location + at, **operands, **if_))
+    return _gather(share, "global", location, first, limit, **share.load_operands)
 
 
 @native
 def load_cached(share: Share, location: Address, first: Integer, limit: Integer) -> Registers:
-    """Load a share of a row that other blocks load too: `load_global` through L1 and L2."""
-    row = getattr(ptx, f"ld_global_{share.access}")
-    return _gather(share, first, limit, lambda at, **if_: row(location + at, **if_))
+    """Load a share of a row that other blocks load too: `load_global` through L1 and L2.
+
+    This row may begin anywhere relative to the share's: an unaligned share is loaded by elements.
+    """
+    return _gather(share, "global", location, first, limit, units=False)
 
 
 @native
@@ -123,8 +166,7 @@ def load_shared(share: Share, location: Address, first: Integer, limit: Integer)
 
     PTX: ld.shared.
     """
-    row = getattr(ptx, f"ld_shared_{share.access}")
-    return _gather(share, first, limit, lambda at, **if_: row(location + at, **if_))
+    return _gather(share, "shared", location, first, limit)
 
 
 @native
@@ -132,10 +174,16 @@ def store_global(
     share: Share, location: Address, first: Integer, limit: Integer, packed: Registers
 ) -> None:
     """Store a thread's share to the row at global address `location`. PTX: st.global."""
-    row = getattr(ptx, f"st_global_{share.access}")
-    parts = packed.view(np.uint16 if share.width == 2 else np.uint32).reshape(share.count, -1)
-    for i, part in zip(share.indices(first), parts):
-        row(location + i * share.width, part if len(part) > 1 else part[0], condition=i < limit)
+    each = {width: getattr(ptx, f"st_global_{name}") for width, name in _ACCESSES.items()}
+    parts = packed.reshape(share.count, -1)
+    for i, part, there in zip(share.indices(first), parts, share.present(first, limit)):
+        place, nbytes = location + i * share.unit, share.dtype.itemsize
+        if share.aligned or all(there):
+            words = part.view(np.uint16 if share.width == 2 else np.uint32)
+            each[share.width](place, words if len(words) > 1 else words[0], condition=there[0])
+            continue
+        for n, bits in enumerate(part.view(f"u{nbytes}")):
+            each[nbytes](place + n * nbytes, bits, condition=there[n])
 
 
 @native
@@ -168,8 +216,7 @@ def from_float(share: Share, values: Registers) -> Registers:
 @native
 def keep(share: Share, values: Registers, first: Integer, limit: Integer, other: Real) -> Registers:
     """Return `values` with `other` in place of the elements past the limit."""
-    there = np.repeat(np.array(share.indices(first)) < limit, share.lanes)
-    return np.where(there, values, np.float32(other))
+    return np.where(np.ravel(share.present(first, limit)), values, np.float32(other))
 
 
 @native
@@ -181,7 +228,7 @@ def zeros(share: Share) -> Registers:
 @native
 def num_present(share: Share, first: Integer, limit: Integer) -> np.float32:
     """Return how many elements of the thread are below the limit, as a float32."""
-    return np.float32(share.lanes * sum(i < limit for i in share.indices(first)))
+    return np.float32(np.sum(share.present(first, limit)))
 
 
 @native
@@ -204,9 +251,10 @@ def first_largest(share: Share, values: Registers, first: Integer, limit: Intege
     thread without elements has (-inf, 2**24).
     """
     best, column = np.float32(-np.inf), np.float32(1 << 24)
-    for k, i in enumerate(share.indices(first)):
-        for lane in range(share.lanes if i < limit else 0):
-            value = values[k * share.lanes + lane]
-            if column == 1 << 24 or value > best or (value != value and best == best):
-                best, column = value, np.float32(i * share.lanes + lane)
+    columns = [i * share.unit_elements + n for i in share.indices(first) for n in range(share.lanes)]
+    for value, here, there in zip(values, columns, np.ravel(share.present(first, limit))):
+        if not there:
+            continue
+        if column == 1 << 24 or value > best or (value != value and best == best):
+            best, column = value, np.float32(here)
     return four(float(best), float(column), 0, 0)

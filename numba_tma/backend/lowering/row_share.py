@@ -21,9 +21,11 @@ from numba_tma.backend.compiler import (
     types,
     unpack,
 )
+from numba_tma.backend.lowering import unaligned_share
 from numba_tma.backend.lowering.elements import floats_to_pair, pair_to_floats
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.operands import BELOW
+from numba_tma.backend.lowering.unaligned_share import Row
 from numba_tma.device import row_share
 from numba_tma.device.row_share import Share
 from numba_tma.ptx import TABLE
@@ -89,6 +91,10 @@ def _register_load(function: Any, space: str, location: types.Type, streams: boo
         share = sig.args[0].static[0]
         row = TABLE[f"ld_{space}_{share.access}"]
         cache = _operands(share.load_operands) if streams else {}
+        if not share.aligned:
+            if streams:
+                return unaligned_share.load(context, builder, share, args[1:], cache)
+            return unaligned_share.load_elements(context, builder, share, args[1:])
         words: list[Any] = []
         for address, condition in _accesses(builder, share, share.width, *args[1:]):
             given = {operand: (row_type, address), **cache, **condition}
@@ -131,6 +137,9 @@ def _type_store(
 def _lower_store(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     share = sig.args[0].static[0]
     *place, packed = args[1:]
+    if not share.aligned:
+        unaligned_share.store(context, builder, share, place, packed)
+        return context.get_dummy_value()
     row, words = TABLE[f"st_global_{share.access}"], unpack(builder, packed)
     each = share.words // share.count
     for k, (address, condition) in enumerate(_accesses(builder, share, share.width, *place)):
@@ -246,6 +255,9 @@ def _lower_keep(context: Context, builder: Builder, sig: Signature, args: Sequen
     _, vector, first, limit, other = args
     if share.whole:
         return vector
+    if not share.aligned:
+        row = Row(builder, share, first, limit)
+        return pack(builder, unaligned_share.keep(builder, row, unpack(builder, vector), other))
     kept = []
     for i, value in enumerate(unpack(builder, vector)):
         if i % share.lanes == 0:
@@ -277,6 +289,9 @@ def _lower_num_present(
     share = sig.args[0].static[0]
     if share.whole:
         return ir.Constant(FLOAT, float(share.values))
+    if not share.aligned:
+        present = unaligned_share.num_present(builder, Row(builder, share, *args[1:]))
+        return builder.sitofp(present, FLOAT)
     total = ir.Constant(FLOAT, 0.0)
     for k in range(share.count):
         there = _is_there(builder, share, k, args[1], args[2])
@@ -326,14 +341,17 @@ def _lower_first_largest(
     zero = ir.Constant(FLOAT, 0.0)
     best = ir.Constant(FLOAT, float("-inf"))
     column = ir.Constant(I32, 1 << 24)
-    base = builder.mul(first, ir.Constant(I32, share.lanes))
+    row = None if share.aligned else Row(builder, share, first, limit)
+    base = builder.mul(first, ir.Constant(I32, share.unit_elements))
     for i, value in enumerate(unpack(builder, vector)):
         k, lane = divmod(i, share.lanes)
         larger = builder.fcmp_unordered(">", value, best)  # or either is a NaN
         number = builder.fcmp_ordered("ord", best, best)
         nothing = builder.icmp_signed("==", column, ir.Constant(I32, 1 << 24))
         taken = builder.or_(builder.and_(larger, number), nothing)
-        if not share.whole:
+        if row:
+            taken = builder.and_(taken, row.holds(k, lane))
+        elif not share.whole:
             taken = builder.and_(taken, _is_there(builder, share, k, first, limit))
         best = builder.select(taken, value, best)
         here = builder.add(base, ir.Constant(I32, k * share.step * share.lanes + lane))

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma.backend.interface import device_function, i64
+from numba_tma.backend.interface import device_function, i32, i64
 from numba_tma.device.clusters import cluster
 from numba_tma.device.combine import Exchange, combine_parts, exchange_tiles
 from numba_tma.device.row_share import (
@@ -145,7 +145,7 @@ class RowOperation:
 
 
 def place_in_registers(share: Share, plan: RowPlan) -> DeviceFunction:
-    """Return ``place(sizes)``: the thread's `RowPlace`, counted from the start of the row.
+    """Return ``place(sizes, x)``: the thread's `RowPlace`, counted from the start of the row.
 
     The fields of a `RowPlace` are row, rank, thread, begin, first and limit (steps.py).
     """
@@ -153,12 +153,12 @@ def place_in_registers(share: Share, plan: RowPlan) -> DeviceFunction:
     BLOCK_ACCESSES = share.step * share.count
 
     @device_function
-    def row_of_a_block(sizes: RowSizes) -> RowPlace:
+    def row_of_a_block(sizes: RowSizes, x: RowMemory) -> RowPlace:
         thread = cuda.threadIdx.x
         return RowPlace(i64(cuda.blockIdx.x), 0, thread, 0, thread, sizes.accesses)
 
     @device_function
-    def row_of_some_threads(sizes: RowSizes) -> RowPlace:
+    def row_of_some_threads(sizes: RowSizes, x: RowMemory) -> RowPlace:
         thread = cuda.threadIdx.x % THREADS
         row = i64(cuda.blockIdx.x) * ROWS + cuda.threadIdx.x // THREADS
         # A statement of its own: among the arguments, Python 3.12 compiles it to other branches,
@@ -167,13 +167,22 @@ def place_in_registers(share: Share, plan: RowPlan) -> DeviceFunction:
         return RowPlace(row, 0, thread, 0, thread, limit)
 
     @device_function
-    def row_of_a_cluster(sizes: RowSizes) -> RowPlace:
+    def row_of_a_cluster(sizes: RowSizes, x: RowMemory) -> RowPlace:
         row, rank, thread = cuda.blockIdx.x // BLOCKS, ptx.cluster_ctarank(), cuda.threadIdx.x
         return RowPlace(row, rank, thread, 0, rank * BLOCK_ACCESSES + thread, sizes.accesses)
 
-    if plan.cluster > 1:
-        return row_of_a_cluster
-    return row_of_some_threads if plan.rows > 1 else row_of_a_block
+    place = row_of_some_threads if plan.rows > 1 else row_of_a_block
+    place = row_of_a_cluster if plan.cluster > 1 else place
+    LANES, NBYTES = share.lanes, share.dtype.itemsize
+
+    @device_function
+    def in_elements(sizes: RowSizes, x: RowMemory) -> RowPlace:
+        at = place(sizes, x)
+        before = (row_of(x, at.row) & 15) // NBYTES  # elements of the first access before the row
+        first = i32(at.first * LANES - before)
+        return RowPlace(at.row, at.rank, at.thread, 0, first, at.limit)
+
+    return place if share.aligned else in_elements
 
 
 def load_to_registers(
@@ -256,7 +265,7 @@ def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: Ro
         # An array of one barrier: a kernel that combines in a loop has one per turn.
         exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(1))
         staged, loaded = shared_tile(STAGED), shared_barrier()
-        at = place(sizes)
+        at = place(sizes, arrays.x)
         start_load(staged, loaded, arrays.x, at, sizes)
         start_exchange(exchange, at.thread)
         packed = load(staged, loaded, arrays.x, at)

@@ -16,7 +16,7 @@ from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import Wrapper, launched_again
 from numba_tma.kernels._host.outputs import check_outputs
 from numba_tma.kernels.rows.kernel import RowOperation, rows_in_registers, rows_in_shared
-from numba_tma.kernels.rows.plan import RowOptions, RowPlan, plan_for, share_of
+from numba_tma.kernels.rows.plan import UNALIGNED, RowOptions, RowPlan, plan_for, share_of
 from numba_tma.kernels.rows.steps import RowArrays, RowMemory, RowSizes
 
 FLOATS = ("f32", "f16", "bf16")
@@ -187,7 +187,7 @@ def run(
             fill(array, value, stream)
         return
     rows, columns = x.as_rows().shape
-    width = access_width(x, y, weight, bias, residual, residual_out)
+    width = row_width([x, y, residual, residual_out], [weight, bias])
     kernel, blocks, threads = prepared(op, rows, columns, x.dtype, width, plan, operands.options)
     arrays = RowArrays(
         x=rows_of(x),
@@ -198,7 +198,7 @@ def run(
         total=rows_of(residual_out),
         statistics=(address_of(statistics[0]), address_of(statistics[1])),
     )
-    sizes = RowSizes(rows, columns * x.itemsize // width, columns)
+    sizes = RowSizes(rows, columns if width == UNALIGNED else columns * x.itemsize // width, columns)
     launch(kernel, blocks, threads, stream, arrays, sizes, np.float32(scalar))
 
 
@@ -232,6 +232,19 @@ def kernel_for(
     if plan.slot:
         return rows_in_shared(op, dtype, columns * dtype.itemsize, plan, options)
     return rows_in_registers(op, share_of(columns, rows, dtype, width, plan), plan, options)
+
+
+def row_width(rows: list[Array | None], vectors: list[Array | None]) -> int:
+    """Return in which width a call accesses its rows, and the vectors that scale and shift them.
+
+    That is the width in which all of them can be accessed, or `UNALIGNED` if that is below 16 B and
+    the rows of all arrays begin at the same distance from a multiple of 16 B.
+    """
+    width = access_width(*rows, *vectors)
+    given = [array for array in rows if array is not None]
+    begins = {array.address % 16 for array in given}
+    steps = {array.as_rows().strides[0] % 16 for array in given if array.as_rows().shape[0] > 1}
+    return UNALIGNED if width < 16 and len(begins) == 1 and len(steps) <= 1 else width
 
 
 def access_width(*arrays: Array | None) -> int:

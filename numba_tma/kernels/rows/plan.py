@@ -10,6 +10,8 @@ from numba_tma.host.dtypes import DType
 from numba_tma.host.values import FLAG, check_fields, one_of, power_of_2, whole
 from numba_tma.kernels._host.limits import SHARED_BYTES
 
+#: In place of a width: accesses of 16 B to rows that begin and end anywhere (`Share.aligned`).
+UNALIGNED = 0
 CACHES = ("allocate", "no_allocate", "evict_last", "evict_first")
 
 
@@ -144,9 +146,15 @@ def require_room(name: str, plan: object, nbytes: int) -> None:
 
 
 def share_of(columns: int, rows: int, element: DType, width: int, plan: RowPlan) -> Share:
-    """Return what a thread holds of a row of `columns`, in accesses of `width` bytes."""
-    accesses = columns * element.itemsize // width
+    """Return what a thread holds of a row of `columns`, in accesses of `width` bytes.
+
+    `width` may be `UNALIGNED`.
+    """
     sharing = plan.threads * plan.cluster
+    if width == UNALIGNED:
+        accesses = -(-(columns * element.itemsize + 16 - element.itemsize) // 16)
+        return Share(element, 16, -(-accesses // sharing), plan.threads, False, plan.cache, False)
+    accesses = columns * element.itemsize // width
     count = -(-accesses // sharing)
     whole = accesses == count * sharing and rows % plan.rows == 0
     return Share(element, width, count, plan.threads, whole, plan.cache)
@@ -211,6 +219,8 @@ def plan_for(
     name: str, columns: int, itemsize: int, width: int = 16, options: RowOptions = PLAIN
 ) -> RowPlan:
     """Return the plan of the operation `name` for rows of `columns`, accessed by `width` bytes.
+
+    `width` may be `UNALIGNED`.
 
     `PLANS` decides if it has an entry and there is no residual. Otherwise rows above 32 KB are
     staged in shared memory if that of 8 blocks has room for them, and shorter rows give each thread

@@ -63,7 +63,7 @@ class RowSizes(NamedTuple):
     """The sizes of the rows."""
 
     rows: Integer
-    accesses: Integer  #: Accesses per row, of `Share.width` bytes each.
+    accesses: Integer  #: Accesses per row, of `Share.width` bytes each; of unaligned shares elements.
     columns: Integer
 
 
@@ -71,7 +71,7 @@ class RowPlace(NamedTuple):
     """A thread's row, and the accesses of the row (or of one slot) that the thread makes.
 
     Accesses have `Share.width` bytes and are counted from byte `begin` of the row. `first` and
-    `limit` are what the functions of device/row_share.py take.
+    `limit` are what the functions of device/row_share.py take: elements if the share is unaligned.
     """
 
     row: Integer
