@@ -94,7 +94,7 @@ def _register_load(function: Any, space: str, location: types.Type, streams: boo
         if not share.aligned:
             if streams:
                 return unaligned_share.load(context, builder, share, args[1:], cache)
-            return unaligned_share.load_elements(context, builder, share, args[1:])
+            return unaligned_share.load_shifted(context, builder, share, args[1:])
         words: list[Any] = []
         for address, condition in _accesses(builder, share, share.width, *args[1:]):
             given = {operand: (row_type, address), **cache, **condition}

@@ -35,10 +35,13 @@ _I16, _BIAS = ir.IntType(16), ir.Constant(I32, 1 << 31)
 class Row:
     """A thread's accesses of a row: where they are, and which elements the row has."""
 
-    def __init__(self, builder: Builder, share: Share, first: Value, limit: Value) -> None:
+    def __init__(
+        self, builder: Builder, share: Share, first: Value, limit: Value, units: int = 1
+    ) -> None:
+        """With more `units`, an access is whole if the row also has the next accesses' elements."""
         self.builder, self.share, self.first, self.limit = builder, share, first, limit
         zero = ir.Constant(I32, 0)
-        end = builder.sub(limit, ir.Constant(I32, share.lanes - 1))
+        end = builder.sub(limit, ir.Constant(I32, units * share.lanes - 1))
         end = builder.select(builder.icmp_signed(">", end, zero), end, zero)
         self._biased = builder.add(first, _BIAS)
         self._limit, self._end = builder.add(limit, _BIAS), builder.add(end, _BIAS)
@@ -104,32 +107,72 @@ def load(
         words += unpack(
             builder, emit(instruction, context, builder, given | row.place(base, k) | cache)
         )
-    before = builder.block
-    with builder.if_then(row.has_edges(), likely=False):
-        elements = _load_elements(context, builder, row, base, row.without_whole)
-        # What is not loaded is zero.
-        both = [builder.or_(*pair) for pair in zip(words, elements)]
-        after = builder.block
-    return pack(builder, _merged(builder, words, before, both, after))
+    return pack(builder, _with_edges(context, builder, row, base, words))
 
 
-def load_elements(
+def load_shifted(
     context: Context, builder: Builder, share: Share, place: Sequence[Value]
 ) -> Any:
-    """Load a share as `load` does, from a row that begins anywhere relative to the share's."""
+    """Load a share as `load` does, from a row that begins anywhere relative to the share's.
+
+    An access lies in two units of 16 B, which are loaded and shifted against each other. The second
+    unit ends within the row if the row has another access's elements.
+    """
     location, first, limit = place
-    row = Row(builder, share, first, limit)
-    return pack(builder, _load_elements(context, builder, row, row.base(location), row.there))
+    row, words = Row(builder, share, first, limit, units=2), []
+    base, instruction = row.base(location), TABLE[f"ld_global_{share.access}"]
+    fifteen = ir.Constant(I64, 15)
+    shift = builder.trunc(builder.and_(base, fifteen), I32)
+    start = builder.and_(base, builder.not_(fifteen))
+    for k in range(share.count):
+        units: list[Any] = []
+        for n in (0, share.lanes):
+            given = {"source": (types.uint64, start), "condition": (BELOW, row.whole(k))}
+            units += unpack(
+                builder, emit(instruction, context, builder, given | row.place(start, k, n))
+            )
+        words += _shifted(builder, units, shift)
+    return pack(builder, _with_edges(context, builder, row, base, words))
 
 
-def _load_elements(
-    context: Context, builder: Builder, row: Row, base: Value, condition: Any
+def _shifted(builder: Builder, words: list[Any], shift: Value) -> list[Any]:
+    """Return the four words that begin `shift` bytes after the first; it is even, and below 16."""
+    for bit in (8, 4):
+        is_set = builder.icmp_unsigned(
+            "!=", builder.and_(shift, ir.Constant(I32, bit)), ir.Constant(I32, 0)
+        )
+        pairs = zip(words, words[bit // 4 :])
+        words = [builder.select(is_set, later, word) for word, later in pairs]
+    bits = builder.shl(builder.and_(shift, ir.Constant(I32, 2)), ir.Constant(I32, 3))
+    wide = [builder.zext(word, I64) for word in words]
+    amount = builder.zext(bits, I64)
+    joined = [
+        builder.or_(low, builder.shl(high, ir.Constant(I64, 32)))
+        for low, high in zip(wide[:4], wide[1:])
+    ]
+    return [builder.trunc(builder.lshr(both, amount), I32) for both in joined]
+
+
+def _with_edges(
+    context: Context, builder: Builder, row: Row, base: Value, words: list[Any]
 ) -> list[Any]:
+    """Return the words of whole accesses, with the elements of the others."""
+    before = builder.block
+    with builder.if_then(row.has_edges(), likely=False):
+        elements = _load_elements(context, builder, row, base)
+        # What is not loaded is zero; shifted words of nothing are zero, too.
+        both = [builder.or_(*pair) for pair in zip(words, elements)]
+        after = builder.block
+    return _merged(builder, words, before, both, after)
+
+
+def _load_elements(context: Context, builder: Builder, row: Row, base: Value) -> list[Any]:
+    """Load the elements of accesses that are not whole, as words."""
     share, loaded = row.share, []
     instruction = TABLE[f"ld_global_u{8 * share.dtype.itemsize}"]
     for k in range(share.count):
         for n in range(share.lanes):
-            given = {"source": (types.uint64, base), "condition": (BELOW, condition(k, n))}
+            given = {"source": (types.uint64, base), "condition": (BELOW, row.without_whole(k, n))}
             loaded.append(emit(instruction, context, builder, given | row.place(base, k, n)))
     if share.dtype.itemsize == 4:
         return loaded

@@ -245,5 +245,7 @@ def plan_for(
         return RowPlan(threads, 128 // threads)
     if threads <= 1024:
         return RowPlan(threads)
+    if width == UNALIGNED:
+        return RowPlan(min(1024, threads // 4), 1, 8)
     blocks = min(8, threads // 512)
     return RowPlan(min(1024, threads // blocks), 1, blocks)

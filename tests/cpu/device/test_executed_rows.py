@@ -1,0 +1,82 @@
+"""Unaligned shares in compiled kernels, executed: each element, and no byte beside the row."""
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int32, int64
+
+from numba_tma.device import row_share
+from numba_tma.device.row_share import Share
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.tools.testing import compile_ptx
+from tests.ptx_machine import ARRAYS, Machine
+
+STEP, COUNT = 2, 2  # threads of a row, and accesses of each
+
+
+def share_of(dtype):
+    return Share(as_dtype(dtype), 16, COUNT, STEP, False, aligned=False)
+
+
+def compiled(share):
+    def kernel(x, w, y, sums, first, limit):
+        packed = row_share.load_global(share, x, first, limit)
+        values = row_share.to_float(share, packed)
+        kept = row_share.keep(share, values, first, limit, float32(1))
+        scaled = kept * row_share.to_float(share, row_share.load_cached(share, w, first, limit))
+        row_share.store_global(share, y, first, limit, row_share.from_float(share, scaled))
+        best = row_share.first_largest(share, values, first, limit)
+        sums[0], sums[1] = kept.sum(), row_share.num_present(share, first, limit)
+        sums[2], sums[3] = best[0], best[1]
+
+    kinds = (int64, int64, int64, float32[::1], int32, int32)
+    return compile_ptx(cuda.jit(kernel), kinds, cc=(9, 0, "a"))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_a_thread_has_the_elements_of_the_row(dtype):
+    share, of = share_of(dtype), as_dtype(dtype)
+    ptx, lanes, nbytes = compiled(share), share.lanes, of.itemsize
+    generator = np.random.default_rng(0)
+    for before in range(lanes):
+        for columns in (1, lanes - before, 2 * lanes, 3 * lanes + 1, 4 * lanes - before):
+            begin = 8 * lanes + before  # of the row in its memory
+            x = generator.integers(-9, 9, 16 * lanes).astype(of.numpy)
+            weight = generator.integers(1, 5, columns).astype(of.numpy)
+            y = np.full_like(x, 99)
+            for w_begin in (0, before, lanes - 1):
+                w = np.full(w_begin + columns, 50, of.numpy)
+                w[w_begin:] = weight
+                for thread in range(STEP):
+                    check(ptx, share, (x, w, y), (begin, w_begin, columns), thread)
+
+
+def check(ptx, share, arrays, places, thread):
+    (x, w, y), (begin, w_begin, columns) = arrays, places
+    lanes, nbytes = share.lanes, share.dtype.itemsize
+    first = thread * lanes - begin % lanes
+    bases = [ARRAYS + (k << 16) for k in (1, 2, 3)]
+    sums, out = np.zeros(4, np.float32), y.copy()
+    row, weight, result = (
+        base + at * nbytes for base, at in zip(bases, (begin, w_begin, begin))
+    )
+    machine = Machine(ptx, row, weight, result, sums, first, columns)
+    for base, array in zip(bases, (x, w, out)):
+        machine.poke(base, array.tobytes())
+    machine.run(thread)
+    numbers = [first + k * STEP * lanes + n for k in range(COUNT) for n in range(lanes)]
+    own = [n for n in numbers if 0 <= n < columns]
+    expected = y.copy()
+    mine = x[begin:][own].astype(np.float32)
+    expected[begin:][own] = mine * w[w_begin:][own].astype(np.float32)
+    found = np.frombuffer(machine.peek(bases[2], y.nbytes), y.dtype)
+    np.testing.assert_array_equal(found, expected)
+    largest = (mine.max(), own[mine.argmax()]) if own else (-np.inf, 1 << 24)
+    absent = len(numbers) - len(own)
+    np.testing.assert_array_equal(sums, [mine.sum() + absent, len(own), *largest])
+    for name, address, count in machine.accesses:
+        if "global" in name and address >= bases[0]:
+            base = address & -1 << 16
+            start, end = {bases[0]: (row, columns), bases[2]: (result, columns)}.get(
+                base, (base, w_begin + columns)
+            )
+            assert start <= address and address + count <= start + end * nbytes, name
