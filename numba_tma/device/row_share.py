@@ -164,9 +164,13 @@ def load_cached(share: Share, location: Address, first: Integer, limit: Integer)
 def load_shared(share: Share, location: Address, first: Integer, limit: Integer) -> Registers:
     """Load a thread's share of the row at shared-memory address `location`; 0 past the limit.
 
+    An unaligned share is loaded in whole accesses, in which shared memory has 0 beside the row.
     PTX: ld.shared.
     """
-    return _gather(share, "shared", location, first, limit)
+    load = getattr(ptx, f"ld_shared_{share.access}")
+    loaded = [load(location + i * share.unit, condition=i < limit) for i in share.indices(first)]
+    words = np.array(loaded, np.uint16 if share.width == 2 else np.uint32)
+    return words.reshape(-1).view(share.dtype.numpy)
 
 
 @native

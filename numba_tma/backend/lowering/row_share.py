@@ -63,13 +63,15 @@ def _accesses(
     """Yield the address of each access, `nbytes` long, and its condition if it has one."""
     kind = location.type
     wide = builder.sext(first, kind) if kind == I64 else first
-    base = builder.add(location, builder.mul(wide, ir.Constant(kind, nbytes)))
+    unit = nbytes * share.unit_elements // share.lanes  # bytes of what `first` counts
+    base = builder.add(location, builder.mul(wide, ir.Constant(kind, unit)))
     for k in range(share.count):
         condition: dict[str, Any] = {}
         if k:
             condition["offset"] = types.literal(k * share.step * nbytes), None
         if not share.whole:
-            index = builder.add(first, ir.Constant(I32, k * share.step))
+            step = share.step * share.lanes // share.unit_elements
+            index = builder.add(first, ir.Constant(I32, k * step))
             condition["condition"] = BELOW, (index, limit)
         yield base, condition
 
@@ -91,10 +93,10 @@ def _register_load(function: Any, space: str, location: types.Type, streams: boo
         share = sig.args[0].static[0]
         row = TABLE[f"ld_{space}_{share.access}"]
         cache = _operands(share.load_operands) if streams else {}
-        if not share.aligned:
-            if streams:
-                return unaligned_share.load(context, builder, share, args[1:], cache)
-            return unaligned_share.load_shifted(context, builder, share, args[1:])
+        if not share.aligned and streams:
+            return unaligned_share.load(context, builder, share, args[1:], cache)
+        if not share.aligned and space == "global":
+            return unaligned_share.load_anywhere(context, builder, share, args[1:])
         words: list[Any] = []
         for address, condition in _accesses(builder, share, share.width, *args[1:]):
             given = {operand: (row_type, address), **cache, **condition}

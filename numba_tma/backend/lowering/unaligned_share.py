@@ -9,7 +9,7 @@ of instructions compare signed numbers (`BELOW`), so 2**31 is added to both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numba_tma.backend.compiler import (
@@ -29,6 +29,7 @@ from numba_tma.backend.lowering.operands import BELOW
 from numba_tma.device.row_share import Share
 from numba_tma.ptx import TABLE
 
+SHORT = 64  #: Rows of fewer accesses are short.
 _I16, _BIAS = ir.IntType(16), ir.Constant(I32, 1 << 31)
 
 
@@ -110,15 +111,20 @@ def load(
     return pack(builder, _with_edges(context, builder, row, base, words))
 
 
-def load_shifted(
+def load_anywhere(
     context: Context, builder: Builder, share: Share, place: Sequence[Value]
 ) -> Any:
     """Load a share as `load` does, from a row that begins anywhere relative to the share's.
 
-    An access lies in two units of 16 B, which are loaded and shifted against each other. The second
-    unit ends within the row if the row has another access's elements.
+    An access lies in two units of 16 B, which are loaded and shifted against each other; the second
+    unit ends within the row if the row has the next access's elements, too. In a short row most
+    threads have an edge, so that all of them load elements.
     """
     location, first, limit = place
+    if share.step * share.count < SHORT:
+        row = Row(builder, share, first, limit)
+        base = row.base(location)
+        return pack(builder, _load_elements(context, builder, row, base, row.there))
     row, words = Row(builder, share, first, limit, units=2), []
     base, instruction = row.base(location), TABLE[f"ld_global_{share.access}"]
     fifteen = ir.Constant(I64, 15)
@@ -159,20 +165,26 @@ def _with_edges(
     """Return the words of whole accesses, with the elements of the others."""
     before = builder.block
     with builder.if_then(row.has_edges(), likely=False):
-        elements = _load_elements(context, builder, row, base)
+        elements = _load_elements(context, builder, row, base, row.without_whole)
         # What is not loaded is zero; shifted words of nothing are zero, too.
         both = [builder.or_(*pair) for pair in zip(words, elements)]
         after = builder.block
     return _merged(builder, words, before, both, after)
 
 
-def _load_elements(context: Context, builder: Builder, row: Row, base: Value) -> list[Any]:
-    """Load the elements of accesses that are not whole, as words."""
+def _load_elements(
+    context: Context,
+    builder: Builder,
+    row: Row,
+    base: Value,
+    condition: Callable[[int, int], tuple[Any, Any]],
+) -> list[Any]:
+    """Load the elements that meet a condition, and return words."""
     share, loaded = row.share, []
     instruction = TABLE[f"ld_global_u{8 * share.dtype.itemsize}"]
     for k in range(share.count):
         for n in range(share.lanes):
-            given = {"source": (types.uint64, base), "condition": (BELOW, row.without_whole(k, n))}
+            given = {"source": (types.uint64, base), "condition": (BELOW, condition(k, n))}
             loaded.append(emit(instruction, context, builder, given | row.place(base, k, n)))
     if share.dtype.itemsize == 4:
         return loaded

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from numba import cuda
 
 from numba_tma import ptx
-from numba_tma.backend.interface import device_function, i32, i64
+from numba_tma.backend.interface import device_function, i64
 from numba_tma.device.clusters import cluster
 from numba_tma.device.combine import Exchange, combine_parts, exchange_tiles
 from numba_tma.device.row_share import (
@@ -62,6 +62,7 @@ from numba_tma.host.annotations import (
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.host.values import NOT_NEGATIVE, Rule
+from numba_tma.kernels.rows import unaligned
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan, bytes_per_block, require_room
 from numba_tma.kernels.rows.steps import (
     CACHE_HINTS,
@@ -173,16 +174,7 @@ def place_in_registers(share: Share, plan: RowPlan) -> DeviceFunction:
 
     place = row_of_some_threads if plan.rows > 1 else row_of_a_block
     place = row_of_a_cluster if plan.cluster > 1 else place
-    LANES, NBYTES = share.lanes, share.dtype.itemsize
-
-    @device_function
-    def in_elements(sizes: RowSizes, x: RowMemory) -> RowPlace:
-        at = place(sizes, x)
-        before = (row_of(x, at.row) & 15) // NBYTES  # elements of the first access before the row
-        first = i32(at.first * LANES - before)
-        return RowPlace(at.row, at.rank, at.thread, 0, first, at.limit)
-
-    return place if share.aligned else in_elements
+    return place if share.aligned else unaligned.in_elements(place, share)
 
 
 def load_to_registers(
@@ -287,7 +279,7 @@ def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: Ro
 
 
 def places_in_shared(block_nbytes: int, plan: RowPlan) -> Steps:
-    """Return ``place(sizes)`` and ``slot_of(at, slot)``.
+    """Return ``place(sizes, x)`` and ``slot_of(at, slot)``.
 
     The first is the thread's place in the block's bytes of the row, up to `block_nbytes`; the
     second is its place in one slot of these. Both count accesses of 16 B from `RowPlace.begin`.
@@ -296,13 +288,13 @@ def places_in_shared(block_nbytes: int, plan: RowPlan) -> Steps:
     SLOT, SLOT_ACCESSES = plan.slot, plan.slot // 16
 
     @device_function
-    def row_of_a_block(sizes: RowSizes) -> RowPlace:
+    def row_of_a_block(sizes: RowSizes, x: RowMemory) -> RowPlace:
         thread, row = cuda.threadIdx.x, i64(cuda.blockIdx.x)
         # The two are equal: the block has the whole row. The constant bounds the limit.
         return RowPlace(row, 0, thread, 0, thread, min(sizes.accesses, BLOCK_NBYTES // 16))
 
     @device_function
-    def row_of_a_cluster(sizes: RowSizes) -> RowPlace:
+    def row_of_a_cluster(sizes: RowSizes, x: RowMemory) -> RowPlace:
         thread, row = cuda.threadIdx.x, i64(cuda.blockIdx.x // BLOCKS)
         rank = i64(ptx.cluster_ctarank())
         begin = rank * BLOCK_NBYTES
@@ -320,25 +312,37 @@ def places_in_shared(block_nbytes: int, plan: RowPlan) -> Steps:
 
 @functools.cache
 def rows_in_shared(
-    op: RowOperation, dtype: DType, nbytes: int, plan: RowPlan, options: RowOptions
+    op: RowOperation,
+    dtype: DType,
+    nbytes: int,
+    plan: RowPlan,
+    options: RowOptions,
+    aligned: bool = True,
 ) -> Kernel:
     """Return the kernel that keeps a row of `nbytes` in shared memory and reads it slot by slot.
 
     A block, or a cluster, takes one row and exits. All bytes of the row are in flight at once.
     Registers hold one slot, so that shared memory usually limits the resident blocks.
     """
-    block_nbytes, copies = bytes_per_block(nbytes, plan.cluster), 1 + options.residual
+    units = nbytes if aligned else -(-nbytes // 16) * 16 + 16  # those that a row may touch
+    block_nbytes, copies = bytes_per_block(units, plan.cluster), 1 + options.residual
     require_room(op.name, plan, copies * block_nbytes)
     # Every access of every thread exists, so that no predicate is emitted.
-    whole = block_nbytes % plan.slot == 0 and block_nbytes * plan.cluster == nbytes
-    share = Share(dtype, 16, plan.slot // 16 // plan.threads, plan.threads, whole)
+    whole = aligned and block_nbytes % plan.slot == 0 and block_nbytes * plan.cluster == nbytes
+    count = plan.slot // 16 // plan.threads
+    share = Share(dtype, 16, count, plan.threads, whole, aligned=aligned)
     STAGED = Tile((copies, block_nbytes), "u8")
     SCRATCH, PEERS = exchange_tiles(plan.threads, plan.cluster)
     SLOTS = -(-block_nbytes // plan.slot)
     STORED_SLOTS = SLOTS if options.output else 0
-    place, slot_of = places_in_shared(block_nbytes, plan)
-    start_copies = copies_to_shared(nbytes, block_nbytes, plan, options)
-    load = load_slots(share, plan.slot, options)
+    if aligned:
+        place, slot_of = places_in_shared(block_nbytes, plan)
+        start_copies = copies_to_shared(nbytes, block_nbytes, plan, options)
+        load = load_slots(share, plan.slot, options)
+    else:
+        place, slot_of = unaligned.places_in_shared(block_nbytes, plan, share)
+        start_copies = unaligned.copies_to_shared(nbytes, block_nbytes, plan, options, share)
+        load = unaligned.load_slots(share, plan.slot, options)
     reduce = reduce_slots(op, share, options, load, slot_of)
     load_early, scale_and_shift = affine_steps(share, options, plan)
     store = store_step(share, True)
@@ -352,7 +356,7 @@ def rows_in_shared(
         staged, loaded = shared_tile(STAGED), shared_barrier()
         # An array of one barrier: a kernel that combines in a loop has one per turn.
         exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(1))
-        at = place(sizes)
+        at = place(sizes, arrays.x)
         start_copies(staged, loaded, exchange, arrays, at)
         start_exchange(exchange, at.thread)
         # Thread 0 initialised `loaded` and `full`: the block sees them now, and its peers see

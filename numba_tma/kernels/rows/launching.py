@@ -213,7 +213,8 @@ def prepared(
     options: RowOptions,
 ) -> tuple[Kernel, int, int]:
     """Return the kernel, and the blocks and threads of its launch."""
-    if plan is None or (width < 16 and plan.bulk):  # bulk copies move multiples of 16 B
+    narrow = width < 16 if width != UNALIGNED else plan is not None and not plan.slot
+    if plan is None or (narrow and plan.bulk):  # bulk copies move multiples of 16 B
         plan = plan_for(op.name, columns, dtype.itemsize, width, options)
     kernel = kernel_for(op, rows, columns, dtype, width, plan, options)
     return kernel, -(-rows // plan.rows) * plan.cluster, plan.block_threads
@@ -230,21 +231,22 @@ def kernel_for(
 ) -> Kernel:
     """Return the kernel of a plan: `rows_in_shared` if it has slots, or `rows_in_registers`."""
     if plan.slot:
-        return rows_in_shared(op, dtype, columns * dtype.itemsize, plan, options)
+        nbytes, aligned = columns * dtype.itemsize, width != UNALIGNED
+        return rows_in_shared(op, dtype, nbytes, plan, options, aligned)
     return rows_in_registers(op, share_of(columns, rows, dtype, width, plan), plan, options)
 
 
 def row_width(rows: list[Array | None], vectors: list[Array | None]) -> int:
     """Return in which width a call accesses its rows, and the vectors that scale and shift them.
 
-    That is the width in which all of them can be accessed, or `UNALIGNED` if that is below 16 B and
+    That is the width in which all of them can be accessed, or `UNALIGNED` if that is below 8 B and
     the rows of all arrays begin at the same distance from a multiple of 16 B.
     """
     width = access_width(*rows, *vectors)
     given = [array for array in rows if array is not None]
     begins = {array.address % 16 for array in given}
     steps = {array.as_rows().strides[0] % 16 for array in given if array.as_rows().shape[0] > 1}
-    return UNALIGNED if width < 16 and len(begins) == 1 and len(steps) <= 1 else width
+    return UNALIGNED if width < 8 and len(begins) == 1 and len(steps) <= 1 else width
 
 
 def access_width(*arrays: Array | None) -> int:

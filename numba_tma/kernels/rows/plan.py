@@ -229,11 +229,11 @@ def plan_for(
     nbytes, copies = columns * itemsize, 1 + options.residual
     full = 1 << (nbytes - 1).bit_length()
     plan = PLANS.get(name, {}).get(full)
-    if width == 16:
+    if width == 16 or (width == UNALIGNED and nbytes > 32768):
         if plan and options.output and not options.residual and not options.residual_out:
             return plan
         blocks = min(8, max(1, copies * full // 65536))
-        if nbytes > 32768 and copies * bytes_per_block(nbytes, blocks) <= SHARED_BYTES:
+        if nbytes > 32768 and copies * bytes_per_block(nbytes + 31, blocks) <= SHARED_BYTES:
             return _staged(blocks)
     if columns > LONGEST:
         raise ValueError(
@@ -241,11 +241,23 @@ def plan_for(
             "them into shorter ones"
         )
     threads = 1 << max(0, -(-columns // 32) - 1).bit_length()
+    if width == UNALIGNED:
+        return _unaligned(threads, early=columns >= 512)
     if threads <= 32:
+        accesses = nbytes // width
+        # Neighbouring threads access whole sectors, of 32 B, even if they access few bytes each.
+        threads = max(threads, min(16, 64 // width, 1 << (accesses - 1).bit_length()))
         return RowPlan(threads, 128 // threads)
     if threads <= 1024:
         return RowPlan(threads)
-    if width == UNALIGNED:
-        return RowPlan(min(1024, threads // 4), 1, 8)
     blocks = min(8, threads // 512)
     return RowPlan(min(1024, threads // blocks), 1, blocks)
+
+
+def _unaligned(threads: int, early: bool) -> RowPlan:
+    """Return the plan for unaligned rows, of which each of `threads` has up to 32 elements."""
+    if threads <= 32:
+        return RowPlan(threads, 128 // threads, early=early)
+    if threads <= 1024:
+        return RowPlan(threads, early=early)
+    return _kept(min(1024, threads // 4), cluster=8, early=early)

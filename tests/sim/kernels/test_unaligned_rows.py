@@ -17,7 +17,12 @@ from tests.sim.kernels.test_norms import (
     values,
 )
 
-PLANS = [None, RowPlan(8, 4), RowPlan(64), RowPlan(32, 1, 2)]
+PLANS = [
+    RowPlan(8, 4),
+    RowPlan(32, 1, 2),
+    RowPlan(32, bulk=True, slot=512),
+    RowPlan(32, 1, 2, bulk=True, slot=512, early=True),
+]
 GUARD = 77.0
 
 
@@ -57,11 +62,12 @@ def outside(view, memory):
         (np.float32, 53, 1, 0),
         (np.float32, 3, 3, 0),  # a row within an access, or in two
         (ml_dtypes.bfloat16, 1, 5, 0),
+        (np.float16, 515, 6, 0),  # parts of both slots, blocks
     ],
 )
 def test_rows_that_begin_anywhere(dtype, columns, begin, gap, plan):
-    x, around = placed(values((5, columns), dtype), begin, gap)
-    y, memory = placed(np.zeros((5, columns), dtype), begin + 16 // x.itemsize, gap)
+    x, around = placed(values((3, columns), dtype), begin, gap)
+    y, memory = placed(np.zeros((3, columns), dtype), begin + 16 // x.itemsize, gap)
     weight, bias = values(columns, dtype, seed=1), values(columns, dtype, seed=2)
     rmsnorm(x, weight, out=y, plan=plan)
     close(y, exact_rmsnorm(x, weight), dtype)
