@@ -335,12 +335,12 @@ def rows_in_shared(
     SCRATCH, PEERS = exchange_tiles(plan.threads, plan.cluster)
     SLOTS = -(-block_nbytes // plan.slot)
     STORED_SLOTS = SLOTS if options.output else 0
+    place, slot_of = places_in_shared(block_nbytes, plan)
     if aligned:
-        place, slot_of = places_in_shared(block_nbytes, plan)
         start_copies = copies_to_shared(nbytes, block_nbytes, plan, options)
         load = load_slots(share, plan.slot, options)
     else:
-        place, slot_of = unaligned.places_in_shared(block_nbytes, plan, share)
+        place, slot_of = unaligned.places_in_shared(place, block_nbytes, plan, share)
         start_copies = unaligned.copies_to_shared(nbytes, block_nbytes, plan, options, share)
         load = unaligned.load_slots(share, plan.slot, options)
     reduce = reduce_slots(op, share, options, load, slot_of)

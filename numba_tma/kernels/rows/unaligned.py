@@ -10,10 +10,8 @@ so that nothing outside of the row is read.
 
 from __future__ import annotations
 
-from numba import cuda
-
 from numba_tma import ptx
-from numba_tma.backend.interface import device_function, i32, i64, u32
+from numba_tma.backend.interface import device_function, i32, u32
 from numba_tma.device.combine import Exchange
 from numba_tma.device.row_share import Share, load_shared, to_float
 from numba_tma.host.annotations import (
@@ -52,26 +50,27 @@ def in_elements(place: DeviceFunction, share: Share) -> DeviceFunction:
     return placed
 
 
-def places_in_shared(block_nbytes: int, plan: RowPlan, share: Share) -> Steps:
-    """Return ``place(sizes, x)`` and ``slot_of(at, slot)`` of `rows_in_shared`."""
-    BLOCK_NBYTES, BLOCKS, LANES, NBYTES = (
-        block_nbytes, plan.cluster, share.lanes, share.dtype.itemsize
-    )  # fmt: skip
+def places_in_shared(
+    place: DeviceFunction, block_nbytes: int, plan: RowPlan, share: Share
+) -> Steps:
+    """Return ``place(sizes, x)`` and ``slot_of(at, slot)``, from the `place` that counts accesses."""
+    BLOCK_NBYTES, LANES, NBYTES = block_nbytes, share.lanes, share.dtype.itemsize
     SLOT_ELEMENTS = plan.slot // NBYTES
 
     @device_function
-    def place(sizes: RowSizes, x: RowMemory) -> RowPlace:
-        thread, row, rank = cuda.threadIdx.x, i64(cuda.blockIdx.x // BLOCKS), ptx.cluster_ctarank()
-        start = first_byte(row_of(x, row), rank, BLOCK_NBYTES) // NBYTES
+    def placed(sizes: RowSizes, x: RowMemory) -> RowPlace:
+        at = place(sizes, x)
+        start = first_byte(row_of(x, at.row), at.rank, BLOCK_NBYTES) // NBYTES
+        first = i32(start + at.thread * LANES)
         limit = min(sizes.accesses, start + BLOCK_NBYTES // NBYTES)
-        return RowPlace(row, rank, thread, 0, i32(start + thread * LANES), limit)
+        return RowPlace(at.row, at.rank, at.thread, 0, first, limit)
 
     @device_function
     def slot_of(at: RowPlace, slot: Integer) -> RowPlace:
         first = i32(at.first + slot * SLOT_ELEMENTS)
         return RowPlace(at.row, at.rank, at.thread, 0, first, at.limit)
 
-    return place, slot_of
+    return placed, slot_of
 
 
 @device_function
