@@ -23,7 +23,7 @@ from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import kernel_for
 from numba_tma.kernels.rows.layernorm import LAYERNORM
 from numba_tma.kernels.rows.pipelined import pipelined_kernel
-from numba_tma.kernels.rows.plan import PLANS, RowOptions, RowPlan, plan_for, share_of
+from numba_tma.kernels.rows.plan import PLANS, UNALIGNED, RowOptions, RowPlan, plan_for, share_of
 from numba_tma.kernels.rows.rmsnorm import RMSNORM
 from numba_tma.kernels.rows.softmax import SOFTMAX
 from numba_tma.kernels.rows.steps import RowArrays, RowMemory, RowSizes
@@ -45,6 +45,7 @@ ROWS = (
     typeof(RowSizes(0, 0, 0)),
     F32,
 )
+UNALIGNED_PLAN = plan_for("layernorm", 50257, 2, UNALIGNED)
 PLAIN, WEIGHT, AFFINE = RowOptions(), RowOptions(weight=True), RowOptions(weight=True, bias=True)
 EVERYTHING = RowOptions(True, True, True, True, (True, True))
 RESIDUAL = RowOptions(weight=True, residual=True, residual_out=True)
@@ -91,6 +92,8 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "layernorm_cluster": _rows(LAYERNORM, 65536, RowPlan(512, 1, 4, bulk=True), AFFINE),
     "layernorm_odd": _rows(LAYERNORM, 8191, RowPlan(256), EVERYTHING, 2),
+    "rmsnorm_unaligned": _rows(RMSNORM, 1023, RowPlan(32, 4, early=True), WEIGHT, UNALIGNED),
+    "layernorm_unaligned": _rows(LAYERNORM, 50257, UNALIGNED_PLAN, AFFINE, UNALIGNED),
     "rmsnorm_staged": _rows(RMSNORM, 65536, PLANS["rmsnorm"][131072], WEIGHT),
     "rmsnorm_staged_residual": _rows(
         RMSNORM, 40000, plan_for("rmsnorm", 40000, 2, 16, RESIDUAL), RESIDUAL

@@ -11,12 +11,13 @@ from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.rows import launching
-from numba_tma.kernels.rows.launching import access_width, prepared
+from numba_tma.kernels.rows.launching import access_width, prepared, row_width
 from numba_tma.kernels.rows.layernorm import LAYERNORM
 from numba_tma.kernels.rows.plan import (
     LONGEST,
     PLAIN,
     PLANS,
+    UNALIGNED,
     RowOptions,
     RowPlan,
     bytes_per_block,
@@ -84,10 +85,52 @@ def test_threads_have_16_to_32_elements_of_a_row_until_there_are_no_more(name, w
         plan = plan_for(name, columns, 4, width)
         threads = plan.threads * plan.cluster
         assert not plan.bulk and columns <= threads * (32 if threads < 8192 else 2048)
-        assert threads == 1 or columns > 16 * threads
+        # Of short rows, neighbouring threads access 64 B, or 16 elements, or all there is.
+        together = min(16, 64 // width, 4 * columns // width)
+        assert threads < 2 * together or columns > 16 * threads
+        assert threads >= min(together, 16)
         assert plan.cluster == 1 or plan.threads in (512, 1024)
         assert plan.threads <= 512 or threads in (1024, 8192)
         assert plan.block_threads == (128 if threads <= 32 else plan.threads)
+
+
+#: Columns of bf16: threads of a row, rows of a block, early loads of weights.
+UNALIGNED_PLANS = {
+    1: (1, 128, False), 33: (2, 64, False), 129: (8, 16, False), 511: (16, 8, False),
+    512: (16, 4, True), 1023: (32, 4, True), 1281: (64, 1, True), 4097: (128, 1, True),
+    8191: (256, 1, True), 16383: (512, 1, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", UNALIGNED_PLANS)
+def test_unaligned_rows_in_registers(columns):
+    threads, rows, early = UNALIGNED_PLANS[columns]
+    assert plan_for("rmsnorm", columns, 2, UNALIGNED) == RowPlan(threads, rows, early=early)
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "softmax", "row_max"])
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_unaligned_rows_are_staged_as_aligned_ones(name, itemsize):
+    for columns in (*(c for c in COLUMNS if c * itemsize > 32768), 20001, 50257, 70001):
+        plan = plan_for(name, columns, itemsize, UNALIGNED)
+        if plan.slot:
+            longest = plan_for(name, columns + 32 // itemsize, itemsize)
+            assert plan == replace(longest, threads=256, slot=8192, blocks=4)
+            units = -(-columns * itemsize // 16) * 16 + 16
+            assert bytes_per_block(units, plan.cluster) <= SHARED_BYTES
+        else:
+            assert columns * itemsize > 8 * SHARED_BYTES - 32
+            assert plan == RowPlan(1024, 1, 8, early=True, cache="evict_last")
+
+
+def test_an_unaligned_share_has_each_unit_that_a_row_may_touch():
+    for dtype, columns in (("bf16", 1), ("bf16", 129), ("f32", 3), ("f32", 1024), ("f16", 8)):
+        element, plan = as_dtype(dtype), RowPlan(2, 4)
+        nbytes = columns * element.itemsize
+        most = max(-(-(at + nbytes) // 16) for at in range(0, 16, element.itemsize))
+        share = share_of(columns, 4, element, UNALIGNED, plan)
+        assert (share.width, share.step, share.whole, share.aligned) == (16, 2, False, False)
+        assert (share.count - 1) * 2 < most <= share.count * 2
 
 
 def test_no_thread_holds_more_than_2048_elements():
@@ -147,7 +190,7 @@ def test_each_row_has_its_threads(kernels, rows, plan):
     assert blocks == math.ceil(rows / plan.rows) * plan.cluster
     assert threads == plan.threads * plan.rows
     assert kernel[0] == ("rows_in_shared" if plan.slot else "rows_in_registers")
-    assert plan in kernel and kernel[-1] == PLAIN
+    assert plan in kernel and PLAIN in kernel
 
 
 def test_bulk_copies_move_multiples_of_16_bytes(kernels):
@@ -183,3 +226,21 @@ def test_accesses_are_as_wide_as_all_rows_allow(dtype):
             legal &= {w for w in legal if not any(n % w for n in (address, pitch, size * columns))}
         assert access_width(*given) == max(legal)
         assert access_width(None, *given, None) == max(legal)
+
+
+def test_rows_are_accessed_by_units_if_all_of_them_begin_alike():
+    def at(distance, pitch=258, columns=129):
+        return rows_at((1 << 30) + distance, columns, pitch, np.float16)
+
+    x = at(0)
+    assert row_width([x, at(16), None], [None]) == UNALIGNED
+    assert row_width([x, at(2)], []) == 2  # another distance from a multiple of 16 B
+    assert row_width([x, at(0, 260)], []) == 2  # and another in each row
+    assert row_width([x, at(0, 274)], []) == UNALIGNED
+    assert row_width([at(6, 260, 128)], []) == UNALIGNED
+    assert row_width([at(8, 264, 128), at(8, 264, 128)], []) == 8  # wide enough
+    assert row_width([at(0, 256, 128)], [at(2)]) == UNALIGNED  # a weight may begin anywhere
+    assert row_width([at(0, 256, 128)], [at(16, 256, 128)]) == 16
+    one = rows_at((1 << 30) + 4, 5, 258, np.float16, rows=1)
+    other = rows_at((1 << 30) + 4, 5, 300, np.float16, rows=1)
+    assert row_width([one, other], []) == UNALIGNED  # a pitch of one row is none

@@ -165,7 +165,7 @@ def test_regimes_of_float32_again_and_again(regime):
 
 
 @pytest.mark.parametrize("name", ["f32", "f16"])
-@pytest.mark.parametrize("columns", [16392, 100008, 262144, 500000])
+@pytest.mark.parametrize("columns", [16392, 16393, 50257, 100008, 262144, 500000, 500001])
 @BY_CHECK
 @on_gpu
 def test_long_rows_as_they_are_planned(check, columns, name):
@@ -188,7 +188,7 @@ def test_rows_have_the_same_bits_again(regime):
 @pytest.mark.parametrize("offset", [0, 1, 2, 4])
 @on_gpu
 def test_rows_without_alignment_with_gaps_in_place(offset):
-    for columns in (1000, 1001, 30000):
+    for columns in (5, 129, 1000, 1001, 30000, 50257):
         padded = normal((13, columns + 24), "f16", 2)
         memory, weight = cuda.to_device(padded), normal(columns, "f16", 1)
         view = memory[:, offset : offset + columns]

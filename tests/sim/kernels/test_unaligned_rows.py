@@ -51,18 +51,26 @@ def outside(view, memory):
     return memory[where]
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=repr)
+CASES = [
+    (ml_dtypes.bfloat16, 129, 0, 0),
+    (ml_dtypes.bfloat16, 35, 3, 0),
+    (np.float16, 100, 4, 1),
+    (np.float16, 64, 7, 8),  # whole accesses but for the place
+    (np.float32, 53, 1, 0),
+    (np.float32, 3, 3, 0),  # a row within an access, or in two
+    (ml_dtypes.bfloat16, 1, 5, 0),
+    (np.float16, 515, 6, 0),  # parts of both slots, blocks
+]
+#: Each case once, and each plan twice, where the others are slow.
+QUICK = {(i, i % len(PLANS)) for i in range(len(CASES))}
+
+
 @pytest.mark.parametrize(
-    ("dtype", "columns", "begin", "gap"),
+    ("dtype", "columns", "begin", "gap", "plan"),
     [
-        (ml_dtypes.bfloat16, 129, 0, 0),
-        (ml_dtypes.bfloat16, 35, 3, 0),
-        (np.float16, 100, 4, 1),
-        (np.float16, 64, 7, 8),  # whole accesses but for the place
-        (np.float32, 53, 1, 0),
-        (np.float32, 3, 3, 0),  # a row within an access, or in two
-        (ml_dtypes.bfloat16, 1, 5, 0),
-        (np.float16, 515, 6, 0),  # parts of both slots, blocks
+        pytest.param(*case, plan, marks=[] if (i, k) in QUICK else [pytest.mark.slow])
+        for i, case in enumerate(CASES)
+        for k, plan in enumerate(PLANS)
     ],
 )
 def test_rows_that_begin_anywhere(dtype, columns, begin, gap, plan):

@@ -1,0 +1,88 @@
+"""Rows that begin anywhere, beside torch.compile and a copy, in results/unaligned_rows.json.
+
+``python tests/benchmarks/sweeps/unaligned_rows.py`` from the repository's root, whose library it
+measures. Rows of bf16 whose bytes are no multiple of 16 are checked against float64 first.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+sys.path.insert(0, os.getcwd())
+
+import torch
+
+from numba_tma.kernels.rows.layernorm import layernorm
+from numba_tma.kernels.rows.rmsnorm import rmsnorm
+from numba_tma.kernels.rows.softmax import softmax
+from numba_tma.tools.bench.compiled import compiled_peers
+from numba_tma.tools.bench.timing import worse_of_two
+
+RESULTS = Path("tests/benchmarks/results/unaligned_rows.json")
+SHAPES = (
+    (1 << 20, 100), (1 << 20, 129), (1 << 18, 1023), (1 << 16, 4097), (1 << 15, 8191),
+    (1 << 13, 30001), (4096, 50257), (2048, 100003),
+)  # fmt: skip
+
+
+def exact_rmsnorm(x, w):
+    wide = x.float()
+    return (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + 1e-6) * w.float()).to(x.dtype)
+
+
+def exact_layernorm(x, w):
+    return torch.nn.functional.layer_norm(x, x.shape[1:], w, w, 1e-5)
+
+
+def exact_softmax(x, w):
+    return torch.softmax(x, -1)
+
+
+FUNCTIONS = {
+    "rmsnorm": (lambda x, w, y: rmsnorm(x, w, out=y), exact_rmsnorm),
+    "layernorm": (lambda x, w, y: layernorm(x, w, w, out=y), exact_layernorm),
+    "softmax": (lambda x, w, y: softmax(x, out=y), exact_softmax),
+}
+
+
+def measured(name, shape):
+    """Return GB/s of the library and its peers."""
+    ours, reference = FUNCTIONS[name]
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(shape[1], device="cuda", dtype=torch.bfloat16)
+    y = torch.full_like(x, float("nan"))
+    ours(x, w, y)
+    some = slice(0, 64)
+    exact = reference(x[some].double(), w.double())
+    assert not y.isnan().any()
+    assert torch.allclose(y[some].double(), exact.double(), rtol=2**-6, atol=1e-3), (name, shape)
+    runs = {"numba_tma": functools.partial(ours, x, w, y), "copy": functools.partial(y.copy_, x)}
+    peers = compiled_peers(torch, reference, x, w, modes={"torch.compile": "default"})
+    times = worse_of_two(runs | peers)
+    return {run: round(2 * x.nbytes / seconds / 1e9) for run, seconds in times.items()}
+
+
+def main():
+    rows = []
+    for name in FUNCTIONS:
+        for shape in SHAPES:
+            row = {"function": name, "shape": shape, "GB/s": measured(name, shape)}
+            print(row, flush=True)
+            rows.append(row)
+            found = {
+                "gpu": torch.cuda.get_device_name(),
+                "date": datetime.date.today().isoformat(),
+                "torch": torch.__version__,
+                "rows": rows,
+            }
+            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
