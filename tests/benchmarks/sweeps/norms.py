@@ -24,7 +24,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # the processes are
 
 import torch
 
-sys.path.insert(0, os.getcwd())
+sys.path[0] = os.getcwd()  # for this folder, whose profile.py hides that of Python
 
 from numba import typeof, types
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-sys.path.insert(0, os.getcwd())
+sys.path[0] = os.getcwd()  # for this folder, whose profile.py hides that of Python
 
 import torch
 
