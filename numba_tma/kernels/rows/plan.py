@@ -269,10 +269,11 @@ def _unaligned(name: str, columns: int, itemsize: int, options: RowOptions) -> R
         staged = plan_for(name, min(touched, LONGEST), itemsize, 16, options)
         if staged.slot:
             return replace(staged, threads=256, slot=8192, blocks=4)
+    both = 1 + options.bias  # a bias takes as many registers as a weight
     if columns < 512:
-        threads = _threads(columns, 32)
+        threads = _threads(columns, 32 // both)
         return RowPlan(threads, max(1, 128 // threads))
-    threads = _threads(columns, 40)  # 4 accesses each, and 1 for the ends
+    threads = _threads(columns, 40 // both)  # 4 accesses each, and 1 for the ends
     if threads <= 32:
         return RowPlan(threads, 4, early=True)
     if threads <= 1024:
