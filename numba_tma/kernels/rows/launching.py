@@ -240,13 +240,17 @@ def row_width(rows: list[Array | None], vectors: list[Array | None]) -> int:
     """Return in which width a call accesses its rows, and the vectors that scale and shift them.
 
     That is the width in which all of them can be accessed, or `UNALIGNED` if that is below 8 B and
-    the rows of all arrays begin at the same distance from a multiple of 16 B.
+    the rows of all arrays begin at the same distance from a multiple of 16 B. Short rows with both
+    a weight and a bias take too many instructions that way, and were faster in small accesses.
     """
     width = access_width(*rows, *vectors)
     given = [array for array in rows if array is not None]
     begins = {array.address % 16 for array in given}
     steps = {array.as_rows().strides[0] % 16 for array in given if array.as_rows().shape[0] > 1}
-    return UNALIGNED if width < 8 and len(begins) == 1 and len(steps) <= 1 else width
+    (_, columns), itemsize = given[0].as_rows().shape, given[0].itemsize
+    many = None not in vectors and columns * itemsize <= 32768
+    is_alike = len(begins) == 1 and len(steps) <= 1
+    return UNALIGNED if width < 8 and is_alike and not many else width
 
 
 def access_width(*arrays: Array | None) -> int:

@@ -268,12 +268,12 @@ def _unaligned(name: str, columns: int, itemsize: int, options: RowOptions) -> R
         touched = columns + 32 // itemsize  # elements of the units that a row touches, and more
         staged = plan_for(name, min(touched, LONGEST), itemsize, 16, options)
         if staged.slot:
-            return replace(staged, threads=256, slot=8192, blocks=4)
-    both = 1 + options.bias  # a bias takes as many registers as a weight
+            early = staged.early and not options.bias
+            return replace(staged, threads=256, slot=8192, blocks=4, early=early)
     if columns < 512:
-        threads = _threads(columns, 32 // both)
+        threads = _threads(columns, 32)
         return RowPlan(threads, max(1, 128 // threads))
-    threads = _threads(columns, 40 // both)  # 4 accesses each, and 1 for the ends
+    threads = _threads(columns, 40)  # 4 accesses each, and 1 for the ends
     if threads <= 32:
         return RowPlan(threads, 4, early=True)
     if threads <= 1024:

@@ -228,19 +228,26 @@ def test_accesses_are_as_wide_as_all_rows_allow(dtype):
         assert access_width(None, *given, None) == max(legal)
 
 
+NO_VECTORS = [None, None]
+
+
 def test_rows_are_accessed_by_units_if_all_of_them_begin_alike():
     def at(distance, pitch=258, columns=129):
         return rows_at((1 << 30) + distance, columns, pitch, np.float16)
 
     x = at(0)
-    assert row_width([x, at(16), None], [None]) == UNALIGNED
-    assert row_width([x, at(2)], []) == 2  # another distance from a multiple of 16 B
-    assert row_width([x, at(0, 260)], []) == 2  # and another in each row
-    assert row_width([x, at(0, 274)], []) == UNALIGNED
-    assert row_width([at(6, 260, 128)], []) == UNALIGNED
-    assert row_width([at(8, 264, 128), at(8, 264, 128)], []) == 8  # wide enough
-    assert row_width([at(0, 256, 128)], [at(2)]) == UNALIGNED  # a weight may begin anywhere
-    assert row_width([at(0, 256, 128)], [at(16, 256, 128)]) == 16
+    assert row_width([x, at(16), None], [None, None]) == UNALIGNED
+    vector = rows_at(1 << 31, 129, 258, np.float16, rows=1)
+    assert row_width([x], [vector, None]) == UNALIGNED and row_width([x], [vector, vector]) == 2
+    long = rows_at(1 << 30, 20001, 40002, np.float16)
+    assert row_width([long], [vector, vector]) == UNALIGNED
+    assert row_width([x, at(2)], NO_VECTORS) == 2  # another distance from a multiple of 16 B
+    assert row_width([x, at(0, 260)], NO_VECTORS) == 2  # and another in each row
+    assert row_width([x, at(0, 274)], NO_VECTORS) == UNALIGNED
+    assert row_width([at(6, 260, 128)], NO_VECTORS) == UNALIGNED
+    assert row_width([at(8, 264, 128), at(8, 264, 128)], NO_VECTORS) == 8  # wide enough
+    assert row_width([at(0, 256, 128)], [at(2), None]) == UNALIGNED  # a weight may begin anywhere
+    assert row_width([at(0, 256, 128)], [at(16, 256, 128), None]) == 16
     one = rows_at((1 << 30) + 4, 5, 258, np.float16, rows=1)
     other = rows_at((1 << 30) + 4, 5, 300, np.float16, rows=1)
-    assert row_width([one, other], []) == UNALIGNED  # a pitch of one row is none
+    assert row_width([one, other], NO_VECTORS) == UNALIGNED  # a pitch of one row is none
