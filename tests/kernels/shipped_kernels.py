@@ -133,8 +133,8 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "transpose_registers": _transpose(4, "registers"),
     "transpose_patches": (
-        transpose.patch_kernel(as_dtype("u16")),
-        (types.Array(types.uint16, 3, "A"),) * 2 + (INT, INT),
+        transpose.patch_kernel(as_dtype("u16"), False),
+        (types.Array(types.uint16, 3, "A"),) * 2 + (INT,) * 5,
     ),
     "matmul_parts": (split_k_kernel(Epilogue(bias=BF16), BF16), matmul_forms.ADDING),
     "attention_parts": (

@@ -13,8 +13,9 @@ from numba_tma.kernels._host.outputs import check_outputs, empty
 from numba_tma.kernels.transpose.kernel import (
     LINE,
     PATCH,
-    PATCH_ROWS,
+    PATCH_THREADS,
     PLANS,
+    SECTOR,
     TransposePlan,
     patch_kernel,
     transpose_kernel,
@@ -33,7 +34,7 @@ def transpose(
     """Write the transpose of the last two axes of `x`.
 
     Tiles move by TMA where both arrays start at a multiple of 16 B and have rows of whole
-    multiples. Otherwise threads load and store element by element.
+    multiples. Otherwise threads load and store element by element, and write whole sectors.
 
     Parameters
     ----------
@@ -129,13 +130,23 @@ def _transpose_tiles(source: Array, target: Array, plan: TransposePlan, stream: 
 def _transpose_patches(source: Array, target: Array, stream: StreamLike) -> None:
     """Transpose by ordinary loads and stores."""
     batch, rows, columns = source.shape
-    patches = -(-rows // PATCH), -(-columns // PATCH)
+    of_sector = SECTOR // target.itemsize
+    # Numbers of elements, of which only the place in a sector counts.
+    origin, each, pitch = (
+        number // target.itemsize % of_sector for number in (target.address, *target.strides[:2])
+    )
+    aligned = not (origin or each or pitch)
+    halo = 0 if aligned else of_sector
+    patches = -(-(rows + halo) // PATCH), -(-columns // PATCH)
     launch(
-        patch_kernel(source.dtype),
+        patch_kernel(source.dtype, aligned),
         batch * patches[0] * patches[1],
-        PATCH * PATCH_ROWS,
+        PATCH_THREADS,
         stream,
         source.as_numba(),
         target.as_numba(),
         *patches,
+        origin,
+        each,
+        pitch,
     )

@@ -134,28 +134,63 @@ def transpose_kernel(dtype: tma.DType, plan: TransposePlan) -> Kernel:
     return transpose_tiles
 
 
-PATCH, PATCH_ROWS = 32, 8
+PATCH, PATCH_THREADS = 64, 256  #: rows and columns of a patch, and threads of its block
+SECTOR = 32  #: bytes
 
 
 @functools.cache
-def patch_kernel(dtype: tma.DType) -> Kernel:
-    """Return the kernel without TMA: patches of 32 x 32 elements pass through shared memory."""
-    element, shape = dtype.numpy, (PATCH, PATCH + 1)  # the padding spreads a column over 32 banks
+def patch_kernel(dtype: tma.DType, aligned: bool) -> Kernel:
+    """Return the kernel without TMA: patches pass through shared memory by elements.
+
+    Neighbouring threads load, and then store, neighbouring elements. A thread's loads are all in
+    flight before its first store to shared memory, except in patches that reach over an edge.
+
+    Only whole sectors are written. If the target's rows are not `aligned` to sectors, a block
+    therefore loads a halo, the source rows of one sector before the patch: it writes each row of
+    the target from the start of a sector, which lies as far before the patch as the row does.
+    """
+    element, side, halo = dtype.numpy, PATCH, 0 if aligned else SECTOR // dtype.itemsize
+    # The padding spreads a column over the banks.
+    shape = (side + halo, side + max(1, 4 // dtype.itemsize))
+    lines = PATCH_THREADS // side  # rows that the block accesses at once; divides the halo
+    loads, stores = (side + halo) // lines, side // lines
+    of_a_sector = np.uint32(max(1, halo) - 1)
 
     @cuda.jit
-    def transpose_patches(source, target, row_patches, column_patches):  # type: ignore[no-untyped-def]
+    def transpose_patches(source, target, row_patches, column_patches, origin, each, pitch):  # type: ignore[no-untyped-def]
         patch = cuda.shared.array(shape, element)
-        x, y = cuda.threadIdx.x % PATCH, cuda.threadIdx.x // PATCH
+        x, y = np.uint32(cuda.threadIdx.x % side), np.uint32(cuda.threadIdx.x // side)
         _, rows, columns = source.shape
-        p = cuda.blockIdx.x
-        batch, p = p // (row_patches * column_patches), p % (row_patches * column_patches)
-        row, column = p // column_patches * PATCH, p % column_patches * PATCH
-        for k in range(y, PATCH, PATCH_ROWS):
-            if row + k < rows and column + x < columns:
-                patch[k, x] = source[batch, row + k, column + x]
-        cuda.syncthreads()
-        for k in range(y, PATCH, PATCH_ROWS):
-            if column + k < columns and row + x < rows:
-                target[batch, column + k, row + x] = patch[x, k]
+        p, across = np.uint32(cuda.blockIdx.x), np.uint32(column_patches)
+        of_matrix = np.uint32(np.uint32(row_patches) * across)
+        batch, p = np.uint32(p // of_matrix), np.uint32(p % of_matrix)
+        row, column = np.int32(p // across * side) - halo, np.uint32(p % across * side)
+        # Elements of the target's row `column` after the start of a sector, and of the next ones.
+        after, step = np.uint32(origin + batch * each + column * pitch), np.uint32(pitch)
+        if row >= 0 and row + halo + side <= rows and column + side <= columns:
+            first = np.uint32(row)
+            loaded = cuda.local.array(loads, element)  # registers: the loops are unrolled
+            for k in range(loads):
+                loaded[k] = source[batch, first + np.uint32(y + k * lines), column + x]
+            for k in range(loads):
+                patch[np.uint32(y + k * lines), x] = loaded[k]
+            cuda.syncthreads()
+            for k in range(stores):
+                line = np.uint32(y + k * lines)
+                at = np.uint32(x + halo - (after + line * step & of_a_sector))
+                loaded[k] = patch[at, line]
+            for k in range(stores):
+                line = np.uint32(y + k * lines)
+                at = np.uint32(x + halo - (after + line * step & of_a_sector))
+                target[batch, column + line, first + at] = loaded[k]
+        else:
+            for k in range(y, side + halo, lines):
+                if 0 <= row + k and row + k < rows and column + x < columns:
+                    patch[k, x] = source[batch, row + k, column + x]
+            cuda.syncthreads()
+            for k in range(y, side, lines):
+                at = np.int32(x + halo - (after + k * step & of_a_sector))
+                if column + k < columns and 0 <= row + at and row + at < rows:
+                    target[batch, column + k, row + at] = patch[at, k]
 
     return transpose_patches

@@ -268,6 +268,20 @@ def test_transpose_of_rows_with_gaps_leaves_the_gaps(store):
     assert (target[:, 20:] == 7).all()
 
 
+@pytest.mark.parametrize(
+    ("itemsize", "start"),
+    [(2, 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((4, 0), (1, 5), (8, 1)))],
+)
+def test_patches_of_rows_that_begin_anywhere(itemsize, start):
+    """Patches at each edge, and one within; what lies between the target's rows stays."""
+    x = np.random.default_rng(0).integers(0, 200, (2, 130, 65)).astype(f"u{itemsize}")
+    memory = np.full((2, 65, 137), 7, x.dtype)
+    out = memory[:, :, start : start + 130]
+    transpose(x, out=out)
+    np.testing.assert_array_equal(out, np.swapaxes(x, -1, -2))
+    assert (memory[:, :, :start] == 7).all() and (memory[:, :, start + 130 :] == 7).all()
+
+
 # -------------------------------------------------------------------------------- copy
 
 
