@@ -110,8 +110,9 @@ class Share:
     def present(self, first: Integer, limit: Integer) -> list[list[bool]]:
         """Return which elements of each access are in the row."""
         if self.aligned:
-            return [[i < limit] * self.lanes for i in self.indices(first)]
-        return [[0 <= i + n < limit for n in range(self.lanes)] for i in self.indices(first)]
+            return [[bool(i < limit)] * self.lanes for i in self.indices(first)]
+        lanes, end = range(self.lanes), int(limit)
+        return [[0 <= i + n < end for n in lanes] for i in self.indices(first)]
 
 
 # The bodies below are what the simulator runs. `lowering.row_share` is what a compiler emits.
@@ -255,7 +256,8 @@ def first_largest(share: Share, values: Registers, first: Integer, limit: Intege
     thread without elements has (-inf, 2**24).
     """
     best, column = np.float32(-np.inf), np.float32(1 << 24)
-    columns = [i * share.unit_elements + n for i in share.indices(first) for n in range(share.lanes)]
+    starts = [i * share.unit_elements for i in share.indices(first)]
+    columns = [start + n for start in starts for n in range(share.lanes)]
     for value, here, there in zip(values, columns, np.ravel(share.present(first, limit))):
         if not there:
             continue

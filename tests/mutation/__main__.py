@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
     parser.add_argument("--jobs", type=int, default=1, help="trials at a time")
     parser.add_argument(
-        "--only", nargs="+", default=["numba_tma/"], help="files whose path begins with one of these"
+        "--only", nargs="+", default=["numba_tma/"], metavar="START", help="only files below these",
     )  # fmt: skip
     parser.add_argument("--tests", default="", help="a folder of both tiers: only its tests")
     parser.add_argument(

@@ -198,7 +198,8 @@ def run(
         total=rows_of(residual_out),
         statistics=(address_of(statistics[0]), address_of(statistics[1])),
     )
-    sizes = RowSizes(rows, columns if width == UNALIGNED else columns * x.itemsize // width, columns)
+    accesses = columns if width == UNALIGNED else columns * x.itemsize // width
+    sizes = RowSizes(rows, accesses, columns)
     launch(kernel, blocks, threads, stream, arrays, sizes, np.float32(scalar))
 
 

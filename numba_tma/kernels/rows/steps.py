@@ -63,7 +63,7 @@ class RowSizes(NamedTuple):
     """The sizes of the rows."""
 
     rows: Integer
-    accesses: Integer  #: Accesses per row, of `Share.width` bytes each; of unaligned shares elements.
+    accesses: Integer  #: Per row, of `Share.width` bytes; the elements if shares are unaligned.
     columns: Integer
 
 

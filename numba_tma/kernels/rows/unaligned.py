@@ -1,8 +1,8 @@
-"""Rows that begin and end between two multiples of 16 B: where threads are, and how rows are staged.
+"""Rows that begin and end between two multiples of 16 B: places of threads, and staging.
 
 The accesses of such a row are the 16-byte units of memory that it touches. A `RowPlace` then counts
-elements from the start of the row, and its `begin` is 0 (`Share.aligned`). All arrays of a call have
-as many bytes before the row in its first unit.
+elements from the start of the row, and its `begin` is 0 (`Share.aligned`). In all arrays of a call,
+a row has as many bytes before it in its first unit.
 
 Bulk copies move whole units. What the row has of its first and its last unit is copied by threads,
 so that nothing outside of the row is read.
@@ -53,7 +53,7 @@ def in_elements(place: DeviceFunction, share: Share) -> DeviceFunction:
 def places_in_shared(
     place: DeviceFunction, block_nbytes: int, plan: RowPlan, share: Share
 ) -> Steps:
-    """Return ``place(sizes, x)`` and ``slot_of(at, slot)``, from the `place` that counts accesses."""
+    """Return ``place(sizes, x)`` and ``slot_of(at, slot)``, from a `place` that counts accesses."""
     BLOCK_NBYTES, LANES, NBYTES = block_nbytes, share.lanes, share.dtype.itemsize
     SLOT_ELEMENTS = plan.slot // NBYTES
 
@@ -110,11 +110,12 @@ def copies_to_shared(
         memory: RowMemory,
         index: Integer,
         at: RowPlace,
-        places: tuple[Integer, Integer, Integer],
+        places: tuple[Integer, Integer, int],
     ) -> None:
         start, begin, size = places
         place = u32(staged.address_of((index, 0)) + u32(begin - start))
-        ptx.cp_async_bulk_load(place, row_of(memory, at.row) + begin, size, loaded, HINT)
+        source = row_of(memory, at.row) + begin
+        ptx.cp_async_bulk_load(place, source, size, loaded, HINT)
 
     @device_function
     def copy_nothing(
@@ -123,7 +124,7 @@ def copies_to_shared(
         memory: RowMemory,
         index: Integer,
         at: RowPlace,
-        places: tuple[Integer, Integer, Integer],
+        places: tuple[Integer, Integer, int],
     ) -> None:
         pass
 

@@ -189,8 +189,8 @@ def patch_kernel(dtype: tma.DType, aligned: bool) -> Kernel:
                     patch[k, x] = source[batch, row + k, column + x]
             cuda.syncthreads()
             for k in range(y, side, lines):
-                at = np.int32(x + halo - (after + k * step & of_a_sector))
-                if column + k < columns and 0 <= row + at and row + at < rows:
-                    target[batch, column + k, row + at] = patch[at, k]
+                place = np.int32(x + halo - (after + k * step & of_a_sector))
+                if column + k < columns and 0 <= row + place and row + place < rows:
+                    target[batch, column + k, row + place] = patch[place, k]
 
     return transpose_patches

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-sys.path[0] = os.getcwd()  # for this folder, whose profile.py hides that of Python
+sys.path.pop(0)  # this folder, whose profile.py hides that of Python
+sys.path.insert(0, os.getcwd())
 
 import torch
 

@@ -35,7 +35,7 @@ def compiled(share):
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 def test_a_thread_has_the_elements_of_the_row(dtype):
     share, of = share_of(dtype), as_dtype(dtype)
-    ptx, lanes, nbytes = compiled(share), share.lanes, of.itemsize
+    ptx, lanes = compiled(share), share.lanes
     generator = np.random.default_rng(0)
     for before in range(lanes):
         for columns in (1, lanes - before, 2 * lanes, 3 * lanes + 1, 4 * lanes - before):
