@@ -39,3 +39,4 @@ def pytest_collection_finish() -> None:
     """Spare the garbage collector what lives as long as the process: it would look at it often."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 10)

@@ -29,6 +29,7 @@ there, the same functions and classes are ordinary Python.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
@@ -160,12 +161,29 @@ def constant_class(cls: C) -> C:
     """
     _declare("constant_class", cls)
     if simulated():
+        _compute_once(cls)
         refuse_construction(cls)
         methods = getattr(cls, "device_methods", ())
         refuse_methods(cls, methods)
         if "start" in methods:
             cls.start = _started_once(cls.start)  # type: ignore[attr-defined]
     return cls
+
+
+def _compute_once(cls: type) -> None:
+    """Keep a constant's properties and text (simulator), for which every thread of a block asks."""
+    found = {name: inspect.getattr_static(cls, name) for name in dir(cls)}
+    kept: dict[str, Any] = {n: m.fget for n, m in found.items() if type(m) is property and m.fget}
+    for name, compute in {**kept, "_text": cls.__repr__}.items():
+        once: Any = functools.cached_property(compute)
+        once.__set_name__(cls, name)
+        setattr(cls, name, once)
+    cls.__repr__ = _text  # type: ignore[assignment]
+
+
+def _text(constant: Any) -> str:
+    text: str = constant._text
+    return text
 
 
 def _started_once(start: F) -> F:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable
 from itertools import repeat
@@ -15,6 +16,7 @@ from numba_tma.backend.interface import native
 from numba_tma.device.shared import SharedTile, _narrow, _widen
 from numba_tma.host.annotations import DeviceArray, DTypeLike
 from numba_tma.host.dtypes import DType
+from numba_tma.host.layout import Tile
 from numba_tma.host.mma_rules import (
     can_hold,
     check_columns,
@@ -238,18 +240,16 @@ class Fragment(_Arithmetic):
         return elements_per_run(self._dtype.itemsize)
 
     def _places(self) -> tuple[Array, Array]:
-        i, thread = np.arange(self.num_elements), simulator.thread_in_warpgroup()
-        return fragment_coords(i, thread, self._dtype.itemsize)
+        return _places(self._n, self._dtype.itemsize, simulator.thread_in_warpgroup())
 
     def _halves(self) -> Array:
         """Return which of the thread's two rows each element is in."""
-        return np.arange(self.num_elements) // self._run % 2
+        return _halves(self._n, self._run)
 
     def _addresses(self, tile: SharedTile, at: tuple[int, int]) -> NDArray[np.intp]:
         """Return where in a tile each run of neighbours that the thread holds has its place."""
-        row, column = self._places()
-        first = slice(None, None, self._run)
-        return np.add(tile.address, tile.tile.offset(at[0] + row[first], at[1] + column[first]))
+        thread = simulator.thread_in_warpgroup()
+        return tile.address + _offsets(tile.tile, *at, self._n, self._dtype.itemsize, thread)
 
     def _by_element(self, other: Any) -> Any:
         if isinstance(other, Rows):
@@ -300,6 +300,35 @@ class Fragment(_Arithmetic):
             chains = combine.accumulate(by_half, axis=0)[-1]
             rows = Rows(combine.accumulate(chains, axis=1)[:, -1])
         return rows._across_quad(what, combine) if quad else rows
+
+
+# The threads of every warpgroup ask for the same places.
+
+
+@functools.cache
+def _places(n: int, itemsize: int, thread: int) -> tuple[Array, Array]:
+    places = fragment_coords(np.arange(num_elements(n)), thread, itemsize)
+    for each in places:
+        each.flags.writeable = False
+    return places
+
+
+@functools.cache
+def _halves(n: int, run: int) -> Array:
+    halves = np.arange(num_elements(n)) // run % 2
+    halves.flags.writeable = False
+    return halves
+
+
+@functools.lru_cache(maxsize=4096)
+def _offsets(
+    tile: Tile, row: int, column: int, n: int, itemsize: int, thread: int
+) -> NDArray[np.intp]:
+    """Return where in a tile the runs of neighbours are that a thread of a fragment holds."""
+    rows, columns = (each[:: elements_per_run(itemsize)] for each in _places(n, itemsize, thread))
+    offsets: NDArray[np.intp] = np.asarray(tile.offset(row + rows, column + columns))
+    offsets.flags.writeable = False
+    return offsets
 
 
 @native

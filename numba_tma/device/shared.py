@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,22 +134,26 @@ class SharedTile:
 
     def _address_of(self, index: Index) -> int:
         index = index if isinstance(index, tuple) else (index,)
-        shape = self.tile.shape
         if not all(isinstance(i, int | np.integer) for i in index):
             raise IndexError(f"{self.tile} is indexed with integers, not {index}")
-        if len(index) != len(shape):
-            raise IndexError(
-                f"{self.tile} has {len(shape)} axes but is indexed with {len(index)} integers"
-            )
-        if any(not 0 <= i < n for i, n in zip(index, shape)):
-            raise IndexError(f"index {index} is outside {self.tile}, whose shape is {shape}")
-        return self.address + int(self.tile.offset(*index))
+        return self.address + _offset(self.tile, index)
 
     def _vector_address(self, index: Index) -> int:
         address = self._address_of(index)
         if address % 16:
             raise IndexError(misaligned_vector(self.tile, index, address % 16))
         return address
+
+
+@functools.lru_cache(maxsize=2**16)
+def _offset(tile: Tile, index: tuple[int, ...]) -> int:
+    """Return the offset of a tile's element (simulator), which many threads ask for."""
+    shape = tile.shape
+    if len(index) != len(shape):
+        raise IndexError(f"{tile} has {len(shape)} axes but is indexed with {len(index)} integers")
+    if any(not 0 <= i < n for i, n in zip(index, shape)):
+        raise IndexError(f"index {index} is outside {tile}, whose shape is {shape}")
+    return int(tile.offset(*index))
 
 
 #: The error of a loop over a tile.

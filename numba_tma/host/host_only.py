@@ -19,7 +19,7 @@ from numba_tma.host.environment import simulated
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: The code of the kernels and device functions that have run (simulator).
-KERNEL_CODE: set[CodeType] = set()
+KERNEL_CODE: dict[int, CodeType] = {}
 
 
 def call_refusal(name: str) -> str:
@@ -90,7 +90,7 @@ def host_only(function: F) -> F:
 
     @functools.wraps(function)
     def checked(*args: Any, **kws: Any) -> Any:
-        if sys._getframe(1).f_code in KERNEL_CODE:
+        if id(sys._getframe(1).f_code) in KERNEL_CODE:
             raise TypeError(call_refusal(function.__name__))
         return function(*args, **kws)
 
@@ -103,7 +103,7 @@ def refuse_construction(cls: type) -> None:
 
     @functools.wraps(make)
     def checked(self: object, *args: Any, **kws: Any) -> None:
-        if sys._getframe(1).f_code in KERNEL_CODE:
+        if id(sys._getframe(1).f_code) in KERNEL_CODE:
             raise TypeError(call_refusal(cls.__name__))
         make(self, *args, **kws)
 
@@ -127,7 +127,7 @@ def refuse_attributes(cls: type) -> None:
 def _checked_method(cls: type, name: str, method: FunctionType) -> Callable[..., Any]:
     @functools.wraps(method)
     def checked(*args: Any, **kws: Any) -> Any:
-        if sys._getframe(1).f_code in KERNEL_CODE:
+        if id(sys._getframe(1).f_code) in KERNEL_CODE:
             raise AttributeError(attribute_refusal(cls, name))
         return method(*args, **kws)
 
@@ -136,7 +136,7 @@ def _checked_method(cls: type, name: str, method: FunctionType) -> Callable[...,
 
 def _checked_attribute(cls: type, name: str, member: Any) -> property:
     def read(self: object) -> Any:
-        if sys._getframe(1).f_code in KERNEL_CODE:
+        if id(sys._getframe(1).f_code) in KERNEL_CODE:
             raise AttributeError(attribute_refusal(cls, name))
         return member.__get__(self, type(self))
 

@@ -396,6 +396,8 @@ def label_ring(kv: KVPipeline, base: int, first: int) -> None:
     for i in range(kv.num_kv_stages * parts):
         stage, part = divmod(i, parts)
         where = f"[{stage}] of {f'sub-stage {part} of ' if parts > 1 else ''}{kv}"
+        if simulator.labelled(first + 8 * i, f"full{where}"):
+            return  # by another thread of the block
         simulator.label(first + 8 * i, f"full{where}")
         simulator.label(first + kv.empty_offset + 8 * i, f"empty{where}")
         address = base + stage * kv.full_kv_bytes + part * kv.staged_k_bytes

@@ -79,6 +79,8 @@ def block_rule(expected: int, given: Any) -> str:
 @simulator_only
 def label_stages(pipeline: TilePipeline, base: int, first: int) -> None:
     """Name the tiles and the barriers of the stages for the simulator's errors and timeline."""
+    if simulator.labelled(first, f"full[0] of {pipeline}"):
+        return  # by another thread of the block
     for role in (pipeline.producer, *pipeline.consumers):
         if role is not None:
             simulator.name_role(role.name, role.first, role.members)

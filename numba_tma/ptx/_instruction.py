@@ -259,14 +259,16 @@ def _checking(row: Instruction, body: F) -> F:
         return body
     names = list(row.operands)
     checked = {name: check for name, check in zip(names, checks) if check}
+    placed = [(place, check) for place, check in enumerate(checks) if check]
 
     @functools.wraps(body)
     def with_checks(*args: Any, **kws: Any) -> Any:
-        for given, check in zip(args, checks):
-            if check:
-                check(given)
-        for name in checked.keys() & kws.keys():
-            checked[name](kws[name])
+        for place, check in placed:
+            if place < len(args):
+                check(args[place])
+        if kws:
+            for name in checked.keys() & kws.keys():
+                checked[name](kws[name])
         return body(*args, **kws)
 
     constant = {n: n in row.choices or kind in _IMMEDIATES for n, kind in row.operands.items()}
@@ -299,7 +301,7 @@ def _check_of(row: Instruction, name: str, kind: str) -> Callable[[object], None
         return None
 
     def check(given: object) -> None:
-        if given is None and optional:
+        if (accepted is None and type(given) is int) or (given is None and optional):
             return
         fits = isinstance(given, int | np.integer) if accepted is None else given in accepted
         if kind in _SHARED:

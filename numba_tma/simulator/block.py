@@ -456,6 +456,10 @@ class Cta:
                     f"the end, or do not issue it{''.join(turns)}"
                 )
 
+    def forget(self) -> None:
+        """Drop the access records: most of the memory, which an error's traceback would keep."""
+        self._hazards = None
+
     def _check_copies(self, thread: SimulatedThread) -> None:
         copies = thread.async_copies
         if not copies.issued:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,14 +24,24 @@ if TYPE_CHECKING:
 Bytes = NDArray[np.uint8]
 
 _LIBRARY = str(Path(__file__).resolve().parent.parent)
+#: By file: whether it is the library's. A name is quickly found, a code object is not.
+_inside: dict[str, bool] = {}
+
+
+def in_library(filename: str) -> bool:
+    """Return whether a file is the library's."""
+    inside = _inside.get(filename)
+    if inside is None:
+        inside = _inside[filename] = filename.startswith(_LIBRARY)
+    return inside
 
 
 def call_site() -> str:
     """Return the line outside this library from which a copy is issued."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_LIBRARY) and frame.f_back is not None:
+    while in_library(frame.f_code.co_filename) and frame.f_back is not None:
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def call_chain() -> tuple[tuple[CodeType, int], ...]:
@@ -47,7 +58,7 @@ def call_lines() -> tuple[tuple[CodeType, int], ...]:
     frame: FrameType | None = sys._getframe(1)
     lines = []
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_LIBRARY):
+        if not in_library(frame.f_code.co_filename):
             lines.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     return tuple(lines)

@@ -36,4 +36,4 @@ def check_started_once(pipeline: object) -> None:
     started, place = current().started, (id(pipeline), call_chain())
     if place in started:
         raise BarrierMisuse(restart_refusal(pipeline))
-    started.add(place)
+    started.append(place)

@@ -35,9 +35,9 @@ Known = dict["Scheduler", Clock]
 
 
 class GlobalAccess(NamedTuple):
-    """An access of a thread to global memory."""
+    """An access of a thread to global memory; without its thread where no races are looked for."""
 
-    thread: SimulatedThread
+    thread: SimulatedThread | None
     epoch: int
     place: Place
     atomic: bool
@@ -76,7 +76,7 @@ class GlobalMemory:
         self._before: dict[int, Shadow] = {}
         self._accesses: list[GlobalAccess] = []
         self._accesses_before: list[GlobalAccess] = []
-        self._numbers: dict[GlobalAccess, int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
         #: By word: what atomic operations on it have published. By run: what its threads acquired.
         self._published: dict[int, Known] = {}
         self._acquired: dict[Scheduler, list[tuple[int, int, Known]]] = {}
@@ -100,17 +100,19 @@ class GlobalMemory:
         shadow = self._shadows.get(_address(root))
         if shadow is None or shadow.root is not root:
             shadow = self._shadows[_address(root)] = Shadow(root)
+        numbers = shadow.of(view)
+        if not self._races:  # a dependent launch asks for the place alone, whichever the thread
+            number = self._number(GlobalAccess(None, 0, place_in_kernel(), False, writes))
+            if writes:
+                numbers[0] = number
+            numbers[1] = 0 if writes else number
+            return
         clocks = thread.cta.tracked_clocks()
         access = GlobalAccess(thread, clocks.epoch(thread.row), place_in_kernel(), atomic, writes)
-        numbers = shadow.of(view)
-        if self._races:
-            for number in np.unique(numbers if writes else numbers[0]).tolist():
-                if number:
-                    self._check(self._accesses[number - 1], access, view)
-        number = self._numbers.get(access)
-        if number is None:
-            self._accesses.append(access)
-            number = self._numbers[access] = len(self._accesses)
+        for number in np.unique(numbers if writes else numbers[0]).tolist():
+            if number:
+                self._check(self._accesses[number - 1], access, view)
+        number = self._number(access)
         if writes:
             numbers[0], numbers[1:] = number, 0
         else:
@@ -119,8 +121,19 @@ class GlobalMemory:
                     np.copyto(numbers[2], other, where=numbers[1] == other)
             numbers[1] = number
 
+    def _number(self, access: GlobalAccess) -> int:
+        thread, epoch, (code, instruction), atomic, writes = access
+        key = thread, epoch, id(code), instruction, atomic, writes  # the hash of code is slow
+        number = self._numbers.get(key)
+        if number is None:
+            self._accesses.append(access)
+            number = self._numbers[key] = len(self._accesses)
+        return number
+
     def synchronise(self, word: Array) -> None:
         """Order what the threads of earlier atomic operations on a word did before the caller."""
+        if not self._races:
+            return
         thread, address = current(), _address(word)
         clocks, run = thread.cta.tracked_clocks(), thread.cta.scheduler
         published = self._published.setdefault(address, {})
@@ -145,6 +158,7 @@ class GlobalMemory:
         thread = mine.thread
         if its.thread is thread or its.atomic and mine.atomic or not (its.writes or mine.writes):
             return
+        assert thread is not None and its.thread is not None
         known = self._known(thread).get(its.thread.cta.scheduler)
         if known is None or its.epoch > known[its.thread.row]:
             raise DataRace(

@@ -251,7 +251,7 @@ def check_step(what: str, step: int) -> None:
     A compiled loop goes backwards by a constant alone: any other step it takes to be positive.
     """
     frame = sys._getframe(1)
-    while frame.f_code not in KERNEL_CODE:
+    while id(frame.f_code) not in KERNEL_CODE:
         if frame.f_back is None:
             return
         frame = frame.f_back

@@ -40,6 +40,7 @@ class SharedMemory:
         self.written: NDArray[np.bool_] = np.zeros(END, np.bool_)
         #: Bytes outside tracked allocations count as written.
         self.written[:] = True
+        self._written = self.written.data.cast("B")
         #: For each 16 bytes 1 + the swizzle of the tensor map that loaded them; 0 for other bytes.
         self._swizzles: NDArray[np.uint8] = np.zeros(END // CHUNK_BYTES, np.uint8)
         self._allocations: dict[Hashable, Allocation] = {}
@@ -50,7 +51,7 @@ class SharedMemory:
         self._top = BASE
 
     def allocate(
-        self, key: Hashable, owner: str, nbytes: int, alignment: int, *, tracked: bool
+        self, key: Hashable, owner: object, nbytes: int, alignment: int, *, tracked: bool
     ) -> Allocation:
         """Return the allocation made under `key`, making it at the first call."""
         allocation = self._allocations.get(key)
@@ -76,7 +77,7 @@ class SharedMemory:
                 f"{start + nbytes - BASE} of {CAPACITY} would be in use. Use fewer stages or "
                 f"smaller tiles; so far:{rows or ' nothing'}"
             )
-        allocation = Allocation(start, nbytes, alignment, owner, tracked)
+        allocation = Allocation(start, nbytes, alignment, str(owner), tracked)
         self._allocations[key] = allocation
         self._by_start[start] = allocation
         self._starts.append(start)
@@ -90,6 +91,10 @@ class SharedMemory:
         self.written[address : address + nbytes] = True
         granules = slice(address // CHUNK_BYTES, -(-(address + nbytes) // CHUNK_BYTES))
         self._swizzles[granules] = 0 if swizzle is None else 1 + swizzle
+
+    def is_written(self, address: int, nbytes: int) -> bool:
+        """Return whether all of these bytes were written."""
+        return 0 not in self._written[address : address + nbytes].tobytes()
 
     def wrote_words(self, addresses: NDArray[np.intp], nbytes: int) -> None:
         """Note that threads wrote `nbytes` at each address, each within 16 aligned bytes."""

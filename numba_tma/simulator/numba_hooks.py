@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import product
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,8 +40,10 @@ from numba_tma.simulator.thread import SimulatedThread, current
 
 #: Held by the launch that runs: numba's simulator has one at a time.
 _launches = new_in_children(threading.RLock)
-#: Of the launch that runs.
+#: Of the launch that runs: its queue, the device functions that it has called, their modules.
 _queue: LaunchQueue | None = None
+_called: dict[int, FunctionType] = {}
+_modules = ExitStack()
 _seed = simulator_seed()
 #: Of a host thread: the seed inside `seeded`.
 _own = threading.local()
@@ -106,7 +107,7 @@ class BlockManager:
         self, f: Callable[..., None], grid_dim: Dim3, block_dim: Dim3, debug: bool
     ) -> None:
         self._kernel = f
-        KERNEL_CODE.add(f.__code__)
+        KERNEL_CODE[id(f.__code__)] = f.__code__
         self._grid_dim = grid_dim
         self._block_dim = block_dim
         self._debug = debug
@@ -143,9 +144,13 @@ class BlockManager:
             block.dependent = is_dependent(self._kernel)
         threads = form_cluster(blocks, self._cluster) if self._cluster else blocks[0].threads
         protocol.begin_run(blocks)
-        scheduler.run(threads)
-        for block in blocks:
-            block.check_end()
+        try:
+            scheduler.run(threads)
+            for block in blocks:
+                block.check_end()
+        finally:
+            for block in blocks:
+                block.forget()
 
 
 def _launch_queue(grid_point: Dim3, grid_dim: Dim3, cluster: Dim3) -> LaunchQueue:
@@ -166,21 +171,33 @@ def _one_launch_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def checked(self: Any, *args: Any, **named: Any) -> Any:
-        if self._device or _in_kernel():
-            check_device_function(self.fn)
-            check_code(self.fn, device=True)
-            KERNEL_CODE.add(self.fn.__code__)
-            if named:  # the compiler takes arguments by name, numba's simulator by place
-                bound = inspect.signature(self.fn).bind(*args, **named)
-                bound.apply_defaults()
-                args = bound.args
-            return call(self, *args)
-        check_code(self.fn, device=False)
+        if _in_kernel():
+            return _device_function(self.fn)(*args, **named)
+        check_code(self.fn, device=self._device)
         compile_launched(self, args)
-        with _launches:
-            return call(self, *args, **named)
+        with _launches, _modules:
+            try:
+                return call(self, *args, **named)
+            finally:
+                _called.clear()
 
     return checked
+
+
+def _device_function(function: FunctionType) -> FunctionType:
+    """Return a function that a kernel calls, at its first call in a launch after the checks.
+
+    Its module has the simulated `cuda` from then to the launch's end: numba's own exchange at each
+    call takes longer than most functions.
+    """
+    if id(function) not in _called:
+        check_device_function(function)
+        check_code(function, device=True)
+        KERNEL_CODE[id(function.__code__)] = function.__code__
+        module = kernelapi.swapped_cuda_module(function, kernel._get_kernel_context())
+        _modules.enter_context(module)
+        _called[id(function)] = function
+    return function
 
 
 def _configured_copy(getitem: Callable[..., Any]) -> Callable[..., Any]:
@@ -253,7 +270,7 @@ def _with_attribute_errors(read: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(read)
     def checked(self: Any, name: str) -> Any:
-        if not name.startswith("_") and sys._getframe(1).f_code in KERNEL_CODE:
+        if not name.startswith("_") and id(sys._getframe(1).f_code) in KERNEL_CODE:
             if hasattr(np.ndarray, name) and name not in _ARRAY_ATTRIBUTES:
                 raise AttributeError(array_refusal(name))
         try:

@@ -7,7 +7,7 @@ Atomic operations may meet each other, and writes of the bytes that are there al
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numba_tma.simulator.clocks import Clocks
+from numba_tma.simulator.clocks import Clock, Clocks
 from numba_tma.simulator.errors import DataRace
 from numba_tma.simulator.memory import SharedMemory
 
@@ -28,8 +28,8 @@ _FEW = 4
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LIBRARY, _KERNELS = str(_PACKAGE), str(_PACKAGE / "kernels")
-#: By code: whether it is the library's, and no kernel's.
-_inside: dict[CodeType, bool] = {}
+#: By file: whether it is the library's, and no kernel's. (The hash of code is slow.)
+_inside: dict[str, bool] = {}
 
 _BLOCK = (
     "nothing orders the two: on a GPU either may be first. Let the threads synchronise in between "
@@ -101,18 +101,41 @@ class Races:
         known = self._clocks.table[row]
         access = ThreadAccess(int(known[row]), place_in_kernel(), atomic)
         for granule in range(start // GRANULE, (stop - 1) // GRANULE + 1):
-            cells = self._granules.setdefault(granule, {})
             span = max(start, granule * GRANULE), min(stop, (granule + 1) * GRANULE)
             new = None if image is None else image[span[0] - start : span[1] - start]
-            for (first, last), cell in list(cells.items()):
-                if first < span[1] and span[0] < last:
-                    if new is None or not np.array_equal(self._memory.data[slice(*span)], new):
+            self._written(row, known, granule, span, new, access)
+
+    def write_pieces(self, row: int, addresses: Sequence[int], pieces: Bytes) -> None:
+        """Check and record writes of a piece at each address, each inside a granule."""
+        known, nbytes = self._clocks.table[row], pieces.shape[1]
+        access = ThreadAccess(int(known[row]), place_in_kernel(), False)
+        for start, new in zip(addresses, pieces):
+            self._written(row, known, start // GRANULE, (start, start + nbytes), new, access)
+
+    def _written(
+        self,
+        row: int,
+        known: Clock,
+        granule: int,
+        span: tuple[int, int],
+        new: Bytes | None,
+        access: ThreadAccess,
+    ) -> None:
+        """Check and record a write to `span` of a granule."""
+        cells = self._granules.get(granule)
+        if cells is None:
+            cells = self._granules[granule] = {}
+        for (first, last), cell in list(cells.items()):
+            if first < span[1] and span[0] < last:
+                if cell.writer != row and cell.written is not None:
+                    data = self._memory.data[span[0] : span[1]]
+                    if new is None or data.tobytes() != new.tobytes():
                         self._check_writer(row, known, cell, span, access, "written")
-                    self._check_readers(row, known, cell, span, access)
-                    if span[0] <= first and last <= span[1]:
-                        del cells[first, last]  # ordered before this write, so before what follows
-            cell = cells[span] = Cell()
-            cell.writer, cell.written = row, access
+                self._check_readers(row, known, cell, span, access)
+                if span[0] <= first and last <= span[1]:
+                    del cells[first, last]  # ordered before this write, so before what follows
+        cell = cells[span] = Cell()
+        cell.writer, cell.written = row, access
 
     def filled(self, first: int, last: int) -> None:
         """Forget the accesses to granules [first, last), which all are ordered before a load."""
@@ -122,7 +145,7 @@ class Races:
     def _check_writer(
         self,
         row: int,
-        known: Bytes,
+        known: Clock,
         cell: Cell,
         span: tuple[int, int],
         mine: ThreadAccess,
@@ -139,7 +162,7 @@ class Races:
                 raise self._race(span, cell.writer, "written", its, done, mine, _CLUSTER)
 
     def _check_readers(
-        self, row: int, known: Bytes, cell: Cell, span: tuple[int, int], mine: ThreadAccess
+        self, row: int, known: Clock, cell: Cell, span: tuple[int, int], mine: ThreadAccess
     ) -> None:
         for reader, its in cell.readers.items():
             if reader == row or its.epoch <= known[reader] or (its.atomic and mine.atomic):
@@ -169,10 +192,10 @@ def place_in_kernel() -> Place:
     frame = sys._getframe(1)
     while True:
         code = frame.f_code
-        inside = _inside.get(code)
+        name = code.co_filename
+        inside = _inside.get(name)
         if inside is None:
-            name = code.co_filename
-            inside = _inside[code] = name.startswith(_LIBRARY) and not name.startswith(_KERNELS)
+            inside = _inside[name] = name.startswith(_LIBRARY) and not name.startswith(_KERNELS)
         if not inside or frame.f_back is None:
             return code, frame.f_lasti
         frame = frame.f_back

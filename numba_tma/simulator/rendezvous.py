@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from numba_tma.simulator.clocks import Clock, join
 
 if TYPE_CHECKING:
@@ -25,10 +27,14 @@ class Rendezvous:
         self._outcome: Any = None
 
     def arrive(self, thread: SimulatedThread, value: object, known: Clock | None) -> None:
-        """Add `thread`, and its clock if the meeting orders memory."""
+        """Add `thread`, and if the meeting orders memory a copy of its clock, which this keeps."""
         self.values[thread] = value
         if known is not None:
-            self._clock = known if self._clock is None else join(self._clock, known)
+            mine = self._clock
+            if mine is None or len(mine) != len(known):
+                self._clock = known if mine is None else join(mine, known)
+            else:
+                np.maximum(mine, known, out=mine)
 
     @property
     def complete(self) -> bool:

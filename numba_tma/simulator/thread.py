@@ -78,8 +78,8 @@ class SimulatedThread(Fiber):  # type: ignore[misc]
         self.acquired: dict[int, int] = {}
         #: The loops over stages that this thread alone executes, and their names.
         self.elected: list[tuple[ReferenceType[Any], str]] = []
-        #: The pipelines that the thread has started, and where.
-        self.started: set[Hashable] = set()
+        #: The pipelines that the thread has started, and where. (Few: the hash of code is slow.)
+        self.started: list[object] = []
         self.accesses = 0
         #: The thread's operations on barriers and bytes, in a recorded run.
         self.log: Log | None = None

@@ -221,7 +221,7 @@ def allocate_shared(owner: Hashable, nbytes: int, alignment: int) -> int:
     call = thread.allocation_calls[owner]
     thread.allocation_calls[owner] += 1
     return thread.cta.memory.allocate(
-        ("owner", owner, call), str(owner), int(nbytes), int(alignment), tracked=True
+        ("owner", owner, call), owner, int(nbytes), int(alignment), tracked=True
     ).start
 
 
@@ -237,6 +237,11 @@ def shared_address(array: np.ndarray[Any, Any]) -> int:
 def label(address: int, text: str) -> None:
     """Name the barrier or region that starts at `address` in errors and the timeline."""
     current().cta.memory.set_label(int(address), text)
+
+
+def labelled(address: int, text: str) -> bool:
+    """Return whether `label` has given this name to what starts at `address`."""
+    return current().cta.memory.label(int(address)) == text
 
 
 def name_role(name: str, first: int, threads: int) -> None:

@@ -23,3 +23,25 @@ def test_a_launch_asks_the_compiler_for_its_kernel_and_types(monkeypatch):
     with pytest.raises(simulator.NotCompiled, match="^fill does not .* fill, 2 types, 100a$"):
         fill[1, 1](y, 8)
     assert y[0] == 7
+
+
+def test_a_module_has_its_own_cuda_back_after_a_launch():
+    module = {"cuda": cuda}
+    exec("@cuda.jit(device=True)\ndef column():\n    return cuda.threadIdx.x", module)
+    column = module["column"]
+
+    @cuda.jit
+    def fill(y, fails):
+        cuda.syncthreads()
+        y[column()] += 1
+        cuda.syncthreads()
+        if fails:
+            raise ZeroDivisionError
+
+    y = np.zeros(64)
+    for times in (1, 2):
+        fill[1, 64](y, False)
+        assert (y == times).all() and module["cuda"] is cuda
+    with pytest.raises(ZeroDivisionError):
+        fill[1, 64](y, True)
+    assert module["cuda"] is cuda
