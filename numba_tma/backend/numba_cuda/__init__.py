@@ -28,6 +28,7 @@ from numba.cuda.np.numpy_support import from_dtype
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 from numba.cuda.typing.typeof import typeof
 
+from numba_tma.backend.numba_cuda import body_compiler as body_compiler
 from numba_tma.backend.numba_cuda import cache as cache
 from numba_tma.backend.numba_cuda import destinations as destinations
 from numba_tma.backend.numba_cuda import global_lists as global_lists
@@ -36,6 +37,7 @@ from numba_tma.backend.numba_cuda import left_loops as left_loops
 from numba_tma.backend.numba_cuda import loops as loops
 from numba_tma.backend.numba_cuda import prune as prune
 from numba_tma.backend.numba_cuda import releases as releases
+from numba_tma.backend.numba_cuda import shortcuts as shortcuts
 from numba_tma.backend.numba_cuda import returns as returns
 from numba_tma.backend.numba_cuda import scopes as scopes
 from numba_tma.backend.numba_cuda.constants import run_rule

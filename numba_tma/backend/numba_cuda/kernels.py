@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import threading
 from collections.abc import Callable
@@ -124,6 +125,8 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
             "it is compiled for {}.{}".format(*kwargs["cc"])
         )
     COMPILING.append(pyfunc)
+    collects = gc.isenabled()
+    gc.disable()  # a compile makes millions of objects, and hardly a cycle
     try:
         result = _compile_cuda(pyfunc, *args, **kwargs)
     except Exception as error:  # the class of Numba's error differs between its releases
@@ -132,6 +135,8 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
         raise TypingError(f"{pyfunc.__qualname__}: {WITHOUT_SCOPES}") from None
     finally:
         COMPILING.pop()
+        if collects:
+            gc.enable()
     if size:
         result.library.get_function(result.fndesc.llvm_func_name).cluster = size
     if pyfunc in OUTLINED:

@@ -1,0 +1,99 @@
+"""The lowering of bodies: Numba's, without what only exceptions, reference counts and debuggers need.
+
+A body that cannot fail returns no other status than 0, and its callers do not look at the status.
+The names of bodies are short, since LLVM's text has each name at each call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir as llvm
+from numba.core import types
+from numba.cuda import cgutils
+from numba.cuda.compiler import CUDANativeLowering
+from numba.cuda.core import ir
+from numba.cuda.core.callconv import RETCODE_OK, CUDACallConv, Status
+from numba.cuda.core.errors import NumbaError
+from numba.cuda.lowering import CUDALower
+
+#: The LLVM names of compiled bodies that return no status but 0.
+_SAFE: set[str] = set()
+
+
+class BodyCallConv(CUDACallConv):
+    """Numba's calling convention, with short names and calls without a check where none fails."""
+
+    def mangler(self, name: str, argtypes: Any, *, abi_tags: Any = (), uid: Any = None) -> str:
+        """Return a name that is unique in the process: `uid` is the compile's."""
+        return super().mangler(name, (), uid=uid)
+
+    def call_function(self, builder: Any, callee: Any, resty: Any, argtys: Any, args: Any) -> Any:
+        """Call a body. Of its status, one comparison is left if it cannot fail.
+
+        The branch stays too: without it, LLVM orders and combines what is inlined differently.
+        """
+        if callee.name not in _SAFE:
+            return super().call_function(builder, callee, resty, argtys, args)
+        result = cgutils.alloca_once(builder, callee.args[0].type.pointee)
+        code = builder.call(callee, [result, *self._get_arg_packer(argtys).as_arguments(builder, args)])
+        error = builder.icmp_signed("!=", code, RETCODE_OK)
+        status = Status(**dict.fromkeys(Status._fields) | {"code": code, "is_error": error})
+        return status, self.context.get_returned_value(builder, resty, builder.load(result))
+
+
+class _BodyLower(CUDALower):
+    """The lowering of one body: no references are counted, and no variable is described."""
+
+    def lower(self) -> None:
+        super().lower()
+        if not isinstance(self.fndesc.restype, types.Optional) and all(
+            _is_safe(block.terminator) for block in self.function.blocks
+        ):
+            _SAFE.add(self.function.name)
+
+    def pre_block(self, block: Any) -> None:
+        self._cur_ir_block = block
+
+    def lower_block(self, block: Any) -> None:
+        self.pre_block(block)
+        for statement in block.body:
+            self.loc = statement.loc
+            try:
+                self.lower_inst(statement)
+            except NumbaError as error:
+                error.add_context(f'lowering "{statement}" at {self.loc}')
+                raise
+
+    def lower_inst(self, inst: Any) -> None:
+        if type(inst) is not ir.Assign:
+            super().lower_inst(inst)
+            return
+        name = inst.target.name
+        self.storevar(self.lower_assign(self.typeof(name), inst), name)
+
+    def storevar(self, value: Any, name: str, argidx: Any = None) -> None:
+        if name in self._singly_assigned_vars:
+            self._blk_local_varmap[name] = value
+        else:
+            self.builder.store(value, self.getvar(name))
+
+    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
+        return cgutils.alloca_once(self.builder, lltype, name=name)
+
+
+def _is_safe(terminator: Any) -> bool:
+    if not isinstance(terminator, llvm.Ret):
+        return True
+    status = terminator.return_value
+    if isinstance(status, llvm.CallInstr):
+        return status.callee.name in _SAFE
+    return isinstance(status, llvm.Constant) and status.constant == RETCODE_OK.constant
+
+
+class BodyLowering(CUDANativeLowering):
+    """The pass that lowers a body."""
+
+    @property
+    def lowering_class(self) -> Any:
+        return _BodyLower
