@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import hashlib
 import threading
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from numba_tma.backend.numba_cuda.functions import (
 from numba_tma.backend.numba_cuda.kernel_globals import declare_shared, define_shared
 from numba_tma.backend.numba_cuda.registration import register_declared
 from numba_tma.backend.numba_cuda.requirements import shared_symbol
+from numba_tma.backend.numba_cuda.shortcuts import without_collections
 from numba_tma.host.architectures import (
     BLACKWELL,
     PLAIN_SHARED,
@@ -115,6 +115,7 @@ _compile_cuda = compiler.compile_cuda
 
 
 @functools.wraps(_compile_cuda)
+@without_collections
 def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
     """Register new declarations; keep the cluster size with the function until it is a kernel."""
     register_declared()
@@ -125,8 +126,6 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
             "it is compiled for {}.{}".format(*kwargs["cc"])
         )
     COMPILING.append(pyfunc)
-    collects = gc.isenabled()
-    gc.disable()  # a compile makes millions of objects, and hardly a cycle
     try:
         result = _compile_cuda(pyfunc, *args, **kwargs)
     except Exception as error:  # the class of Numba's error differs between its releases
@@ -135,8 +134,6 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
         raise TypingError(f"{pyfunc.__qualname__}: {WITHOUT_SCOPES}") from None
     finally:
         COMPILING.pop()
-        if collects:
-            gc.enable()
     if size:
         result.library.get_function(result.fndesc.llvm_func_name).cluster = size
     if pyfunc in OUTLINED:
