@@ -18,6 +18,7 @@ from numba.cuda.compiler import (
     CUDATranslateBytecode,
 )
 from numba.cuda.core import interpreter, ir
+from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_machinery import PassManager, _pass_registry
 from numba.cuda.core.errors import NumbaError
 from numba.cuda.core.ir_utils import build_definitions
@@ -40,7 +41,8 @@ from numba.cuda.core.untyped_passes import (
     WithLifting,
 )
 
-from numba_tma.backend.numba_cuda.body_lowering import BodyCallConv, BodyLowering
+from numba_tma.backend.numba_cuda.body_lowering import BodyCallConv, BodyLowering, CheckedCallConv
+from numba_tma.backend.numba_cuda.facts import COMPILING
 from numba_tma.backend.numba_cuda.functions import FUNCTIONS
 
 #: Passes for what no body has: closures, overloads inlined as IR, array expressions, object mode.
@@ -72,7 +74,9 @@ _PEEPHOLES = {
 
 
 def _translate(state: Any) -> None:
-    state["func_ir"] = _BodyInterpreter(state["func_id"]).interpret(state["bc"])
+    is_body = state["func_id"].func in FUNCTIONS
+    kind = _BodyInterpreter if is_body else CUDABytecodeInterpreter
+    state["func_ir"] = kind(state["func_id"]).interpret(state["bc"])
 
 
 def _has_branches(state: Any) -> bool:
@@ -116,8 +120,8 @@ _NEEDED = {
 _OURS = {CUDATranslateBytecode: _translate, CUDANativeLowering: _lower}
 
 
-class _BodyPasses(PassManager):
-    """The passes of all bodies."""
+class _Passes(PassManager):
+    """A list of passes that functions share."""
 
     def __init__(self, passes: list[tuple[Any, str]]) -> None:
         super().__init__("cuda")
@@ -130,7 +134,7 @@ class _BodyPasses(PassManager):
             self._steps.append((step, run, description, _NEEDED.get(kind, lambda state: True)))
 
     def run(self, state: Any) -> None:
-        """Run the passes that a body needs, with the context that Numba gives their errors."""
+        """Run the passes that a function needs, with the context that Numba gives their errors."""
         for step, run, description, needed in self._steps:
             if not needed(state):
                 continue
@@ -156,34 +160,50 @@ class _Refreshed:
         return getattr(self._context, name)
 
 
-class BodyCompiler(CUDACompiler):
-    """The compiler of a body."""
+class LibraryCompiler(CUDACompiler):
+    """The compiler of the library's kernels and device functions: all of Numba's passes."""
 
-    _passes: _BodyPasses | None = None
+    _left_out: set[Any] = set()
+    _passes: _Passes | None = None
 
     def __init__(self, typing: Any, target: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(_Refreshed(typing), _Refreshed(target), *args, **kwargs)
-        self.state.typingctx = typing
+        if len(COMPILING) > 1:
+            super().__init__(_Refreshed(typing), _Refreshed(target), *args, **kwargs)
+            self.state.typingctx = typing
+        else:
+            super().__init__(typing, target, *args, **kwargs)
 
     def define_pipelines(self) -> list[Any]:
-        """Return the passes that all bodies share."""
+        """Return the passes, which all functions share."""
         if self._passes is None:
             (manager,) = super().define_pipelines()
-            passes = [p for p in manager.passes if p[0] not in _LEFT_OUT]
-            BodyCompiler._passes = _BodyPasses(passes)
+            type(self)._passes = _Passes([p for p in manager.passes if p[0] not in self._left_out])
         return [self._passes]
+
+
+class BodyCompiler(LibraryCompiler):
+    """The compiler of bodies."""
+
+    _left_out = _LEFT_OUT
+    _passes = None
 
 
 _compile_extra = compiler.compile_extra
 
 
 @functools.wraps(_compile_extra)
-def _compile_body_or_other(*args: Any, **kws: Any) -> Any:
-    if kws.get("func") in FUNCTIONS:
-        kws["pipeline_class"] = BodyCompiler
-        if not kws["flags"].debuginfo:
-            kws["call_conv"] = BodyCallConv(kws["targetctx"])
+def _compile_chosen(*args: Any, **kws: Any) -> Any:
+    """Compile a function by the library's compiler, if it is the library's."""
+    function = kws["func"]
+    if function in FUNCTIONS:
+        kws["pipeline_class"], convention = BodyCompiler, BodyCallConv
+    elif (function.__module__ or "").startswith("numba_tma."):
+        kws["pipeline_class"], convention = LibraryCompiler, CheckedCallConv
+    else:
+        return _compile_extra(*args, **kws)
+    if type(kws["call_conv"]) is CUDACallConv and not kws["flags"].debuginfo:
+        kws["call_conv"] = convention(kws["targetctx"])
     return _compile_extra(*args, **kws)
 
 
-compiler.compile_extra = _compile_body_or_other
+compiler.compile_extra = _compile_chosen

@@ -21,18 +21,14 @@ from numba.cuda.lowering import CUDALower
 _SAFE: set[str] = set()
 
 
-class BodyCallConv(CUDACallConv):
-    """Numba's calling convention, with short names and calls without a check where none fails."""
+class CheckedCallConv(CUDACallConv):
+    """Numba's calling convention, with one comparison at a call of a function that cannot fail.
 
-    def mangler(self, name: str, argtypes: Any, *, abi_tags: Any = (), uid: Any = None) -> str:
-        """Return a name that is unique in the process: `uid` is the compile's."""
-        return super().mangler(name, (), uid=uid)
+    The branch on it stays too: without it, LLVM orders and combines what is inlined differently.
+    """
 
     def call_function(self, builder: Any, callee: Any, resty: Any, argtys: Any, args: Any) -> Any:
-        """Call a body. Of its status, one comparison is left if it cannot fail.
-
-        The branch stays too: without it, LLVM orders and combines what is inlined differently.
-        """
+        """Call a function and return its status."""
         if callee.name not in _SAFE:
             return super().call_function(builder, callee, resty, argtys, args)
         result = cgutils.alloca_once(builder, callee.args[0].type.pointee)
@@ -40,6 +36,14 @@ class BodyCallConv(CUDACallConv):
         error = builder.icmp_signed("!=", code, RETCODE_OK)
         status = Status(**dict.fromkeys(Status._fields) | {"code": code, "is_error": error})
         return status, self.context.get_returned_value(builder, resty, builder.load(result))
+
+
+class BodyCallConv(CheckedCallConv):
+    """The calling convention of bodies, which have short names."""
+
+    def mangler(self, name: str, argtypes: Any, *, abi_tags: Any = (), uid: Any = None) -> str:
+        """Return a name that is unique in the process: `uid` is the compile's."""
+        return super().mangler(name, (), uid=uid)
 
 
 class _BodyLower(CUDALower):
