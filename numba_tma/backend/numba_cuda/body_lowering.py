@@ -6,6 +6,7 @@ The names of bodies are short, since LLVM's text has each name at each call.
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 from llvmlite import ir as llvm
@@ -13,6 +14,7 @@ from numba.core import types
 from numba.cuda import cgutils
 from numba.cuda.compiler import CUDANativeLowering
 from numba.cuda.core import ir
+from numba.cuda.core.analysis import compute_use_defs, must_use_alloca
 from numba.cuda.core.callconv import RETCODE_OK, CUDACallConv, Status
 from numba.cuda.core.errors import NumbaError
 from numba.cuda.lowering import CUDALower
@@ -55,6 +57,18 @@ class _BodyLower(CUDALower):
             _is_safe(block.terminator) for block in self.function.blocks
         ):
             _SAFE.add(self.function.name)
+
+    def _find_singly_assigned_variable(self) -> None:
+        """Find the variables that need no place in memory: one definition, uses in its block."""
+        counts = collections.Counter(
+            assign.target.name
+            for block in self.blocks.values()
+            for assign in block.find_insts(ir.Assign)
+        )
+        used = set().union(*compute_use_defs(self.blocks).usemap.values())
+        kept = {name for name, count in counts.items() if count == 1 and name not in used}
+        self._singly_assigned_vars = kept - set(must_use_alloca(self.blocks))
+        self._blk_local_varmap = {}
 
     def pre_block(self, block: Any) -> None:
         self._cur_ir_block = block
