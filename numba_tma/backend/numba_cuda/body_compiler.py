@@ -12,12 +12,11 @@ from typing import Any
 
 from numba.cuda import compiler
 from numba.cuda.compiler import (
-    CUDABytecodeInterpreter,
     CUDACompiler,
     CUDANativeLowering,
     CUDATranslateBytecode,
 )
-from numba.cuda.core import interpreter, ir
+from numba.cuda.core import ir
 from numba.cuda.core.callconv import CUDACallConv
 from numba.cuda.core.compiler_machinery import PassManager, _pass_registry
 from numba.cuda.core.errors import NumbaError
@@ -44,6 +43,7 @@ from numba.cuda.core.untyped_passes import (
 from numba_tma.backend.numba_cuda.body_lowering import BodyCallConv, BodyLowering, CheckedCallConv
 from numba_tma.backend.numba_cuda.facts import COMPILING
 from numba_tma.backend.numba_cuda.functions import FUNCTIONS
+from numba_tma.backend.numba_cuda.translation import translate
 
 #: Passes for what no body has: closures, overloads inlined as IR, array expressions, object mode.
 _LEFT_OUT = {
@@ -58,25 +58,6 @@ _LEFT_OUT = {
     NopythonRewrites,
     AnnotateTypes,
 }
-
-
-class _BodyInterpreter(CUDABytecodeInterpreter):
-    """The translation of bytecode, without the rewrites for exceptions and dictionaries."""
-
-    def post_process(self, peepholes: Any, func_ir: Any) -> Any:
-        return super().post_process([p for p in peepholes if p in _PEEPHOLES], func_ir)
-
-
-_PEEPHOLES = {
-    interpreter.peep_hole_list_to_tuple,
-    interpreter.peep_hole_call_function_ex_to_call_function_kw,
-}
-
-
-def _translate(state: Any) -> None:
-    is_body = state["func_id"].func in FUNCTIONS
-    kind = _BodyInterpreter if is_body else CUDABytecodeInterpreter
-    state["func_ir"] = kind(state["func_id"]).interpret(state["bc"])
 
 
 def _has_branches(state: Any) -> bool:
@@ -117,7 +98,7 @@ _NEEDED = {
     IRLegalization: _is_debugged,  # it marks the ends of variables' lifetimes
 }
 #: The library's own passes, in place of Numba's.
-_OURS = {CUDATranslateBytecode: _translate, CUDANativeLowering: _lower}
+_OURS = {CUDATranslateBytecode: translate, CUDANativeLowering: _lower}
 
 
 class _Passes(PassManager):
