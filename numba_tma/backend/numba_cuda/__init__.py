@@ -37,9 +37,9 @@ from numba_tma.backend.numba_cuda import left_loops as left_loops
 from numba_tma.backend.numba_cuda import loops as loops
 from numba_tma.backend.numba_cuda import prune as prune
 from numba_tma.backend.numba_cuda import releases as releases
-from numba_tma.backend.numba_cuda import shortcuts as shortcuts
 from numba_tma.backend.numba_cuda import returns as returns
 from numba_tma.backend.numba_cuda import scopes as scopes
+from numba_tma.backend.numba_cuda import shortcuts as shortcuts
 from numba_tma.backend.numba_cuda.constants import run_rule
 from numba_tma.backend.numba_cuda.functions import (
     BODIES,

@@ -1,12 +1,12 @@
-"""The lowering of bodies: Numba's, without what only exceptions, reference counts and debuggers need.
+"""The lowering of bodies: Numba's, without what serves exceptions, reference counts and debuggers.
 
-A body that cannot fail returns no other status than 0, and its callers do not look at the status.
-The names of bodies are short, since LLVM's text has each name at each call.
+The names of bodies are short, since LLVM's text has a function's name at each call.
 """
 
 from __future__ import annotations
 
 import collections
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir as llvm
@@ -19,7 +19,7 @@ from numba.cuda.core.callconv import RETCODE_OK, CUDACallConv, Status
 from numba.cuda.core.errors import NumbaError
 from numba.cuda.lowering import CUDALower
 
-#: The LLVM names of compiled bodies that return no status but 0.
+#: The LLVM names of compiled functions that return no status but 0.
 _SAFE: set[str] = set()
 
 
@@ -29,34 +29,44 @@ class CheckedCallConv(CUDACallConv):
     The branch on it stays too: without it, LLVM orders and combines what is inlined differently.
     """
 
-    def call_function(self, builder: Any, callee: Any, resty: Any, argtys: Any, args: Any) -> Any:
-        """Call a function and return its status."""
+    def call_function(
+        self,
+        builder: llvm.IRBuilder,
+        callee: llvm.Function,
+        resty: types.Type,
+        argtys: Sequence[types.Type],
+        args: Sequence[llvm.Value],
+    ) -> tuple[Status, llvm.Value]:
+        """Call a function; return its status and its result."""
         if callee.name not in _SAFE:
             return super().call_function(builder, callee, resty, argtys, args)
         result = cgutils.alloca_once(builder, callee.args[0].type.pointee)
-        code = builder.call(callee, [result, *self._get_arg_packer(argtys).as_arguments(builder, args)])
+        packed = self._get_arg_packer(argtys).as_arguments(builder, args)
+        code = builder.call(callee, [result, *packed])
         error = builder.icmp_signed("!=", code, RETCODE_OK)
         status = Status(**dict.fromkeys(Status._fields) | {"code": code, "is_error": error})
         return status, self.context.get_returned_value(builder, resty, builder.load(result))
 
 
 class BodyCallConv(CheckedCallConv):
-    """The calling convention of bodies, which have short names."""
+    """The calling convention of bodies."""
 
-    def mangler(self, name: str, argtypes: Any, *, abi_tags: Any = (), uid: Any = None) -> str:
+    def mangler(
+        self, name: str, argtypes: object, *, abi_tags: object = (), uid: int | None = None
+    ) -> str:
         """Return a name that is unique in the process: `uid` is the compile's."""
-        return super().mangler(name, (), uid=uid)
+        mangled: str = super().mangler(name, (), uid=uid)
+        return mangled
 
 
-class _BodyLower(CUDALower):
-    """The lowering of one body: no references are counted, and no variable is described."""
+class _LeanLower(CUDALower):
+    """The lowering of one function: no references are counted, and no variable is described."""
 
     def lower(self) -> None:
         super().lower()
-        if not isinstance(self.fndesc.restype, types.Optional) and all(
-            _is_safe(block.terminator) for block in self.function.blocks
-        ):
-            _SAFE.add(self.function.name)
+        if not isinstance(self.fndesc.restype, types.Optional):
+            if all(_is_safe(block.terminator) for block in self.function.blocks):
+                _SAFE.add(self.function.name)
 
     def _find_singly_assigned_variable(self) -> None:
         """Find the variables that need no place in memory: one definition, uses in its block."""
@@ -68,12 +78,12 @@ class _BodyLower(CUDALower):
         used = set().union(*compute_use_defs(self.blocks).usemap.values())
         kept = {name for name, count in counts.items() if count == 1 and name not in used}
         self._singly_assigned_vars = kept - set(must_use_alloca(self.blocks))
-        self._blk_local_varmap = {}
+        self._blk_local_varmap: dict[str, llvm.Value] = {}
 
-    def pre_block(self, block: Any) -> None:
+    def pre_block(self, block: ir.Block) -> None:
         self._cur_ir_block = block
 
-    def lower_block(self, block: Any) -> None:
+    def lower_block(self, block: ir.Block) -> None:
         self.pre_block(block)
         for statement in block.body:
             self.loc = statement.loc
@@ -83,24 +93,23 @@ class _BodyLower(CUDALower):
                 error.add_context(f'lowering "{statement}" at {self.loc}')
                 raise
 
-    def lower_inst(self, inst: Any) -> None:
+    def lower_inst(self, inst: ir.Inst) -> Any:
         if type(inst) is not ir.Assign:
-            super().lower_inst(inst)
-            return
+            return super().lower_inst(inst)
         name = inst.target.name
-        self.storevar(self.lower_assign(self.typeof(name), inst), name)
+        return self.storevar(self.lower_assign(self.typeof(name), inst), name)
 
-    def storevar(self, value: Any, name: str, argidx: Any = None) -> None:
+    def storevar(self, value: llvm.Value, name: str, argidx: int | None = None) -> None:
         if name in self._singly_assigned_vars:
             self._blk_local_varmap[name] = value
         else:
             self.builder.store(value, self.getvar(name))
 
-    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
+    def alloca_lltype(self, name: str, lltype: llvm.Type, datamodel: object = None) -> llvm.Value:
         return cgutils.alloca_once(self.builder, lltype, name=name)
 
 
-def _is_safe(terminator: Any) -> bool:
+def _is_safe(terminator: llvm.Instruction) -> bool:
     if not isinstance(terminator, llvm.Ret):
         return True
     status = terminator.return_value
@@ -109,9 +118,9 @@ def _is_safe(terminator: Any) -> bool:
     return isinstance(status, llvm.Constant) and status.constant == RETCODE_OK.constant
 
 
-class BodyLowering(CUDANativeLowering):
-    """The pass that lowers a body."""
+class LeanLowering(CUDANativeLowering):
+    """The pass that lowers a function of the library."""
 
     @property
-    def lowering_class(self) -> Any:
-        return _BodyLower
+    def lowering_class(self) -> type[CUDALower]:
+        return _LeanLower

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numba.core.errors
@@ -192,7 +192,9 @@ class Body:
         result = result.of if isinstance(result, ReturnType) else result
         return sig.replace(pysig=self.parameters, return_type=result)
 
-    def _resolve(self, context: Any, args: Any, kws: Any) -> Signature | None:
+    def _resolve(
+        self, context: object, args: Sequence[types.Type], kws: Mapping[str, types.Type]
+    ) -> Signature | None:
         """Compile the function for argument types, unless it is, and return its signature."""
         key = (compile_target(), tuple(args), tuple(kws.items()))
         if key not in self._resolved:

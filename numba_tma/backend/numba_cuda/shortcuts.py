@@ -23,6 +23,8 @@ from numba.cuda.core.transforms import canonicalize_cfg
 from numba.cuda.core.typeinfer import TypeInferer
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
+from numba.cuda.target import CUDATypingContext
+from numba.cuda.typing.templates import Signature
 
 # ------------------------------------------------------------------ collections of garbage: 1.3 s
 
@@ -30,10 +32,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def without_collections(function: _F) -> _F:
-    """Let `function` run without collections: a compile makes millions of objects, few in cycles."""
+    """Let `function` run without collections: a compile makes millions of objects, few cycles."""
 
     @functools.wraps(function)
-    def run(*args: Any, **kws: Any) -> Any:
+    def run(*args: object, **kws: object) -> object:
         if not gc.isenabled():
             return function(*args, **kws)
         gc.disable()
@@ -61,7 +63,12 @@ _NUMBERS = {
 _get_call_type = types.Function.get_call_type
 
 
-def _get_call_type_once(self: Any, context: Any, args: Any, kws: Any) -> Any:
+def _get_call_type_once(
+    self: types.Function,
+    context: CUDATypingContext,
+    args: tuple[types.Type, ...],
+    kws: dict[str, types.Type],
+) -> Signature | None:
     """Type an operator on numbers once for its argument types: it has about 20 templates."""
     if (
         self.typing_key not in _OPERATORS
@@ -86,15 +93,15 @@ types.Function.get_call_type = _get_call_type_once
 
 # No class is registered as a virtual subclass of a type, which Numba's metaclass of types, an
 # `ABCMeta`, looks for in Python at each `isinstance`.
-type(types.Type).__instancecheck__ = type.__instancecheck__
-type(types.Type).__subclasscheck__ = type.__subclasscheck__
+for _name in ("__instancecheck__", "__subclasscheck__"):
+    setattr(type(types.Type), _name, getattr(type, _name))
 
 # ------------------------------------------------------------------ signatures of functions
 
 _signature_once = functools.lru_cache(4096)(inspect.signature)
 
 
-def _signature(function: Any) -> inspect.Signature:
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
     """Return a function's signature; Numba asks for it at each call that it types or lowers."""
     try:
         return _signature_once(function)
@@ -109,7 +116,9 @@ utils.pysignature = _signature
 _run = PostProcessor.run
 
 
-def _run_as_needed(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+def _run_as_needed(
+    self: PostProcessor, emit_dels: bool = False, extend_lifetimes: bool = False
+) -> None:
     """Leave out the live variables of blocks, which only generators need, after each pass."""
     func_ir = self.func_ir
     if func_ir.is_generator:
@@ -123,9 +132,11 @@ def _run_as_needed(self: Any, emit_dels: bool = False, extend_lifetimes: bool = 
         self._insert_var_dels(extend_lifetimes=extend_lifetimes)
 
 
-def _has_loops(blocks: dict[int, Any]) -> bool:
+def _has_loops(blocks: dict[int, ir.Block]) -> bool:
     return any(
-        target <= label for label, block in blocks.items() for target in block.terminator.get_targets()
+        target <= label
+        for label, block in blocks.items()
+        for target in block.terminator.get_targets()
     )
 
 
@@ -137,7 +148,7 @@ PostProcessor.run = _run_as_needed
 _propagate = TypeInferer.propagate
 
 
-def _propagate_once(self: Any, raise_errors: bool = True) -> Any:
+def _propagate_once(self: TypeInferer, raise_errors: bool = True) -> list[Exception] | None:
     """Run the constraints of a function without loops once: no type changes after its first use."""
     if _is_in_order(self) and not self.constraints.propagate(self):
         types_ = [variable.type for variable in self.typevars.values()]
@@ -146,7 +157,7 @@ def _propagate_once(self: Any, raise_errors: bool = True) -> Any:
     return _propagate(self, raise_errors)
 
 
-def _is_in_order(inferer: Any) -> bool:
+def _is_in_order(inferer: TypeInferer) -> bool:
     """Return whether each variable has one definition, before its uses."""
     counts = collections.Counter(
         assign.target.name
