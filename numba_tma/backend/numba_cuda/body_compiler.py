@@ -77,15 +77,20 @@ def _has_redefinitions(state: StateDict) -> bool:
     return len(blocks) > 1 or any(len(d) > 1 for d in state.func_ir._definitions.values())
 
 
-def _is_debugged(state: StateDict) -> bool:
-    return bool(state.flags.debuginfo)
+def _is_lean(state: StateDict) -> bool:
+    return state.func_id.func in FUNCTIONS and not state.flags.debuginfo
+
+
+def _needs_lifetimes(state: StateDict) -> bool:
+    """Return whether the IR must say where a variable's lifetime ends: LLVM makes use of it."""
+    return len(state.func_ir.blocks) > 1 or not _is_lean(state)
 
 
 _LOWERING, _LEAN_LOWERING = CUDANativeLowering(), LeanLowering()
 
 
 def _lower(state: StateDict) -> None:
-    (_LOWERING if _is_debugged(state) else _LEAN_LOWERING).run_pass(state)
+    (_LEAN_LOWERING if _is_lean(state) else _LOWERING).run_pass(state)
 
 
 #: The tests of passes that most functions do not need.
@@ -93,7 +98,7 @@ _NEEDED = {
     DeadBranchPrune: _has_branches,
     ReconstructSSA: _has_redefinitions,
     PreLowerStripPhis: _has_phis,
-    IRLegalization: _is_debugged,  # it marks the ends of variables' lifetimes
+    IRLegalization: _needs_lifetimes,
 }
 #: The library's own passes, in place of Numba's.
 _OURS = {CUDATranslateBytecode: translate, CUDANativeLowering: _lower}

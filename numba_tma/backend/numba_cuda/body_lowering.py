@@ -1,5 +1,8 @@
 """The lowering of bodies: Numba's, without what serves exceptions, reference counts and debuggers.
 
+Numba loads a variable before each store, to release what it held, and clears it after its last use.
+LLVM removes both, but combines instructions differently where they are missing, so they stay.
+
 The names of bodies are short, since LLVM's text has a function's name at each call.
 """
 
@@ -60,7 +63,7 @@ class BodyCallConv(CheckedCallConv):
 
 
 class _LeanLower(CUDALower):
-    """The lowering of one function: no references are counted, and no variable is described."""
+    """The lowering of one body: no references are counted, and no variable is described."""
 
     def lower(self) -> None:
         super().lower()
@@ -94,16 +97,29 @@ class _LeanLower(CUDALower):
                 raise
 
     def lower_inst(self, inst: ir.Inst) -> Any:
+        if type(inst) is ir.Del:
+            return self.delvar(inst.value)
         if type(inst) is not ir.Assign:
             return super().lower_inst(inst)
         name = inst.target.name
-        return self.storevar(self.lower_assign(self.typeof(name), inst), name)
+        argument = inst.value.index if type(inst.value) is ir.Arg else None
+        return self.storevar(self.lower_assign(self.typeof(name), inst), name, argument)
 
     def storevar(self, value: llvm.Value, name: str, argidx: int | None = None) -> None:
         if name in self._singly_assigned_vars:
             self._blk_local_varmap[name] = value
-        else:
-            self.builder.store(value, self.getvar(name))
+            return
+        place = self.getvar(name)
+        if argidx is None:
+            self.builder.load(place)
+        self.builder.store(value, place)
+
+    def delvar(self, name: str) -> None:
+        if name not in self._blk_local_varmap:
+            self._singly_assigned_vars.discard(name)
+            place = self.getvar(name)
+            self.builder.load(place)
+            self.builder.store(llvm.Constant(place.type.pointee, None), place)
 
     def alloca_lltype(self, name: str, lltype: llvm.Type, datamodel: object = None) -> llvm.Value:
         return cgutils.alloca_once(self.builder, lltype, name=name)
@@ -119,7 +135,7 @@ def _is_safe(terminator: llvm.Instruction) -> bool:
 
 
 class LeanLowering(CUDANativeLowering):
-    """The pass that lowers a function of the library."""
+    """The pass that lowers a body."""
 
     @property
     def lowering_class(self) -> type[CUDALower]:
