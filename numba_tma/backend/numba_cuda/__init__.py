@@ -7,6 +7,7 @@
 - `launches`: the calls of a prepared launch into numba-cuda;
 - `passes`, `prune`, `returns`, `scopes`, `releases`, `left_loops`, `loops`, `destinations`: passes
   around type inference; `handles`: what `releases` looks for;
+- `body_compiler`, `body_lowering`, `translation`, `shortcuts`: short compiles;
 - `initialization`: threads wait for the driver's initialisation;
 - `cache`: the library's part of the disk cache's key.
 
