@@ -7,6 +7,7 @@
 - `launches`: the calls of a prepared launch into numba-cuda;
 - `passes`, `prune`, `returns`, `scopes`, `releases`, `left_loops`, `loops`, `destinations`: passes
   around type inference; `handles`: what `releases` looks for;
+- `body_compiler`, `body_lowering`, `translation`, `shortcuts`: short compiles;
 - `initialization`: threads wait for the driver's initialisation;
 - `cache`: the library's part of the disk cache's key.
 
@@ -28,6 +29,7 @@ from numba.cuda.np.numpy_support import from_dtype
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 from numba.cuda.typing.typeof import typeof
 
+from numba_tma.backend.numba_cuda import body_compiler as body_compiler
 from numba_tma.backend.numba_cuda import cache as cache
 from numba_tma.backend.numba_cuda import destinations as destinations
 from numba_tma.backend.numba_cuda import global_lists as global_lists
@@ -38,6 +40,7 @@ from numba_tma.backend.numba_cuda import prune as prune
 from numba_tma.backend.numba_cuda import releases as releases
 from numba_tma.backend.numba_cuda import returns as returns
 from numba_tma.backend.numba_cuda import scopes as scopes
+from numba_tma.backend.numba_cuda import shortcuts as shortcuts
 from numba_tma.backend.numba_cuda.constants import run_rule
 from numba_tma.backend.numba_cuda.functions import (
     BODIES,

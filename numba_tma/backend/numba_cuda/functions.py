@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numba.core.errors
@@ -162,6 +162,8 @@ class Body:
         FUNCTIONS.add(function)
         # A dispatcher per target. The Numba type has only a weak reference to it.
         self._dispatchers: dict[str, tuple[Any, types.Dispatcher]] = {}
+        #: The signatures of the dispatchers, which compile: by target, argument types and names.
+        self._resolved: dict[tuple[Any, ...], Signature | None] = {}
 
     @property
     def type(self) -> types.Dispatcher:
@@ -179,7 +181,7 @@ class Body:
         if self.constants:
             args, kws = self._with_constants(args, kws)
         try:
-            sig = self.type.get_call_type(context, args, kws)
+            sig = self._resolve(context, args, kws)
         except (TypingError, numba.core.errors.TypingError) as error:
             # Numba's own types raise Numba's TypingError, which numba-cuda does not catch.
             text = next((refusal for refusal in REFUSALS if refusal in str(error)), str(error))
@@ -189,6 +191,15 @@ class Body:
         result = sig.return_type
         result = result.of if isinstance(result, ReturnType) else result
         return sig.replace(pysig=self.parameters, return_type=result)
+
+    def _resolve(
+        self, context: object, args: Sequence[types.Type], kws: Mapping[str, types.Type]
+    ) -> Signature | None:
+        """Compile the function for argument types, unless it is, and return its signature."""
+        key = (compile_target(), tuple(args), tuple(kws.items()))
+        if key not in self._resolved:
+            self._resolved[key] = self.type.get_call_type(context, args, kws)
+        return self._resolved[key]
 
     def _with_constants(self, args: Any, kws: Any) -> tuple[Any, Any]:
         """Return the argument types: literal for ``Constant`` parameters, else not."""
@@ -206,13 +217,14 @@ class Body:
 
     def returned(self, context: Any, sig: Signature) -> Parts:
         """Return the parts of a call's result that the body makes."""
-        result = self.type.get_call_type(context, sig.args, {}).return_type
+        result = self._resolve(context, sig.args, {}).return_type  # type: ignore[union-attr]
         return result.parts if isinstance(result, ReturnType) else None
 
     def call(self, context: Any, builder: Any, sig: Signature, args: Any) -> Any:
         for hook in CALLED:
             hook(context, builder, self.function)
-        resolved = self.type.get_call_type(context.typing_context, sig.args, {})
+        resolved = self._resolve(context.typing_context, sig.args, {})
+        assert resolved is not None
         compiled = self._dispatchers[compile_target()][0].overloads[tuple(resolved.args)]
         name = compiled.fndesc.llvm_func_name
         facts = known_facts(name)

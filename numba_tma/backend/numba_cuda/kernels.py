@@ -26,6 +26,7 @@ from numba_tma.backend.numba_cuda.functions import (
 from numba_tma.backend.numba_cuda.kernel_globals import declare_shared, define_shared
 from numba_tma.backend.numba_cuda.registration import register_declared
 from numba_tma.backend.numba_cuda.requirements import shared_symbol
+from numba_tma.backend.numba_cuda.shortcuts import without_collections
 from numba_tma.host.architectures import (
     BLACKWELL,
     PLAIN_SHARED,
@@ -114,6 +115,7 @@ _compile_cuda = compiler.compile_cuda
 
 
 @functools.wraps(_compile_cuda)
+@without_collections
 def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
     """Register new declarations; keep the cluster size with the function until it is a kernel."""
     register_declared()

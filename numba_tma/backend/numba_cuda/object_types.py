@@ -40,6 +40,13 @@ class ObjectType(types.Type):
         self.cls, self.static, self.field_types, self.mutable = cls, static, fields, mutable
         shown = ", ".join([repr(s) for s in static] + [str(f) for f in fields])
         types.Type.__init__(self, name=f"{cls.__name__}({shown}){'&' if mutable else ''}")
+        self._hash = hash(self.key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or types.Type.__eq__(self, other)
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -185,8 +185,13 @@ class NativeMethod:
         self.key = (owner, name)
         self.typer = typer
         lowering_registry.lower(self.key, types.VarArg(types.Any))(lower)
+        self._bound = functools.cache(self._bind)
 
     def bind(self, context: Any, typ: ObjectType) -> types.BoundFunction:
+        """Return the method of an object of `typ`."""
+        return self._bound(typ)
+
+    def _bind(self, typ: ObjectType) -> types.BoundFunction:
         method = self
 
         class NativeMethodTemplate(LiteralTemplate):
@@ -215,8 +220,13 @@ class _PythonMethod:
         lowering_registry.lower(self.key, types.VarArg(types.Any))(self.lower)
         #: Raises a TypingError for arguments on which the body would fail with an unclear error.
         self.check: Callable[..., None] = lambda *args, **kws: None
+        self._bound = functools.cache(self._bind)
 
     def bind(self, context: Any, typ: ObjectType) -> types.BoundFunction:
+        """Return the method of an object of `typ`."""
+        return self._bound(typ)
+
+    def _bind(self, typ: ObjectType) -> types.BoundFunction:
         method = self
 
         class MethodTemplate(body_template(method.body)):  # type: ignore[misc]

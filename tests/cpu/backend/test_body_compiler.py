@@ -1,0 +1,110 @@
+"""What the compiler of bodies keeps between compiles, and what it must not change."""
+
+import gc
+
+import pytest
+from numba import cuda, types
+from numba.core.errors import TypingError
+
+from numba_tma.backend.interface import device_function
+from numba_tma.backend.numba_cuda import translation
+from numba_tma.tools.testing import compile_ptx, instructions
+
+STEP = 3
+
+
+def add_steps(values, count):
+    """Return the sum of `count` steps, and of the values if there are any."""
+    total = 0
+    for i in range(count):
+        total += STEP * i
+    if values is None:
+        return total
+    return total + values[0]
+
+
+def compiled(function, typ):
+    """Return the instructions of a kernel that calls a body with `typ`."""
+
+    def kernel(values, out):
+        out[0] = function(values, 5)
+
+    return instructions(compile_ptx(cuda.jit(kernel), (typ, types.int64[::1])))
+
+
+KINDS = [types.Array(kind, 1, "C") for kind in (types.int64, types.int32, types.int16)]
+
+
+def test_a_copied_translation_compiles_to_the_same():
+    device_function(add_steps)
+    first = [compiled(add_steps, typ) for typ in KINDS]
+    assert translation._TRANSLATIONS[add_steps] is not None
+    more = compiled(add_steps, types.Array(types.uint8, 1, "C"))
+    assert len(more) == pytest.approx(len(first[0]), abs=2)
+
+
+def test_a_changed_global_is_translated_again(monkeypatch):
+    def scaled(values, count):
+        return values[0] * STEP + count
+
+    device_function(scaled)
+    for typ in KINDS:
+        compiled(scaled, typ)
+    monkeypatch.setitem(scaled.__globals__, "STEP", 4099)
+    text = "\n".join(compiled(scaled, types.Array(types.uint16, 1, "C")))
+    assert "4099" in text
+
+
+def test_a_branch_on_none_is_decided_in_each_compile():
+    def value_or_count(values, count):
+        if values is None:
+            return count
+        return values[0]
+
+    device_function(value_or_count)
+    for typ in (*KINDS, types.none, types.Array(types.uint32, 1, "C"), types.none):
+        text = "\n".join(compiled(value_or_count, typ))
+        assert ("ld.global" in text) == (typ != types.none)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_as_before(enabled):
+    def refused(values, count):
+        return values.nothing
+
+    device_function(refused)
+    was = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(TypingError, match="nothing"):
+            compiled(refused, KINDS[0])
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_an_error_names_the_step_and_the_pass():
+    def wrong(values, count):
+        return values.absent + count
+
+    device_function(wrong)
+    with pytest.raises(TypingError) as error:
+        compiled(wrong, KINDS[0])
+    assert "Failed in cuda mode pipeline (step: nopython frontend)" in str(error.value)
+    assert "Unknown attribute 'absent'" in str(error.value)
+    assert "Pass nopython_type_inference" in str(error.value)
+
+
+def test_a_failing_callee_is_looked_at():
+    @cuda.jit(device=True)
+    def checked(value):
+        if value > 3:
+            raise ValueError
+        return value
+
+    def through(values, count):
+        return checked(values[0]) + count
+
+    device_function(through)
+    text = "\n".join(compiled(through, KINDS[0]))
+    assert "bra" in text  # a thread that fails stores nothing
