@@ -13,9 +13,6 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.pop(0)  # this folder, whose profile.py hides that of Python
-sys.path.insert(0, os.getcwd())
-
 RESULTS = Path("tests/benchmarks/results/unaligned_rows.json")
 SHAPES = (
     (1 << 20, 100), (1 << 20, 129), (1 << 18, 1023), (1 << 16, 4097), (1 << 15, 8191),
@@ -72,6 +69,7 @@ def table(results):
 
 
 def main():
+    sys.path[0] = os.getcwd()  # not this folder, whose profile.py hides that of Python
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch
 
