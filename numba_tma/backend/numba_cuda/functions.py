@@ -177,7 +177,7 @@ class Body:
     def _compiler(self) -> Any:
         return cuda.jit(device=True, forceinline=self.function not in OUTLINED)
 
-    def signature(self, context: Any, args: Any, kws: Any) -> Signature | None:
+    def signature(self, context: object, args: Any, kws: Any) -> Signature | None:
         if self.constants:
             args, kws = self._with_constants(args, kws)
         try:
@@ -215,7 +215,7 @@ class Body:
             return tuple(bound.values()), {}
         return (), bound
 
-    def returned(self, context: Any, sig: Signature) -> Parts:
+    def returned(self, context: object, sig: Signature) -> Parts:
         """Return the parts of a call's result that the body makes."""
         result = self._resolve(context, sig.args, {}).return_type  # type: ignore[union-attr]
         return result.parts if isinstance(result, ReturnType) else None
